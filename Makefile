@@ -1,0 +1,41 @@
+# VirtFleet. `make up` and `make test` are all that a newcomer needs; both install what is missing.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+BIN := .venv/bin
+PYTEST := $(BIN)/python -m pytest
+export PYTHONDONTWRITEBYTECODE :=
+
+.PHONY: help bootstrap up down test test-fast lint bench lock clean
+
+help:  ## this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+bootstrap:  ## install what is missing (Debian packages, .venv)
+	@scripts/bootstrap
+
+up: bootstrap  ## start the local cluster
+	@$(BIN)/virtfleet up
+
+down:  ## stop the local cluster
+	@$(BIN)/virtfleet down
+
+lint: bootstrap  ## style, types, import directions
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+test-fast: lint  ## lint and every test that boots no VM, within two minutes
+	@$(PYTEST) tests/unit tests/component -q
+
+test: lint  ## everything
+	@$(PYTEST) tests -q
+
+bench: bootstrap  ## measure the product, as ratios to baselines of the same run
+	@$(BIN)/python -m bench
+
+lock:  ## pin the dependencies anew, with hashes
+	@.tools/bin/uv pip compile pyproject.toml --extra dev --generate-hashes --python-version 3.11 \
+	  --no-emit-index-url --no-annotate --no-header --upgrade -o requirements.lock -q
+
+clean:  ## remove what the build left here (not the cluster's data)
+	rm -rf .venv .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,227 @@
+"""Label selectors, node selectors, field selectors and tolerations with Kubernetes' semantics.
+
+One implementation for everything that selects: lists and watches of the local API server, its scheduler and workload
+controllers, pools that match VMIs by `vmLabels`, and the controllers.
+
+Two rules that are easy to get wrong, and that the rest of VirtFleet leans on:
+- `NotIn` and `DoesNotExist` also match where the key is missing.
+- Node selector terms are ORed, the expressions inside one are ANDed, and an empty term matches nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_NAME = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?")
+_PREFIX = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+
+
+class SelectorError(ValueError):
+    """A selector that cannot be read; the message says which part and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """One condition on one key. `op` is In, NotIn, Exists, DoesNotExist, Gt or Lt."""
+
+    key: str
+    op: str
+    values: tuple[str, ...] = ()
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        present = self.key in labels
+        match self.op:
+            case "In":
+                return present and labels[self.key] in self.values
+            case "NotIn":
+                return not present or labels[self.key] not in self.values
+            case "Exists":
+                return present
+            case "DoesNotExist":
+                return not present
+            case "Gt" | "Lt":
+                try:
+                    have, want = int(labels[self.key]), int(self.values[0])
+                except (KeyError, IndexError, ValueError):
+                    return False
+                return have > want if self.op == "Gt" else have < want
+            case _:
+                raise SelectorError(f"{self.op!r} is not a valid selector operator")
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """Requirements that must all hold. Without requirements it matches everything."""
+
+    requirements: tuple[Requirement, ...] = ()
+
+    def matches(self, labels: Mapping[str, str] | None) -> bool:
+        labels = labels or {}
+        return all(r.matches(labels) for r in self.requirements)
+
+    def __bool__(self) -> bool:
+        return bool(self.requirements)
+
+
+EVERYTHING = Selector()
+
+
+def label_key_error(key: str) -> str | None:
+    """Why `key` cannot be a label key, or None."""
+    prefix, slash, name = key.rpartition("/")
+    if slash and (not prefix or len(prefix) > 253 or not _PREFIX.fullmatch(prefix)):
+        return "the part before the slash must be a DNS subdomain of at most 253 characters"
+    if not name or len(name) > 63 or not _NAME.fullmatch(name):
+        return "the name must be 1 to 63 letters, digits, '-', '_' or '.', and start and end with a letter or digit"
+    return None
+
+
+def label_value_error(value: str) -> str | None:
+    """Why `value` cannot be a label value, or None."""
+    if len(value) > 63 or not _NAME.fullmatch(value):
+        return "a value must be at most 63 letters, digits, '-', '_' or '.', and start and end with a letter or digit"
+    return None
+
+
+def from_label_selector(selector: Mapping[str, Any] | None) -> Selector:
+    """From a LabelSelector object (matchLabels and matchExpressions). An empty one matches everything; None nothing."""
+    if selector is None:
+        return NOTHING
+    wanted = [Requirement(k, "In", (v,)) for k, v in sorted((selector.get("matchLabels") or {}).items())]
+    wanted += [_expression(e) for e in selector.get("matchExpressions") or ()]
+    return Selector(tuple(wanted))
+
+
+def _expression(e: Mapping[str, Any]) -> Requirement:
+    op, values = e.get("operator", ""), tuple(e.get("values") or ())
+    if op in ("In", "NotIn") and not values:
+        raise SelectorError(f"values of {e.get('key')!r} must not be empty when the operator is {op}")
+    if op in ("Exists", "DoesNotExist") and values:
+        raise SelectorError(f"values of {e.get('key')!r} must be empty when the operator is {op}")
+    if op not in ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"):
+        raise SelectorError(f"{op!r} is not a valid selector operator")
+    return Requirement(e["key"], op, values)
+
+
+# Matches no labels at all: a key cannot both exist and not exist.
+NOTHING = Selector((Requirement("", "Exists"), Requirement("", "DoesNotExist")))
+
+_TOKEN = re.compile(r"\s*(?:(!=|==|=|!|\(|\)|,|>|<)|([^\s!=(),<>]+))")
+
+
+def parse_label_selector(text: str) -> Selector:
+    """From the string form: `a=b,c!=d,e in (f,g),!h,i>1`."""
+    tokens: list[str] = []
+    at = 0
+    text = text.strip()
+    while at < len(text):
+        m = _TOKEN.match(text, at)
+        if not m:
+            raise SelectorError(f"unable to parse requirement: unexpected {text[at:]!r}")
+        tokens.append(m.group(1) or m.group(2))
+        at = m.end()
+    wanted: list[Requirement] = []
+    i = 0
+
+    def peek() -> str:
+        return tokens[i] if i < len(tokens) else ""
+
+    while i < len(tokens):
+        if tokens[i] == "!":
+            i += 1
+            wanted.append(Requirement(_key(peek()), "DoesNotExist"))
+            i += 1
+        else:
+            key = _key(tokens[i])
+            i += 1
+            op = peek()
+            if op in ("", ","):
+                wanted.append(Requirement(key, "Exists"))
+            elif op in ("=", "==", "!="):
+                i += 1
+                value = "" if peek() in ("", ",") else peek()
+                if value:
+                    i += 1
+                wanted.append(Requirement(key, "NotIn" if op == "!=" else "In", (_value(value),)))
+            elif op in (">", "<"):
+                i += 1
+                if not peek().lstrip("-").isdigit():
+                    raise SelectorError(f"for 'Gt', 'Lt' operators, the value must be an integer, not {peek()!r}")
+                wanted.append(Requirement(key, "Gt" if op == ">" else "Lt", (peek(),)))
+                i += 1
+            elif op in ("in", "notin"):
+                i += 1
+                values, i = _value_list(tokens, i)
+                wanted.append(Requirement(key, "In" if op == "in" else "NotIn", values))
+            else:
+                raise SelectorError(f"unable to parse requirement: found {op!r}, expected an operator")
+        if i < len(tokens):
+            if tokens[i] != ",":
+                raise SelectorError(f"unable to parse requirement: found {tokens[i]!r}, expected ','")
+            i += 1
+            if i == len(tokens):
+                raise SelectorError("unable to parse requirement: found '', expected an identifier after ','")
+    return Selector(tuple(wanted))
+
+
+def _key(token: str) -> str:
+    if why := label_key_error(token):
+        raise SelectorError(f"unable to parse requirement: {token!r} is not a label key: {why}")
+    return token
+
+
+def _value(token: str) -> str:
+    if why := label_value_error(token):
+        raise SelectorError(f"unable to parse requirement: {token!r} is not a label value: {why}")
+    return token
+
+
+def _value_list(tokens: list[str], i: int) -> tuple[tuple[str, ...], int]:
+    if i >= len(tokens) or tokens[i] != "(":
+        raise SelectorError("unable to parse requirement: expected '(' after in or notin")
+    i += 1
+    values: list[str] = []
+    while i < len(tokens) and tokens[i] != ")":
+        if tokens[i] != ",":
+            values.append(_value(tokens[i]))
+        elif tokens[i - 1] in ("(", ","):
+            values.append("")
+        i += 1
+    if i >= len(tokens):
+        raise SelectorError("unable to parse requirement: expected ')'")
+    if tokens[i - 1] in ("(", ","):
+        values.append("")
+    return tuple(sorted(set(values))), i + 1
+
+
+def node_term_matches(term: Mapping[str, Any], labels: Mapping[str, str], name: str) -> bool:
+    """Whether one nodeSelectorTerm admits a node. A term without conditions admits none."""
+    expressions, fields = term.get("matchExpressions") or (), term.get("matchFields") or ()
+    if not expressions and not fields:
+        return False
+    return all(_expression(e).matches(labels) for e in expressions) and all(
+        _expression(f).matches({"metadata.name": name}) for f in fields
+    )
+
+
+def node_selector_matches(selector: Mapping[str, Any] | None, labels: Mapping[str, str], name: str) -> bool:
+    """Whether a required node affinity admits a node. None admits every node; a list without terms none."""
+    if selector is None:
+        return True
+    return any(node_term_matches(t, labels, name) for t in selector.get("nodeSelectorTerms") or ())
+
+
+def tolerates(tolerations: Iterable[Mapping[str, Any]], taint: Mapping[str, Any]) -> bool:
+    """Whether any toleration covers the taint."""
+    for t in tolerations:
+        if t.get("effect") and t["effect"] != taint.get("effect"):
+            continue
+        if t.get("key") and t["key"] != taint.get("key"):
+            continue
+        op = t.get("operator") or "Equal"
+        if op == "Exists" or (op == "Equal" and t.get("key") and (t.get("value") or "") == (taint.get("value") or "")):
+            return True
+    return False

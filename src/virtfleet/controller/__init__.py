@@ -1,0 +1,1 @@
+"""From VM objects to launcher Pods and back to status (virt-controller)."""

@@ -1,0 +1,1 @@
+"""Admission webhooks and the subresource API (virt-api)."""

@@ -1,0 +1,1 @@
+"""The node agent, one module per responsibility (virt-handler)."""

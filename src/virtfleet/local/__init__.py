@@ -1,0 +1,1 @@
+"""A Kubernetes on one machine: API server, store, scheduler, workload controllers, node agents."""

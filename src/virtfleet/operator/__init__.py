@@ -1,0 +1,1 @@
+"""From the KubeVirt object to installed components, one DaemonSet per pool (virt-operator)."""
