@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from virtfleet.kube.resource import Obj, Resource
-from virtfleet.local.access import User
+from virtfleet.local.apiserver.access import User
 
 ALL_VERBS = frozenset({"get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"})
 CREATE_ONLY = frozenset({"create"})  # reviews: TokenReview, SubjectAccessReview

@@ -1,0 +1,1 @@
+"""Controllers that a Kubernetes has by itself: scheduler, workloads, endpoints, garbage, namespaces, nodes, volumes."""
