@@ -1,13 +1,51 @@
-"""Entry point of the command line: the root command, and the place where the others are hung up."""
+"""Entry point of the command line: the root command, and the table of the others.
+
+Commands are imported when they are called: `virtfleet validate` in a loop must not pay for the local cluster's server.
+"""
 
 from __future__ import annotations
+
+import importlib
+from typing import Any
 
 import click
 
 import virtfleet
 
+# command -> (module with an attribute of that name, one line of help)
+COMMANDS = {
+    "up": ("virtfleet.cli.cluster", "Start a cluster on this machine."),
+    "down": ("virtfleet.cli.cluster", "Stop the cluster on this machine."),
+    "status": ("virtfleet.cli.cluster", "What runs, and how it is."),
+    "logs": ("virtfleet.cli.cluster", "Logs of a part of the cluster."),
+}
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+
+class Commands(click.Group):
+    """A group whose commands are imported on first use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = getattr(importlib.import_module(COMMANDS[cmd_name][0]), cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            ctx.fail(f"there is no command {args[0]!r}; `virtfleet --help` lists them")
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(virtfleet.__version__, prog_name="virtfleet")
-def main() -> None:
+def main(**_: Any) -> None:
     """Virtual machines on Kubernetes for mixed fleets of nodes."""

@@ -1,0 +1,56 @@
+"""What all commands share of talking to people and to scripts.
+
+Results go to standard output, as text or with `-o json`; progress and errors go to standard error, so that a pipe gets
+the result alone.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def output_option(function: F) -> F:
+    """The `-o text|json` that every command has."""
+    return click.option(
+        "-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Form of the result."
+    )(function)
+
+
+def result(output: str, data: Any, text: str) -> None:
+    """Print a command's result in the form that was asked for."""
+    click.echo(json.dumps(data, indent=2, default=str) if output == "json" else text)
+
+
+def table(rows: Sequence[Sequence[object]], header: Sequence[str]) -> str:
+    """Columns as kubectl prints them."""
+    cells = [list(header), *[["" if c is None else str(c) for c in row] for row in rows]]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
+    lines = ["   ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells]
+    return "\n".join(lines)
+
+
+class Progress:
+    """One line per step on standard error, with the seconds since the beginning."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        self.quiet = quiet
+        self.began = time.monotonic()
+
+    def __call__(self, text: str) -> None:
+        if not self.quiet:
+            print(f"{time.monotonic() - self.began:5.1f} s  {text}", file=sys.stderr, flush=True)
+
+
+class CommandError(click.ClickException):
+    """Something the user can act on. `hint` is the next step."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(f"{message}\n{hint}" if hint else message)
