@@ -1,6 +1,6 @@
 """Keeps the processes of one local cluster running: the control plane and one agent per node.
 
-Any of them may be killed at any moment; the supervisor starts it again, with a back-off that forgets after a quiet while.
+Any of them may be killed at any moment; the supervisor starts it again, with a back-off that a quiet while resets.
 It is deliberately tiny and uses the standard library alone, so that nothing it supervises can bring it down. If it is
 killed itself, its children end with it (they hold no state that is not on disk; pods live on under conmon), and
 `virtfleet up` starts everything again.
