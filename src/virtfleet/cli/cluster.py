@@ -1,0 +1,285 @@
+"""`virtfleet up`, `down`, `status` and `logs`: the cluster on one machine."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from virtfleet.cli.output import CommandError, F, Progress, output_option, result, table
+from virtfleet.local import directory, nodesfile, supervisor
+from virtfleet.local.directory import Settings
+
+CONTROL_PLANE = "control-plane"
+START_DEADLINE = 60.0
+
+
+def data_option(function: F) -> F:
+    """The `--data DIR` that names a cluster."""
+    return click.option(
+        "--data",
+        type=click.Path(file_okay=False, path_type=Path),
+        default=directory.default_directory,
+        show_default="/var/lib/virtfleet",
+        help="The cluster's directory.",
+    )(function)
+
+
+@click.command()
+@data_option
+@click.option("--nodes", "nodes_file", type=click.Path(path_type=Path), help="A file that describes the nodes.")
+@click.option("--port", type=click.IntRange(1, 65535), help=f"The API server's port [{directory.DEFAULT_PORT}].")
+@output_option
+def up(data: Path, nodes_file: Path | None, port: int | None, output: str) -> None:
+    """Start a cluster on this machine, or bring a running one to what is asked for."""
+    progress = Progress(quiet=output == "json")
+    data = data.absolute()
+    settings = _settings(data, nodes_file, port)
+    _start_supervisor(data, settings, progress)
+    argv = [sys.executable, "-m", "virtfleet.local", "--data", str(data), "--port", str(settings.port)]
+    supervisor.ask(data, op="run", name=CONTROL_PLANE, argv=argv)
+    _wait_ready(data, settings, progress)
+    seconds = round(time.monotonic() - progress.began, 1)
+    facts = _status(data, settings)
+    result(output, {**facts, "seconds": seconds}, _how_to_use(data, facts, seconds))
+
+
+@click.command()
+@data_option
+@click.option("--wipe", is_flag=True, help="Remove the cluster's directory too: its objects, volumes and images.")
+@output_option
+def down(data: Path, wipe: bool, output: str) -> None:
+    """Stop the cluster. What it keeps stays for the next `up`, unless --wipe is given."""
+    progress = Progress(quiet=output == "json")
+    data = data.absolute()
+    settings = _load(data)
+    try:
+        supervisor.ask(data, op="stop", timeout=120)
+        stopped = True
+    except supervisor.NotRunning:
+        stopped = False
+    progress("the cluster is stopped" if stopped else "no cluster was running")
+    if wipe and settings is not None:
+        shutil.rmtree(data)
+        progress(f"{data} is removed")
+    result(output, {"stopped": stopped, "wiped": wipe and settings is not None, "data": str(data)}, "")
+
+
+@click.command()
+@data_option
+@output_option
+def status(data: Path, output: str) -> None:
+    """What runs, and how it is. Ends with 1 where the cluster is not ready."""
+    data = data.absolute()
+    settings = _load(data)
+    if settings is None:
+        raise CommandError(f"there is no cluster in {data}", "Start one with: virtfleet up")
+    facts = _status(data, settings)
+    rows = [
+        [p["name"], "running" if p["running"] else "down", p["pid"], p["restarts"], _mib(p["rss"])]
+        for p in facts["processes"]
+    ]
+    text = f"cluster {facts['name']} in {data}: {'ready' if facts['ready'] else 'not ready'}"
+    if rows:
+        text += "\n" + table(rows, ["PROCESS", "STATE", "PID", "RESTARTS", "RSS"])
+    if not facts["ready"]:
+        text += f"\n{facts['reason']}\nStart it with: virtfleet up --data {data}"
+    result(output, facts, text)
+    if not facts["ready"]:
+        sys.exit(1)
+
+
+@click.command()
+@data_option
+@click.argument("component", required=False)
+@click.option("-f", "--follow", is_flag=True, help="Go on with what is written next.")
+@click.option("-n", "--tail", type=click.IntRange(0), help="Only the last lines.")
+@output_option
+def logs(data: Path, component: str | None, follow: bool, tail: int | None, output: str) -> None:
+    """Print the log of COMPONENT; without one, say which there are."""
+    folder = data.absolute() / "logs"
+    names = sorted(p.stem for p in folder.glob("*.log"))
+    if component is None:
+        result(output, names, "\n".join(names))
+        return
+    if component not in names:
+        there = f"There are: {', '.join(names)}" if names else "Start the cluster with: virtfleet up"
+        raise CommandError(f"there is no log of {component!r} in {folder}", there)
+    for line in _lines(folder / f"{component}.log", tail, follow):
+        click.echo(json.dumps({"component": component, "line": line}) if output == "json" else line)
+
+
+# Starting.
+
+
+def _settings(data: Path, nodes_file: Path | None, port: int | None) -> Settings:
+    """What this cluster should be: what is asked for now, else what it was."""
+    old = _load(data)
+    try:
+        nodes = nodesfile.load(nodes_file) if nodes_file else (old.nodes if old else [])
+    except nodesfile.NodesFileError as error:
+        raise CommandError(f"the nodes file cannot be used: {error}") from None
+    wanted = Settings(
+        name=directory.cluster_name(data), port=port or (old.port if old else directory.DEFAULT_PORT), nodes=nodes
+    )
+    if old and old.port != wanted.port and _running(data):
+        raise CommandError(
+            f"the cluster in {data} runs on port {old.port}",
+            f"Stop it first (virtfleet down --data {data}), or choose another --data for a second cluster.",
+        )
+    if data.exists() and old is None and any(data.iterdir()):
+        raise CommandError(f"{data} is not empty and holds no cluster", "Choose another --data.")
+    try:
+        data.mkdir(parents=True, exist_ok=True, mode=0o755)
+        directory.save(data, wanted)
+    except OSError as error:
+        raise CommandError(f"{data} cannot be used: {error.strerror}", "Choose another --data.") from None
+    return wanted
+
+
+def _start_supervisor(data: Path, settings: Settings, progress: Progress) -> None:
+    if _running(data):
+        return
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", settings.port))
+        except OSError:
+            raise CommandError(
+                f"port {settings.port} is in use", "Choose another with: virtfleet up --port N"
+            ) from None
+    progress("starting the control plane")
+    (data / "logs").mkdir(exist_ok=True)
+    with (data / "logs" / "supervisor.log").open("ab") as log:
+        subprocess.Popen(
+            [sys.executable, "-m", supervisor.__name__, str(data)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            cwd="/",
+        )
+    _until(lambda: _running(data), lambda: _give_up(data, "supervisor"))
+
+
+def _wait_ready(data: Path, settings: Settings, progress: Progress) -> None:
+    def ready() -> bool:
+        children = supervisor.ask(data, op="status")["children"]
+        if any(c["name"] == CONTROL_PLANE and c["restarts"] > 2 for c in children):
+            _give_up(data, CONTROL_PLANE)
+        return _readyz(data, settings) is None
+
+    _until(ready, lambda: _give_up(data, CONTROL_PLANE))
+    progress(f"the API server answers on https://127.0.0.1:{settings.port}")
+
+
+def _until(condition: Callable[[], bool], otherwise: Callable[[], NoReturn]) -> None:
+    deadline = time.monotonic() + START_DEADLINE
+    while not condition():
+        if time.monotonic() > deadline:
+            otherwise()
+        time.sleep(0.02)
+
+
+def _give_up(data: Path, component: str) -> NoReturn:
+    last = "\n".join(_lines(data / "logs" / f"{component}.log", 15, follow=False))
+    raise CommandError(
+        f"the {component} does not start; its log ends with:\n{last}",
+        f"All of it: virtfleet logs --data {data} {component}",
+    )
+
+
+def _how_to_use(data: Path, facts: dict[str, Any], seconds: float) -> str:
+    return "\n".join(
+        [
+            f"The cluster is ready ({seconds} s). Its nodes: {', '.join(facts['nodes']) or 'none'}",
+            "",
+            f"  export KUBECONFIG={facts['kubeconfig']}",
+            "  kubectl get nodes,pods -A",
+            "",
+            f"  virtfleet status --data {data}    what runs",
+            f"  virtfleet down --data {data}      stop it",
+        ]
+    )
+
+
+# Looking.
+
+
+def _load(data: Path) -> Settings | None:
+    try:
+        return directory.load(data)
+    except ValueError as error:
+        raise CommandError(
+            f"{data / directory.MARK} cannot be read: {error}", "Mend it, or remove the directory for a new cluster."
+        ) from None
+
+
+def _running(data: Path) -> bool:
+    try:
+        supervisor.ask(data, op="status")
+    except supervisor.NotRunning:
+        return False
+    return True
+
+
+def _status(data: Path, settings: Settings) -> dict[str, Any]:
+    try:
+        children = supervisor.ask(data, op="status")["children"]
+    except supervisor.NotRunning:
+        children = []
+    reason = _readyz(data, settings) if children else "no process of it is running"
+    return {
+        "name": settings.name,
+        "data": str(data),
+        "kubeconfig": str(data / "kubeconfig"),
+        "server": f"https://127.0.0.1:{settings.port}",
+        "ready": reason is None,
+        "reason": reason or "",
+        "nodes": [n.name for n in settings.nodes],
+        "processes": [{**c, "rss": _rss(c["pid"])} for c in children],
+    }
+
+
+def _readyz(data: Path, settings: Settings) -> str | None:
+    """Why the API server is not ready; None when it is."""
+    try:
+        context = ssl.create_default_context(cafile=str(data / "pki" / "ca.crt"))
+        urllib.request.urlopen(f"https://127.0.0.1:{settings.port}/readyz", context=context, timeout=5).close()
+    except OSError as error:
+        return f"the API server does not answer: {error}"
+    return None
+
+
+def _rss(pid: int | None) -> int | None:
+    with contextlib.suppress(OSError, IndexError, TypeError):
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return None
+
+
+def _mib(size: int | None) -> str:
+    return "" if size is None else f"{size / (1 << 20):.0f} MiB"
+
+
+def _lines(path: Path, tail: int | None, follow: bool) -> Iterator[str]:
+    """A file's lines, perhaps only the last, perhaps going on as it grows."""
+    with path.open(errors="replace") as file:
+        lines = file.read().splitlines()
+        yield from lines if tail is None else lines[len(lines) - min(tail, len(lines)) :]
+        while follow:
+            if line := file.readline():
+                yield line.rstrip("\n")
+            else:
+                time.sleep(0.1)

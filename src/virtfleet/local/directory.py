@@ -1,0 +1,63 @@
+"""The directory of one local cluster: where everything that it keeps lies, and what `virtfleet up` was asked for.
+
+    cluster.json    what was asked for: name, port, nodes
+    kubeconfig      for people (an administrator's certificate)
+    pki/            authorities, certificates and keys
+    store/          the API server's objects
+    nodes/NAME/     one node's state: its pods, its root for /var/lib/kubelet and /var/run/kubevirt*
+    images/         the images that nodes share
+    volumes/        what the `local` storage class provisions
+    logs/           one file per process
+
+Two clusters share nothing but the machine: everything they make outside (bridges, nft tables, cgroups) carries the
+cluster's name, which comes from the directory's path.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import msgspec
+
+from virtfleet.local.nodesfile import NodeSpec
+
+DEFAULT_PORT = 6443
+MARK = "cluster.json"
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """What the cluster was started with. `name` is short, because it becomes part of network interface names."""
+
+    name: str
+    port: int = DEFAULT_PORT
+    nodes: list[NodeSpec] = []
+
+
+def default_directory() -> Path:
+    if configured := os.environ.get("VIRTFLEET_DATA"):
+        return Path(configured)
+    if os.geteuid() == 0:
+        return Path("/var/lib/virtfleet")
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "virtfleet"
+
+
+def cluster_name(directory: Path) -> str:
+    """`vf` and six digits: the same for one directory, different for two."""
+    return "vf" + hashlib.sha256(str(directory.resolve()).encode()).hexdigest()[:6]
+
+
+def load(directory: Path) -> Settings | None:
+    """The settings of the cluster in `directory`, None where there is none."""
+    try:
+        return msgspec.json.decode((directory / MARK).read_bytes(), type=Settings)
+    except FileNotFoundError:
+        return None
+
+
+def save(directory: Path, settings: Settings) -> None:
+    """Write the settings whole or not at all."""
+    new = directory / f"{MARK}.new"
+    new.write_bytes(msgspec.json.format(msgspec.json.encode(settings)))
+    new.replace(directory / MARK)

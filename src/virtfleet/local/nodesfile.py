@@ -1,0 +1,101 @@
+"""The nodes file: which nodes a local cluster has, with their labels, taints and pretend devices.
+
+nodes:
+- name: node-a
+- name: node-c
+  labels: {superduper.io/megaslop: "true"}
+  taints: [{key: dedicated, value: gpu, effect: NoSchedule}]
+  devices: {superduper.io/MegaSlop_9000: 2}
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from virtfleet.api.selectors import label_key_error, label_value_error
+
+_DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+
+
+class NodesFileError(ValueError):
+    """What is wrong in the file, where, and what would be right."""
+
+
+class Taint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    key: str
+    effect: str
+    value: str = ""
+
+
+class NodeSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One node as the file describes it. `devices` maps a resource name to a number of pretend devices."""
+
+    name: str
+    labels: dict[str, str] = {}
+    taints: list[Taint] = []
+    devices: dict[str, int] = {}
+
+
+class NodesFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    nodes: list[NodeSpec]
+
+
+def load(path: Path) -> list[NodeSpec]:
+    """Read and check a nodes file."""
+    try:
+        return parse(yaml.safe_load(path.read_text()))
+    except (OSError, yaml.YAMLError) as error:
+        raise NodesFileError(f"{path}: {error}") from error
+    except NodesFileError as error:
+        raise NodesFileError(f"{path}: {error}") from None
+
+
+def parse(data: Any) -> list[NodeSpec]:
+    """Check a nodes file's content."""
+    try:
+        nodes = msgspec.convert(data, NodesFile).nodes
+    except msgspec.ValidationError as error:
+        raise NodesFileError(f"{error}; a node has name, labels, taints and devices") from error
+    seen: set[str] = set()
+    for i, node in enumerate(nodes):
+        for problem in _problems(node, seen):
+            raise NodesFileError(f"nodes[{i}].{problem}")
+        seen.add(node.name)
+    return nodes
+
+
+def _problems(node: NodeSpec, seen: set[str]) -> list[str]:
+    found = []
+    if not _DNS_LABEL.fullmatch(node.name):
+        found.append(f"name: {node.name!r} is not a name of lower-case letters, digits and '-' (at most 63)")
+    if node.name in seen:
+        found.append(f"name: {node.name!r} is used twice")
+    found += _label_problems(node.labels)
+    for i, taint in enumerate(node.taints):
+        if why := label_key_error(taint.key):
+            found.append(f"taints[{i}].key: {taint.key!r}: {why}")
+        if taint.effect not in _EFFECTS:
+            found.append(f"taints[{i}].effect: {taint.effect!r} is none of {', '.join(_EFFECTS)}")
+    for resource, count in node.devices.items():
+        if "/" not in resource or label_key_error(resource):
+            found.append(f"devices: {resource!r} is not a resource name such as vendor.example/device")
+        if count < 0:
+            found.append(f"devices: {resource!r} needs a number of 0 or more, not {count}")
+    return found
+
+
+def _label_problems(labels: Mapping[str, str]) -> list[str]:
+    found = []
+    for key, value in labels.items():
+        if why := label_key_error(key):
+            found.append(f"labels: {key!r}: {why}")
+        if why := label_value_error(value):
+            found.append(f"labels[{key}]: {value!r}: {why}")
+    return found
