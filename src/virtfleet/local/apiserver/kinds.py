@@ -41,17 +41,22 @@ class Column:
 class Schema(Protocol):
     """The structural schema of a kind. All methods work on the decoded object; the first two change it in place."""
 
+    def prune(self, obj: Obj) -> list[str]:
+        """Remove fields that the schema does not know; returns their paths. The first step of every write.
+
+        Raises ApiError (BadRequest) for what Kubernetes could not even decode: wrong types in built-in kinds and in
+        the metadata of any kind.
+        """
+        ...
+
     def default(self, obj: Obj) -> None:
         """Fill in what the schema has defaults for."""
 
-    def prune(self, obj: Obj) -> list[str]:
-        """Remove fields that the schema does not know; returns their paths."""
-        ...
-
     def validate(self, obj: Obj) -> list[Cause]: ...
 
-    def openapi(self) -> dict[str, Any]:
-        """The OpenAPI v3 form, with x-kubernetes extensions."""
+    @property
+    def openapi(self) -> Callable[[], dict[str, Any]]:
+        """Gives the OpenAPI v3 components, by name: the kind's own schema and all that it refers to."""
         ...
 
     def merge_key(self, path: tuple[str, ...]) -> tuple[str | None, str | None]:
@@ -104,6 +109,8 @@ class Kind:
     categories: tuple[str, ...] = ()
     verbs: frozenset[str] = ALL_VERBS
     subresources: Mapping[str, frozenset[str]] = field(default_factory=dict)  # "status" -> {get, update, patch}
+    # (group, version, kind) of what a subresource takes where that is not the kind itself: scale, binding, eviction...
+    subresource_kinds: Mapping[str, tuple[str, str, str]] = field(default_factory=dict)
     columns: tuple[Column, ...] = ()
     schema: Schema | None = None
     rules: Rules = field(default_factory=Rules)

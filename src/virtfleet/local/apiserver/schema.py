@@ -1,0 +1,247 @@
+"""Structural schemas: what a kind's objects look like, and the three things done with that on every write.
+
+A schema is compiled once into a tree of `Node`s. `prune` brings an object into the schema's shape (unknown fields go,
+and are reported), `default` fills in what is absent, `validate` (schema_validation.py) finds faults. There are two
+dialects. Custom kinds follow their CRD. Built-in kinds, and the metadata of all kinds, are `typed`: Kubernetes decodes
+them into Go structs, so a value of a wrong type is a bad request rather than an invalid object, null means absent, and
+quantities come out in canonical form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import orjson
+
+from virtfleet.api.quantity import Quantity, QuantityError
+from virtfleet.kube.errors import ApiError
+from virtfleet.kube.resource import Obj, Resource
+from virtfleet.local.apiserver.causes import field_path
+from virtfleet.local.apiserver.kinds import Cause
+from virtfleet.local.apiserver.schema_validation import Validator
+
+Path = list[str | int]
+EMBEDDED_FIELDS = ("apiVersion", "kind", "metadata")
+
+
+@dataclass(slots=True)
+class Node:
+    """One place in a schema. `fields` and `defaults` are shared between uses of a type and filled after creation."""
+
+    type: str = ""  # object array string integer number boolean quantity int-or-string; "" for anything
+    typed: bool = False
+    go_type: str = ""  # as messages about wrong types name it
+    fields: dict[str, Node] = field(default_factory=dict)
+    defaults: dict[str, bytes] = field(default_factory=dict)  # field -> JSON
+    items: Node | None = None
+    values: Node | None = None  # of a map
+    open: bool = False  # unknown fields are kept
+    embedded: bool = False  # a whole object of some kind
+    nullable: bool = False
+    list_type: str = ""
+    list_map_keys: tuple[str, ...] = ()
+    patch_strategy: str | None = None
+    merge_key: str | None = None
+
+
+def compile_node(schema: dict[str, Any], *, typed: bool, resolve: Callable[[str], Node] | None = None) -> Node:
+    """The node of a schema; `resolve` finds the types that a $ref names."""
+    node = Node(typed=typed)
+    if "$ref" in schema and resolve:
+        node = resolve(schema["$ref"])
+        if len(schema) > 1:
+            node = replace(node)
+            _read_use(node, schema)
+        return node
+    fill_node(node, schema, resolve)
+    return node
+
+
+def fill_node(node: Node, schema: dict[str, Any], resolve: Callable[[str], Node] | None = None) -> None:
+    """Fill in a node made beforehand, so that a type may contain itself."""
+
+    def compiled(part: dict[str, Any]) -> Node:
+        return compile_node(part, typed=node.typed, resolve=resolve)
+
+    node.type = _type_of(schema)
+    _read_use(node, schema)
+    for name, part in schema.get("properties", {}).items():
+        node.fields[name] = compiled(part)
+        if "default" in part:
+            node.defaults[name] = orjson.dumps(part["default"])
+    if isinstance(schema.get("items"), dict):
+        node.items = compiled(schema["items"])
+    if isinstance(schema.get("additionalProperties"), dict):
+        node.values = compiled(schema["additionalProperties"])
+    node.go_type = node.go_type or _go_type(schema, node)
+    node.embedded = bool(schema.get("x-kubernetes-embedded-resource"))
+    node.open = bool(schema.get("x-kubernetes-preserve-unknown-fields")) or schema.get("additionalProperties") is True
+    if node.typed and not node.fields and not node.values:
+        node.open = True  # RawExtension, FieldsV1, JSON: whatever the writer puts there
+    if node.embedded:
+        node.fields.setdefault("metadata", Node(type="object", open=True))
+
+
+def _read_use(node: Node, schema: dict[str, Any]) -> None:
+    """What a schema says about this use of a type rather than about the type."""
+    node.nullable = bool(schema.get("nullable"))
+    node.list_type = schema.get("x-kubernetes-list-type", "")
+    node.list_map_keys = tuple(schema.get("x-kubernetes-list-map-keys", ()))
+    node.patch_strategy = schema.get("x-kubernetes-patch-strategy")
+    node.merge_key = schema.get("x-kubernetes-patch-merge-key")
+
+
+def _type_of(schema: dict[str, Any]) -> str:
+    if schema.get("x-kubernetes-int-or-string") or schema.get("format") == "int-or-string":
+        return "int-or-string"
+    if "type" not in schema and schema.get("oneOf") == [{"type": "string"}, {"type": "number"}]:
+        return "quantity"
+    return str(schema.get("type", ""))
+
+
+def _go_type(schema: dict[str, Any], node: Node) -> str:
+    """The Go type behind a field, as messages about wrong types name it."""
+    if node.type == "integer":
+        return str(schema.get("format", "int64"))
+    if node.items:
+        return f"[]{node.items.go_type}"
+    if node.values:
+        return f"map[string]{node.values.go_type}"
+    return {"boolean": "bool", "number": "float64", "string": "string", "quantity": "resource.Quantity"}.get(
+        node.type, "map[string]interface {}"
+    )
+
+
+class StructuralSchema:
+    """A schema as the operations use it (kinds.Schema). Its parts are made when first needed."""
+
+    def __init__(
+        self,
+        resource: Resource,
+        *,
+        root: Callable[[], Node],
+        validator: Validator,
+        openapi: Callable[[], dict[str, Any]],
+    ) -> None:
+        self._resource = resource
+        self._make_root = root
+        self._validator = validator
+        self.openapi = openapi
+
+    @cached_property
+    def _root(self) -> Node:
+        return self._make_root()
+
+    def prune(self, obj: Obj) -> list[str]:
+        unknown: list[str] = []
+        try:
+            _prune_object(self._root, obj, [], unknown)
+        except _DecodeError as error:
+            kind = self._resource.kind
+            raise ApiError(
+                "BadRequest",
+                f'{kind} in version "{self._resource.version}" cannot be handled as a {kind}: {error}',
+            ) from None
+        return unknown
+
+    def default(self, obj: Obj) -> None:
+        _default(self._root, obj)
+
+    def validate(self, obj: Obj) -> list[Cause]:
+        return self._validator.faults(obj, self._root)
+
+    def merge_key(self, path: tuple[str, ...]) -> tuple[str | None, str | None]:
+        node: Node | None = self._root
+        for part in path:
+            while node and node.items:
+                node = node.items
+            node = (node.fields.get(part) or node.values) if node else None
+        return (node.patch_strategy, node.merge_key) if node else (None, None)
+
+
+class _DecodeError(Exception):
+    """A value that Go could not decode."""
+
+
+_SCALARS: dict[str, tuple[type, ...]] = {
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "quantity": (str, int, float),
+    "int-or-string": (str, int),
+}
+
+
+def _prune(node: Node, value: Any, owner: Node, path: Path, unknown: list[str]) -> Any:
+    """The value in the schema's shape. `owner` is the struct that the field at `path` is in."""
+    if isinstance(value, dict):
+        if node.typed and node.type not in ("object", ""):
+            raise _wrong_type(node, value, owner, path)
+        _prune_object(node, value, path, unknown)
+    elif isinstance(value, list):
+        if node.typed and node.type not in ("array", ""):
+            raise _wrong_type(node, value, owner, path)
+        if node.items:
+            for index, item in enumerate(value):
+                path.append(index)
+                value[index] = _prune(node.items, item, owner, path, unknown)
+                path.pop()
+    elif node.typed and node.type:
+        return _decode(node, value, owner, path)
+    return value
+
+
+def _prune_object(node: Node, obj: Obj, path: Path, unknown: list[str]) -> None:
+    for key, value in list(obj.items()):
+        child = node.fields.get(key) or node.values
+        if child is None:
+            if not (node.open or (node.embedded and key in EMBEDDED_FIELDS)):
+                del obj[key]
+                unknown.append(field_path([*path, key]))
+        elif value is None and child.typed:
+            del obj[key]
+        else:
+            path.append(key)
+            obj[key] = _prune(child, value, node, path, unknown)
+            path.pop()
+
+
+def _decode(node: Node, value: Any, owner: Node, path: Path) -> Any:
+    """A typed scalar as Kubernetes keeps it."""
+    if value is None:
+        return None
+    fits = isinstance(value, _SCALARS.get(node.type, ()))
+    if not fits or (isinstance(value, bool) and node.type != "boolean"):
+        raise _wrong_type(node, value, owner, path)
+    if node.type == "quantity":
+        try:
+            return str(Quantity.parse(value))
+        except QuantityError as error:
+            raise _DecodeError(str(error)) from None
+    return value
+
+
+def _wrong_type(node: Node, value: Any, owner: Node, path: Path) -> _DecodeError:
+    """In the words of Go's JSON package, which name the innermost struct and the whole path without indexes."""
+    found = {bool: "bool", str: "string", dict: "object", list: "array"}.get(type(value), "number")
+    struct = owner.go_type.rpartition(".")[2]
+    place = ".".join([struct, *(part for part in path if isinstance(part, str))])
+    return _DecodeError(f"json: cannot unmarshal {found} into Go struct field {place} of type {node.go_type}")
+
+
+def _default(node: Node, value: Any) -> None:
+    if isinstance(value, dict):
+        for name, default in node.defaults.items():
+            if value.get(name) is None and not (name in value and node.fields[name].nullable):
+                value[name] = orjson.loads(default)
+        for key, part in value.items():
+            if isinstance(part, dict | list) and (child := node.fields.get(key) or node.values):
+                _default(child, part)
+    elif node.items:
+        for item in value:
+            if isinstance(item, dict | list):
+                _default(node.items, item)
