@@ -1,0 +1,47 @@
+"""`python -m bench [NAME...] [-o json]`: run benchmarks by name, or all of them.
+
+A benchmark is a module here with a `TITLE` and a `run()` that returns a list of `Figure`, plain or as a coroutine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib
+import inspect
+import json
+import pkgutil
+import sys
+import time
+
+import bench
+from bench.report import as_data, as_text
+
+
+def main() -> None:
+    names = [m.name for m in pkgutil.iter_modules(bench.__path__) if m.name not in ("__main__", "report")]
+    benchmarks = {n: m for n in names if hasattr(m := importlib.import_module(f"bench.{n}"), "TITLE")}
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of: {', '.join(benchmarks)}")
+    parser.add_argument("-o", "--output", choices=["text", "json"], default="text")
+    options = parser.parse_args()
+    if unknown := set(options.names) - set(benchmarks):
+        parser.error(f"there is no benchmark {', '.join(sorted(unknown))}; there are: {', '.join(benchmarks)}")
+    results = {}
+    for name in options.names or benchmarks:
+        module = benchmarks[name]
+        print(f"running {name}: {module.TITLE}", file=sys.stderr, flush=True)
+        began = time.monotonic()
+        figures = module.run()
+        if inspect.isawaitable(figures):
+            figures = asyncio.run(figures)
+        print(f"  {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+        results[name] = as_data(figures)
+        if options.output == "text":
+            print(as_text(module.TITLE, figures), flush=True)
+    if options.output == "json":
+        print(json.dumps(results, indent=2))
+
+
+if __name__ == "__main__":
+    main()
