@@ -1,0 +1,236 @@
+"""The OCI runtime's config.json for one container of a Pod. A pure function of what it is given.
+
+Everything that must be looked up (users of the image, environment values, where volumes lie on this machine, what
+device plugins allotted) is looked up by the caller and comes in as data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from virtfleet.kube.resource import Obj
+from virtfleet.local.node import cgroups, seccomp
+from virtfleet.local.node.images import Image, Underlay
+from virtfleet.local.node.security import (
+    ConfigError,
+    User,
+    capabilities,
+    is_privileged,
+    masks,
+    setting,
+)
+
+_DEFAULT_PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A volume, or a file of the sandbox, as the container sees it."""
+
+    source: str
+    destination: str
+    readonly: bool = False
+    propagation: str = "rprivate"
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device node: where it is on the machine, where the container gets it, and what it may do with it."""
+
+    path: str
+    kind: str  # c or b
+    major: int
+    minor: int
+    mode: int = 0o666
+    uid: int = 0
+    gid: int = 0
+    access: str = "rwm"
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What of this machine decides a container's configuration."""
+
+    architecture: str  # as uname says
+    capabilities: Sequence[str]  # those that can be handed out
+    memory: int
+    oom_score: int  # the lowest that can be set; a process without CAP_SYS_RESOURCE can only raise it
+    devices: Sequence[Device]  # every device node, for privileged containers
+    unified: bool  # cgroup v2
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What was looked up for one container."""
+
+    image: Image
+    user: User
+    env: Sequence[str]
+    mounts: Sequence[Mount]
+    namespaces: Mapping[str, str]  # type -> path; an empty path asks for a new one; the machine's are left out
+    cgroup: str
+    rootfs: str
+    hostname: str
+    underlays: Sequence[Underlay] = ()
+    devices: Sequence[Device] = ()
+    seccomp: dict[str, Any] | None = None  # a Localhost profile
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+
+def config(pod: Obj, container: Obj, parts: Parts, machine: Machine) -> dict[str, Any]:
+    privileged = is_privileged(container)
+    granted = capabilities(container, machine.capabilities)
+    devices = [*(machine.devices if privileged else ()), *parts.devices]
+    linux: dict[str, Any] = {
+        "namespaces": [{"type": "mount"}, *_namespaces(parts.namespaces)],
+        "cgroupsPath": parts.cgroup,
+        "resources": {**cgroups.resources(container), "devices": _device_rules(privileged, devices)},
+        "devices": [_node(device) for device in _once(devices)],
+        **masks(container),
+    }
+    if sysctls := _sysctls(pod):
+        linux["sysctl"] = sysctls
+    if profile := _seccomp(pod, container, parts, granted, machine):
+        linux["seccomp"] = profile
+    if propagation := _root_propagation(parts.mounts):
+        linux["rootfsPropagation"] = propagation
+    return {
+        "ociVersion": "1.0.2",
+        "root": {
+            "path": parts.rootfs,
+            "readonly": bool((container.get("securityContext") or {}).get("readOnlyRootFilesystem")),
+        },
+        "process": _process(pod, container, parts, granted, machine),
+        "mounts": [*_system_mounts(privileged, machine), *map(_underlay, parts.underlays), *map(_bind, parts.mounts)],
+        "annotations": dict(parts.annotations),
+        "linux": linux,
+    }
+
+
+def process(container: Obj, parts: Parts, args: Sequence[str], granted: Sequence[str], *, tty: bool) -> dict[str, Any]:
+    """A process in the container: its first one, or one that is run there later."""
+    context = container.get("securityContext") or {}
+    privileged = is_privileged(container)
+    return {
+        "terminal": tty,
+        "user": {"uid": parts.user.uid, "gid": parts.user.gid, "additionalGids": list(parts.user.groups)},
+        "args": list(args),
+        "env": [*(e for e in parts.env if not (tty and e.startswith("TERM="))), *(["TERM=xterm"] if tty else [])],
+        "cwd": container.get("workingDir") or parts.image.workdir or "/",
+        "capabilities": {kind: list(granted) for kind in ("bounding", "effective", "permitted")},
+        "noNewPrivileges": context.get("allowPrivilegeEscalation") is False and not privileged,
+    }
+
+
+def _process(pod: Obj, container: Obj, parts: Parts, granted: Sequence[str], machine: Machine) -> dict[str, Any]:
+    args = command_line(container, parts.image)
+    if not args:
+        raise ConfigError(f"no command specified: neither container {container['name']} nor its image has one")
+    score = max(cgroups.oom_score(pod, container, machine.memory), machine.oom_score)
+    return {**process(container, parts, args, granted, tty=bool(container.get("tty"))), "oomScoreAdj": score}
+
+
+def command_line(container: Obj, image: Image) -> list[str]:
+    """A container's command replaces the image's entrypoint and, with it, the image's arguments."""
+    entrypoint, arguments = container.get("command"), container.get("args")
+    if arguments is None:
+        arguments = [] if entrypoint else list(image.command)
+    return [*(entrypoint or image.entrypoint), *arguments]
+
+
+def environment(image: Image, declared: Mapping[str, str], hostname: str, more: Mapping[str, str]) -> list[str]:
+    """The image's variables, those that device plugins add, and the container's, in that order of precedence."""
+    merged = dict(entry.partition("=")[::2] for entry in (_DEFAULT_PATH, f"HOSTNAME={hostname}", *image.env))
+    return [f"{name}={value}" for name, value in {**merged, **more, **declared}.items()]
+
+
+def _namespaces(namespaces: Mapping[str, str]) -> list[dict[str, str]]:
+    return [{"type": kind, **({"path": path} if path else {})} for kind, path in namespaces.items()]
+
+
+def _sysctls(pod: Obj) -> dict[str, str]:
+    return {s["name"]: s["value"] for s in (pod["spec"].get("securityContext") or {}).get("sysctls") or ()}
+
+
+def _seccomp(pod: Obj, container: Obj, parts: Parts, granted: Sequence[str], machine: Machine) -> dict[str, Any] | None:
+    if is_privileged(container):
+        return None
+    match (setting(pod, container, "seccompProfile") or {}).get("type"):
+        case "RuntimeDefault":
+            return seccomp.profile(granted, machine.architecture)
+        case "Localhost":
+            return parts.seccomp
+    return None
+
+
+def _root_propagation(mounts: Sequence[Mount]) -> str:
+    """The root must pass on at least what its most open volume does."""
+    wanted = {mount.propagation for mount in mounts}
+    return next((kind for kind in ("rshared", "rslave") if kind in wanted), "")
+
+
+def _system_mounts(privileged: bool, machine: Machine) -> list[dict[str, Any]]:
+    access = "rw" if privileged else "ro"
+    base = ["nosuid", "noexec", "nodev"]
+    return [
+        {"destination": "/proc", "type": "proc", "source": "proc", "options": base},
+        {
+            "destination": "/dev",
+            "type": "tmpfs",
+            "source": "tmpfs",
+            "options": ["nosuid", "strictatime", "mode=755", "size=65536k"],
+        },
+        {
+            "destination": "/dev/pts",
+            "type": "devpts",
+            "source": "devpts",
+            "options": ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"],
+        },
+        {"destination": "/dev/mqueue", "type": "mqueue", "source": "mqueue", "options": base},
+        {"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": [*base, access]},
+        {"destination": "/sys/fs/cgroup", "type": "cgroup", "source": "cgroup", "options": [*base, access]},
+    ]
+
+
+def _underlay(underlay: Underlay) -> dict[str, Any]:
+    if len(underlay.sources) == 1:
+        options = ["rbind", "ro", "rprivate"]
+        return {"destination": underlay.target, "type": "bind", "source": underlay.sources[0], "options": options}
+    lowers = "lowerdir=" + ":".join(underlay.sources)
+    return {"destination": underlay.target, "type": "overlay", "source": "overlay", "options": ["ro", lowers]}
+
+
+def _bind(mount: Mount) -> dict[str, Any]:
+    options = ["rbind", "ro" if mount.readonly else "rw", mount.propagation]
+    return {"destination": mount.destination, "type": "bind", "source": mount.source, "options": options}
+
+
+def _once(devices: Sequence[Device]) -> list[Device]:
+    return list({device.path: device for device in devices}.values())
+
+
+def _node(device: Device) -> dict[str, Any]:
+    return {
+        "path": device.path,
+        "type": device.kind,
+        "major": device.major,
+        "minor": device.minor,
+        "fileMode": device.mode,
+        "uid": device.uid,
+        "gid": device.gid,
+    }
+
+
+def _device_rules(privileged: bool, devices: Sequence[Device]) -> list[dict[str, Any]]:
+    """Nothing but what is named; the runtime itself adds null, zero, full, random, urandom, tty and the terminals."""
+    if privileged:
+        return [{"allow": True, "access": "rwm"}]
+    return [
+        {"allow": False, "access": "rwm"},
+        *(
+            {"allow": True, "type": d.kind, "major": d.major, "minor": d.minor, "access": d.access}
+            for d in _once(devices)
+        ),
+    ]

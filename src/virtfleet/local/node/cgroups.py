@@ -1,0 +1,113 @@
+"""Resources of pods as control groups: the arithmetic, and the removal of what is left.
+
+Containers' groups lie at /virtfleet/<cluster>/<node>/<pod>/<container>, in every hierarchy of cgroup v1 or in the one
+of v2; the runtime makes them. What a killed agent left is found by that name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from virtfleet.api.quantity import Quantity
+from virtfleet.kube.resource import Obj
+
+ROOT = Path("/sys/fs/cgroup")
+_PERIOD = 100_000  # microseconds
+_MIN_SHARES, _MIN_QUOTA = 2, 1_000
+
+
+def resources(container: Obj) -> dict[str, Any]:
+    """linux.resources of the runtime's configuration. The runtime translates shares and quota for v2."""
+    declared = container.get("resources") or {}
+    requests, limits = declared.get("requests") or {}, declared.get("limits") or {}
+    cpu: dict[str, int] = {"shares": _shares(requests.get("cpu", limits.get("cpu", 0)))}
+    if "cpu" in limits:
+        cpu |= {"quota": max(_MIN_QUOTA, _milli(limits["cpu"]) * _PERIOD // 1000), "period": _PERIOD}
+    result: dict[str, Any] = {"cpu": cpu}
+    if "memory" in limits:
+        result["memory"] = {"limit": Quantity.parse(limits["memory"]).value()}
+    pages = [
+        {"pageSize": f"{name.removeprefix('hugepages-').removesuffix('i')}B", "limit": Quantity.parse(amount).value()}
+        for name, amount in sorted(limits.items())
+        if name.startswith("hugepages-")
+    ]
+    if pages:
+        result["hugepageLimits"] = pages
+    return result
+
+
+def _shares(cpu: str | int) -> int:
+    return max(_MIN_SHARES, _milli(cpu) * 1024 // 1000)
+
+
+def _milli(cpu: str | int) -> int:
+    return Quantity.parse(cpu).milli()
+
+
+def qos_class(pod: Obj) -> str:
+    """Guaranteed, Burstable or BestEffort, as Kubernetes tells them apart."""
+    declared = [
+        (c.get("resources") or {}) for c in (*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"])
+    ]
+    asked = [
+        (requests, limits)
+        for r in declared
+        for requests, limits in [({**(r.get("limits") or {}), **(r.get("requests") or {})}, r.get("limits") or {})]
+    ]
+    if not any(requests.keys() & {"cpu", "memory"} for requests, _ in asked):
+        return "BestEffort"
+    guaranteed = all(
+        name in limits and Quantity.parse(limits[name]) == Quantity.parse(requests[name])
+        for requests, limits in asked
+        for name in ("cpu", "memory")
+    )
+    return "Guaranteed" if guaranteed else "Burstable"
+
+
+def oom_score(pod: Obj, container: Obj, memory: int) -> int:
+    """Whom the kernel kills first on a machine of `memory` bytes: those that use most beyond what they asked for."""
+    match qos_class(pod):
+        case "Guaranteed":
+            return -997
+        case "BestEffort":
+            return 1000
+    declared = container.get("resources") or {}
+    request = {**(declared.get("limits") or {}), **(declared.get("requests") or {})}.get("memory", 0)
+    return min(max(1000 - 1000 * Quantity.parse(request).value() // memory, 2), 999)
+
+
+def kill_all(path: str) -> bool:
+    """Kill every process in the group `path` and below it; tells whether there was one."""
+    found = False
+    for group in _groups(path):
+        with contextlib.suppress(OSError):
+            for pid in (group / "cgroup.procs").read_text().split():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+                    found = True
+    return found
+
+
+def remove(path: str) -> bool:
+    """Remove the empty group `path` and those below it, in every hierarchy; False while a process still dies in one."""
+    gone = True
+    for group in _groups(path):
+        try:
+            group.rmdir()
+        except FileNotFoundError:
+            continue
+        except OSError:
+            gone = False
+    return gone
+
+
+def _groups(path: str) -> Iterator[Path]:
+    """The directories of a group in all hierarchies, the deepest first."""
+    for hierarchy in [ROOT, *(entry for entry in ROOT.iterdir() if entry.is_dir() and not entry.is_symlink())]:
+        for directory, _, _ in os.walk(hierarchy / path.lstrip("/"), topdown=False):
+            yield Path(directory)

@@ -1,0 +1,134 @@
+"""The base image `host` and VirtFleet's component images on top of it.
+
+A machine that runs VirtFleet has all that its containers need under /usr. The base image shows that, read-only, with
+an /etc synthesized from the few public files that programs look for, and VirtFleet's environment under /opt. Nothing
+else of the machine is in it: no /root, /home, /run, /tmp, no keys, no shadow file.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import sysconfig
+from pathlib import Path
+
+import msgspec
+
+import virtfleet
+from virtfleet.local.node.images import HOST, Image, ImageError, ImageStore, canonical, tree_digest
+
+# Containers run with these, as Debian's accounts have them; 107 is whom launchers and their QEMU run as.
+_ACCOUNTS = {"root": 0, "daemon": 1, "nobody": 65534, "qemu": 107}
+_GROUPS = {"root": 0, "daemon": 1, "tty": 5, "disk": 6, "kvm": 106, "qemu": 107, "nogroup": 65534}
+# Public files of /etc that libraries read; copied when they are there. Never a directory that may hold a key.
+_PUBLIC_FILES = ("ld.so.cache", "ld.so.conf", "protocols", "services", "mime.types", "ssl/openssl.cnf")
+_DIRECTORIES = ("dev", "proc", "sys", "run", "home", "mnt", "opt/virtfleet/lib", "opt/virtfleet/src/virtfleet", "usr")
+_VAR = ("lib", "log", "cache", "spool")
+
+# Component -> the room that implements it. The launcher has a reaper above it, because it is PID 1 of a pod whose
+# children (libvirt's daemon, QEMU) outlive their parents.
+COMPONENTS = {
+    "virt-operator": "virtfleet.operator",
+    "virt-controller": "virtfleet.controller",
+    "virt-api": "virtfleet.gateway",
+    "virt-handler": "virtfleet.handler",
+    "virt-launcher": "virtfleet.launcher",
+}
+_REAPER = ("/usr/bin/catatonit", "--")
+_BIN = "/opt/virtfleet/bin"
+_ENV = (
+    f"PATH={_BIN}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "PYTHONPATH=/opt/virtfleet/src:/opt/virtfleet/lib",
+    "PYTHONDONTWRITEBYTECODE=1",
+    "PYTHONUNBUFFERED=1",
+)
+
+
+def underlays() -> dict[str, str]:
+    """Target in the container -> directory of the machine."""
+    return {
+        "/usr": "/usr",
+        "/opt/virtfleet/lib": sysconfig.get_path("purelib"),
+        "/opt/virtfleet/src/virtfleet": str(Path(virtfleet.__file__).parent),
+    }
+
+
+def open_store(directory: Path) -> ImageStore:
+    """The image store with `host` and the component images in it, made anew where this machine changed."""
+    store = ImageStore(directory, underlays())
+    with store.scratch() as scratch:
+        tree = scratch / "tree"
+        _build(tree)
+        layer = store.add_layer(tree, f"host-{tree_digest(tree)}")
+    host = Image(name=canonical(HOST), layers=(layer,), on_host=True, env=_ENV, command=("/bin/sh",))
+    _refresh(store, host)
+    for component in COMPONENTS:
+        reaper = _REAPER if component == "virt-launcher" else ()
+        _refresh(
+            store,
+            msgspec.structs.replace(
+                host,
+                name=f"virtfleet/{component}:{virtfleet.__version__}",
+                entrypoint=(*reaper, f"{_BIN}/{component}"),
+                command=(),
+            ),
+        )
+    return store
+
+
+def _refresh(store: ImageStore, image: Image) -> None:
+    if store.find(image.name) != image:
+        store.put(image)
+
+
+def _build(tree: Path) -> None:
+    """The files of the base image."""
+    if sys.base_prefix != "/usr":
+        raise ImageError(
+            f"the Python environment is made from {sys.base_prefix}; containers see only /usr of this machine: "
+            "make the environment with /usr/bin/python3 (scripts/bootstrap does)"
+        )
+    for name in _DIRECTORIES:
+        (tree / name).mkdir(parents=True, mode=0o755)
+    for name in _VAR:
+        (tree / "var" / name).mkdir(parents=True, mode=0o755)
+    for name, mode in (("root", 0o700), ("tmp", 0o1777), ("var/tmp", 0o1777)):
+        (tree / name).mkdir()
+        (tree / name).chmod(mode)
+    (tree / "var/run").symlink_to("/run")
+    for link in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
+        if os.path.islink(f"/{link}"):
+            (tree / link).symlink_to(os.readlink(f"/{link}"))
+    _etc(tree / "etc")
+    scripts = tree / _BIN[1:]
+    scripts.mkdir(parents=True, mode=0o755)
+    for component, room in COMPONENTS.items():
+        script = scripts / component
+        script.write_text(f'#!/bin/sh\nexec /usr/bin/python3 -m {room} "$@"\n')
+        script.chmod(0o755)
+
+
+def _etc(etc: Path) -> None:
+    (etc / "ssl").mkdir(parents=True, mode=0o755)
+    (etc / "passwd").write_text(
+        "".join(f"{n}:x:{uid}:{uid}:{n}:{'/root' if not uid else '/'}:/bin/sh\n" for n, uid in _ACCOUNTS.items())
+    )
+    (etc / "group").write_text("".join(f"{name}:x:{gid}:\n" for name, gid in _GROUPS.items()))
+    (etc / "hosts").write_text("127.0.0.1\tlocalhost\n")
+    (etc / "nsswitch.conf").write_text("passwd: files\ngroup: files\nhosts: files dns\n")
+    (etc / "os-release").symlink_to("../usr/lib/os-release")
+    (etc / "mtab").symlink_to("/proc/mounts")
+    (etc / "localtime").symlink_to("/usr/share/zoneinfo/Etc/UTC")
+    for name in _PUBLIC_FILES:
+        if os.path.isfile(f"/etc/{name}"):
+            shutil.copyfile(f"/etc/{name}", etc / name)
+    if os.path.isfile("/etc/ssl/certs/ca-certificates.crt"):
+        (etc / "ssl/certs").mkdir(mode=0o755)
+        shutil.copyfile("/etc/ssl/certs/ca-certificates.crt", etc / "ssl/certs/ca-certificates.crt")
+        (etc / "ssl/cert.pem").symlink_to("certs/ca-certificates.crt")
+    # awk, editors, iptables...: /usr/bin/x -> /etc/alternatives/x -> /usr/...
+    (etc / "alternatives").mkdir(mode=0o755)
+    for entry in sorted(os.scandir("/etc/alternatives"), key=lambda e: e.name):
+        if entry.is_symlink() and os.readlink(entry.path).startswith(("/usr/", "/bin/", "/sbin/", "/lib/")):
+            (etc / "alternatives" / entry.name).symlink_to(os.readlink(entry.path))

@@ -1,0 +1,80 @@
+"""Mounts of this machine: the few system calls that volumes, root filesystems and node roots need.
+
+Everything mounted here lies below the cluster's data directory, so whatever a killed process left behind is found
+again by its path in the mount table and nothing has to be remembered.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import re
+from pathlib import Path
+
+RDONLY, NOSUID, NODEV, NOEXEC = 1, 2, 4, 8
+REMOUNT, BIND, REC = 32, 4096, 16384
+PRIVATE, SLAVE, SHARED = 1 << 18, 1 << 19, 1 << 20
+_DETACH, _NOFOLLOW = 2, 8
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def mount(source: str, target: Path, fstype: str = "", flags: int = 0, data: str = "") -> None:
+    result = _libc.mount(
+        source.encode(), os.fsencode(target), fstype.encode() or None, ctypes.c_ulong(flags), data.encode() or None
+    )
+    if result:
+        code = ctypes.get_errno()
+        raise OSError(code, f"mount {fstype or 'bind'} {source} ({data}): {os.strerror(code)}", str(target))
+
+
+def bind(source: Path, target: Path, *, readonly: bool = False, recursive: bool = False) -> None:
+    mount(str(source), target, flags=BIND | (REC if recursive else 0))
+    if readonly:
+        mount("", target, flags=BIND | REMOUNT | RDONLY)
+
+
+def overlay(lowers: list[Path], target: Path, *, upper: Path | None = None, work: Path | None = None) -> None:
+    """Stack `lowers` (topmost first), writable into `upper` where there is one."""
+    if upper is None and len(lowers) == 1:
+        bind(lowers[0], target, readonly=True)
+        return
+    options = "lowerdir=" + ":".join(str(path) for path in lowers)
+    if upper is not None:
+        options += f",upperdir={upper},workdir={work}"
+    mount("overlay", target, "overlay", 0, options)
+
+
+def share(path: Path) -> None:
+    """Make `path` a mount of its own that passes mounts on to whoever binds it; once."""
+    if str(path) not in below(path):
+        bind(path, path)
+    mount("", path, flags=SHARED)
+
+
+def unmount(target: str | Path) -> None:
+    """Lazily, so that a busy mount cannot hold up a teardown; a target that is no mount is fine."""
+    if _libc.umount2(os.fsencode(target), _DETACH | _NOFOLLOW) and ctypes.get_errno() not in (
+        errno.EINVAL,
+        errno.ENOENT,
+    ):
+        code = ctypes.get_errno()
+        raise OSError(code, f"unmount: {os.strerror(code)}", str(target))
+
+
+def below(path: Path) -> list[str]:
+    """Mount points at or below `path`, the latest first: the order in which they can be unmounted."""
+    top = str(path)
+    with open("/proc/self/mountinfo") as table:
+        points = [_unescape(line.split(" ", 5)[4]) for line in table]
+    return [point for point in reversed(points) if point == top or point.startswith(top.rstrip("/") + "/")]
+
+
+def unmount_below(path: Path) -> None:
+    for point in below(path):
+        unmount(point)
+
+
+def _unescape(field: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field)

@@ -1,0 +1,54 @@
+"""Unpacks one image layer, as a child process of its own: `python -m virtfleet.local.node.unpack ROOT < layer.tar`.
+
+The child makes ROOT its `/` first, so that no path and no link in the archive can name a file of the machine. Whiteouts
+become the marks that overlay mounts understand: what lower layers have there is hidden.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+import tarfile
+
+_WHITEOUT = ".wh."
+_OPAQUE = ".wh..wh..opq"
+
+
+def unpack(archive: tarfile.TarFile) -> None:
+    """Extract below the present root directory."""
+    for member in archive:
+        parent, name = os.path.split("/" + member.name.lstrip("/"))
+        if name == _OPAQUE:
+            os.makedirs(parent, exist_ok=True)
+            os.setxattr(parent, "trusted.overlay.opaque", b"y")
+        elif name.startswith(_WHITEOUT):
+            os.makedirs(parent, exist_ok=True)
+            os.mknod(os.path.join(parent, name[len(_WHITEOUT) :]), stat.S_IFCHR, os.makedev(0, 0))
+        else:
+            archive.extract(member, "/", numeric_owner=True)
+            _restore_attributes(member)
+
+
+def _restore_attributes(member: tarfile.TarInfo) -> None:
+    """File capabilities travel as PAX records, which tarfile leaves alone."""
+    for key, value in member.pax_headers.items():
+        if key == "SCHILY.xattr.security.capability":
+            os.setxattr(
+                "/" + member.name.lstrip("/"),
+                key.removeprefix("SCHILY.xattr."),
+                value.encode("utf-8", "surrogateescape"),
+            )
+
+
+def main() -> None:
+    root = sys.argv[1]
+    os.umask(0)
+    os.chroot(root)
+    os.chdir("/")
+    with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as archive:
+        unpack(archive)
+
+
+if __name__ == "__main__":
+    main()
