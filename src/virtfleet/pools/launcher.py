@@ -1,0 +1,90 @@
+"""What a VMI's launcher pods are made of: its pool, its hypervisor, its image.
+
+One decision for everybody who needs it: the controller that renders pods, the workload updater that asks which VMIs are
+outdated, admission that refuses contradictions, and `virtfleet explain`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from virtfleet.pools.matching import match
+from virtfleet.pools.model import Pool, pools_of
+from virtfleet.pools.placement import launcher_affinity
+
+_OTHER_NAMES = {"kvm": "qemu-kvm", "hyperv-direct": "mshv"}
+
+
+def canonical_name(name: str) -> str:
+    return _OTHER_NAMES.get(name, name)
+
+
+def resolve_name(asked: str, pool: str, kubevirt: Mapping[str, Any]) -> str:
+    configured = ((kubevirt.get("spec") or {}).get("configuration") or {}).get("hypervisors") or ({},)
+    return canonical_name(asked or pool or configured[0].get("name") or "qemu-kvm")
+
+
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """How a VMI runs. Every container that runs the launcher gets `image`, hotplug attachment pods included."""
+
+    pool: Pool | None
+    hypervisor: str
+    image: str
+    conflict: str = ""
+    """Why the VMI cannot start as it is, in words for its owner; empty where it can."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """The pools and images of one KubeVirt object, read once and asked for every VMI."""
+
+    kubevirt: Mapping[str, Any]
+    default_image: str
+    pools: tuple[Pool, ...]
+    images: Mapping[str, str] = field(default_factory=dict)
+
+    @staticmethod
+    def of(kubevirt: Mapping[str, Any], default_image: str) -> Fleet:
+        configuration = (kubevirt.get("spec") or {}).get("configuration") or {}
+        images = {
+            canonical_name(h["name"]): h["virtLauncherImage"]
+            for h in configuration.get("hypervisors") or ()
+            if h.get("name") and h.get("virtLauncherImage")
+        }
+        return Fleet(kubevirt, default_image, pools_of(kubevirt), images)
+
+    def launcher(self, vmi: Mapping[str, Any]) -> Launcher:
+        """Pool, hypervisor and image as they are to be now."""
+        pool = match(self.pools, vmi)
+        asked = (vmi.get("spec") or {}).get("hypervisor") or ""
+        hypervisor = resolve_name(asked, pool.hypervisor if pool else "", self.kubevirt)
+        image = (pool.launcher_image if pool else "") or self.images.get(hypervisor) or self.default_image
+        return Launcher(pool, hypervisor, image, _conflict(hypervisor, pool))
+
+    def affinity(self, vmi: Mapping[str, Any], pool: Pool | None) -> dict[str, Any]:
+        """The affinity of the VMI's launcher pods."""
+        return launcher_affinity((vmi.get("spec") or {}).get("affinity"), self.pools, pool)
+
+    def outdated(self, vmi: Mapping[str, Any]) -> bool:
+        """Whether the VMI runs on another launcher image than a new one like it would."""
+        running = (vmi.get("status") or {}).get("launcherContainerImageVersion")
+        return bool(running) and running != self.launcher(vmi).image
+
+    def migration_image(self, vmi: Mapping[str, Any], source_image: str, *, workload_update: bool) -> str:
+        """The image of a migration's target pod.
+
+        A migration that moves a VM keeps what it runs on; one that the workload updater started exists to change it.
+        """
+        return self.launcher(vmi).image if workload_update else source_image
+
+
+def _conflict(hypervisor: str, pool: Pool | None) -> str:
+    if pool is None or not pool.hypervisor or canonical_name(pool.hypervisor) == hypervisor:
+        return ""
+    return (
+        f"the VMI asks for hypervisor {hypervisor} but matches pool {pool.name}, whose VMIs run on {pool.hypervisor}; "
+        "remove spec.hypervisor, or change the VMI so that it does not match the pool"
+    )

@@ -1,0 +1,43 @@
+"""What is doubtful about a set of pools though it is allowed: overlaps, and pools that can never own a node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from virtfleet.pools.model import Pool
+from virtfleet.pools.placement import owned_terms
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """Two pools that want the same nodes. A node with the labels of `witness` belongs to `first`, not to `second`."""
+
+    first: Pool
+    second: Pool
+    witness: dict[str, str]
+
+
+def overlaps(pools: Sequence[Pool]) -> list[Overlap]:
+    """Every pair of pools that one node can satisfy, with the labels of such a node."""
+    return [
+        Overlap(first, second, dict(sorted({**first.node_selector, **second.node_selector}.items())))
+        for i, first in enumerate(pools)
+        for second in pools[i + 1 :]
+        if all(second.node_selector.get(key, value) == value for key, value in first.node_selector.items())
+    ]
+
+
+def shadowed(pools: Sequence[Pool]) -> list[Pool]:
+    """Pools that own no node whatever its labels, because earlier pools take them all."""
+    return [pool for pool in pools if not owned_terms(pools, pool)]
+
+
+def shared_devices(pools: Sequence[Pool]) -> list[tuple[Pool, Pool, str]]:
+    """Devices that two pools name: VMIs that ask for one always go to the first of them."""
+    return [
+        (first, second, device)
+        for i, first in enumerate(pools)
+        for second in pools[i + 1 :]
+        for device in sorted(first.device_names & second.device_names)
+    ]
