@@ -15,6 +15,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from virtfleet.api.quantity import Quantity
+from virtfleet.kube.resource import Obj
 
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 
@@ -202,6 +203,14 @@ def decode(data: bytes) -> Pod:
         deletion_cost=_integer((meta.annotations or {}).get(DELETION_COST, "")),
         ips=tuple(a.ip for a in status.pod_i_ps or ()) or ((status.pod_i_p,) if status.pod_i_p else ()),
         template=_shared(_template(meta, pod.spec)),
+    )
+
+
+def template_of(template: Obj) -> Template:
+    """The same of a pod template, before there is a pod."""
+    return _template(
+        msgspec.convert({"name": "", **(template.get("metadata") or {})}, _Metadata),
+        msgspec.convert(template.get("spec") or {}, _Spec),
     )
 
 

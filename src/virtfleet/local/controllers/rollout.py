@@ -1,0 +1,133 @@
+"""The arithmetic of rollouts: how many replicas each replica set of a deployment should have next.
+
+Pure functions over numbers; the deployment controller carries out what they say, one step per reconcile, and asks
+again when the world has followed. The rules are Kubernetes': never more than replicas + maxSurge pods, never fewer
+than replicas - maxUnavailable available ones, unhealthy old pods first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+Amount = int | str | None  # a number, or a percentage such as "25%"
+Sizes = dict[str, int]  # replica set -> its next size
+
+
+def scaled(amount: Amount, total: int, *, up: bool) -> int:
+    """The number that an amount means out of `total`."""
+    if isinstance(amount, str) and amount.endswith("%"):
+        percent = int(amount[:-1])
+        return -(-percent * total // 100) if up else percent * total // 100
+    return int(amount or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How far a rolling update may leave the wanted number of replicas."""
+
+    replicas: int
+    surge: int = 0
+    unavailable: int = 0
+
+    @classmethod
+    def of(cls, replicas: int, max_surge: Amount, max_unavailable: Amount) -> Bounds:
+        surge = scaled(max_surge, replicas, up=True)
+        unavailable = scaled(max_unavailable, replicas, up=False)
+        if surge == 0 and unavailable == 0:  # percentages that round to nothing must not block the rollout
+            unavailable = 1
+        return cls(replicas, surge, min(unavailable, replicas))
+
+    @property
+    def most(self) -> int:
+        return self.replicas + self.surge
+
+    @property
+    def least(self) -> int:
+        return self.replicas - self.unavailable
+
+
+@dataclass(frozen=True, slots=True)
+class Set:
+    """The numbers of one replica set."""
+
+    name: str
+    replicas: int  # as asked for
+    available: int = 0
+    created: float = 0.0
+    desired: int | None = None  # the deployment's replicas when it was last sized
+    maximum: int | None = None  # and what it allowed together with the surge
+
+
+def rolling(bounds: Bounds, new: Set, old: list[Set]) -> Sizes:
+    """The next step of a rolling update: grow the new set if there is room, else shrink the old ones."""
+    grown = grow(bounds, new, old)
+    if grown != new.replicas:
+        return {new.name: grown}
+    return shrink(bounds, new, old)
+
+
+def grow(bounds: Bounds, new: Set, old: list[Set]) -> int:
+    """The new set's size as far as the surge allows."""
+    if new.replicas >= bounds.replicas:
+        return bounds.replicas
+    total = new.replicas + sum(s.replicas for s in old)
+    return min(bounds.replicas, new.replicas + max(bounds.most - total, 0))
+
+
+def shrink(bounds: Bounds, new: Set, old: list[Set]) -> Sizes:
+    """The old sets' sizes as far as availability allows, oldest first and unhealthy replicas before healthy ones."""
+    sizes = {s.name: s.replicas for s in sorted(old, key=lambda s: s.created) if s.replicas}
+    unavailable_new = new.replicas - new.available
+    room = new.replicas + sum(sizes.values()) - bounds.least - unavailable_new
+    available = {s.name: s.available for s in old}
+    for name, replicas in sizes.items():
+        unhealthy = min(max(room, 0), max(replicas - available[name], 0))
+        sizes[name] -= unhealthy
+        room -= unhealthy
+    spare = min(room, sum(available[name] for name in sizes) + new.available - bounds.least)
+    for name, replicas in sizes.items():
+        cut = min(max(spare, 0), replicas)
+        sizes[name] -= cut
+        spare -= cut
+    return {s.name: sizes[s.name] for s in old if s.name in sizes and sizes[s.name] != s.replicas}
+
+
+def is_scaling(replicas: int, sets: list[Set]) -> bool:
+    """Whether the deployment was resized since its active sets were last sized."""
+    return any(s.replicas and s.desired is not None and s.desired != replicas for s in sets)
+
+
+def resized(bounds: Bounds, new: Set | None, old: list[Set], *, was: int, rolling: bool) -> Sizes:
+    """Sizes after the deployment itself was resized: in proportion, so that a rollout gets neither faster nor riskier.
+
+    `was` is the number of pods that the deployment had, for sets that do not remember what they were sized for.
+    """
+    newest_first = sorted(old, key=lambda s: -s.created)
+    active = [s for s in [*newest_first, *([new] if new else [])] if s.replicas]
+    if len(active) <= 1:
+        only = active[0] if active else new or newest_first[0]
+        return {only.name: bounds.replicas}
+    if new and new.replicas == bounds.replicas == new.desired == new.available:
+        return {s.name: 0 for s in active if s is not new}
+    if not rolling:
+        return {}
+    missing = (bounds.most if bounds.replicas else 0) - sum(s.replicas for s in active)
+    active.sort(key=lambda s: (-s.replicas, -s.created if missing > 0 else s.created))
+    sizes: Sizes = {}
+    left = missing
+    for s in active:
+        share = _share(bounds, s, was)
+        share = min(share, left) if missing > 0 else max(share, left)
+        sizes[s.name] = s.replicas + (share if missing else 0)
+        left -= share if missing else 0
+    sizes[active[0].name] = max(sizes[active[0].name] + left, 0)
+    return sizes
+
+
+def _share(bounds: Bounds, s: Set, was: int) -> int:
+    """By how much one set grows when all sets keep their proportions."""
+    if bounds.replicas == 0:
+        return -s.replicas
+    before = s.maximum or was or s.replicas
+    exact = s.replicas * bounds.most / before
+    return int(exact + 0.5) - s.replicas

@@ -1,0 +1,194 @@
+"""Which pods a daemon set creates and deletes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from virtfleet.local.controllers import nodes, pods
+from virtfleet.local.controllers.daemonset_plan import (
+    Daemon,
+    Plan,
+    Strategy,
+    Wish,
+    by_node,
+    keep_one_per_node,
+    pinned,
+    target,
+    tolerations,
+    update,
+    wish,
+)
+
+RUN, STAY, LEAVE = Wish(True, True), Wish(False, True), Wish(False, False)
+
+
+def a_pod(
+    name: str, node: str, *, revision: str = "new", ready: bool = True, bound: bool = True, **more: Any
+) -> pods.Pod:
+    obj = {
+        "metadata": {"name": name, "uid": name, "labels": {"controller-revision-hash": revision}},
+        "spec": {"nodeName": node} if bound else {"affinity": pinned(None, node)},
+        "status": {"phase": more.get("phase", "Running"), "conditions": [{"type": "Ready", "status": str(ready)}]},
+    }
+    if more.get("deleting"):
+        obj["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    return pods.decode(orjson.dumps(obj))
+
+
+def a_daemon(wishes: dict[str, Wish], there: list[pods.Pod], *, surge: int = 0, unavailable: int = 1) -> Daemon:
+    return Daemon("new", Strategy(True, surge, unavailable), 0, wishes, by_node(there), now=1e9)
+
+
+def names(plan: Plan) -> tuple[list[str], list[str]]:
+    return sorted(plan.create), sorted(p.name for p in plan.delete)
+
+
+def settle(daemon: Daemon) -> tuple[list[str], list[str]]:
+    return names(keep_one_per_node(daemon, lambda pod: True))
+
+
+def a_node(name: str, **spec: Any) -> nodes.Node:
+    labels = spec.pop("labels", {})
+    return nodes.decode(orjson.dumps({"metadata": {"name": name, "labels": labels}, "spec": spec}))
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ({}, LEAVE),
+        ({"labels": {"pool": "gpu"}}, RUN),
+        ({"labels": {"pool": "gpu"}, "taints": [{"key": "k", "effect": "NoSchedule"}]}, STAY),
+        ({"labels": {"pool": "gpu"}, "taints": [{"key": "k", "effect": "NoExecute"}]}, LEAVE),
+        ({"labels": {"pool": "gpu"}, "taints": [{"key": nodes.UNREACHABLE, "effect": "NoExecute"}]}, RUN),
+        ({"labels": {"pool": "gpu"}, "taints": [{"key": nodes.UNSCHEDULABLE, "effect": "NoSchedule"}]}, RUN),
+    ],
+)
+def test_a_daemon_follows_labels_and_taints_and_outlives_a_nodes_troubles(spec: dict[str, Any], expected: Wish) -> None:
+    template = {"spec": {"nodeSelector": {"pool": "gpu"}, "tolerations": tolerations({})}}
+    assert wish(a_node("a", **spec), pods.template_of(template)) == expected
+
+
+def test_a_pod_is_counted_for_the_node_it_is_pinned_to_before_it_is_bound() -> None:
+    assert target(a_pod("x", "a", bound=False)) == "a"
+
+
+def test_pinning_keeps_everything_else_of_the_affinity() -> None:
+    affinity = {
+        "podAntiAffinity": {"x": 1},
+        "nodeAffinity": {
+            "preferredDuringSchedulingIgnoredDuringExecution": [1],
+            "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": []}]},
+        },
+    }
+    result = pinned(affinity, "a")
+    assert result["podAntiAffinity"] == {"x": 1}
+    assert result["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"] == [1]
+    assert result["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"] == {
+        "nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["a"]}]}]
+    }
+
+
+def test_every_node_that_wants_one_gets_a_pod_and_the_others_lose_theirs() -> None:
+    daemon = a_daemon(
+        {"a": RUN, "b": RUN, "c": LEAVE, "d": STAY}, [a_pod("b1", "b"), a_pod("c1", "c"), a_pod("d1", "d")]
+    )
+    assert settle(daemon) == (["a"], ["c1"])
+
+
+def test_no_second_pod_while_the_first_one_is_still_terminating() -> None:
+    assert settle(a_daemon({"a": RUN}, [a_pod("old", "a", deleting=True)])) == ([], [])
+
+
+def test_of_two_pods_on_a_node_the_older_one_stays() -> None:
+    assert settle(a_daemon({"a": RUN}, [a_pod("two", "a"), a_pod("one", "a")])) == ([], ["two"])
+
+
+def test_failed_and_succeeded_pods_are_deleted_the_failed_ones_only_when_they_may_be_retried() -> None:
+    daemon = a_daemon({"a": RUN, "b": RUN}, [a_pod("f", "a", phase="Failed"), a_pod("s", "b", phase="Succeeded")])
+    assert settle(daemon) == ([], ["f", "s"])
+    assert names(keep_one_per_node(daemon, lambda pod: False)) == ([], ["s"])
+
+
+def test_unbound_pods_of_a_node_that_is_gone_are_deleted_and_bound_ones_left_to_the_nodes_end() -> None:
+    assert settle(a_daemon({}, [a_pod("unbound", "gone", bound=False), a_pod("bound", "gone")])) == ([], ["unbound"])
+
+
+def test_an_update_deletes_as_many_as_may_be_unavailable() -> None:
+    there = [a_pod(n, n, revision="old") for n in "abcd"]
+    assert names(update(a_daemon(dict.fromkeys("abcd", RUN), there, unavailable=2))) == ([], ["a", "b"])
+
+
+def test_a_broken_old_pod_is_replaced_first_and_counts_as_unavailable() -> None:
+    there = [a_pod("a", "a", revision="old"), a_pod("b", "b", revision="old", ready=False)]
+    assert names(update(a_daemon({"a": RUN, "b": RUN}, there))) == ([], ["b"])
+
+
+def test_an_update_waits_for_the_new_pod() -> None:
+    there = [a_pod("a", "a", ready=False), a_pod("b", "b", revision="old")]
+    assert names(update(a_daemon({"a": RUN, "b": RUN}, there))) == ([], [])
+
+
+def test_on_delete_updates_nothing_by_itself() -> None:
+    daemon = Daemon("new", Strategy(False, 0, 1), 0, {"a": RUN}, by_node([a_pod("a", "a", revision="old")]), 0)
+    assert not update(daemon)
+
+
+def test_a_surge_puts_the_new_pod_beside_the_old_one_which_goes_when_the_new_one_is_available() -> None:
+    old = a_pod("old", "a", revision="old")
+    wishes = {"a": RUN, "b": RUN}
+    other = a_pod("other", "b", revision="old")
+    assert names(update(a_daemon(wishes, [old, other], surge=1, unavailable=0))) == (["a"], [])
+    starting = a_daemon(wishes, [old, other, a_pod("young", "a", ready=False)], surge=1, unavailable=0)
+    assert settle(starting) == ([], [])
+    assert names(update(starting)) == ([], [])
+    assert settle(a_daemon(wishes, [old, other, a_pod("young", "a")], surge=1, unavailable=0)) == ([], ["old"])
+
+
+def test_status_counts_what_kubectl_rollout_status_looks_at() -> None:
+    there = [a_pod("a1", "a"), a_pod("b1", "b", revision="old", ready=False), a_pod("d1", "d")]
+    assert a_daemon({"a": RUN, "b": RUN, "c": RUN, "d": STAY}, there).status() == {
+        "desiredNumberScheduled": 3,
+        "currentNumberScheduled": 2,
+        "numberMisscheduled": 1,
+        "numberReady": 1,
+        "numberAvailable": 1,
+        "numberUnavailable": 2,
+        "updatedNumberScheduled": 1,
+    }
+
+
+@given(
+    count=st.integers(1, 8),
+    surge=st.integers(0, 3),
+    unavailable=st.integers(0, 3),
+    broken=st.sets(st.integers(0, 7)),
+)
+def test_an_update_reaches_every_node_and_stays_within_its_limits(
+    count: int, surge: int, unavailable: int, broken: set[int]
+) -> None:
+    wishes = {f"n{i}": RUN for i in range(count)}
+    there = [a_pod(f"old{i}", f"n{i}", revision="old", ready=i not in broken) for i in range(count)]
+    strategy = Strategy.of(
+        {"updateStrategy": {"rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable}}}, count
+    )
+    available = sum(p.ready for p in there)
+    for step in range(100):
+        daemon = Daemon("new", strategy, 0, wishes, by_node(there), now=1e9)
+        plan = keep_one_per_node(daemon, lambda pod: True) or update(daemon)
+        if not plan:
+            waiting = [p for p in there if not p.ready and p.labels["controller-revision-hash"] == "new"]
+            if not waiting:
+                break
+            there = [a_pod(p.name, p.node) if p in waiting else p for p in there]
+            continue
+        there = [p for p in there if p not in plan.delete]
+        there += [a_pod(f"new-{step}-{node}", node, ready=False) for node in plan.create]
+        nodes_served = {p.node for p in there if p.ready}
+        assert len(nodes_served) >= min(available, count - max(strategy.unavailable if not strategy.surge else 0, 0))
+    assert sorted(p.node for p in there) == sorted(wishes)
+    assert all(p.labels["controller-revision-hash"] == "new" for p in there)
