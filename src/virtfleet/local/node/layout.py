@@ -1,0 +1,80 @@
+"""Where everything of one node lies on this machine. Names come from here only, so that a teardown finds them all."""
+
+from __future__ import annotations
+
+import fnmatch
+from dataclasses import dataclass
+from pathlib import Path
+
+# Host paths that each node has of its own. A pod's hostPath below one of these is meant for "its" node.
+_OWN = ("/var/lib/kubelet", "/var/lib/kubevirt*", "/var/run/kubevirt*", "/run/kubevirt*")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """One node of one cluster. `data` is the cluster's directory; its nodes share the images in it."""
+
+    data: Path
+    cluster: str
+    node: str
+
+    @property
+    def images(self) -> Path:
+        return self.data / "images"
+
+    @property
+    def home(self) -> Path:
+        return self.data / "nodes" / self.node
+
+    @property
+    def root(self) -> Path:
+        """The node's own part of the host's file tree: a mount of its own that passes mounts on to pods."""
+        return self.home / "root"
+
+    @property
+    def kubelet(self) -> Path:
+        return self.root / "var/lib/kubelet"
+
+    @property
+    def containers(self) -> Path:
+        return self.home / "containers"
+
+    @property
+    def sandboxes(self) -> Path:
+        return self.home / "sandboxes"
+
+    @property
+    def exits(self) -> Path:
+        return self.home / "exits"
+
+    @property
+    def logs(self) -> Path:
+        return self.home / "logs"
+
+    @property
+    def runtime(self) -> Path:
+        """The OCI runtime's own state."""
+        return self.home / "runtime"
+
+    @property
+    def cgroup(self) -> str:
+        return f"/virtfleet/{self.cluster}/{self.node}"
+
+    def pod_volumes(self, uid: str) -> Path:
+        """Where kubelet has a pod's volumes; programs such as virt-handler look for them at this place."""
+        return self.kubelet / "pods" / uid / "volumes"
+
+    def host_path(self, path: str) -> Path:
+        """A hostPath as this node means it."""
+        parts = Path(path).parts
+        for depth in range(2, len(parts) + 1):
+            if any(fnmatch.fnmatch(str(Path(*parts[:depth])), own) for own in _OWN):
+                relative = Path(*parts[1:])
+                if parts[1:2] == ("run",):  # /var/run is /run on every machine
+                    relative = Path("var", relative)
+                return self.root / relative
+        return Path(path)
+
+    def create(self) -> None:
+        for path in (self.kubelet / "pods", self.containers, self.sandboxes, self.exits, self.logs, self.runtime):
+            path.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,161 @@
+"""The pod network of a cluster: one bridge, an address range per node, a pair of interfaces per pod.
+
+Every pod has a /32 address and sends everything to the bridge's own address, also what is for a neighbour. That way
+all traffic is routed by the machine, replies included, and Services work by plain destination NAT with the source
+address kept. Interfaces and tables carry names made from the cluster's name; `tear_down` needs nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from pathlib import Path
+
+import orjson
+
+from virtfleet.local.node.commands import CommandError, run
+
+PODS, SERVICES = IPv4Network("10.244.0.0/16"), IPv4Network("10.96.0.0/16")
+_MTU = 1500
+_NODE_PREFIX = 24
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterNetwork:
+    """The addresses and names of one cluster's network."""
+
+    cluster: str
+    pods: IPv4Network = PODS
+    services: IPv4Network = SERVICES
+
+    @property
+    def tag(self) -> str:
+        """Short enough for interface names, which the kernel limits to 15 characters."""
+        return "vf" + hashlib.sha256(self.cluster.encode()).hexdigest()[:6]
+
+    @property
+    def bridge(self) -> str:
+        return f"{self.tag}-br"
+
+    @property
+    def table(self) -> str:
+        return f"virtfleet-{self.tag}"
+
+    @property
+    def gateway(self) -> IPv4Address:
+        """The bridge's address, where the API server listens for pods."""
+        return self.pods[1]
+
+    @property
+    def pods6(self) -> IPv6Network:
+        digest = hashlib.sha256(self.cluster.encode()).digest()
+        return IPv6Network((b"\xfd" + digest[:7] + bytes(8), 64))
+
+    def node_range(self, index: int) -> IPv4Network:
+        """The pod addresses of the node with this number, counted from 1; number 0 is the cluster's own."""
+        size = 1 << (32 - _NODE_PREFIX)
+        start = self.pods.network_address + index * size
+        if index < 1 or start not in self.pods:
+            raise ValueError(f"{self.pods} has no room for a node number {index}")
+        return IPv4Network((start, _NODE_PREFIX))
+
+    def address6(self, address: IPv4Address) -> IPv6Address:
+        return self.pods6[int(address) - int(self.pods.network_address)]
+
+    def interface(self, pod_uid: str) -> str:
+        return f"{self.tag}{hashlib.sha256(pod_uid.encode()).hexdigest()[:7]}"
+
+
+def node_address(node_range: IPv4Network) -> IPv4Address:
+    """The node's own address, an additional one of the bridge."""
+    return node_range[1]
+
+
+async def set_up(network: ClusterNetwork, node_range: IPv4Network | None = None) -> None:
+    """The bridge, and a node's address on it. May be repeated at any time."""
+    if not await _exists(network.bridge):
+        try:
+            await run("ip", "link", "add", network.bridge, "address", _mac(network), "type", "bridge")
+        except CommandError:  # another agent was faster
+            if not await _exists(network.bridge):
+                raise
+    commands = [
+        f"link set {network.bridge} mtu {_MTU} up",
+        f"addr replace {network.gateway}/{network.pods.prefixlen} dev {network.bridge}",
+        f"route replace {network.services} dev {network.bridge} src {network.gateway}",
+    ]
+    if node_range is not None:
+        commands.append(f"addr replace {node_address(node_range)}/32 dev {network.bridge}")
+    if has_ipv6():
+        commands.append(f"addr replace {network.address6(network.gateway)}/64 dev {network.bridge} nodad")
+    await run("ip", "-batch", "-", feed="\n".join(commands))
+    # Forward what pods send; the machine's other interfaces keep their setting.
+    _sysctl(f"net/ipv4/conf/{network.bridge}/forwarding", "1")
+
+
+async def attach(network: ClusterNetwork, pod_uid: str, namespace: Path, address: IPv4Address) -> None:
+    """Give the network namespace at `namespace` its interface, addresses and routes."""
+    await detach(network, pod_uid)
+    name = network.interface(pod_uid)
+    outside = [
+        f"link add {name} mtu {_MTU} type veth peer name eth0 mtu {_MTU} netns {namespace}",
+        f"link set {name} master {network.bridge} up",
+        # Where the kernel filters bridged packets too, a pod's call of itself is sent back out of the same port.
+        f"link set {name} type bridge_slave hairpin on",
+    ]
+    await run("ip", "-batch", "-", feed="\n".join(outside))
+    inside = [
+        "link set lo up",
+        "link set eth0 up",
+        f"addr add {address}/32 dev eth0",
+        f"route add {network.gateway} dev eth0 scope link",
+        f"route add default via {network.gateway} dev eth0",
+    ]
+    if has_ipv6():
+        inside.append(f"addr add {network.address6(address)}/64 dev eth0 nodad")
+    await run("nsenter", f"--net={namespace}", "ip", "-batch", "-", feed="\n".join(inside))
+
+
+async def detach(network: ClusterNetwork, pod_uid: str) -> None:
+    name = network.interface(pod_uid)
+    if await _exists(name):
+        await run("ip", "link", "delete", name)
+
+
+async def tear_down(network: ClusterNetwork) -> None:
+    """Remove every interface, route and rule of the cluster; what is not there is fine."""
+    for link in orjson.loads(await run("ip", "-json", "link", "show") or "[]"):
+        if link["ifname"].startswith(network.tag):
+            await _delete_link(link["ifname"])
+    await run("nft", "-f", "-", feed=f"table ip {network.table}\ndelete table ip {network.table}\n")
+
+
+async def _delete_link(name: str) -> None:
+    try:
+        await run("ip", "link", "delete", name)
+    except CommandError:  # gone with its peer or its namespace meanwhile
+        if await _exists(name):
+            raise
+
+
+async def _exists(name: str) -> bool:
+    try:
+        await run("ip", "link", "show", "dev", name)
+    except CommandError:
+        return False
+    return True
+
+
+def _sysctl(name: str, value: str) -> None:
+    Path("/proc/sys", name).write_text(value)
+
+
+def has_ipv6() -> bool:
+    return Path("/proc/sys/net/ipv6/conf").is_dir()
+
+
+def _mac(network: ClusterNetwork) -> str:
+    """A fixed one: a bridge otherwise takes that of whichever interface joined first, and changes it."""
+    digest = hashlib.sha256(network.cluster.encode()).hexdigest()
+    return "0a:" + ":".join(digest[i : i + 2] for i in range(0, 10, 2))

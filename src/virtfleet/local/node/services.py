@@ -1,0 +1,158 @@
+"""Services of the cluster as destination NAT: one nftables table, replaced as a whole whenever something changed.
+
+`render` is a pure function from Services and EndpointSlices to nft's language; the transaction that deletes and
+makes the table anew is atomic, and connections that are already translated do not notice. One process of the cluster
+runs `ServiceNetwork`; the nodes share the machine's network, so one table serves them all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+
+from virtfleet.kube.resource import Obj
+from virtfleet.local.node.network import ClusterNetwork
+
+_PROTOCOLS = {"TCP": "tcp", "UDP": "udp", "SCTP": "sctp"}
+
+
+@dataclass(frozen=True, slots=True)
+class Frontend:
+    """One port of one Service and the endpoints behind it."""
+
+    name: str
+    address: str
+    protocol: str
+    port: int
+    node_port: int
+    backends: tuple[tuple[str, int], ...]
+
+    @property
+    def chain(self) -> str:
+        return "to_" + hashlib.sha256(self.name.encode()).hexdigest()[:16]
+
+
+def frontends(services: Iterable[Obj], slices: Iterable[Obj]) -> list[Frontend]:
+    """What can be reached by a cluster address, sorted, so that equal input gives equal text."""
+    endpoints: dict[tuple[str, str], list[Obj]] = defaultdict(list)
+    for piece in slices:
+        owner = (piece["metadata"].get("labels") or {}).get("kubernetes.io/service-name", "")
+        endpoints[piece["metadata"]["namespace"], owner].append(piece)
+    found = []
+    for service in services:
+        meta, spec = service["metadata"], service["spec"]
+        if not _is_ipv4(spec.get("clusterIP") or "") or spec.get("type") == "ExternalName":
+            continue
+        for port in spec.get("ports") or ():
+            backends = {
+                backend
+                for piece in endpoints[meta["namespace"], meta["name"]]
+                for backend in _backends(piece, port.get("name") or "")
+            }
+            found.append(
+                Frontend(
+                    name=f"{meta['namespace']}/{meta['name']}:{port.get('name') or port['port']}",
+                    address=spec["clusterIP"],
+                    protocol=_PROTOCOLS[port.get("protocol") or "TCP"],
+                    port=port["port"],
+                    node_port=port.get("nodePort") or 0,
+                    backends=tuple(sorted(backends)),
+                )
+            )
+    return sorted(found, key=lambda f: f.name)
+
+
+def _backends(piece: Obj, port_name: str) -> Iterable[tuple[str, int]]:
+    if piece.get("addressType", "IPv4") != "IPv4":
+        return
+    number = next((p.get("port") for p in piece.get("ports") or () if (p.get("name") or "") == port_name), None)
+    if not number:
+        return
+    for endpoint in piece.get("endpoints") or ():
+        if (endpoint.get("conditions") or {}).get("ready") is not False:
+            yield endpoint["addresses"][0], number
+
+
+def _is_ipv4(address: str) -> bool:
+    try:
+        IPv4Address(address)
+    except ValueError:
+        return False
+    return True
+
+
+def render(network: ClusterNetwork, found: list[Frontend]) -> str:
+    """The cluster's table as a transaction for `nft -f`."""
+    served = [f for f in found if f.backends]
+    key = "ip daddr . meta l4proto . th dport"
+    maps = [
+        _map("services", "ipv4_addr . inet_proto . inet_service", served, "{0.address} . {0.protocol} . {0.port}"),
+        _map(
+            "node_ports",
+            "inet_proto . inet_service",
+            [f for f in served if f.node_port],
+            "{0.protocol} . {0.node_port}",
+        ),
+        _set(
+            "unserved",
+            "ipv4_addr . inet_proto . inet_service",
+            [f"{f.address} . {f.protocol} . {f.port}" for f in found if not f.backends],
+        ),
+        # A pod that reaches itself through its own Service would see its own address as the sender.
+        _set("itself", "ipv4_addr . ipv4_addr", sorted({f"{a} . {a}" for f in served for a, _ in f.backends})),
+    ]
+    chains = [_service_chain(f) for f in served]
+    translate = [f"{key} vmap @services", "fib daddr type local meta l4proto . th dport vmap @node_ports"]
+    hooks = [
+        _chain("refuse_routed", "filter hook prerouting priority -110", [f"{key} @unserved reject"]),
+        _chain(
+            "refuse_local",
+            "filter hook output priority -110",
+            [
+                f"{key} @unserved reject",
+                # Pods would go around the machine, and replies would miss the translation.
+                f"ip daddr {network.pods} icmp type redirect drop",
+            ],
+        ),
+        _chain("routed", "nat hook prerouting priority -100", translate),
+        _chain("local", "nat hook output priority -100", translate),
+        _chain(
+            "leaving",
+            "nat hook postrouting priority 100",
+            [
+                "ct status dnat ip saddr . ip daddr @itself masquerade",
+                f'ip saddr {network.pods} ip daddr != {network.pods} oifname != "{network.bridge}" masquerade',
+            ],
+        ),
+    ]
+    body = "\n".join([*maps, *chains, *hooks])
+    return f"table ip {network.table}\ndelete table ip {network.table}\ntable ip {network.table} {{\n{body}\n}}\n"
+
+
+def _map(name: str, kind: str, found: list[Frontend], key: str) -> str:
+    return _elements(f"map {name}", f"{kind} : verdict", [f"{key.format(f)} : goto {f.chain}" for f in found])
+
+
+def _set(name: str, kind: str, elements: list[str]) -> str:
+    return _elements(f"set {name}", kind, elements)
+
+
+def _elements(head: str, kind: str, elements: list[str]) -> str:
+    listed = f"; elements = {{ {', '.join(elements)} }}" if elements else ""
+    return f"  {head} {{ type {kind}{listed}; }}"
+
+
+def _service_chain(frontend: Frontend) -> str:
+    choices = ", ".join(f"{n} : {address} . {port}" for n, (address, port) in enumerate(frontend.backends))
+    pick = f"numgen random mod {len(frontend.backends)} map {{ {choices} }}"
+    return (
+        f'  chain {frontend.chain} {{ comment "{frontend.name}"; meta l4proto {frontend.protocol} dnat ip to {pick}; }}'
+    )
+
+
+def _chain(name: str, hook: str, rules: list[str]) -> str:
+    lines = "\n".join(f"    {rule}" for rule in rules)
+    return f"  chain {name} {{\n    type {hook};\n{lines}\n  }}"
