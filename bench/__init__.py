@@ -1,1 +1,1 @@
-"""Benchmarks of the product. `make bench` runs them all; figures stand beside a baseline that ran in the same minute."""
+"""Benchmarks of the product. `make bench` runs them; figures stand beside a baseline of the same minute."""
