@@ -7,6 +7,8 @@ rules modules, how it is printed in the columns modules.
 
 from __future__ import annotations
 
+import ipaddress
+from collections.abc import Mapping
 from functools import cache, partial
 from importlib import resources
 from typing import Any
@@ -14,11 +16,13 @@ from typing import Any
 import orjson
 
 from virtfleet.kube.resource import Resource
-from virtfleet.local.apiserver.kinds import Kind, Kinds
+from virtfleet.local.apiserver.kinds import Kind, Kinds, Rules, Stored, StoredObject
+from virtfleet.local.apiserver.rules import builtin_rules
 from virtfleet.local.apiserver.schema import Node, StructuralSchema, fill_node
 from virtfleet.local.apiserver.schema_validation import Validator, json_schema
 
 SCALE = {"specReplicas": ".spec.replicas", "statusReplicas": ".status.replicas", "labelSelector": ".status.selector"}
+SERVICE_NETWORK = "10.96.0.0/16"
 OBJECT_META = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
 
 
@@ -82,8 +86,19 @@ def schema_of(resource: Resource, type_name: str) -> StructuralSchema:
     )
 
 
-def register(kinds: Kinds) -> None:
-    """Add every built-in kind."""
+class NothingStored:
+    """For servers without a store."""
+
+    def get(self, storage: str, namespace: str, name: str) -> None:
+        return None
+
+    def scan(self, storage: str, namespace: str | None = None) -> tuple[StoredObject, ...]:
+        return ()
+
+
+def register(kinds: Kinds, stored: Stored | None = None, *, services: str = SERVICE_NETWORK) -> None:
+    """Add every built-in kind. Rules look other objects up in `stored`; `services` is the range of cluster IPs."""
+    rules = builtin_rules(stored or NothingStored(), ipaddress.IPv4Network(services))
     subresources: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for entry in facts().resources:
         plural, _, subresource = entry["name"].partition("/")
@@ -91,10 +106,10 @@ def register(kinds: Kinds) -> None:
             subresources.setdefault((entry["groupVersion"], plural), []).append({**entry, "name": subresource})
     for entry in facts().resources:
         if "/" not in entry["name"]:
-            kinds.add(_kind(entry, subresources.get((entry["groupVersion"], entry["name"]), [])))
+            kinds.add(_kind(entry, subresources.get((entry["groupVersion"], entry["name"]), []), rules))
 
 
-def _kind(entry: dict[str, Any], subresources: list[dict[str, Any]]) -> Kind:
+def _kind(entry: dict[str, Any], subresources: list[dict[str, Any]], rules: Mapping[str, Rules]) -> Kind:
     group, _, version = entry["groupVersion"].rpartition("/")
     resource = Resource(group, version, entry["name"], entry["kind"], entry["namespaced"])
     return Kind(
@@ -111,6 +126,7 @@ def _kind(entry: dict[str, Any], subresources: list[dict[str, Any]]) -> Kind:
             if sub["kind"] != entry["kind"]
         },
         schema=schema_of(resource, entry["type"]),
+        rules=rules.get(f"{group}/{entry['name']}", Rules()),
         scale=SCALE if any(sub["name"] == "scale" for sub in subresources) else {},
     )
 

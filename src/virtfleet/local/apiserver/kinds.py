@@ -6,7 +6,7 @@ to kind hangs on `Kind`, so that the operations (create, patch, watch...) are wr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -62,6 +62,21 @@ class Schema(Protocol):
     def merge_key(self, path: tuple[str, ...]) -> tuple[str | None, str | None]:
         """For strategic merge: (patchStrategy, patchMergeKey) of the field at `path` (list indexes left out)."""
         ...
+
+
+class StoredObject(Protocol):
+    """One object as the store holds it."""
+
+    @property
+    def data(self) -> bytes: ...
+
+
+class Stored(Protocol):
+    """What rules may look up: objects by the storage name of their kind, `group/plural`."""
+
+    def get(self, storage: str, namespace: str, name: str) -> StoredObject | None: ...
+
+    def scan(self, storage: str, namespace: str | None = None) -> Iterable[StoredObject]: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,7 @@ class Node:
     open: bool = False  # unknown fields are kept
     embedded: bool = False  # a whole object of some kind
     nullable: bool = False
+    choice: bool = False  # one of some values; the empty string then counts as absent where `typed`
     list_type: str = ""
     list_map_keys: tuple[str, ...] = ()
     patch_strategy: str | None = None
@@ -88,6 +89,7 @@ def fill_node(node: Node, schema: dict[str, Any], resolve: Callable[[str], Node]
 def _read_use(node: Node, schema: dict[str, Any]) -> None:
     """What a schema says about this use of a type rather than about the type."""
     node.nullable = bool(schema.get("nullable"))
+    node.choice = "enum" in schema
     node.list_type = schema.get("x-kubernetes-list-type", "")
     node.list_map_keys = tuple(schema.get("x-kubernetes-list-map-keys", ()))
     node.patch_strategy = schema.get("x-kubernetes-patch-strategy")
@@ -202,7 +204,7 @@ def _prune_object(node: Node, obj: Obj, path: Path, unknown: list[str]) -> None:
             if not (node.open or (node.embedded and key in EMBEDDED_FIELDS)):
                 del obj[key]
                 unknown.append(field_path([*path, key]))
-        elif value is None and child.typed:
+        elif child.typed and (value is None or (value == "" and child.choice)):
             del obj[key]
         else:
             path.append(key)
