@@ -1,0 +1,257 @@
+"""CustomResourceDefinitions of the kubevirt.io kinds, made from the views.
+
+Types, `Required` and `OneOf` of the views become the structural schema that the API server enforces, and the strings
+below classes and fields become what `kubectl explain` shows. Those strings are read from the source, so that they cost
+the processes that only read objects nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+import types
+import typing
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Annotated, Any, Final, Union, get_args, get_origin
+
+import msgspec
+
+from virtfleet.api import names
+from virtfleet.api.kubevirt import KubeVirt
+from virtfleet.api.meta import KubernetesObject, ObjectMeta
+from virtfleet.api.migration import VirtualMachineInstanceMigration
+from virtfleet.api.quantity import PATTERN
+from virtfleet.api.replicaset import VirtualMachineInstanceReplicaSet
+from virtfleet.api.view import REQUIRED, MapKey, OneOf, View
+from virtfleet.api.vm import VirtualMachine
+from virtfleet.api.vmi import VirtualMachineInstance
+
+Schema = dict[str, Any]
+
+_PRESERVE: Final = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+_DEPRECATED: Final = "kubevirt.io/v1alpha3 is now deprecated and will be removed in a future release."
+_AGE: Final = {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}
+_PHASE: Final = {"name": "Phase", "type": "string", "jsonPath": ".status.phase"}
+
+
+def _condition(kind: str, *, wide: bool = False) -> Schema:
+    column = {"name": kind, "type": "string"}
+    path = f".status.conditions[?(@.type=='{kind.replace('-', '')}')].status"
+    return {**column, "jsonPath": path, **({"priority": 1} if wide else {})}
+
+
+@dataclass(frozen=True)
+class Definition:
+    """What a CRD says beyond its schema."""
+
+    view: type[KubernetesObject]
+    plural: str
+    short_names: tuple[str, ...]
+    columns: tuple[Schema, ...]
+    subresources: Schema = field(default_factory=lambda: {"status": {}})
+
+    @property
+    def kind(self) -> str:
+        return self.view.__name__
+
+
+DEFINITIONS: Final = (
+    Definition(
+        VirtualMachineInstance,
+        "virtualmachineinstances",
+        ("vmi", "vmis"),
+        (
+            _AGE,
+            _PHASE,
+            {"name": "IP", "type": "string", "jsonPath": ".status.interfaces[0].ipAddress"},
+            {"name": "NodeName", "type": "string", "jsonPath": ".status.nodeName"},
+            _condition("Ready"),
+            _condition("Live-Migratable", wide=True),
+            _condition("Paused", wide=True),
+        ),
+        # Labels, finalizers and status of an instance change in one write, so status is no resource of its own.
+        subresources={},
+    ),
+    Definition(
+        VirtualMachine,
+        "virtualmachines",
+        ("vm", "vms"),
+        (_AGE, {"name": "Status", "type": "string", "jsonPath": ".status.printableStatus"}, _condition("Ready")),
+    ),
+    Definition(
+        VirtualMachineInstanceReplicaSet,
+        "virtualmachineinstancereplicasets",
+        ("vmirs", "vmirss"),
+        (
+            {"name": "Desired", "type": "integer", "jsonPath": ".spec.replicas"},
+            {"name": "Current", "type": "integer", "jsonPath": ".status.replicas"},
+            {"name": "Ready", "type": "integer", "jsonPath": ".status.readyReplicas"},
+            _AGE,
+        ),
+        subresources={
+            "status": {},
+            "scale": {
+                "specReplicasPath": ".spec.replicas",
+                "statusReplicasPath": ".status.replicas",
+                "labelSelectorPath": ".status.labelSelector",
+            },
+        },
+    ),
+    Definition(
+        VirtualMachineInstanceMigration,
+        "virtualmachineinstancemigrations",
+        ("vmim", "vmims"),
+        (_PHASE, {"name": "VMI", "type": "string", "jsonPath": ".spec.vmiName"}),
+    ),
+    Definition(KubeVirt, "kubevirts", ("kv", "kvs"), (_AGE, _PHASE)),
+)
+
+
+def definition(of: Definition) -> Schema:
+    """The CustomResourceDefinition of one kind."""
+    version = {
+        "served": True,
+        "schema": {"openAPIV3Schema": schema(of.view)},
+        "additionalPrinterColumns": list(of.columns),
+        "subresources": of.subresources,
+    }
+    label = "operator.kubevirt.io" if of.view is KubeVirt else names.APP_LABEL
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{of.plural}.{names.GROUP}", "labels": {label: ""}},
+        "spec": {
+            "group": names.GROUP,
+            "scope": "Namespaced",
+            "names": {
+                "plural": of.plural,
+                "singular": of.kind.lower(),
+                "kind": of.kind,
+                "listKind": f"{of.kind}List",
+                "shortNames": list(of.short_names),
+                "categories": ["all"],
+            },
+            "versions": [
+                {"name": names.VERSION, "storage": True, **version},
+                {
+                    "name": "v1alpha3",
+                    "storage": False,
+                    "deprecated": True,
+                    "deprecationWarning": _DEPRECATED,
+                    **version,
+                },
+            ],
+        },
+    }
+
+
+def definitions() -> list[Schema]:
+    """All CustomResourceDefinitions."""
+    return [definition(d) for d in DEFINITIONS]
+
+
+def schema(view: type[KubernetesObject]) -> Schema:
+    """The structural schema of a kind."""
+    root = _struct(view)
+    properties = {**root["properties"], "metadata": {"type": "object"}}
+    properties["status"] = {**properties["status"], "nullable": True}
+    return {**root, "properties": properties}
+
+
+@cache
+def _struct(view: type[View]) -> Schema:
+    if view is ObjectMeta:  # in templates: the API server checks the metadata of whole objects only
+        return {**_PRESERVE, "nullable": True}
+    properties: dict[str, Schema] = {}
+    required = []
+    descriptions = _descriptions(view)
+    hints = typing.get_type_hints(view, include_extras=True)
+    for item in msgspec.structs.fields(view):
+        properties[item.encode_name] = entry = dict(_type(hints[item.name]))
+        if text := descriptions.get(item.name):
+            entry["description"] = text
+        if REQUIRED in _marks(hints[item.name]):
+            required.append(item.encode_name)
+    result: Schema = {"description": inspect.getdoc(view), "type": "object"}
+    if properties:
+        result["properties"] = properties
+    if required:
+        result["required"] = sorted(required)
+    return result
+
+
+def _type(hint: Any) -> Schema:
+    """The schema of one field's type."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _annotated(arguments[0], arguments[1:])
+    if origin in (Union, types.UnionType):
+        return _union(arguments)
+    if origin is list:
+        return {"type": "array", "items": _type(arguments[0])}
+    if origin is dict:
+        return {"type": "object", "additionalProperties": _type(arguments[1])}
+    if isinstance(hint, type) and issubclass(hint, View):
+        return _struct(hint)
+    return {"type": {str: "string", int: "integer", bool: "boolean", float: "number"}[hint]}
+
+
+def _annotated(inner: Any, marks: tuple[Any, ...]) -> Schema:
+    if "raw" in marks:
+        return _PRESERVE
+    result = dict(_type(inner))
+    for mark in marks:
+        if isinstance(mark, OneOf):
+            result["enum"] = list(mark.values)
+        elif isinstance(mark, MapKey):
+            result |= {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(mark.names)}
+        elif isinstance(mark, msgspec.Meta):
+            result["pattern"] = PATTERN
+    return result
+
+
+def _union(arguments: tuple[Any, ...]) -> Schema:
+    members = [a for a in arguments if a is not types.NoneType]
+    if len(members) > 1:
+        return {"anyOf": [{"type": "integer"}, {"type": "string"}], "x-kubernetes-int-or-string": True}
+    inner = _type(members[0])
+    # A text that may be null is marked so in the view; elsewhere None only stands for "not there".
+    return {**inner, "nullable": True} if members[0] is str else inner
+
+
+def _marks(hint: Any) -> Iterator[Any]:
+    for argument in get_args(hint):
+        if get_origin(argument) is Annotated or get_origin(hint) is not Annotated:
+            yield from _marks(argument)
+        else:
+            yield argument
+
+
+@cache
+def _module_descriptions(module: str) -> dict[str, dict[str, str]]:
+    """For every class of a module, the strings that stand below its fields."""
+    found: dict[str, dict[str, str]] = {}
+    for node in ast.parse(inspect.getsource(sys.modules[module])).body:
+        if not isinstance(node, ast.ClassDef):
+            continue
+        texts = found[node.name] = {}
+        for item, below in zip(node.body, node.body[1:], strict=False):
+            if (
+                isinstance(item, ast.AnnAssign)
+                and isinstance(item.target, ast.Name)
+                and isinstance(below, ast.Expr)
+                and isinstance(below.value, ast.Constant)
+            ):
+                texts[item.target.id] = str(below.value.value)
+    return found
+
+
+def _descriptions(view: type) -> dict[str, str]:
+    merged: dict[str, str] = {}
+    for base in reversed(view.__mro__):
+        if issubclass(base, View) and base is not View:
+            merged |= _module_descriptions(base.__module__).get(base.__name__, {})
+    return merged

@@ -1,0 +1,201 @@
+"""Moving a running VM to another node: the object that asks for it, and the state that both sides report."""
+
+# ruff: noqa: RUF012 (msgspec copies mutable defaults)
+from __future__ import annotations
+
+from msgspec import field
+
+from virtfleet.api.meta import Condition, KubernetesObject, PhaseTransitionTimestamp
+from virtfleet.api.quantity import Amount
+from virtfleet.api.view import Required, View
+
+
+class VirtualMachineInstanceMigrationSpec(View):
+    """Which VM, and where to."""
+
+    vmi_name: str = ""
+    """The VM that moves."""
+    added_node_selector: dict[str, str] = {}
+    """Labels that the target must have, besides the VM's own demands."""
+    priority: str = ""
+    """Place in the queue of migrations."""
+    send_to: VirtualMachineInstanceMigrationSource | None = None
+    """Send the VM to another cluster."""
+    receive: VirtualMachineInstanceMigrationTarget | None = None
+    """Receive a VM from another cluster."""
+
+
+class VirtualMachineInstanceMigrationStatus(View):
+    """How far the migration is."""
+
+    phase: str = ""
+    """Pending, Scheduling, Scheduled, PreparingTarget, TargetReady, Running, Succeeded or Failed."""
+    conditions: list[Condition] = []
+    migration_state: VirtualMachineInstanceMigrationState | None = None
+    phase_transition_timestamps: list[PhaseTransitionTimestamp] = []
+    synchronization_addresses: list[str] = []
+
+
+class VirtualMachineInstanceMigration(KubernetesObject):
+    """A request to move a running VM to another node."""
+
+    spec: Required[VirtualMachineInstanceMigrationSpec] = field(default_factory=VirtualMachineInstanceMigrationSpec)
+    """Which VM, and where to."""
+    status: VirtualMachineInstanceMigrationStatus = field(default_factory=VirtualMachineInstanceMigrationStatus)
+    """How far it is."""
+
+
+class VirtualMachineInstanceMigrationSource(View):
+    """Sending to another cluster."""
+
+    migration_id: Required[str] = field(name="migrationID", default="")
+    """Name that both sides use."""
+    connect_url: Required[str] = field(name="connectURL", default="")
+    """Address of the other side."""
+
+
+class VirtualMachineInstanceMigrationTarget(View):
+    """Receiving from another cluster."""
+
+    migration_id: Required[str] = field(name="migrationID", default="")
+    """Name that both sides use."""
+
+
+class VirtualMachineInstanceMigrationState(View):
+    """A migration as source and target report it."""
+
+    abort_requested: bool | None = None
+    abort_status: str = ""
+    completed: bool | None = None
+    end_timestamp: str = ""
+    failed: bool | None = None
+    failure_reason: str = ""
+    migration_configuration: MigrationOptions | None = None
+    migration_network_type: str = ""
+    migration_policy_name: str = ""
+    migration_uid: str = ""
+    mode: str = ""
+    source_node: str = ""
+    source_persistent_state_pvc_name: str = field(name="sourcePersistentStatePVCName", default="")
+    source_pod: str = ""
+    source_state: VirtualMachineInstanceMigrationSourceState | None = None
+    start_timestamp: str = ""
+    target_attachment_pod_uid: str = field(name="targetAttachmentPodUID", default="")
+    target_cpu_set: list[int] = field(name="targetCPUSet", default_factory=list)
+    target_direct_migration_node_ports: dict[str, int] = {}
+    target_memory_overhead: Amount | None = None
+    target_node: str = ""
+    target_node_address: str = ""
+    target_node_domain_detected: bool | None = None
+    target_node_domain_ready_timestamp: str = ""
+    target_node_topology: str = ""
+    target_persistent_state_pvc_name: str = field(name="targetPersistentStatePVCName", default="")
+    target_pod: str = ""
+    target_state: VirtualMachineInstanceMigrationTargetState | None = None
+
+
+class VirtualMachineInstanceMigrationSourceState(View):
+    """What the source reports."""
+
+    domain_name: str = ""
+    domain_namespace: str = ""
+    migration_uid: str = field(name="migrationUID", default="")
+    node: str = ""
+    node_selectors: dict[str, str] = {}
+    persistent_state_pvc_name: str = field(name="persistentStatePVCName", default="")
+    pod: str = ""
+    selinux_context: str = ""
+    sync_address: str = ""
+    virtual_machine_instance_uid: str = field(name="virtualMachineInstanceUID", default="")
+
+
+class VirtualMachineInstanceMigrationTargetState(View):
+    """What the target reports."""
+
+    attachment_pod_uid: str = field(name="attachmentPodUID", default="")
+    cpu_set: list[int] = []
+    direct_migration_node_ports: dict[str, int] = {}
+    domain_detected: bool | None = None
+    domain_name: str = ""
+    domain_namespace: str = ""
+    domain_ready_timestamp: str = ""
+    migration_uid: str = field(name="migrationUID", default="")
+    node: str = ""
+    node_address: str = ""
+    node_topology: str = ""
+    persistent_state_pvc_name: str = field(name="persistentStatePVCName", default="")
+    pod: str = ""
+    selinux_context: str = ""
+    sync_address: str = ""
+    virtual_machine_instance_uid: str = field(name="virtualMachineInstanceUID", default="")
+
+
+class MigrationConfiguration(View):
+    """Limits and behaviour of live migrations."""
+
+    parallel_migrations_per_cluster: int | None = None
+    """Migrations at one time."""
+    parallel_outbound_migrations_per_node: int | None = None
+    """Migrations away from one node at one time."""
+    bandwidth_per_migration: Amount | None = None
+    """Bandwidth of one migration; unlimited where 0."""
+    completion_timeout_per_gi_b: int | None = None
+    """Seconds per GiB after which a migration is stopped."""
+    progress_timeout: int | None = None
+    """Seconds without progress after which a migration is stopped."""
+    allow_auto_converge: bool | None = None
+    """Slow the guest down so that the migration can end."""
+    allow_post_copy: bool | None = None
+    """Let the guest run on the target before all memory is there."""
+    allow_workload_disruption: bool | None = None
+    """Pause the guest where nothing else lets the migration end."""
+    unsafe_migration_override: bool | None = None
+    """Migrate even where data could be damaged."""
+    disable_tls: bool | None = field(name="disableTLS", default=None)
+    """Do not encrypt migration traffic."""
+    network: str = ""
+    """Network attachment that migrations use."""
+    node_drain_taint_key: str = ""
+    """Taint that makes VMs leave a node."""
+    match_se_linux_level_on_migration: bool | None = field(name="matchSELinuxLevelOnMigration", default=None)
+    """Keep the SELinux level on the target."""
+    max_downtime_ms: int | None = None
+    """Longest pause at the end of a migration."""
+    utility_volumes_timeout: int | None = None
+    """Seconds to wait for utility volumes to be detached."""
+
+
+class MigrationOptions(MigrationConfiguration):
+    """The settings in force for one migration."""
+
+    experimental: ExperimentalMigrationOptions | None = None
+
+
+class ExperimentalMigrationOptions(View):
+    """Settings that may change."""
+
+    compression: str = ""
+    downtime_tuning: DowntimeTuningOptions | None = None
+    stall_detector: StallDetectorOptions | None = None
+
+
+class DowntimeTuningOptions(View):
+    """How the allowed pause grows."""
+
+    cooldown_seconds: int | None = None
+    initial_ms: int | None = None
+    start_after_iteration: int | None = None
+    steps: int | None = None
+
+
+class StallDetectorOptions(View):
+    """When a migration counts as stuck."""
+
+    completion_timeout_factor: Amount | None = None
+    ewma_alpha: Amount | None = None
+    patience_window_decay_factor: Amount | None = None
+    precopy_possible_factor: Amount | None = None
+    search_local_minima: bool | None = None
+    stall_margin: int | None = None
+    stall_progress_timeout: int | None = None
+    switchover_timeout: int | None = None

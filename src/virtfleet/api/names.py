@@ -1,0 +1,179 @@
+"""Every name that VirtFleet's components share through objects: labels, annotations, finalizers, conditions, phases.
+
+They are KubeVirt's, so that tools and dashboards that people have keep working; those of our own are under
+`virtfleet.io` or marked as ours.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+GROUP: Final = "kubevirt.io"
+VERSION: Final = "v1"
+API_VERSION: Final = f"{GROUP}/{VERSION}"
+
+# --- labels
+APP_LABEL: Final = "kubevirt.io"
+LAUNCHER_APP: Final = "virt-launcher"
+HOTPLUG_APP: Final = "hotplug-disk"
+CREATED_BY: Final = "kubevirt.io/created-by"
+VM_NAME: Final = "vm.kubevirt.io/name"
+VMI_ID: Final = "vmi.kubevirt.io/id"
+NODE_NAME: Final = "kubevirt.io/nodeName"
+MIGRATION_UID: Final = "kubevirt.io/migrationJobUID"
+MIGRATION_NAME_LABEL: Final = "kubevirt.io/migrationName"
+MIGRATION_TARGET_NODE: Final = "kubevirt.io/migrationTargetNodeName"
+MIGRATION_VMI: Final = "kubevirt.io/vmi-name"
+OUTDATED_LAUNCHER_IMAGE: Final = "kubevirt.io/outdatedLauncherImage"
+SCHEDULABLE: Final = "kubevirt.io/schedulable"
+HANDLER_POOL: Final = "kubevirt.io/handler-pool"  # ours; label and annotation
+HYPERVISOR: Final = "kubevirt.io/hypervisor"  # ours; free for users
+REALTIME: Final = "kubevirt.io/realtime"
+SEV: Final = "kubevirt.io/sev"
+SEV_ES: Final = "kubevirt.io/sev-es"
+SEV_SNP: Final = "kubevirt.io/sev-snp"
+TDX: Final = "kubevirt.io/tdx"
+SECURE_EXECUTION: Final = "kubevirt.io/s390-pv"
+CPU_MANAGER: Final = "kubevirt.io/cpumanager"
+KSM_ENABLED: Final = "kubevirt.io/ksm-enabled"
+MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+MANAGED_BY_OPERATOR: Final = "virt-operator"
+
+# Labels of nodes, each a prefix that ends in the name of what the node can do.
+CPU_MODEL: Final = "cpu-model.node.kubevirt.io/"
+CPU_MODEL_MIGRATION: Final = "cpu-model-migration.node.kubevirt.io/"
+CPU_FEATURE: Final = "cpu-feature.node.kubevirt.io/"
+CPU_TIMER: Final = "cpu-timer.node.kubevirt.io/"
+HOST_MODEL_CPU: Final = "host-model-cpu.node.kubevirt.io/"
+HOST_MODEL_REQUIRED_FEATURES: Final = "host-model-required-features.node.kubevirt.io/"
+HYPERV: Final = "hyperv.node.kubevirt.io/"
+TSC_FREQUENCY: Final = "scheduling.node.kubevirt.io/tsc-frequency"
+HYPERVISOR_WORKS: Final = "hypervisor.node.kubevirt.io/"  # ours: set when the hypervisor really works there
+OBSOLETE_HOST_MODEL: Final = "node-labeller.kubevirt.io/obsolete-host-model"
+
+# Resources that the handler's device plugin offers.
+DEVICE_PREFIX: Final = "devices.kubevirt.io/"
+
+# --- annotations
+DOMAIN: Final = "kubevirt.io/domain"  # label and annotation
+OWNER_VMI_NAME: Final = "kubevirt.io/owner-vmi-name"
+OWNER_VMI_UID: Final = "kubevirt.io/owner-vmi-uid"
+MIGRATION_NAME: Final = "kubevirt.io/migrationJobName"
+EVACUATION_MIGRATION: Final = "kubevirt.io/evacuationMigration"
+WORKLOAD_UPDATE_MIGRATION: Final = "kubevirt.io/workloadUpdateMigration"
+CREATE_MIGRATION_TARGET: Final = "kubevirt.io/create-migration-target"
+MIGRATION_TRANSPORT_UNIX: Final = "kubevirt.io/migrationTransportUnix"
+MIGRATION_TARGET_READY: Final = "kubevirt.io/migration-target-ready-timestamp"
+MIGRATION_UNSCHEDULABLE_TIMEOUT: Final = "kubevirt.io/migrationUnschedulablePodTimeoutSeconds"
+MIGRATION_PENDING_TIMEOUT: Final = "kubevirt.io/migrationPendingPodTimeoutSeconds"
+ALLOW_POD_BRIDGE_MIGRATION: Final = "kubevirt.io/allow-pod-bridge-network-live-migration"
+HANDLER_HEARTBEAT: Final = "kubevirt.io/heartbeat"
+IGNITION: Final = "kubevirt.io/ignitiondata"
+PLACE_PCI_DEVICES_ON_ROOT_COMPLEX: Final = "kubevirt.io/placePCIDevicesOnRootComplex"
+PCI_TOPOLOGY_VERSION: Final = "kubevirt.io/pci-topology-version"
+DISABLE_PCI_HOLE64: Final = "kubevirt.io/disablePCIHole64"
+MEMFD: Final = "kubevirt.io/memfd"
+NON_ROOT: Final = "kubevirt.io/nonroot"
+LIBVIRT_LOG_FILTERS: Final = "kubevirt.io/libvirt-log-filters"
+FREE_PAGE_REPORTING_DISABLED: Final = "kubevirt.io/free-page-reporting-disabled"
+EMULATOR_THREAD_EVEN_PARITY: Final = "alpha.kubevirt.io/EmulatorThreadCompleteToEvenParity"
+QGS_SOCKET_PATH: Final = "kubevirt.io/qgs-socket-path"
+KEEP_LAUNCHER_AFTER_FAILURE: Final = "kubevirt.io/keep-launcher-alive-after-failure"
+INSTALLATION_ID: Final = "kubevirt.io/install-strategy-identifier"
+INSTALLATION_VERSION: Final = "kubevirt.io/install-strategy-version"
+INSTALLATION_REGISTRY: Final = "kubevirt.io/install-strategy-registry"
+GENERATION: Final = "kubevirt.io/generation"
+VM_GENERATION: Final = "kubevirt.io/vm-generation"
+EVICTION_SOURCE: Final = "kubevirt.io/eviction-source"
+EPHEMERAL_PROVISIONING: Final = "kubevirt.io/ephemeral-provisioning"
+ISTIO_INJECT: Final = "sidecar.istio.io/inject"
+FORCE_POOL_REMOVAL: Final = "virtfleet.io/force-pool-removal"
+
+# --- finalizers
+VMI_FINALIZER: Final = "kubevirt.io/foregroundDeleteVirtualMachine"
+VM_FINALIZER: Final = "kubevirt.io/virtualMachineControllerFinalize"
+MIGRATION_FINALIZER: Final = "kubevirt.io/migrationJobFinalize"
+OPERATOR_FINALIZER: Final = "foregroundDeleteKubeVirt"
+
+
+class Phase:
+    """Phases of a VMI. From Pending a VMI goes on in this order; Succeeded and Failed are final."""
+
+    PENDING: Final = "Pending"
+    SCHEDULING: Final = "Scheduling"
+    SCHEDULED: Final = "Scheduled"
+    RUNNING: Final = "Running"
+    SUCCEEDED: Final = "Succeeded"
+    FAILED: Final = "Failed"
+    UNKNOWN: Final = "Unknown"
+    WAITING_FOR_SYNC: Final = "WaitingForSync"
+
+
+class VMICondition:
+    """Types of a VMI's conditions."""
+
+    PROVISIONING: Final = "Provisioning"
+    READY: Final = "Ready"
+    SYNCHRONIZED: Final = "Synchronized"
+    PAUSED: Final = "Paused"
+    AGENT_CONNECTED: Final = "AgentConnected"
+    ACCESS_CREDENTIALS_SYNCHRONIZED: Final = "AccessCredentialsSynchronized"
+    UNSUPPORTED_AGENT: Final = "AgentVersionNotSupported"
+    LIVE_MIGRATABLE: Final = "LiveMigratable"
+    STORAGE_LIVE_MIGRATABLE: Final = "StorageLiveMigratable"
+    VCPU_CHANGE: Final = "HotVCPUChange"
+    MEMORY_CHANGE: Final = "HotMemoryChange"
+    VOLUMES_CHANGE: Final = "VolumesChange"
+    DATA_VOLUMES_READY: Final = "DataVolumesReady"
+    MIGRATION_REQUIRED: Final = "MigrationRequired"
+    EVICTION_REQUESTED: Final = "EvictionRequested"
+    SOFTWARE_EMULATION: Final = "SoftwareEmulation"
+
+
+class VMCondition:
+    """Types of a VM's conditions that are not taken over from its VMI."""
+
+    READY: Final = "Ready"
+    FAILURE: Final = "Failure"
+    PAUSED: Final = "Paused"
+    RESTART_REQUIRED: Final = "RestartRequired"
+
+
+class NotMigratable:
+    """Reasons of the condition LiveMigratable."""
+
+    DISKS: Final = "DisksNotLiveMigratable"
+    INTERFACE: Final = "InterfaceNotLiveMigratable"
+    HOTPLUG: Final = "HotplugNotLiveMigratable"
+    CPU_MODE: Final = "CPUModeLiveMigratable"
+    VIRTIOFS: Final = "VirtIOFSNotLiveMigratable"
+    HOST_DEVICE: Final = "HostDeviceNotLiveMigratable"
+    SEV: Final = "SEVNotLiveMigratable"
+    SECURE_EXECUTION: Final = "SecureExecutionNotLiveMigratable"
+    TDX: Final = "TDXNotLiveMigratable"
+    TSC_FREQUENCY: Final = "NoTSCFrequencyNotLiveMigratable"
+    HYPERV_PASSTHROUGH: Final = "HypervPassthroughNotLiveMigratable"
+    PERSISTENT_RESERVATION: Final = "PersistentReservationNotLiveMigratable"
+    OTHER: Final = "NotMigratable"
+
+
+class PrintableStatus:
+    """What `kubectl get vm` shows as STATUS."""
+
+    STOPPED: Final = "Stopped"
+    PROVISIONING: Final = "Provisioning"
+    STARTING: Final = "Starting"
+    RUNNING: Final = "Running"
+    PAUSED: Final = "Paused"
+    STOPPING: Final = "Stopping"
+    TERMINATING: Final = "Terminating"
+    CRASH_LOOP: Final = "CrashLoopBackOff"
+    MIGRATING: Final = "Migrating"
+    UNKNOWN: Final = "Unknown"
+    UNSCHEDULABLE: Final = "ErrorUnschedulable"
+    ERR_IMAGE_PULL: Final = "ErrImagePull"
+    IMAGE_PULL_BACK_OFF: Final = "ImagePullBackOff"
+    PVC_NOT_FOUND: Final = "ErrorPvcNotFound"
+    DATA_VOLUME_ERROR: Final = "DataVolumeError"
+    WAITING_FOR_VOLUME_BINDING: Final = "WaitingForVolumeBinding"
+    WAITING_FOR_RECEIVER: Final = "WaitingForReceiver"

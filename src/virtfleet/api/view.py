@@ -1,0 +1,55 @@
+"""Typed views of Kubernetes objects, and what their fields can say beyond a type.
+
+An object is a plain dict and stays one; a view is made from it for reading (`msgspec.convert`), ignores what it does
+not know, and is never written back. Every field may be missing: `None`, "" or an empty list then. The same classes are
+the one source of the CRD schemas: a string below a field is its description there, `Required` and `OneOf` become
+constraints of the schema, but do not hinder reading, so that objects of another version can still be read.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+
+
+class View(msgspec.Struct, rename="camel", omit_defaults=True):
+    """Base of all views: fields in Python's spelling, camelCase in the object."""
+
+
+class Empty(View):
+    """An object without fields, whose presence is what counts: `masquerade: {}`."""
+
+
+class OneOf:
+    """Values that the API accepts."""
+
+    __slots__ = ("values",)
+
+    def __init__(self, *values: str) -> None:
+        self.values = values
+
+
+class MapKey:
+    """Fields that identify an item of a list."""
+
+    __slots__ = ("names",)
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
+
+REQUIRED: Final = "required"
+
+Required = Annotated[T, REQUIRED]
+"""A field that must be there when an object is created."""
+
+Raw = Annotated[dict[str, Any], "raw"]
+"""A Kubernetes type that is handed on as it is, such as affinity."""
+
+
+def read(view: type[T], obj: object) -> T:
+    """A view of an object. Raises msgspec.ValidationError, whose message names the field, where a type is wrong."""
+    return msgspec.convert(obj, view)
