@@ -109,27 +109,22 @@ def config(pod: Obj, container: Obj, parts: Parts, machine: Machine) -> dict[str
     }
 
 
-def process(container: Obj, parts: Parts, args: Sequence[str], granted: Sequence[str], *, tty: bool) -> dict[str, Any]:
-    """A process in the container: its first one, or one that is run there later."""
-    context = container.get("securityContext") or {}
-    privileged = is_privileged(container)
-    return {
-        "terminal": tty,
-        "user": {"uid": parts.user.uid, "gid": parts.user.gid, "additionalGids": list(parts.user.groups)},
-        "args": list(args),
-        "env": [*(e for e in parts.env if not (tty and e.startswith("TERM="))), *(["TERM=xterm"] if tty else [])],
-        "cwd": container.get("workingDir") or parts.image.workdir or "/",
-        "capabilities": {kind: list(granted) for kind in ("bounding", "effective", "permitted")},
-        "noNewPrivileges": context.get("allowPrivilegeEscalation") is False and not privileged,
-    }
-
-
 def _process(pod: Obj, container: Obj, parts: Parts, granted: Sequence[str], machine: Machine) -> dict[str, Any]:
     args = command_line(container, parts.image)
     if not args:
         raise ConfigError(f"no command specified: neither container {container['name']} nor its image has one")
-    score = max(cgroups.oom_score(pod, container, machine.memory), machine.oom_score)
-    return {**process(container, parts, args, granted, tty=bool(container.get("tty"))), "oomScoreAdj": score}
+    escalation = (container.get("securityContext") or {}).get("allowPrivilegeEscalation")
+    tty = bool(container.get("tty"))
+    return {
+        "terminal": tty,
+        "user": {"uid": parts.user.uid, "gid": parts.user.gid, "additionalGids": list(parts.user.groups)},
+        "args": args,
+        "env": [*parts.env, *(["TERM=xterm"] if tty else [])],
+        "cwd": container.get("workingDir") or parts.image.workdir,
+        "capabilities": {kind: list(granted) for kind in ("bounding", "effective", "permitted")},
+        "noNewPrivileges": escalation is False,
+        "oomScoreAdj": max(cgroups.oom_score(pod, container, machine.memory), machine.oom_score),
+    }
 
 
 def command_line(container: Obj, image: Image) -> list[str]:

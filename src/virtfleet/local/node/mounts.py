@@ -10,6 +10,7 @@ import ctypes
 import errno
 import os
 import re
+import shutil
 from pathlib import Path
 
 RDONLY, NOSUID, NODEV, NOEXEC = 1, 2, 4, 8
@@ -74,6 +75,14 @@ def below(path: Path) -> list[str]:
 def unmount_below(path: Path) -> None:
     for point in below(path):
         unmount(point)
+
+
+def remove_tree(path: Path) -> None:
+    """Delete a directory tree with whatever is mounted in it left alone."""
+    unmount_below(path)
+    if below(path):
+        raise OSError(errno.EBUSY, "still has mounts in it", str(path))
+    shutil.rmtree(path, ignore_errors=True)
 
 
 def _unescape(field: str) -> str:
