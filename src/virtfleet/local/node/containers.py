@@ -1,0 +1,70 @@
+"""What is known of each container, on disk from the moment before it is made, so that a killed agent finds it again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+UNKNOWN_EXIT = 137  # what Kubernetes says of a container whose end nobody saw
+
+
+class Container(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One run of one container of a pod. Times are seconds since the epoch; 0 means not yet."""
+
+    id: str
+    pod: str  # its uid
+    name: str
+    attempt: int = 0
+    version: str = ""  # of the spec it was made from
+    image: str = ""
+    image_id: str = ""
+    log: str = ""
+    cgroup: str = ""
+    boot: str = ""  # of the machine; processes of another boot are gone
+    pid: int = 0
+    pid_start: int = 0
+    monitor: int = 0
+    monitor_start: int = 0
+    created: float = 0
+    started: float = 0
+    finished: float = 0
+    exit_code: int = 0
+    reason: str = ""
+    message: str = ""
+
+    @property
+    def running(self) -> bool:
+        return bool(self.started) and not self.finished
+
+    def fail(self, now: float, exit_code: int, reason: str, message: str) -> None:
+        self.finished, self.exit_code, self.reason, self.message = now, exit_code, reason, message
+
+
+class ContainerFiles:
+    """The directories of a node's containers: bundle, writable layer and record of each."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def path(self, container_id: str) -> Path:
+        return self._directory / container_id
+
+    def save(self, container: Container) -> None:
+        write_atomically(self.path(container.id) / "container.json", msgspec.json.encode(container))
+
+    def load(self) -> Iterator[tuple[Path, Container | None]]:
+        """Every directory with its record; None for one that an agent was killed in the middle of making."""
+        for path in sorted(self._directory.iterdir()):
+            try:
+                yield path, msgspec.json.decode((path / "container.json").read_bytes(), type=Container)
+            except (FileNotFoundError, msgspec.DecodeError):
+                yield path, None
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.new")
+    temporary.write_bytes(content)
+    os.replace(temporary, path)

@@ -1,0 +1,101 @@
+"""Volumes whose files come from API objects: what is in them (pure), and how they change under a running reader.
+
+The files of one version lie in a hidden directory; `..data` points to it, and the visible names point through
+`..data`. Moving that one link switches all files at once, as programs that watch such volumes expect.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from virtfleet.kube.resource import Obj
+from virtfleet.local.node.security import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """One file of a volume."""
+
+    content: bytes
+    mode: int
+
+
+Files = dict[str, File]  # by path in the volume
+
+
+def values_of(obj: Obj) -> dict[str, bytes]:
+    """What a ConfigMap or Secret holds, by key."""
+    if obj.get("kind") == "Secret":
+        return {key: base64.b64decode(value) for key, value in (obj.get("data") or {}).items()}
+    text = {key: value.encode() for key, value in (obj.get("data") or {}).items()}
+    return text | {key: base64.b64decode(value) for key, value in (obj.get("binaryData") or {}).items()}
+
+
+def keyed(obj: Obj | None, source: Obj, default_mode: int) -> Files:
+    """The files of a configMap or secret source: all keys, or the items it names."""
+    values = values_of(obj or {})
+    items = source.get("items")
+    if not items:
+        return {key: File(value, default_mode) for key, value in values.items()}
+    files: Files = {}
+    for item in items:
+        if item["key"] in values:
+            mode = item["mode"] if item.get("mode") is not None else default_mode
+            files[item["path"]] = File(values[item["key"]], mode)
+        elif not source.get("optional"):
+            raise ConfigError(f"references non-existent config key: {item['key']}")
+    return files
+
+
+def write(directory: Path, files: Mapping[str, File], group: int | None = None) -> bool:
+    """Make `directory` hold exactly `files`; False when it did already."""
+    current = _current(directory)
+    if current is not None and _same(current, files):
+        return False
+    version = Path(tempfile.mkdtemp(prefix="..", dir=directory))
+    version.chmod(0o755)
+    for name, file in files.items():
+        path = version / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(file.content)
+        path.chmod(file.mode | (0o040 if group is not None else 0))
+        if group is not None:
+            os.chown(path, -1, group)
+    _switch(directory / "..data", version.name)
+    wanted = {name.partition("/")[0] for name in files}
+    for name in wanted:
+        if not (directory / name).is_symlink():
+            _switch(directory / name, f"..data/{name}")
+    for entry in list(directory.iterdir()):
+        if entry.name.startswith("..") and entry.name not in ("..data", version.name):
+            shutil.rmtree(entry, ignore_errors=True)
+        elif not entry.name.startswith("..") and entry.name not in wanted:
+            entry.unlink()
+    return True
+
+
+def _switch(link: Path, target: str) -> None:
+    temporary = link.with_name(f"..{link.name}.new")
+    with contextlib.suppress(FileNotFoundError):
+        temporary.unlink()
+    temporary.symlink_to(target)
+    os.replace(temporary, link)
+
+
+def _current(directory: Path) -> Path | None:
+    try:
+        return directory / os.readlink(directory / "..data")
+    except FileNotFoundError:
+        return None
+
+
+def _same(version: Path, files: Mapping[str, File]) -> bool:
+    there = {str(path.relative_to(version)) for path in version.rglob("*") if path.is_file()}
+    return there == set(files) and all((version / name).read_bytes() == file.content for name, file in files.items())

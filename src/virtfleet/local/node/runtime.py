@@ -1,0 +1,285 @@
+"""Containers as processes: runc makes them, conmon stands above each.
+
+conmon keeps a container's output and exit code whether the agent lives or not. The agent watches conmon, not the
+container: conmon ends when its container has ended and the exit code is written; if it ends without one, it was
+killed, nobody reads the container's output any more, and the container is ended too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from virtfleet.local.node import cgroups, mounts
+from virtfleet.local.node.commands import CommandError, run
+from virtfleet.local.node.containers import UNKNOWN_EXIT, Container, ContainerFiles
+from virtfleet.local.node.layout import Layout
+
+_CREATE_TIMEOUT = 120.0
+log = logging.getLogger(__name__)
+
+
+class RuntimeFailure(Exception):
+    """The runtime could not make or start a container: RunContainerError."""
+
+
+class Runtime:
+    """The containers of one node. `ended` is called with each container that has come to its end."""
+
+    def __init__(self, layout: Layout, ended: Callable[[Container], None]) -> None:
+        self._layout = layout
+        self._ended = ended
+        self._watched: dict[str, int] = {}  # container -> pidfd of its monitor
+        self.files = ContainerFiles(layout.containers)
+        # runc is bound by the processors, and a node is asked for many pods at once: more would only wait longer.
+        self._slots = asyncio.Semaphore(2 * (os.cpu_count() or 1))
+
+    def prepare(self, container: Container, trees: list[Path]) -> Path:
+        """The container's directory with its root filesystem mounted; returns the latter."""
+        home = self.files.path(container.id)
+        for name in ("rootfs", "upper", "work"):
+            (home / name).mkdir(parents=True, exist_ok=True)
+        (home / "upper").chmod(0o755)
+        container.boot = boot_id()
+        self.files.save(container)
+        mounts.overlay(trees, home / "rootfs", upper=home / "upper", work=home / "work")
+        return home / "rootfs"
+
+    async def create(self, container: Container, config: dict[str, Any]) -> None:
+        """Make the container's processes, up to the point before its program starts."""
+        home = self.files.path(container.id)
+        (home / "config.json").write_bytes(orjson.dumps(config))
+        os.makedirs(os.path.dirname(container.log), exist_ok=True)
+        async with self._slots:
+            container.pid = await self._monitor(container, config["process"]["terminal"])
+        container.pid_start = start_time(container.pid)
+        container.monitor = int((home / "monitor.pid").read_text())
+        container.monitor_start = start_time(container.monitor)
+        container.created = time.time()
+        self.files.save(container)
+        self._watch(container)
+
+    async def _monitor(self, container: Container, terminal: bool) -> int:
+        """Start conmon, which has runc make the container; the process id of its first process."""
+        home = self.files.path(container.id)
+        read, write = os.pipe()
+        argv = [
+            *("conmon", "--api-version", "1", "--cid", container.id, "--cuuid", container.id, "--name", container.name),
+            *("--runtime", "runc", "--runtime-arg", f"--root={self._layout.runtime}", "--bundle", str(home)),
+            *("--container-pidfile", str(home / "pid"), "--conmon-pidfile", str(home / "monitor.pid")),
+            *(
+                "--persist-dir",
+                str(home),
+                "--exit-dir",
+                str(self._layout.exits),
+                "--log-path",
+                f"k8s-file:{container.log}",
+            ),
+            *("--log-level", "error", "--no-sync-log", *(["--terminal"] if terminal else [])),
+        ]
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *argv,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.DEVNULL,
+                pass_fds=[write],
+                env={"PATH": os.environ.get("PATH", "/usr/sbin:/usr/bin"), "_OCI_SYNCPIPE": str(write)},
+                start_new_session=True,  # a signal to the agent's terminal is not meant for containers
+            )
+        finally:
+            os.close(write)
+        answer = await _read_line(read)
+        await process.wait()
+        result: dict[str, Any] = (
+            orjson.loads(answer) if answer else {"data": -1, "message": "conmon ended without an answer"}
+        )
+        if result["data"] < 0:
+            raise RuntimeFailure(_reason(result.get("message") or "the container could not be created"))
+        return int(result["data"])
+
+    async def start(self, container: Container) -> None:
+        container.started = time.time()  # first, because the container may have ended before runc has
+        async with self._slots:
+            try:
+                await self._runc("start", container.id)
+            except CommandError as error:
+                raise RuntimeFailure(_reason(str(error))) from None
+        self.files.save(container)
+
+    def kill(self, container: Container, number: int) -> None:
+        """Signal the container's first process; SIGKILL ends whatever else runs in its control group too."""
+        with _process(container.pid, container.pid_start) as fd:
+            if fd is not None:
+                signal.pidfd_send_signal(fd, number)
+        if number == signal.SIGKILL:
+            cgroups.kill_all(container.cgroup)
+
+    async def remove(self, container: Container) -> None:
+        """End the container if it still runs, and leave nothing of it but its log."""
+        self._unwatch(container)
+        self.kill(container, signal.SIGKILL)
+        if (self._layout.runtime / container.id).exists():
+            with contextlib.suppress(CommandError):  # it may be half made; its directory goes below
+                await self._runc("delete", "--force", container.id)
+        await remove_group(container.cgroup)
+        mounts.remove_tree(self._layout.runtime / container.id)
+        mounts.remove_tree(self.files.path(container.id))
+        (self._layout.exits / container.id).unlink(missing_ok=True)
+
+    def adopt(self) -> list[Container]:
+        """The containers that an agent before this one left. Those that ended meanwhile are marked so."""
+        adopted = []
+        for path, container in self.files.load():
+            if container is None or not (container.started or container.finished):
+                # Its agent was killed while it was being made; nothing of it counts.
+                self._discard(path, container)
+                continue
+            adopted.append(container)
+            if not container.finished:
+                self._watch(container)
+        return adopted
+
+    def _discard(self, path: Path, container: Container | None) -> None:
+        pid_file = path / "monitor.pid"
+        if container is not None and container.boot == boot_id() and pid_file.exists():
+            with contextlib.suppress(ProcessLookupError, ValueError):
+                os.kill(int(pid_file.read_text()), signal.SIGKILL)
+        if container is not None and container.cgroup:
+            cgroups.kill_all(container.cgroup)
+            cgroups.remove(container.cgroup)
+        mounts.remove_tree(path)
+        mounts.remove_tree(self._layout.runtime / path.name)
+        (self._layout.exits / path.name).unlink(missing_ok=True)
+
+    async def exec(
+        self, container: Container, argv: Sequence[str], *, tty: bool = False, **streams: Any
+    ) -> asyncio.subprocess.Process:
+        """Run a further process in the container, as its first one runs: same user, same rights."""
+        config = orjson.loads((self.files.path(container.id) / "config.json").read_bytes())
+        process = {**config["process"], "args": list(argv), "terminal": tty}
+        process.pop("oomScoreAdj", None)
+        if tty:
+            process["env"] = [*(e for e in process["env"] if not e.startswith("TERM=")), "TERM=xterm"]
+        description = os.memfd_create("process")
+        try:
+            os.write(description, orjson.dumps(process))
+            return await asyncio.create_subprocess_exec(
+                *("runc", f"--root={self._layout.runtime}", "exec", *(["--tty"] if tty else [])),
+                *("--process", f"/proc/self/fd/{description}", container.id),
+                pass_fds=[description],
+                start_new_session=True,
+                **streams,
+            )
+        finally:
+            os.close(description)
+
+    def close(self) -> None:
+        """Stop watching; the containers go on."""
+        for container_id in list(self._watched):
+            self._forget(container_id)
+
+    def _watch(self, container: Container) -> None:
+        with _process(container.monitor, container.monitor_start) as fd:
+            alive = fd is not None and container.boot == boot_id()
+            watched = os.dup(fd) if fd is not None and alive else -1
+        if not alive:
+            self._monitor_ended(container)
+            return
+        self._watched[container.id] = watched
+        asyncio.get_running_loop().add_reader(watched, self._monitor_ended, container)
+
+    def _unwatch(self, container: Container) -> None:
+        if container.id in self._watched:
+            self._forget(container.id)
+
+    def _forget(self, container_id: str) -> None:
+        fd = self._watched.pop(container_id)
+        asyncio.get_running_loop().remove_reader(fd)
+        os.close(fd)
+
+    def _monitor_ended(self, container: Container) -> None:
+        self._unwatch(container)
+        exit_file = self._layout.exits / container.id
+        if exit_file.exists():
+            code = int(exit_file.read_text() or UNKNOWN_EXIT)
+            oom = (self.files.path(container.id) / "oom").exists()
+            reason = "OOMKilled" if oom else "Error" if code else "Completed"
+            container.fail(exit_file.stat().st_mtime, code, reason, "")
+        else:
+            container.fail(
+                time.time(),
+                UNKNOWN_EXIT,
+                "ContainerStatusUnknown",
+                "The container's monitor was killed, so its exit code is not known",
+            )
+            self.kill(container, signal.SIGKILL)
+        self.files.save(container)
+        self._ended(container)
+
+    async def _runc(self, *arguments: str) -> None:
+        await run("runc", f"--root={self._layout.runtime}", *arguments)
+
+
+async def remove_group(path: str) -> None:
+    """Remove a control group once the kernel has let go of its last process."""
+    for _ in range(100):
+        if await asyncio.to_thread(cgroups.remove, path):
+            return
+        cgroups.kill_all(path)
+        await asyncio.sleep(0.02)
+    log.warning("control group %s cannot be removed yet", path)
+
+
+@contextlib.contextmanager
+def _process(pid: int, started: int) -> Any:
+    """A pidfd for a process that began at `started`; None when it is gone and the number perhaps somebody else's."""
+    try:
+        fd = os.pidfd_open(pid) if pid else None
+    except ProcessLookupError:
+        fd = None
+    try:
+        yield fd if fd is not None and start_time(pid) == started else None
+    finally:
+        if fd is not None:
+            os.close(fd)
+
+
+def start_time(pid: int) -> int:
+    """When a process began, in clock ticks since boot; with its number this names it for good. 0 when it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return 0 if fields[0] in "ZX" else int(fields[19])
+
+
+def boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+async def _read_line(fd: int) -> bytes:
+    reader = asyncio.StreamReader()
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(fd, "rb", buffering=0)
+    )
+    try:
+        return await asyncio.wait_for(reader.readline(), _CREATE_TIMEOUT)
+    finally:
+        transport.close()
+
+
+def _reason(message: str) -> str:
+    """runc's last word, without its log prefix."""
+    last = message.strip().splitlines()[-1]
+    _, found, text = last.partition('msg="')
+    return text.rstrip('"').replace('\\"', '"') if found else last

@@ -1,0 +1,194 @@
+"""Pod sandboxes: the namespaces that a pod's containers share, and the files that tell them who and where they are.
+
+The namespaces are held by bind mounts, not by a process: nothing that could be killed, nothing to reap. A pod that
+shares process ids has a first process after all (see `pause`), because such a namespace lives only as long as that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
+
+import msgspec
+
+from virtfleet.kube.resource import Obj
+from virtfleet.local.node import mounts, network
+from virtfleet.local.node.bundle import Mount
+from virtfleet.local.node.commands import run
+from virtfleet.local.node.containers import write_atomically
+from virtfleet.local.node.layout import Layout
+from virtfleet.local.node.network import ClusterNetwork
+from virtfleet.local.node.runtime import boot_id
+
+_SHM_SIZE = "64m"
+_NAME_LIMIT = 63
+
+
+class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
+    """A finished sandbox. Without addresses of its own (hostNetwork) `address` is empty."""
+
+    pod: str
+    hostname: str
+    boot: str
+    namespaces: dict[str, str]
+    address: str = ""
+    address6: str = ""
+    created: float = 0
+
+    @property
+    def addresses(self) -> list[str]:
+        return [address for address in (self.address, self.address6) if address]
+
+
+class Sandboxes:
+    """The sandboxes of one node, and the addresses they take from its range."""
+
+    def __init__(self, layout: Layout, net: ClusterNetwork, addresses: IPv4Network) -> None:
+        self._layout = layout
+        self._network = net
+        self._range = addresses
+        self._taken: dict[str, str] = {}  # pod -> address
+
+    async def adopt(self, wanted: Iterable[str]) -> None:
+        """Learn of the sandboxes that an agent before this one left; remove those of pods that are no more."""
+        keep = set(wanted)
+        for path in sorted(self._layout.sandboxes.iterdir()):
+            sandbox = self._load(path.name)
+            if sandbox is None or path.name not in keep:
+                await self.remove(path.name)
+            elif sandbox.address:
+                self._taken[sandbox.pod] = sandbox.address
+
+    async def ensure(self, pod: Obj, node_name: str, now: float) -> Sandbox:
+        """The pod's sandbox, made if it is not there yet."""
+        uid = pod["metadata"]["uid"]
+        existing = self._load(uid)
+        if existing is not None:
+            return existing
+        await self.remove(uid)  # whatever a killed agent had begun
+        spec = pod["spec"]
+        home = self._layout.sandboxes / uid
+        (home / "ns").mkdir(parents=True)
+        hostname = node_name if spec.get("hostNetwork") else pod_hostname(pod)
+        kinds = [
+            *([] if spec.get("hostNetwork") else ["net", "uts"]),
+            *([] if spec.get("hostIPC") else ["ipc"]),
+        ]
+        await _make_namespaces(home / "ns", kinds, hostname)
+        address = address6 = ""
+        if not spec.get("hostNetwork"):
+            chosen = self._choose(uid)
+            await network.attach(self._network, uid, home / "ns/net", chosen)
+            address = str(chosen)
+            address6 = str(self._network.address6(chosen)) if network.has_ipv6() else ""
+        if not spec.get("hostIPC"):
+            (home / "shm").mkdir(mode=0o1777)
+            mounts.mount(
+                "shm", home / "shm", "tmpfs", mounts.NOSUID | mounts.NODEV | mounts.NOEXEC, f"size={_SHM_SIZE}"
+            )
+        sandbox = Sandbox(
+            pod=uid,
+            hostname=hostname,
+            boot=boot_id(),
+            namespaces={_OCI_NAMES[kind]: str(home / "ns" / kind) for kind in kinds},
+            address=address,
+            address6=address6,
+            created=now,
+        )
+        _write_files(home, pod, sandbox)
+        write_atomically(home / "sandbox.json", msgspec.json.encode(sandbox))
+        return sandbox
+
+    def files(self, sandbox: Sandbox, pod: Obj) -> list[Mount]:
+        """What every container of the pod gets from its sandbox."""
+        home = self._layout.sandboxes / sandbox.pod
+        shm = "/dev/shm" if pod["spec"].get("hostIPC") else str(home / "shm")
+        return [
+            Mount(shm, "/dev/shm"),
+            *(Mount(str(home / name), f"/etc/{name}") for name in ("hosts", "hostname", "resolv.conf")),
+        ]
+
+    async def remove(self, uid: str) -> None:
+        """Namespaces go with their last mount, interfaces with their namespace."""
+        mounts.remove_tree(self._layout.sandboxes / uid)
+        await network.detach(self._network, uid)
+        self._taken.pop(uid, None)
+
+    def _choose(self, uid: str) -> IPv4Address:
+        taken = set(self._taken.values())
+        for address in list(self._range.hosts())[1:]:  # the first is the node's own
+            if str(address) not in taken:
+                self._taken[uid] = str(address)
+                return address
+        raise RuntimeError(f"no pod address is free in {self._range}")
+
+    def _load(self, uid: str) -> Sandbox | None:
+        path = self._layout.sandboxes / uid / "sandbox.json"
+        with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):
+            sandbox = msgspec.json.decode(path.read_bytes(), type=Sandbox)
+            if sandbox.boot == boot_id():
+                return sandbox
+        return None
+
+
+_OCI_NAMES = {"net": "network", "uts": "uts", "ipc": "ipc"}
+
+
+async def _make_namespaces(directory: Path, kinds: list[str], hostname: str) -> None:
+    if not kinds:
+        return
+    for kind in kinds:
+        (directory / kind).touch()
+    command = ["hostname", hostname] if "uts" in kinds else ["true"]
+    await run("unshare", *(f"--{kind}={directory / kind}" for kind in kinds), *command)
+
+
+def pod_hostname(pod: Obj) -> str:
+    return str(pod["spec"].get("hostname") or pod["metadata"]["name"])[:_NAME_LIMIT].rstrip("-.")
+
+
+def _write_files(home: Path, pod: Obj, sandbox: Sandbox) -> None:
+    (home / "hosts").write_text(render_hosts(pod, sandbox))
+    (home / "hostname").write_text(sandbox.hostname + "\n")
+    (home / "resolv.conf").write_text(render_resolv_conf(pod, _machine_resolv_conf()))
+    for name in ("hosts", "hostname", "resolv.conf"):
+        os.chmod(home / name, 0o644)
+
+
+def _machine_resolv_conf() -> str:
+    try:
+        return Path("/etc/resolv.conf").read_text()
+    except FileNotFoundError:
+        return ""
+
+
+def render_hosts(pod: Obj, sandbox: Sandbox) -> str:
+    lines = ["127.0.0.1\tlocalhost", "::1\tlocalhost ip6-localhost ip6-loopback"]
+    names = [sandbox.hostname]
+    if pod["spec"].get("subdomain"):
+        names.insert(
+            0, f"{sandbox.hostname}.{pod['spec']['subdomain']}.{pod['metadata']['namespace']}.svc.cluster.local"
+        )
+    lines += [f"{address}\t{' '.join(names)}" for address in sandbox.addresses or ["127.0.1.1"]]
+    lines += [f"{alias['ip']}\t{' '.join(alias['hostnames'])}" for alias in pod["spec"].get("hostAliases") or ()]
+    return "\n".join(lines) + "\n"
+
+
+def render_resolv_conf(pod: Obj, machine: str) -> str:
+    """dnsConfig over the machine's own; the cluster has no name server of its own."""
+    config = pod["spec"].get("dnsConfig") or {}
+    inherit = pod["spec"].get("dnsPolicy") != "None"
+    own = [line.split() for line in machine.splitlines() if inherit and line.split()]
+    servers = [*(config.get("nameservers") or ()), *(w[1] for w in own if w[0] == "nameserver" and len(w) > 1)]
+    searches = [*(config.get("searches") or ()), *(s for w in own if w[0] == "search" for s in w[1:])]
+    options = [
+        *(o["name"] + (f":{o['value']}" if o.get("value") else "") for o in config.get("options") or ()),
+        *(o for w in own if w[0] == "options" for o in w[1:]),
+    ]
+    lines = [f"nameserver {server}" for server in servers[:3]]
+    lines += [f"search {' '.join(searches)}"] if searches else []
+    lines += [f"options {' '.join(options)}"] if options else []
+    return "\n".join(lines) + "\n"

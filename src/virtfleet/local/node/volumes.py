@@ -1,0 +1,299 @@
+"""A pod's volumes on this machine: where each lies, and what a container mounts of it.
+
+A volume is made once per pod, below the node's /var/lib/kubelet/pods/<uid>/volumes as kubelet has it, because other
+programs look there. Making one again is harmless: an agent that was killed in between simply starts over.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from virtfleet.api.quantity import Quantity
+from virtfleet.kube.api import KubeApi
+from virtfleet.kube.errors import ApiError, is_not_found
+from virtfleet.kube.resource import (
+    CONFIG_MAPS,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
+    SECRETS,
+    SERVICE_ACCOUNTS,
+    Obj,
+    Resource,
+)
+from virtfleet.local.node import mounts, projections
+from virtfleet.local.node.commands import run
+from virtfleet.local.node.downward import Facts, field, resource
+from virtfleet.local.node.images import Image, ImageStore
+from virtfleet.local.node.layout import Layout
+from virtfleet.local.node.projections import File, Files
+from virtfleet.local.node.security import ConfigError
+
+_DEFAULT_MODE = 0o644
+_TOKEN_LIFETIME = 3600
+_TOKEN_RENEWAL = 0.8  # of its lifetime
+_HOST_PATH_TESTS: dict[str, tuple[Callable[[int], bool], str]] = {
+    "Directory": (stat.S_ISDIR, "a directory"),
+    "DirectoryOrCreate": (stat.S_ISDIR, "a directory"),
+    "File": (stat.S_ISREG, "a file"),
+    "FileOrCreate": (stat.S_ISREG, "a file"),
+    "Socket": (stat.S_ISSOCK, "a socket file"),
+    "CharDevice": (stat.S_ISCHR, "a character device"),
+    "BlockDevice": (stat.S_ISBLK, "a block device"),
+}
+
+ObtainImage = Callable[[Obj, str, str], Awaitable[Image]]  # pod, reference, pull policy
+
+
+class VolumeError(Exception):
+    """A volume cannot be had yet: FailedMount, tried again."""
+
+
+class Volumes:
+    """The volumes of a node's pods."""
+
+    def __init__(self, layout: Layout, api: KubeApi, store: ImageStore, obtain: ObtainImage) -> None:
+        self._layout = layout
+        self._api = api
+        self._store = store
+        self._obtain = obtain
+        self._tokens: dict[tuple[str, str, str], tuple[str, float]] = {}  # (pod, volume, path) -> token, when to renew
+
+    async def make(self, pod: Obj, facts: Facts) -> dict[str, Path]:
+        """Where each volume of the pod lies, made or brought up to date."""
+        places: dict[str, Path] = {}
+        for volume in pod["spec"].get("volumes") or ():
+            try:
+                places[volume["name"]] = await self._make_one(pod, volume, facts)
+            except (OSError, ApiError, ConfigError) as error:
+                reason = error.message if isinstance(error, ApiError) else str(error)
+                raise VolumeError(f'MountVolume.SetUp failed for volume "{volume["name"]}" : {reason}') from error
+        return places
+
+    async def refresh(self, pod: Obj, facts: Facts) -> None:
+        """Bring the files that come from API objects up to date."""
+        for volume in pod["spec"].get("volumes") or ():
+            if volume.keys() & {"configMap", "secret", "projected", "downwardAPI"}:
+                await self._make_one(pod, volume, facts)
+
+    def over_limit(self, pod: Obj) -> str:
+        """The first emptyDir on disk that holds more than its sizeLimit allows, as Kubernetes words it; "" for none."""
+        for volume in pod["spec"].get("volumes") or ():
+            empty = volume.get("emptyDir") or {}
+            if empty.get("sizeLimit") and not empty.get("medium"):
+                path = self._place(pod, "empty-dir", volume["name"])
+                used = sum(os.lstat(os.path.join(d, f)).st_blocks * 512 for d, _, files in os.walk(path) for f in files)
+                if used > Quantity.parse(empty["sizeLimit"]).value():
+                    return f'Usage of EmptyDir volume "{volume["name"]}" exceeds the limit "{empty["sizeLimit"]}". '
+        return ""
+
+    async def remove(self, uid: str) -> None:
+        home = self._layout.kubelet / "pods" / uid
+        loops = [os.readlink(link) for link in home.glob("volumeDevices/*/*")]
+        mounts.remove_tree(home)
+        for loop in loops:
+            if not any(os.readlink(link) == loop for link in self._layout.data.glob(_ALL_BLOCK_LINKS)):
+                await run("losetup", "--detach", loop)
+        self._tokens = {key: value for key, value in self._tokens.items() if key[0] != uid}
+
+    async def _make_one(self, pod: Obj, volume: Obj, facts: Facts) -> Path:
+        name = volume["name"]
+        if "hostPath" in volume:
+            return _host_path(self._layout.host_path(volume["hostPath"]["path"]), volume["hostPath"].get("type") or "")
+        if "persistentVolumeClaim" in volume:
+            return await self._claim(pod, name, volume["persistentVolumeClaim"]["claimName"])
+        if "ephemeral" in volume:
+            return await self._claim(pod, name, f"{pod['metadata']['name']}-{name}")
+        if "image" in volume:
+            return await self._image(pod, name, volume["image"])
+        if "emptyDir" in volume:
+            return self._empty_dir(pod, name, volume["emptyDir"] or {})
+        for kind, plugin in _PROJECTING.items():
+            if kind in volume:
+                place = self._place(pod, plugin, name)
+                if kind in ("secret", "projected"):  # never on disk
+                    _ensure_tmpfs(place, "mode=755")
+                place.mkdir(parents=True, exist_ok=True)
+                source = volume[kind] or {}
+                files = await self._files(pod, name, kind, source, source.get("defaultMode"), facts)
+                projections.write(place, files, _fs_group(pod))
+                return place
+        raise ConfigError(f"this node has no volumes of type {', '.join(k for k in volume if k != 'name')}")
+
+    async def _files(
+        self,
+        pod: Obj,
+        volume: str,
+        kind: str,
+        source: Obj,
+        default_mode: int | None,
+        facts: Facts,
+    ) -> Files:
+        """What one source puts into a volume."""
+        mode = default_mode if default_mode is not None else _DEFAULT_MODE
+        match kind:
+            case "configMap":
+                return projections.keyed(await self._object(pod, CONFIG_MAPS, source["name"], source), source, mode)
+            case "secret":
+                name = source.get("secretName") or source["name"]
+                return projections.keyed(await self._object(pod, SECRETS, name, source), source, mode)
+            case "downwardAPI":
+                return {
+                    item["path"]: File(
+                        _downward(pod, item, facts).encode(),
+                        item["mode"] if item.get("mode") is not None else mode,
+                    )
+                    for item in source.get("items") or ()
+                }
+            case "serviceAccountToken":
+                return {source["path"]: File((await self._token(pod, volume, source)).encode(), mode)}
+            case "projected":
+                files: Files = {}
+                for projection in source.get("sources") or ():
+                    for part, inner in projection.items():
+                        files |= await self._files(pod, volume, part, inner, mode, facts)
+                return files
+        raise ConfigError(f"projected volumes have no source {kind} on this node")
+
+    async def _object(self, pod: Obj, res: Resource, name: str, source: Obj) -> Obj | None:
+        try:
+            return await self._api.get(res, name, pod["metadata"]["namespace"])
+        except ApiError as error:
+            if is_not_found(error) and source.get("optional"):
+                return None
+            raise
+
+    async def _token(self, pod: Obj, volume: str, source: Obj) -> str:
+        meta = pod["metadata"]
+        key = (meta["uid"], volume, source["path"])
+        token, renew = self._tokens.get(key, ("", 0.0))
+        if time.time() < renew:
+            return token
+        lifetime = source.get("expirationSeconds") or _TOKEN_LIFETIME
+        spec: dict[str, Any] = {
+            "expirationSeconds": lifetime,
+            "boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta["uid"]},
+        }
+        if source.get("audience"):
+            spec["audiences"] = [source["audience"]]
+        answer = await self._api.create(
+            SERVICE_ACCOUNTS,
+            {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec},
+            meta["namespace"],
+            name=pod["spec"].get("serviceAccountName") or "default",
+            subresource="token",
+        )
+        token, now = str(answer["status"]["token"]), time.time()
+        expires = datetime.fromisoformat(answer["status"]["expirationTimestamp"]).timestamp()
+        self._tokens[key] = token, now + _TOKEN_RENEWAL * (expires - now)
+        return token
+
+    def _empty_dir(self, pod: Obj, name: str, source: Obj) -> Path:
+        place = self._place(pod, "empty-dir", name)
+        medium, limit = source.get("medium") or "", source.get("sizeLimit")
+        if medium == "Memory":
+            size = f",size={Quantity.parse(limit).value()}" if limit else ""
+            _ensure_tmpfs(place, f"mode=1777{size}")
+        elif medium.startswith("HugePages"):
+            pages = medium.partition("-")[2].removesuffix("i")
+            if _prepare(place):
+                mounts.mount("hugetlbfs", place, "hugetlbfs", data=f"pagesize={pages}" if pages else "")
+        else:
+            place.mkdir(parents=True, exist_ok=True)
+        group = _fs_group(pod)
+        place.chmod(0o2777 if group is not None else 0o777)
+        if group is not None:
+            os.chown(place, -1, group)
+        return place
+
+    async def _image(self, pod: Obj, name: str, source: Obj) -> Path:
+        place = self._place(pod, "image", name)
+        if _prepare(place):
+            image = await self._obtain(pod, source["reference"], source.get("pullPolicy") or "")
+            mounts.overlay(self._store.trees(image), place)
+        return place
+
+    async def _claim(self, pod: Obj, name: str, claim_name: str) -> Path:
+        """The directory of a claim's volume, or the device of one in block mode."""
+        claim = await self._api.get(PERSISTENT_VOLUME_CLAIMS, claim_name, pod["metadata"]["namespace"])
+        if not claim["spec"].get("volumeName") or (claim.get("status") or {}).get("phase") != "Bound":
+            raise ConfigError(f'PersistentVolumeClaim "{claim_name}" is not bound')
+        volume = await self._api.get(PERSISTENT_VOLUMES, claim["spec"]["volumeName"])
+        spec = volume["spec"]
+        source = spec.get("hostPath") or spec.get("local")
+        if not source:
+            raise ConfigError(f'PersistentVolume "{volume["metadata"]["name"]}" is neither hostPath nor local')
+        path = _host_path(self._layout.host_path(source["path"]), source.get("type") or "")
+        if (spec.get("volumeMode") or "Filesystem") != "Block":
+            _own(path, _fs_group(pod))
+            return path
+        return await self._block_device(pod, name, path)
+
+    async def _block_device(self, pod: Obj, name: str, path: Path) -> Path:
+        if stat.S_ISBLK(os.stat(path).st_mode):
+            return path
+        # One loop device per file, whoever uses it: two would each have a cache of their own.
+        device = (await run("losetup", "--nooverlap", "--find", "--show", str(path))).strip()
+        link = (
+            self._layout.kubelet / "pods" / pod["metadata"]["uid"] / "volumeDevices/kubernetes.io~local-volume" / name
+        )
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.unlink(missing_ok=True)
+        link.symlink_to(device)
+        return Path(device)
+
+    def _place(self, pod: Obj, plugin: str, name: str) -> Path:
+        return self._layout.pod_volumes(pod["metadata"]["uid"]) / f"kubernetes.io~{plugin}" / name
+
+
+_PROJECTING = {"configMap": "configmap", "secret": "secret", "projected": "projected", "downwardAPI": "downward-api"}
+_ALL_BLOCK_LINKS = "nodes/*/root/var/lib/kubelet/pods/*/volumeDevices/*/*"
+
+
+def _downward(pod: Obj, item: Obj, facts: Facts) -> str:
+    if "fieldRef" in item:
+        return field(pod, item["fieldRef"]["fieldPath"], facts)
+    return resource(pod, item["resourceFieldRef"], "", facts)
+
+
+def _host_path(path: Path, kind: str) -> Path:
+    if kind in ("", "DirectoryOrCreate") and not path.exists():
+        path.mkdir(parents=True, mode=0o755)
+    if kind == "FileOrCreate" and not path.exists():
+        path.touch(0o644)
+    if kind:
+        test, wanted = _HOST_PATH_TESTS[kind]
+        if not path.exists():
+            raise ConfigError(f"hostPath type check failed: {path} does not exist")
+        if not test(path.stat().st_mode):
+            raise ConfigError(f"hostPath type check failed: {path} is not {wanted}")
+    return path
+
+
+def _prepare(place: Path) -> bool:
+    """The directory for a mount; False when the mount is there already."""
+    place.mkdir(parents=True, exist_ok=True)
+    return not os.path.ismount(place)
+
+
+def _ensure_tmpfs(place: Path, options: str) -> None:
+    if _prepare(place):
+        mounts.mount("tmpfs", place, "tmpfs", mounts.NOSUID | mounts.NODEV, options)
+
+
+def _fs_group(pod: Obj) -> int | None:
+    group = (pod["spec"].get("securityContext") or {}).get("fsGroup")
+    return None if group is None else int(group)
+
+
+def _own(path: Path, group: int | None) -> None:
+    """Hand a volume's root to the pod's group, once; what is below it takes the group over from now on."""
+    if group is None or not path.is_dir() or path.stat().st_gid == group:
+        return
+    os.chown(path, -1, group)
+    path.chmod(path.stat().st_mode | 0o2070)
