@@ -1,0 +1,304 @@
+"""A local copy of a collection that follows the server: list once, then watch.
+
+A cache keeps whatever `decode` makes of an object's JSON, so that a controller which needs four fields of a pod does
+not hold the other four hundred. It goes on serving its last state while the API server is away, and catches up
+afterwards: from where it was if the server still knows that point, else with a new list that also finds what was
+deleted meanwhile.
+
+**Resource versions** are compared as numbers. Kubernetes long called them opaque, but every server that matters counts
+revisions of one store, and without an order an object that this process has just written could not be told from an
+older one that the watch still delivers. Where a server sends anything else, events count in the order of their arrival
+and `observe` does nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import msgspec
+import orjson
+
+from virtfleet.api.selectors import parse_label_selector
+from virtfleet.kube.api import KubeApi, WatchEvent
+from virtfleet.kube.errors import ApiError
+from virtfleet.kube.listing import read_all
+from virtfleet.kube.pacing import Backoff
+from virtfleet.kube.resource import Obj, Resource
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+Handler = Callable[[str, T | None, T | None], None]
+Index = Callable[[T], Iterable[str]]
+
+# After these answers the point that was reached is still good; after any other, list again.
+RESUMABLE = (429, 503)
+# The server ends a watch after a time of this range, so that watchers spread over its replicas again.
+WATCH_TIME = (300.0, 600.0)
+
+
+class _Meta(msgspec.Struct):
+    name: str
+    namespace: str = ""
+    uid: str = ""
+    version: str = msgspec.field(default="", name="resourceVersion")
+
+
+class _Head(msgspec.Struct):
+    metadata: _Meta
+
+
+class _BookmarkMeta(msgspec.Struct):
+    version: str = msgspec.field(name="resourceVersion")
+
+
+class _Bookmark(msgspec.Struct):
+    metadata: _BookmarkMeta
+
+
+_head = msgspec.json.Decoder(_Head)
+_bookmark = msgspec.json.Decoder(_Bookmark)
+
+
+@dataclass(slots=True)
+class _Entry(Generic[T]):
+    revision: int
+    uid: str
+    value: T
+
+
+def key_of(obj: Obj) -> str:
+    """`namespace/name`, or `name` alone where there is no namespace."""
+    return _key(obj["metadata"].get("namespace", ""), obj["metadata"]["name"])
+
+
+def split_key(key: str) -> tuple[str | None, str]:
+    """The namespace, if any, and the name."""
+    namespace, _, name = key.rpartition("/")
+    return namespace or None, name
+
+
+def _key(namespace: str, name: str) -> str:
+    return f"{namespace}/{name}" if namespace else name
+
+
+def _number(version: str) -> int:
+    return int(version) if version.isdecimal() else 0
+
+
+class Cache(Generic[T]):
+    """`run()` it as a task; `synced` is set once the first list is in. What it returns belongs to it: do not change it.
+
+    `decode` gets the JSON of one object (in which kind and apiVersion may be absent) and returns what is kept of it. An
+    object that it cannot read keeps its last readable state, or stays out: one bad object must not blind a controller
+    to all others, and must not look deleted either.
+
+    `indexes` map a name to a function from a value to the strings under which `by_index` finds it.
+    """
+
+    def __init__(
+        self,
+        api: KubeApi,
+        resource: Resource,
+        *,
+        namespace: str | None = None,
+        labels: str = "",
+        fields: str = "",
+        decode: Callable[[bytes], T],
+        indexes: Mapping[str, Index[T]] | None = None,
+    ) -> None:
+        self.resource = resource
+        self.synced = asyncio.Event()
+        self._api = api
+        self._namespace = namespace
+        self._labels = labels
+        self._selector = parse_label_selector(labels)
+        self._fields = fields
+        self._decode = decode
+        self._index_functions = dict(indexes or {})
+        self._indexes: dict[str, dict[str, dict[str, T]]] = {name: {} for name in self._index_functions}
+        self._entries: dict[str, _Entry[T]] = {}
+        self._handlers: list[Handler[T]] = []
+        self._position = ""  # the resourceVersion to watch from; "" when a list is due
+        self._revision = 0  # every change up to here has been seen
+
+    # -- reading
+
+    def get(self, key: str) -> T | None:
+        entry = self._entries.get(key)
+        return entry.value if entry else None
+
+    def keys(self) -> list[str]:
+        return [*self._entries]
+
+    def by_index(self, index: str, value: str) -> list[T]:
+        return [*self._indexes[index].get(value, {}).values()]
+
+    def list(self) -> list[T]:
+        return [entry.value for entry in self._entries.values()]
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def on_change(self, handler: Handler[T]) -> None:
+        """Call `handler(key, old, new)` on every change: old is None for an addition, new for a deletion.
+
+        What is here already is told at once as additions. An object that was deleted and made again under its name is
+        told as a deletion and an addition, also where only a list shows it.
+        """
+        self._handlers.append(handler)
+        for key, entry in self._entries.items():
+            self._tell(handler, key, None, entry.value)
+
+    def observe(self, obj: Obj) -> None:
+        """Take in the server's answer to a write of our own, so that the next read here sees it.
+
+        Only what is ahead of the watch is taken: anything else the watch has shown already, or its deletion. Older
+        events do not roll it back.
+        """
+        meta = obj["metadata"]
+        key = key_of(obj)
+        revision = _number(meta.get("resourceVersion", ""))
+        known = key in self._entries
+        if revision <= self._revision or (self._namespace and meta.get("namespace") != self._namespace):
+            return
+        # Whether an object fits a field selector only the server knows; the watch will say it.
+        if not known and (self._fields or not self._selector.matches(meta.get("labels"))):
+            return
+        self._put(key, self._entry(key, revision, meta.get("uid", ""), orjson.dumps(obj)))
+
+    # -- following the server
+
+    async def run(self) -> None:
+        """Follow the server until cancelled."""
+        backoff = Backoff(0.2, 15.0)
+        while True:
+            try:
+                if not self._position:
+                    await self._list()
+                await self._watch(backoff)
+                pause = backoff.next()
+            except ApiError as error:
+                if error.code not in RESUMABLE:
+                    self._position = ""
+                pause = backoff.next()
+                logger.warning("cache of %s: %s; trying again in %.1f s", self.resource, error.message, pause)
+            await asyncio.sleep(pause)
+
+    async def _list(self) -> None:
+        # A consistent list, not one from a server's own cache, so that it is never older than what is known here.
+        items, version = await read_all(
+            self._api, self.resource, self._namespace, labels=self._labels, fields=self._fields, read=self._item
+        )
+        revision = _number(version)
+        if revision < self._revision:
+            # The server has another history now (restored, or made anew): the numbers known here mean nothing in it.
+            logger.warning("cache of %s: the server went back to %s; starting over", self.resource, version)
+            self._revision = 0
+            for known in self._entries.values():
+                known.revision = 0
+            return await self._list()
+        for key, entry in items:
+            self._put(key, entry)
+        # An entry that is ahead of the list was written by us after it.
+        listed = {key for key, _ in items}
+        for key in [k for k, known in self._entries.items() if k not in listed and known.revision <= revision]:
+            self._remove(key)
+        self._position, self._revision = version, revision
+        self.synced.set()
+
+    async def _watch(self, backoff: Backoff) -> None:
+        async with self._api.watch(
+            self.resource,
+            self._namespace,
+            labels=self._labels,
+            fields=self._fields,
+            resource_version=self._position,
+            timeout=random.uniform(*WATCH_TIME),
+        ) as events:
+            async for event in events:
+                self._follow(event)
+                backoff.reset()
+
+    def _follow(self, event: WatchEvent) -> None:
+        if event.type == "BOOKMARK":
+            version = _read(_bookmark, event.object).metadata.version
+        else:
+            meta = _read(_head, event.object).metadata
+            key, version = _key(meta.namespace, meta.name), meta.version
+            revision = _number(version)
+            if event.type == "DELETED":
+                have = self._entries.get(key)
+                if have and (not revision or have.revision <= revision):
+                    self._remove(key)
+            else:
+                self._put(key, self._entry(key, revision, meta.uid, event.object))
+        self._position, self._revision = version, max(self._revision, _number(version))
+
+    # -- keeping entries
+
+    def _item(self, data: bytes) -> tuple[str, _Entry[T] | None]:
+        meta = _read(_head, data).metadata
+        key = _key(meta.namespace, meta.name)
+        return key, self._entry(key, _number(meta.version), meta.uid, data)
+
+    def _entry(self, key: str, revision: int, uid: str, data: bytes) -> _Entry[T] | None:
+        """What is to be kept of an object: the entry that is here if it is the same, None if it cannot be read."""
+        have = self._entries.get(key)
+        if have and revision and have.revision == revision and have.uid == uid:
+            return have
+        try:
+            return _Entry(revision, uid, self._decode(data))
+        except Exception as error:
+            logger.error("cache of %s: cannot read %s, keeping its last state: %s", self.resource, key, error)
+            return None
+
+    def _put(self, key: str, entry: _Entry[T] | None) -> None:
+        have = self._entries.get(key)
+        if entry is None or (have and entry.revision and entry.revision <= have.revision):
+            return
+        if have and have.uid != entry.uid:
+            self._remove(key)
+            have = None
+        self._entries[key] = entry
+        self._changed(key, have.value if have else None, entry.value)
+
+    def _remove(self, key: str) -> None:
+        self._changed(key, self._entries.pop(key).value, None)
+
+    def _changed(self, key: str, old: T | None, new: T | None) -> None:
+        for name, function in self._index_functions.items():
+            index = self._indexes[name]
+            if old is not None:
+                for value in function(old):
+                    index[value].pop(key, None)
+                    if not index[value]:
+                        del index[value]
+            if new is not None:
+                for value in function(new):
+                    index.setdefault(value, {})[key] = new
+        for handler in self._handlers:
+            self._tell(handler, key, old, new)
+
+    def _tell(self, handler: Handler[T], key: str, old: T | None, new: T | None) -> None:
+        try:
+            handler(key, old, new)
+        except Exception:
+            logger.exception("cache of %s: a handler failed on %s", self.resource, key)
+
+
+_H = TypeVar("_H")
+
+
+def _read(decoder: msgspec.json.Decoder[_H], data: bytes) -> _H:
+    try:
+        return decoder.decode(data)
+    except msgspec.MsgspecError as error:
+        # A change that cannot even be named is a gap in what is known: the error leads to a new list.
+        raise ApiError("InternalError", f"not an object: {data[:80]!r}: {error}") from error

@@ -1,0 +1,181 @@
+"""The API over HTTPS: `KubeApi` for any Kubernetes. What is repeated and what is not: see `transport`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import orjson
+
+from virtfleet.kube.api import Page, Patch, WatchEvent
+from virtfleet.kube.errors import ApiError
+from virtfleet.kube.listing import read_all
+from virtfleet.kube.resource import Obj, Resource
+from virtfleet.kube.transport import Transport
+from virtfleet.kube.wire import split_events, split_list
+
+
+class Client(Transport):
+    """Objects, on top of requests. Use it as `async with Client(config) as api:`."""
+
+    async def get(
+        self, res: Resource, name: str, namespace: str | None = None, *, subresource: str | None = None
+    ) -> Obj:
+        return await self._call("get", "GET", res, _path(res, namespace, name, subresource), subresource)
+
+    async def pages(
+        self,
+        res: Resource,
+        namespace: str | None = None,
+        *,
+        labels: str = "",
+        fields: str = "",
+        limit: int = 500,
+        resource_version: str = "",
+    ) -> AsyncIterator[Page]:
+        params = _selection(labels, fields)
+        if limit:
+            params["limit"] = str(limit)
+        if resource_version:
+            params["resourceVersion"] = resource_version
+        while True:
+            page = split_list(await self._fetch("list", str(res), "GET", res.path(namespace), params=params))
+            yield page
+            if not page.more:
+                return
+            params["continue"] = page.more
+            params.pop("resourceVersion", None)  # the token carries it
+
+    async def list(
+        self, res: Resource, namespace: str | None = None, *, labels: str = "", fields: str = ""
+    ) -> list[Obj]:
+        objects: list[Obj]
+        objects, _ = await read_all(self, res, namespace, labels=labels, fields=fields, read=orjson.loads)
+        for obj in objects:
+            obj.setdefault("apiVersion", res.api_version)
+            obj.setdefault("kind", res.kind)
+        return objects
+
+    @asynccontextmanager
+    async def watch(
+        self,
+        res: Resource,
+        namespace: str | None = None,
+        *,
+        labels: str = "",
+        fields: str = "",
+        resource_version: str = "",
+        timeout: float | None = None,
+    ) -> AsyncIterator[AsyncIterator[WatchEvent]]:
+        params = _selection(labels, fields) | {"watch": "true", "allowWatchBookmarks": "true"}
+        if resource_version:
+            params["resourceVersion"] = resource_version
+        if timeout is not None:
+            params["timeoutSeconds"] = str(math.ceil(timeout))
+        async with self._stream("watch", str(res), res.path(namespace), params, self._idle) as chunks:
+            yield split_events(chunks)
+
+    async def create(
+        self,
+        res: Resource,
+        obj: Obj,
+        namespace: str | None = None,
+        *,
+        name: str | None = None,
+        subresource: str | None = None,
+        dry_run: bool = False,
+    ) -> Obj:
+        namespace = namespace or obj.get("metadata", {}).get("namespace")
+        path = res.path(namespace) if name is None else _path(res, namespace, name, subresource)
+        return await self._call("create", "POST", res, path, subresource, obj, dry_run=dry_run)
+
+    async def replace(self, res: Resource, obj: Obj, *, subresource: str | None = None) -> Obj:
+        meta = obj["metadata"]
+        path = _path(res, meta.get("namespace"), meta["name"], subresource)
+        return await self._call("update", "PUT", res, path, subresource, obj)
+
+    async def patch(
+        self,
+        res: Resource,
+        name: str,
+        patch: Any,
+        namespace: str | None = None,
+        *,
+        how: Patch = Patch.MERGE,
+        subresource: str | None = None,
+        dry_run: bool = False,
+    ) -> Obj:
+        path = _path(res, namespace, name, subresource)
+        return await self._call("patch", "PATCH", res, path, subresource, patch, content_type=how, dry_run=dry_run)
+
+    async def delete(
+        self,
+        res: Resource,
+        name: str,
+        namespace: str | None = None,
+        *,
+        grace: int | None = None,
+        propagation: str | None = None,
+        uid: str | None = None,
+        resource_version: str | None = None,
+    ) -> Obj:
+        options: Obj = {"kind": "DeleteOptions", "apiVersion": "v1"}
+        if grace is not None:
+            options["gracePeriodSeconds"] = grace
+        if propagation:
+            options["propagationPolicy"] = propagation
+        preconditions = {"uid": uid, "resourceVersion": resource_version}
+        if given := {key: value for key, value in preconditions.items() if value}:
+            options["preconditions"] = given
+        return await self._call("delete", "DELETE", res, _path(res, namespace, name), None, options)
+
+    async def delete_collection(
+        self, res: Resource, namespace: str | None = None, *, labels: str = "", fields: str = ""
+    ) -> None:
+        params = _selection(labels, fields)
+        await self._fetch("deletecollection", str(res), "DELETE", res.path(namespace), params=params)
+
+    async def _call(
+        self,
+        verb: str,
+        method: str,
+        res: Resource,
+        path: str,
+        subresource: str | None,
+        body: Any = None,
+        *,
+        content_type: str = "application/json",
+        dry_run: bool = False,
+    ) -> Obj:
+        params = {"dryRun": "All"} if dry_run else {}
+        if content_type == Patch.APPLY:  # the one patch that must say whose fields these are
+            params["fieldManager"] = self._user_agent.partition("/")[0]
+        resource = f"{res}/{subresource}" if subresource else str(res)
+        answer = await self._fetch(
+            verb,
+            resource,
+            method,
+            path,
+            params=params,
+            body=None if body is None else orjson.dumps(body),
+            content_type=content_type,
+        )
+        try:
+            obj: Obj = orjson.loads(answer)
+        except orjson.JSONDecodeError as error:
+            raise ApiError("InternalError", f"{method} {path}: the answer is not JSON: {error}") from error
+        return obj
+
+
+def _path(res: Resource, namespace: str | None, name: str, subresource: str | None = None) -> str:
+    """The path of one object. A name out of somebody's data must not lead anywhere else."""
+    for segment in (name,) if namespace is None else (namespace, name):
+        if segment in ("", ".", "..") or set(segment) & set("/%?#"):
+            raise ApiError("BadRequest", f"{segment!r} cannot be the name of one of {res} or of its namespace")
+    return res.path(namespace, name, subresource)
+
+
+def _selection(labels: str, fields: str) -> dict[str, str]:
+    return {key: value for key, value in (("labelSelector", labels), ("fieldSelector", fields)) if value}

@@ -1,0 +1,306 @@
+"""Where the API server is and how to reach it: kubeconfig files, or the service account of a pod.
+
+`load` chooses. The rules are those of kubectl and client-go, so that whatever people have keeps working; what VirtFleet
+does not honour (proxies, impersonation, basic auth) is refused rather than ignored, because a client that silently acts
+as somebody else is worse than none.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import logging
+import os
+import ssl
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from virtfleet.kube.credentials import (
+    ConfigError,
+    Credentials,
+    ExecCredentials,
+    ExecPlugin,
+    Grant,
+    Material,
+    StoredCredentials,
+)
+
+logger = logging.getLogger(__name__)
+
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+
+class Config:
+    """One API server, and who we are there."""
+
+    def __init__(
+        self,
+        server: str,
+        credentials: Credentials | None = None,
+        *,
+        namespace: str = "default",
+        ca: Material | None = None,
+        insecure: bool = False,
+        tls_server_name: str = "",
+    ) -> None:
+        if not server.startswith(("https://", "http://")):
+            raise ConfigError(f"server: {server!r} is not an http(s) URL")
+        self.server = server.rstrip("/")
+        self.namespace = namespace
+        self.tls_server_name = tls_server_name or None
+        self._credentials = credentials or StoredCredentials()
+        self._ca = ca
+        self._insecure = insecure
+        self._tls: tuple[tuple[bytes, bytes, bytes], ssl.SSLContext] | None = None
+
+    async def grant(self) -> Grant:
+        return await self._credentials.grant()
+
+    def reject(self, grant: Grant) -> None:
+        self._credentials.reject(grant)
+
+    def tls(self, grant: Grant) -> ssl.SSLContext | None:
+        """The context for a connection now, None for plain http.
+
+        A context cannot forget an authority or a certificate, so every rotation makes a new one; connections are pooled
+        by context, and those of the old one are not used again.
+        """
+        if self.server.startswith("http://"):
+            return None
+        material = (self._ca.read() if self._ca else b"", grant.certificate, grant.key)
+        if self._tls is None or self._tls[0] != material:
+            try:
+                self._tls = (material, _context(*material, insecure=self._insecure))
+            except (ssl.SSLError, ValueError) as error:
+                if self._tls is None:
+                    raise ConfigError(f"TLS for {self.server}: {error}") from error
+                # A certificate and its key are two files: for a moment one may be newer than the other.
+                logger.warning("keeping the TLS settings of before, the new ones do not fit together: %s", error)
+        return self._tls[1]
+
+
+def _context(ca: bytes, certificate: bytes, key: bytes, *, insecure: bool) -> ssl.SSLContext:
+    context = ssl.create_default_context(cadata=ca.decode("ascii", "ignore") if ca else None)
+    if insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if certificate:
+        # The ssl module takes only paths. An anonymous file keeps the private key off every disk.
+        descriptor = os.memfd_create("client-certificate")
+        try:
+            os.write(descriptor, certificate + b"\n" + key)
+            context.load_cert_chain(f"/proc/self/fd/{descriptor}")
+        finally:
+            os.close(descriptor)
+    return context
+
+
+def load(kubeconfig: str | Path | None = None, context: str = "") -> Config:
+    """The file asked for, else $KUBECONFIG, else the service account of this pod, else ~/.kube/config."""
+    if kubeconfig:
+        return from_kubeconfig([Path(kubeconfig)], context)
+    if named := os.environ.get("KUBECONFIG"):
+        return from_kubeconfig([Path(part) for part in named.split(os.pathsep) if part], context)
+    if os.environ.get("KUBERNETES_SERVICE_HOST") and not context:
+        return in_cluster()
+    home = Path.home() / ".kube" / "config"
+    if not home.exists():
+        raise ConfigError(
+            f"no cluster is configured: $KUBECONFIG is not set, {home} does not exist, and this is no pod"
+        )
+    return from_kubeconfig([home], context)
+
+
+def in_cluster(account: Path = SERVICE_ACCOUNT) -> Config:
+    """The API server as every pod finds it. Token and CA are read anew when the kubelet rotates them."""
+    try:
+        host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
+    except KeyError as error:
+        raise ConfigError(f"${error.args[0]} is not set: this process does not run in a pod") from error
+    try:
+        namespace = (account / "namespace").read_text().strip()
+    except OSError as error:
+        raise ConfigError(
+            f"cannot read {account / 'namespace'}: {error.strerror}; is automountServiceAccountToken false?"
+        ) from error
+    return Config(
+        f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
+        StoredCredentials(token=Material("service account token", account / "token")),
+        namespace=namespace,
+        ca=Material("service account CA", account / "ca.crt"),
+    )
+
+
+class _Cluster(msgspec.Struct, rename="kebab"):
+    server: str = ""
+    certificate_authority: str = ""
+    certificate_authority_data: str = ""
+    insecure_skip_tls_verify: bool = False
+    tls_server_name: str = ""
+    proxy_url: str = ""
+    extensions: list[dict[str, Any]] | None = None
+
+
+class _User(msgspec.Struct, rename="kebab"):
+    client_certificate: str = ""
+    client_certificate_data: str = ""
+    client_key: str = ""
+    client_key_data: str = ""
+    token: str = ""
+    token_file: str = msgspec.field(default="", name="tokenFile")
+    exec: ExecPlugin | None = None
+    username: str = ""
+    impersonate: str = msgspec.field(default="", name="as")
+    auth_provider: dict[str, Any] | None = None
+
+
+class _Context(msgspec.Struct):
+    cluster: str = ""
+    user: str = ""
+    namespace: str = ""
+
+
+class _NamedCluster(msgspec.Struct):
+    name: str
+    cluster: _Cluster
+
+
+class _NamedUser(msgspec.Struct):
+    name: str
+    user: _User
+
+
+class _NamedContext(msgspec.Struct):
+    name: str
+    context: _Context
+
+
+class _Kubeconfig(msgspec.Struct, rename="kebab"):
+    current_context: str = ""
+    clusters: list[_NamedCluster] | None = None
+    users: list[_NamedUser] | None = None
+    contexts: list[_NamedContext] | None = None
+
+
+def from_kubeconfig(paths: list[Path], context: str = "") -> Config:
+    """One context of the files, merged as kubectl does: an earlier file wins over a later one, missing are skipped."""
+    files = [(path, _read(path)) for path in paths if path.exists()]
+    if not files:
+        raise ConfigError(f"kubeconfig: {', '.join(map(str, paths))}: no such file")
+    clusters: dict[str, tuple[Path, _Cluster]] = {}
+    users: dict[str, tuple[Path, _User]] = {}
+    contexts: dict[str, tuple[Path, _Context]] = {}
+    for path, file in files:
+        for cluster in file.clusters or ():
+            clusters.setdefault(cluster.name, (path, cluster.cluster))
+        for user in file.users or ():
+            users.setdefault(user.name, (path, user.user))
+        for entry in file.contexts or ():
+            contexts.setdefault(entry.name, (path, entry.context))
+
+    chosen = context or next((file.current_context for _, file in files if file.current_context), "")
+    if not chosen:
+        raise ConfigError(f"{paths[0]}: current-context is not set; there are {_names(contexts)}")
+    where, selected = _lookup(files[0][0], "current-context" if not context else "context", chosen, contexts)
+    cluster_file, cluster_spec = _lookup(where, f"contexts[{chosen}].context.cluster", selected.cluster, clusters)
+    cluster_field = f"{cluster_file}: clusters[{selected.cluster}].cluster"
+    if cluster_spec.proxy_url:
+        raise ConfigError(f"{cluster_field}.proxy-url: proxies are not supported")
+    if not cluster_spec.server:
+        raise ConfigError(f"{cluster_field}.server: is not set")
+    ca = _material(
+        cluster_field,
+        cluster_file,
+        "certificate-authority",
+        cluster_spec.certificate_authority,
+        cluster_spec.certificate_authority_data,
+    )
+    credentials: Credentials = StoredCredentials()
+    if selected.user:
+        user_file, user_spec = _lookup(where, f"contexts[{chosen}].context.user", selected.user, users)
+        user_field = f"{user_file}: users[{selected.user}].user"
+        credentials = _credentials(user_field, user_file, user_spec, _cluster_info(cluster_spec, ca))
+    try:
+        return Config(
+            cluster_spec.server,
+            credentials,
+            namespace=selected.namespace or "default",
+            ca=ca,
+            insecure=cluster_spec.insecure_skip_tls_verify,
+            tls_server_name=cluster_spec.tls_server_name,
+        )
+    except ConfigError as error:
+        raise ConfigError(f"{cluster_field}.{error}") from error
+
+
+def _read(path: Path) -> _Kubeconfig:
+    try:
+        return msgspec.yaml.decode(path.read_bytes() or b"{}", type=_Kubeconfig)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from error
+    except msgspec.MsgspecError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+_T = TypeVar("_T")
+
+
+def _lookup(path: Path, field: str, name: str, entries: dict[str, tuple[Path, _T]]) -> tuple[Path, _T]:
+    if name not in entries:
+        raise ConfigError(f"{path}: {field}: {name!r} does not exist; there are {_names(entries)}")
+    return entries[name]
+
+
+def _names(entries: Iterable[str]) -> str:
+    return ", ".join(sorted(entries)) or "none"
+
+
+def _material(where: str, file: Path, field: str, path: str, data: str) -> Material | None:
+    """`field` of an entry: inline data wins over a path, and a path is relative to the file that names it."""
+    if data:
+        try:
+            return Material(f"{where}.{field}-data", base64.b64decode(data, validate=True))
+        except binascii.Error as error:
+            raise ConfigError(f"{where}.{field}-data: is not base64: {error}") from error
+    return Material(f"{where}.{field}", file.parent / path) if path else None
+
+
+def _cluster_info(cluster: _Cluster, ca: Material | None) -> dict[str, Any]:
+    """What an exec plugin with provideClusterInfo is told."""
+    info: dict[str, Any] = {"server": cluster.server}
+    if cluster.tls_server_name:
+        info["tls-server-name"] = cluster.tls_server_name
+    if cluster.insecure_skip_tls_verify:
+        info["insecure-skip-tls-verify"] = True
+    if ca:
+        info["certificate-authority-data"] = base64.b64encode(ca.read()).decode()
+    for extension in cluster.extensions or ():
+        if extension.get("name") == "client.authentication.k8s.io/exec":
+            info["config"] = extension.get("extension")
+    return info
+
+
+def _credentials(where: str, file: Path, user: _User, cluster_info: dict[str, Any]) -> Credentials:
+    if user.auth_provider:
+        raise ConfigError(f"{where}.auth-provider: Kubernetes has dropped these; use an exec plugin")
+    if user.username:
+        raise ConfigError(f"{where}.username: Kubernetes has dropped basic authentication; use a token or certificate")
+    if user.impersonate:
+        raise ConfigError(f"{where}.as: impersonation is not supported")
+    if user.exec:
+        if "/" in user.exec.command:  # relative to the file, as every path in it; a bare name is looked up in $PATH
+            user.exec.command = str(file.parent / user.exec.command)
+        return ExecCredentials(f"{where}.exec", user.exec, cluster_info)
+    token = None
+    if user.token_file:
+        token = Material(f"{where}.tokenFile", file.parent / user.token_file)
+    elif user.token:
+        token = Material(f"{where}.token", user.token.encode())
+    return StoredCredentials(
+        token=token,
+        certificate=_material(where, file, "client-certificate", user.client_certificate, user.client_certificate_data),
+        key=_material(where, file, "client-key", user.client_key, user.client_key_data),
+    )

@@ -1,0 +1,187 @@
+"""Leader election on a Lease, with the protocol of client-go so that both kinds of candidates can stand.
+
+Whoever's name is in the Lease leads, as long as the Lease keeps changing. No clock is compared with another machine's:
+a candidate takes over when it has *seen* no change for the lease's duration by its own clock. The leader counts from
+before it sent its last successful renewal and stops `renew_deadline` after that, which is earlier than any other
+candidate can begin to count, so at no time two of them believe that they lead. `leading` is computed from the clock: it
+is False at once in a process that was stopped for too long, before that process has done anything else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import random
+import time
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
+from typing import Any
+
+from virtfleet.kube.api import KubeApi
+from virtfleet.kube.errors import ApiError, is_conflict, is_not_found
+from virtfleet.kube.resource import LEASES, Obj
+
+logger = logging.getLogger(__name__)
+
+
+class LeadershipLost(Exception):
+    """The lease could not be renewed in time, or somebody else has it."""
+
+
+class Election:
+    """One candidate. `identity` must be unique among candidates: the pod's name does."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        *,
+        namespace: str,
+        name: str,
+        identity: str,
+        lease_duration: float = 15.0,
+        renew_deadline: float = 10.0,
+        retry_period: float = 2.0,
+    ) -> None:
+        if not lease_duration > renew_deadline > retry_period > 0:
+            raise ValueError("lease_duration must be longer than renew_deadline, and that longer than retry_period")
+        self.identity = identity
+        self._api = api
+        self._namespace = namespace
+        self._name = name
+        self._lease_duration = lease_duration
+        self._renew_deadline = renew_deadline
+        self._retry_period = retry_period
+        self._lease: Obj | None = None  # our own last write; None when it must be looked up first
+        self._spec: Obj | None = None  # what was last seen in the lease
+        self._seen = 0.0  # when that was new, by our clock
+        self._renewed: float | None = None  # when our last successful claim was sent; None when we do not lead
+
+    @property
+    def leading(self) -> bool:
+        return self._renewed is not None and _now() < self._renewed + self._renew_deadline
+
+    async def run(self, lead: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Wait for leadership, then run `lead`.
+
+        `lead` is cancelled when leadership is lost, and LeadershipLost raised when it has ended: the process should end
+        too. When `lead` returns or raises, or this is cancelled, the lease is kept until `lead` has ended and then
+        released.
+        """
+        await self._acquire()
+        logger.info("%s leads %s/%s", self.identity, self._namespace, self._name)
+        work = asyncio.create_task(lead())
+        renewal = asyncio.create_task(self._keep())
+        try:
+            await asyncio.wait((work, renewal), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if not work.done():
+                work.cancel()
+                await asyncio.wait((work,))
+            lost = renewal.done()
+            renewal.cancel()
+            await asyncio.wait((renewal,))
+            self._renewed = None
+            if not lost:
+                await self._release()
+        if not work.cancelled():
+            work.result()
+        if lost:
+            raise LeadershipLost(f"{self.identity} no longer holds the lease {self._namespace}/{self._name}")
+
+    async def _acquire(self) -> None:
+        while True:
+            if await self._claim(self._renew_deadline):
+                return
+            # Candidates that started together must not go on asking together.
+            await asyncio.sleep(self._retry_period * random.uniform(1.0, 2.2))
+
+    async def _keep(self) -> None:
+        """Renew as long as that works; returns when leadership is lost."""
+        while self._renewed is not None:
+            left = self._renewed + self._renew_deadline - _now()
+            if left <= 0:
+                return
+            await asyncio.sleep(min(self._retry_period, left))
+            await self._claim(max(0.0, self._renewed + self._renew_deadline - _now()))
+
+    async def _claim(self, limit: float) -> bool:
+        """Take or renew the lease once, within `limit` seconds."""
+        sent = _now()
+        # Whatever happens to this claim on its way, what we know of the lease is old until it is answered.
+        lease, self._lease = self._lease, None
+        try:
+            async with asyncio.timeout(limit):
+                lease = lease or await self._look()
+                if lease and self._held_by_other(lease):
+                    self._renewed = None
+                    return False
+                if lease:
+                    claimed = await self._api.replace(LEASES, {**lease, "spec": self._claimed(lease["spec"])})
+                else:
+                    claimed = await self._api.create(LEASES, self._first_lease())
+        except (ApiError, TimeoutError) as error:
+            logger.info("lease %s/%s: %s", self._namespace, self._name, error or "no answer in time")
+            return False
+        self._lease, self._renewed = claimed, sent
+        return True
+
+    async def _release(self) -> None:
+        """Let the next candidate take over at once instead of after the lease's duration."""
+        try:
+            async with asyncio.timeout(self._renew_deadline):
+                while (lease := await self._look()) and lease["spec"].get("holderIdentity") == self.identity:
+                    free = {**lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": _timestamp()}
+                    try:
+                        await self._api.replace(LEASES, {**lease, "spec": free})
+                    except ApiError as error:
+                        if not is_conflict(error):  # a renewal of ours that was still on its way
+                            raise
+        except (ApiError, TimeoutError) as error:
+            logger.warning("lease %s/%s is left to expire: %s", self._namespace, self._name, error or "no answer")
+
+    async def _look(self) -> Obj | None:
+        try:
+            lease = await self._api.get(LEASES, self._name, self._namespace)
+        except ApiError as error:
+            if is_not_found(error):
+                return None
+            raise
+        lease.setdefault("spec", {})
+        if lease["spec"] != self._spec:
+            self._spec, self._seen = lease["spec"], _now()
+        return lease
+
+    def _held_by_other(self, lease: Obj) -> bool:
+        holder = lease["spec"].get("holderIdentity")
+        duration = lease["spec"].get("leaseDurationSeconds") or self._lease_duration
+        return bool(holder) and holder != self.identity and _now() < self._seen + duration
+
+    def _claimed(self, spec: Obj) -> Obj:
+        now = _timestamp()
+        claim = {
+            **spec,
+            "holderIdentity": self.identity,
+            "leaseDurationSeconds": math.ceil(self._lease_duration),
+            "renewTime": now,
+        }
+        if spec.get("holderIdentity") != self.identity:
+            claim |= {"acquireTime": now, "leaseTransitions": spec.get("leaseTransitions", 0) + 1}
+        return claim
+
+    def _first_lease(self) -> Obj:
+        return {
+            "apiVersion": LEASES.api_version,
+            "kind": LEASES.kind,
+            "metadata": {"name": self._name, "namespace": self._namespace},
+            "spec": self._claimed({"leaseTransitions": -1}),
+        }
+
+
+def _now() -> float:
+    """A clock that also counts while the machine is suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def _timestamp() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,0 +1,89 @@
+"""What every VirtFleet process does at its edges: log as JSON, and end cleanly when told to.
+
+SIGTERM and SIGINT cancel the main task, so that whatever it entered is left in order: caches stop, workers finish their
+cancellation, leases are released. A second signal ends the process at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Coroutine
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+import orjson
+import uvloop
+
+logger = logging.getLogger(__name__)
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object per line; `extra=` fields of a record appear beside the message."""
+
+    _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+    def __init__(self, component: str) -> None:
+        super().__init__()
+        self._component = component
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "timestamp": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "component": self._component,
+            "logger": record.name,
+            "msg": record.getMessage(),
+        }
+        line |= {key: value for key, value in vars(record).items() if key not in self._OWN}
+        if record.exc_info:
+            line["trace"] = self.formatException(record.exc_info)
+        return orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+
+
+def log_as_json(component: str, level: int | str = logging.INFO, stream: TextIO | None = None) -> None:
+    """Every log record of this process as a line of JSON on standard error (or `stream`)."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(JsonFormatter(component))
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+
+
+def run(main: Coroutine[Any, Any, None]) -> int:
+    """Run `main` until it returns or a signal ends it; the answer is the exit code.
+
+    Being told to stop is a success. An exception is logged and gives 1.
+    """
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_until_signal(main))
+
+
+async def _until_signal(main: Coroutine[Any, Any, None]) -> int:
+    loop = asyncio.get_running_loop()
+    task = asyncio.ensure_future(main)
+    told = False
+
+    def stop(number: signal.Signals) -> None:
+        nonlocal told
+        if told:
+            logger.warning("%s again: ending at once", number.name)
+            os._exit(128 + number)
+        told = True
+        logger.info("%s: stopping", number.name)
+        task.cancel()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop, number)
+    try:
+        await asyncio.wait((task,))
+        if task.cancelled():
+            return 0 if told else 1
+        if error := task.exception():
+            logger.error("%s", error, exc_info=error)
+            return 1
+        return 0
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)

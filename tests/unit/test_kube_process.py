@@ -1,0 +1,45 @@
+"""Log lines are JSON that carries everything a reader needs."""
+
+from __future__ import annotations
+
+import io
+import logging
+
+import orjson
+import pytest
+
+from virtfleet.kube.process import JsonFormatter
+
+
+@pytest.fixture
+def log() -> tuple[logging.Logger, io.StringIO]:
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonFormatter("virt-controller"))
+    logger = logging.Logger("virtfleet.test")
+    logger.addHandler(handler)
+    return logger, stream
+
+
+def test_a_line_has_time_level_component_logger_message_and_extras(log: tuple[logging.Logger, io.StringIO]) -> None:
+    logger, stream = log
+    logger.warning("pod %s is gone", "a/b", extra={"vmi": "a/vm1"})
+    line = orjson.loads(stream.getvalue())
+    assert line.pop("timestamp").endswith("+00:00")
+    assert line == {
+        "level": "warning",
+        "component": "virt-controller",
+        "logger": "virtfleet.test",
+        "msg": "pod a/b is gone",
+        "vmi": "a/vm1",
+    }
+
+
+def test_a_trace_stays_on_one_line(log: tuple[logging.Logger, io.StringIO]) -> None:
+    logger, stream = log
+    try:
+        raise ValueError("first\nsecond")
+    except ValueError:
+        logger.exception("failed")
+    (line,) = stream.getvalue().splitlines()
+    assert "ValueError: first\nsecond" in orjson.loads(line)["trace"]
