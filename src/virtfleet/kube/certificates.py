@@ -16,7 +16,7 @@ import os
 import shutil
 import ssl
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -123,14 +123,14 @@ class Authority:
         """From `files()` of an earlier one; None where no certificate with its key is in there."""
         try:
             certificates = x509.load_pem_x509_certificates(files.get(CERTIFICATE, b""))
-            keys = [serialization.load_pem_private_key(pem, None) for pem in _pem_blocks(files.get(KEY, b""))]
+            keys = load_keys(files.get(KEY, b""))
         except ValueError:
             return None
         pairs = tuple(
             _Generation(certificate, key)
             for certificate in certificates
             for key in keys
-            if isinstance(key, ec.EllipticCurvePrivateKey) and key.public_key() == certificate.public_key()
+            if key.public_key() == certificate.public_key()
         )
         return cls(name, lifespan, pairs) if pairs else None
 
@@ -138,7 +138,7 @@ class Authority:
         """All generations in the shape of a Secret: certificates, keys, and what peers should trust."""
         return {
             CERTIFICATE: self.bundle,
-            KEY: b"".join(_key_pem(g.key) for g in self._generations),
+            KEY: dump_keys(g.key for g in self._generations),
             BUNDLE: self.bundle,
         }
 
@@ -207,7 +207,7 @@ class Authority:
             hosts = x509.SubjectAlternativeName([_general_name(h) for h in profile.hosts])
             builder = builder.add_extension(hosts, critical=False)
         certificate = builder.sign(signer.key, hashes.SHA256())
-        return Credential(_pem(certificate), _key_pem(key), self.bundle)
+        return Credential(_pem(certificate), dump_keys([key]), self.bundle)
 
     def ensure(self, credential: Credential | None, profile: Profile, now: datetime | None = None) -> Credential:
         """The credential as it should be now: the given one while it says what it should and nothing is due."""
@@ -265,15 +265,18 @@ def _pem(certificate: x509.Certificate) -> bytes:
     return certificate.public_bytes(serialization.Encoding.PEM)
 
 
-def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
+def dump_keys(keys: Iterable[ec.EllipticCurvePrivateKey]) -> bytes:
+    form = serialization.PrivateFormat.PKCS8
+    plain = serialization.NoEncryption()
+    return b"".join(key.private_bytes(serialization.Encoding.PEM, form, plain) for key in keys)
 
 
-def _pem_blocks(text: bytes) -> list[bytes]:
+def load_keys(pem: bytes) -> list[ec.EllipticCurvePrivateKey]:
+    """What `dump_keys` wrote."""
     end = b"-----END PRIVATE KEY-----\n"
-    return [block + end for block in text.split(end) if block.strip()]
+    blocks = [block + end for block in pem.split(end) if block.strip()]
+    keys = [serialization.load_pem_private_key(block, None) for block in blocks]
+    return [key for key in keys if isinstance(key, ec.EllipticCurvePrivateKey)]
 
 
 # --- files -----------------------------------------------------------------------------------------------------------
