@@ -16,6 +16,7 @@ from typing import Any
 import orjson
 
 from virtfleet.kube.resource import Resource
+from virtfleet.local.apiserver.columns import COLUMNS
 from virtfleet.local.apiserver.kinds import Kind, Kinds, Rules, Stored, StoredObject
 from virtfleet.local.apiserver.rules import builtin_rules
 from virtfleet.local.apiserver.schema import Node, StructuralSchema, fill_node
@@ -126,6 +127,7 @@ def _kind(entry: dict[str, Any], subresources: list[dict[str, Any]], rules: Mapp
             if sub["kind"] != entry["kind"]
         },
         schema=schema_of(resource, entry["type"]),
+        columns=COLUMNS.get(f"{group}/{entry['name']}", ()),
         rules=rules.get(f"{group}/{entry['name']}", Rules()),
         scale=SCALE if any(sub["name"] == "scale" for sub in subresources) else {},
     )

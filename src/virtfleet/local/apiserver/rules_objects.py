@@ -216,10 +216,9 @@ def _add_finalizer(obj: Obj, finalizer: str) -> None:
 
 class EventRules(Rules):
     def validate_create(self, obj: Obj, ctx: Context) -> list[Cause]:
-        namespace = obj.get("involvedObject", {}).get("namespace", "") or "default"
-        if namespace != obj["metadata"].get("namespace"):
-            why = "does not match event.namespace"
-            return [causes.invalid("involvedObject.namespace", obj["involvedObject"].get("namespace", ""), why)]
+        namespace = obj.get("involvedObject", {}).get("namespace", "")
+        if (namespace or "default") != obj["metadata"].get("namespace"):
+            return [causes.invalid("involvedObject.namespace", namespace, "does not match event.namespace")]
         return []
 
     def fields(self, obj: Obj) -> Mapping[str, str]:
