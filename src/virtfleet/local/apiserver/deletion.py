@@ -1,0 +1,129 @@
+"""What deleting an object means: preconditions, grace, finalizers, and the choice between marking and removing.
+
+Pure decisions; operations.py acts on them. An object goes for good only when its grace is over and nobody's finalizer
+is left on it. How dependents are treated is asked for through finalizers too (`orphan`, `foregroundDeletion`), which
+the garbage collector acts on and removes.
+"""
+
+from __future__ import annotations
+
+import calendar
+import enum
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from virtfleet.kube.resource import Obj
+from virtfleet.local.apiserver import causes, metadata, refusals
+from virtfleet.local.apiserver.kinds import Kind
+
+_BY_PROPAGATION = {"Orphan": "orphan", "Foreground": "foregroundDeletion", "Background": None}
+_NAMESPACES = "/namespaces"
+
+
+class Outcome(enum.Enum):
+    UNCHANGED = enum.auto()  # deletion is under way already
+    MARKED = enum.auto()  # grace or finalizers hold it
+    REMOVED = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteOptions:
+    grace: int | None = None
+    propagation: str | None = None
+    uid: str | None = None
+    resource_version: str | None = None
+    dry_run: bool = False
+
+
+def parse_options(body: Obj, query: dict[str, str]) -> DeleteOptions:
+    """From a DeleteOptions object and the query's parameters, which serve where there is no body."""
+    given: dict[str, Any] = dict(body)
+    if not given:
+        given = {key: query[key] for key in ("propagationPolicy",) if key in query}
+        if "gracePeriodSeconds" in query:
+            given["gracePeriodSeconds"] = _number("gracePeriodSeconds", query["gracePeriodSeconds"])
+        if "orphanDependents" in query:
+            given["orphanDependents"] = query["orphanDependents"] == "true"
+    wrong = []
+    grace, propagation, orphan = (given.get(k) for k in ("gracePeriodSeconds", "propagationPolicy", "orphanDependents"))
+    if grace is not None and (not isinstance(grace, int) or isinstance(grace, bool)):
+        raise refusals.bad_request("DeleteOptions: gracePeriodSeconds must be an integer")
+    if grace is not None and grace < 0:
+        grace = 1  # as Kubernetes does: a negative period means "as soon as possible, but do ask"
+    if propagation is not None and orphan is not None:
+        why = "orphanDependents and deletionPropagation cannot be both set"
+        wrong.append(causes.invalid("propagationPolicy", propagation, why))
+    if propagation is not None and propagation not in _BY_PROPAGATION:
+        wrong.append(causes.unsupported("propagationPolicy", propagation, (*_BY_PROPAGATION, "nil")))
+    dry_run = given.get("dryRun") or ([query["dryRun"]] if query.get("dryRun") else [])
+    if dry_run not in ([], ["All"]):
+        wrong.append(causes.unsupported("dryRun", dry_run[0] if len(dry_run) == 1 else dry_run, ("All",)))
+    if wrong:
+        raise refusals.invalid_options("DeleteOptions", wrong)
+    if orphan is not None:
+        propagation = "Orphan" if orphan else "Background"
+    only_if = given.get("preconditions") or {}
+    return DeleteOptions(grace, propagation, only_if.get("uid"), only_if.get("resourceVersion"), bool(dry_run))
+
+
+def _number(name: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise refusals.bad_request(f"{name} must be an integer, not {causes.quoted(text)}") from None
+
+
+def check_preconditions(kind: Kind, obj: Obj, options: DeleteOptions) -> None:
+    meta = obj["metadata"]
+    for field, wanted, found in (
+        ("UID", options.uid, meta["uid"]),
+        ("ResourceVersion", options.resource_version, meta["resourceVersion"]),
+    ):
+        if wanted and wanted != found:
+            raise refusals.precondition_failed(kind, meta["name"], field, wanted, found)
+
+
+def begin(kind: Kind, obj: Obj, options: DeleteOptions) -> Outcome:
+    """Take one step of deletion: change `obj` to what should be stored, or find that it should go now."""
+    meta = obj["metadata"]
+    changed = False
+    if "deletionTimestamp" in meta:
+        grace = meta.get("deletionGracePeriodSeconds") or 0
+        if options.grace is not None and options.grace < grace:
+            began = calendar.timegm(time.strptime(meta["deletionTimestamp"], "%Y-%m-%dT%H:%M:%SZ")) - grace
+            grace, changed = options.grace, True
+            meta["deletionTimestamp"] = metadata.timestamp(began + grace)
+    else:
+        grace, changed = kind.rules.grace(obj, options.grace), True
+        meta["deletionTimestamp"] = metadata.timestamp(time.time() + grace)
+        if "generation" in meta:
+            meta["generation"] += 1
+        if kind.storage == _NAMESPACES:
+            obj.setdefault("status", {})["phase"] = "Terminating"
+    meta["deletionGracePeriodSeconds"] = grace
+    finalizers = _for_propagation(meta.get("finalizers") or [], options.propagation)
+    if finalizers != (meta.get("finalizers") or []):
+        meta["finalizers"] = finalizers
+        changed = True
+    if complete(kind, obj):
+        return Outcome.REMOVED
+    return Outcome.MARKED if changed else Outcome.UNCHANGED
+
+
+def complete(kind: Kind, obj: Obj) -> bool:
+    """Whether nothing holds an object any more whose deletion has begun."""
+    meta = obj["metadata"]
+    held = meta.get("finalizers") or meta.get("deletionGracePeriodSeconds")
+    if kind.storage == _NAMESPACES:
+        held = held or obj.get("spec", {}).get("finalizers")
+    return "deletionTimestamp" in meta and not held
+
+
+def _for_propagation(finalizers: Sequence[str], propagation: str | None) -> list[str]:
+    if propagation is None:
+        return list(finalizers)
+    wanted = _BY_PROPAGATION[propagation]
+    kept = [name for name in finalizers if name not in _BY_PROPAGATION.values() or name == wanted]
+    return kept if wanted is None or wanted in kept else [*kept, wanted]

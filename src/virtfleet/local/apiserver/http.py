@@ -1,0 +1,423 @@
+"""The HTTP face of the API server: authenticate, authorize, route, and answer as Kubernetes does.
+
+Everything about objects is in operations.py; here are paths, headers, content types and streams. What other parts of
+the server add hangs on `Server`: connectors (streams such as pods/exec), documents (discovery, OpenAPI), the
+aggregator (API groups that other servers answer for).
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol
+
+import orjson
+from aiohttp import web
+
+from virtfleet import __version__
+from virtfleet.kube.errors import ApiError
+from virtfleet.kube.resource import Obj
+from virtfleet.local.apiserver import causes, deletion, negotiation, patching, refusals, requestinfo
+from virtfleet.local.apiserver.access import ANONYMOUS, Attributes, Decision, User
+from virtfleet.local.apiserver.deletion import Outcome
+from virtfleet.local.apiserver.forms import Form, form
+from virtfleet.local.apiserver.kinds import Kind, Kinds
+from virtfleet.local.apiserver.listing import Paging
+from virtfleet.local.apiserver.operations import Call, Operations
+from virtfleet.local.apiserver.requestinfo import RequestInfo
+from virtfleet.local.apiserver.selection import select
+from virtfleet.local.apiserver.streams import JSON, send_pieces, send_watch, send_watch_error
+
+log = logging.getLogger(__name__)
+
+BODY_LIMIT = 3 * 1024 * 1024
+KUBERNETES_MINOR = 34  # whose behaviour this server follows
+_OPEN_PATHS = ("/livez", "/readyz", "/healthz", "/version")
+_HEALTH = ("/livez", "/readyz", "/healthz")
+_HEADERS = {"Cache-Control": "no-cache, private"}
+
+Authenticate = Callable[[web.Request], Awaitable[User]]
+Authorize = Callable[[Attributes], Decision]
+Document = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Aggregator = Callable[[web.Request, str, str, User], Awaitable[web.StreamResponse | None]]
+
+
+class Connector(Protocol):
+    """Answers requests to a subresource by itself, usually with a stream."""
+
+    async def __call__(
+        self, request: web.Request, *, namespace: str, name: str, subpath: str, user: User
+    ) -> web.StreamResponse: ...
+
+
+class Server:
+    """`start` listens; `stop` lets requests end, and ends watches."""
+
+    def __init__(self, operations: Operations, kinds: Kinds, authenticate: Authenticate, authorize: Authorize) -> None:
+        self.operations = operations
+        self.kinds = kinds
+        self.authenticate = authenticate
+        self.authorize = authorize
+        self.connectors: dict[tuple[str, str, str], Connector] = {}  # (group, plural, subresource)
+        self.documents: Callable[[str], Document | None] = lambda path: None
+        self.aggregator: Aggregator | None = None
+        self.ready: dict[str, Callable[[], bool]] = {}  # what /readyz waits for
+        self._answered: Counter[tuple[str, str, int]] = Counter()
+        self._runner: web.AppRunner | None = None
+
+    # Life
+
+    async def start(self, addresses: Sequence[tuple[str, int]], context: ssl.SSLContext | None = None) -> list[int]:
+        """Listen on host and port pairs (port 0: any); returns the ports."""
+        app = web.Application(client_max_size=BODY_LIMIT)
+        app.router.add_route("*", "/{path:.*}", self._handle)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=5.0)
+        await self._runner.setup()
+        for host, port in addresses:
+            await web.TCPSite(self._runner, host, port, ssl_context=context, backlog=1024).start()
+        return [address[1] for address in self._runner.addresses]
+
+    async def stop(self) -> None:
+        if self._runner is not None:
+            self.operations.watchers.end()
+            await self._runner.cleanup()
+            self._runner = None
+
+    # One request
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        verb, resource = request.method.lower(), ""
+        try:
+            info = requestinfo.read(request.method, request.rel_url.raw_path, request.query)
+            verb, resource = info.verb, info.resource
+            user = await self.authenticate(request)
+            self._admit(info, user)
+            answer = await self._route(request, info, user)
+        except ApiError as error:
+            answer = _failure(error)
+        except web.HTTPRequestEntityTooLarge:
+            answer = _failure(refusals.too_large(f"limit is {BODY_LIMIT}"))
+        except web.HTTPException as error:
+            answer = _failure(ApiError("Unknown", error.reason, code=error.status))
+        except RecursionError:
+            answer = _failure(refusals.bad_request("the object is nested too deeply"))
+        except ConnectionError:
+            raise  # the client is gone
+        except Exception as error:
+            log.exception("%s %s failed", request.method, request.path)
+            answer = _failure(ApiError("InternalError", f"Internal error occurred: {error}"))
+        self._answered[verb, resource, answer.status] += 1
+        return answer
+
+    def _admit(self, info: RequestInfo, user: User) -> None:
+        if user is ANONYMOUS and not info.path.startswith(_OPEN_PATHS):
+            raise ApiError("Unauthorized", "Unauthorized")
+        asked = Attributes(
+            user,
+            info.verb,
+            info.group,
+            info.version,
+            info.resource,
+            info.subresource,
+            info.namespace,
+            info.name,
+            info.path,
+        )
+        decision = self.authorize(asked)
+        if not decision.allowed:
+            raise refusals.forbidden(asked, decision.reason)
+
+    async def _route(self, request: web.Request, info: RequestInfo, user: User) -> web.StreamResponse:
+        if not info.resource:
+            return await self._route_path(request, info, user)
+        kind = self.kinds.find(info.group, info.version, info.resource)
+        if kind is None:
+            return await self._aggregated(request, info.group, info.version, user)
+        namespace = info.namespace if kind.resource.namespaced else ""
+        if kind.resource.namespaced:
+            if not namespace and info.name and info.verb not in ("list", "watch"):
+                raise refusals.no_such_path()
+        elif info.namespace and info.namespace != info.name:
+            raise refusals.no_such_path()
+        key = (info.group, info.resource, info.subresource)
+        if connector := self.connectors.get(key):
+            return await connector(request, namespace=namespace, name=info.name, subpath=info.subpath, user=user)
+        if info.subpath:
+            raise refusals.no_such_path()
+        if info.verb == "create" and key in self.operations.posts:
+            return await self._post(request, info, kind, namespace, user)
+        allowed = kind.subresources.get(info.subresource) if info.subresource else kind.verbs
+        if allowed is None:
+            raise refusals.no_such_path()
+        handler = self._HANDLERS.get(info.verb)
+        needs_namespace = kind.resource.namespaced and info.verb in ("create", "deletecollection")
+        if handler is None or info.verb not in allowed or (needs_namespace and not namespace):
+            raise refusals.method_not_allowed()
+        return await handler(self, request, info, kind, namespace, user)
+
+    # Objects
+
+    async def _get(
+        self, request: web.Request, info: RequestInfo, kind: Kind, namespace: str, user: User
+    ) -> web.StreamResponse:
+        shape = self._form(request, kind)
+        data = self.operations.get(kind, namespace, info.name, info.subresource)
+        return _answer(data if info.subresource == "scale" else shape.one(data))
+
+    async def _list(
+        self, request: web.Request, info: RequestInfo, kind: Kind, namespace: str, user: User
+    ) -> web.StreamResponse:
+        query, shape = request.query, self._form(request, kind)
+        if "sendInitialEvents" in query:
+            fault = causes.forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list")
+            raise refusals.invalid_options("ListOptions", [fault])
+        paging = Paging(
+            _number(query, "limit") or 0,
+            query.get("continue", ""),
+            query.get("resourceVersion", ""),
+            query.get("resourceVersionMatch", ""),
+        )
+        listing = await self.operations.list(
+            select(kind, namespace or None, query.get("labelSelector", ""), query.get("fieldSelector", "")), paging
+        )
+        return await send_pieces(request, shape.many(listing), _HEADERS)
+
+    async def _watch(
+        self, request: web.Request, info: RequestInfo, kind: Kind, namespace: str, user: User
+    ) -> web.StreamResponse:
+        query, shape = request.query, self._form(request, kind)
+        initial = _watch_options(query)
+        labels, fields = query.get("labelSelector", ""), query.get("fieldSelector", "")
+        selection = select(kind, namespace or None, labels, fields, info.name or None)
+        timeout = _number(query, "timeoutSeconds")
+        try:
+            watcher = await self.operations.watch(selection, query.get("resourceVersion", ""), initial)
+        except ApiError as error:
+            if error.code == 410:
+                return await send_watch_error(request, error)
+            raise
+        bookmarks = query.get("allowWatchBookmarks", "") in ("true", "1")
+        return await send_watch(request, self.operations, watcher, shape, timeout or None, bookmarks)
+
+    async def _create(
+        self, request: web.Request, info: RequestInfo, kind: Kind, namespace: str, user: User
+    ) -> web.StreamResponse:
+        shape = self._form(request, kind)
+        obj, call = await self._body(request, kind, user, "CreateOptions")
+        data = await self.operations.create(kind, namespace, obj, call)
+        return _answer(shape.one(data), call, status=201)
+
+    async def _post(
+        self, request: web.Request, info: RequestInfo, kind: Kind, namespace: str, user: User
+    ) -> web.StreamResponse:
+        obj, call = await self._body(request, kind, user, "CreateOptions")
+        answer = await self.operations.post(kind, namespace, info.name, info.subresource, obj, call)
+        return _answer(orjson.dumps(answer), call, status=201)
+
+    async def _update(
+        self, request: web.Request, info: RequestInfo, kind: Kind, namespace: str, user: User
+    ) -> web.StreamResponse:
+        shape = self._form(request, kind)
+        obj, call = await self._body(request, kind, user, "UpdateOptions")
+        data = await self.operations.update(kind, namespace, info.name, obj, call, info.subresource)
+        return _answer(data if info.subresource == "scale" else shape.one(data), call)
+
+    async def _patch(
+        self, request: web.Request, info: RequestInfo, kind: Kind, namespace: str, user: User
+    ) -> web.StreamResponse:
+        shape = self._form(request, kind)
+        how = negotiation.patch_type(request.headers.get("Content-Type", ""), patching.accepted_patches(kind))
+        body = await request.read()
+        call = self._call(request, user, "PatchOptions")
+        try:
+            orjson.loads(body)
+        except orjson.JSONDecodeError as error:
+            if how.endswith("+json"):
+                raise refusals.bad_request(f"error decoding patch: {error}") from error
+        data = await self.operations.patch(kind, namespace, info.name, how, body, call, info.subresource)
+        return _answer(data if info.subresource == "scale" else shape.one(data), call)
+
+    async def _delete(
+        self, request: web.Request, info: RequestInfo, kind: Kind, namespace: str, user: User
+    ) -> web.StreamResponse:
+        shape = self._form(request, kind)
+        options, call = await self._delete_options(request, user)
+        outcome, data = await self.operations.delete(kind, namespace, info.name, options, call)
+        if outcome is not Outcome.REMOVED:
+            return _answer(shape.one(data), call)
+        details = {
+            "name": info.name,
+            "group": kind.resource.group,
+            "kind": kind.resource.plural,
+            "uid": orjson.loads(data)["metadata"]["uid"],
+        }
+        return _answer(orjson.dumps(_success({k: v for k, v in details.items() if v})), call)
+
+    async def _delete_collection(
+        self, request: web.Request, info: RequestInfo, kind: Kind, namespace: str, user: User
+    ) -> web.StreamResponse:
+        query, shape = request.query, self._form(request, kind)
+        options, call = await self._delete_options(request, user)
+        labels, fields = query.get("labelSelector", ""), query.get("fieldSelector", "")
+        listing = await self.operations.delete_collection(
+            select(kind, namespace or None, labels, fields), options, call
+        )
+        return await send_pieces(request, shape.many(listing), _HEADERS)
+
+    _HANDLERS: dict[str, Callable[..., Awaitable[web.StreamResponse]]] = {  # noqa: RUF012
+        "get": _get,
+        "list": _list,
+        "watch": _watch,
+        "create": _create,
+        "update": _update,
+        "patch": _patch,
+        "delete": _delete,
+        "deletecollection": _delete_collection,
+    }
+
+    # Parts of requests
+
+    @staticmethod
+    def _form(request: web.Request, kind: Kind) -> Form:
+        return form(kind, negotiation.accept(request.headers.get("Accept", "")), request.query.get("includeObject", ""))
+
+    def _call(self, request: web.Request, user: User, options: str) -> Call:
+        query = request.query
+        dry_run, validation = query.get("dryRun", ""), query.get("fieldValidation", "") or "Warn"
+        wrong = []
+        if dry_run not in ("", "All"):
+            wrong.append(causes.unsupported("dryRun", [dry_run], ("All",)))
+        if validation not in ("Ignore", "Warn", "Strict"):
+            wrong.append(causes.unsupported("fieldValidation", validation, ("", "Ignore", "Strict", "Warn")))
+        if wrong:
+            raise refusals.invalid_options(options, wrong)
+        told: Obj = {"kind": options, "apiVersion": "meta.k8s.io/v1"}
+        if dry_run:
+            told["dryRun"] = [dry_run]
+        if manager := query.get("fieldManager"):
+            told["fieldManager"] = manager
+        return Call(user, dry_run == "All", validation, options=told)
+
+    async def _body(self, request: web.Request, kind: Kind, user: User, options: str) -> tuple[Obj, Call]:
+        call = self._call(request, user, options)
+        obj, call.duplicates = negotiation.decode(
+            request.headers.get("Content-Type", ""),
+            await request.read(),
+            find_duplicates=call.field_validation != "Ignore",
+        )
+        if not isinstance(obj, dict):
+            raise refusals.bad_request(
+                f"couldn't get version/kind; json parse error: a {kind.resource.kind} is a JSON object"
+            )
+        return obj, call
+
+    async def _delete_options(self, request: web.Request, user: User) -> tuple[deletion.DeleteOptions, Call]:
+        body = await request.read()
+        given: Any = {}
+        if body:
+            given, _ = negotiation.decode(request.headers.get("Content-Type", ""), body, find_duplicates=False)
+        if not isinstance(given, dict):
+            raise refusals.bad_request("DeleteOptions must be a JSON object")
+        options = deletion.parse_options(given, dict(request.query))
+        told = {**given, "kind": "DeleteOptions", "apiVersion": "meta.k8s.io/v1"}
+        return options, Call(user, options.dry_run, options=told)
+
+    # Paths that are not about objects
+
+    async def _route_path(self, request: web.Request, info: RequestInfo, user: User) -> web.StreamResponse:
+        path = request.path.rstrip("/") or "/"
+        if document := self.documents(path):
+            return await document(request)
+        if path in _HEALTH:
+            return self._health(request, path[1:])
+        if path == "/version":
+            return _answer(orjson.dumps(_version()))
+        if path == "/metrics":
+            return web.Response(text=self._metrics())
+        parts = path.split("/")
+        if len(parts) == 4 and parts[1] == "apis":
+            return await self._aggregated(request, parts[2], parts[3], user)
+        raise refusals.no_such_path()
+
+    async def _aggregated(self, request: web.Request, group: str, version: str, user: User) -> web.StreamResponse:
+        answer = await self.aggregator(request, group, version, user) if self.aggregator else None
+        if answer is None:
+            raise refusals.no_such_path()
+        return answer
+
+    def _health(self, request: web.Request, name: str) -> web.Response:
+        checks = {"ping": True, **({k: check() for k, check in self.ready.items()} if name == "readyz" else {})}
+        passed = all(checks.values())
+        if passed and "verbose" not in request.query:
+            return web.Response(text="ok")
+        lines = [f"[+]{k} ok" if ok else f"[-]{k} failed: not ready yet" for k, ok in checks.items()]
+        lines.append(f"{name} check {'passed' if passed else 'failed'}")
+        return web.Response(text="\n".join(lines) + "\n", status=200 if passed else 500)
+
+    def _metrics(self) -> str:
+        lines = ["# TYPE apiserver_request_total counter"]
+        lines += [
+            f'apiserver_request_total{{verb="{verb}",resource="{resource}",code="{code}"}} {count}'
+            for (verb, resource, code), count in sorted(self._answered.items())
+        ]
+        lines += [
+            "# TYPE apiserver_watchers gauge",
+            f"apiserver_watchers {len(self.operations.watchers)}",
+            "# TYPE apiserver_store_revision counter",
+            f"apiserver_store_revision {self.operations.store.revision}",
+        ]
+        return "\n".join(lines) + "\n"
+
+
+def _answer(body: bytes, call: Call | None = None, status: int = 200) -> web.Response:
+    response = web.Response(body=body, status=status, content_type=JSON, headers=_HEADERS)
+    for warning in call.warnings if call else ():
+        text = " ".join(warning.split()).replace("\\", "\\\\").replace('"', '\\"')
+        response.headers.add("Warning", f'299 - "{text}"')
+    return response
+
+
+def _failure(error: ApiError) -> web.Response:
+    response = web.Response(body=orjson.dumps(error.status()), status=error.code, content_type=JSON, headers=_HEADERS)
+    if after := (error.details or {}).get("retryAfterSeconds"):
+        response.headers["Retry-After"] = str(after)
+    return response
+
+
+def _success(details: Obj) -> Obj:
+    return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}
+
+
+def _version() -> Obj:
+    return {
+        "major": "1",
+        "minor": str(KUBERNETES_MINOR),
+        "gitVersion": f"v1.{KUBERNETES_MINOR}.0+virtfleet-{__version__}",
+        "gitTreeState": "clean",
+        "platform": "linux/amd64",
+    }
+
+
+def _number(query: Any, name: str) -> int | None:
+    text = query.get(name, "")
+    if not text:
+        return None
+    if not text.isascii() or not text.isdigit():
+        raise refusals.bad_request(f"{name}: Invalid value: {causes.quoted(text)}: must be a non-negative integer")
+    return int(text)
+
+
+def _watch_options(query: Any) -> bool | None:
+    """sendInitialEvents, which goes together with resourceVersionMatch only."""
+    given, match = query.get("sendInitialEvents"), query.get("resourceVersionMatch", "")
+    field = "resourceVersionMatch"
+    wrong = []
+    if given is not None and match != "NotOlderThan":
+        wrong.append(causes.forbidden(field, f"sendInitialEvents requires setting {field} to NotOlderThan"))
+    if match and given is None:
+        wrong.append(causes.forbidden(field, f"{field} is forbidden for watch unless sendInitialEvents is provided"))
+    if wrong:
+        raise refusals.invalid_options("ListOptions", wrong)
+    return None if given is None else given in ("true", "1")

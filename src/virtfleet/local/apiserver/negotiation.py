@@ -1,0 +1,122 @@
+"""Content negotiation: what clients may send (JSON, YAML) and which forms of an answer they may ask for."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import orjson
+import yaml
+
+from virtfleet.kube.api import Patch
+from virtfleet.local.apiserver import refusals
+
+JSON = "application/json"
+YAML = "application/yaml"
+_GROUP, _VERSION = "meta.k8s.io", "v1"
+_FORMS = ("Table", "PartialObjectMetadata", "PartialObjectMetadataList")
+
+
+class _Loader(yaml.CSafeLoader):
+    """YAML as Kubernetes reads it: JSON's types only, no dates and no `yes` for true."""
+
+    yaml_implicit_resolvers: dict[str, Any] = {  # noqa: RUF012
+        first: [(tag, regex) for tag, regex in resolvers if tag.rpartition(":")[2] in ("null", "int", "float", "merge")]
+        for first, resolvers in yaml.CSafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:bool", re.compile("^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")
+)
+
+
+def media_type(content_type: str) -> str:
+    return content_type.partition(";")[0].strip().lower()
+
+
+def decode(content_type: str, body: bytes, *, find_duplicates: bool) -> tuple[Any, list[str]]:
+    """The body, and the faults `duplicate field "x"` that JSON hides."""
+    media = media_type(content_type) or JSON
+    if media == JSON or media.endswith("+json"):
+        try:
+            return orjson.loads(body), _duplicates(body) if find_duplicates else []
+        except orjson.JSONDecodeError as error:
+            raise refusals.bad_request(f"couldn't get version/kind; json parse error: {error}") from error
+    if media in (YAML, "application/x-yaml", "text/yaml"):
+        try:
+            return yaml.load(body, _Loader), []
+        except yaml.YAMLError as error:
+            raise refusals.bad_request(f"error converting YAML to JSON: {error}") from error
+    raise refusals.unknown_format((JSON, YAML))
+
+
+def patch_type(content_type: str, accepted: tuple[Patch, ...]) -> Patch:
+    try:
+        return Patch(media_type(content_type))
+    except ValueError:
+        raise refusals.unknown_format(accepted) from None
+
+
+def accept(header: str) -> str:
+    """The first form in the client's order that we can give: Table, PartialObjectMetadata, or "" for the objects."""
+    if not header:
+        return ""
+    for media, params, quality in sorted(map(_clause, header.split(",")), key=lambda clause: -clause[2]):
+        if quality == 0 or media not in (JSON, "application/*", "*/*"):
+            continue
+        form = params.get("as", "")
+        if not form:
+            return ""
+        if form in _FORMS and params.get("g") == _GROUP and params.get("v") == _VERSION:
+            return form.removesuffix("List")
+    raise refusals.not_acceptable((JSON,))
+
+
+def _clause(text: str) -> tuple[str, dict[str, str], float]:
+    media, *rest = (part.strip() for part in text.split(";"))
+    params = {key.strip(): value.strip() for key, _, value in (part.partition("=") for part in rest)}
+    try:
+        quality = float(params.get("q", "1"))
+    except ValueError:
+        quality = 1.0
+    return media.lower(), params, quality
+
+
+class _Repeated(dict[str, Any]):
+    """An object of the document that has a key twice."""
+
+    keys_twice: tuple[str, ...]
+
+
+def _duplicates(body: bytes) -> list[str]:
+    found = False
+
+    def check(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        nonlocal found
+        plain = dict(pairs)
+        if len(plain) == len(pairs):
+            return plain
+        found = True
+        repeated = _Repeated(pairs)
+        keys = [key for key, _ in pairs]
+        repeated.keys_twice = tuple(key for key in plain if keys.count(key) > 1)
+        return repeated
+
+    document = json.loads(body, object_pairs_hook=check)
+    return list(_where(document, "")) if found else []
+
+
+def _where(value: Any, path: str) -> list[str]:
+    faults = []
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            below = f"{path}.{key}" if path else key
+            if isinstance(value, _Repeated) and key in value.keys_twice:
+                faults.append(f'duplicate field "{below}"')
+            faults += _where(inner, below)
+    elif isinstance(value, list):
+        for i, inner in enumerate(value):
+            faults += _where(inner, f"{path}[{i}]")
+    return faults

@@ -1,0 +1,75 @@
+"""What a request is about, read from its method, path and query exactly as Kubernetes reads them.
+
+Everything that is decided about a request (authorization first of all) starts from this one reading, so there is no
+second way to spell a path that means something else to another part of the server: each segment is unquoted once, and a
+segment that then is empty, `.`, `..`, or contains a slash, is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+from virtfleet.local.apiserver import refusals
+from virtfleet.local.apiserver.selection import name_in_fields
+
+_VERBS = {"POST": "create", "GET": "get", "HEAD": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+_NAMESPACE_SUBRESOURCES = ("status", "finalize")
+
+
+@dataclass(frozen=True, slots=True)
+class RequestInfo:
+    """A request in the API's terms. `resource` is empty for paths that are not about objects."""
+
+    path: str
+    verb: str
+    group: str = ""
+    version: str = ""
+    resource: str = ""
+    subresource: str = ""
+    namespace: str = ""
+    name: str = ""
+    subpath: str = ""  # what follows the subresource, still quoted: pods/x/proxy/<subpath>
+
+
+def read(method: str, raw_path: str, query: Mapping[str, str]) -> RequestInfo:
+    """`raw_path` is the path as it came, without the query."""
+    raw = raw_path.strip("/").split("/")
+    legacy = raw[0] == "api"
+    start = 2 if legacy else 3
+    if raw[0] not in ("api", "apis") or len(raw) <= start:
+        return RequestInfo(raw_path, method.lower())
+    group, version = ("", _segment(raw[1])) if legacy else (_segment(raw[1]), _segment(raw[2]))
+    parts = raw[start:]
+    namespace = ""
+    if parts[0] == "namespaces" and len(parts) > 1:
+        namespace = _segment(parts[1])
+        if len(parts) > 2 and parts[2] not in _NAMESPACE_SUBRESOURCES:
+            parts = parts[2:]
+    resource, name, subresource = (_segment(parts[i]) if i < len(parts) else "" for i in range(3))
+    verb = _VERBS.get(method, method.lower())
+    if not name:
+        if verb == "get":
+            verb = "watch" if _is_true(query.get("watch", "")) else "list"
+            name = name_in_fields(query.get("fieldSelector", ""))
+        elif verb == "delete":
+            verb = "deletecollection"
+    elif verb == "get" and not subresource and _is_true(query.get("watch", "")):
+        verb = "watch"
+    return RequestInfo(
+        raw_path, verb, group, version, resource, subresource, namespace, name, subpath="/".join(parts[3:])
+    )
+
+
+def _segment(raw: str) -> str:
+    segment = unquote(raw, errors="strict") if "%" in raw else raw
+    if not segment or segment in (".", "..") or "/" in segment or "%" in segment or not segment.isprintable():
+        raise refusals.bad_request(
+            f'invalid path segment "{raw}": it may not be empty, ".", ".." or contain "/" or "%"'
+        )
+    return segment
+
+
+def _is_true(value: str) -> bool:
+    return value.lower() not in ("", "0", "false", "f")
