@@ -12,6 +12,7 @@ from typing import Protocol
 import orjson
 
 from virtfleet.kube.resource import Obj
+from virtfleet.local.apiserver import tables
 from virtfleet.local.apiserver.kinds import Kind
 from virtfleet.local.apiserver.listing import Listing
 from virtfleet.local.apiserver.operations import served
@@ -114,8 +115,6 @@ class Table:
         return event_line(event_type, self.one(data))
 
     def _table(self, objects: list[Obj], resource_version: str, listing: Listing | None = None) -> bytes:
-        from virtfleet.local.apiserver import tables
-
         table = tables.table(self._kind, objects, resource_version, listing.token if listing else "", self._include)
         if listing and listing.remaining is not None:
             table["metadata"]["remainingItemCount"] = listing.remaining

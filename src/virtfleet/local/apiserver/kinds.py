@@ -92,6 +92,9 @@ class Context:
 class Rules:
     """What one kind does beyond its schema. The base does nothing; kinds override what they need."""
 
+    # Writes to the kind happen one after the other, because its rules look at the kind's other objects.
+    exclusive = False
+
     def prepare_create(self, obj: Obj, ctx: Context) -> None:
         """Complete or reset fields before validation (allocated addresses, initial status)."""
 

@@ -9,7 +9,9 @@ resourceVersion it means.
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -78,6 +80,7 @@ class Operations:
         self.admission: Admission = admission or Unguarded()
         self.watchers = Watchers(store)
         self.posts: dict[tuple[str, str, str], Post] = {}  # (group, plural, subresource or "")
+        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     # Reading
 
@@ -110,6 +113,10 @@ class Operations:
             "CREATE", kind, namespace, obj["metadata"].get("name", ""), call.user, obj, None, "", call.dry_run
         )
         obj = await self._mutate(request, call)
+        async with self._turn(kind):
+            return await self._begin(kind, namespace, obj, request, call)
+
+    async def _begin(self, kind: Kind, namespace: str, obj: Obj, request: AdmissionRequest, call: Call) -> bytes:
         prefix = "" if obj["metadata"].get("name") else obj["metadata"].get("generateName", "")
         context = Context(call.user, namespace, "", call.dry_run)
         metadata.begin(obj)
@@ -183,7 +190,8 @@ class Operations:
             old, obj = orjson.loads(served(kind, record.data)), orjson.loads(served(kind, record.data))
             return await self._replace(kind, record, old, derive(obj), call, subresource)
 
-        return await self._with_current(kind, namespace, name, attempt)
+        async with self._turn(kind):
+            return await self._with_current(kind, namespace, name, attempt)
 
     async def _with_current(
         self, kind: Kind, namespace: str, name: str, attempt: Callable[[Record], Awaitable[T]]
@@ -273,6 +281,9 @@ class Operations:
                 raise
 
     # Stations on the way of a write
+
+    def _turn(self, kind: Kind) -> AbstractAsyncContextManager[None]:
+        return self._turns[kind.storage] if kind.rules.exclusive else nullcontext()
 
     def _shape(self, kind: Kind, obj: Obj, call: Call) -> None:
         """Bring the object into the schema's form, and say or refuse what did not fit."""

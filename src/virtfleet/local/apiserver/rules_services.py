@@ -24,6 +24,8 @@ FIRST_FREE = 10  # the addresses before it are for services that choose: kuberne
 
 
 class ServiceRules(Rules):
+    exclusive = True  # addresses and ports are free only as long as nobody else takes them
+
     def __init__(self, stored: Stored, network: ipaddress.IPv4Network) -> None:
         self._stored = stored
         self._network = network
