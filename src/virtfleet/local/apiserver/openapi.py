@@ -1,0 +1,120 @@
+"""OpenAPI v3: one document per group and version, and an index of them by hash.
+
+What `kubectl explain`, `kubectl apply` and client-side validation read: the schemas, and of the paths only the
+operations whose parameters and content types those look up. The index names every document's hash, so that clients
+keep documents; only hashes are kept here, and made again only for groups whose kinds changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from virtfleet import __version__
+from virtfleet.kube.api import Patch
+from virtfleet.kube.resource import Obj
+from virtfleet.local.apiserver.discovery import Document, cached
+from virtfleet.local.apiserver.kinds import Kind, Kinds
+
+ROOT = "/openapi/v3"
+
+
+class OpenApi:
+    """Documents below /openapi/v3."""
+
+    def __init__(self, kinds: Kinds) -> None:
+        self._kinds = kinds
+        self._hashes: dict[str, tuple[list[Kind], str]] = {}
+
+    def handler(self, path: str) -> Document | None:
+        if path == ROOT:
+            return self._index
+        name = path.removeprefix(f"{ROOT}/")
+        return self._document if name != path and name in self._groups() else None
+
+    async def _index(self, request: web.Request) -> web.StreamResponse:
+        paths = {
+            name: {"serverRelativeURL": f"{ROOT}/{name}?hash={self._hash(name, kinds)}"}
+            for name, kinds in self._groups().items()
+        }
+        body = orjson.dumps({"paths": paths})
+        return cached(request, body, hashlib.sha256(body).hexdigest().upper(), "application/json")
+
+    async def _document(self, request: web.Request) -> web.StreamResponse:
+        name = request.path.rstrip("/").removeprefix(f"{ROOT}/")
+        kinds = self._groups()[name]
+        digest = self._hash(name, kinds)
+        answer = cached(request, _encoded(kinds), digest, "application/json")
+        if request.query.get("hash") == digest:
+            answer.headers["Cache-Control"] = "public, max-age=31536000, immutable"
+        return answer
+
+    def _groups(self) -> dict[str, list[Kind]]:
+        found: dict[str, list[Kind]] = {}
+        for kind in self._kinds:
+            found.setdefault(kind.resource.root.lstrip("/"), []).append(kind)
+        return found
+
+    def _hash(self, name: str, kinds: list[Kind]) -> str:
+        known = self._hashes.get(name)
+        if known is None or list(map(id, known[0])) != list(map(id, kinds)):
+            known = self._hashes[name] = (kinds, hashlib.sha256(_encoded(kinds)).hexdigest().upper())
+        return known[1]
+
+
+def _encoded(kinds: list[Kind]) -> bytes:
+    return orjson.dumps(document(kinds), option=orjson.OPT_SORT_KEYS)
+
+
+def document(kinds: list[Kind]) -> Obj:
+    """The OpenAPI document of the kinds of one group and version."""
+    paths: Obj = {}
+    schemas: Obj = {}
+    for kind in kinds:
+        paths |= _paths(kind)
+        if kind.schema:
+            schemas |= kind.schema.openapi()
+    return {
+        "openapi": "3.0.0",
+        "info": {"title": "Kubernetes", "version": __version__},
+        "paths": paths,
+        "components": {"schemas": schemas},
+    }
+
+
+def _paths(kind: Kind) -> Obj:
+    resource = kind.resource
+    root = f"{resource.root}/namespaces/{{namespace}}" if resource.namespaced else resource.root
+    collection = f"{root}/{resource.plural}"
+    one: Obj = {}
+    if "patch" in kind.verbs:
+        one["patch"] = _operation(kind, "patch", [p for p in Patch if _accepts(kind, p)])
+    if "update" in kind.verbs:
+        one["put"] = _operation(kind, "put", ["*/*"])
+    many = {"post": _operation(kind, "post", ["*/*"])} if "create" in kind.verbs else {}
+    return {path: item for path, item in ((collection, many), (f"{collection}/{{name}}", one)) if item}
+
+
+def _accepts(kind: Kind, patch: Patch) -> bool:
+    return patch in (Patch.JSON, Patch.MERGE) or (patch == Patch.STRATEGIC and not kind.custom)
+
+
+def _operation(kind: Kind, action: str, content_types: list[Any]) -> Obj:
+    resource = kind.resource
+    text = {"type": "string", "uniqueItems": True}
+    return {
+        "x-kubernetes-action": action,
+        "x-kubernetes-group-version-kind": {
+            "group": resource.group,
+            "version": resource.version,
+            "kind": resource.kind,
+        },
+        "parameters": [
+            {"name": name, "in": "query", "schema": text} for name in ("dryRun", "fieldManager", "fieldValidation")
+        ],
+        "requestBody": {"content": {str(name): {"schema": {"type": "object"}} for name in content_types}},
+        "responses": {"200": {"description": "OK"}},
+    }
