@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import click
+import msgspec
 
 from virtfleet.cli.output import CommandError, F, Progress, output_option, result, table
-from virtfleet.local import directory, nodesfile, supervisor
+from virtfleet.local import directory, nodesfile, ranges, supervisor
 from virtfleet.local.directory import Settings
 
 CONTROL_PLANE = "control-plane"
@@ -48,7 +49,7 @@ def up(data: Path, nodes_file: Path | None, port: int | None, output: str) -> No
     data = data.absolute()
     settings = _settings(data, nodes_file, port)
     _start_supervisor(data, settings, progress)
-    argv = [sys.executable, "-m", "virtfleet.local", "--data", str(data), "--port", str(settings.port)]
+    argv = [sys.executable, "-m", "virtfleet.local", str(data)]
     supervisor.ask(data, op="run", name=CONTROL_PLANE, argv=argv)
     _wait_ready(data, settings, progress)
     seconds = round(time.monotonic() - progress.began, 1)
@@ -131,8 +132,12 @@ def _settings(data: Path, nodes_file: Path | None, port: int | None) -> Settings
         nodes = nodesfile.load(nodes_file) if nodes_file else (old.nodes if old else [])
     except nodesfile.NodesFileError as error:
         raise CommandError(f"the nodes file cannot be used: {error}") from None
-    wanted = Settings(
-        name=directory.cluster_name(data), port=port or (old.port if old else directory.DEFAULT_PORT), nodes=nodes
+    wanted = (
+        msgspec.structs.replace(old, port=port or old.port, nodes=nodes)
+        if old
+        else Settings(
+            directory.cluster_name(data), port or directory.DEFAULT_PORT, *ranges.choose(ranges.in_use()), nodes
+        )
     )
     if old and old.port != wanted.port and _running(data):
         raise CommandError(
@@ -256,7 +261,7 @@ def _status(data: Path, settings: Settings) -> dict[str, Any]:
 def _readyz(data: Path, settings: Settings) -> str | None:
     """Why the API server is not ready; None when it is."""
     try:
-        context = ssl.create_default_context(cafile=str(data / "pki" / "ca.crt"))
+        context = ssl.create_default_context(cafile=str(data / "pki" / "ca" / "ca.crt"))
         urllib.request.urlopen(f"https://127.0.0.1:{settings.port}/readyz", context=context, timeout=5).close()
     except OSError as error:
         return f"the API server does not answer: {error}"

@@ -31,7 +31,9 @@ class Settings(msgspec.Struct, frozen=True):
     """What the cluster was started with. `name` is short, because it becomes part of network interface names."""
 
     name: str
-    port: int = DEFAULT_PORT
+    port: int
+    pods: str  # the address range of pods
+    services: str  # the address range of Services
     nodes: list[NodeSpec] = []
 
 

@@ -49,3 +49,19 @@ class Unguarded:
 
     async def validate(self, request: AdmissionRequest) -> None:
         return None
+
+
+class Chain:
+    """Several, in order: each sees what the one before made of the object."""
+
+    def __init__(self, *links: Admission) -> None:
+        self._links = links
+
+    async def mutate(self, request: AdmissionRequest) -> Obj | None:
+        for link in self._links:
+            request.obj = await link.mutate(request)
+        return request.obj
+
+    async def validate(self, request: AdmissionRequest) -> None:
+        for link in self._links:
+            await link.validate(request)
