@@ -28,12 +28,14 @@ class Container(msgspec.Struct, kw_only=True, omit_defaults=True):
     pid_start: int = 0
     monitor: int = 0
     monitor_start: int = 0
+    backoff: float = 0  # seconds to wait after its end before it is run again
     created: float = 0
     started: float = 0
     finished: float = 0
     exit_code: int = 0
     reason: str = ""
     message: str = ""
+    retired: bool = False  # nothing is left of it but this record and its log
 
     @property
     def running(self) -> bool:

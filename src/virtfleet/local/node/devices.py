@@ -1,0 +1,241 @@
+"""Devices of a node as the kubelet has them: plugins register, say what they have, and are asked to hand it out.
+
+Plugins written for the kubelet's v1beta1 API work unchanged; virt-handler is one. What was handed out is written to a
+checkpoint, because a plugin need not remember it and a restarted agent must not give a device away twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import msgspec
+
+from virtfleet.api.quantity import Quantity
+from virtfleet.kube.deviceplugin import HEALTHY, KUBELET_SOCKET, VERSION, caller, channel, handler, message
+from virtfleet.kube.resource import Obj
+from virtfleet.local.node.containers import write_atomically
+from virtfleet.local.node.lifecycle import init_containers, is_sidecar
+
+_CHECKPOINT = "virtfleet_checkpoint"
+_CALL_TIMEOUT = 30.0
+log = logging.getLogger(__name__)
+
+
+class AdmissionRefused(Exception):
+    """The pod asks for devices that this node cannot give: UnexpectedAdmissionError."""
+
+
+class Allocation(msgspec.Struct, kw_only=True):
+    """What one container got of one resource, in the plugin's words."""
+
+    resource: str
+    ids: list[str]
+    envs: dict[str, str] = {}
+    mounts: list[tuple[str, str, bool]] = []  # host path, container path, read-only
+    devices: list[tuple[str, str, str]] = []  # host path, container path, permissions
+    annotations: dict[str, str] = {}
+
+
+Allocations = dict[str, dict[str, list[Allocation]]]  # pod -> container -> what it got
+
+
+@dataclass(slots=True)
+class Plugin:
+    """A registered plugin. When its connection breaks its devices stay known, as unhealthy ones."""
+
+    resource: str
+    channel: grpc.aio.Channel
+    preferring: bool = False
+    pre_start: bool = False
+    health: dict[str, bool] = field(default_factory=dict)
+    watching: asyncio.Task[None] | None = None
+
+
+class Devices:
+    """The device plugins of one node. `changed` is called when what the node can offer has changed."""
+
+    def __init__(self, directory: Path, changed: Callable[[], None]) -> None:
+        self._directory = directory
+        self._changed = changed
+        self._plugins: dict[str, Plugin] = {}
+        self._lock = asyncio.Lock()
+        self._allocations: Allocations = {}
+
+    async def start(self) -> grpc.aio.Server:
+        """Listen for registrations. Sockets of before are removed: that is how plugins notice a new kubelet."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        for path in self._directory.iterdir():
+            if path.is_socket():
+                path.unlink()
+        with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):
+            content = (self._directory / _CHECKPOINT).read_bytes()
+            self._allocations = msgspec.json.decode(content, type=Allocations)
+        server = grpc.aio.server()
+        server.add_generic_rpc_handlers((handler("Registration", self),))
+        server.add_insecure_port(f"unix://{self._directory / KUBELET_SOCKET}")
+        await server.start()
+        return server
+
+    async def stop(self) -> None:
+        for plugin in self._plugins.values():
+            await _close(plugin)
+
+    def offers(self) -> dict[str, tuple[int, int]]:
+        """Resource -> how many devices there are, and how many of them are healthy."""
+        return {name: (len(p.health), sum(p.health.values())) for name, p in self._plugins.items()}
+
+    async def Register(self, request: Any, context: Any) -> Any:
+        """A plugin has come, or come again."""
+        if request.version != VERSION:
+            await context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT, f"requested API version {request.version!r} is not supported"
+            )
+        plugin = Plugin(
+            request.resource_name,
+            channel(str(self._directory / request.endpoint)),
+            request.options.get_preferred_allocation_available,
+            request.options.pre_start_required,
+        )
+        before = self._plugins.get(plugin.resource)
+        self._plugins[plugin.resource] = plugin
+        if before is not None:
+            plugin.health = dict.fromkeys(before.health, False)
+            await _close(before)
+        plugin.watching = asyncio.create_task(self._watch(plugin), name=f"devices {plugin.resource}")
+        log.info("device plugin for %s registered", plugin.resource)
+        return message("Empty")
+
+    async def _watch(self, plugin: Plugin) -> None:
+        try:
+            async for answer in caller(plugin.channel, "DevicePlugin", "ListAndWatch")(message("Empty")):
+                plugin.health = {device.ID: device.health == HEALTHY for device in answer.devices}
+                self._changed()
+        except grpc.aio.AioRpcError as error:
+            log.info("device plugin for %s is gone: %s", plugin.resource, error.details())
+        plugin.health = dict.fromkeys(plugin.health, False)
+        self._changed()
+
+    async def admit(self, pod: Obj) -> None:
+        """Allot what the pod's containers ask for, unless that was done before."""
+        uid = pod["metadata"]["uid"]
+        if uid in self._allocations:
+            return
+        async with self._lock:
+            allotted: dict[str, list[Allocation]] = {}
+            reusable: set[str] = set()  # of init containers, which have ended when the others begin
+            for container in (*init_containers(pod), *pod["spec"]["containers"]):
+                for resource, count in _wanted(container).items():
+                    mine = {f"{a.resource}/{i}" for got in allotted.values() for a in got for i in a.ids} - reusable
+                    got = await self._allot(resource, count, mine, reusable)
+                    allotted.setdefault(container["name"], []).append(got)
+                    if container in init_containers(pod) and not is_sidecar(container):
+                        reusable |= {f"{resource}/{i}" for i in got.ids}
+                    else:
+                        reusable -= {f"{resource}/{i}" for i in got.ids}
+            if allotted:
+                self._allocations[uid] = allotted
+                self._save()
+
+    async def _allot(self, resource: str, count: int, mine: set[str], reusable: set[str]) -> Allocation:
+        plugin = self._plugins.get(resource)
+        if plugin is None:
+            raise AdmissionRefused(f"Allocate failed due to no device plugin for {resource} on this node")
+        taken = mine | {
+            f"{a.resource}/{i}"
+            for pod in self._allocations.values()
+            for got in pod.values()
+            for a in got
+            for i in a.ids
+        }
+        free = [i for i, healthy in sorted(plugin.health.items()) if healthy and f"{resource}/{i}" not in taken]
+        if len(free) < count:
+            raise AdmissionRefused(
+                f"Allocate failed due to requested number of devices unavailable for {resource}. "
+                f"Requested: {count}, Available: {len(free)}, which is unexpected"
+            )
+        again = [i for i in free if f"{resource}/{i}" in reusable]
+        try:
+            ids = await self._prefer(plugin, free, again[:count], count)
+            request = message(
+                "AllocateRequest", container_requests=[message("ContainerAllocateRequest", devices_ids=ids)]
+            )
+            answer = await caller(plugin.channel, "DevicePlugin", "Allocate")(request, timeout=_CALL_TIMEOUT)
+        except grpc.aio.AioRpcError as error:
+            raise AdmissionRefused(
+                f"Allocate failed due to rpc error: {error.details()}, which is unexpected"
+            ) from None
+        if len(answer.container_responses) != 1:
+            raise AdmissionRefused(f"Allocate failed: the plugin for {resource} answered for no container")
+        given = answer.container_responses[0]
+        return Allocation(
+            resource=resource,
+            ids=ids,
+            envs=dict(given.envs),
+            mounts=[(m.host_path, m.container_path, m.read_only) for m in given.mounts],
+            devices=[(d.host_path, d.container_path, d.permissions or "rwm") for d in given.devices],
+            annotations=dict(given.annotations),
+        )
+
+    async def _prefer(self, plugin: Plugin, free: list[str], must: list[str], count: int) -> list[str]:
+        """Which of the free devices: the plugin's preference where it has one."""
+        fallback = [*must, *(i for i in free if i not in must)][:count]
+        if not plugin.preferring or len(must) >= count:
+            return fallback
+        wish = message(
+            "ContainerPreferredAllocationRequest",
+            available_deviceIDs=free,
+            must_include_deviceIDs=must,
+            allocation_size=count,
+        )
+        request = message("PreferredAllocationRequest", container_requests=[wish])
+        answer = await caller(plugin.channel, "DevicePlugin", "GetPreferredAllocation")(request, timeout=_CALL_TIMEOUT)
+        chosen = list(answer.container_responses[0].deviceIDs) if answer.container_responses else []
+        return chosen if len(chosen) == count and set(chosen) <= set(free) else fallback
+
+    def of(self, uid: str, container: str) -> list[Allocation]:
+        return self._allocations.get(uid, {}).get(container, [])
+
+    async def before_start(self, uid: str, container: str) -> None:
+        """Tell plugins that asked for it that a container with their devices is about to start."""
+        for got in self.of(uid, container):
+            plugin = self._plugins.get(got.resource)
+            if plugin is not None and plugin.pre_start:
+                request = message("PreStartContainerRequest", devices_ids=got.ids)
+                await caller(plugin.channel, "DevicePlugin", "PreStartContainer")(request, timeout=_CALL_TIMEOUT)
+
+    def release(self, uid: str) -> None:
+        if self._allocations.pop(uid, None) is not None:
+            self._save()
+
+    def keep_only(self, uids: Iterable[str]) -> None:
+        wanted = set(uids)
+        for uid in [uid for uid in self._allocations if uid not in wanted]:
+            self.release(uid)
+
+    def _save(self) -> None:
+        write_atomically(self._directory / _CHECKPOINT, msgspec.json.encode(self._allocations))
+
+
+async def _close(plugin: Plugin) -> None:
+    if plugin.watching is not None:
+        plugin.watching.cancel()
+        await asyncio.gather(plugin.watching, return_exceptions=True)
+    await plugin.channel.close()
+
+
+def _wanted(container: Obj) -> dict[str, int]:
+    """Extended resources that a container asks for; hugepages and the like have no plugin."""
+    limits = (container.get("resources") or {}).get("limits") or {}
+    counts = {name: Quantity.parse(amount).value() for name, amount in limits.items() if is_extended(name)}
+    return {name: count for name, count in sorted(counts.items()) if count}
+
+
+def is_extended(resource: str) -> bool:
+    return "/" in resource and not resource.partition("/")[0].endswith("kubernetes.io")

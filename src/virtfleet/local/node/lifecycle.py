@@ -1,0 +1,124 @@
+"""What to do next with a pod's containers. Pure: from the spec and what was seen of each container to a few actions.
+
+Init containers run one after the other, sidecars among them stay; then the ordinary containers run side by side.
+Whoever ends is run again as the restart policy says, after a pause that doubles with every try.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from virtfleet.kube.resource import Obj
+from virtfleet.local.node.containers import Container
+
+FIRST_BACKOFF, LAST_BACKOFF = 10.0, 300.0
+LONG_RUN = 600.0  # a container that ran this long begins with no back-off again
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What is known of one container of the pod."""
+
+    run: Container | None = None  # the latest
+    previous: Container | None = None
+    started: bool = False  # running, post-start hook done, startup probe passed
+    ready: bool = False
+    waiting: tuple[str, str] | None = None  # reason and message while there is no run
+    unhealthy: str = ""  # why it must be ended
+
+
+@dataclass(slots=True)
+class Plan:
+    """`start` and `kill` name containers; `paused` those that wait for a moment; `done` when none will run again."""
+
+    start: list[str] = field(default_factory=list)
+    kill: dict[str, str] = field(default_factory=dict)
+    paused: dict[str, float] = field(default_factory=dict)
+    done: bool = False
+
+
+def is_sidecar(container: Obj) -> bool:
+    return container.get("restartPolicy") == "Always"
+
+
+def init_containers(pod: Obj) -> list[Obj]:
+    return list(pod["spec"].get("initContainers") or ())
+
+
+def version(container: Obj) -> str:
+    """Of a container's spec, as far as it can change under a running pod."""
+    return str(container.get("image") or "")
+
+
+def plan(pod: Obj, seen: Mapping[str, Seen], now: float) -> Plan:
+    result = Plan()
+    policy = pod["spec"].get("restartPolicy") or "Always"
+    begun = any(seen[c["name"]].run for c in pod["spec"]["containers"])
+    if not begun and not _initialize(pod, seen, policy, now, result):
+        return result
+    over = [_keep(c, seen[c["name"]], policy, now, result) for c in pod["spec"]["containers"]]
+    sidecars = [c for c in init_containers(pod) if is_sidecar(c)]
+    if all(over):
+        result.done = True
+        running = [c["name"] for c in sidecars if (run := seen[c["name"]].run) and not run.finished]
+        result.kill |= dict.fromkeys(running, "the pod's containers have finished")
+    elif begun:
+        for container in sidecars:
+            _keep(container, seen[container["name"]], "Always", now, result)
+    return result
+
+
+def _initialize(pod: Obj, seen: Mapping[str, Seen], policy: str, now: float, result: Plan) -> bool:
+    """Plan for the init containers; True when the ordinary containers may run."""
+    for container in init_containers(pod):
+        view = seen[container["name"]]
+        if is_sidecar(container):
+            _keep(container, view, "Always", now, result)
+            if not view.started:
+                return False
+        elif not (view.run and view.run.finished and view.run.exit_code == 0):
+            # A failed init container is run again unless the pod never restarts anything; then the pod has failed.
+            result.done = _keep(container, view, "Never" if policy == "Never" else "OnFailure", now, result)
+            return False
+    return True
+
+
+def _keep(container: Obj, view: Seen, policy: str, now: float, result: Plan) -> bool:
+    """Plan for one container under a restart policy; True when it has ended for good."""
+    name, run = container["name"], view.run
+    if run is None:
+        result.start.append(name)
+        return False
+    if not run.finished:
+        if view.unhealthy:
+            result.kill[name] = view.unhealthy
+        elif run.version != version(container):
+            result.kill[name] = f"Container {name} definition changed, will be restarted"
+        return False
+    if policy == "Never" or (policy == "OnFailure" and run.exit_code == 0):
+        return True
+    until = restart_at(run)
+    if until > now:
+        result.paused[name] = until
+    else:
+        result.start.append(name)
+    return False
+
+
+def restart_at(run: Container) -> float:
+    """The earliest moment at which a container that ended may run again."""
+    return run.finished if _ran_long(run) else run.finished + run.backoff
+
+
+def next_backoff(run: Container | None) -> float:
+    """The pause after the run that follows `run`. The first restart comes at once."""
+    if run is None:
+        return 0.0
+    if _ran_long(run):
+        return FIRST_BACKOFF
+    return min(max(FIRST_BACKOFF, 2 * run.backoff), LAST_BACKOFF)
+
+
+def _ran_long(run: Container) -> bool:
+    return bool(run.started) and run.finished - run.started >= LONG_RUN

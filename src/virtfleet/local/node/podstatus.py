@@ -1,0 +1,197 @@
+"""A pod's status from what was seen of its containers. Pure; the words are those of Kubernetes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from virtfleet.kube.resource import Obj
+from virtfleet.local.node import cgroups
+from virtfleet.local.node.containers import Container
+from virtfleet.local.node.lifecycle import Seen, init_containers, is_sidecar
+
+TERMINAL = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Why a pod has failed as a whole: evicted, past its deadline, refused by the node."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class PodFacts:
+    """What is known of the pod beside its containers."""
+
+    host_ips: tuple[str, ...]
+    addresses: tuple[str, ...] = ()
+    sandboxed: bool = False  # network and volumes are there
+    over: bool = False  # nothing runs and nothing will
+    outcome: Outcome | None = None
+
+
+def timestamp(moment: float) -> str:
+    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def status(pod: Obj, seen: Mapping[str, Seen], facts: PodFacts, now: float) -> Obj:
+    """The status as this node sees it. Conditions of others are left out: the patch merges by type."""
+    initialized = is_initialized(pod, seen)
+    own = [
+        _container_status(c, seen[c["name"]], initialized=initialized, init=False) for c in pod["spec"]["containers"]
+    ]
+    init = [_container_status(c, seen[c["name"]], initialized=True, init=True) for c in init_containers(pod)]
+    phase = "Failed" if facts.outcome else _phase(pod, own, init, facts.over)
+    old = pod.get("status") or {}
+    result: Obj = {
+        "phase": phase,
+        "conditions": _conditions(pod, own, init, facts, phase, initialized, now),
+        "startTime": old.get("startTime") or timestamp(now),
+        "hostIP": facts.host_ips[0],
+        "hostIPs": [{"ip": address} for address in facts.host_ips],
+        "containerStatuses": own,
+        "qosClass": old.get("qosClass") or cgroups.qos_class(pod),
+    }
+    if pod["metadata"].get("generation"):
+        result["observedGeneration"] = pod["metadata"]["generation"]
+    if init:
+        result["initContainerStatuses"] = init
+    addresses = facts.host_ips if pod["spec"].get("hostNetwork") and facts.sandboxed else facts.addresses
+    if addresses:
+        result |= {"podIP": addresses[0], "podIPs": [{"ip": address} for address in addresses]}
+    if facts.outcome:
+        result |= {"reason": facts.outcome.reason, "message": facts.outcome.message}
+    return result
+
+
+def is_initialized(pod: Obj, seen: Mapping[str, Seen]) -> bool:
+    if any(seen[c["name"]].run for c in pod["spec"]["containers"]):
+        return True
+    return all(
+        view.started if is_sidecar(container) else bool(view.run and view.run.finished and view.run.exit_code == 0)
+        for container in init_containers(pod)
+        for view in [seen[container["name"]]]
+    )
+
+
+def _container_status(container: Obj, view: Seen, *, initialized: bool, init: bool) -> Obj:
+    run, previous = view.run, view.previous
+    result: Obj = {
+        "name": container["name"],
+        "image": run.image if run else container.get("image", ""),
+        "imageID": run.image_id if run else "",
+        "restartCount": run.attempt if run else 0,
+        "ready": _is_ready(container, view, init),
+        "started": view.started,
+        "state": {},
+        "lastState": {},
+    }
+    if run:
+        result["containerID"] = f"virtfleet://{run.id}"
+    if run and run.running:
+        result["state"] = {"running": {"startedAt": timestamp(run.started)}}
+    elif run and run.finished and not view.waiting:
+        result["state"] = {"terminated": _terminated(run)}
+    else:
+        reason, message = view.waiting or ("ContainerCreating" if initialized else "PodInitializing", "")
+        result["state"] = {"waiting": {"reason": reason, **({"message": message} if message else {})}}
+        previous = run if run and run.finished else previous
+    if previous and previous.finished:
+        result["lastState"] = {"terminated": _terminated(previous)}
+    return result
+
+
+def _is_ready(container: Obj, view: Seen, init: bool) -> bool:
+    if init and not is_sidecar(container):
+        return bool(view.run and view.run.finished and view.run.exit_code == 0)
+    return view.ready
+
+
+def _terminated(run: Container) -> Obj:
+    result: Obj = {
+        "exitCode": run.exit_code,
+        "reason": run.reason or ("Error" if run.exit_code else "Completed"),
+        "startedAt": timestamp(run.started) if run.started else None,
+        "finishedAt": timestamp(run.finished),
+        "containerID": f"virtfleet://{run.id}",
+    }
+    if run.message:
+        result["message"] = run.message
+    return result
+
+
+def _phase(pod: Obj, own: list[Obj], init: list[Obj], over: bool) -> str:
+    policy = "Never" if over else pod["spec"].get("restartPolicy") or "Always"
+    ended = [s["state"].get("terminated") or s["lastState"].get("terminated") for s in own]
+    running = any("running" in s["state"] for s in own)
+    regular = [s for c, s in zip(init_containers(pod), init, strict=True) if not is_sidecar(c)]
+    if not running and not any(ended):
+        failed = [s for s in regular if (s["state"].get("terminated") or {}).get("exitCode")]
+        return "Failed" if over or (failed and policy == "Never") else "Pending"
+    if running:
+        return (
+            "Pending" if any("waiting" in s["state"] and not e for s, e in zip(own, ended, strict=True)) else "Running"
+        )
+    if not all(ended):
+        return "Failed" if over else "Pending"
+    succeeded = all(e["exitCode"] == 0 for e in ended)
+    if policy == "Always":
+        return "Running"
+    if succeeded and not any("waiting" in s["state"] for s in own):
+        return "Succeeded"
+    return "Failed" if policy == "Never" else "Running"
+
+
+def _conditions(
+    pod: Obj, own: list[Obj], init: list[Obj], facts: PodFacts, phase: str, initialized: bool, now: float
+) -> list[Obj]:
+    old = {c["type"]: c for c in (pod.get("status") or {}).get("conditions") or ()}
+    sidecars = [s for c, s in zip(init_containers(pod), init, strict=True) if is_sidecar(c)]
+    unready = [s["name"] for s in (*sidecars, *own) if not s["ready"]]
+    pending = [s["name"] for s in init if not s["ready"]]
+    containers = _verdict(phase, unready, "ContainersNotReady", "containers with unready status")
+    gates = [g["conditionType"] for g in pod["spec"].get("readinessGates") or ()]
+    closed = [g for g in gates if (old.get(g) or {}).get("status") != "True"]
+    ready = containers
+    if containers[0] == "True" and closed:
+        listed = ", ".join(f'the status of pod readiness gate "{g}" is not "True"' for g in closed)
+        ready = ("False", "ReadinessGatesNotReady", f"{listed}, but was not set" if closed[0] not in old else listed)
+    verdicts = {
+        "PodReadyToStartContainers": (str(facts.sandboxed and phase not in TERMINAL), "", ""),
+        "Initialized": ("True", "PodCompleted" if phase == "Succeeded" else "", "")
+        if initialized
+        else ("False", "ContainersNotInitialized", f"containers with incomplete status: [{' '.join(pending)}]"),
+        "Ready": ready,
+        "ContainersReady": containers,
+        "PodScheduled": ("True", "", ""),
+    }
+    return [_condition(kind, verdict, old.get(kind), now) for kind, verdict in verdicts.items()]
+
+
+def _verdict(phase: str, unready: list[str], reason: str, text: str) -> tuple[str, str, str]:
+    if phase == "Succeeded":
+        return "False", "PodCompleted", ""
+    if phase == "Failed":
+        return "False", "PodFailed", ""
+    if unready:
+        return "False", reason, f"{text}: [{' '.join(unready)}]"
+    return "True", "", ""
+
+
+def _condition(kind: str, verdict: tuple[str, str, str], old: Obj | None, now: float) -> Obj:
+    value, reason, message = verdict
+    changed = old is None or old.get("status") != value
+    result: dict[str, Any] = {
+        "type": kind,
+        "status": value,
+        "lastProbeTime": None,
+        "lastTransitionTime": timestamp(now) if changed or old is None else old.get("lastTransitionTime"),
+        # Named even when empty, so that the merge takes away what was there before.
+        "reason": reason or None,
+        "message": message or None,
+    }
+    return result
