@@ -22,7 +22,7 @@ from virtfleet.local.apiserver.rules import builtin_rules
 from virtfleet.local.apiserver.schema import Node, StructuralSchema, fill_node
 from virtfleet.local.apiserver.schema_validation import Validator, json_schema
 
-SCALE = {"specReplicas": ".spec.replicas", "statusReplicas": ".status.replicas", "labelSelector": ".status.selector"}
+SCALE = {"specReplicas": ".spec.replicas", "statusReplicas": ".status.replicas", "labelSelector": ".spec.selector"}
 SERVICE_NETWORK = "10.96.0.0/16"
 OBJECT_META = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
 
@@ -99,7 +99,7 @@ class NothingStored:
 
 def register(kinds: Kinds, stored: Stored | None = None, *, services: str = SERVICE_NETWORK) -> None:
     """Add every built-in kind. Rules look other objects up in `stored`; `services` is the range of cluster IPs."""
-    rules = builtin_rules(stored or NothingStored(), ipaddress.IPv4Network(services))
+    rules = builtin_rules(kinds, stored or NothingStored(), ipaddress.IPv4Network(services))
     subresources: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for entry in facts().resources:
         plural, _, subresource = entry["name"].partition("/")

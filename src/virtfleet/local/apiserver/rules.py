@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 
-from virtfleet.local.apiserver.kinds import Rules, Stored
+from virtfleet.local.apiserver.kinds import Kinds, Rules, Stored
+from virtfleet.local.apiserver.rules_crds import CrdRules
 from virtfleet.local.apiserver.rules_objects import (
     ClaimRules,
     ConfigRules,
@@ -28,7 +29,7 @@ from virtfleet.local.apiserver.rules_services import ServiceRules
 from virtfleet.local.apiserver.rules_workloads import DaemonSetRules, DeploymentRules, ReplicaSetRules
 
 
-def builtin_rules(stored: Stored, services: ipaddress.IPv4Network) -> dict[str, Rules]:
+def builtin_rules(kinds: Kinds, stored: Stored, services: ipaddress.IPv4Network) -> dict[str, Rules]:
     """By the storage name of the kind."""
     return {
         "/configmaps": ConfigRules(),
@@ -42,6 +43,7 @@ def builtin_rules(stored: Stored, services: ipaddress.IPv4Network) -> dict[str, 
         "/services": ServiceRules(stored, services),
         "admissionregistration.k8s.io/mutatingwebhookconfigurations": WebhookRules(),
         "admissionregistration.k8s.io/validatingwebhookconfigurations": WebhookRules(),
+        "apiextensions.k8s.io/customresourcedefinitions": CrdRules(stored, kinds),
         "apiregistration.k8s.io/apiservices": APIServiceRules(),
         "apps/daemonsets": DaemonSetRules(),
         "apps/deployments": DeploymentRules(),
