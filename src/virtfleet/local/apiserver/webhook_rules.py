@@ -1,0 +1,138 @@
+"""Which webhooks a write is shown to: rules, scope, selectors, and equivalent versions of a kind. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from virtfleet.api.selectors import Selector, from_label_selector
+from virtfleet.kube.resource import Obj
+from virtfleet.local.apiserver import services
+from virtfleet.local.apiserver.admission import AdmissionRequest
+from virtfleet.local.apiserver.kinds import Kind, Kinds
+
+Labels = dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Which operations on which resources. "*" stands for all."""
+
+    operations: frozenset[str]
+    groups: frozenset[str]
+    versions: frozenset[str]
+    resources: frozenset[str]
+    scope: str
+
+    @classmethod
+    def of(cls, rule: Mapping[str, Any]) -> Rule:
+        return cls(
+            frozenset(rule.get("operations") or ()),
+            frozenset(rule.get("apiGroups") or ()),
+            frozenset(rule.get("apiVersions") or ()),
+            frozenset(rule.get("resources") or ()),
+            rule.get("scope") or "*",
+        )
+
+    def covers(self, operation: str, kind: Kind, subresource: str) -> bool:
+        res = kind.resource
+        return (
+            _has(self.operations, operation)
+            and _has(self.groups, res.group)
+            and _has(self.versions, res.version)
+            and self._in_scope(res.namespaced)
+            and self._names(res.plural, subresource)
+        )
+
+    def _in_scope(self, namespaced: bool) -> bool:
+        return self.scope == "*" or self.scope == ("Namespaced" if namespaced else "Cluster")
+
+    def _names(self, plural: str, subresource: str) -> bool:
+        # A rule's "*" names resources without their subresources, "pods/*" pods with all of theirs.
+        subresources = (subresource, "*")
+        return any((f"{r}/{s}" if s else r) in self.resources for r in (plural, "*") for s in subresources)
+
+
+def _has(values: frozenset[str], wanted: str) -> bool:
+    return wanted in values or "*" in values
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """One webhook of a configuration."""
+
+    name: str
+    url: str
+    ca_bundle: str  # base64 of PEM; "" for the machine's own
+    rules: tuple[Rule, ...]
+    namespace_selector: Selector
+    object_selector: Selector
+    match_policy: str  # Equivalent, Exact
+    failure_policy: str  # Fail, Ignore
+    side_effects: str
+    reinvocation_policy: str  # Never, IfNeeded
+    timeout: int
+
+    @classmethod
+    def of_configuration(cls, configuration: Obj) -> Iterator[Webhook]:
+        for hook in configuration.get("webhooks") or ():
+            client = hook["clientConfig"]
+            yield cls(
+                hook["name"],
+                _url(client),
+                client.get("caBundle") or "",
+                tuple(Rule.of(r) for r in hook.get("rules") or ()),
+                from_label_selector(hook.get("namespaceSelector") or {}),
+                from_label_selector(hook.get("objectSelector") or {}),
+                hook.get("matchPolicy") or "Equivalent",
+                hook.get("failurePolicy") or "Fail",
+                hook.get("sideEffects") or "Unknown",
+                hook.get("reinvocationPolicy") or "Never",
+                hook.get("timeoutSeconds") or 10,
+            )
+
+
+def _url(client: Obj) -> str:
+    if service := client.get("service"):
+        place = services.host(service["namespace"], service["name"])
+        path = service.get("path") or "/"
+        return f"https://{place}:{service.get('port') or 443}{path if path.startswith('/') else '/' + path}"
+    return str(client["url"])
+
+
+def matched_kind(webhook: Webhook, request: AdmissionRequest, kinds: Kinds) -> Kind | None:
+    """The version of the written kind that the webhook asked to see, or None if it did not ask for this write.
+
+    With matchPolicy Equivalent a webhook that names another version of the kind is asked as well, in that version.
+    """
+    if _covered(webhook, request, request.kind):
+        return request.kind
+    if webhook.match_policy == "Equivalent":
+        res = request.kind.resource
+        for kind in kinds:
+            same = (kind.resource.group, kind.resource.plural) == (res.group, res.plural)
+            if same and kind is not request.kind and _covered(webhook, request, kind):
+                return kind
+    return None
+
+
+def _covered(webhook: Webhook, request: AdmissionRequest, kind: Kind) -> bool:
+    return any(rule.covers(request.operation, kind, request.subresource) for rule in webhook.rules)
+
+
+def selects(webhook: Webhook, request: AdmissionRequest, namespace_labels: Callable[[str], Labels]) -> bool:
+    """Whether the webhook's selectors take the object. That one of the old and the new object matches is enough."""
+    labels = _namespace_labels(request, namespace_labels)
+    if labels is not None and not webhook.namespace_selector.matches(labels):
+        return False
+    objects = [obj for obj in (request.obj, request.old) if obj]
+    return any(webhook.object_selector.matches(obj["metadata"].get("labels")) for obj in objects)
+
+
+def _namespace_labels(request: AdmissionRequest, namespace_labels: Callable[[str], Labels]) -> Labels | None:
+    """What a namespaceSelector looks at; None where there is no namespace, which no selector exempts."""
+    if str(request.kind.resource) == "namespaces":
+        obj = request.obj or request.old or {}
+        return obj["metadata"].get("labels") or {}
+    return namespace_labels(request.namespace) if request.namespace else None
