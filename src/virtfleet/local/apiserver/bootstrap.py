@@ -15,6 +15,7 @@ import orjson
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.errors import is_already_exists, is_not_found
 from virtfleet.kube.resource import (
+    API_SERVICES,
     CLUSTER_ROLE_BINDINGS,
     CLUSTER_ROLES,
     CONFIG_MAPS,
@@ -28,6 +29,7 @@ from virtfleet.kube.resource import (
     Resource,
 )
 from virtfleet.local.apiserver import policy
+from virtfleet.local.apiserver.discovery import local_api_services
 from virtfleet.local.apiserver.pki import FRONT_PROXY, Pki
 
 SYSTEM_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
@@ -52,6 +54,7 @@ async def bootstrap(api: KubeApi, pki: Pki, front: Front) -> None:
         *(_ensure(api, CLUSTER_ROLE_BINDINGS, b, _lacking("subjects", b)) for b in policy.cluster_role_bindings()),
         *(_ensure(api, ROLES, role, _lacking("rules", role)) for role in policy.roles()),
         *(_ensure(api, PRIORITY_CLASSES, c) for c in _priority_classes()),
+        *(_ensure(api, API_SERVICES, s) for s in local_api_services()),
         _ensure(api, STORAGE_CLASSES, _storage_class()),
         _ensure(api, CONFIG_MAPS, (published := _authentication(pki)), _differing(published, "data")),
         _ensure(api, SERVICES, _service(front)),

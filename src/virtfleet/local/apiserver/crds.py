@@ -7,7 +7,6 @@ a definition can use the kind at once. When a definition is deleted its objects 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Mapping
 from typing import Any
@@ -40,7 +39,7 @@ _METADATA = {
 
 
 class CustomKinds:
-    """Keeps `kinds` in step with the stored definitions. `start` before the server listens, `stop` after."""
+    """Keeps `kinds` in step with the stored definitions."""
 
     def __init__(self, kinds: Kinds, operations: Operations) -> None:
         self._kinds = kinds
@@ -49,20 +48,13 @@ class CustomKinds:
         self._served: dict[str, tuple[str, str, bytes]] = {}  # name -> group, plural, what the kinds were made from
         self._followed: set[str] = set()  # storages whose deletions matter to a definition that waits for them
         self._work = asyncio.Event()
-        self._worker: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
+    def load(self) -> None:
+        """Serve what is stored, and follow changes from now on. To be called before anybody is served."""
         for record in self._store.scan(STORAGE):
             self._serve(orjson.loads(record.data))
         self._store.listen(STORAGE, self._changed)
         self._work.set()  # deletions that a previous process did not finish
-        self._worker = asyncio.create_task(self._run(), name="custom kinds")
-
-    async def stop(self) -> None:
-        if self._worker:
-            self._worker.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._worker
 
     def _changed(self, change: Change) -> None:
         crd = orjson.loads(change.record.data)
@@ -93,7 +85,8 @@ class CustomKinds:
         if served := self._served.pop(name, None):
             self._kinds.remove(served[0], served[1])
 
-    async def _run(self) -> None:
+    async def run(self) -> None:
+        """Finish deletions, and give waiting definitions the names that became free."""
         while True:
             await self._work.wait()
             self._work.clear()

@@ -9,6 +9,7 @@ from virtfleet.api.selectors import SelectorError, from_label_selector
 from virtfleet.kube.resource import Obj
 from virtfleet.local.apiserver import causes
 from virtfleet.local.apiserver.kinds import Cause, Context, Rules
+from virtfleet.local.apiserver.metadata import now
 from virtfleet.local.apiserver.rules_workloads import amount_faults
 
 RBAC_GROUP = "rbac.authorization.k8s.io"
@@ -205,6 +206,19 @@ class WebhookRules(Rules):
 
 
 class APIServiceRules(Rules):
+    def prepare_create(self, obj: Obj, ctx: Context) -> None:
+        obj["status"] = {}
+        if "service" not in obj.setdefault("spec", {}):
+            obj["status"]["conditions"] = [
+                {
+                    "type": "Available",
+                    "status": "True",
+                    "lastTransitionTime": now(),
+                    "reason": "Local",
+                    "message": "Local APIServices are always available",
+                }
+            ]
+
     def validate_create(self, obj: Obj, ctx: Context) -> list[Cause]:
         return list(self._faults(obj))
 
