@@ -25,8 +25,13 @@ class Node(msgspec.Struct, frozen=True, eq=False):
     taints: tuple[dict[str, Any], ...] = ()
     unschedulable: bool = False
     allocatable: dict[str, int] = {}
-    ready: str = ""  # True, False, Unknown, or "" where the node never reported
-    heartbeat: float = 0.0  # of the Ready condition
+    conditions: dict[str, str] = {}  # type -> status
+    heartbeat: str = ""  # of the Ready condition, as it is written
+
+    @property
+    def ready(self) -> str:
+        """True, False, Unknown, or nothing where the node never reported."""
+        return self.conditions.get("Ready", "")
 
     def untolerated(self, tolerations: tuple[dict[str, Any], ...], *effects: str) -> dict[str, Any] | None:
         """The first taint with one of the effects that the tolerations do not cover."""
@@ -56,7 +61,7 @@ class _Spec(msgspec.Struct):
 class _Condition(msgspec.Struct, rename="camel"):
     type: str
     status: str
-    last_heartbeat_time: datetime | None = None
+    last_heartbeat_time: str | None = None
 
 
 class _Status(msgspec.Struct):
@@ -77,7 +82,6 @@ def decode(data: bytes) -> Node:
     """A node's projection from its JSON."""
     node = _decoder.decode(data)
     ready = next((c for c in node.status.conditions or () if c.type == "Ready"), None)
-    heartbeat = ready.last_heartbeat_time if ready else None
     return Node(
         name=node.metadata.name,
         uid=node.metadata.uid,
@@ -86,6 +90,6 @@ def decode(data: bytes) -> Node:
         taints=tuple(node.spec.taints or ()),
         unschedulable=bool(node.spec.unschedulable),
         allocatable=amounts(node.status.allocatable),
-        ready=ready.status if ready else "",
-        heartbeat=heartbeat.timestamp() if heartbeat else 0.0,
+        conditions={c.type: c.status for c in node.status.conditions or ()},
+        heartbeat=(ready.last_heartbeat_time if ready else None) or "",
     )

@@ -15,6 +15,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from virtfleet.api.quantity import Quantity
+from virtfleet.kube.events import Reference
 from virtfleet.kube.resource import Obj
 
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
@@ -56,11 +57,16 @@ class Pod(msgspec.Struct, frozen=True, eq=False):
     restarts: int  # of the container that restarted most
     deletion_cost: int
     ips: tuple[str, ...]
+    unschedulable: str  # what the scheduler said about it last
     template: Template
 
     @property
     def key(self) -> str:
         return f"{self.namespace}/{self.name}"
+
+    @property
+    def reference(self) -> Reference:
+        return Reference("v1", "Pod", self.namespace, self.name, self.uid)
 
     @property
     def labels(self) -> dict[str, str]:
@@ -150,6 +156,7 @@ class _Spec(_Wire):
 class _Condition(_Wire):
     type: str
     status: str
+    message: str = ""
     last_transition_time: datetime | None = None
 
 
@@ -185,7 +192,8 @@ def decode(data: bytes) -> Pod:
     pod = _decoder.decode(data)
     meta, status = pod.metadata, pod.status
     owner = next((o for o in meta.owner_references or () if o.controller), None)
-    ready = next((c for c in status.conditions or () if c.type == "Ready"), None)
+    conditions = {c.type: c for c in status.conditions or ()}
+    ready, scheduled = conditions.get("Ready"), conditions.get("PodScheduled")
     return Pod(
         namespace=meta.namespace,
         name=meta.name,
@@ -202,6 +210,7 @@ def decode(data: bytes) -> Pod:
         restarts=max((c.restart_count for c in status.container_statuses or ()), default=0),
         deletion_cost=_integer((meta.annotations or {}).get(DELETION_COST, "")),
         ips=tuple(a.ip for a in status.pod_i_ps or ()) or ((status.pod_i_p,) if status.pod_i_p else ()),
+        unschedulable=scheduled.message if scheduled and scheduled.status == "False" else "",
         template=_shared(_template(meta, pod.spec)),
     )
 

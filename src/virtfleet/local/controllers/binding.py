@@ -1,0 +1,74 @@
+"""POST pods/binding: the one way in which a pod gets its node."""
+
+from __future__ import annotations
+
+import time
+
+from virtfleet.kube.api import KubeApi
+from virtfleet.kube.errors import ApiError, is_conflict
+from virtfleet.kube.resource import PODS, Obj
+from virtfleet.local.apiserver.access import User
+from virtfleet.local.controllers import conditions
+
+ATTEMPTS = 10
+SUCCESS: Obj = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
+
+
+class Binding:
+    """The handler for `Operations.posts`. A pod is bound once; node and condition are written together."""
+
+    def __init__(self, api: KubeApi) -> None:
+        self._api = api
+
+    async def __call__(self, obj: Obj, *, namespace: str, name: str, user: User, dry_run: bool) -> Obj:
+        meta, target = obj.get("metadata") or {}, obj.get("target") or {}
+        if meta.get("name", name) != name:
+            raise ApiError("BadRequest", "name in URL does not match name in Binding object")
+        if target.get("kind", "Node") != "Node" or not target.get("name"):
+            raise ApiError("BadRequest", "target: a binding needs the name of a Node")
+        for _ in range(ATTEMPTS):
+            pod = await self._api.get(PODS, name, namespace)
+            _check(pod, meta)
+            if dry_run:
+                return SUCCESS
+            try:
+                await self._api.replace(PODS, _bound(pod, meta, target["name"]), subresource="binding")
+            except ApiError as error:
+                if is_conflict(error):
+                    continue
+                raise
+            return SUCCESS
+        raise _conflict(name, "the pod keeps changing; try again")
+
+
+def _check(pod: Obj, meta: Obj) -> None:
+    has = pod["metadata"]
+    name = has["name"]
+    for field in ("uid", "resourceVersion"):
+        if meta.get(field) and meta[field] != has[field]:
+            raise _conflict(
+                name, f"Precondition failed: {field} in precondition: {meta[field]}, in object: {has[field]}"
+            )
+    if has.get("deletionTimestamp"):
+        raise _conflict(name, f"pod {name} is being deleted, cannot be assigned to a host")
+    if node := pod["spec"].get("nodeName"):
+        raise _conflict(name, f'pod {name} is already assigned to node "{node}"')
+    if pod["spec"].get("schedulingGates"):
+        raise _conflict(name, f"pod {name} has non-empty .spec.schedulingGates")
+
+
+def _bound(pod: Obj, meta: Obj, node: str) -> Obj:
+    status = pod.get("status") or {}
+    scheduled = {"type": "PodScheduled", "status": "True"}
+    notes = {**(pod["metadata"].get("annotations") or {}), **(meta.get("annotations") or {})}
+    return {
+        **pod,
+        "metadata": {**pod["metadata"], **({"annotations": notes} if notes else {})},
+        "spec": {**pod["spec"], "nodeName": node},
+        "status": {**status, "conditions": conditions.put(status.get("conditions"), scheduled, time.time())},
+    }
+
+
+def _conflict(name: str, why: str) -> ApiError:
+    message = f'Operation cannot be fulfilled on pods/binding "{name}": {why}'
+    return ApiError("Conflict", message, details={"name": name, "kind": "pods/binding"})

@@ -1,0 +1,160 @@
+"""PodDisruptionBudgets: how many of the pods that a budget covers may be evicted now."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from virtfleet.api.selectors import SelectorError, from_label_selector
+from virtfleet.kube.api import KubeApi
+from virtfleet.kube.cache import Cache
+from virtfleet.kube.controller import Controller
+from virtfleet.kube.resource import POD_DISRUPTION_BUDGETS, Obj
+from virtfleet.local.controllers import conditions, ownership
+from virtfleet.local.controllers.conditions import seconds
+from virtfleet.local.controllers.pods import Pod
+from virtfleet.local.controllers.podstore import PodStore
+from virtfleet.local.controllers.rollout import scaled
+
+DELETION_TIMEOUT = 120.0  # seconds after which an eviction that was allowed but did not happen is forgotten
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """The numbers of a budget."""
+
+    expected: int
+    desired: int
+    current: int
+
+    @property
+    def allowed(self) -> int:
+        return max(self.current - self.desired, 0) if self.expected > 0 else 0
+
+
+def expectation(spec: Mapping[str, object], covered: int, scale: int) -> tuple[int, int]:
+    """How many pods there should be, and how many of them healthy.
+
+    `scale` is what the workloads behind the pods were asked for: a percentage, or a number that may be missing, is of
+    that and not of the pods that happen to be there.
+    """
+    at_most, at_least = spec.get("maxUnavailable"), spec.get("minAvailable")
+    if at_most is not None:
+        assert isinstance(at_most, int | str)
+        return scale, max(scale - scaled(at_most, scale, up=True), 0)
+    if isinstance(at_least, str):
+        return scale, scaled(at_least, scale, up=True)
+    return covered, at_least if isinstance(at_least, int) else 0
+
+
+def needs_scale(spec: Mapping[str, object]) -> bool:
+    return spec.get("maxUnavailable") is not None or isinstance(spec.get("minAvailable"), str)
+
+
+def still_disrupted(noted: Mapping[str, str], pods: Iterable[Pod], now: float) -> dict[str, str]:
+    """Evictions that were allowed and whose pods are still to go."""
+    there = {p.name for p in pods if p.deleting is None}
+    return {name: at for name, at in noted.items() if name in there and seconds(at) + DELETION_TIMEOUT > now}
+
+
+def healthy(pods: Iterable[Pod], disrupted: Mapping[str, str]) -> int:
+    return sum(p.ready and p.deleting is None and p.name not in disrupted for p in pods)
+
+
+class Unscalable(Exception):
+    """Pods whose workload does not say how many of them there should be."""
+
+
+class Disruptions:
+    """The controller."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        budgets: Cache[Obj],
+        replica_sets: Cache[Obj],
+        deployments: Cache[Obj],
+        pods: PodStore,
+    ) -> None:
+        self._api = api
+        self._budgets = budgets
+        self._replica_sets = replica_sets
+        self._deployments = deployments
+        self._pods = pods
+        self._controller = Controller("disruption", self.reconcile, [replica_sets, deployments])
+        self._controller.follow(budgets)
+        self._controller.follow(pods.cache, self._budgets_of)
+
+    async def run(self) -> None:
+        await self._controller.run()
+
+    def _budgets_of(self, pod: Pod) -> Iterable[str]:
+        for budget in self._budgets.by_index("namespace", pod.namespace):
+            if _selects(budget, pod):
+                yield f"{pod.namespace}/{budget['metadata']['name']}"
+
+    async def reconcile(self, key: str) -> float | None:
+        """Count, and write what the count allows."""
+        budget = self._budgets.get(key)
+        if budget is None or budget["metadata"].get("deletionTimestamp"):
+            return None
+        now = time.time()
+        status = budget.get("status") or {}
+        pods = [p for p in self._pods.in_namespace(budget["metadata"]["namespace"]) if _selects(budget, p)]
+        pods = [p for p in pods if not p.terminal]
+        disrupted = still_disrupted(status.get("disruptedPods") or {}, pods, now)
+        try:
+            scale = self._scale(pods) if needs_scale(budget["spec"]) else 0
+        except Unscalable as error:
+            await self._write(budget, {**status, "disruptionsAllowed": 0}, "SyncFailed", str(error), now)
+            return None
+        expected, desired = expectation(budget["spec"], len(pods), scale)
+        health = Health(expected, desired, healthy(pods, disrupted))
+        numbers = {
+            "expectedPods": health.expected,
+            "desiredHealthy": health.desired,
+            "currentHealthy": health.current,
+            "disruptionsAllowed": health.allowed,
+            "disruptedPods": disrupted,
+            "observedGeneration": budget["metadata"].get("generation", 0),
+        }
+        reason = "SufficientPods" if health.allowed else "InsufficientPods"
+        await self._write(budget, {**status, **numbers}, reason, "", now)
+        return min((seconds(at) + DELETION_TIMEOUT - now for at in disrupted.values()), default=None)
+
+    def _scale(self, pods: list[Pod]) -> int:
+        """What the workloads of the pods were asked for, together; pods without a workload do not count."""
+        total: dict[str, int] = {}
+        for pod in pods:
+            if not pod.owner_uid:
+                continue
+            replica_set = self._replica_sets.get(f"{pod.namespace}/{pod.owner_name}")
+            if pod.owner_kind != "ReplicaSet" or replica_set is None:
+                raise Unscalable(f'found no controllers for pod "{pod.name}"')
+            owner = ownership.controller_of(replica_set)
+            deployment = self._deployments.get(f"{pod.namespace}/{owner['name']}") if owner else None
+            workload = deployment or replica_set
+            total[workload["metadata"]["uid"]] = workload["spec"].get("replicas", 1)
+        return sum(total.values())
+
+    async def _write(self, budget: Obj, status: Obj, reason: str, message: str, now: float) -> None:
+        """Write the status, unless an eviction came between: then count again."""
+        condition = {
+            "type": "DisruptionAllowed",
+            "status": "True" if reason == "SufficientPods" else "False",
+            "reason": reason,
+            "message": message,
+            "observedGeneration": status.get("observedGeneration", 0),
+        }
+        status = {**status, "conditions": conditions.put(status.get("conditions"), condition, now)}
+        if status != budget.get("status"):
+            answer = await self._api.replace(POD_DISRUPTION_BUDGETS, {**budget, "status": status}, subresource="status")
+            self._budgets.observe(answer)
+
+
+def _selects(budget: Obj, pod: Pod) -> bool:
+    try:
+        return from_label_selector(budget["spec"].get("selector")).matches(pod.labels)
+    except SelectorError:
+        return False

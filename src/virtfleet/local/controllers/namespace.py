@@ -1,0 +1,128 @@
+"""Deletion of namespaces: everything in them goes first, and the namespace says what it still waits for."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+
+from virtfleet.kube.api import KubeApi
+from virtfleet.kube.cache import Cache
+from virtfleet.kube.controller import Controller
+from virtfleet.kube.errors import ApiError, is_not_found
+from virtfleet.kube.resource import NAMESPACES, Obj, Resource
+from virtfleet.local.controllers import conditions
+from virtfleet.local.controllers.conditions import Condition
+
+FINALIZER = "kubernetes"
+LOOK_AGAIN = 0.5  # seconds; pods need their grace period, finalizers their controllers
+
+_FINE = {
+    "NamespaceDeletionDiscoveryFailure": ("ResourcesDiscovered", "All resources successfully discovered"),
+    "NamespaceDeletionGroupVersionParsingFailure": (
+        "ParsedGroupVersions",
+        "All legacy kube types successfully parsed",
+    ),
+    "NamespaceDeletionContentFailure": (
+        "ContentDeleted",
+        "All content successfully deleted, may be waiting on finalization",
+    ),
+    "NamespaceContentRemaining": ("ContentRemoved", "All content successfully removed"),
+    "NamespaceFinalizersRemaining": ("ContentHasNoFinalizers", "All content-preserving finalizers finished"),
+}
+
+
+def report(
+    listed: list[Condition] | None,
+    remaining: Mapping[Resource, int],
+    finalizers: Mapping[str, int],
+    failures: list[str],
+    now: float,
+) -> list[Condition]:
+    """The conditions of a namespace on its way out."""
+    trouble: dict[str, tuple[str, str]] = {}
+    if remaining:
+        counts = ", ".join(sorted(f"{r.plural}.{r.group} has {n} resource instances" for r, n in remaining.items()))
+        trouble["NamespaceContentRemaining"] = ("SomeResourcesRemain", f"Some resources are remaining: {counts}")
+    if finalizers:
+        counts = ", ".join(sorted(f"{name} in {n} resource instances" for name, n in finalizers.items()))
+        message = f"Some content in the namespace has finalizers remaining: {counts}"
+        trouble["NamespaceFinalizersRemaining"] = ("SomeFinalizersRemain", message)
+    if failures:
+        why = f"Failed to delete all resource types, {len(failures)} remaining: {', '.join(sorted(failures))}"
+        trouble["NamespaceDeletionContentFailure"] = ("ContentDeletionFailed", why)
+    result = list(listed or ())
+    for kind, fine in _FINE.items():
+        reason, message = trouble.get(kind, fine)
+        status = "True" if kind in trouble else "False"
+        result = conditions.put(result, {"type": kind, "status": status, "reason": reason, "message": message}, now)
+    return result
+
+
+class Namespaces:
+    """The controller. `kinds` are all kinds that are served now, those of custom resources included."""
+
+    def __init__(self, api: KubeApi, namespaces: Cache[Obj], kinds: Callable[[], Iterable[Resource]]) -> None:
+        self._api = api
+        self._namespaces = namespaces
+        self._kinds = kinds
+        self._controller = Controller("namespace", self.reconcile, workers=4)
+        self._controller.follow(namespaces)
+
+    async def run(self) -> None:
+        await self._controller.run()
+
+    async def reconcile(self, name: str) -> float | None:
+        """Empty the namespace; when nothing is left, let it go."""
+        namespace = self._namespaces.get(name)
+        if namespace is None or not namespace["metadata"].get("deletionTimestamp"):
+            return None
+        if FINALIZER not in (namespace["spec"].get("finalizers") or ()):
+            return None
+        remaining, finalizers, failures = await self._empty(name)
+        if remaining or failures:
+            await self._report(namespace, remaining, finalizers, failures)
+            return LOOK_AGAIN
+        await self._release(name)
+        return None
+
+    async def _empty(self, name: str) -> tuple[Counter[Resource], Counter[str], list[str]]:
+        """Delete what is there; the answer is what still is."""
+        remaining: Counter[Resource] = Counter()
+        finalizers: Counter[str] = Counter()
+        failures: list[str] = []
+        for resource in one_version_each(self._kinds()):
+            if not resource.namespaced:
+                continue
+            try:
+                if await self._api.list(resource, name):
+                    await self._api.delete_collection(resource, name)
+                    left = await self._api.list(resource, name)
+                    remaining[resource] += len(left)
+                    finalizers.update(f for obj in left for f in obj["metadata"].get("finalizers") or ())
+            except ApiError as error:
+                if not is_not_found(error):  # the kind itself went meanwhile
+                    failures.append(error.message)
+        return +remaining, finalizers, failures
+
+    async def _report(
+        self, namespace: Obj, remaining: Mapping[Resource, int], finalizers: Mapping[str, int], failures: list[str]
+    ) -> None:
+        status = namespace.get("status") or {}
+        listed = report(status.get("conditions"), remaining, finalizers, failures, time.time())
+        if listed != status.get("conditions"):
+            patch = {"status": {"conditions": listed}}
+            answer = await self._api.patch(NAMESPACES, namespace["metadata"]["name"], patch, subresource="status")
+            self._namespaces.observe(answer)
+
+    async def _release(self, name: str) -> None:
+        live = await self._api.get(NAMESPACES, name)
+        kept = [f for f in live["spec"].get("finalizers") or () if f != FINALIZER]
+        await self._api.replace(
+            NAMESPACES, {**live, "spec": {**live["spec"], "finalizers": kept}}, subresource="finalize"
+        )
+
+
+def one_version_each(kinds: Iterable[Resource]) -> list[Resource]:
+    """Of kinds that are served in several versions, one; they are the same objects."""
+    return list({(r.group, r.plural): r for r in kinds}.values())

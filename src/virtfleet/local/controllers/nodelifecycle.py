@@ -1,0 +1,268 @@
+"""Nodes that fall silent: Ready becomes Unknown, taints keep pods away, and pods that do not tolerate them are evicted.
+
+A node is alive as long as its Lease (or its Ready condition) keeps changing. What counts is when the change was seen
+here and not what the node's clock says, so that neither a wrong clock nor a restart of this process kills a node.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from virtfleet.api.selectors import tolerates
+from virtfleet.kube.api import KubeApi, Patch
+from virtfleet.kube.cache import Cache
+from virtfleet.kube.controller import Controller
+from virtfleet.kube.errors import is_not_found
+from virtfleet.kube.events import Recorder, Reference
+from virtfleet.kube.resource import NODES, Obj
+from virtfleet.local.controllers import conditions
+from virtfleet.local.controllers.conditions import timestamp
+from virtfleet.local.controllers.nodes import NOT_READY, UNREACHABLE, UNSCHEDULABLE, Node
+from virtfleet.local.controllers.pods import Pod
+from virtfleet.local.controllers.podstore import PodStore
+
+LEASE_NAMESPACE = "kube-node-lease"
+GRACE = 40.0  # seconds without a sign of life
+STARTUP_GRACE = 60.0  # the same for nodes that never reported
+QUARANTINE = 40.0  # seconds that pods of a node which does not exist are left alone
+
+_PRESSURES = {
+    "MemoryPressure": "node.kubernetes.io/memory-pressure",
+    "DiskPressure": "node.kubernetes.io/disk-pressure",
+    "PIDPressure": "node.kubernetes.io/pid-pressure",
+    "NetworkUnavailable": "node.kubernetes.io/network-unavailable",
+}
+# The taints that this controller sets and removes; all others are people's.
+OURS = {NOT_READY, UNREACHABLE, UNSCHEDULABLE, *_PRESSURES.values()}
+_WATCHED = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure")
+
+Taint = dict[str, Any]
+
+
+class _LeaseSpec(msgspec.Struct, rename="camel", frozen=True):
+    renew_time: str = ""
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """When a node said that it lives, as it wrote it."""
+
+    spec: _LeaseSpec = _LeaseSpec()
+
+
+decode_lease: Callable[[bytes], Lease] = msgspec.json.Decoder(Lease).decode
+
+
+def taints(node: Node, now: float) -> tuple[Taint, ...]:
+    """The taints that the node should have: ours as its conditions say, everybody else's as they are."""
+    wanted: list[tuple[str, str]] = []
+    if node.ready == "Unknown":
+        wanted += [(UNREACHABLE, "NoSchedule"), (UNREACHABLE, "NoExecute")]
+    elif node.ready == "False":
+        wanted += [(NOT_READY, "NoSchedule"), (NOT_READY, "NoExecute")]
+    elif not node.ready:  # never reported: nothing runs there that could be evicted
+        wanted.append((NOT_READY, "NoSchedule"))
+    wanted += [(key, "NoSchedule") for kind, key in _PRESSURES.items() if node.conditions.get(kind) == "True"]
+    if node.unschedulable:
+        wanted.append((UNSCHEDULABLE, "NoSchedule"))
+    there = {(t["key"], t["effect"]): t for t in node.taints}
+    kept = [t for t in node.taints if t["key"] not in OURS or (t["key"], t["effect"]) in wanted]
+    added = [
+        {"key": key, "effect": effect, "timeAdded": timestamp(now)}
+        for key, effect in wanted
+        if (key, effect) not in there
+    ]
+    return (*kept, *added)
+
+
+def eviction_time(pod: Pod, present: Iterable[Taint]) -> float | None:
+    """When the pod has to leave its node: at 0 if it tolerates a taint not at all, None if it may stay."""
+    ends = []
+    for taint in present:
+        if taint.get("effect") != "NoExecute":
+            continue
+        covering = [t for t in pod.template.tolerations if tolerates([t], taint)]
+        if not covering:
+            return 0.0
+        limits = [t["tolerationSeconds"] for t in covering if t.get("tolerationSeconds") is not None]
+        if limits and len(limits) == len(covering):
+            ends.append(conditions.seconds(taint.get("timeAdded")) + max(min(limits), 0))
+    return min(ends, default=None)
+
+
+class NodeLifecycle:
+    """The controller; keys are names of nodes, of those too that only pods still speak of."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        nodes: Cache[Node],
+        leases: Cache[Lease],
+        pods: PodStore,
+        recorder: Recorder,
+        *,
+        grace: float = GRACE,
+        startup_grace: float = STARTUP_GRACE,
+        quarantine: float = QUARANTINE,
+    ) -> None:
+        self._api = api
+        self._nodes = nodes
+        self._leases = leases
+        self._pods = pods
+        self._recorder = recorder
+        self._grace = grace
+        self._startup_grace = startup_grace
+        self._quarantine = quarantine
+        self._signs: dict[
+            str, tuple[tuple[str, str], float]
+        ] = {}  # node -> its last sign of life, and when it was seen
+        self._missing: dict[str, float] = {}  # node that only pods speak of -> since when
+        self._controller = Controller("nodelifecycle", self.reconcile, [leases], workers=4)
+        self._controller.follow(nodes)
+        self._controller.follow(pods.cache, lambda pod: [pod.node] if pod.node else [])
+
+    async def run(self) -> None:
+        await self._controller.run()
+
+    async def reconcile(self, name: str) -> float | None:
+        """Judge the node's life, keep its taints, evict what has to leave."""
+        node = self._nodes.get(name)
+        if node is None:
+            return await self._collect_pods(name)
+        self._missing.pop(name, None)
+        silent_in = self._silent_in(node)
+        if silent_in <= 0 and node.ready != "Unknown":
+            await self._declare_unknown(node)
+        node = self._nodes.get(name) or node
+        if node.ready in ("Unknown", "False"):
+            await self._unready_pods(name)
+        await self._keep_taints(node)
+        evict_in = await self._evict(name)
+        return min(w for w in (silent_in if silent_in > 0 else self._grace, evict_in) if w is not None)
+
+    # -- signs of life
+
+    def _silent_in(self, node: Node) -> float:
+        """Seconds until the node counts as dead; negative if it does already."""
+        lease = self._leases.get(f"{LEASE_NAMESPACE}/{node.name}")
+        sign = (lease.spec.renew_time if lease else "", node.heartbeat)
+        now = time.monotonic()
+        if node.name not in self._signs or self._signs[node.name][0] != sign:
+            self._signs[node.name] = (sign, now)
+        grace = self._grace if node.ready else self._startup_grace
+        return self._signs[node.name][1] + grace - now
+
+    async def _declare_unknown(self, node: Node) -> None:
+        now = timestamp(time.time())
+        listed = []
+        for kind in _WATCHED:
+            if kind in node.conditions:
+                reason, message = "NodeStatusUnknown", "Kubelet stopped posting node status."
+            else:
+                reason, message = "NodeStatusNeverUpdated", "Kubelet never posted node status."
+            condition = {"type": kind, "status": "Unknown", "reason": reason, "message": message}
+            if node.conditions.get(kind) != "Unknown":
+                condition["lastTransitionTime"] = now
+            listed.append(condition)
+        await self._patch_node(node, {"status": {"conditions": listed}}, subresource="status")
+        about = Reference("v1", "Node", "", node.name, node.uid)
+        self._recorder.normal(about, "NodeNotReady", f"Node {node.name} status is now: NodeNotReady")
+
+    async def _unready_pods(self, name: str) -> None:
+        """Nobody on a silent node says that its pods stopped answering."""
+        for pod in self._pods.on_node(name):
+            if pod.ready:
+                changed = timestamp(time.time())
+                condition = {"type": "Ready", "status": "False", "lastTransitionTime": changed}
+                await self._pods.patch(pod, {"status": {"conditions": [condition]}}, subresource="status")
+                self._recorder.warning(pod.reference, "NodeNotReady", "Node is not ready")
+
+    # -- taints
+
+    async def _keep_taints(self, node: Node) -> None:
+        if taints(node, 0.0) == node.taints:
+            return
+        live = await self._live(node.name)
+        if live is None or live["metadata"]["uid"] != node.uid:
+            return
+        # The list has no key of its own that a patch could merge by, so it is written as a whole, on what is there now.
+        present = tuple(live.get("spec", {}).get("taints") or ())
+        wanted = taints(msgspec.structs.replace(node, taints=present), time.time())
+        if wanted != present:
+            meta = {"uid": node.uid, "resourceVersion": live["metadata"]["resourceVersion"]}
+            await self._patch_node(node, {"metadata": meta, "spec": {"taints": list(wanted)}}, how=Patch.MERGE)
+
+    async def _evict(self, name: str) -> float | None:
+        """Delete the pods whose time is over; the answer is when the next one's will be."""
+        node = self._nodes.get(name)
+        present = [t for t in node.taints if t.get("effect") == "NoExecute"] if node else []
+        if not present:
+            return None
+        waits = []
+        for pod in self._pods.on_node(name):
+            end = None if pod.deleting is not None else eviction_time(pod, present)
+            if end is None:
+                continue
+            left = end - time.time()
+            if left > 0:
+                waits.append(left)
+                continue
+            self._recorder.normal(pod.reference, "TaintManagerEviction", f"Marking for deletion Pod {pod.key}")
+            await self._mark(pod, "DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint")
+            await self._pods.delete(pod)
+        return min(waits, default=None)
+
+    # -- pods of nodes that are gone
+
+    async def _collect_pods(self, name: str) -> float | None:
+        self._signs.pop(name, None)
+        orphans = self._pods.on_node(name)
+        if not orphans:
+            self._missing.pop(name, None)
+            return None
+        left = self._missing.setdefault(name, time.monotonic()) + self._quarantine - time.monotonic()
+        if left > 0:
+            return left
+        if await self._live(name) is not None:
+            return None
+        for pod in orphans:
+            if not pod.terminal:
+                await self._mark(pod, "DeletionByPodGC", "PodGC: node no longer exists", phase="Failed")
+            await self._pods.delete(pod, grace=0)
+        return None
+
+    # -- reads and writes
+
+    async def _live(self, name: str) -> Obj | None:
+        try:
+            return await self._api.get(NODES, name)
+        except Exception as error:
+            if is_not_found(error):
+                return None
+            raise
+
+    async def _mark(self, pod: Pod, reason: str, message: str, phase: str = "") -> None:
+        """Say on the pod why it goes."""
+        condition = {
+            "type": "DisruptionTarget",
+            "status": "True",
+            "reason": reason,
+            "message": message,
+            "lastTransitionTime": timestamp(time.time()),
+        }
+        status: Obj = {"conditions": [condition]} | ({"phase": phase} if phase else {})
+        await self._pods.patch(pod, {"status": status}, subresource="status")
+
+    async def _patch_node(
+        self, node: Node, patch: Obj, *, how: Patch = Patch.STRATEGIC, subresource: str | None = None
+    ) -> None:
+        try:
+            answer = await self._api.patch(NODES, node.name, patch, how=how, subresource=subresource)
+        except Exception as error:
+            if is_not_found(error):
+                return
+            raise
+        self._nodes.observe(answer)

@@ -1,0 +1,172 @@
+"""Gives pods their nodes.
+
+Every pod without a node is a key in the queue. A pod that fits nowhere says so in its PodScheduled condition and in an
+event, and waits until something changed that could help: a node, the end of another pod, a claim.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from virtfleet.kube.api import KubeApi
+from virtfleet.kube.cache import Cache
+from virtfleet.kube.controller import Controller
+from virtfleet.kube.errors import is_conflict, is_not_found
+from virtfleet.kube.events import Recorder
+from virtfleet.kube.resource import PERSISTENT_VOLUME_CLAIMS, PODS, Obj
+from virtfleet.local.controllers.claims import SELECTED_NODE, Claim, Storage, StorageClass, Volume
+from virtfleet.local.controllers.conditions import timestamp
+from virtfleet.local.controllers.nodes import Node
+from virtfleet.local.controllers.placement import place
+from virtfleet.local.controllers.pods import Pod
+from virtfleet.local.controllers.podstore import PodStore
+from virtfleet.local.controllers.seats import Book
+
+NAME = "default-scheduler"
+WAKE_AFTER = 0.05  # seconds: many changes in a row wake the waiting pods once
+LOOK_AGAIN = 60.0  # seconds until an unschedulable pod is tried even though nothing seems to have changed
+
+
+class Scheduler:
+    """One pod at a time decides, many bind at the same time."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        pods: PodStore,
+        nodes: Cache[Node],
+        namespaces: Cache[Obj],
+        claims: Cache[Claim],
+        volumes: Cache[Volume],
+        classes: Cache[StorageClass],
+        recorder: Recorder,
+    ) -> None:
+        self._api = api
+        self._pods = pods
+        self._nodes = nodes
+        self._recorder = recorder
+        self._labels: dict[str, dict[str, str]] = {}  # of namespaces
+        self._book = Book(self._labels)
+        self._storage = Storage(claims.get, volumes.get, volumes.list, classes.get)
+        self._waiting: set[str] = set()  # keys of pods that fit nowhere, or whose claims are on their way
+        self._bound: set[str] = set()  # uids of pods that are bound though the cache does not show it yet
+        self._waking: asyncio.TimerHandle | None = None
+        self._controller = Controller(
+            "scheduler", self.reconcile, [pods.cache, nodes, namespaces, claims, volumes, classes], workers=16
+        )
+        nodes.on_change(self._node_changed)
+        pods.cache.on_change(self._pod_changed)
+        namespaces.on_change(self._namespace_changed)
+        for cache in (claims, volumes, classes):
+            cache.on_change(lambda _key, _old, _new: self._wake())
+
+    async def run(self) -> None:
+        await self._controller.run()
+
+    # -- keeping the book
+
+    def _node_changed(self, name: str, old: Node | None, new: Node | None) -> None:
+        if new is None:
+            self._book.node_gone(name)
+            return
+        self._book.node_seen(new)
+        if old is None or _offers(old) != _offers(new):
+            self._wake()
+
+    def _pod_changed(self, key: str, old: Pod | None, new: Pod | None) -> None:
+        if new is None or new.terminal:
+            for pod in (old, new):
+                if pod:
+                    self._book.leave(pod.uid)
+                    self._bound.discard(pod.uid)
+            self._waiting.discard(key)
+            if old and old.node:
+                self._wake()
+        elif new.node:
+            self._book.enter(new, new.node)
+            self._bound.discard(new.uid)
+        else:
+            self._controller.queue.add(key)
+
+    def _namespace_changed(self, name: str, _old: Obj | None, new: Obj | None) -> None:
+        if new is None:
+            self._labels.pop(name, None)
+        else:
+            self._labels[name] = new["metadata"].get("labels") or {}
+
+    def _wake(self) -> None:
+        """Try all waiting pods again soon."""
+        if self._waiting and self._waking is None:
+            self._waking = asyncio.get_running_loop().call_later(WAKE_AFTER, self._woken)
+
+    def _woken(self) -> None:
+        self._waking = None
+        for key in sorted(self._waiting):
+            self._controller.queue.add(key)
+
+    # -- scheduling
+
+    async def reconcile(self, key: str) -> float | None:
+        """Find a node for the pod and bind it there."""
+        pod = self._pods.get(key)
+        if pod is None or pod.node or not pod.active or pod.uid in self._bound:
+            self._waiting.discard(key)
+            return None
+        if pod.template.gated or pod.template.scheduler != NAME:
+            return None
+        self._book.leave(pod.uid)  # a room that was kept for it while its claims were bound
+        allowed, waiting = self._storage.constraints(pod)
+        placement = place(pod, self._book, allowed)
+        if not placement.node:
+            await self._say_why(pod, placement.message)
+            return LOOK_AGAIN
+        self._book.enter(pod, placement.node)
+        if waiting:
+            self._waiting.add(key)
+            await self._announce(waiting, placement.node)
+            return LOOK_AGAIN
+        await self._bind(pod, placement.node)
+        self._waiting.discard(key)
+        return None
+
+    async def _announce(self, claims: list[Claim], node: str) -> None:
+        """Tell the volume controller on which node the claims are needed; the bound claims bring the pod back."""
+        for claim in claims:
+            if claim.selected_node != node:
+                patch = {"metadata": {"annotations": {SELECTED_NODE: node}}}
+                meta = claim.metadata
+                await self._api.patch(PERSISTENT_VOLUME_CLAIMS, meta.name, patch, meta.namespace)
+
+    async def _bind(self, pod: Pod, node: str) -> None:
+        binding = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+        }
+        self._bound.add(pod.uid)
+        try:
+            await self._api.create(PODS, binding, pod.namespace, name=pod.name, subresource="binding")
+        except Exception as error:
+            self._bound.discard(pod.uid)
+            self._book.leave(pod.uid)
+            if is_not_found(error) or is_conflict(error):  # gone, or bound by somebody else: the cache will show it
+                return
+            raise
+        self._recorder.normal(pod.reference, "Scheduled", f"Successfully assigned {pod.key} to {node}")
+
+    async def _say_why(self, pod: Pod, message: str) -> None:
+        self._waiting.add(pod.key)
+        if pod.unschedulable == message:
+            return
+        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+        if not pod.unschedulable:
+            condition["lastTransitionTime"] = timestamp(time.time())
+        await self._pods.patch(pod, {"status": {"conditions": [condition]}}, subresource="status")
+        self._recorder.warning(pod.reference, "FailedScheduling", message)
+
+
+def _offers(node: Node) -> tuple[object, ...]:
+    """What of a node decides whether pods fit."""
+    return node.labels, node.taints, node.unschedulable, node.allocatable
