@@ -374,8 +374,8 @@ def _check_version(kind: Kind, old: Obj, obj: Obj) -> None:
 
 
 def _separated(kind: Kind, obj: Obj, old: Obj, subresource: str) -> Obj:
-    """Spec and status have separate writers where the kind has a status subresource."""
-    if "status" not in kind.subresources:
+    """Spec and status have separate writers where the kind has a status subresource; a binding writes both at once."""
+    if "status" not in kind.subresources or subresource == "binding":
         return obj
     source = obj if subresource == "status" else old
     if subresource == "status":

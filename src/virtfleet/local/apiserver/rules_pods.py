@@ -53,7 +53,7 @@ class PodRules(Rules):
         return pod_spec.faults(obj["spec"], "spec")
 
     def validate_update(self, obj: Obj, old: Obj, ctx: Context) -> list[Cause]:
-        if ctx.subresource == "status":
+        if ctx.subresource in ("status", "binding"):  # a binding is what gives the pod its node
             return []
         return pod_spec.faults(obj["spec"], "spec") + _change_faults(obj["spec"], old["spec"])
 
