@@ -10,20 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from virtfleet.pools.hypervisor_names import canonical_name, resolve_name
 from virtfleet.pools.matching import match
 from virtfleet.pools.model import Pool, pools_of
 from virtfleet.pools.placement import launcher_affinity
-
-_OTHER_NAMES = {"kvm": "qemu-kvm", "hyperv-direct": "mshv"}
-
-
-def canonical_name(name: str) -> str:
-    return _OTHER_NAMES.get(name, name)
-
-
-def resolve_name(asked: str, pool: str, kubevirt: Mapping[str, Any]) -> str:
-    configured = ((kubevirt.get("spec") or {}).get("configuration") or {}).get("hypervisors") or ({},)
-    return canonical_name(asked or pool or configured[0].get("name") or "qemu-kvm")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,6 @@ from typing import Any
 from virtfleet.api.feature_gates import FeatureGates
 from virtfleet.api.selectors import NOTHING, Selector, SelectorError, from_label_selector
 
-POOL_LABEL = "kubevirt.io/handler-pool"
-"""Label and annotation that name the pool on its DaemonSet, its handler pods and its launcher pods."""
-
 # field of the KubeVirt spec -> the feature gate it needs, in the order in which pools are asked
 POOL_FIELDS = {"virtHandlerPools": "VirtHandlerPools", "additionalVirtHandlers": "AdditionalVirtHandlers"}
 

@@ -1,0 +1,66 @@
+"""What admission found: causes that refuse an object, warnings that only tell.
+
+A cause has the field path, reason and wire form of a Kubernetes StatusCause. Field paths are KubeVirt's, also where
+those are odd, because tools look for them; the message is ours, names the real field and says what to do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+INVALID = "FieldValueInvalid"
+REQUIRED = "FieldValueRequired"
+NOT_SUPPORTED = "FieldValueNotSupported"
+DUPLICATE = "FieldValueDuplicate"
+NOT_FOUND = "FieldValueNotFound"
+FORBIDDEN = "FieldValueForbidden"
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why an object is refused."""
+
+    field: str
+    reason: str
+    message: str
+
+
+@dataclass(slots=True)
+class Findings:
+    """Collected over all rules, so that a user sees everything that is wrong at once."""
+
+    causes: list[Cause] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def allowed(self) -> bool:
+        return not self.causes
+
+    def invalid(self, path: str, message: str) -> None:
+        self.causes.append(Cause(path, INVALID, message))
+
+    def required(self, path: str, message: str) -> None:
+        self.causes.append(Cause(path, REQUIRED, message))
+
+    def unsupported(self, path: str, message: str) -> None:
+        self.causes.append(Cause(path, NOT_SUPPORTED, message))
+
+    def duplicate(self, path: str, message: str) -> None:
+        self.causes.append(Cause(path, DUPLICATE, message))
+
+    def not_found(self, path: str, message: str) -> None:
+        self.causes.append(Cause(path, NOT_FOUND, message))
+
+    def forbidden(self, path: str, message: str) -> None:
+        self.causes.append(Cause(path, FORBIDDEN, message))
+
+    def gate_is_off(self, path: str, gate: str, what: str) -> None:
+        """`what` needs a feature gate that is not on."""
+        self.invalid(
+            path,
+            f"{what} needs the feature gate {gate}, which is not enabled; an administrator can add it to "
+            "spec.configuration.developerConfiguration.featureGates of the KubeVirt object",
+        )
+
+    def warn(self, message: str) -> None:
+        self.warnings.append(message)

@@ -1,0 +1,197 @@
+"""Rules for the KubeVirt object: one mistake here reaches every VM of the cluster."""
+
+from __future__ import annotations
+
+import re
+
+import orjson
+
+from virtfleet.admission import kubevirt_pools
+from virtfleet.admission.findings import Findings
+from virtfleet.admission.sections import Section, read
+from virtfleet.api.feature_gates import DEPRECATED, DISCONTINUED, STATES, FeatureGates
+from virtfleet.pools.hypervisor_names import names_and_aliases
+
+_CONFIGURATION = "spec.configuration"
+_GATES = f"{_CONFIGURATION}.developerConfiguration.featureGates"
+_DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)(h|m|s|ms|us|µs|ns))+")
+_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|us|µs|ns|h|m|s)")
+_SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+_DAY = 86400.0
+
+
+def check(kubevirt: Section, found: Findings) -> None:
+    spec = read(kubevirt, "spec")
+    configuration = read(spec, "configuration")
+    gates = FeatureGates.of(kubevirt)
+    _check_gates(gates, found)
+    _check_patches(spec, found)
+    _check_certificates(read(spec, "certificateRotateStrategy", "selfSigned"), found)
+    _check_values(configuration, found)
+    _check_gated_settings(configuration, gates, found)
+    _check_tls(read(configuration, "tlsConfiguration"), found)
+    _check_seccomp(read(configuration, "seccompConfiguration"), found)
+    _check_hypervisors(configuration, found)
+    if read(spec, "infra").get("replicas") == 0:
+        found.invalid("spec.infra.replicas", "the control plane needs at least 1 replica; raise it or leave it out")
+    kubevirt_pools.check(kubevirt, found)
+    _warn_of_old_settings(configuration, found)
+
+
+def check_update(kubevirt: Section, old: Section, found: Findings) -> None:
+    path = ("spec", "configuration", "migrations")
+    downtime = read(kubevirt, *path).get("maxDowntimeMs")
+    gates = FeatureGates.of(kubevirt)
+    tunable = gates.enabled("MigrationStallDetection") or gates.enabled("MigrationDowntimeTuning")
+    if downtime is not None and downtime != read(old, *path).get("maxDowntimeMs") and not tunable:
+        found.gate_is_off(
+            f"{_CONFIGURATION}.migrationConfiguration.maxDowntimeMs",
+            "MigrationDowntimeTuning",
+            "changing maxDowntimeMs",
+        )
+
+
+def _check_gates(gates: FeatureGates, found: Findings) -> None:
+    for gate in sorted(gates.switched_on & gates.switched_off):
+        found.forbidden(_GATES, f"feature gate {gate} is both in featureGates and in disabledFeatureGates; keep one")
+    for gate in sorted(gates.switched_on | gates.switched_off):
+        state = STATES.get(gate)
+        if state is None:
+            found.warn(f"feature gate {gate} is not known and does nothing; check the spelling")
+        elif state in (DEPRECATED, DISCONTINUED):
+            found.warn(f"feature gate {gate} is {state}; remove it")
+
+
+def _check_patches(spec: Section, found: Findings) -> None:
+    for i, patch in enumerate(read(spec, "customizeComponents").get("patches") or ()):
+        try:
+            orjson.loads(patch.get("patch") or "")
+        except orjson.JSONDecodeError as error:
+            found.unsupported(f"spec.customizeComponents.patches[{i}].patch", f"the patch is not JSON: {error}")
+
+
+def _seconds(text: str) -> float | None:
+    """A duration as Go writes it (`24h`, `1h30m`); None where it is none."""
+    if not _DURATION.fullmatch(text):
+        return None
+    return sum(float(number) * _SECONDS[unit] for number, unit in _DURATION_PART.findall(text))
+
+
+def _check_certificates(selfsigned: Section, found: Findings) -> None:
+    path = "spec.certificateRotateStrategy.selfSigned"
+    old = [f for f in ("caRotateInterval", "certRotateInterval", "caOverlapInterval") if selfsigned.get(f) is not None]
+    new = [f for f in ("ca", "server") if selfsigned.get(f) is not None]
+    if old and new:
+        found.unsupported(path, f"{', '.join(old)} are deprecated and contradict {', '.join(new)}; remove them")
+    ca, server = read(selfsigned, "ca"), read(selfsigned, "server")
+    texts = {
+        "ca.duration": ca.get("duration") or selfsigned.get("caRotateInterval"),
+        "ca.renewBefore": ca.get("renewBefore") or selfsigned.get("caOverlapInterval"),
+        "server.duration": server.get("duration") or selfsigned.get("certRotateInterval"),
+        "server.renewBefore": server.get("renewBefore"),
+    }
+    seconds: dict[str, float] = {}
+    for field, text in texts.items():
+        value = _seconds(text) if text is not None else None
+        if text is not None and value is None:
+            found.invalid(f"{path}.{field}", f"{text!r} is not a duration; write it like 24h or 90m")
+            return
+        if value is not None:
+            seconds[field] = value
+    ca_life, server_life = seconds.get("ca.duration", 7 * _DAY), seconds.get("server.duration", _DAY)
+    if seconds.get("ca.renewBefore", ca_life * 0.2) > ca_life:
+        found.invalid(f"{path}.ca.renewBefore", "the CA would be renewed before it exists; lower renewBefore")
+    if seconds.get("server.renewBefore", server_life * 0.2) > server_life:
+        found.invalid(
+            f"{path}.server.renewBefore", "certificates would be renewed before they exist; lower renewBefore"
+        )
+    if server_life > ca_life:
+        found.invalid(
+            f"{path}.server.duration", "certificates cannot outlive their CA; lower duration or raise the CA's"
+        )
+
+
+def _check_values(configuration: Section, found: Findings) -> None:
+    ratio = configuration.get("additionalGuestMemoryOverheadRatio")
+    if ratio is not None:
+        try:
+            sound = float(ratio) >= 1.0
+        except ValueError:
+            sound = False
+        if not sound:
+            found.unsupported(
+                f"{_CONFIGURATION}.additionalGuestMemoryOverheadRatio", f"{ratio!r} must be a number of 1.0 or more"
+            )
+    developer, path = read(configuration, "developerConfiguration"), f"{_CONFIGURATION}.developerConfiguration"
+    for field in ("memoryOvercommit", "cpuAllocationRatio"):
+        if (developer.get(field) or 1) <= 0:
+            found.invalid(f"{path}.{field}", f"{developer[field]} is not possible; use 1 or more")
+    toleration = developer.get("pvcTolerateLessSpaceUpToPercent") or 0
+    if not 0 <= toleration <= 100:
+        found.invalid(f"{path}.pvcTolerateLessSpaceUpToPercent", f"{toleration} is not a percentage; use 0 to 100")
+    interface = read(configuration, "network").get("defaultNetworkInterface") or ""
+    if interface not in ("", "bridge", "masquerade"):
+        found.invalid(
+            f"{_CONFIGURATION}.network.defaultNetworkInterface",
+            f"{interface!r} cannot be the default; use masquerade or bridge",
+        )
+
+
+def _check_gated_settings(configuration: Section, gates: FeatureGates, found: Findings) -> None:
+    if read(configuration, "virtTemplateDeployment").get("enabled") and not gates.enabled("Template"):
+        found.gate_is_off(f"{_CONFIGURATION}.virtTemplateDeployment.enabled", "Template", "virtTemplateDeployment")
+    aggregation = configuration.get("roleAggregationStrategy") or "AggregateToDefault"
+    if aggregation != "AggregateToDefault" and not gates.enabled("OptOutRoleAggregation"):
+        found.gate_is_off(
+            f"{_CONFIGURATION}.roleAggregationStrategy",
+            "OptOutRoleAggregation",
+            f"roleAggregationStrategy {aggregation}",
+        )
+
+
+def _check_tls(tls: Section, found: Findings) -> None:
+    if tls.get("ciphers") and (tls.get("minTLSVersion") or "VersionTLS13") == "VersionTLS13":
+        found.unsupported(
+            f"{_CONFIGURATION}.tlsConfiguration.ciphers",
+            "TLS 1.3 has its own ciphers; remove ciphers, or set minTLSVersion: VersionTLS12",
+        )
+
+
+def _check_seccomp(seccomp: Section, found: Findings) -> None:
+    profile = seccomp.get("virtualMachineInstanceProfile")
+    if profile is None:
+        return
+    path = f"{_CONFIGURATION}.seccompConfiguration.virtualMachineInstanceProfile.customProfile"
+    custom = profile.get("customProfile")
+    if custom is None:
+        found.invalid(
+            path, "name the profile; set customProfile.runtimeDefaultProfile or customProfile.localhostProfile"
+        )
+    elif custom.get("localhostProfile") is not None and custom.get("runtimeDefaultProfile"):
+        for field in ("localhostProfile", "runtimeDefaultProfile"):
+            found.invalid(f"{path}.{field}", "localhostProfile and runtimeDefaultProfile exclude each other; keep one")
+
+
+def _check_hypervisors(configuration: Section, found: Findings) -> None:
+    known = names_and_aliases()
+    for i, entry in enumerate(configuration.get("hypervisors") or ()):
+        if entry.get("name") not in known:
+            found.unsupported(
+                f"{_CONFIGURATION}.hypervisors[{i}].name",
+                f"hypervisor {entry.get('name')!r} is not known; use one of {', '.join(known)}",
+            )
+
+
+def _warn_of_old_settings(configuration: Section, found: Findings) -> None:
+    devices, path = (
+        read(configuration, "mediatedDevicesConfiguration"),
+        f"{_CONFIGURATION}.mediatedDevicesConfiguration",
+    )
+    if devices.get("mediatedDevicesTypes") is not None:
+        found.warn(f"{path}.mediatedDevicesTypes is deprecated; use mediatedDeviceTypes")
+    for i, node in enumerate(devices.get("nodeMediatedDeviceTypes") or ()):
+        if node.get("mediatedDevicesTypes") is not None:
+            at = f"{path}.nodeMediatedDeviceTypes[{i}].mediatedDevicesTypes"
+            found.warn(f"{at} is deprecated; use mediatedDeviceTypes")
+    if read(configuration, "architectureConfiguration").get("ppc64le") is not None:
+        found.warn(f"{_CONFIGURATION}.architectureConfiguration.ppc64le does nothing; remove it")

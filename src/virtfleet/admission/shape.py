@@ -1,0 +1,208 @@
+"""Whether an object has the types that its kind says, before anything looks at values.
+
+The views of `virtfleet.api` are the one source of types. What they hand on as it is (affinity, DNS) is described here.
+Rules and defaults after this step may rely on types, on quantities that can be read, and on there being no nulls.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import orjson
+
+from virtfleet.admission.findings import Findings
+from virtfleet.admission.sections import Obj, Section, read
+from virtfleet.api.kubevirt import KubeVirt
+from virtfleet.api.meta import KubernetesObject, LabelSelector
+from virtfleet.api.migration import VirtualMachineInstanceMigration
+from virtfleet.api.quantity import Quantity, QuantityError
+from virtfleet.api.replicaset import VirtualMachineInstanceReplicaSet
+from virtfleet.api.view import View
+from virtfleet.api.vm import VirtualMachine
+from virtfleet.api.vmi import VirtualMachineInstance
+
+VIEWS: dict[str, type[KubernetesObject]] = {
+    "VirtualMachineInstance": VirtualMachineInstance,
+    "VirtualMachine": VirtualMachine,
+    "VirtualMachineInstanceReplicaSet": VirtualMachineInstanceReplicaSet,
+    "VirtualMachineInstanceMigration": VirtualMachineInstanceMigration,
+    "KubeVirt": KubeVirt,
+}
+_TEMPLATED = ("VirtualMachine", "VirtualMachineInstanceReplicaSet")
+
+_WRONG_TYPE = re.compile(r"Expected `(?P<wanted>.+?)`, got `(?P<got>.+?)`(?: - at `(?P<path>.+)`)?")
+_TYPE_WORDS = {
+    "str": "text", "int": "a whole number", "float": "a number", "bool": "true or false", "array": "a list",
+    "object": "an object", "null": "nothing",
+}  # fmt: skip
+
+# Lists of the spec whose items must have a name, as other parts refer to it.
+_NAMED = (
+    "volumes", "networks", "domain.devices.disks", "domain.devices.interfaces", "domain.devices.gpus",
+    "domain.devices.hostDevices", "domain.devices.filesystems", "domain.devices.inputs",
+)  # fmt: skip
+
+
+class _Expression(View):
+    key: str = ""
+    operator: str = ""
+    values: list[str] = []  # noqa: RUF012 (msgspec copies mutable defaults)
+
+
+class _NodeTerm(View):
+    match_expressions: list[_Expression] | None = None
+    match_fields: list[_Expression] | None = None
+
+
+class _PreferredNodeTerm(View):
+    weight: int = 0
+    preference: _NodeTerm | None = None
+
+
+class _NodeSelector(View):
+    node_selector_terms: list[_NodeTerm] | None = None
+
+
+class _NodeAffinity(View):
+    required_during_scheduling_ignored_during_execution: _NodeSelector | None = None
+    preferred_during_scheduling_ignored_during_execution: list[_PreferredNodeTerm] | None = None
+
+
+class _PodTerm(View):
+    label_selector: LabelSelector | None = None
+    namespace_selector: LabelSelector | None = None
+    namespaces: list[str] | None = None
+    topology_key: str = ""
+
+
+class _WeightedPodTerm(View):
+    weight: int = 0
+    pod_affinity_term: _PodTerm | None = None
+
+
+class _PodAffinity(View):
+    required_during_scheduling_ignored_during_execution: list[_PodTerm] | None = None
+    preferred_during_scheduling_ignored_during_execution: list[_WeightedPodTerm] | None = None
+
+
+class _Affinity(View):
+    node_affinity: _NodeAffinity | None = None
+    pod_affinity: _PodAffinity | None = None
+    pod_anti_affinity: _PodAffinity | None = None
+
+
+class _SpreadConstraint(View):
+    max_skew: int = 0
+    topology_key: str = ""
+    when_unsatisfiable: str = ""
+    label_selector: LabelSelector | None = None
+
+
+class _DNSOption(View):
+    name: str = ""
+    value: str | None = None
+
+
+class _DNSConfig(View):
+    nameservers: list[str] | None = None
+    searches: list[str] | None = None
+    options: list[_DNSOption] | None = None
+
+
+_RAW: tuple[tuple[str, Any], ...] = (
+    ("affinity", _Affinity),
+    ("topologySpreadConstraints", list[_SpreadConstraint]),
+    ("dnsConfig", _DNSConfig),
+)
+
+
+def without_nulls(obj: Mapping[str, Any]) -> Obj:
+    """A copy without the fields that are null: the API server drops those, too."""
+    raw = orjson.dumps(obj)
+    copy: Obj = orjson.loads(raw)
+    if b"null" in raw:
+        _drop_nulls(copy)
+    return copy
+
+
+def _drop_nulls(value: Any) -> None:
+    if isinstance(value, dict):
+        for key in [key for key, child in value.items() if child is None]:
+            del value[key]
+        for child in value.values():
+            _drop_nulls(child)
+    elif isinstance(value, list):
+        for child in value:
+            _drop_nulls(child)
+
+
+def check(obj: Section, found: Findings) -> None:
+    """Types of a whole object. Where this finds something, nothing else can be said about the object."""
+    kind = obj.get("kind") or ""
+    if kind not in VIEWS:
+        found.unsupported("kind", f"kind {kind!r} is not one of {', '.join(VIEWS)}")
+        return
+    if not _converts(obj, VIEWS[kind], "", found):
+        return
+    path = "spec.template.spec" if kind in _TEMPLATED else "spec"
+    if kind == "VirtualMachineInstance" or kind in _TEMPLATED:
+        spec: Any = read(obj, *path.split("."))
+        for field, view in _RAW:
+            if field in spec:
+                _converts(spec[field], view, f"{path}.{field}", found)
+        _check_quantities(spec, path, found)
+        _check_names(spec, path, found)
+
+
+def _converts(value: Any, view: Any, path: str, found: Findings) -> bool:
+    try:
+        msgspec.convert(value, view)
+    except msgspec.ValidationError as error:
+        found.invalid(*_explained(str(error), path))
+        return False
+    return True
+
+
+def _explained(error: str, path: str) -> tuple[str, str]:
+    """Field and message for what msgspec says."""
+    match = _WRONG_TYPE.match(error)
+    if not match:
+        return path, error
+    field = path + (match["path"] or "$").removeprefix("$")
+    wanted = " or ".join(_TYPE_WORDS.get(w, w) for w in match["wanted"].split(" | ") if w != "null")
+    field = field.removeprefix(".")
+    return field, f"{field or 'the object'} must be {wanted}, not {_TYPE_WORDS.get(match['got'], match['got'])}"
+
+
+def _check_quantities(spec: Section, path: str, found: Findings) -> None:
+    for field, amount in _quantities(spec):
+        try:
+            Quantity.parse(amount)
+        except QuantityError:
+            found.invalid(f"{path}.{field}", f"{amount!r} is not a quantity; write it like 512Mi, 2Gi, 500m or 2")
+
+
+def _quantities(spec: Section) -> Iterator[tuple[str, Any]]:
+    domain = read(spec, "domain")
+    for kind in ("requests", "limits"):
+        for name, amount in read(domain, "resources", kind).items():
+            yield f"domain.resources.{kind}.{name}", amount
+    for name in ("guest", "maxGuest"):
+        if name in read(domain, "memory"):
+            yield f"domain.memory.{name}", domain["memory"][name]
+    for i, volume in enumerate(spec.get("volumes") or ()):
+        for source in ("emptyDisk", "hostDisk"):
+            if "capacity" in read(volume, source):
+                yield f"volumes[{i}].{source}.capacity", volume[source]["capacity"]
+
+
+def _check_names(spec: Section, path: str, found: Findings) -> None:
+    for field in _NAMED:
+        *parents, last = field.split(".")
+        items: Sequence[Section] = read(spec, *parents).get(last) or ()
+        for i, item in enumerate(items):
+            if not item.get("name"):
+                found.required(f"{path}.{field}[{i}].name", "the item needs a name; set it")

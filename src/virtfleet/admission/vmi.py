@@ -1,0 +1,73 @@
+"""All rules of a VMI in one place, in the order in which a reader would think of them."""
+
+from __future__ import annotations
+
+from virtfleet.admission import (
+    architecture,
+    compute,
+    devices,
+    disks,
+    firmware,
+    guest,
+    hyperv,
+    network,
+    scheduling,
+    volumes,
+)
+from virtfleet.admission.cluster import Cluster
+from virtfleet.admission.findings import Findings
+from virtfleet.admission.machine import Machine
+from virtfleet.admission.sections import Section, read
+from virtfleet.api import names
+
+# Only VirtFleet's own components put these on a VMI: they steer scheduling and migration.
+RESERVED_LABELS = (
+    names.CREATED_BY,
+    names.MIGRATION_UID,
+    names.NODE_NAME,
+    names.MIGRATION_TARGET_NODE,
+    names.SCHEDULABLE,
+    "kubevirt.io/install-strategy",
+)
+_GATED_ANNOTATIONS = {names.IGNITION: "ExperimentalIgnitionSupport", "hooks.kubevirt.io/hookSidecars": "Sidecar"}
+
+
+def check_vmi(vmi: Section, cluster: Cluster, trusted: bool, found: Findings) -> None:
+    """A new VMI with its defaults. `trusted`: one of VirtFleet's own components asks."""
+    check_metadata(read(vmi, "metadata"), "metadata", cluster, trusted, found)
+    machine = check_spec(read(vmi, "spec"), cluster, "spec", found)
+    network.check_discontinued(machine, found)
+    compute.check_memory_is_given(machine, found)
+    disks.check_volumes_are_used(machine, found)
+    hyperv.check(machine.spec, found)
+    architecture.check(machine, found)
+    _check_launcher(vmi, cluster, found)
+
+
+def check_spec(spec: Section, cluster: Cluster, path: str, found: Findings) -> Machine:
+    """The rules that hold for templates, too."""
+    machine = Machine(spec, cluster, path)
+    compute.check(machine, found)
+    firmware.check(machine, found)
+    devices.check(machine, found)
+    disks.check(machine, found)
+    volumes.check(machine, found)
+    network.check(machine, found)
+    guest.check(machine, found)
+    scheduling.check(machine, found)
+    return machine
+
+
+def check_metadata(metadata: Section, path: str, cluster: Cluster, trusted: bool, found: Findings) -> None:
+    reserved = sorted(set(RESERVED_LABELS) & set(read(metadata, "labels")))
+    if reserved and not trusted:
+        found.unsupported(f"{path}.labels", f"{', '.join(reserved)} is set by VirtFleet itself; remove it")
+    for annotation, gate in _GATED_ANNOTATIONS.items():
+        if read(metadata, "annotations").get(annotation) and not cluster.enabled(gate):
+            found.gate_is_off(f"{path}.annotations", gate, f"annotation {annotation}")
+
+
+def _check_launcher(vmi: Section, cluster: Cluster, found: Findings) -> None:
+    launcher = cluster.fleet.launcher(vmi)
+    if launcher.conflict:
+        found.invalid("spec.hypervisor", launcher.conflict)

@@ -1,0 +1,52 @@
+"""`virtfleet render vmi`: the VMI that admission makes of a manifest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from virtfleet.cli.manifests import kubevirt_object, objects
+from virtfleet.cli.output import CommandError
+
+
+@click.command()
+@click.option("-f", "--filename", "files", multiple=True, required=True, help="VMIs, or what makes them; repeatable.")
+@click.option("--kubevirt", "kubevirt_file", help="File with the KubeVirt object in force; defaults where left out.")
+def vmi(files: tuple[str, ...], kubevirt_file: str | None) -> None:
+    """Print VMIs with their defaults. For a VM or a replica set, the VMI that it makes."""
+    import yaml
+
+    from virtfleet.admission.cluster import Cluster
+    from virtfleet.admission.review import complete
+
+    cluster = Cluster(kubevirt_object(kubevirt_file))
+    documents = []
+    for obj in objects(files):
+        if obj["kind"] not in ("VirtualMachineInstance", "VirtualMachine", "VirtualMachineInstanceReplicaSet"):
+            continue
+        completed, found = complete(obj, cluster)
+        if found.allowed and completed["kind"] != "VirtualMachineInstance":
+            completed, found = complete(_instance(completed), cluster)
+        if not found.allowed:
+            raise CommandError("\n".join(f"{cause.field}: {cause.message}" for cause in found.causes))
+        documents.append(completed)
+    if not documents:
+        raise CommandError("no VMI, VM or replica set to render", "Name a file with one after -f.")
+    click.echo(yaml.dump_all(documents, Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper)), nl=False)
+
+
+def _instance(maker: dict[str, Any]) -> dict[str, Any]:
+    template = maker.get("spec", {}).get("template") or {}
+    own = maker.get("metadata", {})
+    metadata = {
+        **template.get("metadata", {}),
+        "name": own.get("name", ""),
+        "namespace": own.get("namespace", "default"),
+    }
+    return {
+        "apiVersion": "kubevirt.io/v1",
+        "kind": "VirtualMachineInstance",
+        "metadata": metadata,
+        "spec": template.get("spec", {}),
+    }
