@@ -107,6 +107,10 @@ class ScriptedServer:
         await site.start()
         self.port = self._runner.addresses[0][1]
 
+    def use_tls(self, tls: ssl.SSLContext) -> None:
+        """From the next start on."""
+        self._tls = tls
+
     async def stop(self) -> None:
         self.drop_watches()
         if self._runner:
@@ -129,6 +133,11 @@ class ScriptedServer:
     def remove(self, res: Resource, name: str, namespace: str = "", *, silently: bool = False) -> None:
         self._remove(_collection(res), (namespace, name), silently)
 
+    def go_back(self, revision: int) -> None:
+        """Count on from an earlier revision, as a server does that was restored from a backup."""
+        self.revision = revision
+        self._history = [entry for entry in self._history if entry[0] <= revision]
+
     def stored(self, res: Resource) -> list[Obj]:
         return [*self._objects.get(_collection(res), {}).values()]
 
@@ -150,6 +159,7 @@ class ScriptedServer:
         for watcher in self.watchers:
             if watcher.request and watcher.request.transport:
                 watcher.request.transport.abort()
+            watcher.lines.put_nowait(None)
         self.watchers.clear()
 
     # -- what the server does
