@@ -72,7 +72,6 @@ class Parts:
     namespaces: Mapping[str, str]  # type -> path; an empty path asks for a new one; the machine's are left out
     cgroup: str
     rootfs: str
-    hostname: str
     underlays: Sequence[Underlay] = ()
     devices: Sequence[Device] = ()
     seccomp: dict[str, Any] | None = None  # a Localhost profile

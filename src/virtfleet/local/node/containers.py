@@ -22,6 +22,7 @@ class Container(msgspec.Struct, kw_only=True, omit_defaults=True):
     image: str = ""
     image_id: str = ""
     log: str = ""
+    stop_signal: str = ""  # the image's; empty for SIGTERM
     cgroup: str = ""
     boot: str = ""  # of the machine; processes of another boot are gone
     pid: int = 0

@@ -6,6 +6,8 @@ import fnmatch
 from dataclasses import dataclass
 from pathlib import Path
 
+from virtfleet.kube.resource import Obj
+
 # Host paths that each node has of its own. A pod's hostPath below one of these is meant for "its" node.
 _OWN = ("/var/lib/kubelet", "/var/lib/kubevirt*", "/var/run/kubevirt*", "/run/kubevirt*")
 
@@ -59,6 +61,10 @@ class Layout:
     @property
     def cgroup(self) -> str:
         return f"/virtfleet/{self.cluster}/{self.node}"
+
+    def pod_logs(self, pod: Obj) -> Path:
+        meta = pod["metadata"]
+        return self.logs / f"{meta['namespace']}_{meta['name']}_{meta['uid']}"
 
     def pod_volumes(self, uid: str) -> Path:
         """Where kubelet has a pod's volumes; programs such as virt-handler look for them at this place."""

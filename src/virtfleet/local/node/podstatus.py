@@ -195,3 +195,17 @@ def _condition(kind: str, verdict: tuple[str, str, str], old: Obj | None, now: f
         "message": message or None,
     }
     return result
+
+
+def is_part_of(wanted: Any, there: Any) -> bool:
+    """Whether writing `wanted` as a merge over `there` would change nothing. Conditions are compared by type."""
+    if isinstance(wanted, dict):
+        return isinstance(there, dict) and all(is_part_of(value, there.get(key)) for key, value in wanted.items())
+    if isinstance(wanted, list):
+        if not isinstance(there, list):
+            return False
+        if wanted and "type" in wanted[0]:
+            named = {entry["type"]: entry for entry in there}
+            return all(is_part_of(entry, named.get(entry["type"])) for entry in wanted)
+        return len(wanted) == len(there) and all(map(is_part_of, wanted, there))
+    return bool(wanted == there)

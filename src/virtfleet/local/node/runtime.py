@@ -25,6 +25,7 @@ from virtfleet.local.node.containers import UNKNOWN_EXIT, Container, ContainerFi
 from virtfleet.local.node.layout import Layout
 
 _CREATE_TIMEOUT = 120.0
+_MAX_OUTPUT = 10 * 1024
 log = logging.getLogger(__name__)
 
 
@@ -39,6 +40,7 @@ class Runtime:
         self._layout = layout
         self._ended = ended
         self._watched: dict[str, int] = {}  # container -> pidfd of its monitor
+        self._finished: dict[str, asyncio.Event] = {}
         self.files = ContainerFiles(layout.containers)
         # runc is bound by the processors, and a node is asked for many pods at once: more would only wait longer.
         self._slots = asyncio.Semaphore(2 * (os.cpu_count() or 1))
@@ -124,17 +126,35 @@ class Runtime:
         if number == signal.SIGKILL:
             cgroups.kill_all(container.cgroup)
 
-    async def remove(self, container: Container) -> None:
-        """End the container if it still runs, and leave nothing of it but its log."""
+    async def wait(self, container: Container, timeout: float) -> bool:
+        """Whether the container ended within `timeout` seconds."""
+        if not container.finished:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout):
+                    await self._finished.setdefault(container.id, asyncio.Event()).wait()
+        return bool(container.finished)
+
+    async def retire(self, container: Container) -> None:
+        """End the container if it still runs, and leave nothing of it but its record and its log."""
         self._unwatch(container)
         self.kill(container, signal.SIGKILL)
         if (self._layout.runtime / container.id).exists():
             with contextlib.suppress(CommandError):  # it may be half made; its directory goes below
                 await self._runc("delete", "--force", container.id)
         await remove_group(container.cgroup)
-        mounts.remove_tree(self._layout.runtime / container.id)
-        mounts.remove_tree(self.files.path(container.id))
+        home = self.files.path(container.id)
+        for path in (self._layout.runtime / container.id, home / "rootfs", home / "upper", home / "work"):
+            mounts.remove_tree(path)
         (self._layout.exits / container.id).unlink(missing_ok=True)
+        container.retired = True
+        if home.is_dir():
+            self.files.save(container)
+
+    async def remove(self, container: Container) -> None:
+        """Leave nothing of the container but its log."""
+        if not container.retired:
+            await self.retire(container)
+        mounts.remove_tree(self.files.path(container.id))
 
     def adopt(self) -> list[Container]:
         """The containers that an agent before this one left. Those that ended meanwhile are marked so."""
@@ -183,6 +203,26 @@ class Runtime:
         finally:
             os.close(description)
 
+    async def run_in(self, container: Container, argv: Sequence[str], timeout: float) -> tuple[int, str]:
+        """Exit code and output of a command in the container; TimeoutError ends it."""
+        process = await self.exec(
+            container,
+            argv,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        assert process.stdout is not None
+        try:
+            async with asyncio.timeout(timeout):
+                output = await process.stdout.read(_MAX_OUTPUT)
+                code = await process.wait()
+        finally:
+            if process.returncode is None:
+                end_exec(process)
+                await process.wait()
+        return code, output.decode(errors="replace")
+
     def close(self) -> None:
         """Stop watching; the containers go on."""
         for container_id in list(self._watched):
@@ -224,10 +264,20 @@ class Runtime:
             )
             self.kill(container, signal.SIGKILL)
         self.files.save(container)
+        if waiting := self._finished.pop(container.id, None):
+            waiting.set()
         self._ended(container)
 
     async def _runc(self, *arguments: str) -> None:
         await run("runc", f"--root={self._layout.runtime}", *arguments)
+
+
+def end_exec(process: asyncio.subprocess.Process) -> None:
+    """End a process that was run in a container, then the runc that waits for it."""
+    with contextlib.suppress(ProcessLookupError, FileNotFoundError):
+        for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
+            os.kill(int(child), signal.SIGKILL)
+        process.kill()
 
 
 async def remove_group(path: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -29,9 +29,10 @@ from virtfleet.kube.resource import (
 from virtfleet.local.node import mounts, projections
 from virtfleet.local.node.commands import run
 from virtfleet.local.node.downward import Facts, field, resource
-from virtfleet.local.node.images import Image, ImageStore
+from virtfleet.local.node.images import ImageStore
 from virtfleet.local.node.layout import Layout
 from virtfleet.local.node.projections import File, Files
+from virtfleet.local.node.pulling import ImageUnavailable, Puller
 from virtfleet.local.node.security import ConfigError
 
 _DEFAULT_MODE = 0o644
@@ -47,8 +48,6 @@ _HOST_PATH_TESTS: dict[str, tuple[Callable[[int], bool], str]] = {
     "BlockDevice": (stat.S_ISBLK, "a block device"),
 }
 
-ObtainImage = Callable[[Obj, str, str], Awaitable[Image]]  # pod, reference, pull policy
-
 
 class VolumeError(Exception):
     """A volume cannot be had yet: FailedMount, tried again."""
@@ -57,20 +56,23 @@ class VolumeError(Exception):
 class Volumes:
     """The volumes of a node's pods."""
 
-    def __init__(self, layout: Layout, api: KubeApi, store: ImageStore, obtain: ObtainImage) -> None:
+    def __init__(self, layout: Layout, api: KubeApi, store: ImageStore, puller: Puller) -> None:
         self._layout = layout
         self._api = api
         self._store = store
-        self._obtain = obtain
+        self._puller = puller
         self._tokens: dict[tuple[str, str, str], tuple[str, float]] = {}  # (pod, volume, path) -> token, when to renew
 
-    async def make(self, pod: Obj, facts: Facts) -> dict[str, Path]:
-        """Where each volume of the pod lies, made or brought up to date."""
+    async def make(self, pod: Obj, facts: Facts, wake: Callable[[], None]) -> dict[str, Path]:
+        """Where each volume of the pod lies, made or brought up to date. `wake` is called when an image has come."""
         places: dict[str, Path] = {}
         for volume in pod["spec"].get("volumes") or ():
             try:
-                places[volume["name"]] = await self._make_one(pod, volume, facts)
-            except (OSError, ApiError, ConfigError) as error:
+                if "image" in volume:
+                    places[volume["name"]] = self._image(pod, volume["name"], volume["image"], wake)
+                else:
+                    places[volume["name"]] = await self._make_one(pod, volume, facts)
+            except (OSError, ApiError, ConfigError, ImageUnavailable) as error:
                 reason = error.message if isinstance(error, ApiError) else str(error)
                 raise VolumeError(f'MountVolume.SetUp failed for volume "{volume["name"]}" : {reason}') from error
         return places
@@ -109,8 +111,6 @@ class Volumes:
             return await self._claim(pod, name, volume["persistentVolumeClaim"]["claimName"])
         if "ephemeral" in volume:
             return await self._claim(pod, name, f"{pod['metadata']['name']}-{name}")
-        if "image" in volume:
-            return await self._image(pod, name, volume["image"])
         if "emptyDir" in volume:
             return self._empty_dir(pod, name, volume["emptyDir"] or {})
         for kind, plugin in _PROJECTING.items():
@@ -211,10 +211,10 @@ class Volumes:
             os.chown(place, -1, group)
         return place
 
-    async def _image(self, pod: Obj, name: str, source: Obj) -> Path:
+    def _image(self, pod: Obj, name: str, source: Obj, wake: Callable[[], None]) -> Path:
         place = self._place(pod, "image", name)
         if _prepare(place):
-            image = await self._obtain(pod, source["reference"], source.get("pullPolicy") or "")
+            image = self._puller.obtain(source["reference"], source.get("pullPolicy") or "", wake)
             mounts.overlay(self._store.trees(image), place)
         return place
 

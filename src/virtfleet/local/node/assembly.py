@@ -1,0 +1,191 @@
+"""Makes one run of one container: brings together image, sandbox, volumes, environment and devices, and starts it."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from virtfleet.kube.api import KubeApi
+from virtfleet.kube.resource import Obj, Resource
+from virtfleet.local.node import bundle, environment, lifecycle, machine
+from virtfleet.local.node.bundle import Device, Machine, Mount, Parts
+from virtfleet.local.node.confined import read_inside
+from virtfleet.local.node.containers import Container
+from virtfleet.local.node.devices import Allocation, Devices
+from virtfleet.local.node.downward import Facts
+from virtfleet.local.node.images import Image, ImageStore
+from virtfleet.local.node.layout import Layout
+from virtfleet.local.node.pulling import Puller
+from virtfleet.local.node.runtime import Runtime
+from virtfleet.local.node.sandbox import Sandbox, Sandboxes
+from virtfleet.local.node.security import ConfigError, resolve_user, setting
+from virtfleet.local.node.volumemounts import block_devices, device_node, volume_mounts
+from virtfleet.local.node.volumes import Volumes
+
+PAUSE = "pause"  # the container whose process ids a pod shares; a name that no API object can have beside it
+_MESSAGE_PATH = "/dev/termination-log"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """All that the workers of a node's pods share."""
+
+    layout: Layout
+    api: KubeApi
+    store: ImageStore
+    puller: Puller
+    runtime: Runtime
+    sandboxes: Sandboxes
+    volumes: Volumes
+    devices: Devices
+    addresses: tuple[str, ...]
+    allocatable: Callable[[], Mapping[str, str]]
+    api_server: tuple[str, int]  # as containers reach it: the cluster address of `kubernetes` and its port
+
+    def facts(self, sandbox: Sandbox | None) -> Facts:
+        pod_ips = sandbox.addresses if sandbox and sandbox.addresses else list(self.addresses) if sandbox else []
+        return Facts(pod_ips, self.addresses, self.allocatable())
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What a pod's containers stand on."""
+
+    sandbox: Sandbox
+    places: Mapping[str, Path]
+    shared_pid: str = ""  # path of the process namespace that the pod shares
+
+
+async def make(node: Node, pod: Obj, container: Obj, image: Image, ground: Ground, run: Container) -> None:
+    """Create the container of `run`, up to the point before its program starts."""
+    here = machine.inspect()
+    rootfs = node.runtime.prepare(run, node.store.trees(image))
+    variables = await environment.declared(
+        pod, container, _lookup(node.api), node.facts(ground.sandbox), _service_variables(node.api_server)
+    )
+    container = _expanded(container, variables)
+    given = node.devices.of(pod["metadata"]["uid"], container["name"])
+    asked = [
+        *volume_mounts(node.layout, pod, container, ground.places, variables),
+        *(Mount(str(node.layout.host_path(h)), c, r) for a in given for h, c, r in a.mounts),
+    ]
+    taken = {mount.destination for mount in asked}
+    parts = Parts(
+        image=image,
+        user=resolve_user(pod, container, image.user, _account_file(rootfs, "passwd"), _account_file(rootfs, "group")),
+        env=bundle.environment(image, variables, ground.sandbox.hostname, _merged(a.envs for a in given)),
+        mounts=[
+            *(mount for mount in node.sandboxes.files(ground.sandbox, pod) if mount.destination not in taken),
+            _termination_file(node.layout, container, run),
+            *asked,
+        ],
+        namespaces=_namespaces(pod, ground, here),
+        cgroup=run.cgroup,
+        rootfs=str(rootfs),
+        underlays=node.store.underlays(image),
+        devices=[*block_devices(container, ground.places), *_allotted(given)],
+        seccomp=_local_profile(node.layout, pod, container),
+        annotations={
+            "io.kubernetes.pod.namespace": pod["metadata"]["namespace"],
+            "io.kubernetes.pod.name": pod["metadata"]["name"],
+            "io.kubernetes.container.name": container["name"],
+            **_merged(a.annotations for a in given),
+        },
+    )
+    await node.runtime.create(run, bundle.config(pod, container, parts, here))
+
+
+def _expanded(container: Obj, variables: Mapping[str, str]) -> Obj:
+    """The container with $(NAME) in its command line replaced."""
+    lines = {key: container[key] for key in ("command", "args") if container.get(key) is not None}
+    return {**container, **{key: [environment.expand(w, variables) for w in words] for key, words in lines.items()}}
+
+
+def new_run(layout: Layout, pod: Obj, container: Obj, image: Image, before: Container | None) -> Container:
+    meta, attempt = pod["metadata"], before.attempt + 1 if before else 0
+    identity = secrets.token_hex(16)
+    return Container(
+        id=identity,
+        pod=meta["uid"],
+        name=container["name"],
+        attempt=attempt,
+        version=lifecycle.version(container),
+        image=image.name,
+        image_id=image.id,
+        log=str(layout.pod_logs(pod) / container["name"] / f"{attempt}.log"),
+        stop_signal=image.stop_signal,
+        cgroup=f"{layout.cgroup}/{meta['uid']}/{identity}",
+        backoff=lifecycle.next_backoff(before),
+    )
+
+
+def _lookup(api: KubeApi) -> environment.Lookup:
+    async def get(res: Resource, namespace: str, name: str) -> Obj:
+        obj = await api.get(res, name, namespace)
+        return {**obj, "kind": res.kind}
+
+    return get
+
+
+def _service_variables(api_server: tuple[str, int]) -> dict[str, str]:
+    host, port = api_server[0], str(api_server[1])
+    return {
+        "KUBERNETES_SERVICE_HOST": host,
+        "KUBERNETES_SERVICE_PORT": port,
+        "KUBERNETES_SERVICE_PORT_HTTPS": port,
+        "KUBERNETES_PORT": f"tcp://{host}:{port}",
+    }
+
+
+def _namespaces(pod: Obj, ground: Ground, here: Machine) -> dict[str, str]:
+    namespaces = dict(ground.sandbox.namespaces)
+    if not pod["spec"].get("hostPID"):
+        namespaces["pid"] = ground.shared_pid
+    if here.unified:
+        namespaces["cgroup"] = ""
+    return namespaces
+
+
+def _account_file(rootfs: Path, name: str) -> str:
+    with contextlib.suppress(OSError):
+        return read_inside(rootfs, f"/etc/{name}").decode(errors="replace")
+    return ""
+
+
+def _allotted(given: list[Allocation]) -> list[Device]:
+    return [device_node(host, inside, access) for a in given for host, inside, access in a.devices]
+
+
+def _merged(parts: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    return {key: value for part in parts for key, value in part.items()}
+
+
+def _local_profile(layout: Layout, pod: Obj, container: Obj) -> dict[str, Any] | None:
+    """A seccomp profile that somebody put on the node, as KubeVirt's handler does."""
+    wanted = setting(pod, container, "seccompProfile") or {}
+    if wanted.get("type") != "Localhost":
+        return None
+    path = layout.kubelet / "seccomp" / wanted["localhostProfile"]
+    try:
+        profile: dict[str, Any] = orjson.loads(path.read_bytes())
+    except (OSError, orjson.JSONDecodeError) as error:
+        raise ConfigError(f"cannot load seccomp profile {wanted['localhostProfile']!r}: {error}") from None
+    return profile
+
+
+def _termination_file(layout: Layout, container: Obj, run: Container) -> Mount:
+    path = termination_path(layout, run)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    path.chmod(0o666)
+    return Mount(str(path), container.get("terminationMessagePath") or _MESSAGE_PATH)
+
+
+def termination_path(layout: Layout, run: Container) -> Path:
+    return layout.kubelet / "pods" / run.pod / "containers" / run.name / run.id[:12]

@@ -1,0 +1,104 @@
+"""The health of one running container: its post-start hook, then its startup probe, then liveness and readiness."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from virtfleet.kube.resource import Obj
+from virtfleet.local.node.containers import Container
+from virtfleet.local.node.probes import probing, tally
+from virtfleet.local.node.runtime import Runtime
+from virtfleet.local.node.stopping import HookFailure, run_hook
+
+_HOOK_TIMEOUT = 3600.0
+log = logging.getLogger(__name__)
+
+
+class Health:
+    """`started`, `ready` and `unhealthy` are current; `wake` is called when one of them has changed.
+
+    `known` is the status that an earlier agent wrote of this very run: where it stands, no hook is run again.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        container: Obj,
+        run: Container,
+        address: str,
+        wake: Callable[[], None],
+        warn: Callable[[str, str], None],
+        known: Obj | None = None,
+    ) -> None:
+        self._runtime, self._container, self._run, self._address = runtime, container, run, address
+        self._wake, self._warn = wake, warn
+        self._adopted = known is not None
+        hook = (container.get("lifecycle") or {}).get("postStart")
+        self.started = bool(known and known.get("started")) or not (hook or container.get("startupProbe"))
+        self.ready = bool(known and known.get("ready")) or (self.started and not container.get("readinessProbe"))
+        self.unhealthy = ""
+        self.grace: float | None = None  # a probe may have one of its own
+        self._task = asyncio.create_task(self._live(), name=f"health of {run.name}")
+
+    def stop(self) -> None:
+        self._task.cancel()
+
+    async def _live(self) -> None:
+        hook = (self._container.get("lifecycle") or {}).get("postStart")
+        if hook and not self._adopted:
+            try:
+                await run_hook(self._runtime, hook, self._container, self._run, self._address, _HOOK_TIMEOUT)
+            except HookFailure as error:
+                self._warn("FailedPostStartHook", f"PostStartHook failed: {error}")
+                return self._end(f"FailedPostStartHook: {error}", None)
+        if self._container.get("startupProbe") and not self.started:
+            await self._probe("startup", until_success=True)
+            if self.unhealthy:
+                return
+        self.started = True
+        self.ready = self.ready or not self._container.get("readinessProbe")
+        self._wake()
+        async with asyncio.TaskGroup() as group:
+            for kind in ("liveness", "readiness"):
+                if self._container.get(f"{kind}Probe"):
+                    group.create_task(self._probe(kind))
+
+    async def _probe(self, kind: str, *, until_success: bool = False) -> None:
+        probe = self._container[f"{kind}Probe"]
+        count = tally(probe, verdict=kind == "liveness")
+        done = asyncio.Event()
+
+        def told(success: bool, message: str) -> None:
+            if not success:
+                self._warn("Unhealthy", f"{kind.capitalize()} probe failed: {message}")
+            if not count.count(success):
+                return
+            if kind == "readiness":
+                if self.ready != success:
+                    self.ready = success
+                    self._wake()
+            elif not success:
+                self._end(f"Container {self._run.name} failed {kind} probe, will be restarted", probe)
+                done.set()
+            elif until_success:
+                done.set()
+
+        task = asyncio.create_task(probing(probe, self._container, self._address, self._execute, told))
+        try:
+            await asyncio.wait(
+                [task, waiting := asyncio.ensure_future(done.wait())], return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            task.cancel()
+            waiting.cancel()
+
+    def _end(self, why: str, probe: Obj | None) -> None:
+        self.unhealthy = why
+        if probe and probe.get("terminationGracePeriodSeconds") is not None:
+            self.grace = float(probe["terminationGracePeriodSeconds"])
+        self._wake()
+
+    async def _execute(self, argv: Sequence[str], timeout: float) -> tuple[int, str]:
+        return await self._runtime.run_in(self._run, argv, timeout)

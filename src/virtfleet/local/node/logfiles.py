@@ -1,0 +1,71 @@
+"""Containers' log files in the format of the container runtime interface: time, stream, P or F, text."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+_CHUNK = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One entry. A long line of the container's comes as several, all but the last of them partial."""
+
+    stamp: bytes
+    partial: bool
+    text: bytes
+
+    def moment(self) -> float:
+        return datetime.fromisoformat(_microseconds(self.stamp.decode())).timestamp()
+
+    def render(self, timestamps: bool) -> bytes:
+        end = b"" if self.partial else b"\n"
+        return (self.stamp + b" " + self.text if timestamps else self.text) + end
+
+
+def parse(raw: bytes) -> Line | None:
+    """None for what is no entry, such as the torn line of a crash."""
+    parts = raw.split(b" ", 3)
+    if len(parts) != 4 or parts[2] not in (b"P", b"F"):
+        return None
+    return Line(parts[0], parts[2] == b"P", parts[3])
+
+
+def _microseconds(stamp: str) -> str:
+    """Python reads six digits after the point; the runtime writes nine."""
+    head, _, rest = stamp.partition(".")
+    digits = rest.rstrip("Z")
+    for sign in "+-":
+        digits = digits.partition(sign)[0]
+    return f"{head}.{digits[:6]}{rest[len(digits) :]}" if rest else stamp
+
+
+def last_lines(path: Path, count: int) -> Iterator[bytes]:
+    """The last `count` raw entries, read from the end so that a large file costs no more than a small one."""
+    with open(path, "rb") as file:
+        position = file.seek(0, os.SEEK_END)
+        tail = b""
+        while position and tail.count(b"\n") <= count:
+            step = min(_CHUNK, position)
+            position = file.seek(position - step)
+            tail = file.read(step) + tail
+    lines = tail.splitlines()
+    yield from lines[-count:] if count else []
+
+
+def tail_text(path: Path, lines: int, limit: int) -> str:
+    """The end of a container's output, for its termination message."""
+    try:
+        entries = [entry for raw in last_lines(path, lines) if (entry := parse(raw))]
+    except FileNotFoundError:
+        return ""
+    return b"".join(entry.render(False) for entry in entries)[-limit:].decode(errors="replace")
+
+
+def remove(directory: Path) -> None:
+    shutil.rmtree(directory, ignore_errors=True)

@@ -1,0 +1,47 @@
+"""What this machine is: the facts that containers and the Node object are made from."""
+
+from __future__ import annotations
+
+import os
+import platform
+import stat
+from pathlib import Path
+
+from virtfleet.local.node.bundle import Device, Machine
+from virtfleet.local.node.cgroups import ROOT
+from virtfleet.local.node.security import bounding_set
+
+# Not devices but mounts and links, which every container has of its own.
+_NOT_NODES = {"/dev/pts", "/dev/shm", "/dev/mqueue", "/dev/console", "/dev/fd"}
+
+
+def inspect() -> Machine:
+    capabilities = bounding_set(Path("/proc/self/status").read_text())
+    own_score = int(Path("/proc/self/oom_score_adj").read_text())
+    return Machine(
+        architecture=platform.machine(),
+        capabilities=capabilities,
+        memory=memory(),
+        oom_score=-1000 if "CAP_SYS_RESOURCE" in capabilities else own_score,
+        devices=_devices(),
+        unified=(ROOT / "cgroup.controllers").exists(),
+    )
+
+
+def memory() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _devices() -> list[Device]:
+    found = []
+    for directory, names, files in os.walk("/dev"):
+        names[:] = [name for name in names if os.path.join(directory, name) not in _NOT_NODES]
+        for path in (os.path.join(directory, name) for name in files):
+            info = os.lstat(path)
+            if path in _NOT_NODES or not (stat.S_ISBLK(info.st_mode) or stat.S_ISCHR(info.st_mode)):
+                continue
+            kind = "b" if stat.S_ISBLK(info.st_mode) else "c"
+            major, minor = os.major(info.st_rdev), os.minor(info.st_rdev)
+            mode = stat.S_IMODE(info.st_mode)
+            found.append(Device(path, kind, major, minor, mode, info.st_uid, info.st_gid))
+    return found

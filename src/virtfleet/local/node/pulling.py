@@ -1,0 +1,89 @@
+"""Images for containers: what is here is used, what is not is pulled in the background, failures are paced.
+
+Nothing here waits: a pod whose image is on its way must still be deletable, so its worker is told to come back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from virtfleet.local.node import registry
+from virtfleet.local.node.images import Image, ImageError, ImageStore, canonical
+from virtfleet.local.node.lifecycle import FIRST_BACKOFF, LAST_BACKOFF
+
+_NAME = re.compile(r"[a-z0-9]+([._:/-]+[a-zA-Z0-9_]+)*(@sha256:[0-9a-f]{64})?")
+_FRESH = 60.0  # seconds for which a finished pull serves a pod that asked with the policy Always
+
+
+class ImageUnavailable(Exception):
+    """The container must wait. `until` is when to ask again; None: the asker is woken."""
+
+    def __init__(self, reason: str, message: str = "", until: float | None = None) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+        self.until = until
+
+
+@dataclass(slots=True)
+class _Trouble:
+    pause: float
+    until: float
+    message: str
+    told: bool = False
+
+
+class Puller:
+    """The images of one node."""
+
+    def __init__(self, store: ImageStore) -> None:
+        self._store = store
+        self._pulls: dict[str, asyncio.Task[None]] = {}
+        self._wakers: dict[str, set[Callable[[], None]]] = {}
+        self._pulled: dict[str, float] = {}
+        self._trouble: dict[str, _Trouble] = {}
+
+    def obtain(self, name: str, policy: str, wake: Callable[[], None]) -> Image:
+        """The image, or ImageUnavailable with the reason that the container's status gets."""
+        if not _NAME.fullmatch(name):
+            raise ImageUnavailable("InvalidImageName", f'Failed to apply default image tag "{name}": invalid reference')
+        image = self._store.find(name)
+        if policy == "Never" and image is None:
+            raise ImageUnavailable(
+                "ErrImageNeverPull", f'Container image "{name}" is not present with pull policy of Never'
+            )
+        # An image that was made on this machine has no registry to be asked again.
+        fresh = time.time() - self._pulled.get(canonical(name), 0) < _FRESH
+        if image is not None and (policy != "Always" or not image.origin or fresh):
+            return image
+        trouble = self._trouble.get(canonical(name))
+        if trouble is not None and trouble.until > time.time():
+            if trouble.told:
+                text = f'Back-off pulling image "{name}": ErrImagePull: {trouble.message}'
+                raise ImageUnavailable("ImagePullBackOff", text, trouble.until)
+            trouble.told = True
+            raise ImageUnavailable("ErrImagePull", trouble.message, time.time() + 1)
+        self._wakers.setdefault(canonical(name), set()).add(wake)
+        if canonical(name) not in self._pulls:
+            self._pulls[canonical(name)] = asyncio.create_task(self._pull(name), name=f"pull {name}")
+        raise ImageUnavailable("ContainerCreating")
+
+    async def _pull(self, name: str) -> None:
+        key = canonical(name)
+        try:
+            await registry.pull(self._store, name)
+        except ImageError as error:
+            before = self._trouble.get(key)
+            pause = min(2 * before.pause, LAST_BACKOFF) if before else FIRST_BACKOFF
+            self._trouble[key] = _Trouble(pause, time.time() + pause, f'failed to pull image "{name}": {error}')
+        else:
+            self._trouble.pop(key, None)
+            self._pulled[key] = time.time()
+        finally:
+            del self._pulls[key]
+            for wake in self._wakers.pop(key, ()):
+                wake()
