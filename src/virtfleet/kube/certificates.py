@@ -337,11 +337,20 @@ def server_context(credential: Credential, *, clients: bytes = b"", required: bo
     return context
 
 
-def client_context(trust: bytes, credential: Credential | None = None) -> ssl.SSLContext:
-    """For calling a server whose authority is in `trust`, with a client certificate where one is given."""
+def client_context(
+    trust: bytes = b"", credential: Credential | None = None, *, insecure: bool = False
+) -> ssl.SSLContext:
+    """For calling a server whose authority is in `trust` (the machine's own where empty), with a client certificate
+    where one is given. `insecure` accepts any server."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     _restrict(context)
-    context.load_verify_locations(cadata=trust.decode())
+    if insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    elif trust:
+        context.load_verify_locations(cadata=trust.decode())
+    else:
+        context.load_default_certs()
     if credential:
         _load(context, credential)
     return context

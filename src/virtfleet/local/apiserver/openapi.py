@@ -8,6 +8,7 @@ keep documents; only hashes are kept here, and made again only for groups whose 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import orjson
@@ -23,25 +24,32 @@ ROOT = "/openapi/v3"
 
 
 class OpenApi:
-    """Documents below /openapi/v3."""
+    """Documents below /openapi/v3. `extra` gives those of aggregated servers, by name."""
 
-    def __init__(self, kinds: Kinds) -> None:
+    def __init__(self, kinds: Kinds, extra: Callable[[], Mapping[str, bytes]] = dict) -> None:
         self._kinds = kinds
+        self._extra = extra
         self._hashes: dict[str, tuple[list[Kind], str]] = {}
 
     def handler(self, path: str) -> Document | None:
         if path == ROOT:
             return self._index
         name = path.removeprefix(f"{ROOT}/")
-        return self._document if name != path and name in self._groups() else None
+        if name == path:
+            return None
+        if name in self._groups():
+            return self._document
+        return self._extra_document if name in self._extra() else None
 
     async def _index(self, request: web.Request) -> web.StreamResponse:
         paths = {
             name: {"serverRelativeURL": f"{ROOT}/{name}?hash={self._hash(name, kinds)}"}
             for name, kinds in self._groups().items()
         }
+        for name, document in self._extra().items():
+            paths.setdefault(name, {"serverRelativeURL": f"{ROOT}/{name}?hash={_digest(document)}"})
         body = orjson.dumps({"paths": paths})
-        return cached(request, body, hashlib.sha256(body).hexdigest().upper(), "application/json")
+        return cached(request, body, _digest(body), "application/json")
 
     async def _document(self, request: web.Request) -> web.StreamResponse:
         name = request.path.rstrip("/").removeprefix(f"{ROOT}/")
@@ -52,6 +60,10 @@ class OpenApi:
             answer.headers["Cache-Control"] = "public, max-age=31536000, immutable"
         return answer
 
+    async def _extra_document(self, request: web.Request) -> web.StreamResponse:
+        document = self._extra()[request.path.rstrip("/").removeprefix(f"{ROOT}/")]
+        return cached(request, document, _digest(document), "application/json")
+
     def _groups(self) -> dict[str, list[Kind]]:
         found: dict[str, list[Kind]] = {}
         for kind in self._kinds:
@@ -61,8 +73,12 @@ class OpenApi:
     def _hash(self, name: str, kinds: list[Kind]) -> str:
         known = self._hashes.get(name)
         if known is None or list(map(id, known[0])) != list(map(id, kinds)):
-            known = self._hashes[name] = (kinds, hashlib.sha256(_encoded(kinds)).hexdigest().upper())
+            known = self._hashes[name] = (kinds, _digest(_encoded(kinds)))
         return known[1]
+
+
+def _digest(document: bytes) -> str:
+    return hashlib.sha256(document).hexdigest().upper()
 
 
 def _encoded(kinds: list[Kind]) -> bytes:

@@ -93,17 +93,6 @@ def _base64url(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
-def discovery_document(jwks_uri: str) -> Obj:
-    """What /.well-known/openid-configuration gives."""
-    return {
-        "issuer": ISSUER,
-        "jwks_uri": jwks_uri,
-        "response_types_supported": ["id_token"],
-        "subject_types_supported": ["public"],
-        "id_token_signing_alg_values_supported": ["ES256"],
-    }
-
-
 def service_account(user: str) -> tuple[str, str]:
     """Namespace and name of the service account that a user name stands for; empty for any other user."""
     match user.split(":"):

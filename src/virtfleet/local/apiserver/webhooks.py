@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import logging
 import ssl
 import uuid
@@ -175,10 +174,10 @@ class Webhooks:
 
 @lru_cache(maxsize=256)
 def _trusting(ca_bundle: str) -> ssl.SSLContext:
-    """One context per bundle, so that connections are kept; without a bundle the machine's own authorities count."""
+    """One context per bundle, so that connections are kept."""
     try:
-        return certificates.client_context(base64.b64decode(ca_bundle)) if ca_bundle else ssl.create_default_context()
-    except (binascii.Error, ssl.SSLError, ValueError) as error:
+        return certificates.client_context(base64.b64decode(ca_bundle))
+    except (ssl.SSLError, ValueError) as error:
         raise CallFailed(f"could not get REST client: unable to load root certificates: {error}") from error
 
 
