@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 from virtfleet.api.selectors import from_label_selector
 from virtfleet.kube.api import KubeApi
@@ -14,6 +14,8 @@ from virtfleet.kube.resource import Obj, Resource
 from virtfleet.local.controllers import ownership
 from virtfleet.local.controllers.pods import Pod
 from virtfleet.local.controllers.podstore import PodStore
+
+T = TypeVar("T")
 
 
 async def claim_pods(api: KubeApi, pods: PodStore, owner: Obj, resource: Resource) -> list[Pod]:
@@ -53,9 +55,12 @@ def adopters(cache: Cache[Obj], pod: Pod) -> Iterable[str]:
             yield f"{pod.namespace}/{owner['metadata']['name']}"
 
 
-async def all_of(actions: Iterable[Coroutine[Any, Any, None]]) -> None:
+async def all_of(actions: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """Do all at the same time. The first failure is raised when all are done: nothing goes on behind our back."""
     results = await asyncio.gather(*actions, return_exceptions=True)
+    done: list[T] = []
     for result in results:
         if isinstance(result, BaseException):
             raise result
+        done.append(result)
+    return done

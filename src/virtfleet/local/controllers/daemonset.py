@@ -164,13 +164,15 @@ class DaemonSets:
                 message = f"Found succeeded daemon pod {pod.key} on node {pod.node}, will try to delete it"
                 self._recorder.normal(about, "SucceededDaemonPod", message)
         try:
-            await all_of(
+            names = await all_of(
                 self._pods.create(self._pod(daemon_set, revision, node), meta["namespace"])
                 for node in plan.create[:BURST]
             )
         except ApiError as error:
             self._recorder.warning(about, "FailedCreate", f"Error creating: {error.message}")
             raise
+        for name in names:
+            self._recorder.normal(about, "SuccessfulCreate", f"Created pod: {name}")
         doomed = plan.delete[:BURST]
         await all_of(self._pods.delete(pod) for pod in doomed)
         for pod in doomed:

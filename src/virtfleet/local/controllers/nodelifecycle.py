@@ -26,9 +26,8 @@ from virtfleet.local.controllers.pods import Pod
 from virtfleet.local.controllers.podstore import PodStore
 
 LEASE_NAMESPACE = "kube-node-lease"
-GRACE = 40.0  # seconds without a sign of life
+GRACE = 40.0  # seconds without a sign of life; as long, pods of a node that does not exist are left alone
 STARTUP_GRACE = 60.0  # the same for nodes that never reported
-QUARANTINE = 40.0  # seconds that pods of a node which does not exist are left alone
 
 _PRESSURES = {
     "MemoryPressure": "node.kubernetes.io/memory-pressure",
@@ -105,8 +104,6 @@ class NodeLifecycle:
         recorder: Recorder,
         *,
         grace: float = GRACE,
-        startup_grace: float = STARTUP_GRACE,
-        quarantine: float = QUARANTINE,
     ) -> None:
         self._api = api
         self._nodes = nodes
@@ -114,8 +111,6 @@ class NodeLifecycle:
         self._pods = pods
         self._recorder = recorder
         self._grace = grace
-        self._startup_grace = startup_grace
-        self._quarantine = quarantine
         self._signs: dict[
             str, tuple[tuple[str, str], float]
         ] = {}  # node -> its last sign of life, and when it was seen
@@ -152,7 +147,7 @@ class NodeLifecycle:
         now = time.monotonic()
         if node.name not in self._signs or self._signs[node.name][0] != sign:
             self._signs[node.name] = (sign, now)
-        grace = self._grace if node.ready else self._startup_grace
+        grace = self._grace if node.ready else max(self._grace, STARTUP_GRACE)
         return self._signs[node.name][1] + grace - now
 
     async def _declare_unknown(self, node: Node) -> None:
@@ -223,7 +218,7 @@ class NodeLifecycle:
         if not orphans:
             self._missing.pop(name, None)
             return None
-        left = self._missing.setdefault(name, time.monotonic()) + self._quarantine - time.monotonic()
+        left = self._missing.setdefault(name, time.monotonic()) + self._grace - time.monotonic()
         if left > 0:
             return left
         if await self._live(name) is not None:

@@ -66,8 +66,11 @@ class PodStore:
     def using_claim(self, key: str) -> list[Pod]:
         return self.cache.by_index("claim", key)
 
-    async def create(self, obj: Obj, namespace: str) -> None:
-        self.cache.observe(await self._api.create(PODS, obj, namespace))
+    async def create(self, obj: Obj, namespace: str) -> str:
+        """Create a pod; the answer is the name it got."""
+        answer = await self._api.create(PODS, obj, namespace)
+        self.cache.observe(answer)
+        return str(answer["metadata"]["name"])
 
     async def patch(
         self, pod: Pod, patch: Obj, *, how: Patch = Patch.STRATEGIC, subresource: str | None = None

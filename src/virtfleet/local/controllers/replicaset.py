@@ -124,16 +124,17 @@ class ReplicaSets:
         """Create pods in batches that double, so that what fails for all of them fails only for a few."""
         namespace = replica_set["metadata"]["namespace"]
         pod = ownership.pod_from_template(replica_set["spec"]["template"], replica_set, REPLICA_SETS)
+        about = ownership.about(replica_set, REPLICA_SETS)
         batch = 1
         while count > 0:
             batch = min(batch, count)
             try:
-                await all_of(self._pods.create(pod, namespace) for _ in range(batch))
+                names = await all_of(self._pods.create(pod, namespace) for _ in range(batch))
             except ApiError as error:
-                self._recorder.warning(
-                    ownership.about(replica_set, REPLICA_SETS), "FailedCreate", f"Error creating: {error.message}"
-                )
+                self._recorder.warning(about, "FailedCreate", f"Error creating: {error.message}")
                 raise
+            for name in names:
+                self._recorder.normal(about, "SuccessfulCreate", f"Created pod: {name}")
             count -= batch
             batch *= 2
 
