@@ -7,6 +7,7 @@ aggregator (API groups that other servers answer for).
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import ssl
 from collections import Counter
@@ -14,7 +15,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 import orjson
-from aiohttp import web
+from aiohttp import StreamReader, web
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.http import RawRequestMessage
 
 from virtfleet import __version__
 from virtfleet.kube.errors import ApiError
@@ -28,7 +31,7 @@ from virtfleet.local.apiserver.listing import Paging
 from virtfleet.local.apiserver.operations import Call, Operations
 from virtfleet.local.apiserver.requestinfo import RequestInfo
 from virtfleet.local.apiserver.selection import select
-from virtfleet.local.apiserver.streams import JSON, send_pieces, send_watch, send_watch_error
+from virtfleet.local.apiserver.streams import HEADERS, send_pieces, send_watch, send_watch_error
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +39,6 @@ BODY_LIMIT = 3 * 1024 * 1024
 KUBERNETES_MINOR = 34  # whose behaviour this server follows
 _OPEN_PATHS = ("/livez", "/readyz", "/healthz", "/version")
 _HEALTH = ("/livez", "/readyz", "/healthz")
-_HEADERS = {"Cache-Control": "no-cache, private"}
 
 Authenticate = Callable[[web.Request], Awaitable[User]]
 Authorize = Callable[[Attributes], Decision]
@@ -65,15 +67,15 @@ class Server:
         self.aggregator: Aggregator | None = None
         self.ready: dict[str, Callable[[], bool]] = {}  # what /readyz waits for
         self._answered: Counter[tuple[str, str, int]] = Counter()
-        self._runner: web.AppRunner | None = None
+        self._runner: web.ServerRunner | None = None
 
     # Life
 
     async def start(self, addresses: Sequence[tuple[str, int]], context: ssl.SSLContext | None = None) -> list[int]:
         """Listen on host and port pairs (port 0: any); returns the ports."""
-        app = web.Application(client_max_size=BODY_LIMIT)
-        app.router.add_route("*", "/{path:.*}", self._handle)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=5.0)
+        # No aiohttp application: its router would only look at every path before ours does.
+        listener = web.Server(self._handle, request_factory=_request, access_log=None)
+        self._runner = web.ServerRunner(listener, shutdown_timeout=5.0)
         await self._runner.setup()
         for host, port in addresses:
             await web.TCPSite(self._runner, host, port, ssl_context=context, backlog=1024).start()
@@ -87,10 +89,16 @@ class Server:
 
     # One request
 
-    async def _handle(self, request: web.Request) -> web.StreamResponse:
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        assert isinstance(request, web.Request)
         verb, resource = request.method.lower(), ""
         try:
-            info = requestinfo.read(request.method, request.rel_url.raw_path, request.query)
+            info = requestinfo.read(
+                request.method,
+                request.rel_url.raw_path,
+                request.query.get("watch", ""),
+                request.query.get("fieldSelector", ""),
+            )
             verb, resource = info.verb, info.resource
             user = await self.authenticate(request)
             self._admit(info, user)
@@ -104,7 +112,7 @@ class Server:
         except RecursionError:
             answer = _failure(refusals.bad_request("the object is nested too deeply"))
         except ConnectionError:
-            raise  # the client is gone
+            answer = web.Response(status=499)  # the client is gone and will not see it
         except Exception as error:
             log.exception("%s %s failed", request.method, request.path)
             answer = _failure(ApiError("InternalError", f"Internal error occurred: {error}"))
@@ -182,7 +190,7 @@ class Server:
         listing = await self.operations.list(
             select(kind, namespace or None, query.get("labelSelector", ""), query.get("fieldSelector", "")), paging
         )
-        return await send_pieces(request, shape.many(listing), _HEADERS)
+        return await send_pieces(request, shape.many(listing))
 
     async def _watch(
         self, request: web.Request, info: RequestInfo, kind: Kind, namespace: str, user: User
@@ -264,7 +272,7 @@ class Server:
         listing = await self.operations.delete_collection(
             select(kind, namespace or None, labels, fields), options, call
         )
-        return await send_pieces(request, shape.many(listing), _HEADERS)
+        return await send_pieces(request, shape.many(listing))
 
     _HANDLERS: dict[str, Callable[..., Awaitable[web.StreamResponse]]] = {  # noqa: RUF012
         "get": _get,
@@ -371,8 +379,19 @@ class Server:
         return "\n".join(lines) + "\n"
 
 
+def _request(
+    message: RawRequestMessage,
+    payload: StreamReader,
+    protocol: web.RequestHandler,
+    writer: AbstractStreamWriter,
+    task: asyncio.Task[None],
+) -> web.Request:
+    loop = asyncio.get_running_loop()
+    return web.Request(message, payload, protocol, writer, task, loop, client_max_size=BODY_LIMIT)
+
+
 def _answer(body: bytes, call: Call | None = None, status: int = 200) -> web.Response:
-    response = web.Response(body=body, status=status, content_type=JSON, headers=_HEADERS)
+    response = web.Response(body=body, status=status, headers=HEADERS)
     for warning in call.warnings if call else ():
         text = " ".join(warning.split()).replace("\\", "\\\\").replace('"', '\\"')
         response.headers.add("Warning", f'299 - "{text}"')
@@ -380,7 +399,7 @@ def _answer(body: bytes, call: Call | None = None, status: int = 200) -> web.Res
 
 
 def _failure(error: ApiError) -> web.Response:
-    response = web.Response(body=orjson.dumps(error.status()), status=error.code, content_type=JSON, headers=_HEADERS)
+    response = web.Response(body=orjson.dumps(error.status()), status=error.code, headers=HEADERS)
     if after := (error.details or {}).get("retryAfterSeconds"):
         response.headers["Retry-After"] = str(after)
     return response

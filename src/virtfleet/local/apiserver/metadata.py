@@ -6,8 +6,8 @@ business and has been seen to before.
 
 from __future__ import annotations
 
+import random
 import re
-import secrets
 import time
 import uuid
 from collections.abc import Callable
@@ -98,7 +98,7 @@ def timestamp(seconds: float) -> str:
 
 def generated(prefix: str) -> str:
     """A name from generateName."""
-    suffix = "".join(secrets.choice(_ALPHABET) for _ in range(_GENERATED_LENGTH))
+    suffix = "".join(random.choices(_ALPHABET, k=_GENERATED_LENGTH))
     return prefix[: _NAME_LIMIT - _GENERATED_LENGTH] + suffix
 
 

@@ -7,8 +7,8 @@ segment that then is empty, `.`, `..`, or contains a slash, is refused.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from urllib.parse import unquote
 
 from virtfleet.local.apiserver import refusals
@@ -33,8 +33,9 @@ class RequestInfo:
     subpath: str = ""  # what follows the subresource, still quoted: pods/x/proxy/<subpath>
 
 
-def read(method: str, raw_path: str, query: Mapping[str, str]) -> RequestInfo:
-    """`raw_path` is the path as it came, without the query."""
+@lru_cache(1024)
+def read(method: str, raw_path: str, watch: str = "", fields: str = "") -> RequestInfo:
+    """`raw_path` is the path as it came, without the query; of the query, `watch` and `fieldSelector` matter."""
     raw = raw_path.strip("/").split("/")
     legacy = raw[0] == "api"
     start = 2 if legacy else 3
@@ -51,11 +52,11 @@ def read(method: str, raw_path: str, query: Mapping[str, str]) -> RequestInfo:
     verb = _VERBS.get(method, method.lower())
     if not name:
         if verb == "get":
-            verb = "watch" if _is_true(query.get("watch", "")) else "list"
-            name = name_in_fields(query.get("fieldSelector", ""))
+            verb = "watch" if _is_true(watch) else "list"
+            name = name_in_fields(fields)
         elif verb == "delete":
             verb = "deletecollection"
-    elif verb == "get" and not subresource and _is_true(query.get("watch", "")):
+    elif verb == "get" and not subresource and _is_true(watch):
         verb = "watch"
     return RequestInfo(
         raw_path, verb, group, version, resource, subresource, namespace, name, subpath="/".join(parts[3:])

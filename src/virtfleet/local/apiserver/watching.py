@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Protocol
 
@@ -78,6 +78,7 @@ class Watcher:
         self.after = after  # changes up to this revision are not for this watcher
         self.initial: Iterator[tuple[str, Event]] = iter(())
         self.ended = False
+        self.on_overflow: Callable[[], None] = lambda: None
         self._queue: deque[tuple[str, Event]] = deque()
         self._wake: asyncio.Future[None] | None = None
 
@@ -89,6 +90,7 @@ class Watcher:
             return
         if len(self._queue) >= QUEUE_LIMIT:
             self.end()
+            self.on_overflow()
             return
         self._queue.append((event_type, event))
         self._awake()
