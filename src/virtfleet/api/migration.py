@@ -157,7 +157,7 @@ class MigrationConfiguration(View):
     """Network attachment that migrations use."""
     node_drain_taint_key: str = ""
     """Taint that makes VMs leave a node."""
-    match_se_linux_level_on_migration: bool | None = field(name="matchSELinuxLevelOnMigration", default=None)
+    match_selinux_level_on_migration: bool | None = field(name="matchSELinuxLevelOnMigration", default=None)
     """Keep the SELinux level on the target."""
     max_downtime_ms: int | None = None
     """Longest pause at the end of a migration."""

@@ -120,7 +120,7 @@ class PodNetwork(View):
 
     vm_network_cidr: str = field(name="vmNetworkCIDR", default="")
     """IPv4 network inside the VM; 10.0.2.0/24 where empty."""
-    vm_i_pv6_network_cidr: str = field(name="vmIPv6NetworkCIDR", default="")
+    vm_ipv6_network_cidr: str = field(name="vmIPv6NetworkCIDR", default="")
     """IPv6 network inside the VM; fd10:0:2::/120 where empty."""
 
 

@@ -119,7 +119,7 @@ class VirtualMachineStartFailure(View):
     """Starts that failed one after the other."""
 
     consecutive_fail_count: int | None = None
-    last_failed_vmiuid: str = field(name="lastFailedVMIUID", default="")
+    last_failed_vmi_uid: str = field(name="lastFailedVMIUID", default="")
     retry_after_timestamp: str = ""
 
 

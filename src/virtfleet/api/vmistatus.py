@@ -43,7 +43,7 @@ class VirtualMachineInstanceStatus(View):
     """CPU topology in use."""
     runtime_user: int | None = None
     """User that the hypervisor runs as."""
-    vsockcid: int | None = field(name="VSOCKCID", default=None)
+    vsock_cid: int | None = field(name="VSOCKCID", default=None)
     changed_block_tracking: ChangedBlockTrackingStatus | None = None
     evacuation_node_name: str = ""
     fs_freeze_status: str = ""

@@ -1,0 +1,85 @@
+"""What a domain document depends on beyond the VMI: settings of the cluster and facts of the node.
+
+Builders are pure, so whatever must be looked up (is this claim a block device, which PCI address did the device plugin
+hand out) is looked up by the caller and handed in here.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Smbios(msgspec.Struct, frozen=True):
+    """Identity that guests read from SMBIOS."""
+
+    manufacturer: str = "KubeVirt"
+    family: str = "KubeVirt"
+    product: str = "None"
+    sku: str = ""
+    version: str = ""
+
+
+class NumaCell(msgspec.Struct, frozen=True):
+    """A NUMA node of the host: its CPUs with their thread siblings, and its distances to other nodes."""
+
+    id: int
+    cpus: tuple[tuple[int, tuple[int, ...]], ...]
+    distances: tuple[tuple[int, int], ...] = ()
+
+
+class AssignedDevice(msgspec.Struct, frozen=True):
+    """A device of the node that the kubelet gave to the Pod. `kind` is pci, mdev or usb."""
+
+    kind: str
+    address: str
+
+
+class BlockSizes(msgspec.Struct, frozen=True):
+    """Sector sizes of a volume, as its device or file system tells them."""
+
+    logical: int
+    physical: int
+    discard_granularity: int
+
+
+class Context(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of the cluster and facts of the node."""
+
+    # The cluster.
+    emulated: bool = False
+    """CPUs are emulated in software, because the hypervisor's device does not work here and that is allowed."""
+    smbios: Smbios = Smbios()
+    balloon_period: int = 10
+    free_page_reporting: bool = True
+    serial_console_log: bool = True
+    bochs_for_efi: bool = True
+    firmware_autoselection: bool = False
+    firmware_dir: str = ""
+    """Directory of the EFI firmware; the architecture's own where empty."""
+    attachments: dict[str, str] = {}
+    """How network binding plugins attach interfaces to the domain, by name of the plugin."""
+    verbose: bool = False
+
+    # The node.
+    block_volumes: frozenset[str] = frozenset()
+    """Volumes whose claim is a block device."""
+    preallocated_volumes: frozenset[str] = frozenset()
+    """Volumes whose space must not be given back by discarding."""
+    disk_formats: dict[str, str] = {}
+    """Format of the image in a containerDisk, by volume; qcow2 where unknown."""
+    overlays: dict[str, str] = {}
+    """Overlay that records changed blocks, by volume."""
+    block_sizes: dict[str, BlockSizes] = {}
+    """Sector sizes of volumes whose disks shall match them."""
+    gpus: dict[str, AssignedDevice] = {}
+    """Devices for `gpus`, by name in the VMI."""
+    host_devices: dict[str, AssignedDevice] = {}
+    """Devices for `hostDevices`, by name in the VMI."""
+    sriov: dict[str, str] = {}
+    """PCI addresses of virtual functions, by interface."""
+    cpus: tuple[int, ...] = ()
+    """Physical CPUs of the Pod."""
+    cells: tuple[NumaCell, ...] = ()
+    iommufd: bool = False
+    vsock_cid: int | None = None
+    """Context id instead of the one in the VMI's status, where vsock is confined to the Pod's network namespace."""

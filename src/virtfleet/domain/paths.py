@@ -1,0 +1,80 @@
+"""Where things lie inside the launcher's Pod.
+
+The controller mounts them, the handler fills them, the launcher uses them, and domain documents name them, so the paths
+are part of what all of them agree on. They are KubeVirt's.
+"""
+
+from __future__ import annotations
+
+import posixpath
+
+PRIVATE = "/var/run/kubevirt-private"
+SHARE = "/var/run/kubevirt"
+CONTAINER_DISKS = f"{SHARE}/container-disks"
+EPHEMERAL_DISKS = "/var/run/kubevirt-ephemeral-disks"
+EMPTY_DISKS = "/var/run/libvirt/empty-disks"
+HOTPLUG_DISKS = f"{SHARE}/hotplug-disks"
+SECRETS = f"{PRIVATE}/secret"
+DOWNWARD_METRICS_DISK = f"{PRIVATE}/downwardapi-disks/vhostmd0"
+DOWNWARD_METRICS_SOCKET = f"{PRIVATE}/downwardmetrics-channel/downwardmetrics.sock"
+SERVICE_ACCOUNT_DISK = f"{PRIVATE}/service-account-disk/service-account.iso"
+PR_HELPER_SOCKET = f"{SHARE}/daemons/pr/pr-helper.sock"
+PASST_LOG = f"{SHARE}/passt.log"
+
+
+def container_disk(volume_index: int) -> str:
+    return f"{CONTAINER_DISKS}/disk_{volume_index}.img"
+
+
+def kernel_boot(artifact: str) -> str:
+    return f"{CONTAINER_DISKS}/kernel-boot/{posixpath.basename(artifact)}"
+
+
+def ephemeral_disk(volume: str) -> str:
+    return f"{EPHEMERAL_DISKS}/disk-data/{volume}/disk.qcow2"
+
+
+def empty_disk(volume: str) -> str:
+    return f"{EMPTY_DISKS}/{volume}.qcow2"
+
+
+def claim_image(volume: str) -> str:
+    return host_disk(volume, "disk.img")
+
+
+def host_disk(volume: str, path: str) -> str:
+    return f"{PRIVATE}/vmi-disks/{volume}/{posixpath.basename(path)}"
+
+
+def claim_device(volume: str) -> str:
+    return f"/dev/{volume}"
+
+
+def hotplug_image(volume: str) -> str:
+    return f"{HOTPLUG_DISKS}/{volume}.img"
+
+
+def hotplug_device(volume: str) -> str:
+    return f"{HOTPLUG_DISKS}/{volume}"
+
+
+def cloud_init(namespace: str, name: str, config_drive: bool) -> str:
+    return f"{EPHEMERAL_DISKS}/cloud-init-data/{namespace}/{name}/{'configdrive' if config_drive else 'noCloud'}.iso"
+
+
+def config_disk(kind: str, volume: str) -> str:
+    """An ISO image made from a ConfigMap, Secret, downward API or sysprep volume."""
+    return f"{PRIVATE}/{kind}-disks/{volume}.iso"
+
+
+def virtiofs_socket(volume: str) -> str:
+    return f"{SHARE}/virtiofs-containers/{volume}.sock"
+
+
+def ignition(namespace: str, name: str) -> str:
+    return f"/var/run/libvirt/ignition-dir/{namespace}/{name}/data.ign"
+
+
+def vmi_socket(uid: str, name: str) -> str:
+    """A socket of one VM: virt-vnc, virt-serial0, virt-usbredir-0 and so on."""
+    return f"{PRIVATE}/{uid}/{name}"

@@ -1,0 +1,128 @@
+"""What a VMI's spec amounts to: its CPU topology, its memory, and what kind of VM it is.
+
+One place for rules that more than one part of a document, the Pod's resources and admission depend on.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from virtfleet.api import names
+from virtfleet.api.disks import Disk
+from virtfleet.api.quantity import Quantity
+from virtfleet.api.vmi import VirtualMachineInstance as VMI
+
+
+class Topology(NamedTuple):
+    """Sockets, cores per socket, threads per core."""
+
+    sockets: int
+    cores: int
+    threads: int
+
+    @property
+    def vcpus(self) -> int:
+        return self.sockets * self.cores * self.threads
+
+
+def topology(vmi: VMI) -> Topology:
+    """The CPU topology at boot. Without one in the spec, the Pod's CPU limit or request becomes sockets."""
+    cpu, resources = vmi.spec.domain.cpu, vmi.spec.domain.resources
+    if cpu and (cpu.sockets or cpu.cores or cpu.threads):
+        return Topology(cpu.sockets or 1, cpu.cores or 1, cpu.threads or 1)
+    amount = resources.limits.get("cpu", resources.requests.get("cpu", 1))
+    return Topology(Quantity.parse(amount).value(), 1, 1)
+
+
+def memory(vmi: VMI) -> Quantity:
+    """The guest's memory at boot: as said, else as requested, else as limited."""
+    if vmi.spec.domain.memory and vmi.spec.domain.memory.guest is not None:
+        return Quantity.parse(vmi.spec.domain.memory.guest)
+    resources = vmi.spec.domain.resources
+    return Quantity.parse(resources.requests.get("memory", resources.limits.get("memory", 0)))
+
+
+def whole_bytes(amount: Quantity) -> int:
+    """Bytes without their fraction: a guest gets no part of a byte that was not asked for."""
+    return amount.nano // 10**9
+
+
+def dedicated_cpus(vmi: VMI) -> bool:
+    cpu = vmi.spec.domain.cpu
+    return bool(cpu and cpu.dedicated_cpu_placement)
+
+
+def realtime(vmi: VMI) -> bool:
+    cpu = vmi.spec.domain.cpu
+    return bool(cpu and cpu.realtime)
+
+
+def hugepages(vmi: VMI) -> bool:
+    return bool(vmi.spec.domain.memory and vmi.spec.domain.memory.hugepages)
+
+
+def high_performance(vmi: VMI) -> bool:
+    """Whether the VM has physical resources of its own."""
+    return dedicated_cpus(vmi) or realtime(vmi) or hugepages(vmi)
+
+
+def efi(vmi: VMI) -> bool:
+    firmware = vmi.spec.domain.firmware
+    return bool(firmware and firmware.bootloader and firmware.bootloader.efi)
+
+
+def sev(vmi: VMI) -> bool:
+    """AMD SEV in any of its forms."""
+    security = vmi.spec.domain.launch_security
+    return bool(security and (security.sev or security.snp))
+
+
+def snp(vmi: VMI) -> bool:
+    return bool(vmi.spec.domain.launch_security and vmi.spec.domain.launch_security.snp)
+
+
+def tdx(vmi: VMI) -> bool:
+    return bool(vmi.spec.domain.launch_security and vmi.spec.domain.launch_security.tdx)
+
+
+def secure_execution(vmi: VMI) -> bool:
+    """IBM Secure Execution: any launch security on s390x."""
+    return bool(vmi.spec.domain.launch_security) and vmi.spec.architecture == "s390x"
+
+
+def needs_iommu(vmi: VMI) -> bool:
+    """Whether devices must go through an IOMMU, because the host cannot read the guest's memory."""
+    return sev(vmi) or secure_execution(vmi)
+
+
+def vfio(vmi: VMI) -> bool:
+    """Whether a device of the node is passed through, for which all memory must be locked."""
+    devices = vmi.spec.domain.devices
+    return bool(devices.gpus or devices.host_devices or any(i.sriov for i in devices.interfaces))
+
+
+def shares_memory(vmi: VMI) -> bool:
+    """Whether another process maps the guest's memory: virtiofsd or passt."""
+    devices = vmi.spec.domain.devices
+    return any(f.virtiofs for f in devices.filesystems) or any(i.passt_binding for i in devices.interfaces)
+
+
+def non_root(vmi: VMI) -> bool:
+    return bool(vmi.status.runtime_user) or names.NON_ROOT in vmi.metadata.annotations
+
+
+def starts_paused(vmi: VMI) -> bool:
+    return vmi.spec.start_strategy == "Paused"
+
+
+def graphics(vmi: VMI) -> bool:
+    return vmi.spec.domain.devices.autoattach_graphics_device is not False
+
+
+def serial_console(vmi: VMI) -> bool:
+    return vmi.spec.domain.devices.autoattach_serial_console is not False
+
+
+def bus(disk: Disk) -> str:
+    target = disk.lun or disk.disk or disk.cdrom
+    return target.bus if target else ""

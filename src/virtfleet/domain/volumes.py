@@ -1,0 +1,101 @@
+"""Where the data of a disk lies: from a volume of the VMI to a source of a libvirt disk.
+
+The result is data, not a document, because hypervisors write it down differently: QEMU stacks images, Cloud Hypervisor
+takes raw files only, a container mounts directories.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from virtfleet.api.disks import Volume
+from virtfleet.api.vmi import VirtualMachineInstance as VMI
+from virtfleet.domain import paths
+from virtfleet.domain.context import Context
+
+
+class DomainError(ValueError):
+    """A VMI that no domain can be made of; the message says what is wrong with which part of it."""
+
+
+class Source(msgspec.Struct, frozen=True):
+    """A disk image or block device."""
+
+    path: str
+    format: str = "raw"
+    block: bool = False
+    name: str = ""
+    """Name that libvirt shows besides the path of a block device."""
+    backing: Source | None = None
+    """Image below this one, which is never written to."""
+    data: Source | None = None
+    """Where the data is, if `path` only records which blocks changed."""
+    discard: bool | None = None
+    """Whether freed blocks are given back; None leaves it to the kind of disk."""
+
+    @property
+    def type(self) -> str:
+        return "block" if self.block else "file"
+
+
+def source(vmi: VMI, volume: Volume, index: int, context: Context) -> Source:
+    """The source of a volume that is there from the start. `index` is its position in the VMI's list."""
+    name = volume.name
+    if volume.container_disk:
+        below = Source(paths.container_disk(index), context.disk_formats.get(name, "qcow2"))
+        return Source(paths.ephemeral_disk(name), "qcow2", backing=below, discard=True)
+    if volume.cloud_init_no_cloud or volume.cloud_init_config_drive:
+        config_drive = not volume.cloud_init_no_cloud
+        return Source(paths.cloud_init(vmi.metadata.namespace, vmi.metadata.name, config_drive))
+    if volume.host_disk:
+        return _recorded(name, Source(paths.host_disk(name, volume.host_disk.path)), context)
+    if volume.persistent_volume_claim or volume.data_volume:
+        return _recorded(name, _claim(name, context), context)
+    if volume.ephemeral:
+        return Source(paths.ephemeral_disk(name), "qcow2", backing=_claim(name, context), discard=True)
+    if volume.empty_disk:
+        return Source(paths.empty_disk(name), "qcow2", discard=True)
+    if volume.service_account:
+        return Source(paths.SERVICE_ACCOUNT_DISK)
+    if kind := config_kind(volume):
+        return Source(paths.config_disk(kind, name))
+    raise DomainError(f"spec.volumes[{index}]: volume {name!r} cannot be shown as a disk")
+
+
+def hotplugged(volume: Volume, context: Context) -> Source:
+    """The source of a volume that was added while the VM ran."""
+    if not (volume.persistent_volume_claim or volume.data_volume or volume.host_disk):
+        raise DomainError(f"volume {volume.name!r} cannot be added to a running VM: it is no claim")
+    block = volume.name in context.block_volumes
+    path = paths.hotplug_device(volume.name) if block else paths.hotplug_image(volume.name)
+    claim = Source(path, block=block, discard=_discards(volume.name, context))
+    return _recorded(volume.name, claim, context)
+
+
+def config_kind(volume: Volume) -> str:
+    """The kind of a volume that is written to a disk from configuration, or ""."""
+    kinds = {
+        "config-map": volume.config_map,
+        "secret": volume.secret,
+        "downwardapi": volume.downward_api,
+        "sysprep": volume.sysprep,
+    }
+    return next((kind for kind, value in kinds.items() if value), "")
+
+
+def _claim(name: str, context: Context) -> Source:
+    if name in context.block_volumes:
+        return Source(paths.claim_device(name), block=True, name=name, discard=_discards(name, context))
+    return Source(paths.claim_image(name), discard=_discards(name, context))
+
+
+def _recorded(name: str, data: Source, context: Context) -> Source:
+    """The overlay that records changed blocks of a volume, where there is one."""
+    overlay = context.overlays.get(name)
+    if not overlay:
+        return data
+    return Source(overlay, "qcow2", name=data.name, data=data, discard=data.discard)
+
+
+def _discards(name: str, context: Context) -> bool | None:
+    return None if name in context.preallocated_volumes else True

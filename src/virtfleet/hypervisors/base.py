@@ -1,0 +1,194 @@
+"""The contract of a hypervisor: what VirtFleet must know of one to run VMs with it.
+
+Most of it is data, a `Descriptor`; the rest is a handful of methods that decide and do nothing else: which domain
+document, which files and processes for the libvirt daemon, which limits for the hypervisor's process. Whoever acts on
+them (controller, handler, launcher) knows no hypervisor by name.
+
+To add one, derive from `Hypervisor`, register the class under the entry-point group `virtfleet.hypervisors`, and run
+`virtfleet.hypervisors.testing` against it.
+"""
+
+from __future__ import annotations
+
+import enum
+from abc import ABC, abstractmethod
+from typing import ClassVar
+from xml.etree.ElementTree import Element
+
+import msgspec
+
+from virtfleet.api.quantity import Quantity
+from virtfleet.api.vmi import VirtualMachineInstance as VMI
+from virtfleet.domain.context import Context
+from virtfleet.domain.volumes import DomainError
+from virtfleet.hypervisors.support import Supports
+
+
+class Connection(enum.Enum):
+    """How libvirt's driver reaches the hypervisor."""
+
+    DAEMON = "daemon"  # through a libvirt daemon inside the launcher's Pod
+    LIBRARY = "in-library"  # inside the client library, on the node
+    REMOTE = "remote"  # over the network, with credentials
+
+
+class Events(enum.Enum):
+    """How changes of a domain become known."""
+
+    NATIVE = "native"
+    POLLED = "polled"
+
+
+class Overheads(msgspec.Struct, frozen=True, kw_only=True):
+    """Resident memory of each process beside the guest's own memory."""
+
+    monitor: Quantity
+    launcher: Quantity
+    log_daemon: Quantity
+    daemon: Quantity
+    vmm: Quantity
+
+    @staticmethod
+    def of(*, monitor: str, launcher: str, log_daemon: str, daemon: str, vmm: str) -> Overheads:
+        parse = Quantity.parse
+        return Overheads(
+            monitor=parse(monitor),
+            launcher=parse(launcher),
+            log_daemon=parse(log_daemon),
+            daemon=parse(daemon),
+            vmm=parse(vmm),
+        )
+
+    def total(self) -> Quantity:
+        return self.monitor + self.launcher + self.log_daemon + self.daemon + self.vmm
+
+
+class Descriptor(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a hypervisor without running it."""
+
+    name: str
+    title: str
+    overheads: Overheads
+    launcher_image: str
+    """Name of the launcher image for this hypervisor, in the installation's registry."""
+
+    connection: Connection = Connection.DAEMON
+    events: Events = Events.NATIVE
+    uri: str
+    user: str = "qemu"
+    """User of the Pod that the libvirt daemon runs as, and that connects to it."""
+    daemon: str = ""
+    """Modular libvirt daemon; "" where the driver has none."""
+    socket: str = ""
+    """Socket of the libvirt daemon inside the Pod."""
+    root: bool = False
+    privileged: bool = False
+
+    device: str = ""
+    """Device node under /dev and resource under devices.kubevirt.io; "" where nodes are found by label."""
+    processes: tuple[str, ...] = ()
+    """How command names of the hypervisor's process begin."""
+    pid_dir: str = ""
+    vcpu_thread: str = ""
+    """Pattern of the names of threads that run virtual CPUs; the first group is the CPU's number."""
+
+    cdrom: bool = True
+    """Whether it has a CD-ROM device. An ISO image as an ordinary disk works everywhere."""
+    boot_order: bool = True
+    balloon: bool = True
+    block_sources: bool = True
+    """Whether libvirt's driver takes block devices as disks; else they are given as files."""
+    disk_driver: str = ""
+
+
+class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the launcher tells a hypervisor about the place where its daemon shall run."""
+
+    runtime_dir: str = "/var/run"
+    private_dir: str = "/var/run/kubevirt-private"
+    log_filters: str = ""
+    """libvirt's own filter syntax; the daemon's default where empty."""
+    modular: bool = True
+    """Whether the modular daemon is installed."""
+    driver_dir: str = ""
+    """Directory with the one driver that a monolithic daemon shall load."""
+    hugepages: bool = False
+    shared_filesystems: tuple[str, ...] = ()
+
+
+class Process(msgspec.Struct, frozen=True, kw_only=True):
+    """A process that the launcher starts and keeps alive."""
+
+    command: tuple[str, ...]
+    environment: dict[str, str] = {}
+
+
+class DaemonPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """How to set up and start libvirt for one VM."""
+
+    uri: str
+    directories: tuple[str, ...] = ()
+    files: dict[str, str] = {}
+    daemon: Process | None = None
+    log_daemon: Process | None = None
+
+
+class Tuning(msgspec.Struct, frozen=True, kw_only=True):
+    """What the handler does to the hypervisor's process, which the process may not do itself."""
+
+    lock_memory: bool = False
+    realtime_vcpus: str | None = None
+    """Virtual CPUs with real-time priority, "" for all of them."""
+    isolate_emulator: bool = False
+    kernel_threads: tuple[str, ...] = ()
+    """Kernel threads that serve the VM and follow its CPUs."""
+
+
+class Host(msgspec.Struct, frozen=True, kw_only=True):
+    """The libvirt and firmware that are really there."""
+
+    libvirt_version: int
+    """As libvirt counts: 9.0.0 is 9000000."""
+    firmware: dict[str, str] = {}
+    """Firmware files of this machine, by the path that the document names."""
+    machines: dict[str, str] = {}
+    """Machine types to use instead of those that this machine does not know."""
+    taps: dict[str, str] = {}
+    """Tap device of each interface."""
+    emulated: bool = False
+
+
+class Hypervisor(ABC):
+    """One hypervisor."""
+
+    descriptor: ClassVar[Descriptor]
+    supports: ClassVar[Supports] = {}
+    """What it does not support, or only as an experiment; everything else is supported."""
+    refusal: ClassVar[str] = ""
+    """Why no VM can run on it yet."""
+
+    @abstractmethod
+    def build(self, vmi: VMI, context: Context) -> Element:
+        """The domain document of a VMI."""
+
+    def adapt(self, domain: Element, host: Host) -> Element:
+        """Fit a domain document to the libvirt and firmware that are really there, in place."""
+        return domain
+
+    @abstractmethod
+    def daemon(self, settings: DaemonSettings) -> DaemonPlan:
+        """How to set up and start libvirt for one VM."""
+
+    def tuning(self, vmi: VMI) -> Tuning:
+        """What the handler does to the hypervisor's process."""
+        return Tuning()
+
+
+class Announced(Hypervisor):
+    """A hypervisor that is described, so that its name and its limits are known, but cannot run VMs yet."""
+
+    def build(self, vmi: VMI, context: Context) -> Element:
+        raise DomainError(self.refusal)
+
+    def daemon(self, settings: DaemonSettings) -> DaemonPlan:
+        raise DomainError(self.refusal)

@@ -1,0 +1,84 @@
+"""Controllers of a QEMU domain, and where its PCI devices sit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from xml.etree.ElementTree import Element
+
+from virtfleet.api import names
+from virtfleet.domain import traits
+from virtfleet.domain.volumes import DomainError
+from virtfleet.domain.xml import add
+from virtfleet.hypervisors.qemu.draft import Draft
+from virtfleet.hypervisors.qemu.iothreads import threads
+
+# Slots of the root complex that are taken: the host bridge, the VGA device, ICH9's sound and SATA.
+_TAKEN_SLOTS = (0x00, 0x01, 0x1B, 0x1F)
+_SLOTS = 0x20
+
+
+def controllers(draft: Draft) -> None:
+    usb = "qemu-xhci" if _needs_usb(draft) else "none"
+    add(draft.devices, "controller", type="usb", index=0, model=usb)
+    # Disks are added to a running VM on the SCSI bus.
+    if not draft.spec.disable_hotplug or any(traits.bus(disk) == "scsi" for disk in draft.spec.disks):
+        scsi = draft.architecture.scsi(draft.virtio)
+        _drive(add(draft.devices, "controller", type="scsi", index=0, model=scsi), draft, **_scsi_threads(draft))
+    disabled = draft.vmi.metadata.annotations.get(names.DISABLE_PCI_HOLE64, "").lower() == "true"
+    if draft.architecture.pci_hole64 and disabled:
+        root = add(draft.devices, "controller", type="pci", index=0, model="pcie-root")
+        add(root, "pcihole64", 0, unit="KiB")
+    if traits.serial_console(draft.vmi):
+        _drive(add(draft.devices, "controller", type="virtio-serial", index=0, model=draft.virtio), draft)
+
+
+def _needs_usb(draft: Draft) -> bool:
+    if draft.architecture.usb_always or not draft.architecture.pci_virtio:
+        return draft.architecture.usb_always
+    return (
+        any(wanted.bus in ("usb", "") for wanted in draft.spec.inputs)
+        or any(disk.disk and disk.disk.bus == "usb" for disk in draft.spec.disks)
+        or draft.spec.client_passthrough is not None
+        or any(device.kind == "usb" for device in draft.context.host_devices.values())
+    )
+
+
+def _scsi_threads(draft: Draft) -> dict[str, int]:
+    """An I/O thread for the controller, where one of its disks asks for a thread: SCSI disks cannot have their own."""
+    shared = threads(draft.vmi).shared
+    disks = draft.spec.disks
+    if not shared or not any(traits.bus(disk) == "scsi" and disk.dedicated_io_thread for disk in disks):
+        return {}
+    used = sum(1 for disk in disks if traits.bus(disk) == "virtio" and not disk.dedicated_io_thread)
+    return {"iothread": used % shared + 1, "queues": draft.topology.vcpus}
+
+
+def _drive(controller: Element, draft: Draft, **settings: int) -> None:
+    if settings or draft.iommu:
+        add(controller, "driver", **settings, iommu=draft.iommu)
+
+
+def place_on_root_complex(draft: Draft) -> None:
+    """Give every PCI device a slot of the root complex, where the VMI asks for that instead of a bus for each."""
+    wanted = draft.vmi.metadata.annotations.get(names.PLACE_PCI_DEVICES_ON_ROOT_COMPLEX) == "true"
+    if not wanted or not draft.architecture.pcie:
+        return
+    slots = (slot for slot in range(_SLOTS) if slot not in _TAKEN_SLOTS)
+    for device in _pci_devices(draft.devices):
+        address = device.find("address")
+        if address is not None and address.get("type") == "pci":
+            continue
+        slot = next(slots, None)
+        if slot is None:
+            raise DomainError("no slot is left on the root complex for all PCI devices")
+        add(device, "address", type="pci", domain="0x0000", bus="0x00", slot=f"{slot:#x}", function="0x0")
+
+
+def _pci_devices(devices: Element) -> Iterator[Element]:
+    yield from devices.findall("interface")
+    yield from devices.findall("hostdev[@type='pci']")
+    yield from (c for c in devices.findall("controller") if c.get("model") not in ("pci-root", "pcie-root"))
+    yield from (d for d in devices.findall("disk") if d.find("target[@bus='virtio']") is not None)
+    yield from devices.findall("input[@bus='virtio']")
+    for tag in ("watchdog", "rng", "memballoon"):
+        yield from devices.findall(tag)

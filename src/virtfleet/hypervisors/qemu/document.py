@@ -1,0 +1,94 @@
+"""The domain document of a VMI that QEMU runs, part by part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+from xml.etree.ElementTree import Element
+
+from virtfleet.api import names
+from virtfleet.api.vmi import VirtualMachineInstance as VMI
+from virtfleet.domain import common, console, hostdevices, paths
+from virtfleet.domain.context import Context
+from virtfleet.domain.xml import add
+from virtfleet.hypervisors.qemu import controllers, devices, firmware, machine
+from virtfleet.hypervisors.qemu.disks import disks
+from virtfleet.hypervisors.qemu.draft import Draft
+from virtfleet.hypervisors.qemu.iothreads import threads
+from virtfleet.hypervisors.qemu.pinning import pinning
+
+_NAMESPACE = "{http://libvirt.org/schemas/domain/qemu/1.0}"
+_FIRMWARE_LOG = f"{paths.PRIVATE}/QEMUSeaBiosDebugPipe"
+
+
+def build(vmi: VMI, context: Context, domain_type: str) -> Element:
+    """The document. Parts are independent of each other, but for the last ones, which refine what is there."""
+    draft = Draft(vmi, context, domain_type)
+    for part in _PARTS:
+        part(draft)
+    return draft.root
+
+
+def _common(draft: Draft) -> None:
+    common.clock(draft.root, draft.vmi)
+    common.smbios(draft.root, draft.vmi, draft.context.smbios)
+    common.reboot_policy(draft.root, draft.vmi)
+    console.serial_console(draft.devices, draft.vmi, draft.context)
+    hostdevices.host_devices(draft.devices, draft.vmi, draft.context)
+
+
+def _io_threads(draft: Draft) -> None:
+    if total := threads(draft.vmi).total:
+        add(draft.root, "iothreads", total)
+
+
+def _iommufd(draft: Draft) -> None:
+    if draft.context.iommufd:
+        add(draft.root, "iommufd", enabled="yes", fdgroup="iommu")
+
+
+def _command_line(draft: Draft) -> None:
+    """Arguments for what libvirt has no element for."""
+    arguments: list[str] = []
+    metadata = draft.vmi.metadata
+    if "ignition" in metadata.annotations.get(names.IGNITION, ""):
+        file = paths.ignition(metadata.namespace, metadata.name)
+        arguments += ["-fw_cfg", f"name=opt/com.coreos/config,file={file}"]
+    if draft.context.verbose and draft.architecture.debug_console:
+        arguments += ["-chardev", f"file,id=firmwarelog,path={_FIRMWARE_LOG}"]
+        arguments += ["-device", "isa-debugcon,iobase=0x402,chardev=firmwarelog"]
+    if arguments:
+        line = add(draft.root, f"{_NAMESPACE}commandline")
+        for argument in arguments:
+            add(line, f"{_NAMESPACE}arg", value=argument)
+
+
+_PARTS: Final[tuple[Callable[[Draft], None], ...]] = (
+    machine.memory,
+    machine.memory_backing,
+    machine.cpu,
+    machine.features,
+    machine.launch_security,
+    firmware.operating_system,
+    _common,
+    _io_threads,
+    _iommufd,
+    devices.network,
+    devices.channels,
+    devices.tpm,
+    devices.vsock,
+    devices.rng,
+    devices.inputs,
+    devices.balloon,
+    devices.graphics,
+    devices.sound,
+    devices.watchdog,
+    devices.panic,
+    devices.filesystems,
+    disks,
+    devices.usb_redirection,
+    controllers.controllers,
+    _command_line,
+    pinning,
+    controllers.place_on_root_complex,
+)

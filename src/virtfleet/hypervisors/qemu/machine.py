@@ -1,0 +1,159 @@
+"""Features, security, memory and CPUs of a QEMU machine."""
+
+from __future__ import annotations
+
+from xml.etree.ElementTree import Element
+
+from virtfleet.api import names
+from virtfleet.api.domainspec import FeatureHyperv
+from virtfleet.api.meta import FeatureState
+from virtfleet.api.quantity import Quantity
+from virtfleet.domain import common, traits
+from virtfleet.domain.xml import add, on_off, yes_no
+from virtfleet.hypervisors.qemu.draft import Draft
+
+_SEV_NO_DEBUG, _SEV_ENCRYPTED_STATE = 1 << 0, 1 << 2
+_SNP_SMT, _SNP_RESERVED = 1 << 16, 1 << 17  # the reserved bit must be set
+
+# element of libvirt -> field of the API, for enlightenments that are only on or off
+_HYPERV_SWITCHES = {
+    "relaxed": "relaxed",
+    "vapic": "vapic",
+    "vpindex": "vpindex",
+    "runtime": "runtime",
+    "synic": "synic",
+    "reset": "reset",
+    "frequencies": "frequencies",
+    "reenlightenment": "reenlightenment",
+    "ipi": "ipi",
+    "evmcs": "evmcs",
+}
+
+
+def features(draft: Draft) -> None:
+    element = add(draft.root, "features")
+    wanted = draft.vmi.spec.domain.features
+    if not wanted:
+        return
+    if not wanted.acpi or wanted.acpi.enabled is not False:
+        add(element, "acpi")
+    if wanted.smm and wanted.smm.enabled is not False:
+        add(element, "smm")
+    if wanted.apic and wanted.apic.enabled is not False:
+        add(element, "apic")
+    if wanted.hyperv:
+        _hyperv(add(element, "hyperv"), wanted.hyperv)
+    elif wanted.hyperv_passthrough and wanted.hyperv_passthrough.enabled:
+        add(element, "hyperv", mode="passthrough")
+    if wanted.kvm:
+        add(add(element, "kvm"), "hidden", state=on_off(wanted.kvm.hidden, False))
+    if wanted.pvspinlock:
+        add(element, "pvspinlock", state=on_off(wanted.pvspinlock.enabled))
+    if traits.tdx(draft.vmi):
+        add(element, "pmu", state="off")
+    if draft.architecture.vmport:
+        add(element, "vmport", state="off")
+
+
+def _hyperv(element: Element, wanted: FeatureHyperv) -> None:
+    for tag, field in _HYPERV_SWITCHES.items():
+        _switch(element, tag, getattr(wanted, field))
+    if wanted.spinlocks:
+        state = on_off(wanted.spinlocks.enabled)
+        add(element, "spinlocks", state=state, retries=wanted.spinlocks.spinlocks)
+    if wanted.vendorid:
+        add(element, "vendor_id", state=on_off(wanted.vendorid.enabled), value=wanted.vendorid.vendorid)
+    if wanted.synictimer:
+        timer = add(element, "stimer", state=on_off(wanted.synictimer.enabled))
+        _switch(timer, "direct", wanted.synictimer.direct)
+    if wanted.tlbflush:
+        flush = add(element, "tlbflush", state=on_off(wanted.tlbflush.enabled))
+        _switch(flush, "direct", wanted.tlbflush.direct)
+        _switch(flush, "extended", wanted.tlbflush.extended)
+
+
+def _switch(element: Element, tag: str, state: FeatureState | None) -> None:
+    if state:
+        add(element, tag, state=on_off(state.enabled))
+
+
+def launch_security(draft: Draft) -> None:
+    wanted = draft.vmi.spec.domain.launch_security
+    if not wanted or draft.architecture.name != "amd64":
+        return  # s390x: an IOMMU for every device is all that Secure Execution needs
+    if wanted.sev:
+        encrypted = wanted.sev.policy is not None and wanted.sev.policy.encrypted_state
+        element = add(draft.root, "launchSecurity", type="sev")
+        add(element, "policy", hex(_SEV_NO_DEBUG | (_SEV_ENCRYPTED_STATE if encrypted else 0)))
+        if wanted.sev.dh_cert:
+            add(element, "dhCert", wanted.sev.dh_cert)
+        if wanted.sev.session:
+            add(element, "session", wanted.sev.session)
+    elif wanted.snp:
+        element = add(draft.root, "launchSecurity", type="sev-snp")
+        add(element, "policy", hex(_SNP_SMT | _SNP_RESERVED))
+    elif wanted.tdx:
+        element = add(draft.root, "launchSecurity", type="tdx")
+        socket = draft.vmi.metadata.annotations.get(names.QGS_SOCKET_PATH)
+        add(element, "quoteGenerationService", path=socket)
+
+
+def memory(draft: Draft) -> None:
+    common.memory(draft.root, draft.vmi)
+    wanted = draft.vmi.spec.domain.memory
+    if not wanted or wanted.max_guest is None:
+        return
+    largest = Quantity.parse(wanted.max_guest)
+    if largest != traits.memory(draft.vmi):
+        add(draft.root, "maxMemory", traits.whole_bytes(largest), unit="b", slots=0)
+
+
+def memory_backing(draft: Draft) -> None:
+    hugepages, shared = traits.hugepages(draft.vmi), traits.shares_memory(draft.vmi)
+    if not hugepages and not shared:
+        return
+    backing = add(draft.root, "memoryBacking")
+    if hugepages:
+        add(backing, "hugepages")
+    if _memfd(draft):
+        add(backing, "source", type="memfd")
+    if shared:
+        add(backing, "access", mode="shared")
+
+
+def _memfd(draft: Draft) -> bool:
+    wanted = draft.vmi.metadata.annotations.get(names.MEMFD) != "false"
+    return draft.architecture.memfd and (traits.shares_memory(draft.vmi) or (traits.hugepages(draft.vmi) and wanted))
+
+
+def cpu(draft: Draft) -> None:
+    wanted = draft.vmi.spec.domain.cpu
+    topology = draft.topology
+    most = wanted.max_sockets if wanted and draft.architecture.cpu_hotplug else None
+    if most:
+        topology = topology._replace(sockets=most)
+        vcpus = add(draft.root, "vcpus")
+        for number in range(topology.vcpus):
+            enabled = yes_no(number < draft.topology.vcpus)
+            hotpluggable = yes_no(number >= topology.cores * topology.threads)
+            add(vcpus, "vcpu", id=number, enabled=enabled, hotpluggable=hotpluggable)
+    common.vcpus(draft.root, topology.vcpus)
+
+    element = add(draft.root, "cpu")
+    model = wanted.model if wanted else ""
+    if model in ("", "host-model", "host-passthrough"):
+        element.set("mode", model or "host-model")
+    else:
+        element.set("mode", "custom")
+        add(element, "model", model)
+    add(element, "topology", sockets=topology.sockets, cores=topology.cores, threads=topology.threads)
+    if wanted:
+        for feature in wanted.features:
+            add(element, "feature", name=feature.name, policy=feature.policy)
+        named = model not in ("host-model", "host-passthrough")
+        if draft.architecture.disables_mpx and named and all(f.name != "mpx" for f in wanted.features):
+            add(element, "feature", name="mpx", policy="disable")
+    if _memfd(draft) and not (wanted and wanted.numa):
+        kib = traits.memory(draft.vmi).value() // 1024
+        cell = add(add(element, "numa"), "cell", id=0, cpus=f"0-{topology.vcpus - 1}", unit="KiB")
+        cell.set("memory", str(kib))

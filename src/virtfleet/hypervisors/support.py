@@ -1,0 +1,44 @@
+"""How far a hypervisor supports a feature, and why not."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+
+import msgspec
+
+
+class Level(enum.Enum):
+    """How far a feature is supported."""
+
+    SUPPORTED = "supported"
+    EXPERIMENTAL = "experimental"
+    UNSUPPORTED = "unsupported"
+
+
+class Support(msgspec.Struct, frozen=True):
+    """How far one feature is supported."""
+
+    level: Level
+    reason: str = ""
+    gate: str = ""
+    """Feature gate that an experimental feature needs."""
+
+
+SUPPORTED = Support(Level.SUPPORTED)
+
+Supports = Mapping[str, Support]
+"""By `feature`, or by `feature/architecture` where it differs between architectures."""
+
+
+def unsupported(reason: str) -> Support:
+    return Support(Level.UNSUPPORTED, reason)
+
+
+def experimental(gate: str, reason: str) -> Support:
+    return Support(Level.EXPERIMENTAL, reason, gate)
+
+
+def without(reasons: Mapping[str, str]) -> dict[str, Support]:
+    """A table of features that are not supported, each with its reason. A key may name several features."""
+    return {key: unsupported(reason) for keys, reason in reasons.items() for key in keys.split()}
