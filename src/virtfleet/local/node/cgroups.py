@@ -106,8 +106,17 @@ def remove(path: str) -> bool:
     return gone
 
 
+def children(path: str) -> set[str]:
+    """The names of the groups directly below `path`, in whichever hierarchy."""
+    return {p.name for h in _hierarchies() for p in (h / path.lstrip("/")).glob("*/")}
+
+
+def _hierarchies() -> list[Path]:
+    return [ROOT, *(entry for entry in ROOT.iterdir() if entry.is_dir() and not entry.is_symlink())]
+
+
 def _groups(path: str) -> Iterator[Path]:
     """The directories of a group in all hierarchies, the deepest first."""
-    for hierarchy in [ROOT, *(entry for entry in ROOT.iterdir() if entry.is_dir() and not entry.is_symlink())]:
+    for hierarchy in _hierarchies():
         for directory, _, _ in os.walk(hierarchy / path.lstrip("/"), topdown=False):
             yield Path(directory)

@@ -70,8 +70,18 @@ class PodWorker:
             self.pod = pod
         self._woken.set()
 
-    def ended(self, run: Container) -> None:
+    def waiting_reason(self, name: str) -> str:
+        """Why a container that has not run yet is not running."""
+        return self._waiting.get(name, ("ContainerCreating", ""))[0]
+
+    def wake(self) -> None:
         self._woken.set()
+
+    def stop(self) -> None:
+        """Let the pod be; its containers go on."""
+        for name in list(self._health):
+            self._stop_probing(name)
+        self.task.cancel()
 
     async def _run(self) -> None:
         pause: float | None = 0.0

@@ -7,14 +7,25 @@ runs `ServiceNetwork`; the nodes share the machine's network, so one table serve
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import logging
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 
-from virtfleet.kube.resource import Obj
+import orjson
+
+from virtfleet.kube.api import KubeApi
+from virtfleet.kube.cache import Cache
+from virtfleet.kube.resource import ENDPOINT_SLICES, SERVICES, Obj
+from virtfleet.local.node.commands import CommandError, run
 from virtfleet.local.node.network import ClusterNetwork
+
+_GATHERING = 0.05  # seconds in which further changes join the same transaction
+_RETRY = 2.0
+log = logging.getLogger(__name__)
 
 _PROTOCOLS = {"TCP": "tcp", "UDP": "udp", "SCTP": "sctp"}
 
@@ -156,3 +167,40 @@ def _service_chain(frontend: Frontend) -> str:
 def _chain(name: str, hook: str, rules: list[str]) -> str:
     lines = "\n".join(f"    {rule}" for rule in rules)
     return f"  chain {name} {{\n    type {hook};\n{lines}\n  }}"
+
+
+class ServiceNetwork:
+    """Keeps the cluster's table in step with its Services."""
+
+    def __init__(self, api: KubeApi, network: ClusterNetwork) -> None:
+        self._network = network
+        self._services: Cache[Obj] = Cache(api, SERVICES, decode=orjson.loads)
+        self._slices: Cache[Obj] = Cache(api, ENDPOINT_SLICES, decode=orjson.loads)
+        self._changed = asyncio.Event()
+        for cache in (self._services, self._slices):
+            cache.on_change(lambda *_: self._changed.set())
+
+    async def run(self) -> None:
+        """Follow until cancelled. The table stays: connections outlive this process."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._services.run())
+            group.create_task(self._slices.run())
+            group.create_task(self._follow())
+
+    async def _follow(self) -> None:
+        await self._services.synced.wait()
+        await self._slices.synced.wait()
+        applied = ""
+        while True:
+            self._changed.clear()
+            wanted = render(self._network, frontends(self._services.list(), self._slices.list()))
+            if wanted != applied:
+                try:
+                    await run("nft", "-f", "-", feed=wanted)
+                    applied = wanted
+                except CommandError as error:
+                    log.error("Services are not up to date: %s", error)
+                    await asyncio.sleep(_RETRY)
+                    continue
+            await self._changed.wait()
+            await asyncio.sleep(_GATHERING)

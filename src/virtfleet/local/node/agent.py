@@ -1,0 +1,161 @@
+"""The agent of one node: a worker for each of its pods, what they share, and the node's own object.
+
+Killed at any point and started again, it finds its containers on disk, compares them with the pods that the API
+server has for this node, goes on with those that belong together and removes the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from ipaddress import IPv4Network
+
+import orjson
+
+from virtfleet.kube.api import KubeApi
+from virtfleet.kube.cache import Cache
+from virtfleet.kube.events import Recorder
+from virtfleet.kube.resource import PODS, Obj
+from virtfleet.local.node import cgroups, hostimage, logfiles, mounts, network
+from virtfleet.local.node.assembly import Node
+from virtfleet.local.node.containers import Container
+from virtfleet.local.node.devices import Devices
+from virtfleet.local.node.layout import Layout
+from virtfleet.local.node.network import ClusterNetwork, node_address
+from virtfleet.local.node.nodestatus import NodeObject
+from virtfleet.local.node.podworker import PodWorker
+from virtfleet.local.node.pretend import PretendPlugin
+from virtfleet.local.node.pulling import Puller
+from virtfleet.local.node.runtime import Runtime, remove_group
+from virtfleet.local.node.sandbox import Sandboxes
+from virtfleet.local.node.server import AgentServer
+from virtfleet.local.node.volumes import Volumes
+from virtfleet.local.nodesfile import NodeSpec
+
+_API_PORT = 443
+log = logging.getLogger(__name__)
+
+
+class AlreadyRunning(Exception):
+    """Another process is this node's agent."""
+
+
+class Agent:
+    """`run()` it; `ready` is set once the node takes pods."""
+
+    def __init__(
+        self, layout: Layout, api: KubeApi, net: ClusterNetwork, addresses: IPv4Network, spec: NodeSpec
+    ) -> None:
+        self._layout, self._network, self._range, self._spec = layout, net, addresses, spec
+        layout.create()
+        store = hostimage.open_store(layout.images)
+        puller = Puller(store)
+        devices = Devices(layout.kubelet / "device-plugins", self._offer_changed)
+        self._object = NodeObject(api, spec, addresses, layout.data, devices.offers, store.all)
+        self._recorder = Recorder(api, "kubelet", spec.name)
+        self._pods: Cache[Obj] = Cache(api, PODS, fields=f"spec.nodeName={spec.name}", decode=_decode)
+        self.node = Node(
+            layout=layout,
+            api=api,
+            store=store,
+            puller=puller,
+            runtime=Runtime(layout, self._ended),
+            sandboxes=Sandboxes(layout, net, addresses),
+            volumes=Volumes(layout, api, store, puller),
+            devices=devices,
+            addresses=(str(node_address(addresses)),),
+            allocatable=self._object.allocatable,
+            api_server=(str(net.services[1]), _API_PORT),
+        )
+        self.workers: dict[str, PodWorker] = {}  # by pod uid
+        self.ready = asyncio.Event()
+
+    async def run(self) -> None:
+        """Be the node's agent until cancelled. Containers go on without it."""
+        async with AsyncExitStack() as stack:
+            stack.enter_context(_only_one(self._layout))
+            mounts.share(self._layout.root)
+            await network.set_up(self._network, self._range)
+            devices = await self.node.devices.start()
+            stack.push_async_callback(devices.stop, None)
+            stack.push_async_callback(self.node.devices.stop)
+            for resource, count in self._spec.devices.items():
+                plugin = PretendPlugin(self._layout.kubelet / "device-plugins", resource, count)
+                await stack.enter_async_context(plugin.serving())
+            stack.callback(self.node.runtime.close)
+            adopted = self.node.runtime.adopt()
+            await self._object.register()
+            await stack.enter_async_context(AgentServer(self._layout, self.node.runtime, self.workers).serving())
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._pods.run())
+                group.create_task(self._recorder.run())
+                await self._pods.synced.wait()
+                await self._tidy_up(adopted)
+                self._pods.on_change(lambda key, old, new: self._changed(old, new, adopted))
+                group.create_task(self._object.run())
+                stack.push_async_callback(self._stop_workers)
+                self.ready.set()
+                log.info("node %s takes pods", self._spec.name)
+
+    async def _tidy_up(self, adopted: list[Container]) -> None:
+        """Remove what belongs to no pod of this node any more."""
+        wanted = {pod["metadata"]["uid"] for pod in self._pods.list()}
+        for run in [run for run in adopted if run.pod not in wanted]:
+            await self.node.runtime.remove(run)
+            adopted.remove(run)
+        await self.node.sandboxes.adopt(wanted)
+        self.node.devices.keep_only(wanted)
+        for path in (self._layout.kubelet / "pods").iterdir():
+            if path.name not in wanted:
+                await self.node.volumes.remove(path.name)
+        for path in self._layout.logs.iterdir():
+            if path.name.rpartition("_")[2] not in wanted:
+                logfiles.remove(path)
+        for uid in cgroups.children(self._layout.cgroup) - wanted:
+            await remove_group(f"{self._layout.cgroup}/{uid}")
+
+    def _changed(self, old: Obj | None, new: Obj | None, adopted: list[Container]) -> None:
+        """A pod of this node came, changed or went."""
+        uid = (new or old or {})["metadata"]["uid"]
+        worker = self.workers.get(uid)
+        if worker is not None:
+            worker.update(new)
+        elif new is not None:
+            mine = [run for run in adopted if run.pod == uid]
+            worker = self.workers[uid] = PodWorker(self.node, self._recorder, new, mine)
+            worker.task.add_done_callback(lambda _: self.workers.pop(uid, None))
+
+    def _ended(self, run: Container) -> None:
+        if worker := self.workers.get(run.pod):
+            worker.wake()
+
+    def _offer_changed(self) -> None:
+        self._object.changed()
+
+    async def _stop_workers(self) -> None:
+        for worker in list(self.workers.values()):
+            worker.stop()
+        await asyncio.gather(*(w.task for w in list(self.workers.values())), return_exceptions=True)
+
+
+@contextlib.contextmanager
+def _only_one(layout: Layout) -> Iterator[None]:
+    """Two agents of one node would undo each other's work."""
+    lock = os.open(layout.home / "agent.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise AlreadyRunning(f"another agent runs for node {layout.node} in {layout.data}") from None
+    finally:
+        os.close(lock)
+
+
+def _decode(data: bytes) -> Obj:
+    pod: Obj = orjson.loads(data)
+    return pod

@@ -1,0 +1,167 @@
+"""A command in a container over a websocket, in the protocol that kubectl exec speaks (v4 and v5.channel.k8s.io).
+
+Every message begins with the number of its channel. v5 adds a way to say that the sender's side of a channel is at its
+end, so that `kubectl exec -i` may close its standard input and still read the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import pty
+import signal
+import struct
+import termios
+from collections.abc import Coroutine
+from dataclasses import dataclass
+
+import orjson
+from aiohttp import WSMsgType, web
+
+from virtfleet.kube.errors import ApiError
+from virtfleet.kube.resource import Obj
+from virtfleet.local.node.containers import Container
+from virtfleet.local.node.runtime import Runtime, end_exec
+
+STDIN, STDOUT, STDERR, ERROR, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
+PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
+_CHUNK = 1 << 15
+
+
+@dataclass(slots=True)
+class _Terminal:
+    """Where a command's input and output go on this side: a pseudo-terminal, or pipes."""
+
+    process: asyncio.subprocess.Process
+    master: int | None = None
+
+    async def write(self, data: bytes) -> None:
+        if self.master is not None:
+            await asyncio.to_thread(os.write, self.master, data)
+        elif self.process.stdin is not None:
+            self.process.stdin.write(data)
+            with contextlib.suppress(ConnectionError):
+                await self.process.stdin.drain()
+
+    def end_input(self) -> None:
+        if self.master is None and self.process.stdin is not None:
+            self.process.stdin.close()
+
+    def resize(self, width: int, height: int) -> None:
+        if self.master is not None:
+            fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
+            with contextlib.suppress(ProcessLookupError):
+                self.process.send_signal(signal.SIGWINCH)  # runc passes the size on
+
+
+async def execute(request: web.Request, runtime: Runtime, run: Container) -> web.StreamResponse:
+    wanted = {name: request.query.get(name) in ("true", "1") for name in ("stdin", "stdout", "stderr", "tty")}
+    command = request.query.getall("command", [])
+    if not command:
+        raise ApiError("BadRequest", "you must specify at least 1 command for the container")
+    socket = web.WebSocketResponse(protocols=PROTOCOLS)
+    if not socket.can_prepare(request):
+        raise ApiError("BadRequest", "exec needs a websocket; this node speaks no SPDY")
+    await socket.prepare(request)
+    if socket.ws_protocol is None:
+        await socket.close(message=b"no common subprotocol")
+        return socket
+    # Tells the client that the streams are there, as the API server does.
+    await socket.send_bytes(bytes([STDOUT if wanted["stdout"] else ERROR]))
+    terminal = await _open(runtime, run, command, wanted)
+    readers = [asyncio.create_task(reader) for reader in _outputs(socket, terminal)]
+    incoming = asyncio.create_task(_incoming(socket, terminal))
+    finished = asyncio.create_task(terminal.process.wait())
+    try:
+        # The client may go first; then the command goes too.
+        await asyncio.wait([incoming, finished], return_when=asyncio.FIRST_COMPLETED)
+        if finished.done():
+            await asyncio.gather(*readers, return_exceptions=True)
+            await socket.send_bytes(bytes([ERROR]) + orjson.dumps(outcome(finished.result())))
+    finally:
+        if terminal.process.returncode is None:
+            end_exec(terminal.process)
+        await finished
+        for task in (incoming, *readers):
+            task.cancel()
+        if terminal.master is not None:
+            os.close(terminal.master)
+        await socket.close()
+    return socket
+
+
+def outcome(code: int) -> Obj:
+    """What goes over the error channel at the end."""
+    if code == 0:
+        return {"metadata": {}, "status": "Success"}
+    return {
+        "metadata": {},
+        "status": "Failure",
+        "message": f"command terminated with non-zero exit code: exit status {code}",
+        "reason": "NonZeroExitCode",
+        "details": {"causes": [{"reason": "ExitCode", "message": str(code)}]},
+    }
+
+
+async def _open(runtime: Runtime, run: Container, command: list[str], wanted: dict[str, bool]) -> _Terminal:
+    if wanted["tty"]:
+        master, slave = pty.openpty()
+        try:
+            process = await runtime.exec(run, command, tty=True, stdin=slave, stdout=slave, stderr=slave)
+        finally:
+            os.close(slave)
+        return _Terminal(process, master)
+    pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
+    process = await runtime.exec(
+        run,
+        command,
+        stdin=pipe if wanted["stdin"] else null,
+        stdout=pipe if wanted["stdout"] else null,
+        stderr=pipe if wanted["stderr"] else null,
+    )
+    return _Terminal(process)
+
+
+def _outputs(socket: web.WebSocketResponse, terminal: _Terminal) -> list[Coroutine[None, None, None]]:
+    if terminal.master is not None:
+        return [_terminal_output(socket, terminal.master)]
+    pipes = ((terminal.process.stdout, STDOUT), (terminal.process.stderr, STDERR))
+    return [_pipe_output(socket, pipe, channel) for pipe, channel in pipes if pipe is not None]
+
+
+async def _pipe_output(socket: web.WebSocketResponse, pipe: asyncio.StreamReader, channel: int) -> None:
+    while data := await pipe.read(_CHUNK):
+        await socket.send_bytes(bytes([channel]) + data)
+
+
+async def _terminal_output(socket: web.WebSocketResponse, master: int) -> None:
+    loop, ready = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(master, ready.set)
+    try:
+        while True:
+            await ready.wait()
+            ready.clear()
+            try:
+                data = os.read(master, _CHUNK)
+            except OSError:  # the other side of a terminal that is closed reads as an input/output error
+                return
+            await socket.send_bytes(bytes([STDOUT]) + data)
+    finally:
+        loop.remove_reader(master)
+
+
+async def _incoming(socket: web.WebSocketResponse, terminal: _Terminal) -> None:
+    """Input, new sizes of the terminal, and ends of channels, until the client is gone."""
+    async for message in socket:
+        if message.type is not WSMsgType.BINARY or not message.data:
+            continue
+        channel, data = message.data[0], message.data[1:]
+        if channel == STDIN and data:
+            await terminal.write(data)
+        elif channel == RESIZE:
+            size = orjson.loads(data)
+            terminal.resize(int(size["Width"]), int(size["Height"]))
+        elif channel == CLOSE and data[:1] == bytes([STDIN]):
+            terminal.end_input()

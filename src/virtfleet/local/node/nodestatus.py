@@ -1,0 +1,236 @@
+"""The node as the API server knows it: its Node object, its status, and the Lease that says it is alive."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import platform
+import shutil
+import time
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from ipaddress import IPv4Network
+from pathlib import Path
+
+import virtfleet
+from virtfleet.kube.api import KubeApi, Patch
+from virtfleet.kube.errors import ApiError, is_already_exists, is_not_found
+from virtfleet.kube.resource import LEASES, NODES, Obj
+from virtfleet.local.node import machine, podstatus
+from virtfleet.local.node.images import Image
+from virtfleet.local.node.network import node_address
+from virtfleet.local.node.podstatus import timestamp
+from virtfleet.local.node.runtime import boot_id
+from virtfleet.local.nodesfile import NodeSpec
+
+LEASE_NAMESPACE = "kube-node-lease"
+_LEASE_SECONDS, _RENEWAL, _REPORT = 40, 10.0, 60.0
+_PODS = 110
+_IMAGES_SHOWN = 50
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+log = logging.getLogger(__name__)
+
+
+def labels(spec: NodeSpec) -> dict[str, str]:
+    architecture = _ARCHITECTURES.get(platform.machine(), platform.machine())
+    known = {"hostname": spec.name, "os": "linux", "arch": architecture}
+    return {**{f"kubernetes.io/{key}": value for key, value in known.items()}, **spec.labels}
+
+
+def capacity(data: Path, offers: Mapping[str, tuple[int, int]], *, healthy: bool) -> dict[str, str]:
+    """What the machine has, and what plugins offer: all of it, or what of it can be used now."""
+    pages = {
+        f"hugepages-{_page_size(int(path.name.split('-')[1].removesuffix('kB')))}": _huge(path)
+        for path in sorted(Path("/sys/kernel/mm/hugepages").glob("hugepages-*kB"))
+    }
+    return {
+        "cpu": str(os.cpu_count() or 1),
+        "memory": f"{machine.memory() // 1024}Ki",
+        "pods": str(_PODS),
+        "ephemeral-storage": f"{shutil.disk_usage(data).total // 1024}Ki",
+        **pages,
+        **{name: str(usable if healthy else total) for name, (total, usable) in sorted(offers.items())},
+    }
+
+
+def _page_size(kibibytes: int) -> str:
+    return f"{kibibytes >> 20}Gi" if kibibytes >= 1 << 20 else f"{kibibytes >> 10}Mi"
+
+
+def _huge(path: Path) -> str:
+    pages = int((path / "nr_hugepages").read_text())
+    size = int(path.name.split("-")[1].removesuffix("kB"))
+    return f"{pages * size >> 10}Mi" if pages else "0"
+
+
+def status(
+    name: str,
+    address: str,
+    data: Path,
+    offers: Mapping[str, tuple[int, int]],
+    images: Iterable[Image],
+    old: Obj,
+    now: float,
+) -> Obj:
+    release = _os_release()
+    return {
+        "capacity": capacity(data, offers, healthy=False),
+        "allocatable": capacity(data, offers, healthy=True),
+        "conditions": _conditions(old, now),
+        "addresses": [{"type": "InternalIP", "address": address}, {"type": "Hostname", "address": name}],
+        "nodeInfo": {
+            "architecture": _ARCHITECTURES.get(platform.machine(), platform.machine()),
+            "bootID": boot_id(),
+            "containerRuntimeVersion": f"virtfleet://{virtfleet.__version__}",
+            "kernelVersion": platform.release(),
+            "kubeProxyVersion": "",
+            "kubeletVersion": f"v{virtfleet.__version__}-virtfleet",
+            "machineID": _read("/etc/machine-id"),
+            "operatingSystem": "linux",
+            "osImage": release.get("PRETTY_NAME", "Linux"),
+            "systemUUID": _read("/sys/class/dmi/id/product_uuid"),
+        },
+        "images": [{"names": [image.name], "sizeBytes": image.size} for image in list(images)[:_IMAGES_SHOWN]],
+    }
+
+
+def _conditions(old: Obj, now: float) -> list[Obj]:
+    before = {c["type"]: c for c in old.get("conditions") or ()}
+    verdicts = {
+        "MemoryPressure": ("False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
+        "DiskPressure": ("False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+        "PIDPressure": ("False", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+        "Ready": ("True", "KubeletReady", "kubelet is posting ready status"),
+    }
+    return [
+        {
+            "type": kind,
+            "status": value,
+            "reason": reason,
+            "message": message,
+            "lastHeartbeatTime": timestamp(now),
+            "lastTransitionTime": b["lastTransitionTime"]
+            if (b := before.get(kind)) and b.get("status") == value and b.get("lastTransitionTime")
+            else timestamp(now),
+        }
+        for kind, (value, reason, message) in verdicts.items()
+    ]
+
+
+def _os_release() -> dict[str, str]:
+    lines = _read("/etc/os-release").splitlines()
+    return {key: value.strip('"') for key, _, value in (line.partition("=") for line in lines)}
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return ""
+
+
+class NodeObject:
+    """Registers the node and keeps its status and Lease current."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        spec: NodeSpec,
+        addresses: IPv4Network,
+        data: Path,
+        offers: Callable[[], Mapping[str, tuple[int, int]]],
+        images: Callable[[], Iterable[Image]],
+    ) -> None:
+        self._api, self._spec, self._range, self._data = api, spec, addresses, data
+        self._offers, self._images = offers, images
+        self._changed = asyncio.Event()
+
+    def changed(self) -> None:
+        """What the node offers has changed: say so now."""
+        self._changed.set()
+
+    def allocatable(self) -> dict[str, str]:
+        return capacity(self._data, self._offers(), healthy=True)
+
+    async def register(self) -> None:
+        """Make the Node object, or give an existing one the labels of the nodes file."""
+        node = {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": self._spec.name, "labels": labels(self._spec)},
+            "spec": {
+                "podCIDR": str(self._range),
+                "podCIDRs": [str(self._range)],
+                "taints": [{k: v for k, v in _taint(t).items() if v} for t in self._spec.taints],
+            },
+        }
+        try:
+            await self._api.create(NODES, node)
+        except ApiError as error:
+            if not is_already_exists(error):
+                raise
+            await self._api.patch(NODES, self._spec.name, {"metadata": {"labels": labels(self._spec)}})
+
+    async def report(self) -> None:
+        """Write the status where it is not what it should be, or was not confirmed for a while."""
+        self._changed.clear()
+        node = await self._api.get(NODES, self._spec.name)
+        old, now = node.get("status") or {}, time.time()
+        address = str(node_address(self._range))
+        wanted = status(self._spec.name, address, self._data, self._offers(), self._images(), old, now)
+        gone = {name: None for name in (old.get("capacity") or {}) if name not in wanted["capacity"]}
+        wanted["capacity"] |= gone
+        wanted["allocatable"] |= gone
+        if not podstatus.is_part_of(wanted, old):
+            await self._api.patch(NODES, self._spec.name, {"status": wanted}, how=Patch.STRATEGIC, subresource="status")
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._reporting())
+            group.create_task(self._renewing())
+
+    async def _reporting(self) -> None:
+        while True:
+            try:
+                await self.report()
+                pause = _REPORT
+            except ApiError as error:
+                log.warning("the node's status is not written: %s", error.message)
+                pause = 1.0
+                if is_not_found(error):  # somebody deleted the node under us
+                    await self._register_again()
+            try:
+                async with asyncio.timeout(pause):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
+
+    async def _register_again(self) -> None:
+        try:
+            await self.register()
+        except ApiError as error:
+            log.warning("the node is not registered: %s", error.message)
+
+    async def _renewing(self) -> None:
+        while True:
+            try:
+                await self.renew()
+            except ApiError as error:
+                log.warning("the node's lease is not renewed: %s", error.message)
+            await asyncio.sleep(_RENEWAL)
+
+    async def renew(self) -> None:
+        moment = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        spec = {"holderIdentity": self._spec.name, "leaseDurationSeconds": _LEASE_SECONDS, "renewTime": moment}
+        try:
+            await self._api.patch(LEASES, self._spec.name, {"spec": spec}, LEASE_NAMESPACE)
+        except ApiError as error:
+            if not is_not_found(error):
+                raise
+            lease = {"metadata": {"name": self._spec.name, "namespace": LEASE_NAMESPACE}, "spec": spec}
+            await self._api.create(LEASES, {"apiVersion": LEASES.api_version, "kind": LEASES.kind, **lease})
+
+
+def _taint(taint: object) -> dict[str, str]:
+    return {name: getattr(taint, name) for name in ("key", "value", "effect")}

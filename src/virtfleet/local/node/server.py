@@ -1,0 +1,151 @@
+"""The agent's own door, for the API server: containers' logs, and commands run in them.
+
+It is a unix socket in the node's directory: both ends are on this machine by the nature of a local cluster, and the
+file's mode lets in nobody but the cluster's own user. No port, no certificate to renew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import AsyncIterator, Mapping
+from datetime import datetime
+from pathlib import Path
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from virtfleet.kube.errors import ApiError
+from virtfleet.local.node import logfiles
+from virtfleet.local.node.containers import Container
+from virtfleet.local.node.execution import execute
+from virtfleet.local.node.layout import Layout
+from virtfleet.local.node.lifecycle import init_containers
+from virtfleet.local.node.logfiles import Line
+from virtfleet.local.node.podworker import PodWorker
+from virtfleet.local.node.runtime import Runtime
+
+_POLL = 0.1  # seconds between looks at a log that somebody follows
+_READ = 1 << 16
+
+
+def socket_path(layout: Layout) -> Path:
+    return layout.home / "agent.sock"
+
+
+class AgentServer:
+    """Serves what the API server asks of a node."""
+
+    def __init__(self, layout: Layout, runtime: Runtime, workers: Mapping[str, PodWorker]) -> None:
+        self._layout, self._runtime, self._workers = layout, runtime, workers
+
+    @contextlib.asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        application = web.Application(middlewares=[_refusals])
+        application.router.add_get("/logs/{namespace}/{pod}/{container}", self._logs)
+        application.router.add_route("*", "/exec/{namespace}/{pod}/{container}", self._exec)
+        runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
+        await runner.setup()
+        path = socket_path(self._layout)
+        path.unlink(missing_ok=True)
+        await web.UnixSite(runner, str(path)).start()
+        path.chmod(0o600)
+        try:
+            yield
+        finally:
+            await runner.cleanup()
+            path.unlink(missing_ok=True)
+
+    async def _logs(self, request: web.Request) -> web.StreamResponse:
+        query, run = request.query, self._run(request, previous=request.query.get("previous") == "true")
+        response = web.StreamResponse(headers={"Content-Type": "text/plain"})
+        await response.prepare(request)
+        left = int(query["limitBytes"]) if "limitBytes" in query else None
+        async for line in _lines(run, query):
+            text = line.render(query.get("timestamps") == "true")
+            await response.write(text if left is None else text[:left])
+            if left is not None:
+                left -= len(text)
+                if left <= 0:
+                    break
+        await response.write_eof()
+        return response
+
+    async def _exec(self, request: web.Request) -> web.StreamResponse:
+        run = self._run(request)
+        if not run.running:
+            name = request.match_info["container"]
+            raise ApiError("BadRequest", f"container {name!r} in pod {request.match_info['pod']!r} is not running")
+        return await execute(request, self._runtime, run)
+
+    def _run(self, request: web.Request, *, previous: bool = False) -> Container:
+        """The run of the container that is asked for; refusals are worded as the kubelet's."""
+        namespace, pod, name = (request.match_info[key] for key in ("namespace", "pod", "container"))
+        worker = next(
+            (
+                w
+                for w in self._workers.values()
+                if (w.pod["metadata"]["namespace"], w.pod["metadata"]["name"]) == (namespace, pod)
+            ),
+            None,
+        )
+        if worker is None:
+            raise ApiError("NotFound", f'pod "{pod}" is not on this node')
+        if name not in [c["name"] for c in (*init_containers(worker.pod), *worker.pod["spec"]["containers"])]:
+            raise ApiError("BadRequest", f"container {name} is not valid for pod {pod}")
+        runs = worker.runs.get(name) or []
+        if previous:
+            if len(runs) < 2 and not (runs and runs[-1].finished):
+                raise ApiError("BadRequest", f'previous terminated container "{name}" in pod "{pod}" not found')
+            return runs[-2] if len(runs) > 1 else runs[-1]
+        if not runs:
+            reason = worker.waiting_reason(name)
+            raise ApiError("BadRequest", f'container "{name}" in pod "{pod}" is waiting to start: {reason}')
+        return runs[-1]
+
+
+@web.middleware
+async def _refusals(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except ApiError as error:
+        return web.json_response(error.status(), status=error.code)
+
+
+async def _lines(run: Container, query: Mapping[str, str]) -> AsyncIterator[Line]:
+    """The entries of a container's log that were asked for; with `follow`, until the container has ended."""
+    since = 0.0
+    if "sinceSeconds" in query:
+        since = time.time() - int(query["sinceSeconds"])
+    elif "sinceTime" in query:
+        since = datetime.fromisoformat(query["sinceTime"]).timestamp()
+    path, offset = Path(run.log), 0
+    if "tailLines" in query:
+        with contextlib.suppress(FileNotFoundError):
+            offset = os.path.getsize(path)
+            tail = logfiles.last_lines(path, int(query["tailLines"]))
+            for line in filter(None, map(logfiles.parse, tail)):
+                if line.moment() >= since:
+                    yield line
+    async for raw in _follow(run, path, offset, follow=query.get("follow") == "true"):
+        line_or_none = logfiles.parse(raw)
+        if line_or_none is not None and (not since or line_or_none.moment() >= since):
+            yield line_or_none
+
+
+async def _follow(run: Container, path: Path, offset: int, *, follow: bool) -> AsyncIterator[bytes]:
+    rest = b""
+    while True:
+        ended = bool(run.finished)  # looked at before the file, so that nothing written before the end is missed
+        with contextlib.suppress(FileNotFoundError), await asyncio.to_thread(open, path, "rb") as file:
+            file.seek(offset)
+            while chunk := file.read(_READ):
+                offset += len(chunk)
+                *lines, rest = (rest + chunk).split(b"\n")
+                for line in lines:
+                    yield line
+        if ended or not follow:
+            return
+        await asyncio.sleep(_POLL)
