@@ -140,7 +140,7 @@ class StructuralSchema:
     def prune(self, obj: Obj) -> list[str]:
         unknown: list[str] = []
         try:
-            _prune_object(self._root, obj, [], unknown)
+            _prune_object(self._root, obj, self._root, [], unknown)
         except _DecodeError as error:
             kind = self._resource.kind
             raise ApiError(
@@ -183,7 +183,7 @@ def _prune(node: Node, value: Any, owner: Node, path: Path, unknown: list[str]) 
     if isinstance(value, dict):
         if node.typed and node.type not in ("object", ""):
             raise _wrong_type(node, value, owner, path)
-        _prune_object(node, value, path, unknown)
+        _prune_object(node, value, owner, path, unknown)
     elif isinstance(value, list):
         if node.typed and node.type not in ("array", ""):
             raise _wrong_type(node, value, owner, path)
@@ -197,7 +197,8 @@ def _prune(node: Node, value: Any, owner: Node, path: Path, unknown: list[str]) 
     return value
 
 
-def _prune_object(node: Node, obj: Obj, path: Path, unknown: list[str]) -> None:
+def _prune_object(node: Node, obj: Obj, owner: Node, path: Path, unknown: list[str]) -> None:
+    struct = node if node.fields else owner
     for key, value in list(obj.items()):
         child = node.fields.get(key) or node.values
         if child is None:
@@ -208,7 +209,7 @@ def _prune_object(node: Node, obj: Obj, path: Path, unknown: list[str]) -> None:
             del obj[key]
         else:
             path.append(key)
-            obj[key] = _prune(child, value, node, path, unknown)
+            obj[key] = _prune(child, value, struct, path, unknown)
             path.pop()
 
 
@@ -228,7 +229,7 @@ def _decode(node: Node, value: Any, owner: Node, path: Path) -> Any:
 
 
 def _wrong_type(node: Node, value: Any, owner: Node, path: Path) -> _DecodeError:
-    """In the words of Go's JSON package, which name the innermost struct and the whole path without indexes."""
+    """In the words of Go's JSON package: the innermost struct, and the whole path without indexes."""
     found = {bool: "bool", str: "string", dict: "object", list: "array"}.get(type(value), "number")
     struct = owner.go_type.rpartition(".")[2]
     place = ".".join([struct, *(part for part in path if isinstance(part, str))])

@@ -140,10 +140,9 @@ def _cause(error: jsonschema_rs.ValidationError, field: str) -> Cause:
             detail = f"{body} shouldn't contain duplicates"
         case "anyOf":
             detail = f'"{field}" must validate at least one schema (anyOf)'
-        case "oneOfNotValid":
-            detail = f'"{field}" must validate one and only one schema (oneOf). Found none valid'
-        case "oneOfMultipleValid":
-            detail = f'"{field}" must validate one and only one schema (oneOf). Found more than one valid'
+        case "oneOf":
+            found = "none" if isinstance(error.kind, jsonschema_rs.ValidationErrorKind.OneOfNotValid) else "several"
+            detail = f'"{field}" must validate one and only one schema (oneOf). Found {found} valid'
         case "not":
             detail = f'"{field}" must not validate the schema (not)'
         case _:
