@@ -1,0 +1,185 @@
+"""The real kubectl against a server with nothing but kinds: what it can list, explain, print and check."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from virtfleet.local.apiserver import builtin
+from virtfleet.local.apiserver.access import MASTER, Decision, User
+from virtfleet.local.apiserver.crds import CustomKinds
+from virtfleet.local.apiserver.discovery import Discovery
+from virtfleet.local.apiserver.http import Server
+from virtfleet.local.apiserver.kinds import Kinds
+from virtfleet.local.apiserver.openapi import OpenApi
+from virtfleet.local.apiserver.operations import Call, Operations
+from virtfleet.local.apiserver.store import Store
+
+KUBECTL = Path(sys.executable).parent / "kubectl"
+CRONTABS = """
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: crontabs.example.com}
+spec:
+  group: example.com
+  scope: Namespaced
+  names: {plural: crontabs, kind: CronTab, shortNames: [ct], categories: [all]}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    additionalPrinterColumns:
+    - {name: Spec, type: string, jsonPath: .spec.cronSpec}
+    - {name: Ready, type: string, jsonPath: '.status.conditions[?(@.type=="Ready")].status', priority: 1}
+    schema:
+      openAPIV3Schema:
+        type: object
+        description: Work to be done again and again.
+        properties:
+          spec:
+            type: object
+            required: [cronSpec]
+            properties:
+              cronSpec: {type: string, description: When it is done.}
+              replicas: {type: integer, minimum: 1, default: 1}
+          status: {type: object, x-kubernetes-preserve-unknown-fields: true}
+"""
+
+
+class Kubectl:
+    def __init__(self, port: int, home: Path) -> None:
+        self._command = [
+            str(KUBECTL),
+            f"--server=http://127.0.0.1:{port}",
+            f"--cache-dir={home}",
+            "--request-timeout=20",
+        ]
+
+    async def run(self, *args: str, stdin: str = "") -> tuple[int, str]:
+        """Exit code, and what it printed."""
+        process = await asyncio.create_subprocess_exec(
+            *self._command,
+            *args,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env={"HOME": "/nonexistent", "KUBECONFIG": "/dev/null"},
+        )
+        output, _ = await asyncio.wait_for(process.communicate(stdin.encode()), 60)
+        assert process.returncode is not None
+        return process.returncode, output.decode()
+
+    async def __call__(self, *args: str, stdin: str = "") -> str:
+        code, output = await self.run(*args, stdin=stdin)
+        assert code == 0, output
+        return output
+
+
+@pytest.fixture
+async def kubectl(tmp_path: Path) -> AsyncIterator[Kubectl]:
+    store = Store(tmp_path / "store")
+    kinds = Kinds()
+    builtin.register(kinds, store)
+    operations = Operations(store, kinds)
+    custom = CustomKinds(kinds, operations)
+    custom.load()
+
+    async def everybody(request: web.Request) -> User:
+        return MASTER
+
+    server = Server(operations, kinds, everybody, lambda attributes: Decision(True))
+    discovery, openapi = Discovery(kinds), OpenApi(kinds)
+    server.documents = lambda path: discovery.handler(path) or openapi.handler(path)
+    namespaces = kinds.find("", "v1", "namespaces")
+    assert namespaces
+    await operations.create(namespaces, "", {"metadata": {"name": "default"}}, Call(MASTER))
+    (port,) = await server.start([("127.0.0.1", 0)])
+    try:
+        yield Kubectl(port, tmp_path / "cache")
+    finally:
+        await server.stop()
+        await store.close()
+
+
+async def test_api_resources_lists_names_groups_and_categories(kubectl: Kubectl) -> None:
+    lines = {line.split()[0]: line.split() for line in (await kubectl("api-resources", "-o", "wide")).splitlines()}
+    assert lines["pods"][1:5] == ["po", "v1", "true", "Pod"]
+    assert lines["deployments"][1:5] == ["deploy", "apps/v1", "true", "Deployment"]
+    assert lines["deployments"][-1] == "all"
+    assert lines["nodes"][3] == "false"
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        (["pod"], ["KIND:       Pod", "A group of containers that run together on one node.", "spec\t<PodSpec>"]),
+        (["pod.spec.containers"], ["<[]Container>", "imagePullPolicy", "enum: Always, IfNotPresent, Never"]),
+        (["deployment.spec", "--recursive"], ["matchLabels\t<map[string]string>", "maxSurge\t<IntOrString>"]),
+        (["svc.spec.clusterIP"], ["FIELD: clusterIP <string>", "None for a headless service"]),
+    ],
+)
+async def test_explain_says_what_fields_are(kubectl: Kubectl, what: list[str], words: list[str]) -> None:
+    said = await kubectl("explain", *what)
+    for word in words:
+        assert word in said
+
+
+async def test_a_custom_kind_is_listed_explained_and_printed(kubectl: Kubectl) -> None:
+    assert "created" in await kubectl("apply", "-f", "-", stdin=CRONTABS)
+    assert "When it is done." in await kubectl("explain", "crontab.spec.cronSpec")
+    tab = '{"apiVersion": "example.com/v1", "kind": "CronTab", "metadata": {"name": "a"}, "spec": {"cronSpec": "* *"}}'
+    await kubectl("create", "-f", "-", stdin=tab)
+    assert (await kubectl("get", "ct", "-o", "wide")).split() == ["NAME", "SPEC", "READY", "a", "*", "*"]
+    assert "crontab.example.com/a" in await kubectl("get", "all")
+    assert await kubectl("get", "ct", "a", "-o", "jsonpath={.spec.replicas}") == "1"
+
+
+async def test_applying_the_same_again_changes_nothing(kubectl: Kubectl) -> None:
+    deployment = await kubectl("create", "deployment", "web", "--image=i:1", "--dry-run=client", "-o", "yaml")
+    assert "deployment.apps/web created" in await kubectl("apply", "-f", "-", stdin=deployment)
+    assert "deployment.apps/web unchanged" in await kubectl("apply", "-f", "-", stdin=deployment)
+    assert "configured" in await kubectl("apply", "-f", "-", stdin=deployment.replace("i:1", "i:2"))
+    assert await kubectl("get", "deploy", "web", "-o", "jsonpath={..image}") == "i:2"
+
+
+async def test_unknown_fields_are_refused_by_the_server(kubectl: Kubectl) -> None:
+    code, said = await kubectl.run(
+        "create", "-f", "-", stdin='{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a"},"x":1}'
+    )
+    assert code == 1
+    assert (
+        'ConfigMap in version "v1" cannot be handled as a ConfigMap: strict decoding error: unknown field "x"' in said
+    )
+
+
+async def test_faults_are_listed_as_kubernetes_lists_them(kubectl: Kubectl) -> None:
+    spec = '{"restartPolicy": "Maybe", "containers": [{"name": "c"}]}'
+    pod = f'{{"apiVersion": "v1", "kind": "Pod", "metadata": {{"name": "a"}}, "spec": {spec}}}'
+    code, said = await kubectl.run("create", "-f", "-", stdin=pod)
+    assert code == 1
+    assert said.splitlines() == [
+        'The Pod "a" is invalid: ',
+        '* spec.restartPolicy: Unsupported value: "Maybe": supported values: "Always", "OnFailure", "Never"',
+        "* spec.containers[0].image: Required value",
+    ]
+
+
+async def test_people_see_pods_services_and_deployments_as_usual(kubectl: Kubectl) -> None:
+    await kubectl("create", "deployment", "web", "--image=i:1", "--replicas=2")
+    await kubectl("expose", "deployment", "web", "--port=80")
+    await kubectl("run", "one", "--image=busybox")
+    heads = [line for line in (await kubectl("get", "deploy,svc,pods", "-o", "wide")).splitlines() if "NAME" in line]
+    assert [head.split() for head in heads] == [
+        ["NAME", "READY", "UP-TO-DATE", "AVAILABLE", "AGE", "CONTAINERS", "IMAGES", "SELECTOR"],
+        ["NAME", "TYPE", "CLUSTER-IP", "EXTERNAL-IP", "PORT(S)", "AGE", "SELECTOR"],
+        ["NAME", "READY", "STATUS", "RESTARTS", "AGE", "IP", "NODE", "NOMINATED", "NODE", "READINESS", "GATES"],
+    ]
+    assert "QoS Class:" in await kubectl("describe", "pod", "one")
+    assert "10.96.0." in await kubectl("describe", "svc", "web")
+    assert (await kubectl("scale", "deployment", "web", "--replicas=5")).strip() == "deployment.apps/web scaled"
+    assert (await kubectl("get", "deploy", "web", "-o", "jsonpath={.spec.replicas}")) == "5"
