@@ -206,7 +206,7 @@ class Aggregation:
             return None  # until Service or endpoints change
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
             where = f"{service.url}/{service.root}"
-            why = f"failing or missing response from {where}: {error or 'context deadline exceeded'}"
+            why = f"failing or missing response from {where}: {proxy.explain(error)}"
             await self._report(obj, False, "FailedDiscoveryCheck", why)
             return _SOON
         await self._report(obj, True, "Passed", "all checks passed")

@@ -65,13 +65,22 @@ async def forward(
             read_until_eof=not upgrade,
         )
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
-        raise ApiError("ServiceUnavailable", f"error trying to reach service: {error}") from error
+        raise ApiError("ServiceUnavailable", f"error trying to reach service: {explain(error)}") from error
     try:
         if answer.status == 101:
             return await _tunnel(request, answer)
         return await _stream(request, answer)
     finally:
         answer.close()
+
+
+def explain(error: BaseException) -> str:
+    """Why a server could not be reached, without aiohttp's notes about its own objects."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        error = error.certificate_error
+    elif isinstance(error, aiohttp.ClientConnectorError):
+        error = error.os_error
+    return str(error) or ("deadline exceeded" if isinstance(error, TimeoutError) else type(error).__name__)
 
 
 def passed_on(headers: Mapping[str, str]) -> CIMultiDict[str]:

@@ -21,6 +21,7 @@ import jwt
 import msgspec
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from jwt.types import Options
 
 from virtfleet.kube import certificates
 from virtfleet.kube.errors import ApiError
@@ -68,7 +69,7 @@ class SigningKeys:
             key = self._keys.get(jwt.get_unverified_header(token).get("kid", ""))
             if key is None:
                 raise Unauthenticated("the token is signed with a key that is not this cluster's")
-            options = {"verify_aud": False, "verify_exp": False, "verify_nbf": False, "verify_iat": False}
+            options: Options = {"verify_aud": False, "verify_exp": False, "verify_nbf": False, "verify_iat": False}
             claims: dict[str, Any] = jwt.decode(token, key.public_key(), algorithms=["ES256"], options=options)
         except jwt.InvalidTokenError as error:
             raise Unauthenticated(f"the token cannot be read: {error}") from error

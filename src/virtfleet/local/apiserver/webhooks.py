@@ -23,6 +23,7 @@ import orjson
 from virtfleet.kube import certificates
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS, Obj, Resource
+from virtfleet.local.apiserver import proxy
 from virtfleet.local.apiserver.admission import AdmissionRequest
 from virtfleet.local.apiserver.kinds import Kind, Kinds
 from virtfleet.local.apiserver.reviews import user_info
@@ -157,7 +158,7 @@ class Webhooks:
         except TimeoutError as error:
             raise CallFailed(f'failed to call webhook: Post "{url}": context deadline exceeded') from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise CallFailed(f'failed to call webhook: Post "{url}": {error}') from error
+            raise CallFailed(f'failed to call webhook: Post "{url}": {proxy.explain(error)}') from error
 
     async def _post(self, url: str, body: bytes, context: ssl.SSLContext) -> Any:
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
