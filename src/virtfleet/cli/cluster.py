@@ -20,10 +20,10 @@ import click
 import msgspec
 
 from virtfleet.cli.output import CommandError, F, Progress, output_option, result, table
-from virtfleet.local import directory, nodesfile, ranges, supervisor
+from virtfleet.local import directory, nodesfile, processes, ranges, supervisor
 from virtfleet.local.directory import Settings
+from virtfleet.local.processes import CONTROL_PLANE
 
-CONTROL_PLANE = "control-plane"
 START_DEADLINE = 60.0
 
 
@@ -49,9 +49,9 @@ def up(data: Path, nodes_file: Path | None, port: int | None, output: str) -> No
     data = data.absolute()
     settings = _settings(data, nodes_file, port)
     _start_supervisor(data, settings, progress)
-    argv = [sys.executable, "-m", "virtfleet.local", str(data)]
-    supervisor.ask(data, op="run", name=CONTROL_PLANE, argv=argv)
+    processes.run_control_plane(data)
     _wait_ready(data, settings, progress)
+    _start_nodes(data, settings, progress)
     seconds = round(time.monotonic() - progress.began, 1)
     facts = _status(data, settings)
     result(output, {**facts, "seconds": seconds}, _how_to_use(data, facts, seconds))
@@ -188,6 +188,40 @@ def _wait_ready(data: Path, settings: Settings, progress: Progress) -> None:
 
     _until(ready, lambda: _give_up(data, CONTROL_PLANE))
     progress(f"the API server answers on https://127.0.0.1:{settings.port}")
+
+
+def _start_nodes(data: Path, settings: Settings, progress: Progress) -> None:
+    """Run an agent for every node, and wait until the API server says that all are ready."""
+    if not settings.nodes:
+        return
+    if os.geteuid() != 0:
+        raise CommandError("nodes run real containers, which needs root", "Run this as root, or with `nodes: []`.")
+    for node in settings.nodes:
+        processes.run_agent(data, settings, node.name)
+    progress(f"starting {len(settings.nodes)} nodes")
+    waiting = {node.name for node in settings.nodes}
+
+    def all_ready() -> bool:
+        for name in _ready_nodes(data, settings) & waiting:
+            waiting.remove(name)
+            progress(f"{name} is ready")
+        return not waiting
+
+    _until(all_ready, lambda: _give_up(data, min(waiting)))
+
+
+def _ready_nodes(data: Path, settings: Settings) -> set[str]:
+    context = ssl.create_default_context(cafile=str(data / "pki" / "ca" / "ca.crt"))
+    context.load_cert_chain(data / "pki" / "admin" / "tls.crt", data / "pki" / "admin" / "tls.key")
+    url = f"https://127.0.0.1:{settings.port}/api/v1/nodes"
+    with urllib.request.urlopen(url, context=context, timeout=5) as answer:
+        nodes = json.load(answer)["items"]
+    return {
+        node["metadata"]["name"]
+        for node in nodes
+        for condition in node.get("status", {}).get("conditions", ())
+        if condition["type"] == "Ready" and condition["status"] == "True"
+    }
 
 
 def _until(condition: Callable[[], bool], otherwise: Callable[[], NoReturn]) -> None:

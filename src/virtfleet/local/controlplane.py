@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from contextlib import AsyncExitStack
-from ipaddress import IPv4Network
 from pathlib import Path
 
 from virtfleet.kube.certificates import RotatingContext
+from virtfleet.kube.resource import Resource
 from virtfleet.local.apiserver import builtin, services
 from virtfleet.local.apiserver.admission import Chain
 from virtfleet.local.apiserver.aggregated_roles import AggregatedRoles
+from virtfleet.local.apiserver.aggregation import Aggregation
 from virtfleet.local.apiserver.bootstrap import Front, bootstrap
+from virtfleet.local.apiserver.crds import CustomKinds
 from virtfleet.local.apiserver.discovery import Discovery
 from virtfleet.local.apiserver.escalation import EscalationGuard
 from virtfleet.local.apiserver.http import Server
@@ -25,6 +28,7 @@ from virtfleet.local.apiserver.inprocess import InProcessApi
 from virtfleet.local.apiserver.kinds import Kinds
 from virtfleet.local.apiserver.namespace_defaults import NamespaceDefaults
 from virtfleet.local.apiserver.openapi import OpenApi
+from virtfleet.local.apiserver.openid import OpenId
 from virtfleet.local.apiserver.operations import Operations
 from virtfleet.local.apiserver.pki import Pki
 from virtfleet.local.apiserver.rbac import Authorizer
@@ -32,7 +36,15 @@ from virtfleet.local.apiserver.reviews import Reviews
 from virtfleet.local.apiserver.store import Store
 from virtfleet.local.apiserver.tokens import ServiceAccountTokens
 from virtfleet.local.apiserver.webhooks import Webhooks
+from virtfleet.local.controllers import all as controllers
+from virtfleet.local.controllers.binding import Binding
+from virtfleet.local.controllers.eviction import Eviction
 from virtfleet.local.directory import Settings
+from virtfleet.local.identities import LOOPBACK, address_for_pods, cluster_ip, open_pki, server_url
+from virtfleet.local.node import network
+from virtfleet.local.node.nodeproxy import NodeProxy
+from virtfleet.local.node.ranges import network_of
+from virtfleet.local.node.services import ServiceNetwork
 
 log = logging.getLogger(__name__)
 
@@ -41,38 +53,61 @@ RENEWAL_PERIOD = 3600.0  # between looks at the certificates' ages
 
 async def serve(data: Path, settings: Settings) -> None:
     """Run the control plane until cancelled."""
-    service_network = IPv4Network(settings.services)
-    front = Front(str(service_network[1]), "127.0.0.1", settings.port)
-    pki = Pki(data, hosts=(front.cluster_ip,))
+    net, for_pods = network_of(settings), address_for_pods(settings)
+    front = Front(cluster_ip(settings), for_pods, settings.port)
+    pki = open_pki(data, settings)
     async with AsyncExitStack() as stack:
         store = Store(data / "store")
         stack.push_async_callback(store.close)
         session = await stack.enter_async_context(services.session(store))
+
         kinds = Kinds()
         builtin.register(kinds, store, services=settings.services)
         authorizer = Authorizer(store)
         tokens = ServiceAccountTokens(store, pki.signing_keys)
         operations = Operations(store, kinds, Chain(EscalationGuard(authorizer), Webhooks(store, kinds, session)))
+        api = InProcessApi(operations)
+        custom_kinds = CustomKinds(kinds, operations)
+        custom_kinds.load()
         operations.posts |= Reviews(tokens, authorizer).posts()
         operations.posts["", "serviceaccounts", "token"] = tokens.request
-        server = Server(operations, kinds, Identity(tokens, authorizer), authorizer)
-        discovery, openapi = Discovery(kinds), OpenApi(kinds)
-        server.documents = lambda path: discovery.handler(path) or openapi.handler(path)
-        api = InProcessApi(operations)
+        operations.posts["", "pods", "binding"] = Binding(api)
+        operations.posts["", "pods", "eviction"] = Eviction(api)
 
+        server = Server(operations, kinds, Identity(tokens, authorizer), authorizer)
+        server.aggregator = aggregation = Aggregation(store, api, session, lambda: pki.front_proxy)
+        nodes = NodeProxy(api, data, settings.name)
+        stack.push_async_callback(nodes.close)
+        server.connectors |= nodes.connectors()
+        discovery, openapi = Discovery(kinds, aggregation.extra_groups), OpenApi(kinds, aggregation.openapi)
+        openid = OpenId(pki.signing_keys, f"https://{for_pods}:{settings.port}")
+        server.documents = lambda path: discovery.handler(path) or openapi.handler(path) or openid.handler(path)
+
+        if for_pods != LOOPBACK:
+            await network.set_up(net)
         context = RotatingContext(listening_context(pki.serving, pki.authority.bundle))
         bootstrapped = asyncio.Event()
         server.ready["bootstrap"] = bootstrapped.is_set
-        await server.start([("127.0.0.1", settings.port)], context.listening)
+        await server.start([(host, settings.port) for host in {LOOPBACK, for_pods}], context.listening)
         stack.push_async_callback(server.stop)
-        pki.write_kubeconfig(f"https://127.0.0.1:{settings.port}")
-        await bootstrap(api, pki, front)
-        bootstrapped.set()
-        log.info("the API server is ready on port %d", settings.port)
+        pki.write_kubeconfig(server_url(settings))
         async with asyncio.TaskGroup() as group:
-            group.create_task(_renew(pki, context))
+            await bootstrap(api, pki, front)
+            bootstrapped.set()
+            log.info("the API server is ready on port %d", settings.port)
+            group.create_task(custom_kinds.run())
+            group.create_task(aggregation.controller.run())
             group.create_task(AggregatedRoles(store, api).controller.run())
             group.create_task(NamespaceDefaults(store, api, pki.authority.bundle.decode()).controller.run())
+            group.create_task(controllers.run(api, lambda: _garbage(kinds), data / "volumes"))
+            group.create_task(_renew(pki, context))
+            if for_pods != LOOPBACK:
+                group.create_task(ServiceNetwork(api, net).run())
+
+
+def _garbage(kinds: Kinds) -> Iterable[Resource]:
+    """The kinds whose objects are collected when their owner or namespace goes."""
+    return [k.resource for k in kinds if {"list", "watch", "delete"} <= k.verbs]
 
 
 async def _renew(pki: Pki, context: RotatingContext) -> None:
