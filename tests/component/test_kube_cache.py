@@ -342,14 +342,14 @@ class TestOwnWrites:
             await release.wait()
             return web.json_response(answer)
 
-        async with following(cache, watching=server):
+        async with following(cache, watching=server) as told:
             server.next("GET", "limit=", slow_and_old)
             server.say(b"garbage\n")
             await eventually(lambda: server.count("GET", "limit=") == 2)
             cache.observe(await api.create(PODS, pod("a")))
             release.set()
             await eventually(lambda: server.watchers)
-            assert names(cache) == ["a"]
+            assert told == [("added", "default/a")]
 
     @pytest.mark.parametrize(
         ("settings", "taken"),

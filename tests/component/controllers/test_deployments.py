@@ -3,33 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
-import pytest
-from local_cluster import Cluster, Kubelets, local_cluster
+from local_cluster import Cluster, Kubelets
 
 from virtfleet.kube.api import Patch
 from virtfleet.kube.resource import DEPLOYMENTS, EVENTS, PODS, REPLICA_SETS, Obj
 
 REVISION = "deployment.kubernetes.io/revision"
-
-
-@pytest.fixture
-async def running(tmp_path: Path) -> AsyncIterator[tuple[Cluster, Kubelets]]:
-    async with local_cluster(tmp_path) as parts:
-        yield parts
-
-
-@pytest.fixture
-def cluster(running: tuple[Cluster, Kubelets]) -> Cluster:
-    return running[0]
-
-
-@pytest.fixture
-def kubelets(running: tuple[Cluster, Kubelets]) -> Kubelets:
-    return running[1]
 
 
 def a_deployment(name: str = "web", replicas: int = 3, image: str = "one", **spec: Any) -> Obj:
@@ -190,7 +171,9 @@ async def test_recreate_lets_no_new_pod_start_before_the_last_old_one_is_gone(cl
     assert not mixed
 
 
-async def test_a_rollout_that_does_not_progress_says_so_after_its_deadline(cluster: Cluster, kubelets: Kubelets) -> None:
+async def test_a_rollout_that_does_not_progress_says_so_after_its_deadline(
+    cluster: Cluster, kubelets: Kubelets
+) -> None:
     kubelets.healthy = lambda pod: False
     spec = {"progressDeadlineSeconds": 1, "minReadySeconds": 0}
     await cluster.api.create(DEPLOYMENTS, a_deployment(**spec), "default")

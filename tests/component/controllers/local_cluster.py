@@ -41,6 +41,7 @@ class Cluster:
         self.volumes = directory / "volumes"
         self.node_grace = 40.0
         self._task: asyncio.Task[None] | None = None
+        self._stops = 0
 
     def resources(self) -> list[Resource]:
         return [kind.resource for kind in self.kinds if {"list", "watch", "delete"} <= kind.verbs]
@@ -54,6 +55,11 @@ class Cluster:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
+            # The death of a process ends its writes too, one way or the other; here the store lives on, so wait for
+            # those that are on their way: one more write comes after all of them.
+            self._stops += 1
+            mark = {"metadata": {"annotations": {"stops": str(self._stops)}}}
+            await self.api.patch(NAMESPACES, "default", mark)
 
     async def node(self, name: str, **spec: Any) -> Obj:
         labels = spec.pop("labels", {})
