@@ -25,6 +25,7 @@ from virtfleet.kube.errors import ApiError
 _HOP_BY_HOP = frozenset(
     {
         "connection",
+        "expect",  # has been met when the request gets here
         "keep-alive",
         "proxy-authenticate",
         "proxy-authorization",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from virtfleet.api.selectors import Selector, from_label_selector
-from virtfleet.kube.resource import Obj
+from virtfleet.kube.resource import Obj, Resource
 from virtfleet.local.apiserver import services
 from virtfleet.local.apiserver.admission import AdmissionRequest
 from virtfleet.local.apiserver.kinds import Kind, Kinds
@@ -35,12 +35,11 @@ class Rule:
             rule.get("scope") or "*",
         )
 
-    def covers(self, operation: str, kind: Kind, subresource: str) -> bool:
-        res = kind.resource
+    def covers(self, operation: str, res: Resource, subresource: str) -> bool:
+        """Whether the rule is about this, in any version."""
         return (
             _has(self.operations, operation)
             and _has(self.groups, res.group)
-            and _has(self.versions, res.version)
             and self._in_scope(res.namespaced)
             and self._names(res.plural, subresource)
         )
@@ -106,19 +105,14 @@ def matched_kind(webhook: Webhook, request: AdmissionRequest, kinds: Kinds) -> K
 
     With matchPolicy Equivalent a webhook that names another version of the kind is asked as well, in that version.
     """
-    if _covered(webhook, request, request.kind):
+    res = request.kind.resource
+    versions = [r.versions for r in webhook.rules if r.covers(request.operation, res, request.subresource)]
+    if any(_has(v, res.version) for v in versions):
         return request.kind
-    if webhook.match_policy == "Equivalent":
-        res = request.kind.resource
-        for kind in kinds:
-            same = (kind.resource.group, kind.resource.plural) == (res.group, res.plural)
-            if same and kind is not request.kind and _covered(webhook, request, kind):
-                return kind
+    if versions and webhook.match_policy == "Equivalent":
+        others = (k for k in kinds if (k.resource.group, k.resource.plural) == (res.group, res.plural))
+        return next((k for k in others if any(k.resource.version in v for v in versions)), None)
     return None
-
-
-def _covered(webhook: Webhook, request: AdmissionRequest, kind: Kind) -> bool:
-    return any(rule.covers(request.operation, kind, request.subresource) for rule in webhook.rules)
 
 
 def selects(webhook: Webhook, request: AdmissionRequest, namespace_labels: Callable[[str], Labels]) -> bool:
