@@ -72,9 +72,11 @@ def down(data: Path, wipe: bool, output: str) -> None:
     except supervisor.NotRunning:
         stopped = False
     progress("the cluster is stopped" if stopped else "no cluster was running")
-    if wipe and settings is not None:
-        shutil.rmtree(data)
-        progress(f"{data} is removed")
+    if settings is not None:
+        _clear(data, settings, progress)
+        if wipe:
+            _wipe(data)
+            progress(f"{data} is removed")
     result(output, {"stopped": stopped, "wiped": wipe and settings is not None, "data": str(data)}, "")
 
 
@@ -252,6 +254,35 @@ def _how_to_use(data: Path, facts: dict[str, Any], seconds: float) -> str:
             f"  virtfleet down --data {data}      stop it",
         ]
     )
+
+
+# Stopping.
+
+
+def _clear(data: Path, settings: Settings, progress: Progress) -> None:
+    """Take away what the cluster made outside its directory, whoever was killed before."""
+    if os.geteuid() != 0:
+        return
+    import asyncio
+
+    from virtfleet.local.node.ranges import network_of
+    from virtfleet.local.node.teardown import tear_down
+
+    asyncio.run(tear_down(data, network_of(settings)))
+    below = f"{data.resolve()}/"
+    left = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    if left := [mount for mount in left if mount.startswith(below)]:
+        # Removing the directory would remove what is mounted there.
+        raise CommandError(f"these are still mounted: {', '.join(left)}", "Unmount them, then repeat the command.")
+    progress("its pods, networks and mounts are gone")
+
+
+def _wipe(data: Path) -> None:
+    """Remove the directory; what marks it as a cluster's goes last, so that a killed `down` can be repeated."""
+    for entry in data.iterdir():
+        if entry.name != directory.MARK:
+            shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+    shutil.rmtree(data)
 
 
 # Looking.
