@@ -15,6 +15,7 @@ from virtfleet.local.apiserver import refusals
 from virtfleet.local.apiserver.selection import name_in_fields
 
 _VERBS = {"POST": "create", "GET": "get", "HEAD": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+_REFUSED = frozenset("/%\ufffd")  # the last stands for bytes that are not UTF-8
 _NAMESPACE_SUBRESOURCES = ("status", "finalize")
 
 
@@ -64,8 +65,8 @@ def read(method: str, raw_path: str, watch: str = "", fields: str = "") -> Reque
 
 
 def _segment(raw: str) -> str:
-    segment = unquote(raw, errors="strict") if "%" in raw else raw
-    if not segment or segment in (".", "..") or "/" in segment or "%" in segment or not segment.isprintable():
+    segment = unquote(raw) if "%" in raw else raw
+    if segment in ("", ".", "..") or not _REFUSED.isdisjoint(segment) or not segment.isprintable():
         raise refusals.bad_request(
             f'invalid path segment "{raw}": it may not be empty, ".", ".." or contain "/" or "%"'
         )

@@ -354,9 +354,6 @@ def _open(path: Path) -> sqlite3.Connection:
         db.execute("PRAGMA synchronous=FULL")
         db.execute("PRAGMA journal_size_limit=16777216")
         db.executescript(_SCHEMA)
-        # Reading takes only a shared lock until something is written.
-        with _transaction(db):
-            db.execute("DELETE FROM compaction WHERE revision < (SELECT max(revision) FROM compaction)")
     except sqlite3.OperationalError as error:
         db.close()
         if "locked" in str(error):

@@ -1,0 +1,171 @@
+"""What tests of the local API server's core stand on: a few small kinds, a store, a server on loopback.
+
+The kinds are as simple as they can be, so that tests of operations, lists, watches and HTTP do not depend on what
+Kubernetes says about pods.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import orjson
+from aiohttp import web
+
+from virtfleet.kube.resource import NAMESPACES, PODS, Obj, Resource
+from virtfleet.local.apiserver import causes
+from virtfleet.local.apiserver.access import ANONYMOUS, MASTER, Attributes, Decision, User
+from virtfleet.local.apiserver.admission import Admission
+from virtfleet.local.apiserver.http import Server
+from virtfleet.local.apiserver.kinds import Cause, Context, Kind, Kinds, Rules
+from virtfleet.local.apiserver.operations import Call, Operations
+from virtfleet.local.apiserver.store import Store
+
+READ_WRITE = frozenset({"get", "update", "patch"})
+WIDGETS = Resource("example.io", "v1", "widgets", "Widget")
+WIDGETS_BETA = Resource("example.io", "v1beta1", "widgets", "Widget")
+
+
+class PodSchema:
+    """Knows a handful of fields: `spec` has image, nodeName, containers and ports; the rest is pruned."""
+
+    known = frozenset({"image", "nodeName", "containers", "replicas", "tags", "finalizers"})
+
+    def default(self, obj: Obj) -> None:
+        obj.setdefault("spec", {}).setdefault("image", "default")
+
+    def prune(self, obj: Obj) -> list[str]:
+        spec = obj.get("spec") or {}
+        unknown = [key for key in spec if key not in self.known]
+        for key in unknown:
+            del spec[key]
+        return [f"spec.{key}" for key in unknown]
+
+    def validate(self, obj: Obj) -> list[Cause]:
+        if not isinstance(obj["spec"]["image"], str):
+            return [causes.invalid("spec.image", obj["spec"]["image"], "must be a string")]
+        return []
+
+    def openapi(self) -> dict[str, Any]:
+        return {}
+
+    def merge_key(self, path: tuple[str, ...]) -> tuple[str | None, str | None]:
+        keys = {("spec", "containers"): ("merge", "name"), ("spec", "tags"): ("merge", None)}
+        return keys.get(path, (None, None))
+
+
+class PodRules(Rules):
+    def prepare_create(self, obj: Obj, ctx: Context) -> None:
+        obj["status"] = {"phase": "Pending"}
+
+    def validate_update(self, obj: Obj, old: Obj, ctx: Context) -> list[Cause]:
+        if old["spec"].get("nodeName") and obj["spec"].get("nodeName") != old["spec"]["nodeName"]:
+            return [causes.forbidden("spec.nodeName", "may not change once set")]
+        return []
+
+    def fields(self, obj: Obj) -> Mapping[str, str]:
+        return {"spec.nodeName": obj.get("spec", {}).get("nodeName", "")}
+
+    def grace(self, obj: Obj, asked: int | None) -> int:
+        if not obj["spec"].get("nodeName"):
+            return 0
+        return 30 if asked is None else asked
+
+
+def test_kinds() -> Kinds:
+    kinds = Kinds()
+    status = {"status": READ_WRITE}
+    kinds.add(
+        Kind(NAMESPACES, "namespace", "NamespaceList", subresources={**status, "finalize": frozenset({"update"})})
+    )
+    kinds.add(Kind(PODS, "pod", "PodList", subresources=status, schema=PodSchema(), rules=PodRules()))
+    for resource in (WIDGETS, WIDGETS_BETA):
+        kinds.add(
+            Kind(
+                resource,
+                "widget",
+                "WidgetList",
+                subresources={**status, "scale": READ_WRITE},
+                scale={
+                    "specReplicas": ".spec.replicas",
+                    "statusReplicas": ".status.replicas",
+                    "labelSelector": ".status.selector",
+                },
+                custom=True,
+            )
+        )
+    kinds.add(Kind(Resource("example.io", "v1", "reviews", "Review", False), "review", "", verbs=frozenset({"create"})))
+    return kinds
+
+
+test_kinds.__test__ = False  # type: ignore[attr-defined]  # not a test, whatever its name says
+
+
+def pod(name: str, **spec: Any) -> Obj:
+    return {"metadata": {"name": name}, "spec": spec}
+
+
+def call(**more: Any) -> Call:
+    return Call(MASTER, **more)
+
+
+@asynccontextmanager
+async def opened(directory: Path, admission: Admission | None = None, **store: Any) -> AsyncIterator[Operations]:
+    """Operations over a store, with the namespace `ns`."""
+    operations = Operations(Store(directory, **store), test_kinds(), admission)
+    namespaces = operations.kinds.find("", "v1", "namespaces")
+    assert namespaces is not None
+    if operations.store.get("/namespaces", "", "ns") is None:
+        await operations.create(namespaces, "", {"metadata": {"name": "ns"}}, call())
+    try:
+        yield operations
+    finally:
+        await operations.store.close()
+
+
+class Client:
+    """HTTP to a test server; `user` is sent in a header that its authenticator believes."""
+
+    def __init__(self, session: aiohttp.ClientSession, server: Server) -> None:
+        self.session, self.server = session, server
+        self.warnings: list[str] = []
+
+    async def ask(self, method: str, path: str, body: Any = None, *, status: int | None = None, **headers: str) -> Any:
+        """The decoded answer; `status` is asserted. `content_type="..."` and the like become headers."""
+        data = body if isinstance(body, bytes | None) else orjson.dumps(body)
+        sent = {"Content-Type": "application/json", **{k.replace("_", "-"): v for k, v in headers.items()}}
+        async with self.session.request(method, path, data=data, headers=sent) as answer:
+            content = await answer.read()
+            self.warnings = answer.headers.getall("Warning", [])
+            if status is not None:
+                assert answer.status == status, content
+            return orjson.loads(content) if answer.content_type == "application/json" else content.decode()
+
+
+@asynccontextmanager
+async def serving(operations: Operations, allowed: set[str] | None = None) -> AsyncIterator[Client]:
+    """A server on loopback. The header X-User names the caller; `allowed` restricts what anybody may do to verbs."""
+
+    async def authenticate(request: web.Request) -> User:
+        name = request.headers.get("X-User", "admin")
+        return ANONYMOUS if name == "anonymous" else User(name, ("system:authenticated",))
+
+    def authorize(asked: Attributes) -> Decision:
+        return Decision(allowed is None or asked.verb in allowed or not asked.resource)
+
+    server = Server(operations, operations.kinds, authenticate, authorize)
+    [port] = await server.start([("127.0.0.1", 0)])
+    try:
+        async with aiohttp.ClientSession(f"http://127.0.0.1:{port}", read_bufsize=1 << 21) as session:
+            yield Client(session, server)
+    finally:
+        await server.stop()
+
+
+async def soon(awaitable: Any, seconds: float = 20.0) -> Any:
+    """A deadline for what a test waits for."""
+    return await asyncio.wait_for(awaitable, seconds)
