@@ -55,7 +55,7 @@ class Server:
         context = Context(MASTER, "default")
         obj["metadata"] = {"name": name, "creationTimestamp": "2024-01-01T00:00:00Z", **obj.get("metadata", {})}
         if kind.resource.namespaced:
-            obj["metadata"]["namespace"] = "default"
+            obj["metadata"].setdefault("namespace", "default")
         assert kind.schema
         kind.schema.prune(obj)
         kind.schema.default(obj)
@@ -309,6 +309,23 @@ def service(**spec: Any) -> Obj:
 def test_services_get_addresses_that_nobody_else_has(server: Server) -> None:
     addresses = [server.create("", "services", service(), name=f"s{i}")[0]["spec"]["clusterIP"] for i in range(50)]
     assert len(set(addresses)) == 50
+
+
+def test_services_of_the_same_name_in_two_namespaces_share_nothing(server: Server) -> None:
+    here, _ = server.create("", "services", service(type="NodePort"))
+    there, faults = server.create("", "services", {"metadata": {"namespace": "other"}, **service(type="NodePort")})
+    assert faults == []
+    assert here["spec"]["clusterIP"] != there["spec"]["clusterIP"]
+    assert here["spec"]["ports"][0]["nodePort"] != there["spec"]["ports"][0]["nodePort"]
+
+
+def test_a_chosen_node_port_must_be_free_and_in_range(server: Server) -> None:
+    def faults(port: int, name: str) -> list[str]:
+        return server.create("", "services", service(type="NodePort", ports=[{"port": 80, "nodePort": port}]), name)[1]
+
+    assert faults(30123, "a") == []
+    assert faults(30123, "b") == ["spec.ports[0].nodePort: Invalid value: 30123: provided port is already allocated"]
+    assert "The range of valid ports is 30000-32767" in faults(80, "c")[0]
 
 
 def test_addresses_of_stored_services_are_taken_after_a_restart(server: Server) -> None:

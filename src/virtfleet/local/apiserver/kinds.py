@@ -101,11 +101,16 @@ class Rules:
     def prepare_update(self, obj: Obj, old: Obj, ctx: Context) -> None:
         """The same for an update; may copy fields that the writer does not own from `old`."""
 
+    def faults(self, obj: Obj) -> Iterable[Cause]:
+        """What is wrong with an object by itself."""
+        return ()
+
     def validate_create(self, obj: Obj, ctx: Context) -> list[Cause]:
-        return []
+        return list(self.faults(obj))
 
     def validate_update(self, obj: Obj, old: Obj, ctx: Context) -> list[Cause]:
-        return []
+        """Kinds that keep fields from changing add to this."""
+        return [] if ctx.subresource == "status" else list(self.faults(obj))
 
     def fields(self, obj: Obj) -> Mapping[str, str]:
         """What field selectors may ask for, beside metadata.name and metadata.namespace."""

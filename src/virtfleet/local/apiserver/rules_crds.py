@@ -29,6 +29,8 @@ _NAMES = (
 
 
 class CrdRules(Rules):
+    exclusive = True  # a name is free only as long as nobody else takes it
+
     def __init__(self, stored: Stored, kinds: Kinds) -> None:
         self._stored = stored
         self._kinds = kinds
@@ -44,13 +46,11 @@ class CrdRules(Rules):
         _complete(obj)
         obj["status"] = self._status(obj, obj.get("status", {}))
 
-    def validate_create(self, obj: Obj, ctx: Context) -> list[Cause]:
-        return list(_faults(obj))
+    def faults(self, obj: Obj) -> Iterator[Cause]:
+        return _faults(obj)
 
     def validate_update(self, obj: Obj, old: Obj, ctx: Context) -> list[Cause]:
-        if ctx.subresource == "status":
-            return []
-        found = list(_faults(obj))
+        found = super().validate_update(obj, old, ctx)
         spec, was = obj["spec"], old["spec"]
         for path, new, before in (
             ("spec.group", spec.get("group"), was.get("group")),

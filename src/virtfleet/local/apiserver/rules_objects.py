@@ -18,7 +18,7 @@ NAMESPACE_FINALIZER = "kubernetes"
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 CLAIM_FINALIZER = "kubernetes.io/pvc-protection"
 VOLUME_FINALIZER = "kubernetes.io/pv-protection"
-SIZE_LIMIT = 1024 * 1024
+SIZE_LIMIT = 1024 * 1024  # of values as they are stored
 ACCESS_MODES = ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"]
 _KEY = re.compile(r"[-._a-zA-Z0-9]+")
 _KEY_FORM = (
@@ -63,25 +63,18 @@ class NodeRules(Rules):
     def prepare_create(self, obj: Obj, ctx: Context) -> None:
         obj.setdefault("spec", {})
 
-    def validate_create(self, obj: Obj, ctx: Context) -> list[Cause]:
-        return list(_taint_faults(obj.get("spec", {})))
-
-    def validate_update(self, obj: Obj, old: Obj, ctx: Context) -> list[Cause]:
-        return list(_taint_faults(obj.get("spec", {})))
+    def faults(self, obj: Obj) -> Iterator[Cause]:
+        seen: set[tuple[str, str]] = set()
+        for index, taint in enumerate(obj.get("spec", {}).get("taints", ())):
+            at = f"spec.taints[{index}]"
+            yield from label_faults({taint.get("key", ""): taint.get("value", "")}, f"{at}.key")
+            identity = (taint.get("key", ""), taint.get("effect", ""))
+            if identity in seen:
+                yield causes.duplicate(at, taint)
+            seen.add(identity)
 
     def fields(self, obj: Obj) -> Mapping[str, str]:
         return {"spec.unschedulable": str(bool(obj.get("spec", {}).get("unschedulable"))).lower()}
-
-
-def _taint_faults(spec: Obj) -> Iterator[Cause]:
-    seen: set[tuple[str, str]] = set()
-    for index, taint in enumerate(spec.get("taints", ())):
-        at = f"spec.taints[{index}]"
-        yield from label_faults({taint.get("key", ""): taint.get("value", "")}, f"{at}.key")
-        identity = (taint.get("key", ""), taint.get("effect", ""))
-        if identity in seen:
-            yield causes.duplicate(at, taint)
-        seen.add(identity)
 
 
 class ConfigRules(Rules):
@@ -89,31 +82,24 @@ class ConfigRules(Rules):
 
     maps: tuple[str, ...] = ("data", "binaryData")
 
-    def validate_create(self, obj: Obj, ctx: Context) -> list[Cause]:
-        size, seen, found = 0, set[str](), list[Cause]()
+    def faults(self, obj: Obj) -> Iterator[Cause]:
+        size, seen = 0, set[str]()
         for name in self.maps:
             for key, value in obj.get(name, {}).items():
                 size += len(value)
                 if not _KEY.fullmatch(key):
-                    found.append(causes.invalid(f"{name}[{key}]", key, _KEY_FORM))
+                    yield causes.invalid(f"{name}[{key}]", key, _KEY_FORM)
                 elif key in seen:
-                    why = f"duplicate of key present in {self.maps[0]}"
-                    found.append(causes.invalid(f"{name}[{key}]", key, why))
+                    yield causes.invalid(f"{name}[{key}]", key, f"duplicate of key present in {self.maps[0]}")
                 seen.add(key)
-        if size > SIZE_LIMIT * (4 / 3 if self.maps == ("data",) else 1):  # secrets are in base64
-            found.append(causes.too_long(self.maps[0] if self.maps == ("data",) else "", SIZE_LIMIT))
-        return found
+        if size > SIZE_LIMIT:
+            yield causes.too_long(self.maps[0], SIZE_LIMIT)
 
     def validate_update(self, obj: Obj, old: Obj, ctx: Context) -> list[Cause]:
-        found = self.validate_create(obj, ctx)
+        found = super().validate_update(obj, old, ctx)
         if old.get("immutable"):
-            if not obj.get("immutable"):
-                found.append(causes.forbidden("immutable", "field is immutable when `immutable` is set"))
-            found += [
-                causes.forbidden(name, "field is immutable when `immutable` is set")
-                for name in self.maps
-                if obj.get(name) != old.get(name)
-            ]
+            changed = [name for name in (*self.maps, "immutable") if obj.get(name) != old.get(name)]
+            found += [causes.forbidden(name, "field is immutable when `immutable` is set") for name in changed]
         return found
 
 
@@ -129,11 +115,11 @@ class SecretRules(ConfigRules):
     def prepare_update(self, obj: Obj, old: Obj, ctx: Context) -> None:
         self.prepare_create(obj, ctx)
 
-    def validate_create(self, obj: Obj, ctx: Context) -> list[Cause]:
-        found = super().validate_create(obj, ctx)
-        keys = _SECRET_KEYS.get(obj.get("type", ""), ())
-        found += [causes.required(f"data[{key}]") for key in keys if key not in obj.get("data", {})]
-        return found
+    def faults(self, obj: Obj) -> Iterator[Cause]:
+        yield from super().faults(obj)
+        for key in _SECRET_KEYS.get(obj.get("type", ""), ()):
+            if key not in obj.get("data", {}):
+                yield causes.required(f"data[{key}]")
 
     def validate_update(self, obj: Obj, old: Obj, ctx: Context) -> list[Cause]:
         found = super().validate_update(obj, old, ctx)
@@ -163,17 +149,13 @@ class ClaimRules(Rules):
         newest = max(defaults, key=lambda meta: (meta["creationTimestamp"], meta["name"]), default=None)
         return newest["name"] if newest else None
 
-    def validate_create(self, obj: Obj, ctx: Context) -> list[Cause]:
-        found = list(_access_mode_faults(obj["spec"]))
-        size = obj["spec"].get("resources", {}).get("requests", {}).get("storage")
-        if size is None:
-            found.append(causes.required("spec.resources[storage]"))
-        return found
+    def faults(self, obj: Obj) -> Iterator[Cause]:
+        yield from _access_mode_faults(obj["spec"])
+        if "storage" not in obj["spec"].get("resources", {}).get("requests", {}):
+            yield causes.required("spec.resources[storage]")
 
     def validate_update(self, obj: Obj, old: Obj, ctx: Context) -> list[Cause]:
-        if ctx.subresource == "status":
-            return []
-        found = self.validate_create(obj, ctx)
+        found = super().validate_update(obj, old, ctx)
         mutable = {"resources", "volumeAttributesClassName"}
         if not old["spec"].get("volumeName"):
             mutable.add("volumeName")
@@ -192,11 +174,10 @@ class VolumeRules(Rules):
         obj["status"] = {"phase": "Pending"}
         _add_finalizer(obj, VOLUME_FINALIZER)
 
-    def validate_create(self, obj: Obj, ctx: Context) -> list[Cause]:
-        found = list(_access_mode_faults(obj["spec"]))
+    def faults(self, obj: Obj) -> Iterator[Cause]:
+        yield from _access_mode_faults(obj["spec"])
         if "storage" not in obj["spec"].get("capacity", {}):
-            found.append(causes.required("spec.capacity"))
-        return found
+            yield causes.required("spec.capacity")
 
 
 def _access_mode_faults(spec: Obj) -> Iterator[Cause]:
@@ -215,11 +196,10 @@ def _add_finalizer(obj: Obj, finalizer: str) -> None:
 
 
 class EventRules(Rules):
-    def validate_create(self, obj: Obj, ctx: Context) -> list[Cause]:
+    def faults(self, obj: Obj) -> Iterator[Cause]:
         namespace = obj.get("involvedObject", {}).get("namespace", "")
         if (namespace or "default") != obj["metadata"].get("namespace"):
-            return [causes.invalid("involvedObject.namespace", namespace, "does not match event.namespace")]
-        return []
+            yield causes.invalid("involvedObject.namespace", namespace, "does not match event.namespace")
 
     def fields(self, obj: Obj) -> Mapping[str, str]:
         about = obj.get("involvedObject", {})

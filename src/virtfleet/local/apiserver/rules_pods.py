@@ -49,13 +49,13 @@ class PodRules(Rules):
         else:
             _complete(obj.setdefault("spec", {}))
 
-    def validate_create(self, obj: Obj, ctx: Context) -> list[Cause]:
+    def faults(self, obj: Obj) -> list[Cause]:
         return pod_spec.faults(obj["spec"], "spec")
 
     def validate_update(self, obj: Obj, old: Obj, ctx: Context) -> list[Cause]:
         if ctx.subresource in ("status", "binding"):  # a binding is what gives the pod its node
             return []
-        return pod_spec.faults(obj["spec"], "spec") + _change_faults(obj["spec"], old["spec"])
+        return self.faults(obj) + _change_faults(obj["spec"], old["spec"])
 
     def fields(self, obj: Obj) -> Mapping[str, str]:
         spec, status = obj.get("spec", {}), obj.get("status", {})

@@ -26,13 +26,7 @@ class RoleRules(Rules):
     def prepare_create(self, obj: Obj, ctx: Context) -> None:
         obj.setdefault("rules", [])
 
-    def validate_create(self, obj: Obj, ctx: Context) -> list[Cause]:
-        return list(self._faults(obj))
-
-    def validate_update(self, obj: Obj, old: Obj, ctx: Context) -> list[Cause]:
-        return list(self._faults(obj))
-
-    def _faults(self, obj: Obj) -> Iterator[Cause]:
+    def faults(self, obj: Obj) -> Iterator[Cause]:
         for index, rule in enumerate(obj.get("rules", ())):
             at = f"rules[{index}]"
             urls = rule.get("nonResourceURLs")
@@ -64,16 +58,13 @@ class BindingRules(Rules):
     def prepare_update(self, obj: Obj, old: Obj, ctx: Context) -> None:
         self.prepare_create(obj, ctx)
 
-    def validate_create(self, obj: Obj, ctx: Context) -> list[Cause]:
-        return list(self._faults(obj))
-
     def validate_update(self, obj: Obj, old: Obj, ctx: Context) -> list[Cause]:
-        found = list(self._faults(obj))
+        found = super().validate_update(obj, old, ctx)
         if obj["roleRef"] != old["roleRef"]:
             found.append(causes.invalid("roleRef", obj["roleRef"], "cannot change roleRef"))
         return found
 
-    def _faults(self, obj: Obj) -> Iterator[Cause]:
+    def faults(self, obj: Obj) -> Iterator[Cause]:
         role = obj["roleRef"]
         if role.get("apiGroup") != RBAC_GROUP:
             yield causes.unsupported("roleRef.apiGroup", role.get("apiGroup", ""), [RBAC_GROUP])
@@ -104,13 +95,8 @@ class DisruptionBudgetRules(Rules):
         counts = ("currentHealthy", "desiredHealthy", "disruptionsAllowed", "expectedPods")
         obj["status"] = dict.fromkeys(counts, 0)
 
-    def validate_create(self, obj: Obj, ctx: Context) -> list[Cause]:
-        return list(self._faults(obj["spec"]))
-
-    def validate_update(self, obj: Obj, old: Obj, ctx: Context) -> list[Cause]:
-        return [] if ctx.subresource == "status" else list(self._faults(obj["spec"]))
-
-    def _faults(self, spec: Obj) -> Iterator[Cause]:
+    def faults(self, obj: Obj) -> Iterator[Cause]:
+        spec = obj["spec"]
         if "minAvailable" in spec and "maxUnavailable" in spec:
             yield causes.invalid("spec", spec, "minAvailable and maxUnavailable cannot be both set")
         for name in ("minAvailable", "maxUnavailable"):
@@ -148,13 +134,8 @@ class LeaseRules(Rules):
     def prepare_create(self, obj: Obj, ctx: Context) -> None:
         obj.setdefault("spec", {})
 
-    def validate_create(self, obj: Obj, ctx: Context) -> list[Cause]:
-        return list(self._faults(obj.get("spec", {})))
-
-    def validate_update(self, obj: Obj, old: Obj, ctx: Context) -> list[Cause]:
-        return list(self._faults(obj.get("spec", {})))
-
-    def _faults(self, spec: Obj) -> Iterator[Cause]:
+    def faults(self, obj: Obj) -> Iterator[Cause]:
+        spec = obj.get("spec", {})
         if spec.get("leaseDurationSeconds", 1) <= 0:
             why = "must be greater than 0"
             yield causes.invalid("spec.leaseDurationSeconds", spec["leaseDurationSeconds"], why)
@@ -164,13 +145,7 @@ class LeaseRules(Rules):
 
 
 class WebhookRules(Rules):
-    def validate_create(self, obj: Obj, ctx: Context) -> list[Cause]:
-        return list(self._faults(obj))
-
-    def validate_update(self, obj: Obj, old: Obj, ctx: Context) -> list[Cause]:
-        return list(self._faults(obj))
-
-    def _faults(self, obj: Obj) -> Iterator[Cause]:
+    def faults(self, obj: Obj) -> Iterator[Cause]:
         seen: set[str] = set()
         for index, hook in enumerate(obj.get("webhooks", ())):
             at, name = f"webhooks[{index}]", hook.get("name", "")
@@ -219,13 +194,7 @@ class APIServiceRules(Rules):
                 }
             ]
 
-    def validate_create(self, obj: Obj, ctx: Context) -> list[Cause]:
-        return list(self._faults(obj))
-
-    def validate_update(self, obj: Obj, old: Obj, ctx: Context) -> list[Cause]:
-        return [] if ctx.subresource == "status" else list(self._faults(obj))
-
-    def _faults(self, obj: Obj) -> Iterator[Cause]:
+    def faults(self, obj: Obj) -> Iterator[Cause]:
         spec = obj.get("spec", {})
         name = f"{spec.get('version', '')}.{spec.get('group', '')}"
         if obj["metadata"].get("name") != name:

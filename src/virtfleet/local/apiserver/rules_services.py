@@ -1,8 +1,6 @@
 """Services: addresses and ports are handed out here.
 
-What is taken is read from the stored Services, so that nothing has to be kept in step with them. A Service that is
-still on its way to the store is not among those; a cursor that never gives the same address twice in a row covers the
-time between.
+What is taken is read from the stored Services, so that nothing has to be kept in step with them.
 """
 
 from __future__ import annotations
@@ -29,8 +27,6 @@ class ServiceRules(Rules):
     def __init__(self, stored: Stored, network: ipaddress.IPv4Network) -> None:
         self._stored = stored
         self._network = network
-        self._next_address = FIRST_FREE
-        self._next_port = 0
 
     def prepare_create(self, obj: Obj, ctx: Context) -> None:
         spec = obj.setdefault("spec", {})
@@ -54,13 +50,11 @@ class ServiceRules(Rules):
                     port.setdefault("nodePort", kept)
         self._allocate(obj)
 
-    def validate_create(self, obj: Obj, ctx: Context) -> list[Cause]:
-        return list(_faults(obj["spec"])) + self._address_faults(obj)
+    def faults(self, obj: Obj) -> list[Cause]:
+        return [*_spec_faults(obj["spec"]), *self._allocation_faults(obj)]
 
     def validate_update(self, obj: Obj, old: Obj, ctx: Context) -> list[Cause]:
-        if ctx.subresource == "status":
-            return []
-        found = list(_faults(obj["spec"]))
+        found = super().validate_update(obj, old, ctx)
         spec, was = obj["spec"], old["spec"]
         if "ExternalName" not in (spec["type"], was.get("type")) and spec.get("clusterIP") != was.get("clusterIP"):
             found.append(causes.invalid("spec.clusterIPs[0]", spec.get("clusterIPs"), "field is immutable"))
@@ -77,7 +71,7 @@ class ServiceRules(Rules):
             for field in ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"):
                 spec.pop(field, None)
             return
-        others = [service for service in self._services() if service["metadata"]["name"] != obj["metadata"].get("name")]
+        others = self._others(obj)
         if not spec.get("clusterIP"):
             spec["clusterIP"] = (spec.get("clusterIPs") or [""])[0] or self._free_address(others)
         spec["clusterIPs"] = [spec["clusterIP"]]
@@ -87,52 +81,57 @@ class ServiceRules(Rules):
             taken = {p.get("nodePort") for s in [*others, obj] for p in s["spec"].get("ports", ())}
             for port in spec.get("ports", ()):
                 if not port.get("nodePort"):
-                    port["nodePort"] = self._free_port(taken)
+                    port["nodePort"] = _free_port(taken)
                     taken.add(port["nodePort"])
 
-    def _services(self) -> Iterator[Obj]:
-        return (orjson.loads(record.data) for record in self._stored.scan("/services"))
+    def _others(self, obj: Obj) -> list[Obj]:
+        services = (orjson.loads(record.data) for record in self._stored.scan("/services"))
+        return [service for service in services if _identity(service) != _identity(obj)]
 
     def _free_address(self, others: list[Obj]) -> str:
         taken = {service["spec"].get("clusterIP") for service in others}
-        last = self._network.num_addresses - 1  # the broadcast address
-        for _ in range(last):
-            address = str(self._network[self._next_address])
-            self._next_address = self._next_address + 1 if self._next_address + 1 < last else FIRST_FREE
-            if address not in taken:
-                return address
-        raise ApiError("InternalError", f"failed to allocate a serviceIP: range {self._network} is full")
+        candidates = (str(self._network[n]) for n in range(FIRST_FREE, self._network.num_addresses - 1))
+        address = next((candidate for candidate in candidates if candidate not in taken), None)
+        if address is None:
+            raise ApiError("InternalError", f"failed to allocate a serviceIP: range {self._network} is full")
+        return address
 
-    def _free_port(self, taken: set[int | None]) -> int:
-        for _ in NODE_PORTS:
-            port = NODE_PORTS[self._next_port]
-            self._next_port = (self._next_port + 1) % len(NODE_PORTS)
-            if port not in taken:
-                return port
-        raise ApiError("InternalError", "failed to allocate a nodePort: range is full")
+    def _allocation_faults(self, obj: Obj) -> Iterator[Cause]:
+        """Addresses and ports that the writer chose must be valid and free."""
+        spec, others = obj["spec"], self._others(obj)
+        address = spec.get("clusterIP", HEADLESS)
+        if address != HEADLESS and (why := self._unusable(address, others)):
+            yield causes.invalid("spec.clusterIPs", [address], f"failed to allocate IP {address}: {why}")
+        taken = {port.get("nodePort") for other in others for port in other["spec"].get("ports", ())}
+        for index, port in enumerate(spec.get("ports", ())):
+            number = port.get("nodePort")
+            if number and number not in NODE_PORTS:
+                why = "provided port is not in the valid range. The range of valid ports is "
+                why += f"{NODE_PORTS[0]}-{NODE_PORTS[-1]}"
+                yield causes.invalid(f"spec.ports[{index}].nodePort", number, why)
+            elif number and number in taken:
+                yield causes.invalid(f"spec.ports[{index}].nodePort", number, "provided port is already allocated")
 
-    def _address_faults(self, obj: Obj) -> list[Cause]:
-        address = obj["spec"].get("clusterIP", HEADLESS)
-        if address == HEADLESS:
-            return []
+    def _unusable(self, address: str, others: list[Obj]) -> str:
         try:
             inside = ipaddress.ip_address(address) in self._network
         except ValueError:
-            return [causes.invalid("spec.clusterIPs[0]", address, "must be a valid IP address, (e.g. 10.9.8.7)")]
-        mine = (obj["metadata"].get("namespace"), obj["metadata"].get("name"))
-        taken = (
-            service["spec"].get("clusterIP") == address
-            for service in self._services()
-            if (service["metadata"].get("namespace"), service["metadata"]["name"]) != mine
-        )
-        why = ""
+            return "must be a valid IP address, (e.g. 10.9.8.7)"
         if not inside:
-            why = f"provided IP is not in the valid range. The range of valid IPs is {self._network}"
-        elif any(taken):
-            why = "provided IP is already allocated"
-        if why:
-            return [causes.invalid("spec.clusterIPs", [address], f"failed to allocate IP {address}: {why}")]
-        return []
+            return f"provided IP is not in the valid range. The range of valid IPs is {self._network}"
+        taken = any(other["spec"].get("clusterIP") == address for other in others)
+        return "provided IP is already allocated" if taken else ""
+
+
+def _identity(service: Obj) -> tuple[str | None, str | None]:
+    return service["metadata"].get("namespace"), service["metadata"].get("name")
+
+
+def _free_port(taken: set[int | None]) -> int:
+    port = next((candidate for candidate in NODE_PORTS if candidate not in taken), None)
+    if port is None:
+        raise ApiError("InternalError", "failed to allocate a nodePort: range is full")
+    return port
 
 
 def _has_node_ports(spec: Obj) -> bool:
@@ -161,7 +160,7 @@ def _complete(spec: Obj) -> None:
         spec.setdefault("sessionAffinityConfig", {"clientIP": {"timeoutSeconds": 10800}})
 
 
-def _faults(spec: Obj) -> Iterator[Cause]:
+def _spec_faults(spec: Obj) -> Iterator[Cause]:
     ports = spec.get("ports", [])
     if spec["type"] == "ExternalName":
         if not spec.get("externalName"):
@@ -192,8 +191,3 @@ def _faults(spec: Obj) -> Iterator[Cause]:
         target = port.get("targetPort")
         if isinstance(target, int) and not 1 <= target <= 65535:
             yield causes.invalid(f"{at}.targetPort", target, "must be between 1 and 65535, inclusive")
-        if port.get("nodePort") and port["nodePort"] not in NODE_PORTS:
-            why = (
-                f"provided port is not in the valid range. The range of valid ports is {NODE_PORTS[0]}-{NODE_PORTS[-1]}"
-            )
-            yield causes.invalid(f"{at}.nodePort", port["nodePort"], why)

@@ -41,31 +41,26 @@ class WorkloadRules(Rules):
     def _complete_rolling(self, rolling: Obj) -> None:
         """The defaults of a rolling update that nobody described."""
 
-    def validate_create(self, obj: Obj, ctx: Context) -> list[Cause]:
-        return self._faults(obj["spec"])
-
     def validate_update(self, obj: Obj, old: Obj, ctx: Context) -> list[Cause]:
-        if ctx.subresource == "status":
-            return []
-        found = self._faults(obj["spec"])
+        found = super().validate_update(obj, old, ctx)
         if obj["spec"].get("selector") != old["spec"].get("selector"):
             found.append(causes.invalid("spec.selector", obj["spec"].get("selector"), "field is immutable"))
         return found
 
-    def _faults(self, spec: Obj) -> list[Cause]:
-        found = list(_selector_faults(spec, self.empty_selector))
+    def faults(self, obj: Obj) -> Iterator[Cause]:
+        spec = obj["spec"]
+        yield from _selector_faults(spec, self.empty_selector)
         template = spec["template"]
-        found += label_faults(template.get("metadata", {}).get("labels"), "spec.template.metadata.labels")
-        found += pod_spec.faults(template["spec"], "spec.template.spec")
+        yield from label_faults(template.get("metadata", {}).get("labels"), "spec.template.metadata.labels")
+        yield from pod_spec.faults(template["spec"], "spec.template.spec")
         policy = template["spec"].get("restartPolicy", "Always")
         if policy != "Always":
-            found.append(causes.unsupported("spec.template.spec.restartPolicy", policy, ["Always"]))
+            yield causes.unsupported("spec.template.spec.restartPolicy", policy, ["Always"])
         for name in ("replicas", "minReadySeconds", "revisionHistoryLimit"):
             if spec.get(name, 0) < 0:
-                found.append(causes.invalid(f"spec.{name}", spec[name], "must be greater than or equal to 0"))
+                yield causes.invalid(f"spec.{name}", spec[name], "must be greater than or equal to 0")
         if self.strategy:
-            found += self._strategy_faults(spec.get(self.strategy, {}), f"spec.{self.strategy}")
-        return found
+            yield from self._strategy_faults(spec.get(self.strategy, {}), f"spec.{self.strategy}")
 
     def _strategy_faults(self, strategy: Obj, field: str) -> Iterator[Cause]:
         rolling = strategy.get("rollingUpdate", {})
