@@ -56,7 +56,7 @@ def status_answer(error: ApiError, headers: dict[str, str] | None = None) -> Ans
 
 
 async def hang_up(request: web.Request) -> web.StreamResponse:
-    """The connection is gone and nobody knows whether the request was acted on."""
+    """Break the connection without having acted on the request."""
     assert request.transport is not None
     request.transport.abort()
     return web.Response()
@@ -161,6 +161,11 @@ class ScriptedServer:
                 watcher.request.transport.abort()
             watcher.lines.put_nowait(None)
         self.watchers.clear()
+
+    async def lose_answer(self, request: web.Request) -> web.StreamResponse:
+        """Act on the request, and let the connection break before the answer is out."""
+        await self._serve(request)
+        return await hang_up(request)
 
     # -- what the server does
 

@@ -167,14 +167,27 @@ class TestRepetition:
         await api.delete(PODS, "a", "default")
         assert server.stored(PODS) == []
 
+    async def test_a_write_that_was_done_and_is_repeated_shows_as_conflict_or_not_found(
+        self, api: Client, server: ScriptedServer
+    ) -> None:
+        obj = server.put(PODS, pod("a"))
+        server.next("PUT", "/pods/a", server.lose_answer)
+        with pytest.raises(ApiError) as conflict:
+            await api.replace(PODS, obj)
+        assert is_conflict(conflict.value)
+        server.next("DELETE", "/pods/a", server.lose_answer)
+        with pytest.raises(ApiError) as missing:
+            await api.delete(PODS, "a", "default")
+        assert is_not_found(missing.value)
+
     async def test_a_create_whose_connection_is_lost_is_left_to_the_caller(
         self, api: Client, server: ScriptedServer
     ) -> None:
-        server.next("POST", "/pods", hang_up)
+        server.next("POST", "/pods", server.lose_answer)
         with pytest.raises(ApiError, match="the connection was lost") as raised:
-            await api.create(PODS, pod("a"))
+            await api.create(PODS, {"metadata": {"generateName": "a-", "name": "a-x1"}})
         assert raised.value.code == 503
-        assert server.count("POST", "/pods") == 1
+        assert len(server.stored(PODS)) == 1
 
     async def test_a_json_patch_is_not_repeated_either(self, api: Client, server: ScriptedServer) -> None:
         server.next("PATCH", "/pods/a", hang_up)

@@ -7,7 +7,7 @@ import logging
 from collections.abc import AsyncIterator
 
 import pytest
-from kube_fixtures import ScriptedServer, eventually, hang_up, pod, status_answer
+from kube_fixtures import ScriptedServer, eventually, pod, status_answer
 
 from virtfleet.kube import events
 from virtfleet.kube.client import Client
@@ -81,13 +81,16 @@ async def test_an_event_that_has_expired_meanwhile_is_made_anew(recorder: Record
 
 
 async def test_an_event_waits_for_a_server_that_is_away_and_is_written_once(
-    recorder: Recorder, server: ScriptedServer
+    recorder: Recorder, server: ScriptedServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server.next("POST", "/events", hang_up)
+    caplog.set_level(logging.INFO)
     server.next("POST", "/events", status_answer(ApiError("ServiceUnavailable", "starting")))
+    server.next("POST", "/events", server.lose_answer)
     recorder.normal(POD, "Started", "it runs")
-    await eventually(lambda: one(server))
+    recorder.normal(POD, "Started", "it runs")
+    await eventually(lambda: (event := one(server)) and event["count"] == 2)
     assert server.count("POST", "/events") == 3
+    assert "is refused" not in caplog.text
 
 
 async def test_a_refused_event_is_dropped_and_the_next_one_written(recorder: Recorder, server: ScriptedServer) -> None:
