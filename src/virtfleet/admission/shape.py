@@ -7,8 +7,10 @@ Rules and defaults after this step may rely on types, on quantities that can be 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, get_args, get_type_hints
 
 import msgspec
 import orjson
@@ -20,7 +22,7 @@ from virtfleet.api.meta import KubernetesObject, LabelSelector
 from virtfleet.api.migration import VirtualMachineInstanceMigration
 from virtfleet.api.quantity import Quantity, QuantityError
 from virtfleet.api.replicaset import VirtualMachineInstanceReplicaSet
-from virtfleet.api.view import View
+from virtfleet.api.view import REQUIRED, OneOf, View
 from virtfleet.api.vm import VirtualMachine
 from virtfleet.api.vmi import VirtualMachineInstance
 
@@ -31,6 +33,7 @@ VIEWS: dict[str, type[KubernetesObject]] = {
     "VirtualMachineInstanceMigration": VirtualMachineInstanceMigration,
     "KubeVirt": KubeVirt,
 }
+_LARGEST = 2**60  # room to multiply without leaving the numbers that Kubernetes can hold
 _TEMPLATED = ("VirtualMachine", "VirtualMachineInstanceReplicaSet")
 
 _WRONG_TYPE = re.compile(r"Expected `(?P<wanted>.+?)`, got `(?P<got>.+?)`(?: - at `(?P<path>.+)`)?")
@@ -38,12 +41,6 @@ _TYPE_WORDS = {
     "str": "text", "int": "a whole number", "float": "a number", "bool": "true or false", "array": "a list",
     "object": "an object", "null": "nothing",
 }  # fmt: skip
-
-# Lists of the spec whose items must have a name, as other parts refer to it.
-_NAMED = (
-    "volumes", "networks", "domain.devices.disks", "domain.devices.interfaces", "domain.devices.gpus",
-    "domain.devices.hostDevices", "domain.devices.filesystems", "domain.devices.inputs",
-)  # fmt: skip
 
 
 class _Expression(View):
@@ -141,12 +138,13 @@ def _drop_nulls(value: Any) -> None:
 
 def check(obj: Section, found: Findings) -> None:
     """Types of a whole object. Where this finds something, nothing else can be said about the object."""
-    kind = obj.get("kind") or ""
-    if kind not in VIEWS:
+    kind = obj.get("kind")
+    if not isinstance(kind, str) or kind not in VIEWS:
         found.unsupported("kind", f"kind {kind!r} is not one of {', '.join(VIEWS)}")
         return
     if not _converts(obj, VIEWS[kind], "", found):
         return
+    _check_fields(obj, VIEWS[kind], "", found)
     path = "spec.template.spec" if kind in _TEMPLATED else "spec"
     if kind == "VirtualMachineInstance" or kind in _TEMPLATED:
         spec: Any = read(obj, *path.split("."))
@@ -154,7 +152,6 @@ def check(obj: Section, found: Findings) -> None:
             if field in spec:
                 _converts(spec[field], view, f"{path}.{field}", found)
         _check_quantities(spec, path, found)
-        _check_names(spec, path, found)
 
 
 def _converts(value: Any, view: Any, path: str, found: Findings) -> bool:
@@ -180,7 +177,8 @@ def _explained(error: str, path: str) -> tuple[str, str]:
 def _check_quantities(spec: Section, path: str, found: Findings) -> None:
     for field, amount in _quantities(spec):
         try:
-            Quantity.parse(amount)
+            if abs(Quantity.parse(amount).value()) > _LARGEST:
+                found.invalid(f"{path}.{field}", f"{amount!r} is more than any machine has; check the unit")
         except QuantityError:
             found.invalid(f"{path}.{field}", f"{amount!r} is not a quantity; write it like 512Mi, 2Gi, 500m or 2")
 
@@ -199,10 +197,52 @@ def _quantities(spec: Section) -> Iterator[tuple[str, Any]]:
                 yield f"volumes[{i}].{source}.capacity", volume[source]["capacity"]
 
 
-def _check_names(spec: Section, path: str, found: Findings) -> None:
-    for field in _NAMED:
-        *parents, last = field.split(".")
-        items: Sequence[Section] = read(spec, *parents).get(last) or ()
-        for i, item in enumerate(items):
-            if not item.get("name"):
-                found.required(f"{path}.{field}[{i}].name", "the item needs a name; set it")
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """What a view says about one field beyond its type."""
+
+    name: str
+    required: bool
+    values: tuple[str, ...]
+    view: type[View] | None
+
+
+@cache
+def _fields(view: type[View]) -> tuple[_Field, ...]:
+    """The fields of a view that there is something to check about."""
+    hints = get_type_hints(view, include_extras=True)
+    fields = []
+    for item in msgspec.structs.fields(view):
+        marks = list(_marks(hints[item.name]))
+        values = next((mark.values for mark in marks if isinstance(mark, OneOf)), ())
+        child = next((mark for mark in marks if isinstance(mark, type) and issubclass(mark, View)), None)
+        if REQUIRED in marks or values or child:
+            fields.append(_Field(item.encode_name, REQUIRED in marks, values, child))
+    return tuple(fields)
+
+
+def _marks(hint: Any) -> Iterator[Any]:
+    """Everything inside a type: classes, and what they are annotated with."""
+    arguments = get_args(hint)
+    if not arguments:
+        yield hint
+    for argument in arguments:
+        yield from _marks(argument)
+
+
+def _check_fields(obj: Section, view: type[View], path: str, found: Findings) -> None:
+    """Required fields and fixed sets of values, as the API server checks them."""
+    for field in _fields(view):
+        value, at = obj.get(field.name), f"{path}.{field.name}" if path else field.name
+        if value is None:
+            if field.required:
+                found.required(at, f"{at} is missing; set it")
+        elif field.values and value not in ("", *field.values):
+            found.unsupported(at, f"{value!r} does not exist; use one of {', '.join(field.values)}")
+        elif field.view is None:
+            continue
+        elif isinstance(value, list):
+            for i, item in enumerate(value):
+                _check_fields(item, field.view, f"{at}[{i}]", found)
+        else:
+            _check_fields(value, field.view, at, found)

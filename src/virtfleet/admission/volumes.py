@@ -30,7 +30,9 @@ def check(m: Machine, found: Findings) -> None:
     first: dict[str, int] = {}
     for i, volume in enumerate(m.volumes):
         name, path = volume.get("name") or "", f"{base}[{i}]"
-        if name in first:
+        if not name:
+            found.required(f"{path}.name", "the volume needs a name; disks and file systems refer to it")
+        elif name in first:
             found.invalid(f"{path}.name", f"volumes {first[name]} and {i} are both called {name!r}; rename one")
         first.setdefault(name, i)
         sources = [source for source in SOURCES if volume.get(source) is not None]
