@@ -7,6 +7,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from virtfleet.kube import certificates
 from virtfleet.kube.certificates import Authority, Credential, Lifespan, Profile
@@ -84,6 +87,34 @@ def test_a_new_authority_is_trusted_before_it_signs_and_the_old_one_until_it_exp
     last = authority.ensure(new, SERVER, expired)
     assert last.certificate == new.certificate
     assert last.bundle.count(b"BEGIN CERTIFICATE") == 1
+
+
+minutes = st.integers(1, 2000).map(lambda n: timedelta(minutes=n))
+
+
+def lifespans() -> st.SearchStrategy[Lifespan]:
+    return st.tuples(minutes, minutes).map(lambda pair: Lifespan(sum(pair, timedelta(0)), min(pair)))
+
+
+@settings(max_examples=60, deadline=None)
+@given(lifespans(), lifespans(), st.lists(st.floats(0.05, 1), min_size=1, max_size=25))
+def test_who_looks_often_enough_always_has_a_good_certificate_that_its_peers_trust(
+    ca: Lifespan, leaf: Lifespan, pauses: list[float]
+) -> None:
+    profile = Profile("gateway", leaf, hosts=("gateway",))
+    now = NOW
+    authority = Authority.create("ca", ca, now)
+    credential = authority.issue(profile, now)
+    longest = min(ca.settle, leaf.renew_before, leaf.lifetime / 2)
+    for pause in pauses * 4:
+        known_to_peers = authority.bundle
+        now += longest * pause
+        authority = reloaded(authority.rotated(now))
+        credential = authority.ensure(credential, profile, now)
+        assert credential.leaf.not_valid_before_utc <= now < credential.leaf.not_valid_after_utc
+        issuers = {c.subject for c in x509.load_pem_x509_certificates(known_to_peers)}
+        assert credential.leaf.issuer in issuers, "a peer that looked at the bundle last time must accept it"
+        assert authority.ensure(credential, profile, now) is credential
 
 
 def test_a_certificate_never_outlives_its_authority() -> None:

@@ -219,8 +219,9 @@ class Authority:
         return credential
 
     def _due(self, leaf: x509.Certificate, profile: Profile, now: datetime) -> bool:
-        # A leaf never outlives its signer, so when the signer's end cuts it short the signer has a successor by then.
-        renewal = leaf.not_valid_after_utc - profile.lifespan.renew_before
+        # Measured by its real length, which the end of its signer may have cut: else it would be due from the start.
+        length = leaf.not_valid_after_utc - leaf.not_valid_before_utc - SKEW
+        renewal = leaf.not_valid_after_utc - min(profile.lifespan.renew_before, length / 2)
         return now >= renewal or _says(leaf) != _wanted(profile) or not self.signer(now).signed(leaf)
 
 
@@ -284,12 +285,14 @@ def load_keys(pem: bytes) -> list[ec.EllipticCurvePrivateKey]:
 
 def read(directory: Path) -> dict[str, bytes]:
     """The files of a mounted Secret, or of `write`: all of one version, even while they are being replaced."""
-    version = directory / "..data"
-    root = version.resolve() if version.exists() else directory
-    try:
-        return {p.name: p.read_bytes() for p in root.iterdir() if p.is_file()}
-    except FileNotFoundError:
-        return {}
+    for _ in range(3):
+        version = directory / "..data"
+        root = version.resolve() if version.exists() else directory
+        try:
+            return {p.name: p.read_bytes() for p in root.iterdir() if p.is_file()}
+        except FileNotFoundError:
+            continue  # it was replaced and removed under our hands, or never was there
+    return {}
 
 
 def write(directory: Path, files: Mapping[str, bytes]) -> None:
