@@ -77,6 +77,8 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     """Devices for `hostDevices`, by name in the VMI."""
     sriov: dict[str, str] = {}
     """PCI addresses of virtual functions, by interface."""
+    bridges: dict[str, str] = {}
+    """Bridge of the Pod that an interface joins, by interface, where it is not the first network's."""
     cpus: tuple[int, ...] = ()
     """Physical CPUs of the Pod."""
     cells: tuple[NumaCell, ...] = ()

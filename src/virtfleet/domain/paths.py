@@ -38,6 +38,16 @@ def empty_disk(volume: str) -> str:
     return f"{EMPTY_DISKS}/{volume}.qcow2"
 
 
+def raw_disk(volume: str) -> str:
+    """A disk of its own for a hypervisor that cannot stack images."""
+    return f"{EPHEMERAL_DISKS}/disk-data/{volume}/disk.raw"
+
+
+def container_root(volume: str) -> str:
+    """Root file system of a container image, for hypervisors that run containers."""
+    return f"{EPHEMERAL_DISKS}/rootfs/{volume}"
+
+
 def claim_image(volume: str) -> str:
     return host_disk(volume, "disk.img")
 
@@ -60,6 +70,16 @@ def hotplug_device(volume: str) -> str:
 
 def cloud_init(namespace: str, name: str, config_drive: bool) -> str:
     return f"{EPHEMERAL_DISKS}/cloud-init-data/{namespace}/{name}/{'configdrive' if config_drive else 'noCloud'}.iso"
+
+
+def cloud_init_seed(namespace: str, name: str) -> str:
+    """The files of a NoCloud disk as a directory, for guests that share a kernel with the node."""
+    return f"{EPHEMERAL_DISKS}/cloud-init-data/{namespace}/{name}/seed"
+
+
+def config_dir(kind: str, volume: str) -> str:
+    """Where a ConfigMap, Secret or downward API volume is mounted in the Pod."""
+    return f"{PRIVATE}/{kind}/{volume}"
 
 
 def config_disk(kind: str, volume: str) -> str:

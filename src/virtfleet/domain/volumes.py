@@ -38,9 +38,14 @@ class Source(msgspec.Struct, frozen=True):
         return "block" if self.block else "file"
 
 
-def source(vmi: VMI, volume: Volume, index: int, context: Context) -> Source:
-    """The source of a volume that is there from the start. `index` is its position in the VMI's list."""
+def source(vmi: VMI, volume: Volume, index: int, context: Context, *, stacked: bool = True) -> Source:
+    """The source of a volume that is there from the start. `index` is its position in the VMI's list.
+
+    A hypervisor that cannot stack images gets a raw disk of its own, which the launcher makes from what lies below.
+    """
     name = volume.name
+    if not stacked and (volume.container_disk or volume.ephemeral or volume.empty_disk):
+        return Source(paths.raw_disk(name))
     if volume.container_disk:
         below = Source(paths.container_disk(index), context.disk_formats.get(name, "qcow2"))
         return Source(paths.ephemeral_disk(name), "qcow2", backing=below, discard=True)

@@ -99,6 +99,10 @@ class Descriptor(msgspec.Struct, frozen=True, kw_only=True):
     block_sources: bool = True
     """Whether libvirt's driver takes block devices as disks; else they are given as files."""
     disk_driver: str = ""
+    disk_bus: str = "sata"
+    """Bus of disks that do not choose one."""
+    stacked_images: bool = True
+    """Whether it reads an image over another one; else the launcher makes a raw disk of its own for each VM."""
 
 
 class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,8 +168,11 @@ class Hypervisor(ABC):
     descriptor: ClassVar[Descriptor]
     supports: ClassVar[Supports] = {}
     """What it does not support, or only as an experiment; everything else is supported."""
-    refusal: ClassVar[str] = ""
-    """Why no VM can run on it yet."""
+
+    @property
+    def refusal(self) -> str:
+        """Why no VM can run on it yet."""
+        return ""
 
     @abstractmethod
     def build(self, vmi: VMI, context: Context) -> Element:
@@ -186,6 +193,11 @@ class Hypervisor(ABC):
 
 class Announced(Hypervisor):
     """A hypervisor that is described, so that its name and its limits are known, but cannot run VMs yet."""
+
+    @property
+    def refusal(self) -> str:
+        name = self.descriptor.name
+        return f"VMs cannot run on hypervisor {name} yet: VirtFleet knows what it can do, but does not drive it"
 
     def build(self, vmi: VMI, context: Context) -> Element:
         raise DomainError(self.refusal)

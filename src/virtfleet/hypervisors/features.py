@@ -80,6 +80,11 @@ def _secure_boot(vmi: VMI) -> bool:
     return efi is not None and efi.secure_boot is not False
 
 
+def _kernel_boot(vmi: VMI) -> bool:
+    firmware = vmi.spec.domain.firmware
+    return bool(firmware and firmware.kernel_boot and firmware.kernel_boot.container)
+
+
 def _cpu_model(vmi: VMI) -> bool:
     cpu = vmi.spec.domain.cpu
     return bool(cpu and cpu.model and cpu.model not in ("host-model", "host-passthrough"))
@@ -147,7 +152,7 @@ FEATURES: Final = tuple(
         # firmware and boot
         ("efi", "EFI", "spec.domain.firmware.bootloader.efi", traits.efi),
         ("secure-boot", "secure boot", "spec.domain.firmware.bootloader.efi.secureBoot", _secure_boot),
-        ("kernel-boot", "kernel boot", "spec.domain.firmware.kernelBoot", _firmware("kernel_boot")),
+        ("kernel-boot", "kernel boot", "spec.domain.firmware.kernelBoot.container", _kernel_boot),
         ("acpi-tables", "ACPI tables", "spec.domain.firmware.acpi", _firmware("acpi")),
         ("ignition", "Ignition", f"metadata.annotations[{names.IGNITION}]",
          lambda v: v.metadata.annotations.get(names.IGNITION)),
@@ -186,9 +191,7 @@ BY_KEY: Final = {feature.key: feature for feature in FEATURES}
 
 
 def support(hypervisor: Hypervisor, key: str, architecture: str = "") -> Support:
-    """How far a hypervisor supports a feature."""
-    if hypervisor.refusal:
-        return Support(Level.UNSUPPORTED, hypervisor.refusal)
+    """How far a hypervisor supports a feature, by what its driver can do."""
     table = hypervisor.supports
     return table.get(f"{key}/{architecture}") or table.get(key) or SUPPORTED
 

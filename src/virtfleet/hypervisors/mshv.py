@@ -33,12 +33,10 @@ class Mshv(Hypervisor):
         disk_driver="qemu",
     )
     supports: ClassVar[Supports] = without(
-        {
-            "kvm-hidden": "there is no KVM to hide",
-            "sev tdx": "QEMU's MSHV accelerator starts no confidential VMs",
-            "live-migration": "QEMU's MSHV accelerator cannot transfer the state of virtual CPUs",
-            "cpu-hotplug": "QEMU's MSHV accelerator has a fixed number of virtual CPUs",
-        }
+        ("kvm-hidden", "there is no KVM to hide"),
+        ("sev tdx", "QEMU's MSHV accelerator starts no confidential VMs"),
+        ("live-migration", "QEMU's MSHV accelerator cannot transfer the state of virtual CPUs"),
+        ("cpu-hotplug", "QEMU's MSHV accelerator has a fixed number of virtual CPUs"),
     )
 
     def build(self, vmi: VMI, context: Context) -> Element:
@@ -48,7 +46,7 @@ class Mshv(Hypervisor):
         return adapt(domain, host)
 
     def daemon(self, settings: DaemonSettings) -> DaemonPlan:
-        return plan(settings, modular=self.descriptor.daemon)
+        return plan(self.descriptor, settings)
 
     def tuning(self, vmi: VMI) -> Tuning:
         return tuning(vmi)

@@ -33,16 +33,14 @@ class QemuKvm(Hypervisor):
         disk_driver="qemu",
     )
     supports: ClassVar[Supports] = without(
-        {
-            "cpu-hotplug/arm64": "QEMU adds no CPUs to running arm64 machines",
-            "watchdog/arm64": "QEMU's arm64 machine has no watchdog",
-            "sound/s390x disk-usb/s390x usb-redirection/s390x": "s390x machines have neither sound nor USB",
-            "disk-sata/arm64 disk-sata/s390x": "only x86 machines have a SATA controller",
-            "efi/s390x secure-boot/s390x acpi-tables/s390x": "s390x machines have no EFI and no ACPI",
-            "hyperv-enlightenments/arm64 hyperv-enlightenments/s390x": "the enlightenments are for x86 guests",
-            "sev/arm64 sev/s390x": "SEV is a feature of AMD's x86 processors",
-            "tdx/arm64 tdx/s390x": "TDX is a feature of Intel's x86 processors",
-        }
+        ("cpu-hotplug/arm64", "QEMU adds no CPUs to running arm64 machines"),
+        ("watchdog/arm64", "QEMU's arm64 machine has no watchdog"),
+        ("sound/s390x disk-usb/s390x usb-redirection/s390x", "s390x machines have neither sound nor USB"),
+        ("disk-sata/arm64 disk-sata/s390x", "only x86 machines have a SATA controller"),
+        ("efi/s390x secure-boot/s390x acpi-tables/s390x", "s390x machines have no EFI and no ACPI"),
+        ("hyperv-enlightenments/arm64 hyperv-enlightenments/s390x", "the enlightenments are for x86 guests"),
+        ("sev/arm64 sev/s390x", "SEV is a feature of AMD's x86 processors"),
+        ("tdx/arm64 tdx/s390x", "TDX is a feature of Intel's x86 processors"),
     )
 
     def build(self, vmi: VMI, context: Context) -> Element:
@@ -52,7 +50,7 @@ class QemuKvm(Hypervisor):
         return adapt(domain, host)
 
     def daemon(self, settings: DaemonSettings) -> DaemonPlan:
-        return plan(settings, modular=self.descriptor.daemon)
+        return plan(self.descriptor, settings)
 
     def tuning(self, vmi: VMI) -> Tuning:
         return tuning(vmi, kernel_threads=("kvm-pit",))

@@ -31,14 +31,6 @@ Supports = Mapping[str, Support]
 """By `feature`, or by `feature/architecture` where it differs between architectures."""
 
 
-def unsupported(reason: str) -> Support:
-    return Support(Level.UNSUPPORTED, reason)
-
-
-def experimental(gate: str, reason: str) -> Support:
-    return Support(Level.EXPERIMENTAL, reason, gate)
-
-
-def without(reasons: Mapping[str, str]) -> dict[str, Support]:
-    """A table of features that are not supported, each with its reason. A key may name several features."""
-    return {key: unsupported(reason) for keys, reason in reasons.items() for key in keys.split()}
+def without(*reasons: tuple[str, str]) -> dict[str, Support]:
+    """A table of features that are not supported: names of features, and the reason that they share."""
+    return {key: Support(Level.UNSUPPORTED, reason) for keys, reason in reasons for key in keys.split()}

@@ -1,0 +1,153 @@
+"""Cloud Hypervisor.
+
+libvirt's driver gives it raw files on the virtio bus, taps, PCI devices and one serial port, and boots a kernel or a
+firmware that is given as one. Everything else it refuses when the domain is defined, so none of it is written down.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+from xml.etree.ElementTree import Element
+
+from virtfleet.api.vmi import VirtualMachineInstance as VMI
+from virtfleet.domain import common, hostdevices, interfaces, paths, traits, volumes
+from virtfleet.domain.context import Context
+from virtfleet.domain.cpupool import CpuPool
+from virtfleet.domain.targets import TargetNames
+from virtfleet.domain.volumes import DomainError
+from virtfleet.domain.xml import add
+from virtfleet.hypervisors import daemons
+from virtfleet.hypervisors.base import DaemonPlan, DaemonSettings, Descriptor, Hypervisor, Overheads, Tuning
+from virtfleet.hypervisors.support import Supports, without
+
+_FIRMWARE = "/usr/share/cloud-hypervisor/hypervisor-fw"
+_EFI_FIRMWARE = "/usr/share/cloud-hypervisor/CLOUDHV.fd"
+_OS_TYPES = {"amd64": "x86_64", "arm64": "aarch64"}
+_REFUSED = "libvirt's Cloud Hypervisor driver refuses the device"
+
+
+class CloudHypervisor(Hypervisor):
+    """Cloud Hypervisor."""
+
+    descriptor: ClassVar[Descriptor] = Descriptor(
+        name="cloud-hypervisor",
+        title="Cloud Hypervisor",
+        overheads=Overheads.of(monitor="2Mi", launcher="40Mi", log_daemon="0", daemon="32Mi", vmm="30Mi"),
+        launcher_image="virt-launcher-cloud-hypervisor",
+        uri="ch:///session",
+        daemon="virtchd",
+        socket="/var/run/libvirt/virtchd-sock",
+        device="kvm",
+        processes=("cloud-hypervisor",),
+        pid_dir="/run/libvirt/ch",
+        vcpu_thread=r"^vcpu(\d+)$",
+        cdrom=False,
+        boot_order=False,
+        balloon=False,
+        block_sources=False,
+        stacked_images=False,
+        disk_bus="virtio",
+    )
+    supports: ClassVar[Supports] = without(
+        ("graphics input sound tpm watchdog panic usb-redirection balloon filesystem", _REFUSED),
+        ("cdrom", "it has no CD-ROM device; an ISO image works as an ordinary disk"),
+        ("lun disk-sata disk-scsi disk-usb", "libvirt's driver attaches disks to the virtio bus only"),
+        ("shareable-disk io-threads block-multiqueue", "libvirt's driver passes only the path of a disk on"),
+        ("boot-order", "it boots the kernel or firmware that it is given"),
+        ("secure-boot acpi-tables ignition", "its firmware has no such thing"),
+        ("cpu-model cpu-features", "guests see the host's CPU"),
+        ("cpu-hotplug memory-hotplug", "libvirt's driver cannot resize a running VM"),
+        ("numa realtime hugepages", "libvirt's driver does not pass it on"),
+        ("net-passt", "libvirt's driver attaches taps only"),
+        ("vsock downward-metrics guest-agent", "libvirt's driver has no channel to the guest"),
+        ("hyperv-enlightenments kvm-hidden clock", "it has no such settings"),
+        ("sev tdx", "libvirt's driver wants an IGVM image in place of the kernel, which a VMI cannot name"),
+        ("live-migration", "libvirt's driver cannot migrate, although Cloud Hypervisor could"),
+        ("disk-virtio/s390x", "it runs on amd64 and arm64 only"),
+    )
+
+    def build(self, vmi: VMI, context: Context) -> Element:
+        if context.emulated:
+            raise DomainError("cloud-hypervisor cannot emulate CPUs: it needs a working /dev/kvm")
+        root = common.document(vmi, "kvm")
+        common.memory(root, vmi)
+        topology = traits.topology(vmi)
+        common.vcpus(root, topology.vcpus)
+        _boot(root, vmi)
+        common.reboot_policy(root, vmi)
+        _pinning(root, vmi, context, topology)
+        devices = add(root, "devices")
+        _disks(devices, vmi, context)
+        _interfaces(devices, vmi, context)
+        if traits.serial_console(vmi):
+            serial = add(devices, "serial", type="unix")
+            add(serial, "source", mode="bind", path=paths.vmi_socket(vmi.metadata.uid, "virt-serial0"))
+            add(serial, "target", port=0)
+        if vmi.spec.domain.devices.rng:
+            add(add(devices, "rng", model="virtio"), "backend", "/dev/urandom", model="random")
+        hostdevices.host_devices(devices, vmi, context)
+        return root
+
+    def daemon(self, settings: DaemonSettings) -> DaemonPlan:
+        if not settings.modular:
+            raise DomainError("cloud-hypervisor needs virtchd: libvirtd is not built with its driver")
+        return daemons.plan(self.descriptor, settings, scheme="ch", driver_files={"ch.conf": ""}, directories=("ch",))
+
+    def tuning(self, vmi: VMI) -> Tuning:
+        return Tuning(lock_memory=traits.vfio(vmi))
+
+
+def _boot(root: Element, vmi: VMI) -> None:
+    os = add(root, "os")
+    add(os, "type", "hvm", arch=_OS_TYPES.get(vmi.spec.architecture, "x86_64"))
+    firmware = vmi.spec.domain.firmware
+    boot = firmware.kernel_boot if firmware else None
+    if boot and boot.container and boot.container.kernel_path:
+        add(os, "kernel", paths.kernel_boot(boot.container.kernel_path))
+        if boot.container.initrd_path:
+            add(os, "initrd", paths.kernel_boot(boot.container.initrd_path))
+    else:
+        add(os, "kernel", _EFI_FIRMWARE if traits.efi(vmi) else _FIRMWARE)
+    if boot and boot.kernel_args:
+        add(os, "cmdline", boot.kernel_args)
+
+
+def _pinning(root: Element, vmi: VMI, context: Context, topology: traits.Topology) -> None:
+    if not traits.dedicated_cpus(vmi):
+        return
+    tune = add(root, "cputune")
+    pool = CpuPool(topology, context.cells, context.cpus, may_cross_cells=True)
+    for vcpu, thread in enumerate(pool.take_cores()):
+        add(tune, "vcpupin", vcpu=vcpu, cpuset=thread)
+
+
+def _disks(devices: Element, vmi: VMI, context: Context) -> None:
+    by_name = {volume.name: (index, volume) for index, volume in enumerate(vmi.spec.volumes)}
+    targets = TargetNames(vmi)
+    for disk in vmi.spec.domain.devices.disks:
+        index, volume = by_name.get(disk.name, (-1, None))
+        if volume is None:
+            raise DomainError(f"disk {disk.name!r}: spec.volumes has no volume of that name")
+        source = volumes.source(vmi, volume, index, context, stacked=False)
+        # Block devices are given as files as well: the driver refuses the type `block`.
+        element = add(devices, "disk", type="file", device="disk")
+        add(element, "driver", type="raw")
+        add(element, "source", file=source.path)
+        add(element, "target", dev=targets.name(disk.name, "virtio")[0], bus="virtio")
+        if (disk.disk and disk.disk.readonly) or volumes.config_kind(volume):
+            add(element, "readonly")
+        add(element, "alias", name=f"ua-{disk.name}")
+
+
+def _interfaces(devices: Element, vmi: VMI, context: Context) -> None:
+    queues = interfaces.queues(vmi)
+    for interface, tap in interfaces.attached(vmi, context):
+        if not tap:
+            raise DomainError(f"interface {interface.name!r}: cloud-hypervisor can be attached to taps only")
+        element = add(devices, "interface", type="ethernet")
+        if interface.mac_address:
+            add(element, "mac", address=interface.mac_address)
+        add(element, "model", type="virtio")
+        if queues:
+            add(element, "driver", queues=queues)
+        add(element, "alias", name=f"ua-{interface.name}")

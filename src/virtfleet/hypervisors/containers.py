@@ -1,0 +1,19 @@
+"""What no container has, whichever driver runs it: virtual hardware, firmware, and a kernel of its own."""
+
+from __future__ import annotations
+
+from typing import Final
+
+_NO_HARDWARE = "a container has no virtual hardware"
+_OWN_KERNEL = "a container runs on the node's kernel"
+
+UNSUPPORTED_IN_CONTAINERS: Final = (
+    ("graphics input sound tpm watchdog panic usb-redirection vsock rng balloon downward-metrics", _NO_HARDWARE),
+    ("cdrom lun disk-sata disk-scsi disk-usb shareable-disk block-multiqueue io-threads", _NO_HARDWARE),
+    ("net-sriov net-passt net-multiqueue", _NO_HARDWARE),
+    ("boot-order efi secure-boot acpi-tables ignition", "a container has no firmware"),
+    ("cpu-model cpu-features numa realtime cpu-pinning", "a container sees the node's CPUs"),
+    ("cpu-hotplug memory-hotplug hugepages", "a container's CPUs and memory are limits, not hardware"),
+    ("hyperv-enlightenments kvm-hidden sev tdx clock", _OWN_KERNEL),
+    ("start-paused", "a container cannot be created paused"),
+)

@@ -1,0 +1,81 @@
+"""libvirt daemons inside a launcher's Pod: where their files lie, and how they are started.
+
+A hypervisor's modular daemon is used where it is installed; else the monolithic libvirtd, with only the one driver that
+is needed. Both run as the launcher's own unprivileged user in libvirt's session mode, or as root in its system mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from virtfleet.hypervisors.base import DaemonPlan, DaemonSettings, Descriptor, Process
+
+_LOG = 'log_outputs = "1:stderr"\n'
+
+
+def plan(
+    descriptor: Descriptor,
+    settings: DaemonSettings,
+    *,
+    scheme: str,
+    driver_files: Mapping[str, str],
+    directories: tuple[str, ...] = (),
+    log_daemon: bool = False,
+) -> DaemonPlan:
+    """How to run libvirt for one VM. `driver_files` are configuration files of the driver, by their name."""
+    name = descriptor.daemon if settings.modular else "libvirtd"
+    runtime = f"{settings.runtime_dir}/libvirt"
+    private = f"{settings.private_dir}/libvirt"
+    configuration = f"{runtime}/{name}.conf"
+    socket = f"{runtime}/{'libvirt' if name == 'libvirtd' else name}-sock"
+    mode = "system" if descriptor.root else "session"
+    environment = _environment(descriptor, settings)
+    files = {f"{'/etc/libvirt' if descriptor.root else private}/{file}": text for file, text in driver_files.items()}
+    files[configuration] = _daemon_configuration(descriptor, settings, runtime)
+    log_configuration = f"{runtime}/virtlogd.conf"
+    if log_daemon:
+        files[log_configuration] = _LOG
+    return DaemonPlan(
+        uri=f"{scheme}+unix:///{mode}?socket={socket}",
+        directories=(runtime, private, *(f"{private}/{directory}" for directory in directories)),
+        files=files,
+        daemon=Process(
+            command=(f"/usr/sbin/{name}", "-f", configuration, "-p", f"{runtime}/{name}.pid"), environment=environment
+        ),
+        log_daemon=Process(
+            command=("/usr/sbin/virtlogd", "-f", log_configuration, "-p", f"{runtime}/virtlogd.pid"),
+            environment=environment,
+        )
+        if log_daemon
+        else None,
+    )
+
+
+def _environment(descriptor: Descriptor, settings: DaemonSettings) -> dict[str, str]:
+    environment = {}
+    if not descriptor.root:
+        environment = {
+            "XDG_RUNTIME_DIR": settings.runtime_dir,
+            "XDG_CONFIG_HOME": settings.private_dir,
+            "XDG_CACHE_HOME": settings.private_dir,
+            "XDG_DATA_HOME": settings.private_dir,
+        }
+    if not settings.modular and settings.driver_dir:
+        environment["LIBVIRT_DRIVER_DIR"] = settings.driver_dir
+    return environment
+
+
+def _daemon_configuration(descriptor: Descriptor, settings: DaemonSettings, runtime: str) -> str:
+    text = _LOG
+    if descriptor.root:
+        text += f"unix_sock_dir = {quoted(runtime)}\n"
+    if settings.log_filters:
+        text += f"log_filters = {quoted(settings.log_filters)}\n"
+    return text
+
+
+def quoted(value: str) -> str:
+    """A string of libvirt's configuration files, which know no escapes."""
+    if '"' in value or "\n" in value:
+        raise ValueError(f"{value!r} cannot be written into libvirt's configuration")
+    return f'"{value}"'

@@ -1,0 +1,159 @@
+"""Linux containers, through libvirt's own LXC driver.
+
+A container has no hardware: its disks are file systems, the first one its root; its network interfaces are ends of
+veth pairs in a bridge of the Pod; of a kernel's command line, `init=` and what follows `--` remain.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import ClassVar
+from xml.etree.ElementTree import Element
+
+from virtfleet.api.disks import Disk, Volume
+from virtfleet.api.vmi import VirtualMachineInstance as VMI
+from virtfleet.domain import common, interfaces, paths, traits, volumes
+from virtfleet.domain.context import Context
+from virtfleet.domain.volumes import DomainError
+from virtfleet.domain.xml import add
+from virtfleet.hypervisors import daemons
+from virtfleet.hypervisors.base import DaemonPlan, DaemonSettings, Descriptor, Hypervisor, Overheads
+from virtfleet.hypervisors.containers import UNSUPPORTED_IN_CONTAINERS
+from virtfleet.hypervisors.support import Supports, without
+
+ROOT = "rootfs"  # the file system of this name is the container's root
+_BRIDGE = "k6t-eth0"
+_LXC_CONF = 'log_with_libvirtd = 0\nsecurity_driver = "none"\n'
+
+
+class Lxc(Hypervisor):
+    """Linux containers."""
+
+    descriptor: ClassVar[Descriptor] = Descriptor(
+        name="lxc",
+        title="Linux containers",
+        overheads=Overheads.of(monitor="2Mi", launcher="40Mi", log_daemon="0", daemon="32Mi", vmm="16Mi"),
+        launcher_image="virt-launcher-lxc",
+        uri="lxc:///system",
+        user="root",
+        daemon="virtlxcd",
+        socket="/var/run/libvirt/virtlxcd-sock",
+        root=True,
+        privileged=True,
+        processes=("libvirt_lxc",),
+        pid_dir="/run/libvirt/lxc",
+        cdrom=False,
+        boot_order=False,
+        balloon=False,
+        stacked_images=False,
+        disk_bus="virtio",
+    )
+    supports: ClassVar[Supports] = without(
+        *UNSUPPORTED_IN_CONTAINERS,
+        ("guest-agent", "containers have no agent channel"),
+        ("live-migration", "libvirt's LXC driver cannot migrate"),
+        ("gpu host-device", "a container gets USB, block and character devices only, which a VMI cannot name"),
+    )
+
+    def build(self, vmi: VMI, context: Context) -> Element:
+        root = common.document(vmi, "lxc")
+        common.memory(root, vmi)
+        common.vcpus(root, traits.topology(vmi).vcpus)
+        _init(root, vmi)
+        features = add(root, "features")
+        add(features, "privnet")  # no network of the Pod's own, even without interfaces
+        common.clock(root, vmi)
+        common.reboot_policy(root, vmi)
+        devices = add(root, "devices")
+        _filesystems(devices, vmi, context)
+        _interfaces(devices, vmi, context)
+        add(add(devices, "console", type="pty"), "target", type="lxc", port=0)
+        return root
+
+    def daemon(self, settings: DaemonSettings) -> DaemonPlan:
+        return daemons.plan(self.descriptor, settings, scheme="lxc", driver_files={"lxc.conf": _LXC_CONF})
+
+
+def _init(root: Element, vmi: VMI) -> None:
+    """The container's first process: `init=` of the kernel's command line, with the arguments after `--`."""
+    firmware = vmi.spec.domain.firmware
+    line = shlex.split(firmware.kernel_boot.kernel_args if firmware and firmware.kernel_boot else "")
+    words, arguments = (line[: line.index("--")], line[line.index("--") + 1 :]) if "--" in line else (line, [])
+    init = next((word.removeprefix("init=") for word in words if word.startswith("init=")), "/sbin/init")
+    os = add(root, "os")
+    add(os, "type", "exe")
+    add(os, "init", init)
+    for argument in arguments:
+        add(os, "initarg", argument)
+
+
+def _filesystems(devices: Element, vmi: VMI, context: Context) -> None:
+    by_name = {volume.name: (index, volume) for index, volume in enumerate(vmi.spec.volumes)}
+    shared = {wanted.name for wanted in vmi.spec.domain.devices.filesystems}
+    root_taken = ROOT in shared
+    for wanted in vmi.spec.domain.devices.filesystems:
+        _, volume = _volume(by_name, wanted.name)
+        _directory(devices, vmi, volume, "/" if wanted.name == ROOT else f"/mnt/{wanted.name}")
+    for disk in vmi.spec.domain.devices.disks:
+        index, volume = _volume(by_name, disk.name)
+        if volume.cloud_init_no_cloud or volume.cloud_init_config_drive or volumes.config_kind(volume):
+            _directory(devices, vmi, volume, f"/mnt/{disk.name}")
+            continue
+        source = volumes.source(vmi, volume, index, context, stacked=False)
+        kind = "block" if source.block else "file"
+        element = add(devices, "filesystem", type=kind, accessmode="passthrough")
+        if not source.block:
+            add(element, "driver", type="loop", format="raw")
+        add(element, "source", **{"dev" if source.block else "file": source.path})
+        add(element, "target", dir=f"/mnt/{disk.name}" if root_taken else "/")
+        if _read_only(disk):
+            add(element, "readonly")
+        root_taken = True
+    if not root_taken:
+        raise DomainError(f"a container needs a root: a disk, or a file system named {ROOT!r}")
+
+
+def _volume(by_name: dict[str, tuple[int, Volume]], name: str) -> tuple[int, Volume]:
+    if name not in by_name:
+        raise DomainError(f"{name!r}: spec.volumes has no volume of that name")
+    return by_name[name]
+
+
+def _directory(devices: Element, vmi: VMI, volume: Volume, target: str) -> None:
+    """Mount a directory of the Pod; configuration is mounted for reading only."""
+    name, read_only = volume.name, True
+    if volume.cloud_init_no_cloud or volume.cloud_init_config_drive:
+        path, target = paths.cloud_init_seed(vmi.metadata.namespace, vmi.metadata.name), "/var/lib/cloud/seed/nocloud"
+    elif kind := volumes.config_kind(volume):
+        path = paths.config_dir(kind, name)
+    elif volume.container_path:
+        path, read_only = volume.container_path.path, volume.container_path.read_only is not False
+    elif volume.container_disk:
+        path, read_only = paths.container_root(name), False
+    elif volume.persistent_volume_claim or volume.data_volume:
+        path, read_only = f"{paths.PRIVATE}/vmi-disks/{name}", False
+    else:
+        raise DomainError(f"volume {name!r} is no directory that could be mounted")
+    element = add(devices, "filesystem", type="mount", accessmode="passthrough")
+    add(element, "source", dir=path)
+    add(element, "target", dir=target)
+    if read_only:
+        add(element, "readonly")
+
+
+def _read_only(disk: Disk) -> bool:
+    return bool(disk.disk and disk.disk.readonly)
+
+
+def _interfaces(devices: Element, vmi: VMI, context: Context) -> None:
+    for number, interface in enumerate(interfaces.present(vmi)):
+        if not interfaces.uses_tap(interface, context):
+            raise DomainError(f"interface {interface.name!r}: a container can join bridges of its Pod only")
+        element = add(devices, "interface", type="bridge")
+        if interface.mac_address:
+            add(element, "mac", address=interface.mac_address)
+        add(element, "source", bridge=context.bridges.get(interface.name, _BRIDGE))
+        add(element, "guest", dev=f"eth{number}")
+        if interface.state == "down":
+            add(element, "link", state="down")
+        add(element, "alias", name=f"ua-{interface.name}")

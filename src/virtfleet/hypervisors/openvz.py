@@ -1,0 +1,44 @@
+"""OpenVZ containers; the driver runs inside the client library and calls vzctl."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from virtfleet.hypervisors.base import Announced, Connection, Descriptor, Events, Overheads
+from virtfleet.hypervisors.containers import UNSUPPORTED_IN_CONTAINERS
+from virtfleet.hypervisors.support import Supports, without
+
+
+class OpenVZ(Announced):
+    """OpenVZ."""
+
+    descriptor: ClassVar[Descriptor] = Descriptor(
+        name="openvz",
+        title="OpenVZ",
+        overheads=Overheads.of(monitor="2Mi", launcher="40Mi", log_daemon="0", daemon="0", vmm="8Mi"),
+        launcher_image="virt-launcher-openvz",
+        connection=Connection.LIBRARY,
+        events=Events.POLLED,
+        uri="openvz:///system",
+        user="root",
+        root=True,
+        privileged=True,
+        cdrom=False,
+        boot_order=False,
+        balloon=False,
+        block_sources=False,
+        stacked_images=False,
+        disk_bus="virtio",
+    )
+    supports: ClassVar[Supports] = without(
+        *UNSUPPORTED_IN_CONTAINERS,
+        (
+            "container-disk claim ephemeral-disk config-disk filesystem disk-virtio",
+            "an OpenVZ container has one file system, made from a template",
+        ),
+        ("cloud-init", "there is no disk to hand the data over"),
+        ("gpu host-device", "libvirt's OpenVZ driver has no host devices"),
+        ("guest-agent", "libvirt knows no guest agent in OpenVZ"),
+        ("serial-console", "libvirt's OpenVZ driver opens no consoles"),
+        ("kernel-boot", "a container runs on the node's kernel"),
+    )

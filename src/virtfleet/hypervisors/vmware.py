@@ -1,0 +1,47 @@
+"""VMware Workstation and Player; the driver runs inside the client library and calls vmrun."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from virtfleet.hypervisors.base import Announced, Connection, Descriptor, Events, Overheads
+from virtfleet.hypervisors.support import Supports, without
+
+
+class Vmware(Announced):
+    """VMware Workstation."""
+
+    descriptor: ClassVar[Descriptor] = Descriptor(
+        name="vmware",
+        title="VMware Workstation",
+        overheads=Overheads.of(monitor="2Mi", launcher="40Mi", log_daemon="0", daemon="0", vmm="60Mi"),
+        launcher_image="virt-launcher-vmware",
+        connection=Connection.LIBRARY,
+        events=Events.POLLED,
+        uri="vmwarews:///session",
+        device="vmmon",
+        processes=("vmware-vmx",),
+        balloon=False,
+        block_sources=False,
+        stacked_images=False,
+    )
+    supports: ClassVar[Supports] = without(
+        (
+            "disk-virtio disk-usb lun shareable-disk io-threads block-multiqueue",
+            "VMware has SCSI, SATA, IDE and NVMe disks in vmdk files",
+        ),
+        ("container-disk claim ephemeral-disk", "disks are vmdk files"),
+        ("filesystem", "libvirt's VMware driver shares no directories"),
+        ("cpu-model cpu-features cpu-pinning numa realtime", "libvirt's VMware driver does not set it"),
+        (
+            "tpm watchdog panic rng vsock sound input usb-redirection downward-metrics",
+            "libvirt's VMware driver writes no such device",
+        ),
+        ("secure-boot acpi-tables ignition kernel-boot", "libvirt's VMware driver chooses between BIOS and EFI only"),
+        ("gpu host-device net-sriov", "libvirt's VMware driver passes no devices through"),
+        ("net-passt net-multiqueue", "VMware has networks of its own"),
+        ("live-migration", "libvirt's VMware driver cannot migrate"),
+        ("serial-console guest-agent", "libvirt's VMware driver opens no consoles and knows no agent"),
+        ("memory-hotplug cpu-hotplug hugepages balloon", "libvirt's VMware driver cannot change a running VM"),
+        ("hyperv-enlightenments kvm-hidden sev tdx clock", "libvirt's VMware driver does not set it"),
+    )

@@ -1,0 +1,42 @@
+"""Xen, through libvirt's libxl driver."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from virtfleet.hypervisors.base import Announced, Descriptor, Overheads
+from virtfleet.hypervisors.support import Supports, without
+
+
+class Xen(Announced):
+    """Xen."""
+
+    descriptor: ClassVar[Descriptor] = Descriptor(
+        name="xen",
+        title="Xen",
+        overheads=Overheads.of(monitor="2Mi", launcher="40Mi", log_daemon="0", daemon="32Mi", vmm="60Mi"),
+        launcher_image="virt-launcher-xen",
+        uri="xen:///system",
+        user="root",
+        daemon="virtxend",
+        socket="/var/run/libvirt/virtxend-sock",
+        root=True,
+        privileged=True,
+        processes=("qemu-system", "qemu-dm"),
+        pid_dir="/run/libvirt/libxl",
+        disk_driver="qemu",
+    )
+    supports: ClassVar[Supports] = without(
+        ("disk-virtio disk-sata disk-usb", "its disks are on the xen, ide and scsi buses"),
+        ("lun shareable-disk io-threads block-multiqueue", "libxl has no such disks"),
+        ("filesystem", "libxl shares no directories"),
+        ("tpm watchdog panic sound vsock downward-metrics", "libvirt's Xen driver has no such device"),
+        ("secure-boot", "secure boot is not supported on Xen"),
+        ("net-passt net-multiqueue", "libvirt's Xen driver attaches to bridges only"),
+        ("hyperv-enlightenments", "libxl takes only a part of the enlightenments"),
+        ("cpu-model numa realtime", "libxl takes CPU features, not models"),
+        ("memory-hotplug hugepages", "libxl has no such memory"),
+        ("sev tdx kvm-hidden", "it is a feature of KVM"),
+        ("guest-agent", "libvirt knows no guest agent on Xen"),
+        ("ignition acpi-tables", "libxl cannot hand it to the guest"),
+    )
