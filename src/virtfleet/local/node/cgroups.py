@@ -106,6 +106,13 @@ def remove(path: str) -> bool:
     return gone
 
 
+def remove_if_empty(path: str) -> None:
+    """Remove the group itself, unless another cluster has one in it."""
+    for hierarchy in _hierarchies():
+        with contextlib.suppress(OSError):
+            (hierarchy / path.lstrip("/")).rmdir()
+
+
 def children(path: str) -> set[str]:
     """The names of the groups directly below `path`, in whichever hierarchy."""
     return {p.name for h in _hierarchies() for p in (h / path.lstrip("/")).glob("*/")}

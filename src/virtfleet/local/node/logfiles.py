@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -45,25 +44,24 @@ def _microseconds(stamp: str) -> str:
     return f"{head}.{digits[:6]}{rest[len(digits) :]}" if rest else stamp
 
 
-def last_lines(path: Path, count: int) -> Iterator[bytes]:
-    """The last `count` raw entries, read from the end so that a large file costs no more than a small one."""
-    with open(path, "rb") as file:
-        position = file.seek(0, os.SEEK_END)
-        tail = b""
-        while position and tail.count(b"\n") <= count:
-            step = min(_CHUNK, position)
-            position = file.seek(position - step)
-            tail = file.read(step) + tail
-    lines = tail.splitlines()
-    yield from lines[-count:] if count else []
+def last_lines(path: Path, count: int) -> tuple[list[bytes], int]:
+    """The last `count` raw entries and the size of the file, read from the end: a large file costs no more."""
+    try:
+        with open(path, "rb") as file:
+            size = position = file.seek(0, os.SEEK_END)
+            tail = b""
+            while position and tail.count(b"\n") <= count:
+                step = min(_CHUNK, position)
+                position = file.seek(position - step)
+                tail = file.read(step) + tail
+    except FileNotFoundError:  # the container has said nothing yet
+        return [], 0
+    return tail.splitlines()[-count:] if count else [], size
 
 
 def tail_text(path: Path, lines: int, limit: int) -> str:
     """The end of a container's output, for its termination message."""
-    try:
-        entries = [entry for raw in last_lines(path, lines) if (entry := parse(raw))]
-    except FileNotFoundError:
-        return ""
+    entries = [entry for raw in last_lines(path, lines)[0] if (entry := parse(raw))]
     return b"".join(entry.render(False) for entry in entries)[-limit:].decode(errors="replace")
 
 

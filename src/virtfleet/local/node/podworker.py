@@ -284,6 +284,7 @@ class PodWorker:
     async def _finish(self) -> None:
         """The pod has succeeded or failed: end what still runs, tell it, and free everything but records and logs."""
         await self._stop_all(self._grace_of_pod())
+        await self._take_in_ends()
         self._over = True
         await self._publish()
         await self._clear_away()

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -24,6 +25,7 @@ from virtfleet.local.node.commands import CommandError, run
 from virtfleet.local.node.containers import UNKNOWN_EXIT, Container, ContainerFiles
 from virtfleet.local.node.layout import Layout
 
+_RUNC = shutil.which("runc", path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin") or "runc"
 _CREATE_TIMEOUT = 120.0
 _MAX_OUTPUT = 10 * 1024
 log = logging.getLogger(__name__)
@@ -76,7 +78,7 @@ class Runtime:
         read, write = os.pipe()
         argv = [
             *("conmon", "--api-version", "1", "--cid", container.id, "--cuuid", container.id, "--name", container.name),
-            *("--runtime", "runc", "--runtime-arg", f"--root={self._layout.runtime}", "--bundle", str(home)),
+            *("--runtime", _RUNC, "--runtime-arg", f"--root={self._layout.runtime}", "--bundle", str(home)),
             *("--container-pidfile", str(home / "pid"), "--conmon-pidfile", str(home / "monitor.pid")),
             *(
                 "--persist-dir",
@@ -86,27 +88,28 @@ class Runtime:
                 "--log-path",
                 f"k8s-file:{container.log}",
             ),
-            *("--log-level", "error", "--no-sync-log", *(["--terminal"] if terminal else [])),
+            *("--log-level", "error", "--no-sync-log", "--full-attach", *(["--terminal"] if terminal else [])),
         ]
+        complaints = os.open(home / "monitor.log", os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             process = await asyncio.create_subprocess_exec(
                 *argv,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.DEVNULL,
+                stderr=complaints,
                 pass_fds=[write],
                 env={"PATH": os.environ.get("PATH", "/usr/sbin:/usr/bin"), "_OCI_SYNCPIPE": str(write)},
                 start_new_session=True,  # a signal to the agent's terminal is not meant for containers
             )
         finally:
             os.close(write)
+            os.close(complaints)
         answer = await _read_line(read)
         await process.wait()
-        result: dict[str, Any] = (
-            orjson.loads(answer) if answer else {"data": -1, "message": "conmon ended without an answer"}
-        )
+        result: dict[str, Any] = orjson.loads(answer or b'{"data": -1}')
         if result["data"] < 0:
-            raise RuntimeFailure(_reason(result.get("message") or "the container could not be created"))
+            said = result.get("message") or (home / "monitor.log").read_text() or "conmon ended without an answer"
+            raise RuntimeFailure(_reason(said))
         return int(result["data"])
 
     async def start(self, container: Container) -> None:
@@ -170,10 +173,7 @@ class Runtime:
         return adopted
 
     def _discard(self, path: Path, container: Container | None) -> None:
-        pid_file = path / "monitor.pid"
-        if container is not None and container.boot == boot_id() and pid_file.exists():
-            with contextlib.suppress(ProcessLookupError, ValueError):
-                os.kill(int(pid_file.read_text()), signal.SIGKILL)
+        kill_monitor(path)
         if container is not None and container.cgroup:
             cgroups.kill_all(container.cgroup)
             cgroups.remove(container.cgroup)
@@ -194,7 +194,7 @@ class Runtime:
         try:
             os.write(description, orjson.dumps(process))
             return await asyncio.create_subprocess_exec(
-                *("runc", f"--root={self._layout.runtime}", "exec", *(["--tty"] if tty else [])),
+                *(_RUNC, f"--root={self._layout.runtime}", "exec", *(["--tty"] if tty else [])),
                 *("--process", f"/proc/self/fd/{description}", container.id),
                 pass_fds=[description],
                 start_new_session=True,
@@ -269,7 +269,15 @@ class Runtime:
         self._ended(container)
 
     async def _runc(self, *arguments: str) -> None:
-        await run("runc", f"--root={self._layout.runtime}", *arguments)
+        await run(_RUNC, f"--root={self._layout.runtime}", *arguments)
+
+
+def kill_monitor(path: Path) -> None:
+    """End the conmon of the container in `path`. Its number may be another process's by now, so it is asked first."""
+    with contextlib.suppress(OSError, ValueError):
+        pid = int((path / "monitor.pid").read_text())
+        if path.name.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+            os.kill(pid, signal.SIGKILL)
 
 
 def end_exec(process: asyncio.subprocess.Process) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import time
 from collections.abc import AsyncIterator, Mapping
 from datetime import datetime
@@ -123,12 +122,10 @@ async def _lines(run: Container, query: Mapping[str, str]) -> AsyncIterator[Line
         since = datetime.fromisoformat(query["sinceTime"]).timestamp()
     path, offset = Path(run.log), 0
     if "tailLines" in query:
-        with contextlib.suppress(FileNotFoundError):
-            offset = os.path.getsize(path)
-            tail = logfiles.last_lines(path, int(query["tailLines"]))
-            for line in filter(None, map(logfiles.parse, tail)):
-                if line.moment() >= since:
-                    yield line
+        tail, offset = logfiles.last_lines(path, int(query["tailLines"]))
+        for line in filter(None, map(logfiles.parse, tail)):
+            if line.moment() >= since:
+                yield line
     async for raw in _follow(run, path, offset, follow=query.get("follow") == "true"):
         line_or_none = logfiles.parse(raw)
         if line_or_none is not None and (not since or line_or_none.moment() >= since):

@@ -1,0 +1,244 @@
+"""Pods on a node, as people see them: real containers of real images."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from node_cluster import NodeCluster, needs_root, node_cluster, restarts, state
+
+from virtfleet.kube.resource import CONFIG_MAPS, EVENTS, NODES, SECRETS
+
+pytestmark = needs_root
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[NodeCluster]:
+    async with node_cluster() as made:
+        await made.start()
+        yield made
+
+
+async def test_a_pod_runs_and_its_end_is_told_with_output_and_exit_code(cluster: NodeCluster) -> None:
+    await cluster.run("p", "echo out; echo err >&2; echo last words > /dev/termination-log; exit 3")
+    pod = await cluster.phase("p", "Failed", "Succeeded")
+    ended = state(pod)["terminated"]
+    assert (pod["status"]["phase"], ended["exitCode"], ended["reason"]) == ("Failed", 3, "Error")
+    assert ended["message"] == "last words\n"
+    assert sorted(cluster.log("p").splitlines()) == ["err", "out"]
+    reasons = {event["reason"] for event in await cluster.api.list(EVENTS, "default")}
+    assert {"Pulled", "Created", "Started"} <= reasons
+    await cluster.delete("p")
+    assert not list(cluster.layout().logs.iterdir()), "logs go with the pod"
+    assert not list(cluster.layout().containers.iterdir())
+
+
+async def test_a_pod_sees_nothing_of_the_machine(cluster: NodeCluster) -> None:
+    marker = cluster.directory / "secret-of-the-machine"
+    marker.write_text("x")
+    text = await cluster.output(
+        "p",
+        f"""
+        echo shadow=$(cat /etc/shadow 2>&1)
+        echo homes=$(ls -A /root /home /tmp)
+        echo run=$(find /run -type f | grep -v /run/secrets/kubernetes.io/)
+        echo data=$(cat {marker} 2>&1)
+        echo processes=$(ls -d /proc/[0-9]* | wc -l)
+        echo usr=$(touch /usr/x 2>&1)
+        echo disks=$(ls /dev | grep -E 'vd|sd|nvme|kvm|loop')
+        echo links=$(ip -br link | cut -d' ' -f1 | cut -d@ -f1)
+        echo log=$(dmesg 2>&1 | head -1)
+        echo environment=$(env | grep -E 'VIRTUAL_ENV|PYTEST|HOME=/home')
+        """,
+    )
+    seen = dict(line.partition("=")[::2] for line in text.splitlines())
+    assert "No such file" in seen["shadow"]
+    assert seen["homes"] == "/home: /root: /tmp:"
+    assert seen["run"] == seen["disks"] == seen["environment"] == ""
+    assert "No such file" in seen["data"]
+    assert int(seen["processes"]) < 8, "its own processes only"
+    assert "Read-only file system" in seen["usr"]
+    assert seen["links"] == "lo eth0"
+    assert "Operation not permitted" in seen["log"]
+
+
+async def test_environment_volumes_and_arguments_come_from_the_objects_they_name(cluster: NodeCluster) -> None:
+    await cluster.api.create(CONFIG_MAPS, {"metadata": {"name": "cm", "namespace": "default"}, "data": {"k": "v1"}})
+    secret = {"metadata": {"name": "s", "namespace": "default"}, "stringData": {"password": "hidden"}}
+    await cluster.api.create(SECRETS, secret)
+    text = await cluster.output(
+        "p",
+        "echo $A $B $C $(cat /cm/k) $(cat /s/password) $(cat /down/labels) $(stat -fc %T /s) $(cat /sub); "
+        "cat /var/run/secrets/kubernetes.io/serviceaccount/namespace; "
+        "wc -c < /var/run/secrets/kubernetes.io/serviceaccount/token; echo x > /scratch/x && cat /scratch/x",
+        metadata={"labels": {"app": "web"}},
+        container={
+            "env": [
+                {"name": "A", "valueFrom": {"configMapKeyRef": {"name": "cm", "key": "k"}}},
+                {"name": "B", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+                {"name": "C", "value": "$(B)-$(NONE)-$$(B)"},
+            ],
+            "volumeMounts": [
+                {"name": "cm", "mountPath": "/cm"},
+                {"name": "s", "mountPath": "/s"},
+                {"name": "down", "mountPath": "/down"},
+                {"name": "scratch", "mountPath": "/scratch"},
+                {"name": "cm", "mountPath": "/sub", "subPath": "k"},
+            ],
+        },
+        volumes=[
+            {"name": "cm", "configMap": {"name": "cm"}},
+            {"name": "s", "secret": {"secretName": "s"}},
+            {
+                "name": "down",
+                "downwardAPI": {"items": [{"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}}]},
+            },
+            {"name": "scratch", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
+        ],
+    )
+    first, second, third, *_ = text.splitlines()
+    assert first == 'v1 p p-$(NONE)-$(B) v1 hidden app="web" tmpfs v1'
+    assert second.startswith("default")
+    assert text.endswith("x") and third
+
+
+async def test_an_image_that_cannot_be_had_is_named_with_its_reason(cluster: NodeCluster) -> None:
+    await cluster.create("gone", containers=[{"name": "c", "image": "localhost:1/none:1"}])
+    pod = await cluster.until("gone", lambda p: "ImagePullBackOff" in str(state(p)))
+    assert "connection refused" in state(pod)["waiting"]["message"]
+    await cluster.create("never", containers=[{"name": "c", "image": "none:1", "imagePullPolicy": "Never"}])
+    pod = await cluster.until("never", lambda p: "waiting" in state(p) and "Err" in state(p)["waiting"]["reason"])
+    assert state(pod)["waiting"]["reason"] == "ErrImageNeverPull"
+    for name in ("gone", "never"):
+        await cluster.delete(name)
+
+
+async def test_a_container_over_its_memory_limit_is_oom_killed(cluster: NodeCluster) -> None:
+    limits = {"resources": {"limits": {"memory": "24Mi"}}}
+    await cluster.run("p", "tail /dev/zero", container=limits)
+    pod = await cluster.phase("p", "Failed")
+    assert state(pod)["terminated"]["reason"] == "OOMKilled"
+    assert state(pod)["terminated"]["exitCode"] == 137
+
+
+async def test_a_crashing_container_is_run_again_with_a_growing_pause(cluster: NodeCluster) -> None:
+    await cluster.run("p", "echo run; exit 1", restartPolicy="Always")
+    pod = await cluster.until("p", lambda p: "CrashLoopBackOff" in str(state(p)))
+    assert restarts(pod) == 1, "the first restart comes at once, the second one waits"
+    assert "back-off 10s" in state(pod)["waiting"]["message"]
+    assert pod["status"]["containerStatuses"][0]["lastState"]["terminated"]["exitCode"] == 1
+    assert cluster.log("p", attempt=0) == cluster.log("p", attempt=1) == "run"
+
+
+async def test_init_containers_run_in_order_and_sidecars_stay(cluster: NodeCluster) -> None:
+    def script(name: str, text: str, **more: object) -> dict[str, object]:
+        mount = {"volumeMounts": [{"name": "d", "mountPath": "/d"}]}
+        return {"name": name, "image": "host", "command": ["sh", "-c", text], **mount, **more}
+
+    await cluster.create(
+        "p",
+        restartPolicy="Never",
+        terminationGracePeriodSeconds=2,
+        volumes=[{"name": "d", "emptyDir": {}}],
+        initContainers=[
+            script("first", "echo first >> /d/order"),
+            script("side", "echo side >> /d/order; exec sleep 1000", restartPolicy="Always"),
+            script("second", "while ! grep side /d/order; do sleep 0.05; done; echo second >> /d/order"),
+        ],
+        containers=[script("c", "cat /d/order")],
+    )
+    pod = await cluster.phase("p", "Succeeded", "Failed")
+    assert pod["status"]["phase"] == "Succeeded"
+    assert cluster.log("p").split() == ["first", "side", "second"]
+    side = next(s for s in pod["status"]["initContainerStatuses"] if s["name"] == "side")
+    assert "terminated" in side["state"], "sidecars are ended when the containers have finished"
+
+
+async def test_probes_gate_readiness_and_restart_what_is_not_alive(cluster: NodeCluster) -> None:
+    await cluster.run(
+        "p",
+        "echo $((n = $(cat /d/n || echo 0) + 1)) > /d/n; sleep 0.2; touch /tmp/ready; exec sleep 1000",
+        restartPolicy="Always",
+        volumes=[{"name": "d", "emptyDir": {}}],
+        container={
+            "volumeMounts": [{"name": "d", "mountPath": "/d"}],
+            "readinessProbe": {"exec": {"command": ["test", "-e", "/tmp/ready"]}, "periodSeconds": 1},
+            "livenessProbe": {
+                "exec": {"command": ["sh", "-c", "test $(cat /d/n) -gt 1"]},
+                "periodSeconds": 1,
+                "failureThreshold": 2,
+            },
+        },
+    )
+    await cluster.ready("p")
+    pod = await cluster.until("p", lambda p: restarts(p) == 1 and state(p).get("running"))
+    assert pod["status"]["phase"] == "Running"
+    messages = [event["message"] for event in await cluster.api.list(EVENTS, "default")]
+    assert any("failed liveness probe, will be restarted" in message for message in messages)
+    await cluster.ready("p")
+
+
+async def test_a_deleted_pod_ends_in_grace_with_its_hook_run(cluster: NodeCluster) -> None:
+    shared = cluster.directory / "shared"
+    await cluster.run(
+        "p",
+        "trap 'echo term >> /s/order; exit 0' TERM; while :; do sleep 0.05; done",
+        restartPolicy="Always",
+        volumes=[{"name": "s", "hostPath": {"path": str(shared), "type": "DirectoryOrCreate"}}],
+        container={
+            "volumeMounts": [{"name": "s", "mountPath": "/s"}],
+            "lifecycle": {"preStop": {"exec": {"command": ["sh", "-c", "echo hook >> /s/order"]}}},
+        },
+    )
+    await cluster.ready("p")
+    await cluster.delete("p")
+    assert (shared / "order").read_text().split() == ["hook", "term"]
+
+
+async def test_users_capabilities_and_seccomp_are_what_the_spec_says(cluster: NodeCluster) -> None:
+    text = await cluster.output(
+        "p",
+        "id -u; id -g; id -G; grep NoNewPrivs /proc/self/status; touch /x 2>&1; unshare -n true 2>&1; "
+        "cat /proc/sys/net/ipv4/ip_unprivileged_port_start; stat -c %g /d",
+        securityContext={
+            "runAsUser": 107,
+            "runAsGroup": 107,
+            "fsGroup": 2000,
+            "supplementalGroups": [3000],
+            "seccompProfile": {"type": "RuntimeDefault"},
+            "sysctls": [{"name": "net.ipv4.ip_unprivileged_port_start", "value": "67"}],
+        },
+        volumes=[{"name": "d", "emptyDir": {}}],
+        container={
+            "volumeMounts": [{"name": "d", "mountPath": "/d"}],
+            "securityContext": {
+                "readOnlyRootFilesystem": True,
+                "allowPrivilegeEscalation": False,
+                "capabilities": {"drop": ["ALL"]},
+            },
+        },
+    )
+    lines = text.splitlines()
+    assert lines[:2] == ["107", "107"]
+    assert set(lines[2].split()) == {"107", "2000", "3000"}
+    assert lines[3].split()[1] == "1"
+    assert "Read-only file system" in lines[4]
+    assert "Operation not permitted" in lines[5]
+    assert lines[6:] == ["67", "2000"]
+
+
+async def test_pods_of_two_nodes_reach_each_other(cluster: NodeCluster) -> None:
+    await cluster.start("n2", 2)
+    serve = "exec python3 -m http.server 8080 --directory /etc --bind 0.0.0.0"
+    probe = {"readinessProbe": {"tcpSocket": {"port": 8080}, "periodSeconds": 1}}
+    await cluster.run("server", serve, restartPolicy="Always", container=probe)
+    pod = await cluster.ready("server")
+    address = pod["status"]["podIP"]
+    text = await cluster.output(
+        "client",
+        f"python3 -c \"import urllib.request as u; print(u.urlopen('http://{address}:8080/hostname').read().decode())\"",
+        node="n2",
+    )
+    assert text.strip() == "server"
+    nodes = {n["metadata"]["name"]: n["spec"]["podCIDR"] for n in await cluster.api.list(NODES)}
+    assert nodes == {"n1": "10.244.1.0/24", "n2": "10.244.2.0/24"}
