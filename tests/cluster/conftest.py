@@ -86,7 +86,7 @@ class Kubectl:
         return json.loads(self(*args, "-o", "json"))
 
     def apply(self, *objects: dict[str, Any]) -> str:
-        return self("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)}))
+        return self("apply", "-f", "-", stdin="\n---\n".join(map(json.dumps, objects)))
 
 
 def start_local(nodes: str) -> Cluster:

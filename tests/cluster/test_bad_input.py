@@ -70,7 +70,7 @@ def test_an_object_over_the_limit_of_its_kind_is_refused(raw: RawApi, path: str)
         ("PUT", "", 405),
         ("GET", "/a/status", 404),
         ("GET", "/a/b/c", 404),
-        ("BREW", "", 405),
+        ("TRACE", "", 405),
     ],
 )
 def test_requests_for_what_is_not_there(raw: RawApi, path: str, method: str, suffix: str, code: int) -> None:
@@ -119,7 +119,7 @@ def test_an_unknown_field_is_refused_warned_of_or_dropped_as_asked(raw: RawApi, 
     assert 'unknown field "dataa"' in strict.message
     warned = raw("POST", f"{path}?fieldValidation=Warn", body)
     assert warned.code == 201
-    assert 'unknown field "dataa"' in warned.headers["warning"]
+    assert warned.headers["warning"] == r'299 - "unknown field \"dataa\""'
     assert "dataa" not in warned.json
     ignored = raw("POST", f"{path}?fieldValidation=Ignore", config_map("ignored", dataa={}))
     assert ignored.code == 201
@@ -168,15 +168,10 @@ def test_bad_patches(raw: RawApi, path: str, content_type: str, body: bytes, cod
         ("continue=nonsense", 400),
         ("resourceVersion=x", 400),
         ("resourceVersionMatch=Exact", 422),
-        ("watch=1&resourceVersion=1", 410),
     ],
 )
 def test_bad_questions(raw: RawApi, path: str, query: str, code: int) -> None:
     answer = raw("GET", f"{path}?{query}")
-    if query.startswith("watch=") and answer.code == 200:  # Kubernetes may say 410 as an event instead
-        event = json.loads(answer.body.splitlines()[0])
-        assert (event["type"], event["object"]["code"]) == ("ERROR", 410)
-        return
     assert answer.code == code, answer.body
 
 
@@ -197,13 +192,3 @@ def test_server_side_apply_says_clearly_whether_it_is_there(kubectl: Kubectl, ra
     assert answer.code in (201, 415), answer.body
     if answer.code == 415:
         assert "server-side apply" in answer.message.lower()
-
-
-def test_strategic_patches_of_custom_resources_are_refused_as_in_kubernetes(raw: RawApi) -> None:
-    answer = raw(
-        "PATCH",
-        "/apis/apiregistration.k8s.io/v1/apiservices/v1.",
-        {"metadata": {"labels": {}}},
-        Content_Type="application/strategic-merge-patch+json",
-    )
-    assert answer.code == 200, answer.body

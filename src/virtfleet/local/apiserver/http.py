@@ -36,7 +36,7 @@ from virtfleet.local.apiserver.streams import HEADERS, send_pieces, send_watch, 
 log = logging.getLogger(__name__)
 
 BODY_LIMIT = 3 * 1024 * 1024
-KUBERNETES_MINOR = 34  # whose behaviour this server follows
+KUBERNETES_MINOR = 36  # whose behaviour this server follows
 _OPEN_PATHS = ("/livez", "/readyz", "/healthz", "/version")
 _HEALTH = ("/livez", "/readyz", "/healthz")
 
@@ -161,7 +161,9 @@ class Server:
             raise refusals.no_such_path()
         handler = self._HANDLERS.get(info.verb)
         needs_namespace = kind.resource.namespaced and info.verb in ("create", "deletecollection")
-        if handler is None or info.verb not in allowed or (needs_namespace and not namespace):
+        of_collection = info.verb == "create" and not info.subresource
+        misplaced = info.verb in ("create", "update", "patch") and bool(info.name) == of_collection
+        if handler is None or info.verb not in allowed or (needs_namespace and not namespace) or misplaced:
             raise refusals.method_not_allowed()
         return await handler(self, request, info, kind, namespace, user)
 
@@ -237,6 +239,7 @@ class Server:
     ) -> web.StreamResponse:
         shape = self._form(request, kind)
         how = negotiation.patch_type(request.headers.get("Content-Type", ""), patching.accepted_patches(kind))
+        patching.check_format(kind, how)  # before the object is looked for: an apply may be meant to create it
         body = await request.read()
         call = self._call(request, user, "PatchOptions")
         try:

@@ -102,9 +102,20 @@ def generated(prefix: str) -> str:
     return prefix[: _NAME_LIMIT - _GENERATED_LENGTH] + suffix
 
 
+_COLLECTIONS = ("labels", "annotations", "finalizers", "ownerReferences")
+
+
+def _drop_empty(meta: Obj) -> None:
+    """An empty collection is the same as none; Kubernetes shows it as none."""
+    for field in _COLLECTIONS:
+        if field in meta and not meta[field]:
+            del meta[field]
+
+
 def begin(obj: Obj) -> None:
     """Give a new object what only the server decides, and take away what clients may not bring."""
     meta = obj["metadata"]
+    _drop_empty(meta)
     for field in ("deletionTimestamp", "deletionGracePeriodSeconds", "managedFields", "selfLink", "generation"):
         meta.pop(field, None)
     meta["uid"] = str(uuid.uuid4())
@@ -114,6 +125,7 @@ def begin(obj: Obj) -> None:
 def keep_system_fields(obj: Obj, old: Obj) -> None:
     """Restore on an update what clients do not decide; a uid or resourceVersion that they sent stays to be checked."""
     meta, was = obj["metadata"], old["metadata"]
+    _drop_empty(meta)
     for field in ("creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation"):
         if field in was:
             meta[field] = was[field]

@@ -36,8 +36,8 @@ def accepted_patches(kind: Kind) -> tuple[Patch, ...]:
     return (Patch.JSON, Patch.MERGE) if kind.custom else (Patch.JSON, Patch.MERGE, Patch.STRATEGIC)
 
 
-def apply(kind: Kind, how: Patch, obj: Obj, patch: Any) -> Obj:
-    """`obj` after `patch`."""
+def check_format(kind: Kind, how: Patch) -> None:
+    """Refuse a format that does not apply to the kind."""
     if how is Patch.APPLY:
         raise ApiError(
             "UnsupportedMediaType",
@@ -46,6 +46,11 @@ def apply(kind: Kind, how: Patch, obj: Obj, patch: Any) -> Obj:
         )
     if how not in accepted_patches(kind):
         raise refusals.unknown_format(accepted_patches(kind))
+
+
+def apply(kind: Kind, how: Patch, obj: Obj, patch: Any) -> Obj:
+    """`obj` after `patch`."""
+    check_format(kind, how)
     if how is Patch.JSON:
         return json_patch(obj, patch)
     if not isinstance(patch, dict):
