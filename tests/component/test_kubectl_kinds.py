@@ -147,6 +147,17 @@ async def test_applying_the_same_again_changes_nothing(kubectl: Kubectl) -> None
     assert await kubectl("get", "deploy", "web", "-o", "jsonpath={..image}") == "i:2"
 
 
+async def test_lists_are_applied_and_their_items_checked(kubectl: Kubectl) -> None:
+    def items(more: str) -> str:
+        item = f'{{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {{"name": "a"}}{more}}}'
+        return f'{{"apiVersion": "v1", "kind": "List", "items": [{item}]}}'
+
+    assert "configmap/a created" in await kubectl("apply", "-f", "-", stdin=items(""))
+    code, said = await kubectl.run("apply", "-f", "-", stdin=items(', "x": 1'))
+    assert code == 1
+    assert 'unknown field "x"' in said
+
+
 async def test_unknown_fields_are_refused_by_the_server(kubectl: Kubectl) -> None:
     code, said = await kubectl.run(
         "create", "-f", "-", stdin='{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a"},"x":1}'

@@ -252,6 +252,15 @@ def test_null_is_absent_and_quantities_are_canonical_in_built_in_kinds() -> None
     }
 
 
+def test_empty_maps_and_lists_of_built_in_kinds_are_absent_but_empty_structs_are_not() -> None:
+    obj = {
+        "metadata": {"labels": {}, "finalizers": []},
+        "spec": {"volumes": [{"name": "v", "emptyDir": {}}], "hostname": ""},
+    }
+    pods().prune(obj)
+    assert obj == {"metadata": {}, "spec": {"volumes": [{"name": "v", "emptyDir": {}}], "hostname": ""}}
+
+
 def test_an_empty_choice_is_absent_and_gets_its_default() -> None:
     obj: Obj = {"metadata": {}, "spec": {"restartPolicy": "", "containers": []}}
     pods().prune(obj)

@@ -21,10 +21,15 @@ from virtfleet.local.apiserver.discovery import Document, cached
 from virtfleet.local.apiserver.kinds import Kind, Kinds
 
 ROOT = "/openapi/v3"
+# kubectl asks for the old form, in protobuf, before it sends a List, and skips what that does not describe. Fields are
+# checked by the server in any case, so the old form describes nothing: a document with its version and title alone.
+OLD_ROOT = "/openapi/v2"
+_OLD_PROTOBUF = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+_OLD_DOCUMENT = b"\x0a\x032.0\x12\x0c\x0a\x0aKubernetes"  # swagger: "2.0", info: {title: "Kubernetes"}
 
 
 class OpenApi:
-    """Documents below /openapi/v3. `extra` gives those of aggregated servers, by name."""
+    """Documents below /openapi. `extra` gives those of aggregated servers, by name."""
 
     def __init__(self, kinds: Kinds, extra: Callable[[], Mapping[str, bytes]] = dict) -> None:
         self._kinds = kinds
@@ -34,6 +39,8 @@ class OpenApi:
     def handler(self, path: str) -> Document | None:
         if path == ROOT:
             return self._index
+        if path == OLD_ROOT:
+            return _old_document
         name = path.removeprefix(f"{ROOT}/")
         if name == path:
             return None
@@ -75,6 +82,12 @@ class OpenApi:
         if known is None or list(map(id, known[0])) != list(map(id, kinds)):
             known = self._hashes[name] = (kinds, _digest(_encoded(kinds)))
         return known[1]
+
+
+async def _old_document(request: web.Request) -> web.StreamResponse:
+    if "protobuf" in request.headers.get("Accept", ""):
+        return web.Response(body=_OLD_DOCUMENT, content_type=_OLD_PROTOBUF)
+    return web.json_response({"swagger": "2.0", "info": {"title": "Kubernetes", "version": __version__}, "paths": {}})
 
 
 def _digest(document: bytes) -> str:

@@ -41,7 +41,7 @@ class Node:
     open: bool = False  # unknown fields are kept
     embedded: bool = False  # a whole object of some kind
     nullable: bool = False
-    choice: bool = False  # one of some values; the empty string then counts as absent where `typed`
+    choice: bool = False  # one of some values
     list_type: str = ""
     list_map_keys: tuple[str, ...] = ()
     patch_strategy: str | None = None
@@ -205,12 +205,21 @@ def _prune_object(node: Node, obj: Obj, owner: Node, path: Path, unknown: list[s
             if not (node.open or (node.embedded and key in EMBEDDED_FIELDS)):
                 del obj[key]
                 unknown.append(field_path([*path, key]))
-        elif child.typed and (value is None or (value == "" and child.choice)):
-            del obj[key]
         else:
             path.append(key)
-            obj[key] = _prune(child, value, struct, path, unknown)
+            obj[key] = value = _prune(child, value, struct, path, unknown)
             path.pop()
+            if child.typed and not value and _is_absent(child, value):
+                del obj[key]
+
+
+def _is_absent(node: Node, value: Any) -> bool:
+    """What Go leaves out when it encodes: nulls, empty maps and lists, and choices that were not made."""
+    if value is None:
+        return True
+    return (
+        (value == "" and node.choice) or (value == [] and node.type == "array") or (value == {} and bool(node.values))
+    )
 
 
 def _decode(node: Node, value: Any, owner: Node, path: Path) -> Any:
