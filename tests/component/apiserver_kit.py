@@ -15,6 +15,7 @@ from typing import Any
 import aiohttp
 import orjson
 from aiohttp import web
+from yarl import URL
 
 from virtfleet.kube.resource import NAMESPACES, PODS, Obj, Resource
 from virtfleet.local.apiserver import causes
@@ -130,15 +131,16 @@ async def opened(directory: Path, admission: Admission | None = None, **store: A
 class Client:
     """HTTP to a test server; `user` is sent in a header that its authenticator believes."""
 
-    def __init__(self, session: aiohttp.ClientSession, server: Server) -> None:
-        self.session, self.server = session, server
+    def __init__(self, session: aiohttp.ClientSession, server: Server, port: int) -> None:
+        self.session, self.server, self.port = session, server, port
         self.warnings: list[str] = []
 
     async def ask(self, method: str, path: str, body: Any = None, *, status: int | None = None, **headers: str) -> Any:
         """The decoded answer; `status` is asserted. `content_type="..."` and the like become headers."""
         data = body if isinstance(body, bytes | None) else orjson.dumps(body)
         sent = {"Content-Type": "application/json", **{k.replace("_", "-"): v for k, v in headers.items()}}
-        async with self.session.request(method, path, data=data, headers=sent) as answer:
+        url = URL(f"http://127.0.0.1:{self.port}{path}", encoded=True)  # nothing on the way tidies the path up
+        async with self.session.request(method, url, data=data, headers=sent) as answer:
             content = await answer.read()
             self.warnings = answer.headers.getall("Warning", [])
             if status is not None:
@@ -161,7 +163,7 @@ async def serving(operations: Operations, allowed: set[str] | None = None) -> As
     [port] = await server.start([("127.0.0.1", 0)])
     try:
         async with aiohttp.ClientSession(f"http://127.0.0.1:{port}", read_bufsize=1 << 21) as session:
-            yield Client(session, server)
+            yield Client(session, server, port)
     finally:
         await server.stop()
 

@@ -17,7 +17,8 @@ import orjson
 import pytest
 
 from virtfleet.kube.errors import ApiError
-from virtfleet.local.apiserver.store import WINDOW, Change, Record, Stale, Store
+from virtfleet.local.apiserver import store as store_module
+from virtfleet.local.apiserver.store import Change, Record, Stale, Store
 
 KILLS = 200
 
@@ -127,20 +128,23 @@ async def test_a_failing_listener_does_not_fail_the_write(tmp_path: Path) -> Non
     await store.close()
 
 
-async def test_changes_since_a_revision_come_from_memory_or_from_the_table_alike(tmp_path: Path) -> None:
+async def test_changes_since_a_revision_come_from_memory_or_from_the_table_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "WINDOW", 100)
     store = Store(tmp_path)
     start = store.revision
-    for i in range(WINDOW + 50):
+    for i in range(150):
         await put(store, f"t{i % 7}", value=i)
     await remove(store, "t3")
     everything = await store.since("/things", start)
     assert [c.type for c in everything[:7]] == ["ADDED"] * 7
     assert everything[-1].type == "DELETED"
-    assert len(everything) == WINDOW + 51
+    assert len(everything) == 151
     for change in everything[7:]:
         assert change.previous is not None
         assert change.previous.revision < change.record.revision
-    for at in (start + 10, start + 49, start + 500, store.revision):
+    for at in (start + 10, start + 49, start + 50, start + 51, start + 120, store.revision):
         assert await store.since("/things", at) == [c for c in everything if c.record.revision > at]
     await store.close()
     again = Store(tmp_path)

@@ -37,8 +37,8 @@ log = logging.getLogger(__name__)
 
 BODY_LIMIT = 3 * 1024 * 1024
 KUBERNETES_MINOR = 36  # whose behaviour this server follows
-_OPEN_PATHS = ("/livez", "/readyz", "/healthz", "/version")
 _HEALTH = ("/livez", "/readyz", "/healthz")
+_OPEN_PATHS = (*_HEALTH, "/version")
 
 Authenticate = Callable[[web.Request], Awaitable[User]]
 Authorize = Callable[[Attributes], Decision]
@@ -120,7 +120,7 @@ class Server:
         return answer
 
     def _admit(self, info: RequestInfo, user: User) -> None:
-        if user is ANONYMOUS and not info.path.startswith(_OPEN_PATHS):
+        if user is ANONYMOUS and info.path.rstrip("/") not in _OPEN_PATHS:
             raise ApiError("Unauthorized", "Unauthorized")
         asked = Attributes(
             user,
@@ -147,7 +147,8 @@ class Server:
         if kind.resource.namespaced:
             if not namespace and info.name and info.verb not in ("list", "watch"):
                 raise refusals.no_such_path()
-        elif info.namespace and info.namespace != info.name:
+        elif info.namespace and info.resource != "namespaces":
+            # Authorized for a namespace, which says nothing about an object outside of all of them.
             raise refusals.no_such_path()
         key = (info.group, info.resource, info.subresource)
         if connector := self.connectors.get(key):

@@ -49,6 +49,8 @@ def read(method: str, raw_path: str, watch: str = "", fields: str = "") -> Reque
         namespace = _segment(parts[1])
         if len(parts) > 2 and parts[2] not in _NAMESPACE_SUBRESOURCES:
             parts = parts[2:]
+            if parts[0] == "namespaces":
+                raise refusals.no_such_path()
     resource, name, subresource = (_segment(parts[i]) if i < len(parts) else "" for i in range(3))
     verb = _VERBS.get(method, method.lower())
     if not name:
