@@ -54,9 +54,8 @@ class Schema(Protocol):
 
     def validate(self, obj: Obj) -> list[Cause]: ...
 
-    @property
-    def openapi(self) -> Callable[[], dict[str, Any]]:
-        """Gives the OpenAPI v3 components, by name: the kind's own schema and all that it refers to."""
+    def openapi(self) -> dict[str, Any]:
+        """The OpenAPI v3 components, by name: the kind's own schema and all that it refers to."""
         ...
 
     def merge_key(self, path: tuple[str, ...]) -> tuple[str | None, str | None]:

@@ -131,7 +131,7 @@ class StructuralSchema:
         self._resource = resource
         self._make_root = root
         self._validator = validator
-        self.openapi = openapi
+        self._make_openapi = openapi
 
     @cached_property
     def _root(self) -> Node:
@@ -155,6 +155,9 @@ class StructuralSchema:
     def validate(self, obj: Obj) -> list[Cause]:
         return self._validator.faults(obj, self._root)
 
+    def openapi(self) -> dict[str, Any]:
+        return self._make_openapi()
+
     def merge_key(self, path: tuple[str, ...]) -> tuple[str | None, str | None]:
         node: Node | None = self._root
         for part in path:
@@ -176,6 +179,9 @@ _SCALARS: dict[str, tuple[type, ...]] = {
     "quantity": (str, int, float),
     "int-or-string": (str, int),
 }
+
+
+_PLAIN: dict[str, type] = {"string": str, "integer": int, "boolean": bool}
 
 
 def _prune(node: Node, value: Any, owner: Node, path: Path, unknown: list[str]) -> Any:
@@ -205,6 +211,8 @@ def _prune_object(node: Node, obj: Obj, owner: Node, path: Path, unknown: list[s
             if not (node.open or (node.embedded and key in EMBEDDED_FIELDS)):
                 del obj[key]
                 unknown.append(field_path([*path, key]))
+        elif value and type(value) is _PLAIN.get(child.type):
+            continue  # nearly all values, and nothing to do about them
         else:
             path.append(key)
             obj[key] = value = _prune(child, value, struct, path, unknown)
