@@ -22,8 +22,10 @@ async def claim_pods(api: KubeApi, pods: PodStore, owner: Obj, resource: Resourc
     """The owner's pods, after adopting and releasing."""
     meta = owner["metadata"]
     selector = from_label_selector(owner["spec"]["selector"])
-    for pod in pods.owned_by(meta["uid"]):
-        if pod.deleting is None and not selector.matches(pod.labels):
+    owned = pods.owned_by(meta["uid"])
+    foreign = {t for t in {p.template for p in owned} if not selector.matches(t.labels)}
+    for pod in owned:
+        if pod.template in foreign and pod.deleting is None:
             await pods.patch(pod, ownership.release(meta["uid"]))
     orphans = [p for p in pods.unowned_in(meta["namespace"]) if p.active and selector.matches(p.labels)]
     if orphans and await may_adopt(api, owner, resource):

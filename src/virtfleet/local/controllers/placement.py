@@ -132,7 +132,7 @@ def score(pod: Pod, seats: list[Seat], neighbours: Neighbourhood) -> dict[str, f
         (3, _spanned({s.node.name: -_soft_taints(pod.template, s.node) for s in seats})),
         (2, _spanned({s.node.name: _preference(pod.template, s.node) for s in seats})),
         (2, _spanned({s.node.name: neighbours.preference(s.node) for s in seats})),
-        (2, _spanned({s.node.name: -_siblings(pod, s) for s in seats})),
+        (2, _spanned({s.node.name: -float(s.owners[pod.owner_uid] if pod.owner_uid else 0) for s in seats})),
         (1, {s.node.name: _free(pod.template, s) for s in seats}),
     ]
     return {s.node.name: sum(weight * view[s.node.name] for weight, view in views) for s in seats}
@@ -158,10 +158,6 @@ def _preference(template: Template, node: Node) -> float:
         for p in affinity.get("preferredDuringSchedulingIgnoredDuringExecution") or ()
         if node_term_matches(p.get("preference") or {}, node.labels, node.name)
     )
-
-
-def _siblings(pod: Pod, seat: Seat) -> float:
-    return sum(1 for other in seat.pods.values() if pod.owner_uid and other.owner_uid == pod.owner_uid)
 
 
 def _free(template: Template, seat: Seat) -> float:

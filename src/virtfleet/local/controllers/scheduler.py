@@ -25,6 +25,7 @@ from virtfleet.local.controllers.seats import Book
 
 NAME = "default-scheduler"
 WAKE_AFTER = 0.05  # seconds: many changes in a row wake the waiting pods once
+WORKERS = 64  # bindings under way at the same time; they share the store's commits
 LOOK_AGAIN = 60.0  # seconds until an unschedulable pod is tried even though nothing seems to have changed
 
 
@@ -53,7 +54,7 @@ class Scheduler:
         self._bound: set[str] = set()  # uids of pods that are bound though the cache does not show it yet
         self._waking: asyncio.TimerHandle | None = None
         self._controller = Controller(
-            "scheduler", self.reconcile, [pods.cache, nodes, namespaces, claims, volumes, classes], workers=16
+            "scheduler", self.reconcile, [pods.cache, nodes, namespaces, claims, volumes, classes], workers=WORKERS
         )
         nodes.on_change(self._node_changed)
         pods.cache.on_change(self._pod_changed)

@@ -16,12 +16,13 @@ from virtfleet.local.controllers.pods import Pod
 class Seat:
     """One node with the pods on it."""
 
-    __slots__ = ("guards", "node", "pods", "ports", "used")
+    __slots__ = ("guards", "node", "owners", "pods", "ports", "used")
 
     def __init__(self, node: Node) -> None:
         self.node = node
         self.pods: dict[str, Pod] = {}  # by uid
         self.guards: dict[str, Pod] = {}  # those of them with anti-affinity, which others must respect
+        self.owners: Counter[str] = Counter()  # uid of a workload -> its pods here
         self.used: Counter[str] = Counter()
         self.ports: Counter[tuple[str, str, int]] = Counter()
 
@@ -29,12 +30,16 @@ class Seat:
         self.pods[pod.uid] = pod
         if pod.template.affinity.get("podAntiAffinity"):
             self.guards[pod.uid] = pod
+        self.owners[pod.owner_uid] += 1
         self.used.update(pod.template.requests)
         self.ports.update(pod.template.host_ports)
 
     def remove(self, uid: str) -> None:
         pod = self.pods.pop(uid)
         self.guards.pop(uid, None)
+        self.owners[pod.owner_uid] -= 1
+        if not self.owners[pod.owner_uid]:
+            del self.owners[pod.owner_uid]
         self.used.subtract(pod.template.requests)
         self.ports.subtract(pod.template.host_ports)
 
