@@ -89,6 +89,10 @@ class Kubectl:
         return self("apply", "-f", "-", stdin="\n---\n".join(map(json.dumps, objects)))
 
 
+# Two nodes for what the tests move around; real containers need root.
+NODES = "nodes: [{name: node-a}, {name: node-b}]" if os.geteuid() == 0 else "nodes: []"
+
+
 def start_local(nodes: str) -> Cluster:
     """A local cluster in a directory of its own, short because unix sockets have short names."""
     data = Path(tempfile.mkdtemp(prefix="vft-"))
@@ -114,7 +118,7 @@ def cluster() -> Iterator[Cluster]:
     if configured := os.environ.get("KUBECONFIG"):
         yield Cluster(Path(configured))
         return
-    local = start_local("nodes: []")
+    local = start_local(NODES)
     yield local
     stop_local(local)
 

@@ -17,8 +17,9 @@ def node(kubectl: Kubectl) -> Any:
     name = kubectl.json("get", "nodes")["items"][0]["metadata"]["name"]
     yield name
     kubectl("uncordon", name)
-    kubectl("taint", "node", name, "test-", env=None) if "test" in str(taints(kubectl, name)) else None
     kubectl("label", "node", name, "test-")
+    if any(taint["key"] == "test" for taint in taints(kubectl, name)):
+        kubectl("taint", "node", name, "test-")
 
 
 def taints(kubectl: Kubectl, node: str) -> list[dict[str, Any]]:
