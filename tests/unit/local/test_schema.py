@@ -39,7 +39,7 @@ def copy(obj: Any) -> Any:
     return orjson.loads(orjson.dumps(obj))
 
 
-SCALARS = st.sampled_from(
+SCALARS: st.SearchStrategy[dict[str, Any]] = st.sampled_from(
     [{"type": "string"}, {"type": "string", "default": "x"}, {"type": "integer"}, {"type": "integer", "default": 1}]
 )
 SCHEMAS: st.SearchStrategy[dict[str, Any]] = st.recursive(

@@ -203,7 +203,7 @@ def custom(columns: list[Obj]) -> Kind:
 
 
 def test_custom_columns_follow_their_type_and_path() -> None:
-    columns = [
+    columns: list[Obj] = [
         {"name": "Phase", "type": "string", "jsonPath": ".status.phase"},
         {"name": "Ready", "type": "string", "jsonPath": '.status.conditions[?(@.type=="Ready")].status', "priority": 1},
         {"name": "Replicas", "type": "integer", "jsonPath": ".spec.replicas"},
