@@ -11,10 +11,13 @@ from uuid import uuid4
 
 from virtfleet.admission.cluster import Cluster
 from virtfleet.admission.hyperv import enable_dependencies
+from virtfleet.admission.hypervisor import hypervisor_of
 from virtfleet.admission.memory_hotplug import why_not
 from virtfleet.admission.sections import Obj, default, extend, read
 from virtfleet.api import names
 from virtfleet.api.quantity import BINARY, Quantity
+from virtfleet.hypervisors.features import support
+from virtfleet.hypervisors.support import Level
 
 NON_ROOT_USER = 107
 
@@ -30,16 +33,23 @@ _HYPERV_STATES = (
 
 def complete_vmi(vmi: Obj, cluster: Cluster) -> None:
     """All that a new VMI gets: spec, annotations, finalizer and the first status."""
-    spec = extend(vmi, "spec")
+    spec, hypervisor = extend(vmi, "spec"), hypervisor_of(vmi, cluster)
+
+    def supports(feature: str) -> bool:
+        return support(hypervisor, feature, spec["architecture"]).level is Level.SUPPORTED
+
+    default(spec, "architecture", cluster.default_architecture)
+    if cluster.eviction_strategy == "LiveMigrate" and not supports("live-migration"):
+        default(spec, "evictionStrategy", "None")
     complete_vmi_spec(spec, cluster)
     _set_device_defaults(spec)
     enable_dependencies(spec)
-    _set_architecture_defaults(spec)
+    _set_architecture_defaults(spec, hypervisor.descriptor.disk_bus)
     default(spec["domain"]["cpu"], "model", cluster.cpu_model or "host-model")
     _set_first_status(vmi, cluster)
-    # Memory and CPU cannot be added to a running guest on arm64.
-    if spec["architecture"] != "arm64" and cluster.live_update:
+    if cluster.live_update and supports("cpu-hotplug"):
         _reserve_sockets(spec, cluster)
+    if cluster.live_update and supports("memory-hotplug"):
         _reserve_memory(spec, cluster)
     _set_annotations(vmi, cluster)
     finalizers = vmi["metadata"].setdefault("finalizers", [])
@@ -201,9 +211,9 @@ def _set_disk_target(disk: Obj) -> None:
     _enable(read(disk, "blockSize").get("matchVolume"))
 
 
-def _set_architecture_defaults(spec: Obj) -> None:
+def _set_architecture_defaults(spec: Obj, hypervisors_bus: str) -> None:
     architecture, domain = spec["architecture"], spec["domain"]
-    bus = _DISK_BUS.get(architecture, "sata")
+    bus = _DISK_BUS.get(architecture, hypervisors_bus)
     for disk in domain["devices"].get("disks") or ():
         for kind in ("disk", "cdrom", "lun"):
             if disk.get(kind) is not None:

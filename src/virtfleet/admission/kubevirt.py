@@ -8,9 +8,9 @@ import orjson
 
 from virtfleet.admission import kubevirt_pools
 from virtfleet.admission.findings import Findings
+from virtfleet.admission.hypervisor import hypervisor_error
 from virtfleet.admission.sections import Section, read
 from virtfleet.api.feature_gates import DEPRECATED, DISCONTINUED, STATES, FeatureGates
-from virtfleet.pools.hypervisor_names import names_and_aliases
 
 _CONFIGURATION = "spec.configuration"
 _GATES = f"{_CONFIGURATION}.developerConfiguration.featureGates"
@@ -173,13 +173,9 @@ def _check_seccomp(seccomp: Section, found: Findings) -> None:
 
 
 def _check_hypervisors(configuration: Section, found: Findings) -> None:
-    known = names_and_aliases()
     for i, entry in enumerate(configuration.get("hypervisors") or ()):
-        if entry.get("name") not in known:
-            found.unsupported(
-                f"{_CONFIGURATION}.hypervisors[{i}].name",
-                f"hypervisor {entry.get('name')!r} is not known; use one of {', '.join(known)}",
-            )
+        if why := hypervisor_error(entry.get("name") or ""):
+            found.unsupported(f"{_CONFIGURATION}.hypervisors[{i}].name", why)
 
 
 def _warn_of_old_settings(configuration: Section, found: Findings) -> None:

@@ -10,12 +10,12 @@ import re
 from collections.abc import Iterable
 
 from virtfleet.admission.findings import Findings
+from virtfleet.admission.hypervisor import hypervisor_error
 from virtfleet.admission.scheduling import check_label_selector
 from virtfleet.admission.sections import Section, read
 from virtfleet.api import names
 from virtfleet.api.feature_gates import FeatureGates
 from virtfleet.api.selectors import label_key_error, label_value_error
-from virtfleet.pools.hypervisor_names import names_and_aliases
 from virtfleet.pools.matching import match
 from virtfleet.pools.model import POOL_FIELDS, Pool, listed, pools_of
 from virtfleet.pools.overlap import overlaps, shadowed, shared_devices
@@ -122,9 +122,8 @@ def _check_selector(selector: Section | None, path: str, found: Findings) -> Non
 
 
 def _check_hypervisor(name: str, path: str, found: Findings) -> None:
-    known = names_and_aliases()
-    if name and name not in known:
-        found.unsupported(f"{path}.hypervisor", f"hypervisor {name!r} is not known; use one of {', '.join(known)}")
+    if name and (why := hypervisor_error(name)):
+        found.unsupported(f"{path}.hypervisor", why)
 
 
 def _check_placement(pools: tuple[Pool, ...], workloads: Section, found: Findings) -> None:

@@ -10,6 +10,7 @@ from virtfleet.admission import (
     firmware,
     guest,
     hyperv,
+    hypervisor,
     network,
     scheduling,
     volumes,
@@ -41,7 +42,7 @@ def check_vmi(vmi: Section, cluster: Cluster, trusted: bool, found: Findings) ->
     disks.check_volumes_are_used(machine, found)
     hyperv.check(machine.spec, found)
     architecture.check(machine, found)
-    _check_launcher(vmi, cluster, found)
+    hypervisor.check(vmi, cluster, found)
 
 
 def check_spec(spec: Section, cluster: Cluster, path: str, found: Findings) -> Machine:
@@ -65,9 +66,3 @@ def check_metadata(metadata: Section, path: str, cluster: Cluster, trusted: bool
     for annotation, gate in _GATED_ANNOTATIONS.items():
         if read(metadata, "annotations").get(annotation) and not cluster.enabled(gate):
             found.gate_is_off(f"{path}.annotations", gate, f"annotation {annotation}")
-
-
-def _check_launcher(vmi: Section, cluster: Cluster, found: Findings) -> None:
-    launcher = cluster.fleet.launcher(vmi)
-    if launcher.conflict:
-        found.invalid("spec.hypervisor", launcher.conflict)

@@ -18,6 +18,7 @@ from virtfleet.api.kubevirt import KubeVirt
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance
 from virtfleet.cli.output import CommandError
+from virtfleet.cli.render_vmi import vmi as render_vmi
 from virtfleet.domain import xml
 from virtfleet.domain.cluster import cluster_context
 from virtfleet.domain.context import AssignedDevice, Context, NumaCell
@@ -32,6 +33,9 @@ _CPUS = 64
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def render() -> None:
     """What VirtFleet would make of an object, without a cluster."""
+
+
+render.add_command(render_vmi)
 
 
 @render.command()

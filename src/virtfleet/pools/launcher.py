@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from virtfleet.pools.hypervisor_names import canonical_name, resolve_name
+from virtfleet.hypervisors import registry
 from virtfleet.pools.matching import match
 from virtfleet.pools.model import Pool, pools_of
 from virtfleet.pools.placement import launcher_affinity
@@ -31,28 +31,38 @@ class Launcher:
 class Fleet:
     """The pools and images of one KubeVirt object, read once and asked for every VMI."""
 
-    kubevirt: Mapping[str, Any]
-    default_image: str
     pools: tuple[Pool, ...]
+    default_image: str
+    default_hypervisor: str = ""
     images: Mapping[str, str] = field(default_factory=dict)
+    """Launcher images that the KubeVirt object names for hypervisors."""
 
     @staticmethod
     def of(kubevirt: Mapping[str, Any], default_image: str) -> Fleet:
-        configuration = (kubevirt.get("spec") or {}).get("configuration") or {}
-        images = {
-            canonical_name(h["name"]): h["virtLauncherImage"]
-            for h in configuration.get("hypervisors") or ()
-            if h.get("name") and h.get("virtLauncherImage")
-        }
-        return Fleet(kubevirt, default_image, pools_of(kubevirt), images)
+        configured = ((kubevirt.get("spec") or {}).get("configuration") or {}).get("hypervisors") or ()
+        names = [registry.canonical(entry.get("name") or "") for entry in configured]
+        images = {name: entry.get("virtLauncherImage") or "" for name, entry in zip(names, configured, strict=True)}
+        return Fleet(pools_of(kubevirt), default_image, names[0] if names else "", images)
 
     def launcher(self, vmi: Mapping[str, Any]) -> Launcher:
         """Pool, hypervisor and image as they are to be now."""
         pool = match(self.pools, vmi)
         asked = (vmi.get("spec") or {}).get("hypervisor") or ""
-        hypervisor = resolve_name(asked, pool.hypervisor if pool else "", self.kubevirt)
-        image = (pool.launcher_image if pool else "") or self.images.get(hypervisor) or self.default_image
+        hypervisor = registry.resolve(asked, pool.hypervisor if pool else "", self.default_hypervisor)
+        image = (pool.launcher_image if pool else "") or self.images.get(hypervisor) or self._image_of(hypervisor)
         return Launcher(pool, hypervisor, image, _conflict(hypervisor, pool))
+
+    def _image_of(self, hypervisor: str) -> str:
+        """The image of the installation that a hypervisor needs: beside the default one, under a name of its own."""
+        try:
+            name = registry.get(hypervisor).descriptor.launcher_image
+        except registry.UnknownHypervisor:  # admission refuses such a VMI
+            return self.default_image
+        path, slash, default = self.default_image.rpartition("/")
+        own, _, version = default.partition(":")
+        if own.partition("@")[0] == name:
+            return self.default_image
+        return f"{path}{slash}{name}:{version}" if version and "@" not in default else f"{path}{slash}{name}"
 
     def affinity(self, vmi: Mapping[str, Any], pool: Pool | None) -> dict[str, Any]:
         """The affinity of the VMI's launcher pods."""
@@ -72,7 +82,7 @@ class Fleet:
 
 
 def _conflict(hypervisor: str, pool: Pool | None) -> str:
-    if pool is None or not pool.hypervisor or canonical_name(pool.hypervisor) == hypervisor:
+    if pool is None or not pool.hypervisor or registry.canonical(pool.hypervisor) == hypervisor:
         return ""
     return (
         f"the VMI asks for hypervisor {hypervisor} but matches pool {pool.name}, whose VMIs run on {pool.hypervisor}; "
