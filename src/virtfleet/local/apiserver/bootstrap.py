@@ -7,7 +7,7 @@ annotation rbac.authorization.kubernetes.io/autoupdate is "false".
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import orjson
@@ -33,7 +33,6 @@ from virtfleet.local.apiserver.discovery import local_api_services
 from virtfleet.local.apiserver.pki import FRONT_PROXY, Pki
 
 SYSTEM_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
-PROVISIONER = "virtfleet.io/local-path"
 Complete = Callable[[Obj], Obj | None]  # what there is -> the patch that completes it, or None
 
 
@@ -46,7 +45,7 @@ class Front:
     port: int
 
 
-async def bootstrap(api: KubeApi, pki: Pki, front: Front) -> None:
+async def bootstrap(api: KubeApi, pki: Pki, front: Front, storage_classes: Sequence[Obj] = ()) -> None:
     """Create or complete every default object. Safe to repeat, and to be killed at any point."""
     await asyncio.gather(*(_ensure(api, NAMESPACES, {"metadata": {"name": n}}) for n in SYSTEM_NAMESPACES))
     await asyncio.gather(
@@ -55,7 +54,7 @@ async def bootstrap(api: KubeApi, pki: Pki, front: Front) -> None:
         *(_ensure(api, ROLES, role, _lacking("rules", role)) for role in policy.roles()),
         *(_ensure(api, PRIORITY_CLASSES, c) for c in _priority_classes()),
         *(_ensure(api, API_SERVICES, s) for s in local_api_services()),
-        _ensure(api, STORAGE_CLASSES, _storage_class()),
+        *(_ensure(api, STORAGE_CLASSES, c) for c in storage_classes),
         _ensure(api, CONFIG_MAPS, (published := _authentication(pki)), _differing(published, "data")),
         _ensure(api, SERVICES, _service(front)),
         _ensure(api, ENDPOINT_SLICES, (behind := _endpoints(front)), _differing(behind, "endpoints", "ports")),
@@ -117,15 +116,6 @@ def _priority_classes() -> list[Obj]:
             "description": about + "run in the cluster, but can be moved to another node if necessary.",
         },
     ]
-
-
-def _storage_class() -> Obj:
-    return {
-        "metadata": {"name": "local", "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}},
-        "provisioner": PROVISIONER,
-        "reclaimPolicy": "Delete",
-        "volumeBindingMode": "WaitForFirstConsumer",
-    }
 
 
 def _authentication(pki: Pki) -> Obj:
