@@ -386,6 +386,16 @@ class TestDelete:
             await namespaces.update({**marked, "spec": {"finalizers": []}}, "finalize")
             assert not namespaces.exists("x")
 
+    async def test_namespaces_that_the_cluster_needs_stay(self, tmp_path: Path) -> None:
+        async with opened(tmp_path) as operations:
+            namespaces = Pods(operations, plural="namespaces")
+            await namespaces.create({"metadata": {"name": "default"}})
+            error = await refused(namespaces.delete("default"))
+            assert (error.code, error.message) == (
+                403,
+                'namespaces "default" is forbidden: this namespace may not be deleted',
+            )
+
     async def test_a_dry_run_deletes_nothing(self, tmp_path: Path) -> None:
         async with opened(tmp_path) as operations:
             pods = Pods(operations)
@@ -426,7 +436,20 @@ class Slow(Unguarded):
         return request.obj
 
 
+class Renaming(Unguarded):
+    """Answers with another object than it was asked about."""
+
+    async def mutate(self, request: AdmissionRequest) -> Obj | None:
+        return {"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "other"}, "spec": {}}
+
+
 class TestAdmission:
+    async def test_a_webhook_cannot_make_it_another_object(self, tmp_path: Path) -> None:
+        async with opened(tmp_path) as operations:
+            operations.admission = Renaming()
+            error = await refused(Pods(operations).create(pod("a")))
+            assert error.message == "the name of the object (other) does not match the name on the URL (a)"
+
     async def test_mutations_are_pruned_and_stored_and_refusals_leave_nothing(self, tmp_path: Path) -> None:
         guard = Guard()
         async with opened(tmp_path) as operations:

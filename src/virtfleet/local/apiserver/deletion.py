@@ -14,12 +14,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import Obj
 from virtfleet.local.apiserver import causes, metadata, refusals
 from virtfleet.local.apiserver.kinds import Kind
 
 _BY_PROPAGATION = {"Orphan": "orphan", "Foreground": "foregroundDeletion", "Background": None}
 _NAMESPACES = "/namespaces"
+_IMMORTAL = ("default", "kube-system", "kube-public")
 
 
 class Outcome(enum.Enum):
@@ -75,8 +77,11 @@ def _number(name: str, text: str) -> int:
         raise refusals.bad_request(f"{name} must be an integer, not {causes.quoted(text)}") from None
 
 
-def check_preconditions(kind: Kind, obj: Obj, options: DeleteOptions) -> None:
+def check_allowed(kind: Kind, obj: Obj, options: DeleteOptions) -> None:
+    """Refuse a deletion whose preconditions do not hold, and that of a namespace that the cluster needs."""
     meta = obj["metadata"]
+    if kind.storage == _NAMESPACES and meta["name"] in _IMMORTAL:
+        raise ApiError("Forbidden", f'namespaces "{meta["name"]}" is forbidden: this namespace may not be deleted')
     for field, wanted, found in (
         ("UID", options.uid, meta["uid"]),
         ("ResourceVersion", options.resource_version, meta["resourceVersion"]),

@@ -19,10 +19,9 @@ from aiohttp import StreamReader, web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http import RawRequestMessage
 
-from virtfleet import __version__
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import Obj
-from virtfleet.local.apiserver import causes, deletion, negotiation, patching, refusals, requestinfo
+from virtfleet.local.apiserver import causes, deletion, diagnostics, negotiation, patching, refusals, requestinfo
 from virtfleet.local.apiserver.access import ANONYMOUS, Attributes, Decision, User
 from virtfleet.local.apiserver.deletion import Outcome
 from virtfleet.local.apiserver.forms import Form, form
@@ -36,9 +35,7 @@ from virtfleet.local.apiserver.streams import HEADERS, send_pieces, send_watch, 
 log = logging.getLogger(__name__)
 
 BODY_LIMIT = 3 * 1024 * 1024
-KUBERNETES_MINOR = 36  # whose behaviour this server follows
-_HEALTH = ("/livez", "/readyz", "/healthz")
-_OPEN_PATHS = (*_HEALTH, "/version")
+_OPEN_PATHS = (*diagnostics.HEALTH, "/version")
 
 Authenticate = Callable[[web.Request], Awaitable[User]]
 Authorize = Callable[[Attributes], Decision]
@@ -246,8 +243,7 @@ class Server:
         try:
             orjson.loads(body)
         except orjson.JSONDecodeError as error:
-            if how.endswith("+json"):
-                raise refusals.bad_request(f"error decoding patch: {error}") from error
+            raise refusals.bad_request(f"error decoding patch: {error}") from error
         data = await self.operations.patch(kind, namespace, info.name, how, body, call, info.subresource)
         return _answer(data if info.subresource == "scale" else shape.one(data), call)
 
@@ -342,12 +338,13 @@ class Server:
         path = request.path.rstrip("/") or "/"
         if document := self.documents(path):
             return await document(request)
-        if path in _HEALTH:
-            return self._health(request, path[1:])
+        if path in diagnostics.HEALTH:
+            waited_for = {name: check() for name, check in self.ready.items()} if path == "/readyz" else {}
+            return diagnostics.health(path[1:], {"ping": True, **waited_for}, "verbose" in request.query)
         if path == "/version":
-            return _answer(orjson.dumps(_version()))
+            return _answer(orjson.dumps(diagnostics.version()))
         if path == "/metrics":
-            return web.Response(text=self._metrics())
+            return web.Response(text=diagnostics.metrics(self._answered, self.operations))
         parts = path.split("/")
         if len(parts) == 4 and parts[1] == "apis":
             return await self._aggregated(request, parts[2], parts[3], user)
@@ -358,29 +355,6 @@ class Server:
         if answer is None:
             raise refusals.no_such_path()
         return answer
-
-    def _health(self, request: web.Request, name: str) -> web.Response:
-        checks = {"ping": True, **({k: check() for k, check in self.ready.items()} if name == "readyz" else {})}
-        passed = all(checks.values())
-        if passed and "verbose" not in request.query:
-            return web.Response(text="ok")
-        lines = [f"[+]{k} ok" if ok else f"[-]{k} failed: not ready yet" for k, ok in checks.items()]
-        lines.append(f"{name} check {'passed' if passed else 'failed'}")
-        return web.Response(text="\n".join(lines) + "\n", status=200 if passed else 500)
-
-    def _metrics(self) -> str:
-        lines = ["# TYPE apiserver_request_total counter"]
-        lines += [
-            f'apiserver_request_total{{verb="{verb}",resource="{resource}",code="{code}"}} {count}'
-            for (verb, resource, code), count in sorted(self._answered.items())
-        ]
-        lines += [
-            "# TYPE apiserver_watchers gauge",
-            f"apiserver_watchers {len(self.operations.watchers)}",
-            "# TYPE apiserver_store_revision counter",
-            f"apiserver_store_revision {self.operations.store.revision}",
-        ]
-        return "\n".join(lines) + "\n"
 
 
 def _request(
@@ -411,16 +385,6 @@ def _failure(error: ApiError) -> web.Response:
 
 def _success(details: Obj) -> Obj:
     return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}
-
-
-def _version() -> Obj:
-    return {
-        "major": "1",
-        "minor": str(KUBERNETES_MINOR),
-        "gitVersion": f"v1.{KUBERNETES_MINOR}.0+virtfleet-{__version__}",
-        "gitTreeState": "clean",
-        "platform": "linux/amd64",
-    }
 
 
 def _number(query: Any, name: str) -> int | None:

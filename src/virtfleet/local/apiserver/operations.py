@@ -141,6 +141,7 @@ class Operations:
             await self.store.settled(kind.storage, namespace, name)
             if self.store.get(kind.storage, namespace, name) is not None:
                 continue
+            self._require_namespace(kind, namespace, name)  # again: webhooks may have taken their time
             if call.dry_run:
                 return encode(obj, None)
             try:
@@ -248,7 +249,7 @@ class Operations:
 
         async def attempt(record: Record) -> tuple[Outcome, bytes]:
             obj = orjson.loads(served(kind, record.data))
-            deletion.check_preconditions(kind, obj, options)
+            deletion.check_allowed(kind, obj, options)
             request = AdmissionRequest(
                 "DELETE", kind, namespace, name, call.user, None, obj, "", options.dry_run, call.options
             )
@@ -306,9 +307,11 @@ class Operations:
         request.options = call.options
         obj = await self.admission.mutate(request)
         assert obj is not None, "an object that is written stays an object"
-        if obj is not before and request.kind.schema:
-            request.kind.schema.prune(obj)
-            request.kind.schema.default(obj)
+        if obj is not before:
+            _identify(request.kind, request.namespace, request.name or None, obj)
+            if request.kind.schema:
+                request.kind.schema.prune(obj)
+                request.kind.schema.default(obj)
         request.obj = obj
         return obj
 
