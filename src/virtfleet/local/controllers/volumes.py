@@ -7,6 +7,7 @@ object that leads to its removal.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import time
@@ -14,7 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from virtfleet.kube.api import KubeApi
+from virtfleet.kube.api import KubeApi, Patch
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ApiError, is_already_exists, is_not_found
@@ -36,6 +37,7 @@ from virtfleet.local.controllers.podstore import PodStore
 
 PROVISIONER = "local.virtfleet.io/path"
 HOSTNAME = "kubernetes.io/hostname"
+RAW_FILE = "disk.img"
 ONE_NODE = {"ReadWriteOnce", "ReadWriteOncePod"}
 
 # What `virtfleet up` creates, so that claims without a class get a volume.
@@ -65,7 +67,7 @@ def new_volume(claim: Claim, storage_class: StorageClass, directory: Path, node:
         "storageClassName": storage_class.metadata.name,
         "volumeMode": claim.spec.volume_mode,
         "claimRef": _reference(claim),
-        "hostPath": {"path": str(path / "disk.img" if block else path), "type": "File" if block else "Directory"},
+        "hostPath": {"path": str(path / RAW_FILE if block else path), "type": "File" if block else "Directory"},
     }
     if node and set(claim.spec.access_modes) <= ONE_NODE:
         key, value = (HOSTNAME, node.labels[HOSTNAME]) if HOSTNAME in node.labels else ("metadata.name", node.name)
@@ -91,17 +93,21 @@ def _reference(claim: Claim) -> Obj:
     }
 
 
-def make_storage(path: Path, size: int | None) -> None:
-    """Make a volume's directory, or its raw file of `size` bytes; making it again changes nothing."""
-    directory = path if size is None else path.parent
+def make_storage(directory: Path, size: int | None) -> None:
+    """Make a volume's directory, and the raw file of `size` bytes that a block volume is."""
     directory.mkdir(parents=True, exist_ok=True)
     directory.chmod(0o777)  # whatever user the pod runs as
-    if size is not None and not path.exists():
-        part = path.with_suffix(".part")
+    if size is not None and not (directory / RAW_FILE).exists():
+        part = directory / f"{RAW_FILE}.part"
         with part.open("wb") as file:
             os.truncate(file.fileno(), size)
         part.chmod(0o666)
-        part.rename(path)
+        part.rename(directory / RAW_FILE)
+
+
+def remove_storage(directory: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(directory)
 
 
 class Volumes:
@@ -126,6 +132,7 @@ class Volumes:
         self._pods = pods
         self._recorder = recorder
         self._directory = directory
+        self._storage = asyncio.Lock()  # nothing is made while it is being removed
         needed: list[Cache[Any]] = [claims, volumes, classes, nodes, pods.cache]
         # One worker: two claims must not choose the same volume.
         self._of_claims = Controller("claims", self.reconcile_claim, needed)
@@ -157,7 +164,8 @@ class Volumes:
         if claim is None:
             return
         if claim.metadata.deletion_timestamp is not None:
-            if not any(not p.terminal for p in self._pods.using_claim(key)):
+            # A pod without a node is in nobody's way: the scheduler lets none start with a claim that is being deleted.
+            if not any(p.node and not p.terminal for p in self._pods.using_claim(key)):
                 await self._release(claim)
             return
         if claim.spec.volume_name:
@@ -197,8 +205,7 @@ class Volumes:
 
     async def _bind(self, claim: Claim, volume: Volume) -> None:
         """Volume first, claim second: a claim that names its volume has it for sure."""
-        if volume.provisioner == PROVISIONER:
-            await self._make(claim, volume)
+        await self._make(claim, volume)
         if volume.spec.claim_ref is None or not volume.spec.claim_ref.uid:
             await self._patch_volume(volume, {"spec": {"claimRef": _reference(claim)}})
         patch: Obj = {
@@ -226,32 +233,55 @@ class Volumes:
         if volume.spec.claim_ref is None or (volume.is_for(claim) and not volume.spec.claim_ref.uid):
             await self._bind(claim, volume)  # the user named the volume
         elif volume.is_for(claim) and not claim.bound:
-            if volume.provisioner == PROVISIONER:
-                await self._make(claim, volume)
+            await self._make(claim, volume)
             status = {"phase": "Bound", "accessModes": volume.spec.access_modes, "capacity": volume.spec.capacity}
             await self._patch_claim(claim, {"status": status}, subresource="status")
 
     async def _make(self, claim: Claim, volume: Volume) -> None:
-        path = Path((volume.spec.host_path or {})["path"])
-        block = volume.spec.volume_mode == "Block"
+        """Make the storage of a volume that is ours; making it again changes nothing."""
+        directory = self._storage_of(volume)
+        if directory is None:
+            return
+        size = volume.size if volume.spec.volume_mode == "Block" else None
+        async with self._storage:
+            if not await self._is_there(volume):
+                return
+            try:
+                await asyncio.to_thread(make_storage, directory, size)
+            except OSError as error:
+                self._warn(claim, "ProvisioningFailed", f"cannot make {directory}: {error.strerror}")
+                raise
+
+    async def _is_there(self, volume: Volume) -> bool:
+        """Whether the volume's object is there to stay, so that what is made for it will be removed with it."""
         try:
-            await asyncio.to_thread(make_storage, path, volume.size if block else None)
-        except OSError as error:
-            self._warn(claim, "ProvisioningFailed", f"cannot make {path}: {error.strerror}")
+            live = await self._api.get(PERSISTENT_VOLUMES, volume.metadata.name)
+        except ApiError as error:
+            if is_not_found(error):
+                return False
             raise
+        return not live["metadata"].get("deletionTimestamp")
+
+    def _storage_of(self, volume: Volume) -> Path | None:
+        """Where the data of a volume is that was made here, whatever its object says of other places."""
+        ours = volume.provisioner == PROVISIONER and volume.metadata.name.startswith("pvc-")
+        return self._directory / volume.metadata.name if ours else None
 
     async def _release(self, claim: Claim) -> None:
         """Nobody uses the claim any more: let it go."""
-        finalizers = claim.metadata.finalizers or []
-        if CLAIM_PROTECTION in finalizers:
-            kept = [f for f in finalizers if f != CLAIM_PROTECTION]
-            await self._patch_claim(claim, {"metadata": {"uid": claim.metadata.uid, "finalizers": kept}})
+        if CLAIM_PROTECTION in (claim.metadata.finalizers or ()):
+            await self._patch_claim(claim, _unprotected(claim.metadata.uid, CLAIM_PROTECTION))
 
     async def _patch_claim(self, claim: Claim, patch: Obj, subresource: str | None = None) -> Obj | None:
         meta = claim.metadata
         try:
             answer = await self._api.patch(
-                PERSISTENT_VOLUME_CLAIMS, meta.name, patch, meta.namespace, subresource=subresource
+                PERSISTENT_VOLUME_CLAIMS,
+                meta.name,
+                patch,
+                meta.namespace,
+                how=Patch.STRATEGIC,
+                subresource=subresource,
             )
         except ApiError as error:
             if is_not_found(error):
@@ -273,10 +303,9 @@ class Volumes:
             await self._patch_volume(volume, {"status": status}, subresource="status")
         if phase == "Released" and volume.spec.persistent_volume_reclaim_policy == "Delete":
             await self._reclaim(volume)
-        if volume.metadata.deletion_timestamp is not None and phase != "Bound":
-            kept = [f for f in volume.metadata.finalizers or () if f != VOLUME_PROTECTION]
-            if kept != (volume.metadata.finalizers or []):
-                await self._patch_volume(volume, {"metadata": {"uid": volume.metadata.uid, "finalizers": kept}})
+        protected = VOLUME_PROTECTION in (volume.metadata.finalizers or ())
+        if volume.metadata.deletion_timestamp is not None and phase != "Bound" and protected:
+            await self._patch_volume(volume, _unprotected(volume.metadata.uid, VOLUME_PROTECTION))
 
     async def _phase(self, volume: Volume) -> str:
         ref = volume.spec.claim_ref
@@ -297,23 +326,22 @@ class Volumes:
 
     async def _reclaim(self, volume: Volume) -> None:
         """Remove the data, then the object."""
-        if volume.provisioner != PROVISIONER:
+        directory = self._storage_of(volume)
+        if directory is None:
             return
-        path = Path((volume.spec.host_path or {})["path"])
-        directory = path if volume.spec.volume_mode != "Block" else path.parent
-        if directory.parent == self._directory:  # never more than what was made here
-            await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
-            if await asyncio.to_thread(directory.exists):
-                raise ApiError("InternalError", f"cannot remove {directory}: something in it is in use")
-        try:
-            await self._api.delete(PERSISTENT_VOLUMES, volume.metadata.name, uid=volume.metadata.uid)
-        except ApiError as error:
-            if not is_not_found(error):
-                raise
+        async with self._storage:
+            await asyncio.to_thread(remove_storage, directory)
+            try:
+                await self._api.delete(PERSISTENT_VOLUMES, volume.metadata.name, uid=volume.metadata.uid)
+            except ApiError as error:
+                if not is_not_found(error):
+                    raise
 
     async def _patch_volume(self, volume: Volume, patch: Obj, subresource: str | None = None) -> None:
         try:
-            answer = await self._api.patch(PERSISTENT_VOLUMES, volume.metadata.name, patch, subresource=subresource)
+            answer = await self._api.patch(
+                PERSISTENT_VOLUMES, volume.metadata.name, patch, how=Patch.STRATEGIC, subresource=subresource
+            )
         except ApiError as error:
             if is_not_found(error):
                 return
@@ -327,6 +355,11 @@ class Volumes:
 
     def _warn(self, claim: Claim, reason: str, message: str) -> None:
         self._recorder.warning(_about(claim), reason, message)
+
+
+def _unprotected(uid: str, finalizer: str) -> Obj:
+    """A strategic merge patch that takes one finalizer off and leaves those of others."""
+    return {"metadata": {"uid": uid, "$deleteFromPrimitiveList/finalizers": [finalizer]}}
 
 
 def _about(claim: Claim) -> Reference:
