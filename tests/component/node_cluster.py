@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -19,17 +21,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from virtfleet.kube.errors import ApiError, is_not_found
 from virtfleet.kube.resource import EVENTS, NAMESPACES, PODS, Obj
+from virtfleet.local import directory
 from virtfleet.local.apiserver import builtin
+from virtfleet.local.apiserver.access import MASTER, Decision, User
+from virtfleet.local.apiserver.http import Server
 from virtfleet.local.apiserver.inprocess import InProcessApi
 from virtfleet.local.apiserver.kinds import Kinds
 from virtfleet.local.apiserver.namespace_defaults import NamespaceDefaults
 from virtfleet.local.apiserver.operations import Operations
 from virtfleet.local.apiserver.store import Store
 from virtfleet.local.apiserver.tokens import ServiceAccountTokens, SigningKeys
-from virtfleet.local.node import mounts
+from virtfleet.local.directory import Settings
+from virtfleet.local.node import logfiles, mounts
 from virtfleet.local.node.agent import Agent
 from virtfleet.local.node.layout import Layout
 from virtfleet.local.node.network import ClusterNetwork
@@ -58,13 +65,13 @@ def own_network() -> Iterator[None]:
         os.close(before)
 
 
-def leftovers(directory: Path) -> dict[str, list[str]]:
+def leftovers(place: Path) -> dict[str, list[str]]:
     """What of a cluster's is on this machine, by kind."""
 
     def listed(*command: str) -> list[str]:
         return sorted(subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines())
 
-    mine = str(directory)
+    mine = str(place)
     processes = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -75,8 +82,8 @@ def leftovers(directory: Path) -> dict[str, list[str]]:
             processes.append(text)
     loops = [line for line in listed("losetup", "--list", "--noheadings", "--output", "BACK-FILE") if mine in line]
     return {
-        "mounts": mounts.below(directory),
-        "cgroups": sorted(str(p) for p in Path("/sys/fs/cgroup").glob(f"*/virtfleet/{cluster_name(directory)}")),
+        "mounts": mounts.below(place),
+        "cgroups": sorted(str(p) for p in Path("/sys/fs/cgroup").glob(f"*/virtfleet/{cluster_name(place)}")),
         "processes": processes,
         "links": [line.split()[0] for line in listed("ip", "-br", "link")],
         "tables": listed("nft", "list", "tables"),
@@ -84,18 +91,20 @@ def leftovers(directory: Path) -> dict[str, list[str]]:
     }
 
 
-def cluster_name(directory: Path) -> str:
-    return directory.name
+def cluster_name(place: Path) -> str:
+    return place.name
 
 
 class NodeCluster:
     """An API without a control plane, and the agents that tests start; pods are bound by naming their node."""
 
-    def __init__(self, directory: Path, api: InProcessApi, operations: Operations, kinds: Kinds) -> None:
-        self.directory, self.api, self.operations, self.kinds = directory, api, operations, kinds
-        self.network = ClusterNetwork(cluster_name(directory))
+    def __init__(self, place: Path, api: InProcessApi, operations: Operations, kinds: Kinds) -> None:
+        self.directory, self.api, self.operations, self.kinds = place, api, operations, kinds
+        self.network = ClusterNetwork(cluster_name(place))
         self._agents: dict[str, asyncio.Task[None]] = {}
         self.agents: dict[str, Agent] = {}
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self._server: Server | None = None
 
     def layout(self, node: str = "n1") -> Layout:
         return Layout(self.directory, self.network.cluster, node)
@@ -119,6 +128,41 @@ class NodeCluster:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         del self.agents[node]
+
+    async def serve(self) -> None:
+        """Answer over HTTP too, for agents that are processes of their own."""
+        nodes = [NodeSpec("n1"), NodeSpec("n2")]
+        self._server = Server(self.operations, self.kinds, _everyone, lambda _: Decision(True))
+        (port,) = await self._server.start([("127.0.0.1", 0)])
+        settings = Settings(self.network.cluster, port, str(self.network.pods), str(self.network.services), nodes)
+        directory.save(self.directory, settings)
+        config = {
+            "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+            "users": [{"name": "u", "user": {}}],
+            "current-context": "c",
+        }
+        (self.directory / "kubeconfig").write_text(json.dumps(config))
+
+    def spawn(self, node: str = "n1") -> subprocess.Popen[bytes]:
+        """An agent that can be killed."""
+        command = [sys.executable, "-m", "virtfleet.local.node", "--data", str(self.directory), "--name", node]
+        with open(self.directory / f"{node}.log", "ab") as log:
+            process = subprocess.Popen(
+                [*command, "--kubeconfig", str(self.directory / "kubeconfig")], stdout=log, stderr=log
+            )
+        self.processes.append(process)
+        return process
+
+    async def close(self) -> None:
+        if self._server is not None:
+            await self._server.stop()
+
+    def kill_agents(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.wait()
+        self.processes.clear()
 
     async def create(self, name: str, node: str = "n1", **spec: Any) -> Obj:
         metadata = {"name": name, "namespace": "default", **spec.pop("metadata", {})}
@@ -184,8 +228,8 @@ class NodeCluster:
     def log(self, name: str, container: str = "c", attempt: int = 0, node: str = "n1") -> str:
         """What a container has written, without times."""
         found = list(self.layout(node).logs.glob(f"default_{name}_*/{container}/{attempt}.log"))
-        lines = found[0].read_text().splitlines() if found else []
-        return "\n".join(line.split(" ", 3)[3] for line in lines)
+        entries = [logfiles.parse(raw) for raw in found[0].read_bytes().splitlines()] if found else []
+        return b"".join(entry.render(False) for entry in entries if entry).decode().rstrip("\n")
 
     async def output(self, name: str, script: str, **more: Any) -> str:
         """What a pod with this script writes; the pod must succeed."""
@@ -194,6 +238,10 @@ class NodeCluster:
         text = self.log(name, node=more.get("node", "n1"))
         assert pod["status"]["phase"] == "Succeeded", (text, pod["status"])
         return text
+
+
+async def _everyone(_: web.Request) -> User:
+    return MASTER
 
 
 def is_ready(pod: Obj) -> bool:
@@ -215,10 +263,10 @@ def restarts(pod: Obj) -> int:
 @asynccontextmanager
 async def node_cluster() -> AsyncIterator[NodeCluster]:
     """A cluster in a directory with a short name (unix sockets have long ones below it), torn down and checked."""
-    directory = Path(tempfile.mkdtemp(prefix="vf"))
+    place = Path(tempfile.mkdtemp(prefix="vf"))
     with own_network():
-        before = leftovers(directory)
-        store, kinds = Store(directory / "store"), Kinds()
+        before = leftovers(place)
+        store, kinds = Store(place / "store"), Kinds()
         builtin.register(kinds, store)
         operations = Operations(store, kinds)
         tokens = ServiceAccountTokens(store, SigningKeys.load(b"").rotated())
@@ -227,16 +275,18 @@ async def node_cluster() -> AsyncIterator[NodeCluster]:
         for namespace in ("default", "kube-node-lease"):
             await api.create(NAMESPACES, {"metadata": {"name": namespace}})
         defaults = asyncio.create_task(NamespaceDefaults(store, api, "no certificate").controller.run())
-        cluster = NodeCluster(directory, api, operations, kinds)
+        cluster = NodeCluster(place, api, operations, kinds)
         try:
             yield cluster
         finally:
+            cluster.kill_agents()
             for node in list(cluster.agents):
                 await cluster.stop(node)
+            await cluster.close()
             defaults.cancel()
             await asyncio.gather(defaults, return_exceptions=True)
             await store.close()
-            await tear_down(directory, cluster.network)
-            after = leftovers(directory)
-            shutil.rmtree(directory)
+            await tear_down(place, cluster.network)
+            after = leftovers(place)
+            shutil.rmtree(place)
         assert after == before

@@ -96,7 +96,6 @@ async def set_up(network: ClusterNetwork, node_range: IPv4Network | None = None)
 
 async def attach(network: ClusterNetwork, pod_uid: str, namespace: Path, address: IPv4Address) -> None:
     """Give the network namespace at `namespace` its interface, addresses and routes."""
-    await detach(network, pod_uid)
     name = network.interface(pod_uid)
     outside = [
         f"link add {name} mtu {_MTU} type veth peer name eth0 mtu {_MTU} netns {namespace}",
@@ -118,9 +117,8 @@ async def attach(network: ClusterNetwork, pod_uid: str, namespace: Path, address
 
 
 async def detach(network: ClusterNetwork, pod_uid: str) -> None:
-    name = network.interface(pod_uid)
-    if await _exists(name):
-        await run("ip", "link", "delete", name)
+    """Remove a pod's interface; it may have gone with its namespace already."""
+    await _delete_link(network.interface(pod_uid))
 
 
 async def tear_down(network: ClusterNetwork) -> None:
@@ -134,7 +132,7 @@ async def tear_down(network: ClusterNetwork) -> None:
 async def _delete_link(name: str) -> None:
     try:
         await run("ip", "link", "delete", name)
-    except CommandError:  # gone with its peer or its namespace meanwhile
+    except CommandError:
         if await _exists(name):
             raise
 

@@ -66,9 +66,14 @@ class PodWorker:
         """The object has changed; None when it is gone."""
         if pod is None:
             self._gone = True
-        elif _revision(pod) >= _revision(self.pod):  # a write of our own may be ahead of the watch
-            self.pod = pod
+        else:
+            self._take(pod)
         self._woken.set()
+
+    def _take(self, pod: Obj) -> None:
+        """The watch and the answers to our own writes come in any order; the later state counts."""
+        if _revision(pod) >= _revision(self.pod):
+            self.pod = pod
 
     def waiting_reason(self, name: str) -> str:
         """Why a container that has not run yet is not running."""
@@ -109,7 +114,6 @@ class PodWorker:
             await self._stop_all(0)
             await self._clear_away()
             return None
-        await self._take_in_ends()
         if await self._refused() or self._failed_as_a_whole():
             await self._finish()
             return 0.0
@@ -122,10 +126,9 @@ class PodWorker:
     # The steps of a round.
 
     async def _take_in_ends(self) -> None:
-        """Note why containers ended, and free what they held."""
-        for runs in self.runs.values():
-            run = runs[-1]
-            if run.finished and not run.retired:
+        """Note why containers ended, and free what they held. No end is told or acted upon before."""
+        while ended := [run for runs in self.runs.values() for run in runs if run.finished and not run.retired]:
+            for run in ended:
                 self._stop_probing(run.name)
                 if not run.message and run.name != PAUSE:
                     run.message = termination_message(self._node.layout, self._container(run.name), run)
@@ -189,6 +192,7 @@ class PodWorker:
 
     async def _follow_plan(self) -> float:
         """Start and end containers as the spec and their past say. The answer is how long to sleep at most."""
+        await self._take_in_ends()
         now = time.time()
         plan = lifecycle.plan(self.pod, self._seen(), now)
         for name, reason in plan.kill.items():
@@ -284,7 +288,6 @@ class PodWorker:
     async def _finish(self) -> None:
         """The pod has succeeded or failed: end what still runs, tell it, and free everything but records and logs."""
         await self._stop_all(self._grace_of_pod())
-        await self._take_in_ends()
         self._over = True
         await self._publish()
         await self._clear_away()
@@ -295,7 +298,6 @@ class PodWorker:
         if grace is None:  # removed by force, without a word before
             grace = _FORCED_GRACE
         await self._stop_all(float(grace))
-        await self._take_in_ends()
         self._over = True
         if not self._gone:
             await self._publish()
@@ -343,7 +345,8 @@ class PodWorker:
     # What is told.
 
     async def _publish(self) -> None:
-        """Write the status if it is not what was last seen or sent."""
+        """Write the status if it is not what the API server has."""
+        await self._take_in_ends()
         facts = PodFacts(
             host_ips=self._node.addresses,
             addresses=tuple(self._pod_addresses()),
@@ -357,9 +360,10 @@ class PodWorker:
         meta = self.pod["metadata"]
         patch = {"metadata": {"uid": self.uid}, "status": status}
         try:
-            self.pod = await self._node.api.patch(
+            answer = await self._node.api.patch(
                 PODS, meta["name"], patch, meta["namespace"], how=Patch.STRATEGIC, subresource="status"
             )
+            self._take(answer)
         except ApiError as error:
             if not is_not_found(error) and error.reason != "Conflict":  # it is gone, or another pod has its name
                 raise

@@ -68,9 +68,10 @@ class Sandboxes:
         existing = self._load(uid)
         if existing is not None:
             return existing
-        await self.remove(uid)  # whatever a killed agent had begun
-        spec = pod["spec"]
         home = self._layout.sandboxes / uid
+        if home.exists():  # a killed agent had begun it
+            await self.remove(uid)
+        spec = pod["spec"]
         (home / "ns").mkdir(parents=True)
         hostname = node_name if spec.get("hostNetwork") else pod_hostname(pod)
         kinds = [
