@@ -153,13 +153,13 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
 
     libvirt_version: int
     """As libvirt counts: 9.0.0 is 9000000."""
-    firmware: dict[str, str] = {}
-    """Firmware files of this machine, by the path that the document names."""
-    machines: dict[str, str] = {}
-    """Machine types to use instead of those that this machine does not know."""
+    firmware: frozenset[str] = frozenset()
+    """Firmware files that exist; empty where that is not known."""
+    machines: frozenset[str] = frozenset()
+    """Machine types that exist; empty where that is not known."""
     taps: dict[str, str] = {}
     """Tap device of each interface."""
-    emulated: bool = False
+    vhost_net: bool = True
 
 
 class Hypervisor(ABC):

@@ -1,11 +1,172 @@
-"""Fit a domain document to the libvirt and firmware that are really there."""
+"""Fit a domain document to the libvirt, QEMU and firmware that are really there.
+
+Documents are built for the newest libvirt, with paths and machine types of KubeVirt's images. What an older libvirt
+does not know is taken out or said differently where the VM stays the same; the rest is left for libvirt to refuse.
+"""
 
 from __future__ import annotations
 
+import posixpath
+from collections.abc import Callable
+from typing import Final
 from xml.etree.ElementTree import Element
 
+from virtfleet.domain.volumes import DomainError
+from virtfleet.domain.xml import add, child
 from virtfleet.hypervisors.base import Host
+
+_SLOTS = 16  # for memory that is added later, where libvirt counts slots
+
+# Firmware under other names: (name in the document, secure boot) -> names elsewhere, best first. Code that is built for
+# secure boot needs system management mode, so VMs without it get the plain build.
+_ELSEWHERE: Final = {
+    ("OVMF_CODE.secboot.fd", "yes"): ("OVMF_CODE_4M.secboot.fd", "OVMF_CODE.secboot.fd"),
+    ("OVMF_CODE.secboot.fd", "no"): ("OVMF_CODE_4M.fd", "OVMF_CODE.fd"),
+    ("OVMF_VARS.secboot.fd", "yes"): ("OVMF_VARS_4M.ms.fd", "OVMF_VARS.ms.fd"),
+    ("OVMF_VARS.fd", "no"): ("OVMF_VARS_4M.fd", "OVMF_VARS.fd"),
+    ("AAVMF_CODE.fd", "no"): ("AAVMF_CODE.no-secboot.fd", "AAVMF_CODE.fd"),
+    ("AAVMF_VARS.fd", "no"): ("AAVMF_VARS.fd",),
+}
+_FIRMWARE_DIRS: Final = ("/usr/share/OVMF", "/usr/share/AAVMF", "/usr/share/edk2/ovmf", "/usr/share/edk2/x64")
 
 
 def adapt(domain: Element, host: Host) -> Element:
+    """Fit the document, in place."""
+    for rule in _ALWAYS:
+        rule(domain, host)
+    for since, known in _SINCE:
+        if host.libvirt_version < since:
+            known(domain, host)
     return domain
+
+
+def _strip_notes(domain: Element, host: Host) -> None:
+    """Take out what is there for the launcher only, or what libvirt overlooks but its schema does not allow."""
+    for disk in domain.iterfind("devices/disk"):
+        for tag in ("capacity", "filesystemOverhead"):
+            for note in disk.findall(tag):
+                disk.remove(note)
+        for source in disk.iter("source"):
+            if "dev" in source.attrib:
+                source.attrib.pop("name", None)
+        for reservations in disk.iter("reservations"):
+            reservations.attrib.pop("migration", None)
+    for filesystem in domain.iterfind("devices/filesystem"):
+        if "accessMode" in filesystem.attrib:
+            filesystem.set("accessmode", filesystem.attrib.pop("accessMode"))
+        for source in filesystem.iterfind("source[@socket]"):
+            source.attrib.pop("dir", None)
+    for device in domain.iterfind("devices/hostdev[@type='pci']"):
+        device.set("mode", "subsystem")
+        for address in device.iterfind("source/address"):
+            address.attrib.pop("type", None)
+
+
+def _machine(domain: Element, host: Host) -> None:
+    kind = domain.find("os/type")
+    machine = kind.get("machine", "") if kind is not None else ""
+    if kind is None or not host.machines or machine in host.machines:
+        return
+    fallback = {"pc-q35": "q35", "pc-i440fx": "pc"}.get("-".join(machine.split("-")[:2]))
+    if fallback not in host.machines:
+        raise DomainError(f"spec.domain.machine.type: this node has no machine type {machine!r}")
+    kind.set("machine", fallback)
+
+
+def _firmware(domain: Element, host: Host) -> None:
+    loader, variables = domain.find("os/loader"), domain.find("os/nvram")
+    if loader is None or loader.text is None:
+        return
+    secure = loader.get("secure", "no")
+    loader.text = _found(loader.text, secure, host)
+    template = variables.get("template") if variables is not None else None
+    if variables is not None and template:
+        variables.set("template", _found(template, secure, host))
+
+
+def _found(path: str, secure: str, host: Host) -> str:
+    """Where a firmware file really is. One that is nowhere stays, so that libvirt's message names it."""
+    if not host.firmware or path in host.firmware:
+        return path
+    for name in _ELSEWHERE.get((posixpath.basename(path), secure), ()):
+        for directory in _FIRMWARE_DIRS:
+            if f"{directory}/{name}" in host.firmware:
+                return f"{directory}/{name}"
+    return path
+
+
+def _network(domain: Element, host: Host) -> None:
+    for interface in domain.iterfind("devices/interface[@type='ethernet']"):
+        alias = interface.find("alias")
+        tap = host.taps.get((alias.get("name", "") if alias is not None else "").removeprefix("ua-"))
+        if tap:
+            add(interface, "target", dev=tap, managed="no")
+        for driver in interface.iterfind("driver[@name='vhost']"):
+            if not host.vhost_net:
+                driver.set("name", "qemu")
+
+
+def _emulation(domain: Element, host: Host) -> None:
+    if domain.get("type") != "qemu":
+        return
+    cpu = domain.find("cpu")
+    if cpu is not None and cpu.get("mode") == "host-passthrough":
+        raise DomainError("spec.domain.cpu.model: host-passthrough needs a hypervisor; CPUs are emulated here")
+    for features in domain.iterfind("features"):
+        for kvm in features.findall("kvm"):
+            features.remove(kvm)
+
+
+def _count_slots(domain: Element, host: Host) -> None:
+    """Memory that can grow needs slots and a NUMA cell."""
+    largest, memory, cpu = domain.find("maxMemory"), domain.find("memory"), domain.find("cpu")
+    if largest is None or memory is None or cpu is None:
+        return
+    largest.set("slots", str(_SLOTS))
+    if cpu.find("numa") is None:
+        vcpus = int(domain.findtext("vcpu", "1"))
+        cell = add(child(cpu, "numa"), "cell", id=0, cpus=f"0-{vcpus - 1}", unit=memory.get("unit"))
+        cell.set("memory", memory.text or "0")
+
+
+def _one_thread_per_disk(domain: Element, host: Host) -> None:
+    """A pool of I/O threads becomes one thread for each disk, in turn."""
+    for number, driver in enumerate(domain.iterfind("devices/disk/driver[iothreads]")):
+        pool = child(driver, "iothreads")
+        driver.set("iothread", str(number % len(pool) + 1))
+        driver.remove(pool)
+
+
+def _plain_variables(domain: Element, host: Host) -> None:
+    for variables in domain.iterfind("os/nvram"):
+        variables.attrib.pop("format", None)
+
+
+def _no_display_on_pci(domain: Element, host: Host) -> None:
+    for device in domain.iterfind("devices/hostdev[@type='pci']"):
+        device.attrib.pop("display", None)
+        device.attrib.pop("ramfb", None)
+
+
+def _plain_tlb_flush(domain: Element, host: Host) -> None:
+    for flush in domain.iterfind("features/hyperv/tlbflush"):
+        for mode in list(flush):
+            flush.remove(mode)
+
+
+def _no_discard_granularity(domain: Element, host: Host) -> None:
+    for sizes in domain.iterfind("devices/disk/blockio"):
+        sizes.attrib.pop("discard_granularity", None)
+
+
+_Rule = Callable[[Element, Host], None]
+_ALWAYS: Final[tuple[_Rule, ...]] = (_strip_notes, _machine, _firmware, _network, _emulation)
+# first version of libvirt that understands the document as it is built -> what to do before
+_SINCE: Final[tuple[tuple[int, _Rule], ...]] = (
+    (9_002_000, _plain_variables),
+    (9_005_000, _count_slots),
+    (10_000_000, _one_thread_per_disk),
+    (10_003_000, _no_display_on_pci),
+    (11_000_000, _plain_tlb_flush),
+    (11_006_000, _no_discard_granularity),
+)

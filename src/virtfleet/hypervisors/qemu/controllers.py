@@ -71,7 +71,7 @@ def place_on_root_complex(draft: Draft) -> None:
         slot = next(slots, None)
         if slot is None:
             raise DomainError("no slot is left on the root complex for all PCI devices")
-        add(device, "address", type="pci", domain="0x0000", bus="0x00", slot=f"{slot:#x}", function="0x0")
+        add(device, "address", type="pci", domain="0x0000", bus="0x00", slot=f"0x{slot:02x}", function="0x0")
 
 
 def _pci_devices(devices: Element) -> Iterator[Element]:

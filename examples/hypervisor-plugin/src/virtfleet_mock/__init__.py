@@ -1,0 +1,51 @@
+"""A hypervisor that pretends: libvirt's test driver, which keeps its domains in memory.
+
+It shows all that a hypervisor's developer has to write: a descriptor, what is not supported and why, and the domain.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+from xml.etree.ElementTree import Element
+
+from virtfleet.api.vmi import VirtualMachineInstance
+from virtfleet.domain import common, traits
+from virtfleet.domain.context import Context
+from virtfleet.domain.xml import add
+from virtfleet.hypervisors.base import Connection, DaemonPlan, DaemonSettings, Descriptor, Events, Hypervisor, Overheads
+from virtfleet.hypervisors.features import FEATURES
+from virtfleet.hypervisors.support import Supports, without
+
+SUPPORTED = {"disk-virtio", "container-disk", "claim", "ephemeral-disk", "net-masquerade", "net-bridge"}
+
+
+class Mock(Hypervisor):
+    """libvirt's test driver."""
+
+    descriptor: ClassVar[Descriptor] = Descriptor(
+        name="mock",
+        title="libvirt's test driver",
+        overheads=Overheads.of(monitor="2Mi", launcher="40Mi", log_daemon="0", daemon="0", vmm="0"),
+        launcher_image="virt-launcher-mock",
+        connection=Connection.LIBRARY,
+        events=Events.NATIVE,
+        uri="test:///default",
+        balloon=False,
+        disk_bus="virtio",
+    )
+    supports: ClassVar[Supports] = without(
+        (
+            " ".join(f.key for f in FEATURES if f.key not in SUPPORTED),
+            "the test driver pretends to have little hardware",
+        )
+    )
+
+    def build(self, vmi: VirtualMachineInstance, context: Context) -> Element:
+        root = common.document(vmi, "test")
+        common.memory(root, vmi)
+        common.vcpus(root, traits.topology(vmi).vcpus)
+        add(add(root, "os"), "type", "hvm")
+        return root
+
+    def daemon(self, settings: DaemonSettings) -> DaemonPlan:
+        return DaemonPlan(uri=self.descriptor.uri)

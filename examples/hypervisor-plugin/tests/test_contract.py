@@ -1,0 +1,11 @@
+"""The contract that VirtFleet holds every hypervisor to."""
+
+from virtfleet_mock import Mock
+
+from virtfleet.hypervisors.testing import HypervisorContract
+
+
+class TestMock(HypervisorContract):
+    """libvirt's test driver keeps it."""
+
+    hypervisor = Mock()

@@ -1,0 +1,124 @@
+"""The contract's own tests, for every hypervisor and for those of third parties.
+
+Derive a test class and run it with pytest:
+
+    from virtfleet.hypervisors.testing import HypervisorContract
+
+    class TestMine(HypervisorContract):
+        hypervisor = Mine()
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, ClassVar
+from xml.etree import ElementTree
+
+import pytest
+
+from virtfleet.api.view import read
+from virtfleet.api.vmi import VirtualMachineInstance
+from virtfleet.domain.context import Context
+from virtfleet.hypervisors import features
+from virtfleet.hypervisors.base import Connection, DaemonPlan, DaemonSettings, Host, Hypervisor
+from virtfleet.hypervisors.support import Level
+
+# Elements that a document must not have where the feature is not supported.
+_DEVICES = {"graphics": "graphics", "tpm": "tpm", "watchdog": "watchdog", "sound": "sound", "balloon": "memballoon"}
+
+
+class DescriptionContract:
+    """What VirtFleet expects of the description of a hypervisor, whether it runs VMs yet or not."""
+
+    hypervisor: ClassVar[Hypervisor]
+
+    def test_the_descriptor_is_complete(self) -> None:
+        d = self.hypervisor.descriptor
+        assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", d.name)
+        assert d.title and d.launcher_image and "://" in d.uri
+        assert d.overheads.launcher.value() > 0
+        assert not d.privileged or d.root, "a privileged launcher runs as root"
+        assert re.compile(d.vcpu_thread).groups == (1 if d.vcpu_thread else 0), "one group: the number of the CPU"
+        if d.connection is Connection.DAEMON:
+            assert d.daemon and d.socket.startswith("/")
+        if d.connection is Connection.REMOTE:
+            assert not d.device, "a remote hypervisor has no device on the node"
+
+    def test_every_limit_names_a_known_feature_and_a_reason(self) -> None:
+        for key, support in self.hypervisor.supports.items():
+            assert key.partition("/")[0] in features.BY_KEY, f"there is no feature {key}"
+            assert support.reason, f"{key}: users are told the reason"
+            assert bool(support.gate) == (support.level is Level.EXPERIMENTAL), f"{key}: an experiment needs a gate"
+
+
+class HypervisorContract(DescriptionContract):
+    """What VirtFleet expects of a hypervisor."""
+
+    def vmi(self) -> dict[str, Any]:
+        """A small VMI that the hypervisor must be able to run. Override it where yours needs something else."""
+        return {
+            "metadata": {"name": "vm", "namespace": "test", "uid": "00000000-0000-4000-8000-000000000000"},
+            "spec": {
+                "architecture": "amd64",
+                "domain": {
+                    "memory": {"guest": "128Mi"},
+                    "cpu": {"cores": 2},
+                    "devices": {
+                        "disks": [{"name": "root", "disk": {"bus": self.hypervisor.descriptor.disk_bus}}],
+                        "interfaces": [{"name": "default", "masquerade": {}}],
+                    },
+                },
+                "networks": [{"name": "default", "pod": {}}],
+                "volumes": [{"name": "root", "persistentVolumeClaim": {"claimName": "root"}}],
+            },
+        }
+
+    def build(self, **context: Any) -> ElementTree.Element:
+        return self.hypervisor.build(read(VirtualMachineInstance, self.vmi()), Context(**context))
+
+    def plan(self, **settings: Any) -> DaemonPlan:
+        return self.hypervisor.daemon(DaemonSettings(**settings))
+
+    def test_a_small_vmi_is_accepted_and_built(self) -> None:
+        domain = self.build()
+        assert list(features.refusals(self.hypervisor, read(VirtualMachineInstance, self.vmi()))) == []
+        assert domain.tag == "domain" and domain.get("type")
+        assert domain.findtext("name") == "test_vm", "the launcher finds the domain by namespace and name"
+        memory = domain.find("memory")
+        assert memory is not None and memory.get("unit") == "b" and memory.text == str(128 * 2**20)
+        assert domain.findtext("vcpu") == "2"
+
+    def test_building_is_repeatable(self) -> None:
+        assert ElementTree.tostring(self.build()) == ElementTree.tostring(self.build())
+
+    def test_nothing_unsupported_is_in_the_document(self) -> None:
+        domain = self.build()
+        for key, tag in _DEVICES.items():
+            if features.support(self.hypervisor, key).level is Level.UNSUPPORTED:
+                assert domain.find(f"devices/{tag}") is None, f"{key} is not supported"
+        d = self.hypervisor.descriptor
+        if not d.block_sources:
+            assert self.build(block_volumes=frozenset({"root"})).find("devices/disk[@type='block']") is None
+        if not d.stacked_images:
+            assert domain.find("devices/disk/backingStore") is None
+
+    def test_a_fitted_document_is_still_the_same_domain(self) -> None:
+        fitted = self.hypervisor.adapt(self.build(), Host(libvirt_version=9_000_000))
+        assert fitted.findtext("name") == "test_vm"
+
+    def test_the_daemon_runs_inside_its_directories(self) -> None:
+        plan = self.plan(runtime_dir="/r", private_dir="/p")
+        if self.hypervisor.descriptor.connection is not Connection.DAEMON:
+            assert plan.daemon is None
+            return
+        assert plan.daemon is not None and plan.daemon.command[0].startswith("/")
+        for path in plan.files:
+            assert path.startswith(("/r/", "/p/", "/etc/libvirt/")), f"{path} lies elsewhere"
+
+    def test_log_filters_reach_the_daemon(self) -> None:
+        if self.plan().daemon is None:
+            return
+        filters = "1:util 3:event"
+        assert any(filters in text for text in self.plan(log_filters=filters).files.values())
+        with pytest.raises(ValueError, match="configuration"):
+            self.plan(log_filters='1:*"\nlisten_tcp = 1')
