@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 from virtfleet.api.selectors import from_label_selector
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
-from virtfleet.kube.errors import is_not_found
 from virtfleet.kube.resource import Obj, Resource
 from virtfleet.local.controllers import ownership
 from virtfleet.local.controllers.pods import Pod
 from virtfleet.local.controllers.podstore import PodStore
+from virtfleet.local.controllers.presence import find
 
 T = TypeVar("T")
 
@@ -39,13 +39,8 @@ async def may_adopt(api: KubeApi, owner: Obj, resource: Resource) -> bool:
     meta = owner["metadata"]
     if meta.get("deletionTimestamp"):
         return False
-    try:
-        live = await api.get(resource, meta["name"], meta["namespace"])
-    except Exception as error:
-        if is_not_found(error):
-            return False
-        raise
-    return bool(live["metadata"]["uid"] == meta["uid"] and not live["metadata"].get("deletionTimestamp"))
+    live = await find(api, resource, meta["name"], meta["namespace"])
+    return bool(live and live["metadata"]["uid"] == meta["uid"] and not live["metadata"].get("deletionTimestamp"))
 
 
 def adopters(cache: Cache[Obj], pod: Pod) -> Iterable[str]:

@@ -13,7 +13,7 @@ from typing import Any
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.controller import Controller
-from virtfleet.kube.errors import ApiError, is_already_exists, is_not_found
+from virtfleet.kube.errors import ApiError, is_already_exists
 from virtfleet.kube.events import Recorder
 from virtfleet.kube.resource import CONTROLLER_REVISIONS, DAEMON_SETS, Obj
 from virtfleet.local.controllers import ownership
@@ -33,7 +33,8 @@ from virtfleet.local.controllers.daemonset_plan import (
 from virtfleet.local.controllers.nodes import Node
 from virtfleet.local.controllers.pods import Pod, template_of
 from virtfleet.local.controllers.podstore import PodStore, owners_of
-from virtfleet.local.controllers.revisions import template_hash
+from virtfleet.local.controllers.presence import remove
+from virtfleet.local.controllers.revisions import named, template_hash
 
 GENERATION = "deprecated.daemonset.template.generation"
 FIRST_RETRY, LAST_RETRY = 1.0, 900.0  # seconds between deletions of failed pods on one node
@@ -222,7 +223,7 @@ class DaemonSets:
             "apiVersion": CONTROLLER_REVISIONS.api_version,
             "kind": CONTROLLER_REVISIONS.kind,
             "metadata": {
-                "name": f"{meta['name'][: 253 - 1 - len(name)]}-{name}",
+                "name": named(meta["name"], name),
                 "namespace": meta["namespace"],
                 "labels": {**((template.get("metadata") or {}).get("labels") or {}), REVISION: name},
                 "annotations": meta.get("annotations") or {},
@@ -253,12 +254,7 @@ class DaemonSets:
             r for r in sorted(old, key=lambda r: r["revision"]) if r["metadata"]["labels"].get(REVISION) not in alive
         ]
         for revision in unused[: max(excess, 0)]:
-            meta = revision["metadata"]
-            try:
-                await self._api.delete(CONTROLLER_REVISIONS, meta["name"], meta["namespace"], uid=meta["uid"])
-            except ApiError as error:
-                if not is_not_found(error):
-                    raise
+            await remove(self._api, CONTROLLER_REVISIONS, revision)
 
     # -- status
 

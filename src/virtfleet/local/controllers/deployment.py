@@ -14,7 +14,7 @@ from virtfleet.api.selectors import from_label_selector
 from virtfleet.kube.api import KubeApi, Patch
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.controller import Controller
-from virtfleet.kube.errors import ApiError, is_already_exists, is_not_found
+from virtfleet.kube.errors import ApiError, is_already_exists
 from virtfleet.kube.events import Recorder
 from virtfleet.kube.resource import DEPLOYMENTS, REPLICA_SETS, Obj
 from virtfleet.local.controllers import conditions, ownership, rollout
@@ -36,6 +36,7 @@ from virtfleet.local.controllers.deployment_sets import (
 )
 from virtfleet.local.controllers.pods import Pod
 from virtfleet.local.controllers.podstore import PodStore
+from virtfleet.local.controllers.presence import remove
 from virtfleet.local.controllers.rollout import Bounds
 
 
@@ -272,11 +273,7 @@ class Deployments:
             observed = status.get("observedGeneration", 0) >= meta.get("generation", 0)
             if replica_set["spec"].get("replicas", 1) or status.get("replicas") or not observed:
                 continue
-            try:
-                await self._api.delete(REPLICA_SETS, meta["name"], meta["namespace"], uid=meta["uid"])
-            except ApiError as error:
-                if not is_not_found(error):
-                    raise
+            await remove(self._api, REPLICA_SETS, replica_set)
 
     async def _report(self, deployment: Obj, new: Obj | None, old: list[Obj], *, rolling_out: bool) -> float | None:
         """Write the status; the answer is when to look whether the rollout is stuck."""

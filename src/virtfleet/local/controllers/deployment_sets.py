@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from virtfleet.kube.resource import DEPLOYMENTS, REPLICA_SETS, Obj
 from virtfleet.local.controllers import conditions, ownership, rollout
-from virtfleet.local.controllers.revisions import template_hash
+from virtfleet.local.controllers.revisions import named, template_hash
 from virtfleet.local.controllers.rollout import Bounds
 
 HASH = "pod-template-hash"
@@ -97,7 +97,7 @@ def set_for(deployment: Obj, old: list[Obj], size: int) -> Obj:
         "apiVersion": REPLICA_SETS.api_version,
         "kind": REPLICA_SETS.kind,
         "metadata": {
-            "name": f"{meta['name'][: 253 - 1 - len(name)]}-{name}",
+            "name": named(meta["name"], name),
             "namespace": meta["namespace"],
             "labels": labels,
             "annotations": {**notes, **sized_for(bounds_of(deployment))},

@@ -10,13 +10,14 @@ from typing import Any
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.controller import Controller
-from virtfleet.kube.errors import ApiError, is_already_exists, is_not_found
+from virtfleet.kube.errors import ApiError, is_already_exists
 from virtfleet.kube.resource import ENDPOINT_SLICES, ENDPOINTS, SERVICES, Obj, Resource
 from virtfleet.local.controllers import ownership
 from virtfleet.local.controllers.conditions import timestamp
 from virtfleet.local.controllers.nodes import Node
 from virtfleet.local.controllers.pods import Pod
 from virtfleet.local.controllers.podstore import PodStore
+from virtfleet.local.controllers.presence import remove
 from virtfleet.local.controllers.revisions import template_hash
 
 SERVICE_NAME = "kubernetes.io/service-name"
@@ -208,7 +209,7 @@ class Endpoints:
         if service is None:
             # Slices have the service as their owner; the endpoints object goes by its name only.
             if (left := self._endpoints.get(key)) and _is_ours(left):
-                await self._delete(ENDPOINTS, left)
+                await remove(self._api, ENDPOINTS, left)
             return
         if service["metadata"].get("deletionTimestamp") or not service["spec"].get("selector"):
             return
@@ -219,7 +220,7 @@ class Endpoints:
         wanted = slices(service, pods, zones)
         for found in self._slices.by_index("service", key):
             if found["metadata"]["name"] not in wanted and _is_managed(found):
-                await self._delete(ENDPOINT_SLICES, found)
+                await remove(self._api, ENDPOINT_SLICES, found)
         for name, piece in wanted.items():
             await self._put(ENDPOINT_SLICES, self._slices, piece, self._slices.get(f"{namespace}/{name}"))
         await self._put(ENDPOINTS, self._endpoints, endpoints(service, pods), self._endpoints.get(key))
@@ -248,14 +249,6 @@ class Endpoints:
             obj["metadata"]["resourceVersion"] = there["metadata"]["resourceVersion"]
             answer = await self._api.replace(res, obj)
         cache.observe(answer)
-
-    async def _delete(self, res: Resource, obj: Obj) -> None:
-        meta = obj["metadata"]
-        try:
-            await self._api.delete(res, meta["name"], meta["namespace"], uid=meta["uid"])
-        except ApiError as error:
-            if not is_not_found(error):
-                raise
 
 
 def _same(there: Obj, content: Obj, labels: dict[str, str]) -> bool:

@@ -19,6 +19,7 @@ from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ApiError, is_conflict, is_not_found
 from virtfleet.kube.resource import Obj, Resource
 from virtfleet.local.controllers.namespace import one_version_each
+from virtfleet.local.controllers.presence import find
 
 ORPHAN = "orphan"
 FOREGROUND = "foregroundDeletion"
@@ -231,7 +232,7 @@ class Garbage:
     async def _judge(self, resource: Resource, item_id: str, key: str) -> None:
         """Delete the object unless one of its owners is there to stay."""
         namespace, name = split_key(key)
-        live = await self._get(resource, name, namespace)
+        live = await find(self._api, resource, name, namespace)
         if live is None or live["metadata"].get("deletionTimestamp"):
             return
         absent: set[str] = set()
@@ -267,22 +268,14 @@ class Garbage:
         known = cache.get(key)
         if known and known.uid == owner.uid:
             return "waiting" if known.deleting and FOREGROUND in known.finalizers else "solid"
-        live = await self._get(cache.resource, owner.name, owner_namespace)
+        live = await find(self._api, cache.resource, owner.name, owner_namespace)
         if live is None or live["metadata"]["uid"] != owner.uid:
             return "absent"
         meta = live["metadata"]
         waits = meta.get("deletionTimestamp") and FOREGROUND in (meta.get("finalizers") or ())
         return "waiting" if waits else "solid"
 
-    # -- reads and writes
-
-    async def _get(self, resource: Resource, name: str, namespace: str | None) -> Obj | None:
-        try:
-            return await self._api.get(resource, name, namespace)
-        except ApiError as error:
-            if is_not_found(error):
-                return None
-            raise
+    # -- writes
 
     async def _delete(self, resource: Resource, live: Obj, *, foreground: bool) -> None:
         meta = live["metadata"]
@@ -329,7 +322,7 @@ class Garbage:
     ) -> None:
         """Change lists of the metadata, of the object as it is now and of no later one."""
         while True:
-            live = await self._get(resource, name, namespace)
+            live = await find(self._api, resource, name, namespace)
             if live is None or (uid and live["metadata"]["uid"] != uid):
                 return
             meta = live["metadata"]

@@ -24,6 +24,7 @@ from virtfleet.local.controllers.conditions import timestamp
 from virtfleet.local.controllers.nodes import NOT_READY, UNREACHABLE, UNSCHEDULABLE, Node
 from virtfleet.local.controllers.pods import Pod
 from virtfleet.local.controllers.podstore import PodStore
+from virtfleet.local.controllers.presence import find
 
 LEASE_NAMESPACE = "kube-node-lease"
 GRACE = 40.0  # seconds without a sign of life; as long, pods of a node that does not exist are left alone
@@ -180,7 +181,7 @@ class NodeLifecycle:
     async def _keep_taints(self, node: Node) -> None:
         if taints(node, 0.0) == node.taints:
             return
-        live = await self._live(node.name)
+        live = await find(self._api, NODES, node.name)
         if live is None or live["metadata"]["uid"] != node.uid:
             return
         # The list has no key of its own that a patch could merge by, so it is written as a whole, on what is there now.
@@ -221,7 +222,7 @@ class NodeLifecycle:
         left = self._missing.setdefault(name, time.monotonic()) + self._grace - time.monotonic()
         if left > 0:
             return left
-        if await self._live(name) is not None:
+        if await find(self._api, NODES, name) is not None:
             return None
         for pod in orphans:
             if not pod.terminal:
@@ -229,15 +230,7 @@ class NodeLifecycle:
             await self._pods.delete(pod, grace=0)
         return None
 
-    # -- reads and writes
-
-    async def _live(self, name: str) -> Obj | None:
-        try:
-            return await self._api.get(NODES, name)
-        except Exception as error:
-            if is_not_found(error):
-                return None
-            raise
+    # -- writes
 
     async def _mark(self, pod: Pod, reason: str, message: str, phase: str = "") -> None:
         """Say on the pod why it goes."""

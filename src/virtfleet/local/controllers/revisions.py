@@ -10,6 +10,7 @@ import orjson
 # What people do not mistake for words or for each other; Kubernetes' own alphabet for such names.
 _ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 _LENGTH = 10
+_NAME_LIMIT = 253
 
 
 def template_hash(template: Any, collisions: int | None) -> str:
@@ -21,3 +22,8 @@ def template_hash(template: Any, collisions: int | None) -> str:
         number, index = divmod(number, len(_ALPHABET))
         letters.append(_ALPHABET[index])
     return "".join(letters)
+
+
+def named(owner: str, revision: str) -> str:
+    """The name of the object that stands for one revision of its owner."""
+    return f"{owner[: _NAME_LIMIT - 1 - len(revision)]}-{revision}"

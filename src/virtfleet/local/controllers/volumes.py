@@ -34,6 +34,7 @@ from virtfleet.local.controllers.conditions import timestamp
 from virtfleet.local.controllers.nodes import Node
 from virtfleet.local.controllers.pods import Pod
 from virtfleet.local.controllers.podstore import PodStore
+from virtfleet.local.controllers.presence import find
 
 PROVISIONER = "local.virtfleet.io/path"
 HOSTNAME = "kubernetes.io/hostname"
@@ -254,13 +255,8 @@ class Volumes:
 
     async def _is_there(self, volume: Volume) -> bool:
         """Whether the volume's object is there to stay, so that what is made for it will be removed with it."""
-        try:
-            live = await self._api.get(PERSISTENT_VOLUMES, volume.metadata.name)
-        except ApiError as error:
-            if is_not_found(error):
-                return False
-            raise
-        return not live["metadata"].get("deletionTimestamp")
+        live = await find(self._api, PERSISTENT_VOLUMES, volume.metadata.name)
+        return live is not None and not live["metadata"].get("deletionTimestamp")
 
     def _storage_of(self, volume: Volume) -> Path | None:
         """Where the data of a volume is that was made here, whatever its object says of other places."""
@@ -314,13 +310,8 @@ class Volumes:
         claim = self._claims.get(f"{ref.namespace}/{ref.name}")
         if claim is None or claim.metadata.uid != ref.uid:
             # Data is at stake, and the cache may not know a claim that was just made.
-            try:
-                live = await self._api.get(PERSISTENT_VOLUME_CLAIMS, ref.name, ref.namespace)
-            except ApiError as error:
-                if not is_not_found(error):
-                    raise
-                return "Released"
-            if live["metadata"]["uid"] != ref.uid:
+            live = await find(self._api, PERSISTENT_VOLUME_CLAIMS, ref.name, ref.namespace)
+            if live is None or live["metadata"]["uid"] != ref.uid:
                 return "Released"
         return "Bound"
 
