@@ -14,7 +14,7 @@ bootstrap:  ## install what is missing (Debian packages, .venv)
 	@scripts/bootstrap
 
 up: bootstrap  ## start the local cluster
-	@$(BIN)/virtfleet up
+	@$(BIN)/virtfleet up --nodes examples/nodes.yaml
 
 down:  ## stop the local cluster
 	@$(BIN)/virtfleet down

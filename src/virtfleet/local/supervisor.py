@@ -30,8 +30,8 @@ from pathlib import Path
 from typing import Any
 
 SOCKET = "supervisor.sock"
-FIRST_BACKOFF, LAST_BACKOFF = 0.2, 10.0
-QUIET = 30.0  # a child that ran this long starts again without delay
+FIRST_BACKOFF, LAST_BACKOFF = 0.1, 3.0
+QUIET = 10.0  # a child that ran this long starts again without delay
 PATIENCE = 15.0  # between asking a child to end and killing it
 LOG_LIMIT = 16 << 20
 PR_SET_PDEATHSIG = 1
