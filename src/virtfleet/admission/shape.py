@@ -7,7 +7,7 @@ Rules and defaults after this step may rely on types, on quantities that can be 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, get_args, get_type_hints
@@ -144,14 +144,17 @@ def check(obj: Section, found: Findings) -> None:
         return
     if not _converts(obj, VIEWS[kind], "", found):
         return
-    _check_fields(obj, VIEWS[kind], "", found)
+    # The status is written by components, and the API server checks it.
+    _check_fields({key: value for key, value in obj.items() if key != "status"}, VIEWS[kind], "", found)
     path = "spec.template.spec" if kind in _TEMPLATED else "spec"
-    if kind == "VirtualMachineInstance" or kind in _TEMPLATED:
-        spec: Any = read(obj, *path.split("."))
+    spec: Any = read(obj, *path.split("."))
+    if kind == "KubeVirt":
+        _check_quantities(_quantities_of_cluster(spec), path, found)
+    elif kind == "VirtualMachineInstance" or kind in _TEMPLATED:
         for field, view in _RAW:
             if field in spec:
                 _converts(spec[field], view, f"{path}.{field}", found)
-        _check_quantities(spec, path, found)
+        _check_quantities(_quantities(spec), path, found)
 
 
 def _converts(value: Any, view: Any, path: str, found: Findings) -> bool:
@@ -174,8 +177,8 @@ def _explained(error: str, path: str) -> tuple[str, str]:
     return field, f"{field or 'the object'} must be {wanted}, not {_TYPE_WORDS.get(match['got'], match['got'])}"
 
 
-def _check_quantities(spec: Section, path: str, found: Findings) -> None:
-    for field, amount in _quantities(spec):
+def _check_quantities(quantities: Iterable[tuple[str, Any]], path: str, found: Findings) -> None:
+    for field, amount in quantities:
         try:
             if abs(Quantity.parse(amount).value()) > _LARGEST:
                 found.invalid(f"{path}.{field}", f"{amount!r} is more than any machine has; check the unit")
@@ -195,6 +198,14 @@ def _quantities(spec: Section) -> Iterator[tuple[str, Any]]:
         for source in ("emptyDisk", "hostDisk"):
             if "capacity" in read(volume, source):
                 yield f"volumes[{i}].{source}.capacity", volume[source]["capacity"]
+
+
+def _quantities_of_cluster(spec: Section) -> Iterator[tuple[str, Any]]:
+    for field in ("cpuRequest", "liveUpdateConfiguration.maxGuest", "migrations.bandwidthPerMigration"):
+        *parents, last = field.split(".")
+        section = read(spec, "configuration", *parents)
+        if last in section:
+            yield f"configuration.{field}", section[last]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from virtfleet.cli.output import CommandError
+
+if TYPE_CHECKING:
+    from virtfleet.admission.cluster import Cluster
 
 # PyYAML with libyaml is ten times as fast; not every build has it.
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -27,16 +30,23 @@ def objects(files: Iterable[str]) -> Iterator[dict[str, Any]]:
                 yield document
 
 
-def kubevirt_object(file: str | None) -> dict[str, Any]:
-    """The KubeVirt object in a file; without a file, one that leaves everything at its default."""
-    if file is None:
-        return {"kind": "KubeVirt", "metadata": {"name": "kubevirt", "namespace": "kubevirt"}, "spec": {}}
-    for obj in objects([file]):
-        if obj["kind"] == "KubeVirt":
-            return obj
-    raise CommandError(
-        f"{file} has no KubeVirt object", "Pass a file with one, or leave --kubevirt out for the defaults."
-    )
+def cluster_of(file: str | None, beside: Iterable[dict[str, Any]] = ()) -> Cluster:
+    """The cluster of the KubeVirt object in a file; without a file, of one that is `beside`, else with all defaults."""
+    from virtfleet.admission import shape
+    from virtfleet.admission.cluster import Cluster
+    from virtfleet.admission.findings import Findings
+
+    found = Findings()
+    kubevirt = next((obj for obj in (beside if file is None else objects([file])) if obj["kind"] == "KubeVirt"), None)
+    if kubevirt is None:
+        if file is not None:
+            raise CommandError(f"{file} has no KubeVirt object", "Name a file with one, or leave --kubevirt out.")
+        return Cluster({})
+    kubevirt = shape.without_nulls(kubevirt)
+    shape.check(kubevirt, found)
+    if file is not None and not found.allowed:
+        raise CommandError(f"{file}: {found.causes[0].message}")
+    return Cluster(kubevirt if found.allowed else {})
 
 
 def _documents(file: str) -> Iterator[Any]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from virtfleet.cli.manifests import kubevirt_object, objects
+from virtfleet.cli.manifests import cluster_of, objects
 from virtfleet.cli.output import CommandError
 
 
@@ -17,12 +17,12 @@ def vmi(files: tuple[str, ...], kubevirt_file: str | None) -> None:
     """Print VMIs with their defaults. For a VM or a replica set, the VMI that it makes."""
     import yaml
 
-    from virtfleet.admission.cluster import Cluster
     from virtfleet.admission.review import complete
 
-    cluster = Cluster(kubevirt_object(kubevirt_file))
+    made = list(objects(files))
+    cluster = cluster_of(kubevirt_file, beside=made)
     documents = []
-    for obj in objects(files):
+    for obj in made:
         if obj["kind"] not in ("VirtualMachineInstance", "VirtualMachine", "VirtualMachineInstanceReplicaSet"):
             continue
         completed, found = complete(obj, cluster)

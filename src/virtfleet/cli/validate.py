@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from virtfleet.cli.manifests import kubevirt_object, objects
+from virtfleet.cli.manifests import cluster_of, objects
 from virtfleet.cli.output import output_option, result
 
 
@@ -17,13 +17,11 @@ from virtfleet.cli.output import output_option, result
 @click.pass_context
 def validate(ctx: click.Context, files: tuple[str, ...], kubevirt_file: str | None, output: str) -> None:
     """Check manifests as the cluster would, and say what to change. Exits with 1 where one is refused."""
-    from virtfleet.admission.cluster import Cluster
     from virtfleet.admission.findings import Findings
     from virtfleet.admission.review import complete, review
 
     checked = list(objects(files))
-    in_force = next((obj for obj in checked if obj["kind"] == "KubeVirt"), None) if kubevirt_file is None else None
-    cluster = Cluster(in_force or kubevirt_object(kubevirt_file))
+    cluster = cluster_of(kubevirt_file, beside=checked)
     all_found, lines = Findings(), []
     for obj in checked:
         completed, found = complete(obj, cluster)
