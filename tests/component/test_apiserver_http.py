@@ -173,6 +173,12 @@ async def test_duplicate_and_unknown_fields_are_told_or_refused(tmp_path: Path) 
         await client.ask("POST", f"{PODS}?fieldValidation=Strict", pod("e", image='x":"y":'), status=201)
 
 
+async def test_more_warnings_than_headers_can_carry_are_cut(tmp_path: Path) -> None:
+    async with opened(tmp_path) as operations, serving(operations) as client:
+        await client.ask("POST", PODS, pod("a", **{f"unknown{i:04}": 1 for i in range(2000)}), status=201)
+        assert 50 < len(client.warnings) < 200
+
+
 async def test_forms_are_negotiated(tmp_path: Path) -> None:
     async with opened(tmp_path) as operations, serving(operations) as client:
         await client.ask("POST", PODS, pod("a"), status=201)
@@ -363,6 +369,13 @@ class TestWatch:
             async with Stream(client, "", "application/json;as=Table;v=v1;g=meta.k8s.io") as stream:
                 event_type, table = await stream.next()
                 assert (event_type, table["kind"], table["rows"][0]["cells"][0]) == ("ADDED", "Table", "a")
+
+    async def test_a_client_that_went_away_is_noticed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(streams, "BOOKMARK_SECONDS", 0.05)
+        async with opened(tmp_path) as operations, serving(operations) as client:
+            async with Stream(client, ""):
+                await watching_clients(operations, 1)
+            await watching_clients(operations, 0)
 
     async def test_stopping_the_server_ends_watches(self, tmp_path: Path) -> None:
         async with opened(tmp_path) as operations, serving(operations) as client, Stream(client, "") as stream:

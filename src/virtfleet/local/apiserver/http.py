@@ -35,6 +35,7 @@ from virtfleet.local.apiserver.streams import HEADERS, send_pieces, send_watch, 
 log = logging.getLogger(__name__)
 
 BODY_LIMIT = 3 * 1024 * 1024
+_WARNINGS_LIMIT = 4096  # characters in all; clients limit the headers that they accept
 _OPEN_PATHS = (*diagnostics.HEALTH, "/version")
 
 Authenticate = Callable[[web.Request], Awaitable[User]]
@@ -370,8 +371,12 @@ def _request(
 
 def _answer(body: bytes, call: Call | None = None, status: int = 200) -> web.Response:
     response = web.Response(body=body, status=status, headers=HEADERS)
+    room = _WARNINGS_LIMIT
     for warning in call.warnings if call else ():
         text = " ".join(warning.split()).replace("\\", "\\\\").replace('"', '\\"')
+        room -= len(text)
+        if room < 0:
+            break
         response.headers.add("Warning", f'299 - "{text}"')
     return response
 

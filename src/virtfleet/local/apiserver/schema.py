@@ -181,6 +181,7 @@ _SCALARS: dict[str, tuple[type, ...]] = {
 }
 
 
+_NESTED = (dict, list)
 _PLAIN: dict[str, type] = {"string": str, "integer": int, "boolean": bool}
 
 
@@ -259,9 +260,9 @@ def _default(node: Node, value: Any) -> None:
             if value.get(name) is None and not (name in value and node.fields[name].nullable):
                 value[name] = orjson.loads(default)
         for key, part in value.items():
-            if isinstance(part, dict | list) and (child := node.fields.get(key) or node.values):
+            if isinstance(part, _NESTED) and (child := node.fields.get(key) or node.values):
                 _default(child, part)
     elif node.items:
         for item in value:
-            if isinstance(item, dict | list):
+            if isinstance(item, _NESTED):
                 _default(node.items, item)
