@@ -60,6 +60,9 @@ def _strip_notes(domain: Element, host: Host) -> None:
         device.set("mode", "subsystem")
         for address in device.iterfind("source/address"):
             address.attrib.pop("type", None)
+    for clock in domain.iterfind("clock"):
+        if "offset" not in clock.attrib:
+            clock.set("offset", "utc")  # libvirt's default
 
 
 def _machine(domain: Element, host: Host) -> None:

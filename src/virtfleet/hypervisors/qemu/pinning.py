@@ -110,18 +110,14 @@ def _distances(element: Element, cell: NumaCell, guest_ids: dict[int, int]) -> N
 def _page_size(draft: Draft) -> int:
     memory = draft.vmi.spec.domain.memory
     if not memory or not memory.hugepages:
-        raise DomainError(
-            "spec.domain.cpu.numa: passing through a numa topology is restricted to VMIs with hugepages enabled"
-        )
+        raise DomainError("spec.domain.cpu.numa: a NUMA topology can only be passed through to VMs with huge pages")
     return traits.whole_bytes(Quantity.parse(memory.hugepages.page_size))
 
 
 def _shares(total: int, page: int, cells: int) -> list[int]:
     """Memory of each cell in whole pages; pages that cannot be shared evenly go to the first cells."""
     if total < cells * page:
-        raise DomainError(
-            f"spec.domain.memory: {total} bytes are less than one huge page for each of {cells} NUMA nodes"
-        )
+        raise DomainError(f"spec.domain.memory: {total} bytes are less than a huge page for each of {cells} NUMA nodes")
     if total % page:
         raise DomainError(f"spec.domain.memory: {total} bytes are no multiple of the huge page size {page}")
     pages, more = divmod(total // page, cells)

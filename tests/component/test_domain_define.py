@@ -1,0 +1,105 @@
+"""A real libvirt, with validation on, accepts the adapted domain of every VMI."""
+
+from __future__ import annotations
+
+import json
+import os
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import mkdtemp
+
+import libvirt
+import msgspec
+import pytest
+import yaml
+
+from tests.component.libvirt_daemon import running
+from tests.unit.domain_samples import SAMPLES, Sample, vmi
+from tests.unit.shared import SHARED
+from virtfleet.api.feature_gates import FeatureGates
+from virtfleet.api.kubevirt import KubeVirt
+from virtfleet.api.view import read
+from virtfleet.api.vmi import VirtualMachineInstance
+from virtfleet.cli.render import pretend_node
+from virtfleet.domain.cluster import cluster_context
+from virtfleet.domain.context import Context
+from virtfleet.domain.volumes import DomainError
+from virtfleet.hypervisors import registry
+from virtfleet.hypervisors.base import Host
+
+QEMU = registry.get("qemu-kvm")
+
+# What a machine may lack: hardware, programs, or a libvirt that is new enough. Where libvirt refuses, it is for that.
+LACKING = {
+    "tdx": "launchSecurity",  # libvirt 11.5
+    "AMD SEV-SNP": "launchSecurity",  # libvirt 10.5
+    "AMD SEV-ES": "SEV launch security is not supported",
+    "TPMs": "TPM version '2.0' is not supported",  # swtpm_setup
+    "a claim whose changed blocks are tracked": "validate",  # libvirt 10.10
+    "passt with ports": "validate",  # libvirt 11.1
+}
+# What needs a real CPU, and is refused where CPUs are emulated.
+NOT_EMULATED = "host-passthrough needs a hypervisor"
+
+
+def accepted_cases() -> list[Path]:
+    cases = sorted(p.parent for p in SHARED.glob("golden/*/domain.xml"))
+    return [case for case in cases if json.loads((case / "verdict.json").read_text())["allowed"]]
+
+
+@pytest.fixture(scope="module")
+def connection() -> Iterator[libvirt.virConnect]:
+    libvirt.registerErrorHandler(lambda *_: None, None)
+    directory = Path(mkdtemp(prefix="virtfleet-"))  # a short path: sockets lie below it
+    directory.chmod(0o755)
+    with running(QEMU, "qemu", directory) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def host(connection: libvirt.virConnect) -> Host:
+    capabilities = ET.fromstring(connection.getCapabilities())
+    machines = capabilities.findall("guest/arch[@name='x86_64']/machine")
+    return Host(
+        libvirt_version=connection.getLibVersion(),
+        firmware=frozenset(str(path) for path in Path("/usr/share/OVMF").glob("*.fd")),
+        machines=frozenset(machine.text or "" for machine in machines),
+        vhost_net=os.path.exists("/dev/vhost-net"),
+    )
+
+
+def define(
+    connection: libvirt.virConnect, host: Host, name: str, vmi: VirtualMachineInstance, context: Context
+) -> None:
+    domain = QEMU.adapt(QEMU.build(vmi, msgspec.structs.replace(context, emulated=True)), host)
+    document = ET.tostring(domain, encoding="unicode")
+    try:
+        defined = connection.defineXMLFlags(document, libvirt.VIR_DOMAIN_DEFINE_VALIDATE)
+    except libvirt.libvirtError as error:
+        assert name in LACKING, str(error)
+        assert LACKING[name] in str(error)
+    else:
+        defined.undefineFlags(libvirt.VIR_DOMAIN_UNDEFINE_NVRAM)
+
+
+@pytest.mark.parametrize("case", accepted_cases(), ids=lambda c: c.name)
+def test_libvirt_defines_the_reference_vmi(connection: libvirt.virConnect, host: Host, case: Path) -> None:
+    settings = yaml.safe_load((case / "kubevirt.yaml").read_text())
+    kubevirt = read(KubeVirt, settings)
+    vmi = read(VirtualMachineInstance, yaml.safe_load((case / "vmi.yaml").read_text()))
+    options = json.loads((case / "options.json").read_text()) if (case / "options.json").exists() else {}
+    base = cluster_context(kubevirt, FeatureGates.of(settings), vmi.spec.architecture)
+    context = msgspec.structs.replace(
+        pretend_node(vmi, kubevirt, base), block_volumes=frozenset(options.get("block", []))
+    )
+    define(connection, host, case.name, vmi, context)
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda s: s.name)
+def test_libvirt_defines_every_part_of_the_api(connection: libvirt.virConnect, host: Host, sample: Sample) -> None:
+    try:
+        define(connection, host, sample.name, vmi(sample), sample.context)
+    except DomainError as error:
+        assert NOT_EMULATED in str(error)
+        assert sample.fields["domain.cpu"]["model"] == "host-passthrough"
