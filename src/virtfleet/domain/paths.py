@@ -10,9 +10,12 @@ import posixpath
 
 PRIVATE = "/var/run/kubevirt-private"
 SHARE = "/var/run/kubevirt"
+SOCKETS = f"{SHARE}/sockets"
 CONTAINER_DISKS = f"{SHARE}/container-disks"
+IMAGE_VOLUMES = f"{SHARE}/image-volumes"
 EPHEMERAL_DISKS = "/var/run/kubevirt-ephemeral-disks"
-EMPTY_DISKS = "/var/run/libvirt/empty-disks"
+LIBVIRT = "/var/run/libvirt"
+EMPTY_DISKS = f"{LIBVIRT}/empty-disks"
 HOTPLUG_DISKS = f"{SHARE}/hotplug-disks"
 SECRETS = f"{PRIVATE}/secret"
 DOWNWARD_METRICS_DISK = f"{PRIVATE}/downwardapi-disks/vhostmd0"
@@ -24,6 +27,16 @@ PASST_LOG = f"{SHARE}/passt.log"
 
 def container_disk(volume_index: int) -> str:
     return f"{CONTAINER_DISKS}/disk_{volume_index}.img"
+
+
+def image_volume(volume_index: int) -> str:
+    """The whole image of a containerDisk, as Kubernetes mounts it; `container_disk` is the disk found in it."""
+    return f"{IMAGE_VOLUMES}/disk_{volume_index}"
+
+
+def kernel_boot_image() -> str:
+    """The whole image that a kernel is booted from; `kernel_boot` are the files found in it."""
+    return f"{IMAGE_VOLUMES}/kernel-boot"
 
 
 def kernel_boot(artifact: str) -> str:
@@ -53,7 +66,7 @@ def claim_image(volume: str) -> str:
 
 
 def host_disk(volume: str, path: str) -> str:
-    return f"{PRIVATE}/vmi-disks/{volume}/{posixpath.basename(path)}"
+    return f"{claim_dir(volume)}/{posixpath.basename(path)}"
 
 
 def claim_device(volume: str) -> str:
@@ -77,6 +90,21 @@ def cloud_init_seed(namespace: str, name: str) -> str:
     return f"{EPHEMERAL_DISKS}/cloud-init-data/{namespace}/{name}/seed"
 
 
+def cloud_init_secret(volume: str, part: str) -> str:
+    """Where the Secret with a cloud-init volume's `userdata` or `networkdata` is mounted in the Pod."""
+    return f"{PRIVATE}/cloud-init-secrets/{volume}/{part}"
+
+
+def access_credential(secret: str) -> str:
+    """Where a Secret with SSH keys or passwords for the guest is mounted in the Pod."""
+    return f"{SECRETS}/{secret}-access-cred"
+
+
+def claim_dir(volume: str) -> str:
+    """Where a claim with a file system is mounted in the Pod, and the directory of a hostDisk."""
+    return f"{PRIVATE}/vmi-disks/{volume}"
+
+
 def config_dir(kind: str, volume: str) -> str:
     """Where a ConfigMap, Secret or downward API volume is mounted in the Pod."""
     return f"{PRIVATE}/{kind}/{volume}"
@@ -92,7 +120,7 @@ def virtiofs_socket(volume: str) -> str:
 
 
 def ignition(namespace: str, name: str) -> str:
-    return f"/var/run/libvirt/ignition-dir/{namespace}/{name}/data.ign"
+    return f"{LIBVIRT}/ignition-dir/{namespace}/{name}/data.ign"
 
 
 def vmi_socket(uid: str, name: str) -> str:
