@@ -20,12 +20,12 @@ from virtfleet.kube.resource import NAMESPACES, NODES, PODS, Obj, Resource
 from virtfleet.local.apiserver import builtin
 from virtfleet.local.apiserver.inprocess import InProcessApi
 from virtfleet.local.apiserver.kinds import Kinds
+from virtfleet.local.apiserver.metadata import timestamp
 from virtfleet.local.apiserver.operations import Operations
 from virtfleet.local.apiserver.store import Store
 from virtfleet.local.controllers import all as controllers
 from virtfleet.local.controllers import pods as projections
 from virtfleet.local.controllers.binding import Binding
-from virtfleet.local.controllers.conditions import timestamp
 from virtfleet.local.controllers.eviction import Eviction
 from virtfleet.local.controllers.pods import Pod
 

@@ -175,8 +175,7 @@ async def test_a_rollout_that_does_not_progress_says_so_after_its_deadline(
     cluster: Cluster, kubelets: Kubelets
 ) -> None:
     kubelets.healthy = lambda pod: False
-    spec = {"progressDeadlineSeconds": 1, "minReadySeconds": 0}
-    await cluster.api.create(DEPLOYMENTS, a_deployment(**spec), "default")
+    await cluster.api.create(DEPLOYMENTS, a_deployment(progressDeadlineSeconds=1), "default")
     stuck = await cluster.until(lambda: _says(cluster, "ProgressDeadlineExceeded"))
     assert condition(stuck, "Progressing")["status"] == "False"
     assert "has timed out progressing." in condition(stuck, "Progressing")["message"]

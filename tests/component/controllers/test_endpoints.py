@@ -29,7 +29,9 @@ async def endpoints_are(cluster: Cluster, **ready: bool) -> None:
 
     async def check() -> bool:
         found = {
-            e["targetRef"]["name"]: e["conditions"]["ready"] for s in await slices(cluster) for e in s.get("endpoints") or ()
+            e["targetRef"]["name"]: e["conditions"]["ready"]
+            for s in await slices(cluster)
+            for e in s.get("endpoints") or ()
         }
         old = await cluster.api.get(ENDPOINTS, "web", "default")
         listed = {

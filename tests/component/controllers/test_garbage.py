@@ -129,6 +129,19 @@ async def test_kinds_that_come_later_are_collected_too(cluster: Cluster) -> None
     await cluster.gone(WIDGETS, "small")
 
 
+async def test_dependents_go_even_where_the_kind_of_their_owner_goes_with_it(cluster: Cluster) -> None:
+    cluster.kinds.add(Kind(WIDGETS, singular="widget", list_kind="WidgetList", custom=True))
+    widget = await create(cluster, "widget", resource=WIDGETS)
+    other = await create(cluster, "other", resource=WIDGETS)
+    await create(cluster, "child", widget)
+    await create(cluster, "witness", other)
+    await cluster.api.delete(WIDGETS, "other", "default")
+    await cluster.gone(CONFIG_MAPS, "witness")  # by now the kind is followed
+    await cluster.api.delete(WIDGETS, "widget", "default")
+    cluster.kinds.remove("example.com", "widgets")
+    await cluster.gone(CONFIG_MAPS, "child")
+
+
 @pytest.mark.parametrize("kind", ["Unheard", "ConfigMap"])
 async def test_what_cannot_be_looked_up_is_not_deleted(cluster: Cluster, kind: str) -> None:
     # a kind that nobody serves, or an object of the cluster that names an owner in a namespace

@@ -14,8 +14,8 @@ import pytest
 from local_cluster import Cluster
 
 from virtfleet.kube.resource import LEASES, NAMESPACES, NODES, PODS, Obj
+from virtfleet.local.apiserver.metadata import timestamp
 from virtfleet.local.controllers import nodes, pods
-from virtfleet.local.controllers.conditions import timestamp
 from virtfleet.local.controllers.nodelifecycle import eviction_time, taints
 
 UNREACHABLE = "node.kubernetes.io/unreachable"

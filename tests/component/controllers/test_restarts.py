@@ -84,7 +84,7 @@ async def test_a_rollout_survives_restarts_without_a_pod_too_many(
 @pytest.mark.parametrize("seed", range(4))
 async def test_daemons_stay_one_per_node_through_restarts(cluster: Cluster, seed: int) -> None:
     chance = random.Random(seed)
-    twice = []
+    twice: list[str] = []
 
     async def look() -> None:
         while True:

@@ -29,7 +29,7 @@ async def scheduled(cluster: Cluster, name: str) -> Obj:
 async def waiting(cluster: Cluster, name: str, message: str) -> Obj:
     async def check() -> Obj | None:
         pod = await cluster.api.get(PODS, name, "default")
-        condition = next((c for c in pod["status"].get("conditions", []) if c["type"] == "PodScheduled"), {})
+        condition: Obj = next((c for c in pod["status"].get("conditions", []) if c["type"] == "PodScheduled"), {})
         return condition if message in condition.get("message", "") else None
 
     found: Obj = await cluster.until(check)

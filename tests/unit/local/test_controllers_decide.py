@@ -9,6 +9,7 @@ import pytest
 
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import Obj, Resource
+from virtfleet.local.apiserver.metadata import timestamp
 from virtfleet.local.controllers import claims, conditions, pods
 from virtfleet.local.controllers.deployment_sets import annotations_for, same_template, set_for
 from virtfleet.local.controllers.deployment_status import status_of
@@ -28,7 +29,7 @@ def a_pod(name: str, **more: Any) -> pods.Pod:
             {
                 "type": "Ready",
                 "status": str(more.get("ready", True)),
-                "lastTransitionTime": conditions.timestamp(more.get("ready_since", 1000)),
+                "lastTransitionTime": timestamp(more.get("ready_since", 1000)),
             }
         ],
         "containerStatuses": [{"restartCount": more.get("restarts", 0)}],
@@ -39,7 +40,7 @@ def a_pod(name: str, **more: Any) -> pods.Pod:
         "namespace": "default",
         "uid": name,
         "labels": more.get("labels", {}),
-        "creationTimestamp": conditions.timestamp(more.get("created", 1000)),
+        "creationTimestamp": timestamp(more.get("created", 1000)),
         "annotations": {pods.DELETION_COST: str(more["cost"])} if "cost" in more else {},
     }
     return pods.decode(orjson.dumps({"metadata": meta, "spec": {"nodeName": more.get("node", "n")}, "status": status}))
@@ -130,9 +131,9 @@ def test_without_a_deadline_progress_is_not_judged() -> None:
 def test_a_condition_changes_its_transition_time_only_with_its_status() -> None:
     first = conditions.put([], {"type": "A", "status": "True", "reason": "x"}, 1000)
     second = conditions.put(first, {"type": "A", "status": "True", "reason": "y"}, 2000)
-    assert second == [{"type": "A", "status": "True", "reason": "y", "lastTransitionTime": conditions.timestamp(1000)}]
+    assert second == [{"type": "A", "status": "True", "reason": "y", "lastTransitionTime": timestamp(1000)}]
     third = conditions.put(second, {"type": "A", "status": "False"}, 3000)
-    assert third[0]["lastTransitionTime"] == conditions.timestamp(3000)
+    assert third[0]["lastTransitionTime"] == timestamp(3000)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +158,7 @@ def test_a_budget_without_pods_allows_nothing() -> None:
 
 
 def test_an_eviction_that_did_not_happen_is_forgotten_after_a_while() -> None:
-    noted = {"gone": conditions.timestamp(1000), "late": conditions.timestamp(800), "soon": conditions.timestamp(990)}
+    noted = {"gone": timestamp(1000), "late": timestamp(800), "soon": timestamp(990)}
     assert still_disrupted(noted, [a_pod("late"), a_pod("soon")], 1000) == {"soon": noted["soon"]}
 
 

@@ -30,7 +30,7 @@ RUN, STAY, LEAVE = Wish(True, True), Wish(False, True), Wish(False, False)
 def a_pod(
     name: str, node: str, *, revision: str = "new", ready: bool = True, bound: bool = True, **more: Any
 ) -> pods.Pod:
-    obj = {
+    obj: dict[str, Any] = {
         "metadata": {"name": name, "uid": name, "labels": {"controller-revision-hash": revision}},
         "spec": {"nodeName": node} if bound else {"affinity": pinned(None, node)},
         "status": {"phase": more.get("phase", "Running"), "conditions": [{"type": "Ready", "status": str(ready)}]},

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
+from virtfleet.local.apiserver.metadata import timestamp
+
 Condition = dict[str, Any]
 
 
-def timestamp(seconds: float) -> str:
-    """A time as objects carry it."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
-
-
 def seconds(text: str | None) -> float:
-    """And back; 0 for a time that is not set."""
+    """A time as objects carry it, as a number; 0 for one that is not set."""
     return datetime.fromisoformat(text).timestamp() if text else 0.0
 
 

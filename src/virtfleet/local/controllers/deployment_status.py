@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from virtfleet.kube.resource import Obj
+from virtfleet.local.apiserver.metadata import timestamp
 from virtfleet.local.controllers import conditions
-from virtfleet.local.controllers.conditions import Condition, timestamp
+from virtfleet.local.controllers.conditions import Condition
 from virtfleet.local.controllers.rollout import Bounds
 
 NO_DEADLINE = 2**31 - 1

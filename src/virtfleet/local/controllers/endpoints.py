@@ -12,8 +12,8 @@ from virtfleet.kube.cache import Cache
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ApiError, is_already_exists
 from virtfleet.kube.resource import ENDPOINT_SLICES, ENDPOINTS, SERVICES, Obj, Resource
+from virtfleet.local.apiserver.metadata import timestamp
 from virtfleet.local.controllers import ownership
-from virtfleet.local.controllers.conditions import timestamp
 from virtfleet.local.controllers.nodes import Node
 from virtfleet.local.controllers.pods import Pod
 from virtfleet.local.controllers.podstore import PodStore

@@ -10,9 +10,9 @@ from virtfleet.kube.api import KubeApi, Patch
 from virtfleet.kube.errors import ApiError, is_conflict
 from virtfleet.kube.resource import POD_DISRUPTION_BUDGETS, PODS, Obj
 from virtfleet.local.apiserver.access import User
+from virtfleet.local.apiserver.metadata import timestamp
 from virtfleet.local.controllers import conditions
 from virtfleet.local.controllers.binding import SUCCESS
-from virtfleet.local.controllers.conditions import timestamp
 
 ATTEMPTS = 10
 MANY = 2000  # evictions that the disruption controller has not confirmed yet

@@ -25,6 +25,7 @@ ORPHAN = "orphan"
 FOREGROUND = "foregroundDeletion"
 # Events are many, short-lived and own nothing.
 IGNORED = {("", "events"), ("events.k8s.io", "events")}
+REMEMBERED = 4096
 NEW_KINDS = 2.0  # seconds between looks for kinds that came or went without a CustomResourceDefinition's doing
 
 
@@ -115,6 +116,7 @@ class Garbage:
         self._graph = Graph()
         self._caches: dict[str, Cache[Item]] = {}  # by group/plural
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._gone: dict[str, None] = {}  # uids of owners that were seen to go, also where their kind went with them
         self._kinds_changed = asyncio.Event()
         self._controller = Controller("garbage", self.reconcile, [crds], workers=8)
         crds.on_change(lambda _key, _old, _new: self._kinds_changed.set())
@@ -164,7 +166,9 @@ class Garbage:
         self._graph.change(item_id, old, new)
         if new is None:
             assert old is not None
-            for dependent in self._graph.dependents(old.uid):
+            if dependents := self._graph.dependents(old.uid):
+                self._remember(old.uid)
+            for dependent in dependents:
                 self._controller.queue.add(dependent)
             for owner in old.owners:
                 self._look_at_owner(owner, item_id)
@@ -173,6 +177,11 @@ class Garbage:
             for owner in old.owners if old else ():
                 if owner not in new.owners:
                     self._look_at_owner(owner, item_id)
+
+    def _remember(self, uid: str) -> None:
+        self._gone[uid] = None
+        if len(self._gone) > REMEMBERED:
+            del self._gone[next(iter(self._gone))]
 
     def _look_at_owner(self, owner: Owner, item_id: str) -> None:
         """An owner in foreground deletion may be waiting for just this object."""
@@ -257,6 +266,8 @@ class Garbage:
 
     async def _state(self, owner: Owner, namespace: str | None) -> str:
         """solid, absent, or waiting for its dependents to go. What cannot be told counts as solid."""
+        if owner.uid in self._gone:  # a uid never comes back
+            return "absent"
         found = self._cache_of(owner)
         if found is None:
             return "solid"  # a kind that is not served: perhaps not any more, perhaps not yet

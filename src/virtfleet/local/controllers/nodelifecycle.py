@@ -19,8 +19,8 @@ from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import is_not_found
 from virtfleet.kube.events import Recorder, Reference
 from virtfleet.kube.resource import NODES, Obj
+from virtfleet.local.apiserver.metadata import timestamp
 from virtfleet.local.controllers import conditions
-from virtfleet.local.controllers.conditions import timestamp
 from virtfleet.local.controllers.nodes import NOT_READY, UNREACHABLE, UNSCHEDULABLE, Node
 from virtfleet.local.controllers.pods import Pod
 from virtfleet.local.controllers.podstore import PodStore

@@ -25,7 +25,7 @@ _PHASES = {"Pending": 0, "Unknown": 1, "Running": 2}
 def deletion_order(pods: Iterable[Pod], related: Iterable[Pod]) -> list[Pod]:
     """The pods with those first whose loss hurts least, by the rules of Kubernetes.
 
-    `related` are all pods of the same workload: of two pods, the one with more siblings on its node goes.
+    `related` are all pods of the set: of two pods, the one with more siblings on its node goes.
     """
     crowd: dict[str, int] = {}
     for pod in related:

@@ -15,8 +15,8 @@ from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import is_conflict, is_not_found
 from virtfleet.kube.events import Recorder
 from virtfleet.kube.resource import PERSISTENT_VOLUME_CLAIMS, PODS, Obj
+from virtfleet.local.apiserver.metadata import timestamp
 from virtfleet.local.controllers.claims import SELECTED_NODE, Claim, Storage, StorageClass, Volume
-from virtfleet.local.controllers.conditions import timestamp
 from virtfleet.local.controllers.nodes import Node
 from virtfleet.local.controllers.placement import place
 from virtfleet.local.controllers.pods import Pod
@@ -24,7 +24,9 @@ from virtfleet.local.controllers.podstore import PodStore
 from virtfleet.local.controllers.seats import Book
 
 NAME = "default-scheduler"
-WAKE_AFTER = 0.05  # seconds: many changes in a row wake the waiting pods once
+# Seconds until waiting pods are tried again after a change, so that many changes in a row wake them once; and a little
+# more for each of them, so that thousands which fit nowhere do not keep the process busy.
+WAKE_AFTER, WAKE_AFTER_EACH = 0.05, 0.0005
 WORKERS = 64  # bindings under way at the same time; they share the store's commits
 LOOK_AGAIN = 60.0  # seconds until an unschedulable pod is tried even though nothing seems to have changed
 
@@ -99,7 +101,8 @@ class Scheduler:
     def _wake(self) -> None:
         """Try all waiting pods again soon."""
         if self._waiting and self._waking is None:
-            self._waking = asyncio.get_running_loop().call_later(WAKE_AFTER, self._woken)
+            delay = WAKE_AFTER + WAKE_AFTER_EACH * len(self._waiting)
+            self._waking = asyncio.get_running_loop().call_later(delay, self._woken)
 
     def _woken(self) -> None:
         self._waking = None

@@ -21,6 +21,7 @@ from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ApiError, is_already_exists, is_not_found
 from virtfleet.kube.events import Recorder, Reference
 from virtfleet.kube.resource import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, Obj
+from virtfleet.local.apiserver.metadata import timestamp
 from virtfleet.local.controllers.claims import (
     CLAIM_PROTECTION,
     PROVISIONED_BY,
@@ -30,7 +31,6 @@ from virtfleet.local.controllers.claims import (
     Volume,
     best_match,
 )
-from virtfleet.local.controllers.conditions import timestamp
 from virtfleet.local.controllers.nodes import Node
 from virtfleet.local.controllers.pods import Pod
 from virtfleet.local.controllers.podstore import PodStore
