@@ -174,7 +174,8 @@ def _explained(error: str, path: str) -> tuple[str, str]:
     field = path + (match["path"] or "$").removeprefix("$")
     wanted = " or ".join(_TYPE_WORDS.get(w, w) for w in match["wanted"].split(" | ") if w != "null")
     field = field.removeprefix(".")
-    return field, f"{field or 'the object'} must be {wanted}, not {_TYPE_WORDS.get(match['got'], match['got'])}"
+    name = field.rpartition(".")[2] or "the object"
+    return field, f"{name} must be {wanted}, not {_TYPE_WORDS.get(match['got'], match['got'])}"
 
 
 def _check_quantities(quantities: Iterable[tuple[str, Any]], path: str, found: Findings) -> None:
