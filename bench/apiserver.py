@@ -172,7 +172,8 @@ async def store_alone(directory: Path, clients: int) -> tuple[float, float]:
     return creates, updates
 
 
-async def writes(port: int, clients: int) -> tuple[float, float]:
+async def writes(port: int, clients: int, process: subprocess.Popen[bytes]) -> tuple[float, float, float]:
+    """Creates and updates per second, and the server's CPU microseconds per create."""
     connections = [await Connection.open(port) for _ in range(clients)]
 
     async def create(client: int, turn: int) -> None:
@@ -184,9 +185,11 @@ async def writes(port: int, clients: int) -> tuple[float, float]:
         body = orjson.dumps({"metadata": {"labels": {"turn": str(turn)}}})
         await connections[client].request("PATCH", path, body, "application/merge-patch+json")
 
+    used = cpu(process)
     creates = await per_second(clients, create)
+    cost = (cpu(process) - used) / (creates * SECONDS) * 1e6
     updates = await per_second(clients, update)
-    return creates, updates
+    return creates, updates, cost
 
 
 async def reads(port: int) -> tuple[float, float]:
@@ -291,13 +294,14 @@ async def run() -> list[Figure]:
 async def _write_figures(scratch: Path, clients: int) -> list[Figure]:
     store_creates, store_updates = await store_alone(scratch / f"store-{clients}", clients)
     port = free_ports()
-    async with running(scratch / f"server-{clients}", port):
+    async with running(scratch / f"server-{clients}", port) as (process, _):
         first = await Connection.open(port)
         await first.request("POST", "/api/v1/namespaces", b'{"metadata":{"name":"bench"}}')
-        creates, updates = await writes(port, clients)
+        creates, updates, cost = await writes(port, clients, process)
     plural = "s" if clients > 1 else ""
     aim = ">= 0.6 of store" if clients > 1 else ""
     return [
         Figure(f"durable creates, {clients} client{plural}", creates, "/s", store_creates, "store alone", aim),
         Figure(f"durable updates, {clients} client{plural}", updates, "/s", store_updates, "store alone"),
+        Figure(f"server CPU per create, {clients} client{plural}", cost, "us"),
     ]

@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 WINDOW = 1000  # changes per storage that are answered from memory; older ones come from the table
 COMPACTION_STEP = 2000  # rows per transaction, so that compaction never holds up writes for long
 
+_ROWS = 100  # per statement
+
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS revisions (
     revision INTEGER PRIMARY KEY, previous INTEGER NOT NULL, removed INTEGER NOT NULL,
@@ -238,20 +240,13 @@ class Store:
     # On the store's thread
 
     def _commit(self, changes: list[Change]) -> None:
-        rows = [
-            (
-                change.record.revision,
-                change.previous.revision if change.previous else 0,
-                change.type == "DELETED",
-                change.record.storage,
-                change.record.namespace,
-                change.record.name,
-                change.record.data,
-            )
-            for change in changes
-        ]
         with _transaction(self._db):
-            self._db.executemany("INSERT INTO revisions VALUES (?,?,?,?,?,?,?)", rows)
+            for i in range(0, len(changes), _ROWS):
+                # One statement for many rows: each statement gives the interpreter away, and gets it back late when
+                # the event loop is busy.
+                some = changes[i : i + _ROWS]
+                values = ",".join(["(?,?,?,?,?,?,?)"] * len(some))
+                self._db.execute(f"INSERT INTO revisions VALUES {values}", [v for change in some for v in _row(change)])
 
     def _compact(self, revision: int, dead: list[int]) -> int:
         with _transaction(self._db):
@@ -342,6 +337,13 @@ def encode(obj: Obj, revision: int | None) -> bytes:
         obj["metadata"]["resourceVersion"] = str(revision)
     data = orjson.dumps({"apiVersion": obj["apiVersion"], "kind": obj["kind"], **obj})
     return bytes(memoryview(data))  # a copy: what orjson returns keeps its working buffer, five times as large
+
+
+def _row(change: Change) -> tuple[int | str | bytes, ...]:
+    record, previous = change.record, change.previous
+    removed = change.type == "DELETED"
+    address = (record.storage, record.namespace, record.name)
+    return (record.revision, previous.revision if previous else 0, removed, *address, record.data)
 
 
 def _open(path: Path) -> sqlite3.Connection:
