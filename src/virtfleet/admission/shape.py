@@ -210,27 +210,32 @@ def _quantities_of_cluster(spec: Section) -> Iterator[tuple[str, Any]]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Field:
-    """What a view says about one field beyond its type."""
+class _Demands:
+    """What a view demands of an object beyond types."""
 
-    name: str
-    required: bool
-    values: tuple[str, ...]
-    view: type[View] | None
+    required: tuple[str, ...]
+    values: Mapping[str, tuple[str, ...]]
+    inside: Mapping[str, type[View]]
+    """Fields with objects, or lists of objects, that have demands of their own."""
+
+    def __bool__(self) -> bool:
+        return bool(self.required or self.values or self.inside)
 
 
 @cache
-def _fields(view: type[View]) -> tuple[_Field, ...]:
-    """The fields of a view that there is something to check about."""
+def _demands(view: type[View]) -> _Demands:
     hints = get_type_hints(view, include_extras=True)
-    fields = []
-    for item in msgspec.structs.fields(view):
-        marks = list(_marks(hints[item.name]))
-        values = next((mark.values for mark in marks if isinstance(mark, OneOf)), ())
-        child = next((mark for mark in marks if isinstance(mark, type) and issubclass(mark, View)), None)
-        if REQUIRED in marks or values or child:
-            fields.append(_Field(item.encode_name, REQUIRED in marks, values, child))
-    return tuple(fields)
+    marks = {item.encode_name: list(_marks(hints[item.name])) for item in msgspec.structs.fields(view)}
+    return _Demands(
+        required=tuple(name for name, found in marks.items() if REQUIRED in found),
+        values={name: mark.values for name, found in marks.items() for mark in found if isinstance(mark, OneOf)},
+        inside={
+            name: mark
+            for name, found in marks.items()
+            for mark in found
+            if isinstance(mark, type) and issubclass(mark, View) and _demands(mark)
+        },
+    )
 
 
 def _marks(hint: Any) -> Iterator[Any]:
@@ -244,17 +249,17 @@ def _marks(hint: Any) -> Iterator[Any]:
 
 def _check_fields(obj: Section, view: type[View], path: str, found: Findings) -> None:
     """Required fields and fixed sets of values, as the API server checks them."""
-    for field in _fields(view):
-        value, at = obj.get(field.name), f"{path}.{field.name}" if path else field.name
-        if value is None:
-            if field.required:
-                found.required(at, f"{at} is missing; set it")
-        elif field.values and value not in ("", *field.values):
-            found.unsupported(at, f"{value!r} does not exist; use one of {', '.join(field.values)}")
-        elif field.view is None:
-            continue
-        elif isinstance(value, list):
-            for i, item in enumerate(value):
-                _check_fields(item, field.view, f"{at}[{i}]", found)
-        else:
-            _check_fields(value, field.view, at, found)
+    demands = _demands(view)
+    for name in demands.required:
+        if name not in obj:
+            found.required(f"{path}{name}", f"{name} is missing; set it")
+    for name, value in obj.items():
+        if name in demands.inside:
+            if isinstance(value, list):
+                for i, item in enumerate(value):
+                    _check_fields(item, demands.inside[name], f"{path}{name}[{i}].", found)
+            else:
+                _check_fields(value, demands.inside[name], f"{path}{name}.", found)
+        elif name in demands.values and value not in ("", *demands.values[name]):
+            known = ", ".join(demands.values[name])
+            found.unsupported(f"{path}{name}", f"{name} {value!r} does not exist; use one of {known}")
