@@ -3,7 +3,8 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
-export PYTHONDONTWRITEBYTECODE :=
+# Starting quickly needs compiled modules, whatever the caller's environment says.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help bootstrap up down test test-fast lint bench lock clean
 
