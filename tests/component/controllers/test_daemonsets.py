@@ -151,3 +151,14 @@ async def test_each_template_is_kept_as_a_revision_that_undo_can_go_back_to(clus
     assert revisions == {first["metadata"]["name"]: 3, second["metadata"]["name"]: 2}
     hashes = {p["metadata"]["labels"]["controller-revision-hash"] for p in pods}
     assert hashes == {first["metadata"]["labels"]["controller-revision-hash"]}
+
+
+async def test_a_pod_counts_as_available_only_after_it_was_ready_for_long_enough(cluster: Cluster) -> None:
+    await cluster.api.create(DAEMON_SETS, a_daemon(minReadySeconds=2), "default")
+
+    async def status(available: int) -> bool:
+        live = (await cluster.api.get(DAEMON_SETS, "agent", "default")).get("status", {})
+        return bool(live.get("numberReady") == 3 and live.get("numberAvailable") == available)
+
+    await cluster.until(lambda: status(0))
+    await cluster.until(lambda: status(3))

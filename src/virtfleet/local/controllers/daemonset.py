@@ -122,14 +122,7 @@ class DaemonSets:
         now = time.time()
         daemon = self._daemon(daemon_set, current, self._pods.owned_by(daemon_set["metadata"]["uid"]), now)
         await self._write_status(daemon_set, daemon)
-        waits = [
-            p.ready_since + daemon.min_ready_seconds - now
-            for there in daemon.pods.values()
-            for p in there
-            if p.ready and not daemon.available(p)
-        ]
-        # The next node is the next step; its turn comes with the next change, but not after an empty plan.
-        return min([*retry_after, *(max(w, 0.1) for w in waits)], default=None)
+        return min([*retry_after, *daemon.until_available()], default=None)
 
     def _daemon(self, daemon_set: Obj, revision: Obj, pods: list[Pod], now: float) -> Daemon:
         spec = daemon_set["spec"]

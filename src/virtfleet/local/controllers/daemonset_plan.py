@@ -133,6 +133,11 @@ class Daemon:
     def available(self, pod: Pod) -> bool:
         return pod.available(self.min_ready_seconds, self.now)
 
+    def until_available(self) -> list[float]:
+        """In how many seconds each ready pod will have been so for long enough; nobody else would tell."""
+        young = [p for there in self.pods.values() for p in there if p.ready and not self.available(p)]
+        return [max(p.ready_since + self.min_ready_seconds - self.now, 0.1) for p in young]
+
     def status(self) -> Obj:
         """The numbers of the daemon set's status."""
         desired = current = misscheduled = ready = available = updated = 0
