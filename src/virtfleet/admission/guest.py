@@ -47,6 +47,9 @@ def _check_names(m: Machine, found: Findings) -> None:
 
 
 def _check_start(m: Machine, found: Findings) -> None:
+    grace = m.spec.get("terminationGracePeriodSeconds") or 0
+    if grace < 0:
+        found.invalid(m.at("terminationGracePeriodSeconds"), f"{grace} seconds is negative; use 0 to stop at once")
     strategy = m.spec.get("startStrategy")
     if strategy is None:
         return
@@ -72,6 +75,9 @@ def _check_probe(m: Machine, name: str, probe: Section, found: Findings) -> None
         found.invalid(field, f"{name} asks by {' and '.join(kinds)}; keep one")
     elif not kinds:
         found.required(field, f"{name} does not say how to ask; add one of {', '.join(_PROBES)}")
+    delay = probe.get("initialDelaySeconds") or 0
+    if delay < 0:
+        found.invalid(f"{field}.initialDelaySeconds", f"{delay} seconds is negative; use 0 or more")
     if not any(network.get("pod") is not None for network in m.networks):
         for kind in ("httpGet", "tcpSocket"):
             if kind in kinds:

@@ -73,7 +73,7 @@ def _check_cloud_init(body: Section, path: str, found: Findings) -> None:
     used = 0
     # The secret with user data is called secretRef, the one with network data networkDataSecretRef.
     for kind, secret in (("userData", "secretRef"), ("networkData", "networkDataSecretRef")):
-        plain, encoded = body.get(kind) or "", body.get(f"{kind}Base64") or ""
+        plain, encoded = body.get(kind) or "", "".join((body.get(f"{kind}Base64") or "").splitlines())
         sources = bool(read(body, secret).get("name")) + bool(encoded) + bool(plain)
         used += sources
         size = len(plain.encode())
@@ -108,12 +108,19 @@ def _check_host_disk(m: Machine, body: Section, path: str, found: Findings) -> N
 
 def _check_filesystems(m: Machine, found: Findings) -> None:
     volumes = {v.get("name"): v for v in m.volumes}
-    for filesystem in m.devices.get("filesystems") or ():
-        volume = volumes.get(filesystem.get("name"), {})
+    for i, filesystem in enumerate(m.devices.get("filesystems") or ()):
+        name = filesystem.get("name")
+        volume = volumes.get(name)
+        if volume is None:
+            found.invalid(
+                m.at(f"domain.devices.filesystems[{i}].name"),
+                f"file system {name!r} has no volume; add a volume of that name to {m.at('volumes')}",
+            )
+            continue
         storage = any(volume.get(source) is not None for source in _STORAGE)
         if storage and not m.enabled("EnableVirtioFsStorageVolumes"):
             found.gate_is_off(
                 m.at("domain.devices.filesystems"),
                 "EnableVirtioFsStorageVolumes",
-                f"file system {filesystem.get('name')!r} on a persistentVolumeClaim",
+                f"file system {name!r} on a persistentVolumeClaim",
             )

@@ -65,6 +65,9 @@ SOUND: dict[str, dict[str, Any]] = {
     "ephemeral disk": disk({"ephemeral": CLAIM}),
     "host disk": disk({"hostDisk": {"path": "/d.img", "type": "DiskOrCreate", "capacity": "1Gi"}}),
     "cloud-init": disk({"cloudInitNoCloud": {"userData": "#cloud-config"}}, name="ci"),
+    "cloud-init in lines of base64": disk(
+        {"cloudInitNoCloud": {"userDataBase64": "I2Nsb3Vk\nLWNvbmZpZw==\n"}}, name="ci"
+    ),
     "config drive": disk({"cloudInitConfigDrive": {"secretRef": {"name": "s"}}}, name="cd"),
     "config map": disk({"configMap": {"name": "c"}}, name="cm"),
     "secret": disk({"secret": {"secretName": "s"}}, name="sec"),

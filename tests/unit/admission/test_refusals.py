@@ -280,6 +280,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {f"{DEVICES}.filesystems": [{"name": "data", "virtiofs": {}}], "volumes[1]": CLAIM},
         "spec.domain.devices.filesystems",
     ),
+    "file system without a volume": (
+        {f"{DEVICES}.filesystems": [{"name": "none", "virtiofs": {}}]},
+        "spec.domain.devices.filesystems[0].name",
+    ),
     "container path shown as a disk": (
         {"volumes[0]": {"name": "root", "containerPath": {"path": "/var/run/secrets"}}},
         "spec.domain.volumes[0]",
@@ -432,6 +436,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
             "readinessProbe": {"tcpSocket": {"port": 22}},
         },
         "spec.readinessProbe.tcpSocket",
+    ),
+    "negative grace period": ({"terminationGracePeriodSeconds": -1}, "spec.terminationGracePeriodSeconds"),
+    "probe before its time": (
+        {"livenessProbe": {"guestAgentPing": {}, "initialDelaySeconds": -5}},
+        "spec.livenessProbe.initialDelaySeconds",
     ),
     "unknown start strategy": ({"startStrategy": "Later"}, "spec.startStrategy"),
     "paused with a liveness probe": (
