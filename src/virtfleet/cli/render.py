@@ -7,6 +7,7 @@ The same pure functions that the components call, so what is printed is what wou
 from __future__ import annotations
 
 import uuid
+from pathlib import Path
 from typing import Any
 
 import click
@@ -24,7 +25,7 @@ from virtfleet.domain.cluster import cluster_context
 from virtfleet.domain.context import AssignedDevice, Context, NumaCell
 from virtfleet.domain.volumes import DomainError
 from virtfleet.hypervisors import registry
-from virtfleet.hypervisors.base import Host, Hypervisor
+from virtfleet.hypervisors.base import Host
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _CPUS = 64
@@ -68,11 +69,11 @@ def domain(
             disk_formats={volume.name: disk_format for volume in vmi.spec.volumes if volume.container_disk},
         )
         document = chosen.build(vmi, context)
+        if adapted:
+            document = chosen.adapt(document, this_machine())
     except (DomainError, registry.UnknownHypervisor) as error:
         raise CommandError(str(error)) from None
-    if adapted:
-        document = _adapt(chosen, document)
-    click.echo(xml.text(document), nl=False)
+    click.echo(xml.text(document, pretty=True))
 
 
 def load(file: Any) -> dict[str, Any]:
@@ -118,5 +119,13 @@ def pretend_node(vmi: VirtualMachineInstance, kubevirt: KubeVirt, base: Context)
     )
 
 
-def _adapt(hypervisor: Hypervisor, document: Any) -> Any:
-    return hypervisor.adapt(document, Host(libvirt_version=0))
+def this_machine() -> Host:
+    """The libvirt and firmware that are installed here."""
+    import libvirt  # a native library, which only this option needs
+
+    return Host(
+        libvirt_version=libvirt.getVersion(),
+        firmware=frozenset(str(path) for path in Path("/usr/share").glob("*/*_CODE*.fd"))
+        | frozenset(str(path) for path in Path("/usr/share").glob("*/*_VARS*.fd")),
+        vhost_net=Path("/dev/vhost-net").exists(),
+    )

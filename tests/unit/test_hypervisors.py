@@ -1,0 +1,255 @@
+"""Which hypervisor a VMI runs on, what it refuses, and how documents fit older libvirts."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from xml.etree.ElementTree import Element, fromstring
+
+import pytest
+from click.testing import CliRunner
+
+from tests.unit.domain_samples import NODE, Sample, vmi
+from virtfleet.api.view import read
+from virtfleet.api.vmi import VirtualMachineInstance
+from virtfleet.cli.hypervisors import hypervisors
+from virtfleet.domain.context import Context
+from virtfleet.domain.volumes import DomainError
+from virtfleet.hypervisors import registry
+from virtfleet.hypervisors.base import DaemonSettings, Host
+from virtfleet.hypervisors.features import FEATURES, refusals
+
+QEMU = registry.get("qemu-kvm")
+
+
+# --- which one
+
+
+@pytest.mark.parametrize(
+    ("asked", "resolved"),
+    [
+        (("lxc", "mshv", "xen"), "lxc"),
+        (("", "mshv", "xen"), "mshv"),
+        (("", "", "xen"), "xen"),
+        (("", "", ""), "qemu-kvm"),
+        (("kvm", "", ""), "qemu-kvm"),
+        (("", "", "hyperv-direct"), "mshv"),
+    ],
+)
+def test_the_vmi_decides_then_the_pool_then_the_cluster(asked: tuple[str, str, str], resolved: str) -> None:
+    assert registry.resolve(*asked) == resolved
+
+
+def test_all_twelve_names_are_known_and_others_are_refused_with_the_list() -> None:
+    assert len(registry.names()) >= 12
+    with pytest.raises(
+        registry.UnknownHypervisor, match=r"no hypervisor 'vaporware'.*qemu-kvm, mshv, cloud-hypervisor"
+    ):
+        registry.get("vaporware")
+
+
+# --- what is refused
+
+
+def refused(name: str, spec: dict[str, Any]) -> dict[str, str]:
+    found = refusals(registry.get(name), read(VirtualMachineInstance, {"spec": spec}))
+    return {r.field: r.message for r in found}
+
+
+def test_cloud_hypervisor_refuses_what_its_driver_cannot_do_with_field_and_reason() -> None:
+    devices = {
+        "autoattachGraphicsDevice": True,
+        "tpm": {},
+        "disks": [{"name": "d", "cdrom": {"bus": "sata"}}],
+    }
+    found = refused("cloud-hypervisor", {"domain": {"devices": devices}, "evictionStrategy": "LiveMigrate"})
+    assert set(found) == {
+        "spec.domain.devices.autoattachGraphicsDevice",
+        "spec.domain.devices.tpm",
+        "spec.domain.devices.disks",
+        "spec.evictionStrategy",
+    }
+    assert found["spec.evictionStrategy"] == (
+        "hypervisor cloud-hypervisor does not support live migration: libvirt's driver cannot migrate, "
+        "although Cloud Hypervisor could"
+    )
+
+
+def test_what_is_not_asked_for_is_not_refused() -> None:
+    spec = {"domain": {"devices": {"tpm": {"enabled": False}, "autoattachGraphicsDevice": False}}}
+    assert refused("cloud-hypervisor", spec) == {}
+    assert refused("qemu-kvm", {"domain": {"devices": {"tpm": {}, "sound": {"name": "s"}}}}) == {}
+
+
+def test_support_can_differ_between_architectures() -> None:
+    watchdog = {"domain": {"devices": {"watchdog": {"name": "w", "i6300esb": {}}}}}
+    assert refused("qemu-kvm", {"architecture": "amd64", **watchdog}) == {}
+    assert "spec.domain.devices.watchdog" in refused("qemu-kvm", {"architecture": "arm64", **watchdog})
+
+
+def test_every_predicate_can_be_asked_of_an_empty_vmi() -> None:
+    empty = read(VirtualMachineInstance, {})
+    assert [f.key for f in FEATURES if f.asked(empty)] == []
+
+
+# --- containers
+
+
+def lxc(spec: dict[str, Any]) -> Element:
+    obj = {"metadata": {"name": "c", "namespace": "n", "uid": "u"}, "spec": spec}
+    return registry.get("lxc").build(read(VirtualMachineInstance, obj), Context(block_volumes=frozenset({"device"})))
+
+
+def test_the_first_disk_of_a_container_is_its_root_and_the_command_line_names_its_init() -> None:
+    domain = lxc(
+        {
+            "domain": {
+                "devices": {
+                    "disks": [{"name": "device"}, {"name": "more", "disk": {"readonly": True}}, {"name": "seed"}]
+                },
+                "firmware": {"kernelBoot": {"kernelArgs": "quiet init=/bin/busybox -- sh -c 'sleep 1'"}},
+            },
+            "volumes": [
+                {"name": "device", "persistentVolumeClaim": {"claimName": "x"}},
+                {"name": "more", "emptyDisk": {}},
+                {"name": "seed", "cloudInitNoCloud": {}},
+            ],
+        }
+    )
+    found = [(f.get("type"), f.find("target").get("dir")) for f in domain.iterfind("devices/filesystem")]  # type: ignore[union-attr]
+    assert found == [("block", "/"), ("file", "/mnt/more"), ("mount", "/var/lib/cloud/seed/nocloud")]
+    assert domain.findtext("os/init") == "/bin/busybox"
+    assert [a.text for a in domain.iterfind("os/initarg")] == ["sh", "-c", "sleep 1"]
+
+
+def test_a_container_can_have_a_directory_as_its_root() -> None:
+    domain = lxc(
+        {
+            "domain": {"devices": {"filesystems": [{"name": "rootfs", "virtiofs": {}}]}},
+            "volumes": [{"name": "rootfs", "containerPath": {"path": "/guest", "readOnly": False}}],
+        }
+    )
+    assert domain.find("devices/filesystem[@type='mount']/source[@dir='/guest']") is not None
+    assert domain.find("devices/filesystem/readonly") is None
+    with pytest.raises(DomainError, match="a container needs a root"):
+        lxc({})
+
+
+# --- Cloud Hypervisor
+
+
+def test_cloud_hypervisor_gets_raw_files_on_virtio_and_boots_a_firmware() -> None:
+    fields = {
+        "domain.devices.disks": [{"name": n, "disk": {"bus": "virtio"}} for n in ("root", "block", "seed")],
+        "volumes": [
+            {"name": "root", "containerDisk": {"image": "x"}},
+            {"name": "block", "persistentVolumeClaim": {"claimName": "x"}},
+            {"name": "seed", "cloudInitNoCloud": {"userData": "x"}},
+        ],
+    }
+    ch = registry.get("cloud-hypervisor")
+    domain = ch.build(vmi(Sample("", fields, ())), NODE)
+    assert [d.get("type") for d in domain.iterfind("devices/disk")] == ["file"] * 3
+    assert [s.get("file") for s in domain.iterfind("devices/disk/source")] == [
+        "/var/run/kubevirt-ephemeral-disks/disk-data/root/disk.raw",
+        "/dev/block",
+        "/var/run/kubevirt-ephemeral-disks/cloud-init-data/default/vmi/noCloud.iso",
+    ]
+    assert domain.findtext("os/kernel") == "/usr/share/cloud-hypervisor/hypervisor-fw"
+    with pytest.raises(DomainError, match="cannot emulate"):
+        ch.build(vmi(Sample("", fields, ())), Context(emulated=True))
+
+
+# --- older libvirts
+
+
+def adapted(document: str, **host: Any) -> Element:
+    return QEMU.adapt(fromstring(document), Host(**{"libvirt_version": 9_000_000, **host}))
+
+
+def test_memory_that_can_grow_gets_slots_and_a_numa_cell_where_libvirt_wants_them() -> None:
+    document = (
+        '<domain><memory unit="b">1</memory><maxMemory unit="b" slots="0">4</maxMemory><vcpu>2</vcpu><cpu/></domain>'
+    )
+    old, new = adapted(document), adapted(document, libvirt_version=11_000_000)
+    assert (old.find("maxMemory").get("slots"), new.find("maxMemory").get("slots")) == ("16", "0")  # type: ignore[union-attr]
+    assert old.find("cpu/numa/cell[@cpus='0-1'][@memory='1']") is not None
+    assert new.find("cpu/numa") is None
+
+
+def test_firmware_is_taken_from_where_it_is_and_fits_the_secure_boot_setting() -> None:
+    document = (
+        '<domain><os><loader secure="{0}">/usr/share/edk2/ovmf/OVMF_CODE.secboot.fd</loader>'
+        '<nvram template="/usr/share/edk2/ovmf/{1}">x</nvram></os></domain>'
+    )
+    files = frozenset(
+        f"/usr/share/OVMF/{f}" for f in ("OVMF_CODE_4M.fd", "OVMF_CODE_4M.secboot.fd", "OVMF_VARS_4M.ms.fd")
+    )
+    secure = adapted(document.format("yes", "OVMF_VARS.secboot.fd"), firmware=files)
+    plain = adapted(document.format("no", "OVMF_VARS.fd"), firmware=files)
+    assert secure.findtext("os/loader") == "/usr/share/OVMF/OVMF_CODE_4M.secboot.fd"
+    assert secure.find("os/nvram[@template='/usr/share/OVMF/OVMF_VARS_4M.ms.fd']") is not None
+    assert plain.findtext("os/loader") == "/usr/share/OVMF/OVMF_CODE_4M.fd"
+    assert plain.find("os/nvram[@template='/usr/share/edk2/ovmf/OVMF_VARS.fd']") is not None
+
+
+def test_machine_types_of_another_distribution_become_this_ones() -> None:
+    document = '<domain><os><type machine="pc-q35-rhel9.6.0">hvm</type></os></domain>'
+    assert adapted(document, machines=frozenset({"q35"})).find("os/type[@machine='q35']") is not None
+    with pytest.raises(DomainError, match="no machine type 'pc-q35-rhel"):
+        adapted(document, machines=frozenset({"virt"}))
+
+
+def test_interfaces_are_attached_to_the_taps_that_are_there() -> None:
+    document = (
+        '<domain><devices><interface type="ethernet"><driver name="vhost" queues="2"/><alias name="ua-red"/>'
+        "</interface></devices></domain>"
+    )
+    domain = adapted(document, taps={"red": "tap7"}, vhost_net=False)
+    assert domain.find("devices/interface/target[@dev='tap7'][@managed='no']") is not None
+    assert domain.find("devices/interface/driver[@name='qemu']") is not None
+
+
+def test_the_hosts_cpu_cannot_be_passed_through_under_emulation() -> None:
+    with pytest.raises(DomainError, match="host-passthrough needs a hypervisor"):
+        adapted('<domain type="qemu"><cpu mode="host-passthrough"/></domain>')
+
+
+# --- daemons and tuning
+
+
+def test_the_modular_daemon_is_used_where_it_is_installed_else_libvirtd_with_one_driver() -> None:
+    modular, monolithic = (
+        QEMU.daemon(DaemonSettings()),
+        QEMU.daemon(DaemonSettings(modular=False, driver_dir="/drivers")),
+    )
+    assert modular.daemon and modular.daemon.command[0] == "/usr/sbin/virtqemud"
+    assert modular.uri == "qemu+unix:///session?socket=/var/run/libvirt/virtqemud-sock"
+    assert monolithic.daemon and monolithic.daemon.command[0] == "/usr/sbin/libvirtd"
+    assert monolithic.daemon.environment["LIBVIRT_DRIVER_DIR"] == "/drivers"
+    assert modular.log_daemon and registry.get("lxc").daemon(DaemonSettings()).log_daemon is None
+
+
+def test_memory_is_locked_for_devices_that_write_into_it() -> None:
+    assert not QEMU.tuning(vmi(Sample("", {}, ()))).lock_memory
+    gpu = vmi(Sample("", {"domain.devices.gpus": [{"name": "g"}]}, ()))
+    assert QEMU.tuning(gpu).lock_memory
+    dedicated = vmi(
+        Sample("", {"domain.cpu": {"cores": 1, "dedicatedCpuPlacement": True, "realtime": {"mask": "0"}}}, ())
+    )
+    assert QEMU.tuning(dedicated).kernel_threads == ("kvm-pit",)
+    assert QEMU.tuning(dedicated).realtime_vcpus == "0"
+    assert registry.get("mshv").tuning(dedicated).kernel_threads == ()
+
+
+# --- the command
+
+
+def test_the_command_lists_hypervisors_and_their_features() -> None:
+    listed = json.loads(CliRunner().invoke(hypervisors, ["-o", "json"]).stdout)
+    assert [h["name"] for h in listed][:2] == ["qemu-kvm", "mshv"]
+    assert "xen" in CliRunner().invoke(hypervisors, ["-o", "wide"]).stdout
+    features = json.loads(CliRunner().invoke(hypervisors, ["features", "lxc", "-o", "json"]).stdout)
+    assert {f["support"] for f in features} == {"supported", "unsupported"}
+    unknown = CliRunner().invoke(hypervisors, ["features", "nothing"])
+    assert unknown.exit_code == 1 and "no hypervisor 'nothing'" in unknown.output
