@@ -21,6 +21,7 @@ COMMANDS = {
     "validate": ("virtfleet.cli.validate", "Check manifests as the cluster would."),
     "render": ("virtfleet.cli.render", "What VirtFleet would make of an object, without a cluster."),
     "hypervisors": ("virtfleet.cli.hypervisors", "Hypervisors, and what each of them can do."),
+    "guest": ("virtfleet.cli.guest", "A small guest to try VirtFleet with."),
 }
 
 

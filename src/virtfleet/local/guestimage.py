@@ -1,0 +1,264 @@
+"""A small guest for trying VirtFleet out and for its tests: a bootable disk, and a container image that holds it.
+
+Debian's cloud kernel and a busybox in its initramfs, from packages that are fetched and unpacked but never installed.
+One FAT file system boots by BIOS (syslinux) and by EFI (systemd-boot). What the guest does is in guest/, next to this
+module. Builds are kept in a cache under the versions of the packages and the content of guest/.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+import shutil
+import stat
+import struct
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from virtfleet.local.ociarchive import Entry, write_archive
+
+IMAGE = "virtfleet/guest:demo"
+_FILES = Path(__file__).parent / "guest"
+_KERNEL = "linux-image-cloud-amd64"
+_PACKAGES = (
+    *("busybox-static", "dosfstools", "mtools", "syslinux", "syslinux-common", "systemd-boot-efi"),
+    *("qemu-guest-agent", "libc6", "libglib2.0-0", "libnuma1", "libpcre2-8-0", "libudev1", "liburing2"),
+)
+_AGENT_LIBRARIES = (
+    *("ld-linux-x86-64.so.2", "libc.so.6", "libm.so.6", "libglib-2.0.so.0", "libgmodule-2.0.so.0"),
+    *("libnuma.so.1", "libpcre2-8.so.0", "libudev.so.1", "liburing.so.2"),
+)
+_DIRECTORIES = (
+    *("bin", "dev", "etc", "etc/acpi", "etc/acpi/PWRF", "mnt", "proc", "run", "sbin", "sys", "tmp"),
+    *("usr", "usr/sbin", "var", "var/lib", "www"),
+)
+# Loaded in this order, each after what it depends on.
+_MODULES = (
+    *("virtio_pci", "virtio_blk", "virtio_net", "virtio_scsi", "sd_mod", "sr_mod", "virtio_console"),
+    *("virtio_balloon", "virtio-rng", "virtiofs", "button", "evdev", "isofs", "vfat", "nls_cp437", "nls_ascii"),
+)
+_COMMAND_LINE = "console=tty0 console=ttyS0 quiet panic=5 mitigations=off random.trust_cpu=on"
+_SYSLINUX = f"DEFAULT guest\nLABEL guest\n  LINUX /vmlinuz\n  INITRD /initrd\n  APPEND {_COMMAND_LINE}\n"
+_LOADER_ENTRY = f"title guest\nlinux /vmlinuz\ninitrd /initrd\noptions {_COMMAND_LINE}\n"
+_PLACES = {"init": "sbin/init", "shutdown": "sbin/shutdown"}  # of the files that are not in etc/
+_SECTOR = 512
+_PARTITION_START = 2048  # sectors
+_LAUNCHER_USER = 107
+
+
+class GuestError(Exception):
+    """The guest cannot be built; the message says what to do."""
+
+
+class Guest(NamedTuple):
+    """A finished build."""
+
+    disk: Path  # qcow2
+    archive: Path  # OCI archive with the disk under /disk, and a root file system for containers
+    kernel: Path
+    initrd: Path
+    cached: bool
+
+
+class _Node(NamedTuple):
+    mode: int
+    content: bytes
+
+
+def default_cache() -> Path:
+    if configured := os.environ.get("VIRTFLEET_CACHE"):
+        return Path(configured)
+    if os.geteuid() == 0:
+        return Path("/var/cache/virtfleet")
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "virtfleet"
+
+
+def build(cache: Path) -> Guest:
+    """The guest, from the cache where it was built before from the same packages."""
+    if platform.machine() != "x86_64":
+        raise GuestError(f"the guest is built for x86_64 only, and this machine is {platform.machine()}")
+    packages = _versions()
+    directory = cache / f"guest-{_key(packages)}"
+    names = ("guest.qcow2", "guest.oci.tar", "vmlinuz", "initrd")
+    if directory.is_dir():
+        return Guest(*(directory / name for name in names), cached=True)
+    cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache, prefix="building-") as name:
+        work = Path(name)
+        _build(work, list(packages))
+        finished = work / "finished"
+        finished.chmod(0o755)
+        with suppress(OSError):  # somebody else was faster
+            finished.rename(directory)
+    return Guest(*(directory / name for name in names), cached=False)
+
+
+def _build(work: Path, packages: list[str]) -> None:
+    root, finished = work / "root", work / "finished"
+    finished.mkdir()
+    _unpack(packages, work / "packages", root)
+    (kernel,) = root.glob("boot/vmlinuz-*")
+    shutil.copyfile(kernel, finished / "vmlinuz")
+    (finished / "initrd").write_bytes(_cpio(_guest_tree(root) | _machine_tree(root, kernel.name.partition("-")[2])))
+    image = work / "disk.raw"
+    _disk(root, image, {"vmlinuz": finished / "vmlinuz", "initrd": finished / "initrd"})
+    disk = finished / "guest.qcow2"
+    _run("qemu-img", "convert", "-O", "qcow2", str(image), str(disk))
+    with open(finished / "guest.oci.tar", "wb") as file:
+        write_archive(file, IMAGE, _container_files(root, disk))
+    for path in finished.iterdir():
+        path.chmod(0o644)
+
+
+def _versions() -> dict[str, str]:
+    """File name and checksum of every package, by its name, as apt knows them."""
+    try:
+        return _known_versions()
+    except GuestError:
+        if os.geteuid() != 0:
+            raise
+        _run("apt-get", "-qq", "update")
+        return _known_versions()
+
+
+def _known_versions() -> dict[str, str]:
+    found = re.search(r"^Depends: .*?(linux-image-\S+-cloud-amd64)", _run("apt-cache", "show", _KERNEL), re.M)
+    if not found:
+        raise GuestError(f"apt knows no kernel for {_KERNEL}; run `apt-get update` first")
+    names = (found[1], *_PACKAGES)
+    lines = _run("apt-get", "-qq", "--print-uris", "download", *names).splitlines()
+    return {line.split()[1].partition("_")[0]: line.partition(" ")[2] for line in lines if line.startswith("'")}
+
+
+def _key(packages: dict[str, str]) -> str:
+    digest = hashlib.sha256(repr(sorted(packages.items())).encode())
+    for path in (Path(__file__), *sorted(_FILES.iterdir())):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _unpack(packages: list[str], archives: Path, root: Path) -> None:
+    archives.mkdir()
+    _run("apt-get", "-qq", "-o", "APT::Sandbox::User=root", "download", *packages, cwd=archives)
+    for archive in archives.iterdir():
+        _run("dpkg-deb", "-x", str(archive), str(root))
+
+
+def _guest_tree(root: Path) -> dict[str, _Node]:
+    """What a guest has in any case: busybox, and its own scripts."""
+    nodes = {path: _Node(stat.S_IFDIR | 0o755, b"") for path in _DIRECTORIES}
+    busybox = root / "bin/busybox"
+    nodes["bin/busybox"] = _Node(stat.S_IFREG | 0o755, busybox.read_bytes())
+    for applet in _run(str(busybox), "--list").split():
+        nodes.setdefault(f"bin/{applet}", _Node(stat.S_IFLNK | 0o777, b"busybox"))
+    for path in _FILES.iterdir():
+        nodes[_PLACES.get(path.name, f"etc/{path.name}")] = _Node(stat.S_IFREG | 0o755, path.read_bytes())
+    nodes["etc/acpi/PWRF/00000080"] = _Node(stat.S_IFLNK | 0o777, b"/sbin/shutdown")
+    nodes["etc/os-release"] = _Node(
+        stat.S_IFREG | 0o644,
+        b'ID=virtfleet-guest\nNAME="VirtFleet guest"\nPRETTY_NAME="VirtFleet guest"\nVERSION_ID=1\n',
+    )
+    nodes["etc/passwd"] = _Node(stat.S_IFREG | 0o644, b"root:x:0:0:root:/:/bin/sh\n")
+    return nodes
+
+
+def _machine_tree(root: Path, release: str) -> dict[str, _Node]:
+    """What a guest with a kernel of its own has besides: modules, and the guest agent."""
+    nodes = {path: _Node(stat.S_IFDIR | 0o755, b"") for path in ("lib", "lib/modules", "lib64")}
+    nodes["init"] = _Node(stat.S_IFLNK | 0o777, b"sbin/init")
+    loaded = list(_in_order(root / "lib/modules" / release))
+    for path in loaded:
+        nodes[f"lib/modules/{path.name}"] = _Node(stat.S_IFREG | 0o644, path.read_bytes())
+    listing = "".join(f"/lib/modules/{path.name}\n" for path in loaded)
+    nodes["etc/modules"] = _Node(stat.S_IFREG | 0o644, listing.encode())
+    nodes["usr/sbin/qemu-ga"] = _Node(stat.S_IFREG | 0o755, (root / "usr/sbin/qemu-ga").read_bytes())
+    for library in _AGENT_LIBRARIES:
+        place = "lib64" if library.startswith("ld-") else "lib"
+        source = next(found for found in root.rglob(library) if found.exists())
+        nodes[f"{place}/{library}"] = _Node(stat.S_IFREG | 0o755, source.read_bytes())
+    return nodes
+
+
+def _in_order(directory: Path) -> Iterator[Path]:
+    """The modules with those that they depend on before them."""
+    paths = {path.stem.replace("-", "_"): path for path in directory.rglob("*.ko")}
+    done: set[str] = set()
+
+    def with_dependencies(name: str) -> Iterator[Path]:
+        if name in done or name not in paths:  # a module that is not there is built into the kernel
+            return
+        done.add(name)
+        depends = re.search(rb"\0depends=([^\0]*)\0", paths[name].read_bytes())
+        for needed in depends[1].decode().split(",") if depends else ():
+            yield from with_dependencies(needed.replace("-", "_"))
+        yield paths[name]
+
+    for module in _MODULES:
+        yield from with_dependencies(module.replace("-", "_"))
+
+
+def _cpio(nodes: dict[str, _Node]) -> bytes:
+    """An initramfs in cpio's `newc` format, uncompressed: reading it is faster than unpacking."""
+    parts = []
+    for number, (name, node) in enumerate([*sorted(nodes.items()), ("TRAILER!!!", _Node(0, b""))], start=1):
+        fields = (number, node.mode, 0, 0, 1, 0, len(node.content), 0, 0, 0, 0, len(name) + 1, 0)
+        header = b"070701" + b"".join(b"%08X" % field for field in fields) + name.encode() + b"\0"
+        for data in (header, node.content):
+            parts += [data, b"\0" * (-len(data) % 4)]
+    return b"".join(parts)
+
+
+def _disk(root: Path, image: Path, files: dict[str, Path]) -> None:
+    """A disk with one FAT partition that BIOS and EFI boot from."""
+    content = sum(path.stat().st_size for path in files.values())
+    sectors = (content + (2 << 20)) // _SECTOR
+    with open(image, "wb") as file:
+        file.truncate((_PARTITION_START + sectors) * _SECTOR)
+        file.write((root / "usr/lib/SYSLINUX/mbr.bin").read_bytes())
+        entry = struct.pack("<B3sB3sII", 0x80, b"\xfe\xff\xff", 0xEF, b"\xfe\xff\xff", _PARTITION_START, sectors)
+        file.seek(446)
+        file.write(entry.ljust(64, b"\0") + b"\x55\xaa")
+    environment = os.environ | {"PATH": f"{root}/usr/bin:{root}/sbin:{os.environ['PATH']}", "MTOOLS_SKIP_CHECK": "1"}
+    offset = _PARTITION_START * _SECTOR
+    _run("mkfs.vfat", "--offset", str(_PARTITION_START), "-n", "GUEST", "-s", "4", str(image), env=environment)
+    for name, text in {"syslinux.cfg": _SYSLINUX, "guest.conf": _LOADER_ENTRY}.items():
+        (image.parent / name).write_text(text)
+    efi = root / "usr/lib/systemd/boot/efi/systemd-bootx64.efi"
+    volume = f"{image}@@{offset}"
+    _run("mmd", "-i", volume, "::EFI", "::EFI/BOOT", "::loader", "::loader/entries", env=environment)
+    copies = {
+        "EFI/BOOT/BOOTX64.EFI": efi,
+        "loader/entries/guest.conf": image.parent / "guest.conf",
+        "syslinux.cfg": image.parent / "syslinux.cfg",
+        **files,
+    }
+    for target, source in copies.items():
+        _run("mcopy", "-i", volume, str(source), f"::{target}", env=environment)
+    _run("syslinux", "--offset", str(offset), "--install", str(image), env=environment)
+
+
+def _container_files(root: Path, disk: Path) -> Iterator[Entry]:
+    """The disk for virtual machines, and beside it a root file system for hypervisors that run containers."""
+    yield Entry("disk", stat.S_IFDIR | 0o755, owner=_LAUNCHER_USER)
+    yield Entry("disk/guest.qcow2", stat.S_IFREG | 0o444, disk.read_bytes(), owner=_LAUNCHER_USER)
+    for name, node in sorted(_guest_tree(root).items()):
+        yield Entry(name, node.mode, node.content)
+
+
+def _run(*command: str, cwd: Path | None = None, env: dict[str, str] | None = None) -> str:
+    try:
+        done = subprocess.run(
+            command, cwd=cwd, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True
+        )
+    except FileNotFoundError:
+        raise GuestError(f"{command[0]} is missing; scripts/bootstrap installs what is needed") from None
+    except subprocess.CalledProcessError as error:
+        said = (error.stderr or error.stdout).strip()
+        raise GuestError(f"{Path(command[0]).name} failed: {said}") from None
+    return done.stdout
