@@ -1,1 +1,1 @@
-"""From a VMI to its launcher Pod: image, resources, devices, affinity, volumes. Pure."""
+"""From a VMI to its launcher Pod: image, resources, devices, volumes, placement. Pure."""

@@ -1,0 +1,209 @@
+"""The launcher Pod of a VMI.
+
+One VMI has one launcher Pod, and each migration of it one target Pod: their names follow from the UIDs, so that the API
+server refuses a second one whoever asks for it, and a controller that restarts finds what it made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from virtfleet.api import names
+from virtfleet.api.view import read
+from virtfleet.api.vmi import VirtualMachineInstance as VMI
+from virtfleet.hypervisors import registry
+from virtfleet.hypervisors.base import Descriptor
+from virtfleet.pods import networks, placement, probes, resources, security, sharing, volumes
+from virtfleet.pods.settings import Settings
+from virtfleet.pools.launcher import Launcher
+
+COMPUTE = "compute"
+# After the guest's own time to shut down: for the launcher to kill it, tidy up and report.
+GRACE_AFTER_GUEST = 30
+DEFAULT_GRACE = 30
+_LONGEST_NAME = 253
+# Annotations of a VMI that mean nothing, or something else, on a Pod.
+_NOT_FOR_PODS = ("kubectl.kubernetes.io/last-applied-configuration", "kubevirt.io/latest-observed-api-version")
+
+
+class Unrenderable(ValueError):
+    """A VMI that cannot have a launcher Pod as things are; the message is for its owner."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The migration that a target Pod is for, and the image that it keeps or changes to."""
+
+    uid: str
+    name: str
+    image: str
+
+
+def pod_name(vmi_name: str, uid: str) -> str:
+    """The name of the one Pod for a VMI's or a migration's UID."""
+    prefix, suffix = "virt-launcher-", f"-{uid.partition('-')[0]}"
+    return f"{prefix}{vmi_name[: _LONGEST_NAME - len(prefix) - len(suffix)].rstrip('-.')}{suffix}"
+
+
+def render(
+    vmi: Mapping[str, Any],
+    settings: Settings,
+    *,
+    block_volumes: Collection[str] = (),
+    target: Target | None = None,
+) -> dict[str, Any]:
+    """The launcher Pod of a VMI that admission has completed, or of one of its migrations."""
+    launcher = settings.fleet.launcher(vmi)
+    if launcher.conflict:
+        raise Unrenderable(launcher.conflict)
+    try:
+        hypervisor = registry.get(launcher.hypervisor).descriptor
+    except registry.UnknownHypervisor as error:
+        raise Unrenderable(str(error)) from None
+    view = read(VMI, vmi)
+    found = volumes.mounted(view, block_volumes)
+    if taken := volumes.clash(found):
+        raise Unrenderable(f"spec.volumes: a volume of the launcher Pod is called {taken!r} already; rename the VMI's")
+    image = target.image if target else launcher.image
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": _metadata(view, launcher, target),
+        "spec": {
+            **_placement(vmi, view, hypervisor, launcher, settings, target),
+            **_identity(vmi, view, found),
+            "restartPolicy": "Never",
+            "enableServiceLinks": False,
+            "terminationGracePeriodSeconds": _grace(view) + GRACE_AFTER_GUEST,
+            "securityContext": security.of_pod(hypervisor, settings),
+            "containers": [
+                _compute(vmi, view, hypervisor, settings, image, found),
+                *sharing.containers(view, hypervisor, settings, image, found),
+            ],
+            "volumes": found.volumes,
+            **_pulling(found, settings),
+        },
+    }
+
+
+def _metadata(view: VMI, launcher: Launcher, target: Target | None) -> dict[str, Any]:
+    meta = view.metadata
+    labels = {
+        **meta.labels,
+        names.APP_LABEL: names.LAUNCHER_APP,
+        names.DOMAIN: meta.name[:63].rstrip("-."),
+        names.VM_NAME: meta.name[:63].rstrip("-."),
+        names.CREATED_BY: meta.uid,
+    }
+    annotations = {
+        **{key: value for key, value in meta.annotations.items() if key not in _NOT_FOR_PODS},
+        names.DOMAIN: meta.name,
+        names.LAUNCHER_HYPERVISOR: launcher.hypervisor,
+        "kubectl.kubernetes.io/default-container": COMPUTE,
+        **networks.attachments(view),
+    }
+    if launcher.pool:
+        labels[names.HANDLER_POOL] = annotations[names.HANDLER_POOL] = launcher.pool.name
+    if target:
+        labels[names.MIGRATION_UID] = target.uid
+        annotations[names.MIGRATION_NAME] = target.name
+    owner = {
+        "apiVersion": names.API_VERSION,
+        "kind": "VirtualMachineInstance",
+        "name": meta.name,
+        "uid": meta.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+    return {
+        "name": pod_name(meta.name, target.uid if target else meta.uid),
+        "namespace": meta.namespace,
+        "labels": labels,
+        "annotations": annotations,
+        "ownerReferences": [owner],
+    }
+
+
+def _placement(
+    vmi: Mapping[str, Any],
+    view: VMI,
+    hypervisor: Descriptor,
+    launcher: Launcher,
+    settings: Settings,
+    target: Target | None,
+) -> dict[str, Any]:
+    affinity = settings.fleet.affinity(vmi, launcher.pool)
+    if target:
+        affinity = placement.away_from_source(affinity, view.metadata.uid)
+    spec = vmi["spec"]
+    passed_on = ("tolerations", "topologySpreadConstraints", "schedulerName", "priorityClassName", "resourceClaims")
+    return {
+        "nodeSelector": placement.node_selector(view, hypervisor, settings),
+        **({"affinity": affinity} if affinity else {}),
+        **({"runtimeClassName": settings.runtime_class} if settings.runtime_class else {}),
+        **{key: spec[key] for key in passed_on if spec.get(key)},
+    }
+
+
+def _identity(vmi: Mapping[str, Any], view: VMI, found: volumes.Mounted) -> dict[str, Any]:
+    """Who the Pod is: its names, and the service account whose token the guest may get."""
+    spec = vmi["spec"]
+    passed_on = ("subdomain", "dnsPolicy", "dnsConfig")
+    account = found.service_account or view.spec.service_account_name
+    return {
+        "hostname": (view.spec.hostname or view.metadata.name.partition(".")[0])[:63].rstrip("-"),
+        **{key: spec[key] for key in passed_on if spec.get(key)},
+        **({"serviceAccountName": account} if account else {}),
+        "automountServiceAccountToken": bool(found.service_account),
+    }
+
+
+def _compute(
+    vmi: Mapping[str, Any],
+    view: VMI,
+    hypervisor: Descriptor,
+    settings: Settings,
+    image: str,
+    found: volumes.Mounted,
+) -> dict[str, Any]:
+    container: dict[str, Any] = {
+        "name": COMPUTE,
+        "image": image,
+        "args": _arguments(view, hypervisor, settings),
+        "resources": resources.requirements(view, hypervisor, settings),
+        "securityContext": security.of_container(hypervisor),
+        "volumeMounts": found.mounts,
+    }
+    if settings.pull_policy:
+        container["imagePullPolicy"] = settings.pull_policy
+    if found.devices:
+        container["volumeDevices"] = found.devices
+    for kind in ("livenessProbe", "readinessProbe"):
+        if vmi["spec"].get(kind):
+            container[kind] = probes.probe(vmi["spec"][kind])
+    return container
+
+
+def _arguments(view: VMI, hypervisor: Descriptor, settings: Settings) -> list[str]:
+    """What the launcher must know before the handler talks to it."""
+    arguments = {
+        "namespace": view.metadata.namespace,
+        "name": view.metadata.name,
+        "uid": view.metadata.uid,
+        "hypervisor": hypervisor.name,
+        "verbosity": str(settings.verbosity),
+        "libvirt-log-filters": view.metadata.annotations.get(names.LIBVIRT_LOG_FILTERS, ""),
+    }
+    return [f"--{name}={value}" for name, value in arguments.items() if value]
+
+
+def _grace(view: VMI) -> int:
+    seconds = view.spec.termination_grace_period_seconds
+    return DEFAULT_GRACE if seconds is None else seconds
+
+
+def _pulling(found: volumes.Mounted, settings: Settings) -> dict[str, Any]:
+    secrets = dict.fromkeys((*settings.pull_secrets, *found.pull_secrets))
+    return {"imagePullSecrets": [{"name": name} for name in secrets]} if secrets else {}

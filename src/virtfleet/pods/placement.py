@@ -1,0 +1,52 @@
+"""Which nodes a launcher Pod may go to: labels that the node must have, and the affinity of VMI and pools."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from virtfleet.api import names
+from virtfleet.api.vmi import VirtualMachineInstance as VMI
+from virtfleet.domain import traits
+from virtfleet.hypervisors.base import Descriptor
+from virtfleet.pods.settings import Settings
+
+ARCHITECTURE = "kubernetes.io/arch"
+_HOSTNAME = "kubernetes.io/hostname"
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def node_selector(vmi: VMI, hypervisor: Descriptor, settings: Settings) -> dict[str, str]:
+    """Labels that handlers set on nodes which can run the VM, with those that the VMI and the cluster ask for."""
+    wanted = {names.SCHEDULABLE: "true"}
+    if vmi.spec.architecture:
+        wanted[ARCHITECTURE] = vmi.spec.architecture
+    if not hypervisor.device:  # nodes with a device are found by the resource
+        wanted[names.HYPERVISOR_WORKS + hypervisor.name] = "true"
+    cpu = vmi.spec.domain.cpu
+    if cpu:
+        if cpu.model and cpu.model not in ("host-model", "host-passthrough"):
+            wanted[names.CPU_MODEL + cpu.model] = "true"
+        for feature in cpu.features:
+            if feature.policy in ("", "require"):
+                wanted[names.CPU_FEATURE + feature.name] = "true"
+    needs = {
+        names.CPU_MANAGER: traits.dedicated_cpus(vmi),
+        names.REALTIME: traits.realtime(vmi),
+        names.SEV_SNP: traits.snp(vmi),
+        names.SEV: traits.sev(vmi) and not traits.snp(vmi),
+        names.TDX: traits.tdx(vmi),
+        names.SECURE_EXECUTION: traits.secure_execution(vmi),
+    }
+    wanted |= {label: "true" for label, needed in needs.items() if needed}
+    return {**wanted, **settings.node_selector, **vmi.spec.node_selector}
+
+
+def away_from_source(affinity: Mapping[str, Any], vmi_uid: str) -> dict[str, Any]:
+    """The affinity of a migration's target: not on the node where the VM already runs."""
+    apart = {
+        "labelSelector": {"matchLabels": {names.CREATED_BY: vmi_uid}},
+        "topologyKey": _HOSTNAME,
+    }
+    anti = affinity.get("podAntiAffinity") or {}
+    return {**affinity, "podAntiAffinity": {**anti, _REQUIRED: [*(anti.get(_REQUIRED) or ()), apart]}}

@@ -1,0 +1,24 @@
+"""Health probes of a VM as probes of its Pod's compute container.
+
+Probes over the network reach the guest through the Pod's address. Those inside the guest go through the launcher, which
+asks the guest agent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_INSIDE = ("exec", "guestAgentPing")
+_TIMEOUT = 1  # Kubernetes' default
+
+
+def probe(wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """The container's probe for one of the VMI's."""
+    if not any(wanted.get(action) is not None for action in _INSIDE):
+        return dict(wanted)
+    rest = {key: value for key, value in wanted.items() if key not in _INSIDE}
+    command = ["virt-launcher", "probe", "--timeout", str(wanted.get("timeoutSeconds") or _TIMEOUT)]
+    if wanted.get("exec") is not None:
+        command += ["--", *(wanted["exec"].get("command") or ())]
+    return {**rest, "exec": {"command": command}}

@@ -1,0 +1,150 @@
+"""What a launcher Pod asks its node for: the guest's memory and CPUs, what runs beside the guest, and devices."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from virtfleet.api import names
+from virtfleet.api.devices import GPU, HostDevice
+from virtfleet.api.networks import ClaimRequest
+from virtfleet.api.quantity import BINARY, Quantity
+from virtfleet.api.vmi import VirtualMachineInstance as VMI
+from virtfleet.domain import traits
+from virtfleet.hypervisors.base import Descriptor
+from virtfleet.pods.settings import Settings
+
+_MI = 1024 * 1024
+
+# Memory beside the guest's own, in bytes, for what the descriptor of a hypervisor cannot know.
+PAGE_TABLES = 512  # one part of the guest's memory in so many
+PER_VCPU = 8 * _MI
+IO_THREADS = 8 * _MI
+VIDEO = 32 * _MI
+TPM = 53 * _MI
+ARM64_FIRMWARE = 128 * _MI
+VFIO = 1024 * _MI
+ENCRYPTED_MEMORY = 256 * _MI
+OWN_CPUS = 100 * _MI  # nothing is reclaimed from a Pod with CPUs of its own, so it gets a margin
+PROBES, PER_PROBE = 100 * _MI, 10 * _MI
+EMULATION = 64 * _MI  # translated code
+
+
+def requirements(vmi: VMI, hypervisor: Descriptor, settings: Settings) -> dict[str, Any]:
+    """`resources` of the compute container."""
+    requests = dict(vmi.spec.domain.resources.requests)
+    limits = dict(vmi.spec.domain.resources.limits)
+    _memory(vmi, requests, limits, overhead(vmi, hypervisor, settings), settings)
+    _cpus(vmi, requests, limits, settings)
+    for device, count in devices(vmi, hypervisor, settings).items():
+        requests[device] = limits[device] = str(count)
+    result: dict[str, Any] = {"requests": _canonical(requests)}
+    if limits:
+        result["limits"] = _canonical(limits)
+    if claims := _claims(vmi):
+        result["claims"] = claims
+    return result
+
+
+def overhead(vmi: VMI, hypervisor: Descriptor, settings: Settings) -> Quantity:
+    """Memory that a VM needs beside its guest's."""
+    spec = vmi.spec.domain
+    devices = spec.devices
+    amount = hypervisor.overheads.total().value()
+    amount += -(-traits.memory(vmi).value() // PAGE_TABLES)
+    amount += PER_VCPU * traits.topology(vmi).vcpus
+    amount += IO_THREADS if spec.io_threads_policy or any(d.dedicated_io_thread for d in devices.disks) else 0
+    amount += VIDEO if traits.graphics(vmi) else 0
+    amount += TPM if devices.tpm and devices.tpm.enabled is not False else 0
+    amount += ARM64_FIRMWARE if vmi.spec.architecture == "arm64" else 0
+    amount += VFIO if traits.vfio(vmi) else 0
+    amount += ENCRYPTED_MEMORY if traits.sev(vmi) else 0
+    amount += OWN_CPUS if traits.dedicated_cpus(vmi) else 0
+    amount += EMULATION if settings.emulation and hypervisor.device else 0
+    inside = sum(
+        bool(p and (p.exec or p.guest_agent_ping)) for p in (vmi.spec.liveness_probe, vmi.spec.readiness_probe)
+    )
+    amount += PROBES + PER_PROBE * inside if inside else 0
+    amount = -(-amount * settings.overhead_ratio.numerator // settings.overhead_ratio.denominator)
+    reserved = spec.memory.reserved_overhead if spec.memory else None
+    if reserved and reserved.added_overhead is not None:
+        amount += Quantity.parse(reserved.added_overhead).value()
+    return Quantity.of(-(-amount // _MI) * _MI, BINARY)
+
+
+def devices(vmi: VMI, hypervisor: Descriptor, settings: Settings) -> Counter[str]:
+    """Devices that device plugins hand out, and how many of each."""
+    wanted: Counter[str] = Counter()
+    spec = vmi.spec.domain.devices
+    if hypervisor.device and not settings.emulation:
+        wanted[names.DEVICE_PREFIX + hypervisor.device] = 1
+    taps = [i for i in spec.interfaces if i.state != "absent" and not i.sriov and not i.passt_binding]
+    if taps:
+        wanted[f"{names.DEVICE_PREFIX}tun"] = 1
+    if not settings.emulation and any((i.model or "virtio") == "virtio" for i in taps):
+        wanted[f"{names.DEVICE_PREFIX}vhost-net"] = 1
+    if spec.autoattach_vsock:
+        wanted[f"{names.DEVICE_PREFIX}vhost-vsock"] = 1
+    if traits.sev(vmi):
+        wanted[f"{names.DEVICE_PREFIX}sev"] = 1
+    if traits.tdx(vmi):
+        wanted[f"{names.DEVICE_PREFIX}tdx"] = 1
+    if any(d.lun and d.lun.reservation for d in spec.disks):
+        wanted[f"{names.DEVICE_PREFIX}pr-helper"] = 1
+    assigned: list[GPU | HostDevice] = [*spec.gpus, *spec.host_devices]
+    for device in assigned:
+        if device.device_name and not device.claim_name:
+            wanted[device.device_name] += 1
+    return wanted
+
+
+def _memory(vmi: VMI, requests: dict[str, Any], limits: dict[str, Any], beside: Quantity, settings: Settings) -> None:
+    guest = traits.memory(vmi)
+    request = Quantity.parse(requests.get("memory") or limits.get("memory") or 0)
+    if not request:
+        request = Quantity.of(guest.value() * 100 // settings.memory_overcommit, BINARY)
+    limit = Quantity.parse(limits["memory"]) if "memory" in limits else None
+    if (memory := vmi.spec.domain.memory) and memory.hugepages:
+        # The guest lies in huge pages, so of ordinary memory only what goes beyond it is left.
+        pages = f"hugepages-{memory.hugepages.page_size}"
+        requests[pages] = limits[pages] = min(request, guest)
+        request = max(request - guest, Quantity.of(0))
+        limit = max(limit - guest, Quantity.of(0)) if limit is not None else None
+    if traits.dedicated_cpus(vmi):
+        limit = request = max(request, limit or request)  # whole CPUs are only for Pods with equal requests and limits
+    overcommitted = vmi.spec.domain.resources.overcommit_guest_overhead and not traits.dedicated_cpus(vmi)
+    requests["memory"] = request if overcommitted else request + beside
+    if limit is not None:
+        limits["memory"] = limit + beside
+
+
+def _cpus(vmi: VMI, requests: dict[str, Any], limits: dict[str, Any], settings: Settings) -> None:
+    io_threads = vmi.spec.domain.io_threads
+    pool = (io_threads.supplemental_pool_thread_count if io_threads else None) or 0
+    vcpus = traits.topology(vmi).vcpus
+    if traits.dedicated_cpus(vmi):
+        requests["cpu"] = limits["cpu"] = Quantity.of(vcpus + pool + _emulator_cpus(vmi, vcpus + pool))
+    elif "cpu" not in requests:
+        requests["cpu"] = limits.get("cpu") or Quantity.of_milli(-(-(vcpus + pool) * 1000 // settings.cpu_ratio))
+
+
+def _emulator_cpus(vmi: VMI, others: int) -> int:
+    """CPUs for the emulator alone; two where one would leave half a core over and the VMI does not want that."""
+    cpu = vmi.spec.domain.cpu
+    if not (cpu and cpu.isolate_emulator_thread):
+        return 0
+    return 2 if others % 2 == 0 and names.EMULATOR_THREAD_EVEN_PARITY in vmi.metadata.annotations else 1
+
+
+def _claims(vmi: VMI) -> list[dict[str, str]]:
+    """Devices out of the VM's resource claims."""
+    spec = vmi.spec.domain.devices
+    networks = [n.resource_claim for n in vmi.spec.networks if n.resource_claim]
+    asked: list[GPU | HostDevice | ClaimRequest] = [*spec.gpus, *spec.host_devices, *networks]
+    return [
+        {"name": c.claim_name, **({"request": c.request_name} if c.request_name else {})} for c in asked if c.claim_name
+    ]
+
+
+def _canonical(amounts: dict[str, Any]) -> dict[str, str]:
+    return {name: str(Quantity.parse(amount)) for name, amount in sorted(amounts.items())}

@@ -1,0 +1,151 @@
+"""Volumes of a launcher Pod, and where its compute container sees them.
+
+What a VMI names reaches the Pod by the cluster's own means (image volumes, claims, Secrets, ConfigMaps), so that no
+component needs to read Secrets. Volumes that are added while the VM runs come through other Pods and are left out.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+from virtfleet.api.disks import CloudInitSource, Volume
+from virtfleet.api.vmi import VirtualMachineInstance as VMI
+from virtfleet.domain import paths
+from virtfleet.domain.volumes import config_kind
+
+# Directories that live as long as the Pod; the handler mounts into those that it fills.
+_DIRECTORIES = {
+    "private": paths.PRIVATE,
+    "public": paths.SHARE,
+    "sockets": paths.SOCKETS,
+    "ephemeral-disks": paths.EPHEMERAL_DISKS,
+    "container-disks": paths.CONTAINER_DISKS,
+    "hotplug-disks": paths.HOTPLUG_DISKS,
+    "libvirt-runtime": paths.LIBVIRT,
+}
+_FILLED_BY_HANDLER = ("container-disks", "hotplug-disks")
+KERNEL_BOOT = "kernel-boot"
+
+
+@dataclass(slots=True)
+class Mounted:
+    """The volumes of a Pod and how its compute container uses them."""
+
+    volumes: list[dict[str, Any]] = field(default_factory=list)
+    mounts: list[dict[str, Any]] = field(default_factory=list)
+    devices: list[dict[str, str]] = field(default_factory=list)
+    pull_secrets: list[str] = field(default_factory=list)
+    service_account: str = ""
+
+    def add(self, name: str, source: dict[str, Any], path: str, *, read_only: bool = False) -> None:
+        self.volumes.append({"name": name, **source})
+        self.mounts.append({"name": name, "mountPath": path, **({"readOnly": True} if read_only else {})})
+
+    def mount_of(self, volume: str) -> dict[str, Any] | None:
+        return next((mount for mount in self.mounts if mount["name"] == volume), None)
+
+
+def mounted(vmi: VMI, block_volumes: Collection[str]) -> Mounted:
+    """Everything that the compute container mounts. `block_volumes` are those whose claims are block devices."""
+    found = Mounted()
+    for name, path in _DIRECTORIES.items():
+        found.add(name, {"emptyDir": {}}, path)
+        if name in _FILLED_BY_HANDLER:
+            found.mounts[-1]["mountPropagation"] = "HostToContainer"
+    if vmi.spec.domain.memory and vmi.spec.domain.memory.hugepages:
+        found.add("hugepages", {"emptyDir": {"medium": "HugePages"}}, "/dev/hugepages")
+    _kernel(found, vmi)
+    for index, volume in enumerate(vmi.spec.volumes):
+        _volume(found, volume, index, block_volumes)
+    for number, secret in enumerate(dict.fromkeys(_credentials(vmi))):
+        path = paths.access_credential(secret)
+        found.add(f"access-cred-{number}", {"secret": {"secretName": secret}}, path, read_only=True)
+    return found
+
+
+def clash(found: Mounted) -> str:
+    """A name that two volumes of the Pod have, because one of the VMI's is called like one of the Pod's own."""
+    counts = Counter(volume["name"] for volume in found.volumes)
+    return next((name for name, count in counts.items() if count > 1), "")
+
+
+def _kernel(found: Mounted, vmi: VMI) -> None:
+    firmware = vmi.spec.domain.firmware
+    image = firmware.kernel_boot.container if firmware and firmware.kernel_boot else None
+    if image:
+        found.add(KERNEL_BOOT, _image(image.image, image.image_pull_policy), paths.kernel_boot_image(), read_only=True)
+        if image.image_pull_secret:
+            found.pull_secrets.append(image.image_pull_secret)
+
+
+def _volume(found: Mounted, volume: Volume, index: int, block_volumes: Collection[str]) -> None:
+    name = volume.name
+    if disk := volume.container_disk:
+        found.add(name, _image(disk.image, disk.image_pull_policy), paths.image_volume(index), read_only=True)
+        if disk.image_pull_secret:
+            found.pull_secrets.append(disk.image_pull_secret)
+    elif claim := volume.persistent_volume_claim:
+        if not claim.hotpluggable:
+            _claim(found, name, claim.claim_name, block_volumes, read_only=bool(claim.read_only))
+    elif volume.data_volume:
+        if not volume.data_volume.hotpluggable:
+            _claim(found, name, volume.data_volume.name, block_volumes)
+    elif volume.ephemeral and volume.ephemeral.persistent_volume_claim:
+        _claim(found, name, volume.ephemeral.persistent_volume_claim.claim_name, block_volumes, read_only=True)
+    elif host := volume.host_disk:
+        kind = "DirectoryOrCreate" if host.type == "DiskOrCreate" else "Directory"
+        source = {"hostPath": {"path": posixpath.dirname(host.path), "type": kind}}
+        found.add(name, source, paths.claim_dir(name))
+    elif cloud_init := volume.cloud_init_no_cloud or volume.cloud_init_config_drive:
+        _cloud_init(found, name, cloud_init)
+    elif volume.service_account:
+        found.service_account = volume.service_account.service_account_name
+    elif kind := config_kind(volume):
+        found.add(name, _configuration(volume), paths.config_dir(kind, name), read_only=True)
+
+
+def _image(reference: str, pull_policy: str) -> dict[str, Any]:
+    return {"image": {"reference": reference, **({"pullPolicy": pull_policy} if pull_policy else {})}}
+
+
+def _claim(found: Mounted, name: str, claim: str, block_volumes: Collection[str], *, read_only: bool = False) -> None:
+    source = {"persistentVolumeClaim": {"claimName": claim, **({"readOnly": True} if read_only else {})}}
+    if name in block_volumes:
+        found.volumes.append({"name": name, **source})
+        found.devices.append({"name": name, "devicePath": paths.claim_device(name)})
+    else:
+        found.add(name, source, paths.claim_dir(name), read_only=read_only)
+
+
+def _cloud_init(found: Mounted, name: str, source: CloudInitSource) -> None:
+    for part, secret in (("userdata", source.secret_ref), ("networkdata", source.network_data_secret_ref)):
+        if secret and secret.name:
+            path = paths.cloud_init_secret(name, part)
+            found.add(f"{name}-{part}", {"secret": {"secretName": secret.name}}, path, read_only=True)
+
+
+def _configuration(volume: Volume) -> dict[str, Any]:
+    if source := volume.config_map:
+        return {"configMap": {"name": source.name, **_optional(source.optional)}}
+    if secret := volume.secret:
+        return {"secret": {"secretName": secret.secret_name, **_optional(secret.optional)}}
+    if volume.downward_api:
+        return {"downwardAPI": {"items": volume.downward_api.fields}}
+    sysprep = volume.sysprep
+    if sysprep and sysprep.secret:
+        return {"secret": {"secretName": sysprep.secret.name}}
+    return {"configMap": {"name": sysprep.config_map.name if sysprep and sysprep.config_map else ""}}
+
+
+def _optional(optional: bool | None) -> dict[str, bool]:
+    return {} if optional is None else {"optional": optional}
+
+
+def _credentials(vmi: VMI) -> list[str]:
+    credentials = [c.ssh_public_key or c.user_password for c in vmi.spec.access_credentials]
+    sources = [c.source.secret for c in credentials if c and c.source]
+    return [secret.secret_name for secret in sources if secret]

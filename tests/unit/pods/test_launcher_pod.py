@@ -1,0 +1,433 @@
+"""The launcher Pod: whose it is, what it may do, what it asks for, and where things lie in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from shared import reference
+
+from virtfleet.api.quantity import Quantity
+from virtfleet.pods.launcher import Target, Unrenderable, pod_name, render
+from virtfleet.pods.settings import Settings
+
+from .machines import UID, compute, kubevirt, machine, mounts, pod, volumes
+from .restricted import violations
+
+
+def test_a_vmi_has_one_pod_whoever_renders_it() -> None:
+    first, second = pod(), pod()
+    assert first == second
+    assert first["metadata"]["name"] == "virt-launcher-vmi-0f6a1a24"
+    [owner] = first["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["name"], owner["uid"], owner["controller"]) == (
+        "VirtualMachineInstance",
+        "vmi",
+        UID,
+        True,
+    )
+
+
+@given(st.from_regex(r"[a-z0-9]([-a-z0-9.]{0,250}[a-z0-9])?", fullmatch=True), st.uuids())
+def test_pod_names_are_legal_and_end_in_the_uid(name: str, uid: Any) -> None:
+    made = pod_name(name, str(uid))
+    assert len(made) <= 253
+    assert made.endswith(str(uid)[:8])
+    assert ".-" not in made.replace(name, "") and not made.startswith("-")
+
+
+def test_people_find_the_pod_by_the_vms_name() -> None:
+    made = pod({"metadata.labels": {"app": "web"}})
+    labels, annotations = made["metadata"]["labels"], made["metadata"]["annotations"]
+    assert labels == {
+        "app": "web",
+        "kubevirt.io": "virt-launcher",
+        "kubevirt.io/domain": "vmi",
+        "vm.kubevirt.io/name": "vmi",
+        "kubevirt.io/created-by": UID,
+    }
+    assert annotations["kubevirt.io/domain"] == "vmi"
+    assert annotations["kubectl.kubernetes.io/default-container"] == "compute"
+
+
+def test_an_ordinary_pod_meets_the_restricted_profile() -> None:
+    made = pod()
+    assert violations(made) == set()
+    assert made["spec"]["securityContext"]["runAsUser"] == 107
+    assert made["spec"]["automountServiceAccountToken"] is False
+    assert made["spec"]["enableServiceLinks"] is False
+
+
+def test_containers_as_vms_need_root_and_say_so() -> None:
+    disk = {"domain.devices.disks": [{"name": "root", "disk": {"bus": "virtio"}}]}
+    made = pod({"hypervisor": "lxc", **disk})
+    assert violations(made) == {
+        "privileged",
+        "allowPrivilegeEscalation",
+        "capabilities",
+        "runAsNonRoot",
+        "runAsUser",
+        "seccompProfile",
+    }
+    assert made["spec"]["nodeSelector"]["hypervisor.node.kubevirt.io/lxc"] == "true"
+    assert compute(made)["image"] == "virtfleet/virt-launcher-lxc:0.1.0"
+
+
+def test_a_disk_of_the_node_is_the_one_volume_that_the_restricted_profile_refuses() -> None:
+    disk = {"hostDisk": {"path": "/data/images/disk.img", "type": "Disk"}}
+    where = kubevirt("HostDisk")
+    made = pod({"volumes[0]": {"name": "root", **disk}}, where)
+    assert violations(made) == {"hostPath"}
+    assert volumes(made)["root"] == {"hostPath": {"path": "/data/images", "type": "Directory"}}
+    assert mounts(made)["root"] == "/var/run/kubevirt-private/vmi-disks/root"
+
+
+def test_a_configured_seccomp_profile_is_used() -> None:
+    profile = {"customProfile": {"localhostProfile": "kubevirt/kubevirt.json"}}
+    where = kubevirt(configuration={"seccompConfiguration": {"virtualMachineInstanceProfile": profile}})
+    context = pod(where=where)["spec"]["securityContext"]
+    assert context["seccompProfile"] == {"type": "Localhost", "localhostProfile": "kubevirt/kubevirt.json"}
+
+
+# -- images
+
+
+POOL = {
+    "name": "megaslop",
+    "virtLauncherImage": "registry.example.com/virt-launcher:megaslop",
+    "nodeSelector": {"superduper.io/megaslop": "true"},
+    "selector": {"deviceNames": ["superduper.io/MegaSlop_9000"]},
+}
+DEVICE = {"domain.devices.hostDevices": [{"name": "slop", "deviceName": "superduper.io/MegaSlop_9000"}]}
+
+
+def test_every_container_of_a_matched_vmi_has_the_pools_image() -> None:
+    shared = {
+        "domain.devices.filesystems": [{"name": "shared", "virtiofs": {}}],
+        "volumes[1]": {"name": "shared", "persistentVolumeClaim": {"claimName": "shared"}},
+    }
+    where = kubevirt("VirtHandlerPools", "HostDevices", "EnableVirtioFsStorageVolumes", virtHandlerPools=[POOL])
+    made = pod({**DEVICE, **shared}, where)
+    assert [c["name"] for c in made["spec"]["containers"]] == ["compute", "virtiofs-shared"]
+    assert {c["image"] for c in made["spec"]["containers"]} == {POOL["virtLauncherImage"]}
+    assert made["metadata"]["labels"]["kubevirt.io/handler-pool"] == "megaslop"
+    assert made["metadata"]["annotations"]["kubevirt.io/handler-pool"] == "megaslop"
+    terms = made["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    [term] = terms["nodeSelectorTerms"]
+    assert term == {"matchExpressions": [{"key": "superduper.io/megaslop", "operator": "In", "values": ["true"]}]}
+
+
+def test_an_unmatched_vmi_has_the_default_image_and_no_mark_of_a_pool() -> None:
+    made = pod(where=kubevirt("VirtHandlerPools", virtHandlerPools=[POOL]))
+    assert compute(made)["image"] == "virtfleet/virt-launcher:0.1.0"
+    assert "kubevirt.io/handler-pool" not in made["metadata"]["labels"] | made["metadata"]["annotations"]
+    assert "affinity" not in made["spec"]
+
+
+def test_images_come_from_the_installations_registry_with_its_tag_policy_and_secrets() -> None:
+    where = kubevirt(
+        imageRegistry="registry.example.com/vf",
+        imageTag="v2",
+        imagePullPolicy="Always",
+        imagePullSecrets=[{"name": "regcred"}],
+    )
+    disk = {"image": "private.example.com/disk", "imagePullSecret": "diskcred", "imagePullPolicy": "IfNotPresent"}
+    made = pod({"volumes[0]": {"name": "root", "containerDisk": disk}}, where)
+    assert compute(made)["image"] == "registry.example.com/vf/virt-launcher:v2"
+    assert compute(made)["imagePullPolicy"] == "Always"
+    assert made["spec"]["imagePullSecrets"] == [{"name": "regcred"}, {"name": "diskcred"}]
+
+
+def test_a_vmi_whose_hypervisor_contradicts_its_pool_gets_no_pod() -> None:
+    where = kubevirt("VirtHandlerPools", "HostDevices", virtHandlerPools=[{**POOL, "hypervisor": "mshv"}])
+    with pytest.raises(Unrenderable, match=r"qemu-kvm.*megaslop.*mshv"):
+        pod({**DEVICE, "hypervisor": "qemu-kvm"}, where)
+
+
+def test_a_migration_has_a_pod_of_its_own_away_from_the_source_with_the_image_it_was_given() -> None:
+    target = Target("77777777-0000", "move", "registry.example.com/virt-launcher:old")
+    made = pod(target=target)
+    assert made["metadata"]["name"] == "virt-launcher-vmi-77777777"
+    assert made["metadata"]["labels"]["kubevirt.io/migrationJobUID"] == "77777777-0000"
+    assert made["metadata"]["annotations"]["kubevirt.io/migrationJobName"] == "move"
+    assert compute(made)["image"] == "registry.example.com/virt-launcher:old"
+    [apart] = made["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert apart["labelSelector"] == {"matchLabels": {"kubevirt.io/created-by": UID}}
+    assert apart["topologyKey"] == "kubernetes.io/hostname"
+
+
+# -- resources
+
+
+def amounts(made: dict[str, Any], kind: str = "requests") -> dict[str, str]:
+    found: dict[str, str] = compute(made)["resources"].get(kind, {})
+    return found
+
+
+def test_memory_is_the_guests_and_what_runs_beside_it() -> None:
+    # 150Mi of processes, 1Gi/512, 8Mi for the CPU, 32Mi for video
+    assert amounts(pod())["memory"] == "1216Mi"
+    assert "memory" not in amounts(pod(), "limits")
+
+
+@pytest.mark.parametrize(
+    ("edits", "more"),
+    [
+        ({"domain.cpu.sockets": 3}, 16),
+        ({"domain.devices.autoattachGraphicsDevice": False}, -32),
+        ({"domain.devices.tpm": {}}, 53),
+        ({"domain.devices.gpus": [{"name": "g", "deviceName": "x.io/gpu"}]}, 1024),
+        ({"domain.ioThreadsPolicy": "shared"}, 8),
+        ({"readinessProbe": {"guestAgentPing": {}}}, 110),
+        ({"readinessProbe": {"guestAgentPing": {}}, "livenessProbe": {"exec": {"command": ["true"]}}}, 120),
+        ({"readinessProbe": {"tcpSocket": {"port": 22}}}, 0),
+    ],
+)
+def test_what_a_vm_has_costs_memory_beside_the_guest(edits: dict[str, Any], more: int) -> None:
+    assert amounts(pod(edits, kubevirt("GPU")))["memory"] == f"{1216 + more}Mi"
+
+
+def test_emulated_vms_need_no_device_but_room_for_translated_code() -> None:
+    made = pod(where=kubevirt(configuration={"developerConfiguration": {"useEmulation": True}}))
+    assert amounts(made)["memory"] == f"{1216 + 64}Mi"
+    assert {k: v for k, v in amounts(made).items() if "/" in k} == {"devices.kubevirt.io/tun": "1"}
+
+
+def test_an_administrator_can_raise_the_overhead_and_overcommit_memory() -> None:
+    where = kubevirt(
+        configuration={
+            "additionalGuestMemoryOverheadRatio": "1.5",
+            "developerConfiguration": {"memoryOvercommit": 200, "cpuAllocationRatio": 4},
+        }
+    )
+    made = amounts(pod({"domain.cpu.sockets": 2}, where))
+    assert made["memory"] == f"{512 + 300}Mi"
+    assert made["cpu"] == "500m"
+
+
+def test_a_virtual_cpu_asks_for_a_tenth_of_a_cpu_unless_the_vmi_says_otherwise() -> None:
+    assert amounts(pod())["cpu"] == "100m"
+    assert amounts(pod({"domain.resources.requests.cpu": "2"}))["cpu"] == "2"
+
+
+def test_memory_limits_grow_by_the_overhead_too() -> None:
+    made = pod({"domain.resources": {"requests": {"memory": "512Mi"}, "limits": {"memory": "1Gi"}}})
+    assert amounts(made)["memory"] == f"{512 + 192}Mi"
+    assert amounts(made, "limits")["memory"] == "1216Mi"
+    overcommitted = {"domain.resources": {"requests": {"memory": "1Gi"}, "overcommitGuestOverhead": True}}
+    assert amounts(pod(overcommitted))["memory"] == "1Gi"
+
+
+def test_dedicated_cpus_make_a_guaranteed_pod() -> None:
+    cpu = {"sockets": 2, "cores": 1, "threads": 1, "dedicatedCpuPlacement": True, "isolateEmulatorThread": True}
+    made = pod({"domain.cpu": cpu}, kubevirt("CPUManager"))
+    for resource in ("cpu", "memory"):
+        assert amounts(made)[resource] == amounts(made, "limits")[resource]
+    assert amounts(made)["cpu"] == "3"
+    assert made["spec"]["nodeSelector"]["kubevirt.io/cpumanager"] == "true"
+    parity = {"metadata.annotations": {"alpha.kubevirt.io/EmulatorThreadCompleteToEvenParity": ""}}
+    assert amounts(pod({"domain.cpu": cpu, **parity}, kubevirt("CPUManager", "AlignCPUs")))["cpu"] == "4"
+
+
+def test_a_guest_in_huge_pages_leaves_only_the_overhead_in_ordinary_memory() -> None:
+    made = pod({"domain.memory": {"guest": "1Gi", "hugepages": {"pageSize": "2Mi"}}})
+    assert amounts(made)["hugepages-2Mi"] == amounts(made, "limits")["hugepages-2Mi"] == "1Gi"
+    assert amounts(made)["memory"] == "192Mi"
+    assert volumes(made)["hugepages"] == {"emptyDir": {"medium": "HugePages"}}
+
+
+def test_devices_are_asked_for_by_their_resources() -> None:
+    devices = {
+        "domain.devices.gpus": [{"name": "g1", "deviceName": "x.io/gpu"}, {"name": "g2", "deviceName": "x.io/gpu"}],
+        "domain.devices.hostDevices": [{"name": "h", "deviceName": "x.io/fpga"}],
+    }
+    made = pod(devices, kubevirt("GPU", "HostDevices"))
+    expected = {
+        "devices.kubevirt.io/kvm": "1",
+        "devices.kubevirt.io/tun": "1",
+        "devices.kubevirt.io/vhost-net": "1",
+        "x.io/fpga": "1",
+        "x.io/gpu": "2",
+    }
+    assert {k: v for k, v in amounts(made).items() if "/" in k} == expected
+    assert amounts(made, "limits") == expected
+
+
+def test_devices_of_resource_claims_are_claimed() -> None:
+    claimed = {
+        "resourceClaims": [{"name": "gpus", "resourceClaimTemplateName": "one-gpu"}],
+        "domain.devices.gpus": [{"name": "g", "claimName": "gpus", "requestName": "gpu"}],
+    }
+    made = pod(claimed, kubevirt("GPU", "GPUsWithDRA"))
+    assert made["spec"]["resourceClaims"] == claimed["resourceClaims"]
+    assert compute(made)["resources"]["claims"] == [{"name": "gpus", "request": "gpu"}]
+
+
+# -- volumes
+
+
+def test_a_container_disk_is_a_read_only_image_volume() -> None:
+    made = pod()
+    assert volumes(made)["root"]["image"]["reference"] == "registry.example.com/disk:v1"
+    [mount] = [m for m in compute(made)["volumeMounts"] if m["name"] == "root"]
+    assert mount == {"name": "root", "mountPath": "/var/run/kubevirt/image-volumes/disk_0", "readOnly": True}
+
+
+def test_claims_are_files_or_block_devices_where_the_domain_expects_them() -> None:
+    edits = {
+        "volumes[1]": {"name": "file", "persistentVolumeClaim": {"claimName": "c1"}},
+        "volumes[2]": {"name": "block", "dataVolume": {"name": "c2"}},
+        "volumes[3]": {"name": "layer", "ephemeral": {"persistentVolumeClaim": {"claimName": "c3"}}},
+        "volumes[4]": {"name": "later", "persistentVolumeClaim": {"claimName": "c4", "hotpluggable": True}},
+    }
+    disks = [{"name": n, "disk": {"bus": "virtio"}} for n in ("root", "file", "block", "layer")]
+    later = [{"name": "later", "disk": {"bus": "scsi"}}]
+    made = pod({**edits, "domain.devices.disks": disks + later}, block_volumes={"block"})
+    assert mounts(made)["file"] == "/var/run/kubevirt-private/vmi-disks/file"
+    assert compute(made)["volumeDevices"] == [{"name": "block", "devicePath": "/dev/block"}]
+    assert volumes(made)["block"] == {"persistentVolumeClaim": {"claimName": "c2"}}
+    assert volumes(made)["layer"] == {"persistentVolumeClaim": {"claimName": "c3", "readOnly": True}}
+    assert "later" not in volumes(made)
+
+
+def test_configuration_is_mounted_and_no_component_reads_it() -> None:
+    kinds = {
+        "settings": {"configMap": {"name": "cm"}},
+        "keys": {"secret": {"secretName": "s", "optional": True}},
+        "answers": {"sysprep": {"configMap": {"name": "unattend"}}},
+        "self": {"downwardAPI": {"fields": [{"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}}]}},
+        "init": {"cloudInitNoCloud": {"secretRef": {"name": "ud"}, "networkDataSecretRef": {"name": "nd"}}},
+    }
+    edits: dict[str, Any] = {f"volumes[{i}]": {"name": n, **kinds[n]} for i, n in enumerate(kinds, start=1)}
+    disks = [{"name": n, "disk": {"bus": "virtio"}} for n in ("root", *kinds)]
+    made = pod({**edits, "domain.devices.disks": disks})
+    private = "/var/run/kubevirt-private"
+    where = mounts(made)
+    assert where["settings"] == f"{private}/config-map/settings"
+    assert where["keys"] == f"{private}/secret/keys"
+    assert where["answers"] == f"{private}/sysprep/answers"
+    assert where["self"] == f"{private}/downwardapi/self"
+    assert where["init-userdata"] == f"{private}/cloud-init-secrets/init/userdata"
+    assert where["init-networkdata"] == f"{private}/cloud-init-secrets/init/networkdata"
+    assert volumes(made)["keys"] == {"secret": {"secretName": "s", "optional": True}}
+    assert violations(made) == set()
+
+
+def test_a_volume_that_has_a_name_of_the_pods_own_is_refused_by_name() -> None:
+    disks = {"domain.devices.disks": [{"name": "sockets", "disk": {"bus": "virtio"}}]}
+    claim = {"name": "sockets", "persistentVolumeClaim": {"claimName": "c"}}
+    with pytest.raises(Unrenderable, match=r"'sockets'.*rename"):
+        pod({"volumes": [claim], **disks})
+
+
+def test_a_secret_with_credentials_is_mounted_once() -> None:
+    method = {"qemuGuestAgent": {"users": ["u"]}}
+    source = {"secret": {"secretName": "keys"}}
+    credential = {"sshPublicKey": {"source": source, "propagationMethod": method}}
+    made = pod({"accessCredentials": [credential, credential]})
+    assert mounts(made)["access-cred-0"] == "/var/run/kubevirt-private/secret/keys-access-cred"
+
+
+def test_only_a_vm_that_shows_its_token_gets_one() -> None:
+    account = {"name": "token", "serviceAccount": {"serviceAccountName": "robot"}}
+    disks = [{"name": n, "disk": {"bus": "virtio"}} for n in ("root", "token")]
+    made = pod({"volumes[1]": account, "domain.devices.disks": disks})
+    assert made["spec"]["serviceAccountName"] == "robot"
+    assert made["spec"]["automountServiceAccountToken"] is True
+
+
+# -- passed on
+
+
+def test_what_the_vmi_says_of_scheduling_and_names_is_passed_on() -> None:
+    said = {
+        "tolerations": [{"key": "gpu", "operator": "Exists"}],
+        "topologySpreadConstraints": [
+            {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {}}
+        ],
+        "schedulerName": "other",
+        "priorityClassName": "high",
+        "hostname": "box",
+        "subdomain": "fleet",
+        "dnsPolicy": "None",
+        "dnsConfig": {"nameservers": ["10.0.0.10"]},
+    }
+    made = pod({**said, "nodeSelector": {"zone": "a"}, "terminationGracePeriodSeconds": 60})
+    assert said.items() <= made["spec"].items()
+    assert made["spec"]["nodeSelector"] == {
+        "kubevirt.io/schedulable": "true",
+        "kubernetes.io/arch": "amd64",
+        "zone": "a",
+    }
+    assert made["spec"]["terminationGracePeriodSeconds"] == 90
+
+
+def test_named_cpu_models_and_features_are_looked_for_on_nodes() -> None:
+    features = [{"name": "apic", "policy": "require"}, {"name": "hle", "policy": "disable"}]
+    selector = pod({"domain.cpu.model": "Haswell", "domain.cpu.features": features})["spec"]["nodeSelector"]
+    assert selector["cpu-model.node.kubevirt.io/Haswell"] == "true"
+    assert selector["cpu-feature.node.kubevirt.io/apic"] == "true"
+    assert "cpu-feature.node.kubevirt.io/hle" not in selector
+    assert not any("cpu-model" in key for key in pod({"domain.cpu.model": "host-model"})["spec"]["nodeSelector"])
+
+
+def test_probes_go_to_the_guest_by_network_or_through_its_agent() -> None:
+    http = {"httpGet": {"port": 80, "path": "/healthz"}, "periodSeconds": 5}
+    made = pod({"livenessProbe": http, "readinessProbe": {"exec": {"command": ["cat", "/ok"]}, "timeoutSeconds": 3}})
+    assert http.items() <= compute(made)["livenessProbe"].items()
+    inside = compute(made)["readinessProbe"]
+    assert inside["timeoutSeconds"] == 3
+    assert inside["exec"] == {"command": ["virt-launcher", "probe", "--timeout", "3", "--", "cat", "/ok"]}
+
+
+def test_secondary_networks_are_told_to_multus() -> None:
+    edits = {
+        "networks[1]": {"name": "storage", "multus": {"networkName": "infra/storage-net"}},
+        "domain.devices.interfaces[1]": {"name": "storage", "bridge": {}, "macAddress": "02:00:00:00:00:01"},
+    }
+    networks = yaml.safe_load(pod(edits)["metadata"]["annotations"]["k8s.v1.cni.cncf.io/networks"])
+    [attachment] = networks
+    assert (attachment["name"], attachment["namespace"]) == ("storage-net", "infra")
+    assert attachment["mac"] == "02:00:00:00:00:01"
+    assert len(attachment["interface"]) < 16
+
+
+def test_the_launcher_learns_from_its_arguments_whose_it_is() -> None:
+    made = pod({"metadata.annotations": {"kubevirt.io/libvirt-log-filters": "1:qemu"}})
+    assert compute(made)["args"] == [
+        "--namespace=default",
+        "--name=vmi",
+        f"--uid={UID}",
+        "--hypervisor=qemu-kvm",
+        "--verbosity=2",
+        "--libvirt-log-filters=1:qemu",
+    ]
+
+
+def test_rendering_leaves_the_vmi_as_it_is() -> None:
+    where = kubevirt("VirtHandlerPools", "HostDevices", virtHandlerPools=[POOL])
+    vmi = machine(DEVICE, where)
+    before = orjson.dumps(vmi)
+    render(vmi, Settings.of(where))
+    assert orjson.dumps(vmi) == before
+
+
+def test_every_reference_vmi_has_a_pod_with_sound_amounts() -> None:
+    verdicts = {c: orjson.loads((c / "verdict.json").read_bytes()) for c in sorted(reference("golden").iterdir())}
+    cases = [case for case, verdict in verdicts.items() if verdict["allowed"]]
+    assert cases
+    for case in cases:
+        vmi = yaml.safe_load((case / "vmi.yaml").read_text())
+        vmi["metadata"].setdefault("uid", UID)
+        made = render(vmi, Settings.of({}))
+        requests, limits = amounts(made), amounts(made, "limits")
+        assert Quantity.parse(requests["memory"]) > Quantity.of(0), case.name
+        for name, limit in limits.items():
+            assert Quantity.parse(requests[name]) <= Quantity.parse(limit), (case.name, name)
+        names = [v["name"] for v in made["spec"]["volumes"]]
+        assert len(names) == len(set(names)), case.name
+        assert {m["name"] for c in made["spec"]["containers"] for m in c["volumeMounts"]} <= set(names), case.name
