@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 from virtfleet.admission.findings import Findings
 from virtfleet.admission.machine import Machine, is_on
@@ -43,7 +42,7 @@ def check(m: Machine, found: Findings) -> None:
         _check_pci_address(disk, f"{odd}.disk[{i}]", found)
         _check_attributes(disk, path, f"{odd}[{i}]", found)
         _check_block_size(read(disk, "blockSize"), bus, f"{path}.blockSize", found)
-    check_boot_order(m, found)
+    _check_boot_order(m, found)
     _check_backing(m, found)
     _check_reservation(m, found)
 
@@ -122,27 +121,19 @@ def _check_block_size(block: Section, bus: str, path: str, found: Findings) -> N
                 )
 
 
-def check_boot_order(m: Machine, found: Findings) -> None:
+def _check_boot_order(m: Machine, found: Findings) -> None:
     """No two devices share a place in the boot order."""
     taken: dict[int, str] = {}
-    for path, device in _bootable(m):
-        order = device.get("bootOrder")
-        if order is None:
-            continue
-        if order < 1:
-            if device in m.interfaces:  # disks are checked one by one; KubeVirt leaves the section out of this path
-                found.invalid(
-                    f"{m.path}{path[path.index('[') :]}.bootOrder", f"boot order {order} is too low; use 1 or more"
-                )
-        elif order in taken:
-            found.invalid(f"{path}.bootOrder", f"boot order {order} is already that of {taken[order]}; use another")
-        taken.setdefault(order, path)
-
-
-def _bootable(m: Machine) -> Iterator[tuple[str, Section]]:
     for section, devices in (("disks", m.disks), ("interfaces", m.interfaces)):
         for i, device in enumerate(devices):
-            yield m.at(f"domain.devices.{section}[{i}]"), device
+            order, path = device.get("bootOrder"), m.at(f"domain.devices.{section}[{i}]")
+            if order is None:
+                continue
+            if order < 1 and section == "interfaces":  # KubeVirt leaves the section out of this path
+                found.invalid(f"{m.path}[{i}].bootOrder", f"boot order {order} is too low; start with 1")
+            elif order in taken:
+                found.invalid(f"{path}.bootOrder", f"boot order {order} is already that of {taken[order]}; use another")
+            taken.setdefault(order, path)
 
 
 def _check_backing(m: Machine, found: Findings) -> None:

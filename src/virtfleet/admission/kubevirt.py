@@ -20,7 +20,8 @@ _SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-
 _DAY = 86400.0
 
 
-def check(kubevirt: Section, found: Findings) -> None:
+def check(kubevirt: Section, found: Findings, old: Section | None = None) -> None:
+    """A new object, or a changed one with what it was before."""
     spec = read(kubevirt, "spec")
     configuration = read(spec, "configuration")
     gates = FeatureGates.of(kubevirt)
@@ -34,11 +35,13 @@ def check(kubevirt: Section, found: Findings) -> None:
     _check_hypervisors(configuration, found)
     if read(spec, "infra").get("replicas") == 0:
         found.invalid("spec.infra.replicas", "the control plane needs at least 1 replica; raise it or leave it out")
-    kubevirt_pools.check(kubevirt, found)
+    kubevirt_pools.check(kubevirt, found, old)
+    if old is not None:
+        _check_downtime(kubevirt, old, found)
     _warn_of_old_settings(configuration, found)
 
 
-def check_update(kubevirt: Section, old: Section, found: Findings) -> None:
+def _check_downtime(kubevirt: Section, old: Section, found: Findings) -> None:
     path = ("spec", "configuration", "migrations")
     downtime = read(kubevirt, *path).get("maxDowntimeMs")
     gates = FeatureGates.of(kubevirt)

@@ -28,18 +28,24 @@ _NAMED_VMIS = 10
 _FINAL = ("Succeeded", "Failed")
 
 
-def check(kubevirt: Section, found: Findings) -> None:
+def check(kubevirt: Section, found: Findings, old: Section | None = None) -> None:
     spec = read(kubevirt, "spec")
     gates = FeatureGates.of(kubevirt)
     seen: dict[str, str] = {}
     for field, gate in POOL_FIELDS.items():
         entries = spec.get(field) or ()
         if entries and not gates.enabled(gate):
-            found.invalid(
-                f"spec.{field}",
-                f"{field} cannot be set without enabling the {gate} feature gate; add {gate} to "
-                "spec.configuration.developerConfiguration.featureGates",
-            )
+            # A gate can be switched off while pools are listed: they rest until it is on again.
+            if old is not None and entries == read(old, "spec").get(field):
+                found.warn(
+                    f"spec.{field}: the {gate} feature gate is off, so these pools have no handlers of their own"
+                )
+            else:
+                found.invalid(
+                    f"spec.{field}",
+                    f"{field} cannot be set without enabling the {gate} feature gate; add {gate} to "
+                    "spec.configuration.developerConfiguration.featureGates",
+                )
         for i, entry in enumerate(entries):
             path = f"spec.{field}[{i}]"
             _check_name(entry.get("name") or "", path, seen, found)

@@ -89,8 +89,7 @@ def review_update(obj: Section, old: Section, cluster: Cluster, user: Requester 
         case "VirtualMachineInstanceMigration":
             templates.check_migration_update(obj, old, found)
         case "KubeVirt":
-            kubevirt.check(obj, found)
-            kubevirt.check_update(obj, old, found)
+            kubevirt.check(obj, found, old)
     return found
 
 

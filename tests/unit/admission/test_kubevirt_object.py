@@ -229,6 +229,14 @@ def test_wrong_settings_are_refused(edits: dict[str, Any], field: str) -> None:
     assert field in {cause.field for cause in found(edits).causes}
 
 
+def test_a_gate_can_be_switched_off_but_pools_cannot_change_without_it() -> None:
+    off = edited(KUBEVIRT, {"spec.configuration": {}})
+    switched_off = review_update(off, KUBEVIRT, cluster())
+    assert switched_off.allowed
+    assert len(switched_off.warnings) == 2
+    assert not review_update(edited(off, {f"{POOL}.virtLauncherImage": "launcher:v2"}), off, cluster()).allowed
+
+
 def test_downtime_is_tuned_behind_a_gate() -> None:
     changed = edited(KUBEVIRT, {"spec.configuration.migrations": {"maxDowntimeMs": 100}})
     assert not review_update(changed, KUBEVIRT, cluster()).allowed

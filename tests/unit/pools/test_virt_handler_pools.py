@@ -127,7 +127,22 @@ def test_the_launcher_image_is_the_pools_else_the_hypervisors_else_the_default()
     assert fleet.launcher(vmi("x.io/special", hypervisor="xen")).image == "launcher:xen"
 
 
-def pool(name: str, selector: dict[str, Any], index: int = 0) -> dict[str, Any]:
+@pytest.mark.parametrize(
+    ("default", "hypervisor", "image"),
+    [
+        ("registry.example.com/virt-launcher:v1", "lxc", "registry.example.com/virt-launcher-lxc:v1"),
+        ("registry.example.com/virt-launcher:v1", "mshv", "registry.example.com/virt-launcher:v1"),
+        ("registry.example.com:5000/virt-launcher:v1", "lxc", "registry.example.com:5000/virt-launcher-lxc:v1"),
+        ("virt-launcher", "lxc", "virt-launcher-lxc"),
+        ("registry.example.com/virt-launcher@sha256:12", "qemu-kvm", "registry.example.com/virt-launcher@sha256:12"),
+        ("registry.example.com/virt-launcher@sha256:12", "lxc", "registry.example.com/virt-launcher-lxc"),
+    ],
+)
+def test_a_hypervisor_brings_its_own_image_from_the_same_place(default: str, hypervisor: str, image: str) -> None:
+    assert Fleet.of({}, default).launcher(vmi(hypervisor=hypervisor)).image == image
+
+
+def pool(name: str, selector: dict[str, Any]) -> dict[str, Any]:
     return {"name": name, "virtLauncherImage": f"launcher:{name}", "nodeSelector": {"pool": name}, "selector": selector}
 
 
