@@ -47,9 +47,11 @@ class Overheads(msgspec.Struct, frozen=True, kw_only=True):
     log_daemon: Quantity
     daemon: Quantity
     vmm: Quantity
+    emulation: Quantity
+    """What the VMM needs more where it emulates CPUs: buffers for translated code."""
 
     @staticmethod
-    def of(*, monitor: str, launcher: str, log_daemon: str, daemon: str, vmm: str) -> Overheads:
+    def of(*, monitor: str, launcher: str, log_daemon: str, daemon: str, vmm: str, emulation: str = "0") -> Overheads:
         parse = Quantity.parse
         return Overheads(
             monitor=parse(monitor),
@@ -57,10 +59,13 @@ class Overheads(msgspec.Struct, frozen=True, kw_only=True):
             log_daemon=parse(log_daemon),
             daemon=parse(daemon),
             vmm=parse(vmm),
+            emulation=parse(emulation),
         )
 
-    def total(self) -> Quantity:
-        return self.monitor + self.launcher + self.log_daemon + self.daemon + self.vmm
+    def total(self, *, emulated: bool = False) -> Quantity:
+        """All of them."""
+        always = self.monitor + self.launcher + self.log_daemon + self.daemon + self.vmm
+        return always + self.emulation if emulated else always
 
 
 class Descriptor(msgspec.Struct, frozen=True, kw_only=True):

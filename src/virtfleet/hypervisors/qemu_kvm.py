@@ -21,7 +21,9 @@ class QemuKvm(Hypervisor):
     descriptor: ClassVar[Descriptor] = Descriptor(
         name="qemu-kvm",
         title="QEMU with KVM",
-        overheads=Overheads.of(monitor="2Mi", launcher="40Mi", log_daemon="16Mi", daemon="32Mi", vmm="60Mi"),
+        overheads=Overheads.of(
+            monitor="2Mi", launcher="40Mi", log_daemon="20Mi", daemon="32Mi", vmm="60Mi", emulation="64Mi"
+        ),
         launcher_image="virt-launcher",
         uri="qemu:///session",
         daemon="virtqemud",
