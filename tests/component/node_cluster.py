@@ -28,6 +28,7 @@ from virtfleet.kube.resource import EVENTS, NAMESPACES, PODS, Obj
 from virtfleet.local import directory
 from virtfleet.local.apiserver import builtin
 from virtfleet.local.apiserver.access import MASTER, Decision, User
+from virtfleet.local.apiserver.discovery import Discovery
 from virtfleet.local.apiserver.http import Server
 from virtfleet.local.apiserver.inprocess import InProcessApi
 from virtfleet.local.apiserver.kinds import Kinds
@@ -40,6 +41,7 @@ from virtfleet.local.node import logfiles, mounts
 from virtfleet.local.node.agent import Agent
 from virtfleet.local.node.layout import Layout
 from virtfleet.local.node.network import ClusterNetwork
+from virtfleet.local.node.nodeproxy import NodeProxy
 from virtfleet.local.node.teardown import tear_down
 from virtfleet.local.nodesfile import NodeSpec
 
@@ -105,6 +107,7 @@ class NodeCluster:
         self.agents: dict[str, Agent] = {}
         self.processes: list[subprocess.Popen[bytes]] = []
         self._server: Server | None = None
+        self._proxy: NodeProxy | None = None
 
     def layout(self, node: str = "n1") -> Layout:
         return Layout(self.directory, self.network.cluster, node)
@@ -133,6 +136,9 @@ class NodeCluster:
         """Answer over HTTP too, for agents that are processes of their own."""
         nodes = [NodeSpec("n1"), NodeSpec("n2")]
         self._server = Server(self.operations, self.kinds, _everyone, lambda _: Decision(True))
+        self._server.documents = Discovery(self.kinds).handler
+        self._proxy = NodeProxy(self.api, self.directory, self.network.cluster)
+        self._server.connectors |= self._proxy.connectors()
         (port,) = await self._server.start([("127.0.0.1", 0)])
         settings = Settings(self.network.cluster, port, str(self.network.pods), str(self.network.services), nodes)
         directory.save(self.directory, settings)
@@ -143,6 +149,23 @@ class NodeCluster:
             "current-context": "c",
         }
         (self.directory / "kubeconfig").write_text(json.dumps(config))
+
+    async def kubectl(self, *arguments: str, feed: bytes | None = None) -> asyncio.subprocess.Process:
+        """The real one, started; its output is in pipes."""
+        kubectl = Path(sys.executable).with_name("kubectl")
+        process = await asyncio.create_subprocess_exec(
+            str(kubectl),
+            f"--kubeconfig={self.directory / 'kubeconfig'}",
+            f"--cache-dir={self.directory / 'cache'}",
+            *arguments,
+            stdin=asyncio.subprocess.PIPE if feed is not None else asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        if feed is not None and process.stdin is not None:
+            process.stdin.write(feed)
+            process.stdin.close()
+        return process
 
     def spawn(self, node: str = "n1") -> subprocess.Popen[bytes]:
         """An agent that can be killed."""
@@ -157,6 +180,8 @@ class NodeCluster:
     async def close(self) -> None:
         if self._server is not None:
             await self._server.stop()
+        if self._proxy is not None:
+            await self._proxy.close()
 
     def kill_agents(self) -> None:
         for process in self.processes:

@@ -11,9 +11,11 @@ import contextlib
 import fcntl
 import os
 import pty
+import select
 import signal
 import struct
 import termios
+import tty
 from collections.abc import Coroutine
 from dataclasses import dataclass
 
@@ -108,6 +110,7 @@ def outcome(code: int) -> Obj:
 async def _open(runtime: Runtime, run: Container, command: list[str], wanted: dict[str, bool]) -> _Terminal:
     if wanted["tty"]:
         master, slave = pty.openpty()
+        tty.setraw(slave)  # echo and line editing are the container's terminal's business
         try:
             process = await runtime.exec(run, command, tty=True, stdin=slave, stdout=slave, stderr=slave)
         finally:
@@ -143,6 +146,8 @@ async def _terminal_output(socket: web.WebSocketResponse, master: int) -> None:
         while True:
             await ready.wait()
             ready.clear()
+            if not select.select([master], [], [], 0)[0]:  # read by the turn before
+                continue
             try:
                 data = os.read(master, _CHUNK)
             except OSError:  # the other side of a terminal that is closed reads as an input/output error

@@ -283,8 +283,9 @@ def kill_monitor(path: Path) -> None:
 def end_exec(process: asyncio.subprocess.Process) -> None:
     """End a process that was run in a container, then the runc that waits for it."""
     with contextlib.suppress(ProcessLookupError, FileNotFoundError):
-        for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
-            os.kill(int(child), signal.SIGKILL)
+        for children in Path(f"/proc/{process.pid}/task").glob("*/children"):  # of each of its threads
+            for child in children.read_text().split():
+                os.kill(int(child), signal.SIGKILL)
         process.kill()
 
 

@@ -1,0 +1,128 @@
+"""kubectl logs and kubectl exec, by the real kubectl, through the API server to a node's agent."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest
+from node_cluster import NodeCluster, needs_root, node_cluster, restarts
+
+from virtfleet.local import directory
+
+pytestmark = needs_root
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[NodeCluster]:
+    async with node_cluster() as made:
+        await made.serve()
+        await made.start()
+        yield made
+
+
+async def call(cluster: NodeCluster, *arguments: str, feed: bytes | None = None) -> tuple[int, str, str]:
+    process = await cluster.kubectl(*arguments, feed=feed)
+    out, err = await asyncio.wait_for(process.stdout.read(), 30), await process.stderr.read()
+    return await process.wait(), out.decode(), err.decode()
+
+
+async def test_logs_are_read_followed_cut_and_kept_of_the_run_before(cluster: NodeCluster) -> None:
+    script = "echo run $(cat /d/n 2>/dev/null); for i in 1 2 3; do echo line $i; done; test -e /d/n && exec sleep 1000; echo 2 > /d/n"
+    await cluster.run(
+        "p",
+        f"{script}; exit 1",
+        restartPolicy="Always",
+        volumes=[{"name": "d", "emptyDir": {}}],
+        container={"volumeMounts": [{"name": "d", "mountPath": "/d"}]},
+    )
+    await cluster.until("p", lambda p: restarts(p) == 1 and "line 3" in cluster.log("p", attempt=1))
+    assert await call(cluster, "logs", "p") == (0, "run 2\nline 1\nline 2\nline 3\n", "")
+    assert (await call(cluster, "logs", "p", "--previous"))[1].startswith("run\n")
+    assert (await call(cluster, "logs", "p", "--tail=1"))[1] == "line 3\n"
+    assert (await call(cluster, "logs", "p", "--limit-bytes=8"))[1] == "run 2\nli"
+    stamped = (await call(cluster, "logs", "p", "--timestamps"))[1].split()[0]
+    assert stamped.startswith("20") and "T" in stamped
+    assert (await call(cluster, "logs", "p", "--since=1h", "--tail=2"))[1] == "line 2\nline 3\n"
+    code, _, err = await call(cluster, "logs", "p", "-c", "none")
+    assert code == 1 and "container none is not valid for pod p" in err
+
+
+async def test_following_a_log_shows_lines_as_they_come_and_ends_with_the_container(cluster: NodeCluster) -> None:
+    await cluster.run(
+        "p",
+        "echo first; while ! test -e /tmp/go; do sleep 0.05; done; echo second",
+        container={"lifecycle": {}},
+    )
+    await cluster.ready("p")
+    process = await cluster.kubectl("logs", "-f", "p")
+    assert process.stdout is not None
+    assert await process.stdout.readline() == b"first\n"
+    assert (await call(cluster, "exec", "p", "--", "touch", "/tmp/go"))[0] == 0
+    assert await asyncio.wait_for(process.stdout.read(), 30) == b"second\n"
+    assert await process.wait() == 0
+
+
+async def test_a_command_has_its_streams_its_exit_code_and_its_input_to_the_end(cluster: NodeCluster) -> None:
+    await cluster.run("p", "exec sleep 1000", restartPolicy="Always", securityContext={"runAsUser": 107})
+    await cluster.ready("p")
+    assert await call(cluster, "exec", "p", "--", "id", "-u") == (0, "107\n", "")
+    code, out, err = await call(cluster, "exec", "p", "--", "sh", "-c", "echo out; echo err >&2; exit 3")
+    assert (code, out) == (3, "out\n")
+    assert err.startswith("err\n") and "exit code 3" in err
+    content = b"x" * 300_000
+    code, out, _ = await call(cluster, "exec", "-i", "p", "--", "wc", "-c", feed=content)
+    assert (code, out.strip()) == (0, "300000"), "the end of the input reaches the command"
+    code, _, err = await call(cluster, "exec", "p", "--", "no-such-program")
+    assert code != 0 and "no-such-program" in err
+
+
+async def test_a_terminal_has_a_size_that_follows_the_clients(cluster: NodeCluster) -> None:
+    await cluster.run("p", "exec sleep 1000", restartPolicy="Always")
+    await cluster.ready("p")
+    settings = directory.load(cluster.directory)
+    assert settings is not None
+    url = f"http://127.0.0.1:{settings.port}/api/v1/namespaces/default/pods/p/exec"
+    query = [("command", "sh"), ("stdin", "true"), ("stdout", "true"), ("tty", "true"), ("container", "c")]
+    async with (
+        aiohttp.ClientSession() as session,
+        session.ws_connect(url, params=query, protocols=["v5.channel.k8s.io"]) as socket,
+    ):
+        output = b""
+
+        async def read_until(text: bytes) -> None:
+            nonlocal output
+            while text not in output:
+                message = await asyncio.wait_for(socket.receive_bytes(), 20)
+                if message[0] == 1:
+                    output += message[1:]
+
+        await socket.send_bytes(b"\x04" + json.dumps({"Width": 101, "Height": 33}).encode())
+        await socket.send_bytes(b"\x00until [ \"$(stty size)\" = '33 101' ]; do sleep 0.05; done; echo si''ze\n")
+        await read_until(b"size\r\n# ")
+        await socket.send_bytes(b"\x00tty; exit 5\n")
+        while (message := await asyncio.wait_for(socket.receive_bytes(), 20))[0] != 3:
+            output += message[1:]
+        status = json.loads(message[1:])
+    assert b"/dev/pts/" in output
+    assert status["details"]["causes"] == [{"reason": "ExitCode", "message": "5"}]
+
+
+async def test_an_exec_whose_client_is_gone_leaves_no_process(cluster: NodeCluster) -> None:
+    await cluster.run("p", "exec sleep 1000", restartPolicy="Always")
+    await cluster.ready("p")
+    process = await cluster.kubectl("exec", "p", "--", "sleep", "4321")
+
+    async def sleeping() -> bool:
+        return "sleep 4321" in (await call(cluster, "exec", "p", "--", "ps", "-eo", "args"))[1]
+
+    await cluster.eventually(sleeping)
+    process.kill()
+    await process.wait()
+
+    async def over() -> bool:
+        return not await sleeping()
+
+    await cluster.eventually(over)
