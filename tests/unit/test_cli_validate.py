@@ -80,6 +80,26 @@ def test_causes_and_warnings_are_data(tmp_path: Path) -> None:
     assert len(data["warnings"]) == 1
 
 
+def test_objects_of_other_groups_are_passed_over(tmp_path: Path) -> None:
+    other = "apiVersion: v1\nkind: Secret\nmetadata: {name: s}\n"
+    done = run("validate", "-f", written(tmp_path, "all.yaml", f"{other}---{VMI}"))
+    assert (done.exit_code, done.output) == (0, "virtualmachineinstance/one is allowed\n")
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "hint"),
+    [
+        ("containerDisk", "containerdisk", "did you mean containerDisk?"),
+        ("disks:", "disk:", "did you mean disks?"),
+        ("memory:", "ram:", "has no effect"),
+    ],
+)
+def test_a_misspelt_field_is_pointed_out(tmp_path: Path, right: str, wrong: str, hint: str) -> None:
+    done = run("validate", "-f", written(tmp_path, "vmi.yaml", VMI.replace(right, wrong)))
+    assert f"{wrong.rstrip(':')} is not a field and has no effect" in done.output
+    assert hint in done.output
+
+
 def test_standard_input_is_a_file() -> None:
     assert run("validate", "-f", "-", text=VMI).exit_code == 0
 

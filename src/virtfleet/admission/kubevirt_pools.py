@@ -37,9 +37,7 @@ def check(kubevirt: Section, found: Findings, old: Section | None = None) -> Non
         if entries and not gates.enabled(gate):
             # A gate can be switched off while pools are listed: they rest until it is on again.
             if old is not None and entries == read(old, "spec").get(field):
-                found.warn(
-                    f"spec.{field}: the {gate} feature gate is off, so these pools have no handlers of their own"
-                )
+                found.warn(f"spec.{field}: the {gate} feature gate is off, so these pools get no handlers")
             else:
                 found.invalid(
                     f"spec.{field}",

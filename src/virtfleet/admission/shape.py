@@ -225,7 +225,7 @@ class _Demands:
 @cache
 def _demands(view: type[View]) -> _Demands:
     hints = get_type_hints(view, include_extras=True)
-    marks = {item.encode_name: list(_marks(hints[item.name])) for item in msgspec.structs.fields(view)}
+    marks = {item.encode_name: list(parts(hints[item.name])) for item in msgspec.structs.fields(view)}
     return _Demands(
         required=tuple(name for name, found in marks.items() if REQUIRED in found),
         values={name: mark.values for name, found in marks.items() for mark in found if isinstance(mark, OneOf)},
@@ -238,13 +238,13 @@ def _demands(view: type[View]) -> _Demands:
     )
 
 
-def _marks(hint: Any) -> Iterator[Any]:
-    """Everything inside a type: classes, and what they are annotated with."""
+def parts(hint: Any) -> Iterator[Any]:
+    """Everything inside the type of a view's field: classes, and what they are annotated with."""
     arguments = get_args(hint)
     if not arguments:
         yield hint
     for argument in arguments:
-        yield from _marks(argument)
+        yield from parts(argument)
 
 
 def _check_fields(obj: Section, view: type[View], path: str, found: Findings) -> None:

@@ -85,6 +85,8 @@ class InstancetypeMatcher(View):
 class DataVolumeTemplateSpec(View):
     """A claim that is made with the VM."""
 
+    api_version: str = ""
+    kind: str = ""
     metadata: ObjectMeta = field(default_factory=ObjectMeta)
     """Name and labels."""
     spec: Required[Raw] | None = None

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from virtfleet.admission.review import complete
+from virtfleet.admission.review import complete, review
+from virtfleet.hypervisors import registry
 
 from .machines import BASE, GONE, cluster, completed, edited, vmi
 
@@ -115,6 +116,15 @@ def test_a_new_vmi_gets_a_first_status_a_finalizer_and_its_bus_layout() -> None:
     assert obj["status"]["phase"] == "Pending"
     assert obj["status"]["runtimeUser"] == 107
     assert obj["status"]["memory"]["guestRequested"] == "1Gi"
+
+
+@pytest.mark.parametrize("name", [name for name in registry.names() if not registry.get(name).refusal])
+def test_defaults_never_ask_for_what_the_hypervisor_lacks(name: str) -> None:
+    where = cluster(evictionStrategy="LiveMigrate")
+    least = vmi({"hypervisor": name, f"{DEVICES}.disks": GONE, **NO_NETWORK})
+    obj, found = complete(least, where)
+    assert found.allowed
+    assert review(obj, where).causes == []
 
 
 def test_completing_twice_changes_nothing() -> None:

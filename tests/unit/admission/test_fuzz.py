@@ -8,7 +8,9 @@ import orjson
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from virtfleet.admission.cluster import Cluster
 from virtfleet.admission.review import complete, complete_update, review, review_update
+from virtfleet.admission.shape import without_nulls
 from virtfleet.admission.updates import Requester
 
 from .machines import BASE, cluster, edited
@@ -54,9 +56,9 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 @st.composite
-def mutated(draw: st.DrawFn) -> dict[str, Any]:
-    obj: Any = copied(draw(st.sampled_from(SEEDS)))
-    other = copied(draw(st.sampled_from(SEEDS)))
+def mutations(draw: st.DrawFn, *seeds: dict[str, Any]) -> dict[str, Any]:
+    obj: Any = copied(draw(st.sampled_from(seeds)))
+    other = copied(draw(st.sampled_from(seeds)))
     obj["spec"] = {**other["spec"], **obj["spec"]} if draw(st.booleans()) else obj["spec"]
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.sampled_from(places(obj["spec"])))
@@ -70,9 +72,13 @@ def mutated(draw: st.DrawFn) -> dict[str, Any]:
             del parent[at[-1]]
         elif isinstance(parent, list):
             parent.append(copied(parent[at[-1]]))
-        if not isinstance(obj["spec"], dict) or not places(obj["spec"]):
+        if not places(obj["spec"]):
             break
     return obj  # type: ignore[no-any-return]
+
+
+def mutated() -> st.SearchStrategy[dict[str, Any]]:
+    return mutations(*SEEDS)
 
 
 @settings(max_examples=1500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -107,6 +113,47 @@ def test_mutated_templates_are_answered(obj: dict[str, Any], kind: str, selector
     completed, found = complete({"kind": kind, "metadata": {"name": "x"}, "spec": spec}, WHERE)
     if found.allowed:
         review(completed, WHERE)
+
+
+CLUSTER = {
+    "kind": "KubeVirt",
+    "metadata": {"name": "kubevirt"},
+    "spec": {
+        "configuration": {
+            "developerConfiguration": {"featureGates": ["VirtHandlerPools", "AdditionalVirtHandlers"]},
+            "cpuRequest": "200m",
+            "liveUpdateConfiguration": {"maxGuest": "8Gi", "maxCpuSockets": 8},
+            "permittedHostDevices": {"pciHostDevices": [{"pciVendorSelector": "1:2", "resourceName": "x.io/a"}]},
+            "hypervisors": [{"name": "qemu-kvm"}],
+            "network": {"defaultNetworkInterface": "masquerade"},
+        },
+        "workloads": {"nodePlacement": {"nodeSelector": {"a": "b"}}},
+        "virtHandlerPools": [
+            {
+                "name": "gpu",
+                "virtLauncherImage": "l:v1",
+                "nodeSelector": {"gpu": "true"},
+                "selector": {
+                    "deviceNames": ["x.io/a"],
+                    "vmLabels": {"matchExpressions": [{"key": "a", "operator": "Exists"}]},
+                },
+            }
+        ],
+        "additionalVirtHandlers": [{"name": "arm", "nodeSelector": {"arch": "arm"}, "exclusive": True}],
+    },
+}
+
+
+@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(mutations(CLUSTER))
+def test_mutated_clusters_are_answered_and_what_is_accepted_works(obj: dict[str, Any]) -> None:
+    found = review(obj, WHERE)
+    review_update(obj, CLUSTER, WHERE)
+    if found.allowed:
+        where = Cluster(without_nulls(obj))
+        completed, _ = complete(BASE, where)
+        review(completed, where)
+        where.fleet.affinity(completed, where.fleet.launcher(completed).pool)
 
 
 @settings(max_examples=300, deadline=None)
