@@ -48,11 +48,8 @@ def missing(schema: dict[str, Any], name: str, facts: dict[str, Any], path: str)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_field_of_the_api_is_in_the_schema(kind: str) -> None:
     facts = json.loads(reference("facts/kubevirt-v1-fields.json").read_text())
-    assert missing(crds.schema(KINDS[kind].view), f"v1.{kind}", facts, kind) == [
-        f"{kind}.spec.dataVolumeTemplates.{field}"
-        for field in ("apiVersion", "kind", "status")
-        if kind == "VirtualMachine"
-    ]
+    left_out = ["VirtualMachine.spec.dataVolumeTemplates.status"] if kind == "VirtualMachine" else []
+    assert missing(crds.schema(KINDS[kind].view), f"v1.{kind}", facts, kind) == left_out
 
 
 def structural_faults(schema: dict[str, Any], path: str) -> list[str]:
