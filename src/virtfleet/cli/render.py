@@ -1,34 +1,14 @@
 """`virtfleet render`: what VirtFleet would make of an object, without a cluster.
 
-The same pure functions that the components call, so what is printed is what would be created. What only a node knows
-(addresses of devices, its CPUs) is made up, and stays the same from call to call.
+The same pure functions that the components call, so what is printed is what would be created.
 """
 
 from __future__ import annotations
 
-import uuid
-from pathlib import Path
-from typing import Any
-
 import click
-import msgspec
-import yaml
 
-from virtfleet.api.feature_gates import FeatureGates
-from virtfleet.api.kubevirt import KubeVirt
-from virtfleet.api.view import read
-from virtfleet.api.vmi import VirtualMachineInstance
-from virtfleet.cli.output import CommandError
-from virtfleet.cli.render_vmi import vmi as render_vmi
-from virtfleet.domain import xml
-from virtfleet.domain.cluster import cluster_context
-from virtfleet.domain.context import AssignedDevice, Context, NumaCell
-from virtfleet.domain.volumes import DomainError
-from virtfleet.hypervisors import registry
-from virtfleet.hypervisors.base import Host
-
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_CPUS = 64
+from virtfleet.cli.render_domain import domain
+from virtfleet.cli.render_vmi import vmi
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -36,96 +16,5 @@ def render() -> None:
     """What VirtFleet would make of an object, without a cluster."""
 
 
-render.add_command(render_vmi)
-
-
-@render.command()
-@click.option(
-    "-f", "--filename", required=True, type=click.File(), help="The VirtualMachineInstance; - is standard input."
-)
-@click.option("--kubevirt", type=click.File(), help="The KubeVirt object in force.")
-@click.option("--hypervisor", default="", help="Hypervisor to use instead of the one that the objects say.")
-@click.option("--block-volume", "block_volumes", multiple=True, help="A volume whose claim is a block device.")
-@click.option("--disk-format", type=click.Choice(["raw", "qcow2"]), default="qcow2", help="Format of containerDisks.")
-@click.option("--adapted", is_flag=True, help="Fitted to the libvirt and firmware of this machine.")
-def domain(
-    filename: Any, kubevirt: Any, hypervisor: str, block_volumes: tuple[str, ...], disk_format: str, adapted: bool
-) -> None:
-    """The libvirt domain of a VirtualMachineInstance."""
-    settings = load(kubevirt) if kubevirt else {}
-    try:
-        vmi, cluster = read(VirtualMachineInstance, load(filename)), read(KubeVirt, settings)
-    except msgspec.ValidationError as error:
-        raise CommandError(str(error)) from None
-    configured = cluster.spec.configuration.hypervisors
-    try:
-        chosen = registry.get(
-            hypervisor or registry.resolve(vmi.spec.hypervisor, "", configured[0].name if configured else "")
-        )
-        base = cluster_context(cluster, FeatureGates.of(settings), vmi.spec.architecture)
-        context = msgspec.structs.replace(
-            pretend_node(vmi, cluster, base),
-            block_volumes=frozenset(block_volumes),
-            disk_formats={volume.name: disk_format for volume in vmi.spec.volumes if volume.container_disk},
-        )
-        document = chosen.build(vmi, context)
-        if adapted:
-            document = chosen.adapt(document, this_machine())
-    except (DomainError, registry.UnknownHypervisor) as error:
-        raise CommandError(str(error)) from None
-    click.echo(xml.text(document, pretty=True))
-
-
-def load(file: Any) -> dict[str, Any]:
-    """One object from YAML or JSON, without nulls, as the API server would store it."""
-    data = yaml.load(file, Loader=_LOADER)
-    if not isinstance(data, dict):
-        raise CommandError(f"{file.name}: holds no object")
-    return _without_nulls(data)  # type: ignore[no-any-return]
-
-
-def _without_nulls(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
-    return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
-
-
-def pretend_node(vmi: VirtualMachineInstance, kubevirt: KubeVirt, base: Context) -> Context:
-    """A node with one NUMA cell that has every device the VM asks for."""
-    permitted = kubevirt.spec.configuration.permitted_host_devices
-    mediated = {device.resource_name for device in permitted.mediated_devices} if permitted else set()
-    usb = {device.resource_name for device in permitted.usb} if permitted else set()
-
-    def assign(devices: list[Any]) -> dict[str, AssignedDevice]:
-        taken: dict[str, AssignedDevice] = {}
-        for number, device in enumerate(devices, start=1):
-            if device.device_name in mediated:
-                address = uuid.uuid5(uuid.NAMESPACE_OID, device.name)
-                taken[device.name] = AssignedDevice("mdev", str(address))
-            elif device.device_name in usb:
-                taken[device.name] = AssignedDevice("usb", f"1:{number}")
-            else:
-                taken[device.name] = AssignedDevice("pci", f"0000:81:{number:02x}.0")
-        return taken
-
-    functions = [interface.name for interface in vmi.spec.domain.devices.interfaces if interface.sriov]
-    return msgspec.structs.replace(
-        base,
-        gpus=assign(vmi.spec.domain.devices.gpus),
-        host_devices=assign(vmi.spec.domain.devices.host_devices),
-        sriov={name: f"0000:65:00.{number}" for number, name in enumerate(functions, start=1)},
-        cpus=tuple(range(_CPUS)),
-        cells=(NumaCell(0, tuple((cpu, ()) for cpu in range(_CPUS)), ((0, 10),)),),
-    )
-
-
-def this_machine() -> Host:
-    """The libvirt and firmware that are installed here."""
-    import libvirt  # a native library, which only this option needs
-
-    return Host(
-        libvirt_version=libvirt.getVersion(),
-        firmware=frozenset(str(path) for path in Path("/usr/share").glob("*/*_CODE*.fd"))
-        | frozenset(str(path) for path in Path("/usr/share").glob("*/*_VARS*.fd")),
-        vhost_net=Path("/dev/vhost-net").exists(),
-    )
+render.add_command(domain)
+render.add_command(vmi)
