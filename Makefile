@@ -26,7 +26,7 @@ lint: bootstrap  ## style, types, import directions
 	@$(BIN)/lint-imports
 
 test-fast: lint  ## lint and every test that boots no VM, within two minutes
-	@$(PYTEST) tests/unit tests/component -q
+	@$(PYTEST) tests/unit tests/component -q -n 2 --dist loadgroup -m "not slow and not vm"
 
 test: lint  ## everything
 	@$(PYTEST) tests -q
