@@ -100,6 +100,7 @@ class Runtime:
                 pass_fds=[write],
                 env={"PATH": os.environ.get("PATH", "/usr/sbin:/usr/bin"), "_OCI_SYNCPIPE": str(write)},
                 start_new_session=True,  # a signal to the agent's terminal is not meant for containers
+                cwd=home,  # conmon leaves a file there when the container runs out of memory
             )
         finally:
             os.close(write)
