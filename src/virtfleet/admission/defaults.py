@@ -168,8 +168,9 @@ def _set_device_defaults(spec: Obj) -> None:
     for name in ("apic", "smm", "pvspinlock"):
         _enable(features.get(name))
     _set_hyperv_defaults(features.get("hyperv") or {})
-    for name in _TIMERS:
-        _enable(read(domain, "clock", "timer").get(name))
+    timers = read(domain, "clock", "timer")
+    for timer in (timers[name] for name in _TIMERS if name in timers):
+        timer.setdefault("present", True)
     devices = domain["devices"]
     for disk in devices.get("disks") or ():
         _set_disk_target(disk)

@@ -34,7 +34,8 @@ VIEWS: dict[str, type[KubernetesObject]] = {
     "KubeVirt": KubeVirt,
 }
 _LARGEST = 2**60  # room to multiply without leaving the numbers that Kubernetes can hold
-_TEMPLATED = ("VirtualMachine", "VirtualMachineInstanceReplicaSet")
+# Where the spec of an instance is, in kinds that have a template of one.
+_SPEC = dict.fromkeys(("VirtualMachine", "VirtualMachineInstanceReplicaSet"), "spec.template.spec")
 
 _WRONG_TYPE = re.compile(r"Expected `(?P<wanted>.+?)`, got `(?P<got>.+?)`(?: - at `(?P<path>.+)`)?")
 _TYPE_WORDS = {
@@ -109,11 +110,16 @@ class _DNSConfig(View):
     options: list[_DNSOption] | None = None
 
 
-_RAW: tuple[tuple[str, Any], ...] = (
-    ("affinity", _Affinity),
-    ("topologySpreadConstraints", list[_SpreadConstraint]),
-    ("dnsConfig", _DNSConfig),
-)
+class _DataVolumeClaim(View):
+    data_source: dict[str, Any] | None = None
+    data_source_ref: dict[str, Any] | None = None
+
+
+class _DataVolume(View):
+    pvc: _DataVolumeClaim | None = None
+    storage: _DataVolumeClaim | None = None
+    source: dict[str, Any] | None = None
+    source_ref: dict[str, Any] | None = None
 
 
 def without_nulls(obj: Mapping[str, Any]) -> Obj:
@@ -146,15 +152,30 @@ def check(obj: Section, found: Findings) -> None:
         return
     # The status is written by components, and the API server checks it.
     _check_fields({key: value for key, value in obj.items() if key != "status"}, VIEWS[kind], "", found)
-    path = "spec.template.spec" if kind in _TEMPLATED else "spec"
-    spec: Any = read(obj, *path.split("."))
+    for path, value, view in _handed_on(kind, obj):
+        _converts(value, view, path, found)
     if kind == "KubeVirt":
-        _check_quantities(_quantities_of_cluster(spec), path, found)
-    elif kind == "VirtualMachineInstance" or kind in _TEMPLATED:
-        for field, view in _RAW:
-            if field in spec:
-                _converts(spec[field], view, f"{path}.{field}", found)
-        _check_quantities(_quantities(spec), path, found)
+        _check_quantities(_quantities_of_cluster(read(obj, "spec")), "spec", found)
+    else:
+        path = _SPEC.get(kind, "spec")
+        _check_quantities(_quantities(read(obj, *path.split("."))), path, found)
+
+
+def _handed_on(kind: str, obj: Section) -> Iterator[tuple[str, Any, Any]]:
+    """Parts that the views hand on as they are: path, value, and what it should be."""
+    if kind == "KubeVirt":
+        for part in ("infra", "workloads"):
+            placement = read(obj, "spec", part, "nodePlacement")
+            yield f"spec.{part}.nodePlacement.affinity", placement.get("affinity", {}), _Affinity
+        return
+    path = _SPEC.get(kind, "spec")
+    spec = read(obj, *path.split("."))
+    yield f"{path}.affinity", spec.get("affinity", {}), _Affinity
+    yield f"{path}.topologySpreadConstraints", spec.get("topologySpreadConstraints", []), list[_SpreadConstraint]
+    yield f"{path}.dnsConfig", spec.get("dnsConfig", {}), _DNSConfig
+    if kind == "VirtualMachine":
+        for i, template in enumerate(read(obj, "spec").get("dataVolumeTemplates", ())):
+            yield f"spec.dataVolumeTemplates[{i}].spec", template.get("spec", {}), _DataVolume
 
 
 def _converts(value: Any, view: Any, path: str, found: Findings) -> bool:

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from virtfleet.admission.review import complete, review
+from virtfleet.admission.spelling import unknown_fields
 from virtfleet.api.feature_gates import FeatureGates
 from virtfleet.api.kubevirt import KubeVirt
 from virtfleet.api.view import read
@@ -156,6 +157,11 @@ def build(obj: dict[str, Any]) -> None:
 @pytest.mark.parametrize("wish", SOUND)
 def test_is_accepted(wish: str) -> None:
     assert verdict(vmi(SOUND[wish]), WHERE).causes == []
+
+
+@pytest.mark.parametrize("wish", SOUND)
+def test_defaults_and_wishes_are_fields_that_exist(wish: str) -> None:
+    assert list(unknown_fields(complete(vmi(SOUND[wish]), WHERE)[0])) == []
 
 
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -75,7 +75,7 @@ def at(spec: dict[str, Any], path: str) -> Any:
         ({"domain.features.hyperv.spinlocks": {}}, "domain.features.hyperv.spinlocks.spinlocks", 4096),
         ({"domain.features.hyperv.synictimer": {}}, "domain.features.hyperv.vpindex.enabled", True),
         ({"domain.features.hyperv.evmcs": {}}, "domain.cpu.features", [{"name": "vmx", "policy": "require"}]),
-        ({"domain.clock.timer.hpet": {}}, "domain.clock.timer.hpet.enabled", True),
+        ({"domain.clock.timer.hpet": {}}, "domain.clock.timer.hpet.present", True),
         ({"architecture": "arm64"}, "domain.firmware.bootloader", {"efi": {"secureBoot": False}}),
         ({"readinessProbe": {"exec": {"command": ["x"]}}}, "readinessProbe.failureThreshold", 3),
         ({"volumes[0]": {"name": "root", "emptyDisk": {"capacity": "2048Mi"}}}, "volumes[0].emptyDisk.capacity", "2Gi"),

@@ -127,7 +127,18 @@ CLUSTER = {
             "hypervisors": [{"name": "qemu-kvm"}],
             "network": {"defaultNetworkInterface": "masquerade"},
         },
-        "workloads": {"nodePlacement": {"nodeSelector": {"a": "b"}}},
+        "workloads": {
+            "nodePlacement": {
+                "nodeSelector": {"a": "b"},
+                "affinity": {
+                    "nodeAffinity": {
+                        "requiredDuringSchedulingIgnoredDuringExecution": {
+                            "nodeSelectorTerms": [{"matchExpressions": [{"key": "a", "operator": "Exists"}]}]
+                        }
+                    }
+                },
+            }
+        },
         "virtHandlerPools": [
             {
                 "name": "gpu",
