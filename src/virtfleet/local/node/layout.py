@@ -59,6 +59,11 @@ class Layout:
         return self.home / "runtime"
 
     @property
+    def socket(self) -> Path:
+        """Where the agent answers the API server."""
+        return self.home / "agent.sock"
+
+    @property
     def cgroup(self) -> str:
         return f"/virtfleet/{self.cluster}/{self.node}"
 

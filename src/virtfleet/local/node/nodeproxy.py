@@ -15,7 +15,6 @@ from virtfleet.local.apiserver.access import User
 from virtfleet.local.apiserver.http import Connector
 from virtfleet.local.apiserver.proxy import forward
 from virtfleet.local.node.layout import Layout
-from virtfleet.local.node.server import socket_path
 
 _DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 
@@ -57,7 +56,7 @@ class NodeProxy:
 
     def _session(self, node: str) -> aiohttp.ClientSession:
         if node not in self._sessions:
-            path = socket_path(Layout(self._data, self._cluster, node))
+            path = Layout(self._data, self._cluster, node).socket
             self._sessions[node] = aiohttp.ClientSession(
                 connector=aiohttp.UnixConnector(str(path), limit=0), auto_decompress=False
             )

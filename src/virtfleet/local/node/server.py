@@ -30,10 +30,6 @@ _POLL = 0.1  # seconds between looks at a log that somebody follows
 _READ = 1 << 16
 
 
-def socket_path(layout: Layout) -> Path:
-    return layout.home / "agent.sock"
-
-
 class AgentServer:
     """Serves what the API server asks of a node."""
 
@@ -47,7 +43,7 @@ class AgentServer:
         application.router.add_route("*", "/exec/{namespace}/{pod}/{container}", self._exec)
         runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
         await runner.setup()
-        path = socket_path(self._layout)
+        path = self._layout.socket
         path.unlink(missing_ok=True)
         await web.UnixSite(runner, str(path)).start()
         path.chmod(0o600)
