@@ -87,6 +87,13 @@ def test_support_can_differ_between_architectures() -> None:
     assert "spec.domain.devices.watchdog" in refused("qemu-kvm", {"architecture": "arm64", **watchdog})
 
 
+def test_an_experimental_feature_needs_its_gate() -> None:
+    vmi = read(VirtualMachineInstance, {"spec": {"evictionStrategy": "LiveMigrate"}})
+    mshv = registry.get("mshv")
+    assert "the feature gate ConfigurableHypervisor enables it" in next(refusals(mshv, vmi)).message
+    assert list(refusals(mshv, vmi, {"ConfigurableHypervisor"})) == []
+
+
 def test_every_predicate_can_be_asked_of_an_empty_vmi() -> None:
     empty = read(VirtualMachineInstance, {})
     assert [f.key for f in FEATURES if f.asked(empty)] == []

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from virtfleet.hypervisors.base import Descriptor
 from virtfleet.hypervisors.qemu.hypervisor import OVERHEADS, Qemu
-from virtfleet.hypervisors.support import Supports, without
+from virtfleet.hypervisors.support import Level, Support, Supports, without
 
 
 class Mshv(Qemu):
@@ -27,9 +27,14 @@ class Mshv(Qemu):
         disk_driver="qemu",
     )
     domain_type = "hyperv"
-    supports: ClassVar[Supports] = without(
-        ("kvm-hidden", "there is no KVM to hide"),
-        ("sev tdx", "QEMU's MSHV accelerator starts no confidential VMs"),
-        ("live-migration", "QEMU's MSHV accelerator cannot transfer the state of virtual CPUs"),
-        ("cpu-hotplug", "QEMU's MSHV accelerator has a fixed number of virtual CPUs"),
-    )
+    supports: ClassVar[Supports] = {
+        **without(
+            ("kvm-hidden", "there is no KVM to hide"),
+            ("sev tdx", "QEMU's MSHV accelerator starts no confidential VMs"),
+        ),
+        "live-migration": Support(
+            Level.EXPERIMENTAL,
+            "only the latest QEMU transfers the state of CPUs on MSHV",
+            gate="ConfigurableHypervisor",
+        ),
+    }
