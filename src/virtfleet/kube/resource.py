@@ -84,3 +84,11 @@ TOKEN_REVIEWS = Resource("authentication.k8s.io", "v1", "tokenreviews", "TokenRe
 SUBJECT_ACCESS_REVIEWS = Resource(
     "authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False
 )
+
+VMS = Resource("kubevirt.io", "v1", "virtualmachines", "VirtualMachine")
+VMIS = Resource("kubevirt.io", "v1", "virtualmachineinstances", "VirtualMachineInstance")
+VMI_REPLICA_SETS = Resource(
+    "kubevirt.io", "v1", "virtualmachineinstancereplicasets", "VirtualMachineInstanceReplicaSet"
+)
+VMI_MIGRATIONS = Resource("kubevirt.io", "v1", "virtualmachineinstancemigrations", "VirtualMachineInstanceMigration")
+KUBEVIRTS = Resource("kubevirt.io", "v1", "kubevirts", "KubeVirt")
