@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import re
-
 import orjson
 
 from virtfleet.admission import kubevirt_pools
 from virtfleet.admission.findings import Findings
 from virtfleet.admission.hypervisor import hypervisor_error
 from virtfleet.admission.sections import Section, read
+from virtfleet.api import duration
 from virtfleet.api.feature_gates import DEPRECATED, DISCONTINUED, STATES, FeatureGates
 
 _CONFIGURATION = "spec.configuration"
 _GATES = f"{_CONFIGURATION}.developerConfiguration.featureGates"
-_DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)(h|m|s|ms|us|µs|ns))+")
-_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|us|µs|ns|h|m|s)")
-_SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 _DAY = 86400.0
 
 
@@ -73,13 +69,6 @@ def _check_patches(spec: Section, found: Findings) -> None:
             found.unsupported(f"spec.customizeComponents.patches[{i}].patch", f"the patch is not JSON: {error}")
 
 
-def _seconds(text: str) -> float | None:
-    """A duration as Go writes it (`24h`, `1h30m`); None where it is none."""
-    if not _DURATION.fullmatch(text):
-        return None
-    return sum(float(number) * _SECONDS[unit] for number, unit in _DURATION_PART.findall(text))
-
-
 def _check_certificates(selfsigned: Section, found: Findings) -> None:
     path = "spec.certificateRotateStrategy.selfSigned"
     old = [f for f in ("caRotateInterval", "certRotateInterval", "caOverlapInterval") if selfsigned.get(f) is not None]
@@ -95,7 +84,7 @@ def _check_certificates(selfsigned: Section, found: Findings) -> None:
     }
     seconds: dict[str, float] = {}
     for field, text in texts.items():
-        value = _seconds(text) if text is not None else None
+        value = duration.seconds(text) if text is not None else None
         if text is not None and value is None:
             found.invalid(f"{path}.{field}", f"{text!r} is not a duration; write it like 24h or 90m")
             return

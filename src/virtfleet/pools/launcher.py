@@ -49,8 +49,14 @@ class Fleet:
         pool = match(self.pools, vmi)
         asked = (vmi.get("spec") or {}).get("hypervisor") or ""
         hypervisor = registry.resolve(asked, pool.hypervisor if pool else "", self.default_hypervisor)
-        image = (pool.launcher_image if pool else "") or self.images.get(hypervisor) or self._image_of(hypervisor)
-        return Launcher(pool, hypervisor, image, _conflict(hypervisor, pool))
+        return Launcher(pool, hypervisor, self._image(pool, hypervisor), _conflict(hypervisor, pool))
+
+    def node_image(self, pool: Pool | None) -> str:
+        """The launcher image that nodes of a pool (None: all others) should have at hand and be described by."""
+        return self._image(pool, registry.resolve("", pool.hypervisor if pool else "", self.default_hypervisor))
+
+    def _image(self, pool: Pool | None, hypervisor: str) -> str:
+        return (pool.launcher_image if pool else "") or self.images.get(hypervisor) or self._image_of(hypervisor)
 
     def _image_of(self, hypervisor: str) -> str:
         """The image of the installation that a hypervisor needs: beside the default one, under a name of its own."""
