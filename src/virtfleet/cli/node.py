@@ -28,7 +28,7 @@ def ls(data: Path, output: str) -> None:
     """List the nodes: whether their agent runs, and what the API server says of them."""
     settings = _settings(data)
     running = {child["name"]: child for child in _ask(data, op="status")["children"]}
-    known = asyncio.run(_known(data))
+    known = asyncio.run(_known(data.absolute() / "kubeconfig"))
     facts = [_facts(spec, running.get(spec.name), known.get(spec.name)) for spec in settings.nodes]
     rows = [
         [f["name"], f["agent"], f["ready"], f["pods"], ",".join(f"{k}={v}" for k, v in f["labels"].items())]
@@ -120,7 +120,7 @@ def _ask(data: Path, **request: Any) -> dict[str, Any]:
         raise CommandError(str(error), "Start it with: virtfleet up") from None
 
 
-async def _known(data: Path) -> dict[str, dict[str, Any]]:
+async def _known(kubeconfig: Path) -> dict[str, dict[str, Any]]:
     """Each node's object, with the number of its pods."""
     from virtfleet.kube import config
     from virtfleet.kube.client import Client
@@ -128,7 +128,7 @@ async def _known(data: Path) -> dict[str, dict[str, Any]]:
     from virtfleet.kube.resource import NODES, PODS
 
     try:
-        async with Client(config.load(data.absolute() / "kubeconfig")) as api:
+        async with Client(config.load(kubeconfig)) as api:
             nodes = {obj["metadata"]["name"]: {**obj, "pods": 0} for obj in await api.list(NODES)}
             for pod in await api.list(PODS):
                 if pod["spec"].get("nodeName") in nodes:
