@@ -24,7 +24,7 @@ from virtfleet.api.vmi import VirtualMachineInstance
 from virtfleet.cli.render_domain import pretend_node
 from virtfleet.domain.cluster import cluster_context
 from virtfleet.domain.context import Context
-from virtfleet.domain.volumes import DomainError
+from virtfleet.domain.errors import DomainError
 from virtfleet.hypervisors import registry
 from virtfleet.hypervisors.base import Host
 

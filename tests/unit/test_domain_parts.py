@@ -17,9 +17,9 @@ from virtfleet.domain import traits
 from virtfleet.domain.cluster import cluster_context
 from virtfleet.domain.context import NumaCell
 from virtfleet.domain.cpupool import CpuPool
+from virtfleet.domain.errors import DomainError
 from virtfleet.domain.targets import TargetNames
 from virtfleet.domain.traits import Topology
-from virtfleet.domain.volumes import DomainError
 from virtfleet.domain.xml import add, text
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.domain_samples import NODE, OTHER_ARCHITECTURES, SAMPLES, Sample, disk, interface, vmi
 from virtfleet.domain.context import Context
-from virtfleet.domain.volumes import DomainError
+from virtfleet.domain.errors import DomainError
 from virtfleet.hypervisors import registry
 
 QEMU = registry.get("qemu-kvm")

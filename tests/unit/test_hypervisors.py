@@ -14,7 +14,7 @@ from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance
 from virtfleet.cli.hypervisors import hypervisors
 from virtfleet.domain.context import Context
-from virtfleet.domain.volumes import DomainError
+from virtfleet.domain.errors import DomainError
 from virtfleet.hypervisors import registry
 from virtfleet.hypervisors.base import DaemonSettings, Host
 from virtfleet.hypervisors.features import FEATURES, refusals

@@ -13,7 +13,7 @@ import pytest
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance
 from virtfleet.domain.context import Context
-from virtfleet.domain.volumes import DomainError
+from virtfleet.domain.errors import DomainError
 from virtfleet.hypervisors import registry
 from virtfleet.hypervisors.base import Hypervisor
 from virtfleet.hypervisors.features import refusals
@@ -80,7 +80,8 @@ def test_an_installed_plugin_is_listed_and_used(installed: Path, tmp_path: Path)
     assert "mock" in listed.stdout, listed.stderr
     vmi = tmp_path / "vmi.yaml"
     vmi.write_text(
-        "kind: VirtualMachineInstance\nmetadata: {name: a, namespace: b}\nspec: {hypervisor: mock, domain: {memory: {guest: 64Mi}, devices: {}}}\n"
+        "kind: VirtualMachineInstance\nmetadata: {name: a, namespace: b}\n"
+        "spec: {hypervisor: mock, domain: {memory: {guest: 64Mi}, devices: {}}}\n"
     )
     rendered = run(installed, "-c", "from virtfleet.cli import main; main()", "render", "domain", "-f", str(vmi))
     assert '<domain xmlns:kubevirt="http://kubevirt.io" type="test">' in rendered.stdout, rendered.stderr

@@ -21,7 +21,7 @@ from virtfleet.cli.output import CommandError
 from virtfleet.domain import xml
 from virtfleet.domain.cluster import cluster_context
 from virtfleet.domain.context import AssignedDevice, Context, NumaCell
-from virtfleet.domain.volumes import DomainError
+from virtfleet.domain.errors import DomainError
 from virtfleet.hypervisors import registry
 from virtfleet.hypervisors.base import Host
 

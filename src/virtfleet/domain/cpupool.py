@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from virtfleet.domain.context import NumaCell
+from virtfleet.domain.errors import DomainError
 from virtfleet.domain.traits import Topology
-from virtfleet.domain.volumes import DomainError
 
 
 class _Cell:

@@ -8,8 +8,8 @@ from xml.etree.ElementTree import Element
 from virtfleet.api.devices import GPU, VGPUDisplayOptions
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain.context import AssignedDevice, Context
+from virtfleet.domain.errors import DomainError
 from virtfleet.domain.interfaces import pci_address
-from virtfleet.domain.volumes import DomainError
 from virtfleet.domain.xml import add
 
 # Devices of one list are attached in this order of kinds, and in the order of the list within a kind.

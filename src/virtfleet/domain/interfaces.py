@@ -15,7 +15,7 @@ from virtfleet.api.networks import Interface
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain import paths, traits
 from virtfleet.domain.context import Context
-from virtfleet.domain.volumes import DomainError
+from virtfleet.domain.errors import DomainError
 from virtfleet.domain.xml import add
 
 MOST_QUEUES = 256  # of a tap device

@@ -12,10 +12,7 @@ from virtfleet.api.disks import Volume
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain import paths
 from virtfleet.domain.context import Context
-
-
-class DomainError(ValueError):
-    """A VMI that no domain can be made of; the message says what is wrong with which part of it."""
+from virtfleet.domain.errors import DomainError
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -62,6 +59,8 @@ def source(vmi: VMI, volume: Volume, index: int, context: Context, *, stacked: b
         return Source(paths.empty_disk(name), "qcow2", discard=True)
     if volume.service_account:
         return Source(paths.SERVICE_ACCOUNT_DISK)
+    if volume.downward_metrics:
+        return Source(paths.DOWNWARD_METRICS_DISK)
     if kind := config_kind(volume):
         return Source(paths.config_disk(kind, name))
     raise DomainError(f"spec.volumes[{index}]: volume {name!r} cannot be shown as a disk")

@@ -13,8 +13,8 @@ from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain import common, hostdevices, interfaces, paths, traits, volumes
 from virtfleet.domain.context import Context
 from virtfleet.domain.cpupool import CpuPool
+from virtfleet.domain.errors import DomainError
 from virtfleet.domain.targets import TargetNames
-from virtfleet.domain.volumes import DomainError
 from virtfleet.domain.xml import add
 from virtfleet.hypervisors import daemons
 from virtfleet.hypervisors.base import DaemonPlan, DaemonSettings, Descriptor, Hypervisor, Overheads, Tuning

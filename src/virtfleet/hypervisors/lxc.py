@@ -14,7 +14,7 @@ from virtfleet.api.disks import Disk, Volume
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain import common, interfaces, paths, traits, volumes
 from virtfleet.domain.context import Context
-from virtfleet.domain.volumes import DomainError
+from virtfleet.domain.errors import DomainError
 from virtfleet.domain.xml import add
 from virtfleet.hypervisors import daemons
 from virtfleet.hypervisors.base import DaemonPlan, DaemonSettings, Descriptor, Hypervisor, Overheads

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 from xml.etree.ElementTree import Element
 
-from virtfleet.domain.volumes import DomainError
+from virtfleet.domain.errors import DomainError
 from virtfleet.domain.xml import add, child
 from virtfleet.hypervisors.base import Host
 

@@ -7,7 +7,7 @@ from xml.etree.ElementTree import Element
 
 from virtfleet.api import names
 from virtfleet.domain import traits
-from virtfleet.domain.volumes import DomainError
+from virtfleet.domain.errors import DomainError
 from virtfleet.domain.xml import add
 from virtfleet.hypervisors.qemu.draft import Draft
 from virtfleet.hypervisors.qemu.iothreads import threads

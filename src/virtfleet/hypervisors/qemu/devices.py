@@ -6,7 +6,7 @@ from xml.etree.ElementTree import Element
 
 from virtfleet.api import names
 from virtfleet.domain import interfaces, paths, traits
-from virtfleet.domain.volumes import DomainError
+from virtfleet.domain.errors import DomainError
 from virtfleet.domain.xml import add, on_off
 from virtfleet.hypervisors.qemu.draft import Draft
 

@@ -11,9 +11,10 @@ from virtfleet.api.quantity import Quantity
 from virtfleet.api.vmistatus import PersistentVolumeClaimInfo
 from virtfleet.domain import paths, traits, volumes
 from virtfleet.domain.context import BlockSizes
+from virtfleet.domain.errors import DomainError
 from virtfleet.domain.interfaces import pci_address
 from virtfleet.domain.targets import TargetNames
-from virtfleet.domain.volumes import DomainError, Source
+from virtfleet.domain.volumes import Source
 from virtfleet.domain.xml import add
 from virtfleet.hypervisors.qemu.draft import Draft
 from virtfleet.hypervisors.qemu.iothreads import Assignment, IOThreads, threads
@@ -35,22 +36,23 @@ def disks(draft: Draft) -> None:
         status = statuses.get(disk.name)
         added = status is not None and status.hotplug_volume is not None
         index, volume = by_name.get(disk.name, (-1, None))
-        if volume is None:
-            if not disk.cdrom:
-                raise DomainError(f"disk {disk.name!r}: spec.volumes has no volume of that name")
-            source = _EMPTY_DRIVE
-        elif volume.downward_metrics:
-            source = Source(paths.DOWNWARD_METRICS_DISK)
-        elif added:
-            source = volumes.hotplugged(volume, draft.context)
-        else:
-            source = volumes.source(vmi, volume, index, draft.context)
+        source = _location(draft, disk, volume, index, added=added)
         element = _disk(draft, disk, volume, source, targets, io, assignment)
         if status and status.persistent_volume_claim_info and not disk.cdrom:
             _claim_size(element, status.persistent_volume_claim_info)
         attached = added and status is not None and status.phase in ("MountedToPod", "Ready")
         if volume is None or attached or not permanent or disk.name in permanent:
             draft.devices.append(element)
+
+
+def _location(draft: Draft, disk: Disk, volume: Volume | None, index: int, *, added: bool) -> Source:
+    if volume is None:
+        if not disk.cdrom:
+            raise DomainError(f"disk {disk.name!r}: spec.volumes has no volume of that name")
+        return _EMPTY_DRIVE
+    if added:
+        return volumes.hotplugged(volume, draft.context)
+    return volumes.source(draft.vmi, volume, index, draft.context)
 
 
 def _disk(

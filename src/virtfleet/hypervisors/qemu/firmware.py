@@ -7,7 +7,7 @@ from xml.etree.ElementTree import Element
 
 from virtfleet.api.domainspec import ACPI
 from virtfleet.domain import paths, traits
-from virtfleet.domain.volumes import DomainError
+from virtfleet.domain.errors import DomainError
 from virtfleet.domain.xml import add, child, yes_no
 from virtfleet.hypervisors.qemu.draft import Draft
 

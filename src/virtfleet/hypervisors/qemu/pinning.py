@@ -10,7 +10,7 @@ from virtfleet.api.quantity import Quantity
 from virtfleet.domain import traits
 from virtfleet.domain.context import NumaCell
 from virtfleet.domain.cpupool import CpuPool
-from virtfleet.domain.volumes import DomainError
+from virtfleet.domain.errors import DomainError
 from virtfleet.domain.xml import add, child
 from virtfleet.hypervisors.qemu.draft import Draft
 from virtfleet.hypervisors.qemu.iothreads import IOThreads, threads
