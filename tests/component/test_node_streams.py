@@ -30,7 +30,7 @@ async def call(cluster: NodeCluster, *arguments: str, feed: bytes | None = None)
 
 
 async def test_logs_are_read_followed_cut_and_kept_of_the_run_before(cluster: NodeCluster) -> None:
-    script = "echo run $(cat /d/n 2>/dev/null); for i in 1 2 3; do echo line $i; done; test -e /d/n && exec sleep 1000; echo 2 > /d/n"
+    script = "echo run $(cat /d/n 2>/dev/null); seq -f 'line %g' 3; test -e /d/n && exec sleep 1000; echo 2 > /d/n"
     await cluster.run(
         "p",
         f"{script}; exit 1",
