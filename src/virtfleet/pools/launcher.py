@@ -13,7 +13,8 @@ from typing import Any
 from virtfleet.hypervisors import registry
 from virtfleet.pools.matching import match
 from virtfleet.pools.model import Pool, pools_of
-from virtfleet.pools.placement import launcher_affinity
+from virtfleet.pools.placement import launcher_terms, restrict_affinity
+from virtfleet.pools.terms import Term
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,8 @@ class Fleet:
     default_hypervisor: str = ""
     images: Mapping[str, str] = field(default_factory=dict)
     """Launcher images that the KubeVirt object names for hypervisors."""
+    _terms: dict[str, list[Term]] = field(default_factory=dict, repr=False, compare=False)
+    """What pools ask of launcher pods' nodes, by the name of the VMI's pool; worked out when first needed."""
 
     @staticmethod
     def of(kubevirt: Mapping[str, Any], default_image: str) -> Fleet:
@@ -72,7 +75,10 @@ class Fleet:
 
     def affinity(self, vmi: Mapping[str, Any], pool: Pool | None) -> dict[str, Any]:
         """The affinity of the VMI's launcher pods."""
-        return launcher_affinity((vmi.get("spec") or {}).get("affinity"), self.pools, pool)
+        name = pool.name if pool else ""
+        if name not in self._terms:
+            self._terms[name] = launcher_terms(self.pools, pool)
+        return restrict_affinity((vmi.get("spec") or {}).get("affinity"), self._terms[name])
 
     def outdated(self, vmi: Mapping[str, Any]) -> bool:
         """Whether the VMI runs on another launcher image than a new one like it would."""

@@ -94,8 +94,3 @@ def restrict_affinity(affinity: Mapping[str, Any] | None, ours: Sequence[Term]) 
     node_affinity[_REQUIRED] = {**(required or {}), "nodeSelectorTerms": terms}
     affinity["nodeAffinity"] = node_affinity
     return affinity
-
-
-def launcher_affinity(affinity: Mapping[str, Any] | None, pools: Sequence[Pool], pool: Pool | None) -> dict[str, Any]:
-    """The affinity of a launcher pod: what the VMI asks for itself, and what its pool and exclusive pools ask for."""
-    return restrict_affinity(affinity, launcher_terms(pools, pool))

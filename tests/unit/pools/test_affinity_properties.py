@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from virtfleet.pools.model import Pool, owner
 from virtfleet.pools.overlap import overlaps, shadowed
-from virtfleet.pools.placement import handler_placement, launcher_affinity
+from virtfleet.pools.placement import handler_placement, launcher_terms, restrict_affinity
 
 from .nodes import Labels, pod_admits
 
@@ -95,7 +95,7 @@ def test_a_launcher_pod_admits_what_its_vmi_and_its_pool_admit(
 ) -> None:
     pool = pools[chosen] if 0 <= chosen < len(pools) else None
     own = {"affinity": affinity, "nodeSelector": node_selector}
-    pod = {"affinity": launcher_affinity(affinity, pools, pool), "nodeSelector": node_selector}
+    pod = {"affinity": restrict_affinity(affinity, launcher_terms(pools, pool)), "nodeSelector": node_selector}
     for node in NODES:
         owned_by = owner(pools, node)
         kept_for_others = owned_by is not None and owned_by.exclusive and owned_by is not pool
