@@ -25,6 +25,7 @@ from virtfleet.local.directory import Settings
 from virtfleet.local.processes import CONTROL_PLANE
 
 START_DEADLINE = 60.0
+LONGEST_SOCKET = 107  # the kernel's limit of a unix socket's path
 
 
 def data_option(function: F) -> F:
@@ -146,6 +147,9 @@ def _settings(data: Path, nodes_file: Path | None, port: int | None) -> Settings
             f"the cluster in {data} runs on port {old.port}",
             f"Stop it first (virtfleet down --data {data}), or choose another --data for a second cluster.",
         )
+    longest = max((len(node.name) for node in nodes), default=0)
+    if len(os.fsencode(data)) + len("/nodes//agent.sock") + longest > LONGEST_SOCKET:
+        raise CommandError(f"{data} is too long a path for the sockets in it", "Choose a shorter --data.")
     if data.exists() and old is None and any(data.iterdir()):
         raise CommandError(f"{data} is not empty and holds no cluster", "Choose another --data.")
     try:

@@ -18,6 +18,8 @@ COMMANDS = {
     "down": ("virtfleet.cli.cluster", "Stop the cluster on this machine."),
     "status": ("virtfleet.cli.cluster", "What runs, and how it is."),
     "logs": ("virtfleet.cli.cluster", "Logs of a part of the cluster."),
+    "node": ("virtfleet.cli.node", "Nodes of the local cluster."),
+    "image": ("virtfleet.cli.image", "Images of the local cluster."),
     "validate": ("virtfleet.cli.validate", "Check manifests as the cluster would."),
     "render": ("virtfleet.cli.render", "What VirtFleet would make of an object, without a cluster."),
     "hypervisors": ("virtfleet.cli.hypervisors", "Hypervisors, and what each of them can do."),

@@ -6,7 +6,10 @@ built when it is imported: no generated code, and none of its coupling to one re
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -14,6 +17,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 VERSION = "v1beta1"
 KUBELET_SOCKET = "kubelet.sock"
+_LONGEST_PATH = 107
 DIRECTORY = "/var/lib/kubelet/device-plugins"
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 
@@ -88,7 +92,7 @@ def _build() -> dict[str, Any]:
                     )
                 added.type_name = f".{VERSION}.{message_name}.{entry.name}"
     pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)  # type: ignore[no-untyped-call]
+    pool.Add(file)
     return {
         name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{VERSION}.{name}")) for name in _MESSAGES
     }
@@ -102,9 +106,21 @@ def message(name: str, **fields: Any) -> Any:
     return MESSAGES[name](**fields)
 
 
-def channel(socket: str) -> grpc.aio.Channel:
+def address(socket: Path) -> str:
+    """A socket as gRPC is told of it. The kernel limits paths to 107 characters; longer ones go by the directory."""
+    if len(os.fsencode(socket)) <= _LONGEST_PATH:
+        return f"unix://{socket}"
+    return f"unix:///proc/self/fd/{_handle(socket.parent)}/{socket.name}"
+
+
+@cache
+def _handle(directory: Path) -> int:
+    return os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def channel(socket: Path) -> grpc.aio.Channel:
     # Without an authority grpc sends the socket's path as one, which servers written in Go refuse.
-    return grpc.aio.insecure_channel(f"unix://{socket}", options=[("grpc.default_authority", "localhost")])
+    return grpc.aio.insecure_channel(address(socket), options=[("grpc.default_authority", "localhost")])
 
 
 def caller(to: grpc.aio.Channel, service: str, method: str) -> Callable[..., Any]:

@@ -18,7 +18,7 @@ import grpc
 import msgspec
 
 from virtfleet.api.quantity import Quantity
-from virtfleet.kube.deviceplugin import HEALTHY, KUBELET_SOCKET, VERSION, caller, channel, handler, message
+from virtfleet.kube.deviceplugin import HEALTHY, KUBELET_SOCKET, VERSION, address, caller, channel, handler, message
 from virtfleet.kube.resource import Obj
 from virtfleet.local.node.containers import write_atomically
 from virtfleet.local.node.lifecycle import init_containers, is_sidecar
@@ -79,7 +79,7 @@ class Devices:
             self._allocations = msgspec.json.decode(content, type=Allocations)
         server = grpc.aio.server()
         server.add_generic_rpc_handlers((handler("Registration", self),))
-        server.add_insecure_port(f"unix://{self._directory / KUBELET_SOCKET}")
+        server.add_insecure_port(address(self._directory / KUBELET_SOCKET))
         await server.start()
         return server
 
@@ -99,7 +99,7 @@ class Devices:
             )
         plugin = Plugin(
             request.resource_name,
-            channel(str(self._directory / request.endpoint)),
+            channel(self._directory / request.endpoint),
             request.options.get_preferred_allocation_available,
             request.options.pre_start_required,
         )

@@ -14,7 +14,7 @@ from typing import Any
 
 import grpc
 
-from virtfleet.kube.deviceplugin import HEALTHY, KUBELET_SOCKET, VERSION, caller, channel, handler, message
+from virtfleet.kube.deviceplugin import HEALTHY, KUBELET_SOCKET, VERSION, address, caller, channel, handler, message
 
 
 class PretendPlugin:
@@ -32,10 +32,10 @@ class PretendPlugin:
         socket = f"pretend-{self._name}.sock"
         server = grpc.aio.server()
         server.add_generic_rpc_handlers((handler("DevicePlugin", self),))
-        server.add_insecure_port(f"unix://{self._directory / socket}")
+        server.add_insecure_port(address(self._directory / socket))
         await server.start()
         try:
-            async with channel(str(self._directory / KUBELET_SOCKET)) as kubelet:
+            async with channel(self._directory / KUBELET_SOCKET) as kubelet:
                 request = message("RegisterRequest", version=VERSION, endpoint=socket, resource_name=self._resource)
                 await caller(kubelet, "Registration", "Register")(request)
             yield
