@@ -29,10 +29,15 @@ def hypervisor_of(vmi: Section, cluster: Cluster) -> Hypervisor:
 
 
 def check(vmi: Section, cluster: Cluster, found: Findings) -> None:
-    launcher = cluster.fleet.launcher(vmi)
-    if why := hypervisor_error(launcher.hypervisor) or launcher.conflict:
-        found.invalid("spec.hypervisor", why)
-        return
-    hypervisor = registry.get(launcher.hypervisor)
-    for refusal in refusals(hypervisor, msgspec.convert(vmi, VirtualMachineInstance), cluster.gates.switched_on):
+    """A VMI with its defaults: its hypervisor must have all that it asks for."""
+    check_choice(vmi, cluster, "spec", found)
+    machine = msgspec.convert(vmi, VirtualMachineInstance)
+    for refusal in refusals(hypervisor_of(vmi, cluster), machine, cluster.gates.switched_on):
         found.unsupported(refusal.field, refusal.message)
+
+
+def check_choice(instance: Section, cluster: Cluster, path: str, found: Findings) -> None:
+    """A VMI, or the template of one: the hypervisor must exist and be the one of the pool."""
+    launcher = cluster.fleet.launcher(instance)
+    if why := hypervisor_error(launcher.hypervisor) or launcher.conflict:
+        found.invalid(f"{path}.hypervisor", why)

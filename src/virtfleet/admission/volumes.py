@@ -16,7 +16,7 @@ SOURCES = (
     "emptyDisk", "hostDisk", "dataVolume", "configMap", "secret", "downwardAPI", "serviceAccount", "downwardMetrics",
     "memoryDump", "containerPath",
 )  # fmt: skip
-_AT_MOST_ONE = {"serviceAccount": "serviceAccount", "downwardMetrics": "downwardMetrics", "memoryDump": "memoryDump"}
+_AT_MOST_ONE = ("serviceAccount", "downwardMetrics", "memoryDump")
 # source -> field that names the object it reads
 _NAMED = {"configMap": "name", "secret": "secretName", "serviceAccount": "serviceAccountName"}
 _STORAGE = ("persistentVolumeClaim", "dataVolume")

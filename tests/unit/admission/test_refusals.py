@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from virtfleet.admission.cluster import Cluster
+
 from .machines import BASE, GONE, causes, cluster, verdict, vmi
 
 DEVICES = "domain.devices"
@@ -599,6 +601,25 @@ def test_a_component_of_virtfleet_may_set_reserved_labels() -> None:
     controller = Requester("system:serviceaccount:kubevirt:kubevirt-controller")
     assert review(obj, where).causes
     assert not [c for c in review(obj, where, controller).causes if c.field == "metadata.labels"]
+
+
+def test_the_hypervisor_must_exist_fit_the_pool_and_have_what_is_asked_for() -> None:
+    assert "qemu-kvm" in causes({"hypervisor": "parallels"})["spec.hypervisor"].message
+    refused = causes({"hypervisor": "lxc", f"{DEVICES}.tpm": {}})
+    assert "lxc" in refused["spec.domain.devices.tpm"].message
+    pool = {
+        "name": "mshv",
+        "virtLauncherImage": "launcher:mshv",
+        "nodeSelector": {"mshv": "true"},
+        "hypervisor": "mshv",
+        "selector": {"vmLabels": {"matchLabels": {"kubevirt.io/hypervisor": "mshv"}}},
+    }
+    gates = {"developerConfiguration": {"featureGates": ["VirtHandlerPools"]}}
+    where = Cluster({"spec": {"configuration": gates, "virtHandlerPools": [pool]}})
+    labelled = {"metadata.labels": {"kubevirt.io/hypervisor": "mshv"}}
+    assert causes(labelled, where) == {}
+    conflict = causes({**labelled, "hypervisor": "lxc"}, where)["spec.hypervisor"].message
+    assert "lxc" in conflict and "mshv" in conflict
 
 
 def test_all_causes_are_told_at_once() -> None:

@@ -56,6 +56,7 @@ def test_sound_objects_are_accepted(obj: dict[str, Any]) -> None:
         ({"spec.runStrategy": "Sometimes"}, "spec.runStrategy"),
         ({"spec.template": GONE}, "spec.template"),
         ({f"{TEMPLATE}.hostname": "No_"}, f"{TEMPLATE}.hostname"),
+        ({f"{TEMPLATE}.hypervisor": "parallels"}, f"{TEMPLATE}.hypervisor"),
         ({f"{TEMPLATE}.domain.devices.disks[0].disk.bus": "ide"}, f"{TEMPLATE}.domain.devices.disks[0].disk.bus"),
         ({f"{TEMPLATE}.domain.cpu": {"sockets": 4, "maxSockets": 2}}, f"{TEMPLATE}.domain.cpu.sockets"),
         ({f"{TEMPLATE}.domain.memory.maxGuest": "1537Mi"}, f"{TEMPLATE}.domain.memory.guest"),
