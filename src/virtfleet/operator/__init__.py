@@ -1,1 +1,1 @@
-"""From the KubeVirt object to installed components, one DaemonSet per pool (virt-operator)."""
+"""virt-operator: from the KubeVirt object to installed components, one virt-handler DaemonSet per pool."""

@@ -19,7 +19,7 @@ OS_LABEL = "kubernetes.io/os"
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 # Conditions that no node meets. Kubernetes has no shorter way to say so inside a term.
-_NOTHING = [{"key": OS_LABEL, "operator": "Exists"}, {"key": OS_LABEL, "operator": "DoesNotExist"}]
+NOTHING = [{"key": OS_LABEL, "operator": "Exists"}, {"key": OS_LABEL, "operator": "DoesNotExist"}]
 
 
 def handler_placement(
@@ -79,7 +79,7 @@ def restrict_affinity(affinity: Mapping[str, Any] | None, ours: Sequence[Term]) 
         return affinity
     node_affinity = dict(affinity.get("nodeAffinity") or {})
     required = node_affinity.get(_REQUIRED)
-    added = [expressions(term) for term in ours] or [_NOTHING]
+    added = [expressions(term) for term in ours] or [NOTHING]
     if required is None:
         terms = [{"matchExpressions": more} for more in added]
     else:

@@ -1,0 +1,125 @@
+"""The control plane of an installation: virt-api and virt-controller, and how few of each may be missing. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from virtfleet.api import names
+from virtfleet.kube.resource import Obj
+from virtfleet.operator import roles
+from virtfleet.operator.endpoints import METRICS_LABEL, VIRT_API
+from virtfleet.operator.installation import CERTIFICATES, HTTPS, PRIORITY_CLASS, Installation
+
+VIRT_CONTROLLER = "virt-controller"
+_HOSTNAME = "kubernetes.io/hostname"
+_NOBODY = 65534
+# component -> service account, name of its flags, of its verbosity, memory that it asks for
+_COMPONENTS = {
+    VIRT_API: (roles.API, "api", "virtAPI", "80Mi"),
+    VIRT_CONTROLLER: (roles.CONTROLLER, "controller", "virtController", "64Mi"),
+}
+IDENTITY = [
+    {"name": "POD_NAME", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.name"}}},
+    {"name": "POD_NAMESPACE", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.namespace"}}},
+]
+RESTRICTED_POD = {
+    "runAsNonRoot": True,
+    "runAsUser": _NOBODY,
+    "runAsGroup": _NOBODY,
+    "fsGroup": _NOBODY,  # certificates are readable by it
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+RESTRICTED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "privileged": False}
+
+
+def render(installation: Installation) -> list[Obj]:
+    objects = [_deployment(installation, component) for component in _COMPONENTS]
+    if installation.replicas > 1:
+        objects += [_budget(installation, component) for component in _COMPONENTS]
+    return objects
+
+
+def _deployment(installation: Installation, component: str) -> Obj:
+    account, flags, verbosity, memory = _COMPONENTS[component]
+    labels = {names.APP_LABEL: component, METRICS_LABEL: "true"}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": installation.metadata(component, {names.APP_LABEL: component}),
+        "spec": {
+            "replicas": installation.replicas,
+            "selector": {"matchLabels": {names.APP_LABEL: component}},
+            "strategy": {"type": "RollingUpdate"},
+            "template": {
+                "metadata": {"labels": {**installation.labels, **labels}},
+                "spec": {
+                    "serviceAccountName": account,
+                    "priorityClassName": PRIORITY_CLASS,
+                    "securityContext": RESTRICTED_POD,
+                    **spread(installation.placement("infra"), component),
+                    "containers": [
+                        {
+                            "name": component,
+                            "image": installation.images.image(component),
+                            "imagePullPolicy": installation.pull_policy,
+                            "args": [installation.verbosity(verbosity), *installation.flags(flags)],
+                            "env": IDENTITY,
+                            "ports": [{"name": "https", "containerPort": HTTPS, "protocol": "TCP"}],
+                            "livenessProbe": probe("/healthz", period=20),
+                            "readinessProbe": probe("/readyz", period=5),
+                            "resources": {"requests": {"cpu": "5m", "memory": memory}},
+                            "securityContext": RESTRICTED,
+                            "volumeMounts": [{"name": "certificates", "mountPath": CERTIFICATES, "readOnly": True}],
+                        }
+                    ],
+                    "volumes": [certificates(component)],
+                    **installation.pulling(),
+                },
+            },
+        },
+    }
+
+
+def certificates(component: str) -> dict[str, Any]:
+    """The volume with a component's certificate; it may come after the Pod."""
+    return {"name": "certificates", "secret": {"secretName": secret_name(component)}}
+
+
+def secret_name(component: str) -> str:
+    return f"kubevirt-{component}-certs"
+
+
+def probe(path: str, *, period: int) -> dict[str, Any]:
+    return {
+        "httpGet": {"path": path, "port": HTTPS, "scheme": "HTTPS"},
+        "periodSeconds": period,
+        "timeoutSeconds": 5,
+        "failureThreshold": 3,
+    }
+
+
+def spread(placement: Any, component: str) -> dict[str, Any]:
+    """Where the administrator wants the control plane, on different nodes if there are."""
+    affinity = dict(placement.get("affinity") or {})
+    if "podAntiAffinity" not in affinity:
+        term = {"labelSelector": {"matchLabels": {names.APP_LABEL: component}}, "topologyKey": _HOSTNAME}
+        affinity["podAntiAffinity"] = {
+            "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "podAffinityTerm": term}]
+        }
+    return {
+        "nodeSelector": {"kubernetes.io/os": "linux", **(placement.get("nodeSelector") or {})},
+        "affinity": affinity,
+        "tolerations": [
+            {"key": "CriticalAddonsOnly", "operator": "Exists"},
+            *(placement.get("tolerations") or ()),
+        ],
+    }
+
+
+def _budget(installation: Installation, component: str) -> Obj:
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": installation.metadata(f"{component}-pdb"),
+        "spec": {"minAvailable": 1, "selector": {"matchLabels": {names.APP_LABEL: component}}},
+    }

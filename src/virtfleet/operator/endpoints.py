@@ -1,0 +1,152 @@
+"""How the cluster reaches virt-api: Services, admission webhooks, and the aggregated API of subresources. Pure."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+from virtfleet.api import names
+from virtfleet.kube.resource import Obj
+from virtfleet.operator.installation import HTTPS, Installation
+from virtfleet.operator.roles import SUBRESOURCES
+
+VIRT_API = "virt-api"
+METRICS = "kubevirt-prometheus-metrics"
+METRICS_LABEL = "prometheus.kubevirt.io"
+MUTATE, VALIDATE = "/mutate", "/validate"
+_ALL_VERSIONS = ["v1", "v1alpha3"]
+
+
+def services(installation: Installation) -> list[Obj]:
+    virt_api = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": installation.metadata(VIRT_API, {names.APP_LABEL: VIRT_API}),
+        "spec": {
+            "type": "ClusterIP",
+            "selector": {names.APP_LABEL: VIRT_API},
+            "ports": [{"name": "https", "port": 443, "targetPort": HTTPS, "protocol": "TCP"}],
+        },
+    }
+    metrics = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": installation.metadata(METRICS, {METRICS_LABEL: "true"}),
+        "spec": {
+            "type": "ClusterIP",
+            "clusterIP": "None",
+            "selector": {METRICS_LABEL: "true"},
+            "ports": [{"name": "metrics", "port": 443, "targetPort": HTTPS, "protocol": "TCP"}],
+        },
+    }
+    return [virt_api, metrics]
+
+
+def admission(installation: Installation, trust: bytes) -> list[Obj]:
+    """Webhooks and the aggregated API. `trust` is the authority that virt-api's certificate is checked against."""
+    bundle = base64.b64encode(trust).decode()
+    changes = ["CREATE", "UPDATE"]
+    mutating = [
+        _webhook(installation, bundle, "virtualmachines-mutator.kubevirt.io", MUTATE, changes, ["virtualmachines"]),
+        _webhook(
+            installation,
+            bundle,
+            "virtualmachineinstances-mutator.kubevirt.io",
+            MUTATE,
+            changes,
+            ["virtualmachineinstances"],
+        ),
+        _webhook(
+            installation,
+            bundle,
+            "migrations-mutator.kubevirt.io",
+            MUTATE,
+            ["CREATE"],
+            ["virtualmachineinstancemigrations"],
+        ),
+    ]
+    machines = [
+        "virtualmachines",
+        "virtualmachineinstances",
+        "virtualmachineinstancereplicasets",
+        "virtualmachineinstancemigrations",
+    ]
+    validating = [
+        _webhook(installation, bundle, "machines-validator.kubevirt.io", VALIDATE, changes, machines),
+        # The KubeVirt object must stay editable while virt-api is down: an edit of it may be what brings virt-api back.
+        _webhook(
+            installation,
+            bundle,
+            "kubevirt-validator.kubevirt.io",
+            VALIDATE,
+            [*changes, "DELETE"],
+            ["kubevirts"],
+            failure_policy="Ignore",
+        ),
+    ]
+    return [
+        _configuration(installation, "MutatingWebhookConfiguration", "virt-api-mutator", mutating),
+        _configuration(installation, "ValidatingWebhookConfiguration", "virt-api-validator", validating),
+        *(_api_service(installation, bundle, version) for version in _ALL_VERSIONS),
+    ]
+
+
+def _webhook(
+    installation: Installation,
+    bundle: str,
+    name: str,
+    path: str,
+    operations: list[str],
+    resources: list[str],
+    *,
+    failure_policy: str = "Fail",
+) -> dict[str, Any]:
+    return {
+        "name": name,
+        "admissionReviewVersions": ["v1"],
+        "sideEffects": "None",
+        "failurePolicy": failure_policy,
+        "timeoutSeconds": 10,
+        "clientConfig": {
+            "service": {"name": VIRT_API, "namespace": installation.namespace, "path": path, "port": 443},
+            **_trusted(bundle),
+        },
+        "rules": [
+            {
+                "apiGroups": [names.GROUP],
+                "apiVersions": _ALL_VERSIONS,
+                "operations": operations,
+                "resources": resources,
+                "scope": "*",
+            }
+        ],
+    }
+
+
+def _configuration(installation: Installation, kind: str, name: str, webhooks: list[dict[str, Any]]) -> Obj:
+    return {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": kind,
+        "metadata": installation.metadata(name, namespaced=False),
+        "webhooks": webhooks,
+    }
+
+
+def _api_service(installation: Installation, bundle: str, version: str) -> Obj:
+    return {
+        "apiVersion": "apiregistration.k8s.io/v1",
+        "kind": "APIService",
+        "metadata": installation.metadata(f"{version}.{SUBRESOURCES}", namespaced=False),
+        "spec": {
+            "group": SUBRESOURCES,
+            "version": version,
+            "groupPriorityMinimum": 1000,
+            "versionPriority": 15,
+            **_trusted(bundle),
+            "service": {"name": VIRT_API, "namespace": installation.namespace, "port": 443},
+        },
+    }
+
+
+def _trusted(bundle: str) -> dict[str, str]:
+    return {"caBundle": bundle} if bundle else {}

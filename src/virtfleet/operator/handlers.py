@@ -1,0 +1,180 @@
+"""The virt-handler DaemonSets: the primary one, and one for each pool. Pure.
+
+Where they may run is exact: every node is admitted by exactly one of them (`pools.placement`). Anti-affinity among all
+handlers makes the scheduler wait for a node's old handler to be gone before it places the new one, however the node
+came to change its owner: by a change of pools or of its labels.
+
+The DaemonSets do not update their Pods themselves (OnDelete), because a change of pools changes every affinity and
+would restart every handler. The operator replaces those Pods whose *content* changed, by canary; see `rollout`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from virtfleet.api import names
+from virtfleet.kube.resource import Obj
+from virtfleet.operator import deployments, roles
+from virtfleet.operator.endpoints import METRICS_LABEL
+from virtfleet.operator.installation import CERTIFICATES, HTTPS, PRIORITY_CLASS, Installation, digest
+from virtfleet.pools.model import Pool
+from virtfleet.pools.placement import handler_placement
+
+VIRT_HANDLER = "virt-handler"
+CONTENT = "virtfleet.io/handler-content"
+"""Annotation of handler Pods: what they were made of, but for their placement."""
+
+PLACEMENT = ("nodeSelector", "affinity", "tolerations")
+DEFAULT_VMS_PER_NODE = 110
+NODE_FACTS = "/var/lib/kubevirt-node-labeller"
+# Time for a handler to see live migrations through that end at its node.
+_GRACE = 330
+
+# volume -> path on the node, path in the container, how mounts below it spread
+_NODE_DIRECTORIES: dict[str, tuple[str, str, str]] = {
+    "virt-share-dir": ("/var/run/kubevirt", "/var/run/kubevirt", "Bidirectional"),
+    "virt-private-dir": ("/var/run/kubevirt-private", "/var/run/kubevirt-private", ""),
+    # A short path, because those of sockets may not exceed 108 bytes.
+    "kubelet-pods": ("/var/lib/kubelet/pods", "/pods", "Bidirectional"),
+    "kubelet": ("/var/lib/kubelet", "/var/lib/kubelet", "HostToContainer"),
+    "node-labeller": (NODE_FACTS, NODE_FACTS, ""),
+}
+
+
+def render(installation: Installation) -> list[Obj]:
+    return [_daemon_set(installation, pool) for pool in (None, *installation.fleet.pools)]
+
+
+def _daemon_set(installation: Installation, pool: Pool | None) -> Obj:
+    name = pool.daemon_set if pool else VIRT_HANDLER
+    # The primary's selector also fits the Pods of pools; owner references tell them apart, and it cannot be changed.
+    selector = {names.APP_LABEL: VIRT_HANDLER, **({names.HANDLER_POOL: pool.name} if pool else {})}
+    workloads = installation.placement("workloads")
+    labels = {**installation.labels, **selector, METRICS_LABEL: "true"}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": installation.metadata(name, selector),
+        "spec": {
+            "selector": {"matchLabels": selector},
+            "updateStrategy": {"type": "OnDelete"},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {
+                    **_content(installation, pool),
+                    **_alone(handler_placement(installation.fleet.pools, pool, workloads)),
+                },
+            },
+        },
+    }
+
+
+def marked(daemon_set: Obj) -> Obj:
+    """The DaemonSet, with its Pods marked by what they are made of."""
+    spec = daemon_set["spec"]
+    metadata, pod = spec["template"]["metadata"], spec["template"]["spec"]
+    content = {key: value for key, value in pod.items() if key not in PLACEMENT}
+    annotations = {**metadata.get("annotations", {}), CONTENT: digest([metadata, content])}
+    template = {**spec["template"], "metadata": {**metadata, "annotations": annotations}}
+    return {**daemon_set, "spec": {**spec, "template": template}}
+
+
+def _alone(placement: dict[str, Any]) -> dict[str, Any]:
+    """The placement with the rule that a node has one handler at a time."""
+    affinity = placement.get("affinity") or {}
+    anti = affinity.get("podAntiAffinity") or {}
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    one = {
+        "labelSelector": {"matchLabels": {names.APP_LABEL: VIRT_HANDLER}},
+        "topologyKey": "kubernetes.io/hostname",
+    }
+    anti = {**anti, required: [*(anti.get(required) or ()), one]}
+    critical = {"key": "CriticalAddonsOnly", "operator": "Exists"}
+    return {
+        **placement,
+        "affinity": {**affinity, "podAntiAffinity": anti},
+        "tolerations": [critical, *(placement.get("tolerations") or ())],
+    }
+
+
+def _content(installation: Installation, pool: Pool | None) -> dict[str, Any]:
+    """The Pod's spec but for its placement."""
+    handler = (pool.handler_image if pool else "") or installation.images.image(VIRT_HANDLER)
+    launcher = installation.fleet.node_image(pool)
+    containers = [_handler(installation, pool, handler)]
+    if installation.pulling():
+        # Keeps a private launcher image on the node, where launcher Pods may use it without the secret.
+        containers.append(_image_holder(installation, launcher))
+    return {
+        "serviceAccountName": roles.HANDLER,
+        "priorityClassName": PRIORITY_CLASS,
+        "hostPID": True,
+        "terminationGracePeriodSeconds": _GRACE,
+        "initContainers": [_describe_node(installation, launcher)],
+        "containers": containers,
+        "volumes": [
+            deployments.certificates(VIRT_HANDLER),
+            *(
+                {"name": name, "hostPath": {"path": path, "type": "DirectoryOrCreate"}}
+                for name, (path, _, _) in _NODE_DIRECTORIES.items()
+            ),
+        ],
+        **installation.pulling(),
+    }
+
+
+def _handler(installation: Installation, pool: Pool | None, image: str) -> dict[str, Any]:
+    vms = installation.configuration.get("virtualMachineInstancesPerNode") or DEFAULT_VMS_PER_NODE
+    arguments = [installation.verbosity("virtHandler"), f"--max-devices={vms}"]
+    if pool:
+        arguments.append(f"--pool={pool.name}")
+    node = {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "spec.nodeName"}}}
+    address = {"name": "POD_IP", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "status.podIP"}}}
+    return {
+        "name": VIRT_HANDLER,
+        "image": image,
+        "imagePullPolicy": installation.pull_policy,
+        "args": [*arguments, *installation.flags("handler")],
+        "env": [*deployments.IDENTITY, node, address],
+        "ports": [
+            {"name": "https", "containerPort": HTTPS, "protocol": "TCP"},
+            {"name": "console", "containerPort": 8186, "protocol": "TCP"},
+        ],
+        "livenessProbe": deployments.probe("/healthz", period=45),
+        # Ready is who holds the node's lock: of two handlers on one node only one ever is.
+        "readinessProbe": deployments.probe("/readyz", period=5),
+        "resources": {"requests": {"cpu": "10m", "memory": "96Mi"}},
+        "securityContext": {"privileged": True},
+        "volumeMounts": [
+            {"name": "certificates", "mountPath": CERTIFICATES, "readOnly": True},
+            *(
+                {"name": name, "mountPath": path, **({"mountPropagation": spread} if spread else {})}
+                for name, (_, path, spread) in _NODE_DIRECTORIES.items()
+            ),
+        ],
+    }
+
+
+def _describe_node(installation: Installation, image: str) -> dict[str, Any]:
+    """Pulls the launcher image, and lets the hypervisor in it say what the node can do, for the node's labels."""
+    return {
+        "name": "virt-launcher",
+        "image": image,
+        "imagePullPolicy": installation.pull_policy,
+        "args": ["node-labeller", f"--directory={NODE_FACTS}"],
+        "resources": {"requests": {"cpu": "10m", "memory": "96Mi"}},
+        "securityContext": {"privileged": True},
+        "volumeMounts": [{"name": "node-labeller", "mountPath": NODE_FACTS}],
+    }
+
+
+def _image_holder(installation: Installation, image: str) -> dict[str, Any]:
+    small = {"cpu": "100m", "memory": "20Mi"}
+    return {
+        "name": "virt-launcher-image-holder",
+        "image": image,
+        "imagePullPolicy": installation.pull_policy,
+        "command": ["sleep", "infinity"],
+        "resources": {"requests": {"cpu": "1m", "memory": "1Mi"}, "limits": small},
+        "securityContext": deployments.RESTRICTED,
+    }

@@ -1,0 +1,54 @@
+"""Everything that an installation consists of, from the KubeVirt object. Pure.
+
+The operator makes the cluster fit this list, and `virtfleet render operator` prints it. Certificates are not in it:
+they are made once and then rotated, so they follow from what exists (`certificates`).
+"""
+
+from __future__ import annotations
+
+from virtfleet.api import crds
+from virtfleet.kube.resource import Obj
+from virtfleet.operator import customize, deployments, endpoints, handlers, roles
+from virtfleet.operator.installation import Installation, digest
+
+APPLIED = "virtfleet.io/applied"
+"""Annotation of installed objects: what the operator last made of them."""
+
+OWN_DEFINITION = "kubevirts.kubevirt.io"
+"""Comes with the operator's own manifest."""
+
+
+def render(installation: Installation, trust: bytes = b"") -> list[Obj]:
+    """All objects in the order in which they are installed. `trust` is the authority of the installation."""
+    patches = (installation.spec.get("customizeComponents") or {}).get("patches") or ()
+    objects = (
+        *_definitions(installation),
+        *roles.render(installation),
+        *endpoints.services(installation),
+        *deployments.render(installation),
+        *handlers.render(installation),
+        *endpoints.admission(installation, trust),
+    )
+    return [_finished(customize.customized(obj, patches)) for obj in objects]
+
+
+def _definitions(installation: Installation) -> list[Obj]:
+    found = [d for d in crds.definitions() if d["metadata"]["name"] != OWN_DEFINITION]
+    return [
+        {**d, "metadata": {**d["metadata"], "labels": {**d["metadata"]["labels"], **installation.labels}}}
+        for d in found
+    ]
+
+
+def _finished(obj: Obj) -> Obj:
+    if obj["kind"] == "DaemonSet":
+        obj = handlers.marked(obj)
+    return stamped(obj)
+
+
+def stamped(obj: Obj) -> Obj:
+    """The object with a digest of itself, by which the operator sees that it wants something else than before."""
+    metadata = obj["metadata"]
+    annotations = {key: value for key, value in metadata.get("annotations", {}).items() if key != APPLIED}
+    content = {**obj, "metadata": {**metadata, "annotations": annotations}}
+    return {**obj, "metadata": {**metadata, "annotations": {**annotations, APPLIED: digest(content)}}}

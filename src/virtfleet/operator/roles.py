@@ -1,0 +1,193 @@
+"""What each component may do in the cluster: one service account per component, as few rights as it can work with.
+
+The operator may grant only what it holds itself, so its own rights are those of all components and what it needs to
+manage objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from virtfleet.api import names
+from virtfleet.kube.resource import Obj
+from virtfleet.operator.installation import Installation
+
+RBAC = "rbac.authorization.k8s.io"
+SUBRESOURCES = f"subresources.{names.GROUP}"
+OPERATOR = "kubevirt-operator"
+API, CONTROLLER, HANDLER = "kubevirt-apiserver", "kubevirt-controller", "kubevirt-handler"
+
+Rule = dict[str, list[str]]
+
+_READ = ["get", "list", "watch"]
+_WRITE = [*_READ, "create", "update", "patch", "delete"]
+_MACHINES = [
+    "virtualmachines",
+    "virtualmachineinstances",
+    "virtualmachineinstancereplicasets",
+    "virtualmachineinstancemigrations",
+]
+_LOOK = ["guestosinfo", "userlist", "filesystemlist", "objectgraph"]
+_REACH = ["console", "vnc", "vnc/screenshot", "portforward", "usbredir", "vsock"]
+_STEER = ["pause", "unpause", "freeze", "unfreeze", "softreboot", "reset", "addvolume", "removevolume"]
+_STEER_VM = ["start", "stop", "restart", "migrate", "addvolume", "removevolume", "memorydump", "removememorydump"]
+
+
+def rule(group: str, resources: Iterable[str], verbs: Iterable[str], only: Iterable[str] = ()) -> Rule:
+    made = {"apiGroups": [group], "resources": list(resources), "verbs": list(verbs)}
+    return {**made, "resourceNames": list(only)} if only else made
+
+
+_EVENTS = rule("", ["events"], ["create", "patch"])
+_CONFIGURATION = rule(names.GROUP, ["kubevirts"], _READ)
+
+# service account -> rules in the whole cluster
+CLUSTER_RULES: dict[str, list[Rule]] = {
+    API: [
+        rule(names.GROUP, _MACHINES, [*_READ, "patch"]),
+        rule(names.GROUP, ["virtualmachines/status"], ["patch"]),
+        rule(names.GROUP, ["virtualmachineinstances"], ["delete"]),
+        rule(names.GROUP, ["virtualmachineinstancemigrations"], ["create"]),
+        _CONFIGURATION,
+        rule("", ["pods"], _READ),
+        rule("authorization.k8s.io", ["subjectaccessreviews"], ["create"]),
+        rule("authentication.k8s.io", ["tokenreviews"], ["create"]),
+        rule("", ["configmaps"], _READ, ["extension-apiserver-authentication"]),
+        _EVENTS,
+    ],
+    CONTROLLER: [
+        rule(names.GROUP, _MACHINES, _WRITE),
+        rule(names.GROUP, [f"{kind}/status" for kind in _MACHINES], ["patch", "update"]),
+        rule(names.GROUP, [f"{kind}/finalizers" for kind in _MACHINES], ["update"]),
+        _CONFIGURATION,
+        rule("", ["pods"], [*_READ, "create", "patch", "delete"]),
+        rule("", ["pods/eviction"], ["create"]),
+        rule("", ["nodes"], [*_READ, "patch"]),
+        rule("", ["namespaces", "persistentvolumeclaims"], _READ),
+        rule("policy", ["poddisruptionbudgets"], [*_READ, "create", "patch", "delete"]),
+        rule("apps", ["controllerrevisions"], [*_READ, "create", "delete"]),
+        _EVENTS,
+    ],
+    HANDLER: [
+        rule(names.GROUP, ["virtualmachineinstances"], [*_READ, "patch", "update"]),
+        rule(names.GROUP, ["virtualmachineinstancemigrations"], _READ),
+        _CONFIGURATION,
+        rule("", ["nodes"], [*_READ, "patch"]),
+        _EVENTS,
+    ],
+}  # fmt: skip
+
+# service account -> rules in the installation's own namespace
+OWN_RULES: dict[str, list[Rule]] = {
+    CONTROLLER: [rule("coordination.k8s.io", ["leases"], ["get", "create", "update"])],
+}
+
+# What people may do with VMs, added to Kubernetes' own roles of that name.
+PEOPLE: dict[str, list[Rule]] = {
+    "view": [
+        rule(names.GROUP, [*_MACHINES, "kubevirts"], _READ),
+        rule(SUBRESOURCES, [f"virtualmachineinstances/{s}" for s in _LOOK], ["get"]),
+    ],
+    "edit": [
+        rule(names.GROUP, _MACHINES, [*_WRITE, "deletecollection"]),
+        rule(SUBRESOURCES, [f"virtualmachineinstances/{s}" for s in (*_LOOK, *_REACH)], ["get"]),
+        rule(SUBRESOURCES, [f"virtualmachineinstances/{s}" for s in _STEER], ["update"]),
+        rule(SUBRESOURCES, [f"virtualmachines/{s}" for s in _STEER_VM], ["update"]),
+    ],
+}
+PEOPLE["admin"] = PEOPLE["edit"]
+
+# Everybody may ask which version runs, as virtctl does first.
+EVERYBODY = [rule(SUBRESOURCES, ["version", "guestfs"], ["get", "list"])]
+
+# What the operator itself does: it watches and writes the kinds that it installs.
+_INSTALLS = {
+    "": ["serviceaccounts", "services", "configmaps", "secrets"],
+    "apps": ["deployments", "daemonsets"],
+    "policy": ["poddisruptionbudgets"],
+    RBAC: ["roles", "rolebindings"],
+}
+_INSTALLS_CLUSTER_WIDE = {
+    RBAC: ["clusterroles", "clusterrolebindings"],
+    "apiextensions.k8s.io": ["customresourcedefinitions"],
+    "admissionregistration.k8s.io": ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"],
+    "apiregistration.k8s.io": ["apiservices"],
+}
+_MANAGE = [*_READ, "create", "patch", "delete"]
+
+
+def operator_cluster_rules() -> list[Rule]:
+    granted = [rules for table in (CLUSTER_RULES, PEOPLE) for account in table for rules in table[account]]
+    own = [
+        rule(names.GROUP, ["kubevirts"], [*_READ, "patch"]),
+        rule(names.GROUP, ["kubevirts/status", "kubevirts/finalizers"], ["patch", "update"]),
+        *(rule(group, resources, _MANAGE) for group, resources in _INSTALLS_CLUSTER_WIDE.items()),
+    ]
+    return _distinct([*own, *granted, *EVERYBODY])
+
+
+def operator_own_rules() -> list[Rule]:
+    leases = rule("coordination.k8s.io", ["leases"], ["get", "create", "update"])
+    handlers = rule("", ["pods"], ["get", "list", "watch", "delete"])
+    own = [leases, handlers, *(rule(group, resources, _MANAGE) for group, resources in _INSTALLS.items())]
+    return _distinct([*own, *(rules for account in OWN_RULES.values() for rules in account)])
+
+
+def _distinct(rules: Iterable[Rule]) -> list[Rule]:
+    found: list[Rule] = []
+    for each in rules:
+        if each not in found:
+            found.append(each)
+    return found
+
+
+def render(installation: Installation) -> list[Obj]:
+    """Service accounts, roles and bindings of the components, and the roles for people."""
+    objects: list[Obj] = []
+    for account, rules in CLUSTER_RULES.items():
+        objects.append(_account(installation, account))
+        objects += cluster_role(installation, account, rules)
+    for account, rules in OWN_RULES.items():
+        objects += own_role(installation, account, rules)
+    for name, rules in PEOPLE.items():
+        label = {f"{RBAC}/aggregate-to-{name}": "true"}
+        metadata = installation.metadata(f"{names.GROUP}:{name}", label, namespaced=False)
+        objects.append({"apiVersion": f"{RBAC}/v1", "kind": "ClusterRole", "metadata": metadata, "rules": rules})
+    metadata = installation.metadata(f"{names.GROUP}:default", namespaced=False)
+    everybody = {"kind": "Group", "name": "system:authenticated", "apiGroup": RBAC}
+    return [
+        *objects,
+        {"apiVersion": f"{RBAC}/v1", "kind": "ClusterRole", "metadata": metadata, "rules": EVERYBODY},
+        _binding("ClusterRoleBinding", metadata, "ClusterRole", everybody),
+    ]
+
+
+def _account(installation: Installation, name: str) -> Obj:
+    return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": installation.metadata(name)}
+
+
+def cluster_role(installation: Installation, account: str, rules: list[Rule]) -> list[Obj]:
+    metadata = installation.metadata(account, namespaced=False)
+    role = {"apiVersion": f"{RBAC}/v1", "kind": "ClusterRole", "metadata": metadata, "rules": rules}
+    return [role, _binding("ClusterRoleBinding", metadata, "ClusterRole", _subject(installation, account))]
+
+
+def own_role(installation: Installation, account: str, rules: list[Rule]) -> list[Obj]:
+    metadata = installation.metadata(account)
+    role = {"apiVersion": f"{RBAC}/v1", "kind": "Role", "metadata": metadata, "rules": rules}
+    return [role, _binding("RoleBinding", metadata, "Role", _subject(installation, account))]
+
+
+def _subject(installation: Installation, account: str) -> dict[str, str]:
+    return {"kind": "ServiceAccount", "name": account, "namespace": installation.namespace}
+
+
+def _binding(kind: str, metadata: dict[str, Any], role_kind: str, subject: dict[str, str]) -> Obj:
+    return {
+        "apiVersion": f"{RBAC}/v1",
+        "kind": kind,
+        "metadata": metadata,
+        "roleRef": {"apiGroup": RBAC, "kind": role_kind, "name": metadata["name"]},
+        "subjects": [subject],
+    }

@@ -1,0 +1,41 @@
+"""Rolling out new handlers: one as a canary, then a tenth of them at a time, and no further once one fails. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from virtfleet.operator.handlerpods import HandlerPod
+
+SHARE = 10
+"""One in so many handlers may be away at once, after the canary."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """How far one DaemonSet's Pods are, and which of them go next."""
+
+    updated: int
+    outdated: int
+    replace: tuple[HandlerPod, ...] = ()
+    failure: str = ""
+    """Why it was stopped; empty while it goes on."""
+
+    @property
+    def done(self) -> bool:
+        return not self.outdated
+
+
+def rollout(pods: Sequence[HandlerPod], content: str) -> Rollout:
+    """The next step for the Pods of one DaemonSet, whose template's content is `content`."""
+    new = [pod for pod in pods if pod.content == content and not pod.ending]
+    old = [pod for pod in pods if pod.content != content and not pod.ending]
+    failure = next((pod.failure for pod in new if pod.failure), "")
+    if not old or failure:
+        return Rollout(len(new), len(old), (), failure if old else "")
+    proven = any(pod.ready for pod in new)
+    most = max(1, len(pods) // SHARE) if proven else 1
+    away = sum(not pod.ready for pod in new) + sum(pod.ending for pod in pods)
+    # Those that do not work anyway go first: nothing is lost with them.
+    order = sorted(old, key=lambda pod: (pod.ready, pod.metadata.name))
+    return Rollout(len(new), len(old), tuple(order[: max(0, most - away)]))
