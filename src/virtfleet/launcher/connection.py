@@ -1,0 +1,121 @@
+"""The launcher's connection to libvirt, which outlives the daemon.
+
+libvirt's calls block and its events need a loop of their own: calls run on a few threads, the event loop on another
+one, and what the events say is handed over to asyncio. When the daemon dies, the connection is opened again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import libvirt
+
+from virtfleet.launcher.failure import Failure
+from virtfleet.launcher.messages import Event
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+_THREADS = 3  # one may wait for a guest's agent, one for a slow device, and one is left for a kill
+_RETRY = 0.05
+_PATIENCE = 30.0
+_KEEPALIVE = (5, 3)  # seconds between questions, and how many may stay unanswered
+
+_LIFECYCLE = (libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, "")
+# Events that carry a meaning of their own; the others only say that something is different now.
+_EVENTS = (
+    _LIFECYCLE,
+    (libvirt.VIR_DOMAIN_EVENT_ID_REBOOT, "Reboot"),
+    (libvirt.VIR_DOMAIN_EVENT_ID_WATCHDOG, "Watchdog"),
+    (libvirt.VIR_DOMAIN_EVENT_ID_IO_ERROR_REASON, "IOError"),
+    (libvirt.VIR_DOMAIN_EVENT_ID_AGENT_LIFECYCLE, ""),
+    (libvirt.VIR_DOMAIN_EVENT_ID_DEVICE_ADDED, ""),
+    (libvirt.VIR_DOMAIN_EVENT_ID_DEVICE_REMOVED, ""),
+    (libvirt.VIR_DOMAIN_EVENT_ID_DEVICE_REMOVAL_FAILED, "DeviceRemovalFailed"),
+    (libvirt.VIR_DOMAIN_EVENT_ID_BALLOON_CHANGE, ""),
+    (libvirt.VIR_DOMAIN_EVENT_ID_MEMORY_FAILURE, "MemoryFailure"),
+)
+
+
+class Connection:
+    """The connection. `changed` is called on the event loop whenever the domain may be different."""
+
+    def __init__(self, uri: str, changed: Callable[[Event | None], None]) -> None:
+        self._uri = uri
+        self._changed = changed
+        self._loop = asyncio.get_running_loop()
+        self._threads = ThreadPoolExecutor(_THREADS, "libvirt")
+        self._open: asyncio.Future[libvirt.virConnect] = self._loop.create_future()
+        self._keeping: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        os.environ["LIBVIRT_AUTOSTART"] = "0"  # the daemon is ours to start
+        libvirt.registerErrorHandler(lambda *_: None, None)  # errors are raised as well, and logged where they matter
+        libvirt.virEventRegisterDefaultImpl()
+        threading.Thread(target=_run_events, name="libvirt-events", daemon=True).start()
+        self._keeping = asyncio.create_task(self._keep_open())
+
+    async def stop(self) -> None:
+        if self._keeping:
+            self._keeping.cancel()
+            await asyncio.gather(self._keeping, return_exceptions=True)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def run(self, call: Callable[[libvirt.virConnect], T]) -> T:
+        """A call, on a thread. While the daemon is being started again, calls wait."""
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                connection = await asyncio.shield(self._open)
+        except TimeoutError:
+            raise Failure("libvirt's daemon does not answer") from None
+        return await self._loop.run_in_executor(self._threads, call, connection)
+
+    async def _keep_open(self) -> None:
+        while True:
+            closed = asyncio.Event()
+            try:
+                connection = await self._loop.run_in_executor(self._threads, self._connect, closed)
+            except libvirt.libvirtError:
+                await asyncio.sleep(_RETRY)
+                continue
+            self._open.set_result(connection)
+            self._changed(None)
+            await closed.wait()
+            logger.warning("the connection to libvirt is lost")
+            self._open = self._loop.create_future()
+
+    def _connect(self, closed: asyncio.Event) -> libvirt.virConnect:
+        connection = libvirt.open(self._uri)
+
+        def on_close(*_: object) -> None:
+            self._loop.call_soon_threadsafe(closed.set)
+
+        connection.registerCloseCallback(on_close, None)
+        connection.setKeepAlive(*_KEEPALIVE)
+        for number, kind in _EVENTS:
+            try:
+                connection.domainEventRegisterAny(None, number, self._callback(kind), None)
+            except libvirt.libvirtError as error:  # not every driver has every event
+                logger.debug("event %d is not to be had: %s", number, error)
+                if (number, kind) == _LIFECYCLE:
+                    raise
+        return connection
+
+    def _callback(self, kind: str) -> Callable[..., None]:
+        def happened(_connection: object, _domain: object, *arguments: Any) -> None:
+            words = [str(argument) for argument in arguments[:-1]]  # the last one is ours, and None
+            event = Event(kind=kind, detail=" ".join(words)) if kind else None
+            self._loop.call_soon_threadsafe(self._changed, event)
+
+        return happened
+
+
+def _run_events() -> None:
+    while True:
+        libvirt.virEventRunDefaultImpl()

@@ -1,0 +1,101 @@
+"""The libvirt daemons of one VM, under watch: one that dies is started again.
+
+The hypervisor's processes are not their children in any sense that matters: a daemon that comes back finds them from
+its state files and goes on with them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from virtfleet.domain import paths
+from virtfleet.hypervisors.base import DaemonPlan, DaemonSettings, Hypervisor, Process
+from virtfleet.launcher.failure import Failure
+
+logger = logging.getLogger(__name__)
+
+_DRIVER_DIRS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib/s390x-linux-gnu", "/usr/lib64")
+_DRIVERS = f"{paths.PRIVATE}/libvirt-drivers"
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+_STEADY = 30.0  # seconds after which a daemon counts as healthy again
+_LAST_WORDS = 5.0
+
+
+def plan_for(hypervisor: Hypervisor, *, log_filters: str = "", hugepages: bool = False) -> DaemonPlan:
+    """How to run libvirt with what is installed here: the modular daemon, else libvirtd with one driver."""
+    modular = bool(hypervisor.descriptor.daemon) and Path("/usr/sbin", hypervisor.descriptor.daemon).exists()
+    driver_dir = "" if modular else _only_driver(hypervisor.descriptor.uri.partition(":")[0])
+    return hypervisor.daemon(
+        DaemonSettings(modular=modular, driver_dir=driver_dir, log_filters=log_filters, hugepages=hugepages)
+    )
+
+
+def _only_driver(scheme: str) -> str:
+    """A directory with the one driver that libvirtd shall load; each further one costs memory."""
+    name = f"libvirt_driver_{scheme}.so"
+    for directory in _DRIVER_DIRS:
+        driver = Path(directory, "libvirt/connection-driver", name)
+        if driver.exists():
+            Path(_DRIVERS).mkdir(parents=True, exist_ok=True)
+            with suppress(FileExistsError):
+                Path(_DRIVERS, name).symlink_to(driver)
+            return _DRIVERS
+    raise Failure(f"libvirt's driver {name} is not installed in this image")
+
+
+class Daemons:
+    """The daemons of a plan."""
+
+    def __init__(self, plan: DaemonPlan) -> None:
+        self._plan = plan
+        self._watching: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Write their files, and keep them running from now on."""
+        for directory in self._plan.directories:
+            os.makedirs(directory, exist_ok=True)
+        for path, text in self._plan.files.items():
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            Path(path).write_text(text)
+        for process in (self._plan.log_daemon, self._plan.daemon):
+            if process:
+                self._watching.append(asyncio.create_task(_keep_running(process)))
+
+    async def stop(self) -> None:
+        for task in self._watching:
+            task.cancel()
+        await asyncio.gather(*self._watching, return_exceptions=True)
+
+
+async def _keep_running(process: Process) -> None:
+    name = os.path.basename(process.command[0])
+    pause = _FIRST_PAUSE
+    clock = asyncio.get_running_loop().time
+    while True:
+        began = clock()
+        running = await asyncio.create_subprocess_exec(
+            *process.command, env=os.environ | process.environment, stdin=asyncio.subprocess.DEVNULL
+        )
+        try:
+            code = await running.wait()
+        except asyncio.CancelledError:
+            await _end(running)
+            raise
+        pause = _FIRST_PAUSE if clock() - began > _STEADY else min(2 * pause, _LONGEST_PAUSE)
+        logger.warning("%s ended with status %d; it is started again", name, code)
+        await asyncio.sleep(pause)
+
+
+async def _end(running: asyncio.subprocess.Process) -> None:
+    with suppress(ProcessLookupError):
+        running.terminate()
+        try:
+            async with asyncio.timeout(_LAST_WORDS):
+                await running.wait()
+        except TimeoutError:
+            running.kill()
+            await running.wait()

@@ -1,0 +1,241 @@
+"""Prepares what the domain's disks lie on, before the domain is defined.
+
+Each kind of volume has its own way from what the Pod mounts to what the hypervisor opens. Everything here can be done
+again: a launcher that is asked twice finds what it made the first time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Set
+from pathlib import Path
+from typing import Any
+from xml.etree.ElementTree import Element
+
+import msgspec
+
+from virtfleet.api.disks import Volume
+from virtfleet.api.quantity import Quantity
+from virtfleet.api.vmi import VirtualMachineInstance as VMI
+from virtfleet.domain import paths, volumes
+from virtfleet.domain.context import Context
+from virtfleet.launcher import seeds
+from virtfleet.launcher.failure import Failure
+from virtfleet.launcher.iso import Image
+
+_SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+_FORMATS = ("raw", "qcow2")
+
+
+async def inspect(vmi: VMI, context: Context) -> Context:
+    """Find the disks in container images, and add their formats to the context."""
+    formats = dict(context.disk_formats)
+    roots = {filesystem.name for filesystem in vmi.spec.domain.devices.filesystems}
+    for index, volume in enumerate(vmi.spec.volumes):
+        if volume.container_disk and volume.name not in roots:
+            formats[volume.name] = await _checked_format(volume.name, _container_disk(index, volume))
+    return msgspec.structs.replace(context, disk_formats=formats)
+
+
+async def prepare(vmi: VMI, context: Context, domain: Element) -> None:
+    """Make everything that the domain's document names: disks, images of configuration, boot files."""
+    named = {value for element in domain.iter() for value in element.attrib.values()}
+    images: list[Image] = []
+    _boot_files(vmi)
+    for index, volume in enumerate(vmi.spec.volumes):
+        if paths.ephemeral_disk(volume.name) in named:
+            await _overlay(paths.ephemeral_disk(volume.name), *_below(index, volume, context))
+        elif paths.raw_disk(volume.name) in named and not volume.empty_disk:
+            await _copy(paths.raw_disk(volume.name), *_below(index, volume, context))
+        elif paths.container_root(volume.name) in named:
+            await asyncio.to_thread(_root, paths.container_root(volume.name), paths.image_volume(index))
+        elif volume.empty_disk:
+            await _empty(volume, paths.raw_disk(volume.name) in named)
+        elif volume.host_disk and volume.host_disk.type == "DiskOrCreate":
+            _allocate(paths.host_disk(volume.name, volume.host_disk.path), _size(volume.host_disk.capacity))
+        elif volume.persistent_volume_claim or volume.data_volume:
+            _fill_claim(vmi, volume, context)
+        else:
+            images += [image for image in _configuration(vmi, volume) if image.output in named]
+            _seed_directory(vmi, volume, named)
+    if images:
+        await _command(sys.executable, "-m", "virtfleet.launcher.iso", feed=msgspec.json.encode(images))
+
+
+def _below(index: int, volume: Volume, context: Context) -> tuple[str, str]:
+    """What a disk that is thrown away lies on, and its format."""
+    if volume.container_disk:
+        return paths.container_disk(index), context.disk_formats[volume.name]
+    block = volume.name in context.block_volumes
+    return paths.claim_device(volume.name) if block else paths.claim_image(volume.name), "raw"
+
+
+def _boot_files(vmi: VMI) -> None:
+    """Kernel and initrd, from the image that the Pod mounts to where the domain expects them."""
+    firmware = vmi.spec.domain.firmware
+    container = firmware.kernel_boot.container if firmware and firmware.kernel_boot else None
+    if not container:
+        return
+    for artifact in filter(None, (container.kernel_path, container.initrd_path)):
+        _link(paths.kernel_boot(artifact), _inside(Path(paths.kernel_boot_image()), artifact, "the boot image"))
+
+
+def _container_disk(index: int, volume: Volume) -> str:
+    """The disk in a container image."""
+    assert volume.container_disk is not None
+    disk, image = paths.container_disk(index), Path(paths.image_volume(index))
+    if os.path.lexists(disk):
+        return disk
+    if volume.container_disk.path:
+        _link(disk, _inside(image, volume.container_disk.path, f"volume {volume.name!r}: the image"))
+        return disk
+    found = sorted(path for path in image.glob("disk/*") if path.is_file() and not path.name.startswith("."))
+    if len(found) > 1:
+        names = ", ".join(path.name for path in found)
+        raise Failure(f"volume {volume.name!r}: the image has several files under /disk ({names}); name one as `path`")
+    if not found:
+        raise Failure(f"volume {volume.name!r}: the image {volume.container_disk.image} has no file under /disk")
+    _link(disk, found[0])
+    return disk
+
+
+def _inside(image: Path, path: str, what: str) -> Path:
+    found = (image / path.lstrip("/")).resolve()
+    if not found.is_relative_to(image.resolve()) or not found.is_file():
+        raise Failure(f"{what} has no file {path}")
+    return found
+
+
+def _link(link: str, target: Path) -> None:
+    Path(link).parent.mkdir(parents=True, exist_ok=True)
+    if not os.path.lexists(link):
+        os.symlink(target, link)
+
+
+async def _checked_format(name: str, path: str) -> str:
+    """The format of somebody else's image. One that refers to other files could read what its owner must not."""
+    told = await _command("qemu-img", "info", "--output=json", "--force-share", path)
+    info: dict[str, Any] = msgspec.json.decode(told)
+    if info["format"] not in _FORMATS:
+        raise Failure(f"volume {name!r}: an image of format {info['format']}; it must be one of {', '.join(_FORMATS)}")
+    if "backing-filename" in info or "data-file" in info.get("format-specific", {}).get("data", {}):
+        raise Failure(f"volume {name!r}: the image refers to another file, which is not allowed")
+    return str(info["format"])
+
+
+async def _overlay(target: str, below: str, image_format: str) -> None:
+    """A disk over another one that is never written to; what the guest writes is gone when the Pod is."""
+    await _made(target, "qemu-img", "create", "-q", "-f", "qcow2", "-b", below, "-F", image_format, "{}")
+
+
+async def _copy(target: str, below: str, image_format: str) -> None:
+    """The same for hypervisors that read plain disks only."""
+    await _made(target, "qemu-img", "convert", "-f", image_format, "-O", "raw", below, "{}")
+
+
+async def _empty(volume: Volume, raw: bool) -> None:
+    assert volume.empty_disk is not None
+    target = paths.raw_disk(volume.name) if raw else paths.empty_disk(volume.name)
+    size = str(_size(volume.empty_disk.capacity))
+    await _made(target, "qemu-img", "create", "-q", "-f", "raw" if raw else "qcow2", "{}", size)
+
+
+def _root(target: str, image: str) -> None:
+    """A root file system that a container may write to; a disk for machines in the same image is not part of it."""
+    if not os.path.exists(target):
+        at_top = shutil.ignore_patterns("disk")
+        shutil.copytree(
+            image, f"{target}.new", symlinks=True, ignore=lambda d, names: at_top(d, names) if d == image else set()
+        )
+        os.replace(f"{target}.new", target)
+
+
+def _fill_claim(vmi: VMI, volume: Volume, context: Context) -> None:
+    """A claim with an empty file system gets a disk image that fills it."""
+    image = Path(paths.claim_image(volume.name))
+    if volume.name in context.block_volumes or image.exists() or not image.parent.is_dir():
+        return
+    status = next((s for s in vmi.status.volume_status if s.name == volume.name), None)
+    info = status.persistent_volume_claim_info if status else None
+    if not info:
+        raise Failure(f"volume {volume.name!r}: the claim holds no disk.img, and its size is not known")
+    amounts = [q for q in (info.capacity.get("storage"), info.requests.get("storage")) if q is not None]
+    usable = 1 - float(info.filesystem_overhead or 0)
+    size = int(min(Quantity.parse(amount).value() for amount in amounts) * usable) if amounts else 0
+    _allocate(str(image), size >> 20 << 20)
+
+
+def _allocate(path: str, size: int) -> None:
+    if os.path.exists(path):
+        return
+    if size <= 0:
+        raise Failure(f"{path} does not exist, and no capacity is set to make it with")
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    with open(f"{path}.new", "wb") as file:
+        file.truncate(size)
+    os.replace(f"{path}.new", path)
+
+
+def _configuration(vmi: VMI, volume: Volume) -> Iterator[Image]:
+    """The ISO image of a volume that is made from configuration."""
+    namespace, name = vmi.metadata.namespace, vmi.metadata.name
+    if volume.cloud_init_no_cloud:
+        yield Image(paths.cloud_init(namespace, name, False), "cidata", seeds.no_cloud(vmi, volume))
+    elif volume.cloud_init_config_drive:
+        yield Image(paths.cloud_init(namespace, name, True), "config-2", seeds.config_drive(vmi, volume))
+    elif volume.service_account:
+        yield Image(paths.SERVICE_ACCOUNT_DISK, "cfgdata", sources=_files_below(Path(_SERVICE_ACCOUNT)))
+    elif kind := volumes.config_kind(volume):
+        source = volume.config_map or volume.secret or volume.downward_api
+        label = (source.volume_label if source else "unattend") or "cfgdata"
+        directory = Path(paths.config_dir(kind, volume.name))
+        yield Image(paths.config_disk(kind, volume.name), label, sources=_files_below(directory))
+
+
+def _seed_directory(vmi: VMI, volume: Volume, named: Set[str]) -> None:
+    """cloud-init's files as a directory, for guests that are containers."""
+    directory = paths.cloud_init_seed(vmi.metadata.namespace, vmi.metadata.name)
+    if volume.cloud_init_no_cloud and directory in named:
+        os.makedirs(directory, exist_ok=True)
+        for name, content in seeds.no_cloud(vmi, volume).items():
+            Path(directory, name).write_bytes(content)
+
+
+def _files_below(directory: Path) -> dict[str, str]:
+    """Files as the guest shall see them; the kubelet's own `..data` links are left out."""
+    if not directory.is_dir():
+        raise Failure(f"{directory} is not mounted in this Pod")
+    return {path.name: str(path) for path in sorted(directory.iterdir()) if not path.name.startswith("..")}
+
+
+def _size(amount: object) -> int:
+    return Quantity.parse(amount).value() if isinstance(amount, str | int | float) else 0
+
+
+async def _made(target: str, *command: str) -> None:
+    """Run a command that makes a file, unless it was made before; `{}` stands for the file."""
+    if not _to_be_made(target):
+        return
+    await _command(*(f"{target}.new" if word == "{}" else word for word in command))
+    os.replace(f"{target}.new", target)
+
+
+def _to_be_made(target: str) -> bool:
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    return not os.path.exists(target)
+
+
+async def _command(*command: str, feed: bytes | None = None) -> bytes:
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        stdin=asyncio.subprocess.DEVNULL if feed is None else asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await process.communicate(feed)
+    if process.returncode:
+        raise Failure(f"{os.path.basename(command[0])}: {err.decode(errors='replace').strip()}")
+    return out

@@ -1,0 +1,82 @@
+"""What must change in a running domain: its devices against those that the VMI asks for now. Pure.
+
+Devices are told apart by the alias that their documents carry, which is the name in the VMI.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from xml.etree.ElementTree import Element
+
+_KINDS = ("disk", "interface")
+_OWN = "ua-"  # libvirt keeps aliases with this prefix for its users
+
+
+class Changes(NamedTuple):
+    """Devices to remove, then to add, then to change in place; by their documents."""
+
+    detach: list[Element]
+    attach: list[Element]
+    update: list[Element]
+
+
+def devices(domain: Element) -> dict[tuple[str, str], Element]:
+    """Disks and interfaces by kind and name."""
+    found = {}
+    for kind in _KINDS:
+        for device in domain.iterfind(f"devices/{kind}"):
+            alias = device.find("alias")
+            name = alias.get("name", "") if alias is not None else ""
+            if name.startswith(_OWN):
+                found[kind, name.removeprefix(_OWN)] = device
+    return found
+
+
+def changes(running: Element, wanted: Element) -> Changes:
+    """From the devices of a running domain to those of a document made anew."""
+    now, then = devices(running), devices(wanted)
+    return Changes(
+        detach=[device for key, device in now.items() if key not in then],
+        attach=[device for key, device in then.items() if key not in now],
+        update=[
+            changed
+            for key, device in then.items()
+            if key in now and (changed := _changed(key[0], now[key], device)) is not None
+        ],
+    )
+
+
+def _changed(kind: str, now: Element, then: Element) -> Element | None:
+    """The running device with what may change while it is in use: the medium in a drive, the state of a link."""
+    if kind == "interface":
+        wanted = _link(then)
+        if _link(now) == wanted:
+            return None
+        link = now.find("link")
+        if link is None:
+            link = Element("link")
+            now.append(link)
+        link.set("state", wanted)
+        return now
+    if then.get("device") == "cdrom" and _source(now) != _source(then):
+        return then
+    return None
+
+
+def _link(interface: Element) -> str:
+    link = interface.find("link")
+    return link.get("state", "up") if link is not None else "up"
+
+
+def _source(disk: Element) -> str:
+    source = disk.find("source")
+    return (source.get("file") or source.get("dev") or "") if source is not None else ""
+
+
+def targets(domain: Element) -> dict[str, str]:
+    """What each device is called: disks inside the guest, interfaces in the Pod."""
+    return {
+        name: target.get("dev", "")
+        for (_, name), device in devices(domain).items()
+        if (target := device.find("target")) is not None
+    }

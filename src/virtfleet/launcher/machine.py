@@ -1,0 +1,330 @@
+"""The one domain beside this launcher: made as the VMI says, watched, changed while it runs, and ended.
+
+What happens is never taken from an event's word: events only say that it is time to look. So nothing is lost when
+events are, for instance while libvirt's daemon is being started again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+from xml.etree import ElementTree as ET
+
+import libvirt
+import msgspec
+
+from virtfleet.api.vmi import VirtualMachineInstance as VMI
+from virtfleet.domain import paths, traits
+from virtfleet.domain.errors import DomainError
+from virtfleet.domain.xml import text
+from virtfleet.hypervisors.base import Hypervisor
+from virtfleet.launcher import agent, disks, host, live, picture, states
+from virtfleet.launcher import messages as m
+from virtfleet.launcher.connection import Connection
+from virtfleet.launcher.console import Console
+from virtfleet.launcher.dhcp import Servers
+from virtfleet.launcher.failure import Failure
+from virtfleet.launcher.server import Handlers, Updates
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+DEFAULT_GRACE = 30
+_ASK_AGAIN = 5.0  # seconds between requests to shut down: a guest that still boots does not hear the first
+_LIVE = libvirt.VIR_DOMAIN_AFFECT_LIVE
+
+
+class Machine:
+    """The domain of one VMI. `ended` is set when it is over, or when it was stopped before it began."""
+
+    def __init__(self, name: str, uid: str, hypervisor: Hypervisor, uri: str, updates: Updates) -> None:
+        self.ended = asyncio.Event()
+        self.connection = Connection(uri, self._changed)
+        self._name = name
+        self._uid = uid
+        self._hypervisor = hypervisor
+        self._updates = updates
+        self._servers = Servers()
+        self._console: Console | None = None
+        self._syncing = asyncio.Lock()
+        self._looking = asyncio.Lock()
+        self._started = False
+        self._grace = DEFAULT_GRACE
+        self._deadline: float | None = None  # of a shutdown
+        self._killed = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._thawing: asyncio.Task[None] | None = None
+
+    def handlers(self) -> Handlers:
+        """What is done on which request."""
+        return {
+            m.Sync: self.sync,
+            m.GetState: self._state,
+            m.Shutdown: self.shutdown,
+            m.Kill: self._kill,
+            m.Pause: self._pause,
+            m.Unpause: self._unpause,
+            m.SoftReboot: self._soft_reboot,
+            m.Reset: self._reset,
+            m.Freeze: self._freeze,
+            m.Unfreeze: self._unfreeze,
+            m.Screenshot: self._screenshot,
+            m.GetGuestInfo: self._guest_info,
+            m.GetStats: self._stats,
+            m.GuestPing: self._guest_ping,
+            m.GuestExec: self._guest_exec,
+        }
+
+    def close(self) -> None:
+        self._servers.close()
+        if self._console:
+            self._console.close()
+        for task in self._tasks:
+            task.cancel()
+
+    # As the VMI says.
+
+    async def sync(self, request: m.Sync) -> m.DomainState:
+        """Start the domain, or bring the running one in line. Called again, it goes on where it stopped."""
+        try:
+            vmi = msgspec.json.decode(request.vmi, type=VMI)
+        except msgspec.MsgspecError as error:
+            raise Failure(f"the VMI cannot be read: {error}") from None
+        async with self._syncing:
+            if self.ended.is_set():
+                return self._updates.latest.state
+            seconds = vmi.spec.termination_grace_period_seconds
+            self._grace = DEFAULT_GRACE if seconds is None else seconds
+            await self._servers.serve(request.node.leases)
+            context = await disks.inspect(vmi, request.node.context)
+            here = await self._run(lambda connection: host.inspect(connection, request.node.taps))
+            try:
+                wanted = self._hypervisor.adapt(self._hypervisor.build(vmi, context), here)
+            except DomainError as error:
+                raise Failure(str(error)) from None
+            if not self._started:
+                await disks.prepare(vmi, context, wanted)
+                os.makedirs(paths.vmi_socket(self._uid, ""), exist_ok=True)
+                await self._start(wanted, paused=traits.starts_paused(vmi))
+            else:
+                await self._adjust(wanted, traits.whole_bytes(traits.memory(vmi)))
+        await self._look()
+        return self._updates.latest.state
+
+    async def _start(self, wanted: ET.Element, *, paused: bool) -> None:
+        document = text(wanted)
+
+        def start(connection: libvirt.virConnect) -> None:
+            with suppress(libvirt.libvirtError):
+                if connection.lookupByName(self._name).isActive():
+                    return  # an answer was lost on the way
+            domain = connection.defineXMLFlags(document, libvirt.VIR_DOMAIN_DEFINE_VALIDATE)
+            domain.createWithFlags(libvirt.VIR_DOMAIN_START_PAUSED if paused else 0)
+
+        await self._run(start)
+        self._started = True
+        logger.info("the domain %s has started", self._name)
+        running = await self._run(lambda c: ET.fromstring(c.lookupByName(self._name).XMLDesc()))
+        terminal = running.find("devices/console[@type='pty']/source")
+        if terminal is not None and running.find("devices/serial") is None:
+            self._console = Console(terminal.get("path", ""), Path(paths.vmi_socket(self._uid, "virt-serial0")))
+            await self._console.start()
+
+    async def _adjust(self, wanted: ET.Element, memory: int) -> None:
+        """Add and remove devices, and set the balloon, as far as the running domain differs from the wanted one."""
+
+        def adjust(domain: libvirt.virDomain) -> None:
+            if not domain.isActive():
+                return
+            change = live.changes(ET.fromstring(domain.XMLDesc()), wanted)
+            for device in change.detach:
+                domain.detachDeviceFlags(text(device), _LIVE)
+            for device in change.attach:
+                domain.attachDeviceFlags(text(device), _LIVE)
+            for device in change.update:
+                domain.updateDeviceFlags(text(device), _LIVE)
+            _, largest, current, _, _ = domain.info()
+            target = memory >> 10
+            if self._hypervisor.descriptor.balloon and target != current and target <= largest:
+                domain.setMemoryFlags(target, _LIVE)
+
+        await self._on_domain(adjust)
+
+    # What it does.
+
+    def _changed(self, event: m.Event | None) -> None:
+        """Something may be different. `event` is what happened, where that means anything by itself."""
+        if event:
+            logger.info("event %s %s", event.kind, event.detail)
+            self._updates.publish(m.Update(state=self._updates.latest.state, event=event))
+        self._background(self._look_safely())
+
+    async def _look_safely(self) -> None:
+        try:
+            await self._look()
+        except (Failure, libvirt.libvirtError) as error:  # the daemon went away; we look again when it is back
+            logger.warning("the domain's state is not known: %s", error)
+
+    async def _look(self) -> None:
+        """See what the domain does now, and tell everybody if that is news."""
+        async with self._looking:
+            if self.ended.is_set():
+                return
+            state = msgspec.structs.replace(
+                await self._run(lambda connection: states.present(connection, self._name, self._started)),
+                killed=self._killed,
+                stopping=self._deadline is not None,
+            )
+            if state != self._updates.latest.state:
+                logger.info("the domain is %s %s", state.status or "absent", state.reason)
+                self._updates.publish(m.Update(state=state))
+            if self._started and state.status.ended:
+                self.ended.set()
+
+    async def _state(self, _: m.GetState) -> m.DomainState:
+        await self._look()
+        return self._updates.latest.state
+
+    # How it ends.
+
+    async def shutdown(self, request: m.Shutdown) -> m.Done:
+        """Ask the guest to shut down until it does or its time is over. A second request can only shorten it."""
+        if not self._started:
+            self.ended.set()
+            return m.Done()
+        grace = self._grace if request.grace_seconds is None else request.grace_seconds
+        deadline = asyncio.get_running_loop().time() + grace
+        if self._deadline is not None:
+            self._deadline = min(self._deadline, deadline)
+            return m.Done()
+        self._deadline = deadline
+        self._background(self._shut_down())
+        return m.Done()
+
+    async def _shut_down(self) -> None:
+        clock = asyncio.get_running_loop().time
+        while not self.ended.is_set():
+            assert self._deadline is not None
+            remaining = self._deadline - clock()
+            if remaining <= 0:
+                logger.warning("the guest did not shut down in time; it is killed")
+                self._killed = True
+                await self._end()
+                return
+            try:
+                await self._on_domain(_ask_to_shut_down)
+            except (Failure, libvirt.libvirtError) as error:
+                logger.warning("the guest cannot be asked to shut down: %s", error)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(remaining, _ASK_AGAIN)):
+                    await self.ended.wait()
+
+    async def _kill(self, _: m.Kill) -> m.Done:
+        if not self._started:
+            self.ended.set()
+        else:
+            await self._end()
+        return m.Done()
+
+    async def _end(self) -> None:
+        """End the domain whatever it takes: a daemon that is away is waited for."""
+        while not self.ended.is_set():
+            try:
+                await self._on_domain(lambda domain: domain.destroy() if domain.isActive() else None)
+                await self._look()
+            except (Failure, libvirt.libvirtError) as error:
+                logger.warning("the domain cannot be ended yet: %s", error)
+                await asyncio.sleep(1)
+
+    # What else can be asked of it.
+
+    async def _pause(self, _: m.Pause) -> m.Done:
+        return await self._done(lambda domain: domain.suspend())
+
+    async def _unpause(self, _: m.Unpause) -> m.Done:
+        return await self._done(lambda domain: domain.resume())
+
+    async def _soft_reboot(self, _: m.SoftReboot) -> m.Done:
+        return await self._done(lambda domain: domain.reboot(0))
+
+    async def _reset(self, _: m.Reset) -> m.Done:
+        return await self._done(lambda domain: domain.reset(0))
+
+    async def _freeze(self, request: m.Freeze) -> m.Done:
+        await self._on_domain(lambda domain: domain.fsFreeze())
+        if self._thawing:
+            self._thawing.cancel()
+        self._thawing = self._background(self._thaw_after(request.timeout_seconds))
+        return m.Done()
+
+    async def _thaw_after(self, seconds: int) -> None:
+        await asyncio.sleep(seconds)
+        logger.warning("nobody thawed the guest's file systems; it is done now")
+        await self._on_domain(lambda domain: domain.fsThaw())
+
+    async def _unfreeze(self, _: m.Unfreeze) -> m.Done:
+        if self._thawing:
+            self._thawing.cancel()
+        return await self._done(lambda domain: domain.fsThaw())
+
+    async def _screenshot(self, _: m.Screenshot) -> m.Picture:
+        def take(connection: libvirt.virConnect) -> bytes:
+            stream, received = connection.newStream(), bytearray()
+            connection.lookupByName(self._name).screenshot(stream, 0)
+            stream.recvAll(lambda _stream, data, _opaque: received.extend(data), None)
+            stream.finish()
+            return picture.png(bytes(received))
+
+        return m.Picture(png=await self._run(take))
+
+    async def _guest_info(self, _: m.GetGuestInfo) -> m.GuestInfo:
+        return await self._on_domain(agent.info)
+
+    async def _stats(self, _: m.GetStats) -> m.Stats:
+        def collect(connection: libvirt.virConnect) -> dict[str, int | float | str | bool]:
+            ((_, values),) = connection.domainListGetStats([connection.lookupByName(self._name)])
+            return dict(values)
+
+        return m.Stats(values=await self._run(collect))
+
+    async def _guest_ping(self, _: m.GuestPing) -> m.Done:
+        await self._on_domain(lambda domain: agent.command(domain, "guest-ping"))
+        return m.Done()
+
+    async def _guest_exec(self, request: m.GuestExec) -> m.Executed:
+        return await self._on_domain(lambda domain: agent.execute(domain, request.command, request.timeout_seconds))
+
+    # How it is reached.
+
+    async def _done(self, call: Callable[[libvirt.virDomain], object]) -> m.Done:
+        await self._on_domain(call)
+        await self._look()
+        return m.Done()
+
+    async def _on_domain(self, call: Callable[[libvirt.virDomain], T]) -> T:
+        return await self._run(lambda connection: call(connection.lookupByName(self._name)))
+
+    async def _run(self, call: Callable[[libvirt.virConnect], T]) -> T:
+        try:
+            return await self.connection.run(call)
+        except libvirt.libvirtError as error:
+            raise Failure(f"libvirt: {error.get_error_message()}") from error
+
+    def _background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+def _ask_to_shut_down(domain: libvirt.virDomain) -> None:
+    state, reason = domain.state()
+    if state == libvirt.VIR_DOMAIN_PAUSED and reason == libvirt.VIR_DOMAIN_PAUSED_USER:
+        domain.resume()  # a guest whose CPUs stand still cannot shut down
+    if domain.isActive():
+        domain.shutdownFlags(0)

@@ -1,0 +1,260 @@
+"""What a handler and a launcher say to each other.
+
+Launchers live as long as their VMs, so a handler talks to launchers of its own version and of earlier ones. Therefore
+messages and their fields are only ever added, every field has a default, and unknown ones are ignored; which requests a
+launcher understands, it says in its greeting. A VMI travels as the JSON of the object, so that nothing of it is lost.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Final, Generic, TypeVar, get_args
+
+import msgspec
+
+from virtfleet.domain.context import Context
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Base of all messages."""
+
+
+A = TypeVar("A", bound=Message)
+
+
+class Request(Message, Generic[A], frozen=True, kw_only=True):
+    """Base of what a handler asks for; its parameter is the answer."""
+
+
+class Status(enum.StrEnum):
+    """What the domain does; the names are KubeVirt's. Shutoff and Crashed are final."""
+
+    ABSENT = ""  # not defined yet
+    RUNNING = "Running"
+    BLOCKED = "Blocked"
+    PAUSED = "Paused"
+    SHUTTING_DOWN = "Shutdown"
+    SUSPENDED = "PMSuspended"
+    SHUTOFF = "Shutoff"
+    CRASHED = "Crashed"
+
+    @property
+    def ended(self) -> bool:
+        return self in (Status.SHUTOFF, Status.CRASHED)
+
+
+class DomainState(Message, frozen=True):
+    """What the domain does, and why. `kill` says that it was shut down by force at the end of its grace period."""
+
+    status: Status = Status.ABSENT
+    reason: str = ""
+    name: str = ""
+    uuid: str = ""
+    agent: bool = False
+    killed: bool = False
+    stopping: bool = False
+    """Whether a shutdown was asked for."""
+    devices: dict[str, str] = {}
+    """Target of each disk in the guest, by volume; tap or bridge port of each interface, by name."""
+    error: str = ""
+    """Why the domain is not as it was asked to be."""
+
+
+class Event(Message, frozen=True):
+    """Something that happened to the domain and that is not a state: a guest's panic, an I/O error, its watchdog."""
+
+    kind: str = ""
+    detail: str = ""
+
+
+class Update(Message, frozen=True):
+    """One item of a watch: the state as it is now, and what happened just before, if anything."""
+
+    state: DomainState = DomainState()
+    event: Event | None = None
+
+
+class Lease(Message, frozen=True):
+    """What the launcher tells one interface of the guest by DHCP."""
+
+    device: str = ""
+    """Bridge or interface of the Pod that the guest is reached by."""
+    mac: str = ""
+    address: str = ""
+    """With the length of the prefix: 10.0.2.2/24."""
+    server: str = ""
+    routers: list[str] = []
+    routes: list[tuple[str, str]] = []
+    """Destination and gateway of further routes."""
+    dns: list[str] = []
+    search: list[str] = []
+    ntp: list[str] = []
+    mtu: int = 0
+    hostname: str = ""
+    tftp_server: str = ""
+    boot_file: str = ""
+    options: dict[int, str] = {}
+    """Private options, by number."""
+
+
+class Node(Message, frozen=True):
+    """What only the handler knows: facts of the node, and what it prepared for the VM."""
+
+    context: Context = Context()
+    taps: dict[str, str] = {}
+    leases: list[Lease] = []
+
+
+class Hello(Message, frozen=True):
+    """The first message of either side."""
+
+    version: str = ""
+    requests: list[str] = []
+
+
+class Done(Message, frozen=True):
+    """It is done; there is nothing to say about it."""
+
+
+class Picture(Message, frozen=True):
+    """A picture as PNG."""
+
+    png: bytes = b""
+
+
+class GuestInterface(Message, frozen=True):
+    """A network interface as the guest sees it."""
+
+    name: str = ""
+    mac: str = ""
+    addresses: list[str] = []
+
+
+class GuestUser(Message, frozen=True):
+    """Somebody who is logged in."""
+
+    name: str = ""
+    domain: str = ""
+    login_time: float = 0
+
+
+class GuestFilesystem(Message, frozen=True):
+    """A file system that the guest has mounted."""
+
+    name: str = ""
+    mountpoint: str = ""
+    type: str = ""
+    used_bytes: int = 0
+    total_bytes: int = 0
+    disks: list[str] = []
+    """Serial numbers of the disks that it lies on."""
+
+
+class GuestInfo(Message, frozen=True):
+    """What the guest's agent tells, in the form in which it tells it."""
+
+    agent_version: str = ""
+    commands: list[str] = []
+    os: dict[str, str] = {}
+    hostname: str = ""
+    timezone: str = ""
+    interfaces: list[GuestInterface] = []
+    users: list[GuestUser] = []
+    filesystems: list[GuestFilesystem] = []
+
+
+class Stats(Message, frozen=True):
+    """What the VM has used so far, under libvirt's own names: cpu.time, balloon.rss, block.0.rd.bytes..."""
+
+    values: dict[str, int | float | str | bool] = {}
+
+
+class Executed(Message, frozen=True):
+    """How a command in the guest ended."""
+
+    exit_code: int = 0
+    stdout: bytes = b""
+    stderr: bytes = b""
+
+
+class Sync(Request[DomainState], frozen=True):
+    """Make the domain as the VMI says: started if it was not yet, with devices added and removed if it runs."""
+
+    vmi: bytes = b""
+    node: Node = Node()
+
+
+class Watch(Request[Update], frozen=True):
+    """The state now, then every change, until the connection ends."""
+
+
+class GetState(Request[DomainState], frozen=True):
+    """The state now."""
+
+
+class Shutdown(Request[Done], frozen=True):
+    """Ask the guest to shut down, and kill it when the grace period is over. None: as the VMI says."""
+
+    grace_seconds: int | None = None
+
+
+class Kill(Request[Done], frozen=True):
+    """End the domain at once."""
+
+
+class Pause(Request[Done], frozen=True):
+    """Stop the guest's CPUs."""
+
+
+class Unpause(Request[Done], frozen=True):
+    """Let the guest's CPUs go on."""
+
+
+class SoftReboot(Request[Done], frozen=True):
+    """Ask the guest to reboot, by its agent or by ACPI."""
+
+
+class Reset(Request[Done], frozen=True):
+    """Reboot as if by the reset button."""
+
+
+class Freeze(Request[Done], frozen=True):
+    """Make the guest's file systems quiet, and thaw them by ourselves when nobody did in time."""
+
+    timeout_seconds: int = 300
+
+
+class Unfreeze(Request[Done], frozen=True):
+    """Let the guest's file systems go on."""
+
+
+class Screenshot(Request[Picture], frozen=True):
+    """A picture of the guest's screen."""
+
+
+class GetGuestInfo(Request[GuestInfo], frozen=True):
+    """What the guest's agent tells."""
+
+
+class GetStats(Request[Stats], frozen=True):
+    """What the VM has used so far."""
+
+
+class GuestPing(Request[Done], frozen=True):
+    """Whether the guest's agent answers."""
+
+
+class GuestExec(Request[Executed], frozen=True):
+    """Run a command in the guest, by its agent."""
+
+    command: list[str] = []
+    timeout_seconds: int = 5
+
+
+REQUESTS: Final = {request.__name__: request for request in Request.__subclasses__()}
+
+
+def answer_to(request: type[Request[A]]) -> type[A]:
+    """The kind of message that answers a request."""
+    answer: type[A] = get_args(request.__orig_bases__[0])[0]  # type: ignore[attr-defined]
+    return answer

@@ -1,0 +1,123 @@
+"""The files of a cloud-init disk, in the layout of its data source. Reads Secrets from where the Pod mounts them."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import uuid
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from virtfleet.api.disks import CloudInitSource, Volume
+from virtfleet.api.vmi import VirtualMachineInstance as VMI
+from virtfleet.domain import paths
+from virtfleet.launcher.failure import Failure
+
+_FIRMWARE_NAMESPACE = uuid.UUID("6a1a24a1-4061-4607-8bf4-a3963d0c5895")
+_INSTANCE_TYPES = ("instancetype.kubevirt.io/name", "instancetype.kubevirt.io/cluster-instancetype-name")
+
+Files = dict[str, bytes]
+
+
+def no_cloud(vmi: VMI, volume: Volume) -> Files:
+    """The NoCloud data source: a disk labelled cidata."""
+    source = volume.cloud_init_no_cloud
+    assert source is not None
+    user, network = _data(volume.name, source)
+    metadata = {
+        "instance-type": _instance_type(vmi),
+        "instance-id": _identity(vmi),
+        "local-hostname": _hostname(vmi),
+        "public-keys": _ssh_keys(vmi, "no_cloud"),
+    }
+    return {
+        "user-data": user,
+        "meta-data": _json(metadata),
+        **({"network-config": network} if network else {}),
+    }
+
+
+def config_drive(vmi: VMI, volume: Volume) -> Files:
+    """OpenStack's config drive: a disk labelled config-2."""
+    source = volume.cloud_init_config_drive
+    assert source is not None
+    user, network = _data(volume.name, source)
+    metadata = {
+        "instance_type": _instance_type(vmi),
+        "instance_id": f"{vmi.metadata.name}.{vmi.metadata.namespace}",
+        "local_hostname": _hostname(vmi),
+        "hostname": _hostname(vmi),
+        "uuid": _identity(vmi),
+        "public_keys": _ssh_keys(vmi, "config_drive"),
+    }
+    return {
+        "openstack/latest/user_data": user,
+        "openstack/latest/meta_data.json": _json(metadata),
+        **({"openstack/latest/network_data.json": network} if network else {}),
+    }
+
+
+def _data(volume: str, source: CloudInitSource) -> tuple[bytes, bytes]:
+    user = _text(volume, "userData", source.user_data, source.user_data_base64)
+    if source.secret_ref:
+        user = _secret(volume, "userdata", ("userdata", "userData")) or user
+    network = _text(volume, "networkData", source.network_data, source.network_data_base64)
+    if source.network_data_secret_ref:
+        network = _secret(volume, "networkdata", ("networkdata", "networkData")) or network
+    if not user and not network:
+        raise Failure(f"volume {volume!r}: cloud-init needs user data or network data, and there is neither")
+    return user, network
+
+
+def _text(volume: str, field: str, plain: str, encoded: str) -> bytes:
+    if plain:
+        return plain.encode()
+    try:
+        return base64.b64decode(encoded, validate=True)
+    except binascii.Error as error:
+        raise Failure(f"volume {volume!r}: {field}Base64 is not base64: {error}") from None
+
+
+def _secret(volume: str, part: str, keys: tuple[str, ...]) -> bytes:
+    directory = Path(paths.cloud_init_secret(volume, part))
+    for key in keys:
+        try:
+            return (directory / key).read_bytes()
+        except FileNotFoundError:
+            continue
+    raise Failure(f"volume {volume!r}: its Secret has no key {keys[0]}")
+
+
+def _ssh_keys(vmi: VMI, method: str) -> dict[str, str]:
+    keys: list[str] = []
+    for credential in vmi.spec.access_credentials:
+        wanted = credential.ssh_public_key
+        if not wanted or not wanted.propagation_method or getattr(wanted.propagation_method, method) is None:
+            continue
+        secret = wanted.source.secret if wanted.source else None
+        if secret:
+            files = sorted(Path(paths.access_credential(secret.secret_name)).glob("[!.]*"))
+            keys += [line for file in files for line in file.read_text().splitlines() if line]
+    return {str(number): key for number, key in enumerate(keys)}
+
+
+def _identity(vmi: VMI) -> str:
+    """Stays the same over restarts of a VM of this name, so that cloud-init runs its first-boot modules only once."""
+    firmware = vmi.spec.domain.firmware
+    if firmware and firmware.uuid:
+        return firmware.uuid
+    return str(uuid.uuid5(_FIRMWARE_NAMESPACE, vmi.metadata.name))
+
+
+def _hostname(vmi: VMI) -> str:
+    return vmi.spec.hostname or vmi.metadata.name.partition(".")[0][:63].rstrip("-")
+
+
+def _instance_type(vmi: VMI) -> str:
+    return next((vmi.metadata.annotations[name] for name in _INSTANCE_TYPES if name in vmi.metadata.annotations), "")
+
+
+def _json(metadata: dict[str, Any]) -> bytes:
+    return msgspec.json.encode({key: value for key, value in metadata.items() if value})

@@ -1,0 +1,132 @@
+"""The launcher's side of the command socket."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import virtfleet
+from virtfleet.launcher import wire
+from virtfleet.launcher.failure import Failure
+from virtfleet.launcher.messages import Hello, Message, Update, Watch
+
+logger = logging.getLogger(__name__)
+
+Handlers = Mapping[type[Message], Callable[[Any], Awaitable[Message]]]
+_FAREWELL = 5.0  # seconds for watchers to take the last state
+
+
+class Updates:
+    """The present state, and those who want to know of every change."""
+
+    def __init__(self) -> None:
+        self.latest = Update()
+        self._followers: set[asyncio.Queue[Update | None]] = set()
+
+    def publish(self, update: Update) -> None:
+        self.latest = Update(state=update.state)
+        for queue in self._followers:
+            queue.put_nowait(update)
+
+    def follow(self) -> asyncio.Queue[Update | None]:
+        """A queue that begins with the present state; None in it is the end."""
+        queue: asyncio.Queue[Update | None] = asyncio.Queue()
+        queue.put_nowait(self.latest)
+        self._followers.add(queue)
+        return queue
+
+    def unfollow(self, queue: asyncio.Queue[Update | None]) -> None:
+        self._followers.discard(queue)
+
+    def end(self) -> None:
+        for queue in self._followers:
+            queue.put_nowait(None)
+
+
+class Server:
+    """Answers requests. Each runs as a task of its own: a slow guest agent must not hold up a kill."""
+
+    def __init__(self, path: Path, handlers: Handlers, updates: Updates) -> None:
+        self._path = path
+        self._handlers = {request.__name__: (request, handler) for request, handler in handlers.items()}
+        self._updates = updates
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._watching: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Listen. The socket appears under its name only when connections are accepted."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = self._path.with_suffix(".new")
+        temporary.unlink(missing_ok=True)
+        self._server = await asyncio.start_unix_server(self._serve, temporary)
+        temporary.chmod(0o600)
+        os.replace(temporary, self._path)
+
+    async def close(self) -> None:
+        """Give watchers the last state, then end every connection."""
+        self._path.unlink(missing_ok=True)
+        self._updates.end()
+        if self._watching:
+            await asyncio.wait(self._watching, timeout=_FAREWELL)
+        if self._server:
+            self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = asyncio.current_task()
+        assert connection is not None
+        self._tasks.add(connection)
+        running: set[asyncio.Task[None]] = set()
+        try:
+            known = [*self._handlers, Watch.__name__]
+            writer.write(wire.encode(Hello(version=virtfleet.__version__, requests=known)))
+            if await wire.receive(reader, Hello) is None:
+                return
+            while (request := await wire.receive(reader, wire.Request)) is not None:
+                task = asyncio.create_task(self._answer(request, writer))
+                running.add(task)
+                task.add_done_callback(running.discard)
+                if request.name == Watch.__name__:
+                    self._watching.add(task)
+                    task.add_done_callback(self._watching.discard)
+        except (wire.WireError, ConnectionError) as error:
+            logger.warning("a connection to the command socket ended: %s", error)
+        finally:
+            for task in running:
+                task.cancel()
+            self._tasks.discard(connection)
+            writer.close()
+
+    async def _answer(self, request: wire.Request, writer: asyncio.StreamWriter) -> None:
+        if request.name == Watch.__name__:
+            with suppress(ConnectionError):
+                await self._watch(request.id, writer)
+            return
+        try:
+            kind, handler = self._handlers[request.name]
+            answer = wire.Answer(request.id, wire.body(await handler(wire.decode(request.body, kind))))
+        except KeyError:
+            answer = wire.Answer(request.id, error=f"this launcher does not know {request.name}")
+        except (Failure, wire.WireError) as error:
+            answer = wire.Answer(request.id, error=str(error))
+        except Exception as error:
+            logger.exception("%s failed", request.name)
+            answer = wire.Answer(request.id, error=f"{type(error).__name__}: {error}")
+        writer.write(wire.encode(answer))
+
+    async def _watch(self, number: int, writer: asyncio.StreamWriter) -> None:
+        queue = self._updates.follow()
+        try:
+            while (update := await queue.get()) is not None:
+                writer.write(wire.encode(wire.Answer(number, wire.body(update), more=True)))
+                await writer.drain()
+        finally:
+            self._updates.unfollow(queue)
