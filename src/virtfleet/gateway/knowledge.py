@@ -1,0 +1,59 @@
+"""What admission needs to know of the cluster, followed through caches so that no review waits for the API server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import orjson
+
+from virtfleet.admission.cluster import Cluster
+from virtfleet.gateway.webhooks import NotYet
+from virtfleet.kube.api import KubeApi
+from virtfleet.kube.cache import Cache
+from virtfleet.kube.resource import KUBEVIRTS, VMI_MIGRATIONS, VMIS, Obj
+
+
+def _vmi_of(migration: Obj) -> Iterable[str]:
+    return (f"{migration['metadata']['namespace']}/{migration['spec'].get('vmiName')}",)
+
+
+class CachedKnowledge:
+    """Run `caches`."""
+
+    def __init__(self, api: KubeApi) -> None:
+        self._kubevirts: Cache[Obj] = Cache(api, KUBEVIRTS, decode=orjson.loads)
+        self._vmis: Cache[Obj] = Cache(api, VMIS, decode=orjson.loads)
+        self._migrations: Cache[Obj] = Cache(api, VMI_MIGRATIONS, decode=orjson.loads, indexes={"vmi": _vmi_of})
+        self.caches = (self._kubevirts, self._vmis, self._migrations)
+        # Read once per version of the object: what is derived from it is kept in there.
+        self._cluster: Cluster | None = None
+        self._kubevirts.on_change(lambda *_: self._read())
+
+    def _read(self) -> None:
+        found = self._kubevirts.list()
+        self._cluster = Cluster(found[0]) if found else None
+
+    def cluster(self) -> Cluster:
+        if self._cluster is None:
+            raise NotYet("virt-api knows no KubeVirt object yet; create one, or try again in a moment")
+        return self._cluster
+
+    def vmis(self) -> Iterable[Obj]:
+        return _read_once(self._vmis).list()
+
+    def vmi(self, namespace: str, name: str) -> Obj | None:
+        return _read_once(self._vmis).get(f"{namespace}/{name}")
+
+    def migrations_of(self, namespace: str, vmi: str) -> Sequence[Obj]:
+        return _read_once(self._migrations).by_index("vmi", f"{namespace}/{vmi}")
+
+    def missing(self) -> str:
+        """Why not every review can be answered, or nothing."""
+        unread = [cache for cache in self.caches if not cache.synced.is_set()]
+        return "the API server has not been read yet" if unread else ""
+
+
+def _read_once(cache: Cache[Obj]) -> Cache[Obj]:
+    if not cache.synced.is_set():
+        raise NotYet("virt-api has not read the API server yet; try again in a moment")
+    return cache

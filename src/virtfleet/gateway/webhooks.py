@@ -1,0 +1,148 @@
+"""Admission webhooks: AdmissionReviews in, decisions of `virtfleet.admission` out.
+
+The rules are pure and live in admission/; here is only what the wire needs. A review is answered from memory (the
+KubeVirt object and, when a pool is taken away, the VMIs), so that an answer takes well under a millisecond. While those
+are not known yet, nothing is admitted: a VMI without its defaults and checks would be worse than one that is refused
+for a moment.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
+
+import orjson
+from aiohttp import web
+
+from virtfleet.admission.cluster import Cluster
+from virtfleet.admission.findings import Findings
+from virtfleet.admission.kubevirt_pools import check_removal
+from virtfleet.admission.review import complete, complete_update, review, review_update
+from virtfleet.admission.templates import check_migration_target
+from virtfleet.admission.updates import Requester
+from virtfleet.kube.resource import Obj
+
+MUTATE, VALIDATE = "/mutate", "/validate"
+_VERSION = "admission.k8s.io/v1"
+
+
+class NotYet(Exception):
+    """What decisions need is not known yet."""
+
+
+class Knowledge(Protocol):
+    """What decisions need of the cluster. Every method raises NotYet while it cannot know."""
+
+    def cluster(self) -> Cluster: ...
+
+    def vmis(self) -> Iterable[Obj]: ...
+
+    def vmi(self, namespace: str, name: str) -> Obj | None: ...
+
+    def migrations_of(self, namespace: str, vmi: str) -> Sequence[Obj]: ...
+
+
+class Webhooks:
+    def __init__(self, knowledge: Knowledge) -> None:
+        self._knowledge = knowledge
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.post(MUTATE, self._answerer(self.mutate)), web.post(VALIDATE, self._answerer(self.validate))]
+
+    def mutate(self, request: Obj) -> Obj:
+        """The answer to a mutating review: a patch, or the types that are wrong."""
+        obj, cluster = request["object"], self._knowledge.cluster()
+        if request["operation"] == "UPDATE":
+            return _patched(obj, complete_update(obj, request["oldObject"], cluster, _requester(request)))
+        completed, found = complete(obj, cluster)
+        return _patched(obj, completed) if found.allowed else _refused(request, found)
+
+    def validate(self, request: Obj) -> Obj:
+        """The answer to a validating review."""
+        found = self._findings(request)
+        answer = {"allowed": True} if found.allowed else _refused(request, found)
+        return {**answer, "warnings": found.warnings} if found.warnings else answer
+
+    def _findings(self, request: Obj) -> Findings:
+        user = _requester(request)
+        # The first KubeVirt object comes before there is one to know, and a changed one is judged by itself.
+        kubevirt = request["kind"]["kind"] == "KubeVirt"
+        if request["operation"] == "DELETE":
+            return self._deletion(request["oldObject"])
+        obj: Obj = request["object"]
+        cluster = Cluster(obj) if kubevirt else self._knowledge.cluster()
+        if request["operation"] == "CREATE":
+            found = review(obj, cluster, user)
+            if found.allowed and obj["kind"] == "VirtualMachineInstanceMigration":
+                self._check_target(obj, request["namespace"], found)
+            return found
+        found = review_update(obj, request["oldObject"], cluster, user)
+        if kubevirt:
+            check_removal(obj, request["oldObject"], self._knowledge.vmis(), found)
+        return found
+
+    def _check_target(self, migration: Obj, namespace: str, found: Findings) -> None:
+        name = migration["spec"]["vmiName"]
+        vmi, others = self._knowledge.vmi(namespace, name), self._knowledge.migrations_of(namespace, name)
+        check_migration_target(migration, vmi, others, found)
+
+    def _deletion(self, kubevirt: Obj) -> Findings:
+        """Uninstalling while VMs run takes the strategy that says so."""
+        found = Findings()
+        strategy = (kubevirt.get("spec") or {}).get("uninstallStrategy")
+        if strategy == "BlockUninstallIfWorkloadsExist" and (left := _names(self._knowledge.vmis())):
+            found.forbidden(
+                "spec.uninstallStrategy",
+                f"there are still VMIs: {left}; delete them first, or set uninstallStrategy to RemoveWorkloads",
+            )
+        return found
+
+    def _answerer(self, decide: Callable[[Obj], Obj]) -> Callable[[web.Request], Any]:
+        async def answer(request: web.Request) -> web.Response:
+            try:
+                asked = orjson.loads(await request.read())["request"]
+                uid = asked["uid"]
+            except (ValueError, KeyError, TypeError):
+                return web.Response(status=400, text="the body is not an AdmissionReview")
+            try:
+                response = decide(asked)
+            except NotYet as why:
+                response = {
+                    "allowed": False,
+                    "status": {"code": 503, "reason": "ServiceUnavailable", "message": str(why)},
+                }
+            body = {"apiVersion": _VERSION, "kind": "AdmissionReview", "response": {"uid": uid, **response}}
+            return web.Response(body=orjson.dumps(body), content_type="application/json")
+
+        return answer
+
+
+def _requester(request: Obj) -> Requester:
+    user = request.get("userInfo") or {}
+    return Requester(user.get("username") or "", user.get("extra") or {})
+
+
+def _patched(obj: Obj, completed: Obj) -> Obj:
+    """A JSON patch at the object's top level: small to make, and what changed below is taken as a whole."""
+    patch = [
+        {"op": "add", "path": f"/{field}", "value": value}
+        for field, value in completed.items()
+        if obj.get(field) != value
+    ]
+    patch += [{"op": "remove", "path": f"/{field}"} for field in obj if field not in completed]
+    if not patch:
+        return {"allowed": True}
+    return {"allowed": True, "patchType": "JSONPatch", "patch": base64.b64encode(orjson.dumps(patch)).decode()}
+
+
+def _refused(request: Obj, found: Findings) -> Obj:
+    causes = [{"reason": c.reason, "message": c.message, "field": c.field} for c in found.causes]
+    message = ", ".join(f"{c.field}: {c.message}" if c.field else c.message for c in found.causes)
+    status = {"code": 422, "reason": "Invalid", "message": message, "details": {"causes": causes}}
+    return {"allowed": False, "status": status}
+
+
+def _names(vmis: Iterable[Obj], most: int = 10) -> str:
+    names = sorted(f"{v['metadata']['namespace']}/{v['metadata']['name']}" for v in vmis)
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
