@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 from collections.abc import AsyncIterator
 
 import pytest
 from node_cluster import NodeCluster, needs_root, node_cluster, restarts, state
 
-from virtfleet.kube.resource import CONFIG_MAPS, EVENTS, NODES, SECRETS
+from virtfleet.kube.resource import CONFIG_MAPS, ENDPOINT_SLICES, EVENTS, NODES, PODS, SECRETS, SERVICES
+from virtfleet.local.node.services import ServiceNetwork
 
 pytestmark = needs_root
 
@@ -195,6 +198,25 @@ async def test_a_deleted_pod_ends_in_grace_with_its_hook_run(cluster: NodeCluste
     assert (shared / "order").read_text().split() == ["hook", "term"]
 
 
+async def test_a_pod_removed_by_force_gets_no_more_grace(cluster: NodeCluster) -> None:
+    await cluster.run("p", "trap '' TERM; while :; do sleep 0.05; done", terminationGracePeriodSeconds=1000)
+    await cluster.ready("p")
+    await cluster.api.delete(PODS, "p", "default")
+    messages: set[str] = set()
+
+    async def stopping() -> bool:
+        messages.update(event["message"] for event in await cluster.api.list(EVENTS, "default"))
+        return "Stopping container c" in messages
+
+    await cluster.eventually(stopping)
+    await cluster.api.delete(PODS, "p", "default", grace=0)
+    await cluster.eventually(lambda: _settled(cluster))
+
+
+async def _settled(cluster: NodeCluster) -> bool:
+    return not cluster.agents["n1"].workers and not any(cluster.layout().containers.iterdir())
+
+
 async def test_users_capabilities_and_seccomp_are_what_the_spec_says(cluster: NodeCluster) -> None:
     text = await cluster.output(
         "p",
@@ -227,7 +249,7 @@ async def test_users_capabilities_and_seccomp_are_what_the_spec_says(cluster: No
     assert lines[6:] == ["67", "2000"]
 
 
-async def test_pods_of_two_nodes_reach_each_other(cluster: NodeCluster) -> None:
+async def test_pods_of_two_nodes_reach_each_other_directly_and_through_a_service(cluster: NodeCluster) -> None:
     await cluster.start("n2", 2)
     serve = "exec python3 -m http.server 8080 --directory /etc --bind 0.0.0.0"
     probe = {"readinessProbe": {"tcpSocket": {"port": 8080}, "periodSeconds": 1}}
@@ -240,5 +262,36 @@ async def test_pods_of_two_nodes_reach_each_other(cluster: NodeCluster) -> None:
         node="n2",
     )
     assert text.strip() == "server"
+
+    service = {"metadata": {"name": "web", "namespace": "default"}, "spec": {"ports": [{"port": 80}]}}
+    cluster_ip = (await cluster.api.create(SERVICES, service))["spec"]["clusterIP"]
+    following = asyncio.create_task(ServiceNetwork(cluster.api, cluster.network).run())
+    slices = {
+        "metadata": {"name": "web-1", "namespace": "default", "labels": {"kubernetes.io/service-name": "web"}},
+        "addressType": "IPv4",
+        "ports": [{"port": 8080}],
+        "endpoints": [{"addresses": [address]}],
+    }
+    await cluster.api.create(ENDPOINT_SLICES, slices)
+    fetch = f"import urllib.request as u; print(u.urlopen('http://{cluster_ip}/hostname', timeout=3).read().decode())"
+    retry = f'until python3 -c "{fetch}" 2>/dev/null; do sleep 0.1; done'
+    assert (await cluster.output("by-service", retry, node="n2")).strip() == "server"
+    assert (await cluster.output("itself", f"sleep 0.1; {retry}")).strip() == "server"
+    following.cancel()
     nodes = {n["metadata"]["name"]: n["spec"]["podCIDR"] for n in await cluster.api.list(NODES)}
     assert nodes == {"n1": "10.244.1.0/24", "n2": "10.244.2.0/24"}
+
+
+async def test_a_pod_has_the_machines_network_and_processes_only_when_it_says_so(cluster: NodeCluster) -> None:
+    text = await cluster.output(
+        "p",
+        f"ip -br link | grep -c {cluster.network.bridge}; test -d /proc/{os.getpid()} && hostname; ls /dev/null",
+        hostNetwork=True,
+        hostPID=True,
+        hostIPC=True,
+        container={"securityContext": {"privileged": True}, "tty": True},
+    )
+    lines = text.replace("\r", "").splitlines()
+    assert lines[0] == "1" and "/dev/null" in lines
+    pod = await cluster.pod("p")
+    assert pod["status"]["podIP"] == pod["status"]["hostIP"] == "10.244.1.1"

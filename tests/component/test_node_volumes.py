@@ -157,7 +157,7 @@ async def test_containers_that_share_process_ids_see_each_other_and_others_do_no
         await cluster.delete(name)
 
 
-LOOK = "i=0; while [ $i -lt 20 ]; do ps -eo args | grep -q '^sleep 4321' && echo seen && exit; i=$((i+1)); sleep 0.05; done"
+LOOK = "for i in 1 2 3 4 5 6 7 8; do ps -eo args | grep -q '^sleep 4321' && echo seen && exit; sleep 0.1; done"
 
 
 async def test_a_pod_past_its_deadline_or_over_its_storage_limit_fails_with_that_reason(

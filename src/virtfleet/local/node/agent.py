@@ -148,10 +148,11 @@ def _only_one(layout: Layout) -> Iterator[None]:
     """Two agents of one node would undo each other's work."""
     lock = os.open(layout.home / "agent.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise AlreadyRunning(f"another agent runs for node {layout.node} in {layout.data}") from None
         yield
-    except BlockingIOError:
-        raise AlreadyRunning(f"another agent runs for node {layout.node} in {layout.data}") from None
     finally:
         os.close(lock)
 

@@ -89,3 +89,4 @@ class Layout:
     def create(self) -> None:
         for path in (self.kubelet / "pods", self.containers, self.sandboxes, self.exits, self.logs, self.runtime):
             path.mkdir(parents=True, exist_ok=True)
+        self.home.chmod(0o700)  # pods' secrets and writable layers are nobody else's business

@@ -98,7 +98,7 @@ async def attach(network: ClusterNetwork, pod_uid: str, namespace: Path, address
     """Give the network namespace at `namespace` its interface, addresses and routes."""
     name = network.interface(pod_uid)
     outside = [
-        f"link add {name} mtu {_MTU} type veth peer name eth0 mtu {_MTU} netns {namespace}",
+        f"link add {name} mtu {_MTU} type veth peer name eth0 mtu {_MTU} address {_pod_mac(address)} netns {namespace}",
         f"link set {name} master {network.bridge} up",
         # Where the kernel filters bridged packets too, a pod's call of itself is sent back out of the same port.
         f"link set {name} type bridge_slave hairpin on",
@@ -151,6 +151,11 @@ def _sysctl(name: str, value: str) -> None:
 
 def has_ipv6() -> bool:
     return Path("/proc/sys/net/ipv6/conf").is_dir()
+
+
+def _pod_mac(address: IPv4Address) -> str:
+    """The same for the same address, so that neighbours that knew the pod before this one are not misled."""
+    return "0a:58:" + address.packed.hex(":")
 
 
 def _mac(network: ClusterNetwork) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import time
 from collections.abc import Iterable
 
@@ -23,20 +22,19 @@ from virtfleet.local.node.assembly import PAUSE, Ground, Node
 from virtfleet.local.node.commands import CommandError
 from virtfleet.local.node.containers import Container
 from virtfleet.local.node.devices import AdmissionRefused
-from virtfleet.local.node.health import Health
 from virtfleet.local.node.images import HOST
-from virtfleet.local.node.lifecycle import Seen, init_containers, is_sidecar
+from virtfleet.local.node.podruns import PodRuns, described
 from virtfleet.local.node.podstatus import TERMINAL, Outcome, PodFacts
 from virtfleet.local.node.pulling import ImageUnavailable
 from virtfleet.local.node.runtime import RuntimeFailure, remove_group
+from virtfleet.local.node.sandbox import NoAddress
 from virtfleet.local.node.security import ConfigError
-from virtfleet.local.node.stopping import stop
-from virtfleet.local.node.terminationmessage import termination_message
 from virtfleet.local.node.volumes import VolumeError
 
 _REFRESH = 60.0  # seconds between two looks at volumes that come from API objects
 _RETRY = 2.0  # seconds until something that failed for the moment is tried again
-_FORCED_GRACE = 1.0
+_FORCED_GRACE = 1.0  # of a pod that was removed without being asked to end before
+_GRACE = 30.0  # Kubernetes' default
 log = logging.getLogger(__name__)
 
 
@@ -50,16 +48,12 @@ class PodWorker:
         self.uid: str = pod["metadata"]["uid"]
         self._woken = asyncio.Event()
         self._gone = False  # the object has been removed from the API server
-        self.runs: dict[str, list[Container]] = {}  # by container, the latest last
-        self._waiting: dict[str, tuple[str, str]] = {}
-        self._health: dict[str, Health] = {}
+        self.runs = PodRuns(node, self._woken.set, self._say, self._warn, adopted)
         self._outcome: Outcome | None = None
         self._ground: Ground | None = None
         self._refreshed = 0.0
         self._over = False  # nothing of the pod will run any more
         self._done = False  # nothing is left to do
-        for run in sorted(adopted, key=lambda r: r.attempt):
-            self.runs.setdefault(run.name, []).append(run)
         self.task = asyncio.create_task(self._run(), name=f"pod {pod['metadata']['name']}")
 
     def update(self, pod: Obj | None) -> None:
@@ -75,17 +69,12 @@ class PodWorker:
         if _revision(pod) >= _revision(self.pod):
             self.pod = pod
 
-    def waiting_reason(self, name: str) -> str:
-        """Why a container that has not run yet is not running."""
-        return self._waiting.get(name, ("ContainerCreating", ""))[0]
-
     def wake(self) -> None:
         self._woken.set()
 
     def stop(self) -> None:
         """Let the pod be; its containers go on."""
-        for name in list(self._health):
-            self._stop_probing(name)
+        self.runs.stop_all_probing()
         self.task.cancel()
 
     async def _run(self) -> None:
@@ -111,7 +100,7 @@ class PodWorker:
             self._done = True
             return None
         if (self.pod.get("status") or {}).get("phase") in TERMINAL or self._over:
-            await self._stop_all(0)
+            await self.runs.end_all(self.pod, 0, self._address())
             await self._clear_away()
             return None
         if await self._refused() or self._failed_as_a_whole():
@@ -125,15 +114,6 @@ class PodWorker:
 
     # The steps of a round.
 
-    async def _take_in_ends(self) -> None:
-        """Note why containers ended, and free what they held. No end is told or acted upon before."""
-        while ended := [run for runs in self.runs.values() for run in runs if run.finished and not run.retired]:
-            for run in ended:
-                self._stop_probing(run.name)
-                if not run.message and run.name != PAUSE:
-                    run.message = termination_message(self._node.layout, self._container(run.name), run)
-                await self._node.runtime.retire(run)
-
     async def _refused(self) -> bool:
         """Whether the node cannot give the pod its devices."""
         try:
@@ -144,11 +124,10 @@ class PodWorker:
         return self._outcome is not None
 
     def _failed_as_a_whole(self) -> bool:
-        deadline = self._deadline()
-        if deadline is not None and deadline <= time.time():
+        if self._deadline() <= time.time():
             text = "Pod was active on the node longer than the specified deadline"
             self._outcome = Outcome("DeadlineExceeded", text)
-            self._recorder.normal(self._about(), "DeadlineExceeded", text)
+            self._say("DeadlineExceeded", text)
         elif excess := self._node.volumes.over_limit(self.pod):
             self._outcome = Outcome("Evicted", excess)
             self._warn("Evicted", excess)
@@ -163,78 +142,70 @@ class PodWorker:
                 places = await node.volumes.make(self.pod, node.facts(sandbox), self._woken.set)
                 self._ground = Ground(sandbox, places)
                 self._refreshed = time.time()
-                self._adopt_health()
+                self.runs.adopt_health(self.pod, self._address())
             elif time.time() - self._refreshed >= _REFRESH:
                 await node.volumes.refresh(self.pod, node.facts(self._ground.sandbox))
                 self._refreshed = time.time()
-            if self.pod["spec"].get("shareProcessNamespace") and not self._ground.shared_pid:
+            if self.pod["spec"].get("shareProcessNamespace"):
                 self._ground = await self._with_shared_pids(self._ground)
         except VolumeError as error:
             self._warn("FailedMount", str(error))
             return _RETRY
-        except (CommandError, RuntimeFailure, OSError) as error:
+        except (CommandError, NoAddress, RuntimeFailure, OSError) as error:
             self._warn("FailedCreatePodSandBox", f"Failed to create pod sandbox: {error}")
             return _RETRY
         return None
 
     async def _with_shared_pids(self, ground: Ground) -> Ground:
         """A process that does nothing but reap, as the first one of the namespace that the pod's containers share."""
-        run = self._latest(PAUSE)
+        run = self.runs.latest(PAUSE)
         if run is None or run.finished:
             image = self._node.store.find(HOST)
             assert image is not None
             container = {"name": PAUSE, "image": HOST, "command": ["/usr/bin/catatonit", "-P"]}
             run = assembly.new_run(self._node.layout, self.pod, container, image, run)
-            self.runs.setdefault(PAUSE, []).append(run)
+            await self.runs.add(run)
             await assembly.make(self._node, self.pod, container, image, ground, run)
             await self._node.runtime.start(run)
         return Ground(ground.sandbox, ground.places, f"/proc/{run.pid}/ns/pid")
 
     async def _follow_plan(self) -> float:
         """Start and end containers as the spec and their past say. The answer is how long to sleep at most."""
-        await self._take_in_ends()
-        now = time.time()
-        plan = lifecycle.plan(self.pod, self._seen(), now)
+        await self.runs.take_in_ends(self.pod)
+        plan = lifecycle.plan(self.pod, self.runs.seen(self.pod), time.time())
         for name, reason in plan.kill.items():
-            await self._kill(name, reason)
+            await self.runs.end(self.pod, name, self._grace(), self._address(), reason)
         if plan.done:
             await self._finish()
+        if plan.done or plan.kill:
             return 0.0
         for name in plan.paused:
-            run = self._latest(name)
-            text = f"back-off {run.backoff if run else 0:g}s restarting failed container={name} pod={self._full_name()}"
-            if self._waiting.get(name, ("", ""))[0] != "CrashLoopBackOff":
-                self._warn("BackOff", f"Back-off restarting failed container {name} in pod {self._full_name()}")
-            self._waiting[name] = ("CrashLoopBackOff", text)
-        moments = [*plan.paused.values(), self._refreshed + _REFRESH, self._deadline() or float("inf")]
+            self._pause(name)
+        moments = [*plan.paused.values(), self._refreshed + _REFRESH, self._deadline()]
         moments += [await self._start(name) for name in plan.start]
-        return 0.0 if plan.kill else max(0.0, min(moments) - time.time())
+        return max(0.0, min(moments) - time.time())
 
     async def _start(self, name: str) -> float:
         """Run a container. The answer is when to look at it again if that did not work out."""
-        container = self._container(name)
-        node, never = self._node, float("inf")
+        container, node = described(self.pod, name), self._node
         assert self._ground is not None
         try:
             image = node.puller.obtain(container["image"], container.get("imagePullPolicy") or "", self._woken.set)
         except ImageUnavailable as why:
-            self._unavailable(name, container["image"], why)
-            return why.until or never
-        before = self._latest(name)
-        run = assembly.new_run(node.layout, self.pod, container, image, before)
+            self._wait_for_image(name, container["image"], why)
+            return why.until or float("inf")
+        run = assembly.new_run(node.layout, self.pod, container, image, self.runs.latest(name))
         self._say("Pulled", f'Container image "{container["image"]}" already present on machine')
         try:
             await assembly.make(node, self.pod, container, image, self._ground, run)
         except (ConfigError, RuntimeFailure, OSError, ApiError) as error:
             await node.runtime.remove(run)
-            config = isinstance(error, ConfigError)
-            self._waiting[name] = ("CreateContainerConfigError" if config else "CreateContainerError", str(error))
+            reason = "CreateContainerConfigError" if isinstance(error, ConfigError) else "CreateContainerError"
+            self.runs.waiting[name] = (reason, str(error))
             self._warn("Failed", f"Error: {error}")
             return time.time() + _RETRY
         self._say("Created", f"Created container: {name}")
-        self._waiting.pop(name, None)
-        self.runs.setdefault(name, []).append(run)
-        await self._forget_old_runs(name)
+        await self.runs.add(run)
         try:
             await node.devices.before_start(self.uid, name)
             await node.runtime.start(run)
@@ -243,51 +214,35 @@ class PodWorker:
             self._warn("Failed", f"Error: {error}")
             return time.time()
         self._say("Started", f"Started container {name}")
-        self._begin_probing(container, run)
-        return never if not run.finished else time.time()
+        self.runs.begin_probing(container, run, self._address())
+        return float("inf")
 
-    def _unavailable(self, name: str, image: str, why: ImageUnavailable) -> None:
-        before = self._waiting.get(name, ("", ""))[0]
-        if why.reason == "ContainerCreating":
-            if name not in self._waiting:
-                self._say("Pulling", f'Pulling image "{image}"')
-            self._waiting.setdefault(name, ("ContainerCreating", ""))
-            return
-        self._waiting[name] = (why.reason, why.message)
-        if before == why.reason:
-            return
-        if why.reason == "ImagePullBackOff":
-            self._say("BackOff", f'Back-off pulling image "{image}"')
-        else:
-            self._warn("Failed", f'Failed to pull image "{image}": {why.message}')
+    def _wait_for_image(self, name: str, image: str, why: ImageUnavailable) -> None:
+        before = self.runs.waiting.get(name, ("", ""))[0]
+        if before != why.reason:
+            match why.reason:
+                case "ContainerCreating":
+                    self._say("Pulling", f'Pulling image "{image}"')
+                case "ImagePullBackOff":
+                    self._say("BackOff", f'Back-off pulling image "{image}"')
+                case _:
+                    self._warn("Failed", f'Failed to pull image "{image}": {why.message}')
+        self.runs.waiting[name] = (why.reason, why.message)
 
-    async def _forget_old_runs(self, name: str) -> None:
-        """Keep the run before the present one, for its exit code and its log."""
-        while len(self.runs[name]) > 2:
-            old = self.runs[name].pop(0)
-            await self._node.runtime.remove(old)
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(old.log)
-
-    async def _kill(self, name: str, reason: str) -> None:
-        run = self._latest(name)
-        if run is not None and not run.finished:
-            self._say("Killing", reason)
-            await self._stop(run, self._grace(name))
-
-    async def _stop(self, run: Container, grace: float) -> None:
-        self._stop_probing(run.name)
-        container = {"name": PAUSE} if run.name == PAUSE else self._container(run.name)
-        address = next(iter(self._pod_addresses()), self._node.addresses[0])
-        trouble = await stop(self._node.runtime, container, run, grace, address)
-        if trouble:
-            self._warn("FailedPreStopHook", trouble)
+    def _pause(self, name: str) -> None:
+        """A container that keeps on ending waits before it is run again."""
+        run, meta = self.runs.latest(name), self.pod["metadata"]
+        pod = f"{meta['name']}_{meta['namespace']}({self.uid})"
+        if self.runs.waiting.get(name, ("", ""))[0] != "CrashLoopBackOff":
+            self._warn("BackOff", f"Back-off restarting failed container {name} in pod {pod}")
+        text = f"back-off {run.backoff if run else 0:g}s restarting failed container={name} pod={pod}"
+        self.runs.waiting[name] = ("CrashLoopBackOff", text)
 
     # The end.
 
     async def _finish(self) -> None:
         """The pod has succeeded or failed: end what still runs, tell it, and free everything but records and logs."""
-        await self._stop_all(self._grace_of_pod())
+        await self.runs.end_all(self.pod, self._grace(), self._address())
         self._over = True
         await self._publish()
         await self._clear_away()
@@ -295,47 +250,39 @@ class PodWorker:
     async def _end_pod(self) -> None:
         """The pod is being deleted: end its containers in grace, tell how they ended, then let the object go."""
         grace = self.pod["metadata"].get("deletionGracePeriodSeconds")
-        if grace is None:  # removed by force, without a word before
-            grace = _FORCED_GRACE
-        await self._stop_all(float(grace))
+        await self._end_all_unless_forced(_FORCED_GRACE if grace is None else float(grace))
         self._over = True
-        if not self._gone:
+        if not self._gone and self.runs.by_name:
             await self._publish()
         await self._clear_away()
-        for runs in self.runs.values():
-            for run in runs:
-                await self._node.runtime.remove(run)
-        await self._forget_everything()
+        await self.runs.remove_all()
+        logfiles.remove(self._node.layout.pod_logs(self.pod))
+        if not self._gone:
+            await self._let_go()
 
-    async def _stop_all(self, grace: float) -> None:
-        """The ordinary containers side by side, then the sidecars one after the other, the last one first."""
-        deadline = time.monotonic() + grace
-        running = {name: runs[-1] for name, runs in self.runs.items() if not runs[-1].finished}
-        pause = running.pop(PAUSE, None)
-        sidecars = [c["name"] for c in init_containers(self.pod) if is_sidecar(c)]
-        for name in running:
-            self._say("Killing", f"Stopping container {name}")
-        await asyncio.gather(*(self._stop(run, grace) for name, run in running.items() if name not in sidecars))
-        for name in reversed(sidecars):
-            if name in running:
-                await self._stop(running[name], max(0.0, deadline - time.monotonic()))
-        if pause is not None:
-            await self._stop(pause, 0)
+    async def _end_all_unless_forced(self, grace: float) -> None:
+        """End all containers in grace, which is over when the object is removed meanwhile."""
+        async with asyncio.TaskGroup() as group:
+            ending = group.create_task(self.runs.end_all(self.pod, grace, self._address()))
+            while not ending.done():
+                woken = group.create_task(self._woken.wait())
+                await asyncio.wait([ending, woken], return_when=asyncio.FIRST_COMPLETED)
+                woken.cancel()
+                self._woken.clear()
+                if self._gone and grace > _FORCED_GRACE:
+                    self.runs.kill_all()
 
     async def _clear_away(self) -> None:
         """Free namespaces, addresses, volumes, devices and control groups."""
-        await self._take_in_ends()
+        await self.runs.take_in_ends(self.pod)
         self._ground = None
         await self._node.sandboxes.remove(self.uid)
         await self._node.volumes.remove(self.uid)
         self._node.devices.release(self.uid)
         await remove_group(f"{self._node.layout.cgroup}/{self.uid}")
 
-    async def _forget_everything(self) -> None:
+    async def _let_go(self) -> None:
         meta = self.pod["metadata"]
-        logfiles.remove(self._node.layout.pod_logs(self.pod))
-        if self._gone:
-            return
         try:
             await self._node.api.delete(PODS, meta["name"], meta["namespace"], grace=0, uid=self.uid)
         except ApiError as error:
@@ -346,15 +293,15 @@ class PodWorker:
 
     async def _publish(self) -> None:
         """Write the status if it is not what the API server has."""
-        await self._take_in_ends()
+        await self.runs.take_in_ends(self.pod)
         facts = PodFacts(
             host_ips=self._node.addresses,
-            addresses=tuple(self._pod_addresses()),
+            addresses=tuple(self._ground.sandbox.addresses) if self._ground else (),
             sandboxed=self._ground is not None,
             over=self._over,
             outcome=self._outcome,
         )
-        status = podstatus.status(self.pod, self._seen(), facts, time.time())
+        status = podstatus.status(self.pod, self.runs.seen(self.pod), facts, time.time())
         if podstatus.is_part_of(status, self.pod.get("status") or {}):
             return
         meta = self.pod["metadata"]
@@ -368,73 +315,18 @@ class PodWorker:
             if not is_not_found(error) and error.reason != "Conflict":  # it is gone, or another pod has its name
                 raise
 
-    def _seen(self) -> dict[str, Seen]:
-        seen = {}
-        for container in (*init_containers(self.pod), *self.pod["spec"]["containers"]):
-            name = container["name"]
-            runs = self.runs.get(name) or []
-            run = runs[-1] if runs else None
-            health = self._health.get(name) if run and run.running else None
-            seen[name] = Seen(
-                run=run,
-                previous=runs[-2] if len(runs) > 1 else None,
-                started=bool(health and health.started),
-                ready=bool(health and health.ready),
-                waiting=self._waiting.get(name),
-                unhealthy=health.unhealthy if health else "",
-            )
-        return seen
+    def _address(self) -> str:
+        """Where probes and hooks reach the pod."""
+        return next(iter(self._ground.sandbox.addresses if self._ground else ()), self._node.addresses[0])
 
-    # Probes and hooks.
-
-    def _adopt_health(self) -> None:
-        """Go on probing the containers that an earlier agent started."""
-        known = {
-            entry["containerID"].rpartition("/")[2]: entry
-            for key in ("containerStatuses", "initContainerStatuses")
-            for entry in (self.pod.get("status") or {}).get(key) or ()
-            if entry.get("containerID")
-        }
-        for name, runs in self.runs.items():
-            if runs[-1].running and name != PAUSE and name not in self._health:
-                self._begin_probing(self._container(name), runs[-1], known.get(runs[-1].id, {}))
-
-    def _begin_probing(self, container: Obj, run: Container, known: Obj | None = None) -> None:
-        address = next(iter(self._pod_addresses()), self._node.addresses[0])
-        self._health[run.name] = Health(self._node.runtime, container, run, address, self._woken.set, self._warn, known)
-
-    def _stop_probing(self, name: str) -> None:
-        if health := self._health.pop(name, None):
-            health.stop()
-
-    # Words.
-
-    def _container(self, name: str) -> Obj:
-        found: Obj = next(c for c in (*init_containers(self.pod), *self.pod["spec"]["containers"]) if c["name"] == name)
-        return found
-
-    def _latest(self, name: str) -> Container | None:
-        runs = self.runs.get(name)
-        return runs[-1] if runs else None
-
-    def _pod_addresses(self) -> list[str]:
-        return self._ground.sandbox.addresses if self._ground else []
-
-    def _deadline(self) -> float | None:
+    def _deadline(self) -> float:
         seconds = self.pod["spec"].get("activeDeadlineSeconds")
         started = (self._ground.sandbox.created if self._ground else 0) or time.time()
-        return None if seconds is None else started + seconds
+        return float("inf") if seconds is None else started + seconds
 
-    def _grace(self, name: str) -> float:
-        health = self._health.get(name)
-        return health.grace if health and health.grace is not None else self._grace_of_pod()
-
-    def _grace_of_pod(self) -> float:
+    def _grace(self) -> float:
         seconds = self.pod["spec"].get("terminationGracePeriodSeconds")
-        return 30.0 if seconds is None else float(seconds)
-
-    def _full_name(self) -> str:
-        return f"{self.pod['metadata']['name']}_{self.pod['metadata']['namespace']}({self.uid})"
+        return _GRACE if seconds is None else float(seconds)
 
     def _about(self) -> Reference:
         meta = self.pod["metadata"]

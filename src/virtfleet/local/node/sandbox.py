@@ -27,6 +27,10 @@ _SHM_SIZE = "64m"
 _NAME_LIMIT = 63
 
 
+class NoAddress(Exception):
+    """The node's address range is used up."""
+
+
 class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
     """A finished sandbox. Without addresses of its own (hostNetwork) `address` is empty."""
 
@@ -51,6 +55,7 @@ class Sandboxes:
         self._network = net
         self._range = addresses
         self._taken: dict[str, str] = {}  # pod -> address
+        self._last = addresses[0]
 
     async def adopt(self, wanted: Iterable[str]) -> None:
         """Learn of the sandboxes that an agent before this one left; remove those of pods that are no more."""
@@ -119,12 +124,15 @@ class Sandboxes:
         self._taken.pop(uid, None)
 
     def _choose(self, uid: str) -> IPv4Address:
-        taken = set(self._taken.values())
-        for address in list(self._range.hosts())[1:]:  # the first is the node's own
-            if str(address) not in taken:
-                self._taken[uid] = str(address)
-                return address
-        raise RuntimeError(f"no pod address is free in {self._range}")
+        """An address that nobody has, and that nobody had for as long as possible."""
+        free = [
+            a for a in list(self._range.hosts())[1:] if str(a) not in self._taken.values()
+        ]  # the first is the node's
+        if not free:
+            raise NoAddress(f"no pod address is free in {self._range}")
+        chosen = next((address for address in free if address > self._last), free[0])
+        self._last, self._taken[uid] = chosen, str(chosen)
+        return chosen
 
     def _load(self, uid: str) -> Sandbox | None:
         path = self._layout.sandboxes / uid / "sandbox.json"

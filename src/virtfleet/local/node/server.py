@@ -90,13 +90,13 @@ class AgentServer:
             raise ApiError("NotFound", f'pod "{pod}" is not on this node')
         if name not in [c["name"] for c in (*init_containers(worker.pod), *worker.pod["spec"]["containers"])]:
             raise ApiError("BadRequest", f"container {name} is not valid for pod {pod}")
-        runs = worker.runs.get(name) or []
+        runs = worker.runs.by_name.get(name) or []
         if previous:
             if len(runs) < 2 and not (runs and runs[-1].finished):
                 raise ApiError("BadRequest", f'previous terminated container "{name}" in pod "{pod}" not found')
             return runs[-2] if len(runs) > 1 else runs[-1]
         if not runs:
-            reason = worker.waiting_reason(name)
+            reason = worker.runs.waiting.get(name, ("ContainerCreating", ""))[0]
             raise ApiError("BadRequest", f'container "{name}" in pod "{pod}" is waiting to start: {reason}')
         return runs[-1]
 

@@ -1,0 +1,151 @@
+"""The containers of one pod over time: their runs, why those that do not run wait, and the health of those that do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable
+
+from virtfleet.kube.resource import Obj
+from virtfleet.local.node.assembly import PAUSE, Node
+from virtfleet.local.node.containers import Container
+from virtfleet.local.node.health import Health
+from virtfleet.local.node.lifecycle import Seen, init_containers, is_sidecar
+from virtfleet.local.node.stopping import stop
+from virtfleet.local.node.terminationmessage import termination_message
+
+Tell = Callable[[str, str], None]  # an event's reason and message
+
+
+def described(pod: Obj, name: str) -> Obj:
+    """A container of the pod as its spec has it."""
+    found: Obj = next(c for c in (*init_containers(pod), *pod["spec"]["containers"]) if c["name"] == name)
+    return found
+
+
+class PodRuns:
+    """`wake` is called when a container's health has changed; `warn` and `say` record events."""
+
+    def __init__(
+        self, node: Node, wake: Callable[[], None], say: Tell, warn: Tell, adopted: Iterable[Container]
+    ) -> None:
+        self._node, self._wake, self._say, self._warn = node, wake, say, warn
+        self.by_name: dict[str, list[Container]] = {}  # the latest last
+        self.waiting: dict[str, tuple[str, str]] = {}  # reason and message
+        self._health: dict[str, Health] = {}
+        for run in sorted(adopted, key=lambda r: r.attempt):
+            self.by_name.setdefault(run.name, []).append(run)
+
+    def latest(self, name: str) -> Container | None:
+        runs = self.by_name.get(name)
+        return runs[-1] if runs else None
+
+    def seen(self, pod: Obj) -> dict[str, Seen]:
+        seen = {}
+        for container in (*init_containers(pod), *pod["spec"]["containers"]):
+            name = container["name"]
+            runs = self.by_name.get(name) or []
+            run = runs[-1] if runs else None
+            health = self._health.get(name) if run and run.running else None
+            seen[name] = Seen(
+                run=run,
+                previous=runs[-2] if len(runs) > 1 else None,
+                started=bool(health and health.started),
+                ready=bool(health and health.ready),
+                waiting=self.waiting.get(name),
+                unhealthy=health.unhealthy if health else "",
+            )
+        return seen
+
+    async def add(self, run: Container) -> None:
+        """A new run. The one before it is kept, for its exit code and its log."""
+        self.waiting.pop(run.name, None)
+        runs = self.by_name.setdefault(run.name, [])
+        runs.append(run)
+        while len(runs) > 2:
+            old = runs.pop(0)
+            await self._node.runtime.remove(old)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(old.log)
+
+    async def take_in_ends(self, pod: Obj) -> None:
+        """Note why containers ended, and free what they held. No end is told or acted upon before."""
+        while ended := [run for runs in self.by_name.values() for run in runs if run.finished and not run.retired]:
+            for run in ended:
+                self._stop_probing(run.name)
+                if not run.message and run.name != PAUSE:
+                    run.message = termination_message(self._node.layout, described(pod, run.name), run)
+                await self._node.runtime.retire(run)
+
+    async def remove_all(self) -> None:
+        for runs in self.by_name.values():
+            for run in runs:
+                await self._node.runtime.remove(run)
+
+    # Health.
+
+    def adopt_health(self, pod: Obj, address: str) -> None:
+        """Go on probing the containers that an earlier agent started, from where it was."""
+        known = {
+            entry["containerID"].rpartition("/")[2]: entry
+            for key in ("containerStatuses", "initContainerStatuses")
+            for entry in (pod.get("status") or {}).get(key) or ()
+            if entry.get("containerID")
+        }
+        for name, runs in self.by_name.items():
+            if runs[-1].running and name != PAUSE and name not in self._health:
+                self.begin_probing(described(pod, name), runs[-1], address, known.get(runs[-1].id, {}))
+
+    def begin_probing(self, container: Obj, run: Container, address: str, known: Obj | None = None) -> None:
+        self._health[run.name] = Health(self._node.runtime, container, run, address, self._wake, self._warn, known)
+
+    def stop_all_probing(self) -> None:
+        for name in list(self._health):
+            self._stop_probing(name)
+
+    def _stop_probing(self, name: str) -> None:
+        if health := self._health.pop(name, None):
+            health.stop()
+
+    # Ending.
+
+    async def end(self, pod: Obj, name: str, grace: float, address: str, reason: str) -> None:
+        """End one container that is to be run again; a probe may have a grace period of its own."""
+        run, health = self.latest(name), self._health.get(name)
+        if run is not None and not run.finished:
+            self._say("Killing", reason)
+            own = health.grace if health else None
+            await self._stop(described(pod, name), run, grace if own is None else own, address)
+
+    async def end_all(self, pod: Obj, grace: float, address: str) -> None:
+        """The ordinary containers side by side, then the sidecars one after the other, the last one first."""
+        deadline = time.monotonic() + grace
+        running = {name: runs[-1] for name, runs in self.by_name.items() if not runs[-1].finished}
+        pause = running.pop(PAUSE, None)
+        sidecars = [c["name"] for c in init_containers(pod) if is_sidecar(c)]
+        for name in running:
+            self._say("Killing", f"Stopping container {name}")
+        await asyncio.gather(
+            *(self._stop(described(pod, n), run, grace, address) for n, run in running.items() if n not in sidecars)
+        )
+        for name in reversed(sidecars):
+            if name in running:
+                left = max(0.0, deadline - time.monotonic())
+                await self._stop(described(pod, name), running[name], left, address)
+        if pause is not None:
+            await self._stop({"name": PAUSE}, pause, 0, address)
+
+    def kill_all(self) -> None:
+        """No more grace for anyone."""
+        for runs in self.by_name.values():
+            if not runs[-1].finished:
+                self._node.runtime.kill(runs[-1], signal.SIGKILL)
+
+    async def _stop(self, container: Obj, run: Container, grace: float, address: str) -> None:
+        self._stop_probing(run.name)
+        trouble = await stop(self._node.runtime, container, run, grace, address)
+        if trouble:
+            self._warn("FailedPreStopHook", trouble)
