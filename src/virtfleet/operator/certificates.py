@@ -1,0 +1,96 @@
+"""The installation's own authority and the certificates of its components, kept in Secrets and rotated.
+
+What should be there follows from what is there and the time (`kube.certificates`): the same Secrets while nothing is
+due. The authority's key stays in a Secret that only the operator reads; components mount theirs.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from virtfleet.api import duration
+from virtfleet.kube.certificates import Authority, Credential, Lifespan, Profile
+from virtfleet.kube.resource import Obj
+from virtfleet.operator.deployments import VIRT_CONTROLLER, secret_name
+from virtfleet.operator.endpoints import VIRT_API
+from virtfleet.operator.handlers import VIRT_HANDLER
+from virtfleet.operator.installation import Installation
+from virtfleet.operator.render import stamped
+
+AUTHORITY = "kubevirt-ca"
+BUNDLE = "ca-bundle"
+COMPONENTS = (VIRT_API, VIRT_CONTROLLER, VIRT_HANDLER)
+_DEFAULTS = {"ca": timedelta(days=7), "server": timedelta(days=1)}
+_EARLY = 5  # renewed when one part in so many of its life is left
+_LOOKS = 4  # at certificates, in the time between the moment of renewal and the end
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """Objects as they should be now, in the order in which they must be written, and what peers should trust."""
+
+    objects: list[Obj]
+    trust: bytes
+    look_again: timedelta
+
+
+def issue(installation: Installation, secrets: Mapping[str, Obj], now: datetime) -> Issued:
+    """Certificates for all components. `secrets` are those that exist, by name."""
+    of_authority, of_server = _lifespan(installation, "ca"), _lifespan(installation, "server")
+    authority = Authority.load(AUTHORITY, of_authority, _files(secrets.get(AUTHORITY)))
+    authority = authority.rotated(now) if authority else Authority.create(AUTHORITY, of_authority, now)
+    objects = [_secret(installation, AUTHORITY, authority.files()), _bundle(installation, authority.bundle)]
+    for component in COMPONENTS:
+        service = f"{component}.{installation.namespace}"
+        hosts = (component, service, f"{service}.svc", f"{service}.svc.cluster.local")
+        profile = Profile(f"{installation.namespace}:{component}", of_server, hosts=hosts, client=True)
+        name = secret_name(component)
+        credential = authority.ensure(Credential.of(_files(secrets.get(name))), profile, now)
+        objects.append(_secret(installation, name, credential.files()))
+    soonest = min(of_authority.renew_before, of_server.renew_before, of_server.settle * _LOOKS)
+    return Issued(objects, authority.bundle, soonest / _LOOKS)
+
+
+def _lifespan(installation: Installation, kind: str) -> Lifespan:
+    strategy = (installation.spec.get("certificateRotateStrategy") or {}).get("selfSigned") or {}
+    settings = strategy.get(kind) or {}
+    old_name = {"ca": "caRotateInterval", "server": "certRotateInterval"}[kind]
+    lifetime = _time(settings.get("duration") or strategy.get(old_name)) or _DEFAULTS[kind]
+    overlap = strategy.get("caOverlapInterval") if kind == "ca" else None
+    return Lifespan(lifetime, _time(settings.get("renewBefore") or overlap) or lifetime / _EARLY)
+
+
+def _time(text: str | None) -> timedelta | None:
+    seconds = duration.seconds(text) if text else None
+    return timedelta(seconds=seconds) if seconds else None
+
+
+def _files(secret: Obj | None) -> dict[str, bytes]:
+    return {name: base64.b64decode(data) for name, data in ((secret or {}).get("data") or {}).items()}
+
+
+def _secret(installation: Installation, name: str, files: Mapping[str, bytes]) -> Obj:
+    return stamped(
+        {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": installation.metadata(name),
+            "type": "kubernetes.io/tls",
+            "data": {file: base64.b64encode(content).decode() for file, content in files.items()},
+        }
+    )
+
+
+def _bundle(installation: Installation, bundle: bytes) -> Obj:
+    """What anybody may check the components' certificates against."""
+    return stamped(
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": installation.metadata(AUTHORITY),
+            "data": {BUNDLE: bundle.decode()},
+        }
+    )

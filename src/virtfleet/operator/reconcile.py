@@ -1,0 +1,276 @@
+"""The reconcile of the KubeVirt object: from what it says to what is installed, step by step.
+
+Each step looks at what is there and writes the difference, if any; what must wait for the cluster (definitions that are
+not yet served, handlers that have not let go of their nodes) is left for the next call, which the change brings about.
+An installation that is as it should be is not written to.
+"""
+
+from __future__ import annotations
+
+import logging
+import platform
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+
+from virtfleet.api import names
+from virtfleet.kube.api import KubeApi, Patch
+from virtfleet.kube.cache import key_of
+from virtfleet.kube.controller import Controller
+from virtfleet.kube.errors import ApiError, is_already_exists, is_conflict, is_not_found
+from virtfleet.kube.events import Recorder, Reference
+from virtfleet.kube.resource import KUBEVIRTS, PODS, Obj
+from virtfleet.operator import certificates, conditions, handover
+from virtfleet.operator.apply import difference
+from virtfleet.operator.conditions import DEGRADED, Findings
+from virtfleet.operator.customize import PatchError
+from virtfleet.operator.endpoints import VIRT_API
+from virtfleet.operator.handlers import CONTENT
+from virtfleet.operator.installation import Installation
+from virtfleet.operator.render import render
+from virtfleet.operator.rollout import Rollout, rollout
+from virtfleet.operator.uninstall import Uninstall
+from virtfleet.operator.world import INSTALLED, RESOURCES, World
+from virtfleet.pools.terms import TooManyTermsError
+
+logger = logging.getLogger(__name__)
+
+COUNTING_PAUSE = 1.0
+"""Seconds for which changes of counts are gathered before they are told."""
+
+_ADMISSION = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration", "APIService")
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+class Operator:
+    """`run()` it, beside its world and its recorder."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        world: World,
+        recorder: Recorder,
+        *,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._api = api
+        self._world = world
+        self._recorder = recorder
+        self._now = now
+        self._uninstall = Uninstall(api, world)
+        self._controller = Controller("kubevirt", self.reconcile, world.needed)
+        world.changes(self._look_at_once, self._look_soon)
+
+    async def run(self) -> None:
+        await self._controller.run()
+
+    def _look_at_once(self) -> None:
+        for key in self._world.kubevirts.keys():  # noqa: SIM118 (a cache is no dict)
+            self._controller.queue.add(key)
+
+    def _look_soon(self) -> None:
+        for key in self._world.kubevirts.keys():  # noqa: SIM118
+            self._controller.queue.add_after(key, COUNTING_PAUSE)
+
+    async def reconcile(self, key: str) -> float | None:
+        """Bring the cluster closer to what the KubeVirt object says."""
+        kubevirt = self._world.kubevirts.get(key)
+        if kubevirt is None:
+            return None
+        if key != self._in_charge():
+            await self._report_second(kubevirt)
+            return None
+        if kubevirt["metadata"].get("deletionTimestamp"):
+            return await self._uninstall.step(kubevirt)
+        await self._keep_until_uninstalled(kubevirt)
+        installation, found = Installation(kubevirt), Findings()
+        try:
+            return await self._install(installation, found)
+        except (TooManyTermsError, PatchError) as error:
+            found.error = ("InvalidConfiguration", str(error))  # what is installed stays until it is corrected
+            return None
+        except ApiError as error:
+            if not is_conflict(error):
+                found.error = ("Refused", error.message)
+            raise
+        finally:
+            await self._report(installation, found)
+
+    def _in_charge(self) -> str:
+        """The oldest KubeVirt object: there can be one installation only."""
+        oldest = min(
+            self._world.kubevirts.list(),
+            key=lambda kv: (kv["metadata"].get("creationTimestamp", ""), kv["metadata"]["name"]),
+        )
+        return key_of(oldest)
+
+    async def _keep_until_uninstalled(self, kubevirt: Obj) -> None:
+        meta = kubevirt["metadata"]
+        finalizers = meta.get("finalizers") or []
+        if names.OPERATOR_FINALIZER not in finalizers:
+            # With the version, because a list is replaced as a whole.
+            wanted = {
+                "resourceVersion": meta["resourceVersion"],
+                "finalizers": [*finalizers, names.OPERATOR_FINALIZER],
+            }
+            stored = await self._api.patch(KUBEVIRTS, meta["name"], {"metadata": wanted}, meta["namespace"])
+            self._world.kubevirts.observe(stored)
+
+    async def _install(self, installation: Installation, found: Findings) -> float | None:
+        issued = certificates.issue(installation, self._world.named("Secret"), self._now())
+        objects = render(installation, issued.trust)
+        await self._apply(obj for obj in objects if obj["kind"] == "CustomResourceDefinition")
+        if not self._definitions_are_served():
+            return None
+        self._world.instances_are_served()
+        await self._apply(issued.objects)
+        later = ("CustomResourceDefinition", "DaemonSet", *_ADMISSION)
+        await self._apply(obj for obj in objects if obj["kind"] not in later)
+        found.handed_over = await self._hand_over_nodes(objects)
+        found.rollouts = await self._roll_out()
+        found.admission = await self._admit(objects)
+        await self._remove_leftovers([*issued.objects, *objects])
+        self._look_around(found)
+        return issued.look_again.total_seconds()
+
+    # -- steps
+
+    async def _apply(self, objects: Iterable[Obj]) -> None:
+        """Make or change what is not as it should be."""
+        for wanted in objects:
+            installed = self._world.find(wanted)
+            if installed is None:
+                await self._create(wanted)
+            elif operations := difference(installed, wanted):
+                await self._change(wanted, operations)
+
+    async def _create(self, wanted: Obj) -> None:
+        resource, meta = RESOURCES[wanted["kind"]], wanted["metadata"]
+        try:
+            stored = await self._api.create(resource, wanted)
+        except ApiError as error:
+            if not is_already_exists(error):
+                raise
+            # Somebody else's, or older than the label by which ours are found: it becomes ours.
+            installed = await self._api.get(resource, meta["name"], meta.get("namespace"))
+            await self._change(wanted, difference(installed, wanted))
+            return
+        logger.info("made %s %s", wanted["kind"], meta["name"])
+        self._world.installed[wanted["kind"]].observe(stored)
+
+    async def _change(self, wanted: Obj, operations: list[Obj]) -> None:
+        resource, meta = RESOURCES[wanted["kind"]], wanted["metadata"]
+        stored = await self._api.patch(resource, meta["name"], operations, meta.get("namespace"), how=Patch.JSON)
+        paths = ", ".join(operation["path"] for operation in operations)
+        logger.info("changed %s %s: %s", wanted["kind"], meta["name"], paths)
+        self._world.installed[wanted["kind"]].observe(stored)
+
+    def _definitions_are_served(self) -> bool:
+        definitions = self._world.installed["CustomResourceDefinition"].list()
+        return all(
+            any(
+                c["type"] == "Established" and c["status"] == "True"
+                for c in (d.get("status") or {}).get("conditions", ())
+            )
+            for d in definitions
+        )
+
+    async def _hand_over_nodes(self, objects: Iterable[Obj]) -> bool:
+        """Handlers to the nodes that are theirs now; True when all of them have theirs."""
+        wanted = {obj["metadata"]["name"]: obj for obj in objects if obj["kind"] == "DaemonSet"}
+        step = handover.step(self._world.named("DaemonSet"), wanted)
+        await self._delete(step.delete)
+        await self._apply(step.apply)
+        return step.done
+
+    async def _roll_out(self) -> dict[str, Rollout]:
+        """Replace handlers whose DaemonSet says something else than when they were made."""
+        rollouts: dict[str, Rollout] = {}
+        for name, daemon_set in self._world.named("DaemonSet").items():
+            template = daemon_set["spec"]["template"]
+            content = (template["metadata"].get("annotations") or {}).get(CONTENT, "")
+            rollouts[name] = found = rollout(self._world.handlers(name), content)
+            for pod in found.replace:
+                logger.info("replacing handler %s on %s", pod.metadata.name, pod.spec.node_name)
+                await self._api.delete(PODS, pod.metadata.name, self._world.namespace, uid=pod.metadata.uid)
+        return rollouts
+
+    async def _admit(self, objects: Iterable[Obj]) -> bool:
+        """Let virt-api check VMs once it can; before, webhooks would only refuse everything."""
+        admission = [obj for obj in objects if obj["kind"] in _ADMISSION]
+        virt_api = self._world.named("Deployment").get(VIRT_API) or {}
+        there = all(self._world.find(obj) for obj in admission)
+        if not there and not (virt_api.get("status") or {}).get("availableReplicas"):
+            return False
+        await self._apply(admission)
+        return True
+
+    async def _remove_leftovers(self, objects: Iterable[Obj]) -> None:
+        """What was installed for an earlier wish. Definitions stay, because VMs would go with them."""
+        wanted = {(obj["kind"], key_of(obj)) for obj in objects}
+        for resource in INSTALLED:
+            if resource.kind not in ("DaemonSet", "CustomResourceDefinition"):
+                cache = self._world.installed[resource.kind]
+                await self._delete(obj for obj in cache.list() if (resource.kind, key_of(obj)) not in wanted)
+
+    async def _delete(self, objects: Iterable[Obj]) -> None:
+        for obj in objects:
+            meta = obj["metadata"]
+            if meta.get("deletionTimestamp"):
+                continue
+            logger.info("deleting %s %s", obj["kind"], meta["name"])
+            try:
+                await self._api.delete(
+                    RESOURCES[obj["kind"]],
+                    meta["name"],
+                    meta.get("namespace"),
+                    uid=meta["uid"],
+                    propagation="Foreground",
+                )
+            except ApiError as error:
+                if not is_not_found(error):
+                    raise
+
+    # -- telling
+
+    def _look_around(self, found: Findings) -> None:
+        found.deployments = self._world.named("Deployment")
+        found.daemon_sets = self._world.named("DaemonSet")
+        found.nodes = self._world.nodes.list()
+        found.instances = self._world.running_instances()
+
+    async def _report(self, installation: Installation, found: Findings) -> None:
+        self._look_around(found)
+        status = conditions.status(installation, found, self._timestamp())
+        machine = platform.machine()
+        status["defaultArchitecture"] = _ARCHITECTURES.get(machine, machine)
+        self._tell_of_trouble(installation.kubevirt, status)
+        await self._write_status(installation.kubevirt, status)
+
+    def _tell_of_trouble(self, kubevirt: Obj, status: Obj) -> None:
+        """An event when trouble begins or changes, not each time that it is seen."""
+        [now] = [c for c in status["conditions"] if c["type"] == DEGRADED]
+        before = (kubevirt.get("status") or {}).get("conditions") or ()
+        known = [(c.get("reason"), c.get("message")) for c in before if c["type"] == DEGRADED and c["status"] == "True"]
+        if now["status"] == "True" and (now["reason"], now["message"]) not in known:
+            self._recorder.warning(Reference.of(kubevirt), now["reason"], now["message"])
+
+    async def _report_second(self, kubevirt: Obj) -> None:
+        verdict = conditions.Verdict(
+            DEGRADED,
+            True,
+            "ExistingDeployment",
+            f"there is an installation already: {self._in_charge()}; delete this one",
+        )
+        old = (kubevirt.get("status") or {}).get("conditions") or ()
+        await self._write_status(kubevirt, {"conditions": conditions.conditions(old, [verdict], self._timestamp())})
+
+    async def _write_status(self, kubevirt: Obj, status: Obj) -> None:
+        old, meta = kubevirt.get("status") or {}, kubevirt["metadata"]
+        if news := {key: value for key, value in status.items() if old.get(key) != value}:
+            stored = await self._api.patch(
+                KUBEVIRTS, meta["name"], {"status": news}, meta["namespace"], subresource="status"
+            )
+            self._world.kubevirts.observe(stored)
+
+    def _timestamp(self) -> str:
+        return self._now().strftime("%Y-%m-%dT%H:%M:%SZ")

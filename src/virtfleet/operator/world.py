@@ -1,0 +1,173 @@
+"""What the operator sees of the cluster, kept up to date by watches: at rest it asks the API server nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+import orjson
+
+from virtfleet.api import names
+from virtfleet.kube.api import KubeApi
+from virtfleet.kube.cache import Cache, key_of
+from virtfleet.kube.resource import (
+    API_SERVICES,
+    CLUSTER_ROLE_BINDINGS,
+    CLUSTER_ROLES,
+    CONFIG_MAPS,
+    CRDS,
+    DAEMON_SETS,
+    DEPLOYMENTS,
+    KUBEVIRTS,
+    MUTATING_WEBHOOKS,
+    NODES,
+    POD_DISRUPTION_BUDGETS,
+    PODS,
+    ROLE_BINDINGS,
+    ROLES,
+    SECRETS,
+    SERVICE_ACCOUNTS,
+    SERVICES,
+    VALIDATING_WEBHOOKS,
+    VMIS,
+    Obj,
+)
+from virtfleet.operator.handlerpods import HandlerPod, decode_pod
+from virtfleet.operator.handlers import VIRT_HANDLER
+from virtfleet.operator.installation import MANAGED
+
+# Kinds that the operator installs, in the order in which they are taken away.
+INSTALLED = (
+    VALIDATING_WEBHOOKS,
+    MUTATING_WEBHOOKS,
+    API_SERVICES,
+    DAEMON_SETS,
+    DEPLOYMENTS,
+    POD_DISRUPTION_BUDGETS,
+    SERVICES,
+    CONFIG_MAPS,
+    SECRETS,
+    ROLE_BINDINGS,
+    ROLES,
+    CLUSTER_ROLE_BINDINGS,
+    CLUSTER_ROLES,
+    SERVICE_ACCOUNTS,
+    CRDS,
+)
+RESOURCES = {resource.kind: resource for resource in INSTALLED}
+
+
+class _NodeMeta(msgspec.Struct):
+    name: str
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+
+
+class Node(msgspec.Struct):
+    """A node as far as pools look at it."""
+
+    name: str
+    labels: dict[str, str]
+    version: str
+    """Version that its handler reports."""
+
+
+class _Node(msgspec.Struct):
+    metadata: _NodeMeta
+
+
+_node = msgspec.json.Decoder(_Node)
+
+
+def decode_node(data: bytes) -> Node:
+    meta = _node.decode(data).metadata
+    return Node(meta.name, meta.labels, meta.annotations.get(names.HANDLER_VERSION, ""))
+
+
+def decode_instance(data: bytes) -> Obj:
+    """Of a VMI, what decides about its pool and its image."""
+    vmi = orjson.loads(data)
+    meta, spec, status = vmi["metadata"], vmi.get("spec") or {}, vmi.get("status") or {}
+    devices = (spec.get("domain") or {}).get("devices") or {}
+    return {
+        "metadata": {"namespace": meta.get("namespace", ""), "name": meta["name"], "labels": meta.get("labels") or {}},
+        "spec": {
+            "nodeSelector": spec.get("nodeSelector") or {},
+            "hypervisor": spec.get("hypervisor") or "",
+            "domain": {"devices": {field: devices.get(field) or [] for field in ("gpus", "hostDevices")}},
+        },
+        "status": {key: status.get(key) or "" for key in ("phase", "launcherContainerImageVersion")},
+    }
+
+
+def _decode(data: bytes) -> Obj:
+    obj: Obj = orjson.loads(data)
+    return obj
+
+
+class World:
+    """Caches of everything that the operator decides by."""
+
+    def __init__(self, api: KubeApi, namespace: str) -> None:
+        self.namespace = namespace
+        self.kubevirts: Cache[Obj] = Cache(api, KUBEVIRTS, namespace=namespace, decode=_decode)
+        self.installed: dict[str, Cache[Obj]] = {
+            resource.kind: Cache(
+                api,
+                resource,
+                namespace=namespace if resource.namespaced else None,
+                labels=MANAGED,
+                decode=_decode,
+            )
+            for resource in INSTALLED
+        }
+        self.pods: Cache[HandlerPod] = Cache(
+            api, PODS, namespace=namespace, labels=f"{names.APP_LABEL}={VIRT_HANDLER}", decode=decode_pod
+        )
+        self.nodes: Cache[Node] = Cache(api, NODES, decode=decode_node)
+        self.instances: Cache[Obj] = Cache(api, VMIS, decode=decode_instance)
+        self._serving_instances = asyncio.Event()
+
+    def changes(self, at_once: Callable[[], None], soon: Callable[[], None]) -> None:
+        """Call back on changes: at once where a step may follow, soon where only a count does."""
+
+        def follow(cache: Cache[Any], call: Callable[[], None]) -> None:
+            cache.on_change(lambda _key, old, new: call() if old != new else None)
+
+        for cache in self.needed:
+            follow(cache, soon if cache is self.nodes else at_once)
+        follow(self.instances, soon)
+
+    @property
+    def needed(self) -> list[Cache[Any]]:
+        """Caches without which nothing can be decided."""
+        return [self.kubevirts, self.pods, self.nodes, *self.installed.values()]
+
+    def find(self, obj: Obj) -> Obj | None:
+        """The installed object of that kind and name."""
+        return self.installed[obj["kind"]].get(key_of(obj))
+
+    def named(self, kind: str) -> dict[str, Obj]:
+        return {obj["metadata"]["name"]: obj for obj in self.installed[kind].list()}
+
+    def handlers(self, daemon_set: str) -> list[HandlerPod]:
+        return [pod for pod in self.pods.list() if pod.daemon_set == daemon_set]
+
+    def running_instances(self) -> Iterable[Obj] | None:
+        """VMIs that are not over yet; None while they are not known."""
+        if not self.instances.synced.is_set():
+            return None
+        return (vmi for vmi in self.instances.list() if vmi["status"]["phase"] not in ("Succeeded", "Failed"))
+
+    def instances_are_served(self) -> None:
+        """To be called once the definition of VMIs is there; before, they cannot be watched."""
+        self._serving_instances.set()
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for cache in self.needed:
+                group.create_task(cache.run())
+            await self._serving_instances.wait()
+            group.create_task(self.instances.run())
