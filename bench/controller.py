@@ -1,0 +1,214 @@
+"""How fast and how big virt-controller is, with simulated nodes, kubelets and handlers.
+
+The controller runs in a process of its own and speaks HTTPS; API server and simulators are here. The VMIs come in two
+ways: evenly, which shows how long one takes, and all at once, which shows how many a second the two processes manage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import aiohttp
+import uvloop
+import yaml
+from aiohttp import web
+from prometheus_client.parser import text_string_to_metric_families
+
+from bench.report import Figure
+from bench.simulator import NAMESPACE, Simulation, simulation
+from virtfleet.kube.certificates import Authority, Lifespan, Profile, server_context
+from virtfleet.kube.resource import VMIS, Obj
+from virtfleet.local.apiserver.access import MASTER, Decision, User
+from virtfleet.local.apiserver.http import Server
+
+TITLE = "virt-controller alone: 2,000 VMIs on 100 simulated nodes"
+
+VMI_COUNT = 300
+NODES = 100
+PACE = 50  # VMIs a second, where they come evenly
+PATIENCE = 300.0
+
+
+def vmi(name: str) -> Obj:
+    """A small VMI as people write it."""
+    devices = {
+        "disks": [{"name": "root", "disk": {"bus": "virtio"}}, {"name": "cloudinit", "disk": {"bus": "virtio"}}],
+        "interfaces": [{"name": "default", "masquerade": {}}],
+    }
+    volumes = [
+        {"name": "root", "containerDisk": {"image": "registry.example/guest:v1"}},
+        {"name": "cloudinit", "cloudInitNoCloud": {"userData": "#cloud-config\npassword: guest\n"}},
+    ]
+    domain = {"resources": {"requests": {"memory": "128Mi"}}, "devices": devices}
+    return {
+        "apiVersion": VMIS.api_version,
+        "kind": VMIS.kind,
+        "metadata": {"name": name, "labels": {"app": "bench"}},
+        "spec": {"domain": domain, "networks": [{"name": "default", "pod": {}}], "volumes": volumes},
+    }
+
+
+def run() -> list[Figure]:
+    return uvloop.run(_measure())
+
+
+async def _measure() -> list[Figure]:
+    evenly, calls, writes, memory, idle_memory = await _round(evenly=True)
+    at_once, _, _, _, _ = await _round(evenly=False)
+    times = sorted(evenly)
+    figures = [
+        Figure(
+            f"created to Running p50, {PACE} VMIs a second (simulated handlers)",
+            statistics.median(times),
+            "s",
+            aim="below the reference",
+            reference="KubeVirt on KWOK 0.61",
+        ),
+        Figure("  p95", times[int(len(times) * 0.95)], "s", reference="KubeVirt on KWOK 1.26"),
+        Figure("all at once: VMIs a second", VMI_COUNT / max(at_once), "1/s"),
+        Figure(
+            f"controller's memory with {VMI_COUNT} VMIs",
+            memory,
+            "MiB",
+            baseline=idle_memory,
+            baseline_name="with none",
+            reference="KubeVirt 1,272 MB at 8,000",
+        ),
+    ]
+    references = {("patch", "virtualmachineinstances"): "KubeVirt 5.3 + 0.9", ("patch", "pods"): "KubeVirt 2.2"}
+    for (verb, resource), number in sorted((calls + writes).items()):
+        name = resource.partition(".")[0]
+        who = "controller and handler" if (verb, resource) in writes else "controller"
+        reference = references.get((verb, name), "")
+        figures.append(Figure(f"{verb} {name} per VMI ({who})", number / VMI_COUNT, "calls", reference=reference))
+    return figures
+
+
+async def _round(*, evenly: bool) -> tuple[list[float], Counter[tuple[str, str]], Counter[tuple[str, str]], int, int]:
+    """Seconds to Running of every VMI, the controller's calls, the handlers' writes, the controller's MiB."""
+    with tempfile.TemporaryDirectory() as directory:
+        async with (
+            simulation(Path(directory) / "store", nodes=NODES) as cluster,
+            _served(cluster) as url,
+            _controller(url, Path(directory)) as (pid, page),
+        ):
+            idle_memory = _resident(pid)
+            before = await _calls(page)
+            created = await _create_all(cluster, evenly=evenly)
+            await asyncio.wait_for(_all_running(cluster), PATIENCE)
+            times = [cluster.handlers.running[f"{NAMESPACE}/{name}"] - at for name, at in created.items()]
+            await asyncio.sleep(1.0)  # events and what else trails behind
+            calls = await _calls(page)
+            calls.subtract(before)
+            writes = Counter({(verb, str(VMIS)): n for (verb, _), n in cluster.handler_api.writes.items()})
+            return times, +calls, writes, _resident(pid), idle_memory
+
+
+async def _create_all(cluster: Simulation, *, evenly: bool) -> dict[str, float]:
+    created: dict[str, float] = {}
+    began = time.monotonic()
+
+    async def create(number: int) -> None:
+        name = f"vmi-{number}"
+        if evenly:
+            await asyncio.sleep(max(0.0, began + number / PACE - time.monotonic()))
+        created[name] = time.monotonic()
+        await cluster.api.create(VMIS, vmi(name), NAMESPACE)
+
+    await asyncio.gather(*(create(number) for number in range(VMI_COUNT)))
+    return created
+
+
+async def _all_running(cluster: Simulation) -> None:
+    while len(cluster.handlers.running) < VMI_COUNT:  # noqa: ASYNC110 (an event would be the simulator's)
+        await asyncio.sleep(0.05)
+
+
+@asynccontextmanager
+async def _served(cluster: Simulation) -> AsyncIterator[str]:
+    """The simulated cluster's API on a socket; everybody may do everything."""
+    lifespan = Lifespan(timedelta(days=1), timedelta(hours=1))
+    context = server_context(Authority.create("bench", lifespan).issue(Profile("x", lifespan, hosts=("127.0.0.1",))))
+
+    async def everyone(request: web.Request) -> User:
+        return MASTER
+
+    server = Server(cluster.operations, cluster.operations.kinds, everyone, lambda asked: Decision(True))
+    [port] = await server.start([("127.0.0.1", 0)], context)
+    try:
+        yield f"https://127.0.0.1:{port}"
+    finally:
+        await server.stop()
+
+
+@asynccontextmanager
+async def _controller(url: str, directory: Path) -> AsyncIterator[tuple[int, str]]:
+    """The controller's process and the address of its page, once it leads."""
+    kubeconfig = directory / "kubeconfig"
+    kubeconfig.write_text(
+        yaml.safe_dump(
+            {
+                "current-context": "bench",
+                "clusters": [{"name": "bench", "cluster": {"server": url, "insecure-skip-tls-verify": True}}],
+                "contexts": [{"name": "bench", "context": {"cluster": "bench", "namespace": NAMESPACE}}],
+            }
+        )
+    )
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = ["-m", "virtfleet.controller", "--kubeconfig", str(kubeconfig), "--listen", "127.0.0.1"]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *command, "--port", str(port), "--log-level", "WARNING"
+    )
+    page = f"http://127.0.0.1:{port}/metrics"
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while not await _leads(page):
+                if process.returncode is not None:
+                    raise RuntimeError("the controller ended while it started")
+                await asyncio.sleep(0.1)
+        yield process.pid, page
+    finally:
+        process.send_signal(signal.SIGTERM)
+        await process.wait()
+
+
+async def _page(page: str) -> str:
+    async with aiohttp.ClientSession() as session, session.get(page) as answer:
+        return await answer.text()
+
+
+async def _leads(page: str) -> bool:
+    try:
+        return "kubevirt_virt_controller_leading_status 1.0" in await _page(page)
+    except aiohttp.ClientError:
+        return False
+
+
+async def _calls(page: str) -> Counter[tuple[str, str]]:
+    """What the controller has asked of the API server so far, but for its lease and its watches."""
+    calls: Counter[tuple[str, str]] = Counter()
+    for family in text_string_to_metric_families(await _page(page)):
+        for sample in family.samples:
+            if sample.name == "rest_client_requests_total":
+                verb, resource = sample.labels["verb"], sample.labels["resource"]
+                if not resource.startswith("leases") and verb not in ("watch", "list"):
+                    calls[verb, resource] += int(sample.value)
+    return calls
+
+
+def _resident(pid: int) -> int:
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") // 2**20

@@ -1,0 +1,95 @@
+"""virt-controller: all its controllers, on caches that they share."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import orjson
+
+from virtfleet.controller import instance, metrics, virtualmachine
+from virtfleet.controller.instance import Instances
+from virtfleet.controller.node import SILENCE, Nodes
+from virtfleet.controller.pods import LauncherPods, launcher_cache
+from virtfleet.controller.records import (
+    Instance,
+    decode_claim,
+    decode_instance,
+    decode_machine,
+    decode_node,
+    decode_replica_set,
+)
+from virtfleet.controller.replicaset import ReplicaSets
+from virtfleet.controller.virtualmachine import VirtualMachines
+from virtfleet.kube.api import KubeApi
+from virtfleet.kube.cache import Cache
+from virtfleet.kube.events import Recorder
+from virtfleet.kube.resource import (
+    KUBEVIRTS,
+    NODES,
+    PERSISTENT_VOLUME_CLAIMS,
+    VMI_REPLICA_SETS,
+    VMIS,
+    VMS,
+)
+from virtfleet.pods.settings import Settings
+
+COMPONENT = "virt-controller"
+
+
+def _decode_settings(data: bytes) -> Settings:
+    return Settings.of(orjson.loads(data))
+
+
+def _owner(vmi: Instance) -> list[str]:
+    owner = vmi.controller
+    return [owner.uid] if owner else []
+
+
+_INDEXES = {
+    "node": lambda vmi: [vmi.status.node_name] if vmi.status.node_name else [],
+    "claim": instance.claim_keys,
+    "owner": _owner,
+    "uncontrolled": lambda vmi: [] if vmi.controller else [vmi.namespace],
+}
+
+
+class VirtController:
+    """`run()` works until cancelled. Nothing is remembered beyond that: another one takes over from the objects."""
+
+    def __init__(self, api: KubeApi, host: str = "", *, silence: float = SILENCE) -> None:
+        self._recorder = recorder = Recorder(api, COMPONENT, host)
+        instances: Cache[Instance] = Cache(api, VMIS, decode=decode_instance, indexes=_INDEXES)
+        pods = launcher_cache(api)
+        machines = Cache(api, VMS, decode=decode_machine, indexes={"claim": virtualmachine.claim_keys})
+        sets = Cache(
+            api, VMI_REPLICA_SETS, decode=decode_replica_set, indexes={"namespace": lambda found: [found.namespace]}
+        )
+        nodes = Cache(api, NODES, decode=decode_node)
+        claims = Cache(api, PERSISTENT_VOLUME_CLAIMS, decode=decode_claim)
+        installations = Cache(api, KUBEVIRTS, decode=_decode_settings)
+        launchers = LauncherPods(api, pods)
+        self._caches: list[Cache[Any]] = [instances, pods, machines, sets, nodes, claims, installations]
+        self._controllers = [
+            Instances(
+                api,
+                recorder,
+                instances=instances,
+                launchers=launchers,
+                machines=machines,
+                claims=claims,
+                installations=installations,
+            ).controller,
+            VirtualMachines(api, recorder, machines=machines, instances=instances, claims=claims).controller,
+            ReplicaSets(api, recorder, sets=sets, instances=instances).controller,
+            Nodes(api, recorder, nodes=nodes, instances=instances, launchers=launchers, silence=silence).controller,
+        ]
+        self.metrics = metrics.Instances(instances, launchers)
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._recorder.run())
+            for cache in self._caches:
+                group.create_task(cache.run())
+            for controller in self._controllers:
+                group.create_task(controller.run())

@@ -1,0 +1,179 @@
+"""VMIs: from an object to a launcher Pod on some node, and off again."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+
+from virtfleet.api import names
+from virtfleet.api.names import Phase, VMICondition
+from virtfleet.controller import conditions, lifecycle, pods
+from virtfleet.controller.lifecycle import CLAIM_NOT_FOUND, FAILED_CREATE, Situation, Trouble
+from virtfleet.controller.pods import ForeignPod, LauncherPods
+from virtfleet.controller.records import Claim, Instance, LauncherPod, Machine
+from virtfleet.kube.api import KubeApi
+from virtfleet.kube.cache import Cache
+from virtfleet.kube.controller import Controller
+from virtfleet.kube.errors import ApiError, is_not_found
+from virtfleet.kube.events import Recorder
+from virtfleet.kube.resource import VMIS, Obj
+from virtfleet.pods import launcher
+from virtfleet.pods.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+WORKERS = 32
+NO_SETTINGS = Settings.of({})
+
+
+class CannotCreatePod(Exception):
+    """The API server does not take the VMI's Pod; it is tried again."""
+
+
+def claim_keys(vmi: Instance) -> list[str]:
+    """An index of VMIs: the claims that a VMI waits for or uses."""
+    return [f"{vmi.namespace}/{claim}" for claim in vmi.spec.claims.values()]
+
+
+class Instances:
+    """The controller."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        recorder: Recorder,
+        *,
+        instances: Cache[Instance],
+        launchers: LauncherPods,
+        machines: Cache[Machine],
+        claims: Cache[Claim],
+        installations: Cache[Settings],
+    ) -> None:
+        self._api = api
+        self._recorder = recorder
+        self._instances = instances
+        self._pods = launchers
+        self._machines = machines
+        self._claims = claims
+        self._installations = installations
+        self.controller = Controller(
+            "virtualmachineinstance", self.reconcile, [machines, installations], workers=WORKERS
+        )
+        self.controller.follow(instances)
+        self.controller.follow(launchers.cache, pods.owners)
+        self.controller.follow(claims, self._waiting_for_claim)
+        installations.on_change(self._settings_changed)
+
+    async def reconcile(self, key: str) -> float | None:
+        """Have the Pod that the VMI needs, no other, and say how it stands."""
+        vmi = self._instances.get(key)
+        if vmi is None:
+            return None
+        found = await self._existing_pods(vmi)
+        found = await self._without_strays(vmi, found)
+        if vmi.deleting:
+            found = await self._delete_pods(vmi, found)
+        trouble = None
+        if vmi.unprocessed and not vmi.deleting and not found:
+            found, trouble = await self._create_pod(vmi)
+        at = Situation(vmi, tuple(found), self._claims_of(vmi), trouble, self._vm_is_gone(vmi))
+        await self._write(vmi, lifecycle.change(at, time.time()), at)
+        if trouble and trouble.reason == FAILED_CREATE:
+            raise CannotCreatePod(trouble.message)
+        return None
+
+    # -- Pods
+
+    async def _existing_pods(self, vmi: Instance) -> list[LauncherPod]:
+        nothing_depends_on_it = vmi.unprocessed and not vmi.deleting  # a Pod's name cannot be taken twice
+        settled = vmi.final and names.VMI_FINALIZER not in vmi.metadata.finalizers
+        if nothing_depends_on_it or settled:
+            return self._pods.of(vmi.uid)
+        return await self._pods.surely_of(vmi)
+
+    async def _without_strays(self, vmi: Instance, found: list[LauncherPod]) -> list[LauncherPod]:
+        strays = lifecycle.strays(vmi, found)
+        for pod in strays:
+            logger.warning("deleting Pod %s: VMI %s had gone on without it", pod.key, vmi.key)
+            await self._pods.delete(pod)
+        return [pod for pod in found if pod not in strays]
+
+    async def _delete_pods(self, vmi: Instance, found: Iterable[LauncherPod]) -> list[LauncherPod]:
+        """Ask all Pods to end; the answer is those that still do."""
+        left = []
+        for pod in found:
+            now = await self._pods.delete(pod)
+            if not pod.deleting:
+                self._recorder.normal(vmi.reference, "SuccessfulDelete", f"Deleted virtual machine pod {pod.name}")
+            left += [now] if now else []
+        return left
+
+    async def _create_pod(self, vmi: Instance) -> tuple[list[LauncherPod], Trouble | None]:
+        """The VMI's Pod, or why there is none."""
+        claims = self._claims_of(vmi)
+        missing = sorted({claim for volume, claim in vmi.spec.claims.items() if volume not in claims})
+        if missing:
+            which = ", ".join(missing)
+            return [], Trouble(CLAIM_NOT_FOUND, f"claim {which} does not exist in namespace {vmi.namespace}; create it")
+        block = {volume for volume, claim in claims.items() if claim.block}
+        try:
+            wanted = launcher.render(vmi.object(), self.settings, block_volumes=block)
+            pod, is_new = await self._pods.create(vmi, wanted)
+        except launcher.Unrenderable as error:
+            return [], Trouble("FailedCreateValidation", str(error))
+        except (ApiError, ForeignPod) as error:
+            return [], Trouble(FAILED_CREATE, f"failed to create virtual machine pod: {error}")
+        if is_new:
+            self._recorder.normal(vmi.reference, "SuccessfulCreate", f"Created virtual machine pod {pod.name}")
+        return [pod], None
+
+    # -- the VMI
+
+    async def _write(self, vmi: Instance, patch: Obj, at: Situation) -> None:
+        if not patch:
+            return
+        try:
+            answer = await self._api.patch(VMIS, vmi.name, patch, vmi.namespace)
+        except ApiError as error:
+            if not is_not_found(error):
+                raise
+            return
+        self._instances.observe(answer)
+        self._tell(vmi, patch.get("status") or {}, at)
+
+    def _tell(self, vmi: Instance, status: Obj, at: Situation) -> None:
+        """Events for what went wrong, once for each thing that did."""
+        if status.get("phase") == Phase.FAILED and status.get("reason"):
+            said = at.pod.status.message if at.pod else "its virt-launcher pod is gone"
+            self._recorder.warning(vmi.reference, status["reason"], f"The VMI failed: {said or 'see its pod'}")
+        now = conditions.find(status.get("conditions") or (), VMICondition.SYNCHRONIZED)
+        if now and now != conditions.find(vmi.status.conditions, VMICondition.SYNCHRONIZED):
+            self._recorder.warning(vmi.reference, now["reason"], now["message"])
+
+    # -- what it depends on
+
+    @property
+    def settings(self) -> Settings:
+        return next(iter(self._installations.list()), NO_SETTINGS)
+
+    def _claims_of(self, vmi: Instance) -> dict[str, Claim]:
+        """The claims that exist, by the names of their volumes."""
+        found = ((volume, self._claims.get(f"{vmi.namespace}/{claim}")) for volume, claim in vmi.spec.claims.items())
+        return {volume: claim for volume, claim in found if claim}
+
+    def _vm_is_gone(self, vmi: Instance) -> bool:
+        owner = vmi.controller
+        if owner is None or owner.kind != "VirtualMachine":
+            return True
+        vm = self._machines.get(f"{vmi.namespace}/{owner.name}")
+        return vm is None or vm.uid != owner.uid
+
+    def _waiting_for_claim(self, claim: Claim) -> list[str]:
+        return [vmi.key for vmi in self._instances.by_index("claim", claim.key) if vmi.unprocessed]
+
+    def _settings_changed(self, *_: object) -> None:
+        """What did not go under other settings may go now."""
+        for vmi in self._instances.list():
+            if vmi.unprocessed:
+                self.controller.queue.add(vmi.key)

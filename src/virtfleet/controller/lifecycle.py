@@ -1,0 +1,252 @@
+"""Where a VMI goes next, by what is known of its Pods. Pure.
+
+Pending → Scheduling (its Pod exists) → Scheduled (the launcher waits: the VMI is handed over to the node's handler).
+From there on phases are the handler's, and the controller only says what a handler cannot: that the Pod is lost.
+
+All that changes goes into one patch. To be thrifty, nothing is written between Scheduling and Scheduled that helps
+nobody: which Pod it is and where it runs is told with the hand-over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from virtfleet.api import names
+from virtfleet.api.names import Phase, VMICondition
+from virtfleet.controller import conditions
+from virtfleet.controller.conditions import Condition
+from virtfleet.controller.records import FINAL, Claim, Instance, LauncherPod
+from virtfleet.kube.resource import Obj
+
+POD_SCHEDULED = "PodScheduled"
+UNSCHEDULABLE = "Unschedulable"
+FAILED_CREATE = "FailedCreate"
+CLAIM_NOT_FOUND = "FailedPvcNotFound"
+# Reasons for which a container waits that somebody has to do something about.
+_STUCK = (
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "InvalidImageName",
+    "ErrImageNeverPull",
+    "CreateContainerConfigError",
+    "CreateContainerError",
+)
+POD_LOST = "PodLost"
+POD_FAILED = "PodFailed"
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Why a VMI does not get on, in one word and in words for its owner."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """Everything that the next step of a VMI depends on."""
+
+    vmi: Instance
+    pods: tuple[LauncherPod, ...] = ()
+    """Its Pods, without strays."""
+    claims: Mapping[str, Claim] | None = None
+    """The claims of its volumes, by the volumes' names."""
+    trouble: Trouble | None = None
+    """What went wrong when its Pod was made."""
+    vm_is_gone: bool = False
+    """The VM that it belongs to does not exist, or it belongs to none."""
+
+    @property
+    def pod(self) -> LauncherPod | None:
+        return current_pod(self.vmi, self.pods)
+
+
+def strays(vmi: Instance, pods: Iterable[LauncherPod]) -> list[LauncherPod]:
+    """Pods that were made again after the VMI had gone on: by a controller that did not know yet.
+
+    A Pod's name follows from the VMI's UID, so there is never a second one beside the first. But a controller whose
+    view is old can make it anew when the first one is gone. The hand-over names the Pod that counts.
+    """
+    if not vmi.handed_over:
+        return []
+    return [pod for pod in pods if pod.uid not in vmi.status.active_pods and not pod.for_migration]
+
+
+def current_pod(vmi: Instance, pods: Iterable[LauncherPod]) -> LauncherPod | None:
+    """The Pod in which the VM runs or will run. While it migrates there are two."""
+    if vmi.status.node_name:
+        pods = [pod for pod in pods if pod.node == vmi.status.node_name]
+    else:
+        pods = [pod for pod in pods if not pod.for_migration]
+    return max(pods, key=lambda pod: (pod.metadata.creation_timestamp, pod.name), default=None)
+
+
+def next_phase(vmi: Instance, pod: LauncherPod | None) -> tuple[str, str]:
+    """The phase, and why in one word where it is a failure."""
+    phase = vmi.phase or Phase.PENDING
+    if vmi.unprocessed:
+        if vmi.deleting:
+            return phase if pod else Phase.FAILED, ""
+        return Phase.SCHEDULING if pod else phase, ""
+    if phase in FINAL:
+        return phase, ""
+    if pod is None:
+        # Before the hand-over, a deletion takes the Pod away on purpose.
+        return Phase.FAILED, "" if vmi.deleting and not vmi.handed_over else POD_LOST
+    if phase == Phase.SCHEDULING and not vmi.deleting:
+        if pod.launched:
+            return Phase.SCHEDULED, ""
+        if pod.going_down:
+            return Phase.FAILED, pod.status.reason or POD_FAILED
+    return phase, ""
+
+
+def change(at: Situation, now: float) -> Obj:
+    """The patch that brings the VMI up to date; empty where it is."""
+    vmi = at.vmi
+    phase, reason = next_phase(vmi, at.pod)
+    status: Obj = {}
+    metadata: Obj = {}
+    if phase != vmi.phase:
+        status |= entered(vmi, phase, reason, now)
+    wanted = _conditions(at, phase, now)
+    if wanted != vmi.status.conditions:
+        status["conditions"] = wanted
+    if phase not in (Phase.PENDING, Phase.SCHEDULING):
+        status |= _recorded_pods(vmi, at.pods)
+    if vmi.unprocessed and at.pod:
+        metadata |= _marks(at.pod)
+    if phase == Phase.SCHEDULED and not vmi.handed_over and at.pod:
+        metadata["labels"] = {names.NODE_NAME: at.pod.node}
+        status |= _hand_over(vmi, at.pod, at.claims or {})
+    finalizers = _finalizers(at, phase)
+    if finalizers != vmi.metadata.finalizers:
+        metadata["finalizers"] = finalizers
+    return _patch(vmi, metadata, status)
+
+
+def _patch(vmi: Instance, metadata: Obj, status: Obj) -> Obj:
+    if not metadata and not status:
+        return {}
+    # Conditions and finalizers are lists that others write too: the version keeps two writers apart.
+    patch: Obj = {"metadata": {**metadata, "resourceVersion": vmi.metadata.resource_version, "uid": vmi.uid}}
+    return {**patch, "status": status} if status else patch
+
+
+def entered(vmi: Instance, phase: str, reason: str, now: float) -> Obj:
+    """The part of the status that says that a phase begins."""
+    known = msgspec.to_builtins(vmi.status.phase_transition_timestamps)
+    entry = {"phase": phase, "phaseTransitionTimestamp": conditions.timestamp(now)}
+    status = {"phase": phase, "phaseTransitionTimestamps": [*known, entry]}
+    return {**status, "reason": reason} if reason else status
+
+
+def _recorded_pods(vmi: Instance, pods: Iterable[LauncherPod]) -> Obj:
+    active = {pod.uid: pod.node for pod in pods}
+    if active == vmi.status.active_pods:
+        return {}
+    return {"activePods": {**dict.fromkeys(vmi.status.active_pods), **active}}  # null takes an entry away
+
+
+def _marks(pod: LauncherPod) -> Obj:
+    """Which pool and hypervisor the VMI runs on: what its Pod was made for, whatever the pools say later."""
+    pool, hypervisor = pod.metadata.labels.get(names.HANDLER_POOL), pod.metadata.annotations.hypervisor
+    marks: Obj = {"annotations": {names.LAUNCHER_HYPERVISOR: hypervisor}} if hypervisor else {}
+    return {**marks, "labels": {names.HANDLER_POOL: pool}} if pool else marks
+
+
+def _hand_over(vmi: Instance, pod: LauncherPod, claims: Mapping[str, Claim]) -> Obj:
+    told: Obj = {"nodeName": pod.node, "launcherContainerImageVersion": pod.image}
+    if pod.status.qos_class:
+        told["qosClass"] = pod.status.qos_class
+    if claims:
+        # So that no handler needs to read claims.
+        told["volumeStatus"] = [_volume_status(name, claim) for name, claim in claims.items()]
+    return told
+
+
+def _volume_status(volume: str, claim: Claim) -> Obj:
+    info: dict[str, Any] = {
+        "claimName": claim.name,
+        "accessModes": claim.spec.access_modes,
+        "volumeMode": claim.spec.volume_mode,
+        "capacity": claim.status.capacity,
+        "requests": claim.spec.resources.get("requests") or {},
+    }
+    return {"name": volume, "target": "", "persistentVolumeClaimInfo": {k: v for k, v in info.items() if v}}
+
+
+def _finalizers(at: Situation, phase: str) -> list[str]:
+    """A VMI stays until its Pods are gone and its VM has seen how it ended."""
+    finalizers = at.vmi.metadata.finalizers
+    if phase not in FINAL:
+        missing = [] if names.VMI_FINALIZER in finalizers or at.vmi.deleting else [names.VMI_FINALIZER]
+        return [*finalizers, *missing]
+    done = set() if at.pods else {names.VMI_FINALIZER}
+    if at.vm_is_gone:
+        done.add(names.VM_FINALIZER)
+    return [finalizer for finalizer in finalizers if finalizer not in done]
+
+
+# --- conditions
+
+
+def _conditions(at: Situation, phase: str, now: float) -> list[Condition]:
+    vmi, pod = at.vmi, at.pod
+    wanted = _with_ready(vmi, pod, phase, now)
+    if vmi.handed_over:
+        return wanted  # the others are the handler's
+    wanted = _with_placement(wanted, pod, at.trouble, now)
+    trouble = at.trouble or container_trouble(pod)
+    if trouble:
+        kind = VMICondition.SYNCHRONIZED
+        return conditions.put(wanted, kind, "False", now, reason=trouble.reason, message=trouble.message)
+    return conditions.drop(wanted, VMICondition.SYNCHRONIZED)
+
+
+def _with_ready(vmi: Instance, pod: LauncherPod | None, phase: str, now: float) -> list[Condition]:
+    """Ready means that the guest runs and passes its probe, which only the Pod knows."""
+    status, reason, message = "False", "", ""
+    if pod is None:
+        if vmi.unprocessed and not vmi.status.conditions and phase == Phase.PENDING:
+            return []  # a new VMI whose Pod comes at once
+        reason, message = "PodNotExists", "virt-launcher pod has not yet been scheduled"
+        if vmi.final and conditions.holds(vmi.status.conditions, VMICondition.READY, "False"):
+            return vmi.status.conditions  # why it ended is worth more than that it is gone
+    elif pod.going_down:
+        reason, message = "PodTerminating", "virt-launcher pod is terminating"
+    elif phase != Phase.RUNNING:
+        reason, message = "GuestNotRunning", "Guest VM is not reported as running"
+    elif ready := conditions.find(pod.status.conditions, "Ready"):
+        status, reason, message = ready["status"], ready.get("reason") or "", ready.get("message") or ""
+    else:
+        reason, message = "PodConditionMissing", "virt-launcher pod is missing the Ready condition"
+    return conditions.put(vmi.status.conditions, VMICondition.READY, status, now, reason=reason, message=message)
+
+
+def _with_placement(
+    wanted: list[Condition], pod: LauncherPod | None, trouble: Trouble | None, now: float
+) -> list[Condition]:
+    """Why no node takes the VM; said only as long as it is so."""
+    scheduled = conditions.find(pod.status.conditions, POD_SCHEDULED) if pod else None
+    if scheduled and scheduled["status"] == "False":
+        reason, message = scheduled.get("reason") or UNSCHEDULABLE, scheduled.get("message") or ""
+    elif trouble and trouble.reason == CLAIM_NOT_FOUND:
+        reason, message = UNSCHEDULABLE, trouble.message
+    else:
+        return conditions.drop(wanted, POD_SCHEDULED)
+    return conditions.put(wanted, POD_SCHEDULED, "False", now, reason=reason, message=message)
+
+
+def container_trouble(pod: LauncherPod | None) -> Trouble | None:
+    """The first container of the Pod that cannot start, most often for its image."""
+    for status in (*pod.status.init_container_statuses, *pod.status.container_statuses) if pod else ():
+        waiting = status.state.waiting
+        if waiting and waiting.reason in _STUCK:
+            return Trouble(waiting.reason, waiting.message)
+    return None

@@ -1,0 +1,145 @@
+"""What a VM's status says, from the VM and its instance. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import msgspec
+
+from virtfleet.api.names import Phase, PrintableStatus, VMCondition, VMICondition
+from virtfleet.controller import conditions, lifecycle, strategy
+from virtfleet.controller.conditions import Condition
+from virtfleet.controller.lifecycle import Trouble
+from virtfleet.controller.records import Claim, Instance, Machine
+from virtfleet.kube.resource import Obj
+
+# Conditions of a VM that are not its instance's.
+_OWN = (VMCondition.READY, VMCondition.FAILURE, VMCondition.RESTART_REQUIRED)
+_NO_INSTANCE = ("VMINotExists", "VMI does not exist")
+_NO_CONDITION = ("VMIConditionMissing", "VMI is missing the Ready condition")
+_NAMED = 5  # changed fields that are named
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Everything that the status depends on."""
+
+    vm: Machine
+    vmi: Instance | None
+    claims: tuple[Claim, ...] = ()
+    """The claims of the VM's volumes that exist."""
+    trouble: Trouble | None = None
+    """What went wrong when the VM was started or stopped."""
+    changes: tuple[str, ...] = ()
+    """Fields of the template that were changed and wait for a restart."""
+
+
+def change(view: View, now: float) -> Obj:
+    """What is to be changed in the status; empty where nothing is."""
+    old = view.vm.object().get("status") or {}
+    wanted = _wanted(view, old, now)
+    return {key: value for key, value in wanted.items() if value != old.get(key)}
+
+
+def _wanted(view: View, old: Obj, now: float) -> Obj:
+    """The fields that the controller writes; None for those that should not be there."""
+    vm, vmi = view.vm, view.vmi
+    failure = strategy.start_failure(vm, vmi, now)
+    requests = strategy.pending_requests(vm, vmi)
+    # Of a VM that was never started no strategy is told: that is how a first start is known.
+    strategy_in_force = vm.strategy if vmi or vm.status.run_strategy else None
+    wanted = {
+        "created": vmi is not None or None,
+        "ready": (vmi is not None and conditions.holds(vmi.status.conditions, VMICondition.READY)) or None,
+        "runStrategy": strategy_in_force,
+        "startFailure": msgspec.to_builtins(failure) if failure else None,
+        "conditions": _conditions(view, old.get("conditions") or [], now),
+        "printableStatus": printable(view, failure is not None),
+    }
+    if requests != vm.status.state_change_requests:
+        wanted["stateChangeRequests"] = old["stateChangeRequests"][1:] or None
+    if vmi and vmi.metadata.annotations.vm_generation:
+        wanted["desiredGeneration"] = vm.metadata.generation
+        wanted["observedGeneration"] = int(vmi.metadata.annotations.vm_generation)
+    return wanted
+
+
+def _conditions(view: View, old: list[Condition], now: float) -> list[Condition]:
+    vmi = view.vmi
+    told = vmi.status.conditions if vmi else []
+    wanted = [c for c in old if c.get("type") in _OWN]
+    wanted += [c for c in told if c.get("type") not in _OWN]
+    if ready := conditions.find(told, VMICondition.READY):
+        wanted = [ready, *conditions.drop(wanted, VMCondition.READY)]
+    else:
+        reason, message = _NO_CONDITION if vmi else _NO_INSTANCE
+        wanted = conditions.put(wanted, VMCondition.READY, "False", now, reason=reason, message=message)
+    failure = view.trouble
+    if failure:
+        kind = VMCondition.FAILURE
+        wanted = conditions.put(wanted, kind, "True", now, reason=failure.reason, message=failure.message)
+    else:
+        wanted = conditions.drop(wanted, VMCondition.FAILURE)
+    if view.changes:
+        kind = VMCondition.RESTART_REQUIRED
+        named = ", ".join(view.changes[:_NAMED]) + (" and others" if len(view.changes) > _NAMED else "")
+        message = f"a non-live-updatable field was changed in the template spec: {named}"
+        return conditions.put(wanted, kind, "True", now, reason=kind, message=message)
+    return conditions.drop(wanted, VMCondition.RESTART_REQUIRED)
+
+
+# --- the one word that people see
+
+
+def printable(view: View, failing: bool) -> str:
+    """The first word that fits. Several may, and then the first one matters most."""
+    return next(word for word, fits in _WORDS if fits(view, failing))
+
+
+def _phase(*phases: str) -> Callable[[View, bool], bool]:
+    return lambda view, _: view.vmi is not None and view.vmi.phase in phases
+
+
+def _condition(kind: str, status: str, reason: str = "") -> Callable[[View, bool], bool]:
+    return lambda view, _: view.vmi is not None and conditions.holds(view.vmi.status.conditions, kind, status, reason)
+
+
+def _is_paused(view: View, _: bool) -> bool:
+    vmi = view.vmi
+    return (
+        vmi is not None and vmi.phase == Phase.RUNNING and conditions.holds(vmi.status.conditions, VMICondition.PAUSED)
+    )
+
+
+def _is_stopping(view: View, _: bool) -> bool:
+    return view.vmi is not None and view.vmi.deleting and not view.vmi.final
+
+
+def _is_over(view: View, failing: bool) -> bool:
+    return view.vmi is None or view.vmi.final
+
+
+def _unbound(claims: Iterable[Claim]) -> bool:
+    return any(not claim.bound for claim in claims)
+
+
+_WORDS: tuple[tuple[str, Callable[[View, bool], bool]], ...] = (
+    (PrintableStatus.TERMINATING, lambda view, _: view.vm.deleting),
+    (PrintableStatus.STOPPING, _is_stopping),
+    (PrintableStatus.MIGRATING, lambda view, _: view.vmi is not None and view.vmi.migrating),
+    (PrintableStatus.PAUSED, _is_paused),
+    (PrintableStatus.RUNNING, _phase(Phase.RUNNING)),
+    (PrintableStatus.PVC_NOT_FOUND, _condition(VMICondition.SYNCHRONIZED, "False", lifecycle.CLAIM_NOT_FOUND)),
+    (PrintableStatus.UNSCHEDULABLE, _condition(lifecycle.POD_SCHEDULED, "False", lifecycle.UNSCHEDULABLE)),
+    (
+        PrintableStatus.WAITING_FOR_VOLUME_BINDING,
+        lambda view, failing: not _is_over(view, failing) and _unbound(view.claims),
+    ),
+    (PrintableStatus.ERR_IMAGE_PULL, _condition(VMICondition.SYNCHRONIZED, "False", "ErrImagePull")),
+    (PrintableStatus.IMAGE_PULL_BACK_OFF, _condition(VMICondition.SYNCHRONIZED, "False", "ImagePullBackOff")),
+    (PrintableStatus.STARTING, _phase("", Phase.PENDING, Phase.SCHEDULING, Phase.SCHEDULED)),
+    (PrintableStatus.CRASH_LOOP, lambda view, failing: failing and _is_over(view, failing)),
+    (PrintableStatus.STOPPED, _is_over),
+    (PrintableStatus.UNKNOWN, lambda view, _: True),
+)

@@ -1,0 +1,81 @@
+"""What virt-controller tells Prometheus, with KubeVirt's names where they exist.
+
+Numbers of VMIs are counted when somebody asks, from the cache that is there anyway. Times between phases are taken as
+the changes pass by.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from prometheus_client import Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from virtfleet.api import names
+from virtfleet.controller import conditions, lifecycle
+from virtfleet.controller.pods import LauncherPods
+from virtfleet.controller.records import Instance
+from virtfleet.kube.cache import Cache
+
+_SECONDS = (0.5, 1, 2, 5, 10, 20, 30, 60, 90, 120, 180, 300, 600, 1800, 3600)
+FROM_LAST = Histogram(
+    "kubevirt_vmi_phase_transition_time_seconds",
+    "Time from one phase of a VMI to the next",
+    ["phase", "last_phase"],
+    buckets=_SECONDS,
+)
+FROM_CREATION = Histogram(
+    "kubevirt_vmi_phase_transition_time_from_creation_seconds",
+    "Time from the creation of a VMI to the begin of a phase",
+    ["phase"],
+    buckets=_SECONDS,
+)
+LEADING = Gauge("kubevirt_virt_controller_leading_status", "Whether this virt-controller leads")
+
+
+class Instances(Collector):
+    """The VMIs that there are."""
+
+    def __init__(self, instances: Cache[Instance], launchers: LauncherPods) -> None:
+        self._instances = instances
+        self._pods = launchers
+        instances.on_change(observe_transition)
+
+    def describe(self) -> Iterable[Metric]:
+        return ()  # nothing is to be counted when this is registered
+
+    def collect(self) -> Iterable[Metric]:
+        vmis = self._instances.list()
+        labels = ["node", "phase", "pool", "hypervisor"]
+        count = GaugeMetricFamily("kubevirt_vmi_phase_count", "Number of VMIs", labels=labels)
+        for values, number in Counter(map(_place, vmis)).items():
+            count.add_metric(values, number)
+        yield count
+        info = GaugeMetricFamily(
+            "kubevirt_vmi_info", "A VMI", labels=["namespace", "name", *labels, "vmi_pod", "outdated"]
+        )
+        for vmi in vmis:
+            pod = lifecycle.current_pod(vmi, self._pods.of(vmi.uid))
+            outdated = str(names.OUTDATED_LAUNCHER_IMAGE in vmi.metadata.labels).lower()
+            info.add_metric([vmi.namespace, vmi.name, *_place(vmi), pod.name if pod else "", outdated], 1)
+        yield info
+
+
+def _place(vmi: Instance) -> tuple[str, str, str, str]:
+    return vmi.status.node_name, vmi.phase, vmi.pool, vmi.metadata.annotations.hypervisor
+
+
+def observe_transition(_key: str, old: Instance | None, new: Instance | None) -> None:
+    """A phase that has begun. What was there when we came is not news."""
+    if old is None or new is None or old.phase == new.phase:
+        return
+    times = {t.phase: conditions.seconds(t.phase_transition_timestamp) for t in new.status.phase_transition_timestamps}
+    if new.phase not in times:
+        return
+    began = times[new.phase]
+    FROM_CREATION.labels(new.phase).observe(began - conditions.seconds(new.metadata.creation_timestamp))
+    if old.phase in times:
+        FROM_LAST.labels(new.phase, old.phase).observe(began - times[old.phase])

@@ -1,0 +1,108 @@
+"""Nodes whose handler is silent: no new VMs go there, and those that are lost there are said to be.
+
+A handler writes the time onto its node every minute or two. After five minutes without, the node takes no more VMs. Its
+VMIs may well go on running: only those without a living Pod have failed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from virtfleet.api import names
+from virtfleet.api.names import Phase
+from virtfleet.controller import conditions, lifecycle
+from virtfleet.controller.pods import LauncherPods
+from virtfleet.controller.records import Instance, LauncherPod, Node
+from virtfleet.kube.api import KubeApi
+from virtfleet.kube.cache import Cache
+from virtfleet.kube.controller import Controller
+from virtfleet.kube.errors import ApiError, is_not_found
+from virtfleet.kube.events import Recorder
+from virtfleet.kube.resource import NODES, VMIS
+
+SILENCE = 300.0
+LOOK_AGAIN = 60.0  # how often VMIs on a silent node are looked at
+NODE_UNRESPONSIVE = "NodeUnresponsive"
+
+
+def silence_left(node: Node | None, now: float, limit: float = SILENCE) -> float:
+    """Seconds until the handler of a node counts as unresponsive; none where the node is gone.
+
+    A node on which no handler ever wrote is not ours to judge: infinite.
+    """
+    if node is None:
+        return 0.0
+    try:
+        return conditions.seconds(node.metadata.annotations.heartbeat) + limit - now
+    except ValueError:
+        return float("inf")
+
+
+def lost(vmi: Instance, pods: Iterable[LauncherPod]) -> bool:
+    """Whether a VMI on a silent node has nothing left that could run."""
+    return vmi.phase in (Phase.SCHEDULED, Phase.RUNNING) and not any(pod.alive for pod in pods)
+
+
+class Nodes:
+    """The controller."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        recorder: Recorder,
+        *,
+        nodes: Cache[Node],
+        instances: Cache[Instance],
+        launchers: LauncherPods,
+        silence: float = SILENCE,
+    ) -> None:
+        self._api = api
+        self._recorder = recorder
+        self._nodes = nodes
+        self._instances = instances
+        self._pods = launchers
+        self._silence = silence
+        self.controller = Controller("node", self.reconcile, [launchers.cache], workers=4)
+        self.controller.follow(nodes)
+        self.controller.follow(instances, lambda vmi: [vmi.status.node_name] if vmi.status.node_name else [])
+
+    async def reconcile(self, key: str) -> float | None:
+        """Mark a silent node, and fail what is lost on it."""
+        node = self._nodes.get(key)
+        left = silence_left(node, time.time(), self._silence)
+        if left == float("inf"):
+            return None
+        if left > 0:
+            return left
+        if node:
+            await self._mark(node)
+        vmis = [vmi for vmi in self._instances.by_index("node", key) if not vmi.final]
+        for vmi in vmis:
+            if lost(vmi, self._pods.of(vmi.uid)) and lost(vmi, await self._pods.surely_of(vmi)):
+                await self._fail(vmi)
+        return LOOK_AGAIN if vmis else None
+
+    async def _mark(self, node: Node) -> None:
+        if node.metadata.labels.get(names.SCHEDULABLE) != "true":
+            return
+        self._nodes.observe(
+            await self._api.patch(NODES, node.name, {"metadata": {"labels": {names.SCHEDULABLE: "false"}}})
+        )
+        what = "virt-handler is not responsive, marking node as unresponsive"
+        self._recorder.warning(node.reference, NODE_UNRESPONSIVE, what)
+
+    async def _fail(self, vmi: Instance) -> None:
+        patch = {
+            # A handler that is back after all has written since, and knows better.
+            "metadata": {"resourceVersion": vmi.metadata.resource_version},
+            "status": lifecycle.entered(vmi, Phase.FAILED, NODE_UNRESPONSIVE, time.time()),
+        }
+        try:
+            self._instances.observe(await self._api.patch(VMIS, vmi.name, patch, vmi.namespace))
+        except ApiError as error:
+            if not is_not_found(error):
+                raise
+            return
+        what = f"virt-handler on node {vmi.status.node_name} is not responsive, marking VMI as failed"
+        self._recorder.warning(vmi.reference, NODE_UNRESPONSIVE, what)

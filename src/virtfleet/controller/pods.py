@@ -1,0 +1,86 @@
+"""The launcher Pods of VMIs: found, made and deleted so that nobody can be wrong about them for long.
+
+A cache is always a little behind. That something is there may be read from it; that something is *not* there is
+believed only when the API server says so.
+"""
+
+from __future__ import annotations
+
+import orjson
+
+from virtfleet.api import names
+from virtfleet.controller.records import Instance, LauncherPod, decode_pod
+from virtfleet.kube.api import KubeApi
+from virtfleet.kube.cache import Cache
+from virtfleet.kube.errors import ApiError, is_already_exists, is_conflict, is_not_found
+from virtfleet.kube.resource import PODS, Obj
+
+LAUNCHERS = f"{names.APP_LABEL}={names.LAUNCHER_APP}"
+
+
+class ForeignPod(Exception):
+    """Something else has the Pod's name."""
+
+
+def launcher_cache(api: KubeApi) -> Cache[LauncherPod]:
+    return Cache(api, PODS, labels=LAUNCHERS, decode=decode_pod, indexes={"owner": _owner})
+
+
+def _owner(pod: LauncherPod) -> list[str]:
+    owner = pod.controller
+    return [owner.uid] if owner else []
+
+
+def owners(pod: LauncherPod) -> list[str]:
+    """For `Controller.follow`: the key of the VMI that a Pod belongs to."""
+    owner = pod.controller
+    return [f"{pod.namespace}/{owner.name}"] if owner and owner.kind == "VirtualMachineInstance" else []
+
+
+class LauncherPods:
+    """Reads and writes through one cache, so that every write is seen by the next read."""
+
+    def __init__(self, api: KubeApi, cache: Cache[LauncherPod]) -> None:
+        self.cache = cache
+        self._api = api
+
+    def of(self, vmi_uid: str) -> list[LauncherPod]:
+        """The VMI's Pods, as far as the cache knows."""
+        return self.cache.by_index("owner", vmi_uid)
+
+    async def surely_of(self, vmi: Instance) -> list[LauncherPod]:
+        """The VMI's Pods; that there are none is the API server's word."""
+        if known := self.of(vmi.uid):
+            return known
+        labels = f"{LAUNCHERS},{names.CREATED_BY}={vmi.uid}"
+        found = await self._api.list(PODS, vmi.namespace, labels=labels)
+        return [pod for pod in map(self._seen, found) if pod.controlled_by(vmi.uid)]
+
+    async def create(self, vmi: Instance, pod: Obj) -> tuple[LauncherPod, bool]:
+        """The VMI's Pod, and whether it was made just now. Raises ForeignPod where its name is taken."""
+        try:
+            return self._seen(await self._api.create(PODS, pod)), True
+        except ApiError as error:
+            if not is_already_exists(error):
+                raise
+        there = self._seen(await self._api.get(PODS, pod["metadata"]["name"], vmi.namespace))
+        if not there.controlled_by(vmi.uid):
+            raise ForeignPod(f"Pod {there.name} exists and is not the VMI's; delete it")
+        return there, False
+
+    async def delete(self, pod: LauncherPod) -> LauncherPod | None:
+        """Ask for the Pod's end. The answer is the Pod as it is now, None if it is gone."""
+        if pod.deleting:
+            return pod
+        try:
+            return self._seen(await self._api.delete(PODS, pod.name, pod.namespace, uid=pod.uid))
+        except ApiError as error:
+            # A conflict means that another Pod has the name by now, which is none of this one's business.
+            if not (is_not_found(error) or is_conflict(error)):
+                raise
+            return None
+
+    def _seen(self, obj: Obj) -> LauncherPod:
+        """What the server answered, for us and for the cache."""
+        self.cache.observe(obj)
+        return decode_pod(orjson.dumps(obj))

@@ -1,0 +1,416 @@
+"""What the controllers keep of each object: the few fields that decisions need, of objects of several thousand bytes.
+
+A record is decoded straight from the JSON of a watch, so that eight thousand VMIs cost some megabytes instead of a
+gigabyte. Where an object is needed as a whole (to render a Pod, to start a VM), its JSON is kept beside, and only as
+long as that can still happen.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import orjson
+
+from virtfleet.api import names
+from virtfleet.api.names import Phase
+from virtfleet.kube.events import Reference
+from virtfleet.kube.resource import NODES, VMI_REPLICA_SETS, VMIS, VMS, Obj, Resource
+
+UNPROCESSED = ("", Phase.PENDING)
+FINAL = (Phase.SUCCEEDED, Phase.FAILED)
+COMPUTE = "compute"
+
+
+class Record(msgspec.Struct, rename="camel", eq=False):
+    """Base of all records."""
+
+
+class Owner(Record):
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool | None = None
+
+
+class Annotations(Record):
+    """Those that somebody here reads; the others are not kept."""
+
+    vm_generation: str = msgspec.field(default="", name=names.VM_GENERATION)
+    hypervisor: str = msgspec.field(default="", name=names.LAUNCHER_HYPERVISOR)
+    heartbeat: str = msgspec.field(default="", name=names.HANDLER_HEARTBEAT)
+
+
+class Meta(Record):
+    name: str
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    generation: int = 0
+    creation_timestamp: str = ""
+    deletion_timestamp: str | None = None
+    labels: dict[str, str] = {}
+    annotations: Annotations = msgspec.field(default_factory=Annotations)
+    finalizers: list[str] = []
+    owner_references: list[Owner] = []
+
+
+class Kept(Record):
+    """What every record has."""
+
+    metadata: Meta
+
+    @property
+    def name(self) -> str:
+        return self.metadata.name
+
+    @property
+    def namespace(self) -> str:
+        return self.metadata.namespace
+
+    @property
+    def uid(self) -> str:
+        return self.metadata.uid
+
+    @property
+    def key(self) -> str:
+        return f"{self.metadata.namespace}/{self.metadata.name}"
+
+    @property
+    def deleting(self) -> bool:
+        return self.metadata.deletion_timestamp is not None
+
+    @property
+    def controller(self) -> Owner | None:
+        return next((owner for owner in self.metadata.owner_references if owner.controller), None)
+
+    def controlled_by(self, uid: str) -> bool:
+        owner = self.controller
+        return owner is not None and owner.uid == uid
+
+
+class Whole(Kept):
+    """A record that also keeps the JSON of its object."""
+
+    raw: bytes = b""
+
+    def object(self) -> Obj:
+        obj: Obj = orjson.loads(self.raw)
+        return obj
+
+
+# --- volumes, as far as they are claims
+
+
+class Named(Record):
+    name: str = ""
+
+
+class ClaimName(Record):
+    claim_name: str = ""
+
+
+class Ephemeral(Record):
+    persistent_volume_claim: ClaimName | None = None
+
+
+class Volume(Record):
+    name: str = ""
+    persistent_volume_claim: ClaimName | None = None
+    data_volume: Named | None = None
+    ephemeral: Ephemeral | None = None
+
+    @property
+    def claim(self) -> str:
+        """The name of the claim behind the volume, if there is one."""
+        if self.data_volume:
+            return self.data_volume.name
+        source = self.persistent_volume_claim or (self.ephemeral and self.ephemeral.persistent_volume_claim)
+        return source.claim_name if source else ""
+
+
+class Volumes(Record):
+    volumes: list[Volume] = []
+
+    @property
+    def claims(self) -> dict[str, str]:
+        """Claims by the names of their volumes."""
+        return {volume.name: volume.claim for volume in self.volumes if volume.claim}
+
+
+# --- VMIs
+
+
+class Transition(Record):
+    phase: str = ""
+    phase_transition_timestamp: str = ""
+
+
+class MigrationState(Record):
+    start_timestamp: str | None = None
+    end_timestamp: str | None = None
+
+
+class InstanceStatus(Record):
+    phase: str = ""
+    node_name: str = ""
+    conditions: list[dict[str, Any]] = []
+    active_pods: dict[str, str] = {}
+    launcher_container_image_version: str = ""
+    phase_transition_timestamps: list[Transition] = []
+    virtual_machine_revision_name: str = ""
+    migration_state: MigrationState | None = None
+
+
+class Instance(Whole):
+    """A VMI. Its JSON is kept as long as its Pod is still to be made."""
+
+    spec: Volumes = msgspec.field(default_factory=Volumes)
+    status: InstanceStatus = msgspec.field(default_factory=InstanceStatus)
+
+    @property
+    def phase(self) -> str:
+        return self.status.phase
+
+    @property
+    def unprocessed(self) -> bool:
+        """Nothing has been made for it yet, as far as its status knows."""
+        return self.phase in UNPROCESSED
+
+    @property
+    def handed_over(self) -> bool:
+        """It is the handler's: Scheduled, Running or beyond."""
+        return not self.unprocessed and self.phase != Phase.SCHEDULING
+
+    @property
+    def final(self) -> bool:
+        return self.phase in FINAL
+
+    @property
+    def ran(self) -> bool:
+        return any(t.phase == Phase.RUNNING for t in self.status.phase_transition_timestamps)
+
+    @property
+    def migrating(self) -> bool:
+        state = self.status.migration_state
+        return state is not None and bool(state.start_timestamp) and not state.end_timestamp
+
+    @property
+    def pool(self) -> str:
+        return self.metadata.labels.get(names.HANDLER_POOL, "")
+
+    @property
+    def reference(self) -> Reference:
+        return _reference(VMIS, self.metadata)
+
+
+# --- launcher Pods
+
+
+class Container(Record):
+    name: str = ""
+    image: str = ""
+
+
+class PodSpec(Record):
+    node_name: str = ""
+    containers: list[Container] = []
+
+
+class Waiting(Record):
+    reason: str = ""
+    message: str = ""
+
+
+class ContainerState(Record):
+    waiting: Waiting | None = None
+    running: dict[str, Any] | None = None
+    terminated: dict[str, Any] | None = None
+
+
+class ContainerStatus(Record):
+    name: str = ""
+    ready: bool = False
+    state: ContainerState = msgspec.field(default_factory=ContainerState)
+
+
+class PodStatus(Record):
+    phase: str = ""
+    reason: str = ""
+    message: str = ""
+    qos_class: str = ""
+    conditions: list[dict[str, Any]] = []
+    container_statuses: list[ContainerStatus] = []
+    init_container_statuses: list[ContainerStatus] = []
+
+
+class LauncherPod(Kept):
+    """The Pod of a VMI, or of one of its migrations."""
+
+    spec: PodSpec = msgspec.field(default_factory=PodSpec)
+    status: PodStatus = msgspec.field(default_factory=PodStatus)
+
+    @property
+    def node(self) -> str:
+        return self.spec.node_name
+
+    @property
+    def ended(self) -> bool:
+        """Its compute container does not run any more, and will not again."""
+        compute = (s.state.terminated for s in self.status.container_statuses if s.name == COMPUTE)
+        return self.status.phase in ("Succeeded", "Failed") or any(compute)
+
+    @property
+    def going_down(self) -> bool:
+        return self.ended or self.deleting
+
+    @property
+    def alive(self) -> bool:
+        """Something of it may still run, whether or not it was told to stop."""
+        states = [status.state for status in self.status.container_statuses]
+        stopped = bool(states) and all(state.terminated for state in states)
+        return self.status.phase not in ("Succeeded", "Failed") and not stopped
+
+    @property
+    def launched(self) -> bool:
+        """The launcher waits for its VM.
+
+        The compute container may carry the guest's readiness probe, so that it is enough that it runs; the others have
+        to be ready.
+        """
+        statuses = self.status.container_statuses
+        running = any(s.name == COMPUTE and s.state.running is not None for s in statuses)
+        return (
+            running
+            and not self.going_down
+            and self.status.phase == "Running"
+            and all(s.ready for s in statuses if s.name != COMPUTE)
+        )
+
+    @property
+    def image(self) -> str:
+        return next((c.image for c in self.spec.containers if c.name == COMPUTE), "")
+
+    @property
+    def for_migration(self) -> bool:
+        return names.MIGRATION_UID in self.metadata.labels
+
+
+# --- VMs
+
+
+class Template(Record):
+    spec: Volumes = msgspec.field(default_factory=Volumes)
+
+
+class MachineSpec(Record):
+    template: Template = msgspec.field(default_factory=Template)
+    run_strategy: str = ""
+    running: bool | None = None
+
+
+class Request(Record):
+    action: str = ""
+    uid: str | None = None
+    data: dict[str, str] = {}
+
+
+class StartFailure(Record):
+    consecutive_fail_count: int = 0
+    last_failed_vmi_uid: str = msgspec.field(default="", name="lastFailedVMIUID")
+    retry_after_timestamp: str = ""
+
+
+class MachineStatus(Record):
+    run_strategy: str = ""
+    state_change_requests: list[Request] = []
+    start_failure: StartFailure | None = None
+
+
+class Machine(Whole):
+    """A VM."""
+
+    spec: MachineSpec = msgspec.field(default_factory=MachineSpec)
+    status: MachineStatus = msgspec.field(default_factory=MachineStatus)
+
+    @property
+    def strategy(self) -> str:
+        if self.spec.run_strategy:
+            return self.spec.run_strategy
+        return "Always" if self.spec.running else "Halted"
+
+    @property
+    def reference(self) -> Reference:
+        return _reference(VMS, self.metadata)
+
+
+# --- replica sets, nodes, claims
+
+
+class ReplicaSet(Whole):
+    """A replica set of VMIs."""
+
+    @property
+    def reference(self) -> Reference:
+        return _reference(VMI_REPLICA_SETS, self.metadata)
+
+
+class Node(Kept):
+    @property
+    def reference(self) -> Reference:
+        return _reference(NODES, self.metadata)
+
+
+class ClaimSpec(Record):
+    access_modes: list[str] = []
+    volume_mode: str = "Filesystem"
+    resources: dict[str, Any] = {}
+
+
+class ClaimStatus(Record):
+    phase: str = ""
+    capacity: dict[str, Any] = {}
+
+
+class Claim(Kept):
+    spec: ClaimSpec = msgspec.field(default_factory=ClaimSpec)
+    status: ClaimStatus = msgspec.field(default_factory=ClaimStatus)
+
+    @property
+    def block(self) -> bool:
+        return self.spec.volume_mode == "Block"
+
+    @property
+    def bound(self) -> bool:
+        return self.status.phase == "Bound"
+
+
+_instance = msgspec.json.Decoder(Instance)
+_machine = msgspec.json.Decoder(Machine)
+_replica_set = msgspec.json.Decoder(ReplicaSet)
+
+decode_pod = msgspec.json.Decoder(LauncherPod).decode
+decode_node = msgspec.json.Decoder(Node).decode
+decode_claim = msgspec.json.Decoder(Claim).decode
+
+
+def decode_instance(data: bytes) -> Instance:
+    vmi = _instance.decode(data)
+    vmi.raw = bytes(data) if vmi.unprocessed else b""
+    return vmi
+
+
+def decode_machine(data: bytes) -> Machine:
+    vm = _machine.decode(data)
+    vm.raw = bytes(data)
+    return vm
+
+
+def decode_replica_set(data: bytes) -> ReplicaSet:
+    found = _replica_set.decode(data)
+    found.raw = bytes(data)
+    return found
+
+
+def _reference(resource: Resource, meta: Meta) -> Reference:
+    return Reference(resource.api_version, resource.kind, meta.namespace, meta.name, meta.uid)

@@ -1,0 +1,239 @@
+"""Replica sets of VMIs: as many instances as asked for, of one template."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import count
+
+from virtfleet.api.names import Phase, VMICondition
+from virtfleet.api.selectors import Selector, from_label_selector
+from virtfleet.controller import conditions, templates
+from virtfleet.controller.conditions import Condition
+from virtfleet.controller.records import Instance, ReplicaSet
+from virtfleet.kube.api import KubeApi
+from virtfleet.kube.cache import Cache
+from virtfleet.kube.controller import Controller
+from virtfleet.kube.errors import ApiError, is_already_exists, is_conflict, is_not_found
+from virtfleet.kube.events import Recorder
+from virtfleet.kube.resource import VMI_REPLICA_SETS, VMIS, Obj
+
+BURST = 250  # instances made or deleted in one go
+# Which instances go first when there are too many: those whose loss hurts least.
+_WORTH = ("", Phase.PENDING, Phase.SCHEDULING, Phase.SCHEDULED, Phase.RUNNING)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a set needs."""
+
+    missing: int
+    surplus: tuple[Instance, ...]
+    finished: tuple[Instance, ...]
+
+
+def is_lost(vmi: Instance) -> bool:
+    """Its Pod goes away and will not come back."""
+    return conditions.holds(vmi.status.conditions, VMICondition.READY, "False", "PodTerminating")
+
+
+def is_active(vmi: Instance) -> bool:
+    return not vmi.final and not vmi.deleting and not is_lost(vmi)
+
+
+def plan(replicas: int, owned: Iterable[Instance]) -> Plan:
+    """How to come to the wanted number."""
+    owned = list(owned)
+    active = sorted((vmi for vmi in owned if is_active(vmi)), key=_worth)
+    finished = tuple(vmi for vmi in owned if not is_active(vmi) and not vmi.deleting)
+    return Plan(max(0, replicas - len(active)), tuple(active[: max(0, len(active) - replicas)]), finished)
+
+
+def _worth(vmi: Instance) -> tuple[int, bool, str]:
+    phase = _WORTH.index(vmi.phase) if vmi.phase in _WORTH else 0
+    ready = conditions.holds(vmi.status.conditions, VMICondition.READY)
+    return phase, ready, vmi.name
+
+
+def as_text(selector: Selector) -> str:
+    """The selector as autoscalers read it."""
+    return ",".join(_requirement(r.key, r.op, r.values) for r in sorted(selector.requirements, key=lambda r: r.key))
+
+
+def _requirement(key: str, op: str, values: tuple[str, ...]) -> str:
+    if op == "In" and len(values) == 1:
+        return f"{key}={values[0]}"
+    listed = f"({','.join(sorted(values))})"
+    return {"In": f"{key} in {listed}", "NotIn": f"{key} notin {listed}", "DoesNotExist": f"!{key}"}.get(op, key)
+
+
+def status_of(replica_set: Obj, owned: Iterable[Instance], selector: Selector, failure: str, now: float) -> Obj:
+    """The status that the set should have. `failure` is why its size could not be reached, if it could not."""
+    spec, old = replica_set["spec"], replica_set.get("status") or {}
+    active = [vmi for vmi in owned if is_active(vmi)]
+    listed: list[Condition] = old.get("conditions") or []
+    if spec.get("paused"):
+        message = "Controller got paused"
+        listed = conditions.put(listed, "ReplicaPaused", "True", now, reason="Paused", message=message)
+    else:
+        listed = conditions.drop(listed, "ReplicaPaused")
+    if failure:
+        reason = "FailedCreate" if len(active) < spec.get("replicas", 1) else "FailedDelete"
+        listed = conditions.put(listed, "ReplicaFailure", "True", now, reason=reason, message=failure)
+    else:
+        listed = conditions.drop(listed, "ReplicaFailure")
+    return {
+        "replicas": len(active),
+        "readyReplicas": sum(conditions.holds(vmi.status.conditions, VMICondition.READY) for vmi in active),
+        "labelSelector": as_text(selector),
+        "conditions": listed,
+    }
+
+
+class ReplicaSets:
+    """The controller."""
+
+    def __init__(
+        self, api: KubeApi, recorder: Recorder, *, sets: Cache[ReplicaSet], instances: Cache[Instance]
+    ) -> None:
+        self._api = api
+        self._recorder = recorder
+        self._sets = sets
+        self._instances = instances
+        self.controller = Controller("virtualmachineinstancereplicaset", self.reconcile, workers=4)
+        self.controller.follow(sets)
+        self.controller.follow(instances, self._sets_of)
+
+    async def reconcile(self, key: str) -> float | None:
+        """Claim instances, reach the wanted number of them, say how it stands."""
+        replica_set = self._sets.get(key)
+        if replica_set is None:
+            return None
+        obj = replica_set.object()
+        selector = from_label_selector(obj["spec"]["selector"])
+        failure = ""
+        if not replica_set.deleting:
+            await self._claim(replica_set, obj, selector)
+            if not obj["spec"].get("paused"):
+                failure = await self._resize(replica_set, obj)
+        # They are read again: what was just made or deleted counts already.
+        status = status_of(obj, self._owned(replica_set), selector, failure, time.time())
+        await self._write_status(replica_set, obj, status)
+        if failure:
+            raise ApiError("InternalError", failure)
+        return None
+
+    # -- whose instances are whose
+
+    def _owned(self, replica_set: ReplicaSet) -> list[Instance]:
+        return self._instances.by_index("owner", replica_set.uid)
+
+    def _sets_of(self, vmi: Instance) -> Iterator[str]:
+        """The set that controls an instance, or those that would adopt it."""
+        owner = vmi.controller
+        if owner:
+            if owner.kind == VMI_REPLICA_SETS.kind:
+                yield f"{vmi.namespace}/{owner.name}"
+            return
+        for replica_set in self._sets.by_index("namespace", vmi.namespace):
+            if from_label_selector(replica_set.object()["spec"]["selector"]).matches(vmi.metadata.labels):
+                yield replica_set.key
+
+    async def _claim(self, replica_set: ReplicaSet, obj: Obj, selector: Selector) -> None:
+        """Release what does not match any more, adopt what matches and nobody controls."""
+        for vmi in self._owned(replica_set):
+            if not vmi.deleting and not selector.matches(vmi.metadata.labels):
+                await self._set_owner(vmi, [])
+        orphans = [
+            vmi
+            for vmi in self._instances.by_index("uncontrolled", replica_set.namespace)
+            if is_active(vmi) and selector.matches(vmi.metadata.labels)
+        ]
+        if orphans and await self._is_there_to_stay(replica_set):
+            for vmi in orphans:
+                await self._set_owner(vmi, [templates.owner_reference(obj, VMI_REPLICA_SETS)])
+
+    async def _is_there_to_stay(self, replica_set: ReplicaSet) -> bool:
+        """A set that is deleted without its instances must not take them back."""
+        try:
+            live = await self._api.get(VMI_REPLICA_SETS, replica_set.name, replica_set.namespace)
+        except ApiError as error:
+            if is_not_found(error):
+                return False
+            raise
+        meta = live["metadata"]
+        return bool(meta["uid"] == replica_set.uid and not meta.get("deletionTimestamp"))
+
+    async def _set_owner(self, vmi: Instance, owners: list[Obj]) -> None:
+        meta = {"ownerReferences": owners, "resourceVersion": vmi.metadata.resource_version}
+        self._instances.observe(await self._api.patch(VMIS, vmi.name, {"metadata": meta}, vmi.namespace))
+
+    # -- their number
+
+    async def _resize(self, replica_set: ReplicaSet, obj: Obj) -> str:
+        """Make and delete instances; the answer is what went wrong, if anything did."""
+        needed = plan(obj["spec"].get("replicas", 1), self._owned(replica_set))
+        doomed = [*needed.surplus[:BURST], *needed.finished[:BURST]]
+        wanted = self._free_slots(replica_set, obj, min(needed.missing, BURST))
+        outcomes = await asyncio.gather(
+            *(self._delete(replica_set, vmi) for vmi in doomed),
+            *(self._create(replica_set, vmi) for vmi in wanted),
+            return_exceptions=True,
+        )
+        failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+        for failure in failures:
+            if not isinstance(failure, ApiError):
+                raise failure
+        return str(failures[0]) if failures else ""
+
+    def _free_slots(self, replica_set: ReplicaSet, obj: Obj, missing: int) -> list[Obj]:
+        found: list[Obj] = []
+        for slot in count():
+            if len(found) == missing:
+                return found
+            vmi = templates.instance_of_replica_set(obj, slot)
+            if self._instances.get(f"{replica_set.namespace}/{vmi['metadata']['name']}") is None:
+                found.append(vmi)
+        raise AssertionError("there are always more slots")
+
+    async def _create(self, replica_set: ReplicaSet, vmi: Obj) -> None:
+        name = vmi["metadata"]["name"]
+        try:
+            self._instances.observe(await self._api.create(VMIS, vmi))
+        except ApiError as error:
+            if is_already_exists(error):  # somebody filled the slot; the cache is about to show it
+                return
+            what = f"Error creating virtual machine instance: {error.message}"
+            self._recorder.warning(replica_set.reference, "FailedCreate", what)
+            raise
+        what = f"Started the virtual machine by creating the new virtual machine instance {name}"
+        self._recorder.normal(replica_set.reference, "SuccessfulCreate", what)
+
+    async def _delete(self, replica_set: ReplicaSet, vmi: Instance) -> None:
+        try:
+            answer = await self._api.delete(VMIS, vmi.name, vmi.namespace, uid=vmi.uid)
+        except ApiError as error:
+            if is_not_found(error) or is_conflict(error):
+                return
+            what = f"Error deleting virtual machine instance {vmi.name}: {error.message}"
+            self._recorder.warning(replica_set.reference, "FailedDelete", what)
+            raise
+        if answer["metadata"].get("deletionTimestamp"):
+            self._instances.observe(answer)
+        what = f"Stopped the virtual machine by deleting the virtual machine instance {vmi.uid}"
+        self._recorder.normal(replica_set.reference, "SuccessfulDelete", what)
+
+    async def _write_status(self, replica_set: ReplicaSet, obj: Obj, status: Obj) -> None:
+        old = obj.get("status") or {}
+        if all(old.get(key, []) == value for key, value in status.items()):
+            return
+        patch = {"status": status}
+        name, namespace = replica_set.name, replica_set.namespace
+        self._sets.observe(await self._api.patch(VMI_REPLICA_SETS, name, patch, namespace, subresource="status"))
+        was = conditions.find(old.get("conditions") or (), "ReplicaPaused") is not None
+        paused = bool(obj["spec"].get("paused"))
+        if was != paused:
+            reason, what = ("SuccessfulPaused", "Paused") if paused else ("SuccessfulResumed", "Resumed")
+            self._recorder.normal(replica_set.reference, reason, what)

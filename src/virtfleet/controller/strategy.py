@@ -1,0 +1,132 @@
+"""When a VM runs: its run strategy, the requests that wait, and how its last instance ended. Pure."""
+
+from __future__ import annotations
+
+import enum
+import random
+from dataclasses import dataclass
+
+from virtfleet.api.names import Phase
+from virtfleet.controller import conditions
+from virtfleet.controller.records import Instance, Machine, Request, StartFailure
+
+START, STOP = "Start", "Stop"
+PAUSED = "paused"  # of a start request's data: start the guest paused
+RESTARTING = ("Always", "RerunOnFailure", "Once")  # strategies under which starts that fail are counted
+STRATEGIES = (*RESTARTING, "Manual", "Halted")
+
+FIRST_PAUSE = 10
+LONGEST_PAUSE = 300
+
+
+class Act(enum.Enum):
+    """What is to be done for a VM now."""
+
+    NOTHING = "nothing"
+    START = "make an instance"
+    STOP = "delete the instance"
+    RERUN = "ask for another start, then delete the instance that failed"
+    SWITCH_ON = "change the run strategy to Always"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What is to be done, and after how many seconds to look again."""
+
+    act: Act
+    look_again: float | None = None
+
+
+_NOTHING = Decision(Act.NOTHING)
+
+
+def decide(vm: Machine, vmi: Instance | None, now: float) -> Decision:
+    """What a VM that is not being deleted needs."""
+    if vmi is not None:
+        return Decision(_with_instance(vm, vmi))
+    if vm.strategy == "Halted":
+        return Decision(Act.SWITCH_ON) if wants_start(vm) else _NOTHING
+    if not _is_to_start(vm):
+        return _NOTHING
+    left = pause_left(vm, now) if vm.strategy in RESTARTING else 0
+    return Decision(Act.NOTHING, left) if left > 0 else Decision(Act.START)
+
+
+def _is_to_start(vm: Machine) -> bool:
+    if vm.strategy in ("Always", "Once"):
+        return True
+    if vm.strategy == "RerunOnFailure":
+        # The status names the strategy under which an instance was last seen: a change to this one is a start.
+        return wants_start(vm) or vm.status.run_strategy != vm.strategy
+    return vm.strategy == "Manual" and wants_start(vm)
+
+
+def _with_instance(vm: Machine, vmi: Instance) -> Act:
+    if vmi.deleting:
+        return Act.NOTHING
+    asked = wants_stop(vm, vmi)
+    match vm.strategy:
+        case "Halted":
+            return Act.STOP
+        case "Always" if asked or vmi.final:
+            return Act.STOP
+        case "RerunOnFailure" if vmi.phase == Phase.FAILED and not asked:
+            return Act.STOP if wants_start(vm) else Act.RERUN
+        case "RerunOnFailure" if asked or vmi.final:
+            return Act.STOP
+        case "Manual" if asked:
+            return Act.STOP
+    return Act.NOTHING
+
+
+# --- requests: only the first one counts, until it is done
+
+
+def wants_start(vm: Machine) -> bool:
+    return bool(vm.status.state_change_requests) and vm.status.state_change_requests[0].action == START
+
+
+def wants_start_paused(vm: Machine) -> bool:
+    return wants_start(vm) and vm.status.state_change_requests[0].data.get(PAUSED) == "true"
+
+
+def wants_stop(vm: Machine, vmi: Instance) -> bool:
+    """A stop names the instance that it means, so that it cannot hit the next one."""
+    first = next(iter(vm.status.state_change_requests), None)
+    return first is not None and first.action == STOP and first.uid == vmi.uid
+
+
+def pending_requests(vm: Machine, vmi: Instance | None) -> list[Request]:
+    """The requests without a first one that is done."""
+    requests = vm.status.state_change_requests
+    if not requests:
+        return requests
+    first = requests[0]
+    stopped = first.action == STOP and (vmi is None or first.uid != vmi.uid)
+    started = first.action == START and vmi is not None and not vmi.deleting and not vmi.final
+    return requests[1:] if stopped or started else requests
+
+
+# --- back-off
+
+
+def pause_left(vm: Machine, now: float) -> float:
+    failure = vm.status.start_failure
+    return conditions.seconds(failure.retry_after_timestamp) - now if failure and failure.retry_after_timestamp else 0.0
+
+
+def pause_after(failures: int) -> int:
+    """Seconds until a VM is started again that failed so many times in a row; spread, so that VMs part ways."""
+    pause = FIRST_PAUSE * max(failures, 1) ** 2
+    return min(pause + random.randrange(pause // 2 + 1), LONGEST_PAUSE)
+
+
+def start_failure(vm: Machine, vmi: Instance | None, now: float) -> StartFailure | None:
+    """The failures in a row: instances that ended before they ran. One that ran, or another strategy, ends the row."""
+    known = vm.status.start_failure
+    if vm.strategy not in RESTARTING or (vmi is not None and vmi.ran):
+        return None
+    if vmi is None or not vmi.final or (known and known.last_failed_vmi_uid == vmi.uid):
+        return known
+    count = known.consecutive_fail_count + 1 if known else 1
+    return StartFailure(count, vmi.uid, conditions.timestamp(now + pause_after(count)))

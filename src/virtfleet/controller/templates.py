@@ -1,0 +1,104 @@
+"""Instances out of templates, and what of a template has changed since. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from hashlib import blake2s
+from typing import Any
+
+from virtfleet.api import names
+from virtfleet.kube.resource import CONTROLLER_REVISIONS, VMI_REPLICA_SETS, VMIS, VMS, Obj, Resource
+
+
+def owner_reference(owner: Obj, resource: Resource) -> Obj:
+    """The reference that makes `owner` the controller of an object."""
+    meta = owner["metadata"]
+    return {
+        "apiVersion": resource.api_version,
+        "kind": resource.kind,
+        "name": meta["name"],
+        "uid": meta["uid"],
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+def _instance(template: Obj, owner: Obj, resource: Resource, name: str) -> Obj:
+    meta = template.get("metadata") or {}
+    return {
+        "apiVersion": VMIS.api_version,
+        "kind": VMIS.kind,
+        "metadata": {
+            "name": name,
+            "namespace": owner["metadata"]["namespace"],
+            "ownerReferences": [owner_reference(owner, resource)],
+            **{key: dict(meta[key]) for key in ("labels", "annotations") if meta.get(key)},
+        },
+        "spec": template["spec"],
+    }
+
+
+def instance_of_machine(vm: Obj, *, paused: bool = False) -> Obj:
+    """The instance of a VM. It has the VM's name, so that there is never a second one."""
+    meta = vm["metadata"]
+    vmi = _instance(vm["spec"]["template"], vm, VMS, meta["name"])
+    vmi["metadata"].setdefault("annotations", {})[names.VM_GENERATION] = str(meta.get("generation", 0))
+    vmi["metadata"]["finalizers"] = [names.VM_FINALIZER]
+    vmi["status"] = {"virtualMachineRevisionName": revision_name(vm)}
+    vmi["spec"] = {**vmi["spec"], "domain": _with_identity(vmi["spec"].get("domain") or {}, meta["uid"])}
+    if paused:
+        vmi["spec"]["startStrategy"] = "Paused"
+    return vmi
+
+
+def _with_identity(domain: Obj, uid: str) -> Obj:
+    """The firmware's UUID is what a guest knows its machine by: it stays the same over all starts of a VM."""
+    firmware = domain.get("firmware") or {}
+    return {**domain, "firmware": {**firmware, "uuid": firmware.get("uuid") or uid}}
+
+
+def instance_of_replica_set(replica_set: Obj, slot: int) -> Obj:
+    """The instance in one slot of a set. The slot decides its name, so that two controllers cannot both fill it."""
+    meta, template = replica_set["metadata"], replica_set["spec"]["template"]
+    named = template.get("metadata") or {}
+    base = named.get("name") or named.get("generateName") or meta["name"]
+    digest = blake2s(f"{meta['uid']}/{slot}".encode(), digest_size=4).hexdigest()
+    return _instance(template, replica_set, VMI_REPLICA_SETS, f"{base[:54].rstrip('-.')}-{digest}")
+
+
+# --- what a VM was started with
+
+
+def revision_name(vm: Obj) -> str:
+    meta = vm["metadata"]
+    return f"revision-start-vm-{meta['uid']}-{meta.get('generation', 0)}"
+
+
+def revision(vm: Obj) -> Obj:
+    """A record of the VM as it is when it starts."""
+    meta = vm["metadata"]
+    return {
+        "apiVersion": CONTROLLER_REVISIONS.api_version,
+        "kind": CONTROLLER_REVISIONS.kind,
+        "metadata": {
+            "name": revision_name(vm),
+            "namespace": meta["namespace"],
+            "ownerReferences": [owner_reference(vm, VMS)],
+        },
+        "data": {"spec": vm["spec"]},
+        "revision": meta.get("generation", 0),
+    }
+
+
+def template_changes(started_with: Obj, now: Obj) -> list[str]:
+    """Paths in the template's spec that differ between two specs of a VM."""
+    old, new = ((spec.get("template") or {}).get("spec") or {} for spec in (started_with, now))
+    return list(_differences(old, new))
+
+
+def _differences(old: Any, new: Any, path: str = "") -> Iterator[str]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in sorted(old.keys() | new.keys()):
+            yield from _differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)
+    elif old != new:
+        yield path

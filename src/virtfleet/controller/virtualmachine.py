@@ -1,0 +1,228 @@
+"""VMs: an instance as the run strategy wants it, started and stopped on request, and what has become of it."""
+
+from __future__ import annotations
+
+import time
+
+from virtfleet.api import names
+from virtfleet.controller import machinestatus, strategy, templates
+from virtfleet.controller.lifecycle import FAILED_CREATE, Trouble
+from virtfleet.controller.machinestatus import View
+from virtfleet.controller.records import Claim, Instance, Machine
+from virtfleet.controller.strategy import Act
+from virtfleet.kube.api import KubeApi
+from virtfleet.kube.cache import Cache
+from virtfleet.kube.controller import Controller
+from virtfleet.kube.errors import ApiError, is_already_exists, is_conflict, is_not_found
+from virtfleet.kube.events import Recorder
+from virtfleet.kube.resource import CONTROLLER_REVISIONS, VMIS, VMS, Obj
+
+WORKERS = 16
+FAILED_DELETE = "FailedDelete"
+_ORPHAN = "orphan"  # the garbage collector's finalizer for an owner whose dependents are to stay
+
+
+def claim_keys(vm: Machine) -> list[str]:
+    """An index of VMs: the claims of their volumes."""
+    return [f"{vm.namespace}/{claim}" for claim in vm.spec.template.spec.claims.values()]
+
+
+def _is_behind(vm: Machine, vmi: Instance) -> bool:
+    """The VM has changed since this instance was started."""
+    started = vmi.metadata.annotations.vm_generation
+    known = bool(vmi.status.virtual_machine_revision_name) and not vmi.deleting and not vmi.final
+    return known and started != str(vm.metadata.generation)
+
+
+class ForeignInstance(Exception):
+    """The VM's name is taken by an instance that is not its own."""
+
+
+class VirtualMachines:
+    """The controller. A VM and its instance have the same name, and so the same key."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        recorder: Recorder,
+        *,
+        machines: Cache[Machine],
+        instances: Cache[Instance],
+        claims: Cache[Claim],
+    ) -> None:
+        self._api = api
+        self._recorder = recorder
+        self._machines = machines
+        self._instances = instances
+        self._claims = claims
+        self.controller = Controller("virtualmachine", self.reconcile, workers=WORKERS)
+        self.controller.follow(machines)
+        self.controller.follow(instances)
+        self.controller.follow(claims, lambda claim: [vm.key for vm in machines.by_index("claim", claim.key)])
+
+    async def reconcile(self, key: str) -> float | None:
+        """Do what the run strategy asks for, say how it stands, let an instance go whose end was noted."""
+        vm = self._machines.get(key)
+        if vm is None:
+            return None
+        if vm.deleting:
+            await self._end(vm)
+            return None
+        vm = await self._with_finalizer(vm)
+        decision = strategy.Decision(Act.NOTHING)
+        vmi, trouble = None, None
+        try:
+            vmi = await self._instance_of(vm)
+            decision = strategy.decide(vm, vmi, time.time())
+            vm, vmi = await self._act(decision.act, vm, vmi)
+        except (ApiError, ForeignInstance) as error:
+            if is_conflict(error):
+                raise
+            trouble = Trouble(FAILED_DELETE if decision.act in (Act.STOP, Act.RERUN) else FAILED_CREATE, str(error))
+            self._recorder.warning(vm.reference, trouble.reason, trouble.message)
+        changes: list[str] = []
+        if vmi and _is_behind(vm, vmi):
+            changes = await self._changes_since_start(vm, vmi)
+            vmi = vmi if changes else await self._brought_up_to_date(vm, vmi)
+        await self._write_status(View(vm, vmi, self._claims_of(vm), trouble, tuple(changes)))
+        if vmi and vmi.final:
+            await self._release(vmi)
+        if trouble:
+            raise ApiError("InternalError", trouble.message)
+        return decision.look_again
+
+    # -- starting and stopping
+
+    async def _act(self, act: Act, vm: Machine, vmi: Instance | None) -> tuple[Machine, Instance | None]:
+        """The VM and its instance afterwards."""
+        match act:
+            case Act.START:
+                vmi = await self._start(vm)
+            case Act.STOP if vmi:
+                vmi = await self._stop(vm, vmi)
+            case Act.RERUN if vmi:
+                vm = await self._patch(vm, {"status": {"stateChangeRequests": [{"action": strategy.START}]}}, "status")
+                vmi = await self._stop(vm, vmi)
+            case Act.SWITCH_ON:
+                on = {"runStrategy": "Always"} if vm.spec.running is None else {"running": True}
+                vm = await self._patch(vm, {"spec": on})
+        return vm, vmi
+
+    async def _start(self, vm: Machine) -> Instance | None:
+        obj = vm.object()
+        await self._create_once(templates.revision(obj))
+        wanted = templates.instance_of_machine(obj, paused=strategy.wants_start_paused(vm))
+        try:
+            self._instances.observe(await self._api.create(VMIS, wanted))
+        except ApiError as error:
+            if not is_already_exists(error):
+                raise
+            self._instances.observe(await self._api.get(VMIS, vm.name, vm.namespace))
+            return await self._instance_of(vm)
+        what = f"Started the virtual machine by creating the new virtual machine instance {vm.name}"
+        self._recorder.normal(vm.reference, "SuccessfulCreate", what)
+        return self._instances.get(vm.key)
+
+    async def _create_once(self, revision: Obj) -> None:
+        try:
+            await self._api.create(CONTROLLER_REVISIONS, revision)
+        except ApiError as error:
+            if not is_already_exists(error):  # an earlier attempt to start
+                raise
+
+    async def _stop(self, vm: Machine, vmi: Instance) -> Instance | None:
+        if not vmi.deleting:
+            try:
+                answer = await self._api.delete(VMIS, vmi.name, vmi.namespace, uid=vmi.uid)
+            except ApiError as error:
+                if not (is_not_found(error) or is_conflict(error)):
+                    raise
+                return vmi
+            if answer["metadata"].get("deletionTimestamp"):
+                self._instances.observe(answer)
+            what = f"Stopped the virtual machine by deleting the virtual machine instance {vmi.uid}"
+            self._recorder.normal(vm.reference, "SuccessfulDelete", what)
+        return self._instances.get(vm.key)
+
+    async def _end(self, vm: Machine) -> None:
+        """Take the instance away before the VM, unless somebody wants to keep it."""
+        vmi = self._instances.get(vm.key)
+        owned = vmi is not None and vmi.controlled_by(vm.uid)
+        if not vmi or not owned or _ORPHAN in vm.metadata.finalizers:
+            left = [f for f in vm.metadata.finalizers if f != names.VM_FINALIZER]
+            if left != vm.metadata.finalizers:
+                await self._patch(vm, {"metadata": {"finalizers": left}})
+            return
+        now = await self._stop(vm, vmi)
+        await self._write_status(View(vm, now, self._claims_of(vm)))
+        if now and now.final:
+            await self._release(now)
+
+    # -- the instance
+
+    async def _instance_of(self, vm: Machine) -> Instance | None:
+        """The VM's instance; one that nobody controls becomes the VM's."""
+        vmi = self._instances.get(vm.key)
+        if vmi is None or vmi.controlled_by(vm.uid):
+            return vmi
+        if vmi.controller is None and not vmi.deleting and not vmi.final:
+            owners = [templates.owner_reference(vm.object(), VMS)]
+            return await self._patch_instance(vmi, {"metadata": {"ownerReferences": owners}})
+        raise ForeignInstance(f"VMI {vmi.name} exists and is not this VM's; the VM starts when it is gone")
+
+    async def _release(self, vmi: Instance) -> None:
+        """How the instance ended is in the VM's status now: it may go."""
+        left = [f for f in vmi.metadata.finalizers if f != names.VM_FINALIZER]
+        if left == vmi.metadata.finalizers:
+            return
+        if vmi.status.virtual_machine_revision_name:
+            try:
+                await self._api.delete(CONTROLLER_REVISIONS, vmi.status.virtual_machine_revision_name, vmi.namespace)
+            except ApiError as error:
+                if not is_not_found(error):
+                    raise
+        await self._patch_instance(vmi, {"metadata": {"finalizers": left}})
+
+    # -- changes that wait for a restart
+
+    async def _changes_since_start(self, vm: Machine, vmi: Instance) -> list[str]:
+        try:
+            name = vmi.status.virtual_machine_revision_name
+            started_with = await self._api.get(CONTROLLER_REVISIONS, name, vmi.namespace)
+        except ApiError as error:
+            if not is_not_found(error):
+                raise
+            return []  # nobody can tell any more
+        return templates.template_changes(started_with["data"]["spec"], vm.object()["spec"])
+
+    async def _brought_up_to_date(self, vm: Machine, vmi: Instance) -> Instance:
+        """An instance that is as the template wants it is of the VM's newest generation."""
+        newest = {names.VM_GENERATION: str(vm.metadata.generation)}
+        return await self._patch_instance(vmi, {"metadata": {"annotations": newest}})
+
+    # -- writing
+
+    async def _with_finalizer(self, vm: Machine) -> Machine:
+        if names.VM_FINALIZER in vm.metadata.finalizers:
+            return vm
+        return await self._patch(vm, {"metadata": {"finalizers": [*vm.metadata.finalizers, names.VM_FINALIZER]}})
+
+    async def _write_status(self, view: View) -> None:
+        change = machinestatus.change(view, time.time())
+        if change:
+            await self._patch(view.vm, {"status": change}, "status")
+
+    async def _patch(self, vm: Machine, patch: Obj, subresource: str | None = None) -> Machine:
+        """Requests are added by others, and finalizers are everybody's: no write over what was not seen."""
+        patch = {**patch, "metadata": {**patch.get("metadata", {}), "resourceVersion": vm.metadata.resource_version}}
+        self._machines.observe(await self._api.patch(VMS, vm.name, patch, vm.namespace, subresource=subresource))
+        return self._machines.get(vm.key) or vm
+
+    async def _patch_instance(self, vmi: Instance, patch: Obj) -> Instance:
+        patch = {**patch, "metadata": {**patch["metadata"], "resourceVersion": vmi.metadata.resource_version}}
+        self._instances.observe(await self._api.patch(VMIS, vmi.name, patch, vmi.namespace))
+        return self._instances.get(vmi.key) or vmi
+
+    def _claims_of(self, vm: Machine) -> tuple[Claim, ...]:
+        found = (self._claims.get(key) for key in claim_keys(vm))
+        return tuple(claim for claim in found if claim)
