@@ -24,6 +24,7 @@ COMMANDS = {
     "render": ("virtfleet.cli.render", "What VirtFleet would make of an object, without a cluster."),
     "hypervisors": ("virtfleet.cli.hypervisors", "Hypervisors, and what each of them can do."),
     "guest": ("virtfleet.cli.guest", "A small guest to try VirtFleet with."),
+    "launch": ("virtfleet.cli.launch", "Boot one VM without a cluster."),
 }
 
 

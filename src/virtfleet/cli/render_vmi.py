@@ -27,7 +27,7 @@ def vmi(files: tuple[str, ...], kubevirt_file: str | None) -> None:
             continue
         completed, found = complete(obj, cluster)
         if found.allowed and completed["kind"] != "VirtualMachineInstance":
-            completed, found = complete(_instance(completed), cluster)
+            completed, found = complete(instance(completed), cluster)
         if not found.allowed:
             raise CommandError("\n".join(f"{cause.field}: {cause.message}" for cause in found.causes))
         documents.append(completed)
@@ -36,7 +36,8 @@ def vmi(files: tuple[str, ...], kubevirt_file: str | None) -> None:
     click.echo(yaml.dump_all(documents, Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper)), nl=False)
 
 
-def _instance(maker: dict[str, Any]) -> dict[str, Any]:
+def instance(maker: dict[str, Any]) -> dict[str, Any]:
+    """The VMI that a VM or a replica set makes."""
     template = maker.get("spec", {}).get("template") or {}
     own = maker.get("metadata", {})
     metadata = {

@@ -13,15 +13,13 @@ from pathlib import Path
 
 import msgspec
 
-from virtfleet.domain import paths
 from virtfleet.hypervisors import registry
 from virtfleet.launcher import states
 from virtfleet.launcher.daemons import Daemons, plan_for
 from virtfleet.launcher.machine import Machine
-from virtfleet.launcher.messages import Shutdown
+from virtfleet.launcher.messages import COMMAND_SOCKET, Shutdown
 from virtfleet.launcher.server import Server, Updates
 
-COMMAND_SOCKET = f"{paths.SOCKETS}/launcher-sock"
 _TERMINATION_MESSAGE = Path("/dev/termination-log")
 _VERBOSE = 4
 

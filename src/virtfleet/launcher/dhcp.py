@@ -12,6 +12,7 @@ import logging
 import socket
 import struct
 from collections.abc import Iterable
+from typing import cast
 
 from virtfleet.launcher.messages import Lease
 
@@ -172,8 +173,7 @@ class _Protocol(asyncio.DatagramProtocol):
         self._transport: asyncio.DatagramTransport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.DatagramTransport)
-        self._transport = transport
+        self._transport = cast(asyncio.DatagramTransport, transport)
 
     def datagram_received(self, data: bytes, addr: tuple[str | int, int]) -> None:
         answer = reply(self._lease, data)

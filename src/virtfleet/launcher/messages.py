@@ -12,7 +12,10 @@ from typing import Final, Generic, TypeVar, get_args
 
 import msgspec
 
+from virtfleet.domain import paths
 from virtfleet.domain.context import Context
+
+COMMAND_SOCKET: Final = f"{paths.SOCKETS}/launcher-sock"
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -59,8 +59,9 @@ class GuestError(Exception):
 class Guest(NamedTuple):
     """A finished build."""
 
-    disk: Path  # qcow2
-    archive: Path  # OCI archive with the disk under /disk, and a root file system for containers
+    image: Path  # the container image's files: the disk under disk/, and a root file system for containers
+    disk: Path  # qcow2, in there
+    archive: Path  # the same as an OCI archive
     kernel: Path
     initrd: Path
     cached: bool
@@ -85,7 +86,7 @@ def build(cache: Path) -> Guest:
         raise GuestError(f"the guest is built for x86_64 only, and this machine is {platform.machine()}")
     packages = _versions()
     directory = cache / f"guest-{_key(packages)}"
-    names = ("guest.qcow2", "guest.oci.tar", "vmlinuz", "initrd")
+    names = ("image", "image/disk/guest.qcow2", "guest.oci.tar", "vmlinuz", "initrd")
     if directory.is_dir():
         return Guest(*(directory / name for name in names), cached=True)
     cache.mkdir(parents=True, exist_ok=True)
@@ -106,14 +107,25 @@ def _build(work: Path, packages: list[str]) -> None:
     (kernel,) = root.glob("boot/vmlinuz-*")
     shutil.copyfile(kernel, finished / "vmlinuz")
     (finished / "initrd").write_bytes(_cpio(_guest_tree(root) | _machine_tree(root, kernel.name.partition("-")[2])))
-    image = work / "disk.raw"
-    _disk(root, image, {"vmlinuz": finished / "vmlinuz", "initrd": finished / "initrd"})
-    disk = finished / "guest.qcow2"
-    _run("qemu-img", "convert", "-O", "qcow2", str(image), str(disk))
+    raw, disk = work / "disk.raw", finished / "image/disk/guest.qcow2"
+    _disk(root, raw, {"vmlinuz": finished / "vmlinuz", "initrd": finished / "initrd"})
+    disk.parent.mkdir(parents=True)
+    _run("qemu-img", "convert", "-O", "qcow2", str(raw), str(disk))
+    _lay_out(finished / "image", _guest_tree(root))
     with open(finished / "guest.oci.tar", "wb") as file:
-        write_archive(file, IMAGE, _container_files(root, disk))
-    for path in finished.iterdir():
-        path.chmod(0o644)
+        write_archive(file, IMAGE, _entries(finished / "image"))
+
+
+def _lay_out(directory: Path, nodes: dict[str, _Node]) -> None:
+    for name, node in sorted(nodes.items()):
+        path = directory / name
+        if stat.S_ISDIR(node.mode):
+            path.mkdir()
+        elif stat.S_ISLNK(node.mode):
+            path.symlink_to(node.content.decode())
+        else:
+            path.write_bytes(node.content)
+            path.chmod(stat.S_IMODE(node.mode))
 
 
 def _versions() -> dict[str, str]:
@@ -243,12 +255,12 @@ def _disk(root: Path, image: Path, files: dict[str, Path]) -> None:
     _run("syslinux", "--offset", str(offset), "--install", str(image), env=environment)
 
 
-def _container_files(root: Path, disk: Path) -> Iterator[Entry]:
-    """The disk for virtual machines, and beside it a root file system for hypervisors that run containers."""
-    yield Entry("disk", stat.S_IFDIR | 0o755, owner=_LAUNCHER_USER)
-    yield Entry("disk/guest.qcow2", stat.S_IFREG | 0o444, disk.read_bytes(), owner=_LAUNCHER_USER)
-    for name, node in sorted(_guest_tree(root).items()):
-        yield Entry(name, node.mode, node.content)
+def _entries(directory: Path) -> Iterator[Entry]:
+    """The files of an image. Launchers are the ones who read the disk."""
+    for path in sorted(directory.rglob("*")):
+        name, mode = str(path.relative_to(directory)), path.lstat().st_mode
+        content = b"" if path.is_dir() else os.readlink(path).encode() if path.is_symlink() else path.read_bytes()
+        yield Entry(name, mode, content, owner=_LAUNCHER_USER if name.startswith("disk") else 0)
 
 
 def _run(*command: str, cwd: Path | None = None, env: dict[str, str] | None = None) -> str:

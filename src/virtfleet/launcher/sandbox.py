@@ -1,0 +1,251 @@
+"""A place like a Pod for one launcher, on a machine without a cluster.
+
+The launcher gets mount, network and process namespaces of its own, in which the paths of a Pod are directories that
+nobody else uses, and runs as the same unprivileged user. Its directory can be reached from outside, so that whoever
+made the sandbox talks to the launcher as a handler would. Everything ends with the process that made it: processes and
+interfaces by the kernel's doing, directories when the next sandbox is made.
+
+Run as a module, this is the part inside: it mounts what has to be private and becomes the launcher.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from virtfleet.domain import paths
+from virtfleet.hypervisors.base import Descriptor
+from virtfleet.launcher.failure import Failure
+from virtfleet.launcher.messages import Lease
+
+USER = 107
+_RUN = "/var/run/"
+_PREFIX = "vf-"  # short, because paths of sockets must be
+_TOOLS = ("unshare", "setpriv", "nsenter", "ip", "catatonit", "mount")
+_DEVICES = ("kvm", "net/tun", "vhost-net")
+# What libvirt's system mode uses of a machine.
+_SYSTEM_DIRS = ("/etc/libvirt", "/var/lib/libvirt", "/var/log/libvirt", "/var/cache/libvirt")
+_POD_DIRS = (
+    *(paths.PRIVATE, paths.SHARE, paths.SOCKETS, paths.CONTAINER_DISKS, paths.IMAGE_VOLUMES),
+    *(paths.HOTPLUG_DISKS, paths.EPHEMERAL_DISKS, paths.LIBVIRT),
+)
+_CAPABILITIES = f"{paths.PRIVATE}/libvirt/qemu/cache/capabilities"
+
+
+class Sandbox:
+    """One sandbox. Use it as a context; the launcher runs from `start` until its VM has ended."""
+
+    def __init__(
+        self, descriptor: Descriptor, *, name: str, namespace: str, uid: str, cache: Path | None = None
+    ) -> None:
+        self._descriptor = descriptor
+        self._arguments = ["--name", name, "--namespace", namespace, "--uid", uid, "--hypervisor", descriptor.name]
+        self._user = 0 if descriptor.root else USER
+        self._cache = cache
+        self._groups = _cgroups()
+        self.directory = Path()
+        self.process: asyncio.subprocess.Process | None = None
+        self._lock = -1
+
+    def __enter__(self) -> Sandbox:
+        if os.geteuid() != 0:
+            raise Failure("namespaces and network interfaces need root; run this as root")
+        for tool in _TOOLS:
+            if not shutil.which(tool):
+                raise Failure(f"{tool} is missing; scripts/bootstrap installs what is needed")
+        _sweep()
+        self.directory = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        self.directory.chmod(0o755)
+        self._lock = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        for path in (*_POD_DIRS, _CAPABILITIES):
+            self.path(path).mkdir(parents=True, exist_ok=True)
+        if self._cache:
+            _copy_files(self._cache, self.path(_CAPABILITIES))
+        for directory, _, files in os.walk(self.directory):
+            for entry in (directory, *(os.path.join(directory, file) for file in files)):
+                os.chown(entry, self._user, self._user)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process and self.process.returncode is None:
+            self.process.kill()
+        if self._cache:
+            _copy_files(self.path(_CAPABILITIES), self._cache)
+        for group in _cgroups() - self._groups:
+            with contextlib.suppress(OSError):
+                group.rmdir()
+        shutil.rmtree(self.directory, ignore_errors=True)
+        os.close(self._lock)
+
+    def path(self, inside: str) -> Path:
+        """Where a path of the Pod is found from outside."""
+        return self.directory / "run" / inside.removeprefix(_RUN)
+
+    @property
+    def log(self) -> Path:
+        """What the launcher and its daemons say."""
+        return self.directory / "log"
+
+    async def start(self) -> None:
+        """Start the launcher."""
+        inside = [sys.executable, "-m", "virtfleet.launcher.sandbox", str(self.directory), str(self._user)]
+        log = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self.process = await asyncio.create_subprocess_exec(
+            *("setpriv", "--pdeathsig", "KILL", "--"),
+            *("unshare", "--mount", "--net", "--pid", "--ipc", "--uts", "--fork", "--kill-child", "--mount-proc", "--"),
+            *("catatonit", "--", *inside, *self._arguments),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+        os.close(log)
+
+    async def add_network(self, number: int, mac: str, hostname: str) -> tuple[str, str, Lease]:
+        """A network that ends here: tap and bridge for one interface of the guest, and what DHCP tells it."""
+        tap, bridge = f"tap{number}", "k6t-eth0" if number == 0 else f"k6t-net{number}"
+        network = f"10.0.{2 + number}"
+        await self._ip(
+            "link set lo up",
+            f"link add {bridge} type bridge",
+            f"addr add {network}.1/24 dev {bridge}",
+            f"link set {bridge} up",
+            f"tuntap add dev {tap} mode tap user {self._user}",
+            f"link set {tap} master {bridge}",
+            f"link set {tap} up",
+        )
+        lease = Lease(
+            device=bridge, mac=mac, address=f"{network}.2/24", server=f"{network}.1", mtu=1500, hostname=hostname
+        )
+        return tap, bridge, lease
+
+    async def run(self, *command: str, feed: str = "") -> str:
+        """Run a command in the sandbox's network."""
+        process = await asyncio.create_subprocess_exec(
+            *("nsenter", f"--net=/proc/{await self._first_process()}/ns/net", *command),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        out, _ = await process.communicate(feed.encode())
+        if process.returncode:
+            raise Failure(f"{command[0]}: {out.decode().strip()}")
+        return out.decode()
+
+    async def _ip(self, *lines: str) -> None:
+        await self.run("ip", "-batch", "-", feed="\n".join(lines) + "\n")
+
+    async def _first_process(self) -> int:
+        """The sandbox's process 1, which appears a moment after the start."""
+        assert self.process is not None
+        while self.process.returncode is None:
+            if child := _child_elsewhere(self.process.pid):
+                return child
+            await asyncio.sleep(0.01)
+        raise Failure("the launcher ended before its network was made")
+
+
+def _child_elsewhere(parent: int) -> int:
+    """A child that has a network of its own, or 0."""
+    own = os.readlink("/proc/self/ns/net")
+    with contextlib.suppress(OSError):
+        for child in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
+            if os.readlink(f"/proc/{child}/ns/net") != own:
+                return int(child)
+    return 0
+
+
+def _sweep() -> None:
+    """Remove what sandboxes left whose makers were killed."""
+    for directory in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if (directory / "run").is_dir():
+                    shutil.rmtree(directory, ignore_errors=True)
+            finally:
+                os.close(fd)
+
+
+def _cgroups() -> set[Path]:
+    """Groups that libvirt's container driver makes and leaves behind empty."""
+    return set(Path("/sys/fs/cgroup").glob("*/machine"))
+
+
+def _copy_files(source: Path, target: Path) -> None:
+    """What libvirt found out about its emulators, which takes it a second each time."""
+    if source.is_dir():
+        target.mkdir(parents=True, exist_ok=True)
+        for file in source.iterdir():
+            shutil.copy2(file, target / file.name)
+
+
+def _inside(directory: Path, user: int) -> None:
+    """Mount what must be private. The mount namespace is ours already."""
+    _bind(directory / "run", "/run")
+    for path in _SYSTEM_DIRS if user == 0 else ():
+        if os.path.isdir(path):
+            private = directory / path.replace("/", "-")
+            private.mkdir()
+            _bind(private, path)
+    # On a hybrid tree libvirt would choose the half that has no controllers.
+    subprocess.run(["umount", "/sys/fs/cgroup/unified"], check=False, stderr=subprocess.DEVNULL)
+    hostname = os.uname().nodename
+    for name, line in (
+        ("passwd", f"qemu:x:{USER}:{USER}:qemu:/:/bin/sh"),
+        ("group", f"qemu:x:{USER}:"),
+        ("hosts", f"127.0.1.1\t{hostname}"),
+    ):
+        file = directory / name
+        file.write_text("\n".join([*_others(Path("/etc", name)), line, ""]))
+        _bind(file, f"/etc/{name}")
+    devices = directory / "devices"
+    devices.mkdir()
+    _mount("-t", "tmpfs", "-o", "mode=755", "none", str(devices))
+    for name in _DEVICES:
+        with contextlib.suppress(FileNotFoundError):
+            number = os.stat(f"/dev/{name}").st_rdev
+            node = devices / name.replace("/", "-")
+            os.mknod(node, stat.S_IFCHR | 0o600, number)
+            os.chown(node, user, user)
+            _bind(node, f"/dev/{name}")
+    Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").write_text("67")
+
+
+def _others(file: Path) -> Iterator[str]:
+    """The lines of an account file that are not about our user."""
+    for line in file.read_text().splitlines():
+        if line.split(":")[2:3] != [str(USER)]:
+            yield line
+
+
+def _bind(source: Path, target: str) -> None:
+    _mount("--bind", str(source), target)
+
+
+def _mount(*arguments: str) -> None:
+    subprocess.run(["mount", *arguments], check=True)
+
+
+def _become_launcher(user: int, arguments: Sequence[str]) -> None:
+    os.setgroups([])
+    os.setresgid(user, user, user)
+    os.setresuid(user, user, user)
+    os.environ.update(HOME=paths.PRIVATE, PATH="/usr/sbin:/usr/bin:/sbin:/bin")
+    os.chdir("/")
+    os.execv(sys.executable, [sys.executable, "-m", "virtfleet.launcher", *arguments])
+
+
+if __name__ == "__main__":
+    _inside(Path(sys.argv[1]), int(sys.argv[2]))
+    _become_launcher(int(sys.argv[2]), sys.argv[3:])
