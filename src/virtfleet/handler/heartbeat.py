@@ -1,0 +1,125 @@
+"""The node's sign of life: a label that lets VMs be scheduled here, and an annotation that says since when that holds.
+
+A node whose handler starts or stops takes no new VMs. The controller treats a node whose sign is five minutes old as
+lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import orjson
+
+import virtfleet
+from virtfleet.api import names
+from virtfleet.kube.api import KubeApi
+from virtfleet.kube.errors import ApiError
+from virtfleet.kube.pacing import Backoff
+from virtfleet.kube.resource import NODES, Obj
+
+logger = logging.getLogger(__name__)
+
+PERIOD = (60.0, 132.0)  # seconds; spread, so that a thousand nodes do not speak at once
+PATIENCE = 10.0  # seconds for the device plugins to come up before the node says that they did not
+_FAREWELL = 5.0
+_DEPRECATED_CPU_MANAGER = "cpumanager"
+
+
+def sign(schedulable: bool, static_cpus: bool, now: float) -> Obj:
+    """The merge patch of the Node."""
+    moment = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    said = {True: "true", False: "false"}
+    return {
+        "metadata": {
+            "labels": {
+                names.SCHEDULABLE: said[schedulable],
+                names.CPU_MANAGER: said[static_cpus],
+                _DEPRECATED_CPU_MANAGER: said[static_cpus],
+            },
+            "annotations": {names.HANDLER_HEARTBEAT: moment, names.HANDLER_VERSION: virtfleet.__version__},
+        }
+    }
+
+
+def not_schedulable() -> Obj:
+    """The merge patch of a Node whose handler comes or goes."""
+    return {"metadata": {"labels": {names.SCHEDULABLE: "false"}}}
+
+
+def static_cpus(state: Path) -> bool:
+    """Whether the kubelet gives Pods CPUs of their own, by its checkpoint."""
+    try:
+        return bool(orjson.loads(state.read_bytes()).get("policyName") == "static")
+    except (OSError, orjson.JSONDecodeError):
+        return False
+
+
+class Heartbeat:
+    """`ready` says whether this node can run VMs; `changed` may be called whenever its answer is a new one."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        node: str,
+        ready: Callable[[], bool],
+        cpu_manager_state: Path,
+        *,
+        period: tuple[float, float] = PERIOD,
+        patience: float = PATIENCE,
+    ) -> None:
+        self._api = api
+        self._node = node
+        self._ready = ready
+        self._cpu_manager_state = cpu_manager_state
+        self._period = period
+        self._patience = patience
+        self._news = asyncio.Event()
+
+    def changed(self) -> None:
+        self._news.set()
+
+    async def run(self) -> None:
+        """Give signs of life until cancelled; the last one says that no VM shall come."""
+        await self._write(not_schedulable())
+        try:
+            await self._until_ready()
+            while True:
+                self._news.clear()
+                await self._write(sign(self._ready(), static_cpus(self._cpu_manager_state), time.time()))
+                await self._wait(random.uniform(*self._period))
+        finally:
+            await self._say_goodbye()
+
+    async def _until_ready(self) -> None:
+        deadline = time.monotonic() + self._patience
+        while not self._ready() and (left := deadline - time.monotonic()) > 0:
+            self._news.clear()
+            await self._wait(left)
+
+    async def _wait(self, seconds: float) -> None:
+        try:
+            await asyncio.wait_for(self._news.wait(), seconds)
+        except TimeoutError:
+            return
+
+    async def _write(self, patch: Obj) -> None:
+        backoff = Backoff(0.5, 15.0)
+        while True:
+            try:
+                await self._api.patch(NODES, self._node, patch)
+                return
+            except ApiError as error:
+                logger.warning("the sign of life was not taken: %s", error.message)
+                await asyncio.sleep(backoff.next())
+
+    async def _say_goodbye(self) -> None:
+        try:
+            await asyncio.wait_for(self._api.patch(NODES, self._node, not_schedulable()), _FAREWELL)
+        except (ApiError, TimeoutError) as error:
+            logger.warning("the node could not be marked unschedulable: %s", error)

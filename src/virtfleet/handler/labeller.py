@@ -1,0 +1,203 @@
+"""Labels of the node that say what its hypervisors can do, for the scheduler to find nodes by.
+
+What there is to know is found out once by the launcher image, which has libvirt and the hypervisors, and left in files;
+here it becomes labels. Only labels of these kinds are touched, and the Node is written only when one of them changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import msgspec
+
+from virtfleet.api import names
+from virtfleet.kube.api import KubeApi, Patch
+from virtfleet.kube.errors import ApiError
+from virtfleet.kube.resource import NODES, Obj
+
+logger = logging.getLogger(__name__)
+
+SKIP = "node-labeller.kubevirt.io/skip-node"
+PERIOD = (180.0, 216.0)
+
+CAPABILITIES, DOMAIN_CAPABILITIES, HYPERVISORS = "capabilities.xml", "domain-capabilities.xml", "hypervisors.json"
+REALTIME_SETTING = Path("/proc/sys/kernel/sched_rt_runtime_us")
+
+# Models that no guest should be given any more, unless the configuration says otherwise.
+OBSOLETE_MODELS = frozenset(
+    [
+        "486",
+        "pentium",
+        "pentium2",
+        "pentium3",
+        "pentiumpro",
+        "coreduo",
+        "n270",
+        "core2duo",
+        "Conroe",
+        "athlon",
+        "phenom",
+        "qemu32",
+        "qemu64",
+        "kvm32",
+        "kvm64",
+        "Opteron_G1",
+        "Opteron_G2",
+    ]
+)
+_PREFIXES = (
+    names.CPU_MODEL,
+    names.CPU_MODEL_MIGRATION,
+    names.CPU_FEATURE,
+    names.CPU_VENDOR,
+    names.CPU_TIMER,
+    names.HOST_MODEL_CPU,
+    names.HOST_MODEL_REQUIRED_FEATURES,
+    names.HYPERV,
+    names.MACHINE_TYPE,
+    names.HYPERVISOR_WORKS,
+)
+_SINGLE = (names.REALTIME, names.SEV, names.SEV_ES, names.SEV_SNP, names.TDX, names.SECURE_EXECUTION)
+_LABEL_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """What the launcher image found out about the node."""
+
+    capabilities: str = "<capabilities/>"
+    """libvirt's description of the host."""
+    domain_capabilities: str = "<domainCapabilities/>"
+    """libvirt's description of the guests that can run."""
+    hypervisors: dict[str, str] = {}
+    """Why each hypervisor does not work here; "" for those that do."""
+    realtime: bool = False
+
+
+def read(directory: Path) -> Facts:
+    """The facts as they were left; what is not there is not known."""
+
+    def content(name: str, fallback: str) -> str:
+        try:
+            return (directory / name).read_text()
+        except OSError:
+            return fallback
+
+    return Facts(
+        capabilities=content(CAPABILITIES, "<capabilities/>"),
+        domain_capabilities=content(DOMAIN_CAPABILITIES, "<domainCapabilities/>"),
+        hypervisors=msgspec.json.decode(content(HYPERVISORS, "{}"), type=dict[str, str]),
+        realtime=REALTIME_SETTING.read_text().strip() == "-1" if REALTIME_SETTING.exists() else False,
+    )
+
+
+def labels(facts: Facts, obsolete: Collection[str] = OBSOLETE_MODELS) -> dict[str, str]:
+    """The labels that follow from the facts."""
+    host, guests = ET.fromstring(facts.capabilities), ET.fromstring(facts.domain_capabilities)
+    found: dict[str, str] = {}
+    for prefix, values in (
+        (names.CPU_MODEL, _models(guests, obsolete)),
+        (names.CPU_MODEL_MIGRATION, [*_models(guests, obsolete), *_host_model(guests)]),
+        (names.CPU_FEATURE, {*_features(guests), *_named(host, "host/cpu/feature")}),
+        (names.CPU_VENDOR, _texts(guests, "cpu/mode[@name='host-model']/vendor")),
+        (names.HOST_MODEL_CPU, _host_model(guests)),
+        (names.HOST_MODEL_REQUIRED_FEATURES, _features(guests)),
+        (names.HYPERV, _texts(guests, "features/hyperv[@supported='yes']/enum[@name='features']/value")),
+        (names.MACHINE_TYPE, set(_texts(host, "guest/arch/machine"))),
+        (names.HYPERVISOR_WORKS, [name for name, trouble in facts.hypervisors.items() if not trouble]),
+    ):
+        found |= {prefix + value: "true" for value in values if _LABEL_NAME.fullmatch(value)}
+    found |= _timers(host)
+    present = {names.REALTIME: facts.realtime, **_confidential(guests)}
+    return found | {label: "true" for label, holds in present.items() if holds}
+
+
+def _models(guests: ET.Element, obsolete: Collection[str]) -> list[str]:
+    usable = _texts(guests, "cpu/mode[@name='custom']/model[@usable='yes']")
+    return [model for model in usable if model.removesuffix("-v1") not in obsolete]
+
+
+def _host_model(guests: ET.Element) -> list[str]:
+    return [*_texts(guests, "cpu/mode[@name='host-model']/model")]
+
+
+def _features(guests: ET.Element) -> list[str]:
+    return [*_named(guests, "cpu/mode[@name='host-model']/feature[@policy='require']")]
+
+
+def _timers(host: ET.Element) -> dict[str, str]:
+    counter = host.find("host/cpu/counter[@name='tsc']")
+    if counter is None:
+        return {}
+    scalable = "true" if counter.get("scaling") == "yes" else "false"
+    return {
+        f"{names.CPU_TIMER}tsc-frequency": counter.get("frequency", "0"),
+        f"{names.CPU_TIMER}tsc-scalable": scalable,
+    }
+
+
+def _confidential(guests: ET.Element) -> dict[str, bool]:
+    """Kinds of memory encryption; newer libvirts list them by name."""
+    kinds = set(_texts(guests, "features/launchSecurity[@supported='yes']/enum[@name='sectype']/value"))
+    sev = guests.find("features/sev[@supported='yes']")
+    return {
+        names.SEV: sev is not None,
+        names.SEV_ES: sev is not None and int(sev.findtext("maxESGuests", "0")) > 0,
+        names.SEV_SNP: "sev-snp" in kinds,
+        names.TDX: "tdx" in kinds or guests.find("features/tdx[@supported='yes']") is not None,
+        names.SECURE_EXECUTION: "s390-pv" in kinds or guests.find("features/s390-pv[@supported='yes']") is not None,
+    }
+
+
+def _texts(root: ET.Element, path: str) -> Iterator[str]:
+    return (element.text for element in root.iterfind(path) if element.text)
+
+
+def _named(root: ET.Element, path: str) -> Iterator[str]:
+    return (element.get("name", "") for element in root.iterfind(path))
+
+
+def patch(present: Mapping[str, str], wanted: Mapping[str, str]) -> list[Obj]:
+    """The JSON patch from the labels that a Node has to those that it should have; empty where nothing changes.
+
+    Labels of other kinds are kept; that nobody changed one meanwhile is part of the patch.
+    """
+    others = {k: v for k, v in present.items() if not k.startswith(_PREFIXES) and k not in _SINGLE}
+    new = {**others, **wanted}
+    if new == dict(present):
+        return []
+    path = "/metadata/labels"
+    return [{"op": "test", "path": path, "value": dict(present)}, {"op": "replace", "path": path, "value": new}]
+
+
+class Labeller:
+    """`wanted` gives the labels as they should be now."""
+
+    def __init__(self, api: KubeApi, node: str, wanted: Callable[[], dict[str, str]]) -> None:
+        self._api = api
+        self._node = node
+        self._wanted = wanted
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await self.label()
+                pause = random.uniform(*PERIOD)
+            except ApiError as error:  # somebody else wrote the labels, or the server is away
+                logger.info("the node was not labelled: %s", error.message)
+                pause = random.uniform(1.0, 10.0)
+            await asyncio.sleep(pause)
+
+    async def label(self) -> None:
+        """Bring the Node's labels up to date."""
+        metadata = (await self._api.get(NODES, self._node))["metadata"]
+        if SKIP in (metadata.get("annotations") or {}):
+            return
+        change = patch(metadata.get("labels") or {}, self._wanted())
+        if change:
+            await self._api.patch(NODES, self._node, change, how=Patch.JSON)
