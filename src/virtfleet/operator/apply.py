@@ -23,7 +23,7 @@ def covers(installed: Any, wanted: Any) -> bool:
         if not isinstance(installed, dict):
             return not wanted and installed is None
         return all(
-            _same_amounts(installed.get(key), value) if key in _AMOUNTS else covers(installed.get(key), value)
+            covers(installed.get(key), value) or (key in _AMOUNTS and _same_amounts(installed.get(key), value))
             for key, value in wanted.items()
         )
     if isinstance(wanted, list):
@@ -35,7 +35,7 @@ def covers(installed: Any, wanted: Any) -> bool:
 
 def _same_amounts(installed: Any, wanted: Any) -> bool:
     if not (isinstance(installed, dict) and isinstance(wanted, dict) and installed.keys() == wanted.keys()):
-        return bool(installed == wanted)
+        return False
     try:
         return all(Quantity.parse(installed[name]) == Quantity.parse(amount) for name, amount in wanted.items())
     except QuantityError:

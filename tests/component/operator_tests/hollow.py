@@ -1,0 +1,341 @@
+"""A cluster whose nodes pretend, and an operator that works on it with nothing but the rights of its manifest.
+
+The API server's core, its controllers and RBAC are real. Pods that are bound become Ready, unless `healthy` says
+otherwise, and pods that are deleted linger for a moment, as handlers do that drain. `Watchtower` looks at every commit
+of a Pod: a node never has two handlers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from component.controllers.local_cluster import Cluster, Kubelets
+from virtfleet.kube.api import Patch
+from virtfleet.kube.errors import ApiError
+from virtfleet.kube.events import Recorder
+from virtfleet.kube.resource import (
+    CLUSTER_ROLE_BINDINGS,
+    CLUSTER_ROLES,
+    CRDS,
+    DAEMON_SETS,
+    DEPLOYMENTS,
+    KUBEVIRTS,
+    NAMESPACES,
+    NODES,
+    PODS,
+    PRIORITY_CLASSES,
+    ROLE_BINDINGS,
+    ROLES,
+    SERVICE_ACCOUNTS,
+    Obj,
+    Resource,
+)
+from virtfleet.local.apiserver import builtin
+from virtfleet.local.apiserver.access import Attributes, User
+from virtfleet.local.apiserver.admission import Chain
+from virtfleet.local.apiserver.crds import CustomKinds
+from virtfleet.local.apiserver.escalation import EscalationGuard
+from virtfleet.local.apiserver.inprocess import InProcessApi
+from virtfleet.local.apiserver.kinds import Kinds
+from virtfleet.local.apiserver.operations import Operations
+from virtfleet.local.apiserver.rbac import Authorizer
+from virtfleet.local.apiserver.store import Change, Store
+from virtfleet.local.controllers.binding import Binding
+from virtfleet.local.controllers.eviction import Eviction
+from virtfleet.local.controllers.pods import Pod
+from virtfleet.operator import manifest
+from virtfleet.operator.reconcile import Operator
+from virtfleet.operator.world import World
+from virtfleet.pools.model import owner, pools_of
+
+NAMESPACE = manifest.NAMESPACE
+_MANIFEST = {
+    r.kind: r
+    for r in (
+        NAMESPACES,
+        CRDS,
+        PRIORITY_CLASSES,
+        SERVICE_ACCOUNTS,
+        CLUSTER_ROLES,
+        CLUSTER_ROLE_BINDINGS,
+        ROLES,
+        ROLE_BINDINGS,
+    )
+}
+_ACCOUNT = User(
+    f"system:serviceaccount:{NAMESPACE}:kubevirt-operator",
+    ("system:serviceaccounts", f"system:serviceaccounts:{NAMESPACE}", "system:authenticated"),
+)
+
+
+class OperatorsApi(InProcessApi):
+    """The API as the operator's service account has it; writes are written down."""
+
+    def __init__(self, operations: Operations, authorizer: Authorizer) -> None:
+        super().__init__(operations, _ACCOUNT)
+        self._authorizer = authorizer
+        self.writes: list[tuple[str, str, str]] = []
+
+    def _check(
+        self, verb: str, res: Resource, namespace: str | None, name: str = "", subresource: str | None = ""
+    ) -> None:
+        asked = Attributes(
+            _ACCOUNT,
+            verb,
+            res.group,
+            res.version,
+            res.plural,
+            subresource or "",
+            (namespace or "") if res.namespaced else "",
+            name,
+        )
+        if not self._authorizer(asked).allowed:
+            raise AssertionError(f"the operator's roles do not allow {verb} {res} {namespace}/{name} {subresource}")
+        if verb not in ("get", "list", "watch"):
+            self.writes.append((verb, str(res), name))
+
+    async def get(self, res: Resource, name: str, namespace: str | None = None, **more: Any) -> Obj:
+        self._check("get", res, namespace, name)
+        return await super().get(res, name, namespace, **more)
+
+    def pages(self, res: Resource, namespace: str | None = None, **more: Any) -> Any:
+        self._check("list", res, namespace)
+        return super().pages(res, namespace, **more)
+
+    def watch(self, res: Resource, namespace: str | None = None, **more: Any) -> Any:
+        self._check("watch", res, namespace)
+        return super().watch(res, namespace, **more)
+
+    async def create(self, res: Resource, obj: Obj, namespace: str | None = None, **more: Any) -> Obj:
+        self._check("create", res, namespace or obj["metadata"].get("namespace"), obj["metadata"]["name"])
+        return await super().create(res, obj, namespace, **more)
+
+    async def patch(self, res: Resource, name: str, patch: Any, namespace: str | None = None, **more: Any) -> Obj:
+        self._check("patch", res, namespace, name, more.get("subresource"))
+        return await super().patch(res, name, patch, namespace, **more)
+
+    async def delete(self, res: Resource, name: str, namespace: str | None = None, **more: Any) -> Obj:
+        self._check("delete", res, namespace, name)
+        return await super().delete(res, name, namespace, **more)
+
+
+class SlowToEnd(Kubelets):
+    """Node agents whose pods take a moment to end."""
+
+    longest = 0.1
+
+    async def _act(self, pod: Pod) -> None:
+        if pod.deleting is not None:
+            await asyncio.sleep(random.uniform(0, self.longest))
+        await super()._act(pod)
+
+
+class Watchtower:
+    """Sees every commit of a handler's Pod."""
+
+    def __init__(self, store: Store) -> None:
+        self._at: dict[str, str] = {}  # pod -> node
+        self.doubles: list[str] = []
+        store.listen("/pods", self._see)
+
+    def _see(self, change: Change) -> None:
+        pod = orjson.loads(change.record.data)
+        name, node = pod["metadata"]["name"], pod["spec"].get("nodeName")
+        if pod["metadata"].get("labels", {}).get("kubevirt.io") != "virt-handler":
+            return
+        if change.type == "DELETED":
+            self._at.pop(name, None)
+        elif node:
+            others = [other for other, where in self._at.items() if where == node and other != name]
+            self.doubles += [f"{name} came to {node} while {other} was there" for other in others]
+            self._at[name] = node
+
+    def handlers(self) -> dict[str, str]:
+        """node -> pod"""
+        return {node: pod for pod, node in self._at.items()}
+
+
+class Hollow:
+    """The cluster in a test's hands."""
+
+    def __init__(self, cluster: Cluster, kubelets: Kubelets, tower: Watchtower, api: OperatorsApi) -> None:
+        self.cluster, self.kubelets, self.tower, self.operators_api = cluster, kubelets, tower, api
+        self.api = cluster.api
+        self.until = cluster.until
+        self.time = timedelta()
+        self._task: asyncio.Task[None] | None = None
+
+    # -- the operator
+
+    def start_operator(self) -> None:
+        world, recorder = World(self.operators_api, NAMESPACE), Recorder(self.operators_api, "virt-operator")
+        operator = Operator(self.operators_api, world, recorder, now=lambda: datetime.now(UTC) + self.time)
+
+        async def run() -> None:
+            async with asyncio.TaskGroup() as group:
+                for part in (world, recorder, operator):
+                    group.create_task(part.run())
+
+        self._task = asyncio.create_task(run())
+
+    async def kill_operator(self) -> None:
+        if self._task:
+            self._task.cancel()
+            [result] = await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+            if isinstance(result, Exception):
+                raise result
+
+    async def idle_writes(self) -> list[tuple[str, str, str]]:
+        """What an operator writes that finds everything as it should be, and the counts told."""
+        await self.kill_operator()
+        world = World(self.operators_api, NAMESPACE)
+        operator = Operator(self.operators_api, world, Recorder(self.operators_api, "virt-operator"))
+        watching = asyncio.create_task(world.run())
+        for cache in world.needed:
+            await cache.synced.wait()
+        world.instances_are_served()
+        await world.instances.synced.wait()
+        for _ in ("tell the last counts", "nothing"):
+            self.operators_api.writes.clear()
+            await operator.reconcile(f"{NAMESPACE}/kubevirt")
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+        return self.operators_api.writes
+
+    # -- the KubeVirt object
+
+    async def install(self, **spec: Any) -> None:
+        kubevirt = {"metadata": {"name": "kubevirt", "namespace": NAMESPACE}, "spec": spec}
+        await self.api.create(KUBEVIRTS, kubevirt)
+        await self.condition("Available")
+
+    async def configure(self, **spec: Any) -> Obj:
+        """Set fields of the spec; None removes one."""
+        return await self.api.patch(KUBEVIRTS, "kubevirt", {"spec": spec}, NAMESPACE)
+
+    async def kubevirt(self) -> Obj:
+        return await self.api.get(KUBEVIRTS, "kubevirt", NAMESPACE)
+
+    async def condition(self, kind: str, status: str = "True", **wanted: str) -> Obj:
+        """Wait until the condition is there, told for the newest generation."""
+
+        async def check() -> Obj | None:
+            kubevirt = await self.kubevirt()
+            told = kubevirt.get("status") or {}
+            if told.get("observedGeneration") != kubevirt["metadata"]["generation"]:
+                return None
+            for condition in told.get("conditions") or ():
+                if condition["type"] == kind and condition["status"] == status:
+                    return condition if wanted.items() <= condition.items() else None
+            return None
+
+        found: Obj = await self.until(check)
+        return found
+
+    async def settled(self) -> Obj:
+        """The KubeVirt object once everything is as it says: every node has the handler that it should have, Ready."""
+
+        async def check() -> Obj | None:
+            kubevirt = await self.kubevirt()
+            pools = pools_of(kubevirt)
+            told = {c["type"]: c["status"] for c in kubevirt["status"]["conditions"]}
+            assert kubevirt["status"]["observedGeneration"] == kubevirt["metadata"]["generation"]
+            assert told["Progressing"] == told["Degraded"] == "False", told
+            owners = {n["metadata"]["name"]: owner(pools, n["metadata"]["labels"]) for n in await self.api.list(NODES)}
+            expected = {node: pool.daemon_set if pool else "virt-handler" for node, pool in owners.items()}
+            assert await self.owners() == expected
+            for daemon_set in await self.api.list(DAEMON_SETS, NAMESPACE):
+                wanted = list(expected.values()).count(daemon_set["metadata"]["name"])
+                assert daemon_set["status"]["numberReady"] == wanted, daemon_set["status"]
+            return kubevirt
+
+        kubevirt: Obj = await self.until(check)
+        assert not self.tower.doubles
+        return kubevirt
+
+    async def handler(self, node: str) -> Obj:
+        return await self.api.get(PODS, self.tower.handlers()[node], NAMESPACE)
+
+    async def owners(self) -> dict[str, str]:
+        """node -> DaemonSet of its handler"""
+        pods = {node: await self.handler(node) for node in sorted(self.tower.handlers())}
+        return {node: pod["metadata"]["ownerReferences"][0]["name"] for node, pod in pods.items()}
+
+    async def label(self, node: str, **labels: str | None) -> None:
+        await self.api.patch(NODES, node, {"metadata": {"labels": labels}})
+
+    async def daemon_sets(self) -> list[str]:
+        return sorted(ds["metadata"]["name"] for ds in await self.api.list(DAEMON_SETS, NAMESPACE))
+
+    async def deployment(self, name: str) -> Obj:
+        return await self.api.get(DEPLOYMENTS, name, NAMESPACE)
+
+    def fail(self, unhealthy: Callable[[Pod], bool]) -> None:
+        self.kubelets.healthy = lambda pod: not unhealthy(pod)
+
+    async def crash(self, pod: str) -> None:
+        """What a kubelet says of a container that cannot run."""
+        waiting = {"reason": "CrashLoopBackOff", "message": "back-off restarting failed container"}
+        container = {
+            "name": "virt-handler",
+            "state": {"waiting": waiting},
+            "image": "",
+            "imageID": "",
+            "ready": False,
+            "restartCount": 3,
+        }
+        patch = {"status": {"containerStatuses": [container]}}
+        await self.api.patch(PODS, pod, patch, NAMESPACE, how=Patch.STRATEGIC, subresource="status")
+
+
+@asynccontextmanager
+async def hollow(directory: Path, *, nodes: int = 3) -> AsyncIterator[Hollow]:
+    store = Store(directory / "store")
+    kinds = Kinds()
+    builtin.register(kinds, store)
+    authorizer = Authorizer(store)
+    operations = Operations(store, kinds, Chain(EscalationGuard(authorizer)))
+    custom = CustomKinds(kinds, operations)
+    custom.load()
+    api = InProcessApi(operations)
+    operations.posts["", "pods", "binding"] = Binding(api)
+    operations.posts["", "pods", "eviction"] = Eviction(api)
+    cluster, kubelets, tower = Cluster(api, kinds, directory), SlowToEnd(api), Watchtower(store)
+    await api.create(NAMESPACES, {"metadata": {"name": "default"}})
+    for obj in manifest.objects():
+        if obj["kind"] in _MANIFEST:
+            await api.create(_MANIFEST[obj["kind"]], obj)
+    for i in range(nodes):
+        await cluster.node(f"node{i}", labels={"kubernetes.io/os": "linux"})
+    world = Hollow(cluster, kubelets, tower, OperatorsApi(operations, authorizer))
+    agents = [asyncio.create_task(kubelets.run()), asyncio.create_task(custom.run())]
+    cluster.start()
+    world.start_operator()
+    try:
+        yield world
+    finally:
+        try:
+            await world.kill_operator()
+        finally:
+            await cluster.stop()
+            for task in agents:
+                task.cancel()
+            await asyncio.gather(*agents, return_exceptions=True)
+            await store.close()
+
+
+async def missing(api: InProcessApi, resource: Resource, name: str) -> bool:
+    try:
+        await api.get(resource, name, NAMESPACE)
+    except ApiError as error:
+        return error.code == 404
+    return False

@@ -1,0 +1,97 @@
+"""Certificates of an installation: there from the start, renewed in time, trusted throughout."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from hollow import NAMESPACE, Hollow, hollow
+
+from virtfleet.kube.resource import CONFIG_MAPS, SECRETS, VALIDATING_WEBHOOKS
+
+
+@pytest.fixture
+async def fleet(tmp_path: Path) -> AsyncIterator[Hollow]:
+    async with hollow(tmp_path) as cluster:
+        await cluster.install(
+            certificateRotateStrategy={
+                "selfSigned": {
+                    "ca": {"duration": "48h", "renewBefore": "24h"},
+                    "server": {"duration": "24h", "renewBefore": "12h"},
+                }
+            }
+        )
+        yield cluster
+
+
+async def certificate(fleet: Hollow, name: str, file: str = "tls.crt") -> list[x509.Certificate]:
+    secret = await fleet.api.get(SECRETS, name, NAMESPACE)
+    return x509.load_pem_x509_certificates(base64.b64decode(secret["data"][file]))
+
+
+async def trusted(fleet: Hollow) -> list[x509.Certificate]:
+    [configuration] = await fleet.api.list(VALIDATING_WEBHOOKS)
+    return x509.load_pem_x509_certificates(base64.b64decode(configuration["webhooks"][0]["clientConfig"]["caBundle"]))
+
+
+async def test_virt_api_has_a_certificate_that_its_webhooks_trust(fleet: Hollow) -> None:
+    [leaf] = await certificate(fleet, "kubevirt-virt-api-certs")
+    hosts = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert "virt-api.kubevirt.svc" in hosts.get_values_for_type(x509.DNSName)
+    [authority] = await trusted(fleet)
+    leaf.verify_directly_issued_by(authority)
+    bundle = (await fleet.api.get(CONFIG_MAPS, "kubevirt-ca", NAMESPACE))["data"]["ca-bundle"]
+    assert x509.load_pem_x509_certificates(bundle.encode()) == [authority]
+
+
+async def test_certificates_are_renewed_in_time_and_trusted_at_every_moment(fleet: Hollow) -> None:
+    [first] = await certificate(fleet, "kubevirt-virt-api-certs")
+    [old_authority] = await trusted(fleet)
+
+    fleet.time = timedelta(hours=13)
+    await fleet.kill_operator()
+    fleet.start_operator()
+
+    async def renewed() -> bool:
+        return await certificate(fleet, "kubevirt-virt-api-certs") != [first]
+
+    await fleet.until(renewed)
+    [second] = await certificate(fleet, "kubevirt-virt-api-certs")
+    second.verify_directly_issued_by(old_authority)
+
+    fleet.time = timedelta(hours=25)  # the authority's successor is announced before it signs
+    await fleet.kill_operator()
+    fleet.start_operator()
+
+    async def two_authorities() -> bool:
+        return len(await trusted(fleet)) == 2 and len(await certificate(fleet, "kubevirt-ca")) == 2
+
+    await fleet.until(two_authorities)
+    [signed] = await certificate(fleet, "kubevirt-virt-handler-certs")
+    signed.verify_directly_issued_by(old_authority)
+
+    fleet.time = timedelta(hours=26)
+    await fleet.kill_operator()
+    fleet.start_operator()
+
+    async def signed_by_the_successor() -> bool:
+        [leaf] = await certificate(fleet, "kubevirt-virt-handler-certs")
+        [new_authority] = [a for a in await trusted(fleet) if a != old_authority]
+        return leaf.issuer == new_authority.subject
+
+    await fleet.until(signed_by_the_successor)
+
+
+async def test_a_lost_secret_is_made_again(fleet: Hollow) -> None:
+    await fleet.api.delete(SECRETS, "kubevirt-virt-handler-certs", NAMESPACE)
+
+    async def there() -> bool:
+        [leaf] = await certificate(fleet, "kubevirt-virt-handler-certs")
+        [authority] = await trusted(fleet)
+        return leaf.issuer == authority.subject
+
+    await fleet.until(there)
