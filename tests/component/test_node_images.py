@@ -155,6 +155,22 @@ async def test_an_image_volume_shows_the_images_files_read_only(cluster: NodeClu
     assert text.startswith("guest") and "Read-only" in text
 
 
+async def test_links_in_a_layer_lead_nowhere_but_into_the_image(cluster: NodeCluster, tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        directory, link = tarfile.TarInfo("etc"), tarfile.TarInfo("way-out")
+        directory.type, link.type, link.linkname = tarfile.DIRTYPE, tarfile.SYMTYPE, "/etc"
+        archive.addfile(directory)
+        archive.addfile(link)
+        for name in ("way-out/one", "../../etc/two"):
+            archive.addfile(tarfile.TarInfo(name), io.BytesIO())
+    layout = oci_layout(tmp_path / "layout", [buffer.getvalue()], {})
+    store = cluster.agents["n1"].node.store
+    (tree,) = store.trees(await registry.load(store, layout, "evil:1"))
+    assert sorted(os.listdir(tree / "etc")) == ["one", "two"]
+    assert not {"one", "two"} & set(os.listdir("/etc"))
+
+
 async def test_an_archive_that_is_none_is_refused_by_name(cluster: NodeCluster, tmp_path: Path) -> None:
     (tmp_path / "x.tar").write_bytes(layer({"some": b"file"}))
     with pytest.raises(ImageError, match=r"x\.tar: an archive, but of neither"):

@@ -102,7 +102,7 @@ def config(pod: Obj, container: Obj, parts: Parts, machine: Machine) -> dict[str
             "readonly": bool((container.get("securityContext") or {}).get("readOnlyRootFilesystem")),
         },
         "process": _process(pod, container, parts, granted, machine),
-        "mounts": [*_system_mounts(privileged, machine), *map(_underlay, parts.underlays), *map(_bind, parts.mounts)],
+        "mounts": [*_system_mounts(privileged), *map(_underlay, parts.underlays), *map(_bind, parts.mounts)],
         "annotations": dict(parts.annotations),
         "linux": linux,
     }
@@ -165,7 +165,7 @@ def _root_propagation(mounts: Sequence[Mount]) -> str:
     return next((kind for kind in ("rshared", "rslave") if kind in wanted), "")
 
 
-def _system_mounts(privileged: bool, machine: Machine) -> list[dict[str, Any]]:
+def _system_mounts(privileged: bool) -> list[dict[str, Any]]:
     access = "rw" if privileged else "ro"
     base = ["nosuid", "noexec", "nodev"]
     return [

@@ -14,8 +14,7 @@ import shutil
 from pathlib import Path
 
 RDONLY, NOSUID, NODEV, NOEXEC = 1, 2, 4, 8
-REMOUNT, BIND, REC = 32, 4096, 16384
-PRIVATE, SLAVE, SHARED = 1 << 18, 1 << 19, 1 << 20
+REMOUNT, BIND, SHARED = 32, 4096, 1 << 20
 _DETACH, _NOFOLLOW = 2, 8
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -30,8 +29,8 @@ def mount(source: str, target: Path, fstype: str = "", flags: int = 0, data: str
         raise OSError(code, f"mount {fstype or 'bind'} {source} ({data}): {os.strerror(code)}", str(target))
 
 
-def bind(source: Path, target: Path, *, readonly: bool = False, recursive: bool = False) -> None:
-    mount(str(source), target, flags=BIND | (REC if recursive else 0))
+def bind(source: Path, target: Path, *, readonly: bool = False) -> None:
+    mount(str(source), target, flags=BIND)
     if readonly:
         mount("", target, flags=BIND | REMOUNT | RDONLY)
 

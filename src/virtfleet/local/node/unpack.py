@@ -17,6 +17,7 @@ _OPAQUE = ".wh..wh..opq"
 
 def unpack(archive: tarfile.TarFile) -> None:
     """Extract below the present root directory."""
+    archive.extraction_filter = lambda member, _: member  # the root is confined; owners, modes and devices are meant
     for member in archive:
         parent, name = os.path.split("/" + member.name.lstrip("/"))
         if name == _OPAQUE:
