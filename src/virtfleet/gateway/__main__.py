@@ -5,36 +5,31 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from pathlib import Path
 
 import virtfleet
 from virtfleet.gateway.knowledge import CachedKnowledge
-from virtfleet.gateway.server import serve
 from virtfleet.gateway.webhooks import Webhooks
-from virtfleet.kube import config, process
+from virtfleet.kube import component, config, process
 from virtfleet.kube.client import Client
 
+NAME = "virt-api"
 
-async def run(kubeconfig: Path | None, certificates: Path, port: int) -> None:
+
+async def run(options: argparse.Namespace) -> None:
     async with (
-        Client(config.load(kubeconfig), user_agent=f"virt-api/{virtfleet.__version__}") as api,
+        Client(config.load(options.kubeconfig), user_agent=f"{NAME}/{virtfleet.__version__}") as api,
         asyncio.TaskGroup() as group,
     ):
         knowledge = CachedKnowledge(api)
         for cache in knowledge.caches:
             group.create_task(cache.run())
-        group.create_task(serve(Webhooks(knowledge).routes(), certificates, port, knowledge.missing))
+        group.create_task(component.serve(options, Webhooks(knowledge).routes(), knowledge.missing))
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="virt-api", description=__doc__)
-    parser.add_argument("--kubeconfig", type=Path, help="how to reach the API server; the service account by default")
-    parser.add_argument("--certificates", type=Path, default=Path("/etc/virtfleet/certificates"))
-    parser.add_argument("--port", type=int, default=8443)
-    parser.add_argument("--verbosity", type=int, default=2, help="above 2: debug messages too")
-    options = parser.parse_args()
-    process.log_as_json("virt-api", "DEBUG" if options.verbosity > 2 else "INFO")
-    return process.run(run(options.kubeconfig, options.certificates, options.port))
+    options = component.arguments(NAME, "Admission webhooks.").parse_args()
+    component.log_as_told(NAME, options)
+    return process.run(run(options))
 
 
 if __name__ == "__main__":
