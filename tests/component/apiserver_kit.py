@@ -36,11 +36,9 @@ class PodSchema:
 
     known = frozenset({"image", "nodeName", "containers", "replicas", "tags", "finalizers"})
 
-    def default(self, obj: Obj) -> None:
-        obj.setdefault("spec", {}).setdefault("image", "default")
-
-    def prune(self, obj: Obj) -> list[str]:
-        spec = obj.get("spec") or {}
+    def shape(self, obj: Obj) -> list[str]:
+        spec = obj.setdefault("spec", {})
+        spec.setdefault("image", "default")
         unknown = [key for key in spec if key not in self.known]
         for key in unknown:
             del spec[key]

@@ -57,8 +57,7 @@ class Server:
         if kind.resource.namespaced:
             obj["metadata"].setdefault("namespace", "default")
         assert kind.schema
-        kind.schema.prune(obj)
-        kind.schema.default(obj)
+        kind.schema.shape(obj)
         kind.rules.prepare_create(obj, context)
         faults = [*kind.schema.validate(obj), *kind.rules.validate_create(obj, context)]
         if not faults:
@@ -70,8 +69,7 @@ class Server:
         context = Context(MASTER, "default", subresource)
         obj = {**orjson.loads(orjson.dumps(old)), **change}
         assert kind.schema
-        kind.schema.prune(obj)
-        kind.schema.default(obj)
+        kind.schema.shape(obj)
         kind.rules.prepare_update(obj, old, context)
         faults = [*kind.schema.validate(obj), *kind.rules.validate_update(obj, old, context)]
         return obj, list(dict.fromkeys(f"{f.field}: {f.message}" for f in faults))

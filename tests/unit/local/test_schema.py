@@ -60,23 +60,20 @@ VALUES = st.recursive(
 )
 
 
-@given(SCHEMAS, VALUES)
-def test_pruning_leaves_nothing_to_prune(schema: dict[str, Any], value: Any) -> None:
-    obj = {"spec": value}
-    structural = schema_of(schema)
-    structural.prune(obj)
-    before = copy(obj)
-    assert structural.prune(obj) == []
-    assert obj == before
+def without_defaults(schema: Any) -> Any:
+    """The schema, which then only prunes."""
+    if not isinstance(schema, dict):
+        return schema
+    return {key: without_defaults(part) for key, part in schema.items() if key != "default"}
 
 
 @given(SCHEMAS, VALUES)
-def test_defaulting_leaves_nothing_to_default(schema: dict[str, Any], value: Any) -> None:
+def test_what_has_been_shaped_stays_as_it_is(schema: dict[str, Any], value: Any) -> None:
     obj = {"spec": value}
     structural = schema_of(schema)
-    structural.default(obj)
+    structural.shape(obj)
     before = copy(obj)
-    structural.default(obj)
+    assert structural.shape(obj) == []
     assert obj == before
 
 
@@ -84,7 +81,21 @@ def test_defaulting_leaves_nothing_to_default(schema: dict[str, Any], value: Any
 def test_pruning_reports_every_field_that_it_removes(schema: dict[str, Any], value: Any) -> None:
     obj = {"spec": value}
     before = copy(obj)
-    assert (schema_of(schema).prune(obj) == []) == (obj == before)
+    assert (schema_of(without_defaults(schema)).shape(obj) == []) == (obj == before)
+
+
+@given(SCHEMAS, VALUES)
+def test_defaults_do_not_change_what_is_pruned(schema: dict[str, Any], value: Any) -> None:
+    obj = {"spec": value}
+    pruned = copy(obj)
+    assert schema_of(schema).shape(obj) == schema_of(without_defaults(schema)).shape(pruned)
+
+
+def test_a_default_gets_the_defaults_inside_it() -> None:
+    inner = {"type": "object", "properties": {"b": {"type": "integer", "default": 2}}, "default": {}}
+    obj: Obj = {"spec": {}}
+    assert schema_of({"type": "object", "properties": {"a": inner}}).shape(obj) == []
+    assert obj == {"spec": {"a": {"b": 2}}}
 
 
 def test_unknown_fields_are_named_by_their_path() -> None:
@@ -92,13 +103,13 @@ def test_unknown_fields_are_named_by_their_path() -> None:
         {"type": "object", "properties": {"list": {"type": "array", "items": {"type": "object", "properties": {}}}}}
     )
     obj = {"apiVersion": "example.com/v1", "kind": "Thing", "spec": {"list": [{}, {"x": 1}], "y": 2}, "z": 3}
-    assert schema.prune(obj) == ["spec.list[1].x", "spec.y", "z"]
+    assert schema.shape(obj) == ["spec.list[1].x", "spec.y", "z"]
 
 
 def test_an_embedded_object_keeps_what_makes_it_an_object() -> None:
     schema = schema_of({"type": "object", "x-kubernetes-embedded-resource": True, "properties": {}})
     obj = {"spec": {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "other": 1}}
-    assert schema.prune(obj) == ["spec.other"]
+    assert schema.shape(obj) == ["spec.other"]
     assert messages(schema, {"spec": {}}) == [
         "spec.apiVersion: Required value: must not be empty",
         "spec.kind: Required value: must not be empty",
@@ -116,7 +127,7 @@ def test_null_gives_way_to_a_default_unless_the_field_may_be_null() -> None:
         }
     )
     obj: Obj = {"spec": {"a": None, "b": None}}
-    schema.default(obj)
+    schema.shape(obj)
     assert obj == {"spec": {"a": "x", "b": None}}
     assert messages(schema, obj) == []
 
@@ -228,7 +239,7 @@ def test_lists_of_type_set_and_map_hold_nothing_twice() -> None:
 )
 def test_a_wrong_type_in_a_built_in_kind_is_a_bad_request(obj: Obj, fault: str) -> None:
     with pytest.raises(ApiError) as refused:
-        pods().prune(obj)
+        pods().shape(obj)
     assert refused.value.code == 400
     assert refused.value.message.startswith('Pod in version "v1" cannot be handled as a Pod: ')
     assert fault in refused.value.message
@@ -236,35 +247,33 @@ def test_a_wrong_type_in_a_built_in_kind_is_a_bad_request(obj: Obj, fault: str) 
 
 def test_a_wrong_type_in_the_metadata_of_a_custom_kind_is_a_bad_request() -> None:
     with pytest.raises(ApiError) as refused:
-        schema_of({"type": "object"}).prune({"metadata": {"labels": []}, "spec": {}})
+        schema_of({"type": "object"}).shape({"metadata": {"labels": []}, "spec": {}})
     assert refused.value.code == 400
 
 
 def test_null_is_absent_and_quantities_are_canonical_in_built_in_kinds() -> None:
     limits = {"cpu": 0.5, "memory": "1024Mi", "example.com/device": 1}
     obj = {"metadata": {"creationTimestamp": None}, "spec": {"containers": [{"resources": {"limits": limits}}]}}
-    assert pods().prune(obj) == []
-    assert obj == {
-        "metadata": {},
-        "spec": {
-            "containers": [{"resources": {"limits": {"cpu": "500m", "memory": "1Gi", "example.com/device": "1"}}}]
-        },
-    }
+    assert pods().shape(obj) == []
+    assert obj["metadata"] == {}
+    assert limits == {"cpu": "500m", "memory": "1Gi", "example.com/device": "1"}
 
 
 def test_empty_maps_and_lists_of_built_in_kinds_are_absent_but_empty_structs_are_not() -> None:
-    obj = {
+    obj: Obj = {
         "metadata": {"labels": {}, "finalizers": []},
-        "spec": {"volumes": [{"name": "v", "emptyDir": {}}], "hostname": ""},
+        "spec": {"volumes": [{"name": "v", "emptyDir": {}}], "hostname": "", "containers": []},
     }
-    pods().prune(obj)
-    assert obj == {"metadata": {}, "spec": {"volumes": [{"name": "v", "emptyDir": {}}], "hostname": ""}}
+    pods().shape(obj)
+    assert obj["metadata"] == {}
+    assert obj["spec"]["volumes"] == [{"name": "v", "emptyDir": {}}]
+    assert obj["spec"]["hostname"] == ""
+    assert "containers" not in obj["spec"]
 
 
 def test_an_empty_choice_is_absent_and_gets_its_default() -> None:
     obj: Obj = {"metadata": {}, "spec": {"restartPolicy": "", "containers": []}}
-    pods().prune(obj)
-    pods().default(obj)
+    pods().shape(obj)
     assert obj["spec"]["restartPolicy"] == "Always"
 
 
@@ -291,7 +300,7 @@ def test_a_type_may_contain_itself() -> None:
     assert kind and kind.schema
     props = {"type": "object", "properties": {"a": {"type": "object", "properties": {"b": {"typo": 1}}}}}
     crd = {"spec": {"versions": [{"schema": {"openAPIV3Schema": props}}]}}
-    assert kind.schema.prune(crd) == ["spec.versions[0].schema.openAPIV3Schema.properties.a.properties.b.typo"]
+    assert kind.schema.shape(crd) == ["spec.versions[0].schema.openAPIV3Schema.properties.a.properties.b.typo"]
 
 
 def test_every_built_in_kind_compiles() -> None:

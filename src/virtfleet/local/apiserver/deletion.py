@@ -102,7 +102,7 @@ def begin(kind: Kind, obj: Obj, options: DeleteOptions) -> Outcome:
             meta["deletionTimestamp"] = metadata.timestamp(began + grace)
     else:
         grace, changed = kind.rules.grace(obj, options.grace), True
-        meta["deletionTimestamp"] = metadata.timestamp(time.time() + grace)
+        meta["deletionTimestamp"] = metadata.timestamp(int(time.time()) + grace)
         if "generation" in meta:
             meta["generation"] += 1
         if kind.storage == _NAMESPACES:

@@ -39,18 +39,16 @@ class Column:
 
 
 class Schema(Protocol):
-    """The structural schema of a kind. All methods work on the decoded object; the first two change it in place."""
+    """The structural schema of a kind. All methods work on the decoded object."""
 
-    def prune(self, obj: Obj) -> list[str]:
-        """Remove fields that the schema does not know; returns their paths. The first step of every write.
+    def shape(self, obj: Obj) -> list[str]:
+        """Remove, in place, fields that the schema does not know, and fill in what it has defaults for; returns the
+        paths of what was removed. The first step of every write.
 
         Raises ApiError (BadRequest) for what Kubernetes could not even decode: wrong types in built-in kinds and in
         the metadata of any kind.
         """
         ...
-
-    def default(self, obj: Obj) -> None:
-        """Fill in what the schema has defaults for."""
 
     def validate(self, obj: Obj) -> list[Cause]: ...
 

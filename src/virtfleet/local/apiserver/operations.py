@@ -289,7 +289,7 @@ class Operations:
     def _shape(self, kind: Kind, obj: Obj, call: Call) -> None:
         """Bring the object into the schema's form, and say or refuse what did not fit."""
         obj["metadata"].pop("managedFields", None)
-        unknown = kind.schema.prune(obj) if kind.schema else []
+        unknown = kind.schema.shape(obj) if kind.schema else []
         faults = [*call.duplicates, *(f'unknown field "{path}"' for path in unknown)]
         if faults and call.field_validation == "Strict":
             resource = kind.resource
@@ -299,8 +299,6 @@ class Operations:
             )
         if call.field_validation == "Warn":
             call.warnings += [fault for fault in faults if fault not in call.warnings]
-        if kind.schema:
-            kind.schema.default(obj)
 
     async def _mutate(self, request: AdmissionRequest, call: Call) -> Obj:
         before = request.obj
@@ -310,8 +308,7 @@ class Operations:
         if obj is not before:
             _identify(request.kind, request.namespace, request.name or None, obj)
             if request.kind.schema:
-                request.kind.schema.prune(obj)
-                request.kind.schema.default(obj)
+                request.kind.schema.shape(obj)
         request.obj = obj
         return obj
 

@@ -1,11 +1,11 @@
 """Pod specs, which pods and all workloads contain: completion and checks, as Kubernetes does them.
 
-Pure functions over the decoded spec, whose types the schema has already checked.
+Pure functions over the decoded spec, whose types the schema has already checked; quantities are in canonical form.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from virtfleet.api.quantity import Quantity
@@ -73,7 +73,7 @@ def faults(spec: Obj, field: str) -> list[Cause]:
     seen: set[str] = set()
     for place, container in containers(spec):
         at = f"{field}.{place}"
-        found += _name_faults(container.get("name"), f"{at}.name", seen, dns_label)
+        found += _name_faults(container.get("name"), at, seen)
         found += _container_faults(container, at, volumes)
     found += label_faults(spec.get("nodeSelector"), f"{field}.nodeSelector")
     for name, check in (("hostname", dns_label), ("subdomain", dns_label), ("nodeName", subdomain)):
@@ -89,15 +89,24 @@ def faults(spec: Obj, field: str) -> list[Cause]:
     return found
 
 
-def _name_faults(name: str | None, field: str, seen: set[str], check: Callable[[str], str | None]) -> Iterable[Cause]:
+def _name_faults(name: str | None, field: str, seen: set[str]) -> list[Cause]:
+    """Of a volume or container at `field`, beside those `seen` before it."""
     if not name:
-        yield causes.required(field)
-    elif why := check(name):
-        yield causes.invalid(field, name, why)
-    elif name in seen:
-        yield causes.duplicate(field, name)
-    else:
-        seen.add(name)
+        return [causes.required(f"{field}.name")]
+    if why := dns_label(name):
+        return [causes.invalid(f"{field}.name", name, why)]
+    if name in seen:
+        return [causes.duplicate(f"{field}.name", name)]
+    seen.add(name)
+    return []
+
+
+_NEEDED_OF_VOLUMES = {
+    "hostPath": "path",
+    "persistentVolumeClaim": "claimName",
+    "secret": "secretName",
+    "configMap": "name",
+}
 
 
 def _volume_faults(volumes: list[Obj], field: str) -> list[Cause]:
@@ -105,13 +114,14 @@ def _volume_faults(volumes: list[Obj], field: str) -> list[Cause]:
     seen: set[str] = set()
     for index, volume in enumerate(volumes):
         at = f"{field}[{index}]"
-        found += _name_faults(volume.get("name"), f"{at}.name", seen, dns_label)
+        found += _name_faults(volume.get("name"), at, seen)
         sources = [key for key in volume if key != "name"]
         found += [causes.forbidden(f"{at}.{extra}", "may not specify more than 1 volume type") for extra in sources[1:]]
-        for source, key in (("hostPath", "path"), ("persistentVolumeClaim", "claimName"), ("secret", "secretName"),
-                            ("configMap", "name")):  # fmt: skip
-            if source in volume and not volume[source].get(key):
-                found.append(causes.required(f"{at}.{source}.{key}"))
+        found += [
+            causes.required(f"{at}.{source}.{_NEEDED_OF_VOLUMES[source]}")
+            for source in sources
+            if source in _NEEDED_OF_VOLUMES and not volume[source].get(_NEEDED_OF_VOLUMES[source])
+        ]
     return found
 
 
@@ -167,7 +177,7 @@ def resource_faults(resources: Obj, field: str) -> list[Cause]:
         causes.invalid(f"{field}.{kind}[{name}]", amount, "must be greater than or equal to 0")
         for kind, listed in (("limits", limits), ("requests", requests))
         for name, amount in listed.items()
-        if Quantity.parse(amount) < Quantity(0)
+        if amount.startswith("-")
     ]
     for name, amount in requests.items():
         limit = limits.get(name)

@@ -1,17 +1,17 @@
-"""Structural schemas: what a kind's objects look like, and the three things done with that on every write.
+"""Structural schemas: what a kind's objects look like, and the two things done with that on every write.
 
-A schema is compiled once into a tree of `Node`s. `prune` brings an object into the schema's shape (unknown fields go,
-and are reported), `default` fills in what is absent, `validate` (schema_validation.py) finds faults. There are two
-dialects. Custom kinds follow their CRD. Built-in kinds, and the metadata of all kinds, are `typed`: Kubernetes decodes
-them into Go structs, so a value of a wrong type is a bad request rather than an invalid object, null means absent, and
-quantities come out in canonical form.
+A schema is compiled once into a tree of `Node`s. `shape` brings an object into the schema's shape: unknown fields go,
+and are reported; what is absent is filled in from defaults. `validate` (schema_validation.py) finds faults. There are
+two dialects. Custom kinds follow their CRD. Built-in kinds, and the metadata of all kinds, are `typed`: Kubernetes
+decodes them into Go structs, so a value of a wrong type is a bad request rather than an invalid object, null means
+absent, and quantities come out in canonical form.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import orjson
@@ -23,7 +23,8 @@ from virtfleet.local.apiserver.causes import field_path
 from virtfleet.local.apiserver.kinds import Cause
 from virtfleet.local.apiserver.schema_validation import Validator
 
-Path = list[str | int]
+Path = tuple[()] | tuple["Path", str | int]  # the way to the parent, and the last step; most are never looked at
+Class = type  # inside Node, `type` is a field
 EMBEDDED_FIELDS = ("apiVersion", "kind", "metadata")
 
 
@@ -35,7 +36,7 @@ class Node:
     typed: bool = False
     go_type: str = ""  # as messages about wrong types name it
     fields: dict[str, Node] = field(default_factory=dict)
-    defaults: dict[str, bytes] = field(default_factory=dict)  # field -> JSON
+    defaults: dict[str, Any] = field(default_factory=dict)
     items: Node | None = None
     values: Node | None = None  # of a map
     open: bool = False  # unknown fields are kept
@@ -46,6 +47,12 @@ class Node:
     list_map_keys: tuple[str, ...] = ()
     patch_strategy: str | None = None
     merge_key: str | None = None
+    # Values of these types need no look: of this node, and of its fields. A choice may be "", which means absent.
+    simple: frozenset[Class] = frozenset()
+    plain: dict[str, Class] = field(default_factory=dict)
+
+
+_SIMPLE: dict[str, type] = {"string": str, "integer": int, "boolean": bool}
 
 
 def compile_node(schema: dict[str, Any], *, typed: bool, resolve: Callable[[str], Node] | None = None) -> Node:
@@ -70,9 +77,11 @@ def fill_node(node: Node, schema: dict[str, Any], resolve: Callable[[str], Node]
     node.type = _type_of(schema)
     _read_use(node, schema)
     for name, part in schema.get("properties", {}).items():
-        node.fields[name] = compiled(part)
+        node.fields[name] = child = compiled(part)
+        if child.simple:
+            node.plain[name] = next(iter(child.simple))
         if "default" in part:
-            node.defaults[name] = orjson.dumps(part["default"])
+            node.defaults[name] = part["default"]
     if isinstance(schema.get("items"), dict):
         node.items = compiled(schema["items"])
     if isinstance(schema.get("additionalProperties"), dict):
@@ -90,6 +99,7 @@ def _read_use(node: Node, schema: dict[str, Any]) -> None:
     """What a schema says about this use of a type rather than about the type."""
     node.nullable = bool(schema.get("nullable"))
     node.choice = "enum" in schema
+    node.simple = frozenset({_SIMPLE[node.type]} if node.type in _SIMPLE and not node.choice else ())
     node.list_type = schema.get("x-kubernetes-list-type", "")
     node.list_map_keys = tuple(schema.get("x-kubernetes-list-map-keys", ()))
     node.patch_strategy = schema.get("x-kubernetes-patch-strategy")
@@ -137,10 +147,10 @@ class StructuralSchema:
     def _root(self) -> Node:
         return self._make_root()
 
-    def prune(self, obj: Obj) -> list[str]:
+    def shape(self, obj: Obj) -> list[str]:
         unknown: list[str] = []
         try:
-            _prune_object(self._root, obj, self._root, [], unknown)
+            _shape_object(self._root, obj, self._root, (), unknown)
         except _DecodeError as error:
             kind = self._resource.kind
             raise ApiError(
@@ -148,9 +158,6 @@ class StructuralSchema:
                 f'{kind} in version "{self._resource.version}" cannot be handled as a {kind}: {error}',
             ) from None
         return unknown
-
-    def default(self, obj: Obj) -> None:
-        _default(self._root, obj)
 
     def validate(self, obj: Obj) -> list[Cause]:
         return self._validator.faults(obj, self._root)
@@ -181,45 +188,49 @@ _SCALARS: dict[str, tuple[type, ...]] = {
 }
 
 
-_NESTED = (dict, list)
-_PLAIN: dict[str, type] = {"string": str, "integer": int, "boolean": bool}
-
-
-def _prune(node: Node, value: Any, owner: Node, path: Path, unknown: list[str]) -> Any:
+def _shape(node: Node, value: Any, owner: Node, path: Path, unknown: list[str]) -> Any:
     """The value in the schema's shape. `owner` is the struct that the field at `path` is in."""
     if isinstance(value, dict):
         if node.typed and node.type not in ("object", ""):
             raise _wrong_type(node, value, owner, path)
-        _prune_object(node, value, owner, path, unknown)
+        _shape_object(node, value, owner, path, unknown)
     elif isinstance(value, list):
         if node.typed and node.type not in ("array", ""):
             raise _wrong_type(node, value, owner, path)
-        if node.items:
+        if node.items and not node.items.simple.issuperset(map(type, value)):
             for index, item in enumerate(value):
-                path.append(index)
-                value[index] = _prune(node.items, item, owner, path, unknown)
-                path.pop()
+                value[index] = _shape(node.items, item, owner, (path, index), unknown)
     elif node.typed and node.type:
         return _decode(node, value, owner, path)
     return value
 
 
-def _prune_object(node: Node, obj: Obj, owner: Node, path: Path, unknown: list[str]) -> None:
-    struct = node if node.fields else owner
-    for key, value in list(obj.items()):
-        child = node.fields.get(key) or node.values
+def _shape_object(node: Node, obj: Obj, owner: Node, path: Path, unknown: list[str]) -> None:
+    """This is where a write spends its time, so it goes into a value only where there can be something to do."""
+    if node.values and node.values.simple.issuperset(map(type, obj.values())):
+        return
+    fields, plain = node.fields, node.plain
+    struct = node if fields else owner
+    gone: list[str] = []
+    for key, value in obj.items():
+        if plain.get(key) is type(value):
+            continue
+        child = fields.get(key) or node.values
         if child is None:
             if not (node.open or (node.embedded and key in EMBEDDED_FIELDS)):
-                del obj[key]
-                unknown.append(field_path([*path, key]))
-        elif value and type(value) is _PLAIN.get(child.type):
-            continue  # nearly all values, and nothing to do about them
-        else:
-            path.append(key)
-            obj[key] = value = _prune(child, value, struct, path, unknown)
-            path.pop()
-            if child.typed and not value and _is_absent(child, value):
-                del obj[key]
+                gone.append(key)
+                unknown.append(_text((path, key)))
+            continue
+        obj[key] = value = _shape(child, value, struct, (path, key), unknown)
+        if child.typed and not value and _is_absent(child, value):
+            gone.append(key)
+    for key in gone:
+        del obj[key]
+    for name, default in node.defaults.items():
+        if obj.get(name) is None and not (name in obj and fields[name].nullable):
+            if isinstance(default, dict | list):
+                default = _shape(fields[name], orjson.loads(orjson.dumps(default)), struct, (path, name), unknown)
+            obj[name] = default
 
 
 def _is_absent(node: Node, value: Any) -> bool:
@@ -238,31 +249,32 @@ def _decode(node: Node, value: Any, owner: Node, path: Path) -> Any:
     fits = isinstance(value, _SCALARS.get(node.type, ()))
     if not fits or (isinstance(value, bool) and node.type != "boolean"):
         raise _wrong_type(node, value, owner, path)
-    if node.type == "quantity":
-        try:
-            return str(Quantity.parse(value))
-        except QuantityError as error:
-            raise _DecodeError(str(error)) from None
-    return value
+    return _canonical(value) if node.type == "quantity" else value
+
+
+@lru_cache(4096)
+def _canonical(quantity: str | int | float) -> str:
+    try:
+        return str(Quantity.parse(quantity))
+    except QuantityError as error:
+        raise _DecodeError(str(error)) from None
 
 
 def _wrong_type(node: Node, value: Any, owner: Node, path: Path) -> _DecodeError:
     """In the words of Go's JSON package: the innermost struct, and the whole path without indexes."""
     found = {bool: "bool", str: "string", dict: "object", list: "array"}.get(type(value), "number")
     struct = owner.go_type.rpartition(".")[2]
-    place = ".".join([struct, *(part for part in path if isinstance(part, str))])
+    place = ".".join([struct, *(part for part in _parts(path) if isinstance(part, str))])
     return _DecodeError(f"json: cannot unmarshal {found} into Go struct field {place} of type {node.go_type}")
 
 
-def _default(node: Node, value: Any) -> None:
-    if isinstance(value, dict):
-        for name, default in node.defaults.items():
-            if value.get(name) is None and not (name in value and node.fields[name].nullable):
-                value[name] = orjson.loads(default)
-        for key, part in value.items():
-            if isinstance(part, _NESTED) and (child := node.fields.get(key) or node.values):
-                _default(child, part)
-    elif node.items:
-        for item in value:
-            if isinstance(item, _NESTED):
-                _default(node.items, item)
+def _parts(path: Path) -> list[str | int]:
+    parts: list[str | int] = []
+    while path:
+        path, part = path
+        parts.append(part)
+    return parts[::-1]
+
+
+def _text(path: Path) -> str:
+    return field_path(_parts(path))
