@@ -1,0 +1,173 @@
+"""Devices of the node that VMs may have: the common ones of every VM, and those that the administrator permits.
+
+Each kind of device is a source: it lists what the node has of one resource at this moment, by reading /dev and /sys.
+Discovery is by the directory that is handed in as the node's root, so that a tree of files can stand for a machine.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from virtfleet.api import names
+from virtfleet.api.configuration import PermittedHostDevices, USBSelector
+from virtfleet.hypervisors import registry
+
+# Variables in which a container finds the addresses of its devices; other vendors' plugins use the same.
+PCI, MDEV, USB = "PCI_RESOURCE", "MDEV_PCI_RESOURCE", "USB_RESOURCE"
+_VFIO = "/dev/vfio/vfio"
+
+# Devices that VMs share: as many of them are offered as VMs may be here.
+_SHARED = {
+    "tun": "/dev/net/tun",
+    "vhost-net": "/dev/vhost-net",
+    "vhost-vsock": "/dev/vhost-vsock",
+    "sev": "/dev/sev",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One device as it can be handed out."""
+
+    healthy: bool
+    nodes: tuple[str, ...]
+    """Device nodes that the container gets, under the same path."""
+    address: str = ""
+    """What the container is told of it."""
+    numa: int | None = None
+
+
+Units = dict[str, Unit]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A resource that this node may have. `variable` is the one that containers find addresses in."""
+
+    resource: str
+    units: Callable[[], Units]
+    variable: str = ""
+
+
+def variable(kind: str, resource: str) -> str:
+    """The variable for a resource, as in PCI_RESOURCE_NVIDIA_COM_T4."""
+    return f"{kind}_{resource.upper().replace('/', '_').replace('.', '_')}"
+
+
+def shared(root: Path, count: int, works: Callable[[str], bool]) -> Iterator[Source]:
+    """The devices that every VM needs, as far as this node has them. `works` is asked about each by its name."""
+    hypervisors = {d.device for name in registry.names() if (d := registry.get(name).descriptor).device}
+    for name, path in {**_SHARED, **{device: f"/dev/{device}" for device in hypervisors}}.items():
+        if (root / path.lstrip("/")).exists():
+            yield Source(names.DEVICE_PREFIX + name, partial(_shares, root, name, path, count, works))
+
+
+def _shares(root: Path, name: str, path: str, count: int, works: Callable[[str], bool]) -> Units:
+    unit = Unit((root / path.lstrip("/")).exists() and works(name), (path,))
+    return {f"{name}{number}": unit for number in range(count)}
+
+
+def permitted(root: Path, wanted: PermittedHostDevices | None) -> Iterator[Source]:
+    """What the administrator permits and no other device plugin offers."""
+    if wanted is None:
+        return
+    by_resource: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for pci in wanted.pci_host_devices:
+        if not pci.external_resource_provider:
+            by_resource[PCI, pci.resource_name].append(pci.pci_vendor_selector.lower())
+    for mdev in wanted.mediated_devices:
+        if not mdev.external_resource_provider:
+            by_resource[MDEV, mdev.resource_name].append(_type_name(mdev.mdev_name_selector))
+    for (kind, resource), selectors in by_resource.items():
+        find = _pci if kind == PCI else _mediated
+        yield Source(resource, partial(find, root, selectors), variable(kind, resource))
+    for usb in wanted.usb:
+        if not usb.external_resource_provider and usb.selectors:
+            name = usb.resource_name
+            yield Source(name, partial(_usb, root, name, usb.selectors), variable(USB, name))
+
+
+def _pci(root: Path, selectors: Collection[str]) -> Units:
+    """PCI devices that VFIO has, by IOMMU group: those of one group go to one VM."""
+    groups: dict[str, list[Path]] = defaultdict(list)
+    for device in sorted((root / "sys/bus/pci/devices").glob("*")):
+        identity = f"{_hex(device / 'vendor')}:{_hex(device / 'device')}"
+        if identity in selectors and _target(device / "driver") == "vfio-pci":
+            groups[_target(device / "iommu_group")].append(device)
+    return {group: _vfio(root, group, devices) for group, devices in groups.items() if group}
+
+
+def _mediated(root: Path, selectors: Collection[str]) -> Units:
+    groups: dict[str, list[Path]] = defaultdict(list)
+    for device in sorted((root / "sys/bus/mdev/devices").glob("*")):
+        kind = _text(device / "mdev_type/name") or _target(device / "mdev_type")
+        if _type_name(kind) in selectors:
+            groups[_target(device / "iommu_group")].append(device)
+    return {group: _vfio(root, group, devices) for group, devices in groups.items() if group}
+
+
+def _vfio(root: Path, group: str, devices: list[Path]) -> Unit:
+    node = f"/dev/vfio/{group}"
+    numa = _text(devices[0] / "numa_node")
+    return Unit(
+        healthy=(root / node.lstrip("/")).exists(),
+        nodes=(_VFIO, node),
+        address=",".join(device.name for device in devices),
+        numa=int(numa) if numa.isdecimal() else None,
+    )
+
+
+def _usb(root: Path, resource: str, selectors: Collection[USBSelector]) -> Units:
+    """Sets of USB devices, one of each selector; each set goes to one VM."""
+    found: list[list[Path]] = [[] for _ in selectors]
+    for device in sorted((root / "sys/bus/usb/devices").glob("*")):
+        identity = (_text(device / "idVendor").lower(), _text(device / "idProduct").lower())
+        for devices, selector in zip(found, selectors, strict=True):
+            if identity == (selector.vendor.lower(), selector.product.lower()):
+                devices.append(device)
+                break
+    name = resource.rpartition("/")[2]
+    return {f"{name}-{n}": _usb_set(root, devices) for n, devices in enumerate(zip(*found, strict=False))}
+
+
+def _usb_set(root: Path, devices: Collection[Path]) -> Unit:
+    numbers = [(int(_text(d / "busnum")), int(_text(d / "devnum"))) for d in devices]
+    nodes = tuple(f"/dev/bus/usb/{bus:03}/{number:03}" for bus, number in numbers)
+    return Unit(
+        healthy=all((root / node.lstrip("/")).exists() for node in nodes),
+        nodes=nodes,
+        address=",".join(f"{bus}:{number}" for bus, number in numbers),
+    )
+
+
+def distinct_nodes(units: Collection[Unit]) -> list[str]:
+    """The device nodes of several units, each once."""
+    return list(dict.fromkeys(itertools.chain.from_iterable(unit.nodes for unit in units)))
+
+
+def _type_name(name: str) -> str:
+    return name.replace(" ", "_")
+
+
+def _hex(file: Path) -> str:
+    return _text(file).removeprefix("0x").lower()
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _target(link: Path) -> str:
+    """The name of what a link points to."""
+    try:
+        return link.readlink().name
+    except OSError:
+        return ""
