@@ -23,7 +23,7 @@ from virtfleet.pods.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-WORKERS = 32
+WORKERS = 10
 NO_SETTINGS = Settings.of({})
 
 

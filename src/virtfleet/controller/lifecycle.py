@@ -198,6 +198,8 @@ def _finalizers(at: Situation, phase: str) -> list[str]:
 
 def _conditions(at: Situation, phase: str, now: float) -> list[Condition]:
     vmi, pod = at.vmi, at.pod
+    if pod is None and phase == Phase.PENDING and not at.trouble:
+        return vmi.status.conditions  # a new VMI, whose Pod comes at once
     wanted = _with_ready(vmi, pod, phase, now)
     if vmi.handed_over:
         return wanted  # the others are the handler's
@@ -213,8 +215,6 @@ def _with_ready(vmi: Instance, pod: LauncherPod | None, phase: str, now: float) 
     """Ready means that the guest runs and passes its probe, which only the Pod knows."""
     status, reason, message = "False", "", ""
     if pod is None:
-        if vmi.unprocessed and not vmi.status.conditions and phase == Phase.PENDING:
-            return []  # a new VMI whose Pod comes at once
         reason, message = "PodNotExists", "virt-launcher pod has not yet been scheduled"
         if vmi.final and conditions.holds(vmi.status.conditions, VMICondition.READY, "False"):
             return vmi.status.conditions  # why it ended is worth more than that it is gone

@@ -17,7 +17,7 @@ from virtfleet.kube.errors import ApiError, is_already_exists, is_conflict, is_n
 from virtfleet.kube.events import Recorder
 from virtfleet.kube.resource import CONTROLLER_REVISIONS, VMIS, VMS, Obj
 
-WORKERS = 16
+WORKERS = 10
 FAILED_DELETE = "FailedDelete"
 _ORPHAN = "orphan"  # the garbage collector's finalizer for an owner whose dependents are to stay
 
