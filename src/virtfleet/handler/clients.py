@@ -1,0 +1,156 @@
+"""Connections to the launchers on this node: one each, kept open, and what is known of the domain behind it.
+
+A launcher lives as long as its VM and is never started again, so a socket that refuses connections, or that went away
+after it was there, is the launcher's end. How its domain ended it says on the connection, and leaves in a file that the
+kubelet keeps for as long as the Pod exists.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+import posixpath
+import socket
+import struct
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from virtfleet.kube.pacing import Backoff
+from virtfleet.launcher.client import Client, LauncherGone, Refused
+from virtfleet.launcher.messages import COMMAND_SOCKET, DomainState, Event, Message, Request
+from virtfleet.launcher.wire import WireError
+
+logger = logging.getLogger(__name__)
+
+A = TypeVar("A", bound=Message)
+
+SOCKET = f"volumes/kubernetes.io~empty-dir/sockets/{posixpath.basename(COMMAND_SOCKET)}"
+_LAST_WORDS = "containers/compute"
+NEVER_CAME = 180.0  # seconds without a socket after which a launcher is given up
+ANSWER = 60.0  # seconds in which a launcher answers
+_GREETING = 10.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
+_CREDENTIALS = struct.Struct("3i")
+
+
+class Presence(enum.Enum):
+    """Whether there is a launcher."""
+
+    COMING = "coming"  # not connected yet, or not any more; nothing is known
+    HERE = "here"
+    GONE = "gone"  # and it will not come back
+
+
+class Unresponsive(Exception):
+    """The launcher does not answer now."""
+
+
+class Launcher:
+    """One launcher. `changed` is called with what happened, if anything, whenever something is new about it."""
+
+    def __init__(
+        self,
+        pod: Path,
+        changed: Callable[[Event | None], None],
+        *,
+        never_came: float = NEVER_CAME,
+        answer: float = ANSWER,
+    ) -> None:
+        self.presence = Presence.COMING
+        self.state: DomainState | None = None
+        self._pod = pod
+        self._changed = changed
+        self._never_came = never_came
+        self._answer = answer
+        self._client: Client | None = None
+        self._following = asyncio.create_task(self._follow())
+
+    @property
+    def socket(self) -> Path:
+        return self._pod / SOCKET
+
+    @property
+    def process(self) -> int:
+        """The launcher's process, as the kernel tells it. Raises Unresponsive where there is none."""
+        try:
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.settimeout(1.0)
+                connection.connect(str(self.socket))
+                credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        except OSError as error:
+            raise Unresponsive(f"the launcher's process is not to be found: {error}") from None
+        process: int = _CREDENTIALS.unpack(credentials)[0]
+        return process
+
+    async def call(self, request: Request[A]) -> A:
+        """Ask the launcher. Raises Refused with its own words, and Unresponsive where it has none."""
+        name = type(request).__name__
+        if self._client is None:
+            raise Unresponsive(f"{name}: not connected to the launcher")
+        try:
+            async with asyncio.timeout(self._answer):
+                return await self._client.call(request)
+        except TimeoutError:
+            raise Unresponsive(f"{name}: the launcher did not answer within {self._answer:.0f} s") from None
+        except (LauncherGone, WireError) as error:
+            raise Unresponsive(f"{name}: {error}") from None
+
+    async def close(self) -> None:
+        self._following.cancel()
+        await asyncio.gather(self._following, return_exceptions=True)
+
+    # Following it.
+
+    async def _follow(self) -> None:
+        """Connect, and connect again, until the launcher is gone."""
+        began = time.monotonic()
+        was_here = False
+        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
+        while True:
+            try:
+                async with asyncio.timeout(_GREETING):
+                    self._client = await Client.connect(self.socket)
+                was_here = True
+                backoff.reset()
+                self.presence = Presence.HERE
+                await self._watch(self._client)
+            except ConnectionRefusedError:
+                break
+            except FileNotFoundError:
+                if was_here or not self._pod.exists() or time.monotonic() - began > self._never_came:
+                    break
+            except (OSError, WireError, Refused, TimeoutError) as error:
+                logger.warning("launcher of pod %s: %s", self._pod.name, error)
+            if self.state and self.state.status.ended:
+                break
+            if self.presence is Presence.HERE:
+                self.presence = Presence.COMING
+                self._changed(None)
+            await asyncio.sleep(backoff.next())
+        self.state = self.state if self.state and self.state.status.ended else self._left_word() or self.state
+        self.presence = Presence.GONE
+        self._changed(None)
+
+    async def _watch(self, client: Client) -> None:
+        try:
+            async for update in client.watch():
+                self.state = update.state
+                self._changed(update.event)
+        finally:
+            self._client = None
+            await client.close()
+
+    def _left_word(self) -> DomainState | None:
+        """How the domain ended, by what the launcher left behind."""
+        for file in self._pod.glob(f"{_LAST_WORDS}/*"):
+            with suppress(OSError, msgspec.MsgspecError):
+                state = msgspec.json.decode(file.read_bytes(), type=DomainState)
+                if state.status.ended:
+                    return state
+        return None

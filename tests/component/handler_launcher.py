@@ -1,0 +1,91 @@
+"""A launcher as the handler meets it: the real command socket, with a domain that only exists in the test."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+
+from virtfleet.handler.clients import SOCKET
+from virtfleet.launcher import messages as m
+from virtfleet.launcher.failure import Failure
+from virtfleet.launcher.server import Server, Updates
+
+
+class FakeLauncher:
+    """Starts the domain when it is told to, unless `refusal` says why not."""
+
+    def __init__(self, pod: Path) -> None:
+        self.pod = pod
+        self.updates = Updates()
+        self.synced: list[m.Sync] = []
+        self.asked: list[str] = []
+        self.refusal = ""
+        self.obeys = True  # shuts down when it is asked to
+        self.guest = m.GuestInfo()
+        self._server = Server(pod / SOCKET, self._handlers(), self.updates)
+
+    def _handlers(self) -> dict[type[m.Message], object]:
+        return {m.Sync: self._sync, m.Shutdown: self._shutdown, m.Kill: self._kill, m.GetGuestInfo: self._guest_info}
+
+    async def start(self) -> None:
+        await self._server.start()  # type: ignore[arg-type]
+
+    def becomes(self, status: m.Status, reason: str = "", **more: object) -> None:
+        state = msgspec.structs.replace(self.updates.latest.state, status=status, reason=reason, **more)
+        self.updates.publish(m.Update(state=state))
+
+    def leave_word(self) -> None:
+        words = self.pod / "containers/compute/0123456789ab"
+        words.parent.mkdir(parents=True, exist_ok=True)
+        words.write_bytes(msgspec.json.encode(self.updates.latest.state))
+
+    async def end(self) -> None:
+        """As a launcher ends whose domain did."""
+        self.leave_word()
+        await self._server.close()
+
+    async def die(self) -> None:
+        """As a launcher ends that is killed: its socket stays, and nobody listens."""
+        path, aside = self.pod / SOCKET, self.pod / "aside"
+        os.rename(path, aside)
+        await self._server.close()
+        os.rename(aside, path)
+
+    async def _sync(self, request: m.Sync) -> m.DomainState:
+        self.asked.append("Sync")
+        if self.refusal:
+            raise Failure(self.refusal)
+        self.synced.append(request)
+        if not self.updates.latest.state.status:
+            self.becomes(m.Status.RUNNING, name="default_vm", uuid="u", devices={"root": "vda"})
+        return self.updates.latest.state
+
+    async def _shutdown(self, request: m.Shutdown) -> m.Done:
+        self.asked.append("Shutdown")
+        self.becomes(self.updates.latest.state.status, stopping=True)
+        if self.obeys:
+            self.becomes(m.Status.SHUTOFF, "Shutdown")
+        return m.Done()
+
+    async def _kill(self, request: m.Kill) -> m.Done:
+        self.asked.append("Kill")
+        self.becomes(m.Status.SHUTOFF, "Destroyed", killed=True)
+        return m.Done()
+
+    async def _guest_info(self, request: m.GetGuestInfo) -> m.GuestInfo:
+        self.asked.append("GetGuestInfo")
+        return self.guest
+
+
+@asynccontextmanager
+async def launcher(pod: Path) -> AsyncIterator[FakeLauncher]:
+    found = FakeLauncher(pod)
+    await found.start()
+    try:
+        yield found
+    finally:
+        await found.end()

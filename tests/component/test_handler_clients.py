@@ -1,0 +1,135 @@
+"""What a handler knows of its launchers, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from handler_launcher import FakeLauncher, launcher
+from kube_fixtures import eventually
+
+from virtfleet.handler.clients import Launcher, Presence, Unresponsive
+from virtfleet.handler.ghosts import Ghost, Ghosts
+from virtfleet.launcher.client import Refused
+from virtfleet.launcher.messages import DomainState, Event, Status, Sync, Unpause, Update
+
+
+@pytest.fixture
+def pod() -> Iterator[Path]:
+    directory = Path(tempfile.mkdtemp(prefix="vfh"))
+    yield directory
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+@asynccontextmanager
+async def following(pod: Path, **settings: float) -> AsyncIterator[tuple[Launcher, list[Event | None]]]:
+    heard: list[Event | None] = []
+    found = Launcher(pod, heard.append, **settings)
+    try:
+        yield found, heard
+    finally:
+        await found.close()
+
+
+async def test_a_launcher_may_come_later_and_its_states_are_followed(pod: Path) -> None:
+    async with following(pod) as (view, heard):
+        assert view.presence is Presence.COMING
+        async with launcher(pod) as real:
+            await eventually(lambda: view.presence is Presence.HERE and view.state == DomainState())
+            real.becomes(Status.RUNNING, agent=True)
+            await eventually(lambda: view.state == DomainState(status=Status.RUNNING, agent=True))
+            real.updates.publish(Update(state=real.updates.latest.state, event=Event(kind="Reboot")))
+            await eventually(lambda: Event(kind="Reboot") in heard)
+
+
+async def test_a_handler_that_restarts_finds_the_present_state(pod: Path) -> None:
+    async with launcher(pod) as real:
+        real.becomes(Status.RUNNING)
+        for _ in range(2):
+            async with following(pod) as (view, _):
+                await eventually(lambda view=view: view.state and view.state.status is Status.RUNNING)
+
+
+async def test_the_last_state_of_a_launcher_is_kept_when_it_ends(pod: Path) -> None:
+    async with following(pod) as (view, _):
+        async with launcher(pod) as real:
+            await eventually(lambda: view.presence is Presence.HERE)
+            real.becomes(Status.SHUTOFF, "Shutdown")
+        await eventually(lambda: view.presence is Presence.GONE)
+        assert view.state == DomainState(status=Status.SHUTOFF, reason="Shutdown")
+
+
+async def test_how_a_domain_ended_is_known_from_what_its_launcher_left(pod: Path) -> None:
+    async with launcher(pod) as real:
+        real.becomes(Status.SHUTOFF, "Shutdown")
+    async with following(pod, never_came=0.0) as (view, _):
+        await eventually(lambda: view.presence is Presence.GONE)
+        assert view.state == DomainState(status=Status.SHUTOFF, reason="Shutdown")
+
+
+async def test_a_killed_launcher_is_gone(pod: Path) -> None:
+    real = FakeLauncher(pod)
+    await real.start()
+    async with following(pod) as (view, _):
+        real.becomes(Status.RUNNING)
+        await eventually(lambda: view.state and view.state.status is Status.RUNNING)
+        await real.die()
+        await eventually(lambda: view.presence is Presence.GONE)
+        assert view.state
+        assert not view.state.status.ended
+
+
+async def test_without_a_pod_the_launcher_is_gone_at_once_and_without_a_socket_after_a_while(pod: Path) -> None:
+    async with following(pod / "nowhere") as (view, _):
+        await eventually(lambda: view.presence is Presence.GONE)
+    async with following(pod, never_came=0.1) as (view, _):
+        await eventually(lambda: view.presence is Presence.GONE)
+
+
+async def test_requests_are_answered_refused_or_not_heard(pod: Path) -> None:
+    async with following(pod, answer=0.2) as (view, _):
+        with pytest.raises(Unresponsive, match="not connected"):
+            await view.call(Sync())
+        async with launcher(pod) as real:
+            await eventually(lambda: view.presence is Presence.HERE)
+            assert (await view.call(Sync())).status is Status.RUNNING
+            real.refusal = "libvirt: no such disk"
+            with pytest.raises(Refused, match="no such disk"):
+                await view.call(Sync())
+            with pytest.raises(Refused, match="does not know Unpause"):
+                await view.call(Unpause())
+
+
+async def test_a_launcher_that_hangs_is_unresponsive(pod: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def hang(self: FakeLauncher, request: Sync) -> DomainState:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    monkeypatch.setattr(FakeLauncher, "_sync", hang)
+    async with launcher(pod), following(pod, answer=0.1) as (view, _):
+        await eventually(lambda: view.presence is Presence.HERE)
+        with pytest.raises(Unresponsive, match="did not answer"):
+            await view.call(Sync())
+
+
+async def test_the_launchers_process_is_known(pod: Path) -> None:
+    async with launcher(pod), following(pod) as (view, _):
+        assert view.process == os.getpid()
+
+
+def test_records_outlive_the_handler(tmp_path: Path) -> None:
+    ghost = Ghost(namespace="default", name="vm", uid="u1", pod="p1")
+    Ghosts(tmp_path).add(ghost)
+    (tmp_path / "torn.json").write_text("{")
+    found = Ghosts(tmp_path)
+    assert found.of("default/vm") == [ghost]
+    assert found.keys() == {"default/vm"}
+    found.remove("u1")
+    assert not list(tmp_path.iterdir()), "a record that cannot be read is no use to anybody"
+    assert Ghosts(tmp_path).keys() == set()
