@@ -117,10 +117,11 @@ def _progressing(steps: Sequence[str]) -> Verdict:
 def _degraded(installation: Installation, found: Findings, shortfalls: Sequence[str]) -> Verdict:
     if found.error:
         return Verdict(DEGRADED, True, *found.error)
-    stopped = {name: rollout.failure for name, rollout in found.rollouts.items() if rollout.failure}
-    if stopped:
-        told = "; ".join(f"the rollout of {name} is stopped: {why}" for name, why in sorted(stopped.items()))
-        return Verdict(DEGRADED, True, "CanaryFailed", told)
+    failing = {name: rollout for name, rollout in sorted(found.rollouts.items()) if rollout.failure}
+    if stopped := [f"the rollout of {name} is stopped: {r.failure}" for name, r in failing.items() if r.stopped]:
+        return Verdict(DEGRADED, True, "CanaryFailed", "; ".join(stopped))
+    if failing:
+        return Verdict(DEGRADED, True, "HandlersFail", "; ".join(f"{n}: {r.failure}" for n, r in failing.items()))
     if mixed := _mixed_versions(installation, found):
         return Verdict(DEGRADED, True, "HandlerVersionsDiffer", mixed)
     if shortfalls:
@@ -176,7 +177,7 @@ def _steps_left(installation: Installation, found: Findings) -> list[str]:
         if updated < deployment["spec"].get("replicas", 1):
             steps.append(f"{name} is updated on {updated} of {deployment['spec'].get('replicas', 1)} replicas")
     for name, rollout in sorted(found.rollouts.items()):
-        if not rollout.done and not rollout.failure:
+        if not rollout.done and not rollout.stopped:
             steps.append(
                 f"{name}: {rollout.outdated} of {rollout.outdated + rollout.updated} handlers are to be replaced"
             )
@@ -248,7 +249,7 @@ def _pool_conditions(
     if hidden:
         verdict = ("False", "Shadowed", "earlier pools own every node that this one selects; reorder them")
     elif rollout.failure:
-        verdict = ("False", "CanaryFailed", rollout.failure)
+        verdict = ("False", "CanaryFailed" if rollout.stopped else "HandlersFail", rollout.failure)
     elif ready < desired:
         verdict = ("False", "HandlersNotReady", f"{ready} of {desired} handlers are ready")
     elif not desired:

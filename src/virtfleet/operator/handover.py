@@ -50,7 +50,9 @@ def step(installed: Mapping[str, Obj], wanted: Mapping[str, Obj]) -> Step:
         for name, want in moving.items()
         if _goal(installed[name]) != digest(placement(want))
     ]
-    waiting = [name for name in moving if not _observed(installed[name])]
+    # Whatever was narrowed, in this call or an earlier one, must have been acted on before anything gets wider.
+    widening = moving.keys() | (wanted.keys() - installed.keys())
+    waiting = widening and any(not _observed(ds) for ds in installed.values() if not _ending(ds))
     if narrowing or result.delete or waiting:
         result.apply = [*narrowing, *(w for name, w in wanted.items() if name in installed and name not in moving)]
         return result

@@ -19,11 +19,15 @@ class Rollout:
     outdated: int
     replace: tuple[HandlerPod, ...] = ()
     failure: str = ""
-    """Why it was stopped; empty while it goes on."""
+    """Why one of the new Pods does not come up. It stops the rollout."""
 
     @property
     def done(self) -> bool:
         return not self.outdated
+
+    @property
+    def stopped(self) -> bool:
+        return bool(self.outdated and self.failure)
 
 
 def rollout(pods: Sequence[HandlerPod], content: str) -> Rollout:
@@ -32,7 +36,7 @@ def rollout(pods: Sequence[HandlerPod], content: str) -> Rollout:
     old = [pod for pod in pods if pod.content != content and not pod.ending]
     failure = next((pod.failure for pod in new if pod.failure), "")
     if not old or failure:
-        return Rollout(len(new), len(old), (), failure if old else "")
+        return Rollout(len(new), len(old), failure=failure)
     proven = any(pod.ready for pod in new)
     most = max(1, len(pods) // SHARE) if proven else 1
     away = sum(not pod.ready for pod in new) + sum(pod.ending for pod in pods)

@@ -1,0 +1,75 @@
+"""The difference between what is installed and what should be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jsonpatch
+import orjson
+from hypothesis import given
+from hypothesis import strategies as st
+
+from virtfleet.operator.apply import covers, difference
+from virtfleet.operator.render import stamped
+
+from .fleets import objects, pool
+
+
+def service(**spec: Any) -> dict[str, Any]:
+    return stamped(
+        {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s", "labels": {"a": "b"}}, "spec": spec}
+    )
+
+
+def test_defaults_of_the_server_and_labels_of_others_are_no_difference() -> None:
+    wanted = service(ports=[{"port": 443}])
+    installed = {
+        **wanted,
+        "metadata": {**wanted["metadata"], "labels": {"a": "b", "team": "x"}, "uid": "1"},
+        "spec": {"ports": [{"port": 443, "protocol": "TCP"}], "clusterIP": "10.0.0.1"},
+    }
+    assert difference(installed, wanted) == []
+
+
+def test_a_change_by_hand_is_a_difference() -> None:
+    wanted = service(ports=[{"port": 443}])
+    installed = {**wanted, "spec": {"ports": [{"port": 80}], "clusterIP": "10.0.0.1"}}
+    [operation] = difference(installed, wanted)
+    assert operation == {"op": "add", "path": "/spec/ports", "value": [{"port": 443}]}
+
+
+def test_what_is_no_longer_wanted_goes_with_the_part_that_it_was_in() -> None:
+    before, after = service(selector={"a": "1", "b": "2"}), service(selector={"a": "1"})
+    assert jsonpatch.apply_patch(before, difference(before, after))["spec"] == {"selector": {"a": "1"}}
+
+
+def test_quantities_are_compared_as_amounts() -> None:
+    assert covers({"requests": {"memory": "1Gi", "cpu": "100m"}}, {"requests": {"memory": "1024Mi", "cpu": "0.1"}})
+    assert not covers({"requests": {"memory": "1Gi"}}, {"requests": {"memory": "2Gi"}})
+    assert not covers({"requests": {"memory": "1Gi", "cpu": "1"}}, {"requests": {"memory": "1Gi", "cpu": "2"}})
+
+
+def test_one_patch_is_enough_between_any_two_installations() -> None:
+    old = objects(virtHandlerPools=[pool("a")], imagePullSecrets=[{"name": "s"}])
+    new = objects(imageTag="v2", infra={"replicas": 3}, workloads={"nodePlacement": {"nodeSelector": {"x": "y"}}})
+    for key in old.keys() & new.keys():
+        changed = jsonpatch.apply_patch(old[key], difference(old[key], new[key]))
+        assert difference(changed, new[key]) == []
+        assert changed == new[key]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.text("ab/~", max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("ab/~", max_size=3), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+@given(st.dictionaries(st.text("xy/~", min_size=1, max_size=2), JSON, max_size=4), JSON)
+def test_an_object_covers_itself_and_what_it_was_before_the_server_added_to_it(
+    spec: dict[str, Any], added: Any
+) -> None:
+    wanted = service(**spec)
+    assert difference(orjson.loads(orjson.dumps(wanted)), wanted) == []
+    more = {**wanted, "spec": {**wanted["spec"], "addedByTheServer": added}}
+    assert difference(more, wanted) == []

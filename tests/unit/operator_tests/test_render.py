@@ -1,0 +1,258 @@
+"""What an installation consists of, as the KubeVirt object says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from virtfleet.operator import manifest, roles
+from virtfleet.operator.customize import PatchError
+
+from .fleets import daemon_set, objects, pod_spec, pool
+
+DEPLOY = Path(__file__).resolve().parents[3] / "deploy" / "operator.yaml"
+
+
+def test_the_manifest_in_the_repository_is_the_one_that_the_code_makes() -> None:
+    assert DEPLOY.read_text() == manifest.text(), "run: python -m virtfleet.operator manifest > deploy/operator.yaml"
+
+
+def test_the_manifest_has_what_must_be_there_before_a_kubevirt_object() -> None:
+    kinds = [obj["kind"] for obj in yaml.safe_load_all(DEPLOY.read_text())]
+    assert kinds == [
+        "Namespace",
+        "CustomResourceDefinition",
+        "PriorityClass",
+        "ServiceAccount",
+        "ClusterRole",
+        "ClusterRoleBinding",
+        "Role",
+        "RoleBinding",
+        "Deployment",
+    ]
+
+
+def test_rendering_is_deterministic_and_every_object_is_managed() -> None:
+    first, second = objects(virtHandlerPools=[pool("a"), pool("b")]), objects(virtHandlerPools=[pool("a"), pool("b")])
+    assert first == second
+    for obj in first.values():
+        assert obj["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "virt-operator"
+        assert obj["metadata"]["annotations"]["virtfleet.io/applied"]
+
+
+# -- rights
+
+
+def test_every_component_has_an_account_of_its_own() -> None:
+    made = objects()
+    users = {
+        "virt-api": "kubevirt-apiserver",
+        "virt-controller": "kubevirt-controller",
+        "virt-handler": "kubevirt-handler",
+    }
+    for component, account in users.items():
+        kind = "DaemonSet" if component == "virt-handler" else "Deployment"
+        assert pod_spec(made[kind, component])["serviceAccountName"] == account
+        assert ("ServiceAccount", account) in made
+        [subject] = made["ClusterRoleBinding", account]["subjects"]
+        assert subject == {"kind": "ServiceAccount", "name": account, "namespace": "kubevirt"}
+
+
+def test_no_component_may_do_everything_or_read_secrets() -> None:
+    for account, rules in {**roles.CLUSTER_RULES, "operator": roles.operator_cluster_rules()}.items():
+        for rule in rules:
+            assert "*" not in {*rule["verbs"], *rule["resources"], *rule["apiGroups"]}, account
+            assert "secrets" not in rule["resources"], account
+            assert not {"escalate", "bind", "impersonate"} & set(rule["verbs"]), account
+
+
+def test_handlers_may_not_make_anything() -> None:
+    verbs = {
+        verb for rule in roles.CLUSTER_RULES[roles.HANDLER] for verb in rule["verbs"] if rule["resources"] != ["events"]
+    }
+    assert verbs == {"get", "list", "watch", "patch", "update"}
+
+
+def test_the_operator_holds_every_right_that_it_grants() -> None:
+    def atoms(rules: list[roles.Rule]) -> set[tuple[str, ...]]:
+        return {
+            (group, resource, verb, name)
+            for rule in rules
+            for group in rule["apiGroups"]
+            for resource in rule["resources"]
+            for verb in rule["verbs"]
+            for name in rule.get("resourceNames", [""])
+        }
+
+    held = atoms(roles.operator_cluster_rules())
+    for table in (roles.CLUSTER_RULES, roles.PEOPLE):
+        for account, rules in table.items():
+            assert atoms(rules) <= held, account
+    for account, rules in roles.OWN_RULES.items():
+        assert atoms(rules) <= atoms(roles.operator_own_rules()), account
+
+
+# -- handlers
+
+
+def test_each_pool_has_a_daemon_set_with_its_images_in_every_place() -> None:
+    made = objects(
+        virtHandlerPools=[pool("gpu", handler="registry.example.com/virt-handler:gpu")],
+        imagePullSecrets=[{"name": "regcred"}],
+    )
+    spec = pod_spec(made["DaemonSet", "virt-handler-gpu"])
+    launcher = "registry.example.com/virt-launcher:gpu"
+    images = {c["name"]: c["image"] for c in (*spec["initContainers"], *spec["containers"])}
+    assert images == {
+        "virt-launcher": launcher,
+        "virt-handler": "registry.example.com/virt-handler:gpu",
+        "virt-launcher-image-holder": launcher,
+    }
+    assert spec["imagePullSecrets"] == [{"name": "regcred"}]
+    primary = pod_spec(made["DaemonSet", "virt-handler"])
+    assert {c["image"].rpartition("/")[2] for c in (*primary["initContainers"], *primary["containers"])} == {
+        "virt-launcher:0.1.0",
+        "virt-handler:0.1.0",
+    }
+
+
+def test_a_pool_that_overrides_one_image_keeps_the_other() -> None:
+    additional = {"name": "edge", "nodeSelector": {"edge": "true"}}
+    spec = pod_spec(daemon_set("virt-handler-edge", additionalVirtHandlers=[additional]))
+    assert spec["containers"][0]["image"] == "virtfleet/virt-handler:0.1.0"
+    assert spec["initContainers"][0]["image"] == "virtfleet/virt-launcher:0.1.0"
+
+
+def test_a_pool_of_a_hypervisor_is_described_by_that_hypervisors_launcher() -> None:
+    entry = {**pool("containers", hypervisor="lxc"), "virtLauncherImage": "", "virtHandlerImage": "h:1"}
+    spec = pod_spec(daemon_set("virt-handler-containers", virtHandlerPools=[entry]))
+    assert spec["initContainers"][0]["image"] == "virtfleet/virt-launcher-lxc:0.1.0"
+
+
+def test_pools_keep_placement_tolerations_and_the_limit_of_vms() -> None:
+    placement = {
+        "nodeSelector": {"role": "compute"},
+        "tolerations": [{"key": "dedicated", "operator": "Exists"}],
+    }
+    made = objects(
+        virtHandlerPools=[pool("gpu")],
+        workloads={"nodePlacement": placement},
+        configuration={
+            "virtualMachineInstancesPerNode": 7,
+            "developerConfiguration": {"featureGates": ["VirtHandlerPools"]},
+        },
+    )
+    for name in ("virt-handler", "virt-handler-gpu"):
+        spec = pod_spec(made["DaemonSet", name])
+        assert spec["nodeSelector"]["kubernetes.io/os"] == "linux"
+        assert spec["nodeSelector"]["role"] == "compute"
+        assert {"key": "dedicated", "operator": "Exists"} in spec["tolerations"]
+        assert "--max-devices=7" in spec["containers"][0]["args"]
+    assert pod_spec(made["DaemonSet", "virt-handler-gpu"])["nodeSelector"]["pool"] == "gpu"
+
+
+def test_the_scheduler_places_one_handler_a_node() -> None:
+    anti = pod_spec(daemon_set())["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert anti == [
+        {"labelSelector": {"matchLabels": {"kubevirt.io": "virt-handler"}}, "topologyKey": "kubernetes.io/hostname"}
+    ]
+
+
+def test_a_change_of_pools_changes_no_handlers_content() -> None:
+    def content(**spec: Any) -> str:
+        template = daemon_set(**spec)["spec"]["template"]
+        mark: str = template["metadata"]["annotations"]["virtfleet.io/handler-content"]
+        return mark
+
+    assert content() == content(virtHandlerPools=[pool("gpu")])
+    assert content() != content(imageTag="v2")
+    patch = {"resourceType": "DaemonSet", "resourceName": "virt-handler", "type": "merge"}
+    changed = {**patch, "patch": '{"spec":{"template":{"spec":{"hostNetwork":true}}}}'}
+    assert content() != content(customizeComponents={"patches": [changed]})
+
+
+# -- control plane
+
+
+def test_the_control_plane_goes_where_infra_says() -> None:
+    placement = {"nodeSelector": {"infra": "true"}, "tolerations": [{"key": "infra", "operator": "Exists"}]}
+    made = objects(infra={"replicas": 3, "nodePlacement": placement})
+    for name in ("virt-api", "virt-controller"):
+        deployment = made["Deployment", name]
+        assert deployment["spec"]["replicas"] == 3
+        assert pod_spec(deployment)["nodeSelector"] == {"kubernetes.io/os": "linux", "infra": "true"}
+        assert {"key": "infra", "operator": "Exists"} in pod_spec(deployment)["tolerations"]
+    assert "infra" not in pod_spec(made["DaemonSet", "virt-handler"])["nodeSelector"]
+
+
+def test_a_single_replica_has_no_budget_that_would_block_drains() -> None:
+    assert ("PodDisruptionBudget", "virt-api-pdb") in objects()
+    assert ("PodDisruptionBudget", "virt-api-pdb") not in objects(infra={"replicas": 1})
+
+
+def test_images_policy_and_flags_are_those_of_the_kubevirt_object() -> None:
+    made = objects(
+        imageRegistry="registry.example.com/vf",
+        imageTag="v3",
+        imagePullPolicy="Always",
+        customizeComponents={"flags": {"api": {"port": "9443"}, "handler": {"debug": ""}}},
+    )
+    [virt_api] = pod_spec(made["Deployment", "virt-api"])["containers"]
+    assert virt_api["image"] == "registry.example.com/vf/virt-api:v3"
+    assert virt_api["imagePullPolicy"] == "Always"
+    assert "--port=9443" in virt_api["args"]
+    assert "--debug" in pod_spec(made["DaemonSet", "virt-handler"])["containers"][0]["args"]
+
+
+def test_the_kubevirt_object_stays_editable_while_virt_api_is_down() -> None:
+    webhooks = objects()["ValidatingWebhookConfiguration", "virt-api-validator"]["webhooks"]
+    policies = {resource: w["failurePolicy"] for w in webhooks for rule in w["rules"] for resource in rule["resources"]}
+    assert policies.pop("kubevirts") == "Ignore"
+    assert set(policies.values()) == {"Fail"}
+
+
+# -- customizeComponents
+
+
+@pytest.mark.parametrize(
+    ("kind", "patch"),
+    [
+        ("json", '[{"op": "replace", "path": "/spec/replicas", "value": 5}]'),
+        ("merge", '{"spec": {"replicas": 5}}'),
+        (
+            "strategic",
+            '{"spec": {"replicas": 5, "template": {"spec": {"containers": [{"name": "virt-api", "tty": true}]}}}}',
+        ),
+    ],
+)
+def test_administrators_patch_components(kind: str, patch: str) -> None:
+    patches = [{"resourceType": "Deployment", "resourceName": "virt-api", "type": kind, "patch": patch}]
+    deployment = objects(customizeComponents={"patches": patches})["Deployment", "virt-api"]
+    assert deployment["spec"]["replicas"] == 5
+    [container] = pod_spec(deployment)["containers"]
+    assert container["image"] == "virtfleet/virt-api:0.1.0"
+    assert container.get("tty") is (True if kind == "strategic" else None)
+
+
+def test_a_strategic_patch_deletes_an_item_and_a_star_means_every_object_of_a_kind() -> None:
+    patch = '{"spec":{"template":{"spec":{"volumes":[{"name":"node-labeller","$patch":"delete"}]}}}}'
+    patches = [{"resourceType": "daemonset", "resourceName": "*", "type": "strategic", "patch": patch}]
+    made = objects(virtHandlerPools=[pool("gpu")], customizeComponents={"patches": patches})
+    for name in ("virt-handler", "virt-handler-gpu"):
+        assert "node-labeller" not in {v["name"] for v in pod_spec(made["DaemonSet", name])["volumes"]}
+
+
+@pytest.mark.parametrize(
+    "patch",
+    [
+        {"type": "json", "patch": '[{"op": "replace", "path": "/spec/nothing/here", "value": 1}]'},
+        {"type": "json", "patch": "no json"},
+        {"type": "odd", "patch": "{}"},
+    ],
+)
+def test_a_patch_that_cannot_be_applied_is_named(patch: dict[str, str]) -> None:
+    with pytest.raises(PatchError, match=r"patches\[0\].*Deployment virt-api"):
+        objects(customizeComponents={"patches": [{"resourceType": "Deployment", "resourceName": "virt-api", **patch}]})

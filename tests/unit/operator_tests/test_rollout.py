@@ -1,0 +1,66 @@
+"""Handlers are replaced by canary: one, then a tenth at a time, and no further once one fails."""
+
+from __future__ import annotations
+
+import orjson
+from hypothesis import given
+from hypothesis import strategies as st
+
+from virtfleet.operator.handlerpods import HandlerPod, decode_pod
+from virtfleet.operator.rollout import rollout
+
+NEW, OLD = "new", "old"
+
+
+def pod(number: int, content: str, *, ready: bool = True, ending: bool = False, failing: str = "") -> HandlerPod:
+    waiting = {"waiting": {"reason": failing, "message": "no such image"}}
+    meta = {"name": f"virt-handler-{number}", "annotations": {"virtfleet.io/handler-content": content}}
+    if ending:
+        meta["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    status = {
+        "conditions": [{"type": "Ready", "status": str(ready)}],
+        "containerStatuses": [{"name": "virt-handler", "state": waiting if failing else {}}],
+    }
+    return decode_pod(orjson.dumps({"metadata": meta, "spec": {"nodeName": f"node{number}"}, "status": status}))
+
+
+def test_the_first_to_go_is_one_alone() -> None:
+    found = rollout([pod(i, OLD) for i in range(50)], NEW)
+    assert [p.metadata.name for p in found.replace] == ["virt-handler-0"]
+
+
+def test_nothing_more_goes_before_the_canary_is_ready() -> None:
+    assert not rollout([pod(0, NEW, ready=False), *(pod(i, OLD) for i in range(1, 50))], NEW).replace
+    assert not rollout([pod(0, OLD, ending=True), *(pod(i, OLD) for i in range(1, 50))], NEW).replace
+
+
+def test_after_the_canary_a_tenth_goes_at_a_time() -> None:
+    pods = [pod(0, NEW), *(pod(i, OLD) for i in range(1, 50))]
+    assert len(rollout(pods, NEW).replace) == 5
+
+
+def test_a_failing_canary_stops_the_rollout_with_its_reason() -> None:
+    found = rollout([pod(0, NEW, ready=False, failing="ImagePullBackOff"), *(pod(i, OLD) for i in range(1, 9))], NEW)
+    assert found.stopped and not found.replace
+    assert found.failure == "container virt-handler of virt-handler-0 on node0: ImagePullBackOff: no such image"
+
+
+def test_a_failed_canary_is_the_first_to_go_when_there_is_something_newer() -> None:
+    pods = [pod(1, OLD), pod(7, "broken", ready=False, failing="CrashLoopBackOff"), pod(2, OLD)]
+    assert [p.metadata.name for p in rollout(pods, NEW).replace] == ["virt-handler-7"]
+
+
+@given(st.integers(1, 60))
+def test_a_rollout_ends_and_never_takes_more_away_than_it_may(count: int) -> None:
+    pods = [pod(i, OLD) for i in range(count)]
+    for _ in range(count * 3):
+        found = rollout(pods, NEW)
+        if found.done and all(p.ready for p in pods):
+            break
+        going = {p.metadata.name for p in found.replace}
+        proven = any(p.content == NEW and p.ready for p in pods)
+        # Those that go come back new and not ready; those that came before are ready by now.
+        pods = [pod(i, NEW, ready=False) if p.metadata.name in going else pod(i, p.content) for i, p in enumerate(pods)]
+        away = sum(not p.ready for p in pods)
+        assert away <= (max(1, count // 10) if proven else 1)
+    assert all(p.content == NEW and p.ready for p in pods)
