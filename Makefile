@@ -26,10 +26,11 @@ lint: bootstrap  ## style, types, import directions
 	@$(BIN)/lint-imports
 
 test-fast: lint  ## lint and every test that boots no VM, within two minutes
-	@$(PYTEST) tests/unit tests/component -q -n 2 --dist loadgroup -m "not slow and not vm"
+	@$(PYTEST) tests/unit tests/component -q -n 2 --hypothesis-profile=fast -m "not slow and not vm"
 
 test: lint  ## everything
-	@$(PYTEST) tests -q
+	@$(PYTEST) tests/unit tests/component -q -n 2
+	@$(PYTEST) tests/cluster tests/vm -q
 
 bench: bootstrap  ## measure the product, as ratios to baselines of the same run
 	@$(BIN)/python -m bench

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from examples import examples
 from virtfleet.kube.resource import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, ROLE_BINDINGS, ROLES, Obj, Resource
 from virtfleet.local.apiserver.access import Attributes, User
 from virtfleet.local.apiserver.rbac import Authorizer
@@ -142,7 +143,7 @@ def _rule_allows(rule: Obj, a: Attributes) -> bool:
     )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(steps, st.lists(requests, min_size=1, max_size=6))
 def test_decisions_are_those_of_a_naive_reading_after_every_change(changes: list[Any], asked: list[Attributes]) -> None:
     shelf = Shelf()
@@ -166,7 +167,7 @@ def test_decisions_are_those_of_a_naive_reading_after_every_change(changes: list
     assert all(restarted(a) == authorizer(a) for a in asked)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(rules, rules, requests)
 def test_who_holds_all_of_a_role_already_gains_nothing_by_it(held: list[Obj], wanted: list[Obj], a: Attributes) -> None:
     shelf = Shelf()

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from examples import examples
 from virtfleet.admission.review import complete, review
 from virtfleet.admission.spelling import unknown_fields
 from virtfleet.api.feature_gates import FeatureGates
@@ -164,7 +165,7 @@ def test_defaults_and_wishes_are_fields_that_exist(wish: str) -> None:
     assert list(unknown_fields(complete(vmi(SOUND[wish]), WHERE)[0])) == []
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(400), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.sampled_from(list(SOUND)), min_size=1, max_size=4, unique=True))
 def test_a_domain_can_be_built_from_what_is_accepted(wishes: list[str]) -> None:
     edits: dict[str, Any] = {}

@@ -8,6 +8,7 @@ import orjson
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from examples import examples
 from virtfleet.admission.cluster import Cluster
 from virtfleet.admission.review import complete, complete_update, review, review_update
 from virtfleet.admission.shape import without_nulls
@@ -81,7 +82,7 @@ def mutated() -> st.SearchStrategy[dict[str, Any]]:
     return mutations(*SEEDS)
 
 
-@settings(max_examples=1500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(1500), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(mutated())
 def test_mutated_vmis_are_answered(obj: dict[str, Any]) -> None:
     completed, found = complete(obj, WHERE)
@@ -93,7 +94,7 @@ def test_mutated_vmis_are_answered(obj: dict[str, Any]) -> None:
     assert all(cause.message and cause.reason for cause in found.causes)
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(400), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(mutated(), mutated(), st.sampled_from([Requester(), HANDLER]))
 def test_mutated_updates_are_answered(obj: dict[str, Any], old: dict[str, Any], user: Requester) -> None:
     stored, found = complete(old, WHERE)
@@ -102,7 +103,7 @@ def test_mutated_updates_are_answered(obj: dict[str, Any], old: dict[str, Any], 
     review_update(complete_update(obj, stored, WHERE, user), stored, WHERE, user)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(300), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(mutated(), st.sampled_from(["VirtualMachine", "VirtualMachineInstanceReplicaSet"]), VALUES)
 def test_mutated_templates_are_answered(obj: dict[str, Any], kind: str, selector: Any) -> None:
     spec = {
@@ -155,7 +156,7 @@ CLUSTER = {
 }
 
 
-@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(500), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(mutations(CLUSTER))
 def test_mutated_clusters_are_answered_and_what_is_accepted_works(obj: dict[str, Any]) -> None:
     found = review(obj, WHERE)
@@ -167,7 +168,7 @@ def test_mutated_clusters_are_answered_and_what_is_accepted_works(obj: dict[str,
         where.fleet.affinity(completed, where.fleet.launcher(completed).pool)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     st.recursive(VALUES, lambda inner: st.dictionaries(st.text(max_size=5), inner, max_size=3), max_leaves=8), VALUES
 )

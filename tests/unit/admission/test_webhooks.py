@@ -14,6 +14,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from examples import examples
 from virtfleet.admission.cluster import Cluster
 from virtfleet.admission.review import complete
 from virtfleet.gateway.webhooks import MUTATE, VALIDATE, NotYet, Webhooks
@@ -72,7 +73,7 @@ def test_an_object_that_needs_nothing_is_not_patched() -> None:
     assert Webhooks(Known()).mutate(request(completed)) == {"allowed": True}
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(mutated(), st.sampled_from(["CREATE", "UPDATE"]))
 def test_every_review_gets_an_answer_that_can_be_sent(obj: Obj, operation: str) -> None:
     webhooks = Webhooks(Known())

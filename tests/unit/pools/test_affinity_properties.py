@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from examples import examples
 from virtfleet.pools.model import Pool, owner
 from virtfleet.pools.overlap import overlaps, shadowed
 from virtfleet.pools.placement import handler_placement, launcher_terms, restrict_affinity
@@ -64,7 +65,7 @@ affinities = st.one_of(
 )
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=examples(1000), deadline=None)
 @given(fleets())
 def test_exactly_one_handler_admits_each_node_and_it_is_the_owner(pools: tuple[Pool, ...]) -> None:
     handlers = {pool.name if pool else "": handler_placement(pools, pool) for pool in (None, *pools)}
@@ -74,7 +75,7 @@ def test_exactly_one_handler_admits_each_node_and_it_is_the_owner(pools: tuple[P
         assert admitted_by == [owned_by.name if owned_by else ""], node
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 @given(fleets(), affinities, st.one_of(st.just({}), selectors))
 def test_placement_of_workloads_restricts_every_handler_alike(
     pools: tuple[Pool, ...], affinity: dict[str, Any] | None, node_selector: Labels
@@ -88,7 +89,7 @@ def test_placement_of_workloads_restricts_every_handler_alike(
         assert [name for name, placement in handlers.items() if pod_admits(placement, LINUX | node)] == wanted, node
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=examples(1000), deadline=None)
 @given(fleets(), affinities, st.one_of(st.just({}), selectors), st.integers(min_value=-1, max_value=4))
 def test_a_launcher_pod_admits_what_its_vmi_and_its_pool_admit(
     pools: tuple[Pool, ...], affinity: dict[str, Any] | None, node_selector: Labels, chosen: int
@@ -103,7 +104,7 @@ def test_a_launcher_pod_admits_what_its_vmi_and_its_pool_admit(
         assert pod_admits(pod, node) == wanted, node
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(fleets())
 def test_overlaps_are_the_pairs_that_share_a_node_and_each_has_a_witness(pools: tuple[Pool, ...]) -> None:
     found = {(o.first.name, o.second.name): o.witness for o in overlaps(pools)}
