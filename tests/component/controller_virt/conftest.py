@@ -1,0 +1,15 @@
+"""A simulated cluster with a running virt-controller, one for each test."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from virt_plane import Plane, plane
+
+
+@pytest.fixture
+async def virt(tmp_path: Path) -> AsyncIterator[Plane]:
+    async with plane(tmp_path) as made:
+        yield made

@@ -1,0 +1,302 @@
+"""The way of a VMI to its node and back, on a real API server with simulated kubelets and handlers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from virt_plane import Plane, a_vmi, plane
+
+from bench.simulator import NAMESPACE, running_status
+from virtfleet.api import names
+from virtfleet.controller.pods import LauncherPods, launcher_cache
+from virtfleet.controller.records import decode_instance
+from virtfleet.kube.api import Patch
+from virtfleet.kube.errors import ApiError
+from virtfleet.kube.resource import KUBEVIRTS, PERSISTENT_VOLUME_CLAIMS, PODS, VMIS, Obj, Resource
+
+
+async def test_three_writes_of_the_vmi_and_one_of_the_pod_until_it_runs(virt: Plane) -> None:
+    await virt.create(VMIS, a_vmi())
+    vmi = await virt.phase("Running")
+    await virt.until(lambda: _has_reason(virt, "SuccessfulCreate"))
+    writes, handlers = virt.controller_api.writes, virt.cluster.handler_api.writes
+    assert writes["patch", "virtualmachineinstances"] == 2
+    assert handlers["patch", "virtualmachineinstances"] == 1
+    assert {key: n for key, n in writes.items() if key[1] == "pods"} == {("create", "pods"): 1}
+    phases = [t["phase"] for t in vmi["status"]["phaseTransitionTimestamps"]]
+    assert phases == ["Pending", "Scheduling", "Scheduled", "Running"]
+
+
+async def _has_reason(virt: Plane, reason: str) -> bool:
+    return reason in await virt.reasons()
+
+
+async def test_the_hand_over_tells_the_handler_where_and_what(virt: Plane) -> None:
+    virt.handlers.lets_run = lambda vmi: False
+    await virt.create(VMIS, a_vmi())
+    vmi = await virt.phase("Scheduled")
+    [pod] = await virt.pods()
+    node = pod["spec"]["nodeName"]
+    assert vmi["metadata"]["labels"][names.NODE_NAME] == vmi["status"]["nodeName"] == node
+    assert vmi["status"]["activePods"] == {pod["metadata"]["uid"]: node}
+    assert vmi["status"]["launcherContainerImageVersion"] == pod["spec"]["containers"][0]["image"]
+    assert vmi["metadata"]["annotations"][names.LAUNCHER_HYPERVISOR] == "qemu-kvm"
+    assert pod["metadata"]["labels"][names.CREATED_BY] == vmi["metadata"]["uid"]
+
+
+async def test_nothing_is_written_about_a_vmi_at_rest(virt: Plane) -> None:
+    await virt.create(VMIS, a_vmi())
+    before = await virt.phase("Running")
+    for _ in range(2):
+        await virt.stop()
+        virt.start()
+        await virt.create(VMIS, a_vmi("other"))
+        await virt.phase("Running", "other")  # whoever got so far has looked at the first one too
+        await virt.api.delete(VMIS, "other", NAMESPACE)
+        await virt.gone(VMIS, "other")
+    assert (await virt.vmi())["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
+
+
+async def test_why_no_node_takes_it_is_shown_until_one_does(virt: Plane) -> None:
+    somewhere = virt.kubelets.place
+    virt.kubelets.place = lambda pod: ""
+    await virt.create(VMIS, a_vmi())
+    await virt.phase("Scheduling")
+    [pod] = await virt.pods()
+    why = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "Insufficient memory"}
+    await _report(virt, pod, {"conditions": [why]})
+    told = await virt.condition("PodScheduled", "False")
+    assert (told["reason"], told["message"]) == ("Unschedulable", "Insufficient memory")
+    virt.kubelets.place = somewhere
+    virt.kubelets.look_again()
+    vmi = await virt.phase("Running")
+    assert [c["type"] for c in vmi["status"]["conditions"]] == ["Ready"]
+
+
+async def test_an_image_that_cannot_be_pulled_is_shown_until_it_can(virt: Plane) -> None:
+    virt.kubelets.lets_run = lambda pod: False
+    await virt.create(VMIS, a_vmi())
+    await virt.phase("Scheduling")
+    [pod] = await virt.pods()
+    waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image x"}}
+    container = {"name": "compute", "ready": False, "restartCount": 0, "image": "x", "imageID": "", "state": waiting}
+    await _report(virt, pod, {"containerStatuses": [container]})
+    told = await virt.condition("Synchronized", "False")
+    assert (told["reason"], told["message"]) == ("ImagePullBackOff", "Back-off pulling image x")
+    await virt.until(lambda: _has_reason(virt, "ImagePullBackOff"))
+    virt.kubelets.lets_run = lambda pod: True
+    virt.kubelets.look_again()
+    await virt.phase("Running")
+
+
+async def _report(virt: Plane, pod: Obj, status: Obj) -> None:
+    name = pod["metadata"]["name"]
+    await virt.api.patch(PODS, name, {"status": status}, NAMESPACE, how=Patch.STRATEGIC, subresource="status")
+
+
+async def test_a_vmi_waits_for_its_claim_and_says_so(virt: Plane) -> None:
+    volume = {"name": "data", "persistentVolumeClaim": {"claimName": "disk"}}
+    await virt.create(VMIS, a_vmi(volumes=[volume]))
+    told = await virt.condition("Synchronized", "False")
+    assert told["reason"] == "FailedPvcNotFound"
+    assert "disk" in told["message"]
+    assert await virt.pods() == []
+    spec = {"accessModes": ["ReadWriteOnce"], "volumeMode": "Block", "resources": {"requests": {"storage": "1Gi"}}}
+    await virt.create(PERSISTENT_VOLUME_CLAIMS, {"metadata": {"name": "disk"}, "spec": spec})
+    vmi = await virt.phase("Running")
+    [status] = vmi["status"]["volumeStatus"]
+    assert status["persistentVolumeClaimInfo"]["volumeMode"] == "Block"
+    [pod] = await virt.pods()
+    assert [d["name"] for d in pod["spec"]["containers"][0]["volumeDevices"]] == ["data"]
+
+
+class Refusals:
+    """The API server refuses Pods for as long as there is a reason."""
+
+    def __init__(self, virt: Plane) -> None:
+        self.why = ""
+        self._create = virt.controller_api.create
+        virt.controller_api.create = self.create  # type: ignore[method-assign]
+
+    async def create(self, res: Resource, obj: Obj, namespace: str | None = None, **how: Any) -> Obj:
+        if res is PODS and self.why:
+            raise ApiError("Forbidden", self.why)
+        return await self._create(res, obj, namespace, **how)
+
+
+async def test_a_pod_that_is_refused_is_shown_and_tried_again(virt: Plane) -> None:
+    refusals = Refusals(virt)
+    refusals.why = "exceeded quota"
+    await virt.create(VMIS, a_vmi())
+    told = await virt.condition("Synchronized", "False")
+    assert told["reason"] == "FailedCreate"
+    assert "exceeded quota" in told["message"]
+    await virt.until(lambda: _has_reason(virt, "FailedCreate"))
+    assert (await virt.vmi())["status"]["phase"] == "Pending"
+    refusals.why = ""
+    vmi = await virt.phase("Running")
+    assert [c["type"] for c in vmi["status"]["conditions"]] == ["Ready"]
+
+
+async def test_a_foreign_pod_of_that_name_is_shown_and_left_alone(virt: Plane) -> None:
+    await virt.stop()
+    vmi = await virt.create(VMIS, a_vmi())
+    name = f"virt-launcher-vm-{vmi['metadata']['uid'].partition('-')[0]}"
+    foreign = {"metadata": {"name": name}, "spec": {"containers": [{"name": "c", "image": "x"}]}}
+    await virt.create(PODS, foreign)
+    virt.start()
+    told = await virt.condition("Synchronized", "False")
+    assert name in told["message"]
+    await virt.api.delete(PODS, name, NAMESPACE, grace=0)
+    await virt.phase("Running")
+
+
+def fleet(**pool: Any) -> Obj:
+    configuration = {"developerConfiguration": {"featureGates": ["VirtHandlerPools"]}}
+    entry = {
+        "name": "gpu",
+        "virtLauncherImage": "launcher:gpu",
+        "nodeSelector": {"gpu": "true"},
+        "selector": {"vmLabels": {"matchLabels": {"team": "ml"}}},
+        **pool,
+    }
+    return {
+        "metadata": {"name": "kubevirt", "namespace": NAMESPACE},
+        "spec": {"configuration": configuration, "virtHandlerPools": [entry]},
+    }
+
+
+async def test_the_pool_is_recorded_on_the_vmi(tmp_path: Path) -> None:
+    async with plane(tmp_path, kubevirt=fleet()) as virt:
+        await virt.create(VMIS, a_vmi(labels={"team": "ml"}))
+        vmi = await virt.phase("Running")
+        assert vmi["metadata"]["labels"][names.HANDLER_POOL] == "gpu"
+        assert vmi["status"]["launcherContainerImageVersion"] == "launcher:gpu"
+
+
+async def test_a_contradiction_is_shown_until_the_settings_change(tmp_path: Path) -> None:
+    async with plane(tmp_path, kubevirt=fleet(hypervisor="cloud-hypervisor")) as virt:
+        await virt.create(VMIS, a_vmi(labels={"team": "ml"}, hypervisor="qemu-kvm"))
+        told = await virt.condition("Synchronized", "False")
+        assert "gpu" in told["message"]
+        assert await virt.pods() == []
+        pools = fleet()["spec"]["virtHandlerPools"]
+        await virt.api.patch(KUBEVIRTS, "kubevirt", {"spec": {"virtHandlerPools": pools}}, NAMESPACE)
+        await virt.phase("Running")
+
+
+# --- deletion and loss
+
+
+async def test_a_vmi_deleted_before_its_hand_over_takes_its_pod_with_it(virt: Plane) -> None:
+    virt.kubelets.lets_run = lambda pod: False
+    await virt.create(VMIS, a_vmi())
+    await virt.phase("Scheduling")
+    await virt.api.delete(VMIS, "vm", NAMESPACE)
+    await virt.gone(VMIS)
+    assert await virt.pods() == []
+
+
+async def test_a_running_vmi_stays_until_its_pod_is_gone(virt: Plane) -> None:
+    virt.kubelets.lets_go = lambda pod: False
+    await virt.create(VMIS, a_vmi())
+    await virt.phase("Running")
+    await virt.api.delete(VMIS, "vm", NAMESPACE)
+    vmi = await virt.phase("Succeeded")
+    assert vmi["metadata"]["finalizers"] == [names.VMI_FINALIZER]
+    [pod] = await virt.pods()
+    assert pod["metadata"]["deletionTimestamp"]
+    virt.kubelets.lets_go = lambda pod: True
+    virt.kubelets.look_again()
+    await virt.gone(VMIS)
+
+
+@pytest.mark.parametrize("running", [False, True])
+async def test_a_vmi_whose_pod_is_lost_after_the_hand_over_has_failed(virt: Plane, running: bool) -> None:
+    virt.handlers.lets_run = lambda vmi: running
+    await virt.create(VMIS, a_vmi())
+    await virt.phase("Running" if running else "Scheduled")
+    [pod] = await virt.pods()
+    await virt.api.delete(PODS, pod["metadata"]["name"], NAMESPACE, grace=0)
+    vmi = await virt.phase("Failed")
+    assert vmi["status"]["reason"] == "PodLost"
+    await virt.until(lambda: _has_reason(virt, "PodLost"))
+    assert await virt.pods() == []
+
+
+async def test_a_pod_that_a_node_refuses_fails_the_vmi_and_is_kept(virt: Plane) -> None:
+    virt.kubelets.lets_run = lambda pod: False
+    await virt.create(VMIS, a_vmi())
+    await virt.phase("Scheduling")
+    [pod] = await virt.pods()
+    refusal = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no healthy devices"}
+    await _report(virt, pod, refusal)
+    vmi = await virt.phase("Failed")
+    assert vmi["status"]["reason"] == "UnexpectedAdmissionError"
+    await virt.until(lambda: _has_reason(virt, "UnexpectedAdmissionError"))
+    assert len(await virt.pods()) == 1
+    await virt.api.delete(VMIS, "vm", NAMESPACE)
+    await virt.gone(VMIS)
+
+
+async def test_a_pod_made_again_after_the_end_is_taken_away(virt: Plane) -> None:
+    await virt.create(VMIS, a_vmi())
+    await virt.phase("Running")
+    [pod] = await virt.pods()
+    await virt.stop()
+    await virt.api.delete(PODS, pod["metadata"]["name"], NAMESPACE, grace=0)
+    meta = {key: pod["metadata"][key] for key in ("name", "labels", "annotations", "ownerReferences")}
+    spec = {key: value for key, value in pod["spec"].items() if key != "nodeName"}
+    virt.kubelets.lets_run = lambda pod: False
+    await virt.create(PODS, {"metadata": meta, "spec": spec})  # as a controller that knew nothing would
+    virt.start()
+    vmi = await virt.phase("Failed")
+    assert vmi["status"]["reason"] == "PodLost"
+
+    async def none_left() -> bool:
+        return not await virt.pods()
+
+    await virt.until(none_left)
+
+
+async def test_readiness_follows_the_pod(virt: Plane) -> None:
+    await virt.create(VMIS, a_vmi())
+    await virt.condition("Ready")
+    [pod] = await virt.pods()
+    status = running_status(ready=False)
+    status["conditions"][0] |= {"reason": "ContainersNotReady", "message": "probe fails"}
+    await _report(virt, pod, status)
+    told = await virt.condition("Ready", "False")
+    assert (told["reason"], told["message"]) == ("ContainersNotReady", "probe fails")
+    await _report(virt, pod, {"conditions": [{"type": "Ready", "status": "True", "reason": "", "message": ""}]})
+    await virt.condition("Ready")
+
+
+async def test_labels_of_users_are_not_lost_on_the_way(virt: Plane) -> None:
+    virt.kubelets.lets_run = lambda pod: False
+    await virt.create(VMIS, a_vmi(labels={"mine": "1"}))
+    await virt.phase("Scheduling")
+    await virt.api.patch(VMIS, "vm", {"metadata": {"labels": {"late": "2"}}}, NAMESPACE)
+    virt.kubelets.lets_run = lambda pod: True
+    virt.kubelets.look_again()
+    vmi = await virt.phase("Running")
+    assert vmi["metadata"]["labels"] == {"mine": "1", "late": "2", names.NODE_NAME: vmi["status"]["nodeName"]}
+
+
+async def test_a_cache_that_has_not_seen_the_pod_yet_does_not_fail_the_vmi(virt: Plane) -> None:
+    """A new leader may list Pods before the old one made them, and VMIs after it said so."""
+    await virt.stop()
+    await virt.create(VMIS, a_vmi())
+    virt.start()
+    virt.kubelets.lets_run = lambda pod: False
+    await virt.phase("Scheduling")
+    await virt.stop()
+
+    empty = LauncherPods(virt.api, launcher_cache(virt.api))
+    vmi = decode_instance(orjson.dumps(await virt.vmi()))
+    assert empty.of(vmi.uid) == []
+    found = await empty.surely_of(vmi)
+    assert [pod.uid for pod in found] == [pod["metadata"]["uid"] for pod in await virt.pods()]
