@@ -36,6 +36,8 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 DEFAULT_GRACE = 30
 _ASK_AGAIN = 5.0  # seconds between requests to shut down: a guest that still boots does not hear the first
+# The power button, else a signal to a container's first process, else what the driver knows.
+_WAYS_DOWN = (libvirt.VIR_DOMAIN_SHUTDOWN_ACPI_POWER_BTN, libvirt.VIR_DOMAIN_SHUTDOWN_SIGNAL, 0)
 _LIVE = libvirt.VIR_DOMAIN_AFFECT_LIVE
 
 
@@ -326,5 +328,11 @@ def _ask_to_shut_down(domain: libvirt.virDomain) -> None:
     state, reason = domain.state()
     if state == libvirt.VIR_DOMAIN_PAUSED and reason == libvirt.VIR_DOMAIN_PAUSED_USER:
         domain.resume()  # a guest whose CPUs stand still cannot shut down
-    if domain.isActive():
-        domain.shutdownFlags(0)
+    for way in _WAYS_DOWN:
+        try:
+            domain.shutdownFlags(way)
+        except libvirt.libvirtError as error:
+            if error.get_error_code() not in (libvirt.VIR_ERR_INVALID_ARG, libvirt.VIR_ERR_OPERATION_UNSUPPORTED):
+                raise
+        else:
+            return

@@ -18,7 +18,7 @@ from virtfleet.launcher.messages import Hello, Message, Update, Watch
 logger = logging.getLogger(__name__)
 
 Handlers = Mapping[type[Message], Callable[[Any], Awaitable[Message]]]
-_FAREWELL = 5.0  # seconds for watchers to take the last state
+_FAREWELL = 5.0  # seconds for everybody to take the last answers
 
 
 class Updates:
@@ -56,8 +56,8 @@ class Server:
         self._handlers = {request.__name__: (request, handler) for request, handler in handlers.items()}
         self._updates = updates
         self._server: asyncio.Server | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._watching: set[asyncio.Task[None]] = set()
+        self._connections: set[asyncio.Task[None]] = set()
+        self._answering: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Listen. The socket appears under its name only when connections are accepted."""
@@ -69,21 +69,21 @@ class Server:
         os.replace(temporary, self._path)
 
     async def close(self) -> None:
-        """Give watchers the last state, then end every connection."""
+        """Finish what is being answered, give watchers the last state, then end every connection."""
         self._path.unlink(missing_ok=True)
         self._updates.end()
-        if self._watching:
-            await asyncio.wait(self._watching, timeout=_FAREWELL)
+        if self._answering:
+            await asyncio.wait(self._answering, timeout=_FAREWELL)
         if self._server:
             self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for connection in self._connections:
+            connection.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = asyncio.current_task()
         assert connection is not None
-        self._tasks.add(connection)
+        self._connections.add(connection)
         running: set[asyncio.Task[None]] = set()
         try:
             known = [*self._handlers, Watch.__name__]
@@ -92,23 +92,20 @@ class Server:
                 return
             while (request := await wire.receive(reader, wire.Request)) is not None:
                 task = asyncio.create_task(self._answer(request, writer))
-                running.add(task)
-                task.add_done_callback(running.discard)
-                if request.name == Watch.__name__:
-                    self._watching.add(task)
-                    task.add_done_callback(self._watching.discard)
+                for tasks in (running, self._answering):
+                    tasks.add(task)
+                    task.add_done_callback(tasks.discard)
         except (wire.WireError, ConnectionError) as error:
             logger.warning("a connection to the command socket ended: %s", error)
         finally:
             for task in running:
                 task.cancel()
-            self._tasks.discard(connection)
+            self._connections.discard(connection)
             writer.close()
 
     async def _answer(self, request: wire.Request, writer: asyncio.StreamWriter) -> None:
         if request.name == Watch.__name__:
-            with suppress(ConnectionError):
-                await self._watch(request.id, writer)
+            await self._watch(request.id, writer)
             return
         try:
             kind, handler = self._handlers[request.name]
@@ -120,13 +117,16 @@ class Server:
         except Exception as error:
             logger.exception("%s failed", request.name)
             answer = wire.Answer(request.id, error=f"{type(error).__name__}: {error}")
-        writer.write(wire.encode(answer))
+        with suppress(ConnectionError):  # whoever asked has gone
+            writer.write(wire.encode(answer))
+            await writer.drain()
 
     async def _watch(self, number: int, writer: asyncio.StreamWriter) -> None:
         queue = self._updates.follow()
         try:
-            while (update := await queue.get()) is not None:
-                writer.write(wire.encode(wire.Answer(number, wire.body(update), more=True)))
-                await writer.drain()
+            with suppress(ConnectionError):
+                while (update := await queue.get()) is not None:
+                    writer.write(wire.encode(wire.Answer(number, wire.body(update), more=True)))
+                    await writer.drain()
         finally:
             self._updates.unfollow(queue)

@@ -1,0 +1,99 @@
+"""The launcher: what runs in the compute container of a VMI's Pod."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import sys
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from virtfleet.hypervisors import registry
+from virtfleet.launcher import states
+from virtfleet.launcher.daemons import Daemons, plan_for
+from virtfleet.launcher.machine import Machine
+from virtfleet.launcher.messages import COMMAND_SOCKET, Shutdown
+from virtfleet.launcher.server import Server, Updates
+
+logger = logging.getLogger(__name__)
+
+_TERMINATION_MESSAGE = "/dev/termination-log"
+_VERBOSE = 4
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object per line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "timestamp": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "component": "virt-launcher",
+            "logger": record.name,
+            "msg": record.getMessage(),
+        }
+        if record.exc_info:
+            line["trace"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(line).decode()
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="virt-launcher", description="Runs one VM.")
+    parser.add_argument("--namespace", required=True, help="namespace of the VMI")
+    parser.add_argument("--name", required=True, help="name of the VMI")
+    parser.add_argument("--uid", required=True, help="UID of the VMI")
+    parser.add_argument("--hypervisor", default=registry.DEFAULT, help="hypervisor that runs the VM")
+    parser.add_argument("--verbosity", type=int, default=2, help="more of everything in the log")
+    parser.add_argument("--libvirt-log-filters", default="", help="in libvirt's own syntax")
+    return parser.parse_args()
+
+
+async def launch(wanted: argparse.Namespace) -> int:
+    """Run until the domain has ended; the answer is the exit code."""
+    hypervisor = registry.get(wanted.hypervisor)
+    plan = plan_for(hypervisor, log_filters=wanted.libvirt_log_filters)
+    updates = Updates()
+    machine = Machine(f"{wanted.namespace}_{wanted.name}", wanted.uid, hypervisor, plan.uri, updates)
+    daemons = Daemons(plan)
+    server = Server(Path(COMMAND_SOCKET), machine.handlers(), updates)
+    loop = asyncio.get_running_loop()
+    ending: set[asyncio.Task[object]] = set()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, lambda: ending.add(loop.create_task(machine.shutdown(Shutdown()))))
+    daemons.start()
+    machine.connection.start()
+    await server.start()
+    try:
+        await machine.ended.wait()
+        _leave_word(msgspec.json.encode(updates.latest.state))
+    finally:
+        await server.close()
+        machine.close()
+        await machine.connection.stop()
+        await daemons.stop()
+    return states.exit_code(updates.latest.state)
+
+
+def _leave_word(message: bytes) -> None:
+    """Tell the kubelet how it ended, for whoever asks when this process is gone."""
+    logger.info("ended: %s", message.decode())
+    with suppress(OSError):
+        fd = os.open(_TERMINATION_MESSAGE, os.O_WRONLY | os.O_TRUNC)  # it is there if a kubelet wants to know
+        os.write(fd, message)
+        os.close(fd)
+
+
+def main() -> None:
+    wanted = options()
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter())
+    logging.basicConfig(level=logging.DEBUG if wanted.verbosity > _VERBOSE else logging.INFO, handlers=[handler])
+    code = asyncio.run(launch(wanted))
+    sys.stderr.flush()
+    os._exit(code)  # not waiting for threads that wait for libvirt
