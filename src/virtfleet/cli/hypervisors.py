@@ -58,6 +58,19 @@ def features(name: str, architecture: str, output: str) -> None:
     result(output, data, f"{hypervisor.refusal}\n\n{text}" if hypervisor.refusal else text)
 
 
+@hypervisors.command(name="probe")
+@output_option
+def probe_command(output: str) -> None:
+    """What works on this machine, and why not. KVM is tried by running something on it."""
+    from virtfleet.launcher import probe
+    from virtfleet.local.guestimage import default_cache
+
+    found = {name: probe.hypervisor(registry.get(name), default_cache()) for name in registry.names()}
+    data = [{"name": name, "works": verdict.works, "reason": verdict.reason} for name, verdict in found.items()]
+    rows = [(name, "yes" if verdict.works else "no", verdict.reason) for name, verdict in found.items()]
+    result(output, data, table(rows, ("NAME", "WORKS", "REASON")))
+
+
 def _row(hypervisor: Hypervisor) -> list[object]:
     d = hypervisor.descriptor
     supported = sum(support(hypervisor, f.key).level is not Level.UNSUPPORTED for f in FEATURES)

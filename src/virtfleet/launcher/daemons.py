@@ -26,26 +26,42 @@ _LAST_WORDS = 5.0
 _FRUGAL = {"MALLOC_ARENA_MAX": "1"}  # threads that seldom work need no memory pool each: 5 MiB less
 
 
-def plan_for(hypervisor: Hypervisor, *, log_filters: str = "", hugepages: bool = False) -> DaemonPlan:
+def plan_for(hypervisor: Hypervisor, *, log_filters: str = "") -> DaemonPlan:
     """How to run libvirt with what is installed here: the modular daemon, else libvirtd with one driver."""
-    modular = bool(hypervisor.descriptor.daemon) and Path("/usr/sbin", hypervisor.descriptor.daemon).exists()
-    driver_dir = "" if modular else _only_driver(hypervisor.descriptor.uri.partition(":")[0])
+    driver = monolithic_driver(hypervisor)
+    driver_dir = ""
+    if not modular(hypervisor):
+        if driver is None:
+            raise Failure(lacking(hypervisor))
+        driver_dir = _DRIVERS
+        Path(_DRIVERS).mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            Path(_DRIVERS, driver.name).symlink_to(driver)  # each further one would cost memory
     return hypervisor.daemon(
-        DaemonSettings(modular=modular, driver_dir=driver_dir, log_filters=log_filters, hugepages=hugepages)
+        DaemonSettings(modular=modular(hypervisor), driver_dir=driver_dir, log_filters=log_filters)
     )
 
 
-def _only_driver(scheme: str) -> str:
-    """A directory with the one driver that libvirtd shall load; each further one costs memory."""
-    name = f"libvirt_driver_{scheme}.so"
-    for directory in _DRIVER_DIRS:
-        driver = Path(directory, "libvirt/connection-driver", name)
-        if driver.exists():
-            Path(_DRIVERS).mkdir(parents=True, exist_ok=True)
-            with suppress(FileExistsError):
-                Path(_DRIVERS, name).symlink_to(driver)
-            return _DRIVERS
-    raise Failure(f"libvirt's driver {name} is not installed in this image")
+def lacking(hypervisor: Hypervisor) -> str:
+    """What of libvirt is not installed here that the hypervisor needs, as a sentence, or ""."""
+    if modular(hypervisor) or (monolithic_driver(hypervisor) and Path("/usr/sbin/libvirtd").exists()):
+        return ""
+    daemon = hypervisor.descriptor.daemon
+    return f"neither {daemon} nor libvirtd with a driver for {_scheme(hypervisor)} is installed"
+
+
+def modular(hypervisor: Hypervisor) -> bool:
+    return bool(hypervisor.descriptor.daemon) and Path("/usr/sbin", hypervisor.descriptor.daemon).exists()
+
+
+def monolithic_driver(hypervisor: Hypervisor) -> Path | None:
+    name = f"libvirt_driver_{_scheme(hypervisor)}.so"
+    places = (Path(directory, "libvirt/connection-driver", name) for directory in _DRIVER_DIRS)
+    return next((path for path in places if path.exists()), None)
+
+
+def _scheme(hypervisor: Hypervisor) -> str:
+    return hypervisor.descriptor.uri.partition(":")[0]
 
 
 class Daemons:

@@ -16,6 +16,9 @@ from pathlib import Path
 
 import msgspec
 
+from virtfleet.hypervisors.base import Hypervisor
+from virtfleet.launcher.daemons import lacking
+
 SECONDS = 3.0
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _FINISHED = 33  # the exit code that the firmware asks for
@@ -41,6 +44,20 @@ class Verdict(msgspec.Struct, frozen=True):
 class _Record(msgspec.Struct):
     boot_id: str
     verdict: Verdict
+
+
+def hypervisor(tried: Hypervisor, cache: Path | None = None) -> Verdict:
+    """Whether a hypervisor works on this machine."""
+    wanted = tried.descriptor
+    if tried.refusal:
+        return Verdict(False, tried.refusal)
+    if missing := lacking(tried):
+        return Verdict(False, missing)
+    if wanted.device == "kvm":
+        return kvm(cache)
+    if wanted.device and not os.path.exists(f"/dev/{wanted.device}"):
+        return Verdict(False, f"there is no /dev/{wanted.device}")
+    return Verdict(True)
 
 
 def kvm(cache: Path | None = None) -> Verdict:
