@@ -213,7 +213,8 @@ class NodeCluster:
             return await self.eventually(look, deadline)
         except AssertionError:
             events = [f"{e['reason']}: {e['message']}" for e in await self.api.list(EVENTS, "default")]
-            raise AssertionError(f"{(await self.pod(name))['status']}\n" + "\n".join(events)) from None
+            logs = [line for path in self.directory.glob("n*.log") for line in path.read_text().splitlines()[-20:]]
+            raise AssertionError("\n".join([str((await self.pod(name))["status"]), *events, *logs])) from None
 
     async def phase(self, name: str, *phases: str) -> Obj:
         return await self.until(name, lambda pod: (pod.get("status") or {}).get("phase") in phases)

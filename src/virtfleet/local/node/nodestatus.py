@@ -25,7 +25,7 @@ from virtfleet.local.node.runtime import boot_id
 from virtfleet.local.nodesfile import NodeSpec
 
 LEASE_NAMESPACE = "kube-node-lease"
-_LEASE_SECONDS, _RENEWAL, _REPORT = 40, 10.0, 60.0
+_LEASE_SECONDS, _RENEWAL, _REPORT, _RETRY = 40, 10.0, 60.0, 1.0
 _PODS = 110
 _IMAGES_SHOWN = 50
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -154,6 +154,15 @@ class NodeObject:
         return capacity(self._data, self._offers(), healthy=True)
 
     async def register(self) -> None:
+        """Make the node known, however long the API server is away."""
+        while True:
+            try:
+                return await self._register()
+            except ApiError as error:
+                log.warning("the node is not registered yet: %s", error.message)
+                await asyncio.sleep(_RETRY)
+
+    async def _register(self) -> None:
         """Make the Node object, or give an existing one the labels of the nodes file."""
         node = {
             "apiVersion": "v1",
@@ -197,20 +206,14 @@ class NodeObject:
                 pause = _REPORT
             except ApiError as error:
                 log.warning("the node's status is not written: %s", error.message)
-                pause = 1.0
+                pause = _RETRY
                 if is_not_found(error):  # somebody deleted the node under us
-                    await self._register_again()
+                    await self.register()
             try:
                 async with asyncio.timeout(pause):
                     await self._changed.wait()
             except TimeoutError:
                 continue
-
-    async def _register_again(self) -> None:
-        try:
-            await self.register()
-        except ApiError as error:
-            log.warning("the node is not registered: %s", error.message)
 
     async def _renewing(self) -> None:
         while True:

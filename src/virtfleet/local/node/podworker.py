@@ -243,17 +243,15 @@ class PodWorker:
     async def _finish(self) -> None:
         """The pod has succeeded or failed: end what still runs, tell it, and free everything but records and logs."""
         await self.runs.end_all(self.pod, self._grace(), self._address())
-        self._over = True
-        await self._publish()
+        await self._tell_the_end()
         await self._clear_away()
 
     async def _end_pod(self) -> None:
         """The pod is being deleted: end its containers in grace, tell how they ended, then let the object go."""
         grace = self.pod["metadata"].get("deletionGracePeriodSeconds")
         await self._end_all_unless_forced(_FORCED_GRACE if grace is None else float(grace))
-        self._over = True
         if not self._gone and self.runs.by_name:
-            await self._publish()
+            await self._tell_the_end()
         await self._clear_away()
         await self.runs.remove_all()
         logfiles.remove(self._node.layout.pod_logs(self.pod))
@@ -271,6 +269,12 @@ class PodWorker:
                 self._woken.clear()
                 if self._gone and grace > _FORCED_GRACE:
                     self.runs.kill_all()
+
+    async def _tell_the_end(self) -> None:
+        """Devices are free before it is known: the scheduler may give them to another pod at once."""
+        self._node.devices.release(self.uid)
+        self._over = True
+        await self._publish()
 
     async def _clear_away(self) -> None:
         """Free namespaces, addresses, volumes, devices and control groups."""
