@@ -22,6 +22,8 @@ COMMANDS = {
     "image": ("virtfleet.cli.image", "Images of the local cluster."),
     "validate": ("virtfleet.cli.validate", "Check manifests as the cluster would."),
     "render": ("virtfleet.cli.render", "What VirtFleet would make of an object, without a cluster."),
+    "explain": ("virtfleet.cli.explain", "Which pool, image, hypervisor and nodes a VM gets, and why."),
+    "pools": ("virtfleet.cli.pools", "Pools of nodes: their handlers, their VMs, and what is wrong."),
     "hypervisors": ("virtfleet.cli.hypervisors", "Hypervisors, and what each of them can do."),
     "guest": ("virtfleet.cli.guest", "A small guest to try VirtFleet with."),
     "launch": ("virtfleet.cli.launch", "Boot one VM without a cluster."),

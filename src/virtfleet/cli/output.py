@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import click
@@ -35,6 +35,17 @@ def table(rows: Sequence[Sequence[object]], header: Sequence[str]) -> str:
     widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
     lines = ["   ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells]
     return "\n".join(lines)
+
+
+def yaml_documents(documents: Iterable[Any]) -> str:
+    """Objects as YAML, each of them whole: no anchors, fields in the order in which they were made."""
+    import yaml
+
+    class Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
+        def ignore_aliases(self, data: Any) -> bool:
+            return True
+
+    return str(yaml.dump_all(documents, Dumper=Dumper, sort_keys=False))
 
 
 class Progress:

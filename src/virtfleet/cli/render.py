@@ -8,6 +8,8 @@ from __future__ import annotations
 import click
 
 from virtfleet.cli.render_domain import domain
+from virtfleet.cli.render_operator import operator
+from virtfleet.cli.render_pod import pod
 from virtfleet.cli.render_vmi import vmi
 
 
@@ -17,4 +19,6 @@ def render() -> None:
 
 
 render.add_command(domain)
+render.add_command(operator)
+render.add_command(pod)
 render.add_command(vmi)

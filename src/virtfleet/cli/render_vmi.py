@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from virtfleet.cli.manifests import cluster_of, objects
-from virtfleet.cli.output import CommandError
+from virtfleet.cli.output import CommandError, yaml_documents
+
+if TYPE_CHECKING:
+    from virtfleet.admission.cluster import Cluster
 
 
 @click.command()
@@ -15,13 +19,16 @@ from virtfleet.cli.output import CommandError
 @click.option("--kubevirt", "kubevirt_file", help="File with the KubeVirt object in force; defaults where left out.")
 def vmi(files: tuple[str, ...], kubevirt_file: str | None) -> None:
     """Print VMIs with their defaults. For a VM or a replica set, the VMI that it makes."""
-    import yaml
+    made = list(objects(files))
+    documents = completed_instances(made, cluster_of(kubevirt_file, beside=made))
+    click.echo(yaml_documents(documents), nl=False)
 
+
+def completed_instances(made: Iterable[dict[str, Any]], cluster: Cluster) -> list[dict[str, Any]]:
+    """The VMIs among the objects, and those that their VMs and replica sets make, with their defaults."""
     from virtfleet.admission.review import complete
 
-    made = list(objects(files))
-    cluster = cluster_of(kubevirt_file, beside=made)
-    documents = []
+    found_instances = []
     for obj in made:
         if obj["kind"] not in ("VirtualMachineInstance", "VirtualMachine", "VirtualMachineInstanceReplicaSet"):
             continue
@@ -30,10 +37,10 @@ def vmi(files: tuple[str, ...], kubevirt_file: str | None) -> None:
             completed, found = complete(instance(completed), cluster)
         if not found.allowed:
             raise CommandError("\n".join(f"{cause.field}: {cause.message}" for cause in found.causes))
-        documents.append(completed)
-    if not documents:
-        raise CommandError("no VMI, VM or replica set to render", "Name a file with one after -f.")
-    click.echo(yaml.dump_all(documents, Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper)), nl=False)
+        found_instances.append(completed)
+    if not found_instances:
+        raise CommandError("no VMI, VM or replica set to work on", "Name a file with one after -f.")
+    return found_instances
 
 
 def instance(maker: dict[str, Any]) -> dict[str, Any]:

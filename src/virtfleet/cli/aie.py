@@ -1,0 +1,84 @@
+"""From kubevirt-aie-webhook's rules to virtHandlerPools. Pure.
+
+The webhook's ConfigMap has, under `config.yaml`, a list of rules: a name, an image, a selector of devices or labels,
+and perhaps a nodeSelector. Pools say the same, but always name their nodes, because they also have a handler there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import yaml
+
+from virtfleet.admission.cluster import Cluster
+from virtfleet.admission.review import review
+
+_LONGEST = 48
+
+
+class AieError(ValueError):
+    """Rules that cannot become pools; the message says what to do."""
+
+
+def node_selectors(given: Iterable[str]) -> dict[str, dict[str, str]]:
+    """`RULE:KEY=VALUE` texts, by rule."""
+    found: dict[str, dict[str, str]] = {}
+    for text in given:
+        rule, colon, pair = text.partition(":")
+        key, equals, value = pair.partition("=")
+        if not (rule and colon and key and equals):
+            raise AieError(f"--node-selector {text!r} is not RULE:KEY=VALUE")
+        found.setdefault(rule, {})[key] = value
+    return found
+
+
+def kubevirt_of(
+    config_map: Mapping[str, Any], selectors: Mapping[str, Mapping[str, str]]
+) -> tuple[dict[str, Any], list[str]]:
+    """A KubeVirt object with a pool for each rule, and what admission warns of."""
+    pools = [_pool(rule, i, selectors) for i, rule in enumerate(_rules(config_map))]
+    kubevirt = {
+        "apiVersion": "kubevirt.io/v1",
+        "kind": "KubeVirt",
+        "metadata": {"name": "kubevirt", "namespace": "kubevirt"},
+        "spec": {
+            "configuration": {"developerConfiguration": {"featureGates": ["VirtHandlerPools"]}},
+            "virtHandlerPools": pools,
+        },
+    }
+    found = review(kubevirt, Cluster(kubevirt))
+    if not found.allowed:
+        raise AieError("\n".join(f"{cause.field}: {cause.message}" for cause in found.causes))
+    return kubevirt, list(found.warnings)
+
+
+def _rules(config_map: Mapping[str, Any]) -> list[dict[str, Any]]:
+    text = (config_map.get("data") or {}).get("config.yaml")
+    if text is None:
+        raise AieError("the ConfigMap has no key config.yaml")
+    try:
+        rules = (yaml.safe_load(text) or {}).get("rules")
+    except (yaml.YAMLError, AttributeError) as error:
+        raise AieError(f"config.yaml cannot be read: {error}") from None
+    if not isinstance(rules, list) or not all(isinstance(rule, dict) for rule in rules):
+        raise AieError("config.yaml has no list of rules")
+    return rules
+
+
+def _pool(rule: Mapping[str, Any], number: int, selectors: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
+    name = str(rule.get("name") or f"rule-{number}")
+    labels = (rule.get("nodeSelector") or {}).get("matchLabels") or selectors.get(name)
+    if not labels:
+        raise AieError(
+            f"rule {name!r} names no nodes, and a pool must; "
+            f"say which with --node-selector '{name}:KEY=VALUE' (a label of the nodes that have the device)"
+        )
+    selector = rule.get("selector") or {}
+    return {
+        "name": re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:_LONGEST].rstrip("-"),
+        "virtLauncherImage": rule.get("image") or "",
+        "nodeSelector": dict(labels),
+        "selector": {key: selector[key] for key in ("deviceNames", "vmLabels") if selector.get(key)},
+    }

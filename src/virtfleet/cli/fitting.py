@@ -1,0 +1,70 @@
+"""Why a launcher Pod cannot go to a node: the scheduler's rules, in words. Pure."""
+
+from __future__ import annotations
+
+from virtfleet.api import names
+from virtfleet.api.quantity import Quantity
+from virtfleet.api.selectors import node_selector_matches, tolerates
+from virtfleet.kube.resource import Obj
+
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_ARCHITECTURE = "kubernetes.io/arch"
+
+
+def obstacles(pod: Obj, node: Obj, *, live: bool = False) -> list[str]:
+    """What keeps the Pod from the node; nothing where it can go there.
+
+    Of a node out of a file that no handler has labelled, handlers' labels and devices are taken for granted.
+    """
+    spec, labels = pod["spec"], node["metadata"].get("labels") or {}
+    served = live or names.SCHEDULABLE in labels
+    found = [
+        f"the node lacks {key}={value}" if key not in labels else f"the node has {key}={labels[key]}, not {value}"
+        for key, value in sorted(spec["nodeSelector"].items())
+        if labels.get(key) != value and (served or not _by_agents(key))
+    ]
+    required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(_REQUIRED)
+    if not node_selector_matches(required, labels, node["metadata"]["name"]):
+        found.append(f"its labels do not fit the affinity: {_terms(required)}")
+    taints = (node.get("spec") or {}).get("taints") or ()
+    found += [
+        f"taint {taint['key']}:{taint['effect']} is not tolerated"
+        for taint in taints
+        if taint.get("effect") in ("NoSchedule", "NoExecute") and not tolerates(spec.get("tolerations") or (), taint)
+    ]
+    return found + _short(pod, node, served)
+
+
+def _by_agents(key: str) -> bool:
+    """Whether a node has the label only once its agents run."""
+    return key == _ARCHITECTURE or key.startswith("kubevirt.io/") or ".node.kubevirt.io/" in key
+
+
+def _terms(required: Obj | None) -> str:
+    """Node selector terms as people write them: `a In [1], b NotIn [2] or c Exists`."""
+    terms = []
+    for term in (required or {}).get("nodeSelectorTerms") or ():
+        conditions = [*(term.get("matchExpressions") or ()), *(term.get("matchFields") or ())]
+        terms.append(
+            ", ".join(
+                f"{c['key']} {c['operator']}" + (f" [{', '.join(c['values'])}]" if c.get("values") else "")
+                for c in conditions
+            )
+        )
+    return " or ".join(terms)
+
+
+def _short(pod: Obj, node: Obj, served: bool) -> list[str]:
+    """Amounts that the node does not have, used or not."""
+    offered = (node.get("status") or {}).get("allocatable") or {}
+    short = []
+    for container in pod["spec"]["containers"]:
+        for name, amount in container["resources"].get("requests", {}).items():
+            device = "/" in name
+            if name.startswith(names.DEVICE_PREFIX) and not served:
+                continue
+            if not device and name not in offered:
+                continue  # a file of nodes need not tell of CPUs and memory
+            if Quantity.parse(amount) > Quantity.parse(offered.get(name, 0)):
+                short.append(f"the node offers {offered.get(name, 0)} {name} of {amount}")
+    return short
