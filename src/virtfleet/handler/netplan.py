@@ -1,0 +1,260 @@
+"""How an interface of the Pod becomes an interface of the guest: the plan, by what the Pod has and the VMI wants. Pure.
+
+Every binding has a bridge in the Pod's network namespace with a tap in it that the hypervisor opens. With *masquerade*
+the guest has a private address behind the Pod's, and the kernel translates; with *bridge* the guest takes over the
+Pod's own address. A plan can be carried out again at any time: links are made where they are missing, everything else
+is set to what it should be.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Mapping
+from ipaddress import IPv4Network, IPv6Network, ip_interface, ip_network
+
+import msgspec
+
+from virtfleet.api.networks import Interface, Network
+from virtfleet.api.vmi import VirtualMachineInstance as VMI
+from virtfleet.domain import interfaces
+from virtfleet.pods.networks import pod_interface
+from virtfleet.pods.security import USER
+
+PRIMARY = "eth0"
+TABLE = "kubevirt"
+_GUESTS, _GUESTS6 = "10.0.2.0/24", "fd10:0:2::/120"
+_BRIDGE_MAC = "02:00:00:00:00:00"
+_DHCP_SERVERS = "169.254.75"  # of bridged interfaces, where the guest has the Pod's address
+
+
+class Route(msgspec.Struct, frozen=True):
+    """A route of the Pod; without a gateway it is on the link."""
+
+    destination: str
+    gateway: str = ""
+
+
+class Link(msgspec.Struct, frozen=True):
+    """An interface of the Pod, as the cluster's network made it."""
+
+    name: str
+    mac: str
+    mtu: int
+    addresses: list[str] = []
+    """With the lengths of their prefixes."""
+    routes: list[Route] = []
+
+    def address(self, version: int) -> str:
+        return next((a for a in self.addresses if ip_interface(a).version == version), "")
+
+
+class Wish(msgspec.Struct, frozen=True, kw_only=True):
+    """What the VMI wants of one of its interfaces."""
+
+    name: str
+    link: str
+    masquerade: bool
+    mac: str = ""
+    """The guest's; where empty, that of the Pod's interface."""
+    guests: str = _GUESTS
+    guests6: str = _GUESTS6
+    ports: list[tuple[str, int, int]] = []
+    """Protocol, first and last port that are forwarded; everything where empty."""
+    queues: int = 0
+
+    @property
+    def suffix(self) -> str:
+        """What the names of the links that belong together end in; with a prefix of four they fit the kernel."""
+        return self.link.removeprefix("pod") if self.link != PRIMARY else PRIMARY
+
+    @property
+    def bridge(self) -> str:
+        return f"k6t-{self.suffix}"
+
+    @property
+    def tap(self) -> str:
+        return "tap0" if self.link == PRIMARY else f"tap{self.suffix}"
+
+    @property
+    def moved(self) -> str:
+        """Name of the Pod's interface after a bridge took its place."""
+        return f"{self.suffix}-nic"
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What is to be done inside the namespace."""
+
+    commands: list[str]
+    """Of `ip`, in this order."""
+    sysctls: dict[str, str]
+    rules: str
+    """Of `nft`; they replace those of before."""
+    bridges: list[str]
+    """Their checksums are computed at once, because guests' DHCP clients look at packets before the kernel does."""
+
+
+def wishes(vmi: VMI) -> list[Wish]:
+    """The interfaces that are connected through the Pod's network namespace."""
+    networks = {network.name: network for network in vmi.spec.networks}
+    queues = interfaces.queues(vmi)
+    return [
+        _wish(vmi.metadata.uid, interface, networks[interface.name], queues)
+        for interface in interfaces.present(vmi)
+        if interface.masquerade or interface.bridge
+    ]
+
+
+def _wish(uid: str, interface: Interface, network: Network, queues: int) -> Wish:
+    secondary = network.multus is not None and not network.multus.default
+    pod = network.pod
+    masquerade = interface.masquerade is not None
+    return Wish(
+        name=interface.name,
+        link=pod_interface(network.name) if secondary else PRIMARY,
+        masquerade=masquerade,
+        mac=interface.mac_address.replace("-", ":").lower() or (_mac(uid, interface.name) if masquerade else ""),
+        guests=(pod.vm_network_cidr if pod else "") or _GUESTS,
+        guests6=(pod.vm_ipv6_network_cidr if pod else "") or _GUESTS6,
+        ports=[
+            *(((p.protocol or "tcp").lower(), p.port, p.port) for p in interface.ports if p.port is not None),
+            *((p.protocol.lower(), p.start, p.end) for p in interface.port_ranges if p.start and p.end),
+        ],
+        queues=queues,
+    )
+
+
+def _mac(uid: str, interface: str) -> str:
+    """A hardware address that stays the same for as long as the VMI exists."""
+    digest = hashlib.sha256(f"{uid}/{interface}".encode()).hexdigest()
+    return "02:" + ":".join(digest[i : i + 2] for i in range(0, 10, 2))
+
+
+def plan(wanted: Iterable[Wish], links: Mapping[str, Link], present: Collection[str]) -> Plan:
+    """The plan. `links` are the Pod's interfaces as they were at first, `present` the names of those there are now."""
+    commands: list[str] = []
+    sysctls: dict[str, str] = {}
+    rules: list[str] = []
+    bridges: list[str] = []
+    for number, wish in enumerate(wanted):
+        link = links[wish.link]
+        commands += _bridge(wish, link, present)
+        commands += _masquerade(wish, link) if wish.masquerade else _take_over(wish, link, number, present)
+        bridges.append(wish.bridge)
+        if wish.masquerade:
+            sysctls |= _forwarding(wish, link)
+            rules.append(_translation(wish, link))
+        else:
+            # The Pod must not answer for the address that is the guest's now.
+            sysctls[f"net/ipv4/conf/{wish.bridge}/arp_ignore"] = "1"
+    return Plan(commands, sysctls, "".join(rules), bridges)
+
+
+def _bridge(wish: Wish, link: Link, present: Collection[str]) -> list[str]:
+    several = " multi_queue" if wish.queues > 1 else ""
+    make = {
+        wish.bridge: f"link add {wish.bridge} address {_BRIDGE_MAC} mtu {link.mtu} type bridge",
+        wish.tap: f"tuntap add dev {wish.tap} mode tap user {USER} vnet_hdr{several}",
+    }
+    return [
+        *(command for name, command in make.items() if name not in present),
+        f"link set {wish.tap} mtu {link.mtu} master {wish.bridge} up",
+        f"link set {wish.bridge} up",
+    ]
+
+
+# --- masquerade
+
+
+def guest_address(network: IPv4Network | IPv6Network) -> str:
+    return str(network[2])
+
+
+def gateway_address(network: IPv4Network | IPv6Network) -> str:
+    return str(network[1])
+
+
+def _networks(wish: Wish, link: Link) -> list[IPv4Network | IPv6Network]:
+    """The guest's private networks, of the families that the Pod has."""
+    return [ip_network(n) for n in (wish.guests, wish.guests6) if link.address(ip_network(n).version)]
+
+
+def _masquerade(wish: Wish, link: Link) -> list[str]:
+    return [
+        f"addr replace {gateway_address(n)}/{n.prefixlen} dev {wish.bridge}{' nodad' if n.version == 6 else ''}"
+        for n in _networks(wish, link)
+    ]
+
+
+def _forwarding(wish: Wish, link: Link) -> dict[str, str]:
+    sysctls: dict[str, str] = {}
+    for network in _networks(wish, link):
+        if network.version == 4:
+            # The second one lets what the Pod sends to itself reach the guest.
+            sysctls |= {"net/ipv4/ip_forward": "1", f"net/ipv4/conf/{wish.bridge}/route_localnet": "1"}
+        else:
+            sysctls["net/ipv6/conf/all/forwarding"] = "1"
+    return sysctls
+
+
+def _translation(wish: Wish, link: Link) -> str:
+    return "".join(_rules(wish, network) for network in _networks(wish, link))
+
+
+def _rules(wish: Wish, network: IPv4Network | IPv6Network) -> str:
+    family, loopback = ("ip", "127.0.0.1") if network.version == 4 else ("ip6", "::1")
+    guest, gateway = guest_address(network), gateway_address(network)
+    inbound = [f'iifname "{wish.link}" {ports}dnat to {guest}' for ports in _ports(wish)]
+    local = [f"{family} daddr {loopback} {ports}dnat to {guest}" for ports in _ports(wish)]
+    table = f"table {family} {TABLE}"
+    return f"""{table}
+delete {table}
+{table} {{
+  chain prerouting {{
+    type nat hook prerouting priority -100;
+    {"; ".join(inbound)}
+  }}
+  chain output {{
+    type nat hook output priority -100;
+    {"; ".join(local)}
+  }}
+  chain postrouting {{
+    type nat hook postrouting priority 100;
+    {family} saddr {guest} oifname "{wish.link}" masquerade
+    {family} saddr {loopback} oifname "{wish.bridge}" snat to {gateway}
+  }}
+}}
+"""
+
+
+def _ports(wish: Wish) -> list[str]:
+    """What packets are forwarded, one match for each protocol."""
+    by_protocol: dict[str, list[str]] = {}
+    for protocol, first, last in wish.ports:
+        by_protocol.setdefault(protocol, []).append(str(first) if first == last else f"{first}-{last}")
+    return [f"{protocol} dport {{ {', '.join(ports)} }} " for protocol, ports in by_protocol.items()] or [""]
+
+
+# --- bridge
+
+
+def _take_over(wish: Wish, link: Link, number: int, present: Collection[str]) -> list[str]:
+    """The Pod's interface becomes a port of the bridge. Another one, down, keeps its name and addresses.
+
+    That one is a bridge without ports, because not every kernel has dummy interfaces.
+    """
+    rename = [
+        f"link set {wish.link} down",
+        f"link set {wish.link} name {wish.moved}",
+        f"link add {wish.link} type bridge",
+    ]
+    return [
+        *(rename if wish.moved not in present else [] if wish.link in present else rename[2:]),
+        f"addr flush dev {wish.moved}",
+        f"link set {wish.moved} address {_mac(link.mac, wish.moved)} master {wish.bridge} up",
+        *(f"addr replace {address} dev {wish.link}" for address in link.addresses),
+        f"addr replace {dhcp_server(number)}/32 dev {wish.bridge}",
+    ]
+
+
+def dhcp_server(number: int) -> str:
+    return f"{_DHCP_SERVERS}.{number + 10}"
