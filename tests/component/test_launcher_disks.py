@@ -1,0 +1,155 @@
+"""Disks as a launcher makes them from what its Pod mounts, with the real tools."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from virtfleet.api.view import read
+from virtfleet.api.vmi import VirtualMachineInstance
+from virtfleet.domain import paths
+from virtfleet.domain.context import Context
+from virtfleet.hypervisors import registry
+from virtfleet.launcher import disks
+from virtfleet.launcher.failure import Failure
+
+pytestmark = pytest.mark.skipif(not shutil.which("qemu-img"), reason="needs qemu-img")
+
+
+@pytest.fixture(autouse=True)
+def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The paths of a Pod, below a directory of the test's own."""
+    for name, value in vars(paths).items():
+        if isinstance(value, str) and value.startswith("/var/run/"):
+            monkeypatch.setattr(paths, name, value.replace("/var/run", str(tmp_path)))
+    return tmp_path
+
+
+def vmi(*volumes: dict[str, Any], **more: Any) -> VirtualMachineInstance:
+    names = [volume["name"] for volume in volumes]
+    return read(
+        VirtualMachineInstance,
+        {
+            "metadata": {"name": "guest", "namespace": "default", "uid": "u"},
+            "spec": {
+                "architecture": "amd64",
+                "domain": {
+                    "machine": {"type": "q35"},
+                    "memory": {"guest": "64Mi"},
+                    "devices": {"disks": [{"name": name, "disk": {"bus": "virtio"}} for name in names]},
+                },
+                "volumes": list(volumes),
+            },
+            **more,
+        },
+    )
+
+
+def prepare(machine: VirtualMachineInstance) -> None:
+    async def inspect_and_prepare() -> None:
+        context = await disks.inspect(machine, Context())
+        await disks.prepare(machine, context, registry.get("qemu-kvm").build(machine, context))
+
+    asyncio.run(inspect_and_prepare())
+
+
+def image(path: Path, *options: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["qemu-img", "create", "-q", *options, str(path), "8M"], check=True)
+
+
+def info(path: str) -> dict[str, Any]:
+    told = subprocess.run(["qemu-img", "info", "--output=json", path], capture_output=True, check=True)
+    return json.loads(told.stdout)  # type: ignore[no-any-return]
+
+
+CONTAINER_DISK = {"name": "root", "containerDisk": {"image": "example/disk"}}
+
+
+@pytest.mark.parametrize("form", ["raw", "qcow2"])
+def test_a_container_disk_is_never_written_to(form: str) -> None:
+    source = Path(paths.image_volume(0), "disk/disk.img")
+    image(source, "-f", form)
+    prepare(vmi(CONTAINER_DISK))
+    made = info(paths.ephemeral_disk("root"))
+    assert (made["format"], made["virtual-size"]) == ("qcow2", 8 << 20)
+    assert (made["backing-filename"], made["backing-filename-format"]) == (paths.container_disk(0), form)
+
+
+def test_an_image_that_names_another_file_is_refused(tmp_path: Path) -> None:
+    image(tmp_path / "secret.img", "-f", "raw")
+    source = Path(paths.image_volume(0), "disk/disk.img")
+    image(source, "-f", "qcow2", "-b", str(tmp_path / "secret.img"), "-F", "raw")
+    with pytest.raises(Failure, match="'root': the image refers to another file"):
+        prepare(vmi(CONTAINER_DISK))
+
+
+def test_the_path_of_a_disk_leads_to_no_file_outside_its_image(tmp_path: Path) -> None:
+    image(tmp_path / "outside.img", "-f", "raw")
+    directory = Path(paths.image_volume(0))
+    directory.mkdir(parents=True)
+    (directory / "link.img").symlink_to(tmp_path / "outside.img")
+    for path in ("/link.img", "../../../outside.img", "/missing.img"):
+        with pytest.raises(Failure, match="has no file"):
+            prepare(vmi({"name": "root", "containerDisk": {"image": "example/disk", "path": path}}))
+
+
+def test_an_image_without_a_disk_or_with_two_is_refused_with_what_to_do() -> None:
+    directory = Path(paths.image_volume(0), "disk")
+    directory.mkdir(parents=True)
+    with pytest.raises(Failure, match="example/disk has no file under /disk"):
+        prepare(vmi(CONTAINER_DISK))
+    for name in ("a.img", "b.img"):
+        image(directory / name, "-f", "raw")
+    with pytest.raises(Failure, match=r"several files under /disk \(a.img, b.img\); name one as `path`"):
+        prepare(vmi(CONTAINER_DISK))
+
+
+def test_what_was_made_stays_when_the_vm_is_synced_again() -> None:
+    machine = vmi({"name": "scratch", "emptyDisk": {"capacity": "1Gi"}})
+    prepare(machine)
+    path = Path(paths.empty_disk("scratch"))
+    before = path.stat().st_ino
+    assert info(str(path))["virtual-size"] == 1 << 30
+    prepare(machine)
+    assert path.stat().st_ino == before
+
+
+def test_an_empty_claim_gets_an_image_that_leaves_room_for_its_file_system() -> None:
+    Path(paths.claim_dir("data")).mkdir(parents=True)
+    claim = {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}
+    with pytest.raises(Failure, match=r"'data': the claim holds no disk\.img"):
+        prepare(vmi(claim))
+    details = {"capacity": {"storage": "2Gi"}, "requests": {"storage": "1Gi"}, "filesystemOverhead": "0.055"}
+    status = {"volumeStatus": [{"name": "data", "persistentVolumeClaimInfo": details}]}
+    prepare(vmi(claim, status=status))
+    size = Path(paths.claim_image("data")).stat().st_size
+    assert 0.94 * 2**30 < size < 0.945 * 2**30
+    assert size % (1 << 20) == 0
+
+
+def test_a_host_disk_is_made_only_where_that_is_asked_for() -> None:
+    disk = {"name": "host", "hostDisk": {"path": "/data/x.img", "type": "DiskOrCreate", "capacity": "16Mi"}}
+    prepare(vmi(disk))
+    assert Path(paths.host_disk("host", "/data/x.img")).stat().st_size == 16 << 20
+
+
+def test_configuration_becomes_labelled_images() -> None:
+    directory = Path(paths.config_dir("config-map", "settings"))
+    (directory / "..data").mkdir(parents=True)
+    (directory / "key").write_text("value")
+    config = {"name": "settings", "configMap": {"name": "settings", "volumeLabel": "mine"}}
+    seed = {"name": "seed", "cloudInitNoCloud": {"userData": "#!/bin/sh"}}
+    prepare(vmi(config, seed))
+    for path, label in (
+        (paths.config_disk("config-map", "settings"), b"mine"),
+        (paths.cloud_init("default", "guest", False), b"cidata"),
+    ):
+        assert Path(path).read_bytes()[32808:32840].rstrip() == label
+        assert Path(path).stat().st_mode & 0o077 == 0
