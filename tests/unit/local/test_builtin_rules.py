@@ -541,6 +541,21 @@ def test_a_webhook_gets_its_defaults(server: Server) -> None:
     assert made["clientConfig"]["service"]["port"] == 443
 
 
+def test_a_webhook_with_conditions_that_nobody_would_evaluate_is_refused(server: Server) -> None:
+    hook = {
+        "name": "a.b.c",
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+        "clientConfig": {"url": "https://example.com"},
+        "matchConditions": [{"name": "only-mine", "expression": "request.name == 'mine'"}],
+    }
+    _, faults = server.create("admissionregistration.k8s.io", "validatingwebhookconfigurations", {"webhooks": [hook]})
+    assert faults == [
+        "webhooks[0].matchConditions: Forbidden: conditions in CEL are not evaluated here; "
+        "select with rules, namespaceSelector and objectSelector"
+    ]
+
+
 def test_field_selectors_know_their_fields_even_of_nothing(server: Server) -> None:
     assert "spec.nodeName" in server.kind("", "pods").rules.fields({"metadata": {}})
     assert "involvedObject.uid" in server.kind("", "events").rules.fields({"metadata": {}})

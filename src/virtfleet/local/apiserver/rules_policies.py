@@ -171,6 +171,9 @@ class WebhookRules(Rules):
         elif not client.get("url", "https://").startswith("https://"):
             why = "'https' is the only allowed URL scheme; desired format: https://host[/path]"
             yield causes.invalid(f"{at}.clientConfig.url", client["url"].partition(":")[0], why)
+        if "matchConditions" in hook:
+            why = "conditions in CEL are not evaluated here; select with rules, namespaceSelector and objectSelector"
+            yield causes.forbidden(f"{at}.matchConditions", why)
         for index, rule in enumerate(hook.get("rules", ())):
             for name in ("operations", "apiGroups", "apiVersions", "resources"):
                 if not rule.get(name):
