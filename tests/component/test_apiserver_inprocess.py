@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
 from apiserver_kit import WIDGETS, opened, pod, soon
 
 from virtfleet.kube.api import KubeApi, Patch
+from virtfleet.kube.cache import Cache
 from virtfleet.kube.errors import ApiError, is_conflict, is_gone, is_not_found
 from virtfleet.kube.resource import NODES, PODS, Obj
 from virtfleet.local.apiserver import inprocess, store
@@ -88,6 +90,34 @@ async def test_history_that_is_gone_is_raised(tmp_path: Path, monkeypatch: pytes
             async with api.watch(PODS, resource_version="2"):
                 pass
         assert is_gone(refused.value)
+
+
+class Replaceable:
+    """An API that becomes another one, as when a cluster is wiped and made anew at the same address."""
+
+    def __init__(self, api: KubeApi) -> None:
+        self.api = api
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.api, name)
+
+
+async def test_a_cache_starts_over_when_the_store_was_wiped(tmp_path: Path) -> None:
+    async with opened(tmp_path / "old") as old, opened(tmp_path / "new") as new:
+        api: Any = Replaceable(InProcessApi(old))
+        for i in range(20):
+            await api.create(PODS, pod(f"p{i}"), "ns")
+        cache: Cache[Obj] = Cache(api, PODS, decode=orjson.loads)
+        following = asyncio.create_task(cache.run())
+        await soon(cache.synced.wait())
+        assert len(cache) == 20
+        api.api = InProcessApi(new)
+        await api.create(PODS, pod("other"), "ns")
+        only_the_new_one = asyncio.Event()
+        cache.on_change(lambda *_: only_the_new_one.set() if cache.keys() == ["ns/other"] else None)
+        old.watchers.end()  # the connection to the old server breaks
+        await soon(only_the_new_one.wait())
+        following.cancel()
 
 
 async def test_posts_and_versions_of_kinds_are_served(tmp_path: Path) -> None:

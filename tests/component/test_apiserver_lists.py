@@ -297,6 +297,13 @@ class TestWatches:
             assert refused.value.code == 410
             assert len(operations.watchers) == 0
 
+    async def test_a_version_that_never_was_is_refused(self, tmp_path: Path) -> None:
+        async with opened(tmp_path) as operations:
+            with pytest.raises(ApiError) as refused:
+                await Room(operations).watch(str(operations.store.revision + 1))
+            assert (refused.value.code, refused.value.reason) == (410, "Expired")
+            assert len(operations.watchers) == 0
+
     async def test_a_watcher_that_does_not_keep_up_is_ended(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -137,6 +137,9 @@ class Watchers:
         """`initial_events`: True also marks the end of the initial state; None follows the resourceVersion as always:
         without one, the watch begins with the present state."""
         version = parse_version(resource_version)
+        if version > self._store.revision:
+            # Nobody was ever given this version: it is of another store, and its client has to start over.
+            raise ApiError("Expired", f"too large resource version: {version}, current: {self._store.revision}")
         from_present = initial_events or (initial_events is None and not version)
         watcher = Watcher(selection, 0 if from_present else version)
         self._add(watcher)
