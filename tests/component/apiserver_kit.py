@@ -36,7 +36,7 @@ class PodSchema:
 
     known = frozenset({"image", "nodeName", "containers", "replicas", "tags", "finalizers"})
 
-    def shape(self, obj: Obj) -> list[str]:
+    def shape(self, obj: Obj, stored: Obj | None = None) -> list[str]:
         spec = obj.setdefault("spec", {})
         spec.setdefault("image", "default")
         unknown = [key for key in spec if key not in self.known]

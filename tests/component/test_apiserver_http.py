@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -376,6 +377,20 @@ class TestWatch:
             async with Stream(client, ""):
                 await watching_clients(operations, 1)
             await watching_clients(operations, 0)
+
+    async def test_a_client_that_goes_amidst_events_is_no_error(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async with opened(tmp_path) as operations, serving(operations) as client:
+            for i in range(5):
+                _, writer = await asyncio.open_connection("127.0.0.1", client.port)
+                writer.write(f"GET {PODS}?watch=1 HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+                await watching_clients(operations, 1)
+                writer.transport.abort()
+                while len(operations.watchers):
+                    name = f"p{i}-{operations.store.revision}"
+                    await client.ask("POST", PODS, pod(name, image="x" * 100_000), status=201)
+        assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
     async def test_stopping_the_server_ends_watches(self, tmp_path: Path) -> None:
         async with opened(tmp_path) as operations, serving(operations) as client, Stream(client, "") as stream:

@@ -110,7 +110,10 @@ class Server:
         except RecursionError:
             answer = _failure(refusals.bad_request("the object is nested too deeply"))
         except ConnectionError:
-            answer = web.Response(status=499)  # the client is gone and will not see it
+            # The client is gone, or a stream that is passed on broke off, which must not look like its end.
+            if request.transport is not None:
+                request.transport.abort()
+            answer = web.Response(status=499)
         except Exception as error:
             log.exception("%s %s failed", request.method, request.path)
             answer = _failure(ApiError("InternalError", f"Internal error occurred: {error}"))

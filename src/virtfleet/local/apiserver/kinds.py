@@ -41,9 +41,9 @@ class Column:
 class Schema(Protocol):
     """The structural schema of a kind. All methods work on the decoded object."""
 
-    def shape(self, obj: Obj) -> list[str]:
+    def shape(self, obj: Obj, stored: Obj | None = None) -> list[str]:
         """Remove, in place, fields that the schema does not know, and fill in what it has defaults for; returns the
-        paths of what was removed. The first step of every write.
+        paths of what was removed. The first step of every write. What is as in `stored` has been shaped already.
 
         Raises ApiError (BadRequest) for what Kubernetes could not even decode: wrong types in built-in kinds and in
         the metadata of any kind.

@@ -213,7 +213,7 @@ class Operations:
         name = record.name
         _identify(kind, record.namespace, name, obj)
         _check_version(kind, old, obj)
-        self._shape(kind, obj, call)
+        self._shape(kind, obj, call, old)
         request = AdmissionRequest(
             "UPDATE", kind, record.namespace, name, call.user, obj, old, subresource, call.dry_run
         )
@@ -286,10 +286,10 @@ class Operations:
     def _turn(self, kind: Kind) -> AbstractAsyncContextManager[None]:
         return self._turns[kind.storage] if kind.rules.exclusive else nullcontext()
 
-    def _shape(self, kind: Kind, obj: Obj, call: Call) -> None:
+    def _shape(self, kind: Kind, obj: Obj, call: Call, old: Obj | None = None) -> None:
         """Bring the object into the schema's form, and say or refuse what did not fit."""
         obj["metadata"].pop("managedFields", None)
-        unknown = kind.schema.shape(obj) if kind.schema else []
+        unknown = kind.schema.shape(obj, old) if kind.schema else []
         faults = [*call.duplicates, *(f'unknown field "{path}"' for path in unknown)]
         if faults and call.field_validation == "Strict":
             resource = kind.resource

@@ -53,7 +53,8 @@ class PodRules(Rules):
         return pod_spec.faults(obj["spec"], "spec")
 
     def validate_update(self, obj: Obj, old: Obj, ctx: Context) -> list[Cause]:
-        if ctx.subresource in ("status", "binding"):  # a binding is what gives the pod its node
+        # A binding is what gives the pod its node.
+        if ctx.subresource in ("status", "binding") or obj["spec"] == old["spec"]:
             return []
         return self.faults(obj) + _change_faults(obj["spec"], old["spec"])
 

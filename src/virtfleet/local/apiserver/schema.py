@@ -147,8 +147,11 @@ class StructuralSchema:
     def _root(self) -> Node:
         return self._make_root()
 
-    def shape(self, obj: Obj) -> list[str]:
+    def shape(self, obj: Obj, stored: Obj | None = None) -> list[str]:
         unknown: list[str] = []
+        shaped: Obj = {}
+        if stored and self._root.typed:  # the schema of a custom kind may have changed since
+            shaped = {key: obj.pop(key) for key, value in stored.items() if obj.get(key) == value}
         try:
             _shape_object(self._root, obj, self._root, (), unknown)
         except _DecodeError as error:
@@ -157,6 +160,7 @@ class StructuralSchema:
                 "BadRequest",
                 f'{kind} in version "{self._resource.version}" cannot be handled as a {kind}: {error}',
             ) from None
+        obj |= shaped
         return unknown
 
     def validate(self, obj: Obj) -> list[Cause]:
