@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from virtfleet.local.controllers.rollout import Bounds, Set, grow, is_scaling, resized, rolling, scaled, shrink
@@ -93,6 +93,7 @@ def test_a_finished_new_set_takes_over_completely() -> None:
 
 
 @given(replicas=st.integers(0, 30), sizes=st.lists(st.integers(1, 12), min_size=2, max_size=4), surge=st.integers(0, 5))
+@example(replicas=1, sizes=[1, 1, 1, 1], surge=1)
 def test_proportional_sizes_add_up_to_all_that_is_allowed(replicas: int, sizes: list[int], surge: int) -> None:
     bounds = Bounds.of(replicas, surge, 1)
     sets = [Set(f"s{i}", n, 0, created=i, desired=99, maximum=sum(sizes)) for i, n in enumerate(sizes)]

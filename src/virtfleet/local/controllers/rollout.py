@@ -120,7 +120,10 @@ def resized(bounds: Bounds, new: Set | None, old: list[Set], *, was: int, rollin
         share = min(share, left) if missing > 0 else max(share, left)
         sizes[s.name] = s.replicas + (share if missing else 0)
         left -= share if missing else 0
-    sizes[active[0].name] = max(sizes[active[0].name] + left, 0)
+    for s in active:  # what rounding left over, to or from the largest first
+        rest = max(left, -sizes[s.name])
+        sizes[s.name] += rest
+        left -= rest
     return sizes
 
 
