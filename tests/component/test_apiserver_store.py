@@ -274,6 +274,7 @@ asyncio.run(main())
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.slow
 def test_nothing_acknowledged_is_lost_and_nothing_is_half_written_when_the_process_is_killed(tmp_path: Path) -> None:
     """Two hundred times: kill -9 amidst the writes of eight clients, reopen, compare with what was acknowledged."""
     dice = random.Random(7)
