@@ -140,6 +140,20 @@ def test_apply_creates_configures_prunes_fields_and_leaves_others_alone(kubectl:
     assert "+  replicas: 1" in diff.stdout
 
 
+def test_apply_takes_a_list_apart_and_validates_every_item(kubectl: Kubectl) -> None:
+    def config(name: str, **more: object) -> dict[str, object]:
+        return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"x": "1"}, **more}
+
+    def listed(*items: dict[str, object]) -> str:
+        return json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+
+    error = kubectl.fails("apply", "-f", "-", stdin=listed(config("a"), config("b", dta={})))
+    assert 'unknown field "dta"' in error
+    assert kubectl("apply", "-f", "-", stdin=listed(config("a"), config("b"))) == (
+        "configmap/a unchanged\nconfigmap/b created\n"
+    )
+
+
 def test_apply_refuses_unknown_fields_with_their_names(kubectl: Kubectl) -> None:
     manifest = workload("Deployment", "d", replicas=0)
     manifest["spec"]["replicsa"] = 3
