@@ -62,7 +62,7 @@ class Sandbox:
         for tool in _TOOLS:
             if not shutil.which(tool):
                 raise Failure(f"{tool} is missing; scripts/bootstrap installs what is needed")
-        _sweep()
+        sweep()
         self.directory = Path(tempfile.mkdtemp(prefix=_PREFIX))
         self.directory.chmod(0o755)
         self._lock = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -164,7 +164,7 @@ def _child_elsewhere(parent: int) -> int:
     return 0
 
 
-def _sweep() -> None:
+def sweep() -> None:
     """Remove what sandboxes left whose makers were killed."""
     for directory in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):
