@@ -16,6 +16,8 @@ from virtfleet.operator.reconcile import Operator
 from virtfleet.operator.world import World
 
 LEASE = "virt-operator"
+# No VM waits for the operator, so the next one may take its time, and the API server is asked seldom.
+LEASE_TIMES = {"lease_duration": 60.0, "renew_deadline": 40.0, "retry_period": 10.0}
 
 
 async def lead(api: KubeApi, namespace: str) -> None:
@@ -29,7 +31,7 @@ async def lead(api: KubeApi, namespace: str) -> None:
 
 async def run(namespace: str, identity: str) -> None:
     async with Client(config.load()) as api:
-        election = Election(api, namespace=namespace, name=LEASE, identity=identity)
+        election = Election(api, namespace=namespace, name=LEASE, identity=identity, **LEASE_TIMES)
         await election.run(lambda: lead(api, namespace))
 
 

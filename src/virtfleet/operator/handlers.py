@@ -140,6 +140,7 @@ def _handler(installation: Installation, pool: Pool | None, image: str) -> dict[
             {"name": "https", "containerPort": HTTPS, "protocol": "TCP"},
             {"name": "console", "containerPort": 8186, "protocol": "TCP"},
         ],
+        "startupProbe": deployments.probe("/healthz", period=1, failures=120),
         "livenessProbe": deployments.probe("/healthz", period=45),
         # Ready is who holds the node's lock: of two handlers on one node only one ever is.
         "readinessProbe": deployments.probe("/readyz", period=5),

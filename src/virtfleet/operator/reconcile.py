@@ -129,7 +129,6 @@ class Operator:
         found.rollouts = await self._roll_out()
         found.admission = await self._admit(objects)
         await self._remove_leftovers([*issued.objects, *objects])
-        self._look_around(found)
         return issued.look_again.total_seconds()
 
     # -- steps
@@ -232,14 +231,11 @@ class Operator:
 
     # -- telling
 
-    def _look_around(self, found: Findings) -> None:
+    async def _report(self, installation: Installation, found: Findings) -> None:
         found.deployments = self._world.named("Deployment")
         found.daemon_sets = self._world.named("DaemonSet")
         found.nodes = self._world.nodes.list()
         found.instances = self._world.running_instances()
-
-    async def _report(self, installation: Installation, found: Findings) -> None:
-        self._look_around(found)
         status = conditions.status(installation, found, self._timestamp())
         machine = platform.machine()
         status["defaultArchitecture"] = _ARCHITECTURES.get(machine, machine)

@@ -1,0 +1,37 @@
+"""What an operator at rest costs: rendering the whole installation, and finding that nothing differs."""
+
+from __future__ import annotations
+
+import orjson
+
+from bench.pools import fleet_of, median_us, pool
+from bench.report import Figure
+from virtfleet.kube.resource import Obj
+from virtfleet.operator.apply import difference
+from virtfleet.operator.handover import step
+from virtfleet.operator.installation import Installation
+from virtfleet.operator.render import render
+
+TITLE = "installation: the operator's reconcile of what is as it should be"
+
+
+def run() -> list[Figure]:
+    kubevirt = {"metadata": {"name": "kubevirt", "namespace": "kubevirt"}, **fleet_of(*(pool(i) for i in range(20)))}
+    wanted = render(Installation(kubevirt))
+    installed: list[Obj] = orjson.loads(orjson.dumps(wanted))
+    sets = {o["metadata"]["name"]: o for o in installed if o["kind"] == "DaemonSet"}
+
+    def reconcile() -> None:
+        fresh = render(Installation(kubevirt))
+        assert not any(difference(have, want) for have, want in zip(installed, fresh, strict=True))
+        assert step(sets, {o["metadata"]["name"]: o for o in fresh if o["kind"] == "DaemonSet"}).done
+
+    read = median_us(lambda: orjson.loads(orjson.dumps(wanted)), rounds=20)
+
+    def figure(name: str, value: float) -> Figure:
+        return Figure(name, value, "us", baseline=read, baseline_name=f"encoding and decoding {len(wanted)} objects")
+
+    return [
+        figure("render everything, 20 pools", median_us(lambda: render(Installation(kubevirt)), rounds=20)),
+        figure("reconcile, nothing to do, 20 pools", median_us(reconcile, rounds=20)),
+    ]
