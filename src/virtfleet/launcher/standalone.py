@@ -22,6 +22,7 @@ from virtfleet.launcher.failure import Failure
 from virtfleet.launcher.messages import COMMAND_SOCKET, DomainState, Lease, Node, Sync
 from virtfleet.launcher.sandbox import Sandbox
 
+KERNEL_BOOT = "kernel-boot"
 _RETRY = 0.02
 
 
@@ -90,7 +91,9 @@ class Standalone:
         return await self.client.call(Sync(vmi=msgspec.json.encode(self.vmi), node=node))
 
     def link_volumes(self, sources: Mapping[str, Path]) -> None:
-        """Show what stands in for volumes where a Pod would have it mounted."""
+        """Show what stands in for volumes where a Pod would have it mounted; `kernel-boot` is the boot image."""
+        if KERNEL_BOOT in sources:
+            self._link(paths.kernel_boot_image(), sources[KERNEL_BOOT])
         for index, volume in enumerate(read(VMI, self.vmi).spec.volumes):
             source = sources.get(volume.name)
             if source is None:
