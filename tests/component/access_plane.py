@@ -30,7 +30,6 @@ from virtfleet.local.apiserver.inprocess import InProcessApi
 from virtfleet.local.apiserver.kinds import Kinds
 from virtfleet.local.apiserver.namespace_defaults import NamespaceDefaults
 from virtfleet.local.apiserver.openapi import OpenApi
-from virtfleet.local.apiserver.openid import OpenId
 from virtfleet.local.apiserver.operations import Operations
 from virtfleet.local.apiserver.pki import Pki
 from virtfleet.local.apiserver.rbac import Authorizer
@@ -161,7 +160,6 @@ async def plane(directory: Path) -> AsyncIterator[Plane]:
         documents = (
             Discovery(kinds, aggregation.extra_groups),
             OpenApi(kinds, aggregation.openapi),
-            OpenId(pki.signing_keys, "https://127.0.0.1"),
         )
         server.documents = lambda path: next((h for d in documents if (h := d.handler(path))), None)
         context = RotatingContext(listening_context(pki.serving, pki.authority.bundle))

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import jwt
 import orjson
 import pytest
 from access_plane import LIFESPAN, Plane, plane, until
@@ -18,7 +17,7 @@ from access_plane import LIFESPAN, Plane, plane, until
 from virtfleet.kube import certificates
 from virtfleet.kube.certificates import Authority, Credential, Profile
 from virtfleet.kube.resource import NODES, PODS, SECRETS, SERVICE_ACCOUNTS, Obj
-from virtfleet.local.apiserver.tokens import ISSUER
+from virtfleet.local.apiserver.tokens import ISSUER, Unauthenticated
 
 PODS_PATH = "/api/v1/namespaces/default/pods"
 READ_PODS = {"verbs": ["get", "list"], "apiGroups": [""], "resources": ["pods"]}
@@ -47,7 +46,7 @@ async def whoami(server: Plane, credential: Credential) -> tuple[int, Any]:
 async def test_without_credentials_only_health_and_version_are_open(server: Plane) -> None:
     for path in ("/livez", "/readyz", "/healthz", "/version"):
         assert (await server.call("GET", path, anonymous=True)).status == 200
-    for path in (PODS_PATH, "/api", "/apis", "/openapi/v3", "/metrics", "/openid/v1/jwks"):
+    for path in (PODS_PATH, "/api", "/apis", "/openapi/v3", "/metrics"):
         answer = await server.call("GET", path, anonymous=True)
         assert (answer.status, answer.body["reason"]) == (401, "Unauthorized")
 
@@ -204,18 +203,8 @@ async def test_tokens_of_the_key_before_stay_good_after_a_rotation(server: Plane
     token = await server.token("default")
     rotated = server.pki.rotate_signing_keys()
     assert rotated.verify(token)["iss"] == ISSUER
-    assert len(rotated.jwks()["keys"]) == 2
-    assert rotated.rotated().rotated().jwks()["keys"] != rotated.jwks()["keys"]
-
-
-async def test_others_can_check_tokens_with_the_published_keys(server: Plane) -> None:
-    token = await server.token("default")
-    configuration = (await server.call("GET", "/.well-known/openid-configuration", token=token)).body
-    assert configuration["issuer"] == ISSUER
-    assert configuration["jwks_uri"].endswith("/openid/v1/jwks")
-    keys = (await server.call("GET", "/openid/v1/jwks", token=token)).body
-    key = jwt.PyJWKSet.from_dict(keys)[jwt.get_unverified_header(token)["kid"]]
-    assert jwt.decode(token, key.key, algorithms=["ES256"], audience=ISSUER)["sub"].endswith(":default")
+    with pytest.raises(Unauthenticated):
+        rotated.rotated().rotated().verify(token)
 
 
 # --- impersonation ---------------------------------------------------------------------------------------------------

@@ -69,20 +69,6 @@ async def test_patches_go_by_content_type(tmp_path: Path) -> None:
         await client.ask("PATCH", f"{PODS}/a", b"{", status=400, Content_Type=merge)
 
 
-async def test_yaml_is_read_as_kubernetes_reads_it(tmp_path: Path) -> None:
-    body = b"""
-apiVersion: v1
-kind: Pod
-metadata: {name: a, labels: {on: "yes", when: "2020-01-01"}, annotations: {date: 2020-01-01, answer: no}}
-spec: {image: x, replicas: 3}
-"""
-    async with opened(tmp_path) as operations, serving(operations) as client:
-        made = await client.ask("POST", PODS, body, status=201, Content_Type="application/yaml")
-        assert made["spec"] == {"image": "x", "replicas": 3}
-        assert made["metadata"]["annotations"] == {"date": "2020-01-01", "answer": "no"}
-        await client.ask("POST", PODS, b"a: [", status=400, Content_Type="application/yaml")
-
-
 @pytest.mark.parametrize(
     ("body", "content", "code", "reason", "text"),
     [
@@ -188,9 +174,7 @@ async def test_forms_are_negotiated(tmp_path: Path) -> None:
         assert shown["kind"] == "Table"
         assert shown["rows"][0]["cells"][0] == "a"
         partial = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
-        listed = await client.ask("GET", PODS, status=200, Accept=partial)
-        assert listed["kind"] == "PartialObjectMetadataList"
-        assert set(listed["items"][0]) == {"kind", "apiVersion", "metadata"}
+        await client.ask("GET", PODS, status=406, Accept=partial)
         both = "application/vnd.kubernetes.protobuf,application/json"
         assert (await client.ask("GET", PODS, status=200, Accept=both))["kind"] == "PodList"
         refused = await client.ask("GET", PODS, status=406, Accept="application/vnd.kubernetes.protobuf")

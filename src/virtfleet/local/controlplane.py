@@ -28,7 +28,6 @@ from virtfleet.local.apiserver.inprocess import InProcessApi
 from virtfleet.local.apiserver.kinds import Kinds
 from virtfleet.local.apiserver.namespace_defaults import NamespaceDefaults
 from virtfleet.local.apiserver.openapi import OpenApi
-from virtfleet.local.apiserver.openid import OpenId
 from virtfleet.local.apiserver.operations import Operations
 from virtfleet.local.apiserver.pki import Pki
 from virtfleet.local.apiserver.rbac import Authorizer
@@ -81,8 +80,7 @@ async def serve(data: Path, settings: Settings) -> None:
         stack.push_async_callback(nodes.close)
         server.connectors |= nodes.connectors()
         discovery, openapi = Discovery(kinds, aggregation.extra_groups), OpenApi(kinds, aggregation.openapi)
-        openid = OpenId(pki.signing_keys, f"https://{for_pods}:{settings.port}")
-        server.documents = lambda path: discovery.handler(path) or openapi.handler(path) or openid.handler(path)
+        server.documents = lambda path: discovery.handler(path) or openapi.handler(path)
 
         if for_pods != LOOPBACK:
             await network.set_up(net)

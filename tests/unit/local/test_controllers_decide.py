@@ -14,7 +14,7 @@ from virtfleet.local.controllers import claims, conditions, pods
 from virtfleet.local.controllers.deployment_sets import annotations_for, same_template, set_for
 from virtfleet.local.controllers.deployment_status import status_of
 from virtfleet.local.controllers.disruption import Health, expectation, still_disrupted
-from virtfleet.local.controllers.endpoints import endpoints, slices
+from virtfleet.local.controllers.endpoints import slices
 from virtfleet.local.controllers.eviction import check
 from virtfleet.local.controllers.namespace import one_version_each
 from virtfleet.local.controllers.replicaset import deletion_order
@@ -224,22 +224,14 @@ def a_service(**spec: Any) -> Obj:
 
 def test_slices_hold_a_hundred_endpoints_each_and_keep_their_names() -> None:
     many = [a_pod(f"p{i:03}", labels={"app": "web"}, ips=[f"10.0.0.{i}"]) for i in range(150)]
-    first = slices(a_service(), many, {})
+    first = slices(a_service(), many)
     assert sorted(len(s["endpoints"]) for s in first.values()) == [50, 100]
-    assert slices(a_service(), many[:149], {}).keys() == first.keys()
-
-
-def test_addresses_of_both_families_are_in_slices_of_their_own() -> None:
-    pod = a_pod("p", labels={"app": "web"}, ips=["10.0.0.1", "fd00::1"])
-    both = slices(a_service(ipFamilies=["IPv4", "IPv6"]), [pod], {"n": "z1"})
-    found = {s["addressType"]: s["endpoints"][0] for s in both.values()}
-    assert {kind: e["addresses"] for kind, e in found.items()} == {"IPv4": ["10.0.0.1"], "IPv6": ["fd00::1"]}
-    assert found["IPv4"]["zone"] == "z1"
+    assert slices(a_service(), many[:149]).keys() == first.keys()
 
 
 def test_finished_pods_have_no_endpoints() -> None:
     pod = a_pod("p", labels={"app": "web"}, ips=["10.0.0.1"], phase="Succeeded")
-    assert endpoints(a_service(), [pod])["subsets"] == []
+    assert [s["endpoints"] for s in slices(a_service(), [pod]).values()] == [[]]
 
 
 def test_kinds_that_are_served_in_two_versions_count_once() -> None:

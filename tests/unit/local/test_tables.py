@@ -176,8 +176,6 @@ def test_events_show_the_latest_time_and_their_object() -> None:
         ("policy", "poddisruptionbudgets", {"spec": {"minAvailable": 1}}, "Max Unavailable", "N/A"),
         ("apiregistration.k8s.io", "apiservices", {"spec": {}}, "Service", "Local"),
         ("coordination.k8s.io", "leases", {"spec": {"holderIdentity": "me"}}, "Holder", "me"),
-        ("", "endpoints", {"subsets": [{"addresses": [{"ip": "1.1.1.1"}]}]}, "Endpoints", "1.1.1.1"),
-        ("", "endpoints", {}, "Endpoints", "<none>"),
     ],
 )  # fmt: skip
 def test_columns_of_kinds(group: str, plural: str, obj: Obj, column: str, value: Any) -> None:

@@ -116,15 +116,6 @@ def _service_ports(service: Obj) -> str:
     return ",".join(map(text, service["spec"].get("ports", ()))) or NONE
 
 
-def _addresses(endpoints: Obj) -> str:
-    found: list[str] = []
-    for subset in endpoints.get("subsets", ()):
-        for port in subset.get("ports") or [None]:
-            suffix = f":{port['port']}" if port else ""
-            found += [address["ip"] + suffix for address in subset.get("addresses", ())]
-    return _few(found)
-
-
 def _first_seen(event: Obj) -> str:
     return since(event.get("firstTimestamp") or event.get("eventTime"))
 
@@ -191,14 +182,6 @@ def _class_name(storage_class: Obj) -> str:
     return f"{meta['name']} (default)" if default else str(meta["name"])
 
 
-def _controller(revision: Obj) -> str:
-    for owner in revision["metadata"].get("ownerReferences", ()):
-        if owner.get("controller"):
-            group = owner["apiVersion"].rpartition("/")[0]
-            return f"{owner['kind'].lower()}{'.' + group if group else ''}/{owner['name']}"
-    return NONE
-
-
 def _api_service(api_service: Obj) -> str:
     service = api_service["spec"].get("service")
     return f"{service['namespace']}/{service['name']}" if service else "Local"
@@ -227,7 +210,6 @@ def _count(*fields: str) -> Callable[[Obj], int]:
 
 
 _VOLUME_MODE = _column("VolumeMode", _at("spec", "volumeMode", default="<unset>"), wide=True)
-_ATTRIBUTES_CLASS = _column("VolumeAttributesClass", _at("spec", "volumeAttributesClassName", default="<unset>"))
 _WEBHOOKS = (NAME, _column("Webhooks", _count("webhooks"), "integer"), AGE)
 _CREATED = _column("Created At", _at("metadata", "creationTimestamp"))
 
@@ -256,7 +238,6 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         AGE,
         _column("Selector", lambda obj: _labels(obj["spec"].get("selector")), wide=True),
     ),
-    "/endpoints": (NAME, _column("Endpoints", _addresses), AGE),
     "/namespaces": (NAME, _column("Status", _at("status", "phase")), AGE),
     "/configmaps": (NAME, _column("Data", _count("data", "binaryData")), AGE),
     "/secrets": (NAME, _column("Type", _at("type")), _column("Data", _count("data")), AGE),
@@ -280,7 +261,6 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         _column("Status", _phase),
         _column("Claim", _claim_of),
         _column("StorageClass", _at("spec", "storageClassName")),
-        _ATTRIBUTES_CLASS,
         _column("Reason", _at("status", "reason")),
         AGE,
         _VOLUME_MODE,
@@ -292,7 +272,6 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         _column("Capacity", _if_bound(_at("status", "capacity", "storage"))),
         _column("Access Modes", _if_bound(lambda obj: _modes(obj.get("status", {}).get("accessModes", ())))),
         _column("StorageClass", _at("spec", "storageClassName")),
-        _ATTRIBUTES_CLASS,
         AGE,
         _VOLUME_MODE,
     ),
@@ -323,12 +302,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         AGE,
         *WORKLOAD_WIDE,
     ),
-    "apps/controllerrevisions": (
-        NAME,
-        _column("Controller", _controller),
-        _column("Revision", _at("revision", default=0)),
-        AGE,
-    ),
+    "apps/controllerrevisions": (NAME, _column("Revision", _at("revision", default=0)), AGE),
     "coordination.k8s.io/leases": (NAME, _column("Holder", _at("spec", "holderIdentity")), AGE),
     "discovery.k8s.io/endpointslices": (
         NAME,

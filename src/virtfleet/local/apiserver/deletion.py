@@ -46,17 +46,12 @@ def parse_options(body: Obj, query: dict[str, str]) -> DeleteOptions:
         given = {key: query[key] for key in ("propagationPolicy",) if key in query}
         if "gracePeriodSeconds" in query:
             given["gracePeriodSeconds"] = _number("gracePeriodSeconds", query["gracePeriodSeconds"])
-        if "orphanDependents" in query:
-            given["orphanDependents"] = query["orphanDependents"] == "true"
     wrong = []
-    grace, propagation, orphan = (given.get(k) for k in ("gracePeriodSeconds", "propagationPolicy", "orphanDependents"))
+    grace, propagation = given.get("gracePeriodSeconds"), given.get("propagationPolicy")
     if grace is not None and (not isinstance(grace, int) or isinstance(grace, bool)):
         raise refusals.bad_request("DeleteOptions: gracePeriodSeconds must be an integer")
     if grace is not None and grace < 0:
         grace = 1  # as Kubernetes does: a negative period means "as soon as possible, but do ask"
-    if propagation is not None and orphan is not None:
-        why = "orphanDependents and deletionPropagation cannot be both set"
-        wrong.append(causes.invalid("propagationPolicy", propagation, why))
     if propagation is not None and propagation not in _BY_PROPAGATION:
         wrong.append(causes.unsupported("propagationPolicy", propagation, (*_BY_PROPAGATION, "nil")))
     dry_run = given.get("dryRun") or ([query["dryRun"]] if query.get("dryRun") else [])
@@ -64,8 +59,6 @@ def parse_options(body: Obj, query: dict[str, str]) -> DeleteOptions:
         wrong.append(causes.unsupported("dryRun", dry_run[0] if len(dry_run) == 1 else dry_run, ("All",)))
     if wrong:
         raise refusals.invalid_options("DeleteOptions", wrong)
-    if orphan is not None:
-        propagation = "Orphan" if orphan else "Background"
     only_if = given.get("preconditions") or {}
     return DeleteOptions(grace, propagation, only_if.get("uid"), only_if.get("resourceVersion"), bool(dry_run))
 
@@ -102,7 +95,7 @@ def begin(kind: Kind, obj: Obj, options: DeleteOptions) -> Outcome:
             meta["deletionTimestamp"] = metadata.timestamp(began + grace)
     else:
         grace, changed = kind.rules.grace(obj, options.grace), True
-        meta["deletionTimestamp"] = metadata.timestamp(int(time.time()) + grace)
+        meta["deletionTimestamp"] = metadata.timestamp(time.time() + grace)
         if "generation" in meta:
             meta["generation"] += 1
         if kind.storage == _NAMESPACES:

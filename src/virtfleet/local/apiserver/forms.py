@@ -1,4 +1,4 @@
-"""The forms in which objects leave the server: as they are, as tables for people, or their metadata alone.
+"""The forms in which objects leave the server: as they are, or as tables for people.
 
 Stored bytes are passed on without decoding wherever the form allows it. A list is made in pieces, so that a big one is
 never in memory a second time.
@@ -15,6 +15,7 @@ from virtfleet.kube.resource import Obj
 from virtfleet.local.apiserver import tables
 from virtfleet.local.apiserver.kinds import Kind
 from virtfleet.local.apiserver.listing import Listing
+from virtfleet.local.apiserver.negotiation import TABLE
 from virtfleet.local.apiserver.operations import served
 
 _PIECE = 100  # objects of a list that are sent together
@@ -63,36 +64,6 @@ class Plain:
         return event_line(event_type, served(self._kind, data))
 
 
-class Metadata:
-    """PartialObjectMetadata: for clients that follow owners and labels only."""
-
-    key: tuple[str, ...] = ("metadata",)
-
-    def one(self, data: bytes) -> bytes:
-        return orjson.dumps(self._partial(data))
-
-    def many(self, listing: Listing) -> Iterator[bytes]:
-        yield orjson.dumps(
-            {
-                "kind": "PartialObjectMetadataList",
-                "apiVersion": "meta.k8s.io/v1",
-                "metadata": _list_metadata(listing),
-                "items": [self._partial(record.data) for record in listing.records],
-            }
-        )
-
-    def event(self, event_type: str, data: bytes) -> bytes:
-        return event_line(event_type, self.one(data))
-
-    @staticmethod
-    def _partial(data: bytes) -> Obj:
-        return {
-            "kind": "PartialObjectMetadata",
-            "apiVersion": "meta.k8s.io/v1",
-            "metadata": orjson.loads(data)["metadata"],
-        }
-
-
 class Table:
     """Rows and columns, as `kubectl get` prints them."""
 
@@ -123,9 +94,7 @@ class Table:
 
 def form(kind: Kind, accepted: str, include: str) -> Form:
     """The form that negotiation arrived at; `include` is the query's includeObject."""
-    if accepted == "Table":
-        return Table(kind, include)
-    return Metadata() if accepted == "PartialObjectMetadata" else Plain(kind)
+    return Table(kind, include) if accepted == TABLE else Plain(kind)
 
 
 def _list_metadata(listing: Listing) -> Obj:

@@ -95,11 +95,15 @@ _NAME_CHECKS: dict[str, Check] = {
 
 def now() -> str:
     """The present as objects carry it."""
-    return timestamp(int(time.time()))
+    return timestamp(time.time())
+
+
+def timestamp(seconds: float) -> str:
+    return _timestamp(int(seconds))
 
 
 @_remembered
-def timestamp(seconds: int) -> str:
+def _timestamp(seconds: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 

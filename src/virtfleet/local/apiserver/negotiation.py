@@ -1,36 +1,18 @@
-"""Content negotiation: what clients may send (JSON, YAML, protobuf) and which forms of an answer they may ask for."""
+"""Content negotiation: what clients may send (JSON, protobuf) and which forms of an answer they may ask for."""
 
 from __future__ import annotations
 
 import json
-import re
 from functools import lru_cache
 from typing import Any
 
 import orjson
-import yaml
 
 from virtfleet.kube.api import Patch
 from virtfleet.local.apiserver import protobuf, refusals
 
 JSON = "application/json"
-YAML = "application/yaml"
-_GROUP, _VERSION = "meta.k8s.io", "v1"
-_FORMS = ("Table", "PartialObjectMetadata", "PartialObjectMetadataList")
-
-
-class _Loader(yaml.CSafeLoader):
-    """YAML as Kubernetes reads it: JSON's types only, no dates and no `yes` for true."""
-
-    yaml_implicit_resolvers: dict[str, Any] = {  # noqa: RUF012
-        first: [(tag, regex) for tag, regex in resolvers if tag.rpartition(":")[2] in ("null", "int", "float", "merge")]
-        for first, resolvers in yaml.CSafeLoader.yaml_implicit_resolvers.items()
-    }
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:bool", re.compile("^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")
-)
+TABLE, _GROUP, _VERSION = "Table", "meta.k8s.io", "v1"
 
 
 def media_type(content_type: str) -> str:
@@ -46,14 +28,9 @@ def decode(content_type: str, body: bytes, *, find_duplicates: bool) -> tuple[An
             return document, _duplicates(body) if find_duplicates and _may_repeat(body, document) else []
         except orjson.JSONDecodeError as error:
             raise refusals.bad_request(f"couldn't get version/kind; json parse error: {error}") from error
-    if media in (YAML, "application/x-yaml", "text/yaml"):
-        try:
-            return yaml.load(body, _Loader), []
-        except yaml.YAMLError as error:
-            raise refusals.bad_request(f"error converting YAML to JSON: {error}") from error
     if media == protobuf.MEDIA_TYPE:
         return protobuf.decode(body), []
-    raise refusals.unknown_format((JSON, YAML, protobuf.MEDIA_TYPE))
+    raise refusals.unknown_format((JSON, protobuf.MEDIA_TYPE))
 
 
 def patch_type(content_type: str, accepted: tuple[Patch, ...]) -> Patch:
@@ -65,7 +42,7 @@ def patch_type(content_type: str, accepted: tuple[Patch, ...]) -> Patch:
 
 @lru_cache(256)
 def accept(header: str) -> str:
-    """The first form in the client's order that we can give: Table, PartialObjectMetadata, or "" for the objects."""
+    """The first form in the client's order that we can give: Table, or "" for the objects themselves."""
     if not header:
         return ""
     for media, params, quality in sorted(map(_clause, header.split(",")), key=lambda clause: -clause[2]):
@@ -74,8 +51,8 @@ def accept(header: str) -> str:
         form = params.get("as", "")
         if not form:
             return ""
-        if form in _FORMS and params.get("g") == _GROUP and params.get("v") == _VERSION:
-            return form.removesuffix("List")
+        if form == TABLE and params.get("g") == _GROUP and params.get("v") == _VERSION:
+            return TABLE
     raise refusals.not_acceptable((JSON,))
 
 

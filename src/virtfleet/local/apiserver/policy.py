@@ -156,7 +156,6 @@ def cluster_roles() -> list[Obj]:
             _rule("create", "authentication.k8s.io", "tokenreviews"),
             _rule("create", "authorization.k8s.io", "subjectaccessreviews"),
         ),
-        _role("system:service-account-issuer-discovery", _get("/.well-known/openid-configuration", "/openid/v1/jwks")),
         _role("system:node", *_NODE),
     ]
 
@@ -168,7 +167,6 @@ def cluster_role_bindings() -> list[Obj]:
         _binding("system:basic-user", "system:authenticated"),
         _binding("system:public-info-viewer", "system:authenticated", "system:unauthenticated"),
         _binding("system:monitoring", "system:monitoring"),
-        _binding("system:service-account-issuer-discovery", "system:serviceaccounts"),
         _binding("system:node", "system:nodes"),
     ]
 

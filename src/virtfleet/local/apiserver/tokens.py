@@ -75,23 +75,11 @@ class SigningKeys:
             raise Unauthenticated(f"the token cannot be read: {error}") from error
         return claims
 
-    def jwks(self) -> Obj:
-        """The public keys as /openid/v1/jwks gives them."""
-        keys = []
-        for key_id, key in self._keys.items():
-            numbers = key.public_key().public_numbers()
-            point = {"x": _base64url(numbers.x.to_bytes(32)), "y": _base64url(numbers.y.to_bytes(32))}
-            keys.append({"use": "sig", "kty": "EC", "kid": key_id, "crv": "P-256", "alg": "ES256", **point})
-        return {"keys": keys}
-
 
 def _key_id(key: ec.EllipticCurvePrivateKey) -> str:
     form = serialization.PublicFormat.SubjectPublicKeyInfo
-    return _base64url(hashlib.sha256(key.public_key().public_bytes(serialization.Encoding.DER, form)).digest())
-
-
-def _base64url(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+    digest = hashlib.sha256(key.public_key().public_bytes(serialization.Encoding.DER, form)).digest()
+    return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
 
 
 def service_account(user: str) -> tuple[str, str]:

@@ -18,7 +18,6 @@ from virtfleet.kube.resource import (
     DAEMON_SETS,
     DEPLOYMENTS,
     ENDPOINT_SLICES,
-    ENDPOINTS,
     LEASES,
     NAMESPACES,
     NODES,
@@ -108,7 +107,6 @@ def build(
     revisions = cache(CONTROLLER_REVISIONS, indexes=by_namespace)
     services = cache(SERVICES, indexes=by_namespace)
     slices = cache(ENDPOINT_SLICES, indexes={"service": _service})
-    endpoints = cache(ENDPOINTS)
     budgets = cache(POD_DISRUPTION_BUDGETS, indexes=by_namespace)
     claim_cache = cache(PERSISTENT_VOLUME_CLAIMS, claims.decode_claim)
     volume_cache = cache(PERSISTENT_VOLUMES, claims.decode_volume)
@@ -120,7 +118,7 @@ def build(
         ReplicaSets(api, sets, pods, recorder("replicaset-controller")),
         Deployments(api, deployments, sets, pods, recorder("deployment-controller")),
         DaemonSets(api, daemons, revisions, pods, node_cache, recorder("daemonset-controller")),
-        Endpoints(api, services, slices, endpoints, pods, node_cache),
+        Endpoints(api, services, slices, pods),
         Disruptions(api, budgets, sets, deployments, pods),
         Namespaces(api, namespaces, kinds),
         NodeLifecycle(api, node_cache, leases, pods, recorder("node-controller"), grace=node_grace),
