@@ -53,7 +53,7 @@ def vmi(*volumes: dict[str, Any], **more: Any) -> VirtualMachineInstance:
 
 def prepare(machine: VirtualMachineInstance) -> None:
     async def inspect_and_prepare() -> None:
-        context = await disks.inspect(machine, Context())
+        context = Context(disk_formats=await disks.formats(machine))
         await disks.prepare(machine, context, registry.get("qemu-kvm").build(machine, context))
 
     asyncio.run(inspect_and_prepare())

@@ -30,14 +30,14 @@ _SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 _FORMATS = ("raw", "qcow2")
 
 
-async def inspect(vmi: VMI, context: Context) -> Context:
-    """Find the disks in container images, and add their formats to the context."""
-    formats = dict(context.disk_formats)
+async def formats(vmi: VMI) -> dict[str, str]:
+    """Find the disks in container images; the answer is their formats, by volume."""
     roots = {filesystem.name for filesystem in vmi.spec.domain.devices.filesystems}
-    for index, volume in enumerate(vmi.spec.volumes):
-        if volume.container_disk and volume.name not in roots:
-            formats[volume.name] = await _checked_format(volume.name, _container_disk(index, volume))
-    return msgspec.structs.replace(context, disk_formats=formats)
+    return {
+        volume.name: await _checked_format(volume.name, _container_disk(index, volume))
+        for index, volume in enumerate(vmi.spec.volumes)
+        if volume.container_disk and volume.name not in roots
+    }
 
 
 async def prepare(vmi: VMI, context: Context, domain: Element) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
 import libvirt
@@ -15,7 +14,7 @@ _FIRMWARE_ROOT = Path("/usr/share")
 _MACHINE = re.compile(r"<machine\b[^>]*>([^<]+)</machine>")
 
 
-def inspect(connection: libvirt.virConnect, taps: Mapping[str, str]) -> Host:
+def inspect(connection: libvirt.virConnect) -> Host:
     """What is here. Machine types are those of the guests that libvirt says it can run."""
     return Host(
         libvirt_version=connection.getLibVersion(),
@@ -23,6 +22,5 @@ def inspect(connection: libvirt.virConnect, taps: Mapping[str, str]) -> Host:
             str(path) for pattern in ("*/*_CODE*.fd", "*/*_VARS*.fd") for path in _FIRMWARE_ROOT.glob(pattern)
         ),
         machines=frozenset(_MACHINE.findall(connection.getCapabilities())),
-        taps=dict(taps),
         vhost_net=os.access("/dev/vhost-net", os.R_OK | os.W_OK),
     )

@@ -20,9 +20,10 @@ import msgspec
 
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain import paths, traits
+from virtfleet.domain.context import Context
 from virtfleet.domain.errors import DomainError
 from virtfleet.domain.xml import text
-from virtfleet.hypervisors.base import Hypervisor
+from virtfleet.hypervisors.base import Host, Hypervisor
 from virtfleet.launcher import agent, disks, host, live, picture, states
 from virtfleet.launcher import messages as m
 from virtfleet.launcher.connection import Connection
@@ -56,6 +57,8 @@ class Machine:
         self._syncing = asyncio.Lock()
         self._looking = asyncio.Lock()
         self._started = False
+        self._here = Host(libvirt_version=0)
+        self._formats: dict[str, str] = {}
         self._grace = DEFAULT_GRACE
         self._deadline: float | None = None  # of a shutdown
         self._killed = False
@@ -103,12 +106,11 @@ class Machine:
             seconds = vmi.spec.termination_grace_period_seconds
             self._grace = DEFAULT_GRACE if seconds is None else seconds
             await self._servers.serve(request.node.leases)
-            context = await disks.inspect(vmi, request.node.context)
-            here = await self._run(lambda connection: host.inspect(connection, request.node.taps))
-            try:
-                wanted = self._hypervisor.adapt(self._hypervisor.build(vmi, context), here)
-            except DomainError as error:
-                raise Failure(str(error)) from None
+            if not self._started:
+                self._formats = await disks.formats(vmi)
+                self._here = await self._run(host.inspect)
+            context = msgspec.structs.replace(request.node.context, disk_formats=self._formats)
+            wanted = self._document(vmi, context, msgspec.structs.replace(self._here, taps=request.node.taps))
             if not self._started:
                 await disks.prepare(vmi, context, wanted)
                 os.makedirs(paths.vmi_socket(self._uid, ""), exist_ok=True)
@@ -117,6 +119,12 @@ class Machine:
                 await self._adjust(wanted, traits.whole_bytes(traits.memory(vmi)))
         await self._look()
         return self._updates.latest.state
+
+    def _document(self, vmi: VMI, context: Context, here: Host) -> ET.Element:
+        try:
+            return self._hypervisor.adapt(self._hypervisor.build(vmi, context), here)
+        except DomainError as error:
+            raise Failure(str(error)) from None
 
     async def _start(self, wanted: ET.Element, *, paused: bool) -> None:
         document = text(wanted)

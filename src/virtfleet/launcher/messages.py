@@ -47,20 +47,20 @@ class Status(enum.StrEnum):
 
 
 class DomainState(Message, frozen=True):
-    """What the domain does, and why. `kill` says that it was shut down by force at the end of its grace period."""
+    """What the domain does, and why."""
 
     status: Status = Status.ABSENT
     reason: str = ""
     name: str = ""
     uuid: str = ""
     agent: bool = False
-    killed: bool = False
+    """Whether the guest's agent is there."""
     stopping: bool = False
     """Whether a shutdown was asked for."""
+    killed: bool = False
+    """Whether it was ended by force because its grace period was over."""
     devices: dict[str, str] = {}
     """Target of each disk in the guest, by volume; tap or bridge port of each interface, by name."""
-    error: str = ""
-    """Why the domain is not as it was asked to be."""
 
 
 class Event(Message, frozen=True):

@@ -24,6 +24,7 @@ from pathlib import Path
 
 from virtfleet.domain import paths
 from virtfleet.hypervisors.base import Descriptor
+from virtfleet.launcher import capabilities
 from virtfleet.launcher.failure import Failure
 from virtfleet.launcher.messages import Lease
 
@@ -38,7 +39,6 @@ _POD_DIRS = (
     *(paths.PRIVATE, paths.SHARE, paths.SOCKETS, paths.CONTAINER_DISKS, paths.IMAGE_VOLUMES),
     *(paths.HOTPLUG_DISKS, paths.EPHEMERAL_DISKS, paths.LIBVIRT),
 )
-_CAPABILITIES = f"{paths.PRIVATE}/libvirt/qemu/cache/capabilities"
 
 
 class Sandbox:
@@ -67,20 +67,19 @@ class Sandbox:
         self.directory.chmod(0o755)
         self._lock = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
-        for path in (*_POD_DIRS, _CAPABILITIES):
+        for path in _POD_DIRS:
             self.path(path).mkdir(parents=True, exist_ok=True)
         if self._cache:
-            _copy_files(self._cache, self.path(_CAPABILITIES))
-        for directory, _, files in os.walk(self.directory):
-            for entry in (directory, *(os.path.join(directory, file) for file in files)):
-                os.chown(entry, self._user, self._user)
+            capabilities.give(self._cache, self.path(capabilities.DIRECTORY), self._user)
+        for directory, _, _ in os.walk(self.directory):
+            os.chown(directory, self._user, self._user)
         return self
 
     def __exit__(self, *_: object) -> None:
         if self.process and self.process.returncode is None:
             self.process.kill()
         if self._cache:
-            _copy_files(self.path(_CAPABILITIES), self._cache)
+            capabilities.keep(self.path(capabilities.DIRECTORY), self._cache)
         for group in _cgroups() - self._groups:
             with contextlib.suppress(OSError):
                 group.rmdir()
@@ -180,14 +179,6 @@ def sweep() -> None:
 def _cgroups() -> set[Path]:
     """Groups that libvirt's container driver makes and leaves behind empty."""
     return set(Path("/sys/fs/cgroup").glob("*/machine"))
-
-
-def _copy_files(source: Path, target: Path) -> None:
-    """What libvirt found out about its emulators, which takes it a second each time."""
-    if source.is_dir():
-        target.mkdir(parents=True, exist_ok=True)
-        for file in source.iterdir():
-            shutil.copy2(file, target / file.name)
 
 
 def _inside(directory: Path, user: int) -> None:
