@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from virtfleet.api import names
+from virtfleet.kube.component import CERTIFICATES, PORT
 from virtfleet.kube.resource import Obj
 from virtfleet.operator import roles
 from virtfleet.operator.endpoints import METRICS_LABEL, VIRT_API
-from virtfleet.operator.installation import CERTIFICATES, HTTPS, PRIORITY_CLASS, Installation
+from virtfleet.operator.installation import PRIORITY_CLASS, Installation
 
 VIRT_CONTROLLER = "virt-controller"
 _HOSTNAME = "kubernetes.io/hostname"
@@ -18,6 +19,7 @@ _COMPONENTS = {
     VIRT_API: (roles.API, "api", "virtAPI", "80Mi"),
     VIRT_CONTROLLER: (roles.CONTROLLER, "controller", "virtController", "64Mi"),
 }
+CERTIFICATES_MOUNT = {"name": "certificates", "mountPath": str(CERTIFICATES), "readOnly": True}
 IDENTITY = [
     {"name": "POD_NAME", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.name"}}},
     {"name": "POD_NAMESPACE", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.namespace"}}},
@@ -64,13 +66,13 @@ def _deployment(installation: Installation, component: str) -> Obj:
                             "imagePullPolicy": installation.pull_policy,
                             "args": [installation.verbosity(verbosity), *installation.flags(flags)],
                             "env": IDENTITY,
-                            "ports": [{"name": "https", "containerPort": HTTPS, "protocol": "TCP"}],
+                            "ports": [{"name": "https", "containerPort": PORT, "protocol": "TCP"}],
                             "startupProbe": probe("/readyz", period=1, failures=120),
                             "livenessProbe": probe("/healthz", period=20),
                             "readinessProbe": probe("/readyz", period=10),
                             "resources": {"requests": {"cpu": "5m", "memory": memory}},
                             "securityContext": RESTRICTED,
-                            "volumeMounts": [{"name": "certificates", "mountPath": CERTIFICATES, "readOnly": True}],
+                            "volumeMounts": [CERTIFICATES_MOUNT],
                         }
                     ],
                     "volumes": [certificates(component)],
@@ -93,7 +95,7 @@ def secret_name(component: str) -> str:
 def probe(path: str, *, period: int, failures: int = 3) -> dict[str, Any]:
     """Often at the start, so that an installation is ready as soon as it is, and seldom later, to cost nothing."""
     return {
-        "httpGet": {"path": path, "port": HTTPS, "scheme": "HTTPS"},
+        "httpGet": {"path": path, "port": PORT, "scheme": "HTTPS"},
         "periodSeconds": period,
         "timeoutSeconds": 5,
         "failureThreshold": failures,

@@ -6,8 +6,9 @@ import base64
 from typing import Any
 
 from virtfleet.api import names
+from virtfleet.kube.component import PORT
 from virtfleet.kube.resource import Obj
-from virtfleet.operator.installation import HTTPS, Installation
+from virtfleet.operator.installation import Installation
 from virtfleet.operator.roles import SUBRESOURCES
 
 VIRT_API = "virt-api"
@@ -25,7 +26,7 @@ def services(installation: Installation) -> list[Obj]:
         "spec": {
             "type": "ClusterIP",
             "selector": {names.APP_LABEL: VIRT_API},
-            "ports": [{"name": "https", "port": 443, "targetPort": HTTPS, "protocol": "TCP"}],
+            "ports": [{"name": "https", "port": 443, "targetPort": PORT, "protocol": "TCP"}],
         },
     }
     metrics = {
@@ -36,7 +37,7 @@ def services(installation: Installation) -> list[Obj]:
             "type": "ClusterIP",
             "clusterIP": "None",
             "selector": {METRICS_LABEL: "true"},
-            "ports": [{"name": "metrics", "port": 443, "targetPort": HTTPS, "protocol": "TCP"}],
+            "ports": [{"name": "metrics", "port": 443, "targetPort": PORT, "protocol": "TCP"}],
         },
     }
     return [virt_api, metrics]

@@ -13,10 +13,11 @@ from __future__ import annotations
 from typing import Any
 
 from virtfleet.api import names
+from virtfleet.kube.component import PORT
 from virtfleet.kube.resource import Obj
 from virtfleet.operator import deployments, roles
 from virtfleet.operator.endpoints import METRICS_LABEL
-from virtfleet.operator.installation import CERTIFICATES, HTTPS, PRIORITY_CLASS, Installation, digest
+from virtfleet.operator.installation import PRIORITY_CLASS, Installation, digest
 from virtfleet.pools.model import Pool
 from virtfleet.pools.placement import handler_placement
 
@@ -137,7 +138,7 @@ def _handler(installation: Installation, pool: Pool | None, image: str) -> dict[
         "args": [*arguments, *installation.flags("handler")],
         "env": [*deployments.IDENTITY, node, address],
         "ports": [
-            {"name": "https", "containerPort": HTTPS, "protocol": "TCP"},
+            {"name": "https", "containerPort": PORT, "protocol": "TCP"},
             {"name": "console", "containerPort": 8186, "protocol": "TCP"},
         ],
         "startupProbe": deployments.probe("/healthz", period=1, failures=120),
@@ -147,7 +148,7 @@ def _handler(installation: Installation, pool: Pool | None, image: str) -> dict[
         "resources": {"requests": {"cpu": "10m", "memory": "96Mi"}},
         "securityContext": {"privileged": True},
         "volumeMounts": [
-            {"name": "certificates", "mountPath": CERTIFICATES, "readOnly": True},
+            deployments.CERTIFICATES_MOUNT,
             *(
                 {"name": name, "mountPath": path, **({"mountPropagation": spread} if spread else {})}
                 for name, (_, path, spread) in _NODE_DIRECTORIES.items()

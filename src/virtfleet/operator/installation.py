@@ -24,8 +24,6 @@ MANAGED = f"{names.MANAGED_BY}={names.MANAGED_BY_OPERATOR}"
 
 PRIORITY_CLASS = "kubevirt-cluster-critical"
 DEFAULT_REPLICAS = 2
-CERTIFICATES = "/etc/virtfleet/certificates"
-HTTPS = 8443
 
 
 @dataclass(frozen=True)

@@ -187,7 +187,8 @@ class Operator:
         for name, daemon_set in self._world.named("DaemonSet").items():
             template = daemon_set["spec"]["template"]
             content = (template["metadata"].get("annotations") or {}).get(CONTENT, "")
-            rollouts[name] = found = rollout(self._world.handlers(name), content)
+            desired = (daemon_set.get("status") or {}).get("desiredNumberScheduled", 0)
+            rollouts[name] = found = rollout(self._world.handlers(name), content, desired)
             for pod in found.replace:
                 logger.info("replacing handler %s on %s", pod.metadata.name, pod.spec.node_name)
                 await self._api.delete(PODS, pod.metadata.name, self._world.namespace, uid=pod.metadata.uid)

@@ -30,16 +30,19 @@ class Rollout:
         return bool(self.outdated and self.failure)
 
 
-def rollout(pods: Sequence[HandlerPod], content: str) -> Rollout:
-    """The next step for the Pods of one DaemonSet, whose template's content is `content`."""
+def rollout(pods: Sequence[HandlerPod], content: str, desired: int) -> Rollout:
+    """The next step for the Pods of one DaemonSet, whose template's content is `content`.
+
+    `desired` is how many nodes should have one: a Pod that is gone and not yet made anew counts as away.
+    """
     new = [pod for pod in pods if pod.content == content and not pod.ending]
     old = [pod for pod in pods if pod.content != content and not pod.ending]
     failure = next((pod.failure for pod in new if pod.failure), "")
     if not old or failure:
         return Rollout(len(new), len(old), failure=failure)
     proven = any(pod.ready for pod in new)
-    most = max(1, len(pods) // SHARE) if proven else 1
-    away = sum(not pod.ready for pod in new) + sum(pod.ending for pod in pods)
+    most = max(1, desired // SHARE) if proven else 1
+    away = sum(not pod.ready for pod in new) + sum(pod.ending for pod in pods) + max(0, desired - len(pods))
     # Those that do not work anyway go first: nothing is lost with them.
     order = sorted(old, key=lambda pod: (pod.ready, pod.metadata.name))
     return Rollout(len(new), len(old), tuple(order[: max(0, most - away)]))

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import logging
+from collections.abc import Iterable
+from datetime import UTC, datetime
 
 from virtfleet.api import names
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.errors import ApiError, is_not_found
-from virtfleet.kube.resource import KUBEVIRTS, VMI_REPLICA_SETS, VMIS, VMS, Obj
-from virtfleet.operator.conditions import DELETED, DELETING
+from virtfleet.kube.resource import KUBEVIRTS, VMI_REPLICA_SETS, VMIS, VMS, Obj, Resource
+from virtfleet.operator.conditions import DEGRADED, DELETED, DELETING, Verdict, conditions
 from virtfleet.operator.render import OWN_DEFINITION
 from virtfleet.operator.world import INSTALLED, World
 
-logger = logging.getLogger(__name__)
-
 BLOCK = "BlockUninstallIfWorkloadsExist"
+_NAMED = 10
 WAIT = 2.0
 """Seconds between two looks at what is going away."""
 
@@ -29,12 +29,12 @@ class Uninstall:
     async def step(self, kubevirt: Obj) -> float | None:
         if names.OPERATOR_FINALIZER not in (kubevirt["metadata"].get("finalizers") or ()):
             return None
-        await self._tell(kubevirt, DELETING)
-        if await self._workloads_exist():
-            if (kubevirt.get("spec") or {}).get("uninstallStrategy") == BLOCK:
-                logger.info("VMs exist and the uninstall strategy is %s: waiting for them to go", BLOCK)
-            else:
-                await self._remove_workloads()
+        workloads = await self._workloads()
+        blocked = bool(workloads) and (kubevirt.get("spec") or {}).get("uninstallStrategy") == BLOCK
+        await self._tell(kubevirt, DELETING, _named(workloads) if blocked else "")
+        if workloads:
+            if not blocked:
+                await self._remove(workloads)
             return WAIT
         if await self._remove_components():
             return WAIT
@@ -42,23 +42,22 @@ class Uninstall:
         await self._let_go(kubevirt)
         return None
 
-    async def _workloads_exist(self) -> bool:
+    async def _workloads(self) -> list[tuple[Resource, Obj]]:
+        """VMs before their instances, so that nobody starts these again."""
+        found: list[tuple[Resource, Obj]] = []
         for resource in (VMS, VMI_REPLICA_SETS, VMIS):
             try:
-                if await self._api.list(resource):
-                    return True
+                found += [(resource, obj) for obj in await self._api.list(resource)]
             except ApiError as error:
                 if not is_not_found(error):  # the kind is gone already
                     raise
-        return False
+        return found
 
-    async def _remove_workloads(self) -> None:
-        """VMs before their instances, so that nobody starts these again."""
-        for resource in (VMS, VMI_REPLICA_SETS, VMIS):
-            for obj in await self._api.list(resource):
-                meta = obj["metadata"]
-                if not meta.get("deletionTimestamp"):
-                    await self._api.delete(resource, meta["name"], meta["namespace"], uid=meta["uid"])
+    async def _remove(self, workloads: Iterable[tuple[Resource, Obj]]) -> None:
+        for resource, obj in workloads:
+            meta = obj["metadata"]
+            if not meta.get("deletionTimestamp"):
+                await self._api.delete(resource, meta["name"], meta["namespace"], uid=meta["uid"])
 
     async def _remove_components(self) -> bool:
         """Delete what is installed, kind by kind; True while something is left."""
@@ -77,14 +76,27 @@ class Uninstall:
                 return True
         return False
 
-    async def _tell(self, kubevirt: Obj, phase: str) -> None:
-        meta = kubevirt["metadata"]
-        if (kubevirt.get("status") or {}).get("phase") != phase:
-            status = {"status": {"phase": phase}}
-            stored = await self._api.patch(KUBEVIRTS, meta["name"], status, meta["namespace"], subresource="status")
+    async def _tell(self, kubevirt: Obj, phase: str, waiting_for: str = "") -> None:
+        """The phase, and who has to go first."""
+        meta, old = kubevirt["metadata"], kubevirt.get("status") or {}
+        known = old.get("conditions") or []
+        told = [Verdict(DEGRADED, True, "WorkloadsExist", waiting_for)] if waiting_for else []
+        others = [c for c in known if c["type"] != DEGRADED]
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        status = {"phase": phase, "conditions": [*others, *conditions(known, told, now)]}
+        if any(old.get(key) != value for key, value in status.items()):
+            stored = await self._api.patch(
+                KUBEVIRTS, meta["name"], {"status": status}, meta["namespace"], subresource="status"
+            )
             self._world.kubevirts.observe(stored)
 
     async def _let_go(self, kubevirt: Obj) -> None:
         meta = kubevirt["metadata"]
         left = [f for f in meta["finalizers"] if f != names.OPERATOR_FINALIZER]
         await self._api.patch(KUBEVIRTS, meta["name"], {"metadata": {"finalizers": left or None}}, meta["namespace"])
+
+
+def _named(workloads: list[tuple[Resource, Obj]]) -> str:
+    names = [f"{resource.kind} {o['metadata']['namespace']}/{o['metadata']['name']}" for resource, o in workloads]
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"the uninstall strategy is {BLOCK}; delete {', '.join(names[:_NAMED])}{more} first"

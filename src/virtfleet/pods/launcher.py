@@ -18,6 +18,7 @@ from virtfleet.hypervisors.base import Descriptor
 from virtfleet.pods import networks, placement, probes, resources, security, sharing, volumes
 from virtfleet.pods.settings import Settings
 from virtfleet.pools.launcher import Launcher
+from virtfleet.pools.terms import TooManyTermsError
 
 COMPUTE = "compute"
 # After the guest's own time to shut down: for the launcher to kill it, tidy up and report.
@@ -134,7 +135,10 @@ def _placement(
     settings: Settings,
     target: Target | None,
 ) -> dict[str, Any]:
-    affinity = settings.fleet.affinity(vmi, launcher.pool)
+    try:
+        affinity = settings.fleet.affinity(vmi, launcher.pool)
+    except TooManyTermsError as error:
+        raise Unrenderable(str(error)) from None
     if target:
         affinity = placement.away_from_source(affinity, view.metadata.uid)
     spec = vmi["spec"]

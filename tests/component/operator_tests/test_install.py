@@ -148,6 +148,17 @@ async def test_a_configuration_that_cannot_be_rendered_leaves_what_is_installed(
     assert "InvalidConfiguration" in reasons
 
 
+async def test_pools_that_cannot_be_told_apart_leave_what_is_installed(fleet: Hollow) -> None:
+    await fleet.install(configuration={"developerConfiguration": {"featureGates": ["VirtHandlerPools"]}})
+    pools = [
+        {"name": f"p{i}", "virtLauncherImage": "l:1", "nodeSelector": {f"{k}{i}": "1" for k in "abc"}} for i in range(7)
+    ]
+    await fleet.configure(virtHandlerPools=[{**p, "selector": {"deviceNames": ["x.io/d"]}} for p in pools])
+    degraded = await fleet.condition("Degraded", reason="InvalidConfiguration")
+    assert "label of their own" in degraded["message"]
+    assert await fleet.daemon_sets() == ["virt-handler"]
+
+
 async def test_deleting_the_kubevirt_object_takes_everything_away(fleet: Hollow) -> None:
     await fleet.install()
     await fleet.api.delete(KUBEVIRTS, "kubevirt", NAMESPACE)
@@ -169,7 +180,9 @@ async def test_vms_block_the_uninstall_where_that_is_asked_for(fleet: Hollow) ->
     await fleet.api.delete(KUBEVIRTS, "kubevirt", NAMESPACE)
 
     async def deleting() -> bool:
-        return (await fleet.kubevirt())["status"]["phase"] == "Deleting"
+        status = (await fleet.kubevirt())["status"]
+        told = {c["reason"]: c["message"] for c in status["conditions"]}
+        return status["phase"] == "Deleting" and "VirtualMachineInstance default/vm" in told.get("WorkloadsExist", "")
 
     await fleet.until(deleting)
     assert await fleet.deployment("virt-controller")

@@ -25,36 +25,40 @@ def pod(number: int, content: str, *, ready: bool = True, ending: bool = False, 
 
 
 def test_the_first_to_go_is_one_alone() -> None:
-    found = rollout([pod(i, OLD) for i in range(50)], NEW)
+    found = rollout([pod(i, OLD) for i in range(50)], NEW, 50)
     assert [p.metadata.name for p in found.replace] == ["virt-handler-0"]
 
 
 def test_nothing_more_goes_before_the_canary_is_ready() -> None:
-    assert not rollout([pod(0, NEW, ready=False), *(pod(i, OLD) for i in range(1, 50))], NEW).replace
-    assert not rollout([pod(0, OLD, ending=True), *(pod(i, OLD) for i in range(1, 50))], NEW).replace
+    assert not rollout([pod(0, NEW, ready=False), *(pod(i, OLD) for i in range(1, 50))], NEW, 50).replace
+    assert not rollout([pod(0, OLD, ending=True), *(pod(i, OLD) for i in range(1, 50))], NEW, 50).replace
+
+
+def test_a_pod_that_is_gone_and_not_yet_made_anew_counts_as_away() -> None:
+    assert not rollout([pod(i, OLD) for i in range(1, 50)], NEW, 50).replace
 
 
 def test_after_the_canary_a_tenth_goes_at_a_time() -> None:
     pods = [pod(0, NEW), *(pod(i, OLD) for i in range(1, 50))]
-    assert len(rollout(pods, NEW).replace) == 5
+    assert len(rollout(pods, NEW, 50).replace) == 5
 
 
 def test_a_failing_canary_stops_the_rollout_with_its_reason() -> None:
-    found = rollout([pod(0, NEW, ready=False, failing="ImagePullBackOff"), *(pod(i, OLD) for i in range(1, 9))], NEW)
+    found = rollout([pod(0, NEW, ready=False, failing="ImagePullBackOff"), *(pod(i, OLD) for i in range(1, 9))], NEW, 9)
     assert found.stopped and not found.replace
     assert found.failure == "container virt-handler of virt-handler-0 on node0: ImagePullBackOff: no such image"
 
 
 def test_a_failed_canary_is_the_first_to_go_when_there_is_something_newer() -> None:
     pods = [pod(1, OLD), pod(7, "broken", ready=False, failing="CrashLoopBackOff"), pod(2, OLD)]
-    assert [p.metadata.name for p in rollout(pods, NEW).replace] == ["virt-handler-7"]
+    assert [p.metadata.name for p in rollout(pods, NEW, 3).replace] == ["virt-handler-7"]
 
 
 @given(st.integers(1, 60))
 def test_a_rollout_ends_and_never_takes_more_away_than_it_may(count: int) -> None:
     pods = [pod(i, OLD) for i in range(count)]
     for _ in range(count * 3):
-        found = rollout(pods, NEW)
+        found = rollout(pods, NEW, count)
         if found.done and all(p.ready for p in pods):
             break
         going = {p.metadata.name for p in found.replace}

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from shared import reference
 
 from virtfleet.api.quantity import Quantity
+from virtfleet.hypervisors import registry
 from virtfleet.pods.launcher import Target, Unrenderable, pod_name, render
 from virtfleet.pods.settings import Settings
 
@@ -168,9 +169,13 @@ def amounts(made: dict[str, Any], kind: str = "requests") -> dict[str, str]:
     return found
 
 
+MI = 1024 * 1024
+PROCESSES = registry.get("qemu-kvm").descriptor.overheads.total().value() // MI
+BESIDE = PROCESSES + 1024 // 512 + 8 + 32  # page tables of 1Gi, one CPU, video
+
+
 def test_memory_is_the_guests_and_what_runs_beside_it() -> None:
-    # 150Mi of processes, 1Gi/512, 8Mi for the CPU, 32Mi for video
-    assert amounts(pod())["memory"] == "1216Mi"
+    assert amounts(pod())["memory"] == f"{1024 + BESIDE}Mi"
     assert "memory" not in amounts(pod(), "limits")
 
 
@@ -188,24 +193,24 @@ def test_memory_is_the_guests_and_what_runs_beside_it() -> None:
     ],
 )
 def test_what_a_vm_has_costs_memory_beside_the_guest(edits: dict[str, Any], more: int) -> None:
-    assert amounts(pod(edits, kubevirt("GPU")))["memory"] == f"{1216 + more}Mi"
+    assert amounts(pod(edits, kubevirt("GPU")))["memory"] == f"{1024 + BESIDE + more}Mi"
 
 
 def test_emulated_vms_need_no_device_but_room_for_translated_code() -> None:
     made = pod(where=kubevirt(configuration={"developerConfiguration": {"useEmulation": True}}))
-    assert amounts(made)["memory"] == f"{1216 + 64}Mi"
+    assert amounts(made)["memory"] == f"{1024 + BESIDE + 64}Mi"
     assert {k: v for k, v in amounts(made).items() if "/" in k} == {"devices.kubevirt.io/tun": "1"}
 
 
 def test_an_administrator_can_raise_the_overhead_and_overcommit_memory() -> None:
     where = kubevirt(
         configuration={
-            "additionalGuestMemoryOverheadRatio": "1.5",
+            "additionalGuestMemoryOverheadRatio": "2",
             "developerConfiguration": {"memoryOvercommit": 200, "cpuAllocationRatio": 4},
         }
     )
     made = amounts(pod({"domain.cpu.sockets": 2}, where))
-    assert made["memory"] == f"{512 + 300}Mi"
+    assert made["memory"] == f"{512 + 2 * (BESIDE + 8)}Mi"
     assert made["cpu"] == "500m"
 
 
@@ -216,8 +221,8 @@ def test_a_virtual_cpu_asks_for_a_tenth_of_a_cpu_unless_the_vmi_says_otherwise()
 
 def test_memory_limits_grow_by_the_overhead_too() -> None:
     made = pod({"domain.resources": {"requests": {"memory": "512Mi"}, "limits": {"memory": "1Gi"}}})
-    assert amounts(made)["memory"] == f"{512 + 192}Mi"
-    assert amounts(made, "limits")["memory"] == "1216Mi"
+    assert amounts(made)["memory"] == f"{512 + BESIDE}Mi"
+    assert amounts(made, "limits")["memory"] == f"{1024 + BESIDE}Mi"
     overcommitted = {"domain.resources": {"requests": {"memory": "1Gi"}, "overcommitGuestOverhead": True}}
     assert amounts(pod(overcommitted))["memory"] == "1Gi"
 
@@ -236,7 +241,7 @@ def test_dedicated_cpus_make_a_guaranteed_pod() -> None:
 def test_a_guest_in_huge_pages_leaves_only_the_overhead_in_ordinary_memory() -> None:
     made = pod({"domain.memory": {"guest": "1Gi", "hugepages": {"pageSize": "2Mi"}}})
     assert amounts(made)["hugepages-2Mi"] == amounts(made, "limits")["hugepages-2Mi"] == "1Gi"
-    assert amounts(made)["memory"] == "192Mi"
+    assert amounts(made)["memory"] == f"{BESIDE}Mi"
     assert volumes(made)["hugepages"] == {"emptyDir": {"medium": "HugePages"}}
 
 
