@@ -12,7 +12,7 @@ import logging
 import ssl
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import orjson
 from aiohttp import StreamReader, web
@@ -21,15 +21,14 @@ from aiohttp.http import RawRequestMessage
 
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import Obj
-from virtfleet.local.apiserver import causes, deletion, diagnostics, negotiation, patching, refusals, requestinfo
+from virtfleet.local.apiserver import causes, diagnostics, negotiation, patching, refusals, requestinfo
 from virtfleet.local.apiserver.access import ANONYMOUS, Attributes, Decision, User
+from virtfleet.local.apiserver.asked import Asked
 from virtfleet.local.apiserver.deletion import Outcome
-from virtfleet.local.apiserver.forms import Form, form
-from virtfleet.local.apiserver.kinds import Kind, Kinds
+from virtfleet.local.apiserver.kinds import Kinds
 from virtfleet.local.apiserver.listing import Paging
 from virtfleet.local.apiserver.operations import Call, Operations
 from virtfleet.local.apiserver.requestinfo import RequestInfo
-from virtfleet.local.apiserver.selection import select
 from virtfleet.local.apiserver.streams import HEADERS, send_pieces, send_watch, send_watch_error
 
 log = logging.getLogger(__name__)
@@ -157,7 +156,7 @@ class Server:
         if info.subpath:
             raise refusals.no_such_path()
         if info.verb == "create" and key in self.operations.posts:
-            return await self._post(request, info, kind, namespace, user)
+            return await self._post(Asked(request, info, kind, namespace, user))
         allowed = kind.subresources.get(info.subresource) if info.subresource else kind.verbs
         if allowed is None:
             raise refusals.no_such_path()
@@ -167,43 +166,33 @@ class Server:
         misplaced = info.verb in ("create", "update", "patch") and bool(info.name) == of_collection
         if handler is None or info.verb not in allowed or (needs_namespace and not namespace) or misplaced:
             raise refusals.method_not_allowed()
-        return await handler(self, request, info, kind, namespace, user)
+        return await handler(self, Asked(request, info, kind, namespace, user))
 
     # Objects
 
-    async def _get(
-        self, request: web.Request, info: RequestInfo, kind: Kind, namespace: str, user: User
-    ) -> web.StreamResponse:
-        shape = self._form(request, kind)
-        data = self.operations.get(kind, namespace, info.name, info.subresource)
-        return _answer(data if info.subresource == "scale" else shape.one(data))
+    async def _get(self, asked: Asked) -> web.StreamResponse:
+        form = asked.form()
+        data = self.operations.get(asked.kind, asked.namespace, asked.info.name, asked.info.subresource)
+        return _answer(asked.shown(form, data))
 
-    async def _list(
-        self, request: web.Request, info: RequestInfo, kind: Kind, namespace: str, user: User
-    ) -> web.StreamResponse:
-        query, shape = request.query, self._form(request, kind)
+    async def _list(self, asked: Asked) -> web.StreamResponse:
+        query, form = asked.request.query, asked.form()
         if "sendInitialEvents" in query:
             fault = causes.forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list")
             raise refusals.invalid_options("ListOptions", [fault])
         paging = Paging(
-            _number(query, "limit") or 0,
+            asked.number("limit") or 0,
             query.get("continue", ""),
             query.get("resourceVersion", ""),
             query.get("resourceVersionMatch", ""),
         )
-        listing = await self.operations.list(
-            select(kind, namespace or None, query.get("labelSelector", ""), query.get("fieldSelector", "")), paging
-        )
-        return await send_pieces(request, shape.many(listing))
+        return await send_pieces(asked.request, form.many(await self.operations.list(asked.selection(), paging)))
 
-    async def _watch(
-        self, request: web.Request, info: RequestInfo, kind: Kind, namespace: str, user: User
-    ) -> web.StreamResponse:
-        query, shape = request.query, self._form(request, kind)
-        initial = _watch_options(query)
-        labels, fields = query.get("labelSelector", ""), query.get("fieldSelector", "")
-        selection = select(kind, namespace or None, labels, fields, info.name or None)
-        timeout = _number(query, "timeoutSeconds")
+    async def _watch(self, asked: Asked) -> web.StreamResponse:
+        request, query, form = asked.request, asked.request.query, asked.form()
+        initial = asked.initial_events()
+        selection = asked.selection(asked.info.name or None)
+        timeout = asked.number("timeoutSeconds")
         try:
             watcher = await self.operations.watch(selection, query.get("resourceVersion", ""), initial)
         except ApiError as error:
@@ -211,72 +200,55 @@ class Server:
                 return await send_watch_error(request, error)
             raise
         bookmarks = query.get("allowWatchBookmarks", "") in ("true", "1")
-        return await send_watch(request, self.operations, watcher, shape, timeout or None, bookmarks)
+        return await send_watch(request, self.operations, watcher, form, timeout or None, bookmarks)
 
-    async def _create(
-        self, request: web.Request, info: RequestInfo, kind: Kind, namespace: str, user: User
-    ) -> web.StreamResponse:
-        shape = self._form(request, kind)
-        obj, call = await self._body(request, kind, user, "CreateOptions")
-        data = await self.operations.create(kind, namespace, obj, call)
-        return _answer(shape.one(data), call, status=201)
+    async def _create(self, asked: Asked) -> web.StreamResponse:
+        form = asked.form()
+        obj, call = await asked.body("CreateOptions")
+        data = await self.operations.create(asked.kind, asked.namespace, obj, call)
+        return _answer(form.one(data), call, status=201)
 
-    async def _post(
-        self, request: web.Request, info: RequestInfo, kind: Kind, namespace: str, user: User
-    ) -> web.StreamResponse:
-        obj, call = await self._body(request, kind, user, "CreateOptions")
-        answer = await self.operations.post(kind, namespace, info.name, info.subresource, obj, call)
+    async def _post(self, asked: Asked) -> web.StreamResponse:
+        obj, call = await asked.body("CreateOptions")
+        info = asked.info
+        answer = await self.operations.post(asked.kind, asked.namespace, info.name, info.subresource, obj, call)
         return _answer(orjson.dumps(answer), call, status=201)
 
-    async def _update(
-        self, request: web.Request, info: RequestInfo, kind: Kind, namespace: str, user: User
-    ) -> web.StreamResponse:
-        shape = self._form(request, kind)
-        obj, call = await self._body(request, kind, user, "UpdateOptions")
-        data = await self.operations.update(kind, namespace, info.name, obj, call, info.subresource)
-        return _answer(data if info.subresource == "scale" else shape.one(data), call)
+    async def _update(self, asked: Asked) -> web.StreamResponse:
+        form = asked.form()
+        obj, call = await asked.body("UpdateOptions")
+        info = asked.info
+        data = await self.operations.update(asked.kind, asked.namespace, info.name, obj, call, info.subresource)
+        return _answer(asked.shown(form, data), call)
 
-    async def _patch(
-        self, request: web.Request, info: RequestInfo, kind: Kind, namespace: str, user: User
-    ) -> web.StreamResponse:
-        shape = self._form(request, kind)
+    async def _patch(self, asked: Asked) -> web.StreamResponse:
+        request, info, kind, form = asked.request, asked.info, asked.kind, asked.form()
         how = negotiation.patch_type(request.headers.get("Content-Type", ""), patching.accepted_patches(kind))
         patching.check_format(kind, how)  # before the object is looked for: an apply may be meant to create it
         body = await request.read()
-        call = self._call(request, user, "PatchOptions")
+        call = asked.call("PatchOptions")
         try:
             orjson.loads(body)
         except orjson.JSONDecodeError as error:
             raise refusals.bad_request(f"error decoding patch: {error}") from error
-        data = await self.operations.patch(kind, namespace, info.name, how, body, call, info.subresource)
-        return _answer(data if info.subresource == "scale" else shape.one(data), call)
+        data = await self.operations.patch(kind, asked.namespace, info.name, how, body, call, info.subresource)
+        return _answer(asked.shown(form, data), call)
 
-    async def _delete(
-        self, request: web.Request, info: RequestInfo, kind: Kind, namespace: str, user: User
-    ) -> web.StreamResponse:
-        shape = self._form(request, kind)
-        options, call = await self._delete_options(request, user)
-        outcome, data = await self.operations.delete(kind, namespace, info.name, options, call)
+    async def _delete(self, asked: Asked) -> web.StreamResponse:
+        form, resource, name = asked.form(), asked.kind.resource, asked.info.name
+        options, call = await asked.delete_options()
+        outcome, data = await self.operations.delete(asked.kind, asked.namespace, name, options, call)
         if outcome is not Outcome.REMOVED:
-            return _answer(shape.one(data), call)
-        details = {
-            "name": info.name,
-            "group": kind.resource.group,
-            "kind": kind.resource.plural,
-            "uid": orjson.loads(data)["metadata"]["uid"],
-        }
+            return _answer(form.one(data), call)
+        uid = orjson.loads(data)["metadata"]["uid"]
+        details = {"name": name, "group": resource.group, "kind": resource.plural, "uid": uid}
         return _answer(orjson.dumps(_success({k: v for k, v in details.items() if v})), call)
 
-    async def _delete_collection(
-        self, request: web.Request, info: RequestInfo, kind: Kind, namespace: str, user: User
-    ) -> web.StreamResponse:
-        query, shape = request.query, self._form(request, kind)
-        options, call = await self._delete_options(request, user)
-        labels, fields = query.get("labelSelector", ""), query.get("fieldSelector", "")
-        listing = await self.operations.delete_collection(
-            select(kind, namespace or None, labels, fields), options, call
-        )
-        return await send_pieces(request, shape.many(listing))
+    async def _delete_collection(self, asked: Asked) -> web.StreamResponse:
+        form = asked.form()
+        options, call = await asked.delete_options()
+        listing = await self.operations.delete_collection(asked.selection(), options, call)
+        return await send_pieces(asked.request, form.many(listing))
 
     _HANDLERS: dict[str, Callable[..., Awaitable[web.StreamResponse]]] = {  # noqa: RUF012
         "get": _get,
@@ -288,53 +260,6 @@ class Server:
         "delete": _delete,
         "deletecollection": _delete_collection,
     }
-
-    # Parts of requests
-
-    @staticmethod
-    def _form(request: web.Request, kind: Kind) -> Form:
-        return form(kind, negotiation.accept(request.headers.get("Accept", "")), request.query.get("includeObject", ""))
-
-    def _call(self, request: web.Request, user: User, options: str) -> Call:
-        query = request.query
-        dry_run, validation = query.get("dryRun", ""), query.get("fieldValidation", "") or "Warn"
-        wrong = []
-        if dry_run not in ("", "All"):
-            wrong.append(causes.unsupported("dryRun", [dry_run], ("All",)))
-        if validation not in ("Ignore", "Warn", "Strict"):
-            wrong.append(causes.unsupported("fieldValidation", validation, ("", "Ignore", "Strict", "Warn")))
-        if wrong:
-            raise refusals.invalid_options(options, wrong)
-        told: Obj = {"kind": options, "apiVersion": "meta.k8s.io/v1"}
-        if dry_run:
-            told["dryRun"] = [dry_run]
-        if manager := query.get("fieldManager"):
-            told["fieldManager"] = manager
-        return Call(user, dry_run == "All", validation, options=told)
-
-    async def _body(self, request: web.Request, kind: Kind, user: User, options: str) -> tuple[Obj, Call]:
-        call = self._call(request, user, options)
-        obj, call.duplicates = negotiation.decode(
-            request.headers.get("Content-Type", ""),
-            await request.read(),
-            find_duplicates=call.field_validation != "Ignore",
-        )
-        if not isinstance(obj, dict):
-            raise refusals.bad_request(
-                f"couldn't get version/kind; json parse error: a {kind.resource.kind} is a JSON object"
-            )
-        return obj, call
-
-    async def _delete_options(self, request: web.Request, user: User) -> tuple[deletion.DeleteOptions, Call]:
-        body = await request.read()
-        given: Any = {}
-        if body:
-            given, _ = negotiation.decode(request.headers.get("Content-Type", ""), body, find_duplicates=False)
-        if not isinstance(given, dict):
-            raise refusals.bad_request("DeleteOptions must be a JSON object")
-        options = deletion.parse_options(given, dict(request.query))
-        told = {**given, "kind": "DeleteOptions", "apiVersion": "meta.k8s.io/v1"}
-        return options, Call(user, options.dry_run, options=told)
 
     # Paths that are not about objects
 
@@ -393,26 +318,3 @@ def _failure(error: ApiError) -> web.Response:
 
 def _success(details: Obj) -> Obj:
     return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}
-
-
-def _number(query: Any, name: str) -> int | None:
-    text = query.get(name, "")
-    if not text:
-        return None
-    if not text.isascii() or not text.isdigit():
-        raise refusals.bad_request(f"{name}: Invalid value: {causes.quoted(text)}: must be a non-negative integer")
-    return int(text)
-
-
-def _watch_options(query: Any) -> bool | None:
-    """sendInitialEvents, which goes together with resourceVersionMatch only."""
-    given, match = query.get("sendInitialEvents"), query.get("resourceVersionMatch", "")
-    field = "resourceVersionMatch"
-    wrong = []
-    if given is not None and match != "NotOlderThan":
-        wrong.append(causes.forbidden(field, f"sendInitialEvents requires setting {field} to NotOlderThan"))
-    if match and given is None:
-        wrong.append(causes.forbidden(field, f"{field} is forbidden for watch unless sendInitialEvents is provided"))
-    if wrong:
-        raise refusals.invalid_options("ListOptions", wrong)
-    return None if given is None else given in ("true", "1")

@@ -16,15 +16,13 @@ from virtfleet.api.selectors import tolerates
 from virtfleet.kube.api import KubeApi, Patch
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.controller import Controller
-from virtfleet.kube.errors import is_not_found
 from virtfleet.kube.events import Recorder, Reference
 from virtfleet.kube.resource import NODES, Obj
 from virtfleet.local.apiserver.metadata import timestamp
-from virtfleet.local.controllers import conditions
+from virtfleet.local.controllers import conditions, presence
 from virtfleet.local.controllers.nodes import NOT_READY, UNREACHABLE, UNSCHEDULABLE, Node
 from virtfleet.local.controllers.pods import Pod
 from virtfleet.local.controllers.podstore import PodStore
-from virtfleet.local.controllers.presence import find
 
 LEASE_NAMESPACE = "kube-node-lease"
 GRACE = 40.0  # seconds without a sign of life; as long, pods of a node that does not exist are left alone
@@ -181,7 +179,7 @@ class NodeLifecycle:
     async def _keep_taints(self, node: Node) -> None:
         if taints(node, 0.0) == node.taints:
             return
-        live = await find(self._api, NODES, node.name)
+        live = await presence.find(self._api, NODES, node.name)
         if live is None or live["metadata"]["uid"] != node.uid:
             return
         # The list has no key of its own that a patch could merge by, so it is written as a whole, on what is there now.
@@ -222,7 +220,7 @@ class NodeLifecycle:
         left = self._missing.setdefault(name, time.monotonic()) + self._grace - time.monotonic()
         if left > 0:
             return left
-        if await find(self._api, NODES, name) is not None:
+        if await presence.find(self._api, NODES, name) is not None:
             return None
         for pod in orphans:
             if not pod.terminal:
@@ -247,10 +245,5 @@ class NodeLifecycle:
     async def _patch_node(
         self, node: Node, patch: Obj, *, how: Patch = Patch.STRATEGIC, subresource: str | None = None
     ) -> None:
-        try:
-            answer = await self._api.patch(NODES, node.name, patch, how=how, subresource=subresource)
-        except Exception as error:
-            if is_not_found(error):
-                return
-            raise
-        self._nodes.observe(answer)
+        if answer := await presence.patch(self._api, NODES, node.name, patch, how=how, subresource=subresource):
+            self._nodes.observe(answer)

@@ -15,13 +15,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from virtfleet.kube.api import KubeApi, Patch
+from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ApiError, is_already_exists, is_not_found
 from virtfleet.kube.events import Recorder, Reference
 from virtfleet.kube.resource import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, Obj
 from virtfleet.local.apiserver.metadata import timestamp
+from virtfleet.local.controllers import presence
 from virtfleet.local.controllers.claims import (
     CLAIM_PROTECTION,
     PROVISIONED_BY,
@@ -34,7 +35,6 @@ from virtfleet.local.controllers.claims import (
 from virtfleet.local.controllers.nodes import Node
 from virtfleet.local.controllers.pods import Pod
 from virtfleet.local.controllers.podstore import PodStore
-from virtfleet.local.controllers.presence import find
 
 PROVISIONER = "local.virtfleet.io/path"
 HOSTNAME = "kubernetes.io/hostname"
@@ -255,7 +255,7 @@ class Volumes:
 
     async def _is_there(self, volume: Volume) -> bool:
         """Whether the volume's object is there to stay, so that what is made for it will be removed with it."""
-        live = await find(self._api, PERSISTENT_VOLUMES, volume.metadata.name)
+        live = await presence.find(self._api, PERSISTENT_VOLUMES, volume.metadata.name)
         return live is not None and not live["metadata"].get("deletionTimestamp")
 
     def _storage_of(self, volume: Volume) -> Path | None:
@@ -270,20 +270,11 @@ class Volumes:
 
     async def _patch_claim(self, claim: Claim, patch: Obj, subresource: str | None = None) -> Obj | None:
         meta = claim.metadata
-        try:
-            answer = await self._api.patch(
-                PERSISTENT_VOLUME_CLAIMS,
-                meta.name,
-                patch,
-                meta.namespace,
-                how=Patch.STRATEGIC,
-                subresource=subresource,
-            )
-        except ApiError as error:
-            if is_not_found(error):
-                return None
-            raise
-        self._claims.observe(answer)
+        answer = await presence.patch(
+            self._api, PERSISTENT_VOLUME_CLAIMS, meta.name, patch, meta.namespace, subresource=subresource
+        )
+        if answer:
+            self._claims.observe(answer)
         return answer
 
     # -- volumes
@@ -310,7 +301,7 @@ class Volumes:
         claim = self._claims.get(f"{ref.namespace}/{ref.name}")
         if claim is None or claim.metadata.uid != ref.uid:
             # Data is at stake, and the cache may not know a claim that was just made.
-            live = await find(self._api, PERSISTENT_VOLUME_CLAIMS, ref.name, ref.namespace)
+            live = await presence.find(self._api, PERSISTENT_VOLUME_CLAIMS, ref.name, ref.namespace)
             if live is None or live["metadata"]["uid"] != ref.uid:
                 return "Released"
         return "Bound"
@@ -329,15 +320,9 @@ class Volumes:
                     raise
 
     async def _patch_volume(self, volume: Volume, patch: Obj, subresource: str | None = None) -> None:
-        try:
-            answer = await self._api.patch(
-                PERSISTENT_VOLUMES, volume.metadata.name, patch, how=Patch.STRATEGIC, subresource=subresource
-            )
-        except ApiError as error:
-            if is_not_found(error):
-                return
-            raise
-        self._volumes.observe(answer)
+        name = volume.metadata.name
+        if answer := await presence.patch(self._api, PERSISTENT_VOLUMES, name, patch, subresource=subresource):
+            self._volumes.observe(answer)
 
     # -- events
 
