@@ -88,9 +88,10 @@ class Instances:
     async def _existing_pods(self, vmi: Instance) -> list[LauncherPod]:
         nothing_depends_on_it = vmi.unprocessed and not vmi.deleting  # a Pod's name cannot be taken twice
         settled = vmi.final and names.VMI_FINALIZER not in vmi.metadata.finalizers
-        if nothing_depends_on_it or settled:
-            return self._pods.of(vmi.uid)
-        return await self._pods.surely_of(vmi)
+        known = self._pods.of(vmi.uid)
+        if nothing_depends_on_it or settled or lifecycle.current_pod(vmi, known):
+            return known
+        return await self._pods.listed(vmi)
 
     async def _without_strays(self, vmi: Instance, found: list[LauncherPod]) -> list[LauncherPod]:
         strays = lifecycle.strays(vmi, found)

@@ -78,9 +78,13 @@ def strays(vmi: Instance, pods: Iterable[LauncherPod]) -> list[LauncherPod]:
 
 
 def current_pod(vmi: Instance, pods: Iterable[LauncherPod]) -> LauncherPod | None:
-    """The Pod in which the VM runs or will run. While it migrates there are two."""
-    if vmi.status.node_name:
-        pods = [pod for pod in pods if pod.node == vmi.status.node_name]
+    """The Pod in which the VM runs or will run. While it migrates there are two.
+
+    What is known of a Pod may be older than what is known of its VMI, whose word on where the Pod is counts then.
+    """
+    node = vmi.status.node_name
+    if node:
+        pods = [pod for pod in pods if node in (vmi.status.active_pods.get(pod.uid), pod.node)]
     else:
         pods = [pod for pod in pods if not pod.for_migration]
     return max(pods, key=lambda pod: (pod.metadata.creation_timestamp, pod.name), default=None)

@@ -79,7 +79,7 @@ class Nodes:
             await self._mark(node)
         vmis = [vmi for vmi in self._instances.by_index("node", key) if not vmi.final]
         for vmi in vmis:
-            if lost(vmi, self._pods.of(vmi.uid)) and lost(vmi, await self._pods.surely_of(vmi)):
+            if lost(vmi, self._pods.of(vmi.uid)) and lost(vmi, await self._pods.listed(vmi)):
                 await self._fail(vmi)
         return LOOK_AGAIN if vmis else None
 

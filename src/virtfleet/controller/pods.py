@@ -48,10 +48,8 @@ class LauncherPods:
         """The VMI's Pods, as far as the cache knows."""
         return self.cache.by_index("owner", vmi_uid)
 
-    async def surely_of(self, vmi: Instance) -> list[LauncherPod]:
-        """The VMI's Pods; that there are none is the API server's word."""
-        if known := self.of(vmi.uid):
-            return known
+    async def listed(self, vmi: Instance) -> list[LauncherPod]:
+        """The VMI's Pods by the API server's own word."""
         labels = f"{LAUNCHERS},{names.CREATED_BY}={vmi.uid}"
         found = await self._api.list(PODS, vmi.namespace, labels=labels)
         return [pod for pod in map(self._seen, found) if pod.controlled_by(vmi.uid)]

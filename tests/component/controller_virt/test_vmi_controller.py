@@ -298,5 +298,5 @@ async def test_a_cache_that_has_not_seen_the_pod_yet_does_not_fail_the_vmi(virt:
     empty = LauncherPods(virt.api, launcher_cache(virt.api))
     vmi = decode_instance(orjson.dumps(await virt.vmi()))
     assert empty.of(vmi.uid) == []
-    found = await empty.surely_of(vmi)
+    found = await empty.listed(vmi)
     assert [pod.uid for pod in found] == [pod["metadata"]["uid"] for pod in await virt.pods()]

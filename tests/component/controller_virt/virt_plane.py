@@ -71,7 +71,7 @@ class Plane:
         while time.monotonic() < end:
             try:
                 last = value = await condition()
-            except (ApiError, KeyError) as error:
+            except (ApiError, KeyError, AssertionError) as error:
                 last, value = error, None
             if value:
                 return value

@@ -224,3 +224,8 @@ def test_while_a_vm_migrates_the_pod_on_its_node_counts() -> None:
     assert lifecycle.current_pod(vmi("Running", pods={"pod-1": "node1"}), [source, target]) is source
     assert lifecycle.current_pod(vmi("Running", pods={"pod-2": "node2"}), [source, target]) is target
     assert lifecycle.current_pod(vmi("Scheduling"), [target]) is None
+
+
+def test_a_pod_whose_node_is_not_known_here_yet_is_not_lost() -> None:
+    late = pod()
+    assert lifecycle.current_pod(vmi("Running", pods={"pod-1": "node1"}), [late]) is late

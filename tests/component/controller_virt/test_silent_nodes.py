@@ -1,0 +1,78 @@
+"""Nodes whose handler is silent take no more VMs, and VMs lost there are said to be lost."""
+
+from __future__ import annotations
+
+import time
+
+from virt_plane import Plane, a_vmi
+
+from bench.simulator import NAMESPACE
+from virtfleet.api import names
+from virtfleet.controller.conditions import timestamp
+from virtfleet.kube.resource import EVENTS, NODES, PODS, VMIS, Obj
+
+
+async def beat(virt: Plane, node: str, age: float) -> None:
+    note = {"annotations": {names.HANDLER_HEARTBEAT: timestamp(time.time() - age)}}
+    await virt.api.patch(NODES, node, {"metadata": note})
+
+
+async def schedulable(virt: Plane, node: str) -> str:
+    label: str = (await virt.api.get(NODES, node))["metadata"]["labels"][names.SCHEDULABLE]
+    return label
+
+
+async def marked(virt: Plane, node: str) -> None:
+    async def false() -> bool:
+        return await schedulable(virt, node) == "false"
+
+    await virt.until(false)
+
+
+async def test_a_node_is_marked_when_its_handler_falls_silent(virt: Plane) -> None:
+    await virt.stop()
+    virt.silence = 2.0
+    virt.start()
+    await beat(virt, "node0", age=0.0)
+    await beat(virt, "node1", age=-3600.0)
+    await marked(virt, "node0")
+    assert await schedulable(virt, "node1") == "true"
+    assert await schedulable(virt, "node2") == "true"  # no handler ever wrote there
+
+    async def told() -> bool:
+        events = [e for e in await virt.api.list(EVENTS) if e["reason"] == "NodeUnresponsive"]
+        return [e["involvedObject"]["name"] for e in events] == ["node0"]
+
+    await virt.until(told)
+
+
+async def test_only_vmis_without_a_living_pod_are_lost_with_their_node(virt: Plane) -> None:
+    virt.kubelets.place = lambda pod: "node0"
+    for name in ("alive", "dead"):
+        await virt.create(VMIS, a_vmi(name))
+    await virt.phase("Running", "alive")
+    dead = await virt.phase("Running", "dead")
+    over = {"phase": "Failed", "reason": "NodeLost"}
+    await virt.api.patch(PODS, _pod_of(dead), {"status": over}, NAMESPACE, subresource="status")
+    await beat(virt, "node0", age=400.0)
+    lost = await virt.phase("Failed", "dead")
+    assert lost["status"]["reason"] == "NodeUnresponsive"
+    assert lost["status"]["phaseTransitionTimestamps"][-1]["phase"] == "Failed"
+    await marked(virt, "node0")
+    assert (await virt.vmi("alive"))["status"]["phase"] == "Running"
+
+
+def _pod_of(vmi: Obj) -> str:
+    meta = vmi["metadata"]
+    return f"virt-launcher-{meta['name']}-{meta['uid'].partition('-')[0]}"
+
+
+async def test_vmis_of_a_node_that_is_gone_are_lost_too(virt: Plane) -> None:
+    virt.kubelets.place = lambda pod: "node0"
+    await virt.create(VMIS, a_vmi())
+    vmi = await virt.phase("Running")
+    await virt.stop()
+    await virt.api.patch(PODS, _pod_of(vmi), {"status": {"phase": "Failed"}}, NAMESPACE, subresource="status")
+    await virt.api.delete(NODES, "node0")
+    virt.start()
+    assert (await virt.phase("Failed"))["status"]["reason"] == "NodeUnresponsive"
