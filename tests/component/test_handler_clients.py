@@ -68,7 +68,7 @@ async def test_the_last_state_of_a_launcher_is_kept_when_it_ends(pod: Path) -> N
 async def test_how_a_domain_ended_is_known_from_what_its_launcher_left(pod: Path) -> None:
     async with launcher(pod) as real:
         real.becomes(Status.SHUTOFF, "Shutdown")
-    async with following(pod, never_came=0.0) as (view, _):
+    async with following(pod) as (view, _):
         await eventually(lambda: view.presence is Presence.GONE)
         assert view.state == DomainState(status=Status.SHUTOFF, reason="Shutdown")
 
@@ -120,6 +120,7 @@ async def test_a_launcher_that_hangs_is_unresponsive(pod: Path, monkeypatch: pyt
 
 async def test_the_launchers_process_is_known(pod: Path) -> None:
     async with launcher(pod), following(pod) as (view, _):
+        await eventually(lambda: view.presence is Presence.HERE)
         assert view.process == os.getpid()
 
 

@@ -228,8 +228,8 @@ async def test_a_network_that_the_pod_does_not_have_is_named(tmp_path: Path, pod
 
 async def test_what_was_set_up_is_known_without_the_pod_and_can_be_forgotten(tmp_path: Path, pod: Namespace) -> None:
     networks = Networks(tmp_path)
-    assert networks.known("pod-uid", vmi()) == []
+    assert networks.known("pod-uid", pod.process, vmi()) == []
     (found,) = await networks.set_up("pod-uid", pod.process, vmi())
-    assert [w.addresses for w in networks.known("pod-uid", vmi())] == [found.addresses]
+    assert [w.addresses for w in networks.known("pod-uid", pod.process, vmi())] == [found.addresses]
     networks.forget("pod-uid")
-    assert networks.known("pod-uid", vmi()) == []
+    assert networks.known("pod-uid", pod.process, vmi()) == []

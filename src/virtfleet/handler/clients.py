@@ -64,6 +64,8 @@ class Launcher:
     ) -> None:
         self.presence = Presence.COMING
         self.state: DomainState | None = None
+        self.process = 0
+        """The launcher's process, while it is here."""
         self._pod = pod
         self._changed = changed
         self._never_came = never_came
@@ -74,19 +76,6 @@ class Launcher:
     @property
     def socket(self) -> Path:
         return self._pod / SOCKET
-
-    @property
-    def process(self) -> int:
-        """The launcher's process, as the kernel tells it. Raises Unresponsive where there is none."""
-        try:
-            with socket.socket(socket.AF_UNIX) as connection:
-                connection.settimeout(1.0)
-                connection.connect(str(self.socket))
-                credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        except OSError as error:
-            raise Unresponsive(f"the launcher's process is not to be found: {error}") from None
-        process: int = _CREDENTIALS.unpack(credentials)[0]
-        return process
 
     async def call(self, request: Request[A]) -> A:
         """Ask the launcher. Raises Refused with its own words, and Unresponsive where it has none."""
@@ -116,6 +105,7 @@ class Launcher:
             try:
                 async with asyncio.timeout(_GREETING):
                     self._client = await Client.connect(self.socket)
+                self.process = _listener(self.socket)
                 was_here = True
                 backoff.reset()
                 self.presence = Presence.HERE
@@ -123,7 +113,8 @@ class Launcher:
             except ConnectionRefusedError:
                 break
             except FileNotFoundError:
-                if was_here or not self._pod.exists() or time.monotonic() - began > self._never_came:
+                never_came = time.monotonic() - began > self._never_came
+                if was_here or never_came or not self._pod.exists() or self._left_word():
                     break
             except (OSError, WireError, Refused, TimeoutError) as error:
                 logger.warning("launcher of pod %s: %s", self._pod.name, error)
@@ -143,7 +134,7 @@ class Launcher:
                 self.state = update.state
                 self._changed(update.event)
         finally:
-            self._client = None
+            self._client, self.process = None, 0
             await client.close()
 
     def _left_word(self) -> DomainState | None:
@@ -154,3 +145,13 @@ class Launcher:
                 if state.status.ended:
                     return state
         return None
+
+
+def _listener(path: Path) -> int:
+    """The process that listens on a socket, as the kernel tells it."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(1.0)
+        connection.connect(str(path))
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    process: int = _CREDENTIALS.unpack(credentials)[0]
+    return process

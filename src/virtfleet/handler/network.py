@@ -158,13 +158,13 @@ class Networks:
         links = msgspec.json.decode(out, type=dict[str, Link])
         return wired(vmi, links, self._resolver(process))
 
-    def known(self, pod: str, vmi: VMI) -> list[Wired]:
-        """What was set up before; nothing where nothing was."""
+    def known(self, pod: str, process: int, vmi: VMI) -> list[Wired]:
+        """What was set up before; nothing where nothing was, or where it is not finished."""
         try:
             links = msgspec.json.decode(self._memory(pod).read_bytes(), type=dict[str, Link])
         except FileNotFoundError:
             return []
-        return wired(vmi, links) if all(w.link in links for w in wishes(vmi)) else []
+        return wired(vmi, links, self._resolver(process)) if all(w.link in links for w in wishes(vmi)) else []
 
     def forget(self, pod: str) -> None:
         self._memory(pod).unlink(missing_ok=True)

@@ -1,0 +1,34 @@
+"""Conditions of an object: a list with one entry per type, whose times tell when something changed, not who looked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+Condition = dict[str, Any]
+
+
+def timestamp(now: float) -> str:
+    return datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def find(conditions: Iterable[Condition], kind: str) -> Condition | None:
+    return next((c for c in conditions if c.get("type") == kind), None)
+
+
+def put(
+    conditions: list[Condition], kind: str, status: str, now: float, *, reason: str = "", message: str = ""
+) -> list[Condition]:
+    """The list with this condition. It is the same list where it says so already."""
+    old = find(conditions, kind)
+    if old and (status, reason, message) == (old.get("status"), old.get("reason") or "", old.get("message") or ""):
+        return conditions
+    since = old.get("lastTransitionTime") if old and old.get("status") == status else timestamp(now)
+    new = {"type": kind, "status": status, "lastTransitionTime": since}
+    new |= {key: text for key, text in (("reason", reason), ("message", message)) if text}
+    return [new if c is old else c for c in conditions] if old else [*conditions, new]
+
+
+def drop(conditions: list[Condition], kind: str) -> list[Condition]:
+    return [c for c in conditions if c.get("type") != kind]

@@ -1,0 +1,284 @@
+"""VMs on this node: each VMI and the domain behind it, brought in line with each other.
+
+Called whenever either of them changes. Nothing that matters is remembered here: a handler that restarts finds VMIs at
+the API server, domains through their launchers, and what it did before in the records on the node's disk.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from virtfleet.api import names
+from virtfleet.api.names import Phase
+from virtfleet.handler import preparation, status, tuning
+from virtfleet.handler.cgroups import ControlGroup
+from virtfleet.handler.clients import Launcher, Presence, Unresponsive
+from virtfleet.handler.decisions import Step, next_step
+from virtfleet.handler.ghosts import Ghost, Ghosts
+from virtfleet.handler.network import NetworkError, Networks
+from virtfleet.handler.preparation import Cluster, NotPossible
+from virtfleet.handler.records import Instance, decode_instance
+from virtfleet.handler.status import Situation
+from virtfleet.kube.api import KubeApi
+from virtfleet.kube.cache import Cache
+from virtfleet.kube.controller import Controller
+from virtfleet.kube.errors import ApiError, is_not_found
+from virtfleet.kube.events import Recorder
+from virtfleet.kube.pacing import Backoff
+from virtfleet.kube.resource import VMIS
+from virtfleet.launcher.client import Refused
+from virtfleet.launcher.messages import Event, GetGuestInfo, GuestInfo, Kill, Shutdown
+
+logger = logging.getLogger(__name__)
+
+WORKERS = 16
+GUEST_PERIOD = 60.0  # seconds between questions to a guest's agent
+_KILL_PERIOD = 1.0
+
+# What is told when a phase begins: type, reason and message of the event.
+_PHASES = {
+    Phase.RUNNING: ("Normal", "Started", "VirtualMachineInstance started."),
+    Phase.SUCCEEDED: ("Normal", "Stopped", "The VirtualMachineInstance was shut down."),
+    Phase.FAILED: ("Warning", "Stopped", "The VirtualMachineInstance crashed."),
+}
+
+
+@dataclass(slots=True)
+class Following:
+    """A VM that is followed, and what need not be done again while this process lives."""
+
+    ghost: Ghost
+    launcher: Launcher
+    synced: bytes = b""
+    """What the launcher was last told of the VMI."""
+    asked_to_stop: tuple[int | None] | None = None
+    """The time that the guest was given to shut down."""
+    guest: GuestInfo | None = None
+    guest_asked: float = 0.0
+    trouble: str = ""
+    pause: Backoff = field(default_factory=lambda: Backoff(1.0, 60.0))
+
+
+class Machines:
+    """The controller of this node's VMs."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        recorder: Recorder,
+        node: str,
+        *,
+        pods: Path,
+        ghosts: Ghosts,
+        networks: Networks,
+        cluster: Callable[[], Cluster],
+    ) -> None:
+        self.instances: Cache[Instance] = Cache(api, VMIS, labels=f"{names.NODE_NAME}={node}", decode=decode_instance)
+        self.controller = Controller("vmi", self.reconcile, workers=WORKERS)
+        self.controller.follow(self.instances)
+        self._api = api
+        self._recorder = recorder
+        self._node = node
+        self._pods = pods
+        self._ghosts = ghosts
+        self._networks = networks
+        self._cluster = cluster
+        self._followed: dict[str, Following] = {}  # by UID of the VMI
+        for key in ghosts.keys():  # noqa: SIM118 (not a dict)
+            self.controller.queue.add(key)
+
+    async def reconcile(self, key: str) -> float | None:
+        """Bring the VM in line with its VMI, and the VMI's status in line with the VM."""
+        found = self.instances.get(key)
+        again = await self._tear_down(key, found.uid if found else "")
+        if found is None or not (pod := found.pod_on(self._node)):
+            return again
+        vm = self._follow(Ghost(namespace=key.partition("/")[0], name=found.vmi.metadata.name, uid=found.uid, pod=pod))
+        try:
+            await self._act(found, vm)
+            vm.trouble = ""
+            vm.pause.reset()
+        except (NotPossible, NetworkError, Refused, Unresponsive, OSError) as error:
+            self._complain(found, vm, str(error))
+            again = _sooner(again, vm.pause.next())
+        again = _sooner(again, await self._ask_guest(vm))
+        await self._report(found, vm)
+        return again
+
+    def vms(self) -> list[Following]:
+        return list(self._followed.values())
+
+    async def close(self) -> None:
+        """Let go of all launchers; their VMs do not notice."""
+        for vm in self._followed.values():
+            await vm.launcher.close()
+
+    # What is done.
+
+    async def _act(self, found: Instance, vm: Following) -> None:
+        match next_step(found, vm.launcher.presence, vm.launcher.state):
+            case Step.SHUT_DOWN:
+                await self._shut_down(found, vm)
+            case Step.KILL:
+                await vm.launcher.call(Kill())
+            case Step.START:
+                await self._synchronize(found, vm, started=False)
+            case Step.UPDATE:
+                await self._synchronize(found, vm, started=True)
+            case Step.NOTHING:
+                pass
+
+    async def _synchronize(self, found: Instance, vm: Following, *, started: bool) -> None:
+        """Start the domain, or tell the launcher that the VMI asks for something else now."""
+        wanted = hashlib.sha256(msgspec.json.encode(found.vmi.spec)).digest()
+        if started and vm.synced == wanted:
+            return
+        process = vm.launcher.process
+        order = await preparation.prepare(
+            found, vm.ghost.pod, process, self._networks, self._cluster(), started=started
+        )
+        vm.launcher.state = await vm.launcher.call(order)
+        vm.synced = wanted
+        if not started:
+            self._recorder.normal(found.reference, "Created", "VirtualMachineInstance defined.")
+        tuning.after_start(ControlGroup(process), found.hypervisor.descriptor, found.hypervisor.tuning(found.vmi))
+
+    async def _shut_down(self, found: Instance, vm: Following) -> None:
+        """Ask once, and again where the time that the guest has is another one. The launcher does the rest."""
+        grace = (found.vmi.spec.termination_grace_period_seconds,)
+        if vm.asked_to_stop == grace:
+            return
+        await vm.launcher.call(Shutdown(grace_seconds=grace[0]))
+        if vm.asked_to_stop is None:
+            self._recorder.normal(found.reference, "ShuttingDown", "Signaled Graceful Shutdown")
+        vm.asked_to_stop = grace
+
+    def _complain(self, found: Instance, vm: Following, trouble: str) -> None:
+        if trouble != vm.trouble:
+            logger.warning("%s: %s", vm.ghost.key, trouble)
+            self._recorder.warning(found.reference, "SyncFailed", trouble)
+        vm.trouble = trouble
+
+    async def _ask_guest(self, vm: Following) -> float | None:
+        """What the guest's agent tells, asked for now and then; the answer is when to ask again."""
+        state = vm.launcher.state
+        if vm.launcher.presence is not Presence.HERE or not state or not state.agent or state.status.ended:
+            vm.guest, vm.guest_asked = None, 0.0
+            return None
+        left = vm.guest_asked + GUEST_PERIOD - time.monotonic()
+        if vm.guest_asked and left > 0:
+            return left
+        vm.guest_asked = time.monotonic()
+        try:
+            vm.guest = await vm.launcher.call(GetGuestInfo())
+        except (Refused, Unresponsive) as error:
+            logger.info("%s: the guest's agent does not answer: %s", vm.ghost.key, error)
+        return GUEST_PERIOD
+
+    # What is told.
+
+    async def _report(self, found: Instance, vm: Following) -> None:
+        """Write the VMI's status, if anything in it is new."""
+        change = status.change(self._situation(found, vm), time.time())
+        if not change:
+            return
+        meta = found.vmi.metadata
+        try:
+            self.instances.observe(await self._api.patch(VMIS, meta.name, change, meta.namespace))
+        except ApiError as error:
+            if not is_not_found(error):
+                raise
+            return
+        if told := _PHASES.get(change["status"].get("phase", "")):
+            kind, reason, message = told
+            (self._recorder.normal if kind == "Normal" else self._recorder.warning)(found.reference, reason, message)
+
+    def _situation(self, found: Instance, vm: Following) -> Situation:
+        launcher = vm.launcher
+        process = launcher.process
+        return Situation(
+            found.object(),
+            found.vmi,
+            found.hypervisor,
+            launcher.presence,
+            launcher.state,
+            self._networks.known(vm.ghost.pod, process, found.vmi),
+            vm.guest,
+            bool(process) and preparation.emulated(process, found.hypervisor.descriptor),
+            vm.trouble,
+        )
+
+    # Coming and going.
+
+    def _follow(self, ghost: Ghost) -> Following:
+        """The VM, followed from now on and remembered beyond the end of this process."""
+        vm = self._followed.get(ghost.uid)
+        if vm is None:
+            self._ghosts.add(ghost)
+
+            def changed(event: Event | None) -> None:
+                self._happened(ghost, event)
+
+            vm = Following(ghost, Launcher(self._pods / ghost.pod, changed))
+            self._followed[ghost.uid] = vm
+        return vm
+
+    def _happened(self, ghost: Ghost, event: Event | None) -> None:
+        found = self.instances.get(ghost.key)
+        if event and event.kind and found and found.uid == ghost.uid:
+            self._recorder.warning(found.reference, event.kind, f"The guest: {event.kind} {event.detail}".strip())
+        self.controller.queue.add(ghost.key)
+
+    async def _tear_down(self, key: str, uid: str) -> float | None:
+        """End what is left here of VMIs of this name that are gone; the answer is when to look again."""
+        again = None
+        for ghost in self._ghosts.of(key):
+            if ghost.uid == uid:
+                continue
+            vm = self._follow(ghost)
+            if vm.launcher.presence is Presence.GONE:
+                await self._forget(vm)
+                continue
+            again = _KILL_PERIOD
+            if await self._surely_gone(ghost):
+                await self._kill(vm)
+        return again
+
+    async def _forget(self, vm: Following) -> None:
+        """Nothing of the VM is left, so its record may go."""
+        await vm.launcher.close()
+        del self._followed[vm.ghost.uid]
+        self._networks.forget(vm.ghost.pod)
+        self._ghosts.remove(vm.ghost.uid)
+        logger.info("%s: nothing is left of VMI %s", vm.ghost.key, vm.ghost.uid)
+
+    async def _kill(self, vm: Following) -> None:
+        state = vm.launcher.state
+        if vm.launcher.presence is not Presence.HERE or not state or state.status.ended:
+            return
+        try:
+            await vm.launcher.call(Kill())
+        except (Refused, Unresponsive) as error:
+            logger.warning("%s: a VM without a VMI cannot be ended yet: %s", vm.ghost.key, error)
+
+    async def _surely_gone(self, ghost: Ghost) -> bool:
+        """Whether the VMI is not meant to run here. A cache can be wrong about that, and an end cannot be undone."""
+        try:
+            found = await self._api.get(VMIS, ghost.name, ghost.namespace)
+        except ApiError as error:
+            if not is_not_found(error):
+                raise
+            return True
+        return bool(found["metadata"]["uid"] != ghost.uid or found["status"].get("nodeName") != self._node)
+
+
+def _sooner(one: float | None, other: float | None) -> float | None:
+    times = [seconds for seconds in (one, other) if seconds is not None]
+    return min(times) if times else None

@@ -1,0 +1,258 @@
+"""From a domain's state to a VMI's status, and to what is done next."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+
+from virtfleet.api import names
+from virtfleet.api.names import Phase
+from virtfleet.handler import status
+from virtfleet.handler.clients import Presence
+from virtfleet.handler.decisions import Step, next_step
+from virtfleet.handler.network import Wired
+from virtfleet.handler.records import Instance, decode_instance
+from virtfleet.handler.status import Situation
+from virtfleet.hypervisors import registry
+from virtfleet.launcher.messages import DomainState, GuestInfo, GuestInterface, Status
+
+NOW = 1_700_000_000.0
+RUNNING = DomainState(status=Status.RUNNING, name="default_vm", uuid="u", devices={"root": "vda"})
+WIRED = Wired(
+    name="default",
+    mac="02:00:00:00:00:01",
+    tap="tap0",
+    bridge="k6t-eth0",
+    link="eth0",
+    addresses=["10.244.1.7"],
+    lease=None,
+    queues=0,
+)
+
+
+def instance(
+    phase: str = Phase.SCHEDULED, *, deleting: bool = False, binding: str = "masquerade", **spec: Any
+) -> Instance:
+    metadata: dict[str, Any] = {"name": "vm", "namespace": "default", "uid": "u1", "resourceVersion": "7"}
+    if deleting:
+        metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    domain = {
+        "memory": {"guest": "128Mi"},
+        "devices": {"interfaces": [{"name": "default", binding: {}}], "disks": [{"name": "root", "disk": {}}]},
+        **spec.pop("domain", {}),
+    }
+    obj = {
+        "metadata": metadata,
+        "spec": {
+            "domain": domain,
+            "networks": [{"name": "default", "pod": {}}],
+            "volumes": [{"name": "root", "containerDisk": {"image": "disk"}}],
+            **spec,
+        },
+        "status": {
+            "phase": phase,
+            "nodeName": "n1",
+            "activePods": {"p1": "n1"},
+            "conditions": [{"type": "Ready", "status": "False", "reason": "GuestNotRunning"}],
+            "phaseTransitionTimestamps": [{"phase": "Scheduled", "phaseTransitionTimestamp": "2026-01-01T00:00:00Z"}],
+        },
+    }
+    return decode_instance(orjson.dumps(obj))
+
+
+def situation(found: Instance, state: DomainState | None = RUNNING, **more: Any) -> Situation:
+    settings = {"presence": Presence.HERE, "wired": [WIRED], **more}
+    return Situation(found.object(), found.vmi, registry.get("qemu-kvm"), state=state, **settings)
+
+
+def ended(status_: Status, reason: str) -> DomainState:
+    return DomainState(status=status_, reason=reason)
+
+
+def conditions(change: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {condition["type"]: condition for condition in change["status"]["conditions"]}
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        (DomainState(), Phase.SCHEDULED),
+        (RUNNING, Phase.RUNNING),
+        (ended(Status.BLOCKED, ""), Phase.RUNNING),
+        (ended(Status.SUSPENDED, ""), Phase.RUNNING),
+        (ended(Status.PAUSED, "User"), Phase.RUNNING),
+        (ended(Status.PAUSED, "PostCopyFailed"), Phase.FAILED),
+        (ended(Status.SHUTOFF, "Shutdown"), Phase.SUCCEEDED),
+        (ended(Status.SHUTOFF, "Saved"), Phase.SUCCEEDED),
+        (ended(Status.SHUTOFF, "Crashed"), Phase.FAILED),
+        (ended(Status.SHUTOFF, "Failed"), Phase.FAILED),
+        (ended(Status.SHUTOFF, "Destroyed"), Phase.FAILED),
+        (ended(Status.CRASHED, "Panicked"), Phase.FAILED),
+        (ended(Status.SHUTOFF, "Migrated"), Phase.SCHEDULED),
+    ],
+)
+def test_the_domain_decides_the_phase(state: DomainState, expected: str) -> None:
+    assert status.next_phase(situation(instance(), state))[0] == expected
+
+
+@pytest.mark.parametrize(
+    "spec", [{"terminationGracePeriodSeconds": 0}, {"domain": {"features": {"acpi": {"enabled": False}}}}]
+)
+def test_a_guest_that_was_given_no_time_may_be_destroyed(spec: dict[str, Any]) -> None:
+    at = situation(instance(**spec), ended(Status.SHUTOFF, "Destroyed"))
+    assert status.next_phase(at)[0] == Phase.SUCCEEDED
+
+
+def test_a_vm_whose_launcher_is_gone_without_a_word_has_failed() -> None:
+    at = situation(instance(Phase.RUNNING), RUNNING, presence=Presence.GONE)
+    assert status.next_phase(at) == (Phase.FAILED, status.LAUNCHER_LOST)
+    at = situation(instance(Phase.RUNNING), ended(Status.SHUTOFF, "Shutdown"), presence=Presence.GONE)
+    assert status.next_phase(at)[0] == Phase.SUCCEEDED
+
+
+def test_a_launcher_that_cannot_be_reached_changes_nothing() -> None:
+    found = instance(Phase.RUNNING)
+    at = situation(found, None, presence=Presence.COMING)
+    assert status.change(at, NOW) == {}
+
+
+def test_final_phases_stay() -> None:
+    at = situation(instance(Phase.SUCCEEDED), None, presence=Presence.GONE)
+    assert status.next_phase(at)[0] == Phase.SUCCEEDED
+
+
+def test_a_vm_that_runs_is_reported_in_one_patch() -> None:
+    change = status.change(situation(instance()), NOW)
+    assert change["metadata"] == {"resourceVersion": "7", "uid": "u1"}
+    told = change["status"]
+    assert told["phase"] == Phase.RUNNING
+    assert [t["phase"] for t in told["phaseTransitionTimestamps"]] == ["Scheduled", "Running"]
+    assert told["interfaces"] == [
+        {
+            "name": "default",
+            "mac": "02:00:00:00:00:01",
+            "ipAddress": "10.244.1.7",
+            "ipAddresses": ["10.244.1.7"],
+            "infoSource": "domain",
+            "podInterfaceName": "eth0",
+            "queueCount": 1,
+            "linkState": "up",
+        }
+    ]
+    assert told["volumeStatus"] == [{"name": "root", "target": "vda"}]
+    assert told["memory"]["guestCurrent"] == "128Mi"
+    assert told["runtimeUser"] == 107
+    assert told["migrationMethod"] == "BlockMigration", "the disk is only here"
+    assert conditions(change)["LiveMigratable"]["status"] == "True"
+    assert conditions(change)["Ready"]["reason"] == "GuestNotRunning", "the controller's, as it was"
+
+
+def test_nothing_is_written_when_nothing_is_new() -> None:
+    found = instance()
+    change = status.change(situation(found), NOW)
+    obj = found.object()
+    obj["status"] |= change["status"]
+    again = decode_instance(orjson.dumps(obj))
+    assert status.change(situation(again), NOW + 100) == {}
+
+
+def test_the_guests_agent_adds_what_it_knows() -> None:
+    guest = GuestInfo(
+        os={"id": "debian", "pretty-name": "Debian 12", "kernel-release": "6.1"},
+        interfaces=[
+            GuestInterface(name="lo", mac="00:00:00:00:00:00", addresses=["127.0.0.1/8"]),
+            GuestInterface(name="enp1s0", mac="02:00:00:00:00:01", addresses=["10.0.2.2/24", "fe80::1/64"]),
+            GuestInterface(name="docker0", mac="02:42:00:00:00:01", addresses=["172.17.0.1/16"]),
+        ],
+    )
+    state = DomainState(status=Status.RUNNING, agent=True)
+    change = status.change(situation(instance(), state, guest=guest), NOW)
+    assert conditions(change)["AgentConnected"]["status"] == "True"
+    assert change["status"]["guestOSInfo"] == {"id": "debian", "prettyName": "Debian 12", "kernelRelease": "6.1"}
+    first, second = change["status"]["interfaces"]
+    assert first["interfaceName"] == "enp1s0"
+    assert first["ipAddresses"] == ["10.244.1.7"], "the guest's own address is private"
+    assert first["infoSource"] == "domain, guest-agent"
+    assert (second["interfaceName"], second["ipAddress"]) == ("docker0", "172.17.0.1")
+
+
+def test_a_bridged_guest_tells_its_own_addresses() -> None:
+    guest = GuestInfo(interfaces=[GuestInterface(name="eth0", mac=WIRED.mac, addresses=["10.1.1.9/24", "fe80::1/64"])])
+    state = DomainState(status=Status.RUNNING, agent=True)
+    change = status.change(situation(instance(binding="bridge"), state, guest=guest), NOW)
+    assert change["status"]["interfaces"][0]["ipAddresses"] == ["10.1.1.9"]
+
+
+def test_a_paused_vm_says_why() -> None:
+    change = status.change(situation(instance(Phase.RUNNING), ended(Status.PAUSED, "IOError")), NOW)
+    assert conditions(change)["Paused"]["reason"] == "PausedIOError"
+    found = instance(Phase.RUNNING)
+    obj = found.object()
+    obj["status"]["conditions"] = change["status"]["conditions"]
+    resumed = status.change(situation(decode_instance(orjson.dumps(obj))), NOW)
+    assert "Paused" not in conditions(resumed)
+
+
+def test_emulation_is_said() -> None:
+    assert conditions(status.change(situation(instance(), emulated=True), NOW))["SoftwareEmulation"]["status"] == "True"
+    assert "SoftwareEmulation" not in conditions(status.change(situation(instance()), NOW))
+
+
+def test_what_went_wrong_is_said_until_it_is_right() -> None:
+    at = situation(instance(), DomainState(), trouble="libvirt: no such disk")
+    change = status.change(at, NOW)
+    assert "phase" not in change["status"]
+    assert conditions(change)["Synchronized"]["message"] == "libvirt: no such disk"
+    found = instance()
+    obj = found.object()
+    obj["status"]["conditions"] = change["status"]["conditions"]
+    assert "Synchronized" not in conditions(status.change(situation(decode_instance(orjson.dumps(obj))), NOW))
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        (instance(binding="bridge"), names.NotMigratable.INTERFACE),
+        (instance(volumes=[{"name": "d", "persistentVolumeClaim": {"claimName": "c"}}]), names.NotMigratable.DISKS),
+        (instance(volumes=[{"name": "d", "hostDisk": {"path": "/x", "type": "Disk"}}]), names.NotMigratable.DISKS),
+        (
+            instance(domain={"devices": {"hostDevices": [{"name": "d", "deviceName": "x/y"}]}}),
+            names.NotMigratable.HOST_DEVICE,
+        ),
+        (instance(domain={"launchSecurity": {"sev": {}}}), names.NotMigratable.SEV),
+    ],
+)
+def test_a_vm_that_cannot_move_says_why(found: Instance, reason: str) -> None:
+    condition = conditions(status.change(situation(found, wired=[]), NOW))["LiveMigratable"]
+    assert (condition["status"], condition["reason"]) == ("False", reason)
+
+
+def test_a_hypervisor_that_cannot_migrate_is_a_reason() -> None:
+    found = instance()
+    at = Situation(found.object(), found.vmi, registry.get("lxc"), Presence.HERE, RUNNING)
+    assert conditions(status.change(at, NOW))["LiveMigratable"]["reason"] == names.NotMigratable.OTHER
+
+
+HERE, COMING, GONE = Presence.HERE, Presence.COMING, Presence.GONE
+
+
+@pytest.mark.parametrize(
+    ("found", "presence", "state", "step"),
+    [
+        (instance(), HERE, DomainState(), Step.START),
+        (instance(Phase.RUNNING), HERE, RUNNING, Step.UPDATE),
+        (instance(Phase.RUNNING, deleting=True), HERE, RUNNING, Step.SHUT_DOWN),
+        (instance(deleting=True), HERE, DomainState(), Step.SHUT_DOWN),
+        (instance(Phase.FAILED), HERE, RUNNING, Step.KILL),
+        (instance(Phase.FAILED, deleting=True), HERE, RUNNING, Step.KILL),
+        (instance(Phase.RUNNING), HERE, DomainState(status=Status.RUNNING, stopping=True), Step.NOTHING),
+        (instance(Phase.RUNNING), HERE, ended(Status.SHUTOFF, "Shutdown"), Step.NOTHING),
+        (instance(), COMING, None, Step.NOTHING),
+        (instance(Phase.RUNNING, deleting=True), COMING, RUNNING, Step.NOTHING),
+        (instance(), GONE, None, Step.NOTHING),
+    ],
+)
+def test_the_next_step(found: Instance, presence: Presence, state: DomainState | None, step: Step) -> None:
+    assert next_step(found, presence, state) is step
