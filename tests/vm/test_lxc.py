@@ -16,7 +16,7 @@ async def test_a_container_starts_runs_and_stops() -> None:
     async with running(container([user_data("echo the seed has arrived")]), "lxc") as vm:
         await vm.says(r"the seed has arrived")
         await vm.says(r"virtfleet-guest ready name=guest address=10\.0\.2\.2")
-        assert "10.0.2.2" in await vm.standalone.sandbox.run("wget", "-qO-", "http://10.0.2.2/")
+        assert "10.0.2.2" in await vm.standalone.sandbox.run("busybox", "wget", "-q", "-O", "-", "http://10.0.2.2/")
         await vm.type("echo typed into the container")
         await vm.says(r"\ntyped into the container")
         await vm.client.call(Shutdown(grace_seconds=60))

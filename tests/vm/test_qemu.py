@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ import pytest
 import pytest_asyncio
 
 from virtfleet.launcher.messages import (
+    Freeze,
     GetGuestInfo,
     GetStats,
     GuestExec,
@@ -23,6 +25,7 @@ from virtfleet.launcher.messages import (
     Screenshot,
     SoftReboot,
     Status,
+    Unfreeze,
     Unpause,
 )
 from vm.guests import VM, eventually, machine, running, user_data
@@ -41,7 +44,10 @@ async def vm() -> AsyncIterator[VM]:
 async def test_a_guest_boots_with_its_address_and_its_seed(vm: VM) -> None:
     assert "the seed has arrived" in vm.output
     assert "ready name=guest address=10.0.2.2" in vm.output
-    assert await vm.standalone.sandbox.run("wget", "-qO-", "http://10.0.2.2/") == "hello from guest at 10.0.2.2\n"
+    assert (
+        await vm.standalone.sandbox.run("busybox", "wget", "-q", "-O", "-", "http://10.0.2.2/")
+        == "hello from guest at 10.0.2.2\n"
+    )
 
 
 async def test_disks_have_the_size_and_place_that_was_asked_for(vm: VM) -> None:
@@ -84,6 +90,19 @@ async def test_a_screenshot_is_a_png_of_the_screen(vm: VM) -> None:
     assert png.startswith(b"\x89PNG\r\n\x1a\n")
     width, height = struct.unpack("!II", png[16:24])
     assert width >= 640 and height >= 400
+
+
+async def test_the_screen_is_served_on_a_socket(vm: VM) -> None:
+    reader, writer = await asyncio.open_unix_connection(vm.standalone.console.with_name("virt-vnc"))
+    assert (await reader.readexactly(8)).startswith(b"RFB 003.")
+    writer.close()
+
+
+async def test_file_systems_are_frozen_and_thawed_by_the_agent(vm: VM) -> None:
+    await eventually(lambda: _agent(vm))
+    await vm.client.call(Freeze(timeout_seconds=60))
+    await vm.client.call(Unfreeze())
+    await vm.client.call(GuestPing())
 
 
 async def test_the_balloon_follows_the_memory_that_the_vmi_asks_for(vm: VM) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import subprocess
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,6 +21,7 @@ logger = logging.getLogger(__name__)
 
 _DRIVER_DIRS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib/s390x-linux-gnu", "/usr/lib64")
 _DRIVERS = f"{paths.PRIVATE}/libvirt-drivers"
+_UNIFIED = "/sys/fs/cgroup/unified"
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 _STEADY = 30.0  # seconds after which a daemon counts as healthy again
 _LAST_WORDS = 5.0
@@ -37,9 +39,21 @@ def plan_for(hypervisor: Hypervisor, *, log_filters: str = "") -> DaemonPlan:
         Path(_DRIVERS).mkdir(parents=True, exist_ok=True)
         with suppress(FileExistsError):
             Path(_DRIVERS, driver.name).symlink_to(driver)  # each further one would cost memory
+    if hypervisor.descriptor.root:
+        _choose_cgroups()
     return hypervisor.daemon(
         DaemonSettings(modular=modular(hypervisor), driver_dir=driver_dir, log_filters=log_filters)
     )
+
+
+def _choose_cgroups() -> None:
+    """Hide the half of a hybrid cgroup tree that has no controllers from libvirt, which would choose it."""
+    try:
+        useless = not Path(_UNIFIED, "cgroup.controllers").read_text().strip()
+    except OSError:
+        return  # not a hybrid tree
+    if useless:
+        subprocess.run(["umount", _UNIFIED], check=False)
 
 
 def lacking(hypervisor: Hypervisor) -> str:

@@ -7,6 +7,7 @@ module. Builds are kept in a cache under the versions of the packages and the co
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import platform
@@ -15,9 +16,7 @@ import shutil
 import stat
 import struct
 import subprocess
-import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -86,18 +85,31 @@ def build(cache: Path) -> Guest:
         raise GuestError(f"the guest is built for x86_64 only, and this machine is {platform.machine()}")
     packages = _versions()
     directory = cache / f"guest-{_key(packages)}"
-    names = ("image", "image/disk/guest.qcow2", "guest.oci.tar", "vmlinuz", "initrd")
     if directory.is_dir():
-        return Guest(*(directory / name for name in names), cached=True)
+        return _guest(directory, cached=True)
     cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache, prefix="building-") as name:
-        work = Path(name)
+    with open(cache / "guest.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if directory.is_dir():  # somebody else was faster
+            return _guest(directory, cached=True)
+        work = cache / "guest.building"
+        shutil.rmtree(work, ignore_errors=True)  # what a killed build left
+        work.mkdir()
         _build(work, list(packages))
-        finished = work / "finished"
-        finished.chmod(0o755)
-        with suppress(OSError):  # somebody else was faster
-            finished.rename(directory)
-    return Guest(*(directory / name for name in names), cached=False)
+        (work / "finished").rename(directory)
+        shutil.rmtree(work)
+    return _guest(directory, cached=False)
+
+
+def _guest(directory: Path, *, cached: bool) -> Guest:
+    return Guest(
+        image=directory / "image",
+        disk=directory / "image/disk/guest.qcow2",
+        archive=directory / "guest.oci.tar",
+        kernel=directory / "vmlinuz",
+        initrd=directory / "initrd",
+        cached=cached,
+    )
 
 
 def _build(work: Path, packages: list[str]) -> None:
