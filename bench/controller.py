@@ -115,9 +115,13 @@ async def _round(*, evenly: bool) -> Round:
     with tempfile.TemporaryDirectory() as directory:
         async with (
             simulation(Path(directory) / "store", nodes=NODES) as cluster,
-            _served(cluster) as url,
-            _controller(url, Path(directory)) as (pid, page),
+            served(cluster) as url,
+            controller_process(url, Path(directory)) as (process, page),
         ):
+            async with asyncio.timeout(PATIENCE):
+                while not await leads(page):  # noqa: ASYNC110 (another process)
+                    await asyncio.sleep(0.1)
+            pid = process.pid
             idle_memory, cpu, before = _resident(pid), _cpu(pid), await _calls(page)
             created = await _create_all(cluster, evenly=evenly)
             await asyncio.wait_for(_all_running(cluster), PATIENCE)
@@ -155,7 +159,7 @@ async def _all_running(cluster: Simulation) -> None:
 
 
 @asynccontextmanager
-async def _served(cluster: Simulation) -> AsyncIterator[str]:
+async def served(cluster: Simulation) -> AsyncIterator[str]:
     """The simulated cluster's API on a socket; everybody may do everything."""
     lifespan = Lifespan(timedelta(days=1), timedelta(hours=1))
     context = server_context(Authority.create("bench", lifespan).issue(Profile("x", lifespan, hosts=("127.0.0.1",))))
@@ -172,9 +176,11 @@ async def _served(cluster: Simulation) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def _controller(url: str, directory: Path) -> AsyncIterator[tuple[int, str]]:
-    """The controller's process and the address of its page, once it leads."""
-    kubeconfig = directory / "kubeconfig"
+async def controller_process(
+    url: str, directory: Path, name: str = "virt-controller"
+) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
+    """A process of the controller and the address of its page of metrics."""
+    kubeconfig = directory / f"{name}.kubeconfig"
     kubeconfig.write_text(
         yaml.safe_dump(
             {
@@ -188,18 +194,13 @@ async def _controller(url: str, directory: Path) -> AsyncIterator[tuple[int, str
         port = free.getsockname()[1]
     command = ["-m", "virtfleet.controller", "--kubeconfig", str(kubeconfig), "--listen", "127.0.0.1"]
     process = await asyncio.create_subprocess_exec(
-        sys.executable, *command, "--port", str(port), "--log-level", "ERROR"
+        sys.executable, *command, "--port", str(port), "--log-level", "ERROR", env={**os.environ, "POD_NAME": name}
     )
-    page = f"http://127.0.0.1:{port}/metrics"
     try:
-        async with asyncio.timeout(PATIENCE):
-            while not await _leads(page):
-                if process.returncode is not None:
-                    raise RuntimeError("the controller ended while it started")
-                await asyncio.sleep(0.1)
-        yield process.pid, page
+        yield process, f"http://127.0.0.1:{port}/metrics"
     finally:
-        process.send_signal(signal.SIGTERM)
+        if process.returncode is None:
+            process.send_signal(signal.SIGTERM)
         await process.wait()
 
 
@@ -208,7 +209,8 @@ async def _page(page: str) -> str:
         return await answer.text()
 
 
-async def _leads(page: str) -> bool:
+async def leads(page: str) -> bool:
+    """Whether this controller leads; false as long as it does not answer."""
     try:
         return "kubevirt_virt_controller_leading_status 1.0" in await _page(page)
     except aiohttp.ClientError:
