@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Cluster, Kubectl, free_port, start_local, stop_local
+from clusters import Cluster, Kubectl, free_port, start_local, stop_local
 
 from virtfleet.api import crds
 from virtfleet.kube import certificates

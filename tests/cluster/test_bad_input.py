@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from conftest import Kubectl
+from clusters import Kubectl
 from rawapi import RawApi
 
 

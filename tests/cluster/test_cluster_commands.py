@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import VIRTFLEET, Cluster, Kubectl, free_port, start_local, stop_local
+from clusters import VIRTFLEET, Cluster, Kubectl, free_port, start_local, stop_local
 
 from virtfleet.local import supervisor
 from waiting import eventually

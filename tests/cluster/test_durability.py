@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import Cluster, Kubectl, free_port
+from clusters import Cluster, Kubectl, free_port
 from rawapi import RawApi
 
 from virtfleet.local import supervisor

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 import yaml
-from conftest import KUBECTL, Kubectl
+from clusters import KUBECTL, Kubectl
 from manifests import crd, pod, workload
 
 from waiting import eventually

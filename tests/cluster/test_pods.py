@@ -9,7 +9,7 @@ import subprocess
 from typing import Any
 
 import pytest
-from conftest import VIRTFLEET, Cluster, Kubectl, start_local, stop_local
+from clusters import VIRTFLEET, Cluster, Kubectl, start_local, stop_local
 from manifests import FOREVER, IMAGE, pod, workload
 
 from waiting import eventually

@@ -7,7 +7,7 @@ from typing import Any
 
 import kubernetes
 import pytest
-from conftest import Cluster, Kubectl
+from clusters import Cluster, Kubectl
 
 
 @pytest.fixture

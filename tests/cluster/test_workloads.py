@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from conftest import Kubectl
+from clusters import Kubectl
 from manifests import pod, workload
 
 from waiting import eventually

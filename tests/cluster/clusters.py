@@ -1,0 +1,104 @@
+"""Clusters and the real kubectl, for the tests in this directory."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+BIN = Path(sys.executable).parent
+KUBECTL = str(BIN / "kubectl")
+VIRTFLEET = str(BIN / "virtfleet")
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port: int = s.getsockname()[1]
+        return port
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A running cluster. `data` is its directory where it is a local one."""
+
+    kubeconfig: Path
+    data: Path | None = None
+    port: int = 0
+
+    def virtfleet(self, *args: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        command = [VIRTFLEET, args[0], "--data", str(self.data), *args[1:]]
+        return subprocess.run(command, check=check, capture_output=True, text=True, timeout=120)
+
+
+@dataclass(frozen=True)
+class Kubectl:
+    """The real kubectl, in one namespace."""
+
+    cluster: Cluster
+    namespace: str = "default"
+
+    def command(self, *args: str) -> list[str]:
+        return [KUBECTL, "--kubeconfig", str(self.cluster.kubeconfig), "-n", self.namespace, *args]
+
+    def run(
+        self, *args: str, stdin: str | None = None, env: dict[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        home = {"HOME": str(self.cluster.kubeconfig.parent)}  # its discovery cache belongs to this cluster
+        environment = {**os.environ, **home, **(env or {})}
+        return subprocess.run(
+            self.command(*args), input=stdin, capture_output=True, text=True, timeout=90, env=environment
+        )
+
+    def start(self, *args: str) -> subprocess.Popen[str]:
+        """A command that goes on beside the test; its output is a pipe."""
+        return subprocess.Popen(self.command(*args), stdout=subprocess.PIPE, text=True)
+
+    def __call__(self, *args: str, stdin: str | None = None, env: dict[str, str] | None = None) -> str:
+        """Standard output of a command that must succeed."""
+        done = self.run(*args, stdin=stdin, env=env)
+        assert done.returncode == 0, f"kubectl {' '.join(args)}: {done.stderr or done.stdout}"
+        return done.stdout
+
+    def fails(self, *args: str, stdin: str | None = None) -> str:
+        """Standard error of a command that must fail."""
+        done = self.run(*args, stdin=stdin)
+        assert done.returncode != 0, f"kubectl {' '.join(args)} succeeded: {done.stdout}"
+        return done.stderr
+
+    def json(self, *args: str) -> Any:
+        return json.loads(self(*args, "-o", "json"))
+
+    def apply(self, *objects: dict[str, Any]) -> str:
+        return self("apply", "-f", "-", stdin="\n---\n".join(map(json.dumps, objects)))
+
+
+# Two nodes for what the tests move around; real containers need root.
+NODES = "nodes: [{name: node-a}, {name: node-b}]" if os.geteuid() == 0 else "nodes: []"
+
+
+def start_local(nodes: str) -> Cluster:
+    """A local cluster in a directory of its own, short because unix sockets have short names."""
+    data = Path(tempfile.mkdtemp(prefix="vft-"))
+    (data.parent / f"{data.name}.yaml").write_text(nodes)
+    data.rmdir()
+    cluster = Cluster(data / "kubeconfig", data, free_port())
+    nodes_file = data.parent / f"{data.name}.yaml"
+    done = cluster.virtfleet("up", "--port", str(cluster.port), "--nodes", str(nodes_file), check=False)
+    assert done.returncode == 0, done.stderr
+    return cluster
+
+
+def stop_local(cluster: Cluster) -> None:
+    assert cluster.data is not None
+    done = cluster.virtfleet("down", "--wipe", check=False)
+    (cluster.data.parent / f"{cluster.data.name}.yaml").unlink(missing_ok=True)
+    shutil.rmtree(cluster.data, ignore_errors=True)
+    assert done.returncode == 0, done.stderr
