@@ -1,0 +1,48 @@
+"""`python -m virtfleet.handler`: virt-handler, which serves the VMs of one node."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import socket
+import sys
+from pathlib import Path
+
+from prometheus_client import REGISTRY
+
+import virtfleet
+from virtfleet.handler.assembly import COMPONENT, DEFAULT_VMS, Place, VirtHandler
+from virtfleet.kube import component, config, process
+from virtfleet.kube.client import Client
+
+
+async def handle(options: argparse.Namespace) -> None:
+    place = Place(options.pods, options.kubelet, options.private, options.facts, options.node_root)
+    name = f"{os.environ.get('POD_NAME') or socket.gethostname()} {options.pool}".strip()
+    async with Client(config.load(options.kubeconfig), user_agent=f"{COMPONENT}/{virtfleet.__version__}") as api:
+        handler = VirtHandler(api, options.node, name, place, options.max_devices)
+        REGISTRY.register(handler.usage)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(component.serve(options, unready=handler.unready))
+            group.create_task(handler.run())
+
+
+def main() -> int:
+    parser = component.arguments(COMPONENT, __doc__ or "")
+    place = Place()
+    parser.add_argument("--node", default=os.environ.get("NODE_NAME") or socket.gethostname(), help="name of the Node")
+    parser.add_argument("--pool", default="", help="the pool that this handler is of")
+    parser.add_argument("--max-devices", type=int, default=DEFAULT_VMS, help="most VMs on this node")
+    parser.add_argument("--pods", type=Path, default=place.pods, help="the kubelet's directory of Pods")
+    parser.add_argument("--kubelet", type=Path, default=place.kubelet, help="the kubelet's directory")
+    parser.add_argument("--private", type=Path, default=place.private, help="directory for what must be remembered")
+    parser.add_argument("--facts", type=Path, default=place.facts, help="what the launcher image found out")
+    parser.add_argument("--node-root", type=Path, default=place.root, help="the node's own root directory")
+    options = parser.parse_args()
+    component.log_as_told(COMPONENT, options)
+    return process.run(handle(options))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

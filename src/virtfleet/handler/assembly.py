@@ -1,0 +1,125 @@
+"""virt-handler: everything that serves one node, put together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+
+from virtfleet.handler import hostdevices, labeller
+from virtfleet.handler.devices import Devices
+from virtfleet.handler.ghosts import Ghosts
+from virtfleet.handler.heartbeat import Heartbeat
+from virtfleet.handler.hostdevices import Source
+from virtfleet.handler.labeller import Facts, Labeller
+from virtfleet.handler.metrics import Usage
+from virtfleet.handler.network import Networks
+from virtfleet.handler.nodelock import NodeLock
+from virtfleet.handler.preparation import Cluster
+from virtfleet.handler.reconcile import Machines
+from virtfleet.hypervisors import registry
+from virtfleet.kube.api import KubeApi
+from virtfleet.kube.cache import Cache
+from virtfleet.kube.events import Recorder
+from virtfleet.kube.resource import KUBEVIRTS
+
+logger = logging.getLogger(__name__)
+
+COMPONENT = "virt-handler"
+DEFAULT_VMS = 110
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the node's directories are seen from here."""
+
+    pods: Path = Path("/pods")
+    """The kubelet's, under a path that is short enough for sockets."""
+    kubelet: Path = Path("/var/lib/kubelet")
+    private: Path = Path("/var/run/kubevirt-private")
+    facts: Path = Path("/var/lib/kubevirt-node-labeller")
+    """What the launcher image found out about the node."""
+    root: Path = Path("/proc/1/root")
+    """The node's own root directory, for its devices."""
+
+
+class VirtHandler:
+    """`run()` serves the node until cancelled, as soon as no other handler does."""
+
+    def __init__(self, api: KubeApi, node: str, name: str, place: Place, most_vms: int = DEFAULT_VMS) -> None:
+        self._place = place
+        self._most_vms = most_vms
+        self._facts = labeller.read(place.facts)
+        self._lock = NodeLock(place.private / "handler.lock", name)
+        self._recorder = Recorder(api, COMPONENT, node)
+        self._installations: Cache[Cluster] = Cache(api, KUBEVIRTS, decode=lambda data: Cluster(orjson.loads(data)))
+        ghosts = Ghosts(place.private / "ghost-records")
+        self._devices = Devices(place.kubelet / "device-plugins", self._sources, self._devices_changed)
+        self._heartbeat = Heartbeat(api, node, self._devices.ready, place.kubelet / "cpu_manager_state")
+        self._labeller = Labeller(api, node, self._labels)
+        self._machines = Machines(
+            api,
+            self._recorder,
+            node,
+            pods=place.pods,
+            ghosts=ghosts,
+            networks=Networks(place.private / "network-info-cache"),
+            cluster=self._cluster,
+        )
+        self.usage = Usage(node, self._machines.vms)
+
+    def unready(self) -> str:
+        """Why this handler does not serve its node yet."""
+        if not self._lock.held:
+            return f"another handler serves this node: {self._lock.holder() or 'unknown'}"
+        if not self._machines.instances.synced.is_set():
+            return "the VMIs of this node have not been read yet"
+        return ""
+
+    async def run(self) -> None:
+        await self._lock.acquire()
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._recorder.run())
+                group.create_task(self._installations.run())
+                await self._installations.synced.wait()
+                for work in (
+                    self._machines.instances.run(),
+                    self._machines.controller.run(),
+                    self._devices.run(),
+                    self._heartbeat.run(),
+                    self._labeller.run(),
+                    self.usage.run(),
+                ):
+                    group.create_task(work)
+        finally:
+            await self._machines.close()
+            self._lock.release()
+
+    def _cluster(self) -> Cluster:
+        return next(iter(self._installations.list()), None) or Cluster()
+
+    def _labels(self) -> dict[str, str]:
+        obsolete = self._cluster().configuration.obsolete_cpu_models
+        unwanted = {model for model, gone in obsolete.items() if gone} if obsolete else labeller.OBSOLETE_MODELS
+        return labeller.labels(self._facts, unwanted)
+
+    def _sources(self) -> Iterator[Source]:
+        configuration = self._cluster().configuration
+        count = configuration.virtual_machine_instances_per_node or self._most_vms
+        yield from hostdevices.shared(self._place.root, count, lambda device: works(self._facts, device))
+        yield from hostdevices.permitted(self._place.root, configuration.permitted_host_devices)
+
+    def _devices_changed(self) -> None:
+        self._heartbeat.changed()
+
+
+def works(facts: Facts, device: str) -> bool:
+    """Whether a device is of use: of a hypervisor's, one that runs on it has to work as far as is known."""
+    users = [name for name in registry.names() if registry.get(name).descriptor.device == device]
+    troubles = [facts.hypervisors[name] for name in users if name in facts.hypervisors]
+    return not troubles or "" in troubles

@@ -1,0 +1,117 @@
+"""What VMs on this node use, for Prometheus, under KubeVirt's names.
+
+Launchers are asked now and then, not when somebody looks: one that does not answer must not keep the others' numbers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from virtfleet.handler.clients import Presence, Unresponsive
+from virtfleet.handler.reconcile import Following
+from virtfleet.launcher.client import Refused
+from virtfleet.launcher.messages import GetStats
+
+PERIOD = 30.0
+_KIB, _NANO = 1024, 1e-9
+
+Values = Mapping[str, int | float | str | bool]
+
+
+class Known(NamedTuple):
+    """A metric: its name, what it tells, the factor to its unit, and whether it only grows."""
+
+    name: str
+    text: str
+    factor: float = 1
+    counts: bool = True
+
+
+# libvirt's name -> metric; `N` stands for the number of a device or virtual CPU.
+_METRICS = {
+    "cpu.time": Known("cpu_usage_seconds", "CPU time of the VM", _NANO),
+    "cpu.user": Known("cpu_user_usage_seconds", "CPU time in user mode", _NANO),
+    "cpu.system": Known("cpu_system_usage_seconds", "CPU time in the kernel", _NANO),
+    "balloon.rss": Known("memory_resident_bytes", "Resident memory of the hypervisor", _KIB, counts=False),
+    "balloon.available": Known("memory_available_bytes", "Memory that the guest has", _KIB, counts=False),
+    "balloon.unused": Known("memory_unused_bytes", "Memory that the guest does not use", _KIB, counts=False),
+    "balloon.usable": Known("memory_usable_bytes", "Memory that the guest could use", _KIB, counts=False),
+    "balloon.current": Known("memory_domain_bytes", "Memory of the domain", _KIB, counts=False),
+    "vcpu.N.time": Known("vcpu_seconds", "CPU time of a virtual CPU", _NANO),
+    "net.N.rx.bytes": Known("network_receive_bytes", "Bytes that the guest received"),
+    "net.N.tx.bytes": Known("network_transmit_bytes", "Bytes that the guest sent"),
+    "net.N.rx.pkts": Known("network_receive_packets", "Packets that the guest received"),
+    "net.N.tx.pkts": Known("network_transmit_packets", "Packets that the guest sent"),
+    "net.N.rx.drop": Known("network_receive_packets_dropped", "Packets to the guest that were dropped"),
+    "net.N.tx.drop": Known("network_transmit_packets_dropped", "Packets from the guest that were dropped"),
+    "block.N.rd.bytes": Known("storage_read_traffic_bytes", "Bytes read"),
+    "block.N.wr.bytes": Known("storage_write_traffic_bytes", "Bytes written"),
+    "block.N.rd.reqs": Known("storage_iops_read", "Reads"),
+    "block.N.wr.reqs": Known("storage_iops_write", "Writes"),
+}
+_LABEL = {"vcpu": "id", "net": "interface", "block": "drive"}
+_NUMBER = re.compile(r"^(vcpu|net|block)\.(\d+)\.")
+
+
+def samples(values: Values) -> Iterator[tuple[str, str, float]]:
+    """What libvirt tells as libvirt's name with `N`, the device, and the value in the metric's unit."""
+    for key, value in values.items():
+        match = _NUMBER.match(key)
+        name = _NUMBER.sub(r"\1.N.", key)
+        known = _METRICS.get(name)
+        if known is None or isinstance(value, str):
+            continue
+        device = str(values.get(f"{match[1]}.{match[2]}.name", match[2])) if match else ""
+        yield name, device, value * known.factor
+
+
+class Usage(Collector):
+    """`run()` asks the launchers; what they said last is there for whoever looks."""
+
+    def __init__(self, node: str, vms: Callable[[], Iterable[Following]]) -> None:
+        self._node = node
+        self._vms = vms
+        self._last: dict[tuple[str, str], Values] = {}
+
+    async def run(self) -> None:
+        while True:
+            await self.gather()
+            await asyncio.sleep(PERIOD)
+
+    async def gather(self) -> None:
+        here = [vm for vm in self._vms() if vm.launcher.presence is Presence.HERE]
+        told = await asyncio.gather(*(_ask(vm) for vm in here))
+        self._last = {(vm.ghost.namespace, vm.ghost.name): v for vm, v in zip(here, told, strict=True) if v}
+
+    def describe(self) -> Iterable[Metric]:
+        return ()  # nothing is to be counted when this is registered
+
+    def collect(self) -> Iterable[Metric]:
+        found: dict[str, list[tuple[list[str], float]]] = defaultdict(list)
+        for (namespace, name), values in self._last.items():
+            for key, device, value in samples(values):
+                found[key].append(([self._node, namespace, name, *([device] if device else [])], value))
+        for key, entries in found.items():
+            known, kind = _METRICS[key], key.partition(".")[0]
+            labels = ["node", "namespace", "name", *([_LABEL[kind]] if kind in _LABEL else [])]
+            family = (CounterMetricFamily if known.counts else GaugeMetricFamily)(
+                f"kubevirt_vmi_{known.name}", known.text, labels=labels
+            )
+            for label_values, value in entries:
+                family.add_metric(label_values, value)
+            yield family
+
+
+async def _ask(vm: Following) -> Values:
+    try:
+        return (await vm.launcher.call(GetStats())).values
+    except (Refused, Unresponsive):
+        return {}

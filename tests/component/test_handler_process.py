@@ -1,0 +1,153 @@
+"""The handler as a process: its flags, health over HTTPS, one of two that serves, and an orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import ssl
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import aiohttp
+import orjson
+import pytest
+from kube_fixtures import ScriptedServer, eventually
+
+from virtfleet.api import names
+from virtfleet.kube import certificates
+from virtfleet.kube.certificates import Authority, Lifespan, Profile
+from virtfleet.kube.resource import NODES
+from virtfleet.local.node.devices import Devices as Kubelet
+
+LIFESPAN = Lifespan(timedelta(hours=2), timedelta(hours=1))
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    directory = Path(tempfile.mkdtemp(prefix="vfh"))
+    (directory / "root/dev/net").mkdir(parents=True)
+    (directory / "root/dev/net/tun").touch()
+    yield directory
+    shutil.rmtree(directory)
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ScriptedServer]:
+    async with ScriptedServer() as server:
+        server.put(NODES, {"metadata": {"name": "n1", "labels": {}, "annotations": {}}})
+        yield server
+
+
+@pytest.fixture
+async def kubelet(place: Path) -> AsyncIterator[Kubelet]:
+    found = Kubelet(place / "kubelet/device-plugins", lambda: None)
+    serving = await found.start()
+    yield found
+    await found.stop()
+    await serving.stop(None)
+
+
+class Handler:
+    """One process."""
+
+    def __init__(self, place: Path, server: ScriptedServer, name: str) -> None:
+        self._place, self._url, self._name = place, server.url, name
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+        authority = Authority.create("test", LIFESPAN)
+        profile = Profile("virt-handler", LIFESPAN, hosts=("localhost", "127.0.0.1"))
+        certificates.write(place / name / "certificates", authority.issue(profile).files())
+        self._trust = ssl.create_default_context(cadata=authority.bundle.decode())
+        self.process: asyncio.subprocess.Process
+
+    async def __aenter__(self) -> Handler:
+        kubeconfig = self._place / self._name / "kubeconfig"
+        kubeconfig.write_bytes(
+            orjson.dumps(
+                {
+                    "current-context": "c",
+                    "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+                    "clusters": [{"name": "c", "cluster": {"server": self._url}}],
+                    "users": [{"name": "u", "user": {}}],
+                }
+            )
+        )
+        flags = {
+            "kubeconfig": kubeconfig,
+            "certificates": self._place / self._name / "certificates",
+            "host": "127.0.0.1",
+            "port": self.port,
+            "node": "n1",
+            "pods": self._place / "kubelet/pods",
+            "kubelet": self._place / "kubelet",
+            "private": self._place / "private",
+            "facts": self._place / "facts",
+            "node-root": self._place / "root",
+            "max-devices": 3,
+        }
+        self.process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "virtfleet.handler"),
+            *(f"--{flag}={value}" for flag, value in flags.items()),
+            env=os.environ | {"POD_NAME": self._name},
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+        await self.process.wait()
+
+    async def ask(self, path: str) -> tuple[int, str]:
+        async with aiohttp.ClientSession() as session:
+            try:
+                async with session.get(f"https://localhost:{self.port}{path}", ssl=self._trust) as answer:
+                    return answer.status, await answer.text()
+            except aiohttp.ClientConnectionError:
+                return 0, ""
+
+    async def ready(self, wanted: int = 200) -> str:
+        """What /readyz says, as soon as it answers with this status."""
+        async with asyncio.timeout(30):
+            while True:
+                status, text = await self.ask("/readyz")
+                if status == wanted:
+                    return text
+                await asyncio.sleep(0.05)
+
+
+def label(server: ScriptedServer) -> str:
+    return str(server.stored(NODES)[0]["metadata"]["labels"].get(names.SCHEDULABLE))
+
+
+async def test_a_handler_serves_its_node_and_leaves_it_in_order(
+    place: Path, server: ScriptedServer, kubelet: Kubelet
+) -> None:
+    async with Handler(place, server, "handler-a") as handler:
+        await handler.ready()
+        assert (await handler.ask("/healthz"))[0] == 200
+        assert "workqueue_depth" in (await handler.ask("/metrics"))[1]
+        await eventually(lambda: label(server) == "true")
+        await eventually(lambda: kubelet.offers().get("devices.kubevirt.io/tun") == (3, 3))
+        handler.process.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(handler.process.wait(), 20) == 0
+        assert label(server) == "false"
+        assert not list((place / "kubelet/device-plugins").glob("kubevirt-*"))
+
+
+async def test_of_two_handlers_one_serves_and_the_other_takes_over(
+    place: Path, server: ScriptedServer, kubelet: Kubelet
+) -> None:
+    async with Handler(place, server, "handler-a") as first:
+        await first.ready()
+        async with Handler(place, server, "handler-b") as second:
+            assert "handler-a" in await second.ready(503)
+            first.process.kill()
+            await second.ready()
+            await eventually(lambda: label(server) == "true")
