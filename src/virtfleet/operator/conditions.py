@@ -13,7 +13,7 @@ from virtfleet.operator.handlers import VIRT_HANDLER
 from virtfleet.operator.installation import Installation, digest
 from virtfleet.operator.rollout import Rollout
 from virtfleet.operator.world import Node
-from virtfleet.pools.model import POOL_FIELDS, Pool, listed, owner
+from virtfleet.pools.model import POOL_FIELDS, listed, owner
 from virtfleet.pools.overlap import shadowed
 
 DEPLOYING, DEPLOYED, DELETING, DELETED = "Deploying", "Deployed", "Deleting", "Deleted"
@@ -51,10 +51,10 @@ def status(installation: Installation, found: Findings, now: str) -> Obj:
     old = installation.kubevirt.get("status") or {}
     deployed = old.get("phase") == DEPLOYED
     pools = _pools(installation, found)
-    shortfalls = _shortfalls(installation, found)
+    shortfalls = _shortfalls(found)
     working = _works(found)
     complete = not shortfalls and found.admission and found.error is None
-    steps = _steps_left(installation, found)
+    steps = _steps_left(found) if found.error is None else []
     verdicts = [
         _available((deployed and working) or (complete and not steps), shortfalls),
         _progressing(steps if complete or deployed else [*steps, *shortfalls]),
@@ -152,7 +152,7 @@ def _works(found: Findings) -> bool:
     )
 
 
-def _shortfalls(installation: Installation, found: Findings) -> list[str]:
+def _shortfalls(found: Findings) -> list[str]:
     short = []
     for name, deployment in sorted(found.deployments.items()):
         wanted = deployment["spec"].get("replicas", 1)
@@ -167,7 +167,7 @@ def _shortfalls(installation: Installation, found: Findings) -> list[str]:
     return short
 
 
-def _steps_left(installation: Installation, found: Findings) -> list[str]:
+def _steps_left(found: Findings) -> list[str]:
     steps = [] if found.handed_over else ["nodes change their handlers"]
     for name, obj in sorted({**found.deployments, **found.daemon_sets}.items()):
         if (obj.get("status") or {}).get("observedGeneration", 0) < obj["metadata"].get("generation", 0):
@@ -221,7 +221,7 @@ def _pools(installation: Installation, found: Findings) -> list[Obj]:
             "updatedHandlers": rollout.updated,
             "versions": sorted({node.version for node in owned[pool.name] if node.version}),
             "nodes": len(owned[pool.name]),
-            "conditions": _pool_conditions(installation, pool, counts, rollout, pool.name in hidden),
+            "conditions": _pool_conditions(counts, rollout, pool.name in hidden),
         }
         if found.instances is not None:
             entry |= {"matchedVMIs": matched.get(pool.name, 0), "outdatedVMIs": outdated.get(pool.name, 0)}
@@ -242,9 +242,7 @@ def _instances(installation: Installation, found: Findings) -> tuple[dict[str, i
     return matched, outdated
 
 
-def _pool_conditions(
-    installation: Installation, pool: Pool, counts: Mapping[str, Any], rollout: Rollout, hidden: bool
-) -> list[Obj]:
+def _pool_conditions(counts: Mapping[str, Any], rollout: Rollout, hidden: bool) -> list[Obj]:
     """Ready or not, and why. Without a time: the conditions of the KubeVirt object have those."""
     desired, ready = counts.get("desiredNumberScheduled", 0), counts.get("numberReady", 0)
     if hidden:

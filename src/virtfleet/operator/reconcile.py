@@ -83,17 +83,18 @@ class Operator:
             return await self._uninstall.step(kubevirt)
         await self._keep_until_uninstalled(kubevirt)
         installation, found = Installation(kubevirt), Findings()
+        again: float | None = None
         try:
-            return await self._install(installation, found)
+            again = await self._install(installation, found)
         except (TooManyTermsError, PatchError) as error:
             found.error = ("InvalidConfiguration", str(error))  # what is installed stays until it is corrected
-            return None
         except ApiError as error:
             if not is_conflict(error):
                 found.error = ("Refused", error.message)
+                await self._report(installation, found)
             raise
-        finally:
-            await self._report(installation, found)
+        await self._report(installation, found)
+        return again
 
     def _in_charge(self) -> str:
         """The oldest KubeVirt object: there can be one installation only."""

@@ -1,0 +1,119 @@
+"""How the state of an installation is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from virtfleet.kube.resource import Obj
+from virtfleet.operator.conditions import Findings, status
+from virtfleet.operator.installation import Installation
+from virtfleet.operator.rollout import Rollout
+from virtfleet.operator.world import Node
+
+from .fleets import kubevirt, pool
+
+NOW, BEFORE = "2026-01-02T00:00:00Z", "2026-01-01T00:00:00Z"
+
+
+def deployment(available: int = 2, updated: int = 2) -> Obj:
+    counts = {"availableReplicas": available, "updatedReplicas": updated, "observedGeneration": 1}
+    return {"metadata": {"generation": 1}, "spec": {"replicas": 2}, "status": counts}
+
+
+def handlers(ready: int = 3, desired: int = 3) -> Obj:
+    counts = {"numberReady": ready, "desiredNumberScheduled": desired, "observedGeneration": 1}
+    return {"metadata": {"generation": 1}, "spec": {}, "status": counts}
+
+
+def look(**more: Any) -> Findings:
+    seen: dict[str, Any] = {
+        "deployments": {"virt-api": deployment(), "virt-controller": deployment()},
+        "daemon_sets": {"virt-handler": handlers()},
+        "admission": True,
+        "handed_over": True,
+    }
+    return Findings(**{**seen, **more})
+
+
+def told(found: Findings, old: Obj | None = None, **spec: Any) -> tuple[Obj, dict[str, tuple[str, str]]]:
+    installation = Installation({**kubevirt(**spec), **({"status": old} if old else {})})
+    new = status(installation, found, NOW)
+    return new, {c["type"]: (c["status"], c["reason"]) for c in new["conditions"]}
+
+
+DEPLOYED = {"phase": "Deployed"}
+
+
+def test_an_installation_is_deployed_once_everything_is_there() -> None:
+    new, conditions = told(look())
+    assert new["phase"] == "Deployed"
+    assert new["observedDeploymentID"] == new["targetDeploymentID"]
+    assert conditions == {
+        "Available": ("True", "AllComponentsReady"),
+        "Progressing": ("False", "UpToDate"),
+        "Degraded": ("False", "Healthy"),
+    }
+
+
+def test_a_first_installation_is_not_available_before_every_handler_is() -> None:
+    new, conditions = told(look(daemon_sets={"virt-handler": handlers(ready=2)}))
+    assert new["phase"] == "Deploying"
+    assert conditions["Available"][0] == "False"
+    assert conditions["Progressing"][0] == "True"
+    assert "observedKubeVirtVersion" not in new
+
+
+def test_one_node_that_loses_its_handler_later_degrades_but_vms_can_still_be_made() -> None:
+    _, conditions = told(look(daemon_sets={"virt-handler": handlers(ready=2)}), DEPLOYED)
+    assert conditions["Available"][0] == "True"
+    assert conditions["Degraded"] == ("True", "ComponentsNotReady")
+
+
+def test_without_a_control_plane_it_is_not_available() -> None:
+    down = {"virt-api": deployment(available=0), "virt-controller": deployment()}
+    _, conditions = told(look(deployments=down), DEPLOYED)
+    assert conditions["Available"][0] == "False"
+
+
+def test_a_change_under_way_is_progress_and_no_degradation() -> None:
+    updating = {"virt-api": deployment(available=1, updated=1), "virt-controller": deployment()}
+    new, conditions = told(look(deployments=updating, handed_over=False), DEPLOYED)
+    assert conditions["Progressing"][0] == "True"
+    assert conditions["Degraded"][0] == "False"
+    assert "observedDeploymentID" not in new
+
+
+def test_an_error_is_told_and_nothing_is_said_to_go_on() -> None:
+    _, conditions = told(look(error=("Refused", "no"), handed_over=False), DEPLOYED)
+    assert conditions["Degraded"] == ("True", "Refused")
+    assert conditions["Progressing"][0] == "False"
+
+
+def test_a_condition_keeps_the_time_of_its_last_change() -> None:
+    old = {
+        **DEPLOYED,
+        "conditions": [
+            {"type": "Available", "status": "True", "lastTransitionTime": BEFORE},
+            {"type": "Degraded", "status": "True", "lastTransitionTime": BEFORE},
+        ],
+    }
+    new, _ = told(look(), old)
+    times = {c["type"]: c["lastTransitionTime"] for c in new["conditions"]}
+    assert times == {"Available": BEFORE, "Progressing": NOW, "Degraded": NOW}
+
+
+def test_versions_may_differ_while_handlers_are_replaced_and_not_after() -> None:
+    nodes = [Node("a", {}, "0.1.0"), Node("b", {"pool": "gpu"}, "0.0.9")]
+    pools = {"virtHandlerPools": [pool("gpu")]}
+    sets = {"virt-handler": handlers(1, 1), "virt-handler-gpu": handlers(1, 1)}
+    rolling = look(nodes=nodes, daemon_sets=sets, rollouts={"virt-handler-gpu": Rollout(0, 1)})
+    assert told(rolling, DEPLOYED, **pools)[1]["Degraded"][0] == "False"
+    done = look(nodes=nodes, daemon_sets=sets, rollouts={"virt-handler-gpu": Rollout(1, 0)})
+    assert told(done, DEPLOYED, **pools)[1]["Degraded"] == ("True", "HandlerVersionsDiffer")
+
+
+def test_a_pool_that_earlier_ones_hide_is_told_so() -> None:
+    hidden = {**pool("b"), "nodeSelector": {"pool": "a", "more": "x"}}
+    new, _ = told(look(), virtHandlerPools=[pool("a"), hidden])
+    reasons = {p["name"]: p["conditions"][0]["reason"] for p in new["virtHandlerPools"]}
+    assert reasons == {"a": "NoNodes", "b": "Shadowed"}
