@@ -29,7 +29,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from bench.report import Figure
 from bench.simulator import NAMESPACE, Simulation, simulation
-from virtfleet.kube.certificates import Authority, Lifespan, Profile, server_context
+from virtfleet.kube import certificates
+from virtfleet.kube.certificates import Authority, Credential, Lifespan, Profile, server_context
 from virtfleet.kube.resource import VMIS, Obj
 from virtfleet.local.apiserver.access import MASTER, Decision, User
 from virtfleet.local.apiserver.http import Server
@@ -158,17 +159,20 @@ async def _all_running(cluster: Simulation) -> None:
         await asyncio.sleep(0.05)
 
 
+def _credential() -> Credential:
+    lifespan = Lifespan(timedelta(days=1), timedelta(hours=1))
+    return Authority.create("bench", lifespan).issue(Profile("bench", lifespan, hosts=("127.0.0.1",)))
+
+
 @asynccontextmanager
 async def served(cluster: Simulation) -> AsyncIterator[str]:
     """The simulated cluster's API on a socket; everybody may do everything."""
-    lifespan = Lifespan(timedelta(days=1), timedelta(hours=1))
-    context = server_context(Authority.create("bench", lifespan).issue(Profile("x", lifespan, hosts=("127.0.0.1",))))
 
     async def everyone(request: web.Request) -> User:
         return MASTER
 
     server = Server(cluster.operations, cluster.operations.kinds, everyone, lambda asked: Decision(True))
-    [port] = await server.start([("127.0.0.1", 0)], context)
+    [port] = await server.start([("127.0.0.1", 0)], server_context(_credential()))
     try:
         yield f"https://127.0.0.1:{port}"
     finally:
@@ -192,12 +196,17 @@ async def controller_process(
     )
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    command = ["-m", "virtfleet.controller", "--kubeconfig", str(kubeconfig), "--listen", "127.0.0.1"]
+    certificates.write(directory / "certificates", _credential().files())
+    flags = {"kubeconfig": kubeconfig, "certificates": directory / "certificates", "host": "127.0.0.1", "port": port}
     process = await asyncio.create_subprocess_exec(
-        sys.executable, *command, "--port", str(port), "--log-level", "ERROR", env={**os.environ, "POD_NAME": name}
+        sys.executable,
+        *("-m", "virtfleet.controller"),
+        *(f"--{flag}={value}" for flag, value in flags.items()),
+        env={**os.environ, "POD_NAME": name},
+        stderr=(directory / f"{name}.log").open("wb"),
     )
     try:
-        yield process, f"http://127.0.0.1:{port}/metrics"
+        yield process, f"https://127.0.0.1:{port}/metrics"
     finally:
         if process.returncode is None:
             process.send_signal(signal.SIGTERM)
@@ -205,7 +214,7 @@ async def controller_process(
 
 
 async def _page(page: str) -> str:
-    async with aiohttp.ClientSession() as session, session.get(page) as answer:
+    async with aiohttp.ClientSession() as session, session.get(page, ssl=False) as answer:
         return await answer.text()
 
 

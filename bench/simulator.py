@@ -17,9 +17,9 @@ from typing import Any
 
 from virtfleet.admission.cluster import Cluster as Settings
 from virtfleet.admission.review import complete
-from virtfleet.api import crds, names
+from virtfleet.api import conditions, crds, names
 from virtfleet.api.names import Phase, VMICondition
-from virtfleet.controller import conditions, lifecycle
+from virtfleet.controller import lifecycle
 from virtfleet.controller.pods import launcher_cache
 from virtfleet.controller.records import Instance, LauncherPod, decode_instance
 from virtfleet.kube.api import KubeApi, Patch

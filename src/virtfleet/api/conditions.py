@@ -13,8 +13,19 @@ def timestamp(now: float) -> str:
     return datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def seconds(text: str) -> float:
+    """A time as objects carry it. Raises ValueError where it is none."""
+    return datetime.fromisoformat(text).timestamp()
+
+
 def find(conditions: Iterable[Condition], kind: str) -> Condition | None:
     return next((c for c in conditions if c.get("type") == kind), None)
+
+
+def holds(conditions: Iterable[Condition], kind: str, status: str = "True", reason: str = "") -> bool:
+    """Whether the condition is there with this status, and with this reason if one is given."""
+    found = find(conditions, kind)
+    return found is not None and found.get("status") == status and reason in ("", found.get("reason"))
 
 
 def put(

@@ -6,9 +6,11 @@ import logging
 import time
 from collections.abc import Iterable
 
-from virtfleet.api import names
+import msgspec
+
+from virtfleet.api import conditions, names
 from virtfleet.api.names import Phase, VMICondition
-from virtfleet.controller import conditions, lifecycle, pods
+from virtfleet.controller import lifecycle, pods
 from virtfleet.controller.lifecycle import CLAIM_NOT_FOUND, FAILED_CREATE, Situation, Trouble
 from virtfleet.controller.pods import ForeignPod, LauncherPods
 from virtfleet.controller.records import Claim, Instance, LauncherPod, Machine
@@ -121,7 +123,7 @@ class Instances:
         try:
             wanted = launcher.render(vmi.object(), self.settings, block_volumes=block)
             pod, is_new = await self._pods.create(vmi, wanted)
-        except launcher.Unrenderable as error:
+        except (ValueError, msgspec.ValidationError) as error:  # Unrenderable, or what only rendering can find
             return [], Trouble("FailedCreateValidation", str(error))
         except (ApiError, ForeignPod) as error:
             return [], Trouble(FAILED_CREATE, f"failed to create virtual machine pod: {error}")

@@ -15,10 +15,9 @@ from typing import Any
 
 import msgspec
 
-from virtfleet.api import names
+from virtfleet.api import conditions, names
+from virtfleet.api.conditions import Condition
 from virtfleet.api.names import Phase, VMICondition
-from virtfleet.controller import conditions
-from virtfleet.controller.conditions import Condition
 from virtfleet.controller.records import FINAL, Claim, Instance, LauncherPod
 from virtfleet.kube.resource import Obj
 

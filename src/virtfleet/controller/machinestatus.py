@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import msgspec
 
+from virtfleet.api import conditions
+from virtfleet.api.conditions import Condition
 from virtfleet.api.names import Phase, PrintableStatus, VMCondition, VMICondition
-from virtfleet.controller import conditions, lifecycle, strategy
-from virtfleet.controller.conditions import Condition
+from virtfleet.controller import lifecycle, strategy
 from virtfleet.controller.lifecycle import Trouble
 from virtfleet.controller.records import Claim, Instance, Machine
 from virtfleet.kube.resource import Obj

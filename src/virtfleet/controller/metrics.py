@@ -14,8 +14,8 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from virtfleet.api import names
-from virtfleet.controller import conditions, lifecycle
+from virtfleet.api import conditions, names
+from virtfleet.controller import lifecycle
 from virtfleet.controller.pods import LauncherPods
 from virtfleet.controller.records import Instance
 from virtfleet.kube.cache import Cache

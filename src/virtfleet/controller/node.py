@@ -9,9 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from virtfleet.api import names
+from virtfleet.api import conditions, names
 from virtfleet.api.names import Phase
-from virtfleet.controller import conditions, lifecycle
+from virtfleet.controller import lifecycle
 from virtfleet.controller.pods import LauncherPods
 from virtfleet.controller.records import Instance, LauncherPod, Node
 from virtfleet.kube.api import KubeApi

@@ -8,10 +8,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import count
 
+from virtfleet.api import conditions
+from virtfleet.api.conditions import Condition
 from virtfleet.api.names import Phase, VMICondition
 from virtfleet.api.selectors import Selector, from_label_selector
-from virtfleet.controller import conditions, templates
-from virtfleet.controller.conditions import Condition
+from virtfleet.controller import templates
 from virtfleet.controller.records import Instance, ReplicaSet
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache

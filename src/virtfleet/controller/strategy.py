@@ -6,14 +6,13 @@ import enum
 import random
 from dataclasses import dataclass
 
+from virtfleet.api import conditions
 from virtfleet.api.names import Phase
-from virtfleet.controller import conditions
 from virtfleet.controller.records import Instance, Machine, Request, StartFailure
 
 START, STOP = "Start", "Stop"
 PAUSED = "paused"  # of a start request's data: start the guest paused
 RESTARTING = ("Always", "RerunOnFailure", "Once")  # strategies under which starts that fail are counted
-STRATEGIES = (*RESTARTING, "Manual", "Halted")
 
 FIRST_PAUSE = 10
 LONGEST_PAUSE = 300

@@ -79,7 +79,6 @@ class VirtualMachines:
             if is_conflict(error):
                 raise
             trouble = Trouble(FAILED_DELETE if decision.act in (Act.STOP, Act.RERUN) else FAILED_CREATE, str(error))
-            self._recorder.warning(vm.reference, trouble.reason, trouble.message)
         changes: list[str] = []
         if vmi and _is_behind(vm, vmi):
             changes = await self._changes_since_start(vm, vmi)
@@ -209,8 +208,11 @@ class VirtualMachines:
 
     async def _write_status(self, view: View) -> None:
         change = machinestatus.change(view, time.time())
-        if change:
-            await self._patch(view.vm, {"status": change}, "status")
+        if not change:
+            return
+        await self._patch(view.vm, {"status": change}, "status")
+        if view.trouble and "conditions" in change:  # not at every attempt that fails in the same way
+            self._recorder.warning(view.vm.reference, view.trouble.reason, view.trouble.message)
 
     async def _patch(self, vm: Machine, patch: Obj, subresource: str | None = None) -> Machine:
         """Requests are added by others, and finalizers are everybody's: no write over what was not seen."""

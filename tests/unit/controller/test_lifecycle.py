@@ -8,8 +8,8 @@ import pytest
 
 from controller.objects import NOW, claim, condition, pod, vmi
 from virtfleet.api import names
+from virtfleet.api.conditions import find
 from virtfleet.controller import lifecycle
-from virtfleet.controller.conditions import find
 from virtfleet.controller.lifecycle import Situation, Trouble, change, next_phase, strays
 from virtfleet.controller.records import Instance, LauncherPod
 

@@ -8,7 +8,7 @@ import pytest
 
 from controller.objects import NOW, START, claim, condition, stop, vm, vmi
 from controller.test_strategy import failures
-from virtfleet.controller.conditions import find
+from virtfleet.api.conditions import find
 from virtfleet.controller.lifecycle import Trouble
 from virtfleet.controller.machinestatus import View, change, printable
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from controller.objects import NOW, condition, vmi
+from virtfleet.api.conditions import find
 from virtfleet.api.selectors import Selector, from_label_selector, parse_label_selector
-from virtfleet.controller.conditions import find
 from virtfleet.controller.replicaset import as_text, plan, status_of
 
 READY = [condition("Ready", "True")]

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.objects import NOW, START, THEN, VMI_UID, stop, vm, vmi
-from virtfleet.controller import conditions, strategy
+from virtfleet.api import conditions
+from virtfleet.controller import strategy
 from virtfleet.controller.records import Instance, Machine
 from virtfleet.controller.strategy import Act, decide
 
