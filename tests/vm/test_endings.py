@@ -62,6 +62,17 @@ async def test_a_killed_emulator_is_a_crash() -> None:
     assert not leftovers(vm)
 
 
+async def test_an_emulator_that_dies_while_libvirt_is_away_is_a_crash_too() -> None:
+    async with running(machine()) as vm:
+        processes = vm.processes()
+        for name, pid in processes.items():
+            if name in ("libvirtd", "virtqemud") or name.startswith("qemu-system"):
+                os.kill(pid, signal.SIGKILL)
+        last, code = await vm.ending()
+        assert (last.status, last.reason) == (Status.SHUTOFF, "Crashed")
+        assert code == 1
+
+
 async def test_a_killed_launcher_takes_everything_with_it() -> None:
     async with running(machine()) as vm:
         processes = vm.processes()

@@ -23,7 +23,7 @@ from virtfleet.domain import paths, traits
 from virtfleet.domain.context import Context
 from virtfleet.domain.errors import DomainError
 from virtfleet.domain.xml import text
-from virtfleet.hypervisors.base import Host, Hypervisor
+from virtfleet.hypervisors.base import Events, Host, Hypervisor
 from virtfleet.launcher import agent, disks, host, live, picture, states
 from virtfleet.launcher import messages as m
 from virtfleet.launcher.connection import Connection
@@ -40,6 +40,10 @@ _ASK_AGAIN = 5.0  # seconds between requests to shut down: a guest that still bo
 # The power button, else a signal to a container's first process, else what the driver knows.
 _WAYS_DOWN = (libvirt.VIR_DOMAIN_SHUTDOWN_ACPI_POWER_BTN, libvirt.VIR_DOMAIN_SHUTDOWN_SIGNAL, 0)
 _LIVE = libvirt.VIR_DOMAIN_AFFECT_LIVE
+# What libvirt says of a device that the guest has not let go of yet, or just has.
+_BEING_REMOVED = (libvirt.VIR_ERR_OPERATION_FAILED, libvirt.VIR_ERR_DEVICE_MISSING)
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0  # seconds between looks without an event
+_POLL = 2.0  # the same where the driver has no events
 
 
 class Machine:
@@ -47,7 +51,7 @@ class Machine:
 
     def __init__(self, name: str, uid: str, hypervisor: Hypervisor, uri: str, updates: Updates) -> None:
         self.ended = asyncio.Event()
-        self.connection = Connection(uri, self._changed)
+        self._connection = Connection(uri, self._changed)
         self._name = name
         self._uid = uid
         self._hypervisor = hypervisor
@@ -56,6 +60,7 @@ class Machine:
         self._console: Console | None = None
         self._syncing = asyncio.Lock()
         self._looking = asyncio.Lock()
+        self._stirred = asyncio.Event()
         self._started = False
         self._here = Host(libvirt_version=0)
         self._formats: dict[str, str] = {}
@@ -85,12 +90,19 @@ class Machine:
             m.GuestExec: self._guest_exec,
         }
 
-    def close(self) -> None:
+    def start(self) -> None:
+        """Connect to libvirt, and follow what the domain does."""
+        self._connection.start()
+        self._background(self._keep_looking())
+
+    async def close(self) -> None:
         self._servers.close()
         if self._console:
             self._console.close()
         for task in self._tasks:
             task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._connection.stop()
 
     # As the VMI says.
 
@@ -153,7 +165,11 @@ class Machine:
                 return
             change = live.changes(ET.fromstring(domain.XMLDesc()), wanted)
             for device in change.detach:
-                domain.detachDeviceFlags(text(device), _LIVE)
+                try:
+                    domain.detachDeviceFlags(text(device), _LIVE)
+                except libvirt.libvirtError as error:
+                    if error.get_error_code() not in _BEING_REMOVED:
+                        raise
             for device in change.attach:
                 domain.attachDeviceFlags(text(device), _LIVE)
             for device in change.update:
@@ -172,13 +188,28 @@ class Machine:
         if event:
             logger.info("event %s %s", event.kind, event.detail)
             self._updates.publish(m.Update(state=self._updates.latest.state, event=event))
-        self._background(self._look_safely())
+        self._stirred.set()
 
-    async def _look_safely(self) -> None:
-        try:
-            await self._look()
-        except (Failure, libvirt.libvirtError) as error:  # the daemon went away; we look again when it is back
-            logger.warning("the domain's state is not known: %s", error)
+    async def _keep_looking(self) -> None:
+        """Look after every event, and now and then without one: some changes come without any.
+
+        A daemon that comes back and finds its domain dead, for instance, tells nobody.
+        """
+        longest = _POLL if self._hypervisor.descriptor.events is Events.POLLED else _LONGEST_PAUSE
+        pause = _FIRST_PAUSE
+        while not self.ended.is_set():
+            try:
+                async with asyncio.timeout(pause):
+                    await self._stirred.wait()
+            except TimeoutError:
+                pause = min(2 * pause, longest)
+            else:
+                self._stirred.clear()
+                pause = _FIRST_PAUSE
+            try:
+                await self._look()
+            except Failure as error:  # the daemon is away; we look again when it is back
+                logger.warning("the domain's state is not known: %s", error)
 
     async def _look(self) -> None:
         """See what the domain does now, and tell everybody if that is news."""
@@ -228,7 +259,7 @@ class Machine:
                 return
             try:
                 await self._on_domain(_ask_to_shut_down)
-            except (Failure, libvirt.libvirtError) as error:
+            except Failure as error:
                 logger.warning("the guest cannot be asked to shut down: %s", error)
             with suppress(TimeoutError):
                 async with asyncio.timeout(min(remaining, _ASK_AGAIN)):
@@ -247,7 +278,7 @@ class Machine:
             try:
                 await self._on_domain(lambda domain: domain.destroy() if domain.isActive() else None)
                 await self._look()
-            except (Failure, libvirt.libvirtError) as error:
+            except Failure as error:
                 logger.warning("the domain cannot be ended yet: %s", error)
                 await asyncio.sleep(1)
 
@@ -321,7 +352,7 @@ class Machine:
 
     async def _run(self, call: Callable[[libvirt.virConnect], T]) -> T:
         try:
-            return await self.connection.run(call)
+            return await self._connection.run(call)
         except libvirt.libvirtError as error:
             raise Failure(f"libvirt: {error.get_error_message()}") from error
 

@@ -67,15 +67,14 @@ async def launch(wanted: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, lambda: ending.add(loop.create_task(machine.shutdown(Shutdown()))))
     daemons.start()
-    machine.connection.start()
+    machine.start()
     await server.start()
     try:
         await machine.ended.wait()
         _leave_word(msgspec.json.encode(updates.latest.state))
     finally:
         await server.close()
-        machine.close()
-        await machine.connection.stop()
+        await machine.close()
         await daemons.stop()
     return states.exit_code(updates.latest.state)
 

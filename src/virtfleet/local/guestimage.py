@@ -49,6 +49,7 @@ _PLACES = {"init": "sbin/init", "shutdown": "sbin/shutdown"}  # of the files tha
 _SECTOR = 512
 _PARTITION_START = 2048  # sectors
 _LAUNCHER_USER = 107
+_KEPT = 3  # builds; guests of earlier ones may still run
 
 
 class GuestError(Exception):
@@ -98,6 +99,8 @@ def build(cache: Path) -> Guest:
         _build(work, list(packages))
         (work / "finished").rename(directory)
         shutil.rmtree(work)
+        for old in sorted(cache.glob("guest-*"), key=os.path.getmtime)[:-_KEPT]:
+            shutil.rmtree(old)
     return _guest(directory, cached=False)
 
 
