@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from virtfleet.api import names
 from virtfleet.operator.handlers import CONTENT
+
+RESTARTED = "kubectl.kubernetes.io/restartedAt"
+"""Put into a template by `kubectl rollout restart`."""
 
 # Why a container waits, where waiting does not help.
 _FAILURES = frozenset(
@@ -80,9 +85,10 @@ class HandlerPod(msgspec.Struct):
     def pool(self) -> str:
         return self.metadata.labels.get(names.HANDLER_POOL, "")
 
-    @property
-    def content(self) -> str:
-        return self.metadata.annotations.get(CONTENT, "")
+    def made_from(self, template: Mapping[str, str]) -> bool:
+        """Whether the Pod is what its DaemonSet would make now, given the annotations of the DaemonSet's template."""
+        marks = [CONTENT, RESTARTED] if RESTARTED in template else [CONTENT]
+        return all(self.metadata.annotations.get(mark) == template.get(mark) for mark in marks)
 
     @property
     def ending(self) -> bool:

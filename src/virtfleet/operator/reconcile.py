@@ -24,7 +24,6 @@ from virtfleet.operator.apply import difference
 from virtfleet.operator.conditions import DEGRADED, Findings
 from virtfleet.operator.customize import PatchError
 from virtfleet.operator.endpoints import VIRT_API
-from virtfleet.operator.handlers import CONTENT
 from virtfleet.operator.installation import Installation
 from virtfleet.operator.render import render
 from virtfleet.operator.rollout import Rollout, rollout
@@ -186,10 +185,9 @@ class Operator:
         """Replace handlers whose DaemonSet says something else than when they were made."""
         rollouts: dict[str, Rollout] = {}
         for name, daemon_set in self._world.named("DaemonSet").items():
-            template = daemon_set["spec"]["template"]
-            content = (template["metadata"].get("annotations") or {}).get(CONTENT, "")
+            template = daemon_set["spec"]["template"]["metadata"].get("annotations") or {}
             desired = (daemon_set.get("status") or {}).get("desiredNumberScheduled", 0)
-            rollouts[name] = found = rollout(self._world.handlers(name), content, desired)
+            rollouts[name] = found = rollout(self._world.handlers(name), template, desired)
             for pod in found.replace:
                 logger.info("replacing handler %s on %s", pod.metadata.name, pod.spec.node_name)
                 await self._api.delete(PODS, pod.metadata.name, self._world.namespace, uid=pod.metadata.uid)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from virtfleet.operator.handlerpods import HandlerPod
@@ -30,13 +30,13 @@ class Rollout:
         return bool(self.outdated and self.failure)
 
 
-def rollout(pods: Sequence[HandlerPod], content: str, desired: int) -> Rollout:
-    """The next step for the Pods of one DaemonSet, whose template's content is `content`.
+def rollout(pods: Sequence[HandlerPod], template: Mapping[str, str], desired: int) -> Rollout:
+    """The next step for the Pods of one DaemonSet. `template` are the annotations of its template.
 
     `desired` is how many nodes should have one: a Pod that is gone and not yet made anew counts as away.
     """
-    new = [pod for pod in pods if pod.content == content and not pod.ending]
-    old = [pod for pod in pods if pod.content != content and not pod.ending]
+    new = [pod for pod in pods if pod.made_from(template) and not pod.ending]
+    old = [pod for pod in pods if not pod.made_from(template) and not pod.ending]
     failure = next((pod.failure for pod in new if pod.failure), "")
     if not old or failure:
         return Rollout(len(new), len(old), failure=failure)

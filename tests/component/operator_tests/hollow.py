@@ -246,6 +246,7 @@ class Hollow:
 
         async def check() -> Obj | None:
             kubevirt = await self.kubevirt()
+            assert "conditions" in kubevirt.get("status", {})
             pools = pools_of(kubevirt)
             told = {c["type"]: c["status"] for c in kubevirt["status"]["conditions"]}
             assert kubevirt["status"]["observedGeneration"] == kubevirt["metadata"]["generation"]

@@ -151,6 +151,19 @@ async def test_a_new_image_rolls_out_by_canary_and_stops_when_the_canary_fails(t
         await fleet.until(rolled)
 
 
+async def test_a_restart_by_kubectl_replaces_every_handler(fleet: Hollow) -> None:
+    await fleet.install()
+    before = set(fleet.tower.handlers().values())
+    restart = {"metadata": {"annotations": {"kubectl.kubernetes.io/restartedAt": "2026-01-01T00:00:00Z"}}}
+    await fleet.api.patch(DAEMON_SETS, "virt-handler", {"spec": {"template": restart}}, NAMESPACE)
+
+    async def replaced() -> bool:
+        return len(fleet.tower.handlers()) == 3 and before.isdisjoint(fleet.tower.handlers().values())
+
+    await fleet.until(replaced)
+    await fleet.settled()
+
+
 async def test_handlers_of_different_versions_make_the_installation_degraded(fleet: Hollow) -> None:
     await fleet.label("node0", gpu="true")
     await fleet.install(configuration=GATES, virtHandlerPools=[pool("gpu", gpu="true")])
