@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import posixpath
 
+USER = 107
+"""Whom launchers, and with them the hypervisors that need no root, run as: QEMU's user in the images."""
+
 PRIVATE = "/var/run/kubevirt-private"
 SHARE = "/var/run/kubevirt"
 SOCKETS = f"{SHARE}/sockets"

@@ -20,13 +20,13 @@ from virtfleet.api import names
 from virtfleet.kube.api import KubeApi, Patch
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import NODES, Obj
+from virtfleet.launcher.nodefacts import CAPABILITIES, DOMAIN_CAPABILITIES, HYPERVISORS
 
 logger = logging.getLogger(__name__)
 
 SKIP = "node-labeller.kubevirt.io/skip-node"
 PERIOD = (180.0, 216.0)
 
-CAPABILITIES, DOMAIN_CAPABILITIES, HYPERVISORS = "capabilities.xml", "domain-capabilities.xml", "hypervisors.json"
 REALTIME_SETTING = Path("/proc/sys/kernel/sched_rt_runtime_us")
 
 # Models that no guest should be given any more, unless the configuration says otherwise.

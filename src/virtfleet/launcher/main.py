@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from virtfleet.hypervisors import registry
-from virtfleet.launcher import states
+from virtfleet.launcher import nodefacts, states
 from virtfleet.launcher.daemons import Daemons, plan_for
 from virtfleet.launcher.machine import Machine
 from virtfleet.launcher.messages import COMMAND_SOCKET, Shutdown
@@ -89,10 +89,15 @@ def _leave_word(message: bytes) -> None:
 
 
 def main() -> None:
-    wanted = options()
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter())
-    logging.basicConfig(level=logging.DEBUG if wanted.verbosity > _VERBOSE else logging.INFO, handlers=[handler])
-    code = asyncio.run(launch(wanted))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    if sys.argv[1:2] == [nodefacts.COMMAND]:
+        code = nodefacts.run(sys.argv[2:])
+    else:
+        wanted = options()
+        if wanted.verbosity > _VERBOSE:
+            logging.getLogger().setLevel(logging.DEBUG)
+        code = asyncio.run(launch(wanted))
     sys.stderr.flush()
     os._exit(code)  # not waiting for threads that wait for libvirt
