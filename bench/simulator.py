@@ -168,14 +168,14 @@ class Handlers(_Agents):
         super().__init__(Cache(api, VMIS, labels=names.NODE_NAME, decode=decode_instance))
         self._api = api
         self.lets_run: Callable[[Instance], bool] = lambda vmi: True
-        self.running: dict[str, float] = {}  # VMI's key -> when its guest was said to run
+        self.on_running: Callable[[str], None] = lambda key: None  # told the VMI's key
 
     async def _act(self, vmi: Instance) -> None:
         if vmi.phase == Phase.SCHEDULED and not vmi.deleting and self.lets_run(vmi):
             # With a guest that has no readiness probe of its own, running is being ready.
             ready = conditions.put(vmi.status.conditions, VMICondition.READY, "True", time.time())
             await self._write(vmi, Phase.RUNNING, {"conditions": ready})
-            self.running[vmi.key] = time.monotonic()
+            self.on_running(vmi.key)
         elif vmi.deleting and vmi.phase in (Phase.SCHEDULED, Phase.RUNNING):
             await self.end(vmi, Phase.SUCCEEDED)
 
