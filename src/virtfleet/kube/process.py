@@ -11,12 +11,11 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
 import orjson
-import uvloop
 
 logger = logging.getLogger(__name__)
 
@@ -51,12 +50,17 @@ def log_as_json(component: str, level: int | str = logging.INFO, stream: TextIO 
     logging.basicConfig(level=level, handlers=[handler], force=True)
 
 
-def run(main: Coroutine[Any, Any, None]) -> int:
+def run(main: Coroutine[Any, Any, None], loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None) -> int:
     """Run `main` until it returns or a signal ends it; the answer is the exit code.
 
-    Being told to stop is a success. An exception is logged and gives 1.
+    Being told to stop is a success. An exception is logged and gives 1. The event loop is uvloop's unless another
+    one is given.
     """
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    if loop_factory is None:
+        import uvloop
+
+        loop_factory = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
         return runner.run(_until_signal(main))
 
 

@@ -71,6 +71,8 @@ class Agent:
             addresses=(str(node_address(addresses)),),
             allocatable=self._object.allocatable,
             api_server=(str(net.services[1]), _API_PORT),
+            # Making pods is bound by the processors: of many at once, a few at a time, so that the first soon run.
+            turns=asyncio.Semaphore(2 * (os.cpu_count() or 1)),
         )
         self.workers: dict[str, PodWorker] = {}  # by pod uid
         self.ready = asyncio.Event()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import secrets
 from collections.abc import Callable, Iterable, Mapping
@@ -24,7 +25,7 @@ from virtfleet.local.node.layout import Layout
 from virtfleet.local.node.pulling import Puller
 from virtfleet.local.node.runtime import Runtime
 from virtfleet.local.node.sandbox import Sandbox, Sandboxes
-from virtfleet.local.node.security import ConfigError, resolve_user, setting
+from virtfleet.local.node.security import ConfigError, is_privileged, resolve_user, setting
 from virtfleet.local.node.volumemounts import block_devices, device_node, volume_mounts
 from virtfleet.local.node.volumes import Volumes
 
@@ -47,6 +48,7 @@ class Node:
     addresses: tuple[str, ...]
     allocatable: Callable[[], Mapping[str, str]]
     api_server: tuple[str, int]  # as containers reach it: the cluster address of `kubernetes` and its port
+    turns: asyncio.Semaphore  # for making new pods
 
     def facts(self, sandbox: Sandbox | None) -> Facts:
         pod_ips = sandbox.addresses if sandbox and sandbox.addresses else list(self.addresses) if sandbox else []
@@ -64,7 +66,7 @@ class Ground:
 
 async def make(node: Node, pod: Obj, container: Obj, image: Image, ground: Ground, run: Container) -> None:
     """Create the container of `run`, up to the point before its program starts."""
-    here = machine.inspect()
+    here = machine.inspect(with_devices=is_privileged(container))
     rootfs = node.runtime.prepare(run, node.store.trees(image))
     variables = await environment.declared(
         pod, container, _lookup(node.api), node.facts(ground.sandbox), _service_variables(node.api_server)

@@ -22,6 +22,7 @@ from virtfleet.kube.deviceplugin import HEALTHY, KUBELET_SOCKET, VERSION, addres
 from virtfleet.kube.resource import Obj
 from virtfleet.local.node.containers import write_atomically
 from virtfleet.local.node.lifecycle import init_containers, is_sidecar
+from virtfleet.local.node.security import ConfigError
 
 _CHECKPOINT = "virtfleet_checkpoint"
 _CALL_TIMEOUT = 30.0
@@ -208,7 +209,12 @@ class Devices:
             plugin = self._plugins.get(got.resource)
             if plugin is not None and plugin.pre_start:
                 request = message("PreStartContainerRequest", devices_ids=got.ids)
-                await caller(plugin.channel, "DevicePlugin", "PreStartContainer")(request, timeout=_CALL_TIMEOUT)
+                try:
+                    await caller(plugin.channel, "DevicePlugin", "PreStartContainer")(request, timeout=_CALL_TIMEOUT)
+                except grpc.aio.AioRpcError as error:
+                    raise ConfigError(
+                        f"device plugin PreStartContainer rpc failed for {got.resource}: {error.details()}"
+                    ) from None
 
     def release(self, uid: str) -> None:
         if self._allocations.pop(uid, None) is not None:

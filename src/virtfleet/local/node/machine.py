@@ -15,7 +15,8 @@ from virtfleet.local.node.security import bounding_set
 _NOT_NODES = {"/dev/pts", "/dev/shm", "/dev/mqueue", "/dev/console", "/dev/fd"}
 
 
-def inspect() -> Machine:
+def inspect(*, with_devices: bool) -> Machine:
+    """Only privileged containers get all devices, and there are many to look at."""
     capabilities = bounding_set(Path("/proc/self/status").read_text())
     own_score = int(Path("/proc/self/oom_score_adj").read_text())
     return Machine(
@@ -23,7 +24,7 @@ def inspect() -> Machine:
         capabilities=capabilities,
         memory=memory(),
         oom_score=-1000 if "CAP_SYS_RESOURCE" in capabilities else own_score,
-        devices=_devices(),
+        devices=_devices() if with_devices else (),
         unified=(ROOT / "cgroup.controllers").exists(),
     )
 

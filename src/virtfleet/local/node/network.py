@@ -8,6 +8,7 @@ address kept. Interfaces and tables carry names made from the cluster's name; `t
 from __future__ import annotations
 
 import hashlib
+import threading
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from pathlib import Path
@@ -94,17 +95,12 @@ async def set_up(network: ClusterNetwork, node_range: IPv4Network | None = None)
     _sysctl(f"net/ipv4/conf/{network.bridge}/forwarding", "1")
 
 
-async def attach(network: ClusterNetwork, pod_uid: str, namespace: Path, address: IPv4Address) -> None:
-    """Give the network namespace at `namespace` its interface, addresses and routes."""
+def pod_interfaces(network: ClusterNetwork, pod_uid: str, address: IPv4Address) -> str:
+    """What `ip -batch` does in a pod's network namespace: the pair of interfaces, the pod's addresses and routes."""
     name = network.interface(pod_uid)
-    outside = [
-        f"link add {name} mtu {_MTU} type veth peer name eth0 mtu {_MTU} address {_pod_mac(address)} netns {namespace}",
-        f"link set {name} master {network.bridge} up",
-        # Where the kernel filters bridged packets too, a pod's call of itself is sent back out of the same port.
-        f"link set {name} type bridge_slave hairpin on",
-    ]
-    await run("ip", "-batch", "-", feed="\n".join(outside))
-    inside = [
+    machine = f"/proc/{threading.get_native_id()}/ns/net"
+    commands = [
+        f"link add eth0 mtu {_MTU} address {_pod_mac(address)} type veth peer name {name} mtu {_MTU} netns {machine}",
         "link set lo up",
         "link set eth0 up",
         f"addr add {address}/32 dev eth0",
@@ -112,8 +108,19 @@ async def attach(network: ClusterNetwork, pod_uid: str, namespace: Path, address
         f"route add default via {network.gateway} dev eth0",
     ]
     if has_ipv6():
-        inside.append(f"addr add {network.address6(address)}/64 dev eth0 nodad")
-    await run("nsenter", f"--net={namespace}", "ip", "-batch", "-", feed="\n".join(inside))
+        commands.append(f"addr add {network.address6(address)}/64 dev eth0 nodad")
+    return "\n".join(commands)
+
+
+async def attach(network: ClusterNetwork, pod_uid: str) -> None:
+    """Put the machine's end of a pod's pair of interfaces on the bridge."""
+    name = network.interface(pod_uid)
+    commands = [
+        f"link set {name} master {network.bridge} up",
+        # Where the kernel filters bridged packets too, a pod's call of itself is sent back out of the same port.
+        f"link set {name} type bridge_slave hairpin on",
+    ]
+    await run("ip", "-batch", "-", feed="\n".join(commands))
 
 
 async def detach(network: ClusterNetwork, pod_uid: str) -> None:

@@ -23,6 +23,7 @@ from virtfleet.local.node.commands import CommandError
 from virtfleet.local.node.containers import Container
 from virtfleet.local.node.devices import AdmissionRefused
 from virtfleet.local.node.images import HOST
+from virtfleet.local.node.lifecycle import Plan
 from virtfleet.local.node.podruns import PodRuns, described
 from virtfleet.local.node.podstatus import TERMINAL, Outcome, PodFacts
 from virtfleet.local.node.pulling import ImageUnavailable
@@ -95,7 +96,7 @@ class PodWorker:
 
     async def _round(self) -> float | None:
         """One pass over everything. The answer is how long to sleep at most; None when only a change can matter."""
-        if self._gone or self.pod["metadata"].get("deletionTimestamp"):
+        if self._is_leaving():
             await self._end_pod()
             self._done = True
             return None
@@ -106,9 +107,7 @@ class PodWorker:
         if await self._refused() or self._failed_as_a_whole():
             await self._finish()
             return 0.0
-        pause = await self._stand_on_ground()
-        if pause is None:
-            pause = await self._follow_plan()
+        pause = await self._bring_up()
         await self._publish()
         return pause
 
@@ -123,6 +122,9 @@ class PodWorker:
             self._warn("UnexpectedAdmissionError", str(refusal))
         return self._outcome is not None
 
+    def _is_leaving(self) -> bool:
+        return self._gone or bool(self.pod["metadata"].get("deletionTimestamp"))
+
     def _failed_as_a_whole(self) -> bool:
         if self._deadline() <= time.time():
             text = "Pod was active on the node longer than the specified deadline"
@@ -132,6 +134,23 @@ class PodWorker:
             self._outcome = Outcome("Evicted", excess)
             self._warn("Evicted", excess)
         return self._outcome is not None
+
+    async def _bring_up(self) -> float:
+        """Bring the containers to what the spec and their past say. The answer is how long to sleep at most."""
+        async with self._node.turns if self._ground is None else contextlib.nullcontext():
+            if self._is_leaving():  # while it waited for its turn
+                return 0.0
+            if pause := await self._stand_on_ground():
+                return pause
+            await self.runs.take_in_ends(self.pod)
+            plan = lifecycle.plan(self.pod, self.runs.seen(self.pod), time.time())
+            if not (plan.kill or plan.done):
+                return await self._start_planned(plan)
+        for name, reason in plan.kill.items():
+            await self.runs.end(self.pod, name, self._grace(), self._address(), reason)
+        if plan.done:
+            await self._finish()
+        return 0.0
 
     async def _stand_on_ground(self) -> float | None:
         """Sandbox and volumes. The answer is a pause when they cannot be had yet, None when they are there."""
@@ -169,16 +188,7 @@ class PodWorker:
             await self._node.runtime.start(run)
         return Ground(ground.sandbox, ground.places, f"/proc/{run.pid}/ns/pid")
 
-    async def _follow_plan(self) -> float:
-        """Start and end containers as the spec and their past say. The answer is how long to sleep at most."""
-        await self.runs.take_in_ends(self.pod)
-        plan = lifecycle.plan(self.pod, self.runs.seen(self.pod), time.time())
-        for name, reason in plan.kill.items():
-            await self.runs.end(self.pod, name, self._grace(), self._address(), reason)
-        if plan.done:
-            await self._finish()
-        if plan.done or plan.kill:
-            return 0.0
+    async def _start_planned(self, plan: Plan) -> float:
         for name in plan.paused:
             self._pause(name)
         moments = [*plan.paused.values(), self._refreshed + _REFRESH, self._deadline()]
@@ -197,6 +207,7 @@ class PodWorker:
         run = assembly.new_run(node.layout, self.pod, container, image, self.runs.latest(name))
         self._say("Pulled", f'Container image "{container["image"]}" already present on machine')
         try:
+            await node.devices.before_start(self.uid, name)
             await assembly.make(node, self.pod, container, image, self._ground, run)
         except (ConfigError, RuntimeFailure, OSError, ApiError) as error:
             await node.runtime.remove(run)
@@ -207,7 +218,6 @@ class PodWorker:
         self._say("Created", f"Created container: {name}")
         await self.runs.add(run)
         try:
-            await node.devices.before_start(self.uid, name)
             await node.runtime.start(run)
         except RuntimeFailure as error:
             run.fail(time.time(), 128, "StartError", str(error))

@@ -44,8 +44,6 @@ class Runtime:
         self._watched: dict[str, int] = {}  # container -> pidfd of its monitor
         self._finished: dict[str, asyncio.Event] = {}
         self.files = ContainerFiles(layout.containers)
-        # runc is bound by the processors, and a node is asked for many pods at once: more would only wait longer.
-        self._slots = asyncio.Semaphore(2 * (os.cpu_count() or 1))
 
     def prepare(self, container: Container, trees: list[Path]) -> Path:
         """The container's directory with its root filesystem mounted; returns the latter."""
@@ -63,8 +61,7 @@ class Runtime:
         home = self.files.path(container.id)
         (home / "config.json").write_bytes(orjson.dumps(config))
         os.makedirs(os.path.dirname(container.log), exist_ok=True)
-        async with self._slots:
-            container.pid = await self._monitor(container, config["process"]["terminal"])
+        container.pid = await self._monitor(container, config["process"]["terminal"])
         container.pid_start = start_time(container.pid)
         container.monitor = int((home / "monitor.pid").read_text())
         container.monitor_start = start_time(container.monitor)
@@ -115,11 +112,10 @@ class Runtime:
 
     async def start(self, container: Container) -> None:
         container.started = time.time()  # first, because the container may have ended before runc has
-        async with self._slots:
-            try:
-                await self._runc("start", container.id)
-            except CommandError as error:
-                raise RuntimeFailure(_reason(str(error))) from None
+        try:
+            await self._runc("start", container.id)
+        except CommandError as error:
+            raise RuntimeFailure(_reason(str(error))) from None
         self.files.save(container)
 
     def kill(self, container: Container, number: int) -> None:

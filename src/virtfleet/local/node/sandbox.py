@@ -84,11 +84,15 @@ class Sandboxes:
             *([] if spec.get("hostNetwork") else ["net", "uts"]),
             *([] if spec.get("hostIPC") else ["ipc"]),
         ]
-        await _make_namespaces(home / "ns", kinds, hostname)
         address = address6 = ""
-        if not spec.get("hostNetwork"):
+        if spec.get("hostNetwork"):
+            await _make_namespaces(home / "ns", kinds, "true")
+        else:
             chosen = self._choose(uid)
-            await network.attach(self._network, uid, home / "ns/net", chosen)
+            interfaces = network.pod_interfaces(self._network, uid, chosen)
+            inside = ("sh", "-c", 'hostname "$0" && exec ip -batch -', hostname)
+            await _make_namespaces(home / "ns", kinds, *inside, feed=interfaces)
+            await network.attach(self._network, uid)
             address = str(chosen)
             address6 = str(self._network.address6(chosen)) if network.has_ipv6() else ""
         if not spec.get("hostIPC"):
@@ -126,14 +130,14 @@ class Sandboxes:
 
     def _choose(self, uid: str) -> IPv4Address:
         """An address that nobody has, and that nobody had for as long as possible."""
-        free = [
-            a for a in list(self._range.hosts())[1:] if str(a) not in self._taken.values()
-        ]  # the first is the node's
-        if not free:
-            raise NoAddress(f"no pod address is free in {self._range}")
-        chosen = next((address for address in free if address > self._last), free[0])
-        self._last, self._taken[uid] = chosen, str(chosen)
-        return chosen
+        taken, count = set(self._taken.values()), self._range.num_addresses
+        for step in range(1, count):
+            number = (int(self._last) - int(self._range[0]) + step) % count
+            chosen = self._range[number]
+            if 2 <= number < count - 1 and str(chosen) not in taken:  # neither the node's nor the broadcast address
+                self._last, self._taken[uid] = chosen, str(chosen)
+                return chosen
+        raise NoAddress(f"no pod address is free in {self._range}")
 
     def _load(self, uid: str) -> Sandbox | None:
         path = self._layout.sandboxes / uid / "sandbox.json"
@@ -147,13 +151,11 @@ class Sandboxes:
 _OCI_NAMES = {"net": "network", "uts": "uts", "ipc": "ipc"}
 
 
-async def _make_namespaces(directory: Path, kinds: list[str], hostname: str) -> None:
-    if not kinds:
-        return
+async def _make_namespaces(directory: Path, kinds: list[str], *command: str, feed: str | None = None) -> None:
+    """New namespaces, held by files in `directory`, with the command run in them."""
     for kind in kinds:
         (directory / kind).touch()
-    command = ["hostname", hostname] if "uts" in kinds else ["true"]
-    await run("unshare", *(f"--{kind}={directory / kind}" for kind in kinds), *command)
+    await run("unshare", *(f"--{kind}={directory / kind}" for kind in kinds), *command, feed=feed)
 
 
 def pod_hostname(pod: Obj) -> str:
