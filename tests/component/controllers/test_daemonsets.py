@@ -94,24 +94,6 @@ async def test_an_update_goes_node_by_node_and_waits_for_the_new_pod(cluster: Cl
     await on_nodes(cluster, "node0", "node1", "node2", image="two")
 
 
-async def test_a_surging_update_has_the_new_pod_beside_the_old_one(cluster: Cluster, kubelets: Kubelets) -> None:
-    strategy = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
-    await cluster.api.create(DAEMON_SETS, a_daemon(updateStrategy=strategy), "default")
-    await on_nodes(cluster, "node0", "node1", "node2")
-    old = {p["metadata"]["name"] for p in await cluster.api.list(PODS, "default")}
-    kubelets.healthy = lambda pod: pod.name in old
-    await set_image(cluster, "two")
-
-    async def four() -> bool:
-        pods = await cluster.api.list(PODS, "default")
-        return sorted(p["spec"]["containers"][0]["image"] for p in pods) == ["one", "one", "one", "two"]
-
-    await cluster.until(four)
-    kubelets.healthy = lambda pod: True
-    kubelets.look_again()
-    await on_nodes(cluster, "node0", "node1", "node2", image="two")
-
-
 async def test_on_delete_replaces_pods_only_when_somebody_deletes_them(cluster: Cluster) -> None:
     await cluster.api.create(DAEMON_SETS, a_daemon(updateStrategy={"type": "OnDelete"}), "default")
     pods = await on_nodes(cluster, "node0", "node1", "node2")

@@ -455,6 +455,12 @@ def test_selectors_match_their_template_and_stay(server: Server, plural: str) ->
         ),
         (
             "daemonsets",
+            {"updateStrategy": {"rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}},
+            "spec.updateStrategy.rollingUpdate.maxSurge: Invalid value: 1: "
+            "daemons are replaced one by one here: leave it out, and set maxUnavailable",
+        ),
+        (
+            "daemonsets",
             {"updateStrategy": {"type": "Sometimes"}},
             'spec.updateStrategy.type: Unsupported value: "Sometimes": supported values: "RollingUpdate", "OnDelete"',
         ),

@@ -40,8 +40,8 @@ def a_pod(
     return pods.decode(orjson.dumps(obj))
 
 
-def a_daemon(wishes: dict[str, Wish], there: list[pods.Pod], *, surge: int = 0, unavailable: int = 1) -> Daemon:
-    return Daemon("new", Strategy(True, surge, unavailable), 0, wishes, by_node(there), now=1e9)
+def a_daemon(wishes: dict[str, Wish], there: list[pods.Pod], *, unavailable: int = 1) -> Daemon:
+    return Daemon("new", Strategy(True, unavailable), 0, wishes, by_node(there), now=1e9)
 
 
 def names(plan: Plan) -> tuple[list[str], list[str]]:
@@ -134,19 +134,8 @@ def test_an_update_waits_for_the_new_pod() -> None:
 
 
 def test_on_delete_updates_nothing_by_itself() -> None:
-    daemon = Daemon("new", Strategy(False, 0, 1), 0, {"a": RUN}, by_node([a_pod("a", "a", revision="old")]), 0)
+    daemon = Daemon("new", Strategy(False, 1), 0, {"a": RUN}, by_node([a_pod("a", "a", revision="old")]), 0)
     assert not update(daemon)
-
-
-def test_a_surge_puts_the_new_pod_beside_the_old_one_which_goes_when_the_new_one_is_available() -> None:
-    old = a_pod("old", "a", revision="old")
-    wishes = {"a": RUN, "b": RUN}
-    other = a_pod("other", "b", revision="old")
-    assert names(update(a_daemon(wishes, [old, other], surge=1, unavailable=0))) == (["a"], [])
-    starting = a_daemon(wishes, [old, other, a_pod("young", "a", ready=False)], surge=1, unavailable=0)
-    assert settle(starting) == ([], [])
-    assert names(update(starting)) == ([], [])
-    assert settle(a_daemon(wishes, [old, other, a_pod("young", "a")], surge=1, unavailable=0)) == ([], ["old"])
 
 
 def test_status_counts_what_kubectl_rollout_status_looks_at() -> None:
@@ -164,18 +153,15 @@ def test_status_counts_what_kubectl_rollout_status_looks_at() -> None:
 
 @given(
     count=st.integers(1, 8),
-    surge=st.integers(0, 3),
     unavailable=st.integers(0, 3),
     broken=st.sets(st.integers(0, 7)),
 )
 def test_an_update_reaches_every_node_and_stays_within_its_limits(
-    count: int, surge: int, unavailable: int, broken: set[int]
+    count: int, unavailable: int, broken: set[int]
 ) -> None:
     wishes = {f"n{i}": RUN for i in range(count)}
     there = [a_pod(f"old{i}", f"n{i}", revision="old", ready=i not in broken) for i in range(count)]
-    strategy = Strategy.of(
-        {"updateStrategy": {"rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable}}}, count
-    )
+    strategy = Strategy.of({"updateStrategy": {"rollingUpdate": {"maxUnavailable": unavailable}}}, count)
     available = sum(p.ready for p in there)
     for step in range(100):
         daemon = Daemon("new", strategy, 0, wishes, by_node(there), now=1e9)
@@ -189,6 +175,6 @@ def test_an_update_reaches_every_node_and_stays_within_its_limits(
         there = [p for p in there if p not in plan.delete]
         there += [a_pod(f"new-{step}-{node}", node, ready=False) for node in plan.create]
         nodes_served = {p.node for p in there if p.ready}
-        assert len(nodes_served) >= min(available, count - max(strategy.unavailable if not strategy.surge else 0, 0))
+        assert len(nodes_served) >= min(available, count - strategy.unavailable)
     assert sorted(p.node for p in there) == sorted(wishes)
     assert all(p.labels["controller-revision-hash"] == "new" for p in there)

@@ -116,12 +116,10 @@ class DaemonSetRules(WorkloadRules):
         rolling = strategy.get("rollingUpdate")
         if not rolling:
             return
-        surges = not _is_zero(rolling.get("maxSurge"))
-        missing = not _is_zero(rolling.get("maxUnavailable"))
-        if surges and missing:
-            why = "may not be set when maxUnavailable is non-zero"
-            yield causes.invalid(f"{field}.rollingUpdate.maxSurge", rolling.get("maxSurge"), why)
-        elif not surges and not missing:
+        if not _is_zero(rolling.get("maxSurge")):
+            why = "daemons are replaced one by one here: leave it out, and set maxUnavailable"
+            yield causes.invalid(f"{field}.rollingUpdate.maxSurge", rolling["maxSurge"], why)
+        elif _is_zero(rolling.get("maxUnavailable")):
             yield causes.required(f"{field}.rollingUpdate.maxUnavailable", "cannot be 0 when maxSurge is 0")
 
 

@@ -45,18 +45,15 @@ class Strategy:
     """The update strategy, with the numbers worked out for the nodes there are."""
 
     rolling: bool
-    surge: int
     unavailable: int
 
     @classmethod
     def of(cls, spec: Mapping[str, Any], desired: int) -> Strategy:
         strategy = spec.get("updateStrategy") or {}
         limits: Mapping[str, Amount] = strategy.get("rollingUpdate") or {}
-        surge = scaled(limits.get("maxSurge"), desired, up=True)
         unavailable = scaled(limits.get("maxUnavailable", 1), desired, up=True)
-        if surge == 0 and unavailable == 0:  # nothing allowed at all would block every update
-            unavailable = 1
-        return cls(strategy.get("type", "RollingUpdate") == "RollingUpdate", surge, unavailable)
+        # Nothing allowed at all would block every update.
+        return cls(strategy.get("type", "RollingUpdate") == "RollingUpdate", max(unavailable, 1))
 
 
 def tolerations(spec: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -173,53 +170,25 @@ def keep_one_per_node(daemon: Daemon, may_retry: Callable[[Pod], bool]) -> Plan:
         elif wished.run and not there:
             plan.create.append(node)
         else:
-            _settle(daemon, node, wished, there, may_retry, plan)
+            due = [p for p in there if p.terminal and p.deleting is None and (p.phase == "Succeeded" or may_retry(p))]
+            plan.finished += due
+            plan.delete += due + oldest_first(p for p in there if p.active)[1:]
     gone = [pods for node, pods in daemon.pods.items() if node not in daemon.wishes]
     # Pods that were bound go with their node; nobody else deletes those that never were.
     plan.delete += [p for pods in gone for p in pods if not p.node and p.deleting is None]
     return plan
 
 
-def _settle(
-    daemon: Daemon, node: str, wished: Wish, there: list[Pod], may_retry: Callable[[Pod], bool], plan: Plan
-) -> None:
-    """Bring a node that has pods to the right ones."""
-    finished = [p for p in there if p.terminal and p.deleting is None]
-    due = [p for p in finished if p.phase == "Succeeded" or may_retry(p)]
-    plan.finished += due
-    plan.delete += due
-    running = oldest_first(p for p in there if p.active)
-    if not daemon.strategy.surge:
-        plan.delete += running[1:]
-        return
-    if not running and wished.run and not finished:
-        plan.create.append(node)  # a surging daemon does not wait for the old pod to be gone
-        return
-    new = [p for p in running if daemon.updated(p)]
-    old = [p for p in running if not daemon.updated(p)]
-    plan.delete += new[1:] + old[1:]
-    if new and old and (not old[0].ready or daemon.available(new[0])):
-        plan.delete.append(old[0])
-
-
 def update(daemon: Daemon) -> Plan:
-    """The next step of a rolling update."""
+    """The next step of a rolling update: delete old pods while no more than maxUnavailable nodes are without an
+    available one."""
     if not daemon.strategy.rolling:
         return Plan()
-    return _surging(daemon) if daemon.strategy.surge else _replacing(daemon)
-
-
-def _old_and_new(daemon: Daemon, node: str) -> tuple[list[Pod], list[Pod]]:
-    there = [p for p in daemon.pods.get(node, ()) if p.deleting is None]
-    return [p for p in there if not daemon.updated(p)], [p for p in there if daemon.updated(p)]
-
-
-def _replacing(daemon: Daemon) -> Plan:
-    """Without surge: delete old pods while no more than maxUnavailable nodes are without an available one."""
     unavailable = 0
     broken, healthy = [], []
     for node in sorted(daemon.wishes):
-        old, new = _old_and_new(daemon, node)
+        there = [p for p in daemon.pods.get(node, ()) if p.deleting is None]
+        old, new = [p for p in there if not daemon.updated(p)], [p for p in there if daemon.updated(p)]
         if not daemon.wishes[node].run and not old and not new:
             continue
         if len(old) == 1 and not new:
@@ -232,20 +201,3 @@ def _replacing(daemon: Daemon) -> Plan:
             unavailable += 1
     allowed = max(daemon.strategy.unavailable - unavailable, 0)
     return Plan(delete=broken + healthy[:allowed])
-
-
-def _surging(daemon: Daemon) -> Plan:
-    """With surge: a new pod beside the old one, which goes when the new one is available."""
-    plan = Plan()
-    surging = 0
-    candidates: list[str] = []
-    for node in sorted(daemon.wishes):
-        old, new = _old_and_new(daemon, node)
-        if not old:
-            continue
-        if new:
-            surging += not daemon.available(new[0])
-        elif daemon.wishes[node].run:
-            (candidates if daemon.available(old[0]) else plan.create).append(node)
-    plan.create += candidates[: max(daemon.strategy.surge - surging, 0)]
-    return plan
