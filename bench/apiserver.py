@@ -1,28 +1,31 @@
 """How fast and how big the local API server is, beside its store alone and a bare aiohttp handler in the same run.
 
-The server runs in a process of its own (apiserver_process.py); the clients are here, and speak HTTP by hand so that
-they cost little of the machine that they share with it.
+The server runs in a process of its own (apiserver_process.py); the clients are here, and read only as much HTTP as they
+must (apiserver_client.py), because they share two cores with it. The store alone is measured without any client, so a
+ratio also says what HTTP, TLS and the clients themselves cost: `server CPU` is the figure to compare versions by.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import re
 import signal
 import socket
-import ssl
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import orjson
+import uvloop
 
+from bench.apiserver_client import Connection
 from bench.report import Figure
 from virtfleet.local.apiserver.store import Store
 
@@ -31,7 +34,10 @@ TITLE = "local API server: starts, writes, reads, watches, memory"
 PODS = 5000
 WATCHERS, EVENTS = 500, 1000
 SECONDS = 3.0
-COLLECTION = "/api/v1/namespaces/bench/pods"
+NAMESPACE = "/api/v1/namespaces/bench"
+COLLECTION = f"{NAMESPACE}/pods"
+MERGE = "application/merge-patch+json"
+TURN = re.compile(rb'"turn":"(\d+)"')
 
 
 def pod(name: str) -> dict[str, Any]:
@@ -63,43 +69,7 @@ def pod(name: str) -> dict[str, Any]:
     }
 
 
-class Connection:
-    """One kept-alive connection."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader, self.writer = reader, writer
-
-    @classmethod
-    async def open(cls, port: int) -> Connection:
-        context = ssl.create_default_context()
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        return cls(*await asyncio.open_connection("127.0.0.1", port, ssl=context, limit=1 << 22))
-
-    async def request(self, method: str, path: str, body: bytes = b"", content: str = "application/json") -> bytes:
-        await self.send(method, path, body, content)
-        head = await self.reader.readuntil(b"\r\n\r\n")
-        status, lowered = int(head[9:12]), head.lower()
-        if b"transfer-encoding: chunked" in lowered:
-            answer = b"".join([chunk async for chunk in self.chunks()])
-        else:
-            at = lowered.index(b"content-length:") + 15
-            answer = await self.reader.readexactly(int(lowered[at : lowered.index(b"\r\n", at)]))
-        if status >= 300:
-            raise RuntimeError(f"{method} {path}: {status} {answer[:300]!r}")
-        return answer
-
-    async def send(self, method: str, path: str, body: bytes = b"", content: str = "application/json") -> None:
-        head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Type: {content}\r\nContent-Length: {len(body)}\r\n\r\n"
-        self.writer.write(head.encode() + body)
-        await self.writer.drain()
-
-    async def chunks(self) -> AsyncIterator[bytes]:
-        while size := int(await self.reader.readline(), 16):
-            yield (await self.reader.readexactly(size + 2))[:-2]
-        await self.reader.readline()
-
-
-@asynccontextmanager
+@contextlib.asynccontextmanager
 async def running(directory: Path, port: int) -> AsyncIterator[tuple[subprocess.Popen[bytes], float]]:
     """The server's process, and the seconds until it was ready."""
     began = time.monotonic()
@@ -150,21 +120,29 @@ async def per_second(clients: int, act: Callable[[int, int], Awaitable[object]])
     return done / (time.monotonic() - began)
 
 
-async def store_alone(directory: Path, clients: int) -> tuple[float, float]:
+def config_map(name: str) -> dict[str, Any]:
+    """The least that can be stored."""
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"key": "value"}}
+
+
+MAKERS = {"pods": pod, "configmaps": config_map}
+
+
+async def store_alone(directory: Path, clients: int, plural: str) -> tuple[float, float]:
     """Creates and updates per second without any server around the store."""
     store = Store(directory)
-    stored = orjson.loads(orjson.dumps(pod("p")))
-    stored["metadata"]["uid"] = "x" * 36
+    stored = MAKERS[plural]("p")
+    stored["metadata"] |= {"uid": "x" * 36, "creationTimestamp": "2000-01-01T00:00:00Z", "namespace": "bench"}
 
     async def create(client: int, turn: int) -> None:
         obj = {**stored, "metadata": {**stored["metadata"], "name": f"p-{client}-{turn}"}}
-        await store.write("/pods", "bench", f"p-{client}-{turn}", obj, base=None)
+        await store.write(f"/{plural}", "bench", f"p-{client}-{turn}", obj, base=None)
 
     async def update(client: int, turn: int) -> None:
         name = f"p-{client}-0"
-        base = store.get("/pods", "bench", name)
+        base = store.get(f"/{plural}", "bench", name)
         obj = {**stored, "metadata": {**stored["metadata"], "name": name, "labels": {"turn": str(turn)}}}
-        await store.write("/pods", "bench", name, obj, base=base)
+        await store.write(f"/{plural}", "bench", name, obj, base=base)
 
     creates = await per_second(clients, create)
     updates = await per_second(clients, update)
@@ -172,25 +150,33 @@ async def store_alone(directory: Path, clients: int) -> tuple[float, float]:
     return creates, updates
 
 
-async def writes(port: int, clients: int, process: subprocess.Popen[bytes]) -> tuple[float, float, float]:
-    """Creates and updates per second, and the server's CPU microseconds per create."""
+async def writes(
+    port: int, clients: int, plural: str, process: subprocess.Popen[bytes]
+) -> tuple[float, float, float, float]:
+    """Creates and updates per second, and the server's CPU microseconds for each."""
     connections = [await Connection.open(port) for _ in range(clients)]
+    collection = f"{NAMESPACE}/{plural}"
+    template = orjson.dumps(MAKERS[plural]("THE-NAME"))
 
     async def create(client: int, turn: int) -> None:
-        body = orjson.dumps(pod(f"w{clients}-{client}-{turn}"))
-        await connections[client].request("POST", COLLECTION, body)
+        body = template.replace(b"THE-NAME", b"w%d-%d-%d" % (clients, client, turn))
+        await connections[client].request("POST", collection, body)
 
     async def update(client: int, turn: int) -> None:
-        path = f"{COLLECTION}/w{clients}-{client}-0"
-        body = orjson.dumps({"metadata": {"labels": {"turn": str(turn)}}})
-        await connections[client].request("PATCH", path, body, "application/merge-patch+json")
+        body = b'{"metadata":{"labels":{"turn":"%d"}}}' % turn
+        await connections[client].request("PATCH", f"{collection}/w{clients}-{client}-0", body, MERGE)
 
-    await connections[0].request("POST", COLLECTION, orjson.dumps(pod("first")))  # schemas are compiled on first use
-    used = cpu(process)
-    creates = await per_second(clients, create)
-    cost = (cpu(process) - used) / (creates * SECONDS) * 1e6
-    updates = await per_second(clients, update)
-    return creates, updates, cost
+    async def measured(act: Callable[[int, int], Awaitable[object]]) -> tuple[float, float]:
+        used = cpu(process)
+        rate = await per_second(clients, act)
+        return rate, (cpu(process) - used) / (rate * SECONDS) * 1e6
+
+    await connections[0].request("POST", collection, template.replace(b"THE-NAME", b"first"))  # compiles the schema
+    creates, create_cost = await measured(create)
+    updates, update_cost = await measured(update)
+    for connection in connections:
+        connection.close()
+    return creates, updates, create_cost, update_cost
 
 
 async def reads(port: int) -> tuple[float, float]:
@@ -216,30 +202,21 @@ async def fill(port: int) -> None:
 async def watches(port: int, process: subprocess.Popen[bytes]) -> tuple[list[float], float, float]:
     """Seconds from before a write to its event, over all watchers; the server's CPU seconds; the writes' seconds."""
     writer = await Connection.open(port)
-    await writer.request("POST", "/api/v1/namespaces/bench/configmaps", b'{"metadata":{"name":"beat"}}')
-    sent: dict[str, float] = {}
+    collection = f"{NAMESPACE}/configmaps"
+    made = orjson.loads(await writer.request("POST", collection, orjson.dumps(config_map("beat"))))
+    sent: dict[bytes, float] = {}
     latencies: list[float] = []
     connections = [await Connection.open(port) for _ in range(WATCHERS)]
-    path = (
-        "/api/v1/namespaces/bench/configmaps?watch=1&resourceVersion="
-        + orjson.loads(await writer.request("GET", "/api/v1/namespaces/bench/configmaps"))["metadata"][
-            "resourceVersion"
-        ]
-    )
+    path = f"{collection}?watch=1&resourceVersion={made['metadata']['resourceVersion']}"
 
     async def watch(connection: Connection) -> None:
-        await connection.send("GET", path)
-        await connection.reader.readuntil(b"\r\n\r\n")
-        seen, rest = 0, b""
-        async for chunk in connection.chunks():
-            *lines, rest = (rest + chunk).split(b"\n")
+        seen = 0
+        async for turns in connection.stream(path, TURN):
             now = time.monotonic()
-            for line in lines:
-                at = line.index(b'"turn":"') + 8
-                latencies.append(now - sent[line[at : line.index(b'"', at)].decode()])
-            seen += len(lines)
+            latencies.extend(now - sent[turn] for turn in turns)
+            seen += len(turns)
             if seen == EVENTS:
-                connection.writer.close()
+                connection.close()
                 return
 
     watching = [asyncio.create_task(watch(connection)) for connection in connections]
@@ -247,24 +224,31 @@ async def watches(port: int, process: subprocess.Popen[bytes]) -> tuple[list[flo
         await asyncio.sleep(0.05)
     used, began = cpu(process), time.monotonic()
     for turn in range(EVENTS):
-        sent[str(turn)] = time.monotonic()
-        body = orjson.dumps({"data": {"turn": str(turn)}})
-        await writer.request("PATCH", "/api/v1/namespaces/bench/configmaps/beat", body, "application/merge-patch+json")
+        sent[b"%d" % turn] = time.monotonic()
+        await writer.request("PATCH", f"{collection}/beat", b'{"data":{"turn":"%d"}}' % turn, MERGE)
     await asyncio.gather(*watching)
     return latencies, cpu(process) - used, time.monotonic() - began
 
 
 def free_ports() -> int:
-    """A port that is free, and hopefully the next one too."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
+    """A port that is free, and so is the next one."""
+    while True:
+        with socket.create_server(("127.0.0.1", 0)) as one:
+            port = int(one.getsockname()[1])
+            with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port + 1)):
+                return port
 
 
-async def run() -> list[Figure]:
+def run() -> list[Figure]:
+    return uvloop.run(_figures())
+
+
+async def _figures() -> list[Figure]:
     figures: list[Figure] = []
     with tempfile.TemporaryDirectory() as scratch:
-        for clients in (1, 32):
-            figures += await _write_figures(Path(scratch), clients)
+        for plural in MAKERS:
+            for clients in (1, 32):
+                figures += await _write_figures(Path(scratch), clients, plural)
         port = free_ports()
         async with running(Path(scratch, "big"), port) as (process, ready):
             figures.append(Figure("start to /readyz", ready, "s", aim="<= 1.5"))
@@ -292,17 +276,18 @@ async def run() -> list[Figure]:
     return figures
 
 
-async def _write_figures(scratch: Path, clients: int) -> list[Figure]:
-    store_creates, store_updates = await store_alone(scratch / f"store-{clients}", clients)
+async def _write_figures(scratch: Path, clients: int, plural: str) -> list[Figure]:
+    store_creates, store_updates = await store_alone(scratch / f"store-{plural}-{clients}", clients, plural)
     port = free_ports()
-    async with running(scratch / f"server-{clients}", port) as (process, _):
+    async with running(scratch / f"server-{plural}-{clients}", port) as (process, _):
         first = await Connection.open(port)
         await first.request("POST", "/api/v1/namespaces", b'{"metadata":{"name":"bench"}}')
-        creates, updates, cost = await writes(port, clients, process)
-    plural = "s" if clients > 1 else ""
+        creates, updates, create_cost, update_cost = await writes(port, clients, plural, process)
+    what = f"{plural}, {clients} client{'s' if clients > 1 else ''}"
     aim = ">= 0.6 of store" if clients > 1 else ""
     return [
-        Figure(f"durable creates, {clients} client{plural}", creates, "/s", store_creates, "store alone", aim),
-        Figure(f"durable updates, {clients} client{plural}", updates, "/s", store_updates, "store alone"),
-        Figure(f"server CPU per create, {clients} client{plural}", cost, "us"),
+        Figure(f"durable creates of {what}", creates, "/s", store_creates, "store alone", aim),
+        Figure(f"durable updates of {what}", updates, "/s", store_updates, "store alone"),
+        Figure(f"server CPU per create of {what}", create_cost, "us"),
+        Figure(f"server CPU per update of {what}", update_cost, "us"),
     ]
