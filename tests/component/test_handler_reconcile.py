@@ -19,7 +19,7 @@ from kube_fixtures import eventually
 from virtfleet.api import names
 from virtfleet.handler.ghosts import Ghost, Ghosts
 from virtfleet.handler.network import Networks
-from virtfleet.handler.preparation import Cluster
+from virtfleet.handler.preparation import Capabilities, Cluster
 from virtfleet.handler.reconcile import Machines
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.events import Recorder
@@ -53,6 +53,7 @@ async def handler(api: InProcessApi, place: Path) -> AsyncIterator[Machines]:
         pods=place / "pods",
         ghosts=Ghosts(place / "ghosts"),
         networks=Networks(place / "networks"),
+        capabilities=Capabilities(place / "capabilities"),
         cluster=Cluster,
     )
     tasks = [

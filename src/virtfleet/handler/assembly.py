@@ -19,7 +19,7 @@ from virtfleet.handler.labeller import Facts, Labeller
 from virtfleet.handler.metrics import Usage
 from virtfleet.handler.network import Networks
 from virtfleet.handler.nodelock import NodeLock
-from virtfleet.handler.preparation import Cluster
+from virtfleet.handler.preparation import Capabilities, Cluster
 from virtfleet.handler.reconcile import Machines
 from virtfleet.hypervisors import registry
 from virtfleet.kube.api import KubeApi
@@ -43,8 +43,8 @@ class Place:
     private: Path = Path("/var/run/kubevirt-private")
     facts: Path = Path("/var/lib/kubevirt-node-labeller")
     """What the launcher image found out about the node."""
-    root: Path = Path("/proc/1/root")
-    """The node's own root directory, for its devices."""
+    root: Path = Path("/")
+    """Where the node's /dev and /sys are: a handler's container shows both at their own places."""
 
 
 class VirtHandler:
@@ -68,6 +68,7 @@ class VirtHandler:
             pods=place.pods,
             ghosts=ghosts,
             networks=Networks(place.private / "network-info-cache"),
+            capabilities=Capabilities(place.private / "capabilities"),
             cluster=self._cluster,
         )
         self.usage = Usage(node, self._machines.vms)

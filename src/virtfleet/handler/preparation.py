@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from virtfleet.api.feature_gates import FeatureGates
 from virtfleet.api.kubevirt import KubeVirt
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
-from virtfleet.domain import traits
+from virtfleet.domain import paths, traits
 from virtfleet.domain.cluster import cluster_context
 from virtfleet.domain.context import Context
 from virtfleet.handler import deviceaccess, topology, tuning
@@ -22,7 +23,9 @@ from virtfleet.handler.network import Networks, Wired
 from virtfleet.handler.records import Instance
 from virtfleet.hypervisors.base import Descriptor
 from virtfleet.kube.resource import Obj
+from virtfleet.launcher import capabilities
 from virtfleet.launcher.messages import Node, Sync
+from virtfleet.pods.security import USER
 
 
 class NotPossible(Exception):
@@ -45,6 +48,31 @@ class Cluster:
 def emulated(process: int, descriptor: Descriptor) -> bool:
     """Whether the hypervisor has a device that it could use, and the Pod was not given it."""
     return bool(descriptor.device) and not os.path.exists(f"/proc/{process}/root/dev/{descriptor.device}")
+
+
+class Capabilities:
+    """What libvirt found out about emulators, kept for the next launcher of the same image: it takes over a second."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def give(self, found: Instance, pod: Path) -> None:
+        user = 0 if found.hypervisor.descriptor.root else USER
+        capabilities.give(self._kept(found), _inside(pod, capabilities.DIRECTORY), user)
+
+    def keep(self, found: Instance, pod: Path) -> None:
+        """Keep what the first launcher of an image found out. Later ones are not asked: guests run beside them."""
+        if not self._kept(found).exists():
+            capabilities.keep(_inside(pod, capabilities.DIRECTORY), self._kept(found))
+
+    def _kept(self, found: Instance) -> Path:
+        image = found.vmi.status.launcher_container_image_version
+        return self._directory / hashlib.sha256(image.encode()).hexdigest()[:16]
+
+
+def _inside(pod: Path, path: str) -> Path:
+    """Where a path below the launcher's private directory lies on the node."""
+    return pod / "volumes/kubernetes.io~empty-dir/private" / path.removeprefix(f"{paths.PRIVATE}/")
 
 
 async def prepare(

@@ -23,7 +23,7 @@ from virtfleet.handler.clients import Launcher, Presence, Unresponsive
 from virtfleet.handler.decisions import Step, next_step
 from virtfleet.handler.ghosts import Ghost, Ghosts
 from virtfleet.handler.network import NetworkError, Networks
-from virtfleet.handler.preparation import Cluster, NotPossible
+from virtfleet.handler.preparation import Capabilities, Cluster, NotPossible
 from virtfleet.handler.records import Instance, decode_instance
 from virtfleet.handler.status import Situation
 from virtfleet.kube.api import KubeApi
@@ -78,6 +78,7 @@ class Machines:
         pods: Path,
         ghosts: Ghosts,
         networks: Networks,
+        capabilities: Capabilities,
         cluster: Callable[[], Cluster],
     ) -> None:
         self.instances: Cache[Instance] = Cache(api, VMIS, labels=f"{names.NODE_NAME}={node}", decode=decode_instance)
@@ -89,6 +90,7 @@ class Machines:
         self._pods = pods
         self._ghosts = ghosts
         self._networks = networks
+        self._capabilities = capabilities
         self._cluster = cluster
         self._followed: dict[str, Following] = {}  # by UID of the VMI
         for key in ghosts.keys():  # noqa: SIM118 (not a dict)
@@ -144,9 +146,13 @@ class Machines:
         order = await preparation.prepare(
             found, vm.ghost.pod, process, self._networks, self._cluster(), started=started
         )
+        pod = self._pods / vm.ghost.pod
+        if not started:
+            self._capabilities.give(found, pod)
         vm.launcher.state = await vm.launcher.call(order)
         vm.synced = wanted
         if not started:
+            self._capabilities.keep(found, pod)
             self._recorder.normal(found.reference, "Created", "VirtualMachineInstance defined.")
         tuning.after_start(ControlGroup(process), found.hypervisor.descriptor, found.hypervisor.tuning(found.vmi))
 

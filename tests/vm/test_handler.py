@@ -1,0 +1,147 @@
+"""A real guest that a handler prepares, starts, reports and ends. Only the Pod around its launcher is made up."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from component.handler_kit import api_server
+from virtfleet.api import names
+from virtfleet.domain import paths
+from virtfleet.domain.context import Context
+from virtfleet.handler import deviceaccess, preparation
+from virtfleet.handler.clients import SOCKET
+from virtfleet.handler.ghosts import Ghosts
+from virtfleet.handler.network import Networks
+from virtfleet.handler.preparation import Capabilities, Cluster
+from virtfleet.handler.reconcile import Machines
+from virtfleet.hypervisors import registry
+from virtfleet.kube.events import Recorder
+from virtfleet.kube.resource import VMIS, Obj
+from virtfleet.launcher.standalone import Standalone
+from virtfleet.local.apiserver.inprocess import InProcessApi
+from vm.guests import admitted, eventually, guest, machine
+
+EMULATED = {"spec": {"configuration": {"developerConfiguration": {"useEmulation": True}}}}
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    directory = Path(tempfile.mkdtemp(prefix="vfh"))
+    yield directory
+    shutil.rmtree(directory)
+
+
+@pytest.fixture
+def cluster() -> Iterator[int]:
+    """A network namespace that stands for the cluster, by its process."""
+    process = subprocess.Popen(["unshare", "--net", "sleep", "infinity"])
+    yield process.pid
+    process.kill()
+    process.wait()
+
+
+@pytest.fixture
+def own_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sandbox shares most of /dev with this machine: touch nothing but what is its own, and use no KVM."""
+    monkeypatch.setattr(deviceaccess, "_NODES", ("net/tun",))
+    monkeypatch.setattr(preparation, "emulated", lambda *_: True)
+
+
+@asynccontextmanager
+async def pod(place: Path, vmi: Obj, cluster: int) -> AsyncIterator[Standalone]:
+    """A launcher in a sandbox, with an interface to the cluster and its directories where a kubelet has them."""
+    async with Standalone(vmi, registry.get("qemu-kvm"), Context(), {"root": guest().image}) as standalone:
+        sandbox = standalone.sandbox
+        standalone.link_volumes({"root": guest().image})
+        await sandbox.start()
+        for command in (
+            f"link add eth0 type veth peer name toPod netns {cluster}",
+            "link set lo up",
+            "link set eth0 up",
+            "addr add 10.9.0.7/24 dev eth0",
+            "route add default via 10.9.0.1",
+        ):
+            await sandbox.run("ip", *command.split())
+        volumes = place / "pods/pod-guest" / Path(SOCKET).parents[1]
+        volumes.mkdir(parents=True)
+        (volumes / "sockets").symlink_to(sandbox.path(paths.SOCKETS))
+        (volumes / "private").symlink_to(sandbox.path(paths.PRIVATE))
+        yield standalone
+
+
+@asynccontextmanager
+async def handler(api: InProcessApi, place: Path) -> AsyncIterator[None]:
+    recorder = Recorder(api, "virt-handler", "n1")
+    machines = Machines(
+        api,
+        recorder,
+        "n1",
+        pods=place / "pods",
+        ghosts=Ghosts(place / "ghosts"),
+        networks=Networks(place / "networks"),
+        capabilities=Capabilities(place / "capabilities"),
+        cluster=lambda: Cluster(EMULATED),
+    )
+    tasks = [asyncio.create_task(t) for t in (recorder.run(), machines.instances.run(), machines.controller.run())]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        await machines.close()
+
+
+async def inside(cluster: int, *command: str) -> str:
+    """What a command prints in the cluster's network."""
+    enter = ("nsenter", f"--net=/proc/{cluster}/ns/net")
+    process = await asyncio.create_subprocess_exec(
+        *enter, *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+    )
+    out, _ = await process.communicate()
+    return out.decode()
+
+
+async def fetched(cluster: int) -> str:
+    """What the guest's web server says to somebody in the cluster."""
+    script = "from urllib.request import urlopen; print(urlopen('http://10.9.0.7/', timeout=5).read().decode(), end='')"
+    return await inside(cluster, sys.executable, "-c", script)
+
+
+async def test_a_guest_is_reached_survives_its_handler_and_shuts_down(
+    place: Path, cluster: int, own_devices: None
+) -> None:
+    async with api_server(place) as api:
+        wanted = admitted(machine())
+        wanted["metadata"] |= {"labels": {names.NODE_NAME: "n1"}, "finalizers": [names.VMI_FINALIZER]}
+        wanted["status"] = {"phase": "Scheduled", "nodeName": "n1", "activePods": {"pod-guest": "n1"}}
+        stored = await api.create(VMIS, wanted)
+
+        async def in_phase(phase: str) -> Obj | None:
+            found = await api.get(VMIS, "guest", "default")
+            return found if found["status"]["phase"] == phase else None
+
+        async with pod(place, stored, cluster):
+            await inside(cluster, "ip", "link", "set", "toPod", "up")
+            await inside(cluster, "ip", "addr", "add", "10.9.0.1/24", "dev", "toPod")
+            async with handler(api, place):
+                running = await eventually(lambda: in_phase("Running"))
+                assert running
+                (interface,) = running["status"]["interfaces"]
+                assert (interface["ipAddress"], interface["infoSource"]) == ("10.9.0.7", "domain")
+                assert "SoftwareEmulation" in {c["type"] for c in running["status"]["conditions"]}
+                hello = await eventually(lambda: fetched(cluster))
+                assert hello == "hello from guest at 10.0.2.2\n"
+            assert await fetched(cluster) == hello, "without a handler"
+            async with handler(api, place):
+                await api.delete(VMIS, "guest", "default")
+                await eventually(lambda: in_phase("Succeeded"))
