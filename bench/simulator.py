@@ -20,8 +20,9 @@ from virtfleet.admission.review import complete
 from virtfleet.api import conditions, crds, names
 from virtfleet.api.names import Phase, VMICondition
 from virtfleet.controller import lifecycle
+from virtfleet.controller.launcherpod import LauncherPod
 from virtfleet.controller.pods import launcher_cache
-from virtfleet.controller.records import Instance, LauncherPod, decode_instance
+from virtfleet.controller.records import Instance, decode_instance
 from virtfleet.kube.api import KubeApi, Patch
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.errors import ApiError

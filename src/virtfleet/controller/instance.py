@@ -11,9 +11,10 @@ import msgspec
 from virtfleet.api import conditions, names
 from virtfleet.api.names import Phase, VMICondition
 from virtfleet.controller import lifecycle, pods
+from virtfleet.controller.launcherpod import LauncherPod
 from virtfleet.controller.lifecycle import CLAIM_NOT_FOUND, FAILED_CREATE, Situation, Trouble
 from virtfleet.controller.pods import ForeignPod, LauncherPods
-from virtfleet.controller.records import Claim, Instance, LauncherPod, Machine
+from virtfleet.controller.records import Claim, Instance, Machine
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.controller import Controller

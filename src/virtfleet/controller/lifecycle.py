@@ -18,7 +18,8 @@ import msgspec
 from virtfleet.api import conditions, names
 from virtfleet.api.conditions import Condition
 from virtfleet.api.names import Phase, VMICondition
-from virtfleet.controller.records import FINAL, Claim, Instance, LauncherPod
+from virtfleet.controller.launcherpod import LauncherPod
+from virtfleet.controller.records import FINAL, Claim, Instance
 from virtfleet.kube.resource import Obj
 
 POD_SCHEDULED = "PodScheduled"
@@ -99,8 +100,7 @@ def next_phase(vmi: Instance, pod: LauncherPod | None) -> tuple[str, str]:
     if phase in FINAL:
         return phase, ""
     if pod is None:
-        # Before the hand-over, a deletion takes the Pod away on purpose.
-        return Phase.FAILED, "" if vmi.deleting and not vmi.handed_over else POD_LOST
+        return Phase.FAILED, "" if vmi.deleting else POD_LOST  # a deletion takes the Pod away on purpose
     if phase == Phase.SCHEDULING and not vmi.deleting:
         if pod.launched:
             return Phase.SCHEDULED, ""

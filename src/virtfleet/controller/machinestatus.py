@@ -60,7 +60,7 @@ def _wanted(view: View, old: Obj, now: float) -> Obj:
     }
     if requests != vm.status.state_change_requests:
         wanted["stateChangeRequests"] = old["stateChangeRequests"][1:] or None
-    if vmi and vmi.metadata.annotations.vm_generation:
+    if vmi and vmi.metadata.annotations.vm_generation.isdecimal():
         wanted["desiredGeneration"] = vm.metadata.generation
         wanted["observedGeneration"] = int(vmi.metadata.annotations.vm_generation)
     return wanted

@@ -12,8 +12,9 @@ from collections.abc import Iterable
 from virtfleet.api import conditions, names
 from virtfleet.api.names import Phase
 from virtfleet.controller import lifecycle
+from virtfleet.controller.launcherpod import LauncherPod
 from virtfleet.controller.pods import LauncherPods
-from virtfleet.controller.records import Instance, LauncherPod, Node
+from virtfleet.controller.records import Instance, Node
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.controller import Controller

@@ -9,7 +9,8 @@ from __future__ import annotations
 import orjson
 
 from virtfleet.api import names
-from virtfleet.controller.records import Instance, LauncherPod, decode_pod
+from virtfleet.controller.launcherpod import LauncherPod, decode_pod
+from virtfleet.controller.records import Instance
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.errors import ApiError, is_already_exists, is_conflict, is_not_found

@@ -227,6 +227,29 @@ async def test_a_vmi_whose_pod_is_lost_after_the_hand_over_has_failed(virt: Plan
     assert await virt.pods() == []
 
 
+async def test_nothing_is_lost_while_the_api_server_does_not_answer(virt: Plane) -> None:
+    await virt.create(VMIS, a_vmi())
+    await virt.phase("Running")
+    asked, listing = 0, virt.controller_api.list
+
+    async def away(*_: Any, **__: Any) -> list[Obj]:
+        nonlocal asked
+        asked += 1
+        raise ApiError("ServiceUnavailable", "away")
+
+    virt.controller_api.list = away  # type: ignore[method-assign]
+    [pod] = await virt.pods()
+    await virt.api.delete(PODS, pod["metadata"]["name"], NAMESPACE, grace=0)
+
+    async def tried() -> bool:
+        return asked > 2
+
+    await virt.until(tried)
+    assert (await virt.vmi())["status"]["phase"] == "Running"
+    virt.controller_api.list = listing  # type: ignore[method-assign]
+    await virt.phase("Failed")
+
+
 async def test_a_pod_that_a_node_refuses_fails_the_vmi_and_is_kept(virt: Plane) -> None:
     virt.kubelets.lets_run = lambda pod: False
     await virt.create(VMIS, a_vmi())

@@ -7,17 +7,16 @@ from typing import Any
 import orjson
 
 from virtfleet.api import names
+from virtfleet.controller.launcherpod import LauncherPod, decode_pod
 from virtfleet.controller.records import (
     Claim,
     Instance,
-    LauncherPod,
     Machine,
     Node,
     decode_claim,
     decode_instance,
     decode_machine,
     decode_node,
-    decode_pod,
 )
 
 NOW = 1_800_000_000.0

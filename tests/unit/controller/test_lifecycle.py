@@ -10,8 +10,9 @@ from controller.objects import NOW, claim, condition, pod, vmi
 from virtfleet.api import names
 from virtfleet.api.conditions import find
 from virtfleet.controller import lifecycle
+from virtfleet.controller.launcherpod import LauncherPod
 from virtfleet.controller.lifecycle import Situation, Trouble, change, next_phase, strays
-from virtfleet.controller.records import Instance, LauncherPod
+from virtfleet.controller.records import Instance
 
 RUNS = pod("Running", node="node1", status={"qosClass": "Burstable"})
 NOT_RUNNING = condition("Ready", "False", "GuestNotRunning", "Guest VM is not reported as running")
@@ -52,7 +53,7 @@ NOT_RUNNING = condition("Ready", "False", "GuestNotRunning", "Guest VM is not re
         (vmi("Running"), RUNS, "Running", ""),
         (vmi("Running"), pod("Failed", node="node1"), "Running", ""),  # how it ended is the handler's to say
         (vmi("Running", deleting=True), pod("Running", deleting=True), "Running", ""),
-        (vmi("Running", deleting=True), None, "Failed", "PodLost"),
+        (vmi("Running", deleting=True), None, "Failed", ""),
         (vmi("Succeeded"), None, "Succeeded", ""),
         (vmi("Failed"), RUNS, "Failed", ""),
     ],

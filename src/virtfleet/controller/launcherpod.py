@@ -1,0 +1,104 @@
+"""What the controllers keep of a launcher Pod, and what that says about it."""
+
+# ruff: noqa: RUF012 (msgspec copies mutable defaults)
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from virtfleet.api import names
+from virtfleet.controller.records import Kept, Record
+from virtfleet.pods.launcher import COMPUTE
+
+
+class Container(Record):
+    name: str = ""
+    image: str = ""
+
+
+class PodSpec(Record):
+    node_name: str = ""
+    containers: list[Container] = []
+
+
+class Waiting(Record):
+    reason: str = ""
+    message: str = ""
+
+
+class ContainerState(Record):
+    waiting: Waiting | None = None
+    running: dict[str, Any] | None = None
+    terminated: dict[str, Any] | None = None
+
+
+class ContainerStatus(Record):
+    name: str = ""
+    ready: bool = False
+    state: ContainerState = msgspec.field(default_factory=ContainerState)
+
+
+class PodStatus(Record):
+    phase: str = ""
+    reason: str = ""
+    message: str = ""
+    qos_class: str = ""
+    conditions: list[dict[str, Any]] = []
+    container_statuses: list[ContainerStatus] = []
+    init_container_statuses: list[ContainerStatus] = []
+
+
+class LauncherPod(Kept):
+    """The Pod of a VMI, or of one of its migrations."""
+
+    spec: PodSpec = msgspec.field(default_factory=PodSpec)
+    status: PodStatus = msgspec.field(default_factory=PodStatus)
+
+    @property
+    def node(self) -> str:
+        return self.spec.node_name
+
+    @property
+    def ended(self) -> bool:
+        """Its compute container does not run any more, and will not again."""
+        compute = (s.state.terminated for s in self.status.container_statuses if s.name == COMPUTE)
+        return self.status.phase in ("Succeeded", "Failed") or any(compute)
+
+    @property
+    def going_down(self) -> bool:
+        return self.ended or self.deleting
+
+    @property
+    def alive(self) -> bool:
+        """Something of it may still run, whether or not it was told to stop."""
+        states = [status.state for status in self.status.container_statuses]
+        stopped = bool(states) and all(state.terminated for state in states)
+        return self.status.phase not in ("Succeeded", "Failed") and not stopped
+
+    @property
+    def launched(self) -> bool:
+        """The launcher waits for its VM.
+
+        The compute container may carry the guest's readiness probe, so that it is enough that it runs; the others have
+        to be ready.
+        """
+        statuses = self.status.container_statuses
+        running = any(s.name == COMPUTE and s.state.running is not None for s in statuses)
+        return (
+            running
+            and not self.going_down
+            and self.status.phase == "Running"
+            and all(s.ready for s in statuses if s.name != COMPUTE)
+        )
+
+    @property
+    def image(self) -> str:
+        return next((c.image for c in self.spec.containers if c.name == COMPUTE), "")
+
+    @property
+    def for_migration(self) -> bool:
+        return names.MIGRATION_UID in self.metadata.labels
+
+
+decode_pod = msgspec.json.Decoder(LauncherPod).decode
