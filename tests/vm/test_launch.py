@@ -55,6 +55,17 @@ def test_a_vm_boots_from_one_file_and_the_command_ends_with_it(manifest: Path, t
     assert list(temporary.iterdir()) == []
 
 
+def test_on_a_terminal_the_console_is_shown_there(manifest: Path, temporary: Path) -> None:
+    guest()
+    command = f"{VIRTFLEET} launch -f {manifest} --emulate"
+    done = subprocess.run(
+        ["script", "-qec", command, "/dev/null"], capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert done.returncode == 0, done.stdout
+    assert "hello from the seed" in done.stdout
+    assert "guest: Shutoff (Shutdown)" in done.stdout
+
+
 def test_a_killed_command_takes_its_vm_with_it(manifest: Path, temporary: Path) -> None:
     command = subprocess.Popen(launch(manifest, "--no-console"), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     try:

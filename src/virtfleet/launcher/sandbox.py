@@ -106,6 +106,7 @@ class Sandbox:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=log,
             stderr=log,
+            start_new_session=True,  # the terminal is not theirs to take
         )
         os.close(log)
 
