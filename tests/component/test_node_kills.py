@@ -17,7 +17,7 @@ from node_cluster import NodeCluster, needs_root, node_cluster, restarts, state
 from virtfleet.kube.resource import PODS, Obj
 from virtfleet.local.node.containers import Container, ContainerFiles
 from virtfleet.local.node.runtime import start_time
-from virtfleet.local.node.teardown import power_off
+from virtfleet.local.node.teardown import power_off, tear_down
 
 pytestmark = needs_root
 
@@ -112,6 +112,25 @@ async def test_a_node_that_lost_its_power_runs_its_pods_again(cluster: NodeClust
     cluster.spawn()
     await cluster.until("always", lambda p: restarts(p) == 1 and state(p).get("running"))
     await cluster.phase("never", "Failed")
+    await _delete_all(cluster)
+
+
+async def test_pods_of_a_cluster_that_is_torn_down_end_in_grace_and_the_next_agent_knows_how(
+    cluster: NodeCluster,
+) -> None:
+    cluster.spawn()
+    await cluster.run(
+        "willing", "trap 'echo bye > /d/said; exit 3' TERM; while :; do sleep 0.05; done", **_shared(cluster)
+    )
+    await cluster.run("stubborn", "trap '' TERM; while :; do sleep 0.05; done", terminationGracePeriodSeconds=1)
+    await cluster.ready("willing")
+    await cluster.ready("stubborn")
+    cluster.kill_agents()
+    await tear_down(cluster.directory, cluster.network)
+    assert (cluster.directory / "shared" / "said").read_text() == "bye\n"
+    cluster.spawn()
+    assert state(await cluster.phase("willing", "Failed"))["terminated"]["exitCode"] == 3
+    assert state(await cluster.phase("stubborn", "Failed"))["terminated"]["reason"] == "ContainerStatusUnknown"
     await _delete_all(cluster)
 
 

@@ -17,7 +17,7 @@ from virtfleet.kube.resource import Obj, Resource
 from virtfleet.local.node import bundle, environment, lifecycle, machine
 from virtfleet.local.node.bundle import Device, Machine, Mount, Parts
 from virtfleet.local.node.confined import read_inside
-from virtfleet.local.node.containers import Container
+from virtfleet.local.node.containers import GRACE, Container
 from virtfleet.local.node.devices import Allocation, Devices
 from virtfleet.local.node.downward import Facts
 from virtfleet.local.node.images import Image, ImageStore
@@ -29,7 +29,6 @@ from virtfleet.local.node.security import ConfigError, is_privileged, resolve_us
 from virtfleet.local.node.volumemounts import block_devices, device_node, volume_mounts
 from virtfleet.local.node.volumes import Volumes
 
-PAUSE = "pause"  # the container whose process ids a pod shares; a name that no API object can have beside it
 _MESSAGE_PATH = "/dev/termination-log"
 
 
@@ -122,9 +121,15 @@ def new_run(layout: Layout, pod: Obj, container: Obj, image: Image, before: Cont
         image_id=image.id,
         log=str(layout.pod_logs(pod) / container["name"] / f"{attempt}.log"),
         stop_signal=image.stop_signal,
+        grace=grace_of(pod),
         cgroup=f"{layout.cgroup}/{meta['uid']}/{identity}",
         backoff=lifecycle.next_backoff(before),
     )
+
+
+def grace_of(pod: Obj) -> float:
+    seconds = pod["spec"].get("terminationGracePeriodSeconds")
+    return GRACE if seconds is None else float(seconds)
 
 
 def _lookup(api: KubeApi) -> environment.Lookup:

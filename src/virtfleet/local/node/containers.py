@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
 UNKNOWN_EXIT = 137  # what Kubernetes says of a container whose end nobody saw
+PAUSE = "pause"  # the container whose process ids a pod shares; a name that no API object can have beside it
+GRACE = 30.0  # Kubernetes' default
 
 
 class Container(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -23,6 +26,7 @@ class Container(msgspec.Struct, kw_only=True, omit_defaults=True):
     image_id: str = ""
     log: str = ""
     stop_signal: str = ""  # the image's; empty for SIGTERM
+    grace: float = GRACE  # seconds that its pod's spec gives it to end
     cgroup: str = ""
     boot: str = ""  # of the machine; processes of another boot are gone
     pid: int = 0
@@ -41,6 +45,14 @@ class Container(msgspec.Struct, kw_only=True, omit_defaults=True):
     @property
     def running(self) -> bool:
         return bool(self.started) and not self.finished
+
+    @property
+    def stop_number(self) -> int:
+        """The signal that asks it to end."""
+        if self.stop_signal.isdigit():
+            return int(self.stop_signal)
+        known = f"SIG{self.stop_signal.upper().removeprefix('SIG')}"
+        return signal.Signals[known] if known in signal.Signals.__members__ else signal.SIGTERM
 
     def fail(self, now: float, exit_code: int, reason: str, message: str) -> None:
         self.finished, self.exit_code, self.reason, self.message = now, exit_code, reason, message

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Iterable
 
 from virtfleet.kube.resource import Obj
-from virtfleet.local.node.assembly import PAUSE, Node
-from virtfleet.local.node.containers import Container
+from virtfleet.local.node.assembly import Node
+from virtfleet.local.node.containers import PAUSE, Container
 from virtfleet.local.node.health import Health
 from virtfleet.local.node.lifecycle import Seen, init_containers, is_sidecar
 from virtfleet.local.node.stopping import stop

@@ -18,9 +18,9 @@ from virtfleet.kube.errors import ApiError, is_not_found
 from virtfleet.kube.events import Recorder, Reference
 from virtfleet.kube.resource import PODS, Obj
 from virtfleet.local.node import assembly, lifecycle, logfiles, podstatus
-from virtfleet.local.node.assembly import PAUSE, Ground, Node
+from virtfleet.local.node.assembly import Ground, Node, grace_of
 from virtfleet.local.node.commands import CommandError
-from virtfleet.local.node.containers import Container
+from virtfleet.local.node.containers import PAUSE, Container
 from virtfleet.local.node.devices import AdmissionRefused
 from virtfleet.local.node.images import HOST
 from virtfleet.local.node.lifecycle import Plan
@@ -35,7 +35,6 @@ from virtfleet.local.node.volumes import VolumeError
 _REFRESH = 60.0  # seconds between two looks at volumes that come from API objects
 _RETRY = 2.0  # seconds until something that failed for the moment is tried again
 _FORCED_GRACE = 1.0  # of a pod that was removed without being asked to end before
-_GRACE = 30.0  # Kubernetes' default
 log = logging.getLogger(__name__)
 
 
@@ -147,7 +146,7 @@ class PodWorker:
             if not (plan.kill or plan.done):
                 return await self._start_planned(plan)
         for name, reason in plan.kill.items():
-            await self.runs.end(self.pod, name, self._grace(), self._address(), reason)
+            await self.runs.end(self.pod, name, grace_of(self.pod), self._address(), reason)
         if plan.done:
             await self._finish()
         return 0.0
@@ -252,7 +251,7 @@ class PodWorker:
 
     async def _finish(self) -> None:
         """The pod has succeeded or failed: end what still runs, tell it, and free everything but records and logs."""
-        await self.runs.end_all(self.pod, self._grace(), self._address())
+        await self.runs.end_all(self.pod, grace_of(self.pod), self._address())
         await self._tell_the_end()
         await self._clear_away()
 
@@ -337,10 +336,6 @@ class PodWorker:
         seconds = self.pod["spec"].get("activeDeadlineSeconds")
         started = (self._ground.sandbox.created if self._ground else 0) or time.time()
         return float("inf") if seconds is None else started + seconds
-
-    def _grace(self) -> float:
-        seconds = self.pod["spec"].get("terminationGracePeriodSeconds")
-        return _GRACE if seconds is None else float(seconds)
 
     def _about(self) -> Reference:
         meta = self.pod["metadata"]

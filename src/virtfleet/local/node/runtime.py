@@ -14,7 +14,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +120,7 @@ class Runtime:
 
     def kill(self, container: Container, number: int) -> None:
         """Signal the container's first process; SIGKILL ends whatever else runs in its control group too."""
-        with _process(container.pid, container.pid_start) as fd:
+        with pidfd(container.pid, container.pid_start) as fd:
             if fd is not None:
                 signal.pidfd_send_signal(fd, number)
         if number == signal.SIGKILL:
@@ -226,7 +226,7 @@ class Runtime:
             self._forget(container_id)
 
     def _watch(self, container: Container) -> None:
-        with _process(container.monitor, container.monitor_start) as fd:
+        with pidfd(container.monitor, container.monitor_start) as fd:
             alive = fd is not None and container.boot == boot_id()
             watched = os.dup(fd) if fd is not None and alive else -1
         if not alive:
@@ -297,7 +297,7 @@ async def remove_group(path: str) -> None:
 
 
 @contextlib.contextmanager
-def _process(pid: int, started: int) -> Any:
+def pidfd(pid: int, started: int) -> Iterator[int | None]:
     """A pidfd for a process that began at `started`; None when it is gone and the number perhaps somebody else's."""
     try:
         fd = os.pidfd_open(pid) if pid else None

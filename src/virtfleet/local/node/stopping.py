@@ -29,7 +29,7 @@ async def stop(runtime: Runtime, container: Obj, run: Container, grace: float, a
         except HookFailure as error:
             trouble = f"PreStopHook failed: {error}"
     if grace > 0:
-        runtime.kill(run, _number(run.stop_signal))
+        runtime.kill(run, run.stop_number)
         await runtime.wait(run, max(_LEAST, deadline - time.monotonic()))
     if not run.finished:
         runtime.kill(run, signal.SIGKILL)
@@ -53,12 +53,3 @@ async def run_hook(runtime: Runtime, hook: Obj, container: Obj, run: Container, 
         raise HookFailure(f"not done after {timeout:g}s") from None
     except (ProbeFailure, OSError, asyncio.IncompleteReadError) as error:
         raise HookFailure(str(error)) from None
-
-
-def _number(name: str) -> int:
-    if not name:
-        return signal.SIGTERM
-    if name.isdigit():
-        return int(name)
-    known = f"SIG{name.upper().removeprefix('SIG')}"
-    return signal.Signals[known] if known in signal.Signals.__members__ else signal.SIGTERM

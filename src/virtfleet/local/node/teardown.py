@@ -1,17 +1,23 @@
 """Takes away what nodes made on this machine, found by name and place: it makes no difference who was killed before.
 
 Agents must have ended already. `power_off` is the power failure of one node: its processes, mounts and namespaces are
-gone, its disk stays. `tear_down` does that to every node and removes the network too.
+gone, its disk stays. `tear_down` lets every node's pods end in grace, does that to all nodes and removes the network.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import signal
 from pathlib import Path
 
 from virtfleet.local.node import cgroups, mounts, network
+from virtfleet.local.node.containers import PAUSE, Container, ContainerFiles
 from virtfleet.local.node.layout import Layout
 from virtfleet.local.node.network import ClusterNetwork
-from virtfleet.local.node.runtime import kill_monitor, remove_group
+from virtfleet.local.node.runtime import boot_id, kill_monitor, pidfd, remove_group
+
+_PATIENCE = 10.0  # seconds that pods have to end, however long they would like
 
 
 async def power_off(layout: Layout, net: ClusterNetwork) -> None:
@@ -25,16 +31,44 @@ async def power_off(layout: Layout, net: ClusterNetwork) -> None:
         for sandbox in list(layout.sandboxes.iterdir()):
             await network.detach(net, sandbox.name)
             mounts.remove_tree(sandbox)
-    for left in (layout.runtime, layout.exits):
-        mounts.remove_tree(left)
+    mounts.remove_tree(layout.runtime)
 
 
 async def tear_down(data: Path, net: ClusterNetwork) -> None:
     """Everything of the cluster but its directory."""
-    if (data / "nodes").is_dir():
-        for home in sorted(path for path in (data / "nodes").iterdir() if path.is_dir()):
-            await power_off(Layout(data, net.cluster, home.name), net)
+    homes = sorted(path for path in (data / "nodes").glob("*/"))
+    nodes = [Layout(data, net.cluster, home.name) for home in homes]
+    await asyncio.gather(*(_end_in_grace(run) for node in nodes for run in _running(node)))
+    for node in nodes:
+        await power_off(node, net)
     await network.tear_down(net)
     mounts.unmount_below(data)
     await remove_group(f"/virtfleet/{net.cluster}")
     cgroups.remove_if_empty("/virtfleet")
+
+
+def _running(node: Layout) -> list[Container]:
+    if not node.containers.is_dir():
+        return []
+    boot, known = boot_id(), [run for _, run in ContainerFiles(node.containers).load() if run]
+    return [run for run in known if run.running and run.boot == boot and run.name != PAUSE]
+
+
+async def _end_in_grace(run: Container) -> None:
+    """Ask a container to end, and wait until its monitor has written down how it did. No hook is run any more."""
+    with pidfd(run.pid, run.pid_start) as process, pidfd(run.monitor, run.monitor_start) as monitor:
+        if process is None or monitor is None or not run.grace:
+            return
+        with contextlib.suppress(ProcessLookupError, TimeoutError):
+            signal.pidfd_send_signal(process, run.stop_number)
+            async with asyncio.timeout(min(run.grace, _PATIENCE)):
+                await _end_of(monitor)
+
+
+async def _end_of(process: int) -> None:
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(process, ended.set)
+    try:
+        await ended.wait()
+    finally:
+        loop.remove_reader(process)
