@@ -177,10 +177,11 @@ def _steps_left(found: Findings) -> list[str]:
         if updated < deployment["spec"].get("replicas", 1):
             steps.append(f"{name} is updated on {updated} of {deployment['spec'].get('replicas', 1)} replicas")
     for name, rollout in sorted(found.rollouts.items()):
-        if not rollout.done and not rollout.stopped:
-            steps.append(
-                f"{name}: {rollout.outdated} of {rollout.outdated + rollout.updated} handlers are to be replaced"
-            )
+        if rollout.outdated and not rollout.stopped:
+            total = rollout.outdated + rollout.updated
+            steps.append(f"{name}: {rollout.outdated} of {total} handlers are to be replaced")
+        elif rollout.starting:
+            steps.append(f"{name}: {rollout.starting} handlers are starting")
     if not found.admission:
         steps.append("admission waits for virt-api")
     return steps

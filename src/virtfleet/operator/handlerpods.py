@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime, timedelta
 
 import msgspec
 
@@ -11,6 +12,9 @@ from virtfleet.operator.handlers import CONTENT
 
 RESTARTED = "kubectl.kubernetes.io/restartedAt"
 """Put into a template by `kubectl rollout restart`."""
+
+STARTING = timedelta(minutes=2)
+"""A handler that is not ready after this time has trouble; the startup probe gives it as long."""
 
 # Why a container waits, where waiting does not help.
 _FAILURES = frozenset(
@@ -51,6 +55,7 @@ class _Meta(msgspec.Struct, rename="camel"):
     uid: str = ""
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
+    creation_timestamp: datetime | None = None
     deletion_timestamp: str | None = None
     owner_references: list[_Owner] = []
 
@@ -97,6 +102,11 @@ class HandlerPod(msgspec.Struct):
     @property
     def ready(self) -> bool:
         return not self.ending and any(c.type == "Ready" and c.status == "True" for c in self.status.conditions)
+
+    def starting(self, now: datetime) -> bool:
+        """Whether it is not ready because it has only just begun."""
+        created = self.metadata.creation_timestamp
+        return not self.ready and not self.failure and created is not None and now - created < STARTING
 
     @property
     def failure(self) -> str:

@@ -28,6 +28,7 @@ CONTENT = "virtfleet.io/handler-content"
 PLACEMENT = ("nodeSelector", "affinity", "tolerations")
 DEFAULT_VMS_PER_NODE = 110
 NODE_FACTS = "/var/lib/kubevirt-node-labeller"
+NODE_ROOT = "/node"
 # Time for a handler to see live migrations through that end at its node.
 _GRACE = 330
 
@@ -39,6 +40,10 @@ _NODE_DIRECTORIES: dict[str, tuple[str, str, str]] = {
     "kubelet-pods": ("/var/lib/kubelet/pods", "/pods", "Bidirectional"),
     "kubelet": ("/var/lib/kubelet", "/var/lib/kubelet", "HostToContainer"),
     "node-labeller": (NODE_FACTS, NODE_FACTS, ""),
+    # Devices that come while the handler runs; those that a privileged container has are of its beginning.
+    "devices": ("/dev", "/dev", "HostToContainer"),
+    # A container sees only its own control groups; a handler tunes those of launchers.
+    "cgroups": ("/sys/fs/cgroup", "/sys/fs/cgroup", "HostToContainer"),
 }
 
 
@@ -126,7 +131,7 @@ def _content(installation: Installation, pool: Pool | None) -> dict[str, Any]:
 
 def _handler(installation: Installation, pool: Pool | None, image: str) -> dict[str, Any]:
     vms = installation.configuration.get("virtualMachineInstancesPerNode") or DEFAULT_VMS_PER_NODE
-    arguments = [installation.verbosity("virtHandler"), f"--max-devices={vms}"]
+    arguments = [installation.verbosity("virtHandler"), f"--max-devices={vms}", f"--node-root={NODE_ROOT}"]
     if pool:
         arguments.append(f"--pool={pool.name}")
     node = {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "spec.nodeName"}}}

@@ -24,6 +24,7 @@ from virtfleet.operator.apply import difference
 from virtfleet.operator.conditions import DEGRADED, Findings
 from virtfleet.operator.customize import PatchError
 from virtfleet.operator.endpoints import VIRT_API
+from virtfleet.operator.handlerpods import STARTING
 from virtfleet.operator.installation import Installation
 from virtfleet.operator.render import render
 from virtfleet.operator.rollout import Rollout, rollout
@@ -129,7 +130,8 @@ class Operator:
         found.rollouts = await self._roll_out()
         found.admission = await self._admit(objects)
         await self._remove_leftovers([*issued.objects, *objects])
-        return issued.look_again.total_seconds()
+        starting = any(rollout.starting for rollout in found.rollouts.values())
+        return min(issued.look_again, STARTING if starting else issued.look_again).total_seconds()
 
     # -- steps
 
@@ -187,7 +189,7 @@ class Operator:
         for name, daemon_set in self._world.named("DaemonSet").items():
             template = daemon_set["spec"]["template"]["metadata"].get("annotations") or {}
             desired = (daemon_set.get("status") or {}).get("desiredNumberScheduled", 0)
-            rollouts[name] = found = rollout(self._world.handlers(name), template, desired)
+            rollouts[name] = found = rollout(self._world.handlers(name), template, desired, self._now())
             for pod in found.replace:
                 logger.info("replacing handler %s on %s", pod.metadata.name, pod.spec.node_name)
                 await self._api.delete(PODS, pod.metadata.name, self._world.namespace, uid=pod.metadata.uid)
