@@ -57,7 +57,8 @@ class VirtualMachines:
         self._claims = claims
         self.controller = Controller("virtualmachine", self.reconcile, workers=WORKERS)
         self.controller.follow(machines)
-        self.controller.follow(instances)
+        # An instance without a VM is none of ours; a VM that comes later is looked at when it comes.
+        self.controller.follow(instances, lambda vmi: [vmi.key] if machines.get(vmi.key) else [])
         self.controller.follow(claims, lambda claim: [vm.key for vm in machines.by_index("claim", claim.key)])
 
     async def reconcile(self, key: str) -> float | None:
