@@ -114,7 +114,9 @@ class Launcher:
                 break
             except FileNotFoundError:
                 never_came = time.monotonic() - began > self._never_came
-                if was_here or never_came or not self._pod.exists() or self._left_word():
+                # Where the kubelet's directory is not to be seen at all, nothing is known of any Pod.
+                removed = self._pod.parent.exists() and not self._pod.exists()
+                if was_here or never_came or removed or self._left_word():
                     break
             except (OSError, WireError, Refused, TimeoutError) as error:
                 logger.warning("launcher of pod %s: %s", self._pod.name, error)

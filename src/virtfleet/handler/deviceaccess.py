@@ -11,8 +11,8 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 
+from virtfleet.domain.paths import USER
 from virtfleet.handler.cgroups import ControlGroup
-from virtfleet.pods.security import USER
 
 # Below /dev; a directory stands for all in it.
 _NODES = ("net/tun", "vhost-net", "vhost-vsock", "sev", "vfio", "bus/usb")

@@ -3,7 +3,7 @@
 Every binding has a bridge in the Pod's network namespace with a tap in it that the hypervisor opens. With *masquerade*
 the guest has a private address behind the Pod's, and the kernel translates; with *bridge* the guest takes over the
 Pod's own address. A plan can be carried out again at any time: links are made where they are missing, everything else
-is set to what it should be.
+is set to what it should be. Nothing heavy is imported: a process is started for every plan.
 """
 
 from __future__ import annotations
@@ -14,15 +14,11 @@ from ipaddress import IPv4Network, IPv6Network, ip_interface, ip_network
 
 import msgspec
 
-from virtfleet.api.networks import Interface, Network
-from virtfleet.api.vmi import VirtualMachineInstance as VMI
-from virtfleet.domain import interfaces
-from virtfleet.pods.networks import pod_interface
-from virtfleet.pods.security import USER
+from virtfleet.domain.paths import USER
 
 PRIMARY = "eth0"
 TABLE = "kubevirt"
-_GUESTS, _GUESTS6 = "10.0.2.0/24", "fd10:0:2::/120"
+GUESTS, GUESTS6 = "10.0.2.0/24", "fd10:0:2::/120"
 _BRIDGE_MAC = "02:00:00:00:00:00"
 _DHCP_SERVERS = "169.254.75"  # of bridged interfaces, where the guest has the Pod's address
 
@@ -56,8 +52,8 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     masquerade: bool
     mac: str = ""
     """The guest's; where empty, that of the Pod's interface."""
-    guests: str = _GUESTS
-    guests6: str = _GUESTS6
+    guests: str = GUESTS
+    guests6: str = GUESTS6
     ports: list[tuple[str, int, int]] = []
     """Protocol, first and last port that are forwarded; everything where empty."""
     queues: int = 0
@@ -93,39 +89,9 @@ class Plan(msgspec.Struct, frozen=True):
     """Their checksums are computed at once, because guests' DHCP clients look at packets before the kernel does."""
 
 
-def wishes(vmi: VMI) -> list[Wish]:
-    """The interfaces that are connected through the Pod's network namespace."""
-    networks = {network.name: network for network in vmi.spec.networks}
-    queues = interfaces.queues(vmi)
-    return [
-        _wish(vmi.metadata.uid, interface, networks[interface.name], queues)
-        for interface in interfaces.present(vmi)
-        if interface.masquerade or interface.bridge
-    ]
-
-
-def _wish(uid: str, interface: Interface, network: Network, queues: int) -> Wish:
-    secondary = network.multus is not None and not network.multus.default
-    pod = network.pod
-    masquerade = interface.masquerade is not None
-    return Wish(
-        name=interface.name,
-        link=pod_interface(network.name) if secondary else PRIMARY,
-        masquerade=masquerade,
-        mac=interface.mac_address.replace("-", ":").lower() or (_mac(uid, interface.name) if masquerade else ""),
-        guests=(pod.vm_network_cidr if pod else "") or _GUESTS,
-        guests6=(pod.vm_ipv6_network_cidr if pod else "") or _GUESTS6,
-        ports=[
-            *(((p.protocol or "tcp").lower(), p.port, p.port) for p in interface.ports if p.port is not None),
-            *((p.protocol.lower(), p.start, p.end) for p in interface.port_ranges if p.start and p.end),
-        ],
-        queues=queues,
-    )
-
-
-def _mac(uid: str, interface: str) -> str:
-    """A hardware address that stays the same for as long as the VMI exists."""
-    digest = hashlib.sha256(f"{uid}/{interface}".encode()).hexdigest()
+def mac_address(owner: str, interface: str) -> str:
+    """A hardware address of the locally administered range that stays the same for its owner."""
+    digest = hashlib.sha256(f"{owner}/{interface}".encode()).hexdigest()
     return "02:" + ":".join(digest[i : i + 2] for i in range(0, 10, 2))
 
 
@@ -250,7 +216,7 @@ def _take_over(wish: Wish, link: Link, number: int, present: Collection[str]) ->
     return [
         *(rename if wish.moved not in present else [] if wish.link in present else rename[2:]),
         f"addr flush dev {wish.moved}",
-        f"link set {wish.moved} address {_mac(link.mac, wish.moved)} master {wish.bridge} up",
+        f"link set {wish.moved} address {mac_address(link.mac, wish.moved)} master {wish.bridge} up",
         *(f"addr replace {address} dev {wish.link}" for address in link.addresses),
         f"addr replace {dhcp_server(number)}/32 dev {wish.bridge}",
     ]

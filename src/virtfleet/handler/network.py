@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from ipaddress import ip_interface, ip_network
 from pathlib import Path
 
@@ -12,11 +13,10 @@ import msgspec
 
 from virtfleet.api.networks import DHCPOptions
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
-from virtfleet.handler.netplan import Link, Route, Wish, dhcp_server, gateway_address, guest_address, wishes
+from virtfleet.handler.netplan import Link, Route, Wish, dhcp_server, gateway_address, guest_address
 from virtfleet.handler.netsetup import Order
+from virtfleet.handler.wishes import wishes
 from virtfleet.launcher.messages import Lease
-
-_RUN = "/usr/bin/nsenter"
 
 
 class NetworkError(Exception):
@@ -139,6 +139,7 @@ class Networks:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self._helpers = asyncio.Semaphore(os.cpu_count() or 1)  # more at once would only make each slower
 
     async def set_up(self, pod: str, process: int, vmi: VMI) -> list[Wired]:
         """Set the VMI's interfaces up in the Pod in which `process` runs; may be repeated."""
@@ -146,13 +147,14 @@ class Networks:
         if not wanted:
             return []
         order = Order(wanted, str(self._memory(pod).absolute()))
-        helper = await asyncio.create_subprocess_exec(
-            *(_RUN, f"--net=/proc/{process}/ns/net", sys.executable, "-m", "virtfleet.handler.netsetup"),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        out, err = await helper.communicate(msgspec.json.encode(order))
+        async with self._helpers:
+            helper = await asyncio.create_subprocess_exec(
+                *("nsenter", f"--net=/proc/{process}/ns/net", sys.executable, "-m", "virtfleet.handler.netsetup"),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+            )
+            out, err = await helper.communicate(msgspec.json.encode(order))
         if helper.returncode:
             raise NetworkError(f"the network could not be set up: {err.decode(errors='replace').strip()}")
         links = msgspec.json.decode(out, type=dict[str, Link])
@@ -168,12 +170,6 @@ class Networks:
 
     def forget(self, pod: str) -> None:
         self._memory(pod).unlink(missing_ok=True)
-
-    def keep_only(self, pods: Iterable[str]) -> None:
-        wanted = set(pods)
-        for path in self._directory.glob("*.json"):
-            if path.stem not in wanted:
-                path.unlink(missing_ok=True)
 
     def _memory(self, pod: str) -> Path:
         return self._directory / f"{pod}.json"

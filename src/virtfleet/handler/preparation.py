@@ -25,7 +25,6 @@ from virtfleet.hypervisors.base import Descriptor
 from virtfleet.kube.resource import Obj
 from virtfleet.launcher import capabilities
 from virtfleet.launcher.messages import Node, Sync
-from virtfleet.pods.security import USER
 
 
 class NotPossible(Exception):
@@ -57,7 +56,7 @@ class Capabilities:
         self._directory = directory
 
     def give(self, found: Instance, pod: Path) -> None:
-        user = 0 if found.hypervisor.descriptor.root else USER
+        user = 0 if found.hypervisor.descriptor.root else paths.USER
         capabilities.give(self._kept(found), _inside(pod, capabilities.DIRECTORY), user)
 
     def keep(self, found: Instance, pod: Path) -> None:

@@ -38,7 +38,7 @@ from virtfleet.launcher.messages import Event, GetGuestInfo, GuestInfo, Kill, Sh
 
 logger = logging.getLogger(__name__)
 
-WORKERS = 16
+WORKERS = 64  # most of them wait for a launcher
 GUEST_PERIOD = 60.0  # seconds between questions to a guest's agent
 _KILL_PERIOD = 1.0
 

@@ -15,14 +15,13 @@ from virtfleet.api import conditions
 from virtfleet.api.conditions import Condition
 from virtfleet.api.names import NotMigratable, Phase, VMICondition
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
-from virtfleet.domain import traits
+from virtfleet.domain import paths, traits
 from virtfleet.handler import migratable
 from virtfleet.handler.clients import Presence
 from virtfleet.handler.network import Wired
 from virtfleet.hypervisors.base import Hypervisor
 from virtfleet.kube.resource import Obj
 from virtfleet.launcher.messages import DomainState, GuestInfo, Status
-from virtfleet.pods.security import USER
 
 FINAL = (Phase.SUCCEEDED, Phase.FAILED)
 LAUNCHER_LOST = "LauncherLost"
@@ -131,7 +130,7 @@ def _machine(at: Situation) -> Obj:
     return {
         "memory": {"guestAtBoot": memory, "guestCurrent": memory, "guestRequested": memory},
         "currentCPUTopology": {"sockets": topology.sockets, "cores": topology.cores, "threads": topology.threads},
-        "runtimeUser": 0 if at.hypervisor.descriptor.root else USER,
+        "runtimeUser": 0 if at.hypervisor.descriptor.root else paths.USER,
         "migrationMethod": "BlockMigration" if migratable.copies_disks(at.vmi) else "LiveMigration",
     }
 
