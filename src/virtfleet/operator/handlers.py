@@ -28,7 +28,6 @@ CONTENT = "virtfleet.io/handler-content"
 PLACEMENT = ("nodeSelector", "affinity", "tolerations")
 DEFAULT_VMS_PER_NODE = 110
 NODE_FACTS = "/var/lib/kubevirt-node-labeller"
-NODE_ROOT = "/node"
 # Time for a handler to see live migrations through that end at its node.
 _GRACE = 330
 
@@ -131,7 +130,7 @@ def _content(installation: Installation, pool: Pool | None) -> dict[str, Any]:
 
 def _handler(installation: Installation, pool: Pool | None, image: str) -> dict[str, Any]:
     vms = installation.configuration.get("virtualMachineInstancesPerNode") or DEFAULT_VMS_PER_NODE
-    arguments = [installation.verbosity("virtHandler"), f"--max-devices={vms}", f"--node-root={NODE_ROOT}"]
+    arguments = [installation.verbosity("virtHandler"), f"--max-devices={vms}"]
     if pool:
         arguments.append(f"--pool={pool.name}")
     node = {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "spec.nodeName"}}}
