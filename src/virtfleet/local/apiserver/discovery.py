@@ -96,7 +96,7 @@ class Discovery:
         kinds = [k for k in self._kinds if (k.resource.group, k.resource.version) == (group, version)]
         if not kinds:
             return None
-        resources = [entry for kind in sorted(kinds, key=_plural) for entry in _legacy_resources(kind)]
+        resources = [entry for kind in sorted(kinds, key=_plural) for entry in _legacy_resources(_resource(kind))]
         group_version = f"{group}/{version}" if group else version
         return _constant(
             {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": resources}
@@ -167,31 +167,28 @@ def _response_kind(kind: Kind, subresource: str) -> dict[str, str]:
     return {"group": group, "version": version, "kind": name}
 
 
-def _legacy_resources(kind: Kind) -> list[Obj]:
-    """APIResource entries: the resource, then its subresources."""
-    resource = kind.resource
-    entry: Obj = {
-        "name": resource.plural,
-        "singularName": kind.singular,
-        "namespaced": resource.namespaced,
-        "kind": resource.kind,
-        "verbs": sorted(kind.verbs),
+def _legacy_resources(entry: Obj) -> list[Obj]:
+    """APIResource entries of an APIResourceDiscovery: the resource, then its subresources."""
+    namespaced, own = entry["scope"] == "Namespaced", entry["responseKind"]
+    resource: Obj = {
+        "name": entry["resource"],
+        "singularName": entry["singularResource"],
+        "namespaced": namespaced,
+        "kind": own["kind"],
+        "verbs": entry["verbs"],
+        **{field: entry[field] for field in ("shortNames", "categories") if field in entry},
     }
-    if kind.short_names:
-        entry["shortNames"] = list(kind.short_names)
-    if kind.categories:
-        entry["categories"] = list(kind.categories)
-    entries = [entry]
-    for name, verbs in sorted(kind.subresources.items()):
-        response = _response_kind(kind, name)
+    entries = [resource]
+    for below in entry.get("subresources", ()):
+        response = below["responseKind"]
         subresource: Obj = {
-            "name": f"{resource.plural}/{name}",
+            "name": f"{entry['resource']}/{below['subresource']}",
             "singularName": "",
-            "namespaced": resource.namespaced,
+            "namespaced": namespaced,
             "kind": response["kind"],
-            "verbs": sorted(verbs),
+            "verbs": below["verbs"],
         }
-        if (response["group"], response["version"]) != (resource.group, resource.version):
+        if (response["group"], response["version"]) != (own["group"], own["version"]):
             subresource |= {"group": response["group"], "version": response["version"]}
         entries.append(subresource)
     return entries

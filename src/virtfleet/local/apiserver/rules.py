@@ -20,8 +20,6 @@ from virtfleet.local.apiserver.rules_policies import (
     APIServiceRules,
     BindingRules,
     DisruptionBudgetRules,
-    LeaseRules,
-    PriorityClassRules,
     RoleRules,
     WebhookRules,
 )
@@ -48,11 +46,9 @@ def builtin_rules(kinds: Kinds, stored: Stored, services: ipaddress.IPv4Network)
         "apps/daemonsets": DaemonSetRules(),
         "apps/deployments": DeploymentRules(),
         "apps/replicasets": ReplicaSetRules(),
-        "coordination.k8s.io/leases": LeaseRules(),
         "policy/poddisruptionbudgets": DisruptionBudgetRules(),
         "rbac.authorization.k8s.io/clusterrolebindings": BindingRules(["ClusterRole"]),
         "rbac.authorization.k8s.io/clusterroles": RoleRules(namespaced=False),
         "rbac.authorization.k8s.io/rolebindings": BindingRules(["Role", "ClusterRole"]),
         "rbac.authorization.k8s.io/roles": RoleRules(namespaced=True),
-        "scheduling.k8s.io/priorityclasses": PriorityClassRules(),
     }

@@ -1,4 +1,4 @@
-"""Rules of the kinds that govern others: RBAC, disruption budgets, priorities, leases, webhooks, aggregated APIs."""
+"""Rules of the kinds that govern others: RBAC, disruption budgets, webhooks, aggregated APIs."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from virtfleet.local.apiserver.metadata import now
 from virtfleet.local.apiserver.rules_workloads import amount_faults
 
 RBAC_GROUP = "rbac.authorization.k8s.io"
-HIGHEST_USER_PRIORITY = 1_000_000_000
-SYSTEM_PRIORITIES = {"system-node-critical": 2_000_001_000, "system-cluster-critical": 2_000_000_000}
 OPERATIONS = ["*", "CONNECT", "CREATE", "DELETE", "UPDATE"]
 _QUALIFIED = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?){2,}")
 
@@ -106,42 +104,6 @@ class DisruptionBudgetRules(Rules):
             from_label_selector(spec.get("selector"))
         except SelectorError as error:
             yield causes.invalid("spec.selector", spec.get("selector"), str(error))
-
-
-class PriorityClassRules(Rules):
-    def validate_create(self, obj: Obj, ctx: Context) -> list[Cause]:
-        name, value = obj["metadata"].get("name", ""), obj.get("value", 0)
-        if name.startswith("system-"):
-            if SYSTEM_PRIORITIES.get(name) == value:
-                return []
-            why = f"{name} is not a known system priority class"
-            detail = "priority class names with 'system-' prefix are reserved for system use only. error: " + why
-            return [causes.forbidden("metadata.name", detail)]
-        if value > HIGHEST_USER_PRIORITY:
-            why = f"maximum allowed value of a user defined priority is {HIGHEST_USER_PRIORITY}"
-            return [causes.forbidden("value", why)]
-        return []
-
-    def validate_update(self, obj: Obj, old: Obj, ctx: Context) -> list[Cause]:
-        return [
-            causes.forbidden(name, "may not be changed in an update.")
-            for name in ("value", "preemptionPolicy")
-            if obj.get(name) != old.get(name)
-        ]
-
-
-class LeaseRules(Rules):
-    def prepare_create(self, obj: Obj, ctx: Context) -> None:
-        obj.setdefault("spec", {})
-
-    def faults(self, obj: Obj) -> Iterator[Cause]:
-        spec = obj.get("spec", {})
-        if spec.get("leaseDurationSeconds", 1) <= 0:
-            why = "must be greater than 0"
-            yield causes.invalid("spec.leaseDurationSeconds", spec["leaseDurationSeconds"], why)
-        if spec.get("leaseTransitions", 0) < 0:
-            why = "must be greater than or equal to 0"
-            yield causes.invalid("spec.leaseTransitions", spec["leaseTransitions"], why)
 
 
 class WebhookRules(Rules):
