@@ -4,8 +4,8 @@ Pending → Scheduling (its Pod exists) → Scheduled (the launcher waits: the V
 From there on phases are the handler's, and the controller only says what a handler cannot: that the Pod is lost.
 
 All that changes goes into one patch. To be thrifty, nothing is written between Scheduling and Scheduled that helps
-nobody: which Pod it is and where it runs is told with the hand-over. Ready is the Pod's readiness once the guest runs; a
-handler that says so together with Running, of a VMI without a readiness probe, spares the write that would follow here.
+nobody: which Pod it is and where it runs is told with the hand-over. Ready is the Pod's readiness once the guest runs;
+a handler that says so together with Running, of a VMI without a readiness probe, spares the write that would follow.
 """
 
 from __future__ import annotations
