@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 import pytest
-from node_cluster import NodeCluster, needs_root, node_cluster
+from node_cluster import NodeCluster, needs_root, node_cluster, state
 
 from virtfleet.kube.deviceplugin import HEALTHY, UNHEALTHY, VERSION, caller, channel, handler, message
 from virtfleet.kube.resource import NODES
@@ -34,6 +34,7 @@ class Plugin:
         self.changed = asyncio.Event()
         self.allocated: list[list[str]] = []
         self.started: list[list[str]] = []
+        self.trouble = ""  # why no container can be prepared
 
     async def start(self) -> grpc.aio.Server:
         server = grpc.aio.server()
@@ -73,6 +74,8 @@ class Plugin:
         return message("PreferredAllocationResponse", container_responses=[answer])
 
     async def PreStartContainer(self, request: Any, context: Any) -> Any:
+        if self.trouble:
+            await context.abort(grpc.StatusCode.INTERNAL, self.trouble)
         self.started.append(list(request.devices_ids))
         return message("PreStartContainerResponse")
 
@@ -140,3 +143,37 @@ async def test_what_was_given_away_stays_so_over_a_restart_of_the_agent(cluster:
     )
     assert text == "superduper-io-megaslop-9000-1", "the other one is p's"
     await cluster.delete("p")
+
+
+async def test_a_plugin_that_registers_with_a_restarted_agent_finds_its_devices_where_they_were(
+    cluster: NodeCluster,
+) -> None:
+    plugin = Plugin(cluster.layout().kubelet / "device-plugins")
+    server = await plugin.start()
+    await offered(cluster, RESOURCE, "2", "2")
+    await cluster.run("p", "exec sleep 1000", restartPolicy="Always", **asking(RESOURCE))
+    await cluster.ready("p")
+    await cluster.stop()
+    await server.stop(None)
+    await cluster.start()
+    assert not (cluster.layout().kubelet / "device-plugins/gadget.sock").exists(), "that is how plugins notice"
+    server = await plugin.start()
+    await offered(cluster, RESOURCE, "2", "2")
+    assert await cluster.output("q", "echo $GADGET", **asking(RESOURCE)) == "g0", "g1 is still p's"
+    assert plugin.allocated == [["g1"], ["g0"]], "an adopted container is not allotted its device again"
+    await cluster.delete("p")
+    await server.stop(None)
+
+
+async def test_a_plugin_that_cannot_prepare_a_device_holds_the_container_back(cluster: NodeCluster) -> None:
+    plugin = Plugin(cluster.layout().kubelet / "device-plugins")
+    plugin.trouble = "out of gadget oil"
+    server = await plugin.start()
+    await offered(cluster, RESOURCE, "2", "2")
+    await cluster.run("p", "echo ran", **asking(RESOURCE))
+    pod = await cluster.until("p", lambda p: "Error" in state(p).get("waiting", {}).get("reason", ""))
+    assert "out of gadget oil" in state(pod)["waiting"]["message"]
+    plugin.trouble = ""
+    await cluster.phase("p", "Succeeded")
+    assert cluster.log("p") == "ran"
+    await server.stop(None)

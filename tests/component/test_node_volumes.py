@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import jwt
 import pytest
 from node_cluster import NodeCluster, needs_root, node_cluster, state
 
-from virtfleet.kube.resource import CONFIG_MAPS, EVENTS, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS
+from virtfleet.kube.resource import CONFIG_MAPS, EVENTS, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS, SECRETS
 from virtfleet.local.node import podworker
 
 pytestmark = needs_root
@@ -143,6 +145,95 @@ async def test_files_follow_their_objects_while_the_pod_runs(
     await cluster.api.patch(PODS, "p", {"metadata": {"labels": {"version": "2"}}}, "default")
     await cluster.phase("p", "Succeeded")
     assert cluster.log("p") == "seen"
+
+
+async def test_a_service_accounts_token_is_renewed_while_the_pod_runs(
+    cluster: NodeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(podworker, "_REFRESH", 0.2)
+    monkeypatch.setattr("virtfleet.local.node.volumes._TOKEN_RENEWAL", 0.0)
+    source = {"path": "token", "expirationSeconds": 600, "audience": "vault"}
+    script = (
+        'first=$(cat /v/token); while test "$first" = "$(cat /v/token)"; do sleep 0.05; done; echo $first; cat /v/token'
+    )
+    await cluster.run(
+        "p",
+        script,
+        volumes=[{"name": "v", "projected": {"sources": [{"serviceAccountToken": source}]}}],
+        container=mounted(),
+    )
+    await cluster.phase("p", "Succeeded")
+    tokens = [jwt.decode(t, options={"verify_signature": False}) for t in cluster.log("p").split()]
+    assert [(t["aud"], t["exp"] - t["iat"], t["sub"]) for t in tokens] == [
+        (["vault"], 600, "system:serviceaccount:default:default")
+    ] * 2
+
+
+async def test_host_paths_are_checked_against_their_type(cluster: NodeCluster) -> None:
+    (cluster.directory / "file").write_text("x")
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(str(cluster.directory / "socket"))
+    there = {"File": "file", "FileOrCreate": "made", "Socket": "socket", "CharDevice": "/dev/null"}
+    names = {kind: kind.lower() for kind in there}
+    await cluster.output(
+        "p",
+        "test -f /file && test -f /fileorcreate && test -S /socket && test -c /chardevice",
+        volumes=[
+            {"name": names[kind], "hostPath": {"path": str(cluster.directory / path), "type": kind}}
+            for kind, path in there.items()
+        ],
+        container={"volumeMounts": [{"name": name, "mountPath": f"/{name}"} for name in names.values()]},
+    )
+    listening.close()
+    for kind, what in (("Directory", "a directory"), ("BlockDevice", "a block device")):
+        place = {"path": str(cluster.directory / "file"), "type": kind}
+        name = f"wrong-{kind.lower()}"
+        await cluster.run(name, "true", volumes=[{"name": "v", "hostPath": place}], container=mounted())
+
+        async def told(what: str = what) -> bool:
+            return any(e["message"].endswith(f"/file is not {what}") for e in await cluster.api.list(EVENTS, "default"))
+
+        await cluster.eventually(told)
+
+
+async def test_a_part_of_a_volume_stays_inside_it_whatever_links_are_in_it(cluster: NodeCluster) -> None:
+    planted = {
+        "name": "plant",
+        "image": "host",
+        "command": ["sh", "-c", "ln -s / /v/out; mkdir -p /v/p-x; echo in > /v/p-x/f"],
+    }
+    looking = {
+        "name": "c",
+        "image": "host",
+        "command": ["sh", "-c", "ls /out; cat /own/f"],
+        "env": [{"name": "NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
+        "volumeMounts": [
+            {"name": "v", "mountPath": "/out", "subPath": "out"},
+            {"name": "v", "mountPath": "/own", "subPathExpr": "$(NAME)-x"},
+        ],
+    }
+    await cluster.create(
+        "p",
+        restartPolicy="Never",
+        initContainers=[{**planted, **mounted()}],
+        containers=[looking],
+        volumes=[{"name": "v", "emptyDir": {}}],
+    )
+    await cluster.phase("p", "Succeeded", "Failed")
+    assert cluster.log("p").split() == ["out", "p-x", "in"], "the link leads to the volume's own root"
+
+
+async def test_a_pods_group_owns_its_volumes_and_may_read_its_secrets(cluster: NodeCluster) -> None:
+    secret = {"metadata": {"name": "s", "namespace": "default"}, "stringData": {"key": "hidden"}}
+    await cluster.api.create(SECRETS, secret)
+    text = await cluster.output(
+        "p",
+        "cat /s/key; echo; stat -Lc '%a %g' /s/key /v; touch /v/x && stat -c %g /v/x",
+        securityContext={"runAsUser": 107, "runAsGroup": 107, "fsGroup": 2000},
+        volumes=[{"name": "s", "secret": {"secretName": "s", "defaultMode": 0o400}}, {"name": "v", "emptyDir": {}}],
+        container={"volumeMounts": [{"name": "s", "mountPath": "/s"}, {"name": "v", "mountPath": "/v"}]},
+    )
+    assert text.splitlines() == ["hidden", "440 2000", "2777 2000", "2000"]
 
 
 async def test_containers_that_share_process_ids_see_each_other_and_others_do_not(cluster: NodeCluster) -> None:
