@@ -17,7 +17,7 @@ from xml.etree import ElementTree as ET
 import msgspec
 
 from virtfleet.api import names
-from virtfleet.kube.api import KubeApi, Patch
+from virtfleet.kube.api import KubeApi
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import NODES, Obj
 from virtfleet.launcher.nodefacts import CAPABILITIES, DOMAIN_CAPABILITIES, HYPERVISORS
@@ -162,17 +162,15 @@ def _named(root: ET.Element, path: str) -> Iterator[str]:
     return (element.get("name", "") for element in root.iterfind(path))
 
 
-def patch(present: Mapping[str, str], wanted: Mapping[str, str]) -> list[Obj]:
-    """The JSON patch from the labels that a Node has to those that it should have; empty where nothing changes.
+def patch(present: Mapping[str, str], wanted: Mapping[str, str]) -> Obj:
+    """The merge patch from the labels that a Node has to those that it should have; empty where nothing changes.
 
-    Labels of other kinds are kept; that nobody changed one meanwhile is part of the patch.
+    Only labels of these kinds are in it, so that it cannot undo what others write at the same time.
     """
-    others = {k: v for k, v in present.items() if not k.startswith(_PREFIXES) and k not in _SINGLE}
-    new = {**others, **wanted}
-    if new == dict(present):
-        return []
-    path = "/metadata/labels"
-    return [{"op": "test", "path": path, "value": dict(present)}, {"op": "replace", "path": path, "value": new}]
+    own = {key for key in present if key.startswith(_PREFIXES) or key in _SINGLE}
+    change: dict[str, str | None] = {key: value for key, value in wanted.items() if present.get(key) != value}
+    change |= dict.fromkeys(own - wanted.keys())  # null takes a label away
+    return {"metadata": {"labels": change}} if change else {}
 
 
 class Labeller:
@@ -188,7 +186,7 @@ class Labeller:
             try:
                 await self.label()
                 pause = random.uniform(*PERIOD)
-            except ApiError as error:  # somebody else wrote the labels, or the server is away
+            except ApiError as error:
                 logger.info("the node was not labelled: %s", error.message)
                 pause = random.uniform(1.0, 10.0)
             await asyncio.sleep(pause)
@@ -200,4 +198,4 @@ class Labeller:
             return
         change = patch(metadata.get("labels") or {}, self._wanted())
         if change:
-            await self._api.patch(NODES, self._node, change, how=Patch.JSON)
+            await self._api.patch(NODES, self._node, change)

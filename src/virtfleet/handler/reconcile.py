@@ -39,7 +39,8 @@ from virtfleet.launcher.messages import Event, GetGuestInfo, GuestInfo, Kill, Sh
 logger = logging.getLogger(__name__)
 
 WORKERS = 64  # most of them wait for a launcher
-GUEST_PERIOD = 60.0  # seconds between questions to a guest's agent
+# Seconds between questions to a guest's agent: often while the guest comes up, seldom afterwards.
+_ASK_FIRST, _ASK_MOST = 2.0, 60.0
 _KILL_PERIOD = 1.0
 
 # What is told when a phase begins: type, reason and message of the event.
@@ -61,7 +62,8 @@ class Following:
     asked_to_stop: tuple[int | None] | None = None
     """The time that the guest was given to shut down."""
     guest: GuestInfo | None = None
-    guest_asked: float = 0.0
+    ask_guest_at: float = 0.0
+    ask_pause: Backoff = field(default_factory=lambda: Backoff(_ASK_FIRST, _ASK_MOST))
     trouble: str = ""
     pause: Backoff = field(default_factory=lambda: Backoff(1.0, 60.0))
 
@@ -176,17 +178,19 @@ class Machines:
         """What the guest's agent tells, asked for now and then; the answer is when to ask again."""
         state = vm.launcher.state
         if vm.launcher.presence is not Presence.HERE or not state or not state.agent or state.status.ended:
-            vm.guest, vm.guest_asked = None, 0.0
+            vm.guest, vm.ask_guest_at = None, 0.0
+            vm.ask_pause.reset()
             return None
-        left = vm.guest_asked + GUEST_PERIOD - time.monotonic()
-        if vm.guest_asked and left > 0:
+        left = vm.ask_guest_at - time.monotonic()
+        if left > 0:
             return left
-        vm.guest_asked = time.monotonic()
         try:
             vm.guest = await vm.launcher.call(GetGuestInfo())
         except (Refused, Unresponsive) as error:
             logger.info("%s: the guest's agent does not answer: %s", vm.ghost.key, error)
-        return GUEST_PERIOD
+        pause = vm.ask_pause.next()
+        vm.ask_guest_at = time.monotonic() + pause
+        return pause
 
     # What is told.
 

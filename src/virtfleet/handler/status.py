@@ -199,7 +199,8 @@ def _interfaces(at: Situation) -> list[Obj]:
         guest = told.pop(wired.mac, None)
         # Behind address translation, what the guest calls its address means nothing to anybody else.
         translated = by_name[wired.name].masquerade is not None
-        addresses = wired.addresses if translated or guest is None else _usable(guest.addresses)
+        own = _usable(guest.addresses) if guest and not translated else []
+        addresses = own or wired.addresses
         entry = {
             "name": wired.name,
             "mac": wired.mac,
