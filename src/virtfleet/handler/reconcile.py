@@ -43,13 +43,6 @@ WORKERS = 64  # most of them wait for a launcher
 _ASK_FIRST, _ASK_MOST = 2.0, 60.0
 _KILL_PERIOD = 1.0
 
-# What is told when a phase begins: type, reason and message of the event.
-_PHASES = {
-    Phase.RUNNING: ("Normal", "Started", "VirtualMachineInstance started."),
-    Phase.SUCCEEDED: ("Normal", "Stopped", "The VirtualMachineInstance was shut down."),
-    Phase.FAILED: ("Warning", "Stopped", "The VirtualMachineInstance crashed."),
-}
-
 
 @dataclass(slots=True)
 class Following:
@@ -206,9 +199,15 @@ class Machines:
             if not is_not_found(error):
                 raise
             return
-        if told := _PHASES.get(change["status"].get("phase", "")):
-            kind, reason, message = told
-            (self._recorder.normal if kind == "Normal" else self._recorder.warning)(found.reference, reason, message)
+        match change["status"].get("phase"):
+            case Phase.RUNNING:
+                self._recorder.normal(found.reference, "Started", "VirtualMachineInstance started.")
+            case Phase.SUCCEEDED:
+                self._recorder.normal(found.reference, "Stopped", "The VirtualMachineInstance was shut down.")
+            case Phase.FAILED if vm.launcher.state and vm.launcher.state.status.ended:
+                self._recorder.warning(found.reference, "Stopped", "The VirtualMachineInstance crashed.")
+            case Phase.FAILED:
+                self._recorder.warning(found.reference, "Stopped", "The virt-launcher of the VM ended without a word.")
 
     def _situation(self, found: Instance, vm: Following) -> Situation:
         launcher = vm.launcher

@@ -1,0 +1,83 @@
+"""A handler that ends at any moment, again and again, while VMs come and go: nothing is wrong or left in the end."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from handler_kit import api_server
+from handler_launcher import FakeLauncher
+from kube_fixtures import eventually
+from test_handler_reconcile import handler, scheduled
+
+from virtfleet.handler.ghosts import Ghosts
+from virtfleet.kube.resource import VMIS
+from virtfleet.launcher.messages import Status
+from virtfleet.local.apiserver.inprocess import InProcessApi
+
+ROUNDS, VMS = 25, 6
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    directory = Path(tempfile.mkdtemp(prefix="vfh"))
+    yield directory
+    shutil.rmtree(directory)
+
+
+class Machine:
+    """A VM with what stands around it: the kubelet that starts its launcher, the controller that lets its VMI go."""
+
+    def __init__(self, api: InProcessApi, place: Path, name: str, ending: str) -> None:
+        self._api, self._place, self._name, self._ending = api, place, name, ending
+        self.launcher = FakeLauncher(place / f"pods/pod-{name}")
+        self.last_phase = ""
+
+    async def live(self, chance: random.Random) -> None:
+        await scheduled(self._api, self._place, self._name)
+        await asyncio.sleep(chance.uniform(0, 0.1))
+        await self.launcher.start()
+        await self._until("Running")
+        await asyncio.sleep(chance.uniform(0, 0.2))
+        if self._ending == "delete":
+            await self._api.delete(VMIS, self._name, "default")
+            await eventually(lambda: self.launcher.updates.latest.state.status.ended, 60)
+        else:
+            self.launcher.becomes(Status.SHUTOFF, self._ending)
+        await asyncio.sleep(chance.uniform(0, 0.05))
+        await self.launcher.end()
+        await self._until("Succeeded", "Failed")
+        await self._api.patch(VMIS, self._name, {"metadata": {"finalizers": []}}, "default")
+        if self._ending != "delete":
+            await self._api.delete(VMIS, self._name, "default")
+        shutil.rmtree(self.launcher.pod)
+
+    async def _until(self, *phases: str) -> None:
+        async with asyncio.timeout(60):
+            while self.last_phase not in phases:
+                self.last_phase = (await self._api.get(VMIS, self._name, "default"))["status"]["phase"]
+                await asyncio.sleep(0.01)
+
+
+async def test_handlers_that_end_at_any_moment_lose_nothing(place: Path) -> None:
+    chance = random.Random(7)
+    endings = {"delete": "Succeeded", "Shutdown": "Succeeded", "Crashed": "Failed"}
+    async with api_server(place) as api:
+        machines = [Machine(api, place, f"vm{n}", [*endings][n % len(endings)]) for n in range(VMS)]
+        lives = [asyncio.create_task(machine.live(chance)) for machine in machines]
+        for _ in range(ROUNDS):
+            async with handler(api, place):
+                await asyncio.sleep(chance.uniform(0, 0.08))
+        async with handler(api, place):
+            await asyncio.gather(*lives)
+            await eventually(lambda: not Ghosts(place / "ghosts").keys())
+    for number, machine in enumerate(machines):
+        assert machine.last_phase == [*endings.values()][number % len(endings)]
+        assert machine.launcher.asked.count("Kill") == 0
+        assert not machine.launcher.pod.exists()
+    assert not list((place / "networks").glob("*"))
