@@ -1,4 +1,4 @@
-"""An API server in the test's own process that serves our kinds, for tests of the handler."""
+"""A handler for VMs and the API server that it talks to, both in the test's own process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from virtfleet.api import crds
-from virtfleet.kube.resource import CRDS, NAMESPACES
+from virtfleet.handler.ghosts import Ghosts
+from virtfleet.handler.network import Networks
+from virtfleet.handler.preparation import Capabilities, Cluster
+from virtfleet.handler.reconcile import Machines
+from virtfleet.kube.events import Recorder
+from virtfleet.kube.resource import CRDS, NAMESPACES, Obj
 from virtfleet.local.apiserver import builtin
 from virtfleet.local.apiserver.crds import CustomKinds
 from virtfleet.local.apiserver.inprocess import InProcessApi
@@ -35,3 +40,27 @@ async def api_server(directory: Path) -> AsyncIterator[InProcessApi]:
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
         await store.close()
+
+
+@asynccontextmanager
+async def handler(api: InProcessApi, place: Path, kubevirt: Obj | None = None) -> AsyncIterator[Machines]:
+    """What serves the VMs of node n1, whose directories lie below `place`."""
+    recorder = Recorder(api, "virt-handler", "n1")
+    machines = Machines(
+        api,
+        recorder,
+        "n1",
+        pods=place / "pods",
+        ghosts=Ghosts(place / "ghosts"),
+        networks=Networks(place / "networks"),
+        capabilities=Capabilities(place / "capabilities"),
+        cluster=lambda: Cluster(kubevirt),
+    )
+    tasks = [asyncio.create_task(t) for t in (recorder.run(), machines.instances.run(), machines.controller.run())]
+    try:
+        yield machines
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        await machines.close()

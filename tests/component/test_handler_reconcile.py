@@ -6,23 +6,18 @@ import asyncio
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
-from handler_kit import api_server
+from handler_kit import api_server, handler
 from handler_launcher import FakeLauncher, launcher
 from kube_fixtures import eventually
 
 from virtfleet.api import names
 from virtfleet.handler.ghosts import Ghost, Ghosts
-from virtfleet.handler.network import Networks
-from virtfleet.handler.preparation import Capabilities, Cluster
-from virtfleet.handler.reconcile import Machines
 from virtfleet.kube.errors import ApiError
-from virtfleet.kube.events import Recorder
 from virtfleet.kube.resource import EVENTS, VMIS, Obj
 from virtfleet.launcher.messages import GuestInfo, Status
 from virtfleet.local.apiserver.inprocess import InProcessApi
@@ -41,31 +36,6 @@ def place() -> Iterator[Path]:
 async def api(place: Path) -> AsyncIterator[InProcessApi]:
     async with api_server(place) as api:
         yield api
-
-
-@asynccontextmanager
-async def handler(api: InProcessApi, place: Path) -> AsyncIterator[Machines]:
-    recorder = Recorder(api, "virt-handler", "n1")
-    machines = Machines(
-        api,
-        recorder,
-        "n1",
-        pods=place / "pods",
-        ghosts=Ghosts(place / "ghosts"),
-        networks=Networks(place / "networks"),
-        capabilities=Capabilities(place / "capabilities"),
-        cluster=Cluster,
-    )
-    tasks = [
-        asyncio.create_task(work) for work in (recorder.run(), machines.instances.run(), machines.controller.run())
-    ]
-    try:
-        yield machines
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-        await machines.close()
 
 
 async def scheduled(api: InProcessApi, place: Path, name: str = "vm", **spec: Any) -> Obj:

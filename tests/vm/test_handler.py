@@ -13,21 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from component.handler_kit import api_server
+from component.handler_kit import api_server, handler
 from virtfleet.api import names
 from virtfleet.domain import paths
 from virtfleet.domain.context import Context
 from virtfleet.handler import deviceaccess, preparation
 from virtfleet.handler.clients import SOCKET
-from virtfleet.handler.ghosts import Ghosts
-from virtfleet.handler.network import Networks
-from virtfleet.handler.preparation import Capabilities, Cluster
-from virtfleet.handler.reconcile import Machines
 from virtfleet.hypervisors import registry
-from virtfleet.kube.events import Recorder
 from virtfleet.kube.resource import VMIS, Obj
 from virtfleet.launcher.standalone import Standalone
-from virtfleet.local.apiserver.inprocess import InProcessApi
 from vm.guests import admitted, eventually, guest, machine
 
 EMULATED = {"spec": {"configuration": {"developerConfiguration": {"useEmulation": True}}}}
@@ -78,29 +72,6 @@ async def pod(place: Path, vmi: Obj, cluster: int) -> AsyncIterator[Standalone]:
         yield standalone
 
 
-@asynccontextmanager
-async def handler(api: InProcessApi, place: Path) -> AsyncIterator[None]:
-    recorder = Recorder(api, "virt-handler", "n1")
-    machines = Machines(
-        api,
-        recorder,
-        "n1",
-        pods=place / "pods",
-        ghosts=Ghosts(place / "ghosts"),
-        networks=Networks(place / "networks"),
-        capabilities=Capabilities(place / "capabilities"),
-        cluster=lambda: Cluster(EMULATED),
-    )
-    tasks = [asyncio.create_task(t) for t in (recorder.run(), machines.instances.run(), machines.controller.run())]
-    try:
-        yield
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-        await machines.close()
-
-
 async def inside(cluster: int, *command: str) -> str:
     """What a command prints in the cluster's network."""
     enter = ("nsenter", f"--net=/proc/{cluster}/ns/net")
@@ -133,7 +104,7 @@ async def test_a_guest_is_reached_survives_its_handler_and_shuts_down(
         async with pod(place, stored, cluster):
             await inside(cluster, "ip", "link", "set", "toPod", "up")
             await inside(cluster, "ip", "addr", "add", "10.9.0.1/24", "dev", "toPod")
-            async with handler(api, place):
+            async with handler(api, place, EMULATED):
                 running = await eventually(lambda: in_phase("Running"))
                 assert running
                 (interface,) = running["status"]["interfaces"]
@@ -142,6 +113,6 @@ async def test_a_guest_is_reached_survives_its_handler_and_shuts_down(
                 hello = await eventually(lambda: fetched(cluster))
                 assert hello == "hello from guest at 10.0.2.2\n"
             assert await fetched(cluster) == hello, "without a handler"
-            async with handler(api, place):
+            async with handler(api, place, EMULATED):
                 await api.delete(VMIS, "guest", "default")
                 await eventually(lambda: in_phase("Succeeded"))

@@ -32,6 +32,7 @@ A = TypeVar("A", bound=Message)
 
 SOCKET = f"volumes/kubernetes.io~empty-dir/sockets/{posixpath.basename(COMMAND_SOCKET)}"
 _LAST_WORDS = "containers/compute"
+_LONGEST_WORDS = 1 << 16
 NEVER_CAME = 180.0  # seconds without a socket after which a launcher is given up
 ANSWER = 60.0  # seconds in which a launcher answers
 _GREETING = 10.0
@@ -143,7 +144,8 @@ class Launcher:
         """How the domain ended, by what the launcher left behind."""
         for file in self._pod.glob(f"{_LAST_WORDS}/*"):
             with suppress(OSError, msgspec.MsgspecError):
-                state = msgspec.json.decode(file.read_bytes(), type=DomainState)
+                with file.open("rb") as words:
+                    state = msgspec.json.decode(words.read(_LONGEST_WORDS), type=DomainState)
                 if state.status.ended:
                     return state
         return None

@@ -44,9 +44,6 @@ class Ghosts:
     def keys(self) -> set[str]:
         return {ghost.key for ghost in self._by_uid.values()}
 
-    def get(self, uid: str) -> Ghost | None:
-        return self._by_uid.get(uid)
-
     def add(self, ghost: Ghost) -> None:
         if self._by_uid.get(ghost.uid) != ghost:
             temporary = self._path(ghost.uid).with_suffix(".new")

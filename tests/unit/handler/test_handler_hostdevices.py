@@ -9,7 +9,9 @@ import pytest
 from virtfleet.api.configuration import PermittedHostDevices
 from virtfleet.api.view import read
 from virtfleet.handler import hostdevices
+from virtfleet.handler.assembly import works
 from virtfleet.handler.hostdevices import Source
+from virtfleet.handler.labeller import Facts
 
 
 @pytest.fixture
@@ -100,3 +102,11 @@ def test_devices_that_every_vm_shares_are_offered_where_they_exist(tmp_path: Pat
     assert found["devices.kubevirt.io/tun"].keys() == {"tun0", "tun1", "tun2"}
     assert all(unit.healthy for unit in found["devices.kubevirt.io/tun"].values())
     assert not any(unit.healthy for unit in found["devices.kubevirt.io/kvm"].values()), "it is there but does not work"
+
+
+def test_a_hypervisors_device_is_of_use_only_if_one_that_runs_on_it_works() -> None:
+    broken = Facts(hypervisors={"qemu-kvm": "no guest boots", "cloud-hypervisor": "it is not installed", "lxc": ""})
+    assert not works(broken, "kvm")
+    assert works(Facts(hypervisors={"qemu-kvm": "", "cloud-hypervisor": "it is not installed"}), "kvm")
+    assert works(Facts(), "kvm"), "nothing is known"
+    assert works(broken, "tun"), "no hypervisor's"
