@@ -92,7 +92,9 @@ def start_local(nodes: str) -> Cluster:
     cluster = Cluster(data / "kubeconfig", data, free_port())
     nodes_file = data.parent / f"{data.name}.yaml"
     done = cluster.virtfleet("up", "--port", str(cluster.port), "--nodes", str(nodes_file), check=False)
-    assert done.returncode == 0, done.stderr
+    if done.returncode != 0:
+        stop_local(cluster)
+        raise AssertionError(done.stderr)
     return cluster
 
 

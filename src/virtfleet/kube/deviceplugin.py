@@ -17,7 +17,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 VERSION = "v1beta1"
 KUBELET_SOCKET = "kubelet.sock"
-_LONGEST_PATH = 107
+_LONGEST_PATH = 100  # gRPC counts a little more than the path itself
 DIRECTORY = "/var/lib/kubelet/device-plugins"
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 

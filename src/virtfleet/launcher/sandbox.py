@@ -23,12 +23,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from virtfleet.domain import paths
+from virtfleet.domain.paths import USER
 from virtfleet.hypervisors.base import Descriptor
 from virtfleet.launcher import capabilities
 from virtfleet.launcher.failure import Failure
 from virtfleet.launcher.messages import Lease
 
-USER = 107
 _RUN = "/var/run/"
 _PREFIX = "vf-"  # short, because paths of sockets must be
 _TOOLS = ("unshare", "setpriv", "nsenter", "ip", "catatonit", "mount")

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from virtfleet.domain.paths import USER
 from virtfleet.local.ociarchive import Entry, write_archive
 
 IMAGE = "virtfleet/guest:demo"
@@ -48,7 +49,6 @@ _LOADER_ENTRY = f"title guest\nlinux /vmlinuz\ninitrd /initrd\noptions {_COMMAND
 _PLACES = {"init": "sbin/init", "shutdown": "sbin/shutdown"}  # of the files that are not in etc/
 _SECTOR = 512
 _PARTITION_START = 2048  # sectors
-_LAUNCHER_USER = 107
 _KEPT = 3  # builds; guests of earlier ones may still run
 
 
@@ -275,7 +275,7 @@ def _entries(directory: Path) -> Iterator[Entry]:
     for path in sorted(directory.rglob("*")):
         name, mode = str(path.relative_to(directory)), path.lstat().st_mode
         content = b"" if path.is_dir() else os.readlink(path).encode() if path.is_symlink() else path.read_bytes()
-        yield Entry(name, mode, content, owner=_LAUNCHER_USER if name.startswith("disk") else 0)
+        yield Entry(name, mode, content, owner=USER if name.startswith("disk") else 0)
 
 
 def _run(*command: str, cwd: Path | None = None, env: dict[str, str] | None = None) -> str:

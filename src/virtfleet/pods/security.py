@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from virtfleet.domain.paths import USER
 from virtfleet.hypervisors.base import Descriptor
 from virtfleet.pods.settings import Settings
 
-USER = 107  # QEMU's, in the images and on the nodes
 # The launcher answers DHCP itself, without the capability that ports below 1024 would need.
 _FIRST_FREE_PORT = {"name": "net.ipv4.ip_unprivileged_port_start", "value": "67"}
 

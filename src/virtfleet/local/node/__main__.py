@@ -28,7 +28,9 @@ async def _run(data: Path, settings: Settings, spec: NodeSpec, kubeconfig: Path)
 
 
 def _event_loop() -> asyncio.AbstractEventLoop:
-    """asyncio's own: uvloop copies the whole process for every command that it starts, and stands still meanwhile."""
+    """asyncio's own, which starts commands by vfork. uvloop forks: that copies the whole process while all else waits, and
+    runs gRPC's fork handlers, which abort the child now and then, before it has become the command.
+    """
     loop = asyncio.new_event_loop()
     if sys.version_info < (3, 12):  # later ones do so by themselves
         watcher = asyncio.PidfdChildWatcher()  # no thread per command

@@ -1,0 +1,112 @@
+"""The whole way: an installation by the operator on a cluster of three nodes, a pool, and a guest that boots.
+
+These are the commands of README.md, on the files under examples/.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "cluster"))
+
+from clusters import VIRTFLEET, Cluster, Kubectl, start_local, stop_local
+
+from virtfleet import __version__
+from waiting import eventually
+
+REPOSITORY = Path(__file__).parents[2]
+EXAMPLES = REPOSITORY / "examples"
+
+pytestmark = [
+    pytest.mark.vm,
+    pytest.mark.timeout(400),
+    pytest.mark.skipif(os.geteuid() != 0, reason="nodes run real containers, which needs root"),
+]
+
+
+def virtfleet(*args: str) -> str:
+    done = subprocess.run([VIRTFLEET, *args], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def kubectl() -> Iterator[Kubectl]:
+    cluster = start_local((EXAMPLES / "nodes.yaml").read_text())
+    try:
+        install(cluster)
+        yield Kubectl(cluster)
+    finally:
+        stop_local(cluster)
+
+
+def install(cluster: Cluster) -> None:
+    data = ("--data", str(cluster.data))
+    guest = json.loads(virtfleet("guest", "build", "-o", "json"))
+    virtfleet("image", "import", guest["archive"], "virtfleet/guest:demo", *data)
+    launcher = f"virtfleet/virt-launcher:{__version__}"
+    virtfleet("image", "derive", "virtfleet/virt-launcher:megaslop", "--from", launcher, "--env", "MEGASLOP=1", *data)
+    kubectl = Kubectl(cluster, "kubevirt")
+    kubectl("apply", "-f", str(REPOSITORY / "deploy" / "operator.yaml"))
+    kubectl("wait", "deploy/virt-operator", "--for=condition=Available", "--timeout=80s")
+    kubectl("apply", "-f", str(EXAMPLES / "kubevirt.yaml"))
+    available = ("wait", "kubevirt/kubevirt", "--for=condition=Available", "--timeout=60s")
+    eventually(lambda: kubectl.run(*available).returncode == 0, 180)
+
+
+def handlers(kubectl: Kubectl) -> dict[str, str]:
+    """Node -> the DaemonSet whose handler serves it."""
+    pods = Kubectl(kubectl.cluster, "kubevirt").json("get", "pods", "-l", "kubevirt.io=virt-handler")["items"]
+    return {p["spec"]["nodeName"]: p["metadata"]["ownerReferences"][0]["name"] for p in pods}
+
+
+def test_each_node_is_served_by_the_handler_of_its_pool(kubectl: Kubectl) -> None:
+    assert handlers(kubectl) == {
+        "node-a": "virt-handler",
+        "node-b": "virt-handler",
+        "node-c": "virt-handler-megaslop",
+    }
+
+
+def test_a_guest_boots_reports_itself_and_goes(kubectl: Kubectl) -> None:
+    kubectl("apply", "-f", str(EXAMPLES / "vmi.yaml"))
+    kubectl("wait", "vmi/demo", "--for=jsonpath={.status.phase}=Running", "--timeout=80s")
+    eventually(
+        lambda: kubectl.run("wait", "vmi/demo", "--for=condition=AgentConnected", "--timeout=60s").returncode == 0, 180
+    )
+    vmi = kubectl.json("get", "vmi", "demo")
+    conditions = {c["type"]: c["status"] for c in vmi["status"]["conditions"]}
+    assert conditions["Ready"] == "True"
+    assert vmi["status"]["nodeName"] in ("node-a", "node-b", "node-c")
+    pod = kubectl.json("get", "pods", "-l", "kubevirt.io/domain=demo")["items"][0]
+    assert vmi["status"]["interfaces"][0]["ipAddress"] == pod["status"]["podIP"]
+    assert eventually(lambda: kubectl.json("get", "vmi", "demo")["status"]["guestOSInfo"]["name"]) == "VirtFleet guest"
+    # A guest that is switched off from outside ends in grace, and takes its pod with it.
+    kubectl("delete", "vmi", "demo", "--timeout=60s")
+    eventually(lambda: not kubectl.json("get", "pods", "-l", "kubevirt.io/domain=demo")["items"])
+
+
+def test_a_vm_that_asks_for_the_pools_device_gets_the_pools_image_on_the_pools_node(kubectl: Kubectl) -> None:
+    vmi = json.loads(kubectl("create", "--dry-run=client", "-o", "json", "-f", str(EXAMPLES / "vmi.yaml")))
+    vmi["metadata"]["name"] = "slopped"
+    vmi["spec"]["domain"]["devices"]["hostDevices"] = [{"name": "slop", "deviceName": "superduper.io/MegaSlop_9000"}]
+    kubectl("create", "-f", "-", stdin=json.dumps(vmi))
+
+    def pod() -> Any:
+        found = kubectl.json("get", "pods", "-l", "kubevirt.io/domain=slopped")["items"]
+        return found[0] if found and found[0]["spec"].get("nodeName") else None
+
+    launcher = eventually(pod, 60)
+    assert launcher["spec"]["nodeName"] == "node-c"
+    compute = next(c for c in launcher["spec"]["containers"] if c["name"] == "compute")
+    assert compute["image"] == "virtfleet/virt-launcher:megaslop"
+    assert launcher["metadata"]["labels"]["kubevirt.io/handler-pool"] == "megaslop"
+    kubectl("delete", "vmi", "slopped", "--timeout=60s")
