@@ -64,6 +64,20 @@ def run(main: Coroutine[Any, Any, None], loop_factory: Callable[[], asyncio.Abst
         return runner.run(_until_signal(main))
 
 
+def spawning_loop() -> asyncio.AbstractEventLoop:
+    """The event loop for processes that start commands, above all beside gRPC: asyncio's own, which does so by vfork.
+
+    uvloop forks. That copies the whole process while all else waits (4 to 10 ms), and runs gRPC's fork handlers, which
+    now and then abort the child before it has become the command.
+    """
+    loop = asyncio.new_event_loop()
+    if sys.version_info < (3, 12):  # later ones do so by themselves
+        watcher = asyncio.PidfdChildWatcher()  # no thread per command
+        watcher.attach_loop(loop)
+        asyncio.set_child_watcher(watcher)
+    return loop
+
+
 async def _until_signal(main: Coroutine[Any, Any, None]) -> int:
     loop = asyncio.get_running_loop()
     task = asyncio.ensure_future(main)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
 import sys
 from pathlib import Path
@@ -27,18 +26,6 @@ async def _run(data: Path, settings: Settings, spec: NodeSpec, kubeconfig: Path)
         await Agent(layout, api, net, node_range(layout, net), spec).run()
 
 
-def _event_loop() -> asyncio.AbstractEventLoop:
-    """asyncio's own, which starts commands by vfork. uvloop forks: that copies the whole process while all else waits, and
-    runs gRPC's fork handlers, which abort the child now and then, before it has become the command.
-    """
-    loop = asyncio.new_event_loop()
-    if sys.version_info < (3, 12):  # later ones do so by themselves
-        watcher = asyncio.PidfdChildWatcher()  # no thread per command
-        watcher.attach_loop(loop)
-        asyncio.set_child_watcher(watcher)
-    return loop
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(prog="virtfleet.local.node", description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="the cluster's directory")
@@ -52,7 +39,7 @@ def main() -> int:
     if spec is None:
         sys.exit(f"the cluster in {arguments.data} has no node {arguments.name}; virtfleet node ls lists its nodes")
     process.log_as_json(f"node {arguments.name}")
-    return process.run(_run(arguments.data.resolve(), settings, spec, arguments.kubeconfig), _event_loop)
+    return process.run(_run(arguments.data.resolve(), settings, spec, arguments.kubeconfig), process.spawning_loop)
 
 
 if __name__ == "__main__":
