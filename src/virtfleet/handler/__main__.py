@@ -41,7 +41,7 @@ def main() -> int:
     parser.add_argument("--node-root", type=Path, default=place.root, help="the node's own root directory")
     options = parser.parse_args()
     component.log_as_told(COMPONENT, options)
-    return process.run(handle(options))
+    return process.run(handle(options), process.spawning_loop)
 
 
 if __name__ == "__main__":
