@@ -229,6 +229,14 @@ def test_slices_hold_a_hundred_endpoints_each_and_keep_their_names() -> None:
     assert slices(a_service(), many[:149]).keys() == first.keys()
 
 
+def test_of_a_pods_addresses_services_use_the_one_of_their_family() -> None:
+    both, other = (
+        a_pod(n, labels={"app": "web"}, ips=ips) for n, ips in (("a", ["fd00::1", "10.0.0.1"]), ("b", ["fd00::2"]))
+    )
+    (piece,) = slices(a_service(), [both, other]).values()
+    assert [e["addresses"] for e in piece["endpoints"]] == [["10.0.0.1"]]
+
+
 def test_finished_pods_have_no_endpoints() -> None:
     pod = a_pod("p", labels={"app": "web"}, ips=["10.0.0.1"], phase="Succeeded")
     assert [s["endpoints"] for s in slices(a_service(), [pod]).values()] == [[]]

@@ -54,8 +54,9 @@ def slices(service: Obj, pods: Iterable[Pod]) -> dict[str, Obj]:
     """The service's EndpointSlices by name. Names follow from the content, so that none is ever made twice."""
     groups: dict[tuple[Port, ...], list[Obj]] = {}
     for pod in sorted(pods, key=lambda p: p.name):
-        if pod.ips and not pod.terminal and selects(service, pod):
-            groups.setdefault(ports(service, pod), []).append(_endpoint(service, pod))
+        address = _address(pod)
+        if address and not pod.terminal and selects(service, pod):
+            groups.setdefault(ports(service, pod), []).append(_endpoint(service, pod, address))
     meta = service["metadata"]
     result = {}
     for its_ports, members in (groups or {(): []}).items():
@@ -69,7 +70,7 @@ def slices(service: Obj, pods: Iterable[Pod]) -> dict[str, Obj]:
                     "labels": _labels(service),
                     "ownerReferences": [ownership.reference(service, SERVICES)],
                 },
-                "addressType": "IPv4",  # the only one that pods of the local cluster have
+                "addressType": "IPv4",
                 "endpoints": members[start : start + SLICE_LIMIT],
                 "ports": [_port(p) for p in its_ports],
             }
@@ -83,10 +84,15 @@ def _labels(service: Obj) -> dict[str, str]:
     return labels | {SERVICE_NAME: service["metadata"]["name"], MANAGED_BY: MANAGER}
 
 
-def _endpoint(service: Obj, pod: Pod) -> Obj:
+def _address(pod: Pod) -> str:
+    """Pods may have addresses of both families; Services of the local cluster have IPv4 only."""
+    return next((ip for ip in pod.ips if ":" not in ip), "")
+
+
+def _endpoint(service: Obj, pod: Pod, address: str) -> Obj:
     terminating = pod.deleting is not None
     endpoint: Obj = {
-        "addresses": list(pod.ips),
+        "addresses": [address],
         "conditions": {
             "ready": bool(service["spec"].get("publishNotReadyAddresses")) or (pod.ready and not terminating),
             "serving": pod.ready,
