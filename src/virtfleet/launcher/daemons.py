@@ -47,9 +47,12 @@ def plan_for(hypervisor: Hypervisor, *, log_filters: str = "") -> DaemonPlan:
 
 
 def _choose_cgroups() -> None:
-    """Hide the half of a hybrid cgroup tree that has no controllers from libvirt, which would choose it."""
+    """Hide that half of a hybrid cgroup tree from libvirt which lacks the controllers that count: it would choose it.
+
+    Controllers that nobody uses in the other half (hugetlb, say) turn up in this one.
+    """
     try:
-        useless = not Path(_UNIFIED, "cgroup.controllers").read_text().strip()
+        useless = "memory" not in Path(_UNIFIED, "cgroup.controllers").read_text().split()
     except OSError:
         return  # not a hybrid tree
     if useless:
