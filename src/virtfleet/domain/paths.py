@@ -11,6 +11,9 @@ import posixpath
 USER = 107
 """Whom launchers, and with them the hypervisors that need no root, run as: QEMU's user in the images."""
 
+CAPABILITIES, DOMAIN_CAPABILITIES, HYPERVISORS = "capabilities.xml", "domain-capabilities.xml", "hypervisors.json"
+"""What the launcher image finds out about its node for virt-handler, as files in one directory."""
+
 PRIVATE = "/var/run/kubevirt-private"
 SHARE = "/var/run/kubevirt"
 SOCKETS = f"{SHARE}/sockets"

@@ -17,10 +17,10 @@ from xml.etree import ElementTree as ET
 import msgspec
 
 from virtfleet.api import names
+from virtfleet.domain.paths import CAPABILITIES, DOMAIN_CAPABILITIES, HYPERVISORS
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import NODES, Obj
-from virtfleet.launcher.nodefacts import CAPABILITIES, DOMAIN_CAPABILITIES, HYPERVISORS
 
 logger = logging.getLogger(__name__)
 

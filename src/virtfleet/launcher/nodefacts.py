@@ -26,7 +26,6 @@ from virtfleet.launcher.failure import Failure
 logger = logging.getLogger(__name__)
 
 COMMAND = "node-labeller"
-CAPABILITIES, DOMAIN_CAPABILITIES, HYPERVISORS = "capabilities.xml", "domain-capabilities.xml", "hypervisors.json"
 _EMULATED = "qemu"  # libvirt's domain type for guests whose CPUs are emulated
 
 
@@ -40,7 +39,7 @@ def find_out(directory: Path) -> None:
     """Write the facts. A hypervisor that does not work here is a fact too, so this fails only where nothing can."""
     directory.mkdir(parents=True, exist_ok=True)
     verdicts = {name: probe.hypervisor(registry.get(name), directory) for name in registry.names()}
-    _write(directory / HYPERVISORS, msgspec.json.encode({name: v.reason for name, v in verdicts.items()}))
+    _write(directory / paths.HYPERVISORS, msgspec.json.encode({name: v.reason for name, v in verdicts.items()}))
     hypervisor = registry.get(registry.DEFAULT)
     if missing := lacking(hypervisor):
         logger.warning("nothing is known of this node's CPUs: %s", missing)
@@ -77,8 +76,8 @@ async def _ask_libvirt(hypervisor: Hypervisor, directory: Path, *, emulated: boo
     finally:
         await connection.stop()
         await daemons.stop()
-    _write(directory / CAPABILITIES, host.encode())
-    _write(directory / DOMAIN_CAPABILITIES, guests.encode())
+    _write(directory / paths.CAPABILITIES, host.encode())
+    _write(directory / paths.DOMAIN_CAPABILITIES, guests.encode())
 
 
 def _write(path: Path, content: bytes) -> None:
