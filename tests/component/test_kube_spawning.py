@@ -38,4 +38,4 @@ sys.exit(process.run(main(), process.spawning_loop))
 def test_every_command_runs_however_busy_grpc_is(tmp_path: Path) -> None:
     command = [sys.executable, "-c", PROGRAM, str(tmp_path / "s")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0, done.stderr  # gRPC itself may write there what it cancelled at the end
