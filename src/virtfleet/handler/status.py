@@ -1,7 +1,8 @@
 """What a handler reports of a VMI: from the domain's state to phase, conditions and the rest of the status. Pure.
 
 The handler owns the phases from Running on, and every condition but those that follow from the Pod (Ready, and why no
-node was found), which the controller writes. All that changes goes into one patch.
+node was found), which the controller writes. All that changes goes into one patch. One thing is said for the controller
+there, to spare it a write: a guest that nobody wants to probe is ready when it runs.
 """
 
 from __future__ import annotations
@@ -148,6 +149,8 @@ def _conditions(at: Situation, present: list[Condition], phase: str, now: float)
         return conditions.drop(conditions.drop(present, kind.PAUSED), kind.AGENT_CONNECTED)
     if not at.runs or at.state is None:
         return present
+    if phase == Phase.RUNNING != at.vmi.status.phase and at.vmi.spec.readiness_probe is None:
+        present = conditions.put(present, kind.READY, "True", now)
     present = _if(present, kind.AGENT_CONNECTED, at.state.agent, now)
     paused, why = at.state.status is Status.PAUSED, _PAUSES.get(at.state.reason, (at.state.reason, ""))
     present = _if(present, kind.PAUSED, paused, now, *why)
@@ -235,6 +238,6 @@ def _volumes(vmi: VMI, present: list[Obj], state: DomainState) -> list[Obj]:
     """The state of each volume, with the name that the guest knows its disk by."""
     entries: dict[str, dict[str, Any]] = {entry["name"]: entry for entry in present}
     for volume in vmi.spec.volumes:
-        if target := state.devices.get(volume.name):
+        if target := state.disks.get(volume.name):
             entries[volume.name] = {**entries.get(volume.name, {"name": volume.name}), "target": target}
     return list(entries.values())

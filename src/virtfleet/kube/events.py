@@ -155,7 +155,7 @@ class Recorder:
         """Write events until cancelled."""
         while True:
             occurrence = await self._waiting.get()
-            if self._dropped:
+            if self._dropped and self._waiting.empty():  # once, when the rush is over
                 logger.warning("dropped %d events: they came faster than they could be written", self._dropped)
                 self._dropped = 0
             series = self._correlator.correlate(occurrence)

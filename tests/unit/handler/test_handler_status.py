@@ -19,7 +19,7 @@ from virtfleet.hypervisors import registry
 from virtfleet.launcher.messages import DomainState, GuestInfo, GuestInterface, Status
 
 NOW = 1_700_000_000.0
-RUNNING = DomainState(status=Status.RUNNING, name="default_vm", uuid="u", devices={"root": "vda"})
+RUNNING = DomainState(status=Status.RUNNING, name="default_vm", uuid="u", disks={"root": "vda"})
 WIRED = Wired(
     name="default",
     mac="02:00:00:00:00:01",
@@ -146,7 +146,17 @@ def test_a_vm_that_runs_is_reported_in_one_patch() -> None:
     assert told["runtimeUser"] == 107
     assert told["migrationMethod"] == "BlockMigration", "the disk is only here"
     assert conditions(change)["LiveMigratable"]["status"] == "True"
-    assert conditions(change)["Ready"]["reason"] == "GuestNotRunning", "the controller's, as it was"
+    assert conditions(change)["Ready"]["status"] == "True"
+
+
+def test_whether_a_probed_guest_is_ready_is_left_to_who_sees_the_probe() -> None:
+    change = status.change(situation(instance(readinessProbe={"guestAgentPing": {}})), NOW)
+    assert conditions(change)["Ready"]["reason"] == "GuestNotRunning", "as it was"
+
+
+def test_readiness_of_a_guest_that_runs_already_is_left_to_who_sees_its_pod() -> None:
+    found = instance(Phase.RUNNING)
+    assert conditions(status.change(situation(found), NOW))["Ready"]["reason"] == "GuestNotRunning", "as it was"
 
 
 def test_nothing_is_written_when_nothing_is_new() -> None:
