@@ -116,7 +116,7 @@ class Plane:
             "default",
         )
 
-    async def listen(self, handler: Handler, authority: Authority, name: str, *, clients: bytes = b"") -> int:
+    async def listen(self, handler: Handler, authority: Authority, name: str, *, clients: bytes | None = None) -> int:
         """Serve a handler with a certificate for a Service of the namespace default; answers the port."""
         profile = certificates.Profile(name, LIFESPAN, hosts=(f"{name}.default.svc",))
         context = certificates.server_context(authority.issue(profile), clients=clients)

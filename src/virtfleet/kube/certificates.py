@@ -326,16 +326,18 @@ def _swap(link: Path, target: str) -> None:
 # --- TLS -------------------------------------------------------------------------------------------------------------
 
 
-def server_context(credential: Credential, *, clients: bytes = b"", required: bool = False) -> ssl.SSLContext:
-    """For listening. `clients` are the authorities of client certificates, which are optional unless `required`."""
+def server_context(credential: Credential, *, clients: bytes | None = None, required: bool = False) -> ssl.SSLContext:
+    """For listening. `clients` are the authorities of client certificates, which are optional unless `required`. Where
+    it is empty, no client certificate is good; where it is None, none is asked for."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _restrict(context)
     # A resumed session would carry a client's identity past the end of its certificate or authority.
     context.options |= ssl.OP_NO_TICKET
     context.num_tickets = 0
     _load(context, credential)
-    if clients:
-        context.load_verify_locations(cadata=clients.decode())
+    if clients is not None:
+        if clients:
+            context.load_verify_locations(cadata=clients.decode())
         context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
     return context
 

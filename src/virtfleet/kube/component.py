@@ -1,7 +1,9 @@
 """What every component has at its edges: the same flags, and an HTTPS server with health, metrics and its own routes.
 
 The operator mounts each component's certificate and replaces it in time; the server takes a new one up without refusing
-a connection.
+a connection. A server may ask its clients for certificates: those are optional, since probes, metrics and webhooks come
+without, but one that is presented has to be of an authority that the server trusts, or there is no connection at all.
+Routes learn from `kube.peers` who called.
 """
 
 from __future__ import annotations
@@ -9,6 +11,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import ssl
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -24,6 +28,7 @@ PORT = 8443
 CERTIFICATES = Path("/etc/virtfleet/certificates")
 BODY_LIMIT = 8 << 20  # an AdmissionReview holds an object twice, at up to 3 MiB each
 CERTIFICATE_PERIOD = 5.0  # between looks at the mounted certificate
+LISTENER_PERIOD = 1.0  # between looks at the authorities of clients, which are in memory
 DEBUG_VERBOSITY = 3
 
 
@@ -46,10 +51,51 @@ def log_as_told(name: str, options: argparse.Namespace) -> None:
     process.log_as_json(name, "DEBUG" if options.verbosity >= DEBUG_VERBOSITY else "INFO")
 
 
+class MountedCredential:
+    """The certificate that the operator mounts, as it is now."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._present = _read(directory)
+        self._looked = time.monotonic()
+
+    def current(self) -> Credential:
+        """A broken one is passed over: the one before may still be good."""
+        if time.monotonic() - self._looked >= CERTIFICATE_PERIOD:
+            self._looked = time.monotonic()
+            try:
+                self._present = _read(self._directory)
+            except (NoCertificate, OSError) as error:
+                log.error("%s", error)
+        return self._present
+
+
+def _read(directory: Path) -> Credential:
+    found = Credential.of(certificates.read(directory))
+    if found is None:
+        raise NoCertificate(f"{directory} holds no certificate with its key; the operator's Secret belongs there")
+    return found
+
+
+# From a component's own credential to the authorities (PEM) that certificates of its clients must be of.
+ClientAuthorities = Callable[[Credential], bytes]
+
+
+def own_authority(credential: Credential) -> bytes:
+    """Clients are components of the same installation."""
+    return credential.bundle
+
+
 async def serve(
-    options: argparse.Namespace, routes: Sequence[web.RouteDef] = (), unready: Callable[[], str] = lambda: ""
+    options: argparse.Namespace,
+    routes: Sequence[web.RouteDef] = (),
+    unready: Callable[[], str] = lambda: "",
+    clients: ClientAuthorities | None = None,
 ) -> None:
-    """Serve /healthz, /readyz, /metrics and `routes` until cancelled. `unready` says why the component is not ready."""
+    """Serve /healthz, /readyz, /metrics and `routes` until cancelled. `unready` says why the component is not ready.
+
+    With `clients`, callers are asked for certificates; it is called often, and what it answers counts from then on.
+    """
 
     async def healthz(_: web.Request) -> web.Response:
         return web.Response(text="ok")
@@ -63,35 +109,45 @@ async def serve(
 
     app = web.Application(client_max_size=BODY_LIMIT)
     app.add_routes([web.get("/healthz", healthz), web.get("/readyz", readyz), web.get("/metrics", metrics), *routes])
-    present = _credential(options.certificates)
-    context = RotatingContext(certificates.server_context(present))
+    listener = _Listener(MountedCredential(options.certificates), clients)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=5.0)
     await runner.setup()
     try:
-        await web.TCPSite(runner, options.host, options.port, ssl_context=context.listening, backlog=1024).start()
+        context = listener.context.listening
+        await web.TCPSite(runner, options.host, options.port, ssl_context=context, backlog=1024).start()
         log.info("listening on port %d", options.port)
         while True:
-            await asyncio.sleep(CERTIFICATE_PERIOD)
-            present = _renewed(options.certificates, present, context)
+            await asyncio.sleep(LISTENER_PERIOD)
+            listener.renew()
     finally:
         await runner.cleanup()
 
 
-def _credential(directory: Path) -> Credential:
-    found = Credential.of(certificates.read(directory))
-    if found is None:
-        raise NoCertificate(f"{directory} holds no certificate with its key; the operator's Secret belongs there")
-    return found
+class _Listener:
+    """The TLS side of the server: its own certificate and the authorities of its clients, as both are now."""
 
+    def __init__(self, mounted: MountedCredential, clients: ClientAuthorities | None) -> None:
+        self._mounted = mounted
+        self._clients = clients
+        self._used = self._wanted()
+        self.context = RotatingContext(self._made())
 
-def _renewed(directory: Path, present: Credential, context: RotatingContext) -> Credential:
-    """Use the certificate that is mounted now. A broken one is passed over: the present one may still be good."""
-    try:
-        mounted = _credential(directory)
-    except (NoCertificate, OSError) as error:
-        log.error("%s", error)
-        return present
-    if mounted != present:
-        context.renew(certificates.server_context(mounted))
-        log.info("the certificate was renewed")
-    return mounted
+    def renew(self) -> None:
+        wanted = self._wanted()
+        if wanted == self._used:
+            return
+        previous, self._used = self._used, wanted
+        try:
+            self.context.renew(self._made())
+            log.info("the certificate or the authorities of clients were renewed")
+        except (ssl.SSLError, ValueError) as error:
+            self._used = previous
+            log.error("kept the certificate and the authorities of clients that were in use: %s", error)
+
+    def _wanted(self) -> tuple[Credential, bytes | None]:
+        credential = self._mounted.current()
+        return credential, self._clients(credential) if self._clients else None
+
+    def _made(self) -> ssl.SSLContext:
+        credential, clients = self._used
+        return certificates.server_context(credential, clients=clients)

@@ -21,6 +21,10 @@ _LONGEST_PATH = 100  # gRPC counts a little more than the path itself
 DIRECTORY = "/var/lib/kubelet/device-plugins"
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 
+# Kinds of variables in which a container finds the addresses of its devices; other vendors' plugins use the first three.
+# The last is for devices that a local cluster only pretends to have.
+PCI, MDEV, USB, PRETEND = "PCI_RESOURCE", "MDEV_PCI_RESOURCE", "USB_RESOURCE", "PRETEND_RESOURCE"
+
 # Message -> fields in the order of their numbers, from 1. `*` is a list, `map` a map from string to string.
 _MESSAGES = {
     "Empty": "",
@@ -104,6 +108,11 @@ MESSAGES = _build()
 def message(name: str, **fields: Any) -> Any:
     """A message by its name, as the table above has it."""
     return MESSAGES[name](**fields)
+
+
+def variable(kind: str, resource: str) -> str:
+    """The variable for a resource, as in PCI_RESOURCE_NVIDIA_COM_T4."""
+    return f"{kind}_{resource.upper().replace('/', '_').replace('.', '_')}"
 
 
 def address(socket: Path) -> str:

@@ -13,14 +13,11 @@ certificate that expires, on an open connection too, gets 401.
 from __future__ import annotations
 
 import logging
-from datetime import UTC, datetime
-from functools import lru_cache
 from ssl import SSLContext
 
 from aiohttp import web
-from cryptography import x509
 
-from virtfleet.kube import certificates
+from virtfleet.kube import certificates, peers
 from virtfleet.kube.certificates import Credential
 from virtfleet.kube.errors import ApiError
 from virtfleet.local.apiserver import refusals
@@ -105,22 +102,12 @@ class Identity:
 
 
 def _of_certificate(request: web.Request) -> User | None:
-    connection = request.transport.get_extra_info("ssl_object") if request.transport else None
-    der = connection.getpeercert(binary_form=True) if connection else None
-    if not der:
+    peer = peers.presented(request)
+    if peer is None:
         return None
-    user, begins, ends = _read(der)
-    if not begins <= datetime.now(UTC) < ends:
-        raise Unauthenticated(f"the certificate of {user.name} is good from {begins} to {ends}")
-    return user
-
-
-@lru_cache(maxsize=1024)
-def _read(der: bytes) -> tuple[User, datetime, datetime]:
-    certificate = x509.load_der_x509_certificate(der)
-    name, groups = certificates.subject(certificate)
-    user = User(name, _authenticated(groups))
-    return user, certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    if not peer.is_current():
+        raise Unauthenticated(f"the certificate of {peer.name} is good from {peer.begins} to {peer.ends}")
+    return User(peer.name, _authenticated(peer.organizations))
 
 
 def _authenticated(groups: tuple[str, ...]) -> tuple[str, ...]:

@@ -1,0 +1,131 @@
+"""The HTTPS server of a component: whose client certificates are good, and how routes learn who called."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from virtfleet.kube import certificates, component, peers
+from virtfleet.kube.certificates import Authority, Credential, Lifespan, Profile
+
+HOUR = timedelta(hours=1)
+LIFE = Lifespan(HOUR, HOUR / 6)
+SERVER = Profile("server", LIFE, hosts=("127.0.0.1",))
+CLIENT = Profile("kubevirt:virt-api", LIFE, organizations=("friends",), client=True)
+
+
+async def who(request: web.Request) -> web.Response:
+    peer = peers.verified(request)
+    return web.json_response([peer.name, *peer.organizations] if peer else None)
+
+
+@dataclass
+class Served:
+    url: str
+    trust: bytes
+    clients: bytes
+
+    async def ask(self, path: str = "/who", client: Credential | None = None) -> object:
+        """The answer on a connection of its own."""
+        context = certificates.client_context(self.trust, client)
+        async with (
+            aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)) as session,
+            session.get(self.url + path, ssl=context) as answer,
+        ):
+            assert answer.status == 200
+            return await (answer.json() if path == "/who" else answer.text())
+
+    async def accepts(self, client: Credential) -> bool:
+        try:
+            await self.ask(client=client)
+        except (aiohttp.ClientError, OSError):
+            return False
+        return True
+
+    async def until_accepts(self, client: Credential, wanted: bool) -> None:
+        async with asyncio.timeout(30):
+            while await self.accepts(client) is not wanted:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+
+
+@pytest.fixture
+def friends() -> Authority:
+    return Authority.create("friends", LIFE)
+
+
+@pytest.fixture
+async def served(tmp_path: Path, friends: Authority, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
+    monkeypatch.setattr(component, "LISTENER_PERIOD", 0.02)
+    own = Authority.create("own", LIFE)
+    certificates.write(tmp_path, own.issue(SERVER).files())
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    options = argparse.Namespace(certificates=tmp_path, host="127.0.0.1", port=port)
+    made = Served(f"https://127.0.0.1:{port}", own.bundle, friends.bundle)
+    serving = asyncio.create_task(
+        component.serve(options, [web.get("/who", who)], clients=lambda credential: made.clients)
+    )
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                await made.ask("/healthz")
+                break
+            except aiohttp.ClientConnectorError:
+                await asyncio.sleep(0.02)
+    yield made
+    serving.cancel()
+    await asyncio.gather(serving, return_exceptions=True)
+
+
+async def test_callers_need_no_certificate_and_then_are_nobody(served: Served) -> None:
+    assert await served.ask("/healthz") == "ok"
+    assert "python_info" in str(await served.ask("/metrics"))
+    assert await served.ask() is None
+
+
+async def test_a_caller_with_a_trusted_certificate_is_known_by_its_names(served: Served, friends: Authority) -> None:
+    assert await served.ask(client=friends.issue(CLIENT)) == ["kubevirt:virt-api", "friends"]
+
+
+async def test_certificates_of_strangers_and_expired_ones_get_no_connection(served: Served, friends: Authority) -> None:
+    stranger = Authority.create("friends", LIFE).issue(CLIENT)
+    expired = friends.issue(CLIENT, datetime.now(UTC) - 2 * HOUR)
+    serving = friends.issue(SERVER)
+    for refused in (stranger, expired, serving):
+        assert not await served.accepts(refused)
+    assert await served.accepts(friends.issue(CLIENT))
+
+
+async def test_authorities_of_clients_are_followed(served: Served, friends: Authority) -> None:
+    others = Authority.create("others", LIFE)
+    served.clients = others.bundle
+    await served.until_accepts(others.issue(CLIENT), True)
+    assert not await served.accepts(friends.issue(CLIENT))
+    served.clients = b""
+    await served.until_accepts(others.issue(CLIENT), False)
+    assert await served.ask() is None, "without a certificate all goes on"
+
+
+async def test_authorities_that_cannot_be_read_change_nothing(
+    served: Served, friends: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    served.clients = b"nonsense"
+    async with asyncio.timeout(30):
+        while "kept the certificate" not in caplog.text:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    assert await served.accepts(friends.issue(CLIENT))
+
+
+def test_a_certificate_that_ends_while_its_connection_is_open_is_noticed() -> None:
+    now = datetime.now(UTC)
+    assert peers.Peer("virt-api", (), now - HOUR, now + HOUR).is_current()
+    assert not peers.Peer("virt-api", (), now - HOUR, now).is_current()
