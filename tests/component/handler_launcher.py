@@ -61,7 +61,7 @@ class FakeLauncher:
             raise Failure(self.refusal)
         self.synced.append(request)
         if not self.updates.latest.state.status:
-            self.becomes(m.Status.RUNNING, name="default_vm", uuid="u", devices={"root": "vda"})
+            self.becomes(m.Status.RUNNING, name="default_vm", uuid="u", disks={"root": "vda"})
         return self.updates.latest.state
 
     async def _shutdown(self, request: m.Shutdown) -> m.Done:

@@ -52,7 +52,8 @@ async def test_a_guest_boots_with_its_address_and_its_seed(vm: VM) -> None:
 
 async def test_disks_have_the_size_and_place_that_was_asked_for(vm: VM) -> None:
     state = await vm.state()
-    assert state.devices == {"root": "vda", "seed": "vdb", "scratch": "vdc", "default": "tap0"}
+    assert state.disks == {"root": "vda", "seed": "vdb", "scratch": "vdc"}
+    assert state.interfaces == {"default": "tap0"}
     await vm.type("cat /sys/block/vdc/size")
     await vm.says(rf"\n{64 * 2**20 // 512}\r?\n")
 
@@ -139,7 +140,7 @@ async def test_a_disk_comes_and_goes_while_the_guest_runs(vm: VM, image: Path) -
     vm.standalone.vmi = vmi
     vm.standalone.link_volumes({"root": Path("/"), "added": image})
     state = await vm.standalone.sync(vmi)
-    assert state.devices["added"] == "sda"
+    assert state.disks["added"] == "sda"
     await vm.says(r"virtfleet-guest disk sda added")
     await vm.type("head -c 18 /dev/sda; echo")
     await vm.says(r"\nadded while it ran")
@@ -153,7 +154,7 @@ async def test_an_interface_comes_and_goes_while_the_guest_runs(vm: VM) -> None:
     vmi["spec"]["domain"]["devices"]["interfaces"].append({"name": "second", "bridge": {}})
     vmi["spec"]["networks"].append({"name": "second", "multus": {"networkName": "second"}})
     state = await vm.standalone.sync(vmi)
-    assert state.devices["second"] == "tap1"
+    assert state.interfaces["second"] == "tap1"
     await vm.says(r"virtfleet-guest interface eth1 added")
     await vm.type("ip addr show eth1 | grep inet")
     await vm.says(r"inet 10\.0\.3\.2/24")
@@ -163,7 +164,8 @@ async def test_an_interface_comes_and_goes_while_the_guest_runs(vm: VM) -> None:
 
 
 async def _without(vm: VM, device: str) -> bool:
-    return device not in (await vm.state()).devices
+    state = await vm.state()
+    return device not in {**state.disks, **state.interfaces}
 
 
 async def test_a_killed_libvirt_daemon_comes_back_and_the_guest_does_not_notice(vm: VM) -> None:

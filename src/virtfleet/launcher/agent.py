@@ -23,12 +23,14 @@ _KINDS = (
 _POLL = 0.1
 
 
-def command(domain: libvirt.virDomain, execute: str, arguments: dict[str, Any] | None = None) -> Any:
+def command(
+    domain: libvirt.virDomain, execute: str, arguments: dict[str, Any] | None = None, *, seconds: int = _SECONDS
+) -> Any:
     """One command of the agent's own protocol."""
     import libvirt_qemu  # only guests with this agent need it
 
     request = {"execute": execute, **({"arguments": arguments} if arguments else {})}
-    answer = libvirt_qemu.qemuAgentCommand(domain, msgspec.json.encode(request).decode(), _SECONDS, 0)
+    answer = libvirt_qemu.qemuAgentCommand(domain, msgspec.json.encode(request).decode(), seconds, 0)
     return msgspec.json.decode(answer)["return"]
 
 

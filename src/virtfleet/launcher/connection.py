@@ -22,7 +22,7 @@ from virtfleet.launcher.messages import Event
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-_THREADS = 3  # one may wait for a guest's agent, one for a slow device, and one is left for a kill
+_THREADS = 2  # one may wait for a slow device, and one is left for a kill
 _RETRY = 0.05
 _PATIENCE = 30.0
 _KEEPALIVE = (5, 3)  # seconds between questions, and how many may stay unanswered
@@ -51,6 +51,7 @@ class Connection:
         self._changed = changed
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadPoolExecutor(_THREADS, "libvirt")
+        self._guest_thread = ThreadPoolExecutor(1, "guest-agent")
         self._open: asyncio.Future[libvirt.virConnect] = self._loop.create_future()
         self._keeping: asyncio.Task[None] | None = None
 
@@ -65,16 +66,26 @@ class Connection:
         if self._keeping:
             self._keeping.cancel()
             await asyncio.gather(self._keeping, return_exceptions=True)
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._threads, self._guest_thread):
+            threads.shutdown(wait=False, cancel_futures=True)
 
     async def run(self, call: Callable[[libvirt.virConnect], T]) -> T:
         """A call, on a thread. While the daemon is being started again, calls wait."""
+        return await self._run(self._threads, call)
+
+    async def ask_guest(self, call: Callable[[libvirt.virConnect], T]) -> T:
+        """A call that waits for the guest's agent: one at a time, so that however many ask a guest that does not
+        answer, all other calls go on.
+        """
+        return await self._run(self._guest_thread, call)
+
+    async def _run(self, threads: ThreadPoolExecutor, call: Callable[[libvirt.virConnect], T]) -> T:
         try:
             async with asyncio.timeout(_PATIENCE):
                 connection = await asyncio.shield(self._open)
         except TimeoutError:
             raise Failure("libvirt's daemon does not answer") from None
-        return await self._loop.run_in_executor(self._threads, call, connection)
+        return await self._loop.run_in_executor(threads, call, connection)
 
     async def _keep_open(self) -> None:
         while True:

@@ -73,10 +73,10 @@ def _source(disk: Element) -> str:
     return (source.get("file") or source.get("dev") or "") if source is not None else ""
 
 
-def targets(domain: Element) -> dict[str, str]:
-    """What each device is called: disks inside the guest, interfaces in the Pod."""
+def targets(domain: Element, kind: str) -> dict[str, str]:
+    """What devices of a kind are called, by name: disks inside the guest, interfaces in the Pod."""
     return {
         name: target.get("dev", "")
-        for (_, name), device in devices(domain).items()
-        if (target := device.find("target")) is not None
+        for (found, name), device in devices(domain).items()
+        if found == kind and (target := device.find("target")) is not None
     }

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 from xml.etree import ElementTree as ET
@@ -139,16 +139,21 @@ class Machine:
             raise Failure(str(error)) from None
 
     async def _start(self, wanted: ET.Element, *, paused: bool) -> None:
-        document = text(wanted)
-
         def start(connection: libvirt.virConnect) -> None:
             with suppress(libvirt.libvirtError):
-                if connection.lookupByName(self._name).isActive():
+                found = connection.lookupByName(self._name)
+                if found.isActive():
                     return  # an answer was lost on the way
-            domain = connection.defineXMLFlags(document, libvirt.VIR_DOMAIN_DEFINE_VALIDATE)
+                # What a start that failed has left is defined anew, by its identity: undefining would take the
+                # guest's firmware variables and TPM along.
+                _identify(wanted, found.UUIDString())
+            domain = connection.defineXMLFlags(text(wanted), libvirt.VIR_DOMAIN_DEFINE_VALIDATE)
             domain.createWithFlags(libvirt.VIR_DOMAIN_START_PAUSED if paused else 0)
 
-        await self._run(start)
+        try:
+            await self._run(start)
+        except Failure as error:
+            raise Failure(f"the VM cannot be started; it is tried again until this is repaired: {error}") from None
         self._started = True
         logger.info("the domain %s has started", self._name)
         running = await self._run(lambda c: ET.fromstring(c.lookupByName(self._name).XMLDesc()))
@@ -297,7 +302,7 @@ class Machine:
         return await self._done(lambda domain: domain.reset(0))
 
     async def _freeze(self, request: m.Freeze) -> m.Done:
-        await self._on_domain(lambda domain: domain.fsFreeze())
+        await self._ask_guest(lambda domain: domain.fsFreeze())
         if self._thawing:
             self._thawing.cancel()
         self._thawing = self._background(self._thaw_after(request.timeout_seconds))
@@ -306,12 +311,19 @@ class Machine:
     async def _thaw_after(self, seconds: int) -> None:
         await asyncio.sleep(seconds)
         logger.warning("nobody thawed the guest's file systems; it is done now")
-        await self._on_domain(lambda domain: domain.fsThaw())
+        while not self.ended.is_set():
+            try:
+                await self._ask_guest(lambda domain: domain.fsThaw())
+                return
+            except Failure as error:
+                logger.warning("the guest's file systems cannot be thawed yet: %s", error)
+                await asyncio.sleep(_ASK_AGAIN)
 
     async def _unfreeze(self, _: m.Unfreeze) -> m.Done:
         if self._thawing:
             self._thawing.cancel()
-        return await self._done(lambda domain: domain.fsThaw())
+        await self._ask_guest(lambda domain: domain.fsThaw())
+        return m.Done()
 
     async def _screenshot(self, _: m.Screenshot) -> m.Picture:
         def take(connection: libvirt.virConnect) -> bytes:
@@ -324,7 +336,7 @@ class Machine:
         return m.Picture(png=await self._run(take))
 
     async def _guest_info(self, _: m.GetGuestInfo) -> m.GuestInfo:
-        return await self._on_domain(agent.info)
+        return await self._ask_guest(agent.info)
 
     async def _stats(self, _: m.GetStats) -> m.Stats:
         def collect(connection: libvirt.virConnect) -> dict[str, int | float | str | bool]:
@@ -333,12 +345,12 @@ class Machine:
 
         return m.Stats(values=await self._run(collect))
 
-    async def _guest_ping(self, _: m.GuestPing) -> m.Done:
-        await self._on_domain(lambda domain: agent.command(domain, "guest-ping"))
+    async def _guest_ping(self, request: m.GuestPing) -> m.Done:
+        await self._ask_guest(lambda domain: agent.command(domain, "guest-ping", seconds=request.timeout_seconds))
         return m.Done()
 
     async def _guest_exec(self, request: m.GuestExec) -> m.Executed:
-        return await self._on_domain(lambda domain: agent.execute(domain, request.command, request.timeout_seconds))
+        return await self._ask_guest(lambda domain: agent.execute(domain, request.command, request.timeout_seconds))
 
     # How it is reached.
 
@@ -351,16 +363,33 @@ class Machine:
         return await self._run(lambda connection: call(connection.lookupByName(self._name)))
 
     async def _run(self, call: Callable[[libvirt.virConnect], T]) -> T:
-        try:
+        with _explained():
             return await self._connection.run(call)
-        except libvirt.libvirtError as error:
-            raise Failure(f"libvirt: {error.get_error_message()}") from error
+
+    async def _ask_guest(self, call: Callable[[libvirt.virDomain], T]) -> T:
+        with _explained():
+            return await self._connection.ask_guest(lambda connection: call(connection.lookupByName(self._name)))
 
     def _background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    try:
+        yield
+    except libvirt.libvirtError as error:
+        raise Failure(f"libvirt: {error.get_error_message()}") from error
+
+
+def _identify(document: ET.Element, uuid: str) -> None:
+    identity = document.find("uuid")
+    if identity is None:
+        identity = ET.SubElement(document, "uuid")
+    identity.text = uuid
 
 
 def _ask_to_shut_down(domain: libvirt.virDomain) -> None:

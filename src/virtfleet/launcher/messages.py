@@ -59,8 +59,10 @@ class DomainState(Message, frozen=True):
     """Whether a shutdown was asked for."""
     killed: bool = False
     """Whether it was ended by force because its grace period was over."""
-    devices: dict[str, str] = {}
-    """Target of each disk in the guest, by volume; tap or bridge port of each interface, by name."""
+    disks: dict[str, str] = {}
+    """Target of each disk in the guest, by volume."""
+    interfaces: dict[str, str] = {}
+    """Tap or bridge port of each interface in the Pod, by name. A volume may have the same name."""
 
 
 class Event(Message, frozen=True):
@@ -245,6 +247,8 @@ class GetStats(Request[Stats], frozen=True):
 
 class GuestPing(Request[Done], frozen=True):
     """Whether the guest's agent answers."""
+
+    timeout_seconds: int = 5
 
 
 class GuestExec(Request[Executed], frozen=True):

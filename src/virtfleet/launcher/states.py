@@ -82,7 +82,8 @@ def present(connection: libvirt.virConnect, name: str, started: bool) -> DomainS
         name=name,
         uuid=domain.UUIDString(),
         agent=document.find(_AGENT) is not None,
-        devices=live.targets(document),
+        disks=live.targets(document, "disk"),
+        interfaces=live.targets(document, "interface"),
     )
 
 

@@ -55,7 +55,13 @@ def test_a_cdrom_gets_another_medium_and_a_disk_does_not() -> None:
 def test_devices_that_libvirt_named_itself_are_left_alone() -> None:
     own = "<disk><target dev='sdz'/><alias name='sata0-0-0'/></disk>"
     assert changes(domain(own), domain()) == ([], [], [])
-    assert targets(domain(own, disk("root"), interface("default"))) == {"root": "vda", "default": "tap0"}
+    assert targets(domain(own, disk("root")), "disk") == {"root": "vda"}
+
+
+def test_a_disk_and_an_interface_of_one_name_keep_their_own_targets() -> None:
+    both = domain(disk("data"), interface("data"))
+    assert targets(both, "disk") == {"data": "vda"}
+    assert targets(both, "interface") == {"data": "tap0"}
 
 
 def _around(device: ET.Element) -> ET.Element:
