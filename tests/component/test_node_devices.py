@@ -139,7 +139,7 @@ async def test_what_was_given_away_stays_so_over_a_restart_of_the_agent(cluster:
     await cluster.start(devices={"superduper.io/MegaSlop_9000": 2})
     await offered(cluster, "superduper.io/MegaSlop_9000", "2", "2")
     text = await cluster.output(
-        "q", "echo $PRETEND_SUPERDUPER_IO_MEGASLOP_9000", **asking("superduper.io/MegaSlop_9000")
+        "q", "echo $PRETEND_RESOURCE_SUPERDUPER_IO_MEGASLOP_9000", **asking("superduper.io/MegaSlop_9000")
     )
     assert text == "superduper-io-megaslop-9000-1", "the other one is p's"
     await cluster.delete("p")

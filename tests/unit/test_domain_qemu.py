@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.unit.domain_samples import NODE, OTHER_ARCHITECTURES, SAMPLES, Sample, disk, interface, vmi
-from virtfleet.domain.context import Context
+from virtfleet.domain.context import AssignedDevice, Context
 from virtfleet.domain.errors import DomainError
 from virtfleet.hypervisors import registry
 
@@ -69,6 +69,17 @@ def test_a_plugin_interface_is_attached_only_where_the_plugin_wants_a_tap() -> N
     sample = vmi(Sample("", interface(binding={"name": "mine"}), ()))
     assert QEMU.build(sample, Context()).find("devices/interface") is None
     assert QEMU.build(sample, Context(attachments={"mine": "managedTap"})).find("devices/interface") is not None
+
+
+def test_a_device_that_the_node_pretends_to_have_is_emulated_by_qemu_and_refused_by_others() -> None:
+    devices = {"domain.devices.hostDevices": [{"name": "slop", "deviceName": "superduper.io/MegaSlop_9000"}]}
+    pretended = Context(host_devices={"slop": AssignedDevice("emulated", "megaslop-0")})
+    domain = QEMU.build(vmi(Sample("", devices, ())), pretended)
+    assert domain.find("devices/hostdev") is None
+    arguments = [argument.get("value") for argument in domain.iter() if argument.tag.endswith("}arg")]
+    assert arguments == ["-device", "edu,id=ua-hostdevice-slop"]
+    with pytest.raises(DomainError, match="pretends"):
+        registry.get("cloud-hypervisor").build(vmi(Sample("", devices, ())), pretended)
 
 
 def test_disks_whose_volume_is_not_there_yet_are_left_out() -> None:

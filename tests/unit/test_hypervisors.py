@@ -13,7 +13,7 @@ from tests.unit.domain_samples import NODE, Sample, vmi
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance
 from virtfleet.cli.hypervisors import hypervisors
-from virtfleet.domain.context import Context
+from virtfleet.domain.context import AssignedDevice, Context
 from virtfleet.domain.errors import DomainError
 from virtfleet.hypervisors import registry
 from virtfleet.hypervisors.base import DaemonSettings, Host
@@ -238,15 +238,24 @@ def test_the_modular_daemon_is_used_where_it_is_installed_else_libvirtd_with_one
 
 
 def test_memory_is_locked_for_devices_that_write_into_it() -> None:
-    assert not QEMU.tuning(vmi(Sample("", {}, ()))).lock_memory
     gpu = vmi(Sample("", {"domain.devices.gpus": [{"name": "g"}]}, ()))
-    assert QEMU.tuning(gpu).lock_memory
+
+    def given(kind: str) -> Context:
+        return Context(gpus={"g": AssignedDevice(kind, "address")})
+
+    assert QEMU.tuning(gpu, given("pci")).lock_memory
+    assert QEMU.tuning(gpu, given("mdev")).lock_memory
+    assert not QEMU.tuning(gpu, given("usb")).lock_memory
+    assert not QEMU.tuning(gpu, given("emulated")).lock_memory
+    assert registry.get("cloud-hypervisor").tuning(gpu, given("pci")).lock_memory
     dedicated = vmi(
         Sample("", {"domain.cpu": {"cores": 1, "dedicatedCpuPlacement": True, "realtime": {"mask": "0"}}}, ())
     )
-    assert QEMU.tuning(dedicated).kernel_threads == ("kvm-pit",)
-    assert QEMU.tuning(dedicated).realtime_vcpus == "0"
-    assert registry.get("mshv").tuning(dedicated).kernel_threads == ()
+    tuning = QEMU.tuning(dedicated, Context())
+    assert tuning.lock_memory
+    assert tuning.kernel_threads == ("kvm-pit",)
+    assert tuning.realtime_vcpus == "0"
+    assert registry.get("mshv").tuning(dedicated, Context()).kernel_threads == ()
 
 
 # --- the command

@@ -27,8 +27,11 @@ class NumaCell(msgspec.Struct, frozen=True):
     distances: tuple[tuple[int, int], ...] = ()
 
 
+EMULATED = "emulated"  # a device that the node only pretends to have, which the VMM has to emulate
+
+
 class AssignedDevice(msgspec.Struct, frozen=True):
-    """A device of the node that the kubelet gave to the Pod. `kind` is pci, mdev or usb."""
+    """A device of the node that the kubelet gave to the Pod. `kind` is pci, mdev, usb or emulated."""
 
     kind: str
     address: str
@@ -85,3 +88,9 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     iommufd: bool = False
     vsock_cid: int | None = None
     """Context id instead of the one in the VMI's status, where vsock is confined to the Pod's network namespace."""
+
+    @property
+    def direct_memory_access(self) -> bool:
+        """Whether a device of the node writes into the guest's memory, all of which must then be locked."""
+        assigned = (*self.gpus.values(), *self.host_devices.values())
+        return bool(self.sriov) or any(device.kind in ("pci", "mdev") for device in assigned)

@@ -7,30 +7,44 @@ from xml.etree.ElementTree import Element
 
 from virtfleet.api.devices import GPU, VGPUDisplayOptions
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
-from virtfleet.domain.context import AssignedDevice, Context
+from virtfleet.domain.context import EMULATED, AssignedDevice, Context
 from virtfleet.domain.errors import DomainError
 from virtfleet.domain.interfaces import pci_address
 from virtfleet.domain.xml import add
 
 # Devices of one list are attached in this order of kinds, and in the order of the list within a kind.
-_KINDS = ("pci", "mdev", "usb")
+_KINDS = ("pci", "mdev", "usb", EMULATED)
 
 
 def host_devices(devices: Element, vmi: VMI, context: Context) -> None:
+    """Attach what the Pod was given, but for the `emulated` ones, which are not the node's."""
     generic = [
         (d, _assigned(context.host_devices, "hostDevices", d.name)) for d in vmi.spec.domain.devices.host_devices
     ]
     for device, assigned in sorted(generic, key=lambda pair: _KINDS.index(pair[1].kind)):
         prefix = "usb-host-" if assigned.kind == "usb" else "hostdevice-"
-        _host_device(devices, assigned, f"{prefix}{device.name}")
+        if assigned.kind != EMULATED:
+            _host_device(devices, assigned, f"{prefix}{device.name}")
     _gpus(devices, vmi, context)
     _virtual_functions(devices, vmi, context)
+
+
+def emulated(vmi: VMI, context: Context) -> list[str]:
+    """Aliases of the devices that the node only pretends to have; a VMM that can puts one of its own in their place."""
+    devices = vmi.spec.domain.devices
+    named = (
+        *((f"hostdevice-{d.name}", context.host_devices.get(d.name)) for d in devices.host_devices),
+        *((f"gpu-{d.name}", context.gpus.get(d.name)) for d in devices.gpus),
+    )
+    return [f"ua-{alias}" for alias, assigned in named if assigned and assigned.kind == EMULATED]
 
 
 def _gpus(devices: Element, vmi: VMI, context: Context) -> None:
     first_mediated: Element | None = None
     gpus = [(gpu, _assigned(context.gpus, "gpus", gpu.name)) for gpu in vmi.spec.domain.devices.gpus]
     for gpu, assigned in sorted(gpus, key=lambda pair: _KINDS.index(pair[1].kind)):
+        if assigned.kind == EMULATED:
+            continue
         element = _host_device(devices, assigned, f"gpu-{gpu.name}")
         display = _display(gpu)
         if assigned.kind == "mdev":

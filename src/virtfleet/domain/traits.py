@@ -96,7 +96,7 @@ def needs_iommu(vmi: VMI) -> bool:
 
 
 def vfio(vmi: VMI) -> bool:
-    """Whether a device of the node is passed through, for which all memory must be locked."""
+    """Whether devices of the node are asked for, which map the guest's memory."""
     devices = vmi.spec.domain.devices
     return bool(devices.gpus or devices.host_devices or any(i.sriov for i in devices.interfaces))
 

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 
 from virtfleet.api.devices import GPU, HostDevice
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
-from virtfleet.domain.context import AssignedDevice
-from virtfleet.handler.hostdevices import MDEV, PCI, USB, variable
+from virtfleet.domain.context import EMULATED, AssignedDevice
+from virtfleet.kube.deviceplugin import MDEV, PCI, PRETEND, USB, variable
 
-_KINDS = {PCI: "pci", MDEV: "mdev", USB: "usb"}
+_KINDS = {PCI: "pci", MDEV: "mdev", USB: "usb", PRETEND: EMULATED}
 
 
 def environment(content: bytes) -> dict[str, str]:

@@ -16,9 +16,8 @@ from pathlib import Path
 from virtfleet.api import names
 from virtfleet.api.configuration import PermittedHostDevices, USBSelector
 from virtfleet.hypervisors import registry
+from virtfleet.kube.deviceplugin import MDEV, PCI, USB, variable
 
-# Variables in which a container finds the addresses of its devices; other vendors' plugins use the same.
-PCI, MDEV, USB = "PCI_RESOURCE", "MDEV_PCI_RESOURCE", "USB_RESOURCE"
 _VFIO = "/dev/vfio/vfio"
 
 # Devices that VMs share: as many of them are offered as VMs may be here.
@@ -52,11 +51,6 @@ class Source:
     resource: str
     units: Callable[[], Units]
     variable: str = ""
-
-
-def variable(kind: str, resource: str) -> str:
-    """The variable for a resource, as in PCI_RESOURCE_NVIDIA_COM_T4."""
-    return f"{kind}_{resource.upper().replace('/', '_').replace('.', '_')}"
 
 
 def shared(root: Path, count: int, works: Callable[[str], bool]) -> Iterator[Source]:

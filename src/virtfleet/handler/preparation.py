@@ -91,7 +91,7 @@ async def prepare(
     if not descriptor.root:
         more = [descriptor.device] if descriptor.device else []
         deviceaccess.grant(process, group, [*more, *context.block_volumes])
-    tuning.before_start(group, hypervisor.tuning(vmi))
+    tuning.before_start(group, hypervisor.tuning(vmi, context))
     return Sync(
         vmi=with_hardware_addresses(found.object(), wired),
         node=Node(

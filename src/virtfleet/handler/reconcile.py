@@ -149,7 +149,9 @@ class Machines:
         if not started:
             self._capabilities.keep(found, pod)
             self._recorder.normal(found.reference, "Created", "VirtualMachineInstance defined.")
-        tuning.after_start(ControlGroup(process), found.hypervisor.descriptor, found.hypervisor.tuning(found.vmi))
+        tuning.after_start(
+            ControlGroup(process), found.hypervisor.descriptor, found.hypervisor.tuning(found.vmi, order.node.context)
+        )
 
     async def _shut_down(self, found: Instance, vm: Following) -> None:
         """Ask once, and again where the time that the guest has is another one. The launcher does the rest."""
@@ -235,7 +237,7 @@ class Machines:
             def changed(event: Event | None) -> None:
                 self._happened(ghost, event)
 
-            vm = Following(ghost, Launcher(self._pods / ghost.pod, changed))
+            vm = Following(ghost, Launcher(self._pods / ghost.pod, changed, vmi=ghost.uid))
             self._followed[ghost.uid] = vm
         return vm
 

@@ -15,13 +15,24 @@ from virtfleet.hypervisors.base import Descriptor, Tuning
 logger = logging.getLogger(__name__)
 
 _REALTIME_PRIORITY = 1
+_UNLIMITED = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
 
 
 def before_start(group: ControlGroup, tuning: Tuning) -> None:
     """Raise the limit on locked memory of what will start the hypervisor, which inherits it."""
-    if tuning.lock_memory:
-        for process in group.processes():
-            resource.prlimit(process, resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    if not tuning.lock_memory:
+        return
+    for process in group.processes():
+        if resource.prlimit(process, resource.RLIMIT_MEMLOCK) == _UNLIMITED:
+            continue
+        try:
+            resource.prlimit(process, resource.RLIMIT_MEMLOCK, _UNLIMITED)
+        except PermissionError:
+            raise PermissionError(
+                "the VM needs all of its memory locked (for a device of the node, real-time CPUs or encryption), and "
+                "virt-handler may not raise the limit for it: give its container the capability SYS_RESOURCE, or let "
+                "the node's container runtime start with an unlimited RLIMIT_MEMLOCK"
+            ) from None
 
 
 def after_start(group: ControlGroup, descriptor: Descriptor, tuning: Tuning) -> None:

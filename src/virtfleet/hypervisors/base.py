@@ -191,7 +191,7 @@ class Hypervisor(ABC):
     def daemon(self, settings: DaemonSettings) -> DaemonPlan:
         """How to set up and start libvirt for one VM."""
 
-    def tuning(self, vmi: VMI) -> Tuning:
+    def tuning(self, vmi: VMI, context: Context) -> Tuning:
         """What the handler does to the hypervisor's process."""
         return Tuning()
 

@@ -85,6 +85,10 @@ class CloudHypervisor(Hypervisor):
             add(serial, "target", port=0)
         if vmi.spec.domain.devices.rng:
             add(add(devices, "rng", model="virtio"), "backend", "/dev/urandom", model="random")
+        if pretended := hostdevices.emulated(vmi, context):
+            raise DomainError(
+                f"{pretended[0]}: cloud-hypervisor cannot emulate a device that the node pretends to have"
+            )
         hostdevices.host_devices(devices, vmi, context)
         return root
 
@@ -93,8 +97,8 @@ class CloudHypervisor(Hypervisor):
             raise DomainError("cloud-hypervisor needs virtchd: libvirtd is not built with its driver")
         return daemons.plan(self.descriptor, settings, scheme="ch", driver_files={"ch.conf": ""}, directories=("ch",))
 
-    def tuning(self, vmi: VMI) -> Tuning:
-        return Tuning(lock_memory=traits.vfio(vmi))
+    def tuning(self, vmi: VMI, context: Context) -> Tuning:
+        return Tuning(lock_memory=context.direct_memory_access)
 
 
 def _boot(root: Element, vmi: VMI) -> None:

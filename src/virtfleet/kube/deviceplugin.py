@@ -21,8 +21,8 @@ _LONGEST_PATH = 100  # gRPC counts a little more than the path itself
 DIRECTORY = "/var/lib/kubelet/device-plugins"
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 
-# Kinds of variables in which a container finds the addresses of its devices; other vendors' plugins use the first three.
-# The last is for devices that a local cluster only pretends to have.
+# Kinds of variables in which containers find the addresses of their devices. Other vendors' plugins use three of them;
+# the last is for devices that a local cluster only pretends to have.
 PCI, MDEV, USB, PRETEND = "PCI_RESOURCE", "MDEV_PCI_RESOURCE", "USB_RESOURCE", "PRETEND_RESOURCE"
 
 # Message -> fields in the order of their numbers, from 1. `*` is a list, `map` a map from string to string.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import resource
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from virtfleet.domain.context import AssignedDevice
 from virtfleet.handler import topology, tuning
 from virtfleet.handler.assigned import assigned, environment
 from virtfleet.handler.cgroups import ControlGroup
+from virtfleet.hypervisors.base import Tuning
 
 
 def vmi(gpus: list[str], host_devices: list[str]) -> VMI:
@@ -27,15 +30,18 @@ def test_addresses_are_handed_out_in_turn() -> None:
         "PCI_RESOURCE_NVIDIA_COM_T4": "0000:65:00.0,0000:66:00.0",
         "MDEV_PCI_RESOURCE_NVIDIA_COM_GRID": "uuid-1",
         "USB_RESOURCE_KUBEVIRT_IO_STICK": "1:4",
+        "PRETEND_RESOURCE_SUPERDUPER_IO_MEGASLOP_9000": "megaslop-1",
     }
-    wanted = vmi(["nvidia.com/T4", "nvidia.com/GRID", "nvidia.com/T4"], ["kubevirt.io/stick"])
+    wanted = vmi(
+        ["nvidia.com/T4", "nvidia.com/GRID", "nvidia.com/T4"], ["kubevirt.io/stick", "superduper.io/MegaSlop_9000"]
+    )
     gpus, host_devices = assigned(wanted, told)
     assert gpus == {
         "gpu0": AssignedDevice("pci", "0000:65:00.0"),
         "gpu1": AssignedDevice("mdev", "uuid-1"),
         "gpu2": AssignedDevice("pci", "0000:66:00.0"),
     }
-    assert host_devices == {"dev0": AssignedDevice("usb", "1:4")}
+    assert host_devices == {"dev0": AssignedDevice("usb", "1:4"), "dev1": AssignedDevice("emulated", "megaslop-1")}
 
 
 def test_a_device_that_was_not_given_is_missing() -> None:
@@ -52,6 +58,27 @@ def test_the_environment_of_a_process_is_read() -> None:
 )
 def test_masks_choose_virtual_cpus(mask: str, expected: list[int]) -> None:
     assert tuning.selected(mask, range(4)) == expected
+
+
+def test_a_limit_that_may_not_be_raised_is_told_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cgroup/pods/a").mkdir(parents=True)
+    (tmp_path / "cgroup/pods/a/cgroup.procs").write_text("12\n")
+    found = group(tmp_path, "0::/pods/a\n")
+    asked: list[int] = []
+
+    def prlimit(process: int, limit: int, values: tuple[int, int] | None = None) -> tuple[int, int]:
+        asked.append(process)
+        if values:
+            raise PermissionError(errno.EPERM, "Operation not permitted")
+        return 1, 1
+
+    monkeypatch.setattr(resource, "prlimit", prlimit)
+    tuning.before_start(found, Tuning())
+    assert not asked, "VMs that need no locked memory do not depend on it"
+    with pytest.raises(PermissionError, match="capability SYS_RESOURCE"):
+        tuning.before_start(found, Tuning(lock_memory=True))
 
 
 def test_numa_nodes_are_read_with_siblings_and_distances(tmp_path: Path) -> None:

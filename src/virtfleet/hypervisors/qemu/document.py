@@ -18,6 +18,7 @@ from virtfleet.hypervisors.qemu.iothreads import threads
 from virtfleet.hypervisors.qemu.pinning import pinning
 
 _NAMESPACE = "{http://libvirt.org/schemas/domain/qemu/1.0}"
+_PRETEND_DEVICE = "edu"  # QEMU's PCI device for teaching, 1234:11e8: it does next to nothing, but guests see it
 _FIRMWARE_LOG = f"{paths.PRIVATE}/QEMUSeaBiosDebugPipe"
 
 
@@ -57,6 +58,8 @@ def _command_line(draft: Draft) -> None:
     if draft.context.verbose and draft.architecture.debug_console:
         arguments += ["-chardev", f"file,id=firmwarelog,path={_FIRMWARE_LOG}"]
         arguments += ["-device", "isa-debugcon,iobase=0x402,chardev=firmwarelog"]
+    for alias in hostdevices.emulated(draft.vmi, draft.context):
+        arguments += ["-device", f"{_PRETEND_DEVICE},id={alias}"]
     if arguments:
         line = add(draft.root, f"{_NAMESPACE}commandline")
         for argument in arguments:

@@ -29,5 +29,5 @@ class Qemu(Hypervisor):
     def daemon(self, settings: DaemonSettings) -> DaemonPlan:
         return daemon.plan(self.descriptor, settings)
 
-    def tuning(self, vmi: VMI) -> Tuning:
-        return tuning.tuning(vmi, kernel_threads=self.kernel_threads)
+    def tuning(self, vmi: VMI, context: Context) -> Tuning:
+        return tuning.tuning(vmi, context, kernel_threads=self.kernel_threads)

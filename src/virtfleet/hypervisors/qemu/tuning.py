@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain import traits
+from virtfleet.domain.context import Context
 from virtfleet.hypervisors.base import Tuning
 
 
-def tuning(vmi: VMI, *, kernel_threads: tuple[str, ...] = ()) -> Tuning:
+def tuning(vmi: VMI, context: Context, *, kernel_threads: tuple[str, ...] = ()) -> Tuning:
     """Locked memory for devices that write into it, real-time CPUs, and CPUs for the emulator alone."""
     cpu, memory = vmi.spec.domain.cpu, vmi.spec.domain.memory
     reserved = memory.reserved_overhead if memory else None
     return Tuning(
-        lock_memory=traits.vfio(vmi)
+        lock_memory=context.direct_memory_access
         or traits.realtime(vmi)
         or traits.sev(vmi)
         or (reserved is not None and reserved.mem_lock == "Required"),

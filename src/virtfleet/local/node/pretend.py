@@ -1,6 +1,8 @@
 """A device plugin for devices that only a nodes file has: containers get their ids in a variable, and nothing else.
 
-It speaks the same protocol as a real one, so that scheduling, allocation and pools can be tried without hardware.
+It speaks the same protocol as a real one, so that scheduling, allocation and pools can be tried without hardware. For a
+VM that is given one, the handler reads the variable as it reads those of real devices, and QEMU emulates a PCI device
+in its place.
 """
 
 from __future__ import annotations
@@ -14,7 +16,18 @@ from typing import Any
 
 import grpc
 
-from virtfleet.kube.deviceplugin import HEALTHY, KUBELET_SOCKET, VERSION, address, caller, channel, handler, message
+from virtfleet.kube.deviceplugin import (
+    HEALTHY,
+    KUBELET_SOCKET,
+    PRETEND,
+    VERSION,
+    address,
+    caller,
+    channel,
+    handler,
+    message,
+    variable,
+)
 
 
 class PretendPlugin:
@@ -54,9 +67,9 @@ class PretendPlugin:
         return message("PreferredAllocationResponse")
 
     async def Allocate(self, request: Any, context: Any) -> Any:
-        variable = "PRETEND_" + re.sub(r"[^A-Z0-9]+", "_", self._resource.upper())
+        name = variable(PRETEND, self._resource)
         answers = [
-            message("ContainerAllocateResponse", envs={variable: ",".join(wanted.devices_ids)})
+            message("ContainerAllocateResponse", envs={name: ",".join(wanted.devices_ids)})
             for wanted in request.container_requests
         ]
         return message("AllocateResponse", container_responses=answers)
