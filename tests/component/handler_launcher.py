@@ -18,7 +18,7 @@ from virtfleet.launcher.server import Server, Updates
 class FakeLauncher:
     """Starts the domain when it is told to, unless `refusal` says why not."""
 
-    def __init__(self, pod: Path) -> None:
+    def __init__(self, pod: Path, *, vmi: str = "") -> None:
         self.pod = pod
         self.updates = Updates()
         self.synced: list[m.Sync] = []
@@ -26,7 +26,7 @@ class FakeLauncher:
         self.refusal = ""
         self.obeys = True  # shuts down when it is asked to
         self.guest = m.GuestInfo()
-        self._server = Server(pod / SOCKET, self._handlers(), self.updates)
+        self._server = Server(pod / SOCKET, self._handlers(), self.updates, vmi=vmi)
 
     def _handlers(self) -> dict[type[m.Message], object]:
         return {m.Sync: self._sync, m.Shutdown: self._shutdown, m.Kill: self._kill, m.GetGuestInfo: self._guest_info}
@@ -82,8 +82,8 @@ class FakeLauncher:
 
 
 @asynccontextmanager
-async def launcher(pod: Path) -> AsyncIterator[FakeLauncher]:
-    found = FakeLauncher(pod)
+async def launcher(pod: Path, *, vmi: str = "") -> AsyncIterator[FakeLauncher]:
+    found = FakeLauncher(pod, vmi=vmi)
     await found.start()
     try:
         yield found

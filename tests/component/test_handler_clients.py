@@ -9,12 +9,13 @@ import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from handler_launcher import FakeLauncher, launcher
 from kube_fixtures import eventually
 
-from virtfleet.handler.clients import Launcher, Presence, Unresponsive
+from virtfleet.handler.clients import SOCKET, Launcher, Presence, Unresponsive
 from virtfleet.handler.ghosts import Ghost, Ghosts
 from virtfleet.launcher.client import Refused
 from virtfleet.launcher.messages import DomainState, Event, Status, Sync, Unpause, Update
@@ -28,7 +29,7 @@ def pod() -> Iterator[Path]:
 
 
 @asynccontextmanager
-async def following(pod: Path, **settings: float) -> AsyncIterator[tuple[Launcher, list[Event | None]]]:
+async def following(pod: Path, **settings: Any) -> AsyncIterator[tuple[Launcher, list[Event | None]]]:
     heard: list[Event | None] = []
     found = Launcher(pod, heard.append, **settings)
     try:
@@ -122,6 +123,24 @@ async def test_the_launchers_process_is_known(pod: Path) -> None:
     async with launcher(pod), following(pod) as (view, _):
         await eventually(lambda: view.presence is Presence.HERE)
         assert view.process == os.getpid()
+
+
+async def test_a_launcher_that_pretends_to_be_another_is_refused(pod: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with following(pod, vmi="mine") as (view, _):
+        async with launcher(pod, vmi="another"):
+            await eventually(lambda: "launcher of VMI another, and should be that of mine" in caplog.text)
+            assert view.presence is Presence.COMING
+        async with launcher(pod, vmi="mine"):
+            await eventually(lambda: view.presence is Presence.HERE)
+
+
+async def test_a_link_to_the_socket_of_another_pod_is_not_followed(pod: Path, caplog: pytest.LogCaptureFixture) -> None:
+    mine, other = pod / "mine", pod / "other"
+    (mine / SOCKET).parent.mkdir(parents=True)
+    async with launcher(other), following(mine) as (view, _):
+        (mine / SOCKET).symlink_to(other / SOCKET)
+        await eventually(lambda: "is not a socket" in caplog.text)
+        assert view.presence is Presence.COMING
 
 
 def test_records_outlive_the_handler(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from typing import TypeVar
 
 import msgspec
 
+from virtfleet.handler import podsockets
 from virtfleet.kube.pacing import Backoff
 from virtfleet.launcher.client import Client, LauncherGone, Refused
 from virtfleet.launcher.messages import COMMAND_SOCKET, DomainState, Event, Message, Request
@@ -30,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 A = TypeVar("A", bound=Message)
 
-SOCKET = f"volumes/kubernetes.io~empty-dir/sockets/{posixpath.basename(COMMAND_SOCKET)}"
+SOCKET = f"{podsockets.VOLUMES}/sockets/{posixpath.basename(COMMAND_SOCKET)}"
 _LAST_WORDS = "containers/compute"
 _LONGEST_WORDS = 1 << 16
 NEVER_CAME = 180.0  # seconds without a socket after which a launcher is given up
@@ -60,6 +61,7 @@ class Launcher:
         pod: Path,
         changed: Callable[[Event | None], None],
         *,
+        vmi: str = "",
         never_came: float = NEVER_CAME,
         answer: float = ANSWER,
     ) -> None:
@@ -69,6 +71,7 @@ class Launcher:
         """The launcher's process, while it is here."""
         self._pod = pod
         self._changed = changed
+        self._vmi = vmi
         self._never_came = never_came
         self._answer = answer
         self._client: Client | None = None
@@ -105,8 +108,7 @@ class Launcher:
         while True:
             try:
                 async with asyncio.timeout(_GREETING):
-                    self._client = await Client.connect(self.socket)
-                self.process = _listener(self.socket)
+                    self._client = await self._greet()
                 was_here = True
                 backoff.reset()
                 self.presence = Presence.HERE
@@ -131,6 +133,17 @@ class Launcher:
         self.presence = Presence.GONE
         self._changed(None)
 
+    async def _greet(self) -> Client:
+        """Connect to the launcher of this very VMI. One of an earlier version does not name it; its place has to do."""
+        with podsockets.reachable(self.socket.parent, self.socket.name) as path:
+            process = _listener(path)
+            client = await Client.connect(path)
+        if client.vmi not in ("", self._vmi):
+            await client.close()
+            raise WireError(f"it says that it is the launcher of VMI {client.vmi}, and should be that of {self._vmi}")
+        self.process = process
+        return client
+
     async def _watch(self, client: Client) -> None:
         try:
             async for update in client.watch():
@@ -151,11 +164,11 @@ class Launcher:
         return None
 
 
-def _listener(path: Path) -> int:
+def _listener(path: str) -> int:
     """The process that listens on a socket, as the kernel tells it."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(1.0)
-        connection.connect(str(path))
+        connection.connect(path)
         credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     process: int = _CREDENTIALS.unpack(credentials)[0]
     return process

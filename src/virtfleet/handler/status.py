@@ -116,13 +116,18 @@ def change(at: Situation, now: float) -> Obj:
         wanted["interfaces"] = _interfaces(at)
         wanted["volumeStatus"] = _volumes(at.vmi, present.get("volumeStatus") or [], at.state)
         if at.guest and at.guest.os:
-            wanted["guestOSInfo"] = {name: at.guest.os[key] for key, name in _GUEST_OS.items() if key in at.guest.os}
+            wanted["guestOSInfo"] = guest_os(at.guest)
     changed = {key: value for key, value in wanted.items() if value != (present.get(key) or type(value)())}
     if not changed:
         return {}
     metadata = at.obj["metadata"]
     # Others write conditions too: the version keeps two writers apart.
     return {"metadata": {"resourceVersion": metadata["resourceVersion"], "uid": metadata["uid"]}, "status": changed}
+
+
+def guest_os(guest: GuestInfo) -> Obj:
+    """The guest's operating system as the API shows it."""
+    return {name: guest.os[key] for key, name in _GUEST_OS.items() if key in guest.os}
 
 
 def _machine(at: Situation) -> Obj:

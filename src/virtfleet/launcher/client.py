@@ -30,6 +30,8 @@ class Client:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, hello: Hello) -> None:
         self.version = hello.version
+        self.vmi = hello.vmi
+        """UID of the VMI that the launcher says it is for; empty where it does not say."""
         self._known = frozenset(hello.requests)
         self._reader = reader
         self._writer = writer

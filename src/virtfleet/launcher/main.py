@@ -61,7 +61,7 @@ async def launch(wanted: argparse.Namespace) -> int:
     updates = Updates()
     machine = Machine(f"{wanted.namespace}_{wanted.name}", wanted.uid, hypervisor, plan.uri, updates)
     daemons = Daemons(plan)
-    server = Server(Path(COMMAND_SOCKET), machine.handlers(), updates)
+    server = Server(Path(COMMAND_SOCKET), machine.handlers(), updates, vmi=wanted.uid)
     loop = asyncio.get_running_loop()
     ending: set[asyncio.Task[object]] = set()
     for number in (signal.SIGTERM, signal.SIGINT):

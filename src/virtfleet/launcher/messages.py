@@ -115,6 +115,8 @@ class Hello(Message, frozen=True):
 
     version: str = ""
     requests: list[str] = []
+    vmi: str = ""
+    """UID of the VMI that a launcher is for."""
 
 
 class Done(Message, frozen=True):

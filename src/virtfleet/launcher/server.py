@@ -51,8 +51,9 @@ class Updates:
 class Server:
     """Answers requests. Each runs as a task of its own: a slow guest agent must not hold up a kill."""
 
-    def __init__(self, path: Path, handlers: Handlers, updates: Updates) -> None:
+    def __init__(self, path: Path, handlers: Handlers, updates: Updates, *, vmi: str = "") -> None:
         self._path = path
+        self._vmi = vmi
         self._handlers = {request.__name__: (request, handler) for request, handler in handlers.items()}
         self._updates = updates
         self._server: asyncio.Server | None = None
@@ -87,7 +88,7 @@ class Server:
         running: set[asyncio.Task[None]] = set()
         try:
             known = [*self._handlers, Watch.__name__]
-            writer.write(wire.encode(Hello(version=virtfleet.__version__, requests=known)))
+            writer.write(wire.encode(Hello(version=virtfleet.__version__, requests=known, vmi=self._vmi)))
             if await wire.receive(reader, Hello) is None:
                 return
             while (request := await wire.receive(reader, wire.Request)) is not None:
