@@ -9,8 +9,8 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from virtfleet.kube import proxy
 from virtfleet.kube.errors import ApiError
-from virtfleet.local.apiserver import proxy
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Through = Callable[[Handler], Awaitable[str]]

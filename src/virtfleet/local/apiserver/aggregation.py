@@ -20,13 +20,13 @@ import orjson
 from aiohttp import web
 from multidict import CIMultiDict
 
-from virtfleet.kube import certificates
+from virtfleet.kube import certificates, proxy
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.certificates import Credential
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import API_SERVICES, Obj
-from virtfleet.local.apiserver import proxy, refusals, services
+from virtfleet.local.apiserver import refusals, services
 from virtfleet.local.apiserver.access import User
 from virtfleet.local.apiserver.store import Change, Store
 

@@ -20,10 +20,9 @@ import aiohttp
 import jsonpatch
 import orjson
 
-from virtfleet.kube import certificates
+from virtfleet.kube import certificates, proxy
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS, Obj, Resource
-from virtfleet.local.apiserver import proxy
 from virtfleet.local.apiserver.admission import AdmissionRequest
 from virtfleet.local.apiserver.kinds import Kind, Kinds
 from virtfleet.local.apiserver.reviews import user_info

@@ -1,4 +1,4 @@
-"""A request passed on to another server, its answer passed back: for aggregated APIs and for the node agents.
+"""A request passed on to another server, its answer passed back: to aggregated APIs, node agents and virt-handlers.
 
 Bodies stream in both directions and slow readers slow the other side down. An upgraded connection (websocket) becomes
 two streams of bytes, so that everything inside it, subprotocols, pings, fragments and the closing handshake, is between
@@ -48,8 +48,10 @@ async def forward(
     *,
     ssl: SSLContext | None,
     headers: Mapping[str, str],
+    server_name: str | None = None,
 ) -> web.StreamResponse:
-    """Pass the request on to `url` (query included). `headers` is all that the other server gets to see of them."""
+    """Pass the request on to `url` (query included). `headers` is all that the other server gets to see of them;
+    `server_name` is what its certificate must say, where that is not the host of the URL."""
     upgrade = request.headers.get(hdrs.UPGRADE)
     sent = passed_on(headers)
     if upgrade:
@@ -61,6 +63,7 @@ async def forward(
             headers=sent,
             data=request.content if request.body_exists else None,
             ssl=ssl if ssl is not None else True,
+            server_hostname=server_name,
             timeout=_TIMEOUT,
             allow_redirects=False,
             read_until_eof=not upgrade,
