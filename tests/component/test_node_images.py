@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from node_cluster import NodeCluster, needs_root, node_cluster
+from node_cluster import NodeCluster, needs_root, node_cluster, state
 
 from ocilayout import layer, oci_layout
 from virtfleet.local.node import registry
@@ -106,6 +106,18 @@ async def test_an_image_volume_shows_the_images_files_read_only(cluster: NodeClu
         },
     )
     assert text.startswith("guest") and "Read-only" in text
+
+
+async def test_an_image_volume_that_cannot_be_had_is_named_until_it_can(cluster: NodeCluster, tmp_path: Path) -> None:
+    volumes = [{"name": "v", "image": {"reference": "disk:1", "pullPolicy": "Never"}}]
+    mounted = {"volumeMounts": [{"name": "v", "mountPath": "/v"}]}
+    await cluster.run("p", "cat /v/disk/disk.img", volumes=volumes, container=mounted)
+    pod = await cluster.until("p", lambda p: "ErrImageNeverPull" in str(state(p)))
+    assert '"disk:1" is not present' in state(pod)["waiting"]["message"]
+    layout = oci_layout(tmp_path / "layout", [layer({"disk": None, "disk/disk.img": b"guest"})], {})
+    await registry.load(cluster.agents["n1"].node.store, layout, "disk:1")
+    await cluster.phase("p", "Succeeded")
+    assert cluster.log("p") == "guest"
 
 
 async def test_links_in_a_layer_lead_nowhere_but_into_the_image(cluster: NodeCluster, tmp_path: Path) -> None:

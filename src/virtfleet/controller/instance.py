@@ -9,8 +9,9 @@ from collections.abc import Iterable
 import msgspec
 
 from virtfleet.api import conditions, names
+from virtfleet.api.conditions import Condition
 from virtfleet.api.names import Phase, VMICondition
-from virtfleet.controller import lifecycle, pods
+from virtfleet.controller import advice, lifecycle, pods
 from virtfleet.controller.launcherpod import LauncherPod
 from virtfleet.controller.lifecycle import CLAIM_NOT_FOUND, FAILED_CREATE, Situation, Trouble
 from virtfleet.controller.pods import ForeignPod, LauncherPods
@@ -37,6 +38,12 @@ class CannotCreatePod(Exception):
 def claim_keys(vmi: Instance) -> list[str]:
     """An index of VMIs: the claims that a VMI waits for or uses."""
     return [f"{vmi.namespace}/{claim}" for claim in vmi.spec.claims.values()]
+
+
+def _news(vmi: Instance, status: Obj, kind: str) -> Condition | None:
+    """A condition that the VMI has not had so far."""
+    now = conditions.find(status.get("conditions") or (), kind)
+    return now if now != conditions.find(vmi.status.conditions, kind) else None
 
 
 class Instances:
@@ -151,9 +158,10 @@ class Instances:
         if status.get("phase") == Phase.FAILED and status.get("reason"):
             said = at.pod.status.message if at.pod else "its virt-launcher pod is gone"
             self._recorder.warning(vmi.reference, status["reason"], f"The VMI failed: {said or 'see its pod'}")
-        now = conditions.find(status.get("conditions") or (), VMICondition.SYNCHRONIZED)
-        if now and now != conditions.find(vmi.status.conditions, VMICondition.SYNCHRONIZED):
-            self._recorder.warning(vmi.reference, now["reason"], now["message"])
+        if news := _news(vmi, status, VMICondition.SYNCHRONIZED):
+            self._recorder.warning(vmi.reference, news["reason"], news["message"])
+        elif news := _news(vmi, status, lifecycle.POD_SCHEDULED):
+            self._recorder.warning(vmi.reference, "FailedScheduling", advice.placement(news["message"]))
 
     # -- what it depends on
 

@@ -70,6 +70,7 @@ async def test_why_no_node_takes_it_is_shown_until_one_does(virt: Plane) -> None
     await _report(virt, pod, {"conditions": [why]})
     told = await virt.condition("PodScheduled", "False")
     assert (told["reason"], told["message"]) == ("Unschedulable", "Insufficient memory")
+    await virt.until(lambda: _has_reason(virt, "FailedScheduling"))
     virt.kubelets.place = somewhere
     virt.kubelets.look_again()
     vmi = await virt.phase("Running")

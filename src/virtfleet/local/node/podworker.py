@@ -166,6 +166,10 @@ class PodWorker:
                 self._refreshed = time.time()
             if self.pod["spec"].get("shareProcessNamespace"):
                 self._ground = await self._with_shared_pids(self._ground)
+        except ImageUnavailable as why:
+            for container in self.pod["spec"]["containers"]:
+                self._wait_for_image(container["name"], why)
+            return _RETRY
         except VolumeError as error:
             self._warn("FailedMount", str(error))
             return _RETRY
@@ -201,7 +205,7 @@ class PodWorker:
         try:
             image = node.puller.obtain(container["image"], container.get("imagePullPolicy") or "", self._woken.set)
         except ImageUnavailable as why:
-            self._wait_for_image(name, container["image"], why)
+            self._wait_for_image(name, why)
             return why.until or float("inf")
         run = assembly.new_run(node.layout, self.pod, container, image, self.runs.latest(name))
         self._say("Pulled", f'Container image "{container["image"]}" already present on machine')
@@ -226,16 +230,16 @@ class PodWorker:
         self.runs.begin_probing(container, run, self._address())
         return float("inf")
 
-    def _wait_for_image(self, name: str, image: str, why: ImageUnavailable) -> None:
+    def _wait_for_image(self, name: str, why: ImageUnavailable) -> None:
         before = self.runs.waiting.get(name, ("", ""))[0]
         if before != why.reason:
             match why.reason:
                 case "ContainerCreating":
-                    self._say("Pulling", f'Pulling image "{image}"')
+                    self._say("Pulling", f'Pulling image "{why.image}"')
                 case "ImagePullBackOff":
-                    self._say("BackOff", f'Back-off pulling image "{image}"')
+                    self._say("BackOff", f'Back-off pulling image "{why.image}"')
                 case _:
-                    self._warn("Failed", f'Failed to pull image "{image}": {why.message}')
+                    self._warn("Failed", f'Failed to pull image "{why.image}": {why.message}')
         self.runs.waiting[name] = (why.reason, why.message)
 
     def _pause(self, name: str) -> None:

@@ -22,8 +22,9 @@ _FRESH = 60.0  # seconds for which a finished pull serves a pod that asked with 
 class ImageUnavailable(Exception):
     """The container must wait. `until` is when to ask again; None: the asker is woken."""
 
-    def __init__(self, reason: str, message: str = "", until: float | None = None) -> None:
+    def __init__(self, image: str, reason: str, message: str = "", until: float | None = None) -> None:
         super().__init__(message)
+        self.image = image
         self.reason = reason
         self.message = message
         self.until = until
@@ -50,12 +51,12 @@ class Puller:
     def obtain(self, name: str, policy: str, wake: Callable[[], None]) -> Image:
         """The image, or ImageUnavailable with the reason that the container's status gets."""
         if not _NAME.fullmatch(name):
-            raise ImageUnavailable("InvalidImageName", f'Failed to apply default image tag "{name}": invalid reference')
+            text = f'Failed to apply default image tag "{name}": invalid reference'
+            raise ImageUnavailable(name, "InvalidImageName", text)
         image = self._store.find(name)
         if policy == "Never" and image is None:
-            raise ImageUnavailable(
-                "ErrImageNeverPull", f'Container image "{name}" is not present with pull policy of Never'
-            )
+            text = f'Container image "{name}" is not present with pull policy of Never'
+            raise ImageUnavailable(name, "ErrImageNeverPull", text)
         # An image that was made on this machine has no registry to be asked again.
         fresh = time.time() - self._pulled.get(canonical(name), 0) < _FRESH
         if image is not None and (policy != "Always" or not image.origin or fresh):
@@ -64,13 +65,13 @@ class Puller:
         if trouble is not None and trouble.until > time.time():
             if trouble.told:
                 text = f'Back-off pulling image "{name}": ErrImagePull: {trouble.message}'
-                raise ImageUnavailable("ImagePullBackOff", text, trouble.until)
+                raise ImageUnavailable(name, "ImagePullBackOff", text, trouble.until)
             trouble.told = True
-            raise ImageUnavailable("ErrImagePull", trouble.message, time.time() + 1)
+            raise ImageUnavailable(name, "ErrImagePull", trouble.message, time.time() + 1)
         self._wakers.setdefault(canonical(name), set()).add(wake)
         if canonical(name) not in self._pulls:
             self._pulls[canonical(name)] = asyncio.create_task(self._pull(name), name=f"pull {name}")
-        raise ImageUnavailable("ContainerCreating")
+        raise ImageUnavailable(name, "ContainerCreating")
 
     async def _pull(self, name: str) -> None:
         key = canonical(name)

@@ -32,7 +32,7 @@ from virtfleet.local.node.downward import Facts, field, resource
 from virtfleet.local.node.images import ImageStore
 from virtfleet.local.node.layout import Layout
 from virtfleet.local.node.projections import File, Files
-from virtfleet.local.node.pulling import ImageUnavailable, Puller
+from virtfleet.local.node.pulling import Puller
 from virtfleet.local.node.security import ConfigError
 
 _DEFAULT_MODE = 0o644
@@ -64,7 +64,10 @@ class Volumes:
         self._tokens: dict[tuple[str, str, str], tuple[str, float]] = {}  # (pod, volume, path) -> token, when to renew
 
     async def make(self, pod: Obj, facts: Facts, wake: Callable[[], None]) -> dict[str, Path]:
-        """Where each volume of the pod lies, made or brought up to date. `wake` is called when an image has come."""
+        """Where each volume of the pod lies, made or brought up to date. `wake` is called when an image has come.
+
+        Raises VolumeError, and ImageUnavailable where a volume waits for its image.
+        """
         places: dict[str, Path] = {}
         for volume in pod["spec"].get("volumes") or ():
             try:
@@ -72,7 +75,7 @@ class Volumes:
                     places[volume["name"]] = self._image(pod, volume["name"], volume["image"], wake)
                 else:
                     places[volume["name"]] = await self._make_one(pod, volume, facts)
-            except (OSError, ApiError, ConfigError, ImageUnavailable) as error:
+            except (OSError, ApiError, ConfigError) as error:
                 reason = error.message if isinstance(error, ApiError) else str(error)
                 raise VolumeError(f'MountVolume.SetUp failed for volume "{volume["name"]}" : {reason}') from error
         return places

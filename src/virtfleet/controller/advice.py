@@ -1,0 +1,35 @@
+"""What the owner of a VM can do when no node takes it, from what the scheduler says. Pure.
+
+A condition carries the scheduler's own words, which other tools read. People read events, and get advice there.
+"""
+
+from __future__ import annotations
+
+import re
+
+_SCARCE = re.compile(r"Insufficient ([\w./-]+\w)")
+_AMOUNTS = ("cpu", "memory", "ephemeral-storage")
+_LABELS = "node affinity/selector"
+_TAINT = "untolerated taint"
+
+
+def placement(message: str) -> str:
+    """The scheduler's words, and what to do about them."""
+    found = sorted(set(_SCARCE.findall(message)))
+    amounts = [what for what in found if what in _AMOUNTS]
+    devices = [what for what in found if what not in _AMOUNTS]
+    hints = []
+    if amounts:
+        hints.append(f"ask for less {' and '.join(amounts)}, stop other VMs, or add a node")
+    if devices:
+        hints.append(
+            f"no node has enough of {', '.join(devices)} left: stop VMs that use it, or add a node that has it"
+        )
+    if _LABELS in message and not found:
+        hints.append(
+            "no node has the labels that the VM's nodeSelector, affinity, CPU model, machine type or hypervisor needs:"
+            " compare them with `kubectl get nodes --show-labels`"
+        )
+    if _TAINT in message and not found:
+        hints.append("add a toleration to the VM, or remove the taint from a node")
+    return f"No node can run the VM: {message}{' What to do: ' if hints else ''}{'; '.join(hints)}"
