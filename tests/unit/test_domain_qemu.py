@@ -77,7 +77,7 @@ def test_a_device_that_the_node_pretends_to_have_is_emulated_by_qemu_and_refused
     domain = QEMU.build(vmi(Sample("", devices, ())), pretended)
     assert domain.find("devices/hostdev") is None
     arguments = [argument.get("value") for argument in domain.iter() if argument.tag.endswith("}arg")]
-    assert arguments == ["-device", "edu,id=ua-hostdevice-slop"]
+    assert arguments == ["-device", '{"driver":"edu","id":"ua-hostdevice-slop"}']
     with pytest.raises(DomainError, match="pretends"):
         registry.get("cloud-hypervisor").build(vmi(Sample("", devices, ())), pretended)
 

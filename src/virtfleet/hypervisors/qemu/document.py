@@ -59,7 +59,8 @@ def _command_line(draft: Draft) -> None:
         arguments += ["-chardev", f"file,id=firmwarelog,path={_FIRMWARE_LOG}"]
         arguments += ["-device", "isa-debugcon,iobase=0x402,chardev=firmwarelog"]
     for alias in hostdevices.emulated(draft.vmi, draft.context):
-        arguments += ["-device", f"{_PRETEND_DEVICE},id={alias}"]
+        # As JSON, like libvirt's own: QEMU would put it first otherwise, on a slot that libvirt chose for another one.
+        arguments += ["-device", f'{{"driver":"{_PRETEND_DEVICE}","id":"{alias}"}}']
     if arguments:
         line = add(draft.root, f"{_NAMESPACE}commandline")
         for argument in arguments:
