@@ -61,7 +61,7 @@ class Handler:
         self._place, self._url, self._name = place, server.url, name
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
-        authority = Authority.create("test", LIFESPAN)
+        self.authority = authority = Authority.create("test", LIFESPAN)
         profile = Profile("virt-handler", LIFESPAN, hosts=("localhost", "127.0.0.1"))
         certificates.write(place / name / "certificates", authority.issue(profile).files())
         self._trust = ssl.create_default_context(cadata=authority.bundle.decode())
@@ -112,6 +112,14 @@ class Handler:
             except aiohttp.ClientConnectionError:
                 return 0, ""
 
+    async def pause(self, caller: str) -> int:
+        """The code of the answer to one who would pause a VM that is not there."""
+        credential = self.authority.issue(Profile(caller, LIFESPAN, client=True))
+        context = certificates.client_context(self.authority.bundle, credential)
+        url = f"https://localhost:{self.port}/v1/namespaces/default/virtualmachineinstances/none/pause"
+        async with aiohttp.ClientSession() as session, session.put(url, ssl=context) as answer:
+            return answer.status
+
     async def ready(self, wanted: int = 200) -> str:
         """What /readyz says, as soon as it answers with this status."""
         async with asyncio.timeout(30):
@@ -133,6 +141,8 @@ async def test_a_handler_serves_its_node_and_leaves_it_in_order(
         await handler.ready()
         assert (await handler.ask("/healthz"))[0] == 200
         assert "workqueue_depth" in (await handler.ask("/metrics"))[1]
+        assert await handler.pause("default:virt-api") == 404
+        assert await handler.pause("elsewhere:virt-api") == 403
         await eventually(lambda: label(server) == "true")
         await eventually(lambda: kubelet.offers().get("devices.kubevirt.io/tun") == (3, 3))
         handler.process.send_signal(signal.SIGTERM)
@@ -148,6 +158,7 @@ async def test_of_two_handlers_one_serves_and_the_other_takes_over(
         await first.ready()
         async with Handler(place, server, "handler-b") as second:
             assert "handler-a" in await second.ready(503)
+            assert await second.pause("default:virt-api") == 503
             first.process.kill()
             await second.ready()
             await eventually(lambda: label(server) == "true")

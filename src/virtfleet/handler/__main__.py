@@ -21,10 +21,12 @@ async def handle(options: argparse.Namespace) -> None:
     place = Place(options.pods, options.kubelet, options.private, options.facts, options.node_root)
     name = f"{os.environ.get('POD_NAME') or socket.gethostname()} {options.pool}".strip()
     async with Client(config.load(options.kubeconfig), user_agent=f"{COMPONENT}/{virtfleet.__version__}") as api:
-        handler = VirtHandler(api, options.node, name, place, options.max_devices)
+        gateway = f"{api.namespace}:virt-api"
+        handler = VirtHandler(api, options.node, name, place, gateway=gateway, most_vms=options.max_devices)
         REGISTRY.register(handler.usage)
         async with asyncio.TaskGroup() as group:
-            group.create_task(component.serve(options, unready=handler.unready))
+            routes = handler.access.routes()
+            group.create_task(component.serve(options, routes, handler.unready, clients=component.own_authority))
             group.create_task(handler.run())
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import orjson
 
 from virtfleet.handler import hostdevices, labeller
+from virtfleet.handler.access import Access
 from virtfleet.handler.devices import Devices
 from virtfleet.handler.ghosts import Ghosts
 from virtfleet.handler.heartbeat import Heartbeat
@@ -48,9 +49,14 @@ class Place:
 
 
 class VirtHandler:
-    """`run()` serves the node until cancelled, as soon as no other handler does."""
+    """`run()` serves the node until cancelled, as soon as no other handler does.
 
-    def __init__(self, api: KubeApi, node: str, name: str, place: Place, most_vms: int = DEFAULT_VMS) -> None:
+    `access` is what `gateway`, a client with a certificate of that name, can ask of the VMs meanwhile.
+    """
+
+    def __init__(
+        self, api: KubeApi, node: str, name: str, place: Place, *, gateway: str, most_vms: int = DEFAULT_VMS
+    ) -> None:
         self._place = place
         self._most_vms = most_vms
         self._facts = labeller.read(place.facts)
@@ -71,6 +77,7 @@ class VirtHandler:
             capabilities=Capabilities(place.private / "capabilities"),
             cluster=self._cluster,
         )
+        self.access = Access(self._machines, self._recorder, place.pods, caller=gateway, unready=self.unready)
         self.usage = Usage(node, self._machines.vms)
 
     def unready(self) -> str:
@@ -98,6 +105,7 @@ class VirtHandler:
                 ):
                     group.create_task(work)
         finally:
+            self.access.close()
             await self._machines.close()
             self._lock.release()
 
