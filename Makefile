@@ -8,7 +8,12 @@ ALONE := { echo "Once more, alone:"; $(PYTEST) -v --last-failed --last-failed-no
 # Starting quickly needs compiled modules, whatever the caller's environment says.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help bootstrap up down test test-fast lint bench lock clean
+# Of `make images`.
+BUILDER ?= $(firstword $(shell command -v podman buildah docker))
+REGISTRY ?= virtfleet
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+
+.PHONY: help bootstrap up down test test-fast lint bench images lock clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -17,7 +22,7 @@ bootstrap:  ## install what is missing (Debian packages, .venv)
 	@scripts/bootstrap
 
 up: bootstrap  ## start the local cluster
-	@$(BIN)/virtfleet up --nodes examples/nodes.yaml
+	@$(BIN)/virtfleet up --nodes examples/nodes.yaml --kubevirt examples/kubevirt.yaml
 
 down:  ## stop the local cluster
 	@$(BIN)/virtfleet down
@@ -36,6 +41,10 @@ test: lint  ## everything
 
 bench: bootstrap  ## measure the product, as ratios to baselines of the same run
 	@$(BIN)/python -m bench
+
+images:  ## VirtFleet's images for a Kubernetes cluster, with REGISTRY=... (podman or buildah; docs/install.md)
+	@for name in virt-operator virt-controller virt-api virt-handler virt-launcher virt-launcher-lxc; do \
+	  $(BUILDER) build --target $$name -t $(REGISTRY)/$$name:$(VERSION) -f deploy/Containerfile . || exit 1; done
 
 lock:  ## pin the dependencies anew, with hashes
 	@.tools/bin/uv pip compile pyproject.toml --extra dev --generate-hashes --python-version 3.11 \
