@@ -51,7 +51,7 @@ def cluster(nodes: list[str]) -> Iterator[tuple[Path, float]]:
     before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         began = time.monotonic()
-        where = ["--data", str(data), "--port", str(port), "--nodes", str(nodes_file)]
+        where = ["--data", str(data), "--port", str(port), "--nodes", str(nodes_file), "--bare"]
         subprocess.run([virtfleet, "up", *where, "-o", "json"], check=True, capture_output=True)
         yield data, time.monotonic() - began
     finally:

@@ -35,7 +35,7 @@ class Cluster:
 
     def virtfleet(self, *args: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         command = [VIRTFLEET, args[0], "--data", str(self.data), *args[1:]]
-        return subprocess.run(command, check=check, capture_output=True, text=True, timeout=120)
+        return subprocess.run(command, check=check, capture_output=True, text=True, timeout=400)
 
 
 @dataclass(frozen=True)
@@ -84,14 +84,18 @@ class Kubectl:
 NODES = "nodes: [{name: node-a}, {name: node-b}]" if os.geteuid() == 0 else "nodes: []"
 
 
-def start_local(nodes: str) -> Cluster:
-    """A local cluster in a directory of its own, short because unix sockets have short names."""
+def start_local(nodes: str, *options: str) -> Cluster:
+    """A local cluster in a directory of its own, short because unix sockets have short names.
+
+    A Kubernetes alone, unless `options` of `virtfleet up` say otherwise.
+    """
     data = Path(tempfile.mkdtemp(prefix="vft-"))
     (data.parent / f"{data.name}.yaml").write_text(nodes)
     data.rmdir()
     cluster = Cluster(data / "kubeconfig", data, free_port())
     nodes_file = data.parent / f"{data.name}.yaml"
-    done = cluster.virtfleet("up", "--port", str(cluster.port), "--nodes", str(nodes_file), check=False)
+    wanted = ("--port", str(cluster.port), "--nodes", str(nodes_file), *(options or ("--bare",)))
+    done = cluster.virtfleet("up", *wanted, check=False)
     if done.returncode != 0:
         stop_local(cluster)
         raise AssertionError(done.stderr)

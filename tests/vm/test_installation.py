@@ -1,13 +1,12 @@
 """The whole way: an installation by the operator on a cluster of three nodes, a pool, and a guest that boots.
 
-These are the commands of README.md, on the files under examples/.
+What `virtfleet up` makes of the files under examples/.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,13 +16,11 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "cluster"))
 
-from clusters import VIRTFLEET, Cluster, Kubectl, start_local, stop_local
+from clusters import Kubectl, start_local, stop_local
 
-from virtfleet import __version__
 from waiting import eventually
 
-REPOSITORY = Path(__file__).parents[2]
-EXAMPLES = REPOSITORY / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 pytestmark = [
     pytest.mark.vm,
@@ -32,34 +29,13 @@ pytestmark = [
 ]
 
 
-def virtfleet(*args: str) -> str:
-    done = subprocess.run([VIRTFLEET, *args], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
 def kubectl() -> Iterator[Kubectl]:
-    cluster = start_local((EXAMPLES / "nodes.yaml").read_text())
+    cluster = start_local((EXAMPLES / "nodes.yaml").read_text(), "--kubevirt", str(EXAMPLES / "kubevirt.yaml"))
     try:
-        install(cluster)
         yield Kubectl(cluster)
     finally:
         stop_local(cluster)
-
-
-def install(cluster: Cluster) -> None:
-    data = ("--data", str(cluster.data))
-    guest = json.loads(virtfleet("guest", "build", "-o", "json"))
-    virtfleet("image", "import", guest["archive"], "virtfleet/guest:demo", *data)
-    launcher = f"virtfleet/virt-launcher:{__version__}"
-    virtfleet("image", "derive", "virtfleet/virt-launcher:megaslop", "--from", launcher, "--env", "MEGASLOP=1", *data)
-    kubectl = Kubectl(cluster, "kubevirt")
-    kubectl("apply", "-f", str(REPOSITORY / "deploy" / "operator.yaml"))
-    kubectl("wait", "deploy/virt-operator", "--for=condition=Available", "--timeout=80s")
-    kubectl("apply", "-f", str(EXAMPLES / "kubevirt.yaml"))
-    available = ("wait", "kubevirt/kubevirt", "--for=condition=Available", "--timeout=60s")
-    eventually(lambda: kubectl.run(*available).returncode == 0, 180)
 
 
 def handlers(kubectl: Kubectl) -> dict[str, str]:
@@ -71,7 +47,7 @@ def handlers(kubectl: Kubectl) -> dict[str, str]:
 def test_each_node_is_served_by_the_handler_of_its_pool(kubectl: Kubectl) -> None:
     assert handlers(kubectl) == {
         "node-a": "virt-handler",
-        "node-b": "virt-handler",
+        "node-b": "virt-handler-canary",
         "node-c": "virt-handler-megaslop",
     }
 

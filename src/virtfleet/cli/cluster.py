@@ -22,6 +22,7 @@ import msgspec
 from virtfleet.cli.output import CommandError, F, Progress, output_option, result, table
 from virtfleet.local import directory, nodesfile, processes, ranges, supervisor
 from virtfleet.local.directory import Settings
+from virtfleet.local.nodesfile import DESCRIBED
 from virtfleet.local.processes import CONTROL_PLANE
 
 START_DEADLINE = 60.0
@@ -43,19 +44,25 @@ def data_option(function: F) -> F:
 @data_option
 @click.option("--nodes", "nodes_file", type=click.Path(path_type=Path), help="A file that describes the nodes.")
 @click.option("--port", type=click.IntRange(1, 65535), help=f"The API server's port [{directory.DEFAULT_PORT}].")
+@click.option("--kubevirt", "kubevirt_file", help="A file with the KubeVirt object to install; a plain one else.")
+@click.option("--bare/--no-bare", default=None, help="Whether to leave VirtFleet out: a Kubernetes alone.")
 @output_option
-def up(data: Path, nodes_file: Path | None, port: int | None, output: str) -> None:
-    """Start a cluster on this machine, or bring a running one to what is asked for."""
+def up(
+    data: Path, nodes_file: Path | None, port: int | None, kubevirt_file: str | None, bare: bool | None, output: str
+) -> None:
+    """Start a cluster with VirtFleet on this machine, or bring a running one to what is asked for."""
     progress = Progress(quiet=output == "json")
     data = data.absolute()
-    settings = _settings(data, nodes_file, port)
+    kubevirt = _kubevirt(kubevirt_file)
+    settings = _settings(data, nodes_file, port, bare)
     _start_supervisor(data, settings, progress)
     processes.run_control_plane(data)
     _wait_ready(data, settings, progress)
     _start_nodes(data, settings, progress)
+    installed = _install(data, settings, kubevirt, progress)
     seconds = round(time.monotonic() - progress.began, 1)
     facts = _status(data, settings)
-    result(output, {**facts, "seconds": seconds}, _how_to_use(data, facts, seconds))
+    result(output, {**facts, "kubevirt": installed, "seconds": seconds}, _how_to_use(data, facts, seconds))
 
 
 @click.command()
@@ -128,7 +135,15 @@ def logs(data: Path, component: str | None, follow: bool, tail: int | None, outp
 # Starting.
 
 
-def _settings(data: Path, nodes_file: Path | None, port: int | None) -> Settings:
+def _kubevirt(file: str | None) -> dict[str, Any] | None:
+    if file is None:
+        return None
+    from virtfleet.cli import installing
+
+    return installing.read(file)
+
+
+def _settings(data: Path, nodes_file: Path | None, port: int | None, bare: bool | None) -> Settings:
     """What this cluster should be: what is asked for now, else what it was."""
     old = _load(data)
     try:
@@ -136,10 +151,14 @@ def _settings(data: Path, nodes_file: Path | None, port: int | None) -> Settings
     except nodesfile.NodesFileError as error:
         raise CommandError(f"the nodes file cannot be used: {error}") from None
     wanted = (
-        msgspec.structs.replace(old, port=port or old.port, nodes=nodes)
+        msgspec.structs.replace(old, port=port or old.port, nodes=nodes, bare=old.bare if bare is None else bare)
         if old
         else Settings(
-            directory.cluster_name(data), port or directory.DEFAULT_PORT, *ranges.choose(ranges.in_use()), nodes
+            directory.cluster_name(data),
+            port or directory.DEFAULT_PORT,
+            *ranges.choose(ranges.in_use()),
+            nodes,
+            bool(bare),
         )
     )
     if old and old.port != wanted.port and _running(data):
@@ -192,10 +211,10 @@ def _start_supervisor(data: Path, settings: Settings, progress: Progress) -> Non
 
 def _wait_ready(data: Path, settings: Settings, progress: Progress) -> None:
     def ready() -> bool:
-        children = supervisor.ask(data, op="status")["children"]
-        if any(c["name"] == CONTROL_PLANE and c["restarts"] > 2 for c in children):
+        [child] = [c for c in supervisor.ask(data, op="status")["children"] if c["name"] == CONTROL_PLANE]
+        if child["restarts"] > 2:
             _give_up(data, CONTROL_PLANE)
-        return _readyz(data, settings) is None
+        return child["running"] and not child["ending"] and _readyz(data, settings) is None
 
     _until(ready, lambda: _give_up(data, CONTROL_PLANE))
     progress(f"the API server answers on https://127.0.0.1:{settings.port}")
@@ -221,17 +240,43 @@ def _start_nodes(data: Path, settings: Settings, progress: Progress) -> None:
     _until(all_ready, lambda: _give_up(data, min(waiting)))
 
 
+def _install(data: Path, settings: Settings, kubevirt: dict[str, Any] | None, progress: Progress) -> Any:
+    """VirtFleet itself, where there are nodes that could run it."""
+    if settings.bare or not settings.nodes:
+        return None
+    import asyncio
+
+    from virtfleet.cli import installing
+    from virtfleet.kube.errors import ApiError
+
+    code = processes.fingerprint()
+    try:
+        installed = asyncio.run(installing.install(data, kubevirt, progress, restart=settings.code not in ("", code)))
+    except ApiError as error:
+        raise CommandError(f"VirtFleet cannot be installed: {error.message}") from None
+    directory.save(data, msgspec.structs.replace(settings, code=code))
+    return installed
+
+
 def _ready_nodes(data: Path, settings: Settings) -> set[str]:
+    """Nodes that are ready and as the nodes file has them."""
     context = ssl.create_default_context(cafile=str(data / "pki" / "ca" / "ca.crt"))
     context.load_cert_chain(data / "pki" / "admin" / "tls.crt", data / "pki" / "admin" / "tls.key")
     url = f"https://127.0.0.1:{settings.port}/api/v1/nodes"
-    with urllib.request.urlopen(url, context=context, timeout=5) as answer:
-        nodes = json.load(answer)["items"]
+    try:
+        with urllib.request.urlopen(url, context=context, timeout=5) as answer:
+            nodes = json.load(answer)["items"]
+    except OSError:  # the supervisor brings it back
+        return set()
+    described = {node.name: msgspec.json.encode(node).decode() for node in settings.nodes}
     return {
         node["metadata"]["name"]
         for node in nodes
         for condition in node.get("status", {}).get("conditions", ())
-        if condition["type"] == "Ready" and condition["status"] == "True"
+        if condition["type"] == "Ready"
+        and condition["status"] == "True"
+        # An agent that was told something new says so when it has read it.
+        and node["metadata"].get("annotations", {}).get(DESCRIBED) == described.get(node["metadata"]["name"])
     }
 
 
@@ -257,7 +302,7 @@ def _how_to_use(data: Path, facts: dict[str, Any], seconds: float) -> str:
             f"The cluster is ready ({seconds} s). Its nodes: {', '.join(facts['nodes']) or 'none'}",
             "",
             f"  export KUBECONFIG={facts['kubeconfig']}",
-            "  kubectl get nodes,pods -A",
+            "  kubectl get nodes,pods,vmis -A",
             "",
             f"  virtfleet status --data {data}    what runs",
             f"  virtfleet down --data {data}      stop it",

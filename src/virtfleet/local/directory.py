@@ -35,6 +35,8 @@ class Settings(msgspec.Struct, frozen=True):
     pods: str  # the address range of pods
     services: str  # the address range of Services
     nodes: list[NodeSpec] = []
+    bare: bool = False  # whether VirtFleet is left out, and there is a Kubernetes alone
+    code: str = ""  # fingerprint of the VirtFleet that the installed components were started from
 
 
 def default_directory() -> Path:

@@ -20,6 +20,9 @@ import yaml
 
 from virtfleet.api.selectors import label_key_error, label_value_error
 
+DESCRIBED = "virtfleet.io/nodes-file"
+"""Annotation of a Node: what the nodes file said of it when its agent last looked."""
+
 _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 

@@ -1,29 +1,54 @@
 """The processes of a local cluster, as the supervisor is told to run them.
 
-Both `virtfleet up` and `virtfleet node` start agents; what is needed for one is written down here once.
+Both `virtfleet up` and `virtfleet node` start agents; what is needed for one is written down here once. The supervisor
+replaces a process whose command has changed, so a command names all that it depends on: the code in its environment,
+and for an agent, its node as the nodes file has it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
+from functools import cache
 from pathlib import Path
 
+import msgspec
+
+import virtfleet
 from virtfleet.local import supervisor
 from virtfleet.local.directory import Settings
 
 CONTROL_PLANE = "control-plane"
 
 
+@cache
+def fingerprint() -> str:
+    """A name for the VirtFleet on this machine: another one for other code."""
+    root = Path(virtfleet.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
 def run_control_plane(data: Path) -> None:
-    supervisor.ask(data, op="run", name=CONTROL_PLANE, argv=[sys.executable, "-m", "virtfleet.local", str(data)])
+    _run(data, CONTROL_PLANE, [sys.executable, "-m", "virtfleet.local", str(data)])
 
 
 def run_agent(data: Path, settings: Settings, node: str) -> None:
-    """Start the agent of a node under the node's name, or leave it as it is. The API server must be there already."""
+    """Start the agent of a node under the node's name, anew if the node is described differently now.
+
+    The API server must be there already.
+    """
     kubeconfig = _node_kubeconfig(data, settings, node)
-    argv = [sys.executable, "-m", "virtfleet.local.node", "--data", str(data), "--name", node]
-    supervisor.ask(data, op="run", name=node, argv=[*argv, "--kubeconfig", str(kubeconfig)])
+    [spec] = [spec for spec in settings.nodes if spec.name == node]
+    argv = [sys.executable, "-m", "virtfleet.local.node", "--data", str(data), "--kubeconfig", str(kubeconfig)]
+    _run(data, node, [*argv, "--node", msgspec.json.encode(spec).decode()])
+
+
+def _run(data: Path, name: str, argv: list[str]) -> None:
+    supervisor.ask(data, op="run", name=name, argv=argv, env={"VIRTFLEET_CODE": fingerprint()})
 
 
 def _node_kubeconfig(data: Path, settings: Settings, node: str) -> Path:

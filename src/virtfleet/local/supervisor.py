@@ -58,6 +58,7 @@ class Child:
         return {
             "name": self.name,
             "running": running,
+            "ending": bool(self.killed_at),  # for good, or to be replaced
             "pid": self.process.pid if running and self.process else None,
             "restarts": self.restarts,
             "seconds": round(time.monotonic() - self.started, 1) if running else 0,

@@ -57,7 +57,7 @@ def status(installation: Installation, found: Findings, now: str) -> Obj:
     steps = _steps_left(found) if found.error is None else []
     verdicts = [
         _available((deployed and working) or (complete and not steps), shortfalls),
-        _progressing(steps if complete or deployed else [*steps, *shortfalls]),
+        _progressing(steps if complete or deployed else shortfalls or steps),
         _degraded(installation, found, [] if steps or not deployed else shortfalls),
         *_resting(installation),
     ]

@@ -1,4 +1,4 @@
-"""`python -m virtfleet.local.node --data DIR --name NODE`: the agent of one node of the local cluster in DIR."""
+"""`python -m virtfleet.local.node --data DIR --node JSON`: the agent of one node of the local cluster in DIR."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # read when grpc is imported
+
+import msgspec
 
 from virtfleet.kube import config, process
 from virtfleet.kube.client import Client
@@ -29,16 +31,14 @@ async def _run(data: Path, settings: Settings, spec: NodeSpec, kubeconfig: Path)
 def main() -> int:
     parser = argparse.ArgumentParser(prog="virtfleet.local.node", description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="the cluster's directory")
-    parser.add_argument("--name", required=True, help="the node's name, as the nodes file has it")
+    parser.add_argument("--node", required=True, help="the node as the nodes file has it, in JSON")
     parser.add_argument("--kubeconfig", type=Path, required=True, help="how the agent reaches the API server")
     arguments = parser.parse_args()
     settings = directory.load(arguments.data)
     if settings is None:
         sys.exit(f"there is no cluster in {arguments.data}; start one with: virtfleet up --data {arguments.data}")
-    spec = next((node for node in settings.nodes if node.name == arguments.name), None)
-    if spec is None:
-        sys.exit(f"the cluster in {arguments.data} has no node {arguments.name}; virtfleet node ls lists its nodes")
-    process.log_as_json(f"node {arguments.name}")
+    spec = msgspec.json.decode(arguments.node, type=NodeSpec)
+    process.log_as_json(f"node {spec.name}")
     return process.run(_run(arguments.data.resolve(), settings, spec, arguments.kubeconfig), process.spawning_loop)
 
 

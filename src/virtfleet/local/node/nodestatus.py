@@ -13,6 +13,8 @@ from datetime import UTC, datetime
 from ipaddress import IPv4Network
 from pathlib import Path
 
+import msgspec
+
 import virtfleet
 from virtfleet.kube.api import KubeApi, Patch
 from virtfleet.kube.errors import ApiError, is_already_exists, is_not_found
@@ -22,7 +24,7 @@ from virtfleet.local.node.images import Image
 from virtfleet.local.node.network import node_address
 from virtfleet.local.node.podstatus import timestamp
 from virtfleet.local.node.runtime import boot_id
-from virtfleet.local.nodesfile import NodeSpec
+from virtfleet.local.nodesfile import DESCRIBED, NodeSpec
 
 LEASE_NAMESPACE = "kube-node-lease"
 _LEASE_SECONDS, _RENEWAL, _REPORT, _RETRY = 40, 10.0, 60.0, 1.0
@@ -163,15 +165,16 @@ class NodeObject:
                 await asyncio.sleep(_RETRY)
 
     async def _register(self) -> None:
-        """Make the Node object, or give an existing one the labels of the nodes file."""
+        """Make the Node object, or bring to an existing one what is new in the nodes file."""
+        described = {DESCRIBED: msgspec.json.encode(self._spec).decode()}
         node = {
             "apiVersion": "v1",
             "kind": "Node",
-            "metadata": {"name": self._spec.name, "labels": labels(self._spec)},
+            "metadata": {"name": self._spec.name, "labels": labels(self._spec), "annotations": described},
             "spec": {
                 "podCIDR": str(self._range),
                 "podCIDRs": [str(self._range)],
-                "taints": [{k: v for k, v in _taint(t).items() if v} for t in self._spec.taints],
+                "taints": _taints(self._spec),
             },
         }
         try:
@@ -179,7 +182,26 @@ class NodeObject:
         except ApiError as error:
             if not is_already_exists(error):
                 raise
-            await self._api.patch(NODES, self._spec.name, {"metadata": {"labels": labels(self._spec)}})
+            await self._describe_anew(described)
+
+    async def _describe_anew(self, described: Mapping[str, str]) -> None:
+        """Labels and taints of the file where it changed. What people did to the node since then stays."""
+        node = await self._api.get(NODES, self._spec.name)
+        meta = node["metadata"]
+        known = (meta.get("annotations") or {}).get(DESCRIBED)
+        if known == described[DESCRIBED]:
+            return
+        before = msgspec.json.decode(known, type=NodeSpec) if known else NodeSpec(self._spec.name)
+        others = [taint for taint in node["spec"].get("taints") or () if taint not in _taints(before)]
+        change = {
+            "metadata": {
+                "resourceVersion": meta["resourceVersion"],  # a list is replaced as a whole
+                "annotations": described,
+                "labels": dict.fromkeys(before.labels) | labels(self._spec),
+            },
+            "spec": {"taints": [*others, *_taints(self._spec)]},
+        }
+        await self._api.patch(NODES, self._spec.name, change)
 
     async def report(self) -> None:
         """Write the status where it is not what it should be, or was not confirmed for a while."""
@@ -235,5 +257,5 @@ class NodeObject:
             await self._api.create(LEASES, {"apiVersion": LEASES.api_version, "kind": LEASES.kind, **lease})
 
 
-def _taint(taint: object) -> dict[str, str]:
-    return {name: getattr(taint, name) for name in ("key", "value", "effect")}
+def _taints(spec: NodeSpec) -> list[dict[str, str]]:
+    return [msgspec.to_builtins(taint) for taint in spec.taints]

@@ -1,0 +1,131 @@
+"""How `virtfleet up` installs VirtFleet into the local cluster: as anybody would into any other.
+
+The operator's manifest (deploy/operator.yaml is the same), a KubeVirt object, and then waiting until the operator says
+that it is Available. All of it can be repeated: what is right already is not written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from virtfleet.admission.cluster import Cluster
+from virtfleet.admission.review import review
+from virtfleet.cli.manifests import objects
+from virtfleet.cli.output import CommandError, Progress
+from virtfleet.kube import config
+from virtfleet.kube.api import KubeApi, Patch
+from virtfleet.kube.client import Client
+from virtfleet.kube.errors import ApiError, is_not_found
+from virtfleet.kube.resource import DAEMON_SETS, DEPLOYMENTS, KUBEVIRTS, NAMESPACES, PODS, PRIORITY_CLASSES, Obj
+from virtfleet.local import stock
+from virtfleet.operator import manifest
+from virtfleet.operator.apply import difference
+from virtfleet.operator.conditions import AVAILABLE, DEGRADED, PROGRESSING
+from virtfleet.operator.handlerpods import RESTARTED
+from virtfleet.operator.render import stamped
+from virtfleet.operator.world import RESOURCES
+
+DEADLINE = 300.0
+_PAUSE = 0.2
+_LOOK = f"Look at: kubectl -n {manifest.NAMESPACE} get pods,events"
+_KINDS = {**RESOURCES, **{kind.kind: kind for kind in (NAMESPACES, PRIORITY_CLASSES, KUBEVIRTS)}}
+# Where KVM does not work, CPUs are emulated: a machine to try things on may well be a VM itself.
+_DEFAULT = {
+    "apiVersion": "kubevirt.io/v1",
+    "kind": "KubeVirt",
+    "metadata": {"name": "kubevirt", "namespace": manifest.NAMESPACE},
+    "spec": {"configuration": {"developerConfiguration": {"useEmulation": True}}},
+}
+
+
+def read(file: str) -> Obj:
+    """The KubeVirt object in a file, checked as the cluster would."""
+    found = [obj for obj in objects([file]) if obj["kind"] == "KubeVirt"]
+    if len(found) != 1:
+        raise CommandError(f"{file} has {len(found)} KubeVirt objects, not one")
+    verdict = review(found[0], Cluster(found[0]))
+    if not verdict.allowed:
+        causes = "\n".join(f"  {cause.field}: {cause.message}" for cause in verdict.causes)
+        raise CommandError(f"{file} is refused:\n{causes}")
+    return found[0]
+
+
+async def install(data: Path, kubevirt: Obj | None, progress: Progress, *, restart: bool) -> dict[str, Any]:
+    """Install or update, and wait for it. Without a KubeVirt object, one that is there stays as it is.
+
+    With `restart` the components run an older VirtFleet under the same name, and are to be started anew.
+    """
+    async with Client(config.load(data / "kubeconfig")) as api:
+        progress("installing VirtFleet")
+        for obj in manifest.objects():
+            await _apply(api, obj)
+        if kubevirt is not None:
+            await _apply(api, kubevirt)
+        elif not await api.list(KUBEVIRTS):
+            await _apply(api, _DEFAULT)
+        # The operator is on its way meanwhile.
+        await stock.fill(data / "images", progress)
+        if restart:
+            await _restart(api, progress)
+        return await _available(api, progress)
+
+
+async def _apply(api: KubeApi, obj: Obj) -> None:
+    """Make an object, or bring one that is there to what is wanted."""
+    wanted, resource = stamped(obj), _KINDS[obj["kind"]]
+    name, namespace = obj["metadata"]["name"], obj["metadata"].get("namespace")
+    try:
+        installed = await api.get(resource, name, namespace)
+    except ApiError as error:
+        if not is_not_found(error):
+            raise
+        await api.create(resource, wanted)
+        return
+    if operations := difference(installed, wanted):
+        await api.patch(resource, name, operations, namespace, how=Patch.JSON)
+
+
+async def _restart(api: KubeApi, progress: Progress) -> None:
+    """What `kubectl rollout restart` does, to every component; VMs run on."""
+    progress("VirtFleet has changed: its components start anew")
+    stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    template = {"metadata": {"annotations": {RESTARTED: stamp}}}
+    for resource in (DEPLOYMENTS, DAEMON_SETS):
+        for workload in await api.list(resource, manifest.NAMESPACE):
+            name = workload["metadata"]["name"]
+            await api.patch(resource, name, {"spec": {"template": template}}, manifest.NAMESPACE)
+    end = time.monotonic() + DEADLINE
+    while old := [p for p in await api.list(PODS, manifest.NAMESPACE) if not _made_at(p, stamp)]:
+        if time.monotonic() > end:
+            raise CommandError(f"{old[0]['metadata']['name']} is not replaced after {DEADLINE:.0f} s", _LOOK)
+        await asyncio.sleep(_PAUSE)
+
+
+def _made_at(pod: Obj, stamp: str) -> bool:
+    return (pod["metadata"].get("annotations") or {}).get(RESTARTED) == stamp
+
+
+async def _available(api: KubeApi, progress: Progress) -> dict[str, Any]:
+    """Wait until the installation is what its KubeVirt object says, and tell how far it is."""
+    end, told = time.monotonic() + DEADLINE, ""
+    while True:
+        kubevirt = min(await api.list(KUBEVIRTS), key=lambda kv: kv["metadata"]["creationTimestamp"])
+        meta, status = kubevirt["metadata"], kubevirt.get("status") or {}
+        conditions = {c["type"]: c for c in status.get("conditions") or ()}
+        seen = status.get("observedGeneration") == meta["generation"]
+        yes = {kind for kind, condition in conditions.items() if condition["status"] == "True" and seen}
+        if AVAILABLE in yes and PROGRESSING not in yes:
+            progress("VirtFleet is available")
+            return {"name": meta["name"], "namespace": meta["namespace"], "version": status["observedKubeVirtVersion"]}
+        worst = next((kind for kind in (DEGRADED, PROGRESSING) if kind in yes), None)
+        state = conditions[worst]["message"] if worst else "virt-operator starts"
+        if state != told:
+            progress(state)
+            told = state
+        if time.monotonic() > end:
+            raise CommandError(f"VirtFleet is not available after {DEADLINE:.0f} s: {told}", _LOOK)
+        await asyncio.sleep(_PAUSE)
