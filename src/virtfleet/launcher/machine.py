@@ -98,7 +98,7 @@ class Machine:
     async def close(self) -> None:
         self._servers.close()
         if self._console:
-            self._console.close()
+            await self._console.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
