@@ -300,7 +300,7 @@ async def test_a_refused_websocket_is_an_api_error(api: Client, server: Scripted
     with pytest.raises(ApiError) as raised:
         async with api.websocket("/console"):
             pass
-    assert (raised.value.code, raised.value.reason) == (403, "Forbidden")
+    assert (raised.value.code, raised.value.reason, raised.value.message) == (403, "Forbidden", "no")
 
 
 async def test_raw_requests_and_streams_reach_any_path(api: Client, server: ScriptedServer) -> None:

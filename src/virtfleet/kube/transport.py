@@ -103,6 +103,7 @@ class Transport:
             # Inside a cluster compression costs more time than it saves.
             headers={"User-Agent": self._user_agent, "Accept-Encoding": "identity", "Accept": "application/json, */*"},
             read_bufsize=READ_BUFFER,
+            raise_for_status=_refuse_handshake,
         )
         return self
 
@@ -286,6 +287,13 @@ def _socket(info: tuple[Any, ...]) -> socket.socket:
     for option, value in ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3)):
         made.setsockopt(socket.IPPROTO_TCP, option, value)
     return made
+
+
+async def _refuse_handshake(response: aiohttp.ClientResponse) -> None:
+    """Why a websocket is refused stands in the answer's body, which aiohttp would not read."""
+    if response.status >= 300 and "Sec-WebSocket-Key" in response.request_info.headers:
+        body = await response.read()
+        raise _refusal(response.method, response.url.path, response.status, response.headers, body)
 
 
 def _refusal(method: str, path: str, code: int, headers: Any, body: bytes) -> _Failure:
