@@ -9,8 +9,10 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
@@ -18,6 +20,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "cluster"))
 
 from clusters import Kubectl, start_local, stop_local
 
+from virtfleet import __version__
+from vm.guests import container
 from waiting import eventually
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -68,6 +72,28 @@ def test_a_guest_boots_reports_itself_and_goes(kubectl: Kubectl) -> None:
     # A guest that is switched off from outside ends in grace, and takes its pod with it.
     kubectl("delete", "vmi", "demo", "--timeout=60s")
     eventually(lambda: not kubectl.json("get", "pods", "-l", "kubevirt.io/domain=demo")["items"])
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/fuse"), reason="libvirt's containers need /dev/fuse")
+def test_a_guest_on_another_hypervisor_runs_beside_the_others(kubectl: Kubectl) -> None:
+    vmi = container()
+    vmi["metadata"] = {"name": "box"}
+    kubectl("create", "-f", "-", stdin=json.dumps(vmi))
+    kubectl("wait", "vmi/box", "--for=jsonpath={.status.phase}=Running", "--timeout=80s")
+    (pod,) = kubectl.json("get", "pods", "-l", "kubevirt.io/domain=box")["items"]
+    compute = next(c for c in pod["spec"]["containers"] if c["name"] == "compute")
+    assert compute["image"] == f"virtfleet/virt-launcher-lxc:{__version__}"
+
+    def hello() -> str:
+        with suppress(OSError), urlopen(f"http://{pod['status']['podIP']}/", timeout=5) as answer:
+            return answer.read().decode()
+        return ""
+
+    assert eventually(hello, 60) == "hello from box at 10.0.2.2\n"
+    groups = list(Path("/sys/fs/cgroup").glob(f"**/*{pod['metadata']['uid']}*/**/*box.libvirt-lxc"))
+    assert groups, "what the guest uses counts towards its Pod"
+    kubectl("delete", "vmi", "box", "--timeout=60s")
+    eventually(lambda: not any(group.exists() for group in groups))
 
 
 def test_a_vm_that_asks_for_the_pools_device_gets_the_pools_image_on_the_pools_node(kubectl: Kubectl) -> None:

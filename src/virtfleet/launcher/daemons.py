@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import subprocess
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,7 +20,6 @@ logger = logging.getLogger(__name__)
 
 _DRIVER_DIRS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib/s390x-linux-gnu", "/usr/lib64")
 _DRIVERS = f"{paths.PRIVATE}/libvirt-drivers"
-_UNIFIED = "/sys/fs/cgroup/unified"
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 _STEADY = 30.0  # seconds after which a daemon counts as healthy again
 _LAST_WORDS = 5.0
@@ -40,23 +38,12 @@ def plan_for(hypervisor: Hypervisor, *, log_filters: str = "") -> DaemonPlan:
         with suppress(FileExistsError):
             Path(_DRIVERS, driver.name).symlink_to(driver)  # each further one would cost memory
     if hypervisor.descriptor.root:
-        _choose_cgroups()
+        from virtfleet.launcher import cgroups  # only these need what it imports
+
+        cgroups.enclose()
     return hypervisor.daemon(
         DaemonSettings(modular=modular(hypervisor), driver_dir=driver_dir, log_filters=log_filters)
     )
-
-
-def _choose_cgroups() -> None:
-    """Hide that half of a hybrid cgroup tree from libvirt which lacks the controllers that count: it would choose it.
-
-    Controllers that nobody uses in the other half (hugetlb, say) turn up in this one.
-    """
-    try:
-        useless = "memory" not in Path(_UNIFIED, "cgroup.controllers").read_text().split()
-    except OSError:
-        return  # not a hybrid tree
-    if useless:
-        subprocess.run(["umount", _UNIFIED], check=False)
 
 
 def lacking(hypervisor: Hypervisor) -> str:

@@ -51,7 +51,6 @@ class Sandbox:
         self._arguments = ["--name", name, "--namespace", namespace, "--uid", uid, "--hypervisor", descriptor.name]
         self._user = 0 if descriptor.root else USER
         self._cache = cache
-        self._groups = _cgroups()
         self.directory = Path()
         self.process: asyncio.subprocess.Process | None = None
         self._lock = -1
@@ -80,9 +79,7 @@ class Sandbox:
             self.process.kill()
         if self._cache:
             capabilities.keep(self.path(capabilities.DIRECTORY), self._cache)
-        for group in _cgroups() - self._groups:
-            with contextlib.suppress(OSError):
-                group.rmdir()
+        _remove_guests_groups()
         shutil.rmtree(self.directory, ignore_errors=True)
         os.close(self._lock)
 
@@ -177,9 +174,14 @@ def sweep() -> None:
                 os.close(fd)
 
 
-def _cgroups() -> set[Path]:
-    """Groups that libvirt's container driver makes and leaves behind empty."""
-    return set(Path("/sys/fs/cgroup").glob("*/machine"))
+def _remove_guests_groups() -> None:
+    """Remove groups that libvirt's container driver made in ours and left behind empty."""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, own = line.split(":", 2)
+        hierarchy = Path("/sys/fs/cgroup", controllers.removeprefix("name=") or "unified")
+        for group, _, _ in os.walk(hierarchy / own.lstrip("/") / "machine", topdown=False):
+            with contextlib.suppress(OSError):
+                os.rmdir(group)
 
 
 def _inside(directory: Path, user: int) -> None:

@@ -26,14 +26,16 @@ _PUBLIC_FILES = ("ld.so.cache", "ld.so.conf", "protocols", "services", "mime.typ
 _DIRECTORIES = ("dev", "proc", "sys", "run", "home", "mnt", "opt/virtfleet/lib", "opt/virtfleet/src/virtfleet", "usr")
 _VAR = ("lib", "log", "cache", "spool")
 
-# Component -> the room that implements it. The launcher has a reaper above it, because it is PID 1 of a pod whose
-# children (libvirt's daemon, QEMU) outlive their parents.
+_LAUNCHER = "virtfleet.launcher"
+# Component -> the room that implements it; hypervisors have launcher images of their own. A launcher has a reaper above
+# it, because it is PID 1 of a pod whose children (libvirt's daemon, QEMU) outlive their parents.
 COMPONENTS = {
     "virt-operator": "virtfleet.operator",
     "virt-controller": "virtfleet.controller",
     "virt-api": "virtfleet.gateway",
     "virt-handler": "virtfleet.handler",
-    "virt-launcher": "virtfleet.launcher",
+    "virt-launcher": _LAUNCHER,
+    "virt-launcher-lxc": _LAUNCHER,
 }
 _REAPER = ("/usr/bin/catatonit", "--")
 _BIN = "/opt/virtfleet/bin"
@@ -63,8 +65,8 @@ def open_store(directory: Path) -> ImageStore:
         layer = store.add_layer(tree, f"host-{tree_digest(tree)}")
     host = Image(name=canonical(HOST), layers=(layer,), on_host=True, env=_ENV, command=("/bin/sh",))
     _refresh(store, host)
-    for component in COMPONENTS:
-        reaper = _REAPER if component == "virt-launcher" else ()
+    for component, room in COMPONENTS.items():
+        reaper = _REAPER if room == _LAUNCHER else ()
         _refresh(
             store,
             msgspec.structs.replace(

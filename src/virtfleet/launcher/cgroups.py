@@ -1,0 +1,77 @@
+"""Control groups for hypervisors whose guests are containers: a tree that begins with the launcher's own group.
+
+libvirt makes groups for the guests at the top of the tree that it sees. So the launcher, which is root then, sees no
+more than its own part: the guests' groups lie inside the Pod's, count towards its limits, and go with it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from virtfleet.launcher.failure import Failure
+
+_UNIFIED = "cgroup2"
+_NEW_NAMESPACE = 0x02000000  # CLONE_NEWCGROUP
+_OURS = "launcher"
+
+
+class Hierarchy(NamedTuple):
+    """A mounted tree of groups."""
+
+    path: str
+    kind: str
+    options: str
+
+
+def enclose() -> None:
+    """Make the launcher's own group the top of every tree, for it and for all that it starts."""
+    found = usable(hierarchies(Path("/proc/self/mountinfo").read_text()))
+    if ctypes.CDLL(None, use_errno=True).unshare(_NEW_NAMESPACE):
+        raise Failure(f"no control groups of its own: {os.strerror(ctypes.get_errno())}; the Pod must be privileged")
+    for hierarchy, wanted in found.items():
+        subprocess.run(["umount", hierarchy.path], check=True)
+        if wanted:
+            options = ("-t", hierarchy.kind, "-o", hierarchy.options, hierarchy.kind)
+            subprocess.run(["mount", *options, hierarchy.path], check=True)
+            if hierarchy.kind == _UNIFIED:
+                _leave_the_top(Path(hierarchy.path))
+
+
+def hierarchies(mountinfo: str) -> list[Hierarchy]:
+    """The trees that are mounted, from the kernel's table."""
+    found = []
+    for line in mountinfo.splitlines():
+        before, _, after = line.partition(" - ")
+        kind, _, options = after.split(" ", 2)
+        if kind.startswith("cgroup"):
+            # An agent that is called when groups become empty is the node's affair, and refused inside a namespace.
+            kept = ",".join(option for option in options.split(",") if not option.startswith("release_agent="))
+            found.append(Hierarchy(before.split()[4], kind, kept))
+    return found
+
+
+def usable(found: list[Hierarchy]) -> dict[Hierarchy, bool]:
+    """Whether libvirt shall see each of them: of two halves it would choose the new one, even without controllers.
+
+    Controllers that nobody uses in the other half (hugetlb, say) turn up in this one, so it is asked for what counts.
+    """
+    hybrid = any(hierarchy.kind != _UNIFIED for hierarchy in found)
+    return {h: h.kind != _UNIFIED or not hybrid or "memory" in _controllers(Path(h.path)) for h in found}
+
+
+def _controllers(unified: Path) -> list[str]:
+    return (unified / "cgroup.controllers").read_text().split()
+
+
+def _leave_the_top(unified: Path) -> None:
+    """Groups of the new kind share out resources only where no process is in the group above them."""
+    ours = unified / _OURS
+    ours.mkdir(exist_ok=True)
+    for process in (unified / "cgroup.procs").read_text().split():
+        with suppress(ProcessLookupError):
+            (ours / "cgroup.procs").write_text(process)
