@@ -110,6 +110,35 @@ def test_a_node_is_added_stopped_started_and_killed(local: Cluster, tmp_path: Pa
     kubectl("delete", "pod", "p", "--now")
 
 
+def test_a_changed_nodes_file_reaches_running_nodes_and_their_pods_go_on(local: Cluster, tmp_path: Path) -> None:
+    kubectl, file = Kubectl(local), tmp_path / "nodes.yaml"
+
+    def up(*nodes: dict[str, Any]) -> None:
+        file.write_text(json.dumps({"nodes": nodes}))
+        local.virtfleet("up", "--nodes", str(file))
+
+    taint, mine = {"key": "dedicated", "effect": "NoSchedule"}, {"key": "mine", "effect": "NoSchedule"}
+    up({"name": "one", "labels": {"tier": "gold", "old": "yes"}, "taints": [taint]}, {"name": "three"})
+    kubectl("label", "node", "one", "own=label", "tier=silver", "--overwrite")
+    kubectl("taint", "node", "one", "mine:NoSchedule")
+    kubectl.apply(pod("p", tolerations=[{"operator": "Exists"}], nodeSelector={"own": "label"}))
+    running = runs(kubectl, "p")
+    assert [node["metadata"]["name"] for node in kubectl.json("get", "nodes")["items"]] == ["one", "three"]
+
+    local.virtfleet("up")
+    assert kubectl.json("get", "node", "one")["metadata"]["labels"]["tier"] == "silver", "people's changes stay"
+
+    up({"name": "one", "labels": {"tier": "gold"}, "devices": {"superduper.io/Slop": 3}})
+    [node] = kubectl.json("get", "nodes")["items"]
+    labels = node["metadata"]["labels"]
+    assert (labels["tier"], labels["own"], labels.get("old")) == ("gold", "label", None)
+    assert node["spec"]["taints"] == [mine]
+    eventually(lambda: kubectl.json("get", "node", "one")["status"]["allocatable"].get("superduper.io/Slop") == "3")
+    assert runs(kubectl, "p") == running
+    kubectl("taint", "node", "one", "mine-")
+    kubectl("delete", "pod", "p", "--now")
+
+
 def test_what_cannot_be_done_to_a_node_is_said(local: Cluster) -> None:
     node = Commands(local, "node")
     assert "there is no node 'none'" in node.fails("stop", "none")

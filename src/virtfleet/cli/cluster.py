@@ -58,6 +58,7 @@ def up(
     _start_supervisor(data, settings, progress)
     processes.run_control_plane(data)
     _wait_ready(data, settings, progress)
+    _remove_nodes(data, settings, progress)
     _start_nodes(data, settings, progress)
     installed = _install(data, settings, kubevirt, progress)
     seconds = round(time.monotonic() - progress.began, 1)
@@ -150,18 +151,20 @@ def _settings(data: Path, nodes_file: Path | None, port: int | None, bare: bool 
         nodes = nodesfile.load(nodes_file) if nodes_file else (old.nodes if old else _default_nodes())
     except nodesfile.NodesFileError as error:
         raise CommandError(f"the nodes file cannot be used: {error}") from None
-    wanted = (
-        msgspec.structs.replace(old, port=port or old.port, nodes=nodes, bare=old.bare if bare is None else bare)
-        if old
-        else Settings(
-            directory.cluster_name(data),
-            port or directory.DEFAULT_PORT,
-            *ranges.choose(ranges.in_use()),
-            nodes,
-            bool(bare),
-        )
-    )
-    if old and old.port != wanted.port and _running(data):
+    _check_place(data, old, nodes, port)
+    try:
+        data.mkdir(parents=True, exist_ok=True, mode=0o755)
+        known = old or Settings(directory.cluster_name(data), directory.DEFAULT_PORT, *ranges.claim(data))
+        asked = {"port": port or known.port, "nodes": nodes, "bare": known.bare if bare is None else bare}
+        wanted = msgspec.structs.replace(known, **asked)
+        directory.save(data, wanted)
+    except OSError as error:
+        raise CommandError(f"{data} cannot be used: {error.strerror}", "Choose another --data.") from None
+    return wanted
+
+
+def _check_place(data: Path, old: Settings | None, nodes: list[nodesfile.NodeSpec], port: int | None) -> None:
+    if old and port not in (None, old.port) and _running(data):
         raise CommandError(
             f"the cluster in {data} runs on port {old.port}",
             f"Stop it first (virtfleet down --data {data}), or choose another --data for a second cluster.",
@@ -171,12 +174,6 @@ def _settings(data: Path, nodes_file: Path | None, port: int | None, bare: bool 
         raise CommandError(f"{data} is too long a path for the sockets in it", "Choose a shorter --data.")
     if data.exists() and old is None and any(data.iterdir()):
         raise CommandError(f"{data} is not empty and holds no cluster", "Choose another --data.")
-    try:
-        data.mkdir(parents=True, exist_ok=True, mode=0o755)
-        directory.save(data, wanted)
-    except OSError as error:
-        raise CommandError(f"{data} cannot be used: {error.strerror}", "Choose another --data.") from None
-    return wanted
 
 
 def _default_nodes() -> list[nodesfile.NodeSpec]:
@@ -220,6 +217,25 @@ def _wait_ready(data: Path, settings: Settings, progress: Progress) -> None:
     progress(f"the API server answers on https://127.0.0.1:{settings.port}")
 
 
+def _remove_nodes(data: Path, settings: Settings, progress: Progress) -> None:
+    """Take away nodes that run and are no longer asked for, with all their pods."""
+    kept = {CONTROL_PLANE, *(node.name for node in settings.nodes)}
+    leaving = [c["name"] for c in supervisor.ask(data, op="status")["children"] if c["name"] not in kept]
+    if not leaving:
+        return
+    import asyncio
+
+    from virtfleet.local.node.layout import Layout
+    from virtfleet.local.node.ranges import network_of
+    from virtfleet.local.node.teardown import power_off
+
+    for name in leaving:
+        supervisor.ask(data, op="end", name=name, timeout=60)
+        asyncio.run(power_off(Layout(data, settings.name, name), network_of(settings)))
+        _ask_api(data, settings, f"/api/v1/nodes/{name}", "DELETE")
+        progress(f"{name} is gone")
+
+
 def _start_nodes(data: Path, settings: Settings, progress: Progress) -> None:
     """Run an agent for every node, and wait until the API server says that all are ready."""
     if not settings.nodes:
@@ -260,12 +276,8 @@ def _install(data: Path, settings: Settings, kubevirt: dict[str, Any] | None, pr
 
 def _ready_nodes(data: Path, settings: Settings) -> set[str]:
     """Nodes that are ready and as the nodes file has them."""
-    context = ssl.create_default_context(cafile=str(data / "pki" / "ca" / "ca.crt"))
-    context.load_cert_chain(data / "pki" / "admin" / "tls.crt", data / "pki" / "admin" / "tls.key")
-    url = f"https://127.0.0.1:{settings.port}/api/v1/nodes"
     try:
-        with urllib.request.urlopen(url, context=context, timeout=5) as answer:
-            nodes = json.load(answer)["items"]
+        nodes = _ask_api(data, settings, "/api/v1/nodes")["items"]
     except OSError:  # the supervisor brings it back
         return set()
     described = {node.name: msgspec.json.encode(node).decode() for node in settings.nodes}
@@ -278,6 +290,15 @@ def _ready_nodes(data: Path, settings: Settings) -> set[str]:
         # An agent that was told something new says so when it has read it.
         and node["metadata"].get("annotations", {}).get(DESCRIBED) == described.get(node["metadata"]["name"])
     }
+
+
+def _ask_api(data: Path, settings: Settings, path: str, method: str = "GET") -> dict[str, Any]:
+    context = ssl.create_default_context(cafile=str(data / "pki" / "ca" / "ca.crt"))
+    context.load_cert_chain(data / "pki" / "admin" / "tls.crt", data / "pki" / "admin" / "tls.key")
+    request = urllib.request.Request(f"https://127.0.0.1:{settings.port}{path}", method=method)
+    with urllib.request.urlopen(request, context=context, timeout=5) as answer:
+        obj: dict[str, Any] = json.load(answer)
+    return obj
 
 
 def _until(condition: Callable[[], bool], otherwise: Callable[[], NoReturn]) -> None:
