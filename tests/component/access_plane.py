@@ -22,6 +22,7 @@ from virtfleet.local.apiserver.admission import Chain
 from virtfleet.local.apiserver.aggregated_roles import AggregatedRoles
 from virtfleet.local.apiserver.aggregation import Aggregation
 from virtfleet.local.apiserver.bootstrap import Front, bootstrap
+from virtfleet.local.apiserver.crds import CustomKinds
 from virtfleet.local.apiserver.discovery import Discovery
 from virtfleet.local.apiserver.escalation import EscalationGuard
 from virtfleet.local.apiserver.http import Server
@@ -155,6 +156,8 @@ async def plane(directory: Path) -> AsyncIterator[Plane]:
         operations = Operations(store, kinds, Chain(EscalationGuard(authorizer), Webhooks(store, kinds, session)))
         operations.posts |= Reviews(tokens, authorizer).posts()
         api = InProcessApi(operations)
+        custom_kinds = CustomKinds(kinds, operations)
+        custom_kinds.load()
         server = Server(operations, kinds, Identity(tokens, authorizer), authorizer)
         server.aggregator = aggregation = Aggregation(store, api, session, lambda: pki.front_proxy)
         documents = (
@@ -171,7 +174,7 @@ async def plane(directory: Path) -> AsyncIterator[Plane]:
             AggregatedRoles(store, api).controller,
             NamespaceDefaults(store, api, pki.authority.bundle.decode()).controller,
         )
-        running = [asyncio.create_task(controller.run()) for controller in controllers]
+        running = [asyncio.create_task(part.run()) for part in (custom_kinds, *controllers)]
         try:
             made = Plane(f"https://127.0.0.1:{port}", pki, store, api, aggregation, tokens, stack)
             await until(lambda: store.get("/serviceaccounts", "default", "default"))

@@ -4,30 +4,55 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
+from typing import Any
+
+import aiohttp
 
 import virtfleet
+from virtfleet.gateway.frontproxy import FrontProxy
+from virtfleet.gateway.handlers import Handlers
 from virtfleet.gateway.knowledge import CachedKnowledge
+from virtfleet.gateway.subresources import Subresources
 from virtfleet.gateway.webhooks import Webhooks
 from virtfleet.kube import component, config, process
+from virtfleet.kube.cache import Cache
 from virtfleet.kube.client import Client
+from virtfleet.kube.component import MountedCredential
 
 NAME = "virt-api"
 
 
 async def run(options: argparse.Namespace) -> None:
+    # Bodies pass through as they come, and any number of streams may be open at once.
+    connector = aiohttp.TCPConnector(limit=0)
     async with (
         Client(config.load(options.kubeconfig), user_agent=f"{NAME}/{virtfleet.__version__}") as api,
+        aiohttp.ClientSession(connector=connector, auto_decompress=False) as session,
         asyncio.TaskGroup() as group,
     ):
         knowledge = CachedKnowledge(api)
-        for cache in knowledge.caches:
+        front_proxy = FrontProxy(api)
+        handlers = Handlers(
+            api, options.namespace, MountedCredential(options.certificates), session, options.handler_port
+        )
+        caches: list[Cache[Any]] = [*knowledge.caches, front_proxy.cache, handlers.pods]
+        for cache in caches:
             group.create_task(cache.run())
-        group.create_task(component.serve(options, Webhooks(knowledge).routes(), knowledge.missing))
+        # Who the front proxy is decides whose connections are taken at all.
+        await front_proxy.cache.synced.wait()
+        routes = [*Webhooks(knowledge).routes(), *Subresources(api, front_proxy, handlers, knowledge).routes()]
+        group.create_task(component.serve(options, routes, knowledge.missing, front_proxy.authorities))
 
 
 def main() -> int:
-    options = component.arguments(NAME, "Admission webhooks.").parse_args()
+    parser = component.arguments(NAME, "Admission webhooks and the subresource API.")
+    parser.add_argument(
+        "--namespace", default=os.environ.get("POD_NAMESPACE") or "kubevirt", help="that of the installation"
+    )
+    parser.add_argument("--handler-port", type=int, default=component.PORT, help="the port of virt-handlers")
+    options = parser.parse_args()
     component.log_as_told(NAME, options)
     return process.run(run(options))
 

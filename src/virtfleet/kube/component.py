@@ -64,7 +64,9 @@ class MountedCredential:
         if time.monotonic() - self._looked >= CERTIFICATE_PERIOD:
             self._looked = time.monotonic()
             try:
-                self._present = _read(self._directory)
+                mounted = _read(self._directory)
+                # The same object while nothing changed, so that what is made of it can be kept.
+                self._present = self._present if mounted == self._present else mounted
             except (NoCertificate, OSError) as error:
                 log.error("%s", error)
         return self._present

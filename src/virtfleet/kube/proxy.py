@@ -49,9 +49,11 @@ async def forward(
     ssl: SSLContext | None,
     headers: Mapping[str, str],
     server_name: str | None = None,
+    body: bytes | None = None,
 ) -> web.StreamResponse:
     """Pass the request on to `url` (query included). `headers` is all that the other server gets to see of them;
-    `server_name` is what its certificate must say, where that is not the host of the URL."""
+    `server_name` is what its certificate must say, where that is not the host of the URL; `body` is the request's,
+    where it has been read already."""
     upgrade = request.headers.get(hdrs.UPGRADE)
     sent = passed_on(headers)
     if upgrade:
@@ -61,7 +63,7 @@ async def forward(
             request.method,
             URL(url, encoded=True),
             headers=sent,
-            data=request.content if request.body_exists else None,
+            data=body if body is not None else request.content if request.body_exists else None,
             ssl=ssl if ssl is not None else True,
             server_hostname=server_name,
             timeout=_TIMEOUT,

@@ -5,11 +5,10 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-from virtfleet.api import names
+from virtfleet.api import names, subresources
 from virtfleet.kube.component import PORT
 from virtfleet.kube.resource import Obj
 from virtfleet.operator.installation import Installation
-from virtfleet.operator.roles import SUBRESOURCES
 
 VIRT_API = "virt-api"
 METRICS = "kubevirt-prometheus-metrics"
@@ -88,7 +87,7 @@ def admission(installation: Installation, trust: bytes) -> list[Obj]:
     return [
         _configuration(installation, "MutatingWebhookConfiguration", "virt-api-mutator", mutating),
         _configuration(installation, "ValidatingWebhookConfiguration", "virt-api-validator", validating),
-        *(_api_service(installation, bundle, version) for version in _ALL_VERSIONS),
+        *(_api_service(installation, bundle, version) for version in subresources.VERSIONS),
     ]
 
 
@@ -137,9 +136,9 @@ def _api_service(installation: Installation, bundle: str, version: str) -> Obj:
     return {
         "apiVersion": "apiregistration.k8s.io/v1",
         "kind": "APIService",
-        "metadata": installation.metadata(f"{version}.{SUBRESOURCES}", namespaced=False),
+        "metadata": installation.metadata(f"{version}.{subresources.GROUP}", namespaced=False),
         "spec": {
-            "group": SUBRESOURCES,
+            "group": subresources.GROUP,
             "version": version,
             "groupPriorityMinimum": 1000,
             "versionPriority": 15,

@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from virtfleet.api import names
+from virtfleet.api.subresources import GROUP, TABLE, Role
 from virtfleet.kube.resource import Obj
 from virtfleet.operator.installation import Installation
 
 RBAC = "rbac.authorization.k8s.io"
-SUBRESOURCES = f"subresources.{names.GROUP}"
 OPERATOR = "kubevirt-operator"
 API, CONTROLLER, HANDLER = "kubevirt-apiserver", "kubevirt-controller", "kubevirt-handler"
 
@@ -28,10 +28,8 @@ _MACHINES = [
     "virtualmachineinstancereplicasets",
     "virtualmachineinstancemigrations",
 ]
-_LOOK = ["guestosinfo", "userlist", "filesystemlist", "objectgraph"]
-_REACH = ["console", "vnc", "vnc/screenshot", "portforward", "usbredir", "vsock"]
-_STEER = ["pause", "unpause", "freeze", "unfreeze", "softreboot", "reset", "addvolume", "removevolume"]
-_STEER_VM = ["start", "stop", "restart", "migrate", "addvolume", "removevolume", "memorydump", "removememorydump"]
+_OWNED = ["virtualmachines", "virtualmachineinstances", "virtualmachineinstancereplicasets"]
+_MIGRATIONS = ["virtualmachineinstancemigrations"]
 
 
 def rule(group: str, resources: Iterable[str], verbs: Iterable[str], only: Iterable[str] = ()) -> Rule:
@@ -45,16 +43,14 @@ _CONFIGURATION = rule(names.GROUP, ["kubevirts"], _READ)
 # service account -> rules in the whole cluster
 CLUSTER_RULES: dict[str, list[Rule]] = {
     API: [
-        rule(names.GROUP, _MACHINES, [*_READ, "patch"]),
+        rule(names.GROUP, ["virtualmachines"], ["get", "patch"]),
         rule(names.GROUP, ["virtualmachines/status"], ["patch"]),
-        rule(names.GROUP, ["virtualmachineinstances"], ["delete"]),
-        rule(names.GROUP, ["virtualmachineinstancemigrations"], ["create"]),
+        rule(names.GROUP, ["virtualmachineinstances"], [*_READ, "patch"]),
+        rule(names.GROUP, _MIGRATIONS, [*_READ, "create"]),
         _CONFIGURATION,
-        rule("", ["pods"], _READ),
         rule("authorization.k8s.io", ["subjectaccessreviews"], ["create"]),
-        rule("authentication.k8s.io", ["tokenreviews"], ["create"]),
+        # How the API server proves itself when it passes requests on.
         rule("", ["configmaps"], _READ, ["extension-apiserver-authentication"]),
-        _EVENTS,
     ],
     CONTROLLER: [
         rule(names.GROUP, _MACHINES, _WRITE),
@@ -80,26 +76,57 @@ CLUSTER_RULES: dict[str, list[Rule]] = {
 
 # service account -> rules in the installation's own namespace
 OWN_RULES: dict[str, list[Rule]] = {
+    API: [rule("", ["pods"], _READ)],  # where the handler of a node is
     CONTROLLER: [rule("coordination.k8s.io", ["leases"], ["get", "create", "update"])],
 }
 
-# What people may do with VMs, added to Kubernetes' own roles of that name.
+
+def _subresources(*roles: Role) -> list[Rule]:
+    """What the table of subresources grants to any of these roles.
+
+    The API server checks a subresource up to its first slash before it passes a request on, virt-api checks it whole;
+    both are granted, so that whoever may ask is let through.
+    """
+    rules = []
+    for verb in ("get", "update"):
+        granted = [entry for entry in TABLE if entry.role in roles and entry.verb == verb]
+        resources = dict.fromkeys(name for entry in granted for name in (entry.asked_as, entry.rbac))
+        rules.append(rule(GROUP, sorted(resources), [verb]))
+    return [each for each in rules if each["resources"]]
+
+
+# What people may do with VMs, as KubeVirt has it. The first three are added to Kubernetes' own roles of that name;
+# migrations concern the whole cluster and have a role of their own, which administrators bind.
 PEOPLE: dict[str, list[Rule]] = {
     "view": [
-        rule(names.GROUP, [*_MACHINES, "kubevirts"], _READ),
-        rule(SUBRESOURCES, [f"virtualmachineinstances/{s}" for s in _LOOK], ["get"]),
+        rule(names.GROUP, _MACHINES, _READ),
+        rule(names.GROUP, ["kubevirts"], ["get", "list"]),
+        *_subresources(Role.VIEW),
     ],
     "edit": [
-        rule(names.GROUP, _MACHINES, [*_WRITE, "deletecollection"]),
-        rule(SUBRESOURCES, [f"virtualmachineinstances/{s}" for s in (*_LOOK, *_REACH)], ["get"]),
-        rule(SUBRESOURCES, [f"virtualmachineinstances/{s}" for s in _STEER], ["update"]),
-        rule(SUBRESOURCES, [f"virtualmachines/{s}" for s in _STEER_VM], ["update"]),
+        rule(names.GROUP, _OWNED, _WRITE),
+        rule(names.GROUP, _MIGRATIONS, _READ),
+        rule(names.GROUP, ["kubevirts"], ["get", "list"]),
+        *_subresources(Role.VIEW, Role.EDIT),
+    ],
+    "admin": [
+        rule(names.GROUP, _OWNED, [*_WRITE, "deletecollection"]),
+        rule(names.GROUP, _MIGRATIONS, _READ),
+        rule(names.GROUP, ["kubevirts"], ["get", "list"]),
+        *_subresources(Role.VIEW, Role.EDIT, Role.ADMIN),
+    ],
+    "migrate": [
+        rule(names.GROUP, _MIGRATIONS, [*_WRITE, "deletecollection"]),
+        *_subresources(Role.MIGRATE),
     ],
 }
-PEOPLE["admin"] = PEOPLE["edit"]
+_AGGREGATED = ("view", "edit", "admin")
 
 # Everybody may ask which version runs, as virtctl does first.
-EVERYBODY = [rule(SUBRESOURCES, ["version", "guestfs"], ["get", "list"])]
+EVERYBODY = [
+    rule(names.GROUP, ["kubevirts"], ["get", "list"]),
+    rule(GROUP, sorted(entry.rbac for entry in TABLE if entry.role is Role.EVERYBODY), ["get", "list"]),
+]
 
 # What the operator itself does: it watches and writes the kinds that it installs.
 _INSTALLS = {
@@ -151,7 +178,7 @@ def render(installation: Installation) -> list[Obj]:
     for account, rules in OWN_RULES.items():
         objects += own_role(installation, account, rules)
     for name, rules in PEOPLE.items():
-        label = {f"{RBAC}/aggregate-to-{name}": "true"}
+        label = {f"{RBAC}/aggregate-to-{name}": "true"} if name in _AGGREGATED else {}
         metadata = installation.metadata(f"{names.GROUP}:{name}", label, namespaced=False)
         objects.append({"apiVersion": f"{RBAC}/v1", "kind": "ClusterRole", "metadata": metadata, "rules": rules})
     metadata = installation.metadata(f"{names.GROUP}:default", namespaced=False)

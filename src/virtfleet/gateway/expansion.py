@@ -1,0 +1,45 @@
+"""VMs with what their instance type and preference add. There are none yet, so a VM is whole as it is. Pure."""
+
+from __future__ import annotations
+
+import orjson
+
+from virtfleet.admission import shape
+from virtfleet.admission.findings import Findings
+from virtfleet.gateway.machines import bad_request
+from virtfleet.kube.errors import ApiError
+from virtfleet.kube.resource import VMS, Obj
+
+
+def read(body: bytes, namespace: str) -> Obj:
+    """The VM that was sent. Raises ApiError where it is none, or another namespace's."""
+    if not body:
+        raise bad_request("empty request body: send a VirtualMachine")
+    try:
+        vm = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise bad_request(f"Can not unmarshal Request body to struct, error: {error}") from error
+    found = Findings()
+    if not isinstance(vm, dict) or (vm.get("apiVersion"), vm.get("kind")) != (VMS.api_version, VMS.kind):
+        found.invalid("kind", f"send a {VMS.kind} of {VMS.api_version}")
+    else:
+        shape.check(shape.without_nulls(vm), found)
+    if not found.allowed:
+        causes = [{"message": f"{c.field}: {c.message}", "field": c.field} for c in found.causes]
+        why = "; ".join(cause["message"] for cause in causes)
+        raise ApiError("BadRequest", f"Object is not a valid VirtualMachine: {why}", details={"causes": causes})
+    metadata = vm.get("metadata") or {}
+    if metadata.get("namespace") not in (None, "", namespace):
+        raise bad_request(f"VM namespace must be empty or {namespace}")
+    return {**vm, "metadata": {**metadata, "namespace": namespace}}
+
+
+def expanded(vm: Obj) -> Obj:
+    spec = vm.get("spec") or {}
+    for field in ("instancetype", "preference"):
+        if spec.get(field):
+            raise bad_request(
+                f"spec.{field} names a {spec[field].get('kind') or field}, and VirtFleet has none of them yet; "
+                "write what it says into spec.template instead"
+            )
+    return vm

@@ -1,0 +1,136 @@
+"""The way to the virt-handler of a VMI's node.
+
+Both sides prove who they are: virt-api with its client certificate, the handler with a certificate of the
+installation's authority for the name virt-handler. Whatever else answers at the address, another component with its own
+certificate included, is not spoken to.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from collections.abc import Iterable
+
+import aiohttp
+import msgspec
+from aiohttp import web
+from multidict import CIMultiDict
+
+from virtfleet.api import names
+from virtfleet.gateway.machines import Vmi
+from virtfleet.kube import certificates, proxy
+from virtfleet.kube.api import KubeApi
+from virtfleet.kube.cache import Cache
+from virtfleet.kube.certificates import Credential
+from virtfleet.kube.component import PORT, MountedCredential
+from virtfleet.kube.errors import ApiError
+from virtfleet.kube.resource import PODS, VMIS
+
+log = logging.getLogger(__name__)
+
+VIRT_HANDLER = "virt-handler"
+# A handler has no use for anything else that a client sends, least of all for words about users.
+_PASSED_ON = ("accept", "content-type", "sec-websocket-")
+
+
+class _Meta(msgspec.Struct, rename="camel"):
+    name: str
+    deletion_timestamp: str | None = None
+    creation_timestamp: str = ""
+
+
+class _Condition(msgspec.Struct):
+    type: str = ""
+    status: str = ""
+
+
+class _Spec(msgspec.Struct, rename="camel"):
+    node_name: str = ""
+
+
+class _Status(msgspec.Struct, rename="camel"):
+    pod_ip: str = msgspec.field(default="", name="podIP")
+    conditions: list[_Condition] = []
+
+
+class HandlerPod(msgspec.Struct):
+    """What is kept of a handler's Pod."""
+
+    metadata: _Meta
+    spec: _Spec = msgspec.field(default_factory=_Spec)
+    status: _Status = msgspec.field(default_factory=_Status)
+
+    @property
+    def acting(self) -> bool:
+        """Ready is who holds the node's lock: of two handlers on one node only one ever is."""
+        ready = any(c.type == "Ready" and c.status == "True" for c in self.status.conditions)
+        return ready and bool(self.status.pod_ip) and self.metadata.deletion_timestamp is None
+
+
+def _node_of(pod: HandlerPod) -> Iterable[str]:
+    return (pod.spec.node_name,)
+
+
+class Handlers:
+    """Run `pods`. `namespace` is that of the installation, `credential` virt-api's own."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        namespace: str,
+        credential: MountedCredential,
+        session: aiohttp.ClientSession,
+        port: int = PORT,
+    ) -> None:
+        self.pods: Cache[HandlerPod] = Cache(
+            api,
+            PODS,
+            namespace=namespace,
+            labels=f"{names.APP_LABEL}={VIRT_HANDLER}",
+            decode=msgspec.json.Decoder(HandlerPod).decode,
+            indexes={"node": _node_of},
+        )
+        self._credential = credential
+        self._session = session
+        self._port = port
+        self._context: tuple[Credential, ssl.SSLContext] | None = None
+
+    async def forward(
+        self, request: web.Request, vmi: Vmi, subresource: str, body: bytes | None = None
+    ) -> web.StreamResponse:
+        """Let the handler of the VMI's node answer. `body` is the request's, where it has been read already."""
+        node = vmi.view.status.node_name
+        path = f"/v1/namespaces/{vmi.namespace}/{VMIS.plural}/{vmi.name}/{subresource}"
+        query = f"?{request.query_string}" if request.query_string else ""
+        headers = CIMultiDict((k, v) for k, v in request.headers.items() if k.lower().startswith(_PASSED_ON))
+        try:
+            return await proxy.forward(
+                request,
+                self._session,
+                f"https://{self._address(node)}:{self._port}{path}{query}",
+                ssl=self._tls(),
+                server_name=VIRT_HANDLER,
+                headers=headers,
+                body=body,
+            )
+        except ApiError as error:
+            log.warning("%s of VMI %s/%s: %s", subresource, vmi.namespace, vmi.name, error.message)
+            raise
+
+    def _address(self, node: str) -> str:
+        acting = [pod for pod in self.pods.by_index("node", node) if pod.acting]
+        if not acting:
+            raise ApiError(
+                "ServiceUnavailable",
+                f"no virt-handler is ready on node {node}; "
+                f"see kubectl get pods -A -o wide -l {names.APP_LABEL}={VIRT_HANDLER}",
+            )
+        # Where the API server shows two for a moment, the younger one is taking over.
+        address = max(acting, key=lambda pod: pod.metadata.creation_timestamp).status.pod_ip
+        return f"[{address}]" if ":" in address else address
+
+    def _tls(self) -> ssl.SSLContext:
+        credential = self._credential.current()
+        if self._context is None or self._context[0] is not credential:
+            self._context = (credential, certificates.client_context(credential.bundle, credential))
+        return self._context[1]

@@ -1,0 +1,130 @@
+"""The VM or VMI that a request is about, and the refusals that speak of it.
+
+Objects are read from the API server for each request: whoever has just seen a VMI run may pause it at once. Codes and
+the first words of refusals are KubeVirt's, because tools look for them; what to do about it is added.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from virtfleet.api import names
+from virtfleet.api.names import Phase
+from virtfleet.api.view import read
+from virtfleet.api.vm import VirtualMachine
+from virtfleet.api.vmi import VirtualMachineInstance
+from virtfleet.kube.api import KubeApi
+from virtfleet.kube.errors import ApiError, is_not_found
+from virtfleet.kube.resource import VMIS, VMS, Obj, Resource
+
+VM_NOT_RUNNING = "VM is not running"
+VMI_NOT_RUNNING = "VMI is not running"
+FINAL = (Phase.SUCCEEDED, Phase.FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class Vm:
+    object: Obj
+    view: VirtualMachine
+
+    @property
+    def name(self) -> str:
+        return self.view.metadata.name
+
+    @property
+    def strategy(self) -> str:
+        spec = self.view.spec
+        return spec.run_strategy or ("Always" if spec.running else "Halted")
+
+    def conflict(self, why: str) -> ApiError:
+        return _conflict(VMS, self.name, why)
+
+
+@dataclass(frozen=True, slots=True)
+class Vmi:
+    object: Obj
+    view: VirtualMachineInstance
+
+    @property
+    def name(self) -> str:
+        return self.view.metadata.name
+
+    @property
+    def namespace(self) -> str:
+        return self.view.metadata.namespace
+
+    @property
+    def phase(self) -> str:
+        return self.view.status.phase
+
+    @property
+    def running(self) -> bool:
+        return self.phase == Phase.RUNNING
+
+    @property
+    def final(self) -> bool:
+        return self.phase in FINAL
+
+    def has(self, condition: str) -> bool:
+        return any(c.type == condition and c.status == "True" for c in self.view.status.conditions)
+
+    def conflict(self, why: str) -> ApiError:
+        return _conflict(VMIS, self.name, why)
+
+
+class Machines:
+    def __init__(self, api: KubeApi) -> None:
+        self._api = api
+
+    async def vm(self, namespace: str, name: str) -> Vm:
+        obj = await self._get(VMS, namespace, name)
+        return Vm(obj, read(VirtualMachine, obj))
+
+    async def vmi(self, namespace: str, name: str) -> Vmi:
+        obj = await self._get(VMIS, namespace, name)
+        return Vmi(obj, read(VirtualMachineInstance, obj))
+
+    async def vmi_if_any(self, namespace: str, name: str) -> Vmi | None:
+        try:
+            return await self.vmi(namespace, name)
+        except ApiError as error:
+            if is_not_found(error):
+                return None
+            raise
+
+    async def vmi_of_vm(self, namespace: str, name: str) -> Vmi:
+        """The instance that a VM runs now."""
+        vm = await self.vm(namespace, name)
+        vmi = await self.vmi_if_any(namespace, name)
+        if vmi is None or vm.view.metadata.uid not in [o.uid for o in vmi.view.metadata.owner_references]:
+            raise vm.conflict(f"VMI is not started; start it with virtctl start {name}")
+        return vmi
+
+    async def _get(self, resource: Resource, namespace: str, name: str) -> Obj:
+        try:
+            return await self._api.get(resource, name, namespace)
+        except ApiError as error:
+            if is_not_found(error):
+                raise not_found(resource, name, namespace) from error
+            raise
+
+
+def not_found(resource: Resource, name: str, namespace: str) -> ApiError:
+    kind = resource.kind.lower()
+    message = f'{kind}.{names.GROUP} "{name}" not found in namespace {namespace}'
+    return ApiError("NotFound", message, details=_details(resource, name))
+
+
+def bad_request(why: str) -> ApiError:
+    return ApiError("BadRequest", why)
+
+
+def _conflict(resource: Resource, name: str, why: str) -> ApiError:
+    kind = resource.kind.lower()
+    message = f'Operation cannot be fulfilled on {kind}.{names.GROUP} "{name}": {why}'
+    return ApiError("Conflict", message, details=_details(resource, name))
+
+
+def _details(resource: Resource, name: str) -> dict[str, Any]:
+    return {"name": name, "group": names.GROUP, "kind": resource.kind.lower()}

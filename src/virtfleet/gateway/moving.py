@@ -1,0 +1,51 @@
+"""Moving VMs: a migration is an object that virt-controller carries out; an evacuation can be taken back."""
+
+from __future__ import annotations
+
+import msgspec
+
+from virtfleet.gateway.machines import VM_NOT_RUNNING, Machines, Vmi
+from virtfleet.kube.api import KubeApi
+from virtfleet.kube.resource import VMI_MIGRATIONS, VMIS, Obj
+
+
+class MigrateOptions(msgspec.Struct, rename="camel"):
+    added_node_selector: dict[str, str] | None = None
+    dry_run: list[str] | None = None
+
+
+class EvacuateCancelOptions(msgspec.Struct, rename="camel"):
+    evacuation_node_name: str = ""
+    dry_run: list[str] | None = None
+
+
+class Moving:
+    def __init__(self, api: KubeApi, machines: Machines) -> None:
+        self._api = api
+        self._machines = machines
+
+    async def migrate(self, namespace: str, name: str, options: MigrateOptions) -> None:
+        vm = await self._machines.vm(namespace, name)
+        vmi = await self._machines.vmi(namespace, name)
+        if not vmi.running:
+            raise vm.conflict(f"{VM_NOT_RUNNING}, the phase of its VMI is {vmi.phase}; only a running VM can migrate")
+        spec: Obj = {"vmiName": name}
+        if options.added_node_selector:
+            spec["addedNodeSelector"] = options.added_node_selector
+        migration = {
+            "apiVersion": VMI_MIGRATIONS.api_version,
+            "kind": VMI_MIGRATIONS.kind,
+            "metadata": {"generateName": "kubevirt-migrate-vm-", "namespace": namespace},
+            "spec": spec,
+        }
+        await self._api.create(VMI_MIGRATIONS, migration, namespace, dry_run=bool(options.dry_run))
+
+    async def cancel_evacuation(self, vmi: Vmi, options: EvacuateCancelOptions) -> None:
+        leaving = vmi.view.status.evacuation_node_name
+        if not leaving:
+            return
+        if options.evacuation_node_name != leaving:
+            raise vmi.conflict(f"it leaves node {leaving}, not {options.evacuation_node_name or 'one without a name'}")
+        version = {"resourceVersion": vmi.view.metadata.resource_version}
+        patch = {"metadata": version, "status": {"evacuationNodeName": None}}
+        await self._api.patch(VMIS, vmi.name, patch, vmi.namespace, dry_run=bool(options.dry_run))

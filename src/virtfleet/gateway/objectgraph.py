@@ -1,0 +1,122 @@
+"""The objects that a VM consists of and depends on, as a tree: what to keep together in a backup or a move. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from virtfleet.api.disks import Volume
+from virtfleet.api.networks import Network
+from virtfleet.api.selectors import Selector, SelectorError, from_label_selector
+from virtfleet.api.vmi import AccessCredential, VirtualMachineInstanceSpec
+from virtfleet.gateway.machines import Vm, Vmi, bad_request
+from virtfleet.kube.resource import Obj
+from virtfleet.pods.launcher import pod_name
+
+DEPENDENCY = "kubevirt.io/dependency-type"
+
+# kind -> API group, kind of dependency
+_KINDS = {
+    "VirtualMachine": ("kubevirt.io", "compute"),
+    "VirtualMachineInstance": ("kubevirt.io", "compute"),
+    "Pod": ("", "compute"),
+    "DataVolume": ("cdi.kubevirt.io", "storage"),
+    "PersistentVolumeClaim": ("", "storage"),
+    "ConfigMap": ("", "config"),
+    "Secret": ("", "config"),
+    "ServiceAccount": ("", "config"),
+    "NetworkAttachmentDefinition": ("k8s.cni.cncf.io", "network"),
+}
+
+
+class ObjectGraphOptions(msgspec.Struct, rename="camel"):
+    include_optional_nodes: bool | None = None
+    label_selector: dict[str, Any] | None = None
+
+
+def of_vm(vm: Vm, vmi: Vmi | None, options: ObjectGraphOptions) -> Obj:
+    namespace, spec = vm.view.metadata.namespace, vm.view.spec.template.spec
+    instance = [_node("VirtualMachineInstance", vmi.name, namespace, [_launcher(vmi)])] if vmi else []
+    return _root("VirtualMachine", vm.name, namespace, [*instance, *_dependencies(spec, namespace)], options)
+
+
+def of_vmi(vmi: Vmi, options: ObjectGraphOptions) -> Obj:
+    children = [_launcher(vmi), *_dependencies(vmi.view.spec, vmi.namespace)]
+    return _root("VirtualMachineInstance", vmi.name, vmi.namespace, children, options)
+
+
+def _root(kind: str, name: str, namespace: str, children: list[Obj], options: ObjectGraphOptions) -> Obj:
+    try:
+        selector = from_label_selector(options.label_selector)
+    except (SelectorError, KeyError, TypeError) as error:
+        raise bad_request(f"labelSelector: {error}") from error
+    kept = _chosen(children, selector, options.include_optional_nodes is not False)
+    return _node(kind, name, namespace, kept)
+
+
+def _node(kind: str, name: str, namespace: str, children: Iterable[Obj] = (), *, optional: bool = False) -> Obj:
+    group, dependency = _KINDS[kind]
+    node: Obj = {
+        "objectReference": {"apiGroup": group, "kind": kind, "name": name, "namespace": namespace},
+        "labels": {DEPENDENCY: dependency},
+    }
+    if optional:
+        node["optional"] = True
+    if found := list(children):
+        node["children"] = found
+    return node
+
+
+def _chosen(nodes: Iterable[Obj], selector: Selector, optional: bool) -> list[Obj]:
+    return [
+        {**node, "children": _chosen(node["children"], selector, optional)} if "children" in node else node
+        for node in nodes
+        if selector.matches(node["labels"]) and (optional or not node.get("optional"))
+    ]
+
+
+def _launcher(vmi: Vmi) -> Obj:
+    moved = vmi.view.status.migration_state
+    uid = moved.migration_uid if moved and moved.completed and not moved.failed else vmi.view.metadata.uid
+    return _node("Pod", pod_name(vmi.name, uid), vmi.namespace)
+
+
+def _dependencies(spec: VirtualMachineInstanceSpec, namespace: str) -> Iterator[Obj]:
+    for credential in spec.access_credentials:
+        yield from (_node("Secret", name, namespace) for name in _secrets_of_credential(credential))
+    for volume in spec.volumes:
+        yield from _of_volume(volume, namespace)
+    for network in spec.networks:
+        yield from _of_network(network, namespace)
+
+
+def _of_volume(volume: Volume, namespace: str) -> Iterator[Obj]:
+    if volume.data_volume:
+        name = volume.data_volume.name
+        yield _node("DataVolume", name, namespace, [_node("PersistentVolumeClaim", name, namespace)])
+    for claim in (volume.persistent_volume_claim, volume.ephemeral and volume.ephemeral.persistent_volume_claim):
+        if claim:
+            yield _node("PersistentVolumeClaim", claim.claim_name, namespace)
+    if volume.config_map:
+        yield _node("ConfigMap", volume.config_map.name, namespace)
+    if volume.secret:
+        yield _node("Secret", volume.secret.secret_name, namespace)
+    if volume.service_account:
+        yield _node("ServiceAccount", volume.service_account.service_account_name, namespace)
+    for cloud_init in (volume.cloud_init_no_cloud, volume.cloud_init_config_drive):
+        references = (cloud_init.secret_ref, cloud_init.network_data_secret_ref) if cloud_init else ()
+        yield from (_node("Secret", reference.name, namespace) for reference in references if reference)
+
+
+def _of_network(network: Network, namespace: str) -> Iterator[Obj]:
+    if network.multus:
+        place, _, name = network.multus.network_name.rpartition("/")
+        yield _node("NetworkAttachmentDefinition", name, place or namespace, optional=True)
+
+
+def _secrets_of_credential(credential: AccessCredential) -> Iterator[str]:
+    for kind in (credential.ssh_public_key, credential.user_password):
+        if kind and kind.source and kind.source.secret:
+            yield kind.source.secret.secret_name

@@ -1,0 +1,145 @@
+"""A port of the guest through a websocket: bytes of a TCP connection, or UDP datagrams, one to a message.
+
+virt-api connects to the address in the VMI's status, which only virt-handlers write. Whoever reads slowly slows the
+other end down, and when one end goes, so does the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+from aiohttp import WSMsgType, web
+
+from virtfleet.api.subresources import PROTOCOL
+from virtfleet.gateway.machines import Vmi, bad_request
+from virtfleet.gateway.preconditions import not_paused
+from virtfleet.kube.errors import ApiError
+
+log = logging.getLogger(__name__)
+
+_CHUNK = 1 << 16
+_DIAL_TIMEOUT = 10.0
+_PING_PERIOD = 20.0  # finds clients that went without a word
+_DATAGRAMS = 256  # that wait for a slow client; more are lost, as datagrams are
+
+
+class Connection(Protocol):
+    """One end in the guest."""
+
+    async def receive(self) -> bytes:
+        """Empty at the end."""
+        ...
+
+    async def send(self, data: bytes) -> None: ...
+
+
+class _Tcp:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    async def receive(self) -> bytes:
+        return await self._reader.read(_CHUNK)
+
+    async def send(self, data: bytes) -> None:
+        self._writer.write(data)
+        await self._writer.drain()
+
+
+class _Udp(asyncio.DatagramProtocol):
+    def __init__(self) -> None:
+        self._received: asyncio.Queue[bytes] = asyncio.Queue(_DATAGRAMS)
+        self._transport: asyncio.DatagramTransport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.DatagramTransport)
+        self._transport = transport
+
+    def datagram_received(self, data: bytes, _: object) -> None:
+        if data and not self._received.full():  # an empty message would be the end
+            self._received.put_nowait(data)
+
+    def error_received(self, error: Exception) -> None:
+        log.debug("datagram was not delivered: %s", error)
+
+    async def receive(self) -> bytes:
+        return await self._received.get()
+
+    async def send(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._transport.sendto(data)
+
+
+@asynccontextmanager
+async def _dial(address: str, port: int, protocol: str) -> AsyncIterator[Connection]:
+    if protocol == "udp":
+        loop = asyncio.get_running_loop()
+        transport, datagrams = await loop.create_datagram_endpoint(_Udp, remote_addr=(address, port))
+        try:
+            yield datagrams
+        finally:
+            transport.close()
+        return
+    async with asyncio.timeout(_DIAL_TIMEOUT):
+        reader, writer = await asyncio.open_connection(address, port, limit=_CHUNK)
+    try:
+        yield _Tcp(reader, writer)
+    finally:
+        writer.close()
+
+
+async def forward(request: web.Request, vmi: Vmi) -> web.StreamResponse:
+    """Connect the caller's websocket with the port in the request's path."""
+    not_paused(vmi)
+    port, protocol = _asked(request)
+    interfaces = vmi.view.status.interfaces
+    if not interfaces or not interfaces[0].ip_address:
+        raise bad_request("no network interfaces are present: the VMI has no address yet, or no interface at all")
+    address = interfaces[0].ip_address
+    try:
+        async with _dial(address, port, protocol) as guest:
+            return await _relay(request, guest)
+    except (OSError, TimeoutError) as error:
+        why = str(error) or f"no answer within {_DIAL_TIMEOUT:.0f} s"
+        raise ApiError(
+            "InternalError", f"dialing VM: {protocol} port {port} of {address}: {why}; is a server running there?"
+        ) from error
+
+
+def _asked(request: web.Request) -> tuple[int, str]:
+    text, protocol = request.match_info["port"], request.match_info.get("protocol", "tcp")
+    port = int(text) if text.isascii() and text.isdecimal() and len(text) <= 5 else 0
+    if not 0 < port < 1 << 16:
+        raise bad_request(f"port {text!r} is none; give a number from 1 to 65535")
+    if protocol not in ("tcp", "udp"):
+        raise bad_request(f"protocol {protocol!r} cannot be forwarded; use tcp or udp")
+    return port, protocol
+
+
+async def _relay(request: web.Request, guest: Connection) -> web.StreamResponse:
+    socket = web.WebSocketResponse(protocols=(PROTOCOL,), heartbeat=_PING_PERIOD, compress=False)
+    await socket.prepare(request)
+    ends = [asyncio.create_task(_to_guest(socket, guest)), asyncio.create_task(_to_client(guest, socket))]
+    try:
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for end in ends:
+            end.cancel()
+        await asyncio.gather(*ends, return_exceptions=True)
+        await socket.close()
+    return socket
+
+
+async def _to_guest(socket: web.WebSocketResponse, guest: Connection) -> None:
+    async for message in socket:
+        if message.type is WSMsgType.BINARY:
+            await guest.send(message.data)
+
+
+async def _to_client(guest: Connection, socket: web.WebSocketResponse) -> None:
+    while data := await guest.receive():
+        await socket.send_bytes(data)

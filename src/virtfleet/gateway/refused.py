@@ -1,0 +1,26 @@
+"""What VirtFleet does not do yet, and what to do instead."""
+
+from __future__ import annotations
+
+from virtfleet.gateway.machines import bad_request
+from virtfleet.kube.errors import ApiError
+
+_NO_SEV = "SEV attestation is not there yet; start the VM without launchSecurity.sev.attestation"
+
+INSTEAD = {
+    "usbredir": "USB devices of the caller cannot be redirected yet; pass one of the node through with "
+    "spec.domain.devices.hostDevices",
+    "vsock": "vsock ports cannot be forwarded yet; use virtctl port-forward and the guest's network",
+    "memorydump": "memory cannot be dumped to a claim yet; use a crash dump of the guest's own",
+    "removememorydump": "memory cannot be dumped to a claim yet, so there is no dump to forget",
+    "backup": "backups are not there yet; copy the disks inside the guest, or their claims while the VM is stopped",
+    "redefine-checkpoint": "backups are not there yet, and neither are checkpoints",
+    "sev/fetchcertchain": _NO_SEV,
+    "sev/querylaunchmeasurement": _NO_SEV,
+    "sev/setupsession": _NO_SEV,
+    "sev/injectlaunchsecret": _NO_SEV,
+}
+
+
+def refusal(subresource: str) -> ApiError:
+    return bad_request(INSTEAD[subresource])

@@ -1,0 +1,250 @@
+"""The aggregated API `subresources.kubevirt.io`: from a request to whoever carries it out.
+
+Each request passes the same gates: it comes from the API server's front proxy, and the user whom that names may ask for
+this subresource of this object. Only then is anything looked at.
+"""
+
+from __future__ import annotations
+
+import logging
+import platform
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+import orjson
+from aiohttp import hdrs, web
+
+import virtfleet
+from virtfleet.api.subresources import GROUP, TABLE, VERSIONS, VM, VMI, Server, Subresource
+from virtfleet.gateway import discovery, expansion, objectgraph, portforward, refused, volumes
+from virtfleet.gateway.authorization import Authorization
+from virtfleet.gateway.frontproxy import FrontProxy
+from virtfleet.gateway.handlers import Handlers
+from virtfleet.gateway.knowledge import CachedKnowledge
+from virtfleet.gateway.machines import Machines, Vm, Vmi, bad_request
+from virtfleet.gateway.moving import EvacuateCancelOptions, MigrateOptions, Moving
+from virtfleet.gateway.power import Power, RestartOptions, StartOptions, StopOptions
+from virtfleet.gateway.preconditions import CHECKS
+from virtfleet.gateway.webhooks import NotYet
+from virtfleet.kube.api import KubeApi
+from virtfleet.kube.errors import ApiError
+from virtfleet.pods.images import Images
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request that passed the gates."""
+
+    request: web.Request
+    subresource: Subresource
+    namespace: str
+    name: str
+
+    async def options(self, form: type[T]) -> T:
+        """The body, which may be missing."""
+        body = await self.request.read()
+        try:
+            return msgspec.json.decode(body or b"{}", type=form)
+        except msgspec.MsgspecError as error:
+            raise bad_request(f"Can not unmarshal Request body to struct, error: {error}") from error
+
+
+class _DryRun(msgspec.Struct, rename="camel"):
+    dry_run: list[str] | None = None
+
+
+Serve = Callable[[Asked], Awaitable[web.StreamResponse]]
+
+
+class Subresources:
+    """`routes` of virt-api. What it needs of others is given to it; run their caches."""
+
+    def __init__(self, api: KubeApi, front_proxy: FrontProxy, handlers: Handlers, knowledge: CachedKnowledge) -> None:
+        self._front_proxy = front_proxy
+        self._authorization = Authorization(api)
+        self._handlers = handlers
+        self._knowledge = knowledge
+        self._machines = machines = Machines(api)
+        self._power = Power(api, machines)
+        self._moving = Moving(api, machines)
+        self._own: dict[tuple[str, str], Serve] = {
+            (VM, "portforward"): self._port_forward,
+            (VMI, "portforward"): self._port_forward,
+            (VM, "start"): self._start,
+            (VM, "stop"): self._stop,
+            (VM, "restart"): self._restart,
+            (VM, "migrate"): self._migrate,
+            (VM, "evacuate/cancel"): self._cancel_evacuation,
+            (VMI, "evacuate/cancel"): self._cancel_evacuation,
+            (VM, "addvolume"): self._add_volume,
+            (VMI, "addvolume"): self._add_volume,
+            (VM, "removevolume"): self._remove_volume,
+            (VMI, "removevolume"): self._remove_volume,
+            (VM, "objectgraph"): self._object_graph,
+            (VMI, "objectgraph"): self._object_graph,
+            (VM, "expand-spec"): self._expand,
+            ("expand-vm-spec", ""): self._expand_sent,
+            ("version", ""): self._version,
+            ("guestfs", ""): self._guestfs,
+            ("healthz", ""): self._healthz,
+        }
+
+    def routes(self) -> list[web.RouteDef]:
+        found = [self._document("/apis", discovery.groups()), self._document(f"/apis/{GROUP}", discovery.group())]
+        found += [self._document("/openapi/v2", discovery.openapi_old())]
+        found += [self._document("/openapi/v3", discovery.openapi_index())]
+        for version in VERSIONS:
+            root = f"/apis/{GROUP}/{version}"
+            found += [self._document(root, discovery.resources(version))]
+            found += [self._document(f"/openapi/v3{root}", discovery.openapi(version))]
+            for entry in TABLE:
+                serve = self._guarded(entry, version)
+                found += [web.route(entry.method, root + path, serve) for path in entry.paths()]
+        return found
+
+    def _document(self, path: str, document: Any) -> web.RouteDef:
+        body = document if isinstance(document, bytes) else orjson.dumps(document)
+
+        async def serve(request: web.Request) -> web.StreamResponse:
+            try:
+                self._front_proxy.user(request)
+            except ApiError as error:
+                return _failure(error)
+            return web.Response(body=body, content_type="application/json")
+
+        return web.get(path, serve)
+
+    def _guarded(self, entry: Subresource, version: str) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        serve = self._own.get((entry.resource, entry.name)) or self._otherwise(entry)
+
+        async def answer(request: web.Request) -> web.StreamResponse:
+            namespace, name = request.match_info.get("namespace", ""), request.match_info.get("name", "")
+            try:
+                user = self._front_proxy.user(request)
+                await self._authorization.require(user, entry, version, namespace, name)
+                if entry.websocket and request.headers.get(hdrs.UPGRADE, "").lower() != "websocket":
+                    raise bad_request(f"{entry.rbac} is a stream; open it as a websocket, for example with virtctl")
+                return await serve(Asked(request, entry, namespace, name))
+            except ApiError as error:
+                return _failure(error)
+            except NotYet as why:
+                return _failure(ApiError("ServiceUnavailable", str(why)))
+            except ConnectionError:
+                # The client is gone, or a stream that is passed on broke off, which must not look like its end.
+                if request.transport is not None:
+                    request.transport.abort()
+                return web.Response(status=499)
+            except Exception as error:
+                log.exception("%s %s failed", request.method, request.path)
+                return _failure(ApiError("InternalError", f"Internal error occurred: {error}"))
+
+        return answer
+
+    def _otherwise(self, entry: Subresource) -> Serve:
+        return self._ask_handler if entry.server is Server.HANDLER else _refuse
+
+    # --- carried out by the handler of the VMI's node
+
+    async def _ask_handler(self, asked: Asked) -> web.StreamResponse:
+        body = None if asked.subresource.websocket else await asked.request.read()
+        vmi = await self._machines.vmi(asked.namespace, asked.name)
+        CHECKS[asked.subresource.name](vmi)
+        if body and (await asked.options(_DryRun)).dry_run:
+            return web.Response()
+        return await self._handlers.forward(asked.request, vmi, asked.subresource.name, body)
+
+    # --- carried out here
+
+    async def _port_forward(self, asked: Asked) -> web.StreamResponse:
+        return await portforward.forward(asked.request, await self._vmi(asked))
+
+    async def _start(self, asked: Asked) -> web.StreamResponse:
+        await self._power.start(asked.namespace, asked.name, await asked.options(StartOptions))
+        return web.Response(status=202)
+
+    async def _stop(self, asked: Asked) -> web.StreamResponse:
+        await self._power.stop(asked.namespace, asked.name, await asked.options(StopOptions))
+        return web.Response(status=202)
+
+    async def _restart(self, asked: Asked) -> web.StreamResponse:
+        await self._power.restart(asked.namespace, asked.name, await asked.options(RestartOptions))
+        return web.Response(status=202)
+
+    async def _migrate(self, asked: Asked) -> web.StreamResponse:
+        await self._moving.migrate(asked.namespace, asked.name, await asked.options(MigrateOptions))
+        return web.Response(status=202)
+
+    async def _cancel_evacuation(self, asked: Asked) -> web.StreamResponse:
+        options = await asked.options(EvacuateCancelOptions)
+        await self._moving.cancel_evacuation(await self._vmi(asked), options)
+        return web.Response()
+
+    async def _add_volume(self, asked: Asked) -> web.StreamResponse:
+        options = await asked.options(volumes.AddVolumeOptions)
+        raise volumes.add(await self._machine(asked), options)
+
+    async def _remove_volume(self, asked: Asked) -> web.StreamResponse:
+        options = await asked.options(volumes.RemoveVolumeOptions)
+        raise volumes.remove(await self._machine(asked), options)
+
+    async def _object_graph(self, asked: Asked) -> web.StreamResponse:
+        options = await asked.options(objectgraph.ObjectGraphOptions)
+        machine = await self._machine(asked)
+        if isinstance(machine, Vmi):
+            return _json(objectgraph.of_vmi(machine, options))
+        return _json(objectgraph.of_vm(machine, await self._machines.vmi_if_any(asked.namespace, asked.name), options))
+
+    async def _expand(self, asked: Asked) -> web.StreamResponse:
+        return _json(expansion.expanded((await self._machines.vm(asked.namespace, asked.name)).object))
+
+    async def _expand_sent(self, asked: Asked) -> web.StreamResponse:
+        return _json(expansion.expanded(expansion.read(await asked.request.read(), asked.namespace)))
+
+    async def _version(self, asked: Asked) -> web.StreamResponse:
+        return _json(
+            {
+                "gitVersion": f"v{virtfleet.__version__}",
+                "gitCommit": "",
+                "gitTreeState": "",
+                "buildDate": "",
+                "goVersion": "",
+                "compiler": f"{platform.python_implementation()} {platform.python_version()}",
+                "platform": f"linux/{platform.machine()}",
+            }
+        )
+
+    async def _guestfs(self, asked: Asked) -> web.StreamResponse:
+        images = Images.of(self._knowledge.cluster().kubevirt)
+        return _json({"registry": images.registry, "tag": images.tag, "digest": "", "imagePrefix": "", "gsImage": ""})
+
+    async def _healthz(self, asked: Asked) -> web.StreamResponse:
+        why = self._knowledge.missing()
+        state = {"connectivity": "failed", "error": why} if why else {"connectivity": "ok"}
+        return _json({"apiserver": state}, status=500 if why else 200)
+
+    async def _vmi(self, asked: Asked) -> Vmi:
+        """The instance that the request is about, if by its VM or by itself."""
+        of_vm = asked.subresource.resource == VM
+        return await (self._machines.vmi_of_vm if of_vm else self._machines.vmi)(asked.namespace, asked.name)
+
+    async def _machine(self, asked: Asked) -> Vm | Vmi:
+        of_vm = asked.subresource.resource == VM
+        return await (self._machines.vm if of_vm else self._machines.vmi)(asked.namespace, asked.name)
+
+
+async def _refuse(asked: Asked) -> web.StreamResponse:
+    raise refused.refusal(asked.subresource.name)
+
+
+def _json(document: Any, status: int = 200) -> web.Response:
+    return web.Response(body=orjson.dumps(document), status=status, content_type="application/json")
+
+
+def _failure(error: ApiError) -> web.Response:
+    return _json(error.status(), error.code)

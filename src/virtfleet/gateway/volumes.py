@@ -1,0 +1,96 @@
+"""Requests to attach and detach volumes: checked as KubeVirt checks them, so that callers learn what is wrong. Pure.
+
+Carrying them out comes later; until then a request without a fault is refused too, and says so.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from virtfleet.admission.findings import Findings
+from virtfleet.admission.updates import check_pluggable
+from virtfleet.api.disks import Volume
+from virtfleet.gateway.machines import Vm, Vmi, bad_request
+from virtfleet.kube.errors import ApiError
+
+
+class _Claim(msgspec.Struct, rename="camel"):
+    claim_name: str = ""
+
+
+class _DataVolume(msgspec.Struct):
+    name: str = ""
+
+
+class _Source(msgspec.Struct, rename="camel"):
+    persistent_volume_claim: _Claim | None = None
+    data_volume: _DataVolume | None = None
+
+    @property
+    def name(self) -> str:
+        if self.data_volume:
+            return self.data_volume.name
+        return self.persistent_volume_claim.claim_name if self.persistent_volume_claim else ""
+
+
+class AddVolumeOptions(msgspec.Struct, rename="camel"):
+    name: str = ""
+    disk: dict[str, Any] | None = None
+    volume_source: _Source | None = None
+
+
+class RemoveVolumeOptions(msgspec.Struct):
+    name: str = ""
+
+
+def add(machine: Vm | Vmi, options: AddVolumeOptions) -> ApiError:
+    """Why the volume is not attached."""
+    if not options.name:
+        return bad_request("AddVolumeOptions requires name to be set")
+    if options.disk is None:
+        return bad_request("AddVolumeOptions requires disk to not be nil")
+    if options.volume_source is None or not options.volume_source.name:
+        return bad_request("AddVolumeOptions requires VolumeSource to not be nil: name a claim or a DataVolume in it")
+    found = Findings()
+    check_pluggable(options.disk, options.name, "disk", found)
+    if not found.allowed:
+        return bad_request(found.causes[0].message)
+    for volume in _volumes(machine):
+        if volume.name == options.name:
+            return machine.conflict(
+                f"Unable to add volume [{options.name}] because volume with that name already exists"
+            )
+        if options.volume_source.name == _source(volume):
+            return machine.conflict(
+                f"Unable to add volume source [{options.volume_source.name}] because it already exists"
+            )
+    return _later(f"volume {options.name} cannot be attached to a running VM yet")
+
+
+def remove(machine: Vm | Vmi, options: RemoveVolumeOptions) -> ApiError:
+    """Why the volume is not detached."""
+    if not options.name:
+        return bad_request("RemoveVolumeOptions requires name to be set")
+    volume = next((v for v in _volumes(machine) if options.name in (v.name, _source(v))), None)
+    if volume is None:
+        return machine.conflict(f"Unable to remove volume [{options.name}] because it does not exist")
+    source = volume.data_volume or volume.persistent_volume_claim
+    if source is None or not source.hotpluggable:
+        return machine.conflict(f"Unable to remove volume [{volume.name}] because it is not hotpluggable")
+    return _later(f"volume {options.name} cannot be detached from a running VM yet")
+
+
+def _later(what: str) -> ApiError:
+    return bad_request(f"{what}; stop the VM and change its spec instead")
+
+
+def _volumes(machine: Vm | Vmi) -> list[Volume]:
+    return machine.view.spec.template.spec.volumes if isinstance(machine, Vm) else machine.view.spec.volumes
+
+
+def _source(volume: Volume) -> str | None:
+    if volume.data_volume:
+        return volume.data_volume.name
+    return volume.persistent_volume_claim.claim_name if volume.persistent_volume_claim else None
