@@ -1,4 +1,7 @@
-"""`python -m virtfleet.operator`: the virt-operator process. With `manifest`, print deploy/operator.yaml instead."""
+"""`python -m virtfleet.operator`: the virt-operator process. With `manifest`, print deploy/operator.yaml instead.
+
+Several may run; one of them leads, the others wait. All of them answer probes and tell their metrics.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,16 @@ import asyncio
 import os
 import socket
 import sys
+import tempfile
+from datetime import timedelta
 from pathlib import Path
 
+from prometheus_client import Gauge
+
 import virtfleet
-from virtfleet.kube import config, process
+from virtfleet.kube import component, config, process
 from virtfleet.kube.api import KubeApi
+from virtfleet.kube.certificates import Authority, Lifespan, Profile
 from virtfleet.kube.client import Client
 from virtfleet.kube.election import Election
 from virtfleet.kube.events import Recorder
@@ -22,6 +30,8 @@ from virtfleet.operator.world import World
 NAME = manifest.VIRT_OPERATOR
 # No VM waits for the operator, so the next one may take its time, and the API server is asked seldom.
 LEASE_TIMES = {"lease_duration": 60.0, "renew_deadline": 40.0, "retry_period": 10.0}
+LEADING = Gauge("kubevirt_virt_operator_leading_status", "Whether this virt-operator leads")
+_CERTIFICATE = Lifespan(timedelta(days=3650), timedelta(0))
 
 
 async def lead(api: KubeApi, namespace: str) -> None:
@@ -33,24 +43,38 @@ async def lead(api: KubeApi, namespace: str) -> None:
             group.create_task(part.run())
 
 
-async def run(kubeconfig: Path | None) -> None:
-    async with Client(config.load(kubeconfig), user_agent=f"{NAME}/{virtfleet.__version__}") as api:
+async def run(options: argparse.Namespace) -> None:
+    identity = os.environ.get("POD_NAME") or socket.gethostname()
+    async with Client(config.load(options.kubeconfig), user_agent=f"{NAME}/{virtfleet.__version__}") as api:
         namespace = os.environ.get("POD_NAMESPACE", manifest.NAMESPACE)
-        identity = os.environ.get("POD_NAME") or socket.gethostname()
         election = Election(api, namespace=namespace, name=NAME, identity=identity, **LEASE_TIMES)
-        await election.run(lambda: lead(api, namespace))
+        LEADING.set_function(lambda: election.leading)
+        async with asyncio.TaskGroup() as group:
+            serving = group.create_task(component.serve(options))
+            await election.run(lambda: lead(api, namespace))
+            serving.cancel()
+
+
+def certify(directory: Path) -> None:
+    """A certificate of the process's own, for probes: before it has installed something there is no authority."""
+    issuer = Authority.create(NAME, _CERTIFICATE)
+    for name, content in issuer.issue(Profile(NAME, _CERTIFICATE, hosts=(NAME,))).files().items():
+        (directory / name).write_bytes(content)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog=NAME, description="Installs and updates VirtFleet.")
+    parser = component.arguments(NAME, "Installs and updates VirtFleet.")
     parser.add_argument("command", nargs="?", choices=["run", "manifest"], default="run", help="what to do [run]")
-    parser.add_argument("--kubeconfig", type=Path, help="how to reach the API server; in a pod, its service account")
     options = parser.parse_args()
     if options.command == "manifest":
         sys.stdout.write(manifest.text())
         return 0
-    process.log_as_json(NAME)
-    return process.run(run(options.kubeconfig))
+    component.log_as_told(NAME, options)
+    with tempfile.TemporaryDirectory() as directory:
+        if not options.certificates.is_dir():
+            options.certificates = Path(directory)
+            certify(options.certificates)
+        return process.run(run(options))
 
 
 if __name__ == "__main__":

@@ -66,10 +66,7 @@ def _deployment(installation: Installation, component: str) -> Obj:
                             "imagePullPolicy": installation.pull_policy,
                             "args": [installation.verbosity(verbosity), *installation.flags(flags)],
                             "env": IDENTITY,
-                            "ports": [{"name": "https", "containerPort": PORT, "protocol": "TCP"}],
-                            "startupProbe": probe("/readyz", period=1, failures=120),
-                            "livenessProbe": probe("/healthz", period=20),
-                            "readinessProbe": probe("/readyz", period=10),
+                            **watched(),
                             "resources": {"requests": {"cpu": "5m", "memory": memory}},
                             "securityContext": RESTRICTED,
                             "volumeMounts": [CERTIFICATES_MOUNT],
@@ -80,6 +77,16 @@ def _deployment(installation: Installation, component: str) -> Obj:
                 },
             },
         },
+    }
+
+
+def watched() -> dict[str, Any]:
+    """How a container of the control plane is reached and watched."""
+    return {
+        "ports": [{"name": "https", "containerPort": PORT, "protocol": "TCP"}],
+        "startupProbe": probe("/readyz", period=1, failures=120),
+        "livenessProbe": probe("/healthz", period=20),
+        "readinessProbe": probe("/readyz", period=10),
     }
 
 

@@ -12,6 +12,7 @@ import yaml
 from virtfleet.api import crds, names
 from virtfleet.kube.resource import Obj
 from virtfleet.operator import deployments, roles
+from virtfleet.operator.endpoints import METRICS_LABEL
 from virtfleet.operator.installation import PRIORITY_CLASS, Installation
 from virtfleet.operator.render import OWN_DEFINITION
 
@@ -81,7 +82,7 @@ def _deployment(installation: Installation) -> Obj:
             "replicas": _REPLICAS,
             "selector": {"matchLabels": selector},
             "template": {
-                "metadata": {"labels": selector},
+                "metadata": {"labels": {**selector, METRICS_LABEL: "true"}},
                 "spec": {
                     "serviceAccountName": roles.OPERATOR,
                     "priorityClassName": PRIORITY_CLASS,
@@ -93,6 +94,7 @@ def _deployment(installation: Installation) -> Obj:
                             "image": installation.images.image(VIRT_OPERATOR),
                             "imagePullPolicy": "IfNotPresent",
                             "env": deployments.IDENTITY,
+                            **deployments.watched(),
                             "resources": {"requests": {"cpu": "5m", "memory": "64Mi"}},
                             "securityContext": deployments.RESTRICTED,
                         }
