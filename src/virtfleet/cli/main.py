@@ -18,6 +18,7 @@ COMMANDS = {
     "down": ("virtfleet.cli.cluster", "Stop the cluster on this machine."),
     "status": ("virtfleet.cli.cluster", "What runs, and how it is."),
     "logs": ("virtfleet.cli.cluster", "Logs of a part of the cluster."),
+    "demo": ("virtfleet.cli.demo", "Boot VMs of several pools and hypervisors, and show them."),
     "node": ("virtfleet.cli.node", "Nodes of the local cluster."),
     "image": ("virtfleet.cli.image", "Images of the local cluster."),
     "validate": ("virtfleet.cli.validate", "Check manifests as the cluster would."),
