@@ -23,8 +23,8 @@ import orjson
 from handler_launcher import FakeLauncher
 from kube_fixtures import eventually
 
+from virtfleet.api.subresources import PROTOCOL
 from virtfleet.handler.access import CONSOLE, VNC, Access
-from virtfleet.handler.access_stream import PROTOCOL
 from virtfleet.handler.clients import Launcher, Presence
 from virtfleet.handler.ghosts import Ghost
 from virtfleet.handler.podsockets import VOLUMES

@@ -6,8 +6,6 @@ import asyncio
 import os
 import signal
 import sys
-import termios
-import tty
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -22,6 +20,7 @@ from virtfleet.admission.review import complete
 from virtfleet.api.kubevirt import KubeVirt
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance
+from virtfleet.cli import terminal
 from virtfleet.cli.manifests import cluster_of, objects
 from virtfleet.cli.output import CommandError, Progress, output_option, result
 from virtfleet.cli.render_vmi import instance
@@ -35,7 +34,6 @@ from virtfleet.launcher.messages import DomainState, Kill, Shutdown
 from virtfleet.launcher.standalone import Standalone
 from virtfleet.local import guestimage
 
-_DETACH = b"\x1d"  # ^]
 _KINDS = ("VirtualMachineInstance", "VirtualMachine")
 
 
@@ -185,12 +183,12 @@ async def _attach(socket: Path, interrupted: asyncio.Event, to_errors: bool) -> 
         data = os.read(sys.stdin.fileno(), 4096)
         if not data:
             asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
-        elif _DETACH in data:
+        elif terminal.ESCAPE in data:
             interrupted.set()
         else:
             writer.write(data)
 
-    with _raw_terminal(), _reader(typed):
+    with terminal.raw(), _reader(typed):
         while data := await reader.read(4096):
             out.write(data)
             out.flush()
@@ -210,16 +208,3 @@ def _reader(typed: Any) -> Iterator[None]:
         yield
     finally:
         loop.remove_reader(sys.stdin.fileno())
-
-
-@contextmanager
-def _raw_terminal() -> Iterator[None]:
-    if not sys.stdin.isatty():
-        yield
-        return
-    before = termios.tcgetattr(sys.stdin)
-    tty.setraw(sys.stdin)
-    try:
-        yield
-    finally:
-        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)

@@ -12,7 +12,7 @@ import click
 
 import virtfleet
 
-# command -> (module with an attribute of that name, one line of help)
+# command -> (module with an attribute of that name, - as _, and one line of help)
 COMMANDS = {
     "up": ("virtfleet.cli.cluster", "Start a cluster on this machine."),
     "down": ("virtfleet.cli.cluster", "Stop the cluster on this machine."),
@@ -26,6 +26,15 @@ COMMANDS = {
     "explain": ("virtfleet.cli.explain", "Which pool, image, hypervisor and nodes a VM gets, and why."),
     "pools": ("virtfleet.cli.pools", "Pools of nodes: their handlers, their VMs, and what is wrong."),
     "hypervisors": ("virtfleet.cli.hypervisors", "Hypervisors, and what each of them can do."),
+    "start": ("virtfleet.cli.power", "Start a VM."),
+    "stop": ("virtfleet.cli.power", "Stop a VM."),
+    "restart": ("virtfleet.cli.power", "Stop a VM and start it again."),
+    "pause": ("virtfleet.cli.power", "Stop a VM's CPUs."),
+    "unpause": ("virtfleet.cli.power", "Let a paused VM go on."),
+    "console": ("virtfleet.cli.console", "A VM's serial console."),
+    "vnc": ("virtfleet.cli.vnc", "A VM's screen, or a picture of it."),
+    "ssh": ("virtfleet.cli.portforward", "Log in to a VM."),
+    "port-forward": ("virtfleet.cli.portforward", "Ports of a VM on this machine."),
     "guest": ("virtfleet.cli.guest", "A small guest to try VirtFleet with."),
     "launch": ("virtfleet.cli.launch", "Boot one VM without a cluster."),
 }
@@ -40,7 +49,7 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = getattr(importlib.import_module(COMMANDS[cmd_name][0]), cmd_name)
+        command: click.Command = getattr(importlib.import_module(COMMANDS[cmd_name][0]), cmd_name.replace("-", "_"))
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

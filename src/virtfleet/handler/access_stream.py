@@ -7,9 +7,9 @@ from contextlib import suppress
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
+from virtfleet.api.subresources import PROTOCOL
 from virtfleet.handler.access_seats import End, Seat
 
-PROTOCOL = "plain.kubevirt.io"
 _CHUNK = 32 << 10
 _FAREWELL = 3.0  # seconds that a client has to take its last words
 _CODES = {
