@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _THREADS = 2  # one may wait for a slow device, and one is left for a kill
-_RETRY = 0.05
+_RETRY = 0.02
 _PATIENCE = 30.0
 _KEEPALIVE = (5, 3)  # seconds between questions, and how many may stay unanswered
 

@@ -119,8 +119,7 @@ class Machine:
             self._grace = DEFAULT_GRACE if seconds is None else seconds
             await self._servers.serve(request.node.leases)
             if not self._started:
-                self._formats = await disks.formats(vmi)
-                self._here = await self._run(host.inspect)
+                self._formats, self._here = await asyncio.gather(disks.formats(vmi), self._run(host.inspect))
             context = msgspec.structs.replace(request.node.context, disk_formats=self._formats)
             wanted = self._document(vmi, context, msgspec.structs.replace(self._here, taps=request.node.taps))
             if not self._started:

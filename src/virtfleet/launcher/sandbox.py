@@ -4,8 +4,6 @@ The launcher gets mount, network and process namespaces of its own, in which the
 nobody else uses, and runs as the same unprivileged user. Its directory can be reached from outside, so that whoever
 made the sandbox talks to the launcher as a handler would. Everything ends with the process that made it: processes and
 interfaces by the kernel's doing, directories when the next sandbox is made.
-
-Run as a module, this is the part inside: it mounts what has to be private and becomes the launcher.
 """
 
 from __future__ import annotations
@@ -15,11 +13,8 @@ import contextlib
 import fcntl
 import os
 import shutil
-import stat
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from virtfleet.domain import paths
@@ -32,9 +27,6 @@ from virtfleet.launcher.messages import Lease
 _RUN = "/var/run/"
 _PREFIX = "vf-"  # short, because paths of sockets must be
 _TOOLS = ("unshare", "setpriv", "nsenter", "ip", "catatonit", "mount")
-_DEVICES = ("kvm", "net/tun", "vhost-net")
-# What libvirt's system mode uses of a machine.
-_SYSTEM_DIRS = ("/etc/libvirt", "/var/lib/libvirt", "/var/log/libvirt", "/var/cache/libvirt")
 _POD_DIRS = (
     *(paths.PRIVATE, paths.SHARE, paths.SOCKETS, paths.CONTAINER_DISKS, paths.IMAGE_VOLUMES),
     *(paths.HOTPLUG_DISKS, paths.EPHEMERAL_DISKS, paths.LIBVIRT),
@@ -94,7 +86,7 @@ class Sandbox:
 
     async def start(self) -> None:
         """Start the launcher."""
-        inside = [sys.executable, "-m", "virtfleet.launcher.sandbox", str(self.directory), str(self._user)]
+        inside = [sys.executable, "-m", "virtfleet.launcher.inside", str(self.directory), str(self._user)]
         log = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         self.process = await asyncio.create_subprocess_exec(
             *("setpriv", "--pdeathsig", "KILL", "--"),
@@ -182,62 +174,3 @@ def _remove_guests_groups() -> None:
         for group, _, _ in os.walk(hierarchy / own.lstrip("/") / "machine", topdown=False):
             with contextlib.suppress(OSError):
                 os.rmdir(group)
-
-
-def _inside(directory: Path, user: int) -> None:
-    """Mount what must be private. The mount namespace is ours already."""
-    _bind(directory / "run", "/run")
-    for path in _SYSTEM_DIRS if user == 0 else ():
-        if os.path.isdir(path):
-            private = directory / path.replace("/", "-")
-            private.mkdir()
-            _bind(private, path)
-    hostname = os.uname().nodename
-    for name, line in (
-        ("passwd", f"qemu:x:{USER}:{USER}:qemu:/:/bin/sh"),
-        ("group", f"qemu:x:{USER}:"),
-        ("hosts", f"127.0.1.1\t{hostname}"),
-    ):
-        file = directory / name
-        file.write_text("\n".join([*_others(Path("/etc", name)), line, ""]))
-        _bind(file, f"/etc/{name}")
-    devices = directory / "devices"
-    devices.mkdir()
-    _mount("-t", "tmpfs", "-o", "mode=755", "none", str(devices))
-    for name in _DEVICES:
-        with contextlib.suppress(FileNotFoundError):
-            number = os.stat(f"/dev/{name}").st_rdev
-            node = devices / name.replace("/", "-")
-            os.mknod(node, stat.S_IFCHR | 0o600, number)
-            os.chown(node, user, user)
-            _bind(node, f"/dev/{name}")
-    Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").write_text("67")
-
-
-def _others(file: Path) -> Iterator[str]:
-    """The lines of an account file that are not about our user."""
-    for line in file.read_text().splitlines():
-        if line.split(":")[2:3] != [str(USER)]:
-            yield line
-
-
-def _bind(source: Path, target: str) -> None:
-    _mount("--bind", str(source), target)
-
-
-def _mount(*arguments: str) -> None:
-    subprocess.run(["mount", *arguments], check=True)
-
-
-def _become_launcher(user: int, arguments: Sequence[str]) -> None:
-    os.setgroups([])
-    os.setresgid(user, user, user)
-    os.setresuid(user, user, user)
-    os.environ.update(HOME=paths.PRIVATE, PATH="/usr/sbin:/usr/bin:/sbin:/bin")
-    os.chdir("/")
-    os.execv(sys.executable, [sys.executable, "-m", "virtfleet.launcher", *arguments])
-
-
-if __name__ == "__main__":
-    _inside(Path(sys.argv[1]), int(sys.argv[2]))
-    _become_launcher(int(sys.argv[2]), sys.argv[3:])

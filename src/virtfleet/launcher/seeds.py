@@ -12,7 +12,7 @@ import msgspec
 
 from virtfleet.api.disks import CloudInitSource, Volume
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
-from virtfleet.domain import paths
+from virtfleet.domain import paths, traits
 from virtfleet.launcher.failure import Failure
 
 _FIRMWARE_NAMESPACE = uuid.UUID("6a1a24a1-4061-4607-8bf4-a3963d0c5895")
@@ -29,7 +29,7 @@ def no_cloud(vmi: VMI, volume: Volume) -> Files:
     metadata = {
         "instance-type": _instance_type(vmi),
         "instance-id": _identity(vmi),
-        "local-hostname": _hostname(vmi),
+        "local-hostname": traits.hostname(vmi),
         "public-keys": _ssh_keys(vmi, "no_cloud"),
     }
     return {
@@ -47,8 +47,8 @@ def config_drive(vmi: VMI, volume: Volume) -> Files:
     metadata = {
         "instance_type": _instance_type(vmi),
         "instance_id": f"{vmi.metadata.name}.{vmi.metadata.namespace}",
-        "local_hostname": _hostname(vmi),
-        "hostname": _hostname(vmi),
+        "local_hostname": traits.hostname(vmi),
+        "hostname": traits.hostname(vmi),
         "uuid": _identity(vmi),
         "public_keys": _ssh_keys(vmi, "config_drive"),
     }
@@ -109,10 +109,6 @@ def _identity(vmi: VMI) -> str:
     if firmware and firmware.uuid:
         return firmware.uuid
     return str(uuid.uuid5(_FIRMWARE_NAMESPACE, vmi.metadata.name))
-
-
-def _hostname(vmi: VMI) -> str:
-    return vmi.spec.hostname or vmi.metadata.name.partition(".")[0][:63].rstrip("-")
 
 
 def _instance_type(vmi: VMI) -> str:

@@ -14,7 +14,7 @@ import msgspec
 
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
-from virtfleet.domain import interfaces, paths
+from virtfleet.domain import interfaces, paths, traits
 from virtfleet.domain.context import Context
 from virtfleet.hypervisors.base import Hypervisor
 from virtfleet.launcher.client import Client
@@ -79,6 +79,7 @@ class Standalone:
         """Start the launcher, then the VM."""
         self.link_volumes(self._sources)
         await self.sandbox.start()
+        await self._add_networks()  # while the launcher starts
         self.client = await self._connect()
         return await self.sync(self.vmi)
 
@@ -119,8 +120,7 @@ class Standalone:
                 continue
             wanted = next(i for i in self.vmi["spec"]["domain"]["devices"]["interfaces"] if i["name"] == interface.name)
             mac = wanted.setdefault("macAddress", _mac(vmi.metadata.uid, interface.name))
-            hostname = vmi.spec.hostname or vmi.metadata.name
-            tap, bridge, lease = await self.sandbox.add_network(len(self._taps), mac, hostname)
+            tap, bridge, lease = await self.sandbox.add_network(len(self._taps), mac, traits.hostname(vmi))
             self._taps[interface.name], self._bridges[interface.name] = tap, bridge
             self._leases[interface.name] = lease
 
