@@ -160,3 +160,17 @@ def test_settings_of_the_cluster_shape_domains() -> None:
     assert (context.balloon_period, context.free_page_reporting, context.serial_console_log) == (0, False, False)
     assert (context.firmware_dir, context.attachments, context.verbose) == ("/firmware", {"mine": "tap"}, True)
     assert not context.bochs_for_efi
+
+
+@pytest.mark.parametrize(
+    ("name", "hostname", "expected"),
+    [
+        ("web", "", "web"),
+        ("web.shop", "", "web"),
+        ("web", "db", "db"),
+        ("a" * 62 + "-b", "", "a" * 62),
+    ],
+)
+def test_a_guest_is_called_as_said_or_like_its_vm(name: str, hostname: str, expected: str) -> None:
+    named = read(VirtualMachineInstance, {"metadata": {"name": name}, "spec": {"hostname": hostname, "domain": {}}})
+    assert traits.hostname(named) == expected

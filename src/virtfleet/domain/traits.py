@@ -107,6 +107,11 @@ def shares_memory(vmi: VMI) -> bool:
     return any(f.virtiofs for f in devices.filesystems) or any(i.passt_binding for i in devices.interfaces)
 
 
+def hostname(vmi: VMI) -> str:
+    """The guest's name: as said, else the VM's up to its first dot, as far as a host name may be long."""
+    return vmi.spec.hostname or vmi.metadata.name.partition(".")[0][:63].rstrip("-")
+
+
 def non_root(vmi: VMI) -> bool:
     return bool(vmi.status.runtime_user) or names.NON_ROOT in vmi.metadata.annotations
 

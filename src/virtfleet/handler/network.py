@@ -13,6 +13,7 @@ import msgspec
 
 from virtfleet.api.networks import DHCPOptions
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
+from virtfleet.domain import traits
 from virtfleet.handler.netplan import Link, Route, Wish, dhcp_server, gateway_address, guest_address
 from virtfleet.handler.netsetup import Order
 from virtfleet.handler.wishes import wishes
@@ -54,7 +55,7 @@ def wired(
     found = []
     for number, wish in enumerate(wishes(vmi)):
         link = links[wish.link]
-        lease = _lease(wish, link, number, resolver, options[wish.name], hostname(vmi))
+        lease = _lease(wish, link, number, resolver, options[wish.name], traits.hostname(vmi))
         found.append(
             Wired(
                 name=wish.name,
@@ -68,10 +69,6 @@ def wired(
             )
         )
     return found
-
-
-def hostname(vmi: VMI) -> str:
-    return vmi.spec.hostname or vmi.metadata.name.partition(".")[0][:63].rstrip("-")
 
 
 def _lease(

@@ -13,6 +13,7 @@ from typing import Any
 from virtfleet.api import names
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
+from virtfleet.domain import traits
 from virtfleet.hypervisors import registry
 from virtfleet.hypervisors.base import Descriptor
 from virtfleet.pods import networks, placement, probes, resources, security, sharing, volumes
@@ -157,7 +158,7 @@ def _identity(vmi: Mapping[str, Any], view: VMI, found: volumes.Mounted) -> dict
     passed_on = ("subdomain", "dnsPolicy", "dnsConfig")
     account = found.service_account or view.spec.service_account_name
     return {
-        "hostname": (view.spec.hostname or view.metadata.name.partition(".")[0])[:63].rstrip("-"),
+        "hostname": traits.hostname(view),
         **{key: spec[key] for key in passed_on if spec.get(key)},
         **({"serviceAccountName": account} if account else {}),
         "automountServiceAccountToken": bool(found.service_account),
