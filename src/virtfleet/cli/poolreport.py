@@ -14,7 +14,6 @@ from virtfleet.operator.handlerpods import HandlerPod, decode_pod
 from virtfleet.operator.installation import Installation
 from virtfleet.pools.model import Pool, owner
 from virtfleet.pools.overlap import overlaps, shadowed, shared_devices
-from virtfleet.pools.terms import TooManyTermsError
 
 PRIMARY = "(primary)"
 
@@ -78,11 +77,8 @@ def _configuration(pools: tuple[Pool, ...]) -> Iterable[str]:
             f"pools {overlap.first.name} and {overlap.second.name} overlap: a node with {labels} "
             f"belongs to {overlap.first.name}"
         )
-    try:
-        for pool in shadowed(pools):
-            yield f"pool {pool.name} can own no node: earlier pools take all that it selects"
-    except TooManyTermsError as error:
-        yield str(error)
+    for pool in shadowed(pools):
+        yield f"pool {pool.name} can own no node: earlier pools take all that it selects"
     for first, second, device in shared_devices(pools):
         yield f"pools {first.name} and {second.name} both name {device}: its VMs go to {first.name}"
 

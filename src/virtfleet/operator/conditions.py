@@ -209,8 +209,7 @@ def _pools(installation: Installation, found: Findings) -> list[Obj]:
         if pool := owner(pools, node.labels):
             owned[pool.name].append(node)
     matched, outdated = _instances(installation, found)
-    # Pools that cannot be told apart are an error of their own, and nothing can be said of them one by one.
-    hidden = {pool.name for pool in shadowed(pools)} if found.error is None else set()
+    hidden = {pool.name for pool in shadowed(pools)}
     result = []
     for pool in pools:
         counts = (found.daemon_sets.get(pool.daemon_set) or {}).get("status") or {}

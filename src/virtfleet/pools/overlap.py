@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from virtfleet.pools.model import Pool
-from virtfleet.pools.placement import owned_terms
+from virtfleet.pools.model import Pool, owner
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +28,11 @@ def overlaps(pools: Sequence[Pool]) -> list[Overlap]:
 
 
 def shadowed(pools: Sequence[Pool]) -> list[Pool]:
-    """Pools that own no node whatever its labels, because earlier pools take them all."""
-    return [pool for pool in pools if not owned_terms(pools, pool)]
+    """Pools that own no node whatever its labels, because earlier pools take them all.
+
+    A node with the labels of the pool's selector and no others is the one that is hardest to take away.
+    """
+    return [pool for i, pool in enumerate(pools) if owner(tuple(pools[:i]), pool.node_selector)]
 
 
 def shared_devices(pools: Sequence[Pool]) -> list[tuple[Pool, Pool, str]]:

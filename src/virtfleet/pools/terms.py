@@ -4,15 +4,20 @@ Who serves a node is a decision list: ask the pools in turn, the first whose nod
 decides. Kubernetes knows only ORed terms of ANDed conditions. `admitted` turns the one into the other exactly, and
 small: NOT(a=1 AND b=2) becomes the two terms {a NotIn [1]} and {b NotIn [2]}.
 
-It splits the nodes by one key after the other (each value that the list mentions, then all others), which gives terms
-that are exact but too narrow, then widens each as far as the decision list allows, and drops what another term covers.
-Pools that share keys so stay at a handful of terms where the plain cross product would be exponential.
+Refusals that have no key in common are independent, so their terms multiply; nothing has to be worked out to see that
+there would be too many. Those that share keys are worked out together: the nodes are split by one key after the other
+(each value that the list mentions, then all others), which gives terms that are exact but too narrow, then each is
+widened as far as the decision list allows, and what another term covers is dropped. Pools that share keys so stay at a
+handful of terms where the plain cross product would be exponential.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import product
+from math import prod
 from typing import Any, TypeAlias
 
 MAX_TERMS = 256
@@ -37,15 +42,14 @@ class TooManyTermsError(ValueError):
 
 def admitted(rules: Sequence[Rule], otherwise: bool, given: Mapping[str, str] | None = None) -> list[Term]:
     """Terms that admit exactly the nodes that the decision list admits, among those with the labels `given`."""
-    rules = list(_restrict(rules, {k: (True, frozenset((v,))) for k, v in (given or {}).items()}))
-    narrow: list[Term] = []
-    for term in _split(rules, otherwise):
-        narrow.append(term)
-        if len(narrow) > 2 * MAX_TERMS:  # widening merges some, but never half of so many
-            raise TooManyTermsError
-    terms = _without_covered(_widen(term, rules, otherwise) for term in narrow)
-    if len(terms) > MAX_TERMS:
+    known: Term = {k: (True, frozenset((v,))) for k, v in (given or {}).items()}
+    rules = _without_idle(list(_restrict(rules, known)))
+    refusals_only = otherwise and not any(verdict for _, verdict in rules)
+    groups = _groups(rules) if refusals_only else [rules]
+    factors = [_solved(_hashable(group), otherwise) for group in groups]
+    if prod(map(len, factors)) > MAX_TERMS:
         raise TooManyTermsError
+    terms: Iterable[Term] = ({k: c for part in parts for k, c in part.items()} for parts in product(*factors))
     return sorted(terms, key=_sort_key)
 
 
@@ -61,6 +65,51 @@ def _sort_key(term: Term) -> tuple[tuple[str, bool, list[str]], ...]:
     return tuple((key, positive, sorted(values)) for key, (positive, values) in sorted(term.items()))
 
 
+_Hashable: TypeAlias = tuple[tuple[tuple[tuple[str, str], ...], bool], ...]
+
+
+def _hashable(rules: Iterable[Rule]) -> _Hashable:
+    return tuple((tuple(selector.items()), verdict) for selector, verdict in rules)
+
+
+@lru_cache(maxsize=512)
+def _solved(hashable: _Hashable, otherwise: bool) -> list[Term]:
+    """Terms of one group of rules. Handlers of one fleet have most groups in common, so they are kept."""
+    rules = [(dict(selector), verdict) for selector, verdict in hashable]
+    narrow: list[Term] = []
+    for term in _split(rules, otherwise):
+        narrow.append(term)
+        if len(narrow) > 2 * MAX_TERMS:  # widening merges some, but hardly half of so many
+            raise TooManyTermsError
+    return _without_covered(_widen(term, rules, otherwise) for term in narrow)
+
+
+def _without_idle(rules: Sequence[Rule]) -> list[Rule]:
+    """Without rules that decide nothing: an earlier one takes all their nodes, or the next with the same verdict."""
+    kept: list[Rule] = []
+    for selector, verdict in rules:
+        pairs = selector.items()
+        if any(other.items() <= pairs for other, _ in kept):
+            continue
+        while kept and kept[-1][1] == verdict and pairs <= kept[-1][0].items():
+            kept.pop()
+        kept.append((selector, verdict))
+    return kept
+
+
+def _groups(rules: Sequence[Rule]) -> list[list[Rule]]:
+    """The rules in groups such that no key is in two of them."""
+    groups: list[tuple[set[str], list[Rule]]] = []
+    for rule in rules:
+        keys, members = set(rule[0]), [rule]
+        for group in [g for g in groups if not keys.isdisjoint(g[0])]:
+            groups.remove(group)
+            keys |= group[0]
+            members = [*group[1], *members]
+        groups.append((keys, members))
+    return [members for _, members in groups]
+
+
 def _split(rules: Sequence[Rule], otherwise: bool) -> Iterator[Term]:
     """Disjoint terms that together admit what the list admits."""
     rules, otherwise = _decided(rules, otherwise)
@@ -70,17 +119,17 @@ def _split(rules: Sequence[Rule], otherwise: bool) -> Iterator[Term]:
         return
     counts = Counter(key for selector, _ in rules for key in selector)
     key = min(counts, key=lambda k: (-counts[k], k))
-    values = {selector[key] for selector, _ in rules if key in selector}
     elsewhere = [rule for rule in rules if key not in rule[0]]
     # Values after which the same rules remain are one branch: `key In [a, b]`.
-    branches: dict[tuple[tuple[tuple[tuple[str, str], ...], bool], ...], set[str]] = {}
+    branches: dict[_Hashable, set[str]] = {}
+    values = {selector[key] for selector, _ in rules if key in selector}
     for value in sorted(values):
         remaining = [
-            ({k: v for k, v in selector.items() if k != key}, verdict)
+            (tuple((k, v) for k, v in selector.items() if k != key), verdict)
             for selector, verdict in rules
             if selector.get(key, value) == value
         ]
-        branches.setdefault(tuple((tuple(s.items()), verdict) for s, verdict in remaining), set()).add(value)
+        branches.setdefault(tuple(remaining), set()).add(value)
     for remaining_rules, of_values in branches.items():
         for term in _split([(dict(s), verdict) for s, verdict in remaining_rules], otherwise):
             yield {key: (True, frozenset(of_values)), **term}
@@ -118,24 +167,31 @@ def _restrict(rules: Iterable[Rule], term: Term) -> Iterator[Rule]:
             yield left, verdict
 
 
-def _admits_all(term: Term, rules: Sequence[Rule], otherwise: bool) -> bool:
-    """Whether every node inside the term is admitted (for a term with `In [a, b]` it may say no where yes is true)."""
-    refusals = [(selector, not verdict) for selector, verdict in _restrict(rules, term)]
-    return next(_split(refusals, not otherwise), None) is None
+def _refusals(term: Term, rules: Sequence[Rule], otherwise: bool) -> list[Mapping[str, str]]:
+    """Selectors of the rules that refuse some node inside the term.
+
+    A rule refuses none if an earlier one admits all its nodes: the node with the labels of its selector and no others
+    is the last to be taken from it. (Inside `In [a, b]` there may be no such node, and too many rules are named.)
+    """
+    found: list[Mapping[str, str]] = []
+    admitting: list[Mapping[str, str]] = []
+    for selector, verdict in (*_restrict(rules, term), ({}, otherwise)):
+        if verdict:
+            admitting.append(selector)
+        elif not any(other.items() <= selector.items() for other in admitting):
+            found.append(selector)
+    return found
 
 
 def _widen(term: Term, rules: Sequence[Rule], otherwise: bool) -> Term:
     """The term with every condition and every value left out that the decision list does not need."""
     for key in sorted(term):
         without = {k: condition for k, condition in term.items() if k != key}
-        if _admits_all(without, rules, otherwise):
+        refusals = _refusals(without, rules, otherwise)
+        if not refusals:
             term = without
-            continue
-        positive, values = term[key]
-        for value in sorted(values) if not positive and len(values) > 1 else ():
-            wider = {**term, key: (False, term[key][1] - {value})}
-            if _admits_all(wider, rules, otherwise):
-                term = wider
+        elif not term[key][0] and all(key in selector for selector in refusals):
+            term = {**term, key: (False, frozenset(selector[key] for selector in refusals))}
     return term
 
 
@@ -151,9 +207,9 @@ def _without_covered(terms: Iterable[Term]) -> list[Term]:
 
 def _covers(wide: Term, narrow: Term) -> bool:
     """Whether `wide` admits every node that `narrow` admits."""
+    if not wide.keys() <= narrow.keys():
+        return False
     for key, (positive, values) in wide.items():
-        if key not in narrow:
-            return False
         narrow_positive, narrow_values = narrow[key]
         if positive:
             if not narrow_positive or not narrow_values <= values:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from virtfleet.admission.cluster import Cluster
+from virtfleet.admission.review import review
+from virtfleet.pools.model import pools_of
+from virtfleet.pools.overlap import shadowed
 from virtfleet.pools.terms import MAX_TERMS, TooManyTermsError, admitted, expressions
 
 
@@ -47,3 +51,36 @@ def test_pools_without_common_keys_multiply_up_to_the_bound() -> None:
         not_in(*pairs, {"a8": "1", "b8": "1"})
     with pytest.raises(TooManyTermsError):
         not_in(*({f"a{i}": "1", f"b{i}": "1", f"c{i}": "1"} for i in range(40)))
+
+
+def test_pools_with_keys_of_their_own_are_worked_out_apart() -> None:
+    shared = [{"gpu": f"m{i}", "zone": f"z{i}"} for i in range(20)]
+    apart = {"tier": "gold", "rack": "9"}
+    together, alone, other = not_in(*shared, apart), not_in(*shared), not_in(apart)
+    assert sorted(map(repr, together)) == sorted(
+        repr(sorted([*one, *two], key=lambda e: str(e["key"]))) for one in alone for two in other
+    )
+
+
+def test_a_fleet_that_cannot_be_told_apart_is_refused_with_advice_and_nothing_else() -> None:
+    entries = [
+        {
+            "name": f"p{i}",
+            "virtLauncherImage": "launcher:1",
+            "nodeSelector": {f"{key}{i}": "1" for key in "abc"},
+            "selector": {"deviceNames": [f"x.io/d{i}"]},
+        }
+        for i in range(40)
+    ]
+    kubevirt = {
+        "apiVersion": "kubevirt.io/v1",
+        "kind": "KubeVirt",
+        "metadata": {"name": "kubevirt", "namespace": "kubevirt"},
+        "spec": {
+            "configuration": {"developerConfiguration": {"featureGates": ["VirtHandlerPools"]}},
+            "virtHandlerPools": entries,
+        },
+    }
+    [cause] = review(kubevirt, Cluster(kubevirt)).causes
+    assert (cause.field, "a label of their own" in cause.message) == ("spec.virtHandlerPools", True)
+    assert shadowed(pools_of(kubevirt)) == []
