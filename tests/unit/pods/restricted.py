@@ -16,6 +16,7 @@ _VOLUMES = {
     "secret",
 }
 _SYSCTLS = {"kernel.shm_rmid_forced", "net.ipv4.ip_local_port_range", "net.ipv4.ip_unprivileged_port_start"}
+_SELINUX_TYPES = {"", "container_t", "container_init_t", "container_kvm_t", "container_engine_t"}
 
 
 def violations(pod: dict[str, Any]) -> set[str]:
@@ -24,6 +25,8 @@ def violations(pod: dict[str, Any]) -> set[str]:
     of_pod = spec.get("securityContext", {})
     found |= {f for f in ("hostNetwork", "hostPID", "hostIPC") if spec.get(f)}
     found |= {s["name"] for s in of_pod.get("sysctls", ()) if s["name"] not in _SYSCTLS}
+    if of_pod.get("seLinuxOptions", {}).get("type", "") not in _SELINUX_TYPES:
+        found.add("seLinuxOptions")
     for volume in spec.get("volumes", ()):
         found |= {kind for kind in volume if kind != "name" and kind not in _VOLUMES}
     for container in (*spec.get("initContainers", ()), *spec["containers"]):

@@ -87,6 +87,11 @@ def test_a_disk_of_the_node_is_the_one_volume_that_the_restricted_profile_refuse
     assert mounts(made)["root"] == "/var/run/kubevirt-private/vmi-disks/root"
 
 
+def test_an_selinux_type_of_ones_own_goes_beyond_the_restricted_profile() -> None:
+    assert violations(pod(where=kubevirt(configuration={"selinuxLauncherType": "container_kvm_t"}))) == set()
+    assert violations(pod(where=kubevirt(configuration={"selinuxLauncherType": "mine_t"}))) == {"seLinuxOptions"}
+
+
 def test_a_configured_seccomp_profile_is_used() -> None:
     profile = {"customProfile": {"localhostProfile": "kubevirt/kubevirt.json"}}
     where = kubevirt(configuration={"seccompConfiguration": {"virtualMachineInstanceProfile": profile}})
