@@ -96,12 +96,16 @@ async def test_a_caller_with_a_trusted_certificate_is_known_by_its_names(served:
     assert await served.ask(client=friends.issue(CLIENT)) == ["kubevirt:virt-api", "friends"]
 
 
-async def test_certificates_of_strangers_and_expired_ones_get_no_connection(served: Served, friends: Authority) -> None:
+async def test_certificates_of_strangers_and_expired_ones_get_no_connection(
+    served: Served, friends: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
     stranger = Authority.create("friends", LIFE).issue(CLIENT)
     expired = friends.issue(CLIENT, datetime.now(UTC) - 2 * HOUR)
     serving = friends.issue(SERVER)
     for refused in (stranger, expired, serving):
+        caplog.clear()
         assert not await served.accepts(refused)
+        assert "refused a client's certificate" in caplog.text
     assert await served.accepts(friends.issue(CLIENT))
 
 

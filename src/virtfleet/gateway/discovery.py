@@ -45,7 +45,8 @@ def resources(version: str) -> Obj:
             "group": "kubevirt.io",
             "version": "v1",
             "kind": _KINDS[entry.resource],
-            "verbs": [entry.verb],
+            # Without a slash kubectl would take it for a kind of objects; it passes over what has no verbs.
+            "verbs": [entry.verb] if entry.name else [],
         }
         for entry in TABLE
         if entry.namespaced

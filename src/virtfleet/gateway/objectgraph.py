@@ -49,7 +49,7 @@ def of_vmi(vmi: Vmi, options: ObjectGraphOptions) -> Obj:
 
 def _root(kind: str, name: str, namespace: str, children: list[Obj], options: ObjectGraphOptions) -> Obj:
     try:
-        selector = from_label_selector(options.label_selector)
+        selector = from_label_selector(options.label_selector or {})
     except (SelectorError, KeyError, TypeError) as error:
         raise bad_request(f"labelSelector: {error}") from error
     kept = _chosen(children, selector, options.include_optional_nodes is not False)

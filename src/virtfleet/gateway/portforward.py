@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Protocol
@@ -50,37 +51,39 @@ class _Tcp:
         await self._writer.drain()
 
 
-class _Udp(asyncio.DatagramProtocol):
-    def __init__(self) -> None:
-        self._received: asyncio.Queue[bytes] = asyncio.Queue(_DATAGRAMS)
-        self._transport: asyncio.DatagramTransport | None = None
+class _Datagrams(asyncio.DatagramProtocol):
+    """Those that came."""
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.DatagramTransport)
-        self._transport = transport
+    def __init__(self) -> None:
+        self.received: asyncio.Queue[bytes] = asyncio.Queue(_DATAGRAMS)
 
     def datagram_received(self, data: bytes, _: object) -> None:
-        if data and not self._received.full():  # an empty message would be the end
-            self._received.put_nowait(data)
+        if data and not self.received.full():  # an empty message would be the end
+            self.received.put_nowait(data)
 
     def error_received(self, error: Exception) -> None:
-        log.debug("datagram was not delivered: %s", error)
+        log.debug("a datagram was not delivered: %s", error)
+
+
+class _Udp:
+    def __init__(self, transport: asyncio.DatagramTransport, datagrams: _Datagrams) -> None:
+        self._transport = transport
+        self._datagrams = datagrams
 
     async def receive(self) -> bytes:
-        return await self._received.get()
+        return await self._datagrams.received.get()
 
     async def send(self, data: bytes) -> None:
-        if self._transport is not None:
-            self._transport.sendto(data)
+        self._transport.sendto(data)
 
 
 @asynccontextmanager
 async def _dial(address: str, port: int, protocol: str) -> AsyncIterator[Connection]:
     if protocol == "udp":
         loop = asyncio.get_running_loop()
-        transport, datagrams = await loop.create_datagram_endpoint(_Udp, remote_addr=(address, port))
+        transport, datagrams = await loop.create_datagram_endpoint(_Datagrams, remote_addr=(address, port))
         try:
-            yield datagrams
+            yield _Udp(transport, datagrams)
         finally:
             transport.close()
         return
@@ -104,7 +107,7 @@ async def forward(request: web.Request, vmi: Vmi) -> web.StreamResponse:
         async with _dial(address, port, protocol) as guest:
             return await _relay(request, guest)
     except (OSError, TimeoutError) as error:
-        why = str(error) or f"no answer within {_DIAL_TIMEOUT:.0f} s"
+        why = os.strerror(error.errno) if error.errno else f"no answer within {_DIAL_TIMEOUT:.0f} s"
         raise ApiError(
             "InternalError", f"dialing VM: {protocol} port {port} of {address}: {why}; is a server running there?"
         ) from error

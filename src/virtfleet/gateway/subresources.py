@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=msgspec.Struct)
 
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}  # as Go calls them
+
 
 @dataclass(frozen=True, slots=True)
 class Asked:
@@ -130,6 +132,7 @@ class Subresources:
                 await self._authorization.require(user, entry, version, namespace, name)
                 if entry.websocket and request.headers.get(hdrs.UPGRADE, "").lower() != "websocket":
                     raise bad_request(f"{entry.rbac} is a stream; open it as a websocket, for example with virtctl")
+                log.info("%s %s of %s/%s for %s", entry.verb, entry.rbac, namespace, name, user.name)
                 return await serve(Asked(request, entry, namespace, name))
             except ApiError as error:
                 return _failure(error)
@@ -215,7 +218,7 @@ class Subresources:
                 "buildDate": "",
                 "goVersion": "",
                 "compiler": f"{platform.python_implementation()} {platform.python_version()}",
-                "platform": f"linux/{platform.machine()}",
+                "platform": f"linux/{_ARCHITECTURES.get(platform.machine(), platform.machine())}",
             }
         )
 

@@ -12,6 +12,7 @@ predecessor are due; the predecessor leaves the bundle when it expires.
 from __future__ import annotations
 
 import ipaddress
+import logging
 import os
 import shutil
 import ssl
@@ -26,6 +27,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+log = logging.getLogger(__name__)
 
 # Certificates begin a little in the past, because the clocks of a cluster never agree entirely.
 SKEW = timedelta(minutes=5)
@@ -338,8 +341,20 @@ def server_context(credential: Credential, *, clients: bytes | None = None, requ
     if clients is not None:
         if clients:
             context.load_verify_locations(cadata=clients.decode())
+        context.sslobject_class = _Listening
         context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
     return context
+
+
+class _Listening(ssl.SSLObject):
+    """A server's side of a connection. A client that fails the handshake is never seen by any code but this."""
+
+    def do_handshake(self) -> None:
+        try:
+            super().do_handshake()
+        except ssl.SSLCertVerificationError as error:
+            log.warning("refused a client's certificate: %s", error.verify_message)
+            raise
 
 
 def client_context(

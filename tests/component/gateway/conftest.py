@@ -1,0 +1,16 @@
+"""A virt-api for each test."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from component.gateway.gateway_kit import Kit, gateway
+
+
+@pytest.fixture
+async def kit(tmp_path: Path) -> AsyncIterator[Kit]:
+    async with gateway(tmp_path) as made:
+        yield made

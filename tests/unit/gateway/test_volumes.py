@@ -1,0 +1,65 @@
+"""Volumes to attach and detach: checked, and then refused until that can be carried out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from virtfleet.api.view import read
+from virtfleet.api.vm import VirtualMachine
+from virtfleet.api.vmi import VirtualMachineInstance
+from virtfleet.gateway import volumes
+from virtfleet.gateway.machines import Vm, Vmi
+
+VOLUMES = [
+    {"name": "root", "containerDisk": {"image": "i"}},
+    {"name": "plugged", "persistentVolumeClaim": {"claimName": "claim", "hotpluggable": True}},
+]
+ADDED = {
+    "name": "data",
+    "disk": {"disk": {"bus": "scsi"}, "serial": "data"},
+    "volumeSource": {"persistentVolumeClaim": {"claimName": "data", "hotpluggable": True}},
+}
+
+
+def machines() -> list[Vm | Vmi]:
+    vm = {"metadata": {"name": "vm"}, "spec": {"template": {"spec": {"volumes": VOLUMES}}}}
+    vmi = {"metadata": {"name": "vm"}, "spec": {"volumes": VOLUMES}}
+    return [Vm(vm, read(VirtualMachine, vm)), Vmi(vmi, read(VirtualMachineInstance, vmi))]
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "words"),
+    [
+        ({}, 400, "requires name"),
+        ({**ADDED, "disk": None}, 400, "requires disk"),
+        ({**ADDED, "volumeSource": None}, 400, "requires VolumeSource"),
+        ({**ADDED, "volumeSource": {}}, 400, "requires VolumeSource"),
+        ({**ADDED, "disk": {"disk": {"bus": "sata"}}}, 400, "bus scsi or virtio"),
+        ({**ADDED, "name": "root"}, 409, "volume with that name already exists"),
+        ({**ADDED, "volumeSource": {"dataVolume": {"name": "claim"}}}, 409, "volume source [claim]"),
+        (ADDED, 400, "cannot be attached to a running VM yet; stop the VM"),
+    ],
+)
+def test_a_volume_to_attach_is_checked_and_then_refused(body: Any, code: int, words: str) -> None:
+    for machine in machines():
+        refusal = volumes.add(machine, msgspec.convert(body, volumes.AddVolumeOptions))
+        assert (refusal.code, words in refusal.message) == (code, True), refusal.message
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "words"),
+    [
+        ("", 400, "requires name"),
+        ("other", 409, "does not exist"),
+        ("root", 409, "not hotpluggable"),
+        ("plugged", 400, "cannot be detached from a running VM yet; stop the VM"),
+        ("claim", 400, "cannot be detached from a running VM yet; stop the VM"),
+    ],
+)
+def test_a_volume_to_detach_is_checked_and_then_refused(name: str, code: int, words: str) -> None:
+    for machine in machines():
+        refusal = volumes.remove(machine, volumes.RemoveVolumeOptions(name))
+        assert (refusal.code, words in refusal.message) == (code, True), refusal.message
