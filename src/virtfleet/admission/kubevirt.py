@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import orjson
 
-from virtfleet.admission import kubevirt_pools
+from virtfleet.admission import gaps, kubevirt_pools
 from virtfleet.admission.findings import Findings
 from virtfleet.admission.hypervisor import hypervisor_error
 from virtfleet.admission.sections import Section, read
@@ -35,6 +35,7 @@ def check(kubevirt: Section, found: Findings, old: Section | None = None) -> Non
     if old is not None:
         _check_downtime(kubevirt, old, found)
     _warn_of_old_settings(configuration, found)
+    gaps.check_kubevirt(kubevirt, found)
 
 
 def _check_downtime(kubevirt: Section, old: Section, found: Findings) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import uuid4
 
-from virtfleet.admission import memory_hotplug
+from virtfleet.admission import gaps, memory_hotplug
 from virtfleet.admission.cluster import Cluster
 from virtfleet.admission.defaults import complete_vmi_spec, set_pci_topology
 from virtfleet.admission.findings import Findings
@@ -14,7 +14,7 @@ from virtfleet.admission.hypervisor import check_choice
 from virtfleet.admission.machine import Machine
 from virtfleet.admission.network import check_discontinued
 from virtfleet.admission.sections import Obj, Section, copy_of, default, extend, read
-from virtfleet.admission.vmi import check_metadata, check_spec
+from virtfleet.admission.vmi import check_metadata, check_spec, warn_of_gaps
 from virtfleet.api import names
 from virtfleet.api.quantity import Quantity
 from virtfleet.api.selectors import SelectorError, from_label_selector
@@ -55,10 +55,12 @@ def check_vm(vm: Section, cluster: Cluster, trusted: bool, found: Findings) -> N
         return
     completed = _completed(template, cluster)
     check_metadata(read(template, "metadata"), f"{_TEMPLATE}.metadata", cluster, trusted, found)
-    check_spec(completed, cluster, f"{_TEMPLATE}.spec", found)
+    machine = check_spec(completed, cluster, f"{_TEMPLATE}.spec", found)
     check_choice(template, cluster, f"{_TEMPLATE}.spec", found)
     _check_room_to_grow(completed, cluster, found)
     _check_data_volumes(vm, completed, found)
+    gaps.check_vm(spec, found)
+    warn_of_gaps(template, machine, found)
     if spec.get("running") is not None:
         found.warn("spec.running is deprecated; use spec.runStrategy, Always for true and Halted for false")
 
@@ -160,8 +162,9 @@ def check_replica_set(replica_set: Section, cluster: Cluster, found: Findings) -
         return
     if (spec.get("replicas") or 0) < 0:
         found.invalid("spec.replicas", f"{spec['replicas']} replicas is negative; use 0 or more")
-    check_spec(_completed(template, cluster), cluster, f"{_TEMPLATE}.spec", found)
+    machine = check_spec(_completed(template, cluster), cluster, f"{_TEMPLATE}.spec", found)
     check_choice(template, cluster, f"{_TEMPLATE}.spec", found)
+    warn_of_gaps(template, machine, found)
     try:
         selects = from_label_selector(spec.get("selector")).matches(read(template, "metadata", "labels"))
     except (SelectorError, KeyError) as error:
@@ -181,6 +184,7 @@ def complete_migration(migration: Obj, _: Cluster) -> None:
 
 def check_migration(migration: Section, cluster: Cluster, user: str, found: Findings) -> None:
     spec = read(migration, "spec")
+    gaps.check_migration(found)
     if not spec.get("vmiName"):
         found.required("spec.vmiName", "name the VMI that is to migrate; set spec.vmiName")
     if spec.get("priority") is not None and not (user in cluster.service_accounts and user.endswith("-controller")):
