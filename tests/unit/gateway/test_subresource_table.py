@@ -1,0 +1,58 @@
+"""The table of subresources: consistent in itself, carried out by somebody, and printed in docs/subresources.md."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from virtfleet.api.subresources import TABLE, VM, VMI, Role, Server, Subresource
+from virtfleet.gateway.preconditions import CHECKS
+from virtfleet.gateway.refused import INSTEAD
+from virtfleet.operator import roles
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "subresources.md"
+
+
+def row(entry: Subresource) -> str:
+    tail = entry.tails[-1].replace("{", "").replace("}", "").upper()
+    how = "websocket" if entry.websocket else entry.method
+    cells = (f"`{entry.rbac}{tail}`", how, entry.role.value, entry.server.value, entry.does, entry.errors)
+    return f"| {' | '.join(cells)} |".replace("  |", " |")
+
+
+def test_the_documentation_lists_every_subresource_as_it_is() -> None:
+    written = [line for line in DOCUMENT.read_text().splitlines() if line.startswith("| `")]
+    assert written == [row(entry) for entry in TABLE]
+
+
+def test_nothing_is_declared_twice() -> None:
+    assert len({(entry.rbac, entry.method) for entry in TABLE}) == len(TABLE)
+
+
+def test_each_has_somebody_who_carries_it_out() -> None:
+    of_handlers = {entry.name for entry in TABLE if entry.server is Server.HANDLER}
+    assert of_handlers == CHECKS.keys()
+    assert {entry.resource for entry in TABLE if entry.server is Server.HANDLER} == {VMI}
+    later = {entry.name for entry in TABLE if entry.server is Server.NOBODY}
+    assert later - INSTEAD.keys() == {"addvolume", "removevolume"}, "those are checked one by one"
+    assert INSTEAD.keys() <= later
+
+
+def test_roles_grant_what_the_table_says() -> None:
+    def granted(name: str) -> set[tuple[str, str]]:
+        return {
+            (resource, verb)
+            for rule in roles.PEOPLE[name]
+            if rule["apiGroups"] == ["subresources.kubevirt.io"]
+            for resource in rule["resources"]
+            for verb in rule["verbs"]
+        }
+
+    ranks = {"view": {Role.VIEW}, "edit": {Role.VIEW, Role.EDIT}, "admin": {Role.VIEW, Role.EDIT, Role.ADMIN}}
+    ranks["migrate"] = {Role.MIGRATE}
+    for name, included in ranks.items():
+        wanted = [entry for entry in TABLE if entry.role in included]
+        assert granted(name) == {(r, e.verb) for e in wanted for r in (e.rbac, e.asked_as)}
+    assert granted("view") < granted("edit") < granted("admin")
+    assert ("virtualmachines/migrate", "update") not in granted("admin"), "as KubeVirt has it"
+    assert (f"{VM}/start", "update") in granted("edit")
+    assert (f"{VMI}/console", "get") not in granted("view")
