@@ -9,6 +9,7 @@ import orjson
 
 from virtfleet.controller import instance, metrics, virtualmachine
 from virtfleet.controller.instance import Instances
+from virtfleet.controller.migration import Migrations, decode_migration
 from virtfleet.controller.node import SILENCE, Nodes
 from virtfleet.controller.pods import LauncherPods, launcher_cache
 from virtfleet.controller.records import (
@@ -28,6 +29,7 @@ from virtfleet.kube.resource import (
     KUBEVIRTS,
     NODES,
     PERSISTENT_VOLUME_CLAIMS,
+    VMI_MIGRATIONS,
     VMI_REPLICA_SETS,
     VMIS,
     VMS,
@@ -67,9 +69,10 @@ class VirtController:
         )
         nodes = Cache(api, NODES, decode=decode_node)
         claims = Cache(api, PERSISTENT_VOLUME_CLAIMS, decode=decode_claim)
+        migrations = Cache(api, VMI_MIGRATIONS, decode=decode_migration)
         installations = Cache(api, KUBEVIRTS, decode=_decode_settings)
         launchers = LauncherPods(api, pods)
-        self._caches: list[Cache[Any]] = [instances, pods, machines, sets, nodes, claims, installations]
+        self._caches: list[Cache[Any]] = [instances, pods, machines, sets, nodes, claims, migrations, installations]
         self._controllers = [
             Instances(
                 api,
@@ -82,6 +85,7 @@ class VirtController:
             ).controller,
             VirtualMachines(api, recorder, machines=machines, instances=instances, claims=claims).controller,
             ReplicaSets(api, recorder, sets=sets, instances=instances).controller,
+            Migrations(api, recorder, migrations=migrations).controller,
             Nodes(api, recorder, nodes=nodes, instances=instances, launchers=launchers, silence=silence).controller,
         ]
         self.metrics = metrics.Instances(instances, launchers)

@@ -1,0 +1,90 @@
+"""Migrations: asked for and admitted as in KubeVirt, and failed at once, because VMs cannot move yet.
+
+Whoever waits for a migration learns so from its phase instead of waiting for ever, and nothing keeps the object, or its
+namespace, from being deleted.
+"""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+
+from virtfleet.api import conditions, names
+from virtfleet.api.names import Phase
+from virtfleet.controller.records import FINAL, Kept, Record
+from virtfleet.kube.api import KubeApi
+from virtfleet.kube.cache import Cache
+from virtfleet.kube.controller import Controller
+from virtfleet.kube.errors import ApiError, is_not_found
+from virtfleet.kube.events import Recorder, Reference
+from virtfleet.kube.resource import VMI_MIGRATIONS, Obj
+
+FAILED_MIGRATION = "FailedMigration"
+WHY = "VirtFleet cannot move VMs yet: the VM runs on where it is; restart it to have it placed anew"
+
+
+class MigrationStatus(Record):
+    phase: str = ""
+
+
+class Migration(Kept):
+    """A request to move a VM."""
+
+    status: MigrationStatus = msgspec.field(default_factory=MigrationStatus)
+
+    @property
+    def reference(self) -> Reference:
+        meta = self.metadata
+        return Reference(VMI_MIGRATIONS.api_version, VMI_MIGRATIONS.kind, meta.namespace, meta.name, meta.uid)
+
+
+decode_migration = msgspec.json.Decoder(Migration).decode
+
+
+def failure(now: float) -> Obj:
+    """The status of a migration that is not carried out."""
+    entry = {"phase": Phase.FAILED, "phaseTransitionTimestamp": conditions.timestamp(now)}
+    return {
+        "phase": Phase.FAILED,
+        "phaseTransitionTimestamps": [entry],
+        "migrationState": {"failed": True, "failureReason": WHY},
+    }
+
+
+class Migrations:
+    """The controller."""
+
+    def __init__(self, api: KubeApi, recorder: Recorder, *, migrations: Cache[Migration]) -> None:
+        self._api = api
+        self._recorder = recorder
+        self._migrations = migrations
+        self.controller = Controller("virtualmachineinstancemigration", self.reconcile)
+        self.controller.follow(migrations)
+
+    async def reconcile(self, key: str) -> None:
+        """Say that it failed, and let it go."""
+        migration = self._migrations.get(key)
+        if migration is None:
+            return
+        if migration.status.phase not in FINAL and not migration.deleting:
+            await self._patch(migration, {"status": failure(time.time())}, "status")
+            self._recorder.warning(migration.reference, FAILED_MIGRATION, WHY)
+            return  # this write is a change, after which it is let go
+        left = [f for f in migration.metadata.finalizers if f != names.MIGRATION_FINALIZER]
+        if left != migration.metadata.finalizers:
+            await self._patch(migration, {"metadata": {"finalizers": left}})
+
+    async def _patch(self, migration: Migration, patch: Obj, subresource: str | None = None) -> None:
+        """Finalizers are everybody's: no write over what was not seen."""
+        seen = {"resourceVersion": migration.metadata.resource_version}
+        patch = {**patch, "metadata": {**patch.get("metadata", {}), **seen}}
+        try:
+            answer = await self._api.patch(
+                VMI_MIGRATIONS, migration.name, patch, migration.namespace, subresource=subresource
+            )
+        except ApiError as error:
+            if not is_not_found(error):
+                raise
+            return
+        self._migrations.observe(answer)
