@@ -62,6 +62,7 @@ async def pod(place: Path, vmi: Obj, cluster: int) -> AsyncIterator[Standalone]:
             "link set lo up",
             "link set eth0 up",
             "addr add 10.9.0.7/24 dev eth0",
+            "addr add fd09::7/64 dev eth0 nodad",
             "route add default via 10.9.0.1",
         ):
             await sandbox.run("ip", *command.split())
@@ -88,6 +89,20 @@ async def fetched(cluster: int) -> str:
     return await inside(cluster, sys.executable, "-c", script)
 
 
+async def default_route6(launched: Standalone) -> bool:
+    """Whether the guest says that it has a default route by IPv6."""
+    reader, writer = await asyncio.open_unix_connection(launched.console)
+    try:
+        writer.write(b"ip -6 route\n")
+        async with asyncio.timeout(2):
+            await reader.readuntil(b"default via fe80:")
+        return True
+    except TimeoutError:
+        return False
+    finally:
+        writer.close()
+
+
 async def test_a_guest_is_reached_survives_its_handler_and_shuts_down(
     place: Path, cluster: int, own_devices: None
 ) -> None:
@@ -101,7 +116,7 @@ async def test_a_guest_is_reached_survives_its_handler_and_shuts_down(
             found = await api.get(VMIS, "guest", "default")
             return found if found["status"]["phase"] == phase else None
 
-        async with pod(place, stored, cluster):
+        async with pod(place, stored, cluster) as launched:
             await inside(cluster, "ip", "link", "set", "toPod", "up")
             await inside(cluster, "ip", "addr", "add", "10.9.0.1/24", "dev", "toPod")
             async with handler(api, place, EMULATED):
@@ -112,6 +127,7 @@ async def test_a_guest_is_reached_survives_its_handler_and_shuts_down(
                 assert "SoftwareEmulation" in {c["type"] for c in running["status"]["conditions"]}
                 hello = await eventually(lambda: fetched(cluster))
                 assert hello == "hello from guest at 10.0.2.2\n"
+                assert await eventually(lambda: default_route6(launched)), "by router advertisement"
             assert await fetched(cluster) == hello, "without a handler"
             async with handler(api, place, EMULATED):
                 await api.delete(VMIS, "guest", "default")

@@ -87,6 +87,8 @@ class Plan(msgspec.Struct, frozen=True):
     """Of `nft`; they replace those of before."""
     bridges: list[str]
     """Their checksums are computed at once, because guests' DHCP clients look at packets before the kernel does."""
+    routers: list[str] = []
+    """Bridges that are the guest's router by IPv6, which somebody has to tell it."""
 
 
 def mac_address(owner: str, interface: str) -> str:
@@ -101,6 +103,7 @@ def plan(wanted: Iterable[Wish], links: Mapping[str, Link], present: Collection[
     sysctls: dict[str, str] = {}
     rules: list[str] = []
     bridges: list[str] = []
+    routers: list[str] = []
     for number, wish in enumerate(wanted):
         link = links[wish.link]
         commands += _bridge(wish, link, present)
@@ -109,10 +112,11 @@ def plan(wanted: Iterable[Wish], links: Mapping[str, Link], present: Collection[
         if wish.masquerade:
             sysctls |= _forwarding(wish, link)
             rules.append(_translation(wish, link))
+            routers += [wish.bridge] if link.address(6) else []
         else:
             # The Pod must not answer for the address that is the guest's now.
             sysctls[f"net/ipv4/conf/{wish.bridge}/arp_ignore"] = "1"
-    return Plan(commands, sysctls, "".join(rules), bridges)
+    return Plan(commands, sysctls, "".join(rules), bridges, routers)
 
 
 def _bridge(wish: Wish, link: Link, present: Collection[str]) -> list[str]:

@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from virtfleet.handler.netplan import Link, Plan, Route, Wish, plan
+from virtfleet.launcher.rawsocket import hand_over
 
 _SIOCETHTOOL, _ETHTOOL_STXCSUM = 0x8946, 0x17
 
@@ -90,6 +91,8 @@ def carry_out(made: Plan) -> None:
         Path("/proc/sys", name).write_text(value)
     if made.rules:
         _run("nft", "-f", "-", feed=made.rules.encode())
+    for bridge in made.routers:
+        hand_over(bridge)
 
 
 def _compute_checksums(device: str) -> None:

@@ -17,7 +17,7 @@ from virtfleet.domain import traits
 from virtfleet.handler.netplan import Link, Route, Wish, dhcp_server, gateway_address, guest_address
 from virtfleet.handler.netsetup import Order
 from virtfleet.handler.wishes import wishes
-from virtfleet.launcher.messages import Lease
+from virtfleet.launcher.messages import Lease, Lease6
 
 
 class NetworkError(Exception):
@@ -42,6 +42,7 @@ class Wired(msgspec.Struct, frozen=True, kw_only=True):
     addresses: list[str]
     """Under which the guest is reached in the cluster."""
     lease: Lease | None
+    lease6: Lease6 | None = None
     queues: int
 
 
@@ -65,6 +66,7 @@ def wired(
                 link=wish.link,
                 addresses=[a.partition("/")[0] for a in link.addresses],
                 lease=lease,
+                lease6=_lease6(wish, link, resolver),
                 queues=wish.queues,
             )
         )
@@ -102,6 +104,23 @@ def _lease(
         tftp_server=told.tftp_server_name,
         boot_file=told.boot_file_name,
         options={o.option: o.value for o in told.private_options if o.option is not None},
+    )
+
+
+def _lease6(wish: Wish, link: Link, resolver: Resolver) -> Lease6 | None:
+    """What the guest is told by DHCPv6 and as its router; None where it is not behind the Pod's IPv6 address.
+
+    A guest that took the Pod's place is told by the cluster's own network.
+    """
+    if not wish.masquerade or not link.address(6):
+        return None
+    network = ip_network(wish.guests6)
+    return Lease6(
+        device=wish.bridge,
+        address=f"{guest_address(network)}/{network.prefixlen}",
+        dns=[s for s in resolver.servers if ":" in s],
+        search=resolver.search,
+        mtu=link.mtu,
     )
 
 

@@ -98,6 +98,7 @@ async def prepare(
             context=context,
             taps={w.name: w.tap for w in wired},
             leases=[w.lease for w in wired if w.lease],
+            leases6=[w.lease6 for w in wired if w.lease6],
         ),
     )
 

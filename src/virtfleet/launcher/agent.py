@@ -82,6 +82,12 @@ def interfaces(domain: libvirt.virDomain) -> list[GuestInterface]:
     ]
 
 
+def freeze(domain: libvirt.virDomain) -> None:
+    """Make the file systems quiet, unless they are already: the agent takes a second request for a mistake."""
+    if command(domain, "guest-fsfreeze-status") != "frozen":
+        domain.fsFreeze()
+
+
 def execute(domain: libvirt.virDomain, words: list[str], seconds: int) -> Executed:
     """Run a command in the guest and wait for its end."""
     if not words:

@@ -72,7 +72,7 @@ def _settings(lease: Lease) -> Iterable[tuple[int, bytes]]:
         yield 12, lease.hostname.encode()
     if lease.search:
         yield 15, lease.search[0].encode()
-        yield 119, b"".join(map(_domain, lease.search))
+        yield 119, b"".join(map(domain_name, lease.search))
     if lease.mtu:
         yield 26, struct.pack("!H", lease.mtu)
     if lease.ntp:
@@ -117,7 +117,8 @@ def _route(destination: str, gateway: str) -> bytes:
     return bytes([network.prefixlen]) + significant + _packed(gateway)
 
 
-def _domain(name: str) -> bytes:
+def domain_name(name: str) -> bytes:
+    """A name as it is on the wire."""
     return b"".join(bytes([len(label)]) + label.encode() for label in name.strip(".").split(".")) + b"\0"
 
 
@@ -133,30 +134,8 @@ def _is_address(text: str) -> bool:
     return True
 
 
-class Servers:
-    """One server per interface. Asked again with the same leases, it changes nothing."""
-
-    def __init__(self) -> None:
-        self._running: dict[str, tuple[Lease, asyncio.DatagramTransport]] = {}
-
-    async def serve(self, leases: Iterable[Lease]) -> None:
-        """Hand out exactly these leases."""
-        wanted = {lease.device: lease for lease in leases}
-        for device, (lease, transport) in list(self._running.items()):
-            if wanted.get(device) != lease:
-                transport.close()
-                del self._running[device]
-        for device, lease in wanted.items():
-            if device not in self._running:
-                self._running[device] = (lease, await _listen(lease))
-
-    def close(self) -> None:
-        for _, transport in self._running.values():
-            transport.close()
-        self._running.clear()
-
-
-async def _listen(lease: Lease) -> asyncio.DatagramTransport:
+async def listen(lease: Lease) -> asyncio.DatagramTransport:
+    """Answer clients on the lease's device."""
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)

@@ -28,8 +28,8 @@ from virtfleet.launcher import agent, disks, host, live, picture, states
 from virtfleet.launcher import messages as m
 from virtfleet.launcher.connection import Connection
 from virtfleet.launcher.console import Console
-from virtfleet.launcher.dhcp import Servers
 from virtfleet.launcher.failure import Failure
+from virtfleet.launcher.network import Network
 from virtfleet.launcher.server import Handlers, Updates
 
 logger = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class Machine:
         self._uid = uid
         self._hypervisor = hypervisor
         self._updates = updates
-        self._servers = Servers()
+        self._network = Network()
         self._console: Console | None = None
         self._syncing = asyncio.Lock()
         self._looking = asyncio.Lock()
@@ -92,11 +92,12 @@ class Machine:
 
     def start(self) -> None:
         """Connect to libvirt, and follow what the domain does."""
+        self._network.start()
         self._connection.start()
         self._background(self._keep_looking())
 
     async def close(self) -> None:
-        self._servers.close()
+        self._network.close()
         if self._console:
             await self._console.close()
         for task in self._tasks:
@@ -117,7 +118,7 @@ class Machine:
                 return self._updates.latest.state
             seconds = vmi.spec.termination_grace_period_seconds
             self._grace = DEFAULT_GRACE if seconds is None else seconds
-            await self._servers.serve(request.node.leases)
+            await self._network.serve(request.node)
             if not self._started:
                 self._formats, self._here = await asyncio.gather(disks.formats(vmi), self._run(host.inspect))
             context = msgspec.structs.replace(request.node.context, disk_formats=self._formats)
@@ -301,10 +302,11 @@ class Machine:
         return await self._done(lambda domain: domain.reset(0))
 
     async def _freeze(self, request: m.Freeze) -> m.Done:
-        await self._ask_guest(lambda domain: domain.fsFreeze())
+        await self._ask_guest(agent.freeze)
         if self._thawing:
             self._thawing.cancel()
-        self._thawing = self._background(self._thaw_after(request.timeout_seconds))
+        if request.timeout_seconds:
+            self._thawing = self._background(self._thaw_after(request.timeout_seconds))
         return m.Done()
 
     async def _thaw_after(self, seconds: int) -> None:

@@ -102,12 +102,25 @@ class Lease(Message, frozen=True):
     """Private options, by number."""
 
 
+class Lease6(Message, frozen=True):
+    """What the launcher tells one interface of the guest by DHCPv6 and router advertisement."""
+
+    device: str = ""
+    """Bridge of the Pod that the guest is reached by, and that is its router."""
+    address: str = ""
+    """With the length of the prefix: fd10:0:2::2/120."""
+    dns: list[str] = []
+    search: list[str] = []
+    mtu: int = 0
+
+
 class Node(Message, frozen=True):
     """What only the handler knows: facts of the node, and what it prepared for the VM."""
 
     context: Context = Context()
     taps: dict[str, str] = {}
     leases: list[Lease] = []
+    leases6: list[Lease6] = []
 
 
 class Hello(Message, frozen=True):
@@ -226,7 +239,7 @@ class Reset(Request[Done], frozen=True):
 
 
 class Freeze(Request[Done], frozen=True):
-    """Make the guest's file systems quiet, and thaw them by ourselves when nobody did in time."""
+    """Make the guest's file systems quiet, and thaw them by ourselves when nobody did in time; 0 is no limit."""
 
     timeout_seconds: int = 300
 
