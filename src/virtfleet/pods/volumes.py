@@ -59,8 +59,10 @@ def mounted(vmi: VMI, block_volumes: Collection[str]) -> Mounted:
     if vmi.spec.domain.memory and vmi.spec.domain.memory.hugepages:
         found.add("hugepages", {"emptyDir": {"medium": "HugePages"}}, "/dev/hugepages")
     _kernel(found, vmi)
+    added = {status.name for status in vmi.status.volume_status if status.hotplug_volume}
     for index, volume in enumerate(vmi.spec.volumes):
-        _volume(found, volume, index, block_volumes)
+        if volume.name not in added:
+            _volume(found, volume, index, block_volumes)
     for number, secret in enumerate(dict.fromkeys(_credentials(vmi))):
         path = paths.access_credential(secret)
         found.add(f"access-cred-{number}", {"secret": {"secretName": secret}}, path, read_only=True)
@@ -89,11 +91,9 @@ def _volume(found: Mounted, volume: Volume, index: int, block_volumes: Collectio
         if disk.image_pull_secret:
             found.pull_secrets.append(disk.image_pull_secret)
     elif claim := volume.persistent_volume_claim:
-        if not claim.hotpluggable:
-            _claim(found, name, claim.claim_name, block_volumes, read_only=bool(claim.read_only))
+        _claim(found, name, claim.claim_name, block_volumes, read_only=bool(claim.read_only))
     elif volume.data_volume:
-        if not volume.data_volume.hotpluggable:
-            _claim(found, name, volume.data_volume.name, block_volumes)
+        _claim(found, name, volume.data_volume.name, block_volumes)
     elif volume.ephemeral and volume.ephemeral.persistent_volume_claim:
         _claim(found, name, volume.ephemeral.persistent_volume_claim.claim_name, block_volumes, read_only=True)
     elif host := volume.host_disk:

@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 import pytest
 import yaml
+from admission.machines import edited
 from hypothesis import given
 from hypothesis import strategies as st
 from shared import reference
@@ -292,16 +293,23 @@ def test_claims_are_files_or_block_devices_where_the_domain_expects_them() -> No
         "volumes[1]": {"name": "file", "persistentVolumeClaim": {"claimName": "c1"}},
         "volumes[2]": {"name": "block", "dataVolume": {"name": "c2"}},
         "volumes[3]": {"name": "layer", "ephemeral": {"persistentVolumeClaim": {"claimName": "c3"}}},
-        "volumes[4]": {"name": "later", "persistentVolumeClaim": {"claimName": "c4", "hotpluggable": True}},
     }
     disks = [{"name": n, "disk": {"bus": "virtio"}} for n in ("root", "file", "block", "layer")]
-    later = [{"name": "later", "disk": {"bus": "scsi"}}]
-    made = pod({**edits, "domain.devices.disks": disks + later}, block_volumes={"block"})
+    made = pod({**edits, "domain.devices.disks": disks}, block_volumes={"block"})
     assert mounts(made)["file"] == "/var/run/kubevirt-private/vmi-disks/file"
     assert compute(made)["volumeDevices"] == [{"name": "block", "devicePath": "/dev/block"}]
     assert volumes(made)["block"] == {"persistentVolumeClaim": {"claimName": "c2"}}
     assert volumes(made)["layer"] == {"persistentVolumeClaim": {"claimName": "c3", "readOnly": True}}
-    assert "later" not in volumes(made)
+
+
+def test_a_claim_that_may_be_detached_is_there_from_the_start_unless_it_was_added_to_the_running_vm() -> None:
+    edits = {
+        "volumes[1]": {"name": "data", "persistentVolumeClaim": {"claimName": "c", "hotpluggable": True}},
+        "domain.devices.disks[1]": {"name": "data", "disk": {"bus": "scsi"}},
+    }
+    assert mounts(pod(edits))["data"] == "/var/run/kubevirt-private/vmi-disks/data"
+    running = edited(machine(edits), {"status.volumeStatus": [{"name": "root"}, {"name": "data", "hotplugVolume": {}}]})
+    assert "data" not in volumes(render(running, Settings.of(kubevirt())))
 
 
 def test_configuration_is_mounted_and_no_component_reads_it() -> None:
