@@ -22,6 +22,7 @@ from virtfleet.api.names import Phase, VMICondition
 from virtfleet.controller.launcherpod import LauncherPod
 from virtfleet.controller.records import FINAL, Claim, Instance
 from virtfleet.kube.resource import Obj
+from virtfleet.pods.launcher import COMPUTE
 
 POD_SCHEDULED = "PodScheduled"
 UNSCHEDULABLE = "Unschedulable"
@@ -248,9 +249,14 @@ def _with_placement(
 
 
 def container_trouble(pod: LauncherPod | None) -> Trouble | None:
-    """The first container of the Pod that cannot start, most often for its image."""
+    """The first container of the Pod that cannot start, most often for its image, or that ended beside the launcher."""
     for status in (*pod.status.init_container_statuses, *pod.status.container_statuses) if pod else ():
         waiting = status.state.waiting
         if waiting and waiting.reason in _STUCK:
             return Trouble(waiting.reason, waiting.message)
+    for status in pod.status.container_statuses if pod else ():
+        ended = status.state.terminated
+        if ended and status.name != COMPUTE:
+            said = ended.get("message") or f"exit code {ended.get('exitCode')}"
+            return Trouble(ended.get("reason") or "Error", f"container {status.name} has ended: {said}")
     return None

@@ -45,7 +45,8 @@ def instance_of_machine(vm: Obj, *, paused: bool = False) -> Obj:
     vmi["metadata"].setdefault("annotations", {})[names.VM_GENERATION] = str(meta.get("generation", 0))
     vmi["metadata"]["finalizers"] = [names.VM_FINALIZER]
     vmi["status"] = {"virtualMachineRevisionName": revision_name(vm)}
-    vmi["spec"] = {**vmi["spec"], "domain": _with_identity(vmi["spec"].get("domain") or {}, meta["uid"])}
+    domain = _with_input(vmi["spec"].get("domain") or {})
+    vmi["spec"] = {**vmi["spec"], "domain": _with_identity(domain, meta["uid"])}
     if paused:
         vmi["spec"]["startStrategy"] = "Paused"
     return vmi
@@ -55,6 +56,14 @@ def _with_identity(domain: Obj, uid: str) -> Obj:
     """The firmware's UUID is what a guest knows its machine by: it stays the same over all starts of a VM."""
     firmware = domain.get("firmware") or {}
     return {**domain, "firmware": {**firmware, "uuid": firmware.get("uuid") or uid}}
+
+
+def _with_input(domain: Obj) -> Obj:
+    """A tablet, where the VM wants an input device and lists none; admission chooses its bus."""
+    devices = domain.get("devices") or {}
+    if not devices.get("autoattachInputDevice") or devices.get("inputs"):
+        return domain
+    return {**domain, "devices": {**devices, "inputs": [{"name": "default-0", "type": "tablet"}]}}
 
 
 def instance_of_replica_set(replica_set: Obj, slot: int) -> Obj:

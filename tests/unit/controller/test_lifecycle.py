@@ -153,6 +153,16 @@ def test_a_container_that_cannot_start_is_shown(reason: str) -> None:
     assert find(_told(vmi("Scheduling", conditions=told), RUNS), "Synchronized") is None
 
 
+def test_a_container_that_ended_beside_the_launcher_is_shown() -> None:
+    ended = {"terminated": {"reason": "StartError", "exitCode": 128, "message": "virtiofsd: not found"}}
+    stuck = pod("Running", node="node1", containers={"compute": {"running": {}}, "virtiofs-data": ended})
+    said = find(_told(vmi("Scheduling", conditions=[NOT_RUNNING]), stuck), "Synchronized")
+    assert said and (said["reason"], said["message"]) == (
+        "StartError",
+        "container virtiofs-data has ended: virtiofsd: not found",
+    )
+
+
 def test_a_missing_claim_is_shown_like_a_pod_that_no_node_takes() -> None:
     told = _told(vmi(), trouble=Trouble(lifecycle.CLAIM_NOT_FOUND, "claim disk does not exist"))
     assert find(told, "Synchronized")["reason"] == "FailedPvcNotFound"  # type: ignore[index]

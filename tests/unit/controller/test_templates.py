@@ -47,6 +47,17 @@ def test_a_guest_knows_its_machine_over_all_starts() -> None:
     assert chosen["spec"]["domain"]["firmware"] == {"uuid": "mine", "serial": "s"}
 
 
+def test_a_vm_that_wants_an_input_device_and_lists_none_gets_a_tablet() -> None:
+    def inputs(**devices: Any) -> Any:
+        made = templates.instance_of_machine(machine(domain={"devices": devices}))
+        return made["spec"]["domain"]["devices"].get("inputs")
+
+    assert inputs(autoattachInputDevice=True) == [{"name": "default-0", "type": "tablet"}]
+    own = [{"name": "mine", "type": "tablet", "bus": "virtio"}]
+    assert inputs(autoattachInputDevice=True, inputs=own) == own
+    assert inputs(autoattachInputDevice=False) is None
+
+
 def test_the_template_is_left_as_it_is() -> None:
     vm, same = machine(), machine()
     templates.instance_of_machine(vm, paused=True)["metadata"]["labels"]["more"] = "x"
