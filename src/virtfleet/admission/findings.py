@@ -31,28 +31,38 @@ class Findings:
 
     causes: list[Cause] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    _missing: set[str] = field(default_factory=set)
 
     @property
     def allowed(self) -> bool:
         return not self.causes
 
+    def _add(self, path: str, reason: str, message: str) -> None:
+        if path not in self._missing:
+            self.causes.append(Cause(path, reason, message))
+
+    def missing(self, path: str) -> None:
+        """A field that must be there is not; what rules say of it besides would only repeat that."""
+        self.required(path, f"{path.rpartition('.')[2]} is missing; set it")
+        self._missing.add(path)
+
     def invalid(self, path: str, message: str) -> None:
-        self.causes.append(Cause(path, INVALID, message))
+        self._add(path, INVALID, message)
 
     def required(self, path: str, message: str) -> None:
-        self.causes.append(Cause(path, REQUIRED, message))
+        self._add(path, REQUIRED, message)
 
     def unsupported(self, path: str, message: str) -> None:
-        self.causes.append(Cause(path, NOT_SUPPORTED, message))
+        self._add(path, NOT_SUPPORTED, message)
 
     def duplicate(self, path: str, message: str) -> None:
-        self.causes.append(Cause(path, DUPLICATE, message))
+        self._add(path, DUPLICATE, message)
 
     def not_found(self, path: str, message: str) -> None:
-        self.causes.append(Cause(path, NOT_FOUND, message))
+        self._add(path, NOT_FOUND, message)
 
     def forbidden(self, path: str, message: str) -> None:
-        self.causes.append(Cause(path, FORBIDDEN, message))
+        self._add(path, FORBIDDEN, message)
 
     def gate_is_off(self, path: str, gate: str, what: str) -> None:
         """`what` needs a feature gate that is not on."""

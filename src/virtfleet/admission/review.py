@@ -29,8 +29,7 @@ _COMPLETIONS: dict[str, Callable[[Obj, Cluster], None]] = {
 def complete(obj: Section, cluster: Cluster) -> tuple[Obj, Findings]:
     """A new object with its defaults. Where types are wrong, the object comes back as it is, with the findings."""
     completed, found = shape.without_nulls(obj), Findings()
-    shape.check(completed, found)
-    if found.allowed and completed["kind"] in _COMPLETIONS:
+    if shape.check(completed, found) and completed["kind"] in _COMPLETIONS:
         completed.setdefault("metadata", {})
         _COMPLETIONS[completed["kind"]](completed, cluster)
     return completed, found
@@ -50,8 +49,7 @@ def review(obj: Section, cluster: Cluster, user: Requester = NOBODY) -> Findings
     """Whether a new object with its defaults is allowed."""
     found = Findings()
     obj = shape.without_nulls(obj)
-    shape.check(obj, found)
-    if not found.allowed:
+    if not shape.check(obj, found):
         return found
     _check_name(read(obj, "metadata"), found)
     trusted = user.name in cluster.service_accounts
@@ -73,8 +71,7 @@ def review_update(obj: Section, old: Section, cluster: Cluster, user: Requester 
     """Whether a change is allowed. An object that is being deleted may lose its finalizers whatever it says."""
     found = Findings()
     obj, old = shape.without_nulls(obj), shape.without_nulls(old)
-    shape.check(obj, found)
-    if not found.allowed:
+    if not shape.check(obj, found):
         return found
     trusted = user.name in cluster.service_accounts
     match obj["kind"]:

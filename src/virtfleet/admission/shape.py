@@ -142,23 +142,29 @@ def _drop_nulls(value: Any) -> None:
             _drop_nulls(child)
 
 
-def check(obj: Section, found: Findings) -> None:
-    """Types of a whole object. Where this finds something, nothing else can be said about the object."""
+def check(obj: Section, found: Findings) -> bool:
+    """Types of a whole object, and the fields that it must have.
+
+    True where the types are right, so that rules can say what else is wrong although a field is missing.
+    """
     kind = obj.get("kind")
     if not isinstance(kind, str) or kind not in VIEWS:
         found.unsupported("kind", f"kind {kind!r} is not one of {', '.join(VIEWS)}")
-        return
+        return False
     if not _converts(obj, VIEWS[kind], "", found):
-        return
-    # The status is written by components, and the API server checks it.
-    _check_fields({key: value for key, value in obj.items() if key != "status"}, VIEWS[kind], "", found)
+        return False
+    wrong_types = Findings()
     for path, value, view in _handed_on(kind, obj):
-        _converts(value, view, path, found)
+        _converts(value, view, path, wrong_types)
     if kind == "KubeVirt":
-        _check_quantities(_quantities_of_cluster(read(obj, "spec")), "spec", found)
+        _check_quantities(_quantities_of_cluster(read(obj, "spec")), "spec", wrong_types)
     else:
         path = _SPEC.get(kind, "spec")
-        _check_quantities(_quantities(read(obj, *path.split("."))), path, found)
+        _check_quantities(_quantities(read(obj, *path.split("."))), path, wrong_types)
+    found.causes += wrong_types.causes
+    # The status is written by components, and the API server checks it.
+    _check_fields({key: value for key, value in obj.items() if key != "status"}, VIEWS[kind], "", found)
+    return wrong_types.allowed
 
 
 def _handed_on(kind: str, obj: Section) -> Iterator[tuple[str, Any, Any]]:
@@ -273,7 +279,7 @@ def _check_fields(obj: Section, view: type[View], path: str, found: Findings) ->
     demands = _demands(view)
     for name in demands.required:
         if name not in obj:
-            found.required(f"{path}{name}", f"{name} is missing; set it")
+            found.missing(f"{path}{name}")
     for name, value in obj.items():
         if name in demands.inside:
             if isinstance(value, list):

@@ -42,9 +42,9 @@ def _verdict(obj: dict[str, Any], cluster: Cluster) -> Findings:
     from virtfleet.admission.review import complete, review
     from virtfleet.admission.spelling import unknown_fields
 
-    completed, found = complete(obj, cluster)
-    if found.allowed:
-        found = review(completed, cluster)
+    completed, shape = complete(obj, cluster)
+    found = review(completed, cluster)
+    if shape.allowed:
         found.warnings += unknown_fields(completed)
     return found
 

@@ -81,8 +81,7 @@ def completed(edits: dict[str, Any] | None = None, where: Cluster | None = None)
 def verdict(obj: dict[str, Any], where: Cluster | None = None) -> Findings:
     """What happens to a new object: defaults, then rules."""
     where = where or cluster()
-    obj, found = complete(obj, where)
-    return review(obj, where) if found.allowed else found
+    return review(complete(obj, where)[0], where)
 
 
 def causes(edits: dict[str, Any], where: Cluster | None = None) -> dict[str, Cause]:

@@ -543,6 +543,11 @@ def test_is_refused(mistake: str) -> None:
     assert len(found[field].message) > 20
 
 
+def test_a_missing_field_does_not_hide_what_else_is_wrong() -> None:
+    found = causes({f"{DEVICES}.sound": {}, f"{DEVICES}.disks[0].bootOrder": 0})
+    assert set(found) == {"spec.domain.devices.sound.name", "spec.Sound", f"{DISK}.bootOrder"}
+
+
 GATED = {
     "ReservedOverheadMemlock": {"domain.memory.reservedOverhead": {"addedOverhead": "1Mi"}},
     "HostDisk": {"volumes[0]": {"name": "root", "hostDisk": {"path": "/d.img", "type": "Disk"}}},
