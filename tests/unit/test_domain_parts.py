@@ -13,11 +13,13 @@ from virtfleet.api.feature_gates import FeatureGates
 from virtfleet.api.kubevirt import KubeVirt
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance
+from virtfleet.cli.render_domain import pretend_node
 from virtfleet.domain import traits
 from virtfleet.domain.cluster import cluster_context
-from virtfleet.domain.context import NumaCell
+from virtfleet.domain.context import Context, NumaCell
 from virtfleet.domain.cpupool import CpuPool
 from virtfleet.domain.errors import DomainError
+from virtfleet.domain.interfaces import pci_address
 from virtfleet.domain.targets import TargetNames
 from virtfleet.domain.traits import Topology
 from virtfleet.domain.xml import add, text
@@ -174,3 +176,20 @@ def test_settings_of_the_cluster_shape_domains() -> None:
 def test_a_guest_is_called_as_said_or_like_its_vm(name: str, hostname: str, expected: str) -> None:
     named = read(VirtualMachineInstance, {"metadata": {"name": name}, "spec": {"hostname": hostname, "domain": {}}})
     assert traits.hostname(named) == expected
+
+
+# --- what `render domain` makes up
+
+
+def test_no_two_devices_of_a_pretended_node_share_an_address() -> None:
+    devices = {
+        "hostDevices": [{"name": f"h{i}", "deviceName": "x.io/card"} for i in range(40)],
+        "gpus": [{"name": "g", "deviceName": "x.io/gpu"}],
+        "interfaces": [{"name": f"n{i}", "sriov": {}} for i in range(10)],
+    }
+    node = pretend_node(vmi({"devices": devices}), read(KubeVirt, {}), Context())
+    assigned = [device.address for device in (*node.host_devices.values(), *node.gpus.values())]
+    addresses = [*assigned, *node.sriov.values()]
+    assert len(set(addresses)) == 51
+    for address in addresses:
+        pci_address(Element("hostdev"), address, "device")

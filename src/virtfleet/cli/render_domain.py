@@ -6,12 +6,14 @@ What only a node knows (addresses of devices, its CPUs) is made up, and stays th
 from __future__ import annotations
 
 import uuid
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
+from virtfleet.api.devices import GPU, HostDevice
 from virtfleet.api.feature_gates import FeatureGates
 from virtfleet.api.kubevirt import KubeVirt
 from virtfleet.api.view import read
@@ -26,6 +28,7 @@ from virtfleet.hypervisors import registry
 from virtfleet.hypervisors.base import Host
 
 _CPUS = 64
+_SLOTS, _FUNCTIONS = 32, 8  # of a PCI bus, and of a slot
 
 
 @click.command()
@@ -84,25 +87,24 @@ def pretend_node(vmi: VirtualMachineInstance, kubevirt: KubeVirt, cluster: Conte
     permitted = kubevirt.spec.configuration.permitted_host_devices
     mediated = {device.resource_name for device in permitted.mediated_devices} if permitted else set()
     usb = {device.resource_name for device in permitted.usb} if permitted else set()
+    ports, slots = count(1), count(1)  # no two devices of a node share an address
 
-    def assign(devices: list[Any]) -> dict[str, AssignedDevice]:
-        taken: dict[str, AssignedDevice] = {}
-        for number, device in enumerate(devices, start=1):
-            if device.device_name in mediated:
-                address = uuid.uuid5(uuid.NAMESPACE_OID, device.name)
-                taken[device.name] = AssignedDevice("mdev", str(address))
-            elif device.device_name in usb:
-                taken[device.name] = AssignedDevice("usb", f"1:{number}")
-            else:
-                taken[device.name] = AssignedDevice("pci", f"0000:81:{number:02x}.0")
-        return taken
+    def assigned(device: GPU | HostDevice) -> AssignedDevice:
+        if device.device_name in mediated:
+            return AssignedDevice("mdev", str(uuid.uuid5(uuid.NAMESPACE_OID, device.name)))
+        if device.device_name in usb:
+            return AssignedDevice("usb", f"1:{next(ports)}")
+        bus, slot = divmod(next(slots), _SLOTS)
+        return AssignedDevice("pci", f"0000:{0x81 + bus:02x}:{slot:02x}.0")
 
-    functions = [interface.name for interface in vmi.spec.domain.devices.interfaces if interface.sriov]
+    functions = (interface.name for interface in vmi.spec.domain.devices.interfaces if interface.sriov)
     return msgspec.structs.replace(
         cluster,
-        gpus=assign(vmi.spec.domain.devices.gpus),
-        host_devices=assign(vmi.spec.domain.devices.host_devices),
-        sriov={name: f"0000:65:00.{number}" for number, name in enumerate(functions, start=1)},
+        host_devices={device.name: assigned(device) for device in vmi.spec.domain.devices.host_devices},
+        gpus={device.name: assigned(device) for device in vmi.spec.domain.devices.gpus},
+        sriov={
+            name: "0000:65:{:02x}.{}".format(*divmod(number, _FUNCTIONS)) for number, name in enumerate(functions, 1)
+        },
         cpus=tuple(range(_CPUS)),
         cells=(NumaCell(0, tuple((cpu, ()) for cpu in range(_CPUS)), ((0, 10),)),),
     )

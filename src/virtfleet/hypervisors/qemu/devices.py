@@ -24,7 +24,7 @@ def network(draft: Draft) -> None:
             add(element, "driver", name="vhost", queues=queues or None, iommu=draft.iommu)
         if interface.pci_address:
             interfaces.pci_address(element, interface.pci_address, f"interface {interface.name!r}")
-        if interface.acpi_index:
+        if interface.acpi_index and interface.acpi_index > 0:
             add(element, "acpi", index=interface.acpi_index)
         if interface.mac_address:
             add(element, "mac", address=interface.mac_address)
