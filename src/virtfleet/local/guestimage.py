@@ -29,14 +29,17 @@ _KERNEL = "linux-image-cloud-amd64"
 _PACKAGES = (
     *("busybox-static", "dosfstools", "mtools", "syslinux", "syslinux-common", "systemd-boot-efi"),
     *("qemu-guest-agent", "libc6", "libglib2.0-0", "libnuma1", "libpcre2-8-0", "libudev1", "liburing2"),
+    *("dropbear-bin", "libcrypt1", "libgmp10", "libtomcrypt1", "libtommath1", "zlib1g"),
 )
-_AGENT_LIBRARIES = (
+_PROGRAMS = ("usr/sbin/qemu-ga", "usr/sbin/dropbear")
+_LIBRARIES = (
     *("ld-linux-x86-64.so.2", "libc.so.6", "libm.so.6", "libglib-2.0.so.0", "libgmodule-2.0.so.0"),
     *("libnuma.so.1", "libpcre2-8.so.0", "libudev.so.1", "liburing.so.2"),
+    *("libcrypt.so.1", "libgmp.so.10", "libtomcrypt.so.1", "libtommath.so.1", "libz.so.1"),
 )
 _DIRECTORIES = (
-    *("bin", "dev", "etc", "etc/acpi", "etc/acpi/PWRF", "mnt", "proc", "run", "sbin", "sys", "tmp"),
-    *("usr", "usr/sbin", "var", "var/lib", "www"),
+    *("bin", "dev", "etc", "etc/acpi", "etc/acpi/PWRF", "etc/dropbear", "mnt", "proc", "root", "run", "sbin"),
+    *("sys", "tmp", "usr", "usr/sbin", "var", "var/lib", "www"),
 )
 # Loaded in this order, each after what it depends on.
 _MODULES = (
@@ -191,12 +194,12 @@ def _guest_tree(root: Path) -> dict[str, _Node]:
         stat.S_IFREG | 0o644,
         b'ID=virtfleet-guest\nNAME="VirtFleet guest"\nPRETTY_NAME="VirtFleet guest"\nVERSION_ID=1\n',
     )
-    nodes["etc/passwd"] = _Node(stat.S_IFREG | 0o644, b"root:x:0:0:root:/:/bin/sh\n")
+    nodes["etc/passwd"] = _Node(stat.S_IFREG | 0o644, b"root:x:0:0:root:/root:/bin/sh\n")
     return nodes
 
 
 def _machine_tree(root: Path, release: str) -> dict[str, _Node]:
-    """What a guest with a kernel of its own has besides: modules, and the guest agent."""
+    """What a guest with a kernel of its own has besides: modules, the guest agent, and an ssh server."""
     nodes = {path: _Node(stat.S_IFDIR | 0o755, b"") for path in ("lib", "lib/modules", "lib64")}
     nodes["init"] = _Node(stat.S_IFLNK | 0o777, b"sbin/init")
     loaded = list(_in_order(root / "lib/modules" / release))
@@ -204,8 +207,9 @@ def _machine_tree(root: Path, release: str) -> dict[str, _Node]:
         nodes[f"lib/modules/{path.name}"] = _Node(stat.S_IFREG | 0o644, path.read_bytes())
     listing = "".join(f"/lib/modules/{path.name}\n" for path in loaded)
     nodes["etc/modules"] = _Node(stat.S_IFREG | 0o644, listing.encode())
-    nodes["usr/sbin/qemu-ga"] = _Node(stat.S_IFREG | 0o755, (root / "usr/sbin/qemu-ga").read_bytes())
-    for library in _AGENT_LIBRARIES:
+    for program in _PROGRAMS:
+        nodes[program] = _Node(stat.S_IFREG | 0o755, (root / program).read_bytes())
+    for library in _LIBRARIES:
         place = "lib64" if library.startswith("ld-") else "lib"
         source = next(found for found in root.rglob(library) if found.exists())
         nodes[f"{place}/{library}"] = _Node(stat.S_IFREG | 0o755, source.read_bytes())
