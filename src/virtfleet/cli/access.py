@@ -91,10 +91,11 @@ def _unknown_cluster(error: ConfigError) -> CommandError:
 
 def _refused(error: ApiError, name: str) -> CommandError:
     """The server's own words, and what to do about it where they do not say."""
+    stopped = f" A VM that is stopped has no VMI: virtfleet start {name}" if VMIS.kind.lower() in error.message else ""
     hints = {
         401: "The cluster does not know who you are; look at the kubeconfig.",
         403: "Ask whoever runs the cluster for the role kubevirt.io:edit in that namespace.",
-        404: f"`kubectl get vm,vmi -A` lists what there is. A stopped VM has no VMI: virtfleet start {name}",
+        404: f"`kubectl get vm,vmi -A` lists what there is.{stopped}",
         503: "`kubectl get kubevirt -A` tells whether the installation is ready.",
     }
     return CommandError(error.message, hints.get(error.code, ""))

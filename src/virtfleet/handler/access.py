@@ -64,6 +64,9 @@ class Machine:
     def name(self) -> str:
         return self.instance.vmi.metadata.name
 
+    def __str__(self) -> str:
+        return f"{self.instance.vmi.metadata.namespace}/{self.name}"
+
 
 Action = Callable[[web.Request, Machine], Awaitable[web.StreamResponse]]
 
@@ -184,12 +187,12 @@ class Access:
             reader, writer = await _connect(vm, socket)
             try:
                 await client.prepare(request)
-                logger.info("%s: connected to %s", vm.name, socket.name)
+                logger.info("%s: somebody connects to %s", vm, socket.name)
                 end = await access_stream.relay(client, reader, writer, seat)
             finally:
                 writer.transport.abort()  # what a guest does not read must not keep its socket from the next client
         # By now the next one has its turn, however long this client takes to hear of it.
-        logger.info("%s: %s: %s", vm.name, socket.name, end.value)
+        logger.info("%s: a connection to %s ends: %s", vm, socket.name, end.value)
         words = socket.last_words if end is End.TAKEN else b""
         with suppress(ConnectionError):
             await access_stream.farewell(request, client, end, words)
@@ -203,7 +206,7 @@ async def _connect(vm: Machine, socket: Socket) -> tuple[asyncio.StreamReader, a
     except FileNotFoundError:
         raise ApiError("BadRequest", socket.missing) from None
     except OSError as error:
-        raise ApiError("InternalError", f"{socket.name} of {vm.name} cannot be reached: {error}") from None
+        raise ApiError("InternalError", f"{socket.name} of {vm} cannot be reached: {error}") from None
 
 
 def _unfreeze_timeout(body: bytes) -> int:
