@@ -82,6 +82,32 @@ def test_a_container_disk_is_never_written_to(form: str) -> None:
     assert (made["backing-filename"], made["backing-filename-format"]) == (paths.container_disk(0), form)
 
 
+@pytest.mark.parametrize(
+    ("where", "garbage"),
+    [(40, b"\xff" * 8), (48, b"\0\0\0\0\0\x03\0\1"), (4, b"\0\0\0\x63")],
+    ids=["no table of clusters", "no count of references", "a version of the future"],
+)
+def test_a_damaged_container_disk_is_named(where: int, garbage: bytes) -> None:
+    source = Path(paths.image_volume(0), "disk/disk.img")
+    image(source, "-f", "qcow2")
+    content = bytearray(source.read_bytes())
+    content[where : where + len(garbage)] = garbage
+    source.write_bytes(content)
+    with pytest.raises(Failure, match="volume 'root': the image is damaged, replace it"):
+        prepare(vmi(CONTAINER_DISK))
+
+
+def test_a_container_disk_that_wastes_space_is_good_enough() -> None:
+    source = Path(paths.image_volume(0), "disk/disk.img")
+    image(source, "-f", "qcow2")
+    with source.open("r+b") as file:  # one more cluster that is counted, and that nothing refers to
+        file.seek(2 * 65536 + 2 * 4)
+        file.write(b"\0\1")
+        file.truncate(5 * 65536)
+    prepare(vmi(CONTAINER_DISK))
+    assert info(paths.ephemeral_disk("root"))["format"] == "qcow2"
+
+
 def test_an_image_that_names_another_file_is_refused(tmp_path: Path) -> None:
     image(tmp_path / "secret.img", "-f", "raw")
     source = Path(paths.image_volume(0), "disk/disk.img")

@@ -24,7 +24,7 @@ class Act(enum.Enum):
     NOTHING = "nothing"
     START = "make an instance"
     STOP = "delete the instance"
-    RERUN = "ask for another start, then delete the instance that failed"
+    RERUN = "ask for another start, then delete the instance"
     SWITCH_ON = "change the run strategy to Always"
 
 

@@ -83,7 +83,11 @@ class VirtualMachines:
         changes: list[str] = []
         if vmi and _is_behind(vm, vmi):
             changes = await self._changes_since_start(vm, vmi)
-            vmi = vmi if changes else await self._brought_up_to_date(vm, vmi)
+            if not changes:
+                vmi = await self._brought_up_to_date(vm, vmi)
+            elif not vmi.ran:  # nothing is lost, and most often the change is what it takes to run
+                vm, vmi = await self._act(Act.RERUN, vm, vmi)
+                changes = []
         await self._write_status(View(vm, vmi, self._claims_of(vm), trouble, tuple(changes)))
         if vmi and vmi.final:
             await self._release(vmi)

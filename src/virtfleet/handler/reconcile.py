@@ -206,6 +206,9 @@ class Machines:
                 self._recorder.normal(found.reference, "Started", "VirtualMachineInstance started.")
             case Phase.SUCCEEDED:
                 self._recorder.normal(found.reference, "Stopped", "The VirtualMachineInstance was shut down.")
+            case Phase.FAILED if vm.launcher.state and vm.launcher.state.killed:
+                what = "The guest did not shut down within its grace period, and was killed."
+                self._recorder.warning(found.reference, "Stopped", what)
             case Phase.FAILED if vm.launcher.state and vm.launcher.state.status.ended:
                 self._recorder.warning(found.reference, "Stopped", "The VirtualMachineInstance crashed.")
             case Phase.FAILED:

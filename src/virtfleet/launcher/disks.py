@@ -10,7 +10,7 @@ import asyncio
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element
@@ -28,6 +28,7 @@ from virtfleet.launcher.iso import Image
 
 _SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 _FORMATS = ("raw", "qcow2")
+_LEAKS = 3  # how `qemu-img check` ends where space is lost, but no data
 
 
 async def formats(vmi: VMI) -> dict[str, str]:
@@ -117,8 +118,13 @@ def _link(link: str, target: Path) -> None:
 
 async def _checked_format(name: str, path: str) -> str:
     """The format of somebody else's image. One that refers to other files could read what its owner must not."""
-    told = await _command("qemu-img", "info", "--output=json", "--force-share", path)
-    info: dict[str, Any] = msgspec.json.decode(told)
+    try:
+        told = await _command("qemu-img", "info", "--output=json", "--force-share", path)
+        info: dict[str, Any] = msgspec.json.decode(told)
+        if info["format"] == "qcow2":
+            await _command("qemu-img", "check", "--force-share", "-f", "qcow2", path, accept=(0, _LEAKS))
+    except Failure as error:
+        raise Failure(f"volume {name!r}: the image is damaged, replace it: {error}") from None
     if info["format"] not in _FORMATS:
         raise Failure(f"volume {name!r}: an image of format {info['format']}; it must be one of {', '.join(_FORMATS)}")
     if "backing-filename" in info or "data-file" in info.get("format-specific", {}).get("data", {}):
@@ -228,7 +234,7 @@ def _to_be_made(target: str) -> bool:
     return not os.path.exists(target)
 
 
-async def _command(*command: str, feed: bytes | None = None) -> bytes:
+async def _command(*command: str, feed: bytes | None = None, accept: Sequence[int] = (0,)) -> bytes:
     process = await asyncio.create_subprocess_exec(
         *command,
         stdin=asyncio.subprocess.DEVNULL if feed is None else asyncio.subprocess.PIPE,
@@ -236,6 +242,6 @@ async def _command(*command: str, feed: bytes | None = None) -> bytes:
         stderr=asyncio.subprocess.PIPE,
     )
     out, err = await process.communicate(feed)
-    if process.returncode:
-        raise Failure(f"{os.path.basename(command[0])}: {err.decode(errors='replace').strip()}")
+    if process.returncode not in accept:
+        raise Failure(f"{os.path.basename(command[0])}: {(err or out).decode(errors='replace').strip()}")
     return out

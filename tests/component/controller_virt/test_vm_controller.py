@@ -86,9 +86,13 @@ async def test_halting_stops_it_and_running_starts_it(virt: Plane) -> None:
     await virt.printable("Running")
     await virt.api.patch(VMS, "vm", {"spec": {"runStrategy": "Halted"}}, NAMESPACE)
     await virt.gone(VMIS)
-    vm = await virt.printable("Stopped")
-    assert "created" not in vm["status"]
+    await virt.until(lambda: _says_nothing_of_an_instance(virt))
     assert await virt.pods() == []
+
+
+async def _says_nothing_of_an_instance(virt: Plane) -> bool:
+    status = (await virt.vm())["status"]
+    return status["printableStatus"] == "Stopped" and "created" not in status
 
 
 async def test_the_older_switch_works_too(virt: Plane) -> None:
@@ -206,6 +210,24 @@ async def test_a_changed_template_asks_for_a_restart_and_gets_it(virt: Plane) ->
         return "RestartRequired" not in kinds and same
 
     await virt.until(settled)
+
+
+@pytest.mark.parametrize("strategy", ["Always", "RerunOnFailure", "Once", "Manual"])
+async def test_a_change_to_a_vm_that_never_ran_is_tried_at_once(virt: Plane, strategy: str) -> None:
+    """Too much was asked for, no node takes it, and its owner asks for less: that is all that should be needed."""
+    place = virt.kubelets.place
+    virt.kubelets.place = lambda pod: ""
+    await virt.create(VMS, a_vm(strategy))
+    if strategy == "Manual":
+        await ask(virt, START)
+    first = await virt.phase("Scheduling")
+    virt.kubelets.place = place
+    change = {"spec": {"template": {"spec": {"domain": {"cpu": {"cores": 2}}}}}}
+    await virt.api.patch(VMS, "vm", change, NAMESPACE)
+    second = await running(virt, after=first["metadata"]["uid"])
+    assert second["spec"]["domain"]["cpu"]["cores"] == 2
+    await virt.printable("Running")
+    assert "RestartRequired" not in [c["type"] for c in (await virt.vm())["status"]["conditions"]]
 
 
 async def test_a_change_taken_back_needs_no_restart(virt: Plane) -> None:
