@@ -17,6 +17,7 @@ from virtfleet.gateway.knowledge import CachedKnowledge
 from virtfleet.gateway.subresources import Subresources
 from virtfleet.gateway.webhooks import Webhooks
 from virtfleet.kube import component, config, process
+from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.client import Client
 from virtfleet.kube.component import MountedCredential
@@ -25,10 +26,14 @@ NAME = "virt-api"
 
 
 async def run(options: argparse.Namespace) -> None:
+    async with Client(config.load(options.kubeconfig), user_agent=f"{NAME}/{virtfleet.__version__}") as api:
+        await serve(options, api)
+
+
+async def serve(options: argparse.Namespace, api: KubeApi) -> None:
     # Bodies pass through as they come, and any number of streams may be open at once.
     connector = aiohttp.TCPConnector(limit=0)
     async with (
-        Client(config.load(options.kubeconfig), user_agent=f"{NAME}/{virtfleet.__version__}") as api,
         aiohttp.ClientSession(connector=connector, auto_decompress=False) as session,
         asyncio.TaskGroup() as group,
     ):
@@ -43,7 +48,11 @@ async def run(options: argparse.Namespace) -> None:
         # Who the front proxy is decides whose connections are taken at all.
         await front_proxy.cache.synced.wait()
         routes = [*Webhooks(knowledge).routes(), *Subresources(api, front_proxy, handlers, knowledge).routes()]
-        group.create_task(component.serve(options, routes, knowledge.missing, front_proxy.authorities))
+
+        def unready() -> str:
+            return knowledge.missing() or handlers.missing()
+
+        group.create_task(component.serve(options, routes, unready, front_proxy.authorities))
 
 
 def main() -> int:

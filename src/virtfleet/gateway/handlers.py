@@ -29,6 +29,7 @@ from virtfleet.kube.resource import PODS, VMIS
 log = logging.getLogger(__name__)
 
 VIRT_HANDLER = "virt-handler"
+_PATIENCE = 30.0  # seconds in which a handler answers what is no stream; it waits less for its launchers
 # A handler has no use for anything else that a client sends, least of all for words about users.
 _PASSED_ON = ("accept", "content-type", "sec-websocket-")
 
@@ -98,7 +99,7 @@ class Handlers:
     async def forward(
         self, request: web.Request, vmi: Vmi, subresource: str, body: bytes | None = None
     ) -> web.StreamResponse:
-        """Let the handler of the VMI's node answer. `body` is the request's, where it has been read already."""
+        """Let the handler of the VMI's node answer. `body` is the request's; a stream has none."""
         node = vmi.view.status.node_name
         path = f"/v1/namespaces/{vmi.namespace}/{VMIS.plural}/{vmi.name}/{subresource}"
         query = f"?{request.query_string}" if request.query_string else ""
@@ -112,10 +113,15 @@ class Handlers:
                 server_name=VIRT_HANDLER,
                 headers=headers,
                 body=body,
+                patience=None if body is None else _PATIENCE,
             )
         except ApiError as error:
             log.warning("%s of VMI %s/%s: %s", subresource, vmi.namespace, vmi.name, error.message)
             raise
+
+    def missing(self) -> str:
+        """Why not every handler can be found, or nothing."""
+        return "" if self.pods.synced.is_set() else "the virt-handlers have not been read yet"
 
     def _address(self, node: str) -> str:
         acting = [pod for pod in self.pods.by_index("node", node) if pod.acting]

@@ -159,7 +159,7 @@ class Subresources:
         vmi = await self._machines.vmi(asked.namespace, asked.name)
         CHECKS[asked.subresource.name](vmi)
         if body and (await asked.options(_DryRun)).dry_run:
-            return web.Response()
+            return web.Response(status=202)
         return await self._handlers.forward(asked.request, vmi, asked.subresource.name, body)
 
     # --- carried out here

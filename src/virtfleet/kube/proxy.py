@@ -35,7 +35,7 @@ _HOP_BY_HOP = frozenset(
         "upgrade",
     }
 )
-_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=10)
+_CONNECT_TIMEOUT = 10.0
 _BUFFER = 1 << 16
 # aiohttp tells a handler that its client is gone only when it writes; quiet streams look for themselves.
 _GONE_CHECK = 2.0
@@ -50,10 +50,11 @@ async def forward(
     headers: Mapping[str, str],
     server_name: str | None = None,
     body: bytes | None = None,
+    patience: float | None = None,
 ) -> web.StreamResponse:
     """Pass the request on to `url` (query included). `headers` is all that the other server gets to see of them;
     `server_name` is what its certificate must say, where that is not the host of the URL; `body` is the request's,
-    where it has been read already."""
+    where it has been read already; `patience` is how many seconds the other server may be silent."""
     upgrade = request.headers.get(hdrs.UPGRADE)
     sent = passed_on(headers)
     if upgrade:
@@ -66,7 +67,7 @@ async def forward(
             data=body if body is not None else request.content if request.body_exists else None,
             ssl=ssl if ssl is not None else True,
             server_hostname=server_name,
-            timeout=_TIMEOUT,
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT, sock_read=patience),
             allow_redirects=False,
             read_until_eof=not upgrade,
         )

@@ -11,6 +11,6 @@ from component.gateway.gateway_kit import Kit, gateway
 
 
 @pytest.fixture
-async def kit(tmp_path: Path) -> AsyncIterator[Kit]:
-    async with gateway(tmp_path) as made:
+async def kit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Kit]:
+    async with gateway(tmp_path, monkeypatch) as made:
         yield made

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 import yaml
 from aiohttp import web
 
@@ -25,6 +26,7 @@ from component.access_plane import Answer, Plane, plane, until
 from virtfleet.api import crds
 from virtfleet.api.subresources import GROUP, PROTOCOL
 from virtfleet.gateway import __main__ as virt_api
+from virtfleet.gateway.handlers import Handlers
 from virtfleet.kube import certificates, peers
 from virtfleet.kube.certificates import Credential
 from virtfleet.kube.resource import (
@@ -76,6 +78,8 @@ class PretendHandler:
     answer: Obj = field(default_factory=lambda: {"hostname": "guest"})
     refusal: tuple[int, Obj] | None = None
     on_open: Callable[[web.WebSocketResponse], Awaitable[None]] | None = None
+    silent: asyncio.Event | None = None
+    """What it waits for before it answers."""
     open: int = 0
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
@@ -83,13 +87,15 @@ class PretendHandler:
         body = await request.read()
         caller = peer.name if peer else ""
         self.seen.append(Seen(request.method, request.path, request.query_string, body, caller, dict(request.headers)))
+        if self.silent:
+            await self.silent.wait()
         if self.refusal:
             return web.json_response(self.refusal[1], status=self.refusal[0])
         if request.path.endswith(("/console", "/vnc")):
             return await self._echo(request)
         if request.path.endswith("/vnc/screenshot"):
             return web.Response(body=b"\x89PNG", content_type="image/png")
-        return web.json_response(self.answer) if request.method == "GET" else web.Response()
+        return web.json_response(self.answer) if request.method == "GET" else web.Response(status=202)
 
     async def _echo(self, request: web.Request) -> web.StreamResponse:
         stream = web.WebSocketResponse(protocols=[PROTOCOL])
@@ -115,6 +121,7 @@ class Kit:
     handler_port: int
     credentials: dict[str, Credential]
     task: asyncio.Task[None]
+    made: list[Handlers]
     handlers: dict[str, PretendHandler] = field(default_factory=dict)
 
     @property
@@ -222,6 +229,7 @@ class Kit:
         status = {"podIP": address, "podIPs": [{"ip": address}], "phase": "Running", "conditions": conditions}
         name = pod["metadata"]["name"]
         await self.server.api.patch(PODS, name, {"status": status}, NAMESPACE, subresource="status")
+        await until(lambda: self.made and (pod := self.made[0].pods.get(f"{NAMESPACE}/{name}")) and pod.status.pod_ip)
 
 
 async def listen(handler: Any, address: str, port: int, context: Any) -> web.AppRunner:
@@ -239,8 +247,8 @@ def free_port(address: str = "127.0.0.1") -> int:
 
 
 @asynccontextmanager
-async def gateway(directory: Path) -> AsyncIterator[Kit]:
-    """A cluster with virt-api and the handler of one node."""
+async def gateway(directory: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Kit]:
+    """A cluster with virt-api and the handler of one node. What virt-api knows of handlers is kept, to wait for it."""
     async with plane(directory) as server:
         await _install_kinds(server)
         installation = Installation({"metadata": {"name": "kubevirt", "namespace": NAMESPACE}})
@@ -257,8 +265,10 @@ async def gateway(directory: Path) -> AsyncIterator[Kit]:
             namespace=NAMESPACE,
             handler_port=handler_port,
         )
+        made: list[Handlers] = []
+        monkeypatch.setattr(virt_api, "Handlers", lambda *args: made.append(Handlers(*args)) or made[0])
         task = asyncio.create_task(virt_api.run(options))
-        kit = Kit(server, port, handler_port, credentials, task)
+        kit = Kit(server, port, handler_port, credentials, task, made)
         try:
             await kit.add_handler(NODE, "127.0.0.2")
             await _ready(kit)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
+import pytest
+
 from component.gateway.gateway_kit import Kit
+from virtfleet.gateway import handlers
 from virtfleet.gateway.refused import INSTEAD
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import KUBEVIRTS, VMI_MIGRATIONS, VMIS, VMS
@@ -25,7 +29,7 @@ async def test_commands_reach_the_handler_as_they_are(kit: Kit) -> None:
     ]
     for name, command, body in asked:
         answer = await kit.of_vmi(command, body, name)
-        assert (answer.status, answer.body) == (200, ""), command
+        assert (answer.status, answer.body) == (202, ""), command
     sent = [(s.method, s.path.rpartition("/")[2], s.body) for s in kit.handler.seen]
     assert sent == [
         ("PUT", "pause", b"{}"),
@@ -54,7 +58,7 @@ async def test_a_refusal_of_the_handler_is_passed_on(kit: Kit) -> None:
 
 async def test_a_dry_run_asks_nobody(kit: Kit) -> None:
     await kit.vmi()
-    assert (await kit.of_vmi("pause", {"dryRun": ["All"]})).status == 200
+    assert (await kit.of_vmi("pause", {"dryRun": ["All"]})).status == 202
     assert kit.handler.seen == []
 
 
@@ -283,11 +287,10 @@ async def test_the_installation_describes_itself(kit: Kit) -> None:
     assert (await kit.call("GET", "guestfs")).body["registry"] == "virtfleet"
     assert (await kit.call("GET", "healthz")).body == {"apiserver": {"connectivity": "ok"}}
     await kit.server.api.delete(KUBEVIRTS, "kubevirt", "kubevirt")
-    for _ in range(500):
-        answer = await kit.call("GET", "guestfs")
-        if answer.status == 503:
-            break
-    assert "knows no KubeVirt object" in answer.body["message"]
+    async with asyncio.timeout(30):
+        while (answer := await kit.call("GET", "guestfs")).status == 200:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    assert (answer.status, "knows no KubeVirt object" in answer.body["message"]) == (503, True)
 
 
 async def test_both_versions_serve_the_same(kit: Kit) -> None:
@@ -300,3 +303,14 @@ async def test_bodies_that_cannot_be_read_are_refused(kit: Kit) -> None:
     await kit.vm()
     answer = await kit.of_vm("start", {"paused": "perhaps"})
     assert (answer.status, "paused" in answer.body["message"]) == (400, True)
+
+
+async def test_a_handler_that_says_nothing_is_not_waited_for_for_ever(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handlers, "_PATIENCE", 0.2)
+    await kit.vmi()
+    kit.handler.silent = asyncio.Event()
+    answer = await kit.of_vmi("pause", {})
+    assert answer.status == 503
+    kit.handler.silent.set()
