@@ -231,7 +231,7 @@ async def _calls(page: str) -> Counter[tuple[str, str]]:
     calls: Counter[tuple[str, str]] = Counter()
     for family in text_string_to_metric_families(await _page(page)):
         for sample in family.samples:
-            if sample.name == "rest_client_requests_total":
+            if sample.name == "kubevirt_rest_client_requests_total":
                 verb, resource = sample.labels["verb"], sample.labels["resource"]
                 if not resource.startswith("leases") and verb not in ("watch", "list"):
                     calls[verb, resource] += int(sample.value)

@@ -140,7 +140,7 @@ async def test_a_handler_serves_its_node_and_leaves_it_in_order(
     async with Handler(place, server, "handler-a") as handler:
         await handler.ready()
         assert (await handler.ask("/healthz"))[0] == 200
-        assert "workqueue_depth" in (await handler.ask("/metrics"))[1]
+        assert "kubevirt_workqueue_depth" in (await handler.ask("/metrics"))[1]
         assert await handler.pause("default:virt-api") == 404
         assert await handler.pause("elsewhere:virt-api") == 403
         await eventually(lambda: label(server) == "true")

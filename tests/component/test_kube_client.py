@@ -226,7 +226,7 @@ class TestRepetition:
 
 
 def requests(**labels: str) -> float:
-    return REGISTRY.get_sample_value("rest_client_requests_total", labels) or 0.0
+    return REGISTRY.get_sample_value("kubevirt_rest_client_requests_total", labels) or 0.0
 
 
 def failed_attempts(verb: str) -> float:

@@ -119,14 +119,14 @@ async def test_its_metrics_have_the_names_that_dashboards_know() -> None:
     def value(name: str) -> float | None:
         return REGISTRY.get_sample_value(name, {"name": "metered"})
 
-    assert value("workqueue_depth") == 2
-    assert value("workqueue_adds_total") == 2
+    assert value("kubevirt_workqueue_depth") == 2
+    assert value("kubevirt_workqueue_adds_total") == 2
     queue.done(await taken(queue))
     queue.retry("a")
-    assert value("workqueue_depth") == 1
-    assert value("workqueue_retries_total") == 1
-    assert value("workqueue_queue_duration_seconds_count") == 1
-    assert value("workqueue_work_duration_seconds_count") == 1
+    assert value("kubevirt_workqueue_depth") == 1
+    assert value("kubevirt_workqueue_retries_total") == 1
+    assert value("kubevirt_workqueue_queue_duration_seconds_count") == 1
+    assert value("kubevirt_workqueue_work_duration_seconds_count") == 1
     queue.close()
 
 

@@ -88,7 +88,7 @@ class VirtController:
             Migrations(api, recorder, migrations=migrations).controller,
             Nodes(api, recorder, nodes=nodes, instances=instances, launchers=launchers, silence=silence).controller,
         ]
-        self.metrics = metrics.Instances(instances, launchers)
+        self.metrics = metrics.Fleet(machines, instances, launchers)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:

@@ -1,6 +1,6 @@
 """What virt-controller tells Prometheus, with KubeVirt's names where they exist.
 
-Numbers of VMIs are counted when somebody asks, from the cache that is there anyway. Times between phases are taken as
+VMs and VMIs are counted when somebody asks, from the cache that is there anyway. Times between phases are taken as
 the changes pass by.
 """
 
@@ -15,9 +15,10 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from virtfleet.api import conditions, names
+from virtfleet.api.names import PrintableStatus
 from virtfleet.controller import lifecycle
 from virtfleet.controller.pods import LauncherPods
-from virtfleet.controller.records import Instance
+from virtfleet.controller.records import Instance, Machine
 from virtfleet.kube.cache import Cache
 
 _SECONDS = (0.5, 1, 2, 5, 10, 20, 30, 60, 90, 120, 180, 300, 600, 1800, 3600)
@@ -36,10 +37,26 @@ FROM_CREATION = Histogram(
 LEADING = Gauge("kubevirt_virt_controller_leading_status", "Whether this virt-controller leads")
 
 
-class Instances(Collector):
-    """The VMIs that there are."""
+# KubeVirt's groups of the words that a VM's status is told in.
+_GROUPS = {
+    PrintableStatus.RUNNING: "running",
+    PrintableStatus.MIGRATING: "migrating",
+    PrintableStatus.PROVISIONING: "starting",
+    PrintableStatus.STARTING: "starting",
+    PrintableStatus.WAITING_FOR_VOLUME_BINDING: "starting",
+    PrintableStatus.PAUSED: "non_running",
+    PrintableStatus.STOPPED: "non_running",
+    PrintableStatus.STOPPING: "non_running",
+    PrintableStatus.TERMINATING: "non_running",
+}
+_ERROR = "error"
 
-    def __init__(self, instances: Cache[Instance], launchers: LauncherPods) -> None:
+
+class Fleet(Collector):
+    """The VMs and VMIs that there are."""
+
+    def __init__(self, machines: Cache[Machine], instances: Cache[Instance], launchers: LauncherPods) -> None:
+        self._machines = machines
         self._instances = instances
         self._pods = launchers
         instances.on_change(observe_transition)
@@ -48,6 +65,22 @@ class Instances(Collector):
         return ()  # nothing is to be counted when this is registered
 
     def collect(self) -> Iterable[Metric]:
+        yield from self._of_machines()
+        yield from self._of_instances()
+
+    def _of_machines(self) -> Iterable[Metric]:
+        vms = self._machines.list()
+        number = GaugeMetricFamily("kubevirt_number_of_vms", "Number of VMs", labels=["namespace"])
+        for namespace, count in Counter(vm.namespace for vm in vms).items():
+            number.add_metric([namespace], count)
+        yield number
+        info = GaugeMetricFamily("kubevirt_vm_info", "A VM", labels=["namespace", "name", "status", "status_group"])
+        for vm in vms:
+            status = vm.status.printable_status
+            info.add_metric([vm.namespace, vm.name, status, _GROUPS.get(status, _ERROR)], 1)
+        yield info
+
+    def _of_instances(self) -> Iterable[Metric]:
         vmis = self._instances.list()
         labels = ["node", "phase", "pool", "hypervisor"]
         count = GaugeMetricFamily("kubevirt_vmi_phase_count", "Number of VMIs", labels=labels)

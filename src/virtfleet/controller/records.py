@@ -229,6 +229,7 @@ class StartFailure(Record):
 
 
 class MachineStatus(Record):
+    printable_status: str = ""
     run_strategy: str = ""
     state_change_requests: list[Request] = []
     start_failure: StartFailure | None = None

@@ -36,7 +36,7 @@ class Known(NamedTuple):
 
 
 # libvirt's name -> metric; `N` stands for the number of a device or virtual CPU.
-_METRICS = {
+METRICS = {
     "cpu.time": Known("cpu_usage_seconds", "CPU time of the VM", _NANO),
     "cpu.user": Known("cpu_user_usage_seconds", "CPU time in user mode", _NANO),
     "cpu.system": Known("cpu_system_usage_seconds", "CPU time in the kernel", _NANO),
@@ -44,18 +44,32 @@ _METRICS = {
     "balloon.available": Known("memory_available_bytes", "Memory that the guest has", _KIB, counts=False),
     "balloon.unused": Known("memory_unused_bytes", "Memory that the guest does not use", _KIB, counts=False),
     "balloon.usable": Known("memory_usable_bytes", "Memory that the guest could use", _KIB, counts=False),
-    "balloon.current": Known("memory_domain_bytes", "Memory of the domain", _KIB, counts=False),
+    "balloon.maximum": Known("memory_domain_bytes", "Memory of the domain", _KIB, counts=False),
+    "balloon.current": Known("memory_actual_balloon_bytes", "Memory that the balloon leaves", _KIB, counts=False),
+    "balloon.disk_caches": Known("memory_cached_bytes", "Memory that the guest caches files in", _KIB, counts=False),
+    "balloon.swap_in": Known("memory_swap_in_traffic_bytes", "What the guest swapped in", _KIB, counts=False),
+    "balloon.swap_out": Known("memory_swap_out_traffic_bytes", "What the guest swapped out", _KIB, counts=False),
+    "balloon.major_fault": Known("memory_pgmajfault", "Page faults of the guest that needed a disk"),
+    "balloon.minor_fault": Known("memory_pgminfault", "Page faults of the guest that needed none"),
     "vcpu.N.time": Known("vcpu_seconds", "CPU time of a virtual CPU", _NANO),
+    "vcpu.N.wait": Known("vcpu_wait_seconds", "Time that a virtual CPU waited for input and output", _NANO),
+    "vcpu.N.delay": Known("vcpu_delay_seconds", "Time that a virtual CPU waited for a physical one", _NANO),
     "net.N.rx.bytes": Known("network_receive_bytes", "Bytes that the guest received"),
     "net.N.tx.bytes": Known("network_transmit_bytes", "Bytes that the guest sent"),
     "net.N.rx.pkts": Known("network_receive_packets", "Packets that the guest received"),
     "net.N.tx.pkts": Known("network_transmit_packets", "Packets that the guest sent"),
+    "net.N.rx.errs": Known("network_receive_errors", "Packets to the guest that were broken"),
+    "net.N.tx.errs": Known("network_transmit_errors", "Packets from the guest that were broken"),
     "net.N.rx.drop": Known("network_receive_packets_dropped", "Packets to the guest that were dropped"),
     "net.N.tx.drop": Known("network_transmit_packets_dropped", "Packets from the guest that were dropped"),
     "block.N.rd.bytes": Known("storage_read_traffic_bytes", "Bytes read"),
     "block.N.wr.bytes": Known("storage_write_traffic_bytes", "Bytes written"),
     "block.N.rd.reqs": Known("storage_iops_read", "Reads"),
     "block.N.wr.reqs": Known("storage_iops_write", "Writes"),
+    "block.N.fl.reqs": Known("storage_flush_requests", "Flushes"),
+    "block.N.rd.times": Known("storage_read_times_seconds", "Time spent on reads", _NANO),
+    "block.N.wr.times": Known("storage_write_times_seconds", "Time spent on writes", _NANO),
+    "block.N.fl.times": Known("storage_flush_times_seconds", "Time spent on flushes", _NANO),
 }
 _LABEL = {"vcpu": "id", "net": "interface", "block": "drive"}
 _NUMBER = re.compile(r"^(vcpu|net|block)\.(\d+)\.")
@@ -66,7 +80,7 @@ def samples(values: Values) -> Iterator[tuple[str, str, float]]:
     for key, value in values.items():
         match = _NUMBER.match(key)
         name = _NUMBER.sub(r"\1.N.", key)
-        known = _METRICS.get(name)
+        known = METRICS.get(name)
         if known is None or isinstance(value, str):
             continue
         device = str(values.get(f"{match[1]}.{match[2]}.name", match[2])) if match else ""
@@ -100,7 +114,7 @@ class Usage(Collector):
             for key, device, value in samples(values):
                 found[key].append(([self._node, namespace, name, *([device] if device else [])], value))
         for key, entries in found.items():
-            known, kind = _METRICS[key], key.partition(".")[0]
+            known, kind = METRICS[key], key.partition(".")[0]
             labels = ["node", "namespace", "name", *([_LABEL[kind]] if kind in _LABEL else [])]
             family = (CounterMetricFamily if known.counts else GaugeMetricFamily)(
                 f"kubevirt_vmi_{known.name}", known.text, labels=labels

@@ -12,19 +12,19 @@ import time
 
 from prometheus_client import Counter, Gauge, Histogram
 
-# The names and buckets that dashboards for Kubernetes components expect.
+# KubeVirt's names, and the buckets that dashboards for Kubernetes components expect.
 _BUCKETS = [10.0**exponent for exponent in range(-8, 4)]
-DEPTH = Gauge("workqueue_depth", "Current depth of workqueue", ["name"])
-ADDS = Counter("workqueue_adds", "Total number of adds handled by workqueue", ["name"])
-RETRIES = Counter("workqueue_retries", "Total number of retries handled by workqueue", ["name"])
+DEPTH = Gauge("kubevirt_workqueue_depth", "Current depth of workqueue", ["name"])
+ADDS = Counter("kubevirt_workqueue_adds", "Total number of adds handled by workqueue", ["name"])
+RETRIES = Counter("kubevirt_workqueue_retries", "Total number of retries handled by workqueue", ["name"])
 LATENCY = Histogram(
-    "workqueue_queue_duration_seconds",
+    "kubevirt_workqueue_queue_duration_seconds",
     "How long an item stays in workqueue before being requested",
     ["name"],
     buckets=_BUCKETS,
 )
 WORK = Histogram(
-    "workqueue_work_duration_seconds", "How long processing an item from workqueue takes", ["name"], buckets=_BUCKETS
+    "kubevirt_workqueue_work_duration_seconds", "How long processing an item from workqueue takes", ["name"], buckets=_BUCKETS
 )
 
 

@@ -38,8 +38,8 @@ from virtfleet.kube.pacing import Backoff, TokenBucket
 
 logger = logging.getLogger(__name__)
 
-REQUESTS = Counter("rest_client_requests", "Requests to the API server", ["verb", "resource", "code"])
-DURATION = Histogram("rest_client_request_duration_seconds", "Time until the answer was there", ["verb"])
+REQUESTS = Counter("kubevirt_rest_client_requests", "Requests to the API server", ["verb", "resource", "code"])
+DURATION = Histogram("kubevirt_rest_client_request_latency_seconds", "Time until the answer was there", ["verb"])
 
 # Of the server itself a request may take 60 seconds.
 REQUEST_TIME = 65.0

@@ -71,8 +71,8 @@ async def test_metrics_count_vmis_by_node_phase_and_hypervisor(tmp_path: Path) -
                 and {s.labels["node"] for s in count} <= set(cluster.nodes)
                 and info["one"]["vmi_pod"].startswith("virt-launcher-one-")
                 and "kubevirt_vmi_phase_transition_time_from_creation_seconds_count" in names
-                and "workqueue_adds_total" in names
-                and "rest_client_requests_total" in names
+                and "kubevirt_workqueue_adds_total" in names
+                and "kubevirt_rest_client_requests_total" in names
             )
 
         await virt.until(counted)
