@@ -24,7 +24,10 @@ LATENCY = Histogram(
     buckets=_BUCKETS,
 )
 WORK = Histogram(
-    "kubevirt_workqueue_work_duration_seconds", "How long processing an item from workqueue takes", ["name"], buckets=_BUCKETS
+    "kubevirt_workqueue_work_duration_seconds",
+    "How long processing an item from workqueue takes",
+    ["name"],
+    buckets=_BUCKETS,
 )
 
 
