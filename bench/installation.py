@@ -16,7 +16,7 @@ TITLE = "installation: the operator's reconcile of what is as it should be"
 
 
 def run() -> list[Figure]:
-    kubevirt = {"metadata": {"name": "kubevirt", "namespace": "kubevirt"}, **fleet_of(*(pool(i) for i in range(20)))}
+    kubevirt = fleet_of(*(pool(i) for i in range(20)))
     wanted = render(Installation(kubevirt))
     installed: list[Obj] = orjson.loads(orjson.dumps(wanted))
     sets = {o["metadata"]["name"]: o for o in installed if o["kind"] == "DaemonSet"}
