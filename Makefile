@@ -21,8 +21,9 @@ help:  ## this list
 bootstrap:  ## install what is missing (Debian packages, .venv)
 	@scripts/bootstrap
 
-up: bootstrap  ## start the local cluster
+up: bootstrap  ## start the local cluster, and guests on it
 	@$(BIN)/virtfleet up --nodes examples/nodes.yaml --kubevirt examples/kubevirt.yaml
+	@$(BIN)/virtfleet demo
 
 down:  ## stop the local cluster
 	@$(BIN)/virtfleet down
