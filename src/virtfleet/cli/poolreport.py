@@ -41,7 +41,7 @@ def report(view: FleetView) -> dict[str, Any]:
                 "exclusive": bool(pool and pool.exclusive),
                 "nodes": sorted(node["metadata"]["name"] for node in nodes[name]),
                 "desiredHandlers": len(nodes[name]),
-                "readyHandlers": sum(pod.ready for pod in own),
+                "readyHandlers": sum(pod.ready for pod in own) if view.live else None,
                 "versions": sorted({v for node in nodes[name] if (v := _version(node))}),
                 "vmis": matched[name],
                 "outdatedVMIs": outdated[name],

@@ -31,7 +31,7 @@ def pools(context: click.Context, output: str, kubevirt_file: str | None, nodes_
         [
             p["name"],
             len(p["nodes"]),
-            f"{p['readyHandlers']}/{p['desiredHandlers']}",
+            f"{'-' if p['readyHandlers'] is None else p['readyHandlers']}/{p['desiredHandlers']}",
             ",".join(p["versions"]) or "-",
             p["vmis"],
             p["outdatedVMIs"],
