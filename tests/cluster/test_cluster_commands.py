@@ -111,6 +111,25 @@ def test_a_bad_nodes_file_is_refused_before_anything_starts(tmp_path: Path, cont
     assert not (tmp_path / "c").exists()
 
 
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("kind: Pod", "has 0 KubeVirt objects, not one"),
+        (
+            "{apiVersion: kubevirt.io/v1, kind: KubeVirt, metadata: {name: kubevirt, namespace: kubevirt}, spec: "
+            "{additionalVirtHandlers: [{name: a, nodeSelector: {a: b}}]}}",
+            "spec.additionalVirtHandlers: additionalVirtHandlers cannot be set without enabling",
+        ),
+    ],
+)
+def test_a_bad_kubevirt_file_is_refused_before_anything_starts(tmp_path: Path, content: str, says: str) -> None:
+    (tmp_path / "kubevirt.yaml").write_text(content)
+    done = virtfleet("up", "--data", str(tmp_path / "c"), "--kubevirt", str(tmp_path / "kubevirt.yaml"))
+    assert done.returncode == 1
+    assert says in done.stderr
+    assert not (tmp_path / "c").exists()
+
+
 def test_unknown_commands_and_missing_clusters_name_the_next_step(tmp_path: Path) -> None:
     assert "virtfleet --help" in virtfleet("dance").stderr
     assert "virtfleet up" in virtfleet("status", "--data", str(tmp_path / "none")).stderr
