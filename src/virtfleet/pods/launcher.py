@@ -6,6 +6,7 @@ server refuses a second one whoever asks for it, and a controller that restarts 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,7 @@ COMPUTE = "compute"
 GRACE_AFTER_GUEST = 30
 DEFAULT_GRACE = 30
 _LONGEST_NAME = 253
+_LONGEST_LABEL = 63
 # Annotations of a VMI that mean nothing, or something else, on a Pod.
 _NOT_FOR_PODS = ("kubectl.kubernetes.io/last-applied-configuration", "kubevirt.io/latest-observed-api-version")
 
@@ -47,6 +49,14 @@ def pod_name(vmi_name: str, uid: str) -> str:
     """The name of the one Pod for a VMI's or a migration's UID."""
     prefix, suffix = "virt-launcher-", f"-{uid.partition('-')[0]}"
     return f"{prefix}{vmi_name[: _LONGEST_NAME - len(prefix) - len(suffix)].rstrip('-.')}{suffix}"
+
+
+def vmi_id(name: str) -> str:
+    """A VMI's name as the value of a label, by which Services that `virtctl expose` makes find its Pod."""
+    if len(name) <= _LONGEST_LABEL:
+        return name
+    digest = hashlib.sha1(name.encode(), usedforsecurity=False).hexdigest()[:8]
+    return f"{name[: _LONGEST_LABEL - len(digest) - 1]}-{digest}"
 
 
 def render(
@@ -95,8 +105,9 @@ def _metadata(view: VMI, launcher: Launcher, target: Target | None) -> dict[str,
     labels = {
         **meta.labels,
         names.APP_LABEL: names.LAUNCHER_APP,
-        names.DOMAIN: meta.name[:63].rstrip("-."),
-        names.VM_NAME: meta.name[:63].rstrip("-."),
+        names.DOMAIN: meta.name[:_LONGEST_LABEL].rstrip("-."),
+        names.VM_NAME: meta.name[:_LONGEST_LABEL].rstrip("-."),
+        names.VMI_ID: vmi_id(meta.name),
         names.CREATED_BY: meta.uid,
     }
     annotations = {

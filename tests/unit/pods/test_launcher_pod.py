@@ -14,7 +14,7 @@ from shared import reference
 
 from virtfleet.api.quantity import Quantity
 from virtfleet.hypervisors import registry
-from virtfleet.pods.launcher import Target, Unrenderable, pod_name, render
+from virtfleet.pods.launcher import Target, Unrenderable, pod_name, render, vmi_id
 from virtfleet.pods.settings import Settings
 
 from .machines import UID, compute, kubevirt, machine, mounts, pod, volumes
@@ -42,6 +42,11 @@ def test_pod_names_are_legal_and_end_in_the_uid(name: str, uid: Any) -> None:
     assert ".-" not in made.replace(name, "") and not made.startswith("-")
 
 
+def test_services_of_virtctl_expose_find_the_pod_of_a_long_name_by_its_digest() -> None:
+    assert vmi_id("a" * 63) == "a" * 63
+    assert vmi_id("a" * 70) == f"{'a' * 54}-ed6c69d9"
+
+
 def test_people_find_the_pod_by_the_vms_name() -> None:
     made = pod({"metadata.labels": {"app": "web"}})
     labels, annotations = made["metadata"]["labels"], made["metadata"]["annotations"]
@@ -50,6 +55,7 @@ def test_people_find_the_pod_by_the_vms_name() -> None:
         "kubevirt.io": "virt-launcher",
         "kubevirt.io/domain": "vmi",
         "vm.kubevirt.io/name": "vmi",
+        "vmi.kubevirt.io/id": "vmi",
         "kubevirt.io/created-by": UID,
     }
     assert annotations["kubevirt.io/domain"] == "vmi"
