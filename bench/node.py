@@ -38,8 +38,11 @@ NAMESPACE = "default"
 
 
 @contextmanager
-def cluster(nodes: list[str]) -> Iterator[tuple[Path, float]]:
-    """The directory of a cluster with these nodes, and the seconds until they were ready. Gone afterwards."""
+def cluster(nodes: list[str], *options: str) -> Iterator[tuple[Path, float]]:
+    """The directory of a cluster with these nodes, and the seconds until they were ready. Gone afterwards.
+
+    A Kubernetes alone, unless `options` of `virtfleet up` say otherwise.
+    """
     virtfleet = str(Path(sys.executable).with_name("virtfleet"))
     place = Path(tempfile.mkdtemp(prefix="vfb"))
     data, nodes_file = place / "c", place / "nodes.yaml"
@@ -51,8 +54,8 @@ def cluster(nodes: list[str]) -> Iterator[tuple[Path, float]]:
     before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         began = time.monotonic()
-        where = ["--data", str(data), "--port", str(port), "--nodes", str(nodes_file), "--bare"]
-        subprocess.run([virtfleet, "up", *where, "-o", "json"], check=True, capture_output=True)
+        where = ["--data", str(data), "--port", str(port), "--nodes", str(nodes_file)]
+        subprocess.run([virtfleet, "up", *where, *(options or ["--bare"])], check=True, capture_output=True)
         yield data, time.monotonic() - began
     finally:
         subprocess.run([virtfleet, "down", "--data", str(data), "--wipe"], check=True, capture_output=True)
