@@ -33,6 +33,22 @@ _PAUSES = {
     "Migration": ("PausedByMigrationMonitor", "VMI was paused by the migration monitor"),
     "IOError": ("PausedIOError", "VMI was paused, low-level IO error detected"),
 }
+# What an agent has to understand, by KubeVirt's list.
+_AGENT_COMMANDS = frozenset(
+    {
+        "guest-ping",
+        "guest-get-time",
+        "guest-info",
+        "guest-shutdown",
+        "guest-network-get-interfaces",
+        "guest-get-fsinfo",
+        "guest-get-host-name",
+        "guest-get-users",
+        "guest-get-timezone",
+        "guest-get-osinfo",
+    }
+)
+_POOR_AGENT = "This guest agent doesn't support required basic commands"
 # What the agent calls it -> what the status calls it.
 _GUEST_OS = {
     "id": "id",
@@ -151,12 +167,16 @@ def _conditions(at: Situation, present: list[Condition], phase: str, now: float)
     elif at.runs:
         present = conditions.drop(present, kind.SYNCHRONIZED)
     if phase in FINAL:
-        return conditions.drop(conditions.drop(present, kind.PAUSED), kind.AGENT_CONNECTED)
+        told_while_it_ran = (kind.PAUSED, kind.AGENT_CONNECTED, kind.UNSUPPORTED_AGENT)
+        return [condition for condition in present if condition["type"] not in told_while_it_ran]
     if not at.runs or at.state is None:
         return present
     if phase == Phase.RUNNING != at.vmi.status.phase and at.vmi.spec.readiness_probe is None:
         present = conditions.put(present, kind.READY, "True", now)
     present = _if(present, kind.AGENT_CONNECTED, at.state.agent, now)
+    missing = sorted(_AGENT_COMMANDS - set(at.guest.commands)) if at.guest else []
+    words = (_POOR_AGENT, f"missing: {', '.join(missing)}; install a newer qemu-guest-agent in the guest")
+    present = _if(present, kind.UNSUPPORTED_AGENT, bool(missing), now, *words)
     paused, why = at.state.status is Status.PAUSED, _PAUSES.get(at.state.reason, (at.state.reason, ""))
     present = _if(present, kind.PAUSED, paused, now, *why)
     words = ("EmulationUsed", f"/dev/{at.hypervisor.descriptor.device} is not used: the guest's CPUs are emulated")

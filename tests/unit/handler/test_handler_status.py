@@ -188,6 +188,18 @@ def test_the_guests_agent_adds_what_it_knows() -> None:
     assert (second["interfaceName"], second["ipAddress"]) == ("docker0", "172.17.0.1")
 
 
+def test_an_agent_that_knows_too_little_is_named_until_it_is_replaced() -> None:
+    connected = DomainState(status=Status.RUNNING, agent=True)
+    found = instance(Phase.RUNNING)
+    change = status.change(situation(found, connected, guest=GuestInfo(commands=["guest-ping", "guest-info"])), NOW)
+    assert "guest-get-osinfo" in conditions(change)["AgentVersionNotSupported"]["message"]
+    obj = found.object()
+    obj["status"] |= change["status"]
+    again = decode_instance(orjson.dumps(obj))
+    good = GuestInfo(commands=sorted(status._AGENT_COMMANDS))
+    assert "AgentVersionNotSupported" not in conditions(status.change(situation(again, connected, guest=good), NOW))
+
+
 def test_a_bridged_guest_tells_its_own_addresses() -> None:
     guest = GuestInfo(interfaces=[GuestInterface(name="eth0", mac=WIRED.mac, addresses=["10.1.1.9/24", "fe80::1/64"])])
     state = DomainState(status=Status.RUNNING, agent=True)
