@@ -12,8 +12,17 @@ from virtfleet.admission import gaps
 from virtfleet.admission.cluster import Cluster
 from virtfleet.admission.findings import Findings
 from virtfleet.admission.gaps import Gap
-from virtfleet.admission.review import review
+from virtfleet.admission.review import complete, review
+from virtfleet.api import names
 from virtfleet.api.feature_gates import STATES
+from virtfleet.api.view import read
+from virtfleet.api.vmi import VirtualMachineInstance
+from virtfleet.domain.context import Context
+from virtfleet.domain.errors import DomainError
+from virtfleet.handler import hostdevices
+from virtfleet.hypervisors import registry
+from virtfleet.pods import resources
+from virtfleet.pods.settings import Settings
 
 from .machines import BASE, cluster, edited, verdict, vmi
 from .test_templates import MIGRATION, REPLICA_SET, VM
@@ -230,3 +239,39 @@ def test_no_warning_is_cut() -> None:
     ):
         warnings += [gap.warning(path) for gap in table]
     assert [warning for warning in warnings if len(warning) > LONGEST] == []
+
+
+# --- the table stays true: whoever builds what it says is missing has to take it out
+
+
+NOT_BUILT = (
+    "domain.devices.interfaces[].sriov",
+    "domain.devices.interfaces[].passtBinding",
+    "networks[].resourceClaim",
+    "domain.devices.gpus[].claimName",
+    "domain.devices.hostDevices[].claimName",
+    "domain.devices.disks[].blockSize.matchVolume",
+    "volumes[].memoryDump",
+)
+NOT_OFFERED = {"domain.devices.disks[].lun.reservation": "pr-helper", "domain.launchSecurity.tdx": "tdx"}
+
+
+def sample(field: str) -> VirtualMachineInstance:
+    completed, _ = complete(vmi(SPECS[field]), WHERE)
+    return read(VirtualMachineInstance, completed)
+
+
+@pytest.mark.parametrize("field", NOT_BUILT)
+def test_a_vm_that_is_said_not_to_start_has_no_domain(field: str) -> None:
+    with pytest.raises(DomainError):
+        registry.get("qemu-kvm").build(sample(field), Context())
+
+
+@pytest.mark.parametrize("field", NOT_OFFERED)
+def test_a_vm_that_is_said_to_find_no_node_asks_for_a_device_that_no_handler_offers(field: str, tmp_path: Path) -> None:
+    device = NOT_OFFERED[field]
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev" / device).touch()
+    offered = {source.resource for source in hostdevices.shared(tmp_path, 1, lambda name: True)}
+    asked = resources.devices(sample(field), registry.get("qemu-kvm").descriptor, Settings.of(WHERE.kubevirt))
+    assert names.DEVICE_PREFIX + device in asked.keys() - offered
