@@ -169,3 +169,8 @@ async def test_what_was_set_up_is_known_without_the_pod_and_can_be_forgotten(tmp
     assert [w.addresses for w in networks.known("pod-uid", pod.process, vmi())] == [found.addresses]
     networks.forget("pod-uid")
     assert networks.known("pod-uid", pod.process, vmi()) == []
+
+
+def test_a_record_that_a_crash_broke_is_none(tmp_path: Path) -> None:
+    (tmp_path / "pod-uid.json").write_bytes(b"")
+    assert Networks(tmp_path).known("pod-uid", 0, vmi()) == []

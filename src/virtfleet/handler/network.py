@@ -177,10 +177,10 @@ class Networks:
         return wired(vmi, links, self._resolver(process))
 
     def known(self, pod: str, process: int, vmi: VMI) -> list[Wired]:
-        """What was set up before; nothing where nothing was, or where it is not finished."""
+        """What was set up before; nothing where nothing was, where it is not finished, or where a crash broke it."""
         try:
             links = msgspec.json.decode(self._memory(pod).read_bytes(), type=dict[str, Link])
-        except FileNotFoundError:
+        except (FileNotFoundError, msgspec.MsgspecError):
             return []
         return wired(vmi, links, self._resolver(process)) if all(w.link in links for w in wishes(vmi)) else []
 
