@@ -165,6 +165,12 @@ SPEC = (
         "remove the volume and use a crash dump of the guest's own",
     ),
     Gap(
+        "volumes[].dataVolume",
+        _volume("dataVolume"),
+        "the VM starts as soon as the claim can be mounted, also while CDI still fills it",
+        "start the VM when the DataVolume has Succeeded",
+    ),
+    Gap(
         "volumes[].hostDisk",
         _volume("hostDisk"),
         "virt-handler does not prepare the file, which the VM opens as user 107",

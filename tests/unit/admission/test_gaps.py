@@ -87,6 +87,7 @@ SPECS: dict[str, dict[str, Any]] = {
     "domain.devices.downwardMetrics": {f"{DEVICES}.downwardMetrics": {}},
     "volumes[].downwardMetrics": shown("metrics", {"downwardMetrics": {}}),
     "volumes[].memoryDump": {"volumes[1]": {"name": "dump", "memoryDump": {"claimName": "dump"}}},
+    "volumes[].dataVolume": shown("data", {"dataVolume": {"name": "data"}}),
     "volumes[].hostDisk": shown("host", {"hostDisk": {"path": "/data/disk.img", "type": "Disk"}}),
     "domain.devices.autoattachVSOCK": {f"{DEVICES}.autoattachVSOCK": True},
     "domain.devices.clientPassthrough": {f"{DEVICES}.clientPassthrough": {}},
