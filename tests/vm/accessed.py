@@ -1,0 +1,192 @@
+"""A VM that people use: one guest with a web server and ssh, and what they see of it with whichever command."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+from cluster.clusters import Cluster, Kubectl
+from virtfleet.local import guestimage
+from vm.guests import PATIENCE
+from waiting import eventually
+
+NO_QUESTIONS = ("-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null")
+
+
+class Used:
+    """The VM `web` in a namespace of its own."""
+
+    def __init__(self, fleet: Cluster, namespace: str, home: Path) -> None:
+        self.namespace = namespace
+        self.kubectl = Kubectl(fleet, namespace)
+        self.key = home / "key"
+        self.environment = {**os.environ, "KUBECONFIG": str(fleet.kubeconfig), "HOME": str(home)}
+
+    def create(self) -> None:
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.key)], check=True)
+        self.kubectl("create", "namespace", self.namespace)
+        self.kubectl.apply(_vm(self.key.with_suffix(".pub").read_text().strip()))
+        self.wait_for_agent()
+
+    def delete(self) -> None:
+        self.kubectl("delete", "namespace", self.namespace, "--timeout=80s")
+
+    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=90, env=self.environment, stdin=subprocess.DEVNULL
+        )
+
+    def does(self, *command: str) -> str:
+        """Standard output of a command that must succeed."""
+        done = self.run(*command)
+        assert done.returncode == 0, f"{' '.join(command)}: {done.stderr or done.stdout}"
+        return done.stdout
+
+    def vmi(self) -> dict[str, Any] | None:
+        found = self.kubectl.run("get", "vmi", "web", "-o", "json", "--ignore-not-found").stdout
+        return json.loads(found) if found else None
+
+    def condition(self, kind: str) -> bool:
+        vmi = self.vmi() or {"status": {}}
+        return any(c["type"] == kind and c["status"] == "True" for c in vmi["status"].get("conditions", ()))
+
+    def runs(self, *, other_than: str = "") -> str:
+        """The UID of the VMI as soon as it runs and is not the one that was before."""
+
+        def uid() -> str:
+            vmi = self.vmi()
+            running = vmi and vmi["status"].get("phase") == "Running" and vmi["metadata"]["uid"] != other_than
+            return vmi["metadata"]["uid"] if vmi and running else ""
+
+        return eventually(uid, PATIENCE)
+
+    def wait_for_agent(self) -> None:
+        """Until the guest has booted far enough to answer."""
+        eventually(lambda: self.condition("AgentConnected"), 2 * PATIENCE)
+
+    def hello(self, port: int) -> str:
+        """What the guest's web server says on a local port, as soon as it does."""
+
+        def fetched() -> str:
+            with suppress(OSError), urlopen(f"http://127.0.0.1:{port}/", timeout=10) as answer:
+                return answer.read().decode()
+            return ""
+
+        return eventually(fetched, PATIENCE)
+
+    @contextmanager
+    def beside(self, *command: str) -> Iterator[None]:
+        """A command that goes on meanwhile."""
+        process = subprocess.Popen(command, env=self.environment, stdin=subprocess.DEVNULL)
+        try:
+            yield
+        finally:
+            process.terminate()
+            process.wait(20)
+
+    @contextmanager
+    def console(self, *command: str) -> Iterator[Terminal]:
+        terminal = Terminal(command, self.environment)
+        try:
+            yield terminal
+        finally:
+            terminal.close()
+
+    def answers_what_is_typed(self, *command: str) -> None:
+        """Type in the guest and read its answer; ^] leaves the console."""
+        with self.console(*command) as terminal:
+            terminal.says("onnected to")
+            terminal.says("guest# ", nudge="\r")
+            terminal.type("echo $((6 * 7)) is the answer\r")
+            terminal.says("42 is the answer")
+            terminal.type("\x1d")
+            assert terminal.ended() == 0
+
+
+class Terminal:
+    """A command in a terminal of its own."""
+
+    def __init__(self, command: Sequence[str], environment: dict[str, str]) -> None:
+        self._side, other = pty.openpty()
+        self._process = subprocess.Popen(
+            command, stdin=other, stdout=other, stderr=other, env=environment, start_new_session=True
+        )
+        os.close(other)
+        self.shown = ""
+        self._read = 0
+
+    def type(self, text: str) -> None:
+        os.write(self._side, text.encode())
+
+    def says(self, pattern: str, *, nudge: str = "") -> None:
+        """Wait for something new on the screen; `nudge` is typed now and then meanwhile."""
+        deadline = time.monotonic() + PATIENCE
+        while not (found := re.compile(pattern).search(self.shown, self._read)):
+            assert time.monotonic() < deadline, f"no {pattern!r} in {self.shown!r}"
+            if not self._receive(1.0) and nudge:
+                self.type(nudge)
+        self._read = found.end()
+
+    def ended(self) -> int:
+        """The exit code, when the screen shows all."""
+        code = self._process.wait(30)
+        while self._receive(0):
+            pass
+        return code
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        os.close(self._side)
+
+    def _receive(self, seconds: float) -> bool:
+        if not select.select([self._side], [], [], seconds)[0]:
+            return False
+        try:
+            self.shown += os.read(self._side, 65536).decode(errors="replace")
+        except OSError:  # nobody has the other side open any more
+            assert self._process.wait(10) is not None
+            return False
+        return True
+
+
+def greeting(port: int) -> bytes:
+    """The first bytes that a server on a local port sends."""
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+        return connection.recv(12)
+
+
+def _vm(public_key: str) -> dict[str, Any]:
+    disks = [{"name": name, "disk": {"bus": "virtio"}} for name in ("root", "seed")]
+    spec = {
+        "terminationGracePeriodSeconds": 5,
+        "domain": {
+            "memory": {"guest": "128Mi"},
+            "devices": {"rng": {}, "disks": disks, "interfaces": [{"name": "default", "masquerade": {}}]},
+        },
+        "networks": [{"name": "default", "pod": {}}],
+        "volumes": [
+            {"name": "root", "containerDisk": {"image": guestimage.IMAGE, "imagePullPolicy": "IfNotPresent"}},
+            {
+                "name": "seed",
+                "cloudInitNoCloud": {"userData": f"#cloud-config\nssh_authorized_keys:\n- {public_key}\n"},
+            },
+        ],
+    }
+    return {
+        "apiVersion": "kubevirt.io/v1",
+        "kind": "VirtualMachine",
+        "metadata": {"name": "web"},
+        "spec": {"runStrategy": "Always", "template": {"spec": spec}},
+    }

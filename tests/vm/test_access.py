@@ -1,0 +1,127 @@
+"""What VM users do with `virtfleet`, through the aggregated API of a real installation, with a guest that answers."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import struct
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.clusters import VIRTFLEET, Cluster
+from vm.accessed import NO_QUESTIONS, Used, greeting
+from vm.guests import PATIENCE
+from waiting import eventually
+
+NAMESPACE = "access"
+
+pytestmark = [
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(os.geteuid() != 0, reason="nodes run real containers, which needs root"),
+    pytest.mark.skipif(not shutil.which("ssh"), reason="needs an ssh client"),
+]
+
+
+@pytest.fixture(scope="module")
+def web(fleet: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Used]:
+    used = Used(fleet, NAMESPACE, tmp_path_factory.mktemp("home"))
+    used.create()
+    yield used
+    used.delete()
+
+
+def command(*words: str) -> list[str]:
+    return [VIRTFLEET, words[0], "-n", NAMESPACE, *words[1:]]
+
+
+@contextmanager
+def serving(web: Used, *words: str) -> Iterator[Any]:
+    """A command that offers local ports until ^C, and which ones."""
+    process = subprocess.Popen([*command(*words), "-o", "json"], stdout=subprocess.PIPE, text=True, env=web.environment)
+    try:
+        assert process.stdout
+        decoder, printed = json.JSONDecoder(), ""
+        for line in process.stdout:
+            printed += line
+            try:
+                told, _ = decoder.raw_decode(printed)
+            except ValueError:
+                continue
+            break
+        yield told
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_what_is_typed_on_the_console_is_answered_by_the_guest(web: Used) -> None:
+    web.answers_what_is_typed(*command("console", "web"))
+
+
+def test_a_second_console_takes_over_from_the_first(web: Used) -> None:
+    with web.console(*command("console", "web")) as first:
+        first.says("Connected to")
+        web.answers_what_is_typed(*command("console", "web"))
+        first.says("Another user has connected to this console")
+        assert first.ended() == 1
+        assert "somebody else has connected to the console of access/web" in first.shown
+
+
+def test_the_screen_is_there_as_a_picture_and_for_viewers(web: Used, tmp_path: Path) -> None:
+    picture = tmp_path / "screen.png"
+    web.does(*command("vnc", "web", "--screenshot", str(picture)))
+    png = picture.read_bytes()
+    assert png.startswith(b"\x89PNG\r\n\x1a\n")
+    width, height = struct.unpack("!II", png[16:24])
+    assert width >= 640 and height >= 400
+    with serving(web, "vnc", "web") as told:
+        assert greeting(told["port"]) == b"RFB 003.008\n"
+
+
+def test_a_paused_guest_is_shown_as_such_until_it_goes_on(web: Used) -> None:
+    web.does(*command("pause", "web"))
+    eventually(lambda: web.condition("Paused"))
+    refused = web.run(*command("pause", "web"))
+    assert refused.returncode == 1
+    assert "VMI is already paused" in refused.stderr
+    web.does(*command("unpause", "web"))
+    eventually(lambda: not web.condition("Paused"))
+
+
+def test_ports_of_the_guest_are_reached_from_here(web: Used) -> None:
+    with serving(web, "port-forward", "web", "0:80") as [port]:
+        assert web.hello(port["port"]) == "hello from web at 10.0.2.2\n"
+
+
+def test_ssh_runs_a_command_in_the_guest(web: Used) -> None:
+    ssh = command("ssh", "root@web", "-i", str(web.key), *NO_QUESTIONS, "hostname; exit 3")
+
+    def done() -> subprocess.CompletedProcess[str] | None:
+        tried = web.run(*ssh)
+        return tried if tried.returncode == 3 else None
+
+    assert eventually(done, PATIENCE).stdout == "web\n"
+
+
+def test_a_vm_is_restarted_stopped_and_started_and_its_console_waits_for_it(web: Used) -> None:
+    first = web.runs()
+    web.does(*command("restart", "web", "--force"))
+    second = web.runs(other_than=first)
+    web.does(*command("stop", "web", "--force"))
+    eventually(lambda: web.vmi() is None, PATIENCE)
+    again = web.run(*command("stop", "web"))
+    assert (again.returncode, "not running" in again.stderr) == (1, True)
+    with web.console(*command("console", "web")) as waiting:
+        waiting.says("does not run yet; waiting")
+        web.does(*command("start", "web"))
+        waiting.says("virtfleet-guest ready name=web")
+    assert web.runs() != second

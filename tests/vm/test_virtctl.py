@@ -1,0 +1,160 @@
+"""The real virtctl against a real installation and a guest that answers. VIRTCTL names the binary, else PATH does."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from cluster.clusters import Cluster, Kubectl, free_port
+from vm.accessed import NO_QUESTIONS, Used
+from vm.guests import PATIENCE
+from waiting import eventually
+
+VIRTCTL = os.environ.get("VIRTCTL") or shutil.which("virtctl") or ""
+NAMESPACE = "virtctl"
+
+pytestmark = [
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(os.geteuid() != 0, reason="nodes run real containers, which needs root"),
+    pytest.mark.skipif(not VIRTCTL, reason="no virtctl: name one with VIRTCTL"),
+    pytest.mark.skipif(not shutil.which("ssh"), reason="needs an ssh client"),
+]
+
+
+@pytest.fixture(scope="module")
+def web(fleet: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Used]:
+    used = Used(fleet, NAMESPACE, tmp_path_factory.mktemp("home"))
+    used.create()
+    yield used
+    used.delete()
+
+
+def command(*words: str) -> list[str]:
+    return [VIRTCTL, "-n", NAMESPACE, *words]
+
+
+def test_console(web: Used) -> None:
+    web.answers_what_is_typed(*command("console", "web"))
+
+
+def test_a_console_that_is_taken_over_ends_with_the_reason(web: Used) -> None:
+    with web.console(*command("console", "web")) as first:
+        first.says("Successfully connected to web console")
+        web.answers_what_is_typed(*command("console", "web"))
+        first.says("Another user has connected to this console")
+        assert first.ended() == 1
+        assert "somebody else took over" in first.shown
+
+
+def test_vnc_screenshot(web: Used, tmp_path: Path) -> None:
+    picture = tmp_path / "screen.png"
+    web.does(*command("vnc", "screenshot", "web", "-f", str(picture)))
+    assert picture.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+
+
+def test_pause_and_unpause(web: Used) -> None:
+    assert "scheduled to pause" in web.does(*command("pause", "vm", "web"))
+    eventually(lambda: web.condition("Paused"))
+    refused = web.run(*command("pause", "vmi", "web"))
+    assert (refused.returncode, "VMI is already paused" in refused.stderr) == (1, True)
+    web.does(*command("unpause", "vmi", "web"))
+    eventually(lambda: not web.condition("Paused"))
+
+
+def test_port_forward(web: Used) -> None:
+    port = free_port()
+    with web.beside(*command("port-forward", "vm/web", f"{port}:80")):
+        assert web.hello(port) == "hello from web at 10.0.2.2\n"
+
+
+def test_ssh(web: Used) -> None:
+    options = [f"--local-ssh-opts={one} {other}" for one, other in zip(*[iter(NO_QUESTIONS)] * 2, strict=True)]
+    ssh = command("ssh", "root@vmi/web", "-i", str(web.key), *options, "-c", "hostname")
+
+    def done() -> subprocess.CompletedProcess[str] | None:
+        tried = web.run(*ssh)
+        return tried if tried.returncode == 0 else None
+
+    assert eventually(done, PATIENCE).stdout == "web\n"
+
+
+def test_what_the_guests_agent_tells(web: Used) -> None:
+    web.wait_for_agent()
+    told = json.loads(web.does(*command("guestosinfo", "web")))
+    assert (told["hostname"], told["os"]["id"]) == ("web", "virtfleet-guest")
+    assert json.loads(web.does(*command("userlist", "web")))["items"] == []
+    mounts = [f["mountPoint"] for f in json.loads(web.does(*command("fslist", "web")))["items"]]
+    assert "/var/lib/cloud/seed/nocloud" in mounts
+
+
+def test_expand(web: Used) -> None:
+    expanded = yaml.safe_load(web.does(*command("expand", "--vm", "web")))
+    assert (expanded["kind"], expanded["metadata"]["name"]) == ("VirtualMachine", "web")
+
+
+def test_expose(web: Used) -> None:
+    web.does(*command("expose", "vm", "web", "--name", "web-http", "--port", "80"))
+    vmi = web.vmi()
+    assert vmi
+    address = vmi["status"]["interfaces"][0]["ipAddress"]
+
+    def addresses() -> list[str]:
+        slices = web.kubectl.json("get", "endpointslices", "-l", "kubernetes.io/service-name=web-http")["items"]
+        return [a for found in slices for endpoint in found["endpoints"] for a in endpoint["addresses"]]
+
+    eventually(lambda: address in addresses())
+
+
+def test_version(web: Used) -> None:
+    assert "Server Version" in web.does(*command("version"))
+
+
+def test_permitted_devices(web: Used, fleet: Cluster) -> None:
+    kubevirt = Kubectl(fleet, "kubevirt").json("get", "kubevirt", "kubevirt")
+    permitted = kubevirt["spec"]["configuration"].get("permittedHostDevices") or {}
+    told = web.does(VIRTCTL, "-n", "kubevirt", "permitted-devices")
+    for device in permitted.get("pciHostDevices", ()):
+        assert device["resourceName"] in told
+    assert "Permitted Devices" in told
+
+
+def test_migrate_cancel(web: Used) -> None:
+    nothing = web.run(*command("migrate-cancel", "web"))
+    assert (nothing.returncode, "Found no migration to cancel for web" in nothing.stderr) == (1, True)
+
+
+def test_what_cannot_be_done_is_refused_with_a_reason(web: Used) -> None:
+    refused = web.run(*command("memory-dump", "get", "web", "--claim-name", "none"))
+    assert refused.returncode == 1
+    assert "memory cannot be dumped to a claim yet" in refused.stderr
+
+
+def test_soft_reboot_and_reset(web: Used) -> None:
+    web.wait_for_agent()
+    with web.console(*command("console", "web")) as console:
+        console.says("Successfully connected")
+        web.does(*command("soft-reboot", "web"))
+        console.says("virtfleet-guest reboot")
+        console.says("virtfleet-guest ready")
+        web.does(*command("reset", "web"))
+        console.says("virtfleet-guest ready")
+
+
+def test_restart_stop_and_start(web: Used) -> None:
+    first = web.runs()
+    web.does(*command("restart", "web", "--force", "--grace-period", "0"))
+    second = web.runs(other_than=first)
+    web.does(*command("stop", "web", "--force", "--grace-period", "0"))
+    eventually(lambda: web.vmi() is None, PATIENCE)
+    web.does(*command("start", "web", "--paused"))
+    assert web.runs() != second
+    eventually(lambda: web.condition("Paused"))
+    web.does(*command("unpause", "vm", "web"))
+    eventually(lambda: not web.condition("Paused"))
