@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import click
+import msgspec
 
 from virtfleet.cli.output import CommandError, output_option, result, table
 from virtfleet.hypervisors import registry
@@ -104,7 +105,7 @@ def _described(hypervisor: Hypervisor) -> dict[str, object]:
         "root": d.root,
         "privileged": d.privileged,
         "launcherImage": d.launcher_image,
-        "overheads": {k: str(getattr(d.overheads, k)) for k in ("monitor", "launcher", "log_daemon", "daemon", "vmm")},
+        "overheads": {name: str(value) for name, value in msgspec.structs.asdict(d.overheads).items()},
         "unsupported": {
             f.key: s.reason for f in FEATURES if (s := support(hypervisor, f.key)).level is Level.UNSUPPORTED
         },

@@ -14,7 +14,11 @@ class Bhyve(Announced):
     descriptor: ClassVar[Descriptor] = Descriptor(
         name="bhyve",
         title="bhyve",
-        overheads=Overheads.of(monitor="2Mi", launcher="40Mi", log_daemon="0", daemon="32Mi", vmm="30Mi"),
+        overheads=Overheads.of(
+            daemon="32Mi",
+            vmm="30Mi",
+            estimate="the daemon as measured with libvirt's QEMU driver, the VMM half of QEMU: it has few devices",
+        ),
         launcher_image="virt-launcher-bhyve",
         uri="bhyve:///system",
         user="root",

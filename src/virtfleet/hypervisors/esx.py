@@ -14,11 +14,16 @@ class Esx(Announced):
     descriptor: ClassVar[Descriptor] = Descriptor(
         name="esx",
         title="VMware ESX",
-        overheads=Overheads.of(monitor="2Mi", launcher="40Mi", log_daemon="0", daemon="0", vmm="0"),
+        overheads=Overheads.of(
+            daemon="0",
+            vmm="0",
+            estimate="VM and VMM run on another machine; the driver lives in the launcher",
+        ),
         launcher_image="virt-launcher-esx",
         connection=Connection.REMOTE,
         events=Events.POLLED,
         uri="esx://{host}",
+        boot_order=False,
         block_sources=False,
         stacked_images=False,
     )
@@ -29,12 +34,15 @@ class Esx(Announced):
         ),
         ("claim container-disk ephemeral-disk", "disks are vmdk files in a datastore of ESX"),
         ("filesystem", "ESX shares no directories through libvirt"),
-        ("cpu-pinning numa realtime", "libvirt's ESX driver does not set it"),
+        ("cpu-model cpu-features cpu-pinning numa realtime", "libvirt's ESX driver sets sockets and cores only"),
         (
-            "tpm watchdog panic rng vsock sound input usb-redirection downward-metrics",
+            "watchdog panic rng vsock sound input usb-redirection downward-metrics",
             "libvirt's ESX driver writes no such device",
         ),
-        ("secure-boot acpi-tables ignition kernel-boot", "libvirt's ESX driver chooses between BIOS and EFI only"),
+        (
+            "boot-order secure-boot acpi-tables ignition kernel-boot",
+            "libvirt's ESX driver chooses between BIOS and EFI only",
+        ),
         ("gpu host-device net-sriov", "libvirt's ESX driver passes no devices through"),
         ("net-bridge net-masquerade net-passt net-multiqueue", "networks are those of ESX"),
         ("serial-console guest-agent", "libvirt's ESX driver opens no consoles and knows no agent"),

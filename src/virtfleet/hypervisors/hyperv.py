@@ -14,11 +14,16 @@ class HyperV(Announced):
     descriptor: ClassVar[Descriptor] = Descriptor(
         name="hyperv",
         title="Microsoft Hyper-V",
-        overheads=Overheads.of(monitor="2Mi", launcher="40Mi", log_daemon="0", daemon="0", vmm="0"),
+        overheads=Overheads.of(
+            daemon="0",
+            vmm="0",
+            estimate="VM and VMM run on another machine; the driver lives in the launcher",
+        ),
         launcher_image="virt-launcher-hyperv",
         connection=Connection.REMOTE,
         events=Events.POLLED,
         uri="hyperv://{host}",
+        boot_order=False,
         block_sources=False,
         stacked_images=False,
     )

@@ -15,7 +15,11 @@ class OpenVZ(Announced):
     descriptor: ClassVar[Descriptor] = Descriptor(
         name="openvz",
         title="OpenVZ",
-        overheads=Overheads.of(monitor="2Mi", launcher="40Mi", log_daemon="0", daemon="0", vmm="8Mi"),
+        overheads=Overheads.of(
+            daemon="0",
+            vmm="8Mi",
+            estimate="half of what libvirt's LXC driver keeps beside a container; the driver lives in the launcher",
+        ),
         launcher_image="virt-launcher-openvz",
         connection=Connection.LIBRARY,
         events=Events.POLLED,

@@ -50,6 +50,12 @@ class DescriptionContract:
             assert support.reason, f"{key}: users are told the reason"
             assert bool(support.gate) == (support.level is Level.EXPERIMENTAL), f"{key}: an experiment needs a gate"
 
+    def test_the_descriptor_and_the_limits_agree(self) -> None:
+        d = self.hypervisor.descriptor
+        for key, has in {"cdrom": d.cdrom, "boot-order": d.boot_order, "balloon": d.balloon}.items():
+            supported = features.support(self.hypervisor, key).level is not Level.UNSUPPORTED
+            assert has == supported, f"{key}: users are told about it by the table of features"
+
 
 class HypervisorContract(DescriptionContract):
     """What VirtFleet expects of a hypervisor."""

@@ -14,7 +14,11 @@ class Virtuozzo(Announced):
     descriptor: ClassVar[Descriptor] = Descriptor(
         name="virtuozzo",
         title="Virtuozzo",
-        overheads=Overheads.of(monitor="2Mi", launcher="40Mi", log_daemon="0", daemon="32Mi", vmm="60Mi"),
+        overheads=Overheads.of(
+            daemon="32Mi",
+            vmm="60Mi",
+            estimate="taken to be those of libvirt's QEMU driver",
+        ),
         launcher_image="virt-launcher-virtuozzo",
         uri="vz:///system",
         user="root",

@@ -14,7 +14,11 @@ class Xen(Announced):
     descriptor: ClassVar[Descriptor] = Descriptor(
         name="xen",
         title="Xen",
-        overheads=Overheads.of(monitor="2Mi", launcher="40Mi", log_daemon="0", daemon="32Mi", vmm="60Mi"),
+        overheads=Overheads.of(
+            daemon="32Mi",
+            vmm="60Mi",
+            estimate="taken to be those of libvirt's QEMU driver: QEMU is the device model of HVM guests",
+        ),
         launcher_image="virt-launcher-xen",
         uri="xen:///system",
         user="root",

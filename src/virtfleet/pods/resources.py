@@ -27,7 +27,6 @@ VFIO = 1024 * _MI
 ENCRYPTED_MEMORY = 256 * _MI
 OWN_CPUS = 100 * _MI  # nothing is reclaimed from a Pod with CPUs of its own, so it gets a margin
 PROBES, PER_PROBE = 100 * _MI, 10 * _MI
-EMULATION = 64 * _MI  # translated code
 
 
 def requirements(vmi: VMI, hypervisor: Descriptor, settings: Settings) -> dict[str, Any]:
@@ -50,7 +49,7 @@ def overhead(vmi: VMI, hypervisor: Descriptor, settings: Settings) -> Quantity:
     """Memory that a VM needs beside its guest's."""
     spec = vmi.spec.domain
     devices = spec.devices
-    amount = hypervisor.overheads.total().value()
+    amount = hypervisor.overheads.total(emulated=settings.emulation).value()
     amount += -(-traits.memory(vmi).value() // PAGE_TABLES)
     amount += PER_VCPU * traits.topology(vmi).vcpus
     amount += IO_THREADS if spec.io_threads_policy or any(d.dedicated_io_thread for d in devices.disks) else 0
@@ -60,7 +59,6 @@ def overhead(vmi: VMI, hypervisor: Descriptor, settings: Settings) -> Quantity:
     amount += VFIO if traits.vfio(vmi) else 0
     amount += ENCRYPTED_MEMORY if traits.sev(vmi) else 0
     amount += OWN_CPUS if traits.dedicated_cpus(vmi) else 0
-    amount += EMULATION if settings.emulation and hypervisor.device else 0
     inside = sum(
         bool(p and (p.exec or p.guest_agent_ping)) for p in (vmi.spec.liveness_probe, vmi.spec.readiness_probe)
     )

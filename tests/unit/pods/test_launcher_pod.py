@@ -182,7 +182,8 @@ def amounts(made: dict[str, Any], kind: str = "requests") -> dict[str, str]:
 
 
 MI = 1024 * 1024
-PROCESSES = registry.get("qemu-kvm").descriptor.overheads.total().value() // MI
+OVERHEADS = registry.get("qemu-kvm").descriptor.overheads
+PROCESSES = OVERHEADS.total().value() // MI
 BESIDE = PROCESSES + 1024 // 512 + 8 + 32  # page tables of 1Gi, one CPU, video
 
 
@@ -210,7 +211,7 @@ def test_what_a_vm_has_costs_memory_beside_the_guest(edits: dict[str, Any], more
 
 def test_emulated_vms_need_no_device_but_room_for_translated_code() -> None:
     made = pod(where=kubevirt(configuration={"developerConfiguration": {"useEmulation": True}}))
-    assert amounts(made)["memory"] == f"{1024 + BESIDE + 64}Mi"
+    assert amounts(made)["memory"] == f"{1024 + BESIDE + OVERHEADS.emulation.value() // MI}Mi"
     assert {k: v for k, v in amounts(made).items() if "/" in k} == {"devices.kubevirt.io/tun": "1"}
 
 

@@ -15,6 +15,10 @@ from virtfleet.domain.errors import DomainError
 from virtfleet.domain.xml import add, child
 from virtfleet.hypervisors.base import Host
 
+# Code that QEMU keeps after translating it. Without a limit of ours it would keep up to 1 GiB of it, beyond any memory
+# limit of a Pod; a guest that needs more is only translated again.
+TRANSLATED_CODE_MIB = 128
+
 _SLOTS = 16  # for memory that is added later, where libvirt counts slots
 
 # Firmware under other names: (name in the document, secure boot) -> names elsewhere, best first. Code that is built for
@@ -115,9 +119,10 @@ def _emulation(domain: Element, host: Host) -> None:
     cpu = domain.find("cpu")
     if cpu is not None and cpu.get("mode") == "host-passthrough":
         raise DomainError("spec.domain.cpu.model: host-passthrough needs a hypervisor; CPUs are emulated here")
-    for features in domain.iterfind("features"):
-        for kvm in features.findall("kvm"):
-            features.remove(kvm)
+    features = child(domain, "features")
+    for kvm in features.findall("kvm"):
+        features.remove(kvm)
+    add(add(features, "tcg"), "tb-cache", TRANSLATED_CODE_MIB, unit="MiB")
 
 
 def _count_slots(domain: Element, host: Host) -> None:

@@ -10,7 +10,7 @@ from virtfleet.domain.context import Context
 from virtfleet.hypervisors.base import DaemonPlan, DaemonSettings, Host, Hypervisor, Overheads, Tuning
 from virtfleet.hypervisors.qemu import adapt, daemon, document, tuning
 
-OVERHEADS = Overheads.of(monitor="2Mi", launcher="40Mi", log_daemon="20Mi", daemon="32Mi", vmm="60Mi", emulation="64Mi")
+OVERHEADS = Overheads.of(log_daemon="20Mi", daemon="32Mi", vmm="60Mi", emulation=f"{adapt.TRANSLATED_CODE_MIB}Mi")
 
 
 class Qemu(Hypervisor):
