@@ -41,6 +41,9 @@ def main() -> None:
             print(as_text(module.TITLE, figures), flush=True)
     if options.output == "json":
         print(json.dumps(results, indent=2))
+    wrong = [f"{f['name']}: {f['problem']}" for figures in results.values() for f in figures if f["problem"]]
+    if wrong:
+        sys.exit("\n".join(wrong))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import statistics
 import subprocess
@@ -13,7 +12,9 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Any
 
+from bench import footprint
 from bench.report import Figure
 from virtfleet.admission.cluster import Cluster
 from virtfleet.admission.review import complete
@@ -27,14 +28,14 @@ TITLE = "launcher: memory and start of one VM"
 _ROUNDS = 5
 _DEADLINE = 120.0
 _READY = "virtfleet-guest ready"
-_MIB = 1024  # in KiB
-_VMI = {
+_GUEST_MIB = 128
+_VMI: dict[str, Any] = {
     "apiVersion": "kubevirt.io/v1",
     "kind": "VirtualMachineInstance",
     "metadata": {"name": "guest", "namespace": "default"},
     "spec": {
         "domain": {
-            "memory": {"guest": "128Mi"},
+            "memory": {"guest": f"{_GUEST_MIB}Mi"},
             "devices": {
                 "disks": [{"name": "root", "disk": {"bus": "virtio"}}],
                 "interfaces": [{"name": "default", "masquerade": {}}],
@@ -45,9 +46,28 @@ _VMI = {
     },
 }
 
+_CONTAINER: dict[str, Any] = {
+    **_VMI,
+    "spec": {
+        **_VMI["spec"],
+        "hypervisor": "lxc",
+        "domain": {
+            "memory": {"guest": f"{_GUEST_MIB}Mi"},
+            "devices": {
+                "autoattachGraphicsDevice": False,
+                "autoattachMemBalloon": False,
+                "filesystems": [{"name": "rootfs", "virtiofs": {}}],
+                "interfaces": [{"name": "default", "masquerade": {}}],
+            },
+        },
+        "volumes": [{"name": "rootfs", "containerDisk": {"image": guestimage.IMAGE}}],
+    },
+}
+
 
 async def run() -> list[Figure]:
     guest = guestimage.build(guestimage.default_cache())
+    qemu, lxc = registry.get("qemu-kvm").descriptor, registry.get("lxc").descriptor
     ours, by_hand = [], []
     for number in range(_ROUNDS + 1):
         began = time.perf_counter()
@@ -61,57 +81,48 @@ async def run() -> list[Figure]:
             by_hand.clear()
     began = time.perf_counter()
     async with _launched(guest) as vm:
-        console = Path(f"{vm.console}-log")
-        await asyncio.to_thread(_until, lambda: console.exists() and _READY in console.read_text(errors="replace"))
+        await _ready(vm)
         booted = time.perf_counter() - began
-        resident = _resident(vm)
+        seen = footprint.resident(vm, qemu, _GUEST_MIB * 1024)
+    async with _launched(guest, _CONTAINER) as container:
+        await _ready(container)
+        beside_container = footprint.resident(container, lxc, 0)
     began = time.perf_counter()
     with _bare(guest, lambda directory: _READY in (directory / "serial").read_text(errors="replace")):
         booted_by_hand = time.perf_counter() - began
     start, start_by_hand = statistics.median(ours), statistics.median(by_hand)
-    reserved = "240 MiB reserved by KubeVirt for these processes"
-    both = resident["launcher"] + resident["daemon"]
-    planned = registry.get("qemu-kvm").descriptor.overheads
     return [
-        Figure("launcher, resident", resident["launcher"] / _MIB, "MiB", aim=f"< 40, planned {planned.launcher}"),
-        Figure("libvirt daemon, resident", resident["daemon"] / _MIB, "MiB", aim=f"planned {planned.daemon}"),
-        Figure("log daemon, resident", resident["log"] / _MIB, "MiB", aim=f"planned {planned.log_daemon}"),
-        Figure("launcher and libvirt daemon, resident", both / _MIB, "MiB", aim="< 80", reference=reserved),
+        *footprint.figures(seen, qemu),
+        *footprint.figures(beside_container, lxc),
+        Figure("launcher, resident", seen["launcher"] / 1024, "MiB", aim="< 40"),
+        Figure(
+            "launcher and libvirt daemon, resident",
+            (seen["launcher"] + seen["daemon"]) / 1024,
+            "MiB",
+            aim="< 80",
+            reference="240 MiB reserved by KubeVirt for these processes",
+        ),
         Figure("launch to domain running", start, "s", start_by_hand, "QEMU by hand, to running"),
         Figure("launch to guest booted", booted, "s", booted_by_hand, "QEMU by hand, to booted"),
     ]
 
 
+async def _ready(vm: Standalone) -> None:
+    console = Path(f"{vm.console}-log")
+    await asyncio.to_thread(_until, lambda: console.exists() and _READY in console.read_text(errors="replace"))
+
+
 @asynccontextmanager
-async def _launched(guest: guestimage.Guest) -> AsyncIterator[Standalone]:
-    vmi, _ = complete(_VMI, Cluster({}))
-    vmi["metadata"]["uid"] = str(uuid.uuid4())
-    capabilities = guestimage.default_cache() / "capabilities"
-    hypervisor, context = registry.get("qemu-kvm"), Context(emulated=True)
-    async with Standalone(vmi, hypervisor, context, {"root": guest.image}, cache=capabilities) as vm:
+async def _launched(guest: guestimage.Guest, vmi: dict[str, Any] = _VMI) -> AsyncIterator[Standalone]:
+    completed, _ = complete(vmi, Cluster({}))
+    completed["metadata"]["uid"] = str(uuid.uuid4())
+    hypervisor = registry.get(completed["spec"].get("hypervisor", registry.DEFAULT))
+    context = Context(emulated=bool(hypervisor.descriptor.device))
+    cache = guestimage.default_cache() / "capabilities"
+    sources = {volume["name"]: guest.image for volume in completed["spec"]["volumes"]}
+    async with Standalone(completed, hypervisor, context, sources, cache=cache) as vm:
         await vm.start()
         yield vm
-
-
-def _resident(vm: Standalone) -> dict[str, int]:
-    """Memory by role, in KiB, of the processes in the sandbox."""
-    process = vm.sandbox.process
-    assert process is not None
-    first = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()[0]
-    namespace = os.readlink(f"/proc/{first}/ns/pid")
-    found = {"launcher": 0, "daemon": 0, "log": 0}
-    roles = {"virtfleet.launcher": "launcher", "libvirtd": "daemon", "virtqemud": "daemon", "virtlogd": "log"}
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            if os.readlink(entry / "ns/pid") != namespace:
-                continue
-            words = (entry / "cmdline").read_text().split("\0")
-            for name, role in roles.items():
-                if name in words or os.path.basename(words[0]) == name:
-                    found[role] += int((entry / "status").read_text().partition("VmRSS:")[2].split()[0])
-        except OSError:
-            continue
-    return found
 
 
 @contextmanager

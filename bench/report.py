@@ -18,6 +18,8 @@ class Figure:
     baseline_name: str = ""
     aim: str = ""
     reference: str = ""
+    problem: str = ""
+    """What is wrong with the figure; a run with a problem fails."""
 
     @property
     def ratio(self) -> float | None:
@@ -33,7 +35,8 @@ def as_text(title: str, figures: Iterable[Figure]) -> str:
     rows = [["", "value", "unit", "ratio", "aim", "reference"]]
     for f in figures:
         ratio = f"{f.ratio:.2f} of {f.baseline_name} ({_number(f.baseline or 0)})" if f.ratio is not None else ""
-        rows.append([f.name, _number(f.value), f.unit, ratio, f.aim, f.reference])
+        aim = f"{f.aim}: {f.problem}" if f.problem else f.aim
+        rows.append([f.name, _number(f.value), f.unit, ratio, aim, f.reference])
     widths = [max(len(r[i]) for r in rows) for i in range(len(rows[0]))]
     lines = ["  ".join(c.ljust(w) for c, w in zip(r, widths, strict=True)).rstrip() for r in rows]
     return "\n".join([f"== {title}", *lines, ""])
