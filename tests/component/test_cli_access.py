@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import signal
+import socket
 import sys
 import termios
 from collections.abc import AsyncIterator
@@ -242,6 +243,14 @@ async def test_a_tcp_port_of_the_guest_is_here(cluster: Cluster) -> None:
             assert await reader.readexactly(len(text)) == text.upper()
             writer.close()
     assert cluster.asked == ["GET default/virtualmachineinstances/vm/portforward/80/tcp"] * 2
+
+
+async def test_a_local_port_that_is_taken_is_refused_with_the_next_step(cluster: Cluster) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, _, errors = await cluster.run("port-forward", "vm", f"{port}:80")
+    assert code == 1
+    assert f"port {port} of 127.0.0.1 cannot be used: address already in use\nChoose another" in errors
 
 
 async def test_a_udp_port_of_the_guest_is_here(cluster: Cluster) -> None:

@@ -98,8 +98,9 @@ def _could_listen(address: str, port: int) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        why = (error.strerror or str(error)).rpartition(": ")[2]  # asyncio puts the address before it
         raise CommandError(
-            f"port {port} of {address} cannot be used: {error.strerror}", "Choose another; 0 is any free one."
+            f"port {port} of {address} cannot be used: {why}", "Choose another; 0 is any free one."
         ) from None
 
 
