@@ -87,7 +87,8 @@ def test_what_is_not_asked_for_is_not_refused() -> None:
 def test_support_can_differ_between_architectures() -> None:
     watchdog = {"domain": {"devices": {"watchdog": {"name": "w", "i6300esb": {}}}}}
     assert refused("qemu-kvm", {"architecture": "amd64", **watchdog}) == {}
-    assert "spec.domain.devices.watchdog" in refused("qemu-kvm", {"architecture": "arm64", **watchdog})
+    for name in ("qemu-kvm", "mshv"):
+        assert "spec.domain.devices.watchdog" in refused(name, {"architecture": "arm64", **watchdog})
 
 
 def test_an_experimental_feature_needs_its_gate() -> None:

@@ -7,7 +7,7 @@ from typing import ClassVar
 import msgspec
 
 from virtfleet.hypervisors.base import Descriptor
-from virtfleet.hypervisors.qemu.hypervisor import OVERHEADS, Qemu
+from virtfleet.hypervisors.qemu.hypervisor import LIMITS_BY_ARCHITECTURE, OVERHEADS, Qemu
 from virtfleet.hypervisors.support import Level, Support, Supports, without
 
 
@@ -31,6 +31,7 @@ class Mshv(Qemu):
     domain_type = "hyperv"
     supports: ClassVar[Supports] = {
         **without(
+            *LIMITS_BY_ARCHITECTURE,
             ("kvm-hidden", "there is no KVM to hide"),
             ("sev tdx", "QEMU's MSHV accelerator starts no confidential VMs"),
         ),

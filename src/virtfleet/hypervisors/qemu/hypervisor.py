@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 from xml.etree.ElementTree import Element
 
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
@@ -11,6 +11,18 @@ from virtfleet.hypervisors.base import DaemonPlan, DaemonSettings, Host, Hypervi
 from virtfleet.hypervisors.qemu import adapt, daemon, document, tuning
 
 OVERHEADS = Overheads.of(log_daemon="20Mi", daemon="32Mi", vmm="60Mi", emulation=f"{adapt.TRANSLATED_CODE_MIB}Mi")
+
+# What QEMU's machines lack, whichever accelerator runs them.
+LIMITS_BY_ARCHITECTURE: Final = (
+    ("cpu-hotplug/arm64", "QEMU adds no CPUs to running arm64 machines"),
+    ("watchdog/arm64", "QEMU's arm64 machine has no watchdog"),
+    ("sound/s390x disk-usb/s390x usb-redirection/s390x", "s390x machines have neither sound nor USB"),
+    ("disk-sata/arm64 disk-sata/s390x", "only x86 machines have a SATA controller"),
+    ("efi/s390x secure-boot/s390x acpi-tables/s390x", "s390x machines have no EFI and no ACPI"),
+    ("hyperv-enlightenments/arm64 hyperv-enlightenments/s390x", "the enlightenments are for x86 guests"),
+    ("sev/arm64 sev/s390x", "SEV is a feature of AMD's x86 processors"),
+    ("tdx/arm64 tdx/s390x", "TDX is a feature of Intel's x86 processors"),
+)
 
 
 class Qemu(Hypervisor):
