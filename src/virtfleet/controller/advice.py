@@ -11,6 +11,7 @@ _SCARCE = re.compile(r"Insufficient ([\w./-]+\w)")
 _AMOUNTS = ("cpu", "memory", "ephemeral-storage")
 _LABELS = "node affinity/selector"
 _TAINT = "untolerated taint"
+_KVM = "devices.kubevirt.io/kvm"
 
 
 def placement(message: str) -> str:

@@ -28,7 +28,7 @@ from vm.trouble.fleet import COMPONENTS, LAUNCHER, NODES, Fleet, kill, machine, 
 
 SECONDS = float(os.environ.get("VIRTFLEET_CHAOS_SECONDS", "90"))
 SEED = int(os.environ.get("VIRTFLEET_CHAOS_SEED", "1"))
-SETTLED = 240.0  # seconds for everything to be in order again; components wait up to a minute between two starts
+SETTLED = 400.0  # seconds for everything to be in order again; a container that was killed often waits for minutes
 MOST = 10
 NAMESPACE = "default"
 LAUNCHERS = "kubevirt.io=virt-launcher"
