@@ -26,6 +26,8 @@ def placement(message: str) -> str:
         hints.append(
             f"no node has enough of {', '.join(devices)} left: stop VMs that use it, or add a node that has it"
         )
+    if _KVM in devices:
+        hints.append("where KVM does not work, developerConfiguration.useEmulation of the KubeVirt object lets VMs run")
     if _LABELS in message and not found:
         hints.append(
             "no node has the labels that the VM's nodeSelector, affinity, CPU model, machine type or hypervisor needs:"
