@@ -98,7 +98,7 @@ def _without_idle(rules: Sequence[Rule]) -> list[Rule]:
 
 
 def _groups(rules: Sequence[Rule]) -> list[list[Rule]]:
-    """The rules in groups such that no key is in two of them."""
+    """Refusals, whose order does not matter, in groups such that no key is in two of them."""
     groups: list[tuple[set[str], list[Rule]]] = []
     for rule in rules:
         keys, members = set(rule[0]), [rule]
