@@ -91,7 +91,8 @@ def user_data(*commands: str) -> dict[str, Any]:
 
 def admitted(vmi: dict[str, Any]) -> dict[str, Any]:
     """The VMI as the API server would store it."""
-    completed, found = complete(vmi, Cluster({}))
+    gates = {"featureGates": ["DownwardMetrics", "ExperimentalIgnitionSupport"]}
+    completed, found = complete(vmi, Cluster({"spec": {"configuration": {"developerConfiguration": gates}}}))
     assert found.allowed, found.causes
     completed["metadata"]["uid"] = str(uuid.uuid4())
     return completed

@@ -147,18 +147,6 @@ SPEC = (
         "know disks by serial and interfaces by macAddress",
     ),
     Gap(
-        "domain.devices.downwardMetrics",
-        lambda m: m.devices.get("downwardMetrics") is not None,
-        f"nobody serves the node's metrics and {_NO_START}",
-        "remove it",
-    ),
-    Gap(
-        "volumes[].downwardMetrics",
-        _volume("downwardMetrics"),
-        f"nobody writes the node's metrics and {_NO_START}",
-        "remove the volume",
-    ),
-    Gap(
         "volumes[].memoryDump",
         _volume("memoryDump"),
         f"memory is not dumped and {_NO_START}",

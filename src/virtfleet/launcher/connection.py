@@ -12,6 +12,7 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, TypeVar
 
 import libvirt
@@ -27,10 +28,9 @@ _RETRY = 0.02
 _PATIENCE = 30.0
 _KEEPALIVE = (5, 3)  # seconds between questions, and how many may stay unanswered
 
-_LIFECYCLE = (libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, "")
 # Events that carry a meaning of their own; the others only say that something is different now.
 _EVENTS = (
-    _LIFECYCLE,
+    (libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, ""),
     (libvirt.VIR_DOMAIN_EVENT_ID_REBOOT, "Reboot"),
     (libvirt.VIR_DOMAIN_EVENT_ID_WATCHDOG, "Watchdog"),
     (libvirt.VIR_DOMAIN_EVENT_ID_IO_ERROR_REASON, "IOError"),
@@ -108,14 +108,9 @@ class Connection:
             self._loop.call_soon_threadsafe(closed.set)
 
         connection.registerCloseCallback(on_close, None)
-        connection.setKeepAlive(*_KEEPALIVE)
+        _where_supported(lambda: connection.setKeepAlive(*_KEEPALIVE))  # there must be somebody at the other end
         for number, kind in _EVENTS:
-            try:
-                connection.domainEventRegisterAny(None, number, self._callback(kind), None)
-            except libvirt.libvirtError as error:  # not every driver has every event
-                logger.debug("event %d is not to be had: %s", number, error)
-                if (number, kind) == _LIFECYCLE:
-                    raise
+            _where_supported(partial(connection.domainEventRegisterAny, None, number, self._callback(kind), None))
         return connection
 
     def _callback(self, kind: str) -> Callable[..., None]:
@@ -125,6 +120,16 @@ class Connection:
             self._loop.call_soon_threadsafe(self._changed, event)
 
         return happened
+
+
+def _where_supported(call: Callable[[], object]) -> None:
+    """Not every driver has everything; what is done without events is found by looking now and then."""
+    try:
+        call()
+    except libvirt.libvirtError as error:
+        if error.get_error_code() not in (libvirt.VIR_ERR_NO_SUPPORT, libvirt.VIR_ERR_CONFIG_UNSUPPORTED):
+            raise
+        logger.debug("%s", error)
 
 
 def _run_events() -> None:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from virtfleet.domain import paths
-from virtfleet.hypervisors.base import DaemonPlan, DaemonSettings, Hypervisor, Process
+from virtfleet.hypervisors.base import Connection, DaemonPlan, DaemonSettings, Hypervisor, Process
 from virtfleet.launcher.failure import Failure
 
 logger = logging.getLogger(__name__)
@@ -28,11 +28,10 @@ _FRUGAL = {"MALLOC_ARENA_MAX": "1"}  # threads that seldom work need no memory p
 
 def plan_for(hypervisor: Hypervisor, *, log_filters: str = "") -> DaemonPlan:
     """How to run libvirt with what is installed here: the modular daemon, else libvirtd with one driver."""
-    driver = monolithic_driver(hypervisor)
-    driver_dir = ""
-    if not modular(hypervisor):
-        if driver is None:
-            raise Failure(lacking(hypervisor))
+    if missing := lacking(hypervisor):
+        raise Failure(missing)
+    driver, driver_dir = monolithic_driver(hypervisor), ""
+    if driver and not modular(hypervisor):
         driver_dir = _DRIVERS
         Path(_DRIVERS).mkdir(parents=True, exist_ok=True)
         with suppress(FileExistsError):
@@ -48,6 +47,8 @@ def plan_for(hypervisor: Hypervisor, *, log_filters: str = "") -> DaemonPlan:
 
 def lacking(hypervisor: Hypervisor) -> str:
     """What of libvirt is not installed here that the hypervisor needs, as a sentence, or ""."""
+    if hypervisor.descriptor.connection is not Connection.DAEMON:
+        return ""  # the library has it, or another machine
     if modular(hypervisor) or (monolithic_driver(hypervisor) and Path("/usr/sbin/libvirtd").exists()):
         return ""
     daemon = hypervisor.descriptor.daemon

@@ -17,16 +17,17 @@ from xml.etree.ElementTree import Element
 
 import msgspec
 
+from virtfleet.api import names
 from virtfleet.api.disks import Volume
 from virtfleet.api.quantity import Quantity
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain import paths, volumes
 from virtfleet.domain.context import Context
-from virtfleet.launcher import seeds
+from virtfleet.launcher import metrics, seeds
 from virtfleet.launcher.failure import Failure
 from virtfleet.launcher.iso import Image
 
-_SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 _FORMATS = ("raw", "qcow2")
 _LEAKS = 3  # how `qemu-img check` ends where space is lost, but no data
 
@@ -46,6 +47,7 @@ async def prepare(vmi: VMI, context: Context, domain: Element) -> None:
     named = {value for element in domain.iter() for value in element.attrib.values()}
     images: list[Image] = []
     _boot_files(vmi)
+    _ignition(vmi)
     for index, volume in enumerate(vmi.spec.volumes):
         if paths.ephemeral_disk(volume.name) in named:
             await _overlay(paths.ephemeral_disk(volume.name), *_below(index, volume, context))
@@ -59,6 +61,8 @@ async def prepare(vmi: VMI, context: Context, domain: Element) -> None:
             _allocate(paths.host_disk(volume.name, volume.host_disk.path), _size(volume.host_disk.capacity))
         elif volume.persistent_volume_claim or volume.data_volume:
             _fill_claim(vmi, volume, context)
+        elif volume.downward_metrics:
+            metrics.write_disk(paths.DOWNWARD_METRICS_DISK, [])
         else:
             images += [image for image in _configuration(vmi, volume) if image.output in named]
             _seed_directory(vmi, volume, named)
@@ -82,6 +86,14 @@ def _boot_files(vmi: VMI) -> None:
         return
     for artifact in filter(None, (container.kernel_path, container.initrd_path)):
         _link(paths.kernel_boot(artifact), _inside(Path(paths.kernel_boot_image()), artifact, "the boot image"))
+
+
+def _ignition(vmi: VMI) -> None:
+    """The configuration that Ignition reads in the guest, which its owner wrote into an annotation."""
+    if text := vmi.metadata.annotations.get(names.IGNITION):
+        file = Path(paths.ignition(vmi.metadata.namespace, vmi.metadata.name))
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
 
 
 def _container_disk(index: int, volume: Volume) -> str:
@@ -193,7 +205,7 @@ def _configuration(vmi: VMI, volume: Volume) -> Iterator[Image]:
     elif volume.cloud_init_config_drive:
         yield Image(paths.cloud_init(namespace, name, True), "config-2", seeds.config_drive(vmi, volume))
     elif volume.service_account:
-        yield Image(paths.SERVICE_ACCOUNT_DISK, "cfgdata", sources=_files_below(Path(_SERVICE_ACCOUNT)))
+        yield Image(paths.SERVICE_ACCOUNT_DISK, "cfgdata", sources=_files_below(Path(SERVICE_ACCOUNT)))
     elif kind := volumes.config_kind(volume):
         source = volume.config_map or volume.secret or volume.downward_api
         label = (source.volume_label if source else "unattend") or "cfgdata"

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Coroutine
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 from xml.etree import ElementTree as ET
@@ -24,12 +24,15 @@ from virtfleet.domain.context import Context
 from virtfleet.domain.errors import DomainError
 from virtfleet.domain.xml import text
 from virtfleet.hypervisors.base import Events, Host, Hypervisor
-from virtfleet.launcher import agent, disks, host, live, picture, states
+from virtfleet.launcher import disks, host, live, metrics, states
 from virtfleet.launcher import messages as m
 from virtfleet.launcher.connection import Connection
 from virtfleet.launcher.console import Console
+from virtfleet.launcher.domain import Domain
 from virtfleet.launcher.failure import Failure
+from virtfleet.launcher.metrics import Metric
 from virtfleet.launcher.network import Network
+from virtfleet.launcher.operations import Operations
 from virtfleet.launcher.server import Handlers, Updates
 
 logger = logging.getLogger(__name__)
@@ -52,7 +55,8 @@ class Machine:
     def __init__(self, name: str, uid: str, hypervisor: Hypervisor, uri: str, updates: Updates) -> None:
         self.ended = asyncio.Event()
         self._connection = Connection(uri, self._changed)
-        self._name = name
+        self._domain = Domain(name, self._connection)
+        self._operations = Operations(self._domain, self._look)
         self._uid = uid
         self._hypervisor = hypervisor
         self._updates = updates
@@ -64,11 +68,11 @@ class Machine:
         self._started = False
         self._here = Host(libvirt_version=0)
         self._formats: dict[str, str] = {}
+        self._node_name = ""
         self._grace = DEFAULT_GRACE
         self._deadline: float | None = None  # of a shutdown
         self._killed = False
         self._tasks: set[asyncio.Task[None]] = set()
-        self._thawing: asyncio.Task[None] | None = None
 
     def handlers(self) -> Handlers:
         """What is done on which request."""
@@ -77,17 +81,7 @@ class Machine:
             m.GetState: self._state,
             m.Shutdown: self.shutdown,
             m.Kill: self._kill,
-            m.Pause: self._pause,
-            m.Unpause: self._unpause,
-            m.SoftReboot: self._soft_reboot,
-            m.Reset: self._reset,
-            m.Freeze: self._freeze,
-            m.Unfreeze: self._unfreeze,
-            m.Screenshot: self._screenshot,
-            m.GetGuestInfo: self._guest_info,
-            m.GetStats: self._stats,
-            m.GuestPing: self._guest_ping,
-            m.GuestExec: self._guest_exec,
+            **self._operations.handlers(),
         }
 
     def start(self) -> None:
@@ -98,6 +92,7 @@ class Machine:
 
     async def close(self) -> None:
         self._network.close()
+        self._operations.close()
         if self._console:
             await self._console.close()
         for task in self._tasks:
@@ -118,14 +113,16 @@ class Machine:
                 return self._updates.latest.state
             seconds = vmi.spec.termination_grace_period_seconds
             self._grace = DEFAULT_GRACE if seconds is None else seconds
+            self._node_name = vmi.status.node_name
             await self._network.serve(request.node)
             if not self._started:
-                self._formats, self._here = await asyncio.gather(disks.formats(vmi), self._run(host.inspect))
+                self._formats, self._here = await asyncio.gather(disks.formats(vmi), self._domain.run(host.inspect))
             context = msgspec.structs.replace(request.node.context, disk_formats=self._formats)
             wanted = self._document(vmi, context, msgspec.structs.replace(self._here, taps=request.node.taps))
             if not self._started:
                 await disks.prepare(vmi, context, wanted)
-                os.makedirs(paths.vmi_socket(self._uid, ""), exist_ok=True)
+                for socket in (paths.vmi_socket(self._uid, ""), paths.DOWNWARD_METRICS_SOCKET):
+                    os.makedirs(os.path.dirname(socket), exist_ok=True)
                 await self._start(wanted, paused=traits.starts_paused(vmi))
             else:
                 await self._adjust(wanted, traits.whole_bytes(traits.memory(vmi)))
@@ -141,7 +138,7 @@ class Machine:
     async def _start(self, wanted: ET.Element, *, paused: bool) -> None:
         def start(connection: libvirt.virConnect) -> None:
             with suppress(libvirt.libvirtError):
-                found = connection.lookupByName(self._name)
+                found = connection.lookupByName(self._domain.name)
                 if found.isActive():
                     return  # an answer was lost on the way
                 # What a start that failed has left is defined anew, by its identity: undefining would take the
@@ -151,16 +148,33 @@ class Machine:
             domain.createWithFlags(libvirt.VIR_DOMAIN_START_PAUSED if paused else 0)
 
         try:
-            await self._run(start)
+            await self._domain.run(start)
         except Failure as error:
             raise Failure(f"the VM cannot be started; it is tried again until this is repaired: {error}") from None
         self._started = True
-        logger.info("the domain %s has started", self._name)
-        running = await self._run(lambda c: ET.fromstring(c.lookupByName(self._name).XMLDesc()))
+        logger.info("the domain %s has started", self._domain.name)
+        running = await self._domain(lambda domain: ET.fromstring(domain.XMLDesc()))
         terminal = running.find("devices/console[@type='pty']/source")
         if terminal is not None and running.find("devices/serial") is None:
             self._console = Console(terminal.get("path", ""), Path(paths.vmi_socket(self._uid, "virt-serial0")))
             await self._console.start()
+        named = {value for element in running.iter() for value in element.attrib.values()}
+        if paths.DOWNWARD_METRICS_DISK in named:
+            self._background(metrics.keep_disk(self._metrics))
+        if paths.DOWNWARD_METRICS_SOCKET in named:
+            self._background(metrics.serve_channel(self._metrics))
+
+    async def _metrics(self) -> list[Metric]:
+        """What the guest may know of the node and of itself."""
+        version = await self._domain.run(lambda c: f"{c.getType().lower()}-{_dotted(c.getVersion())}")
+        return [
+            Metric("host", "HostName", self._node_name),
+            Metric("host", "HostSystemInfo", "linux"),
+            Metric("host", "VirtualizationVendor", "kubevirt.io"),
+            Metric("host", "VirtProductInfo", version),
+            *metrics.of_vm(await self._domain.stats()),
+            *metrics.of_host(),
+        ]
 
     async def _adjust(self, wanted: ET.Element, memory: int) -> None:
         """Add and remove devices, and set the balloon, as far as the running domain differs from the wanted one."""
@@ -184,7 +198,7 @@ class Machine:
             if self._hypervisor.descriptor.balloon and target != current and target <= largest:
                 domain.setMemoryFlags(target, _LIVE)
 
-        await self._on_domain(adjust)
+        await self._domain(adjust)
 
     # What it does.
 
@@ -222,7 +236,7 @@ class Machine:
             if self.ended.is_set():
                 return
             state = msgspec.structs.replace(
-                await self._run(lambda connection: states.present(connection, self._name, self._started)),
+                await self._domain.run(lambda connection: states.present(connection, self._domain.name, self._started)),
                 killed=self._killed,
                 stopping=self._deadline is not None,
             )
@@ -263,7 +277,7 @@ class Machine:
                 await self._end()
                 return
             try:
-                await self._on_domain(_ask_to_shut_down)
+                await self._domain(_ask_to_shut_down)
             except Failure as error:
                 logger.warning("the guest cannot be asked to shut down: %s", error)
             with suppress(TimeoutError):
@@ -281,95 +295,11 @@ class Machine:
         """End the domain whatever it takes: a daemon that is away is waited for."""
         while not self.ended.is_set():
             try:
-                await self._on_domain(lambda domain: domain.destroy() if domain.isActive() else None)
+                await self._domain(lambda domain: domain.destroy() if domain.isActive() else None)
                 await self._look()
             except Failure as error:
                 logger.warning("the domain cannot be ended yet: %s", error)
                 await asyncio.sleep(1)
-
-    # What else can be asked of it.
-
-    async def _pause(self, _: m.Pause) -> m.Done:
-        return await self._done(lambda domain: domain.suspend())
-
-    async def _unpause(self, _: m.Unpause) -> m.Done:
-        return await self._done(lambda domain: domain.resume())
-
-    async def _soft_reboot(self, _: m.SoftReboot) -> m.Done:
-        return await self._done(lambda domain: domain.reboot(0))
-
-    async def _reset(self, _: m.Reset) -> m.Done:
-        return await self._done(lambda domain: domain.reset(0))
-
-    async def _freeze(self, request: m.Freeze) -> m.Done:
-        await self._ask_guest(agent.freeze)
-        if self._thawing:
-            self._thawing.cancel()
-        if request.timeout_seconds:
-            self._thawing = self._background(self._thaw_after(request.timeout_seconds))
-        return m.Done()
-
-    async def _thaw_after(self, seconds: int) -> None:
-        await asyncio.sleep(seconds)
-        logger.warning("nobody thawed the guest's file systems; it is done now")
-        while not self.ended.is_set():
-            try:
-                await self._ask_guest(lambda domain: domain.fsThaw())
-                return
-            except Failure as error:
-                logger.warning("the guest's file systems cannot be thawed yet: %s", error)
-                await asyncio.sleep(_ASK_AGAIN)
-
-    async def _unfreeze(self, _: m.Unfreeze) -> m.Done:
-        if self._thawing:
-            self._thawing.cancel()
-        await self._ask_guest(lambda domain: domain.fsThaw())
-        return m.Done()
-
-    async def _screenshot(self, _: m.Screenshot) -> m.Picture:
-        def take(connection: libvirt.virConnect) -> bytes:
-            stream, received = connection.newStream(), bytearray()
-            connection.lookupByName(self._name).screenshot(stream, 0)
-            stream.recvAll(lambda _stream, data, _opaque: received.extend(data), None)
-            stream.finish()
-            return picture.png(bytes(received))
-
-        return m.Picture(png=await self._run(take))
-
-    async def _guest_info(self, _: m.GetGuestInfo) -> m.GuestInfo:
-        return await self._ask_guest(agent.info)
-
-    async def _stats(self, _: m.GetStats) -> m.Stats:
-        def collect(connection: libvirt.virConnect) -> dict[str, int | float | str | bool]:
-            ((_, values),) = connection.domainListGetStats([connection.lookupByName(self._name)])
-            return dict(values)
-
-        return m.Stats(values=await self._run(collect))
-
-    async def _guest_ping(self, request: m.GuestPing) -> m.Done:
-        await self._ask_guest(lambda domain: agent.command(domain, "guest-ping", seconds=request.timeout_seconds))
-        return m.Done()
-
-    async def _guest_exec(self, request: m.GuestExec) -> m.Executed:
-        return await self._ask_guest(lambda domain: agent.execute(domain, request.command, request.timeout_seconds))
-
-    # How it is reached.
-
-    async def _done(self, call: Callable[[libvirt.virDomain], object]) -> m.Done:
-        await self._on_domain(call)
-        await self._look()
-        return m.Done()
-
-    async def _on_domain(self, call: Callable[[libvirt.virDomain], T]) -> T:
-        return await self._run(lambda connection: call(connection.lookupByName(self._name)))
-
-    async def _run(self, call: Callable[[libvirt.virConnect], T]) -> T:
-        with _explained():
-            return await self._connection.run(call)
-
-    async def _ask_guest(self, call: Callable[[libvirt.virDomain], T]) -> T:
-        with _explained():
-            return await self._connection.ask_guest(lambda connection: call(connection.lookupByName(self._name)))
 
     def _background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
@@ -378,12 +308,8 @@ class Machine:
         return task
 
 
-@contextmanager
-def _explained() -> Iterator[None]:
-    try:
-        yield
-    except libvirt.libvirtError as error:
-        raise Failure(f"libvirt: {error.get_error_message()}") from error
+def _dotted(version: int) -> str:
+    return f"{version // 1_000_000}.{version // 1_000 % 1_000}.{version % 1_000}"
 
 
 def _identify(document: ET.Element, uuid: str) -> None:

@@ -16,8 +16,10 @@ from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain import interfaces, paths, traits
 from virtfleet.domain.context import Context
+from virtfleet.domain.volumes import config_kind
 from virtfleet.hypervisors.base import Hypervisor
 from virtfleet.launcher.client import Client
+from virtfleet.launcher.disks import SERVICE_ACCOUNT
 from virtfleet.launcher.failure import Failure
 from virtfleet.launcher.messages import COMMAND_SOCKET, DomainState, Lease, Node, Sync
 from virtfleet.launcher.sandbox import Sandbox
@@ -103,6 +105,10 @@ class Standalone:
             elif volume.container_disk:
                 inside = paths.image_volume(index) if source.is_dir() else paths.container_disk(index)
                 self._link(inside, source)
+            elif volume.service_account:
+                self._link(SERVICE_ACCOUNT, source)
+            elif kind := config_kind(volume):
+                self._link(paths.config_dir(kind, volume.name), source)
             else:
                 self._link(paths.claim_image(volume.name), source)
                 self._link(paths.hotplug_image(volume.name), source)

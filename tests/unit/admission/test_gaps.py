@@ -84,8 +84,6 @@ SPECS: dict[str, dict[str, Any]] = {
     "domain.devices.disks[].blockSize.matchVolume": {f"{DEVICES}.disks[0].blockSize": {"matchVolume": {}}},
     "domain.devices.disks[].changedBlockTracking": {f"{DEVICES}.disks[0].changedBlockTracking": True},
     "domain.devices.*[].tag": {f"{DEVICES}.interfaces[0].tag": "blue"},
-    "domain.devices.downwardMetrics": {f"{DEVICES}.downwardMetrics": {}},
-    "volumes[].downwardMetrics": shown("metrics", {"downwardMetrics": {}}),
     "volumes[].memoryDump": {"volumes[1]": {"name": "dump", "memoryDump": {"claimName": "dump"}}},
     "volumes[].dataVolume": shown("data", {"dataVolume": {"name": "data"}}),
     "volumes[].hostDisk": shown("host", {"hostDisk": {"path": "/data/disk.img", "type": "Disk"}}),
