@@ -14,7 +14,7 @@ import virtfleet
 
 # command -> (module with an attribute of that name, - as _, and one line of help)
 COMMANDS = {
-    "up": ("virtfleet.cli.cluster", "Start a cluster on this machine."),
+    "up": ("virtfleet.cli.up", "Start a cluster with VirtFleet on this machine."),
     "down": ("virtfleet.cli.cluster", "Stop the cluster on this machine."),
     "status": ("virtfleet.cli.cluster", "What runs, and how it is."),
     "logs": ("virtfleet.cli.cluster", "Logs of a part of the cluster."),

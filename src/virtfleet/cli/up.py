@@ -1,0 +1,249 @@
+"""`virtfleet up`: a cluster with VirtFleet on this machine. What runs already is brought to what is asked for."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import ssl
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+import msgspec
+
+from virtfleet.cli.cluster import data_option, facts_of, is_running, lines_of, load, why_unready
+from virtfleet.cli.output import CommandError, Progress, output_option, result
+from virtfleet.local import directory, nodesfile, processes, ranges, supervisor
+from virtfleet.local.directory import Settings
+from virtfleet.local.nodesfile import DESCRIBED
+from virtfleet.local.processes import CONTROL_PLANE
+
+START_DEADLINE = 60.0
+LONGEST_SOCKET = 107  # the kernel's limit of a unix socket's path
+
+
+@click.command()
+@data_option
+@click.option("--nodes", "nodes_file", type=click.Path(path_type=Path), help="A file that describes the nodes.")
+@click.option("--port", type=click.IntRange(1, 65535), help=f"The API server's port [{directory.DEFAULT_PORT}].")
+@click.option("--kubevirt", "kubevirt_file", help="A file with the KubeVirt object to install; a plain one else.")
+@click.option("--bare/--no-bare", default=None, help="Whether to leave VirtFleet out: a Kubernetes alone.")
+@output_option
+def up(
+    data: Path, nodes_file: Path | None, port: int | None, kubevirt_file: str | None, bare: bool | None, output: str
+) -> None:
+    """Start a cluster with VirtFleet on this machine, or bring a running one to what is asked for."""
+    progress = Progress(quiet=output == "json")
+    data = data.absolute()
+    kubevirt = _kubevirt(kubevirt_file)
+    settings = _settings(data, nodes_file, port, bare)
+    _start_supervisor(data, settings, progress)
+    processes.run_control_plane(data)
+    _wait_ready(data, settings, progress)
+    _remove_nodes(data, settings, progress)
+    _start_nodes(data, settings, progress)
+    installed = _install(data, settings, kubevirt, progress)
+    seconds = round(time.monotonic() - progress.began, 1)
+    facts = facts_of(data, settings)
+    result(output, {**facts, "kubevirt": installed, "seconds": seconds}, _how_to_use(data, facts, seconds))
+
+
+def _kubevirt(file: str | None) -> dict[str, Any] | None:
+    if file is None:
+        return None
+    from virtfleet.cli import installing
+
+    return installing.read(file)
+
+
+def _settings(data: Path, nodes_file: Path | None, port: int | None, bare: bool | None) -> Settings:
+    """What this cluster should be: what is asked for now, else what it was."""
+    old = load(data)
+    try:
+        nodes = nodesfile.load(nodes_file) if nodes_file else (old.nodes if old else _default_nodes())
+    except nodesfile.NodesFileError as error:
+        raise CommandError(f"the nodes file cannot be used: {error}") from None
+    _check_place(data, old, nodes, port)
+    try:
+        data.mkdir(parents=True, exist_ok=True, mode=0o755)
+        known = old or Settings(directory.cluster_name(data), directory.DEFAULT_PORT, *ranges.claim(data))
+        asked = {"port": port or known.port, "nodes": nodes, "bare": known.bare if bare is None else bare}
+        wanted = msgspec.structs.replace(known, **asked)
+        directory.save(data, wanted)
+    except OSError as error:
+        raise CommandError(f"{data} cannot be used: {error.strerror}", "Choose another --data.") from None
+    return wanted
+
+
+def _check_place(data: Path, old: Settings | None, nodes: list[nodesfile.NodeSpec], port: int | None) -> None:
+    if old and port not in (None, old.port) and is_running(data):
+        raise CommandError(
+            f"the cluster in {data} runs on port {old.port}",
+            f"Stop it first (virtfleet down --data {data}), or choose another --data for a second cluster.",
+        )
+    longest = max((len(node.name) for node in nodes), default=0)
+    if len(os.fsencode(data)) + len("/nodes//agent.sock") + longest > LONGEST_SOCKET:
+        raise CommandError(f"{data} is too long a path for the sockets in it", "Choose a shorter --data.")
+    if data.exists() and old is None and any(data.iterdir()):
+        raise CommandError(f"{data} is not empty and holds no cluster", "Choose another --data.")
+
+
+def _default_nodes() -> list[nodesfile.NodeSpec]:
+    """One node; none for those who may not run containers."""
+    return [nodesfile.NodeSpec("node-a")] if os.geteuid() == 0 else []
+
+
+def _start_supervisor(data: Path, settings: Settings, progress: Progress) -> None:
+    if is_running(data):
+        return
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", settings.port))
+        except OSError:
+            raise CommandError(
+                f"port {settings.port} is in use", "Choose another with: virtfleet up --port N"
+            ) from None
+    progress("starting the control plane")
+    (data / "logs").mkdir(exist_ok=True)
+    with (data / "logs" / "supervisor.log").open("ab") as log:
+        subprocess.Popen(
+            [sys.executable, "-m", supervisor.__name__, str(data)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            cwd="/",
+        )
+    _until(lambda: is_running(data), lambda: _give_up(data, "supervisor"))
+
+
+def _wait_ready(data: Path, settings: Settings, progress: Progress) -> None:
+    def ready() -> bool:
+        [child] = [c for c in supervisor.ask(data, op="status")["children"] if c["name"] == CONTROL_PLANE]
+        if child["restarts"] > 2:
+            _give_up(data, CONTROL_PLANE)
+        return child["running"] and not child["ending"] and why_unready(data, settings) is None
+
+    _until(ready, lambda: _give_up(data, CONTROL_PLANE))
+    progress(f"the API server answers on https://127.0.0.1:{settings.port}")
+
+
+def _remove_nodes(data: Path, settings: Settings, progress: Progress) -> None:
+    """Take away nodes that run and are no longer asked for, with all their pods."""
+    kept = {CONTROL_PLANE, *(node.name for node in settings.nodes)}
+    leaving = [c["name"] for c in supervisor.ask(data, op="status")["children"] if c["name"] not in kept]
+    if not leaving:
+        return
+    import asyncio
+
+    from virtfleet.local.node.layout import Layout
+    from virtfleet.local.node.ranges import network_of
+    from virtfleet.local.node.teardown import power_off
+
+    for name in leaving:
+        supervisor.ask(data, op="end", name=name, timeout=60)
+        asyncio.run(power_off(Layout(data, settings.name, name), network_of(settings)))
+        _ask_api(data, settings, f"/api/v1/nodes/{name}", "DELETE")
+        progress(f"{name} is gone")
+
+
+def _start_nodes(data: Path, settings: Settings, progress: Progress) -> None:
+    """Run an agent for every node, and wait until the API server says that all are ready."""
+    if not settings.nodes:
+        return
+    if os.geteuid() != 0:
+        raise CommandError("nodes run real containers, which needs root", "Run this as root, or with `nodes: []`.")
+    for node in settings.nodes:
+        processes.run_agent(data, settings, node.name)
+    progress(f"starting {len(settings.nodes)} nodes")
+    waiting = {node.name for node in settings.nodes}
+
+    def all_ready() -> bool:
+        for name in _ready_nodes(data, settings) & waiting:
+            waiting.remove(name)
+            progress(f"{name} is ready")
+        return not waiting
+
+    _until(all_ready, lambda: _give_up(data, min(waiting)))
+
+
+def _install(data: Path, settings: Settings, kubevirt: dict[str, Any] | None, progress: Progress) -> Any:
+    """VirtFleet itself, where there are nodes that could run it."""
+    if settings.bare or not settings.nodes:
+        return None
+    import asyncio
+
+    from virtfleet.cli import installing
+    from virtfleet.kube.errors import ApiError
+
+    code = processes.fingerprint()
+    try:
+        installed = asyncio.run(installing.install(data, kubevirt, progress, restart=settings.code not in ("", code)))
+    except ApiError as error:
+        raise CommandError(f"VirtFleet cannot be installed: {error.message}") from None
+    directory.save(data, msgspec.structs.replace(settings, code=code))
+    return installed
+
+
+def _ready_nodes(data: Path, settings: Settings) -> set[str]:
+    """Nodes that are ready and as the nodes file has them."""
+    try:
+        nodes = _ask_api(data, settings, "/api/v1/nodes")["items"]
+    except OSError:  # the supervisor brings it back
+        return set()
+    described = {node.name: msgspec.json.encode(node).decode() for node in settings.nodes}
+    return {
+        node["metadata"]["name"]
+        for node in nodes
+        for condition in node.get("status", {}).get("conditions", ())
+        if condition["type"] == "Ready"
+        and condition["status"] == "True"
+        # An agent that was told something new says so when it has read it.
+        and node["metadata"].get("annotations", {}).get(DESCRIBED) == described.get(node["metadata"]["name"])
+    }
+
+
+def _ask_api(data: Path, settings: Settings, path: str, method: str = "GET") -> dict[str, Any]:
+    context = ssl.create_default_context(cafile=str(data / "pki" / "ca" / "ca.crt"))
+    context.load_cert_chain(data / "pki" / "admin" / "tls.crt", data / "pki" / "admin" / "tls.key")
+    request = urllib.request.Request(f"https://127.0.0.1:{settings.port}{path}", method=method)
+    with urllib.request.urlopen(request, context=context, timeout=5) as answer:
+        obj: dict[str, Any] = json.load(answer)
+    return obj
+
+
+def _until(condition: Callable[[], bool], otherwise: Callable[[], NoReturn]) -> None:
+    deadline = time.monotonic() + START_DEADLINE
+    while not condition():
+        if time.monotonic() > deadline:
+            otherwise()
+        time.sleep(0.02)
+
+
+def _give_up(data: Path, component: str) -> NoReturn:
+    last = "\n".join(lines_of(data / "logs" / f"{component}.log", 15, follow=False))
+    raise CommandError(
+        f"the {component} does not start; its log ends with:\n{last}",
+        f"All of it: virtfleet logs --data {data} {component}",
+    )
+
+
+def _how_to_use(data: Path, facts: dict[str, Any], seconds: float) -> str:
+    return "\n".join(
+        [
+            f"The cluster is ready ({seconds} s). Its nodes: {', '.join(facts['nodes']) or 'none'}",
+            "",
+            f"  export KUBECONFIG={facts['kubeconfig']}",
+            "  kubectl get nodes,pods,vmis -A",
+            "",
+            f"  virtfleet status --data {data}    what runs",
+            f"  virtfleet down --data {data}      stop it",
+        ]
+    )
