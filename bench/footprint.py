@@ -47,8 +47,10 @@ def resident(vm: Standalone, descriptor: Descriptor, guest_kib: int) -> dict[str
             total = int((process / "status").read_text().partition("VmRSS:")[2].split()[0])
             if role == "vmm":
                 guest, code = _mappings(process, guest_kib)
-                found["emulation"] = found.get("emulation", 0) + code
-                total -= guest + code
+                total -= guest
+                if descriptor.overheads.emulation:
+                    found["emulation"] = found.get("emulation", 0) + code
+                    total -= code
             found[role] = found.get(role, 0) + total
         except OSError:  # it has ended
             continue

@@ -32,7 +32,7 @@ class Lxc(Hypervisor):
     descriptor: ClassVar[Descriptor] = Descriptor(
         name="lxc",
         title="Linux containers",
-        overheads=Overheads.of(daemon="32Mi", vmm="16Mi"),
+        overheads=Overheads.of(daemon="32Mi", vmm="24Mi"),
         launcher_image="virt-launcher-lxc",
         uri="lxc:///system",
         user="root",

@@ -17,8 +17,8 @@ class OpenVZ(Announced):
         title="OpenVZ",
         overheads=Overheads.of(
             daemon="0",
-            vmm="8Mi",
-            estimate="half of what libvirt's LXC driver keeps beside a container; the driver lives in the launcher",
+            vmm="24Mi",
+            estimate="what libvirt's LXC driver keeps beside a container; the driver lives in the launcher",
         ),
         launcher_image="virt-launcher-openvz",
         connection=Connection.LIBRARY,
