@@ -342,7 +342,7 @@ KUBEVIRT = (
 
 GATES = frozenset(
     (
-        "Root", "Sidecar", "DownwardMetrics", "VSOCK", "WorkloadEncryptionTDX", "EnableVirtioFsStorageVolumes",
+        "Root", "Sidecar", "VSOCK", "WorkloadEncryptionTDX", "EnableVirtioFsStorageVolumes",
         "ContainerPathVolumes", "HypervStrictCheck", "PCINUMAAwareTopology", "GPUsWithDRA", "HostDevicesWithDRA",
         "NetworkDevicesWithDRA", "PasstBinding", "UtilityVolumes", "DeclarativeHotplugVolumes", "IncrementalBackup",
         "Snapshot", "OCIExport", "Template", "Plugins", "VMStatsCollector", "VGPULiveMigration",
