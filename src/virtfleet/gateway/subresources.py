@@ -98,17 +98,20 @@ class Subresources:
         }
 
     def routes(self) -> list[web.RouteDef]:
-        found = [self._document("/apis", discovery.groups()), self._document(f"/apis/{GROUP}", discovery.group())]
-        found += [self._document("/openapi/v2", discovery.openapi_old())]
-        found += [self._document("/openapi/v3", discovery.openapi_index())]
+        documents: dict[str, Any] = {
+            "/apis": discovery.groups(),
+            f"/apis/{GROUP}": discovery.group(),
+            "/openapi/v2": discovery.openapi_old(),
+            "/openapi/v3": discovery.openapi_index(),
+        }
+        served = []
         for version in VERSIONS:
             root = f"/apis/{GROUP}/{version}"
-            found += [self._document(root, discovery.resources(version))]
-            found += [self._document(f"/openapi/v3{root}", discovery.openapi(version))]
+            documents |= {root: discovery.resources(version), f"/openapi/v3{root}": discovery.openapi(version)}
             for entry in TABLE:
                 serve = self._guarded(entry, version)
-                found += [web.route(entry.method, root + path, serve) for path in entry.paths()]
-        return found
+                served += [web.route(entry.method, root + path, serve) for path in entry.paths()]
+        return [*(self._document(path, document) for path, document in documents.items()), *served]
 
     def _document(self, path: str, document: Any) -> web.RouteDef:
         body = document if isinstance(document, bytes) else orjson.dumps(document)
