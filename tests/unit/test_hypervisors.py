@@ -310,6 +310,17 @@ def test_interfaces_are_attached_to_the_taps_that_are_there() -> None:
     assert domain.find("devices/interface/driver[@name='qemu']") is not None
 
 
+@pytest.mark.parametrize("written", ["de:ad:00:00:be:af", "de-ad-00-00-be-af", "dead.0000.beaf"])
+def test_mac_addresses_are_written_as_libvirt_reads_them(written: str) -> None:
+    domain = adapted(f'<domain><devices><interface><mac address="{written}"/></interface></devices></domain>')
+    assert domain.find("devices/interface/mac[@address='de:ad:00:00:be:af']") is not None
+
+
+def test_a_cpu_feature_without_a_policy_is_required() -> None:
+    domain = adapted('<domain><cpu><feature name="vmx"/><feature name="mpx" policy="disable"/></cpu></domain>')
+    assert [f.get("policy") for f in domain.iterfind("cpu/feature")] == ["require", "disable"]
+
+
 def test_the_hosts_cpu_cannot_be_passed_through_under_emulation() -> None:
     with pytest.raises(DomainError, match="host-passthrough needs a hypervisor"):
         adapted('<domain type="qemu"><cpu mode="host-passthrough"/></domain>')

@@ -67,6 +67,17 @@ def _strip_notes(domain: Element, host: Host) -> None:
     for clock in domain.iterfind("clock"):
         if "offset" not in clock.attrib:
             clock.set("offset", "utc")  # libvirt's default
+    for feature in domain.iterfind("cpu/feature"):
+        if "policy" not in feature.attrib:
+            feature.set("policy", "require")  # also libvirt's default
+    for mac in domain.iterfind("devices/interface/mac"):
+        mac.set("address", _with_colons(mac.get("address", "")))
+
+
+def _with_colons(mac: str) -> str:
+    """A MAC address as libvirt writes it; people also write de-ad-00-00-be-af and dead.0000.beaf."""
+    digits = "".join(letter for letter in mac if letter not in ":-.")
+    return ":".join(digits[at : at + 2] for at in range(0, len(digits), 2))
 
 
 def _machine(domain: Element, host: Host) -> None:
