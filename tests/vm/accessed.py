@@ -33,13 +33,14 @@ class Used:
         self.key = home / "key"
         self.environment = {**os.environ, "KUBECONFIG": str(fleet.kubeconfig), "HOME": str(home)}
 
-    def create(self) -> None:
+    def __enter__(self) -> Used:
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.key)], check=True)
         self.kubectl("create", "namespace", self.namespace)
         self.kubectl.apply(_vm(self.key.with_suffix(".pub").read_text().strip()))
         self.wait_for_agent()
+        return self
 
-    def delete(self) -> None:
+    def __exit__(self, *_: object) -> None:
         self.kubectl("delete", "namespace", self.namespace, "--timeout=80s")
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
@@ -112,6 +113,15 @@ class Used:
             terminal.says("42 is the answer")
             terminal.type("\x1d")
             assert terminal.ended() == 0
+
+    def lets_the_last_one_have_the_console(self, *command: str, reason: str) -> None:
+        """The one who was there before is told why it is over."""
+        with self.console(*command) as first:
+            first.says("onnected to")
+            self.answers_what_is_typed(*command)
+            first.says("Another user has connected to this console")
+            assert first.ended() == 1
+            assert reason in first.shown
 
 
 class Terminal:

@@ -31,10 +31,8 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def web(fleet: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Used]:
-    used = Used(fleet, NAMESPACE, tmp_path_factory.mktemp("home"))
-    used.create()
-    yield used
-    used.delete()
+    with Used(fleet, NAMESPACE, tmp_path_factory.mktemp("home")) as used:
+        yield used
 
 
 def command(*words: str) -> list[str]:
@@ -68,12 +66,8 @@ def test_what_is_typed_on_the_console_is_answered_by_the_guest(web: Used) -> Non
 
 
 def test_a_second_console_takes_over_from_the_first(web: Used) -> None:
-    with web.console(*command("console", "web")) as first:
-        first.says("Connected to")
-        web.answers_what_is_typed(*command("console", "web"))
-        first.says("Another user has connected to this console")
-        assert first.ended() == 1
-        assert "somebody else has connected to the console of access/web" in first.shown
+    reason = "somebody else has connected to the console of access/web"
+    web.lets_the_last_one_have_the_console(*command("console", "web"), reason=reason)
 
 
 def test_the_screen_is_there_as_a_picture_and_for_viewers(web: Used, tmp_path: Path) -> None:

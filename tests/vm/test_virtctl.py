@@ -30,10 +30,8 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def web(fleet: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Used]:
-    used = Used(fleet, NAMESPACE, tmp_path_factory.mktemp("home"))
-    used.create()
-    yield used
-    used.delete()
+    with Used(fleet, NAMESPACE, tmp_path_factory.mktemp("home")) as used:
+        yield used
 
 
 def command(*words: str) -> list[str]:
@@ -45,12 +43,7 @@ def test_console(web: Used) -> None:
 
 
 def test_a_console_that_is_taken_over_ends_with_the_reason(web: Used) -> None:
-    with web.console(*command("console", "web")) as first:
-        first.says("Successfully connected to web console")
-        web.answers_what_is_typed(*command("console", "web"))
-        first.says("Another user has connected to this console")
-        assert first.ended() == 1
-        assert "somebody else took over" in first.shown
+    web.lets_the_last_one_have_the_console(*command("console", "web"), reason="somebody else took over")
 
 
 def test_vnc_screenshot(web: Used, tmp_path: Path) -> None:
