@@ -74,6 +74,15 @@ def _strip_notes(domain: Element, host: Host) -> None:
         mac.set("address", _with_colons(mac.get("address", "")))
 
 
+def _disks(domain: Element, host: Host) -> None:
+    for driver in domain.iterfind("devices/disk/driver[@io='native']"):
+        if "cache" not in driver.attrib:
+            driver.set("cache", "none")  # native I/O goes past the page cache, or not at all
+    if domain.find("devices/disk/target[@bus='usb']") is not None:
+        for controller in domain.iterfind("devices/controller[@type='usb'][@model='none']"):
+            controller.set("model", "qemu-xhci")
+
+
 def _with_colons(mac: str) -> str:
     """A MAC address as libvirt writes it; people also write de-ad-00-00-be-af and dead.0000.beaf."""
     digits = "".join(letter for letter in mac if letter not in ":-.")
@@ -179,7 +188,7 @@ def _no_discard_granularity(domain: Element, host: Host) -> None:
 
 
 _Rule = Callable[[Element, Host], None]
-_ALWAYS: Final[tuple[_Rule, ...]] = (_strip_notes, _machine, _firmware, _network, _emulation)
+_ALWAYS: Final[tuple[_Rule, ...]] = (_strip_notes, _machine, _firmware, _disks, _network, _emulation)
 # first version of libvirt that understands the document as it is built -> what to do before
 _SINCE: Final[tuple[tuple[int, _Rule], ...]] = (
     (9_002_000, _plain_variables),
