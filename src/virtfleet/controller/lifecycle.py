@@ -170,12 +170,14 @@ def _hand_over(vmi: Instance, pod: LauncherPod, claims: Mapping[str, Claim]) -> 
     if pod.status.qos_class:
         told["qosClass"] = pod.status.qos_class
     if claims:
-        # So that no handler needs to read claims.
-        told["volumeStatus"] = [_volume_status(name, claim) for name, claim in claims.items()]
+        # So that no handler needs to read claims. All volumes are named: those that a status leaves out are not there yet.
+        told["volumeStatus"] = [_volume_status(volume.name, claims.get(volume.name)) for volume in vmi.spec.volumes]
     return told
 
 
-def _volume_status(volume: str, claim: Claim) -> Obj:
+def _volume_status(volume: str, claim: Claim | None) -> Obj:
+    if claim is None:
+        return {"name": volume, "target": ""}
     info: dict[str, Any] = {
         "claimName": claim.name,
         "accessModes": claim.spec.access_modes,

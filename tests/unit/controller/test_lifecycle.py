@@ -86,7 +86,8 @@ def test_that_a_pod_got_its_node_is_not_worth_a_write() -> None:
 
 
 def test_the_hand_over_is_one_write() -> None:
-    waiting = vmi("Scheduling", conditions=[NOT_RUNNING])
+    volumes = [{"name": "root", "containerDisk": {}}, {"name": "data", "persistentVolumeClaim": {"claimName": "disk"}}]
+    waiting = vmi("Scheduling", conditions=[NOT_RUNNING], spec={"volumes": volumes})
     patch = change(Situation(waiting, (RUNS,), {"data": claim("disk", mode="Block")}), NOW)
     assert patch["metadata"]["labels"] == {names.NODE_NAME: "node1"}
     status = patch["status"]
@@ -95,9 +96,10 @@ def test_the_hand_over_is_one_write() -> None:
     assert status["activePods"] == {"pod-1": "node1"}
     assert status["launcherContainerImageVersion"] == "launcher:1"
     assert status["qosClass"] == "Burstable"
-    [volume] = status["volumeStatus"]
-    assert volume["name"] == "data"
-    assert volume["persistentVolumeClaimInfo"]["volumeMode"] == "Block"
+    root, data = status["volumeStatus"]
+    assert root == {"name": "root", "target": ""}, "a disk that the status does not name is not attached"
+    assert data["name"] == "data"
+    assert data["persistentVolumeClaimInfo"]["volumeMode"] == "Block"
 
 
 READY = condition("Ready", "True")
