@@ -170,7 +170,7 @@ def _hand_over(vmi: Instance, pod: LauncherPod, claims: Mapping[str, Claim]) -> 
     if pod.status.qos_class:
         told["qosClass"] = pod.status.qos_class
     if claims:
-        # So that no handler needs to read claims. All volumes are named: those that a status leaves out are not there yet.
+        # So that no handler needs to read claims. All volumes are named: what a status leaves out is not there yet.
         told["volumeStatus"] = [_volume_status(volume.name, claims.get(volume.name)) for volume in vmi.spec.volumes]
     return told
 
