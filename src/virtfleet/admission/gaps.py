@@ -75,8 +75,8 @@ SPEC = (
     Gap(
         "evictionStrategy",
         lambda m: m.spec.get("evictionStrategy") in ("LiveMigrate", "LiveMigrateIfPossible", "External"),
-        "VMs do not move, and a drain of the node shuts the guest down",
-        "stop the VM when it suits you before you drain its node",
+        "VMs do not move: LiveMigrate and External hold a drain back, LiveMigrateIfPossible shuts the guest down",
+        "stop the VM when it suits you, and then drain its node",
     ),
     Gap(
         "domain.devices.tpm.persistent",
@@ -275,8 +275,8 @@ KUBEVIRT = (
     Gap(
         "configuration.evictionStrategy",
         lambda spec: _at(spec, _CONFIGURED, "evictionStrategy") not in (None, "", "None"),
-        f"{_NO_MOVES}, and a drain of a node shuts its guests down",
-        "stop VMs when it suits before you drain nodes",
+        f"{_NO_MOVES}: LiveMigrate and External hold a drain back, LiveMigrateIfPossible shuts guests down",
+        "stop VMs when it suits, and then drain their nodes",
     ),
     Gap(
         "workloadUpdateStrategy",

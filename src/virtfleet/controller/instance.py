@@ -11,7 +11,7 @@ import msgspec
 from virtfleet.api import conditions, names
 from virtfleet.api.conditions import Condition
 from virtfleet.api.names import Phase, VMICondition
-from virtfleet.controller import advice, lifecycle, pods
+from virtfleet.controller import advice, disruption, lifecycle, pods
 from virtfleet.controller.launcherpod import LauncherPod
 from virtfleet.controller.lifecycle import CLAIM_NOT_FOUND, FAILED_CREATE, Situation, Trouble
 from virtfleet.controller.pods import ForeignPod, LauncherPods
@@ -19,9 +19,9 @@ from virtfleet.controller.records import Claim, Instance, Machine
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.controller import Controller
-from virtfleet.kube.errors import ApiError, is_not_found
+from virtfleet.kube.errors import ApiError, is_already_exists, is_not_found
 from virtfleet.kube.events import Recorder
-from virtfleet.kube.resource import VMIS, Obj
+from virtfleet.kube.resource import POD_DISRUPTION_BUDGETS, VMIS, Obj
 from virtfleet.pods import launcher
 from virtfleet.pods.settings import Settings
 
@@ -130,6 +130,7 @@ class Instances:
         block = {volume for volume, claim in claims.items() if claim.block}
         try:
             wanted = launcher.render(vmi.object(), self.settings, block_volumes=block)
+            await self._protect(vmi)  # before there is anything that a drain could end
             pod, is_new = await self._pods.create(vmi, wanted)
         except (ValueError, msgspec.ValidationError) as error:  # Unrenderable, or what only rendering can find
             return [], Trouble("FailedCreateValidation", str(error))
@@ -138,6 +139,17 @@ class Instances:
         if is_new:
             self._recorder.normal(vmi.reference, "SuccessfulCreate", f"Created virtual machine pod {pod.name}")
         return [pod], None
+
+    async def _protect(self, vmi: Instance) -> None:
+        """Have the budget that holds drains back, where the VMI asks for one."""
+        wanted = disruption.budget(vmi.object())
+        if wanted is None:
+            return
+        try:
+            await self._api.create(POD_DISRUPTION_BUDGETS, wanted)
+        except ApiError as error:
+            if not is_already_exists(error):
+                raise
 
     # -- the VMI
 

@@ -19,7 +19,7 @@ from virtfleet.kube.cache import Cache
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ApiError, is_already_exists, is_conflict, is_not_found
 from virtfleet.kube.events import Recorder
-from virtfleet.kube.resource import VMI_REPLICA_SETS, VMIS, Obj
+from virtfleet.kube.resource import VMI_REPLICA_SETS, VMIS, Obj, owner_reference
 
 BURST = 250  # instances made or deleted in one go
 # Which instances go first when there are too many: those whose loss hurts least.
@@ -154,7 +154,7 @@ class ReplicaSets:
         ]
         if orphans and await self._is_there_to_stay(replica_set):
             for vmi in orphans:
-                await self._set_owner(vmi, [templates.owner_reference(obj, VMI_REPLICA_SETS)])
+                await self._set_owner(vmi, [owner_reference(obj, VMI_REPLICA_SETS)])
 
     async def _is_there_to_stay(self, replica_set: ReplicaSet) -> bool:
         """A set that is deleted without its instances must not take them back."""

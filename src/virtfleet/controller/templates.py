@@ -7,20 +7,7 @@ from hashlib import blake2s
 from typing import Any
 
 from virtfleet.api import names
-from virtfleet.kube.resource import CONTROLLER_REVISIONS, VMI_REPLICA_SETS, VMIS, VMS, Obj, Resource
-
-
-def owner_reference(owner: Obj, resource: Resource) -> Obj:
-    """The reference that makes `owner` the controller of an object."""
-    meta = owner["metadata"]
-    return {
-        "apiVersion": resource.api_version,
-        "kind": resource.kind,
-        "name": meta["name"],
-        "uid": meta["uid"],
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }
+from virtfleet.kube.resource import CONTROLLER_REVISIONS, VMI_REPLICA_SETS, VMIS, VMS, Obj, Resource, owner_reference
 
 
 def _instance(template: Obj, owner: Obj, resource: Resource, name: str) -> Obj:

@@ -15,7 +15,7 @@ from virtfleet.kube.cache import Cache
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ApiError, is_already_exists, is_conflict, is_not_found
 from virtfleet.kube.events import Recorder
-from virtfleet.kube.resource import CONTROLLER_REVISIONS, VMIS, VMS, Obj
+from virtfleet.kube.resource import CONTROLLER_REVISIONS, VMIS, VMS, Obj, owner_reference
 
 WORKERS = 10
 FAILED_DELETE = "FailedDelete"
@@ -170,7 +170,7 @@ class VirtualMachines:
         if vmi is None or vmi.controlled_by(vm.uid):
             return vmi
         if vmi.controller is None and not vmi.deleting and not vmi.final:
-            owners = [templates.owner_reference(vm.object(), VMS)]
+            owners = [owner_reference(vm.object(), VMS)]
             return await self._patch_instance(vmi, {"metadata": {"ownerReferences": owners}})
         raise ForeignInstance(f"VMI {vmi.name} exists and is not this VM's; the VM starts when it is gone")
 

@@ -46,6 +46,19 @@ class Resource:
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
 
+def owner_reference(owner: Obj, resource: Resource) -> Obj:
+    """The reference that makes `owner` the controller of an object."""
+    meta = owner["metadata"]
+    return {
+        "apiVersion": resource.api_version,
+        "kind": resource.kind,
+        "name": meta["name"],
+        "uid": meta["uid"],
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
 NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
 NODES = Resource("", "v1", "nodes", "Node", namespaced=False)
 PODS = Resource("", "v1", "pods", "Pod")

@@ -15,7 +15,15 @@ from virtfleet.controller.pods import LauncherPods, launcher_cache
 from virtfleet.controller.records import decode_instance
 from virtfleet.kube.api import Patch
 from virtfleet.kube.errors import ApiError
-from virtfleet.kube.resource import KUBEVIRTS, PERSISTENT_VOLUME_CLAIMS, PODS, VMIS, Obj, Resource
+from virtfleet.kube.resource import (
+    KUBEVIRTS,
+    PERSISTENT_VOLUME_CLAIMS,
+    POD_DISRUPTION_BUDGETS,
+    PODS,
+    VMIS,
+    Obj,
+    Resource,
+)
 
 
 async def test_three_writes_of_the_vmi_and_one_of_the_pod_until_it_runs(virt: Plane) -> None:
@@ -45,6 +53,21 @@ async def test_the_hand_over_tells_the_handler_where_and_what(virt: Plane) -> No
     assert vmi["status"]["launcherContainerImageVersion"] == pod["spec"]["containers"][0]["image"]
     assert vmi["metadata"]["annotations"][names.LAUNCHER_HYPERVISOR] == "qemu-kvm"
     assert pod["metadata"]["labels"][names.CREATED_BY] == vmi["metadata"]["uid"]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "holds"),
+    [("LiveMigrate", True), ("External", True), ("LiveMigrateIfPossible", False), ("None", False)],
+)
+async def test_a_drain_does_not_end_a_guest_that_is_to_be_moved(virt: Plane, strategy: str, holds: bool) -> None:
+    await virt.create(VMIS, a_vmi(evictionStrategy=strategy))
+    vmi = await virt.phase("Running")
+    [pod] = await virt.pods()
+    budgets = await virt.api.list(POD_DISRUPTION_BUDGETS, NAMESPACE)
+    assert [b["spec"]["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items() for b in budgets] == (
+        [True] if holds else []
+    )
+    assert [o["uid"] for b in budgets for o in b["metadata"]["ownerReferences"]] == [vmi["metadata"]["uid"]] * holds
 
 
 async def test_nothing_is_written_about_a_vmi_at_rest(virt: Plane) -> None:

@@ -15,7 +15,7 @@ from virtfleet.kube.cache import Cache
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ApiError, is_already_exists
 from virtfleet.kube.events import Recorder
-from virtfleet.kube.resource import CONTROLLER_REVISIONS, DAEMON_SETS, Obj
+from virtfleet.kube.resource import CONTROLLER_REVISIONS, DAEMON_SETS, Obj, owner_reference
 from virtfleet.local.controllers import ownership
 from virtfleet.local.controllers.claiming import adopters, all_of, claim_pods
 from virtfleet.local.controllers.daemonset_plan import (
@@ -220,7 +220,7 @@ class DaemonSets:
                 "namespace": meta["namespace"],
                 "labels": {**((template.get("metadata") or {}).get("labels") or {}), REVISION: name},
                 "annotations": meta.get("annotations") or {},
-                "ownerReferences": [ownership.reference(daemon_set, DAEMON_SETS)],
+                "ownerReferences": [owner_reference(daemon_set, DAEMON_SETS)],
             },
             "data": data,
             "revision": number,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from virtfleet.kube.resource import DEPLOYMENTS, REPLICA_SETS, Obj
-from virtfleet.local.controllers import conditions, ownership, rollout
+from virtfleet.kube.resource import DEPLOYMENTS, REPLICA_SETS, Obj, owner_reference
+from virtfleet.local.controllers import conditions, rollout
 from virtfleet.local.controllers.revisions import named, template_hash
 from virtfleet.local.controllers.rollout import Bounds
 
@@ -101,7 +101,7 @@ def set_for(deployment: Obj, old: list[Obj], size: int) -> Obj:
             "namespace": meta["namespace"],
             "labels": labels,
             "annotations": {**notes, **sized_for(bounds_of(deployment))},
-            "ownerReferences": [ownership.reference(deployment, DEPLOYMENTS)],
+            "ownerReferences": [owner_reference(deployment, DEPLOYMENTS)],
         },
         "spec": {
             "replicas": size,

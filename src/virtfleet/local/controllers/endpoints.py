@@ -12,9 +12,8 @@ from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ApiError, is_already_exists
-from virtfleet.kube.resource import ENDPOINT_SLICES, SERVICES, Obj
+from virtfleet.kube.resource import ENDPOINT_SLICES, SERVICES, Obj, owner_reference
 from virtfleet.local.apiserver.metadata import timestamp
-from virtfleet.local.controllers import ownership
 from virtfleet.local.controllers.pods import Pod
 from virtfleet.local.controllers.podstore import PodStore
 from virtfleet.local.controllers.presence import remove
@@ -68,7 +67,7 @@ def slices(service: Obj, pods: Iterable[Pod]) -> dict[str, Obj]:
                     "name": name,
                     "namespace": meta["namespace"],
                     "labels": _labels(service),
-                    "ownerReferences": [ownership.reference(service, SERVICES)],
+                    "ownerReferences": [owner_reference(service, SERVICES)],
                 },
                 "addressType": "IPv4",
                 "endpoints": members[start : start + SLICE_LIMIT],

@@ -9,20 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from virtfleet.kube.events import Reference
-from virtfleet.kube.resource import Obj, Resource
-
-
-def reference(owner: Obj, resource: Resource) -> dict[str, Any]:
-    """The reference that makes `owner` the controller of an object."""
-    meta = owner["metadata"]
-    return {
-        "apiVersion": resource.api_version,
-        "kind": resource.kind,
-        "name": meta["name"],
-        "uid": meta["uid"],
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }
+from virtfleet.kube.resource import Obj, Resource, owner_reference
 
 
 def about(obj: Obj, resource: Resource) -> Reference:
@@ -43,7 +30,7 @@ def is_controlled_by(obj: Obj, uid: str) -> bool:
 
 def adoption(owner: Obj, resource: Resource) -> Obj:
     """A strategic merge patch that puts an object under the owner's control."""
-    return {"metadata": {"ownerReferences": [reference(owner, resource)]}}
+    return {"metadata": {"ownerReferences": [owner_reference(owner, resource)]}}
 
 
 def release(owner_uid: str) -> Obj:
@@ -61,7 +48,7 @@ def pod_from_template(template: Obj, owner: Obj, resource: Resource) -> Obj:
         "metadata": {
             **kept,
             "generateName": f"{owner['metadata']['name']}-",
-            "ownerReferences": [reference(owner, resource)],
+            "ownerReferences": [owner_reference(owner, resource)],
         },
         "spec": template["spec"],
     }
