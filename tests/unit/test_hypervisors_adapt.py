@@ -61,7 +61,7 @@ def test_interfaces_are_attached_to_the_taps_that_are_there() -> None:
     assert domain.find("devices/interface/driver[@name='qemu']") is not None
 
 
-@pytest.mark.parametrize("written", ["de:ad:00:00:be:af", "de-ad-00-00-be-af", "dead.0000.beaf"])
+@pytest.mark.parametrize("written", ["de:ad:00:00:be:af", "DE-AD-00-00-BE-AF", "dead.0000.beaf"])
 def test_mac_addresses_are_written_as_libvirt_reads_them(written: str) -> None:
     domain = adapted(f'<domain><devices><interface><mac address="{written}"/></interface></devices></domain>')
     assert domain.find("devices/interface/mac[@address='de:ad:00:00:be:af']") is not None

@@ -57,6 +57,12 @@ def queues(vmi: VMI) -> int:
     return min(traits.topology(vmi).vcpus, MOST_QUEUES)
 
 
+def plain_mac(address: str) -> str:
+    """A MAC address as libvirt and Linux write it; people also write DE-AD-00-00-BE-AF and dead.0000.beaf."""
+    digits = "".join(letter for letter in address.lower() if letter not in ":-.")
+    return ":".join(digits[at : at + 2] for at in range(0, len(digits), 2))
+
+
 def pci_address(parent: Element, address: str, of: str) -> Element:
     """The address element for a PCI address such as 0000:81:01.0."""
     match = _PCI_ADDRESS.fullmatch(address)

@@ -28,7 +28,7 @@ def _wish(uid: str, interface: Interface, network: Network, queues: int) -> Wish
         name=interface.name,
         link=pod_interface(network.name) if secondary else PRIMARY,
         masquerade=masquerade,
-        mac=interface.mac_address.replace("-", ":").lower() or (mac_address(uid, interface.name) if masquerade else ""),
+        mac=interfaces.plain_mac(interface.mac_address) or (mac_address(uid, interface.name) if masquerade else ""),
         guests=(pod.vm_network_cidr if pod else "") or GUESTS,
         guests6=(pod.vm_ipv6_network_cidr if pod else "") or GUESTS6,
         ports=[

@@ -12,6 +12,7 @@ from typing import Final
 from xml.etree.ElementTree import Element
 
 from virtfleet.domain.errors import DomainError
+from virtfleet.domain.interfaces import plain_mac
 from virtfleet.domain.xml import add, child
 from virtfleet.hypervisors.base import Host
 
@@ -71,7 +72,7 @@ def _strip_notes(domain: Element, host: Host) -> None:
         if "policy" not in feature.attrib:
             feature.set("policy", "require")  # also libvirt's default
     for mac in domain.iterfind("devices/interface/mac"):
-        mac.set("address", _with_colons(mac.get("address", "")))
+        mac.set("address", plain_mac(mac.get("address", "")))
 
 
 def _disks(domain: Element, host: Host) -> None:
@@ -81,12 +82,6 @@ def _disks(domain: Element, host: Host) -> None:
     if domain.find("devices/disk/target[@bus='usb']") is not None:
         for controller in domain.iterfind("devices/controller[@type='usb'][@model='none']"):
             controller.set("model", "qemu-xhci")
-
-
-def _with_colons(mac: str) -> str:
-    """A MAC address as libvirt writes it; people also write de-ad-00-00-be-af and dead.0000.beaf."""
-    digits = "".join(letter for letter in mac if letter not in ":-.")
-    return ":".join(digits[at : at + 2] for at in range(0, len(digits), 2))
 
 
 def _machine(domain: Element, host: Host) -> None:
