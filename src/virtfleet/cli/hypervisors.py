@@ -88,7 +88,8 @@ def _row(hypervisor: Hypervisor) -> list[object]:
 
 def _wide(hypervisor: Hypervisor) -> list[object]:
     d = hypervisor.descriptor
-    return [d.connection.value, d.events.value, "yes" if d.root else "no", d.overheads.total(), d.launcher_image]
+    overhead = f"{'~' if d.overheads.estimate else ''}{d.overheads.total()}"
+    return [d.connection.value, d.events.value, "yes" if d.root else "no", overhead, d.launcher_image]
 
 
 def _described(hypervisor: Hypervisor) -> dict[str, object]:
