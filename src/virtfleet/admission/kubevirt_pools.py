@@ -25,6 +25,7 @@ from virtfleet.pools.terms import TooManyTermsError
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _LONGEST_NAME = 48  # virt-handler-<name> and the suffixes of its Pods must stay within 63 characters
 _NAMED_VMIS = 10
+_NAMED_OVERLAPS = 10
 _FINAL = ("Succeeded", "Failed")
 
 
@@ -55,6 +56,7 @@ def check(kubevirt: Section, found: Findings, old: Section | None = None) -> Non
     pools = tuple(pool for field in POOL_FIELDS for pool in listed(kubevirt, field))
     if found.allowed and pools:
         _check_placement(pools, read(spec, "workloads", "nodePlacement"), found)
+    if found.allowed and pools:
         _warn_of_overlaps(pools, found)
 
 
@@ -145,13 +147,15 @@ def _warn_of_overlaps(pools: tuple[Pool, ...], found: Findings) -> None:
         found.warn(
             f"{pool.path}: pool {pool.name} gets no node, as earlier pools take all that it selects; reorder them"
         )
-    for overlap in overlaps(pools):
-        if overlap.second not in hidden:
-            labels = ", ".join(f"{key}={value}" for key, value in overlap.witness.items())
-            found.warn(
-                f"pools {overlap.first.name} and {overlap.second.name} overlap: a node with {labels} belongs to "
-                f"{overlap.first.name} (first-match-wins)"
-            )
+    doubtful = [overlap for overlap in overlaps(pools) if overlap.second not in hidden]
+    for overlap in doubtful[:_NAMED_OVERLAPS]:
+        labels = ", ".join(f"{key}={value}" for key, value in overlap.witness.items())
+        found.warn(
+            f"pools {overlap.first.name} and {overlap.second.name} overlap: a node with {labels} belongs to "
+            f"{overlap.first.name} (first-match-wins)"
+        )
+    if len(doubtful) > _NAMED_OVERLAPS:
+        found.warn(f"{len(doubtful) - _NAMED_OVERLAPS} more pairs of pools overlap; `virtfleet pools` lists them")
     for first, second, device in shared_devices(pools):
         found.warn(
             f"pools {first.name} and {second.name} both name device {device}: VMs with it belong to {first.name} "

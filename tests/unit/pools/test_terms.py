@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from virtfleet.admission.cluster import Cluster
@@ -62,25 +64,37 @@ def test_pools_with_keys_of_their_own_are_worked_out_apart() -> None:
     )
 
 
-def test_a_fleet_that_cannot_be_told_apart_is_refused_with_advice_and_nothing_else() -> None:
+def fleet(*selectors: dict[str, str]) -> dict[str, Any]:
     entries = [
         {
             "name": f"p{i}",
             "virtLauncherImage": "launcher:1",
-            "nodeSelector": {f"{key}{i}": "1" for key in "abc"},
+            "nodeSelector": selector,
             "selector": {"deviceNames": [f"x.io/d{i}"]},
         }
-        for i in range(40)
+        for i, selector in enumerate(selectors)
     ]
-    kubevirt = {
+    gates = {"developerConfiguration": {"featureGates": ["VirtHandlerPools"]}}
+    return {
         "apiVersion": "kubevirt.io/v1",
         "kind": "KubeVirt",
         "metadata": {"name": "kubevirt", "namespace": "kubevirt"},
-        "spec": {
-            "configuration": {"developerConfiguration": {"featureGates": ["VirtHandlerPools"]}},
-            "virtHandlerPools": entries,
-        },
+        "spec": {"configuration": gates, "virtHandlerPools": entries},
     }
-    [cause] = review(kubevirt, Cluster(kubevirt)).causes
+
+
+def test_a_fleet_that_cannot_be_told_apart_is_refused_with_advice_and_nothing_else() -> None:
+    kubevirt = fleet(*({f"{key}{i}": "1" for key in "abc"} for i in range(40)))
+    found = review(kubevirt, Cluster(kubevirt))
+    [cause] = found.causes
     assert (cause.field, "a label of their own" in cause.message) == ("spec.virtHandlerPools", True)
+    assert not found.warnings
     assert shadowed(pools_of(kubevirt)) == []
+
+
+def test_of_many_overlaps_a_few_are_named_and_the_rest_counted() -> None:
+    kubevirt = fleet(*({f"pool{i}": "1"} for i in range(50)))
+    found = review(kubevirt, Cluster(kubevirt))
+    assert found.allowed
+    assert "pools p0 and p1 overlap: a node with pool0=1, pool1=1 belongs to p0" in found.warnings[0]
+    assert found.warnings[-1].startswith("1215 more pairs of pools overlap")
