@@ -23,6 +23,16 @@ from kube_fixtures import eventually
 from virtfleet.kube.errors import ApiError
 
 VIRTFLEET = str(Path(sys.executable).parent / "virtfleet")
+FAKE_SSH = """
+import subprocess, sys
+print(*sys.argv[1:], flush=True)
+proxy = subprocess.Popen(sys.argv[2].removeprefix("ProxyCommand="), shell=True, stdin=-1, stdout=-1)
+proxy.stdin.write(b"hello")
+proxy.stdin.flush()
+print(proxy.stdout.read(5).decode(), end="", flush=True)
+proxy.stdin.close()
+sys.exit(proxy.wait())
+"""
 GROUP = "/apis/subresources.kubevirt.io/v1/namespaces/{namespace}/{resource}/{name}"
 
 
@@ -289,7 +299,7 @@ async def test_a_screenshot_is_written_to_a_file(cluster: Cluster) -> None:
 async def test_ssh_goes_through_this_command(cluster: Cluster) -> None:
     """`ssh` is a script here that says what it was given, and uses its ProxyCommand."""
     fake = cluster.directory / "ssh"
-    fake.write_text('#!/bin/sh\necho "$@"\nprintf hello | ${2#ProxyCommand=}\n')
+    fake.write_text(f"#!{sys.executable}\n{FAKE_SSH}")
     fake.chmod(0o755)
     process = await asyncio.create_subprocess_exec(
         *cluster.command("ssh", "--port", "2222", "root@vm", "-i", "key", "mkdir", "-p", "x"),
@@ -299,6 +309,6 @@ async def test_ssh_goes_through_this_command(cluster: Cluster) -> None:
     assert process.stdout
     given = (await process.stdout.readline()).decode()
     assert given.endswith("-o HostKeyAlias=vm.vm.default root@vm -i key mkdir -p x\n")
-    assert await asyncio.wait_for(process.stdout.read(), 30) in (b"HELLO", b"")  # the end of input may come first
-    await process.wait()
+    assert await asyncio.wait_for(process.stdout.read(), 30) == b"HELLO"
+    assert await process.wait() == 0
     assert cluster.asked == ["GET default/virtualmachineinstances/vm/portforward/2222/tcp"]
