@@ -51,10 +51,10 @@ def vmi(*volumes: dict[str, Any], **more: Any) -> VirtualMachineInstance:
     )
 
 
-def prepare(machine: VirtualMachineInstance) -> None:
+def prepare(machine: VirtualMachineInstance, hypervisor: str = "qemu-kvm") -> None:
     async def inspect_and_prepare() -> None:
         context = Context(disk_formats=await disks.formats(machine))
-        await disks.prepare(machine, context, registry.get("qemu-kvm").build(machine, context))
+        await disks.prepare(machine, context, registry.get(hypervisor).build(machine, context))
 
     asyncio.run(inspect_and_prepare())
 
@@ -179,3 +179,18 @@ def test_configuration_becomes_labelled_images() -> None:
     ):
         assert Path(path).read_bytes()[32808:32840].rstrip() == label
         assert Path(path).stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(
+    ("source", "file"),
+    [
+        ({"cloudInitNoCloud": {"userData": "#cloud-config\n"}}, "user-data"),
+        ({"cloudInitConfigDrive": {"userData": "#cloud-config\n"}}, "openstack/latest/user_data"),
+    ],
+)
+def test_a_container_has_its_seed_in_a_directory(source: dict[str, Any], file: str) -> None:
+    root = {"name": "root", "persistentVolumeClaim": {"claimName": "root"}}
+    Path(paths.claim_image("root")).parent.mkdir(parents=True)
+    Path(paths.claim_image("root")).touch()
+    prepare(vmi(root, {"name": "seed", **source}), "lxc")
+    assert Path(paths.cloud_init_seed("default", "guest"), file).read_text() == "#cloud-config\n"

@@ -23,6 +23,7 @@ from virtfleet.hypervisors.support import Supports, without
 
 ROOT = "rootfs"  # the file system of this name is the container's root
 _BRIDGE = "k6t-eth0"
+_SEEDS = "/var/lib/cloud/seed"  # where cloud-init looks before it looks for disks
 _LXC_CONF = 'log_with_libvirtd = 0\nsecurity_driver = "none"\n'
 
 
@@ -123,7 +124,8 @@ def _directory(devices: Element, vmi: VMI, volume: Volume, target: str) -> None:
     """Mount a directory of the Pod; configuration is mounted for reading only."""
     name, read_only = volume.name, True
     if volume.cloud_init_no_cloud or volume.cloud_init_config_drive:
-        path, target = paths.cloud_init_seed(vmi.metadata.namespace, vmi.metadata.name), "/var/lib/cloud/seed/nocloud"
+        path = paths.cloud_init_seed(vmi.metadata.namespace, vmi.metadata.name)
+        target = f"{_SEEDS}/{'nocloud' if volume.cloud_init_no_cloud else 'config_drive'}"
     elif kind := volumes.config_kind(volume):
         path = paths.config_dir(kind, name)
     elif volume.container_path:

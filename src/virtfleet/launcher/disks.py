@@ -10,9 +10,9 @@ import asyncio
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Coroutine, Iterator, Sequence, Set
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from xml.etree.ElementTree import Element
 
 import msgspec
@@ -27,6 +27,7 @@ from virtfleet.launcher import metrics, seeds
 from virtfleet.launcher.failure import Failure
 from virtfleet.launcher.iso import Image
 
+T = TypeVar("T")
 SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 _FORMATS = ("raw", "qcow2")
 _LEAKS = 3  # how `qemu-img check` ends where space is lost, but no data
@@ -35,37 +36,57 @@ _LEAKS = 3  # how `qemu-img check` ends where space is lost, but no data
 async def formats(vmi: VMI) -> dict[str, str]:
     """Find the disks in container images; the answer is their formats, by volume."""
     roots = {filesystem.name for filesystem in vmi.spec.domain.devices.filesystems}
-    return {
-        volume.name: await _checked_format(volume.name, _container_disk(index, volume))
+    found = {
+        volume.name: _container_disk(index, volume)
         for index, volume in enumerate(vmi.spec.volumes)
         if volume.container_disk and volume.name not in roots
     }
+    checked = await _together(*(_checked_format(name, path) for name, path in found.items()))
+    return dict(zip(found, checked, strict=True))
 
 
 async def prepare(vmi: VMI, context: Context, domain: Element) -> None:
     """Make everything that the domain's document names: disks, images of configuration, boot files."""
     named = {value for element in domain.iter() for value in element.attrib.values()}
-    images: list[Image] = []
     _boot_files(vmi)
     _ignition(vmi)
-    for index, volume in enumerate(vmi.spec.volumes):
-        if paths.ephemeral_disk(volume.name) in named:
-            await _overlay(paths.ephemeral_disk(volume.name), *_below(index, volume, context))
-        elif paths.raw_disk(volume.name) in named and not volume.empty_disk:
-            await _copy(paths.raw_disk(volume.name), *_below(index, volume, context))
-        elif paths.container_root(volume.name) in named:
-            await asyncio.to_thread(_root, paths.container_root(volume.name), paths.image_volume(index))
-        elif volume.empty_disk:
-            await _empty(volume, paths.raw_disk(volume.name) in named)
-        elif volume.host_disk and volume.host_disk.type == "DiskOrCreate":
-            _allocate(paths.host_disk(volume.name, volume.host_disk.path), _size(volume.host_disk.capacity))
-        elif volume.persistent_volume_claim or volume.data_volume:
-            _fill_claim(vmi, volume, context)
-        elif volume.downward_metrics:
-            metrics.write_disk(paths.DOWNWARD_METRICS_DISK, [])
-        else:
-            images += [image for image in _configuration(vmi, volume) if image.output in named]
-            _seed_directory(vmi, volume, named)
+    images = [i for volume in vmi.spec.volumes for i in _configuration(vmi, volume) if i.output in named]
+    await _together(
+        _write_images(images),
+        *(_prepare(vmi, index, volume, context, named) for index, volume in enumerate(vmi.spec.volumes)),
+    )
+
+
+async def _prepare(vmi: VMI, index: int, volume: Volume, context: Context, named: Set[str]) -> None:
+    """Make what one volume needs beside images of configuration."""
+    if paths.ephemeral_disk(volume.name) in named:
+        await _overlay(paths.ephemeral_disk(volume.name), *_below(index, volume, context))
+    elif paths.raw_disk(volume.name) in named and not volume.empty_disk:
+        await _copy(paths.raw_disk(volume.name), *_below(index, volume, context))
+    elif paths.container_root(volume.name) in named:
+        await asyncio.to_thread(_root, paths.container_root(volume.name), paths.image_volume(index))
+    elif volume.empty_disk:
+        await _empty(volume, paths.raw_disk(volume.name) in named)
+    elif volume.host_disk and volume.host_disk.type == "DiskOrCreate":
+        _allocate(paths.host_disk(volume.name, volume.host_disk.path), _size(volume.host_disk.capacity))
+    elif volume.persistent_volume_claim or volume.data_volume:
+        _fill_claim(vmi, volume, context)
+    elif volume.downward_metrics:
+        metrics.write_disk(paths.DOWNWARD_METRICS_DISK, [])
+    else:
+        _seed_directory(vmi, volume, named)
+
+
+async def _together(*work: Coroutine[Any, Any, T]) -> list[T]:
+    """Do all of it at once. What fails is told when the rest is finished, so that nothing goes on behind a retry."""
+    done = await asyncio.gather(*work, return_exceptions=True)
+    for result in done:
+        if isinstance(result, BaseException):
+            raise result
+    return [result for result in done if not isinstance(result, BaseException)]
+
+
+async def _write_images(images: list[Image]) -> None:
     if images:
         await _command(sys.executable, "-m", "virtfleet.launcher.iso", feed=msgspec.json.encode(images))
 
@@ -216,10 +237,13 @@ def _configuration(vmi: VMI, volume: Volume) -> Iterator[Image]:
 def _seed_directory(vmi: VMI, volume: Volume, named: Set[str]) -> None:
     """cloud-init's files as a directory, for guests that are containers."""
     directory = paths.cloud_init_seed(vmi.metadata.namespace, vmi.metadata.name)
-    if volume.cloud_init_no_cloud and directory in named:
-        os.makedirs(directory, exist_ok=True)
-        for name, content in seeds.no_cloud(vmi, volume).items():
-            Path(directory, name).write_bytes(content)
+    if directory not in named or not (volume.cloud_init_no_cloud or volume.cloud_init_config_drive):
+        return
+    files = seeds.no_cloud(vmi, volume) if volume.cloud_init_no_cloud else seeds.config_drive(vmi, volume)
+    for name, content in files.items():
+        file = Path(directory, name)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
 
 
 def _files_below(directory: Path) -> dict[str, str]:
