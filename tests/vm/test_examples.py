@@ -1,0 +1,304 @@
+"""Every file under examples/, in use: guests boot, get addresses, reach each other, are reached, stop and start again.
+
+The VMs start beside each other and share one cluster, because booting is what takes time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.request import urlopen
+
+import pytest
+
+from cluster.clusters import VIRTFLEET, Cluster, Kubectl
+from virtfleet import __version__
+from waiting import eventually
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+PATIENCE = 500.0  # emulated guests boot beside each other on two cores that have other things to do
+NAMESPACE = "examples"
+BOOTED_AT_ONCE = ("vmi.yaml", "vm.yaml", "lxc.yaml", "web.yaml", "cloud-init.yaml", "probes.yaml", "disk.yaml")
+
+pytestmark = [
+    pytest.mark.timeout(1200),
+    pytest.mark.skipif(os.geteuid() != 0, reason="nodes run real containers, which needs root"),
+]
+
+F = TypeVar("F", bound=Callable[..., None])
+exercised: set[str] = set()
+
+
+def exercises(*files: str) -> Callable[[F], F]:
+    """Marks a test as the one that shows an example at work."""
+    exercised.update(files)
+    return lambda test: test
+
+
+@pytest.fixture(scope="module")
+def shown(fleet: Cluster) -> Iterator[list[dict[str, Any]]]:
+    """What `virtfleet demo` shows in the end."""
+    try:
+        yield demo(fleet)
+    finally:
+        Kubectl(fleet)("delete", "--ignore-not-found", "--timeout=80s", "-f", str(EXAMPLES / "demo.yaml"))
+
+
+@pytest.fixture(scope="module")
+def kubectl(fleet: Cluster, shown: list[dict[str, Any]]) -> Iterator[Kubectl]:
+    """kubectl where the VMs of the other examples are. Those of the demo, which has a deadline, go first."""
+    everywhere, kubectl = Kubectl(fleet), Kubectl(fleet, NAMESPACE)
+    everywhere("create", "namespace", NAMESPACE)
+    try:
+        for file in BOOTED_AT_ONCE:
+            kubectl("apply", "-f", str(EXAMPLES / file))
+        yield kubectl
+    finally:
+        everywhere("delete", "namespace", NAMESPACE, "--timeout=80s")
+
+
+def demo(fleet: Cluster) -> list[dict[str, Any]]:
+    command = [VIRTFLEET, "demo", "--data", str(fleet.data), "-o", "json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400, cwd=EXAMPLES.parent)
+    assert done.returncode == 0, done.stderr
+    rows: list[dict[str, Any]] = json.loads(done.stdout)["vms"]
+    return rows
+
+
+def wait(kubectl: Kubectl, what: str, state: str) -> None:
+    """Wait as `kubectl wait` does, for as long as ten guests may take."""
+    eventually(lambda: kubectl.run("wait", what, f"--for={state}", "--timeout=60s").returncode == 0, PATIENCE)
+
+
+def booted(kubectl: Kubectl, vmi: str) -> dict[str, Any]:
+    """The VMI, when its guest's agent has answered."""
+    wait(kubectl, f"vmi/{vmi}", "condition=AgentConnected")
+    found: dict[str, Any] = kubectl.json("get", "vmi", vmi)
+    return found
+
+
+def address(vmi: dict[str, Any]) -> str:
+    return str(vmi["status"]["interfaces"][0]["ipAddress"])
+
+
+def pod_of(kubectl: Kubectl, vmi: str) -> dict[str, Any]:
+    (pod,) = kubectl.json("get", "pods", "-l", f"kubevirt.io/domain={vmi}", "--field-selector=status.phase=Running")[
+        "items"
+    ]
+    found: dict[str, Any] = pod
+    return found
+
+
+def inside(kubectl: Kubectl, vmi: str, *command: str) -> subprocess.CompletedProcess[str]:
+    """A command in the guest, by way of its agent: what a probe runs."""
+    pod = pod_of(kubectl, vmi)["metadata"]["name"]
+    return kubectl.run("exec", pod, "--", "virt-launcher", "probe", "--timeout", "30", "--", *command)
+
+
+def page(where: str, path: str = "") -> str:
+    """What a guest's web server answers, when it does."""
+
+    def fetched() -> str:
+        with suppress(OSError), urlopen(f"http://{where}/{path}", timeout=10) as answer:
+            text: str = answer.read().decode()
+            return text
+        return ""
+
+    return eventually(fetched, PATIENCE)
+
+
+def test_no_example_is_without_a_test() -> None:
+    files = {str(path.relative_to(EXAMPLES)) for path in EXAMPLES.rglob("*.yaml")}
+    assert files == exercised
+
+
+@pytest.mark.parametrize("file", sorted(str(p.relative_to(EXAMPLES)) for p in EXAMPLES.rglob("*.yaml")))
+def test_examples_are_what_the_cluster_admits(file: str) -> None:
+    if file == "nodes.yaml":
+        return
+    kubevirt = str(EXAMPLES / (file if file.startswith("pools/") else "kubevirt.yaml"))
+    command = [VIRTFLEET, "validate", "-f", str(EXAMPLES / file), "--kubevirt", kubevirt]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout
+
+
+@exercises("kubevirt.yaml", "nodes.yaml")
+def test_each_node_is_served_by_the_handler_of_its_pool(fleet: Cluster) -> None:
+    pods = Kubectl(fleet, "kubevirt").json("get", "pods", "-l", "kubevirt.io=virt-handler")["items"]
+    assert {pod["spec"]["nodeName"]: pod["metadata"]["ownerReferences"][0]["name"] for pod in pods} == {
+        "node-a": "virt-handler",
+        "node-b": "virt-handler-canary",
+        "node-c": "virt-handler-megaslop",
+    }
+
+
+@exercises("demo.yaml")
+def test_the_demo_shows_vms_of_each_pool_with_its_image_on_its_nodes(shown: list[dict[str, Any]]) -> None:
+    rows = {row["vm"]: row for row in shown}
+    assert {name: (row["pool"], row["hypervisor"], row["image"].split("/")[1]) for name, row in rows.items()} == {
+        "plain": ("(primary)", "qemu-kvm", f"virt-launcher:{__version__}"),
+        "slopped": ("megaslop", "qemu-kvm", "virt-launcher:megaslop"),
+        "canary": ("canary", "qemu-kvm", "virt-launcher:canary"),
+        "box": ("(primary)", "lxc", f"virt-launcher-lxc:{__version__}"),
+    }
+    assert rows["slopped"]["node"] == "node-c"
+    assert rows["canary"]["node"] == "node-b"
+    for name, row in rows.items():
+        assert row["booted"] and row["phase"] == "Running"
+        assert row["console"].startswith(f"virtfleet-guest ready name={name} ")
+        assert page(row["address"]) == f"hello from {name} at 10.0.2.2\n"
+
+
+def test_the_guest_sees_the_device_that_the_pools_plugin_handed_out(
+    fleet: Cluster, shown: list[dict[str, Any]]
+) -> None:
+    kubectl = Kubectl(fleet)
+    for name in ("slopped", "plain"):
+        booted(kubectl, name)
+    look = ("sh", "-c", "cat /sys/bus/pci/devices/*/vendor /sys/bus/pci/devices/*/device")
+    assert {"0x1234", "0x11e8"} <= set(inside(kubectl, "slopped", *look).stdout.split())
+    assert "0x11e8" not in inside(kubectl, "plain", *look).stdout.split()
+
+
+def test_the_demo_can_be_repeated_and_leaves_what_runs(fleet: Cluster, shown: list[dict[str, Any]]) -> None:
+    kubectl = Kubectl(fleet)
+    before = kubectl("get", "vmi", "-o", "jsonpath={.items[*].metadata.uid}")
+    assert demo(fleet) == shown
+    assert kubectl("get", "vmi", "-o", "jsonpath={.items[*].metadata.uid}") == before
+
+
+@exercises("vmi.yaml")
+def test_a_vmi_tells_of_its_guest_and_ends_in_grace(kubectl: Kubectl) -> None:
+    vmi = booted(kubectl, "demo")
+    assert address(vmi) == pod_of(kubectl, "demo")["status"]["podIP"]
+    system = eventually(lambda: kubectl.json("get", "vmi", "demo")["status"].get("guestOSInfo"), PATIENCE)
+    assert system["name"] == "VirtFleet guest"
+    kubectl("delete", "vmi", "demo", "--timeout=80s")
+    assert kubectl.json("get", "pods", "-l", "kubevirt.io/domain=demo")["items"] == []
+
+
+@exercises("vm.yaml")
+def test_a_vm_stops_and_starts_again(kubectl: Kubectl) -> None:
+    first = booted(kubectl, "steady")["metadata"]["uid"]
+    kubectl("patch", "vm", "steady", "--type=merge", "-p", '{"spec": {"runStrategy": "Halted"}}')
+    wait(kubectl, "vm/steady", "jsonpath={.status.printableStatus}=Stopped")
+    assert not kubectl("get", "vmi", "-l", "vm.kubevirt.io/name=steady", "-o", "name")
+    kubectl("patch", "vm", "steady", "--type=merge", "-p", '{"spec": {"runStrategy": "Always"}}')
+    wait(kubectl, "vm/steady", "jsonpath={.status.printableStatus}=Running")
+    vmi = kubectl.json("get", "vmi", "steady")
+    assert vmi["metadata"]["uid"] != first
+    assert page(address(vmi)) == "hello from steady at 10.0.2.2\n"
+
+
+@exercises("lxc.yaml")
+def test_a_vmi_names_another_hypervisor(kubectl: Kubectl) -> None:
+    wait(kubectl, "vmi/light", "jsonpath={.status.phase}=Running")
+    assert page(address(kubectl.json("get", "vmi", "light"))) == "hello from light at 10.0.2.2\n"
+    uid = pod_of(kubectl, "light")["metadata"]["uid"]
+    groups = list(Path("/sys/fs/cgroup").glob(f"**/*{uid}*/**/*light.libvirt-lxc"))
+    assert groups, "what the guest uses counts towards its Pod"
+    kubectl("delete", "vmi", "light", "--timeout=80s")
+    eventually(lambda: not any(group.exists() for group in groups))
+
+
+@exercises("cloud-init.yaml")
+def test_cloud_init_from_a_secret_sets_a_bridged_guest_up(kubectl: Kubectl) -> None:
+    where = address(booted(kubectl, "greeter"))
+    assert page(where, "greeting") == "greetings from greeter\n"
+    assert page(where) == f"hello from greeter at {where}\n", "a bridged guest has the Pod's own address"
+
+
+@exercises("probes.yaml")
+def test_probes_go_into_the_guest(kubectl: Kubectl) -> None:
+    wait(kubectl, "vmi/probed", "condition=Ready")
+    (compute,) = pod_of(kubectl, "probed")["spec"]["containers"]
+    assert compute["readinessProbe"]["exec"]["command"][-4:] == ["--", "test", "-e", "/www/index.html"]
+    assert inside(kubectl, "probed", "rm", "/www/index.html").returncode == 0
+    wait(kubectl, "vmi/probed", "condition=Ready=False")
+
+
+@exercises("disk.yaml")
+def test_a_disk_on_a_claim_outlives_its_vm(kubectl: Kubectl) -> None:
+    first = booted(kubectl, "notebook")
+    assert page(address(first), "starts") == "start number 1\n"
+    kubectl("delete", "vmi", "notebook", "--timeout=80s")
+    again = eventually(lambda: _successor(kubectl, first), PATIENCE)
+    assert page(address(again), "starts") == "start number 2\n"
+
+
+def _successor(kubectl: Kubectl, vmi: dict[str, Any]) -> dict[str, Any] | None:
+    """The VMI that a VM started after another one, when it has an address."""
+    wait(kubectl, f"vmi/{vmi['metadata']['name']}", "jsonpath={.status.phase}=Running")
+    found: dict[str, Any] = kubectl.json("get", "vmi", vmi["metadata"]["name"])
+    return found if found["metadata"]["uid"] != vmi["metadata"]["uid"] else None
+
+
+@exercises("web.yaml")
+def test_a_service_stands_before_a_replica_set_that_scales(kubectl: Kubectl) -> None:
+    wait(kubectl, "vmirs/web", "jsonpath={.status.readyReplicas}=2")
+    service = kubectl.json("get", "service", "web")["spec"]["clusterIP"]
+    replicas = _replicas(kubectl)
+    booted(kubectl, "greeter")
+    answers: set[str] = set()
+
+    def both_answer() -> bool:
+        """A guest of another VM asks the Service, over both their Pods' networks."""
+        answers.add(inside(kubectl, "greeter", "wget", "-qO-", f"http://{service}/").stdout)
+        return answers >= {f"hello from {name} at 10.0.2.2\n" for name in replicas}
+
+    eventually(both_answer, PATIENCE)
+    kubectl("scale", "vmirs/web", "--replicas=1")
+    (left,) = eventually(lambda: found if len(found := _replicas(kubectl)) == 1 else None, PATIENCE)
+    assert left in replicas
+    kubectl("delete", "vmirs", "web", "--timeout=80s")
+    eventually(lambda: not _replicas(kubectl), PATIENCE)
+
+
+def _replicas(kubectl: Kubectl) -> list[str]:
+    return kubectl("get", "vmi", "-l", "app=web", "-o", "jsonpath={.items[*].metadata.name}").split()
+
+
+def test_guests_reach_each_other_and_pods_reach_guests(kubectl: Kubectl, shown: list[dict[str, Any]]) -> None:
+    booted(kubectl, "greeter")
+    other = next(row for row in shown if row["vm"] == "slopped")
+    answer = inside(kubectl, "greeter", "wget", "-qO-", f"http://{other['address']}/")
+    assert answer.stdout == "hello from slopped at 10.0.2.2\n", answer.stderr
+    fetch = f"import urllib.request as u; print(u.urlopen('http://{other['address']}/', timeout=20).read().decode())"
+    run = ("run", "visitor", "--image=host", "--restart=Never", "--command", "--", "/usr/bin/python3", "-c", fetch)
+    kubectl(*run)
+    wait(kubectl, "pod/visitor", "jsonpath={.status.phase}=Succeeded")
+    assert "hello from slopped" in kubectl("logs", "visitor")
+
+
+def test_kubectl_shows_the_columns_that_kubevirt_has(kubectl: Kubectl, shown: list[dict[str, Any]]) -> None:
+    def columns(*args: str) -> list[str]:
+        return Kubectl(kubectl.cluster)("get", *args).splitlines()[0].split()
+
+    assert columns("vm") == ["NAME", "AGE", "STATUS", "READY"]
+    assert columns("vmi") == ["NAME", "AGE", "PHASE", "IP", "NODENAME", "READY"]
+    wide = ["NAME", "AGE", "PHASE", "IP", "NODENAME", "READY", "LIVE-MIGRATABLE", "PAUSED"]
+    assert columns("vmi", "-o", "wide") == wide
+
+
+@exercises("pools/node-selector.yaml", "pools/exclusive.yaml", "pools/hypervisor.yaml")
+@pytest.mark.parametrize(
+    ("file", "pool", "image", "nodes"),
+    [
+        ("node-selector", "canary", "virt-launcher:canary", ["node-b"]),
+        ("exclusive", None, f"virt-launcher:{__version__}", ["node-a", "node-b"]),
+        ("hypervisor", "boxes", f"virt-launcher-lxc:{__version__}", ["node-b"]),
+    ],
+)
+def test_pools_are_explained_without_a_cluster(file: str, pool: str | None, image: str, nodes: list[str]) -> None:
+    example = str(EXAMPLES / f"pools/{file}.yaml")
+    options = ("-f", example, "--kubevirt", example, "--nodes", str(EXAMPLES / "nodes.yaml"), "-o", "json")
+    done = subprocess.run([VIRTFLEET, "explain", *options], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["pool"], found["image"]) == (pool, f"virtfleet/{image}")
+    assert [node["name"] for node in found["nodes"] if node["fits"]] == nodes
