@@ -143,7 +143,6 @@ def _handler(installation: Installation, pool: Pool | None, image: str) -> dict[
         "env": [*deployments.IDENTITY, node, address],
         "ports": [
             {"name": "https", "containerPort": PORT, "protocol": "TCP"},
-            {"name": "console", "containerPort": 8186, "protocol": "TCP"},
         ],
         "startupProbe": deployments.probe("/healthz", period=1, failures=120),
         "livenessProbe": deployments.probe("/healthz", period=45),
