@@ -8,7 +8,6 @@ from contextlib import suppress
 from aiohttp import WSCloseCode, WSMsgType, web
 
 from virtfleet.api.subresources import PROTOCOL
-from virtfleet.api.subresources import PROTOCOL
 from virtfleet.handler.access_seats import End, Seat
 
 _CHUNK = 32 << 10
