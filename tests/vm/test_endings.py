@@ -44,12 +44,15 @@ async def test_a_guest_that_does_not_listen_is_killed_when_its_time_is_over() ->
         assert code == 0
 
 
-async def test_the_signal_that_ends_a_pod_shuts_the_guest_down() -> None:
-    async with running(machine(terminationGracePeriodSeconds=1)) as vm:
+async def test_the_signal_that_ends_a_pod_gives_the_guest_its_time_to_shut_down() -> None:
+    async with running(machine(terminationGracePeriodSeconds=100)) as vm:
+        await vm.says(r"virtfleet-guest ready.*\n")
         os.kill(vm.processes()["launcher"], signal.SIGTERM)
-        last, _ = await vm.ending()
-        assert last.stopping
-        assert last.status is Status.SHUTOFF
+        last, code = await vm.ending()
+        assert (last.status, last.reason) == (Status.SHUTOFF, "Shutdown")
+        assert last.stopping and not last.killed
+        assert code == 0
+    assert not leftovers(vm)
 
 
 async def test_a_killed_emulator_is_a_crash() -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 
 from virtfleet.launcher.messages import Shutdown, Status
-from vm.guests import container, running, user_data
+from vm.guests import container, eventually, running, user_data
 
 pytestmark = pytest.mark.skipif(not os.path.exists("/dev/fuse"), reason="libvirt's containers need /dev/fuse")
 
@@ -23,3 +24,23 @@ async def test_a_container_starts_runs_and_stops() -> None:
         last, code = await vm.ending()
         assert (last.status, last.reason, last.killed) == (Status.SHUTOFF, "Shutdown", False)
         assert code == 0
+
+
+def alive(processes: dict[str, int]) -> list[str]:
+    return [name for name, process in processes.items() if os.path.exists(f"/proc/{process}")]
+
+
+async def test_a_container_outlives_libvirts_daemon_and_leaves_nothing_when_it_is_killed() -> None:
+    async with running(container(), "lxc") as vm:
+        await vm.says(r"virtfleet-guest ready")
+        before = vm.processes()
+        daemon = "libvirtd" if "libvirtd" in before else "virtlxcd"
+        os.kill(before[daemon], signal.SIGKILL)
+        await eventually(lambda: vm.processes().get(daemon, before[daemon]) != before[daemon])
+        assert (await vm.state()).status is Status.RUNNING
+        await vm.type("echo still here")
+        await vm.says(r"\nstill here")
+        os.kill(before["libvirt_lxc"], signal.SIGKILL)
+        last, _ = await vm.ending()
+        assert last.status is Status.SHUTOFF  # libvirt's driver cannot tell such an end from a shutdown
+    assert not alive(before)

@@ -6,15 +6,16 @@ more than its own part: the guests' groups lie inside the Pod's, count towards i
 
 from __future__ import annotations
 
-import ctypes
 import os
 import subprocess
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from virtfleet.launcher.failure import Failure
 
+_ROOT = Path("/sys/fs/cgroup")
 _UNIFIED = "cgroup2"
 _NEW_NAMESPACE = 0x02000000  # CLONE_NEWCGROUP
 _OURS = "launcher"
@@ -30,6 +31,8 @@ class Hierarchy(NamedTuple):
 
 def enclose() -> None:
     """Make the launcher's own group the top of every tree, for it and for all that it starts."""
+    import ctypes  # costs memory, and most launchers do not need it
+
     found = usable(hierarchies(Path("/proc/self/mountinfo").read_text()))
     if ctypes.CDLL(None, use_errno=True).unshare(_NEW_NAMESPACE):
         raise Failure(f"no control groups of its own: {os.strerror(ctypes.get_errno())}; the Pod must be privileged")
@@ -40,6 +43,34 @@ def enclose() -> None:
             subprocess.run(["mount", *options, hierarchy.path], check=True)
             if hierarchy.kind == _UNIFIED:
                 _leave_the_top(Path(hierarchy.path))
+
+
+def join(name: str) -> None:
+    """Move to a group of this name inside the present ones, as a container runtime would do it."""
+    for group in _own_groups():
+        with suppress(OSError):  # a hierarchy that has nothing to share out
+            own = group / name
+            own.mkdir()
+            for setting in ("cpuset.cpus", "cpuset.mems"):
+                if (group / setting).exists():
+                    (own / setting).write_text((group / setting).read_text())
+            (own / "cgroup.procs").write_text("0")
+
+
+def remove(name: str) -> None:
+    """Remove the groups that `join` made, with those in them; processes in them must have ended."""
+    for group in _own_groups():
+        for directory, _, _ in os.walk(group / name, topdown=False):
+            with suppress(OSError):
+                os.rmdir(directory)
+
+
+def _own_groups() -> Iterator[Path]:
+    """The groups that this process is in, one in each tree."""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        tree = _ROOT / (controllers.removeprefix("name=") or "unified")
+        yield (tree if tree.is_dir() else _ROOT) / path.lstrip("/")
 
 
 def hierarchies(mountinfo: str) -> list[Hierarchy]:

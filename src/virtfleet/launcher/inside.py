@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from virtfleet.domain.paths import PRIVATE, USER
+from virtfleet.launcher import cgroups
 
 _DEVICES = ("kvm", "net/tun", "vhost-net")
 # What libvirt's system mode uses of a machine.
@@ -23,6 +24,8 @@ _SYSTEM_DIRS = ("/etc/libvirt", "/var/lib/libvirt", "/var/log/libvirt", "/var/ca
 
 def enclose(directory: Path, user: int) -> None:
     """Mount what must be private. The mount namespace is ours already."""
+    if user == 0:
+        cgroups.join(directory.name)
     _bind(directory / "run", "/run")
     for path in _SYSTEM_DIRS if user == 0 else ():
         if os.path.isdir(path):

@@ -20,7 +20,7 @@ from pathlib import Path
 from virtfleet.domain import paths
 from virtfleet.domain.paths import USER
 from virtfleet.hypervisors.base import Descriptor
-from virtfleet.launcher import capabilities
+from virtfleet.launcher import capabilities, cgroups
 from virtfleet.launcher.failure import Failure
 from virtfleet.launcher.messages import Lease
 
@@ -71,7 +71,7 @@ class Sandbox:
             self.process.kill()
         if self._cache:
             capabilities.keep(self.path(capabilities.DIRECTORY), self._cache)
-        _remove_guests_groups()
+        cgroups.remove(self.directory.name)
         shutil.rmtree(self.directory, ignore_errors=True)
         os.close(self._lock)
 
@@ -161,16 +161,7 @@ def sweep() -> None:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if (directory / "run").is_dir():
+                    cgroups.remove(directory.name)
                     shutil.rmtree(directory, ignore_errors=True)
             finally:
                 os.close(fd)
-
-
-def _remove_guests_groups() -> None:
-    """Remove groups that libvirt's container driver made in ours and left behind empty."""
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
-        _, controllers, own = line.split(":", 2)
-        hierarchy = Path("/sys/fs/cgroup", controllers.removeprefix("name=") or "unified")
-        for group, _, _ in os.walk(hierarchy / own.lstrip("/") / "machine", topdown=False):
-            with contextlib.suppress(OSError):
-                os.rmdir(group)
