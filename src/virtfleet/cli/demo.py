@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import click
@@ -140,10 +140,10 @@ async def _look(api: Client, namespace: str, name: str) -> Row:
         vm = await api.get(VMS, name, namespace)
         return Row(name, trouble=_trouble(vm))
     pods = await api.list(PODS, namespace, labels=f"{names.CREATED_BY}={vmi['metadata']['uid']}")
-    row = describe(vmi, pods[0] if pods else None)
-    if row.phase != Phase.RUNNING or not pods:
-        return row
-    return describe(vmi, pods[0], await _said(api, vmi, pods[0]))
+    if not pods:
+        return describe(vmi, None)
+    runs = vmi["status"].get("phase") == Phase.RUNNING
+    return describe(vmi, pods[0], await _said(api, vmi, pods[0]) if runs else "")
 
 
 def describe(vmi: Obj, pod: Obj | None, console: str = "") -> Row:
@@ -204,7 +204,9 @@ def _display(progress: Progress, *, live: bool) -> Iterator[Show]:
         def show(rows: Sequence[Row]) -> None:
             shown = Table(*_COLUMNS, box=None, header_style="bold")
             for row in rows:
-                shown.add_row(*row.cells, style="green" if row.done else "")
+                # Narrow terminals cut cells at their end, where images differ: their registry goes first.
+                short = replace(row, image=row.image.rpartition("/")[2])
+                shown.add_row(*short.cells, style="green" if row.done else "")
             screen.update(shown)
 
         yield show
