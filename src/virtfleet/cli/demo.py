@@ -202,7 +202,7 @@ def _display(progress: Progress, *, live: bool) -> Iterator[Show]:
     with Live(console=Console(stderr=True), transient=True) as screen:
 
         def show(rows: Sequence[Row]) -> None:
-            shown = Table(*_COLUMNS, box=None, header_style="bold")
+            shown = Table(*_COLUMNS, box=None, header_style="bold", padding=(0, 1, 0, 0), pad_edge=False)
             for row in rows:
                 # Narrow terminals cut cells at their end, where images differ: their registry goes first.
                 short = replace(row, image=row.image.rpartition("/")[2])
