@@ -88,8 +88,10 @@ def test_the_hosts_cpu_cannot_be_passed_through_under_emulation() -> None:
 
 
 def test_code_that_is_translated_under_emulation_stays_within_what_the_pod_asks_for() -> None:
-    emulated = adapted('<domain type="qemu"><features><kvm><hidden/></kvm></features></domain>')
+    emulated = adapted(
+        '<domain type="qemu"><features><kvm><hidden/></kvm><hyperv><vpindex/></hyperv></features></domain>'
+    )
     kept = emulated.find("features/tcg/tb-cache[@unit='MiB']")
     assert kept is not None and f"{kept.text}Mi" == str(QEMU.descriptor.overheads.emulation)
-    assert emulated.find("features/kvm") is None
+    assert emulated.find("features/kvm") is None and emulated.find("features/hyperv") is None
     assert adapted('<domain type="kvm"><features/></domain>').find("features/tcg") is None

@@ -135,8 +135,8 @@ def _emulation(domain: Element, host: Host) -> None:
     if cpu is not None and cpu.get("mode") == "host-passthrough":
         raise DomainError("spec.domain.cpu.model: host-passthrough needs a hypervisor; CPUs are emulated here")
     features = child(domain, "features")
-    for kvm in features.findall("kvm"):
-        features.remove(kvm)
+    for hint in (*features.findall("kvm"), *features.findall("hyperv")):
+        features.remove(hint)  # how guests get along with a hypervisor, which QEMU refuses to say without one
     add(add(features, "tcg"), "tb-cache", TRANSLATED_CODE_MIB, unit="MiB")
 
 
