@@ -13,7 +13,7 @@ BUILDER ?= $(firstword $(shell command -v podman buildah docker))
 REGISTRY ?= virtfleet
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 
-.PHONY: help bootstrap up down test test-fast lint bench images lock clean
+.PHONY: help bootstrap up down test test-fast test-golden lint bench images lock clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -39,6 +39,9 @@ test-fast: lint  ## lint and every test that boots no VM, within two minutes
 test: lint  ## everything
 	@$(PYTEST) tests/unit tests/component -q -n 2 || $(ALONE)
 	@$(PYTEST) tests/cluster tests/vm -q || $(ALONE)
+
+test-golden: bootstrap  ## boot every reference VMI that can boot here (about ten minutes)
+	@BOOT_GOLDEN=1 $(PYTEST) tests/vm/test_golden_boot.py -q
 
 bench: bootstrap  ## measure the product, as ratios to baselines of the same run
 	@$(BIN)/python -m bench

@@ -1,7 +1,7 @@
-"""Every reference VMI that this machine has the devices for boots. Run on demand: `BOOT_GOLDEN=1 pytest tests/vm/...`.
+"""Every reference VMI that this machine has the devices for boots. Run on demand: `make test-golden`.
 
-It takes about eleven minutes. What cannot boot is listed with what the launcher or libvirt says about it, so that a case
-that begins to work, or fails for another reason, is noticed.
+It takes about eleven minutes. What cannot boot is listed with what the launcher or libvirt says about it, so that a
+case that begins to work, or fails for another reason, is noticed.
 """
 
 from __future__ import annotations
