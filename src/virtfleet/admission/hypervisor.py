@@ -28,16 +28,14 @@ def hypervisor_of(vmi: Section, cluster: Cluster) -> Hypervisor:
     return registry.get(registry.DEFAULT if hypervisor_error(name) else name)
 
 
-def check(vmi: Section, cluster: Cluster, found: Findings) -> None:
-    """A VMI with its defaults: its hypervisor must have all that it asks for."""
-    check_choice(vmi, cluster, "spec", found)
-    machine = msgspec.convert(vmi, VirtualMachineInstance)
-    for refusal in refusals(hypervisor_of(vmi, cluster), machine, cluster.gates.switched_on):
-        found.unsupported(refusal.field, refusal.message)
+def check(instance: Section, cluster: Cluster, path: str, found: Findings) -> None:
+    """A VMI, or the template of one, with its defaults; its spec is at `path`.
 
-
-def check_choice(instance: Section, cluster: Cluster, path: str, found: Findings) -> None:
-    """A VMI, or the template of one: the hypervisor must exist and be the one of the pool."""
+    Its hypervisor must exist, be the one of its pool, and have all that it asks for.
+    """
     launcher = cluster.fleet.launcher(instance)
     if why := hypervisor_error(launcher.hypervisor) or launcher.conflict:
         found.invalid(f"{path}.hypervisor", why)
+    machine = msgspec.convert(instance, VirtualMachineInstance)
+    for refusal in refusals(hypervisor_of(instance, cluster), machine, cluster.gates.switched_on):
+        found.unsupported(path + refusal.field.removeprefix("spec"), refusal.message)

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import uuid4
 
-from virtfleet.admission import gaps, memory_hotplug
+from virtfleet.admission import gaps, hypervisor, memory_hotplug
 from virtfleet.admission.cluster import Cluster
 from virtfleet.admission.defaults import complete_vmi_spec, set_pci_topology
 from virtfleet.admission.findings import Findings
-from virtfleet.admission.hypervisor import check_choice
 from virtfleet.admission.machine import Machine
 from virtfleet.admission.network import check_discontinued
 from virtfleet.admission.sections import Obj, Section, copy_of, default, extend, read
@@ -56,7 +55,7 @@ def check_vm(vm: Section, cluster: Cluster, trusted: bool, found: Findings) -> N
     completed = _completed(template, cluster)
     check_metadata(read(template, "metadata"), f"{_TEMPLATE}.metadata", cluster, trusted, found)
     machine = check_spec(completed, cluster, f"{_TEMPLATE}.spec", found)
-    check_choice(template, cluster, f"{_TEMPLATE}.spec", found)
+    hypervisor.check({**template, "spec": completed}, cluster, f"{_TEMPLATE}.spec", found)
     _check_room_to_grow(completed, cluster, found)
     _check_data_volumes(vm, completed, found)
     gaps.check_vm(spec, found)
@@ -162,8 +161,9 @@ def check_replica_set(replica_set: Section, cluster: Cluster, found: Findings) -
         return
     if (spec.get("replicas") or 0) < 0:
         found.invalid("spec.replicas", f"{spec['replicas']} replicas is negative; use 0 or more")
-    machine = check_spec(_completed(template, cluster), cluster, f"{_TEMPLATE}.spec", found)
-    check_choice(template, cluster, f"{_TEMPLATE}.spec", found)
+    completed = _completed(template, cluster)
+    machine = check_spec(completed, cluster, f"{_TEMPLATE}.spec", found)
+    hypervisor.check({**template, "spec": completed}, cluster, f"{_TEMPLATE}.spec", found)
     warn_of_gaps(template, machine, found)
     try:
         selects = from_label_selector(spec.get("selector")).matches(read(template, "metadata", "labels"))

@@ -43,7 +43,7 @@ def check_vmi(vmi: Section, cluster: Cluster, trusted: bool, found: Findings) ->
     disks.check_volumes_are_used(machine, found)
     hyperv.check(machine.spec, found)
     architecture.check(machine, found)
-    hypervisor.check(vmi, cluster, found)
+    hypervisor.check(vmi, cluster, "spec", found)
     warn_of_gaps(vmi, machine, found)
 
 

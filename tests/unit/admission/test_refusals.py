@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from virtfleet.admission.cluster import Cluster
+from virtfleet.admission.review import review
 
 from .machines import BASE, GONE, causes, cluster, verdict, vmi
 
@@ -598,7 +599,6 @@ def test_bridges_on_the_pod_network_can_be_forbidden() -> None:
 
 
 def test_a_component_of_virtfleet_may_set_reserved_labels() -> None:
-    from virtfleet.admission.review import review
     from virtfleet.admission.updates import Requester
 
     where = cluster()
@@ -625,6 +625,20 @@ def test_the_hypervisor_must_exist_fit_the_pool_and_have_what_is_asked_for() -> 
     assert causes(labelled, where) == {}
     conflict = causes({**labelled, "hypervisor": "lxc"}, where)["spec.hypervisor"].message
     assert "lxc" in conflict and "mshv" in conflict
+
+
+@pytest.mark.parametrize("kind", ["VirtualMachine", "VirtualMachineInstanceReplicaSet"])
+def test_templates_are_told_at_once_what_their_hypervisor_lacks(kind: str) -> None:
+    asked = vmi({"hypervisor": "lxc", f"{DEVICES}.tpm": {}, "metadata.labels": {"app": "a"}})
+    spec = {
+        "template": {"metadata": {"labels": {"app": "a"}}, "spec": asked["spec"]},
+        **({"runStrategy": "Always"} if kind == "VirtualMachine" else {"selector": {"matchLabels": {"app": "a"}}}),
+    }
+    found = review({**asked, "kind": kind, "spec": spec}, cluster())
+    assert [c.field for c in found.causes if "lxc" in c.message] == ["spec.template.spec.domain.devices.tpm"]
+    asked["spec"]["hypervisor"] = "xen"
+    found = review({**asked, "kind": kind, "spec": spec}, cluster())
+    assert "spec.template.spec.hypervisor" in [c.field for c in found.causes]
 
 
 def test_all_causes_are_told_at_once() -> None:
