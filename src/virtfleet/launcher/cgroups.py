@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +20,7 @@ _ROOT = Path("/sys/fs/cgroup")
 _UNIFIED = "cgroup2"
 _NEW_NAMESPACE = 0x02000000  # CLONE_NEWCGROUP
 _OURS = "launcher"
+_LAST_BREATH, _RETRY = 2.0, 0.02  # seconds
 
 
 class Hierarchy(NamedTuple):
@@ -58,11 +60,16 @@ def join(name: str) -> None:
 
 
 def remove(name: str) -> None:
-    """Remove the groups that `join` made, with those in them; processes in them must have ended."""
+    """Remove the groups that `join` made, with those in them, as soon as the kernel has let go of the last process."""
+    end = time.monotonic() + _LAST_BREATH
     for group in _own_groups():
-        for directory, _, _ in os.walk(group / name, topdown=False):
-            with suppress(OSError):
-                os.rmdir(directory)
+        while (group / name).exists():
+            for directory, _, _ in os.walk(group / name, topdown=False):
+                with suppress(OSError):
+                    os.rmdir(directory)
+            if time.monotonic() > end:
+                break
+            time.sleep(_RETRY)
 
 
 def _own_groups() -> Iterator[Path]:
