@@ -169,10 +169,12 @@ class NodeCluster:
 
     def spawn(self, node: str = "n1") -> subprocess.Popen[bytes]:
         """An agent that can be killed."""
-        command = [sys.executable, "-m", "virtfleet.local.node", "--data", str(self.directory), "--name", node]
+        command = [sys.executable, "-m", "virtfleet.local.node", "--data", str(self.directory)]
         with open(self.directory / f"{node}.log", "ab") as log:
             process = subprocess.Popen(
-                [*command, "--kubeconfig", str(self.directory / "kubeconfig")], stdout=log, stderr=log
+                [*command, "--node", json.dumps({"name": node}), "--kubeconfig", str(self.directory / "kubeconfig")],
+                stdout=log,
+                stderr=log,
             )
         self.processes.append(process)
         return process
