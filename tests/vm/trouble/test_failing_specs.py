@@ -128,6 +128,18 @@ def test_labels_that_no_node_has(owner: Owner) -> None:
     owner.sees("Running")
 
 
+def test_a_device_that_no_node_offers(owner: Owner) -> None:
+    gpu = {"name": "gpu", "deviceName": "example.com/rare"}
+    devices = {"gpus": [gpu], "autoattachGraphicsDevice": False, "autoattachPodInterface": False}
+    owner.creates(domain={"memory": {"guest": "64Mi"}, "devices": devices}, networks=[])
+    owner.sees("ErrorUnschedulable")
+    owner.reads_condition("PodScheduled", "Insufficient example.com/rare")
+    owner.reads_event("FailedScheduling", "example.com/rare", "add a node that has it")
+    owner.has_one_instance_throughout()
+    owner.edits(domain={"devices": {"gpus": None}})
+    owner.sees("Running")
+
+
 def test_a_disk_that_is_broken(fleet: Fleet, owner: Owner, tmp_path: Path) -> None:
     disk = tmp_path / "disk.qcow2"
     subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", str(disk), "1M"], check=True)

@@ -14,7 +14,7 @@ from waiting import eventually
 pytestmark = pytest.mark.timeout(500)
 PATIENCE = 120.0
 # Longer than it takes until nodes count as lost, were it not for the API server itself that was away.
-AWAY = 45.0
+AWAY = 60.0
 
 
 @pytest.fixture
