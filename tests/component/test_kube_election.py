@@ -21,6 +21,8 @@ from virtfleet.kube.election import Election, LeadershipLost
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import LEASES, Obj
 
+pytestmark = pytest.mark.slow
+
 # As in production, only faster; the lease itself counts in whole seconds.
 QUICK = {"lease_duration": 2.0, "renew_deadline": 1.5, "retry_period": 0.1}
 

@@ -14,7 +14,7 @@ from node_cluster import NodeCluster, needs_root, node_cluster, state
 from virtfleet.kube.deviceplugin import HEALTHY, UNHEALTHY, VERSION, caller, channel, handler, message
 from virtfleet.kube.resource import NODES
 
-pytestmark = needs_root
+pytestmark = [needs_root, pytest.mark.slow]
 RESOURCE = "vendor.example/gadget"
 
 

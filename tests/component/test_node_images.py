@@ -15,7 +15,7 @@ from ocilayout import layer, oci_layout
 from virtfleet.local.node import registry
 from virtfleet.local.node.images import ImageError
 
-pytestmark = needs_root
+pytestmark = [needs_root, pytest.mark.slow]
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from virtfleet.local.node.containers import Container, ContainerFiles
 from virtfleet.local.node.runtime import start_time
 from virtfleet.local.node.teardown import power_off, tear_down
 
-pytestmark = needs_root
+pytestmark = [needs_root, pytest.mark.slow]
 
 COUNTING = "trap 'exit 0' TERM; i=0; while :; do echo $((i = i + 1)); sleep 0.05; done"
 

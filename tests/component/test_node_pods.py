@@ -12,7 +12,7 @@ from node_cluster import NodeCluster, needs_root, node_cluster, restarts, state
 from virtfleet.kube.resource import CONFIG_MAPS, ENDPOINT_SLICES, EVENTS, NODES, PODS, SECRETS, SERVICES
 from virtfleet.local.node.services import ServiceNetwork
 
-pytestmark = needs_root
+pytestmark = [needs_root, pytest.mark.slow]
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from node_cluster import NodeCluster, needs_root, node_cluster, restarts, state
 
 from virtfleet.kube.resource import EVENTS
 
-pytestmark = needs_root
+pytestmark = [needs_root, pytest.mark.slow]
 
 # Listens after a moment; is well once /d/well is there; writes down what it is asked for.
 SERVER = """

@@ -12,7 +12,7 @@ from node_cluster import NodeCluster, needs_root, node_cluster, restarts
 
 from virtfleet.local import directory
 
-pytestmark = needs_root
+pytestmark = [needs_root, pytest.mark.slow]
 
 
 @pytest.fixture
@@ -60,7 +60,8 @@ async def test_following_a_log_shows_lines_as_they_come_and_ends_with_the_contai
     process = await cluster.kubectl("logs", "-f", "p")
     assert process.stdout is not None
     assert await process.stdout.readline() == b"first\n"
-    assert (await call(cluster, "exec", "p", "--", "touch", "/tmp/go"))[0] == 0
+    # What the file ends is the container, and with it, perhaps, the command that made the file.
+    assert (await call(cluster, "exec", "p", "--", "touch", "/tmp/go"))[0] in (0, 137)
     assert await asyncio.wait_for(process.stdout.read(), 30) == b"second\n"
     assert await process.wait() == 0
 

@@ -14,7 +14,7 @@ from node_cluster import NodeCluster, needs_root, node_cluster, state
 from virtfleet.kube.resource import CONFIG_MAPS, EVENTS, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS, SECRETS
 from virtfleet.local.node import podworker
 
-pytestmark = needs_root
+pytestmark = [needs_root, pytest.mark.slow]
 
 
 @pytest.fixture

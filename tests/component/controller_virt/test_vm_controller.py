@@ -212,6 +212,7 @@ async def test_a_changed_template_asks_for_a_restart_and_gets_it(virt: Plane) ->
     await virt.until(settled)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["Always", "RerunOnFailure", "Once", "Manual"])
 async def test_a_change_to_a_vm_that_never_ran_is_tried_at_once(virt: Plane, strategy: str) -> None:
     """Too much was asked for, no node takes it, and its owner asks for less: that is all that should be needed."""
