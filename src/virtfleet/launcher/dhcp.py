@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import logging
 import socket
 import struct
 from collections.abc import Iterable
-from typing import cast
+from functools import partial
 
+from virtfleet.launcher import datagrams
 from virtfleet.launcher.messages import Lease
-
-logger = logging.getLogger(__name__)
 
 _SERVER_PORT, _CLIENT_PORT = 67, 68
 _COOKIE = b"\x63\x82\x53\x63"
@@ -140,25 +138,7 @@ async def listen(lease: Lease) -> asyncio.DatagramTransport:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, lease.device.encode())
-    sock.setblocking(False)
     sock.bind(("", _SERVER_PORT))
-    transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(lambda: _Protocol(lease), sock=sock)
-    return transport
-
-
-class _Protocol(asyncio.DatagramProtocol):
-    def __init__(self, lease: Lease) -> None:
-        self._lease = lease
-        self._transport: asyncio.DatagramTransport | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.DatagramTransport, transport)
-
-    def datagram_received(self, data: bytes, addr: tuple[str | int, int]) -> None:
-        answer = reply(self._lease, data)
-        if answer and self._transport:
-            # The client may have no address yet, so everybody on the wire hears it; there is nobody else.
-            self._transport.sendto(answer, (_BROADCAST, _CLIENT_PORT))
-
-    def error_received(self, exc: Exception) -> None:
-        logger.warning("DHCP on %s: %s", self._lease.device, exc)
+    # The client may have no address yet, so everybody on the wire hears it; there is nobody else.
+    everybody = (_BROADCAST, _CLIENT_PORT)
+    return await datagrams.answer(sock, f"DHCP on {lease.device}", partial(reply, lease), everybody)

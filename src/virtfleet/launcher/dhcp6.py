@@ -9,16 +9,15 @@ from __future__ import annotations
 import asyncio
 import enum
 import ipaddress
-import logging
 import socket
 import struct
 from collections.abc import Iterator
-from typing import Final, cast
+from functools import partial
+from typing import Final
 
+from virtfleet.launcher import datagrams
 from virtfleet.launcher.dhcp import domain_name
 from virtfleet.launcher.messages import Lease6
-
-logger = logging.getLogger(__name__)
 
 _SERVER_PORT = 547
 _ALL_SERVERS = "ff02::1:2"
@@ -136,24 +135,5 @@ async def listen(lease: Lease6) -> asyncio.DatagramTransport:
     sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
     group = socket.inet_pton(socket.AF_INET6, _ALL_SERVERS) + struct.pack("@I", socket.if_nametoindex(lease.device))
     sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, group)
-    sock.setblocking(False)
     sock.bind(("::", _SERVER_PORT))
-    transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(lambda: _Protocol(lease), sock=sock)
-    return transport
-
-
-class _Protocol(asyncio.DatagramProtocol):
-    def __init__(self, lease: Lease6) -> None:
-        self._lease = lease
-        self._transport: asyncio.DatagramTransport | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.DatagramTransport, transport)
-
-    def datagram_received(self, data: bytes, addr: tuple[str | int, int]) -> None:
-        answer = reply(self._lease, data)
-        if answer and self._transport:
-            self._transport.sendto(answer, addr)
-
-    def error_received(self, exc: Exception) -> None:
-        logger.warning("DHCPv6 on %s: %s", self._lease.device, exc)
+    return await datagrams.answer(sock, f"DHCPv6 on {lease.device}", partial(reply, lease))
