@@ -3,8 +3,8 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
-# Kernel, libvirt and guests share two cores with the tests. What failed beside others is named and must pass by itself.
-ALONE := { echo "Once more, alone:"; $(PYTEST) -v --last-failed --last-failed-no-failures none; }
+# What fails beside others and passes alone is written into tests/ledger.json, and fails the run the second time.
+LANE := $(BIN)/python scripts/lane
 # Starting quickly needs compiled modules, whatever the caller's environment says.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -37,8 +37,8 @@ test-fast: lint  ## lint and every test that boots no VM, within two minutes
 	@$(PYTEST) tests/unit tests/component -q -n 2 --hypothesis-profile=fast -m "not slow and not vm"
 
 test: lint  ## everything
-	@$(PYTEST) tests/unit tests/component -q -n 2 || $(ALONE)
-	@$(PYTEST) tests/cluster tests/vm -q || $(ALONE)
+	@$(LANE) tests/unit tests/component -q -n 2
+	@$(LANE) tests/cluster tests/vm -q
 
 test-golden: bootstrap  ## boot every reference VMI that can boot here (about ten minutes)
 	@BOOT_GOLDEN=1 $(PYTEST) tests/vm/test_golden_boot.py -q

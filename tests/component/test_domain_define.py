@@ -15,8 +15,8 @@ import pytest
 import yaml
 
 from tests.component.libvirt_daemon import running
+from tests.reference import GOLDEN
 from tests.unit.domain_samples import SAMPLES, Sample, vmi
-from tests.unit.shared import SHARED
 from virtfleet.api.feature_gates import FeatureGates
 from virtfleet.api.kubevirt import KubeVirt
 from virtfleet.api.view import read
@@ -44,7 +44,7 @@ NOT_EMULATED = "host-passthrough needs a hypervisor"
 
 
 def accepted_cases() -> list[Path]:
-    cases = sorted(p.parent for p in SHARED.glob("golden/*/domain.xml"))
+    cases = sorted(p.parent for p in GOLDEN.glob("*/domain.xml"))
     return [case for case in cases if json.loads((case / "verdict.json").read_text())["allowed"]]
 
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import yaml
 
-from tests.unit.shared import SHARED, reference
+from tests.reference import FIELDS, GOLDEN
 from virtfleet.api import crds
 from virtfleet.api.kubevirt import KubeVirt
 from virtfleet.api.view import read
@@ -47,7 +47,7 @@ def missing(schema: dict[str, Any], name: str, facts: dict[str, Any], path: str)
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_field_of_the_api_is_in_the_schema(kind: str) -> None:
-    facts = json.loads(reference("facts/kubevirt-v1-fields.json").read_text())
+    facts = json.loads(FIELDS.read_text())
     left_out = ["VirtualMachine.spec.dataVolumeTemplates.status"] if kind == "VirtualMachine" else []
     assert missing(crds.schema(KINDS[kind].view), f"v1.{kind}", facts, kind) == left_out
 
@@ -76,12 +76,12 @@ def test_schemas_are_structural_and_explain_themselves(kind: str) -> None:
     assert schema["properties"]["spec"]["description"]
 
 
-CASES = sorted(p.parent.name for p in SHARED.glob("golden/*/vmi.yaml"))
+CASES = sorted(p.parent.name for p in GOLDEN.glob("*/vmi.yaml"))
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_reference_objects_pass_the_schema_and_can_be_read(case: str) -> None:
-    vmi = yaml.safe_load(reference(f"golden/{case}/vmi.yaml").read_text())
+    vmi = yaml.safe_load((GOLDEN / case / "vmi.yaml").read_text())
     schema = json.loads(json.dumps(crds.schema(VirtualMachineInstance)).replace('"nullable": true', '"x": 1'))
     assert [e.message for e in jsonschema_rs.validator_for(schema).iter_errors(vmi)] == []
     assert read(VirtualMachineInstance, vmi).spec.domain.devices is not None

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tests.unit.shared import SHARED
+from tests.reference import GOLDEN
 from virtfleet.cli.render import render
 
-CASES = sorted(SHARED.glob("golden/*/domain.xml"))
+CASES = sorted(GOLDEN.glob("*/domain.xml"))
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 # Elements that say something by being there; others without content count as absent.
 FLAGS = {"acpi", "apic", "hyperv", "kvm", "smm", "nosharepages", "readonly", "shareable"}

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 import yaml
 
-from tests.unit.shared import SHARED
+from tests.reference import GOLDEN
 from virtfleet.admission.cluster import Cluster
 from virtfleet.admission.review import complete
 from virtfleet.api.feature_gates import FeatureGates
@@ -55,7 +55,7 @@ DARK = {"cdrom-scsi"}  # run, but nothing boots: our guest is a disk, and no CD-
 
 
 def accepted() -> list[Path]:
-    cases = sorted(path.parent for path in SHARED.glob("golden/*/domain.xml"))
+    cases = sorted(path.parent for path in GOLDEN.glob("*/domain.xml"))
     return [case for case in cases if json.loads((case / "verdict.json").read_text())["allowed"]]
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import yaml
-from shared import reference
 
+from tests.reference import beside
 from virtfleet.admission.cluster import Cluster
 from virtfleet.admission.review import complete
 from virtfleet.operator.installation import Installation
@@ -17,7 +17,7 @@ from virtfleet.pods.settings import Settings
 
 
 def examples(kind: str) -> list[dict[str, Any]]:
-    text = reference("seeds/additional-virt-handlers.md").read_text()
+    text = beside("seeds/additional-virt-handlers.md").read_text()
     blocks = [block.partition("```")[0] for block in text.split("```yaml\n")[1:]]
     return [doc for block in blocks if (doc := yaml.safe_load(block)).get("kind") == kind]
 

@@ -10,8 +10,8 @@ import yaml
 from admission.machines import edited
 from hypothesis import given
 from hypothesis import strategies as st
-from shared import reference
 
+from tests.reference import GOLDEN
 from virtfleet.api.quantity import Quantity
 from virtfleet.hypervisors import registry
 from virtfleet.pods.launcher import Target, Unrenderable, pod_name, render, vmi_id
@@ -442,7 +442,7 @@ def test_rendering_leaves_the_vmi_as_it_is() -> None:
 
 
 def test_every_reference_vmi_has_a_pod_with_sound_amounts() -> None:
-    verdicts = {c: orjson.loads((c / "verdict.json").read_bytes()) for c in sorted(reference("golden").iterdir())}
+    verdicts = {c: orjson.loads((c / "verdict.json").read_bytes()) for c in sorted(GOLDEN.iterdir())}
     cases = [case for case, verdict in verdicts.items() if verdict["allowed"]]
     assert cases
     for case in cases:
