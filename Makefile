@@ -9,9 +9,7 @@ LANE := $(BIN)/python scripts/lane
 unexport PYTHONDONTWRITEBYTECODE
 
 # Of `make images`.
-BUILDER ?= $(firstword $(shell command -v podman buildah docker))
-REGISTRY ?= virtfleet
-VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+REGISTRY ?= docker.io/virtfleet
 
 .PHONY: help bootstrap up down test test-fast test-golden lint bench images lock clean
 
@@ -46,9 +44,8 @@ test-golden: bootstrap  ## boot every reference VMI that can boot here (about te
 bench: bootstrap  ## measure the product, as ratios to baselines of the same run
 	@$(BIN)/python -m bench
 
-images:  ## VirtFleet's images for a Kubernetes cluster, with REGISTRY=... (podman or buildah; docs/install.md)
-	@for name in virt-operator virt-controller virt-api virt-handler virt-launcher virt-launcher-lxc; do \
-	  $(BUILDER) build --target $$name -t $(REGISTRY)/$$name:$(VERSION) -f deploy/Containerfile . || exit 1; done
+images: bootstrap  ## VirtFleet's images for a Kubernetes cluster, with REGISTRY=... (docs/install.md)
+	@$(BIN)/python scripts/images --registry $(REGISTRY)
 
 lock:  ## pin the dependencies anew, with hashes
 	@.tools/bin/uv pip compile pyproject.toml --extra dev --generate-hashes --python-version 3.11 \

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from virtfleet.domain.paths import USER
+from virtfleet.local import ociarchive
 from virtfleet.local.ociarchive import Entry, write_archive
 
 IMAGE = "virtfleet/guest:demo"
@@ -168,7 +169,7 @@ def _known_versions() -> dict[str, str]:
 
 def _key(packages: dict[str, str]) -> str:
     digest = hashlib.sha256(repr(sorted(packages.items())).encode())
-    for path in (Path(__file__), *sorted(_FILES.iterdir())):
+    for path in (Path(__file__), Path(ociarchive.__file__), *sorted(_FILES.iterdir())):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 

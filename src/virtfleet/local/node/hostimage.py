@@ -26,7 +26,7 @@ _PUBLIC_FILES = ("ld.so.cache", "ld.so.conf", "protocols", "services", "mime.typ
 _DIRECTORIES = ("dev", "proc", "sys", "run", "home", "mnt", "opt/virtfleet/lib", "opt/virtfleet/src/virtfleet", "usr")
 _VAR = ("lib", "log", "cache", "spool")
 
-_LAUNCHER = "virtfleet.launcher"
+LAUNCHER = "virtfleet.launcher"
 # Component -> the room that implements it; hypervisors have launcher images of their own. A launcher has a reaper above
 # it, because it is PID 1 of a pod whose children (libvirt's daemon, QEMU) outlive their parents.
 COMPONENTS = {
@@ -34,13 +34,13 @@ COMPONENTS = {
     "virt-controller": "virtfleet.controller",
     "virt-api": "virtfleet.gateway",
     "virt-handler": "virtfleet.handler",
-    "virt-launcher": _LAUNCHER,
-    "virt-launcher-lxc": _LAUNCHER,
+    "virt-launcher": LAUNCHER,
+    "virt-launcher-lxc": LAUNCHER,
 }
-_REAPER = ("/usr/bin/catatonit", "--")
-_BIN = "/opt/virtfleet/bin"
-_ENV = (
-    f"PATH={_BIN}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+REAPER = ("/usr/bin/catatonit", "--")
+BIN = "/opt/virtfleet/bin"
+ENV = (
+    f"PATH={BIN}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "PYTHONPATH=/opt/virtfleet/src:/opt/virtfleet/lib",
     "PYTHONDONTWRITEBYTECODE=1",
     "PYTHONUNBUFFERED=1",
@@ -63,20 +63,17 @@ def open_store(directory: Path) -> ImageStore:
         tree = scratch / "tree"
         _build(tree)
         layer = store.add_layer(tree, f"host-{tree_digest(tree)}")
-    host = Image(name=canonical(HOST), layers=(layer,), on_host=True, env=_ENV, command=("/bin/sh",))
+    host = Image(name=canonical(HOST), layers=(layer,), on_host=True, env=ENV, command=("/bin/sh",))
     _refresh(store, host)
-    for component, room in COMPONENTS.items():
-        reaper = _REAPER if room == _LAUNCHER else ()
-        _refresh(
-            store,
-            msgspec.structs.replace(
-                host,
-                name=f"virtfleet/{component}:{virtfleet.__version__}",
-                entrypoint=(*reaper, f"{_BIN}/{component}"),
-                command=(),
-            ),
-        )
+    for component in COMPONENTS:
+        name = f"virtfleet/{component}:{virtfleet.__version__}"
+        _refresh(store, msgspec.structs.replace(host, name=name, entrypoint=entrypoint(component), command=()))
     return store
+
+
+def entrypoint(component: str) -> tuple[str, ...]:
+    """What a container of the component's image starts with."""
+    return (*(REAPER if COMPONENTS[component] == LAUNCHER else ()), f"{BIN}/{component}")
 
 
 def _refresh(store: ImageStore, image: Image) -> None:
@@ -85,25 +82,31 @@ def _refresh(store: ImageStore, image: Image) -> None:
 
 
 def _build(tree: Path) -> None:
-    """The files of the base image."""
+    """The files of the base image: the skeleton, with what is public of this machine's own /etc."""
     if sys.base_prefix != "/usr":
         raise ImageError(
             f"the Python environment is made from {sys.base_prefix}; containers see only /usr of this machine: "
             "make the environment with /usr/bin/python3 (scripts/bootstrap does)"
         )
-    for name in _DIRECTORIES:
-        (tree / name).mkdir(parents=True, mode=0o755)
-    for name in _VAR:
-        (tree / "var" / name).mkdir(parents=True, mode=0o755)
-    for name, mode in (("root", 0o700), ("tmp", 0o1777), ("var/tmp", 0o1777)):
-        (tree / name).mkdir()
-        (tree / name).chmod(mode)
-    (tree / "var/run").symlink_to("/run")
+    write_skeleton(tree)
     for link in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
         if os.path.islink(f"/{link}"):
             (tree / link).symlink_to(os.readlink(f"/{link}"))
+    _public(tree / "etc")
+
+
+def write_skeleton(tree: Path) -> None:
+    """What an image of ours has beside /usr: accounts, directories, and the programs that start components."""
+    for name in _DIRECTORIES:
+        (tree / name).mkdir(parents=True, mode=0o755, exist_ok=True)
+    for name in _VAR:
+        (tree / "var" / name).mkdir(parents=True, mode=0o755, exist_ok=True)
+    for name, mode in (("root", 0o700), ("tmp", 0o1777), ("var/tmp", 0o1777)):
+        (tree / name).mkdir(exist_ok=True)
+        (tree / name).chmod(mode)
+    (tree / "var/run").symlink_to("/run")
     _etc(tree / "etc")
-    scripts = tree / _BIN[1:]
+    scripts = tree / BIN[1:]
     scripts.mkdir(parents=True, mode=0o755)
     for component, room in COMPONENTS.items():
         script = scripts / component
@@ -112,7 +115,7 @@ def _build(tree: Path) -> None:
 
 
 def _etc(etc: Path) -> None:
-    (etc / "ssl").mkdir(parents=True, mode=0o755)
+    (etc / "ssl").mkdir(parents=True, mode=0o755, exist_ok=True)
     (etc / "passwd").write_text(
         "".join(f"{n}:x:{uid}:{uid}:{n}:{'/root' if not uid else '/'}:/bin/sh\n" for n, uid in _ACCOUNTS.items())
     )
@@ -122,6 +125,9 @@ def _etc(etc: Path) -> None:
     (etc / "os-release").symlink_to("../usr/lib/os-release")
     (etc / "mtab").symlink_to("/proc/mounts")
     (etc / "localtime").symlink_to("/usr/share/zoneinfo/Etc/UTC")
+
+
+def _public(etc: Path) -> None:
     for name in _PUBLIC_FILES:
         if os.path.isfile(f"/etc/{name}"):
             shutil.copyfile(f"/etc/{name}", etc / name)
