@@ -13,7 +13,7 @@ BUILDER ?= $(firstword $(shell command -v podman buildah docker))
 REGISTRY ?= virtfleet
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 
-.PHONY: help bootstrap up down test test-fast test-golden lint bench images lock clean
+.PHONY: help bootstrap up down test test-fast test-golden lint bench docs images lock clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -45,6 +45,9 @@ test-golden: bootstrap  ## boot every reference VMI that can boot here (about te
 
 bench: bootstrap  ## measure the product, as ratios to baselines of the same run
 	@$(BIN)/python -m bench
+
+docs: bootstrap  ## write what docs/compatibility.md has from the registry of what works
+	@$(BIN)/python scripts/compatibility.py
 
 images:  ## VirtFleet's images for a Kubernetes cluster, with REGISTRY=... (podman or buildah; docs/install.md)
 	@for name in virt-operator virt-controller virt-api virt-handler virt-launcher virt-launcher-lxc; do \

@@ -45,7 +45,8 @@ def _verdict(obj: dict[str, Any], cluster: Cluster) -> Findings:
     completed, shape = complete(obj, cluster)
     found = review(completed, cluster)
     if shape.allowed:
-        found.warnings += unknown_fields(completed)
+        for warning in unknown_fields(completed):
+            found.warn(warning)
     return found
 
 

@@ -36,12 +36,14 @@ from virtfleet.kube.resource import (
     CRDS,
     ENDPOINT_SLICES,
     KUBEVIRTS,
+    MUTATING_WEBHOOKS,
     NAMESPACES,
     PODS,
     ROLE_BINDINGS,
     ROLES,
     SERVICE_ACCOUNTS,
     SERVICES,
+    VALIDATING_WEBHOOKS,
     VMIS,
     VMS,
     Obj,
@@ -122,6 +124,7 @@ class Kit:
     credentials: dict[str, Credential]
     task: asyncio.Task[None]
     made: list[Handlers]
+    webhooks: list[Obj] = field(default_factory=list)
     handlers: dict[str, PretendHandler] = field(default_factory=dict)
 
     @property
@@ -129,6 +132,12 @@ class Kit:
         return self.handlers[NODE]
 
     # --- the cluster
+
+    async def guard(self) -> None:
+        """Let admission decide from now on; until then objects of tests need not be sound."""
+        for obj in self.webhooks:
+            resource = MUTATING_WEBHOOKS if obj["kind"] == MUTATING_WEBHOOKS.kind else VALIDATING_WEBHOOKS
+            await self.make(resource, obj)
 
     async def make(self, resource: Resource, obj: Obj, namespace: str | None = None) -> Obj:
         return await self.server.api.create(resource, obj, namespace)
@@ -273,7 +282,9 @@ async def gateway(directory: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
             await kit.add_handler(NODE, "127.0.0.2")
             await _ready(kit)
             await _publish(server, port)
-            await _install(server, endpoints.admission(installation, issued.trust))
+            admission = endpoints.admission(installation, issued.trust)
+            await _install(server, admission)
+            kit.webhooks = [obj for obj in admission if "Webhook" in obj["kind"]]
             await until(lambda: all(s.available for s in server.aggregation._services.values()))
             yield kit
         finally:
