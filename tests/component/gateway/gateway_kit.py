@@ -27,6 +27,7 @@ from virtfleet.api import crds
 from virtfleet.api.subresources import GROUP, PROTOCOL
 from virtfleet.gateway import __main__ as virt_api
 from virtfleet.gateway.handlers import Handlers
+from virtfleet.gateway.knowledge import CachedKnowledge
 from virtfleet.kube import certificates, peers
 from virtfleet.kube.certificates import Credential
 from virtfleet.kube.resource import (
@@ -125,6 +126,7 @@ class Kit:
     task: asyncio.Task[None]
     made: list[Handlers]
     webhooks: list[Obj] = field(default_factory=list)
+    knowledge: list[CachedKnowledge] = field(default_factory=list)
     handlers: dict[str, PretendHandler] = field(default_factory=dict)
 
     @property
@@ -138,6 +140,13 @@ class Kit:
         for obj in self.webhooks:
             resource = MUTATING_WEBHOOKS if obj["kind"] == MUTATING_WEBHOOKS.kind else VALIDATING_WEBHOOKS
             await self.make(resource, obj)
+
+    async def configure(self, spec: Obj) -> None:
+        """Another spec for the KubeVirt object, until virt-api knows of it."""
+        kubevirt = await self.server.api.get(KUBEVIRTS, "kubevirt", NAMESPACE)
+        changed = await self.server.api.replace(KUBEVIRTS, {**kubevirt, "spec": spec})
+        version = changed["metadata"]["resourceVersion"]
+        await until(lambda: self.knowledge[0].cluster().kubevirt["metadata"]["resourceVersion"] == version)
 
     async def make(self, resource: Resource, obj: Obj, namespace: str | None = None) -> Obj:
         return await self.server.api.create(resource, obj, namespace)
@@ -276,8 +285,12 @@ async def gateway(directory: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
         )
         made: list[Handlers] = []
         monkeypatch.setattr(virt_api, "Handlers", lambda *args: made.append(Handlers(*args)) or made[0])
+        knowledge: list[CachedKnowledge] = []
+        monkeypatch.setattr(
+            virt_api, "CachedKnowledge", lambda api: knowledge.append(CachedKnowledge(api)) or knowledge[0]
+        )
         task = asyncio.create_task(virt_api.run(options))
-        kit = Kit(server, port, handler_port, credentials, task, made)
+        kit = Kit(server, port, handler_port, credentials, task, made, knowledge=knowledge)
         try:
             await kit.add_handler(NODE, "127.0.0.2")
             await _ready(kit)

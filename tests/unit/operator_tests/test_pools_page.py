@@ -107,7 +107,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("files")
 def test_the_page_shows_what_the_command_says(command: str) -> None:
     plain, *rest = command.split("|")
-    said = CliRunner().invoke(main, [*plain.split(), *rest]).output
+    said = CliRunner().invoke(main, [*plain.split(), *rest]).stdout
     shown = " ".join(PAGE.split())  # long lines are wrapped there
     header = "virtualmachineinstance/", "kubevirt/kubevirt is refused"
     lines = [line for line in said.splitlines() if line and not line.startswith(header)]
