@@ -44,6 +44,10 @@ metadata: {name: kubevirt, namespace: kubevirt}
 spec: {configuration: {cpuModel: EPYC}}
 """
 
+# Nine lines that stand for a billion words.
+BOMB = b"a0: &a0 [x]\n" + b"".join(
+    b"a%d: &a%d [%s]\n" % (i, i, b",".join([b"*a%d" % (i - 1)] * 10)) for i in range(1, 10)
+)
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -95,6 +99,8 @@ def test_a_sound_file_is_allowed(tmp_path: Path) -> None:
                 "note": "",
             }
         ],
+        "causes": [],
+        "warnings": [],
     }
 
 
@@ -228,6 +234,8 @@ def test_a_wrong_kubevirt_file_is_told_in_one_line(tmp_path: Path, text: str, wo
         (b"kind: VirtualMachine\nspec: !!binary aGk=\n", "that JSON has not"),
         (b"kind: VirtualMachine\nspec: 123456789012345678901234567890\n", "that JSON has not"),
         (b"&a [*a]", "that JSON has not"),
+        (b"[" * 20000, ""),
+        (BOMB, "more than any API server takes"),
     ],
 )
 def test_what_is_no_manifest_is_told_in_one_line(tmp_path: Path, raw: bytes, words: str) -> None:

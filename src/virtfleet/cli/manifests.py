@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from virtfleet.admission.cluster import Cluster
 
 
+_LARGEST = 1_000_000  # parts of a document
+
+
 # PyYAML with libyaml is ten times as fast; not every build has it.
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
     """YAML as kubectl reads it: a key that is given twice is an error, and not the last one's victory."""
@@ -118,6 +121,8 @@ def _documents(file: str) -> Iterator[Any]:
         raise CommandError(f"{file} is not text in UTF-8, and so no manifest") from None
     try:
         for document in yaml.load_all(text, Loader=_Loader):
+            if _size(document, {}) > _LARGEST:
+                raise CommandError(f"{file} says by its aliases more than any API server takes")
             if document is not None:
                 # What the API server gets is JSON: dates become text again, and keys always are.
                 yield orjson.loads(orjson.dumps(document, option=orjson.OPT_NON_STR_KEYS))
@@ -125,3 +130,14 @@ def _documents(file: str) -> Iterator[Any]:
         raise CommandError(f"{file} is not YAML: {' '.join(str(error).split())}") from error
     except (TypeError, ValueError, RecursionError) as error:
         raise CommandError(f"{file} has something that JSON has not: {error}") from error
+
+
+def _size(value: Any, known: dict[int, int]) -> int:
+    """Of how many parts a document is made when its aliases are written out: a few lines can stand for billions."""
+    if not isinstance(value, dict | list):
+        return 1
+    if id(value) not in known:
+        known[id(value)] = 0
+        parts = value.values() if isinstance(value, dict) else value
+        known[id(value)] = 1 + sum(_size(part, known) for part in parts)
+    return known[id(value)]

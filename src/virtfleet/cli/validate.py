@@ -65,10 +65,14 @@ def validate(
     except CommandError as error:
         raise NotChecked(error.message) from None
     refused = any(found.verdict == REFUSED for found in verdicts)
+    described = [_described(found) for found in verdicts]
     data = {
         "allowed": not refused,
         "configuration": installation.source,
-        "objects": [_described(found) for found in verdicts],
+        "objects": described,
+        # Of all objects together, for those who check one at a time.
+        "causes": [cause for obj in described for cause in obj["causes"]],
+        "warnings": [warning for obj in described for warning in obj["warnings"]],
     }
     lines = [line for found in verdicts for line in _lines(found)]
     if output == "text":
