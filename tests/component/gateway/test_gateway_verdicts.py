@@ -22,6 +22,7 @@ from examples import examples
 from unit.admission.test_fuzz import CLUSTER, SEEDS
 from unit.admission.test_templates import MIGRATION, REPLICA_SET, VM
 from unit.shared import SHARED
+from virtfleet.api.subresources import GROUP
 from virtfleet.cli.main import main
 
 GOLDEN = sorted((SHARED / "golden").glob("*/input.yaml"))
@@ -180,3 +181,19 @@ async def test_a_migration_has_one_verdict(kit: Kit, tmp_path: Path) -> None:
     async with asyncio.timeout(20):  # until virt-api has seen the VMI
         while told_by_validate(described) != await told_by_server(kit, migration):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
+
+
+async def test_the_clusters_gates_and_kinds_decide(kit: Kit, tmp_path: Path) -> None:
+    vsock = next(seed for seed in copied(SEEDS) if "autoattachVSOCK" in json.dumps(seed))
+    foreign = {"apiVersion": f"{GROUP}/v1", "kind": "Something", "metadata": {"name": "x"}}
+    file = tmp_path / "manifests.json"
+    file.write_bytes(orjson.dumps({**vsock, "apiVersion": "kubevirt.io/v1"}) + b"\n---\n" + orjson.dumps(foreign))
+    command = ["validate", "-f", str(file), "--kubeconfig", str(tmp_path / "virt-api.kubeconfig"), "-o", "json"]
+    for gates, verdict in (([], "refused"), (["VSOCK"], "allowed")):
+        await kit.configure({"configuration": {"developerConfiguration": {"featureGates": gates}}})
+        done = await asyncio.to_thread(CliRunner().invoke, main, command, catch_exceptions=False)
+        said = json.loads(done.stdout)
+        assert [obj["verdict"] for obj in said["objects"]] == [verdict, "unchecked"], (
+            "others serve a group of that name"
+        )
+        assert said["configuration"] == f"the configuration of the cluster at {kit.server.url}"
