@@ -19,8 +19,7 @@ from virtfleet.domain.context import AssignedDevice, Context
 from virtfleet.domain.errors import DomainError
 from virtfleet.hypervisors import registry
 from virtfleet.hypervisors.base import DaemonSettings
-from virtfleet.hypervisors.features import FEATURES, Feature, refusals, support
-from virtfleet.hypervisors.support import Level
+from virtfleet.hypervisors.features import refusals
 
 QEMU = registry.get("qemu-kvm")
 
@@ -89,107 +88,6 @@ def test_support_can_differ_between_architectures() -> None:
     assert refused("qemu-kvm", {"architecture": "amd64", **watchdog}) == {}
     for name in ("qemu-kvm", "mshv"):
         assert "spec.domain.devices.watchdog" in refused(name, {"architecture": "arm64", **watchdog})
-
-
-def test_an_experimental_feature_needs_its_gate() -> None:
-    vmi = read(VirtualMachineInstance, {"spec": {"evictionStrategy": "LiveMigrate"}})
-    mshv = registry.get("mshv")
-    assert "the feature gate ConfigurableHypervisor enables it" in next(refusals(mshv, vmi)).message
-    assert list(refusals(mshv, vmi, {"ConfigurableHypervisor"})) == []
-
-
-# What a VMI writes below spec to ask for a feature.
-_DISK: dict[str, Any] = {"name": "d", "disk": {"bus": "virtio"}}
-ASKING: dict[str, dict[str, Any]] = {
-    **{
-        f"disk-{bus}": {"domain": {"devices": {"disks": [{"name": "d", "disk": {"bus": bus}}]}}}
-        for bus in ("virtio", "sata", "scsi", "usb")
-    },
-    "cdrom": {"domain": {"devices": {"disks": [{"name": "d", "cdrom": {"bus": "scsi"}}]}}},
-    "lun": {"domain": {"devices": {"disks": [{"name": "d", "lun": {"bus": "scsi"}}]}}},
-    "shareable-disk": {"domain": {"devices": {"disks": [{**_DISK, "shareable": True}]}}},
-    "boot-order": {"domain": {"devices": {"disks": [{**_DISK, "bootOrder": 1}]}}},
-    "io-threads": {"domain": {"ioThreadsPolicy": "auto"}},
-    "block-multiqueue": {"domain": {"devices": {"blockMultiQueue": True}}},
-    "container-disk": {"volumes": [{"name": "v", "containerDisk": {"image": "x"}}]},
-    "claim": {"volumes": [{"name": "v", "dataVolume": {"name": "x"}}]},
-    "ephemeral-disk": {"volumes": [{"name": "v", "emptyDisk": {"capacity": "1Gi"}}]},
-    "cloud-init": {"volumes": [{"name": "v", "cloudInitConfigDrive": {"userData": "x"}}]},
-    "config-disk": {"volumes": [{"name": "v", "sysprep": {"secret": {"name": "x"}}}]},
-    "downward-metrics": {"volumes": [{"name": "v", "downwardMetrics": {}}]},
-    "filesystem": {"domain": {"devices": {"filesystems": [{"name": "f", "virtiofs": {}}]}}},
-    **{
-        f"net-{key}": {"domain": {"devices": {"interfaces": [{"name": "n", field: {}}]}}}
-        for key, field in {
-            "bridge": "bridge",
-            "masquerade": "masquerade",
-            "sriov": "sriov",
-            "passt": "passtBinding",
-        }.items()
-    },
-    "net-multiqueue": {"domain": {"devices": {"networkInterfaceMultiqueue": True}}},
-    "cpu-model": {"domain": {"cpu": {"model": "Haswell"}}},
-    "cpu-features": {"domain": {"cpu": {"features": [{"name": "vmx"}]}}},
-    "cpu-pinning": {"domain": {"cpu": {"dedicatedCpuPlacement": True}}},
-    "cpu-hotplug": {"domain": {"cpu": {"sockets": 1, "maxSockets": 4}}},
-    "numa": {"domain": {"cpu": {"numa": {"guestMappingPassthrough": {}}}}},
-    "realtime": {"domain": {"cpu": {"realtime": {}}}},
-    "memory-hotplug": {"domain": {"memory": {"guest": "1Gi", "maxGuest": "4Gi"}}},
-    "hugepages": {"domain": {"memory": {"hugepages": {"pageSize": "2Mi"}}}},
-    "balloon": {"domain": {"devices": {"autoattachMemBalloon": True}}},
-    "efi": {"domain": {"firmware": {"bootloader": {"efi": {"secureBoot": False}}}}},
-    "secure-boot": {"domain": {"firmware": {"bootloader": {"efi": {}}}}},
-    "kernel-boot": {"domain": {"firmware": {"kernelBoot": {"container": {"image": "x", "kernelPath": "/k"}}}}},
-    "acpi-tables": {"domain": {"firmware": {"acpi": {"slicNameRef": "x"}}}},
-    "start-paused": {"startStrategy": "Paused"},
-    "graphics": {"domain": {"devices": {"autoattachGraphicsDevice": True}}},
-    "serial-console": {"domain": {"devices": {"autoattachSerialConsole": True}}},
-    "input": {"domain": {"devices": {"inputs": [{"name": "i", "type": "tablet"}]}}},
-    "tpm": {"domain": {"devices": {"tpm": {"persistent": True}}}},
-    "watchdog": {"domain": {"devices": {"watchdog": {"name": "w", "i6300esb": {}}}}},
-    "rng": {"domain": {"devices": {"rng": {}}}},
-    "sound": {"domain": {"devices": {"sound": {"name": "s"}}}},
-    "panic": {"domain": {"devices": {"panicDevices": [{"model": "isa"}]}}},
-    "usb-redirection": {"domain": {"devices": {"clientPassthrough": {}}}},
-    "vsock": {"domain": {"devices": {"autoattachVSOCK": True}}},
-    "gpu": {"domain": {"devices": {"gpus": [{"name": "g", "deviceName": "x.io/g"}]}}},
-    "host-device": {"domain": {"devices": {"hostDevices": [{"name": "h", "deviceName": "x.io/h"}]}}},
-    "guest-agent": {"livenessProbe": {"guestAgentPing": {}}},
-    "hyperv-enlightenments": {"domain": {"features": {"hypervPassthrough": {"enabled": True}}}},
-    "kvm-hidden": {"domain": {"features": {"kvm": {"hidden": True}}}},
-    "sev": {"domain": {"launchSecurity": {"snp": {}}}},
-    "tdx": {"domain": {"launchSecurity": {"tdx": {}}}},
-    "clock": {"domain": {"clock": {"utc": {}}}},
-    "live-migration": {"evictionStrategy": "LiveMigrate"},
-}
-IGNITION = {"kubevirt.io/ignitiondata": "{}"}  # the only feature that is asked for by an annotation
-
-
-@pytest.mark.parametrize("feature", FEATURES, ids=lambda f: f.key)
-def test_what_a_hypervisor_cannot_do_is_refused_with_field_hypervisor_and_reason(feature: Feature) -> None:
-    annotations = IGNITION if feature.key == "ignition" else {}
-    spec = ASKING[feature.key] if not annotations else {}
-    for name in registry.names():
-        hypervisor = registry.get(name)
-        for architecture in ("amd64", "arm64", "s390x"):
-            obj = {"metadata": {"annotations": annotations}, "spec": {"architecture": architecture, **spec}}
-            asked = read(VirtualMachineInstance, obj)
-            assert feature.asked(asked)
-            found = support(hypervisor, feature.key, architecture)
-            told = [r for r in refusals(hypervisor, asked) if feature.title in r.message]
-            if hypervisor.refusal:  # runs no VMs yet, and says so instead
-                assert [r.field for r in refusals(hypervisor, asked)] == ["spec.hypervisor"]
-            elif found.level is Level.SUPPORTED:
-                assert told == []
-            else:
-                (refusal,) = told
-                assert refusal.field == feature.field
-                assert name in refusal.message and found.reason in refusal.message
-
-
-def test_every_predicate_can_be_asked_of_an_empty_vmi() -> None:
-    empty = read(VirtualMachineInstance, {})
-    assert [f.key for f in FEATURES if f.asked(empty)] == []
 
 
 # --- containers
@@ -319,6 +217,10 @@ def test_the_command_lists_hypervisors_and_their_features() -> None:
     assert [h["name"] for h in listed][:2] == ["qemu-kvm", "mshv"]
     assert "xen" in CliRunner().invoke(hypervisors, ["-o", "wide"]).stdout
     features = json.loads(CliRunner().invoke(hypervisors, ["features", "lxc", "-o", "json"]).stdout)
-    assert {f["support"] for f in features} == {"supported", "unsupported"}
+    assert {f["support"] for f in features} == {"works", "absent", "impossible"}
+    assert {f["hypervisor"] for f in features} == {"lxc"}
+    beside = json.loads(CliRunner().invoke(hypervisors, ["features", "-o", "json"]).stdout)
+    assert {f["hypervisor"] for f in beside} == {"qemu-kvm", "mshv", "cloud-hypervisor", "lxc"}
+    assert "live-migration" in CliRunner().invoke(hypervisors, ["features"]).stdout
     unknown = CliRunner().invoke(hypervisors, ["features", "nothing"])
     assert unknown.exit_code == 1 and "no hypervisor 'nothing'" in unknown.output

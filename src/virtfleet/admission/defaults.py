@@ -36,7 +36,8 @@ def complete_vmi(vmi: Obj, cluster: Cluster) -> None:
     spec, hypervisor = extend(vmi, "spec"), hypervisor_of(vmi, cluster)
 
     def supports(feature: str) -> bool:
-        return support(hypervisor, feature, spec["architecture"]).level is Level.SUPPORTED
+        found = support(hypervisor, feature, spec["architecture"])
+        return found.level is Level.WORKS or found.admitted
 
     default(spec, "architecture", cluster.default_architecture)
     if cluster.eviction_strategy == "LiveMigrate" and not supports("live-migration"):

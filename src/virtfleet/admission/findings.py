@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from virtfleet.hypervisors import notyet
+
 INVALID = "FieldValueInvalid"
 REQUIRED = "FieldValueRequired"
 NOT_SUPPORTED = "FieldValueNotSupported"
@@ -30,12 +32,18 @@ class Findings:
     """Collected over all rules, so that a user sees everything that is wrong at once."""
 
     causes: list[Cause] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
+    _warnings: list[str] = field(default_factory=list)
+    _accepted: list[str] = field(default_factory=list)
     _missing: set[str] = field(default_factory=set)
 
     @property
     def allowed(self) -> bool:
         return not self.causes
+
+    @property
+    def warnings(self) -> list[str]:
+        """What is told besides; that something has no effect only where the object is accepted."""
+        return self._warnings + (self._accepted if self.allowed else [])
 
     def _add(self, path: str, reason: str, message: str) -> None:
         if path not in self._missing:
@@ -65,12 +73,18 @@ class Findings:
         self._add(path, FORBIDDEN, message)
 
     def gate_is_off(self, path: str, gate: str, what: str) -> None:
-        """`what` needs a feature gate that is not on."""
-        self.invalid(
-            path,
-            f"{what} needs the feature gate {gate}, which is not enabled; an administrator can add it to "
-            "spec.configuration.developerConfiguration.featureGates of the KubeVirt object",
+        """`what` needs a feature gate that is not on. Nobody is told to switch on one behind which nothing is."""
+        remedy = (
+            "an administrator can add it to "
+            "spec.configuration.developerConfiguration.featureGates of the KubeVirt object"
         )
+        if gap := notyet.behind(gate):
+            remedy = f"{gap}, so do without: {notyet.instead_of(gate)}"
+        self.invalid(path, f"{what} needs the feature gate {gate}, which is not enabled; {remedy}")
 
     def warn(self, message: str) -> None:
-        self.warnings.append(message)
+        self._warnings.append(message)
+
+    def without_effect(self, message: str) -> None:
+        """A warning that something is accepted and nothing comes of it."""
+        self._accepted.append(message)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import orjson
 
-from virtfleet.admission import gaps, kubevirt_pools
+from virtfleet.admission import kubevirt_pools
 from virtfleet.admission.findings import Findings
-from virtfleet.admission.hypervisor import hypervisor_error
+from virtfleet.admission.hypervisor import hypervisor_error, warn_of_absent
 from virtfleet.admission.sections import Section, read
 from virtfleet.api import duration
 from virtfleet.api.feature_gates import DEPRECATED, DISCONTINUED, STATES, FeatureGates
+from virtfleet.hypervisors import notyet
 
 _CONFIGURATION = "spec.configuration"
 _GATES = f"{_CONFIGURATION}.developerConfiguration.featureGates"
@@ -35,7 +36,10 @@ def check(kubevirt: Section, found: Findings, old: Section | None = None) -> Non
     if old is not None:
         _check_downtime(kubevirt, old, found)
     _warn_of_old_settings(configuration, found)
-    gaps.check_kubevirt(kubevirt, found)
+    warn_of_absent(notyet.KUBEVIRT, spec, found)
+    for gate in sorted(gates.switched_on):
+        if gap := notyet.behind(gate):
+            found.without_effect(f"feature gate {gate} is accepted, but {gap}")
 
 
 def _check_downtime(kubevirt: Section, old: Section, found: Findings) -> None:

@@ -24,6 +24,8 @@ _COMPLETIONS: dict[str, Callable[[Obj, Cluster], None]] = {
     "VirtualMachine": templates.complete_vm,
     "VirtualMachineInstanceMigration": templates.complete_migration,
 }
+COMPLETED = frozenset(_COMPLETIONS)
+"""Kinds that get defaults."""
 
 
 def complete(obj: Section, cluster: Cluster) -> tuple[Obj, Findings]:

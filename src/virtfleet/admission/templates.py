@@ -6,17 +6,19 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import uuid4
 
-from virtfleet.admission import gaps, hypervisor, memory_hotplug
+from virtfleet.admission import hypervisor, memory_hotplug
 from virtfleet.admission.cluster import Cluster
 from virtfleet.admission.defaults import complete_vmi_spec, set_pci_topology
 from virtfleet.admission.findings import Findings
+from virtfleet.admission.hypervisor import warn_of_absent
 from virtfleet.admission.machine import Machine
 from virtfleet.admission.network import check_discontinued
 from virtfleet.admission.sections import Obj, Section, copy_of, default, extend, read
-from virtfleet.admission.vmi import check_metadata, check_spec, warn_of_gaps
+from virtfleet.admission.vmi import check_metadata, check_spec
 from virtfleet.api import names
 from virtfleet.api.quantity import Quantity
 from virtfleet.api.selectors import SelectorError, from_label_selector
+from virtfleet.hypervisors import features, notyet
 
 _RUN_STRATEGIES = ("Halted", "Manual", "Always", "RerunOnFailure", "Once")
 _TEMPLATE = "spec.template"
@@ -54,12 +56,11 @@ def check_vm(vm: Section, cluster: Cluster, trusted: bool, found: Findings) -> N
         return
     completed = _completed(template, cluster)
     check_metadata(read(template, "metadata"), f"{_TEMPLATE}.metadata", cluster, trusted, found)
-    machine = check_spec(completed, cluster, f"{_TEMPLATE}.spec", found)
+    check_spec(completed, cluster, f"{_TEMPLATE}.spec", found)
     hypervisor.check({**template, "spec": completed}, cluster, f"{_TEMPLATE}.spec", found)
     _check_room_to_grow(completed, cluster, found)
     _check_data_volumes(vm, completed, found)
-    gaps.check_vm(spec, found)
-    warn_of_gaps(template, machine, found)
+    warn_of_absent(notyet.VM, spec, found)
     if spec.get("running") is not None:
         found.warn("spec.running is deprecated; use spec.runStrategy, Always for true and Halted for false")
 
@@ -162,9 +163,8 @@ def check_replica_set(replica_set: Section, cluster: Cluster, found: Findings) -
     if (spec.get("replicas") or 0) < 0:
         found.invalid("spec.replicas", f"{spec['replicas']} replicas is negative; use 0 or more")
     completed = _completed(template, cluster)
-    machine = check_spec(completed, cluster, f"{_TEMPLATE}.spec", found)
+    check_spec(completed, cluster, f"{_TEMPLATE}.spec", found)
     hypervisor.check({**template, "spec": completed}, cluster, f"{_TEMPLATE}.spec", found)
-    warn_of_gaps(template, machine, found)
     try:
         selects = from_label_selector(spec.get("selector")).matches(read(template, "metadata", "labels"))
     except (SelectorError, KeyError) as error:
@@ -184,7 +184,6 @@ def complete_migration(migration: Obj, _: Cluster) -> None:
 
 def check_migration(migration: Section, cluster: Cluster, user: str, found: Findings) -> None:
     spec = read(migration, "spec")
-    gaps.check_migration(found)
     if not spec.get("vmiName"):
         found.required("spec.vmiName", "name the VMI that is to migrate; set spec.vmiName")
     if spec.get("priority") is not None and not (user in cluster.service_accounts and user.endswith("-controller")):
@@ -210,17 +209,20 @@ def check_migration_target(migration: Section, vmi: Section | None, others: Sequ
     decentralized = any(read(migration, "spec").get(f) is not None for f in ("sendTo", "receive"))
     for condition in status.get("conditions") or ():
         blocked = condition.get("type") == names.VMICondition.LIVE_MIGRATABLE and condition.get("status") == "False"
-        copied = condition.get("reason") == names.NotMigratable.DISKS and decentralized
+        reason = condition.get("reason") or names.NotMigratable.OTHER
+        copied = reason == names.NotMigratable.DISKS and decentralized
         if blocked and not copied:
-            found.invalid(
-                "spec.vmiName", f"VMI {name} cannot migrate: {condition.get('message') or condition['reason']}"
-            )
+            found.invalid("spec.vmiName", f"VMI {name} cannot migrate, {reason}: {condition.get('message') or ''}")
     for other in others:
         if read(other, "status").get("phase") not in ("Succeeded", "Failed"):
             found.invalid(
                 "spec.vmiName",
                 f"VMI {name} already migrates by {read(other, 'metadata').get('name')}; wait or delete that",
             )
+    if found.allowed and features.BY_KEY["live-migration"].not_yet:
+        found.unsupported(
+            "spec.vmiName", f"VMI {name} cannot migrate, {names.NotMigratable.NOT_YET}: {features.IMMOBILE}"
+        )
 
 
 def check_migration_update(migration: Section, old: Section, found: Findings) -> None:

@@ -8,7 +8,6 @@ from virtfleet.admission import (
     devices,
     disks,
     firmware,
-    gaps,
     guest,
     hyperv,
     hypervisor,
@@ -44,13 +43,6 @@ def check_vmi(vmi: Section, cluster: Cluster, trusted: bool, found: Findings) ->
     hyperv.check(machine.spec, found)
     architecture.check(machine, found)
     hypervisor.check(vmi, cluster, "spec", found)
-    warn_of_gaps(vmi, machine, found)
-
-
-def warn_of_gaps(instance: Section, machine: Machine, found: Findings) -> None:
-    """A VMI, or the template of one: what is admitted although nothing will come of it."""
-    descriptor = hypervisor.hypervisor_of(instance, machine.cluster).descriptor
-    gaps.check_spec(machine, found, containers=descriptor.root)
 
 
 def check_spec(spec: Section, cluster: Cluster, path: str, found: Findings) -> Machine:
@@ -74,4 +66,3 @@ def check_metadata(metadata: Section, path: str, cluster: Cluster, trusted: bool
     for annotation, gate in _GATED_ANNOTATIONS.items():
         if read(metadata, "annotations").get(annotation) and not cluster.enabled(gate):
             found.gate_is_off(f"{path}.annotations", gate, f"annotation {annotation}")
-    gaps.check_metadata(metadata, path, found)

@@ -182,7 +182,12 @@ TABLE: Final = (
         "stops the VM and starts it again, at once with `gracePeriodSeconds: 0`",
         f"{_NO_VM}; 400 another grace period; 409 not running, or run strategy Halted or Once",
     ),
-    _change("migrate", "makes a VirtualMachineInstanceMigration", f"{_NO_VM} or VMI; 409 not running", Role.MIGRATE),
+    _change(
+        "migrate",
+        "makes a VirtualMachineInstanceMigration, which admission refuses while VMs do not move",
+        f"{_NO_VM} or VMI; 409 not running; 422 otherwise",
+        Role.MIGRATE,
+    ),
     *_of_both(
         "evacuate/cancel",
         "PUT",

@@ -10,8 +10,8 @@ import msgspec
 from virtfleet.cli.output import CommandError, output_option, result, table
 from virtfleet.hypervisors import registry
 from virtfleet.hypervisors.base import Hypervisor
-from virtfleet.hypervisors.features import FEATURES, support
-from virtfleet.hypervisors.support import Level
+from virtfleet.hypervisors.features import FEATURES, Feature, at, support
+from virtfleet.hypervisors.support import Level, Support
 
 
 @click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
@@ -34,29 +34,46 @@ def hypervisors(context: click.Context, output: str) -> None:
 
 
 @hypervisors.command()
-@click.argument("name")
+@click.argument("name", required=False)
 @click.option("--architecture", default="amd64", help="Architecture of the VM.")
 @output_option
-def features(name: str, architecture: str, output: str) -> None:
-    """What a hypervisor can do, feature by feature."""
+def features(name: str | None, architecture: str, output: str) -> None:
+    """What a hypervisor can do, feature by feature, and why not; without NAME, those that run VMs side by side.
+
+    works: as in KubeVirt. experimental: behind a feature gate. absent: VirtFleet does not do it yet. impossible:
+    libvirt's driver, or the hypervisor, cannot.
+    """
     try:
-        hypervisor = registry.get(name)
+        chosen = [registry.get(n) for n in ([name] if name else registry.names())]
     except registry.UnknownHypervisor as error:
         raise CommandError(str(error)) from None
-    found = [(f, support(hypervisor, f.key, architecture)) for f in FEATURES]
-    data = [
-        {
-            "feature": f.key,
-            "title": f.title,
-            "field": f.field,
-            "support": s.level.value,
-            "reason": s.reason,
-            "gate": s.gate,
-        }
-        for f, s in found
-    ]
-    text = table([(f.key, s.level.value, s.reason) for f, s in found], ("FEATURE", "SUPPORT", "REASON"))
-    result(output, data, f"{hypervisor.refusal}\n\n{text}" if hypervisor.refusal else text)
+    if name is None:
+        chosen = [h for h in chosen if not h.refusal]
+    data = [_entry(h, f, support(h, f.key, architecture)) for h in chosen for f in FEATURES]
+    if name is None:
+        rows = [[f.key, *(support(h, f.key, architecture).level.value for h in chosen)] for f in FEATURES]
+        text = table(rows, ("FEATURE", *(h.descriptor.name.upper() for h in chosen)))
+    else:
+        text = table([(e["feature"], e["support"], _why(e)) for e in data], ("FEATURE", "SUPPORT", "WHY NOT"))
+        text = "\n\n".join(filter(None, (chosen[0].refusal, text)))
+    result(output, data, text)
+
+
+def _entry(hypervisor: Hypervisor, feature: Feature, found: Support) -> dict[str, str]:
+    return {
+        "hypervisor": hypervisor.descriptor.name,
+        "feature": feature.key,
+        "title": feature.title,
+        "field": feature.field,
+        "support": found.level.value,
+        "reason": found.reason,
+        "advice": found.advice,
+        "gate": found.gate,
+    }
+
+
+def _why(entry: dict[str, str]) -> str:
+    return "; ".join(filter(None, (entry["reason"], entry["advice"])))
 
 
 @hypervisors.command(name="probe")
@@ -74,7 +91,6 @@ def probe_command(output: str) -> None:
 
 def _row(hypervisor: Hypervisor) -> list[object]:
     d = hypervisor.descriptor
-    supported = sum(support(hypervisor, f.key).level is not Level.UNSUPPORTED for f in FEATURES)
     device = f"/dev/{d.device}" if d.device else "-"
     return [
         d.name,
@@ -82,7 +98,7 @@ def _row(hypervisor: Hypervisor) -> list[object]:
         device,
         d.uri,
         d.daemon or "-",
-        f"{supported}/{len(FEATURES)}",
+        f"{len(at(Level.WORKS, hypervisor))}/{len(FEATURES)}",
     ]
 
 
@@ -107,7 +123,5 @@ def _described(hypervisor: Hypervisor) -> dict[str, object]:
         "privileged": d.privileged,
         "launcherImage": d.launcher_image,
         "overheads": {name: str(value) for name, value in msgspec.structs.asdict(d.overheads).items()},
-        "unsupported": {
-            f.key: s.reason for f in FEATURES if (s := support(hypervisor, f.key)).level is Level.UNSUPPORTED
-        },
+        "features": {f.key: support(hypervisor, f.key).level.value for f in FEATURES},
     }

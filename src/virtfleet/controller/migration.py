@@ -1,4 +1,4 @@
-"""Migrations: asked for and admitted as in KubeVirt, and failed at once, because VMs cannot move yet.
+"""Migrations: admission refuses them, because VMs cannot move yet; those that are there all the same fail at once.
 
 Whoever waits for a migration learns so from its phase instead of waiting for ever, and nothing keeps the object, or its
 namespace, from being deleted.

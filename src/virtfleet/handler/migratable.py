@@ -11,7 +11,6 @@ from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain import traits
 from virtfleet.hypervisors import features
 from virtfleet.hypervisors.base import Hypervisor
-from virtfleet.hypervisors.support import Level
 
 _SHARED = "ReadWriteMany"
 
@@ -24,10 +23,7 @@ class Obstacle(NamedTuple):
 
 
 def obstacles(vmi: VMI, hypervisor: Hypervisor) -> Iterator[Obstacle]:
-    """What keeps the VM where it is, storage last."""
-    driver = features.support(hypervisor, "live-migration", vmi.spec.architecture or "amd64")
-    if driver.level is Level.UNSUPPORTED:
-        yield Obstacle(NotMigratable.OTHER, f"hypervisor {hypervisor.descriptor.name} cannot migrate: {driver.reason}")
+    """What keeps the VM where it is: what its owner could change first, what nobody can change last."""
     yield from _interfaces(vmi)
     yield from _devices(vmi)
     if traits.sev(vmi):
@@ -42,6 +38,8 @@ def obstacles(vmi: VMI, hypervisor: Hypervisor) -> Iterator[Obstacle]:
     if any(disk.lun and disk.lun.reservation for disk in vmi.spec.domain.devices.disks):
         yield Obstacle(NotMigratable.PERSISTENT_RESERVATION, "VMI uses SCSI persistent reservation")
     yield from _volumes(vmi)
+    if why := features.why_immobile(hypervisor, vmi.spec.architecture or "amd64"):
+        yield Obstacle(NotMigratable.NOT_YET if why == features.IMMOBILE else NotMigratable.OTHER, why)
 
 
 def _interfaces(vmi: VMI) -> Iterator[Obstacle]:

@@ -188,7 +188,7 @@ class Hypervisor(ABC):
 
     descriptor: ClassVar[Descriptor]
     supports: ClassVar[Supports] = {}
-    """What it does not support, or only as an experiment; everything else is supported."""
+    """What works, what works as an experiment, and what is impossible. What is not named here is refused."""
 
     @property
     def refusal(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from virtfleet.hypervisors.base import Announced, Descriptor, Overheads
-from virtfleet.hypervisors.support import Supports, without
+from virtfleet.hypervisors.support import Supports, impossible
 
 
 class Bhyve(Announced):
@@ -33,7 +33,7 @@ class Bhyve(Announced):
         balloon=False,
         stacked_images=False,
     )
-    supports: ClassVar[Supports] = without(
+    supports: ClassVar[Supports] = impossible(
         ("disk-usb lun shareable-disk io-threads block-multiqueue", "bhyve has SATA, virtio and NVMe disks"),
         ("container-disk ephemeral-disk", "bhyve reads raw images only; the launcher makes none for it yet"),
         ("boot-order", "bhyve boots the first disk"),

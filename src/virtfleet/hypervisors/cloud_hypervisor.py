@@ -18,7 +18,7 @@ from virtfleet.domain.targets import TargetNames
 from virtfleet.domain.xml import add
 from virtfleet.hypervisors import daemons
 from virtfleet.hypervisors.base import DaemonPlan, DaemonSettings, Descriptor, Hypervisor, Overheads, Tuning
-from virtfleet.hypervisors.support import Supports, without
+from virtfleet.hypervisors.support import Supports, impossible, works
 
 _FIRMWARE = "/usr/share/cloud-hypervisor/hypervisor-fw"
 _EFI_FIRMWARE = "/usr/share/cloud-hypervisor/CLOUDHV.fd"
@@ -52,23 +52,33 @@ class CloudHypervisor(Hypervisor):
         stacked_images=False,
         disk_bus="virtio",
     )
-    supports: ClassVar[Supports] = without(
-        ("graphics input sound tpm watchdog panic usb-redirection balloon filesystem", _REFUSED),
-        ("cdrom", "it has no CD-ROM device; an ISO image works as an ordinary disk"),
-        ("lun disk-sata disk-scsi disk-usb", "libvirt's driver attaches disks to the virtio bus only"),
-        ("shareable-disk io-threads block-multiqueue", "libvirt's driver passes only the path of a disk on"),
-        ("boot-order", "it boots the kernel or firmware that it is given"),
-        ("secure-boot acpi-tables ignition", "its firmware has no such thing"),
-        ("cpu-model cpu-features", "guests see the host's CPU"),
-        ("cpu-hotplug memory-hotplug", "libvirt's driver cannot resize a running VM"),
-        ("numa realtime hugepages", "libvirt's driver does not pass it on"),
-        ("net-passt", "libvirt's driver attaches taps only"),
-        ("vsock downward-metrics guest-agent", "libvirt's driver has no channel to the guest"),
-        ("hyperv-enlightenments kvm-hidden clock", "it has no such settings"),
-        ("sev tdx", "libvirt's driver wants an IGVM image in place of the kernel, which a VMI cannot name"),
-        ("live-migration", "libvirt's driver cannot migrate, although Cloud Hypervisor could"),
-        ("disk-virtio/s390x", "it runs on amd64 and arm64 only"),
-    )
+    supports: ClassVar[Supports] = {
+        **works(
+            "disk-virtio container-disk claim ephemeral-disk cloud-init config-disk host-disk",
+            "net-bridge net-masquerade net-sriov net-multiqueue cpu-pinning efi kernel-boot start-paused",
+            "serial-console rng gpu host-device",
+        ),
+        **impossible(
+            ("graphics input sound tpm watchdog panic usb-redirection balloon filesystem", _REFUSED),
+            ("cdrom", "it has no CD-ROM device; an ISO image works as an ordinary disk"),
+            ("lun disk-sata disk-scsi disk-usb", "libvirt's driver attaches disks to the virtio bus only"),
+            (
+                "shareable-disk io-threads block-multiqueue block-size changed-block-tracking",
+                "libvirt's driver passes only the path of a disk on",
+            ),
+            ("boot-order", "it boots the kernel or firmware that it is given"),
+            ("secure-boot acpi-tables ignition", "its firmware has no such thing"),
+            ("cpu-model cpu-features", "guests see the host's CPU"),
+            ("cpu-hotplug memory-hotplug", "libvirt's driver cannot resize a running VM"),
+            ("numa realtime hugepages", "libvirt's driver does not pass it on"),
+            ("net-passt net-plugin", "libvirt's driver attaches taps only"),
+            ("vsock downward-metrics guest-agent", "libvirt's driver has no channel to the guest"),
+            ("hyperv-enlightenments kvm-hidden clock", "it has no such settings"),
+            ("sev tdx", "libvirt's driver wants an IGVM image in place of the kernel, which a VMI cannot name"),
+            ("live-migration", "libvirt's driver cannot migrate, although Cloud Hypervisor could"),
+            ("disk-virtio/s390x", "it runs on amd64 and arm64 only"),
+        ),
+    }
 
     def build(self, vmi: VMI, context: Context) -> Element:
         if context.emulated:

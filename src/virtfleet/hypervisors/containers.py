@@ -7,10 +7,12 @@ from typing import Final
 _NO_HARDWARE = "a container has no virtual hardware"
 _OWN_KERNEL = "a container runs on the node's kernel"
 
-UNSUPPORTED_IN_CONTAINERS: Final = (
+IMPOSSIBLE_IN_CONTAINERS: Final = (
     ("graphics input sound tpm watchdog panic usb-redirection vsock rng balloon downward-metrics", _NO_HARDWARE),
-    ("cdrom lun disk-sata disk-scsi disk-usb shareable-disk block-multiqueue io-threads", _NO_HARDWARE),
+    ("cdrom lun disk-sata disk-scsi disk-usb shareable-disk block-multiqueue io-threads block-size", _NO_HARDWARE),
     ("net-sriov net-passt net-multiqueue", _NO_HARDWARE),
+    ("net-plugin", "a container can join bridges of its Pod only"),
+    ("changed-block-tracking", "the node's kernel mounts the disks, and records no changes of blocks"),
     ("boot-order efi secure-boot acpi-tables ignition", "a container has no firmware"),
     ("cpu-model cpu-features numa realtime cpu-pinning", "a container sees the node's CPUs"),
     ("cpu-hotplug memory-hotplug hugepages", "a container's CPUs and memory are limits, not hardware"),

@@ -1,23 +1,41 @@
-"""Features that a VMI can ask for, and whether its hypervisor has them.
+"""The registry of what works: features that a VMI can ask for, and how far its hypervisor has each of them.
 
-One declaration of a feature (its key, the field, and how to see in a spec that it is asked for) serves the refusal of
-VMIs at admission, `virtfleet hypervisors`, the documentation and the selection of tests. What counts is what libvirt's
-driver can do, not what the hypervisor could.
+One declaration of a feature (its key, the field, how to see in a spec that it is asked for, and whether VirtFleet does
+it yet) serves refusals and warnings at admission, the condition LiveMigratable, `virtfleet hypervisors`, the
+documentation and the selection of tests. Hypervisors name what they have and what they cannot have, by what libvirt's
+driver can do; what one of them does not name is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from typing import Final
 
 import msgspec
 
 from virtfleet.api import names
-from virtfleet.api.quantity import Quantity
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain import traits
+from virtfleet.hypervisors import asking
+from virtfleet.hypervisors.asking import Asked
 from virtfleet.hypervisors.base import Hypervisor
-from virtfleet.hypervisors.support import SUPPORTED, Level, Support
+from virtfleet.hypervisors.support import WORKS, Level, Support
+
+
+class NotYet(msgspec.Struct, frozen=True):
+    """Something that KubeVirt does and VirtFleet does not do yet. It is admitted, as KubeVirt admits it."""
+
+    instead: str
+    """What happens instead."""
+    advice: str
+    """What to do."""
+    gate: str = ""
+    """KubeVirt's feature gate for it, behind which there is nothing here."""
+    quiet: bool = False
+    """Whether it goes without a warning: defaults ask for it in everybody's name."""
+
+    def warning(self, field: str) -> str:
+        return f"{field} is accepted, but VirtFleet does not do it yet: {self.instead}; {self.advice}"
 
 
 class Feature(msgspec.Struct, frozen=True):
@@ -26,192 +44,252 @@ class Feature(msgspec.Struct, frozen=True):
     key: str
     title: str
     field: str
-    asked: Callable[[VMI], object]
+    asked: Asked
+    not_yet: NotYet | None = None
+    part_of: str = ""
+    """Key of the feature that this is a part of: hypervisors that name only that one have this as well."""
+    everywhere: bool = False
+    """Whether no hypervisor has to do anything for it."""
 
 
-class Refusal(msgspec.Struct, frozen=True):
-    """Why a VMI cannot run on a hypervisor."""
+class Finding(msgspec.Struct, frozen=True):
+    """What there is to say about a VMI on a hypervisor, and of which field."""
 
     field: str
     message: str
 
 
-def _bus(name: str) -> Callable[[VMI], bool]:
-    return lambda vmi: any(traits.bus(disk) == name for disk in vmi.spec.domain.devices.disks)
+_D: Final = "spec.domain.devices"
+_NO_START: Final = "the VM does not start"
+_BY_NAME: Final = "name the device by deviceName, as a device plugin offers it"
+_HOOKS: Final = "hooks.kubevirt.io/hookSidecars"
+NO_MOVES: Final = NotYet(
+    "VMs do not move: LiveMigrate and External hold a drain back, LiveMigrateIfPossible shuts the guest down",
+    "stop the VM when it suits you, and then drain its node",
+)
+IMMOBILE: Final = "VirtFleet does not move running VMs yet; restart the VM to have it placed anew"
+_HOTPLUG: Final = NotYet(
+    "room is kept free, and more comes with the next restart",
+    "restart VMs with the condition RestartRequired",
+    quiet=True,
+)
+_NO_FUNCTION: Final = NotYet(
+    f"no virtual function is assigned and {_NO_START}",
+    "use bridge on a multus network, or pass a function through in hostDevices",
+)
 
-
-def _disk(attribute: str) -> Callable[[VMI], bool]:
-    return lambda vmi: any(getattr(disk, attribute) for disk in vmi.spec.domain.devices.disks)
-
-
-def _volume(*kinds: str) -> Callable[[VMI], bool]:
-    return lambda vmi: any(getattr(volume, kind) for volume in vmi.spec.volumes for kind in kinds)
-
-
-def _interface(binding: str) -> Callable[[VMI], bool]:
-    return lambda vmi: any(getattr(i, binding) for i in vmi.spec.domain.devices.interfaces)
-
-
-def _device(name: str) -> Callable[[VMI], object]:
-    return lambda vmi: getattr(vmi.spec.domain.devices, name)
-
-
-def _cpu(name: str) -> Callable[[VMI], object]:
-    return lambda vmi: vmi.spec.domain.cpu and getattr(vmi.spec.domain.cpu, name)
-
-
-def _firmware(name: str) -> Callable[[VMI], object]:
-    return lambda vmi: vmi.spec.domain.firmware and getattr(vmi.spec.domain.firmware, name)
-
-
-def _feature(name: str) -> Callable[[VMI], object]:
-    return lambda vmi: vmi.spec.domain.features and getattr(vmi.spec.domain.features, name)
-
-
-def _boot_order(vmi: VMI) -> bool:
-    devices = vmi.spec.domain.devices
-    orders = [disk.boot_order for disk in devices.disks] + [interface.boot_order for interface in devices.interfaces]
-    return any(order is not None for order in orders)
-
-
-def _secure_boot(vmi: VMI) -> bool:
-    firmware = vmi.spec.domain.firmware
-    efi = firmware.bootloader.efi if firmware and firmware.bootloader else None
-    return efi is not None and efi.secure_boot is not False
-
-
-def _kernel_boot(vmi: VMI) -> bool:
-    firmware = vmi.spec.domain.firmware
-    return bool(firmware and firmware.kernel_boot and firmware.kernel_boot.container)
-
-
-def _cpu_model(vmi: VMI) -> bool:
-    cpu = vmi.spec.domain.cpu
-    return bool(cpu and cpu.model and cpu.model not in ("host-model", "host-passthrough"))
-
-
-def _cpu_hotplug(vmi: VMI) -> bool:
-    cpu = vmi.spec.domain.cpu
-    return bool(cpu and cpu.max_sockets and cpu.max_sockets > (cpu.sockets or 1))
-
-
-def _memory_hotplug(vmi: VMI) -> bool:
-    memory = vmi.spec.domain.memory
-    return bool(memory and memory.max_guest is not None and Quantity.parse(memory.max_guest) > traits.memory(vmi))
-
-
-def _guest_agent(vmi: VMI) -> bool:
-    probes = [p for p in (vmi.spec.liveness_probe, vmi.spec.readiness_probe) if p]
-    keys = [c.ssh_public_key.propagation_method for c in vmi.spec.access_credentials if c.ssh_public_key]
-    by_agent = any(k and k.qemu_guest_agent for k in keys) or any(c.user_password for c in vmi.spec.access_credentials)
-    return by_agent or any(p.guest_agent_ping or p.exec for p in probes)
-
-
-_DEVICES: Final = "spec.domain.devices"
-
-FEATURES: Final = tuple(
-    Feature(*entry)
-    for entry in (
-        # disks and volumes
-        ("disk-virtio", "virtio disks", f"{_DEVICES}.disks", _bus("virtio")),
-        ("disk-sata", "SATA disks", f"{_DEVICES}.disks", _bus("sata")),
-        ("disk-scsi", "SCSI disks", f"{_DEVICES}.disks", _bus("scsi")),
-        ("disk-usb", "USB disks", f"{_DEVICES}.disks", _bus("usb")),
-        ("cdrom", "CD-ROM drives", f"{_DEVICES}.disks", _disk("cdrom")),
-        ("lun", "SCSI LUNs", f"{_DEVICES}.disks", _disk("lun")),
-        ("shareable-disk", "shared disks", f"{_DEVICES}.disks", _disk("shareable")),
-        ("boot-order", "boot order", f"{_DEVICES}.disks", _boot_order),
-        ("io-threads", "I/O threads", "spec.domain.ioThreadsPolicy", lambda v: v.spec.domain.io_threads_policy),
-        ("block-multiqueue", "queues for disks", f"{_DEVICES}.blockMultiQueue", _device("block_multi_queue")),
-        ("container-disk", "containerDisk volumes", "spec.volumes", _volume("container_disk")),
-        ("claim", "claims as disks", "spec.volumes", _volume("persistent_volume_claim", "data_volume")),
-        ("ephemeral-disk", "ephemeral and empty disks", "spec.volumes", _volume("ephemeral", "empty_disk")),
-        ("cloud-init", "cloud-init", "spec.volumes", _volume("cloud_init_no_cloud", "cloud_init_config_drive")),
-        ("config-disk", "disks made from configuration", "spec.volumes",
-         _volume("config_map", "secret", "service_account", "downward_api", "sysprep")),
-        ("downward-metrics", "metrics of the node", f"{_DEVICES}.downwardMetrics",
-         lambda v: v.spec.domain.devices.downward_metrics or _volume("downward_metrics")(v)),
-        ("filesystem", "shared directories", f"{_DEVICES}.filesystems", _device("filesystems")),
-        # network
-        ("net-bridge", "bridge binding", f"{_DEVICES}.interfaces", _interface("bridge")),
-        ("net-masquerade", "masquerade binding", f"{_DEVICES}.interfaces", _interface("masquerade")),
-        ("net-sriov", "SR-IOV", f"{_DEVICES}.interfaces", _interface("sriov")),
-        ("net-passt", "passt binding", f"{_DEVICES}.interfaces", _interface("passt_binding")),
-        ("net-multiqueue", "queues for interfaces", f"{_DEVICES}.networkInterfaceMultiqueue",
-         _device("network_interface_multiqueue")),
-        # CPU and memory
-        ("cpu-model", "CPU models", "spec.domain.cpu.model", _cpu_model),
-        ("cpu-features", "CPU features", "spec.domain.cpu.features", _cpu("features")),
-        ("cpu-pinning", "dedicated CPUs", "spec.domain.cpu.dedicatedCpuPlacement", _cpu("dedicated_cpu_placement")),
-        ("cpu-hotplug", "CPU hotplug", "spec.domain.cpu.maxSockets", _cpu_hotplug),
-        ("numa", "NUMA passthrough", "spec.domain.cpu.numa", _cpu("numa")),
-        ("realtime", "real-time CPUs", "spec.domain.cpu.realtime", _cpu("realtime")),
-        ("memory-hotplug", "memory hotplug", "spec.domain.memory.maxGuest", _memory_hotplug),
-        ("hugepages", "huge pages", "spec.domain.memory.hugepages", traits.hugepages),
-        ("balloon", "memory balloon", f"{_DEVICES}.autoattachMemBalloon", _device("autoattach_mem_balloon")),
-        # firmware and boot
-        ("efi", "EFI", "spec.domain.firmware.bootloader.efi", traits.efi),
-        ("secure-boot", "secure boot", "spec.domain.firmware.bootloader.efi.secureBoot", _secure_boot),
-        ("kernel-boot", "kernel boot", "spec.domain.firmware.kernelBoot.container", _kernel_boot),
-        ("acpi-tables", "ACPI tables", "spec.domain.firmware.acpi", _firmware("acpi")),
-        ("ignition", "Ignition", f"metadata.annotations[{names.IGNITION}]",
-         lambda v: v.metadata.annotations.get(names.IGNITION)),
-        ("start-paused", "start paused", "spec.startStrategy", traits.starts_paused),
-        # devices
-        ("graphics", "graphics and VNC", f"{_DEVICES}.autoattachGraphicsDevice",
-         lambda v: v.spec.domain.devices.autoattach_graphics_device or v.spec.domain.devices.video),
-        ("serial-console", "serial console", f"{_DEVICES}.autoattachSerialConsole",
-         _device("autoattach_serial_console")),
-        ("input", "input devices", f"{_DEVICES}.inputs", _device("inputs")),
-        ("tpm", "TPM", f"{_DEVICES}.tpm",
-         lambda v: v.spec.domain.devices.tpm and v.spec.domain.devices.tpm.enabled is not False),
-        ("watchdog", "watchdog", f"{_DEVICES}.watchdog", _device("watchdog")),
-        ("rng", "random number generator", f"{_DEVICES}.rng", _device("rng")),
-        ("sound", "sound", f"{_DEVICES}.sound", _device("sound")),
-        ("panic", "panic devices", f"{_DEVICES}.panicDevices", _device("panic_devices")),
-        ("usb-redirection", "USB redirection", f"{_DEVICES}.clientPassthrough", _device("client_passthrough")),
-        ("vsock", "vsock", f"{_DEVICES}.autoattachVSOCK", _device("autoattach_vsock")),
-        ("gpu", "GPUs", f"{_DEVICES}.gpus", _device("gpus")),
-        ("host-device", "host devices", f"{_DEVICES}.hostDevices", _device("host_devices")),
-        ("guest-agent", "guest agent", "spec.accessCredentials", _guest_agent),
-        # hypervisor features
-        ("hyperv-enlightenments", "Hyper-V enlightenments", "spec.domain.features.hyperv",
-         lambda v: _feature("hyperv")(v) or _feature("hyperv_passthrough")(v)),
-        ("kvm-hidden", "hiding KVM", "spec.domain.features.kvm", _feature("kvm")),
-        ("sev", "AMD SEV", "spec.domain.launchSecurity", traits.sev),
-        ("tdx", "Intel TDX", "spec.domain.launchSecurity.tdx", traits.tdx),
-        ("clock", "clock and timers", "spec.domain.clock", lambda v: v.spec.domain.clock),
-        # life
-        ("live-migration", "live migration", "spec.evictionStrategy",
-         lambda v: v.spec.eviction_strategy == "LiveMigrate"),
-    )
+FEATURES: Final = (
+    # disks and volumes
+    Feature("disk-virtio", "virtio disks", f"{_D}.disks", asking.bus("virtio")),
+    Feature("disk-sata", "SATA disks", f"{_D}.disks", asking.bus("sata")),
+    Feature("disk-scsi", "SCSI disks", f"{_D}.disks", asking.bus("scsi")),
+    Feature("disk-usb", "USB disks", f"{_D}.disks", asking.bus("usb")),
+    Feature("cdrom", "CD-ROM drives", f"{_D}.disks", asking.disk("cdrom")),
+    Feature("lun", "SCSI LUNs", f"{_D}.disks", asking.disk("lun")),
+    Feature("lun-reservation", "SCSI reservations", f"{_D}.disks[].lun.reservation", asking.reservation,
+            NotYet("no node offers devices.kubevirt.io/pr-helper, so the VM finds no node", "remove reservation"),
+            part_of="lun"),
+    Feature("shareable-disk", "shared disks", f"{_D}.disks", asking.disk("shareable")),
+    Feature("boot-order", "boot order", f"{_D}.disks", asking.boot_order),
+    Feature("block-size", "block sizes", f"{_D}.disks[].blockSize", asking.disk("block_size")),
+    Feature("block-size-of-volume", "block sizes of the volume", f"{_D}.disks[].blockSize.matchVolume",
+            asking.block_size_of_volume,
+            NotYet(f"block sizes are not looked up and {_NO_START}", "write them into blockSize.custom"),
+            part_of="block-size"),
+    Feature("changed-block-tracking", "changed block tracking", f"{_D}.disks[].changedBlockTracking",
+            asking.disk("changed_block_tracking"),
+            NotYet("changed blocks are not recorded", "back up whole disks")),
+    Feature("io-threads", "I/O threads", "spec.domain.ioThreadsPolicy", lambda v: v.spec.domain.io_threads_policy),
+    Feature("block-multiqueue", "queues for disks", f"{_D}.blockMultiQueue", asking.device("block_multi_queue")),
+    Feature("container-disk", "containerDisk volumes", "spec.volumes", asking.volume("container_disk")),
+    Feature("claim", "claims as disks", "spec.volumes", asking.volume("persistent_volume_claim", "data_volume")),
+    Feature("data-volume", "waiting for DataVolumes", "spec.volumes[].dataVolume", asking.volume("data_volume"),
+            NotYet("the VM starts as soon as the claim can be mounted, also while CDI still fills it",
+                   "start the VM when the DataVolume has Succeeded"),
+            part_of="claim"),
+    Feature("memory-dump", "memory dumps", "spec.volumes[].memoryDump", asking.volume("memory_dump"),
+            NotYet(f"memory is not dumped and {_NO_START}",
+                   "remove the volume and use a crash dump of the guest's own"),
+            part_of="claim"),
+    Feature("host-disk", "disks of the node", "spec.volumes[].hostDisk", asking.volume("host_disk"),
+            NotYet("virt-handler does not prepare the file, which the VM opens as user 107",
+                   "make it and its directory on the node writable for that user")),
+    Feature("ephemeral-disk", "ephemeral and empty disks", "spec.volumes", asking.volume("ephemeral", "empty_disk")),
+    Feature("cloud-init", "cloud-init", "spec.volumes",
+            asking.volume("cloud_init_no_cloud", "cloud_init_config_drive")),
+    Feature("config-disk", "disks made from configuration", "spec.volumes",
+            asking.volume("config_map", "secret", "service_account", "downward_api", "sysprep")),
+    Feature("downward-metrics", "metrics of the node", f"{_D}.downwardMetrics",
+            lambda v: v.spec.domain.devices.downward_metrics or asking.volume("downward_metrics")(v)),
+    Feature("filesystem", "shared directories", f"{_D}.filesystems", asking.device("filesystems")),
+    # network
+    Feature("net-bridge", "bridge binding", f"{_D}.interfaces", asking.interface("bridge")),
+    Feature("net-masquerade", "masquerade binding", f"{_D}.interfaces", asking.interface("masquerade")),
+    Feature("net-sriov", "SR-IOV", f"{_D}.interfaces[].sriov", asking.interface("sriov"), _NO_FUNCTION),
+    Feature("net-claim", "networks of resource claims", "spec.networks[].resourceClaim",
+            lambda v: any(network.resource_claim for network in v.spec.networks),
+            NotYet(_NO_FUNCTION.instead, "use a multus network with bridge", "NetworkDevicesWithDRA"),
+            part_of="net-sriov"),
+    Feature("net-passt", "passt binding", f"{_D}.interfaces[].passtBinding", asking.interface("passt_binding"),
+            NotYet(f"passt is not run and {_NO_START}", "use masquerade", "PasstBinding")),
+    Feature("net-plugin", "network binding plugins", f"{_D}.interfaces[].binding", asking.interface("binding"),
+            NotYet(f"plugins are not run, so the interface is missing or {_NO_START}", "use masquerade or bridge")),
+    Feature("net-multiqueue", "queues for interfaces", f"{_D}.networkInterfaceMultiqueue",
+            asking.device("network_interface_multiqueue")),
+    Feature("istio", "Istio's proxy", f"metadata.annotations[{names.ISTIO_INJECT}]", asking.istio,
+            NotYet("the guest's traffic does not pass Istio's proxy", "remove it"), everywhere=True),
+    # CPU and memory
+    Feature("cpu-model", "CPU models", "spec.domain.cpu.model", asking.cpu_model),
+    Feature("cpu-features", "CPU features", "spec.domain.cpu.features", asking.cpu("features")),
+    Feature("cpu-pinning", "dedicated CPUs", "spec.domain.cpu.dedicatedCpuPlacement",
+            asking.cpu("dedicated_cpu_placement")),
+    Feature("cpu-hotplug", "CPU hotplug", "spec.domain.cpu.maxSockets", asking.cpu_hotplug, _HOTPLUG),
+    Feature("numa", "NUMA passthrough", "spec.domain.cpu.numa", asking.cpu("numa")),
+    Feature("realtime", "real-time CPUs", "spec.domain.cpu.realtime", asking.cpu("realtime")),
+    Feature("memory-hotplug", "memory hotplug", "spec.domain.memory.maxGuest", asking.memory_hotplug, _HOTPLUG),
+    Feature("hugepages", "huge pages", "spec.domain.memory.hugepages", traits.hugepages),
+    Feature("balloon", "memory balloon", f"{_D}.autoattachMemBalloon", asking.device("autoattach_mem_balloon")),
+    # firmware and boot
+    Feature("efi", "EFI", "spec.domain.firmware.bootloader.efi", traits.efi),
+    Feature("efi-persistent", "EFI variables that last", "spec.domain.firmware.bootloader.efi.persistent",
+            asking.persistent_efi,
+            NotYet("EFI variables, boot entries among them, are lost whenever the VM stops",
+                   "boot from the disk's default loader, EFI/BOOT"),
+            part_of="efi"),
+    Feature("secure-boot", "secure boot", "spec.domain.firmware.bootloader.efi.secureBoot", asking.secure_boot),
+    Feature("kernel-boot", "kernel boot", "spec.domain.firmware.kernelBoot.container", asking.kernel_boot),
+    Feature("acpi-tables", "ACPI tables", "spec.domain.firmware.acpi", asking.acpi_tables),
+    Feature("ignition", "Ignition", f"metadata.annotations[{names.IGNITION}]", asking.annotation(names.IGNITION)),
+    Feature("start-paused", "start paused", "spec.startStrategy", traits.starts_paused),
+    # devices
+    Feature("graphics", "graphics and VNC", f"{_D}.autoattachGraphicsDevice",
+            lambda v: v.spec.domain.devices.autoattach_graphics_device or v.spec.domain.devices.video),
+    Feature("serial-console", "serial console", f"{_D}.autoattachSerialConsole",
+            asking.device("autoattach_serial_console")),
+    Feature("input", "input devices", f"{_D}.inputs", asking.device("inputs")),
+    Feature("tpm", "TPM", f"{_D}.tpm", asking.tpm),
+    Feature("tpm-persistent", "TPM that remembers", f"{_D}.tpm.persistent", asking.persistent_tpm,
+            NotYet("what the TPM keeps is lost whenever the VM stops",
+                   "keep keys that it guards, such as BitLocker's, elsewhere too"),
+            part_of="tpm"),
+    Feature("watchdog", "watchdog", f"{_D}.watchdog", asking.device("watchdog")),
+    Feature("rng", "random number generator", f"{_D}.rng", asking.device("rng")),
+    Feature("sound", "sound", f"{_D}.sound", asking.device("sound")),
+    Feature("panic", "panic devices", f"{_D}.panicDevices", asking.device("panic_devices")),
+    Feature("usb-redirection", "USB redirection", f"{_D}.clientPassthrough", asking.device("client_passthrough"),
+            NotYet("the guest has the USB ports, but nothing can be plugged into them",
+                   "pass a device of the node through in hostDevices")),
+    Feature("vsock", "vsock", f"{_D}.autoattachVSOCK", asking.device("autoattach_vsock"),
+            NotYet("the guest has no vsock", "reach it over the network, as virtctl port-forward does", "VSOCK")),
+    Feature("gpu", "GPUs", f"{_D}.gpus", asking.device("gpus")),
+    Feature("gpu-claim", "GPUs of resource claims", f"{_D}.gpus[].claimName", asking.claimed("gpus"),
+            NotYet(_NO_START, _BY_NAME, "GPUsWithDRA"), part_of="gpu"),
+    Feature("host-device", "host devices", f"{_D}.hostDevices", asking.device("host_devices")),
+    Feature("host-device-claim", "host devices of resource claims", f"{_D}.hostDevices[].claimName",
+            asking.claimed("host_devices"), NotYet(_NO_START, _BY_NAME, "HostDevicesWithDRA"), part_of="host-device"),
+    Feature("device-tags", "tags of devices", f"{_D}.*[].tag", asking.tags,
+            NotYet("the guest is not told the tags of its devices",
+                   "know disks by serial and interfaces by macAddress"),
+            everywhere=True),
+    Feature("guest-agent", "guest agent", "spec.accessCredentials", asking.guest_agent),
+    Feature("agent-credentials", "credentials by the guest agent", "spec.accessCredentials[].qemuGuestAgent",
+            asking.credentials_by_agent,
+            NotYet("keys and passwords do not reach the guest through its agent",
+                   "hand SSH keys over by noCloud or configDrive, and passwords by cloud-init"),
+            part_of="guest-agent"),
+    # hypervisor features
+    Feature("hyperv-enlightenments", "Hyper-V enlightenments", "spec.domain.features.hyperv",
+            lambda v: asking.feature("hyperv")(v) or asking.feature("hyperv_passthrough")(v)),
+    Feature("kvm-hidden", "hiding KVM", "spec.domain.features.kvm", asking.feature("kvm")),
+    Feature("sev", "AMD SEV", "spec.domain.launchSecurity", traits.sev),
+    Feature("sev-attestation", "attestation of SEV", "spec.domain.launchSecurity.sev.attestation", asking.attestation,
+            NotYet("the guest is not attested and stays paused until virtctl unpause", "remove attestation"),
+            part_of="sev"),
+    Feature("tdx", "Intel TDX", "spec.domain.launchSecurity.tdx", traits.tdx,
+            NotYet("no node offers devices.kubevirt.io/tdx, so the VM finds no node", "remove it",
+                   "WorkloadEncryptionTDX")),
+    Feature("clock", "clock and timers", "spec.domain.clock", lambda v: v.spec.domain.clock),
+    # life
+    Feature("live-migration", "live migration", "spec.evictionStrategy", asking.eviction("LiveMigrate"), NO_MOVES),
+    Feature("evacuation", "evacuation by others, or if possible", "spec.evictionStrategy",
+            asking.eviction("LiveMigrateIfPossible", "External"), NO_MOVES, everywhere=True),
+    Feature("hook-sidecars", "hook sidecars", f"metadata.annotations[{_HOOKS}]", asking.annotation(_HOOKS),
+            NotYet("no hook sidecar is started, and the domain stays as it is", "remove it", "Sidecar"),
+            everywhere=True),
 )  # fmt: skip
 
 BY_KEY: Final = {feature.key: feature for feature in FEATURES}
+_UNNAMED: Final = Support(Level.ABSENT, "its description does not name it")
 
 
-def support(hypervisor: Hypervisor, key: str, architecture: str = "") -> Support:
-    """How far a hypervisor supports a feature, by what its driver can do."""
-    table = hypervisor.supports
-    return table.get(f"{key}/{architecture}") or table.get(key) or SUPPORTED
+def support(hypervisor: Hypervisor, key: str, architecture: str = "amd64") -> Support:
+    """How far a hypervisor has a feature, by what its driver can do and by what VirtFleet does with it."""
+    feature = BY_KEY[key]
+    named = WORKS if feature.everywhere else _named(hypervisor, feature, architecture)
+    if named and named.level is Level.IMPOSSIBLE:
+        return named
+    if hypervisor.refusal:
+        return Support(Level.ABSENT, hypervisor.refusal)
+    if named and feature.not_yet:
+        return Support(Level.ABSENT, feature.not_yet.instead, advice=feature.not_yet.advice, admitted=True)
+    return named or _UNNAMED
 
 
-def refusals(hypervisor: Hypervisor, vmi: VMI, gates: Collection[str] = ()) -> Iterator[Refusal]:
-    """Why a VMI cannot run on a hypervisor: every field that asks for too much, with the reason."""
+def _named(hypervisor: Hypervisor, feature: Feature, architecture: str) -> Support | None:
+    for key in (feature.key, feature.part_of):
+        if found := hypervisor.supports.get(f"{key}/{architecture}") or hypervisor.supports.get(key):
+            return found
+    return None
+
+
+def why_immobile(hypervisor: Hypervisor, architecture: str) -> str:
+    """Why no VM of a hypervisor moves to another node while it runs, or nothing."""
+    found = support(hypervisor, "live-migration", architecture)
+    if found.level in (Level.WORKS, Level.EXPERIMENTAL):
+        return ""
+    return IMMOBILE if found.admitted else f"hypervisor {hypervisor.descriptor.name} cannot migrate: {found.reason}"
+
+
+def at(level: Level, hypervisor: Hypervisor, architecture: str = "amd64") -> list[Feature]:
+    """The features that a hypervisor has so far: which ones to list, and which ones to test."""
+    return [f for f in FEATURES if support(hypervisor, f.key, architecture).level is level]
+
+
+def refusals(hypervisor: Hypervisor, vmi: VMI, gates: Collection[str] = (), path: str = "spec") -> Iterator[Finding]:
+    """Why a VMI cannot run on a hypervisor: every field that asks for too much, with the reason.
+
+    `path` is where the spec is: a VMI may be the template of another object.
+    """
     name = hypervisor.descriptor.name
     if hypervisor.refusal:
-        yield Refusal("spec.hypervisor", hypervisor.refusal)
+        yield Finding(f"{path}.hypervisor", hypervisor.refusal)
         return
-    architecture = vmi.spec.architecture or "amd64"
-    for feature in FEATURES:
-        found = support(hypervisor, feature.key, architecture)
-        if found.level is Level.SUPPORTED or not feature.asked(vmi):
+    refused: set[str] = set()
+    for feature, found in _asked(hypervisor, vmi):
+        if found.level is Level.WORKS or found.admitted or found.gate in gates or feature.part_of in refused:
             continue
-        if found.level is Level.UNSUPPORTED:
-            yield Refusal(feature.field, f"hypervisor {name} does not support {feature.title}: {found.reason}")
-        elif found.gate not in gates:
-            yield Refusal(
-                feature.field,
+        refused.add(feature.key)
+        message = f"hypervisor {name} does not support {feature.title}: {found.reason}"
+        if found.level is Level.EXPERIMENTAL:
+            message = (
                 f"{feature.title} on hypervisor {name} is experimental ({found.reason}); "
-                f"the feature gate {found.gate} enables it",
+                f"the feature gate {found.gate} enables it"
             )
+        yield Finding(_placed(feature.field, path), message)
+
+
+def warnings(hypervisor: Hypervisor, vmi: VMI, path: str = "spec") -> Iterator[str]:
+    """What a VMI is admitted with although nothing comes of it."""
+    for feature, found in _asked(hypervisor, vmi):
+        if found.admitted and not (feature.not_yet and feature.not_yet.quiet):
+            yield NotYet(found.reason, found.advice).warning(_placed(feature.field, path))
+
+
+def _placed(field: str, path: str) -> str:
+    """A field of a VMI where the VMI's spec is at `path`."""
+    return path + field.removeprefix("spec") if field.startswith("spec") else path.removesuffix("spec") + field
+
+
+def _asked(hypervisor: Hypervisor, vmi: VMI) -> Iterator[tuple[Feature, Support]]:
+    architecture = vmi.spec.architecture or "amd64"
+    return ((f, support(hypervisor, f.key, architecture)) for f in FEATURES if f.asked(vmi))

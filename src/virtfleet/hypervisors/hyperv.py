@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from virtfleet.hypervisors.base import Announced, Connection, Descriptor, Events, Overheads
-from virtfleet.hypervisors.support import Supports, without
+from virtfleet.hypervisors.support import Supports, impossible
 
 
 class HyperV(Announced):
@@ -27,7 +27,7 @@ class HyperV(Announced):
         block_sources=False,
         stacked_images=False,
     )
-    supports: ClassVar[Supports] = without(
+    supports: ClassVar[Supports] = impossible(
         (
             "disk-virtio disk-sata disk-usb lun shareable-disk io-threads block-multiqueue",
             "Hyper-V has IDE and SCSI disks in vhdx files",

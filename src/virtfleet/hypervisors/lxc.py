@@ -18,8 +18,8 @@ from virtfleet.domain.errors import DomainError
 from virtfleet.domain.xml import add
 from virtfleet.hypervisors import daemons
 from virtfleet.hypervisors.base import DaemonPlan, DaemonSettings, Descriptor, Hypervisor, Overheads
-from virtfleet.hypervisors.containers import UNSUPPORTED_IN_CONTAINERS
-from virtfleet.hypervisors.support import Supports, without
+from virtfleet.hypervisors.containers import IMPOSSIBLE_IN_CONTAINERS
+from virtfleet.hypervisors.support import Supports, impossible, works
 
 ROOT = "rootfs"  # the file system of this name is the container's root
 _BRIDGE = "k6t-eth0"
@@ -49,12 +49,18 @@ class Lxc(Hypervisor):
         stacked_images=False,
         disk_bus="virtio",
     )
-    supports: ClassVar[Supports] = without(
-        *UNSUPPORTED_IN_CONTAINERS,
-        ("guest-agent", "containers have no agent channel"),
-        ("live-migration", "libvirt's LXC driver cannot migrate"),
-        ("gpu host-device", "a container gets USB, block and character devices only, which a VMI cannot name"),
-    )
+    supports: ClassVar[Supports] = {
+        **works(
+            "disk-virtio container-disk claim ephemeral-disk cloud-init config-disk host-disk filesystem",
+            "net-bridge net-masquerade kernel-boot serial-console",
+        ),
+        **impossible(
+            *IMPOSSIBLE_IN_CONTAINERS,
+            ("guest-agent", "containers have no agent channel"),
+            ("live-migration", "libvirt's LXC driver cannot migrate"),
+            ("gpu host-device", "a container gets USB, block and character devices only, which a VMI cannot name"),
+        ),
+    }
 
     def build(self, vmi: VMI, context: Context) -> Element:
         root = common.document(vmi, "lxc")

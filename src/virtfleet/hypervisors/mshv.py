@@ -7,8 +7,8 @@ from typing import ClassVar
 import msgspec
 
 from virtfleet.hypervisors.base import Descriptor
-from virtfleet.hypervisors.qemu.hypervisor import LIMITS_BY_ARCHITECTURE, OVERHEADS, Qemu
-from virtfleet.hypervisors.support import Level, Support, Supports, without
+from virtfleet.hypervisors.qemu.hypervisor import OVERHEADS, QEMU, Qemu
+from virtfleet.hypervisors.support import Level, Support, Supports, impossible
 
 
 class Mshv(Qemu):
@@ -30,8 +30,8 @@ class Mshv(Qemu):
     )
     domain_type = "hyperv"
     supports: ClassVar[Supports] = {
-        **without(
-            *LIMITS_BY_ARCHITECTURE,
+        **QEMU,
+        **impossible(
             ("kvm-hidden", "there is no KVM to hide"),
             ("sev tdx", "QEMU's MSHV accelerator starts no confidential VMs"),
         ),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from virtfleet.hypervisors.base import Announced, Connection, Descriptor, Events, Overheads
-from virtfleet.hypervisors.containers import UNSUPPORTED_IN_CONTAINERS
-from virtfleet.hypervisors.support import Supports, without
+from virtfleet.hypervisors.containers import IMPOSSIBLE_IN_CONTAINERS
+from virtfleet.hypervisors.support import Supports, impossible
 
 
 class OpenVZ(Announced):
@@ -34,8 +34,8 @@ class OpenVZ(Announced):
         stacked_images=False,
         disk_bus="virtio",
     )
-    supports: ClassVar[Supports] = without(
-        *UNSUPPORTED_IN_CONTAINERS,
+    supports: ClassVar[Supports] = impossible(
+        *IMPOSSIBLE_IN_CONTAINERS,
         (
             "container-disk claim ephemeral-disk config-disk filesystem disk-virtio",
             "an OpenVZ container has one file system, made from a template",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from virtfleet.hypervisors.base import Descriptor
-from virtfleet.hypervisors.qemu.hypervisor import LIMITS_BY_ARCHITECTURE, OVERHEADS, Qemu
-from virtfleet.hypervisors.support import Supports, without
+from virtfleet.hypervisors.qemu.hypervisor import OVERHEADS, QEMU, Qemu
+from virtfleet.hypervisors.support import Supports, works
 
 
 class QemuKvm(Qemu):
@@ -28,4 +28,4 @@ class QemuKvm(Qemu):
     )
     domain_type = "kvm"
     kernel_threads = ("kvm-pit",)
-    supports: ClassVar[Supports] = without(*LIMITS_BY_ARCHITECTURE)
+    supports: ClassVar[Supports] = QEMU | works("kvm-hidden sev tdx")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from virtfleet.hypervisors.base import Announced, Descriptor, Events, Overheads
-from virtfleet.hypervisors.support import Supports, without
+from virtfleet.hypervisors.support import Supports, impossible
 
 
 class VirtualBox(Announced):
@@ -28,7 +28,7 @@ class VirtualBox(Announced):
         processes=("VBoxHeadless",),
         balloon=False,
     )
-    supports: ClassVar[Supports] = without(
+    supports: ClassVar[Supports] = impossible(
         (
             "disk-virtio disk-usb lun shareable-disk io-threads block-multiqueue",
             "VirtualBox has IDE, SATA, SCSI and floppy disks",

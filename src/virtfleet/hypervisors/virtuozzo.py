@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from virtfleet.hypervisors.base import Announced, Descriptor, Overheads
-from virtfleet.hypervisors.support import Supports, without
+from virtfleet.hypervisors.support import Supports, impossible
 
 
 class Virtuozzo(Announced):
@@ -29,7 +29,7 @@ class Virtuozzo(Announced):
         pid_dir="/run/libvirt/vz",
         stacked_images=False,
     )
-    supports: ClassVar[Supports] = without(
+    supports: ClassVar[Supports] = impossible(
         (
             "disk-virtio disk-usb lun shareable-disk io-threads block-multiqueue",
             "Virtuozzo has IDE, SCSI and, before version 7, SATA disks",

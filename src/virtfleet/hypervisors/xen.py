@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from virtfleet.hypervisors.base import Announced, Descriptor, Overheads
-from virtfleet.hypervisors.support import Supports, without
+from virtfleet.hypervisors.support import Supports, impossible
 
 
 class Xen(Announced):
@@ -30,7 +30,7 @@ class Xen(Announced):
         pid_dir="/run/libvirt/libxl",
         disk_driver="qemu",
     )
-    supports: ClassVar[Supports] = without(
+    supports: ClassVar[Supports] = impossible(
         ("disk-virtio disk-sata disk-usb", "its disks are on the xen, ide and scsi buses"),
         ("lun shareable-disk io-threads block-multiqueue", "libxl has no such disks"),
         ("filesystem", "libxl shares no directories"),

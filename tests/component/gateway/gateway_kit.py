@@ -27,6 +27,7 @@ from virtfleet.api import crds
 from virtfleet.api.subresources import GROUP, PROTOCOL
 from virtfleet.gateway import __main__ as virt_api
 from virtfleet.gateway.handlers import Handlers
+from virtfleet.gateway.knowledge import CachedKnowledge
 from virtfleet.kube import certificates, peers
 from virtfleet.kube.certificates import Credential
 from virtfleet.kube.resource import (
@@ -36,12 +37,14 @@ from virtfleet.kube.resource import (
     CRDS,
     ENDPOINT_SLICES,
     KUBEVIRTS,
+    MUTATING_WEBHOOKS,
     NAMESPACES,
     PODS,
     ROLE_BINDINGS,
     ROLES,
     SERVICE_ACCOUNTS,
     SERVICES,
+    VALIDATING_WEBHOOKS,
     VMIS,
     VMS,
     Obj,
@@ -122,6 +125,8 @@ class Kit:
     credentials: dict[str, Credential]
     task: asyncio.Task[None]
     made: list[Handlers]
+    webhooks: list[Obj] = field(default_factory=list)
+    knowledge: list[CachedKnowledge] = field(default_factory=list)
     handlers: dict[str, PretendHandler] = field(default_factory=dict)
 
     @property
@@ -129,6 +134,19 @@ class Kit:
         return self.handlers[NODE]
 
     # --- the cluster
+
+    async def guard(self) -> None:
+        """Let admission decide from now on; until then objects of tests need not be sound."""
+        for obj in self.webhooks:
+            resource = MUTATING_WEBHOOKS if obj["kind"] == MUTATING_WEBHOOKS.kind else VALIDATING_WEBHOOKS
+            await self.make(resource, obj)
+
+    async def configure(self, spec: Obj) -> None:
+        """Another spec for the KubeVirt object, until virt-api knows of it."""
+        kubevirt = await self.server.api.get(KUBEVIRTS, "kubevirt", NAMESPACE)
+        changed = await self.server.api.replace(KUBEVIRTS, {**kubevirt, "spec": spec})
+        version = changed["metadata"]["resourceVersion"]
+        await until(lambda: self.knowledge[0].cluster().kubevirt["metadata"]["resourceVersion"] == version)
 
     async def make(self, resource: Resource, obj: Obj, namespace: str | None = None) -> Obj:
         return await self.server.api.create(resource, obj, namespace)
@@ -267,13 +285,19 @@ async def gateway(directory: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
         )
         made: list[Handlers] = []
         monkeypatch.setattr(virt_api, "Handlers", lambda *args: made.append(Handlers(*args)) or made[0])
+        knowledge: list[CachedKnowledge] = []
+        monkeypatch.setattr(
+            virt_api, "CachedKnowledge", lambda api: knowledge.append(CachedKnowledge(api)) or knowledge[0]
+        )
         task = asyncio.create_task(virt_api.run(options))
-        kit = Kit(server, port, handler_port, credentials, task, made)
+        kit = Kit(server, port, handler_port, credentials, task, made, knowledge=knowledge)
         try:
             await kit.add_handler(NODE, "127.0.0.2")
             await _ready(kit)
             await _publish(server, port)
-            await _install(server, endpoints.admission(installation, issued.trust))
+            admission = endpoints.admission(installation, issued.trust)
+            await _install(server, admission)
+            kit.webhooks = [obj for obj in admission if "Webhook" in obj["kind"]]
             await until(lambda: all(s.available for s in server.aggregation._services.values()))
             yield kit
         finally:

@@ -135,6 +135,32 @@ async def test_a_vm_that_is_not_there_is_not_found(kit: Kit) -> None:
 # --- migrations
 
 
+async def refusal_to_migrate(kit: Kit, words: str) -> None:
+    """Waits until virt-api has seen the VMI as it is."""
+    async with asyncio.timeout(20):
+        while True:
+            answer = await kit.of_vm("migrate", {"addedNodeSelector": {"zone": "b"}})
+            assert answer.status == 422, answer
+            if words in answer.body["message"]:
+                break
+            await asyncio.sleep(0.02)
+    assert await kit.server.api.list(VMI_MIGRATIONS, "default") == []
+
+
+async def test_migrate_is_refused_at_once_with_what_to_do_instead(kit: Kit) -> None:
+    await kit.started(runStrategy="Always")
+    await kit.guard()
+    await refusal_to_migrate(kit, "MigrationNotSupported: VirtFleet does not move running VMs yet; restart the VM")
+
+
+async def test_why_a_vm_cannot_move_is_its_own_conditions_reason(kit: Kit) -> None:
+    condition = {"type": "LiveMigratable", "status": "False", "reason": "DisksNotLiveMigratable", "message": "local"}
+    await kit.started(runStrategy="Always")
+    await kit.server.api.patch(VMIS, "vm", {"status": {"conditions": [condition]}}, "default")
+    await kit.guard()
+    await refusal_to_migrate(kit, "cannot migrate, DisksNotLiveMigratable: local")
+
+
 async def test_migrate_makes_a_migration(kit: Kit) -> None:
     await kit.started(runStrategy="Always")
     answer = await kit.of_vm("migrate", {"addedNodeSelector": {"zone": "b"}})

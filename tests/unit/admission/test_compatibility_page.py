@@ -1,17 +1,15 @@
-"""docs/compatibility.md says of everything that KubeVirt has whether it works, and of every gap that it is one."""
+"""docs/compatibility.md says of everything that KubeVirt has whether it works; the registry says what is absent."""
 
 from __future__ import annotations
 
 import re
 from functools import cache
 from itertools import pairwise
-from pathlib import Path
 
 import msgspec
 import pytest
 
-from virtfleet.admission import gaps
-from virtfleet.admission.gaps import Gap
+from scripts import compatibility
 from virtfleet.api.configuration import DeveloperConfiguration, KubeVirtConfiguration
 from virtfleet.api.crds import DEFINITIONS
 from virtfleet.api.devices import Devices
@@ -24,7 +22,7 @@ from virtfleet.api.view import View
 from virtfleet.api.vm import VirtualMachineSpec
 from virtfleet.api.vmi import VirtualMachineInstanceSpec
 
-PAGE = Path(__file__).parents[3] / "docs" / "compatibility.md"
+PAGE = compatibility.PAGE
 STATES = ("works", "refused", "absent")
 # Views, and the section in which the page has their fields.
 FIELDS: list[tuple[str, type[View]]] = [
@@ -46,15 +44,7 @@ VIRTCTL = """
     memory-dump migrate migrate-cancel objectgraph pause permitted-devices port-forward removevolume reset restart scp
     soft-reboot ssh start stop template unpause usbredir userlist version vmexport vnc
 """
-GAPS = [*gaps.SPEC, gaps.FILESYSTEMS, *gaps.ANNOTATIONS, *gaps.VM, *gaps.KUBEVIRT]
-# Fields in rows of gaps that the warning has under another name: the list it is in, or what it depends on.
-TOLD_WITH_OTHERS = {"accessCredentials", "userPassword", "gpus", "hostDevices", "containerPath", "logVerbosity"}
-
-
-def name_of(gap: Gap) -> str:
-    """The last part of a gap's field."""
-    annotation = re.fullmatch(r"annotations\[(.+)\]", gap.field)
-    return annotation[1] if annotation else gap.field.removesuffix(".enabled").rpartition(".")[2]
+GENERATED = ("What is absent", "What works on which hypervisor")
 
 
 @cache
@@ -73,7 +63,7 @@ def rows() -> dict[str, list[list[str]]]:
 def named(cell: str) -> set[str]:
     """Everything that a cell has in code, and the parts of its paths."""
     spans = re.findall(r"`([^`]+)`", cell)
-    return {*spans, *(part for span in spans for part in re.split(r"[.:/ ]+", span))}
+    return {*spans, *(part for span in spans for part in re.split(r"[.:/ \[\]]+", span))}
 
 
 def in_section(section: str) -> set[str]:
@@ -83,7 +73,7 @@ def in_section(section: str) -> set[str]:
 @pytest.mark.parametrize(("section", "view"), FIELDS, ids=lambda value: getattr(value, "__name__", value))
 def test_every_field_is_on_the_page(section: str, view: type[View]) -> None:
     fields = {field.encode_name for field in msgspec.structs.fields(view)}
-    assert fields - ELSEWHERE - in_section(section) == set()
+    assert fields - ELSEWHERE - in_section(section) - in_section("What is absent") == set()
 
 
 def test_every_kind_is_on_the_page() -> None:
@@ -99,27 +89,16 @@ def test_every_command_of_virtctl_is_on_the_page() -> None:
 
 
 def test_every_row_says_what_happens() -> None:
-    compared = {section: found for section, found in rows().items() if section != "Refused here, accepted by KubeVirt"}
+    apart = (*GENERATED, "Refused here, accepted by KubeVirt")
+    compared = {section: found for section, found in rows().items() if section not in apart}
     vague = [row[0] for found in compared.values() for row in found if not row[1].startswith(STATES) and not row[2]]
     assert vague == []
 
 
-@pytest.mark.parametrize("gap", GAPS, ids=lambda gap: gap.field)
-def test_every_gap_is_said_to_be_absent(gap: Gap) -> None:
-    absent = {
-        name for found in rows().values() for row in found if row[1].startswith("absent") for name in named(row[0])
-    }
-    assert name_of(gap) in absent
+def test_what_the_registry_knows_is_written_from_it() -> None:
+    assert PAGE.read_text() == compatibility.written(PAGE.read_text()), "run `make docs`"
 
 
 @pytest.mark.parametrize("section", dict(FIELDS))
-def test_what_is_absent_is_warned_of(section: str) -> None:
-    told = {name_of(gap) for gap in GAPS}
-    for what, state, _ in rows()[section]:
-        for span in re.findall(r"`([^`]+)`", what) if state.startswith("absent") else ():
-            assert span in TOLD_WITH_OTHERS or {span, *re.split(r"[.: ]+", span)} & told, what
-
-
-def test_gates_without_a_feature_are_listed() -> None:
-    text = PAGE.read_text().partition("### Feature gates")[2].partition("\n## ")[0]
-    assert named(text) == gaps.GATES
+def test_what_is_absent_is_said_by_the_registry_alone(section: str) -> None:
+    assert [row[0] for row in rows()[section] if row[1].startswith("absent")] == []

@@ -147,15 +147,18 @@ def test_a_migration_names_its_vmi_and_leaves_priority_to_the_controller() -> No
     assert review(urgent, cluster(), controller).allowed
 
 
+IMMOBILE = {"type": "LiveMigratable", "status": "False"}
+
+
 @pytest.mark.parametrize(
     ("vmi", "others", "words"),
     [
         (None, [], "no VMI"),
         ({"status": {"phase": "Failed"}}, [], "has ended"),
         (
-            {"status": {"conditions": [{"type": "LiveMigratable", "status": "False", "message": "local disk"}]}},
+            {"status": {"conditions": [{**IMMOBILE, "reason": "DisksNotLiveMigratable", "message": "local disk"}]}},
             [],
-            "local disk",
+            "VMI vm cannot migrate, DisksNotLiveMigratable: local disk",
         ),
         ({}, [{"metadata": {"name": "first"}, "status": {"phase": "Running"}}], "first"),
     ],
@@ -166,10 +169,16 @@ def test_a_migration_needs_a_vmi_that_can_move(vmi: dict[str, Any] | None, other
     assert [words in cause.message for cause in found.causes] == [True]
 
 
-def test_a_migration_of_a_free_vmi_is_accepted() -> None:
+def test_no_migration_is_accepted_while_nothing_moves() -> None:
     found = Findings()
     check_migration_target(MIGRATION, {"status": {"phase": "Running"}}, [{"status": {"phase": "Succeeded"}}], found)
-    assert found.allowed
+    assert [(cause.field, cause.message) for cause in found.causes] == [
+        (
+            "spec.vmiName",
+            "VMI vm cannot migrate, MigrationNotSupported: VirtFleet does not move running VMs yet; "
+            "restart the VM to have it placed anew",
+        )
+    ]
 
 
 def test_a_migration_cannot_be_redirected() -> None:

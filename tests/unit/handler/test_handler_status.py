@@ -145,7 +145,7 @@ def test_a_vm_that_runs_is_reported_in_one_patch() -> None:
     assert told["memory"]["guestCurrent"] == "128Mi"
     assert told["runtimeUser"] == 107
     assert told["migrationMethod"] == "BlockMigration", "the disk is only here"
-    assert conditions(change)["LiveMigratable"]["status"] == "True"
+    assert conditions(change)["LiveMigratable"]["status"] == "False"
     assert conditions(change)["Ready"]["status"] == "True"
 
 
@@ -244,6 +244,7 @@ def test_what_went_wrong_is_said_until_it_is_right() -> None:
             names.NotMigratable.HOST_DEVICE,
         ),
         (instance(domain={"launchSecurity": {"sev": {}}}), names.NotMigratable.SEV),
+        (instance(), names.NotMigratable.NOT_YET),
     ],
 )
 def test_a_vm_that_cannot_move_says_why(found: Instance, reason: str) -> None:

@@ -25,7 +25,10 @@ def pool(name: str, image: str, nodes: dict[str, str], **selector: Any) -> dict[
 BAD = [
     {"name": "GPU", "nodeSelector": {}, "selector": {"deviceNames": [""]}},
     pool("gpu", "registry.example.com/virt-launcher:v1", {"accelerator": "nvidia"}, vmLabels={}),
-    pool("gpu", "registry.example.com/virt-launcher:v1", {"zone": "west"}, deviceNames=["nvidia.com/GPU"]),
+]
+TWICE = [
+    pool("gpu", "registry.example.com/virt-launcher:v1", {"zone": zone}, deviceNames=["nvidia.com/GPU"])
+    for zone in ("west", "east")
 ]
 OVERLAPPING = [
     pool("gpu", "registry.example.com/virt-launcher", {"accelerator": "nvidia"}, deviceNames=["nvidia.com/GPU"]),
@@ -82,6 +85,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "slopped": slopped,
         "boxed": boxed,
         "bad": bad,
+        "twice": kubevirt(virtHandlerPools=TWICE),
         "overlap": kubevirt(virtHandlerPools=OVERLAPPING),
         "apart": kubevirt(virtHandlerPools=APART),
         "aie": WEBHOOK,
@@ -98,6 +102,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "explain -f slopped.yaml --kubevirt examples/kubevirt.yaml --nodes examples/nodes.yaml",
         "validate -f boxed.yaml --kubevirt examples/pools/hypervisor.yaml",
         "validate -f bad.yaml",
+        "validate -f twice.yaml",
         "validate -f overlap.yaml",
         "validate -f apart.yaml",
         "pools import-aie aie.yaml",
@@ -109,7 +114,7 @@ def test_the_page_shows_what_the_command_says(command: str) -> None:
     plain, *rest = command.split("|")
     said = CliRunner().invoke(main, [*plain.split(), *rest]).output
     shown = " ".join(PAGE.split())  # long lines are wrapped there
-    header = "virtualmachineinstance/", "kubevirt/kubevirt is refused"
+    header = "virtualmachineinstance/", "kubevirt/kubevirt is refused", "Checked with "
     lines = [line for line in said.splitlines() if line and not line.startswith(header)]
     assert lines
     for line in lines:

@@ -1,6 +1,6 @@
 """A hypervisor that pretends: libvirt's test driver, which keeps its domains in memory.
 
-It shows all that a hypervisor's developer has to write: a descriptor, what is not supported and why, and the domain.
+It shows all that a hypervisor's developer has to write: a descriptor, what works, what cannot and why, and the domain.
 """
 
 from __future__ import annotations
@@ -13,10 +13,7 @@ from virtfleet.domain import common, traits
 from virtfleet.domain.context import Context
 from virtfleet.domain.xml import add
 from virtfleet.hypervisors.base import Connection, DaemonPlan, DaemonSettings, Descriptor, Events, Hypervisor, Overheads
-from virtfleet.hypervisors.features import FEATURES
-from virtfleet.hypervisors.support import Supports, without
-
-SUPPORTED = {"disk-virtio", "container-disk", "claim", "ephemeral-disk", "net-masquerade", "net-bridge"}
+from virtfleet.hypervisors.support import Supports, impossible, works
 
 
 class Mock(Hypervisor):
@@ -35,12 +32,10 @@ class Mock(Hypervisor):
         balloon=False,
         disk_bus="virtio",
     )
-    supports: ClassVar[Supports] = without(
-        (
-            " ".join(f.key for f in FEATURES if f.key not in SUPPORTED),
-            "the test driver pretends to have little hardware",
-        )
-    )
+    supports: ClassVar[Supports] = {
+        **works("disk-virtio container-disk claim ephemeral-disk net-masquerade net-bridge"),
+        **impossible(("graphics sound", "the test driver has no devices that a guest could see or hear")),
+    }
 
     def build(self, vmi: VirtualMachineInstance, context: Context) -> Element:
         root = common.document(vmi, "test")

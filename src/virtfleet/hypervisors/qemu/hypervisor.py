@@ -9,20 +9,37 @@ from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain.context import Context
 from virtfleet.hypervisors.base import DaemonPlan, DaemonSettings, Host, Hypervisor, Overheads, Tuning
 from virtfleet.hypervisors.qemu import adapt, daemon, document, tuning
+from virtfleet.hypervisors.support import Level, Support, impossible, works
 
 OVERHEADS = Overheads.of(log_daemon="20Mi", daemon="32Mi", vmm="60Mi", emulation=f"{adapt.TRANSLATED_CODE_MIB}Mi")
 
-# What QEMU's machines lack, whichever accelerator runs them.
-LIMITS_BY_ARCHITECTURE: Final = (
-    ("cpu-hotplug/arm64", "QEMU adds no CPUs to running arm64 machines"),
-    ("watchdog/arm64", "QEMU's arm64 machine has no watchdog"),
-    ("sound/s390x disk-usb/s390x usb-redirection/s390x", "s390x machines have neither sound nor USB"),
-    ("disk-sata/arm64 disk-sata/s390x", "only x86 machines have a SATA controller"),
-    ("efi/s390x secure-boot/s390x acpi-tables/s390x", "s390x machines have no EFI and no ACPI"),
-    ("hyperv-enlightenments/arm64 hyperv-enlightenments/s390x", "the enlightenments are for x86 guests"),
-    ("sev/arm64 sev/s390x", "SEV is a feature of AMD's x86 processors"),
-    ("tdx/arm64 tdx/s390x", "TDX is a feature of Intel's x86 processors"),
-)
+QEMU: Final[dict[str, Support]] = {
+    **works(
+        "disk-virtio disk-sata disk-scsi disk-usb cdrom lun shareable-disk boot-order block-size io-threads",
+        "block-multiqueue changed-block-tracking container-disk claim host-disk ephemeral-disk cloud-init config-disk",
+        "downward-metrics net-bridge net-masquerade net-sriov net-passt net-plugin net-multiqueue",
+        "cpu-model cpu-features cpu-pinning cpu-hotplug numa realtime memory-hotplug hugepages balloon",
+        "efi secure-boot kernel-boot acpi-tables ignition start-paused graphics serial-console input tpm watchdog rng",
+        "sound panic usb-redirection vsock gpu host-device guest-agent hyperv-enlightenments clock live-migration",
+    ),
+    "filesystem": Support(
+        Level.ABSENT,
+        "VirtFleet's launcher image has no virtiofsd and the VM does not start",
+        advice="show the volume as a disk",
+        admitted=True,
+    ),
+    **impossible(
+        ("cpu-hotplug/arm64", "QEMU adds no CPUs to running arm64 machines"),
+        ("watchdog/arm64", "QEMU's arm64 machine has no watchdog"),
+        ("sound/s390x disk-usb/s390x usb-redirection/s390x", "s390x machines have neither sound nor USB"),
+        ("disk-sata/arm64 disk-sata/s390x", "only x86 machines have a SATA controller"),
+        ("efi/s390x secure-boot/s390x acpi-tables/s390x", "s390x machines have no EFI and no ACPI"),
+        ("hyperv-enlightenments/arm64 hyperv-enlightenments/s390x", "the enlightenments are for x86 guests"),
+        ("sev/arm64 sev/s390x", "SEV is a feature of AMD's x86 processors"),
+        ("tdx/arm64 tdx/s390x", "TDX is a feature of Intel's x86 processors"),
+    ),
+}
+"""What QEMU's machines have, whichever accelerator runs them."""
 
 
 class Qemu(Hypervisor):

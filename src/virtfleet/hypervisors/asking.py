@@ -1,0 +1,143 @@
+"""How to see in a VMI that it asks for a feature: small predicates, from which `features` builds its table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from virtfleet.api import names
+from virtfleet.api.quantity import Quantity
+from virtfleet.api.vmi import VirtualMachineInstance as VMI
+from virtfleet.domain import traits
+
+Asked = Callable[[VMI], object]
+
+
+def bus(name: str) -> Asked:
+    return lambda vmi: any(traits.bus(disk) == name for disk in vmi.spec.domain.devices.disks)
+
+
+def disk(attribute: str) -> Asked:
+    return lambda vmi: any(getattr(disk, attribute) for disk in vmi.spec.domain.devices.disks)
+
+
+def volume(*kinds: str) -> Asked:
+    return lambda vmi: any(getattr(volume, kind) for volume in vmi.spec.volumes for kind in kinds)
+
+
+def interface(binding: str) -> Asked:
+    return lambda vmi: any(getattr(i, binding) for i in vmi.spec.domain.devices.interfaces)
+
+
+def device(name: str) -> Asked:
+    return lambda vmi: getattr(vmi.spec.domain.devices, name)
+
+
+def claimed(kind: str) -> Asked:
+    return lambda vmi: any(device.claim_name for device in getattr(vmi.spec.domain.devices, kind))
+
+
+def cpu(name: str) -> Asked:
+    return lambda vmi: vmi.spec.domain.cpu and getattr(vmi.spec.domain.cpu, name)
+
+
+def feature(name: str) -> Asked:
+    return lambda vmi: vmi.spec.domain.features and getattr(vmi.spec.domain.features, name)
+
+
+def annotation(name: str) -> Asked:
+    return lambda vmi: vmi.metadata.annotations.get(name)
+
+
+def eviction(*strategies: str) -> Asked:
+    return lambda vmi: vmi.spec.eviction_strategy in strategies
+
+
+def acpi_tables(vmi: VMI) -> object:
+    return vmi.spec.domain.firmware and vmi.spec.domain.firmware.acpi
+
+
+def boot_order(vmi: VMI) -> bool:
+    devices = vmi.spec.domain.devices
+    orders = [disk.boot_order for disk in devices.disks] + [interface.boot_order for interface in devices.interfaces]
+    return any(order is not None for order in orders)
+
+
+def block_size_of_volume(vmi: VMI) -> bool:
+    sizes = [disk.block_size.match_volume for disk in vmi.spec.domain.devices.disks if disk.block_size]
+    return any(size and size.enabled is not False for size in sizes)
+
+
+def reservation(vmi: VMI) -> bool:
+    return any(disk.lun and disk.lun.reservation for disk in vmi.spec.domain.devices.disks)
+
+
+def tags(vmi: VMI) -> bool:
+    devices = vmi.spec.domain.devices
+    tagged: list[Any] = [*devices.disks, *devices.interfaces, *devices.gpus, *devices.host_devices]
+    return any(device.tag for device in tagged)
+
+
+def _efi(vmi: VMI) -> Any:
+    firmware = vmi.spec.domain.firmware
+    return firmware.bootloader.efi if firmware and firmware.bootloader else None
+
+
+def secure_boot(vmi: VMI) -> bool:
+    efi = _efi(vmi)
+    return efi is not None and efi.secure_boot is not False
+
+
+def persistent_efi(vmi: VMI) -> bool:
+    efi = _efi(vmi)
+    return efi is not None and bool(efi.persistent)
+
+
+def kernel_boot(vmi: VMI) -> bool:
+    firmware = vmi.spec.domain.firmware
+    return bool(firmware and firmware.kernel_boot and firmware.kernel_boot.container)
+
+
+def tpm(vmi: VMI) -> bool:
+    tpm = vmi.spec.domain.devices.tpm
+    return tpm is not None and tpm.enabled is not False
+
+
+def persistent_tpm(vmi: VMI) -> bool:
+    devices = vmi.spec.domain.devices
+    return tpm(vmi) and bool(devices.tpm and devices.tpm.persistent)
+
+
+def cpu_model(vmi: VMI) -> bool:
+    cpu = vmi.spec.domain.cpu
+    return bool(cpu and cpu.model and cpu.model not in ("host-model", "host-passthrough"))
+
+
+def cpu_hotplug(vmi: VMI) -> bool:
+    cpu = vmi.spec.domain.cpu
+    return bool(cpu and cpu.max_sockets and cpu.max_sockets > (cpu.sockets or 1))
+
+
+def memory_hotplug(vmi: VMI) -> bool:
+    memory = vmi.spec.domain.memory
+    return bool(memory and memory.max_guest is not None and Quantity.parse(memory.max_guest) > traits.memory(vmi))
+
+
+def credentials_by_agent(vmi: VMI) -> bool:
+    credentials = vmi.spec.access_credentials
+    keys = [c.ssh_public_key.propagation_method for c in credentials if c.ssh_public_key]
+    return any(k and k.qemu_guest_agent for k in keys) or any(c.user_password for c in credentials)
+
+
+def guest_agent(vmi: VMI) -> bool:
+    probes = [p for p in (vmi.spec.liveness_probe, vmi.spec.readiness_probe) if p]
+    return credentials_by_agent(vmi) or any(p.guest_agent_ping or p.exec for p in probes)
+
+
+def attestation(vmi: VMI) -> bool:
+    security = vmi.spec.domain.launch_security
+    return bool(security and security.sev and security.sev.attestation)
+
+
+def istio(vmi: VMI) -> bool:
+    return str(vmi.metadata.annotations.get(names.ISTIO_INJECT)).lower() == "true"

@@ -1,0 +1,185 @@
+"""What KubeVirt does and VirtFleet does not do yet, in fields of VMs and of the KubeVirt object.
+
+Verdicts are KubeVirt's, so that manifests keep working; a field may be admitted without anything coming of it. Whoever
+applies the object reads that as a warning, and docs/compatibility.md lists the same fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from virtfleet.hypervisors.features import FEATURES, NotYet
+
+Section = Mapping[str, Any]
+
+
+class AbsentField(msgspec.Struct, frozen=True):
+    """A field of a spec that is admitted and has no effect; `asked` is given the spec."""
+
+    field: str
+    asked: Callable[[Section], object]
+    not_yet: NotYet
+
+
+def _at(spec: Section, *fields: str) -> Any:
+    for field in fields[:-1]:
+        spec = spec.get(field) or {}
+    return spec.get(fields[-1])
+
+
+def _set(*fields: str) -> Callable[[Section], Any]:
+    """Whether something is said in a field, other than that it is off."""
+    return lambda spec: _at(spec, *fields) not in (None, False, "", [], {})
+
+
+def _absent(field: str, asked: Callable[[Section], object], instead: str, advice: str) -> AbsentField:
+    return AbsentField(field, asked, NotYet(instead, advice))
+
+
+VM: Final = (
+    _absent(
+        "instancetype",
+        _set("instancetype"),
+        "there are no instance types, and the VM starts with what its template says",
+        "write CPU and memory into spec.template.spec.domain",
+    ),
+    _absent(
+        "preference",
+        _set("preference"),
+        "there are no preferences, and the VM starts with what its template says",
+        "write devices and firmware into spec.template.spec.domain",
+    ),
+    _absent(
+        "dataVolumeTemplates",
+        _set("dataVolumeTemplates"),
+        "no data volumes are made, and the VM waits for their claims",
+        "create the DataVolumes or the claims yourself, under the same names",
+    ),
+    _absent(
+        "updateVolumesStrategy",
+        lambda spec: spec.get("updateVolumesStrategy") == "Migration",
+        "volumes do not migrate; other ones are used after a restart, with what is on them",
+        "copy the data yourself while the VM is stopped",
+    ),
+    _absent(
+        "runStrategy",
+        lambda spec: spec.get("runStrategy") == "WaitAsReceiver",
+        "no VM is received from another cluster, so this one never starts",
+        "use another runStrategy",
+    ),
+)
+
+_CONFIGURED = "configuration"
+_PACED = "requests are paced by VirtFleet itself"
+_NO_MOVES = "VMs do not move"
+_REMOVE = "remove it"
+
+
+def _configured(field: str, instead: str, advice: str = _REMOVE) -> AbsentField:
+    path = field.split(".")
+    return _absent(f"{_CONFIGURED}.{field}", _set(_CONFIGURED, *path), instead, advice)
+
+
+KUBEVIRT: Final = (
+    _configured("migrations", f"{_NO_MOVES}, and these limits have no effect"),
+    _absent(
+        "configuration.evictionStrategy",
+        lambda spec: _at(spec, _CONFIGURED, "evictionStrategy") not in (None, "", "None"),
+        f"{_NO_MOVES}: LiveMigrate and External hold a drain back, LiveMigrateIfPossible shuts guests down",
+        "stop VMs when it suits, and then drain their nodes",
+    ),
+    _absent(
+        "workloadUpdateStrategy",
+        _set("workloadUpdateStrategy", "workloadUpdateMethods"),
+        "running VMs keep the launcher that they were started with",
+        "restart VMs to update their launchers",
+    ),
+    _configured(
+        "liveUpdateConfiguration",
+        "room is kept free, but CPUs and memory come with the next restart",
+        "restart VMs with the condition RestartRequired",
+    ),
+    _absent(
+        "configuration.vmRolloutStrategy",
+        lambda spec: _at(spec, _CONFIGURED, "vmRolloutStrategy") == "LiveUpdate",
+        "every change of a VM waits for its restart, as with Stage",
+        "restart VMs with the condition RestartRequired",
+    ),
+    _configured("vmStateStorageClass", "state of TPM and EFI is not kept"),
+    _configured("mediatedDevicesConfiguration", "no mediated devices are made", "make them on the nodes yourself"),
+    _absent(
+        "configuration.network.binding",
+        _set(_CONFIGURED, "network", "binding"),
+        "plugins are not run, and VMs that use one do not start or lack the interface",
+        "use masquerade or bridge",
+    ),
+    _configured("tlsConfiguration", "servers speak TLS 1.2 and newer with the ciphers of their library"),
+    _absent(
+        "configuration.roleAggregationStrategy",
+        lambda spec: _at(spec, _CONFIGURED, "roleAggregationStrategy") == "Manual",
+        "the roles for people are aggregated to view, edit and admin anyhow",
+        "restrict those roles instead",
+    ),
+    _configured(
+        "autoCPULimitNamespaceLabelSelector", "no VM gets a CPU limit by it", "set domain.resources.limits.cpu"
+    ),
+    _configured("ksmConfiguration", "pages are not merged on any node", "switch KSM on at the nodes yourself"),
+    _configured("supportContainerResources", "helper containers have resources of VirtFleet's choice"),
+    _configured("persistentReservationConfiguration.enabled", "no node gets a helper for SCSI reservations"),
+    _configured("confidentialCompute", "no node offers devices.kubevirt.io/tdx"),
+    _configured("changedBlockTrackingLabelSelectors", "changed blocks are not recorded"),
+    _configured("commonInstancetypesDeployment.enabled", "there are no instance types"),
+    _configured("instancetype", "there are no instance types"),
+    _configured("virtTemplateDeployment.enabled", "there are no VM templates"),
+    _configured("minCPUModel", "nodes offer all models but those of obsoleteCPUModels", "use obsoleteCPUModels"),
+    _configured("supportedGuestAgentVersions", "agents of all versions are asked"),
+    *(_configured(f"{name}Configuration", _PACED) for name in ("api", "controller", "handler", "webhook")),
+    _configured("developerConfiguration.clusterProfiler", "there is no profiler", "use py-spy on the processes"),
+    _configured("developerConfiguration.diskVerification", "images are inspected without a limit of their own"),
+    _configured("developerConfiguration.minimumClusterTSCFrequency", "guests' time stamp counters are not pinned"),
+    _configured("developerConfiguration.minimumReservePVCBytes", "disk images fill their claims"),
+    _configured("developerConfiguration.pvcTolerateLessSpaceUpToPercent", "disk images are as large as their claims"),
+    *(
+        _configured(f"developerConfiguration.logVerbosity.{name}", "it has no effect")
+        for name in ("virtOperator", "nodeVerbosity", "virtSynchronizationController")
+    ),
+    *(
+        _absent(name, _set(name), "no ServiceMonitor is made", "scrape Pods with the label prometheus.kubevirt.io=true")
+        for name in ("monitorNamespace", "monitorAccount", "serviceMonitorNamespace")
+    ),
+    _absent("synchronizationPort", _set("synchronizationPort"), "VMs do not move between clusters", _REMOVE),
+)
+
+EMPTY_GATES: Final = frozenset(
+    (
+        "Root", "Sidecar", "VSOCK", "WorkloadEncryptionTDX", "HypervStrictCheck", "PCINUMAAwareTopology", "GPUsWithDRA",
+        "HostDevicesWithDRA", "NetworkDevicesWithDRA", "PasstBinding", "UtilityVolumes", "DeclarativeHotplugVolumes",
+        "IncrementalBackup", "Snapshot", "OCIExport", "Template", "Plugins", "VMStatsCollector", "VGPULiveMigration",
+        "GraceIOVirtualization", "IOMMUFD", "CrossArchitectureVirtualization", "MigrationStallDetection",
+        "MigrationDowntimeTuning", "DecentralizedLiveMigration", "OptOutRoleAggregation", "KubevirtSeccompProfile",
+        "PodSecondaryInterfaceNamingUpgrade", "ExternalNetResourceInjection",
+    )
+)  # fmt: skip
+"""Gates of features that are not there, or not yet more than their rules."""
+CONTAINER_GATES: Final = frozenset(("EnableVirtioFsStorageVolumes", "ContainerPathVolumes"))
+"""Gates of features that only hypervisors have whose guests are containers: they mount directories themselves."""
+
+
+_ADVICE: Final = {f.not_yet.gate: f.not_yet.advice for f in FEATURES if f.not_yet and f.not_yet.gate} | {
+    "EnableVirtioFsStorageVolumes": "show the volume as a disk"
+}
+
+
+def behind(gate: str) -> str:
+    """What is missing behind a gate, or nothing."""
+    if gate in EMPTY_GATES:
+        return "VirtFleet does not have that feature yet"
+    return "only guests that are containers have that feature yet" if gate in CONTAINER_GATES else ""
+
+
+def instead_of(gate: str) -> str:
+    """What to do instead of switching a gate on behind which something is missing."""
+    return _ADVICE.get(gate, _REMOVE)
