@@ -34,12 +34,15 @@ SEV_ES: Final = "kubevirt.io/sev-es"
 SEV_SNP: Final = "kubevirt.io/sev-snp"
 TDX: Final = "kubevirt.io/tdx"
 SECURE_EXECUTION: Final = "kubevirt.io/s390-pv"
+NODE_TRAITS: Final = (REALTIME, SEV, SEV_ES, SEV_SNP, TDX, SECURE_EXECUTION)
 CPU_MANAGER: Final = "kubevirt.io/cpumanager"
+DEPRECATED_CPU_MANAGER: Final = "cpumanager"
 KSM_ENABLED: Final = "kubevirt.io/ksm-enabled"
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGED_BY_OPERATOR: Final = "virt-operator"
 
 # Labels of nodes, each a prefix that ends in the name of what the node can do.
+NODE_DOMAIN: Final = ".node.kubevirt.io/"
 CPU_MODEL: Final = "cpu-model.node.kubevirt.io/"
 CPU_MODEL_MIGRATION: Final = "cpu-model-migration.node.kubevirt.io/"
 CPU_FEATURE: Final = "cpu-feature.node.kubevirt.io/"

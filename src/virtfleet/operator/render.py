@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from virtfleet.api import crds
 from virtfleet.kube.resource import Obj
-from virtfleet.operator import customize, deployments, endpoints, handlers, roles
+from virtfleet.operator import customize, deployments, endpoints, handlers, policies, roles
 from virtfleet.operator.installation import Installation, digest
 
 APPLIED = "virtfleet.io/applied"
@@ -24,6 +24,7 @@ def render(installation: Installation, trust: bytes = b"") -> list[Obj]:
     objects = (
         *_definitions(installation),
         *roles.render(installation),
+        *policies.render(installation),
         *endpoints.services(installation),
         *deployments.render(installation),
         *handlers.render(installation),

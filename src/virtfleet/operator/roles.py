@@ -138,7 +138,12 @@ _INSTALLS = {
 _INSTALLS_CLUSTER_WIDE = {
     RBAC: ["clusterroles", "clusterrolebindings"],
     "apiextensions.k8s.io": ["customresourcedefinitions"],
-    "admissionregistration.k8s.io": ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"],
+    "admissionregistration.k8s.io": [
+        "mutatingwebhookconfigurations",
+        "validatingadmissionpolicies",
+        "validatingadmissionpolicybindings",
+        "validatingwebhookconfigurations",
+    ],
     "apiregistration.k8s.io": ["apiservices"],
 }
 _MANAGE = [*_READ, "create", "patch", "delete"]
