@@ -18,8 +18,8 @@ OWN_DEFINITION = "kubevirts.kubevirt.io"
 """Comes with the operator's own manifest."""
 
 
-def render(installation: Installation, trust: bytes = b"") -> list[Obj]:
-    """All objects in the order in which they are installed. `trust` is the authority of the installation."""
+def render(installation: Installation, trust: bytes = b"", key: str = "") -> list[Obj]:
+    """All objects in the order in which they are installed. `trust` and `key` are what virt-api is known by."""
     patches = (installation.spec.get("customizeComponents") or {}).get("patches") or ()
     objects = (
         *_definitions(installation),
@@ -28,7 +28,7 @@ def render(installation: Installation, trust: bytes = b"") -> list[Obj]:
         *endpoints.services(installation),
         *deployments.render(installation),
         *handlers.render(installation),
-        *endpoints.admission(installation, trust),
+        *endpoints.admission(installation, trust, key),
     )
     return [_finished(customize.customized(obj, patches)) for obj in objects]
 

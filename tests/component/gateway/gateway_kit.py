@@ -29,6 +29,7 @@ from virtfleet.gateway import __main__ as virt_api
 from virtfleet.gateway.handlers import Handlers
 from virtfleet.kube import certificates, peers
 from virtfleet.kube.certificates import Credential
+from virtfleet.kube.component import ADMISSION_KEY
 from virtfleet.kube.resource import (
     API_SERVICES,
     CLUSTER_ROLE_BINDINGS,
@@ -122,6 +123,7 @@ class Kit:
     credentials: dict[str, Credential]
     task: asyncio.Task[None]
     made: list[Handlers]
+    admission_key: str
     handlers: dict[str, PretendHandler] = field(default_factory=dict)
 
     @property
@@ -256,7 +258,8 @@ async def gateway(directory: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
         credentials = _credentials(issued.objects)
         port, handler_port = free_port(), free_port("127.0.0.2")
         await _install(server, [*roles.render(installation), *endpoints.services(installation)])
-        certificates.write(directory / "virt-api", credentials["virt-api"].files())
+        files = {**credentials["virt-api"].files(), ADMISSION_KEY: issued.admission_key.encode()}
+        certificates.write(directory / "virt-api", files)
         options = argparse.Namespace(
             kubeconfig=await _kubeconfig(server, directory),
             certificates=directory / "virt-api",
@@ -268,12 +271,12 @@ async def gateway(directory: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
         made: list[Handlers] = []
         monkeypatch.setattr(virt_api, "Handlers", lambda *args: made.append(Handlers(*args)) or made[0])
         task = asyncio.create_task(virt_api.run(options))
-        kit = Kit(server, port, handler_port, credentials, task, made)
+        kit = Kit(server, port, handler_port, credentials, task, made, issued.admission_key)
         try:
             await kit.add_handler(NODE, "127.0.0.2")
             await _ready(kit)
             await _publish(server, port)
-            await _install(server, endpoints.admission(installation, issued.trust))
+            await _install(server, endpoints.admission(installation, issued.trust, issued.admission_key))
             await until(lambda: all(s.available for s in server.aggregation._services.values()))
             yield kit
         finally:
