@@ -34,7 +34,6 @@ SEV_ES: Final = "kubevirt.io/sev-es"
 SEV_SNP: Final = "kubevirt.io/sev-snp"
 TDX: Final = "kubevirt.io/tdx"
 SECURE_EXECUTION: Final = "kubevirt.io/s390-pv"
-NODE_TRAITS: Final = (REALTIME, SEV, SEV_ES, SEV_SNP, TDX, SECURE_EXECUTION)
 CPU_MANAGER: Final = "kubevirt.io/cpumanager"
 DEPRECATED_CPU_MANAGER: Final = "cpumanager"
 KSM_ENABLED: Final = "kubevirt.io/ksm-enabled"
@@ -55,6 +54,9 @@ MACHINE_TYPE: Final = "machine-type.node.kubevirt.io/"
 TSC_FREQUENCY: Final = "scheduling.node.kubevirt.io/tsc-frequency"
 HYPERVISOR_WORKS: Final = "hypervisor.node.kubevirt.io/"  # ours: set when the hypervisor really works there
 OBSOLETE_HOST_MODEL: Final = "node-labeller.kubevirt.io/obsolete-host-model"
+
+# Labels of nodes that handlers write, by what they found out there.
+NODE_FACTS: Final = (REALTIME, SEV, SEV_ES, SEV_SNP, TDX, SECURE_EXECUTION)
 
 # Resources that the handler's device plugin offers.
 DEVICE_PREFIX: Final = "devices.kubevirt.io/"

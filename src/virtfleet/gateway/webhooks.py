@@ -69,7 +69,7 @@ class Webhooks:
         obj, cluster = request["object"], self._knowledge.cluster()
         if request["operation"] == "UPDATE":
             return _patched(obj, complete_update(obj, request["oldObject"], cluster, _requester(request)))
-        completed, found = complete(obj, cluster)
+        completed, found = complete(obj, cluster, _requester(request))
         return _patched(obj, completed) if found.allowed else _refused(request, found)
 
     def validate(self, request: Obj) -> Obj:

@@ -166,7 +166,7 @@ def patch(present: Mapping[str, str], wanted: Mapping[str, str]) -> Obj:
 
     Only labels of these kinds are in it, so that it cannot undo what others write at the same time.
     """
-    own = {key for key in present if key.startswith(_PREFIXES) or key in names.NODE_TRAITS}
+    own = {key for key in present if key.startswith(_PREFIXES) or key in names.NODE_FACTS}
     change: dict[str, str | None] = {key: value for key, value in wanted.items() if present.get(key) != value}
     change |= dict.fromkeys(own - wanted.keys())  # null takes a label away
     return {"metadata": {"labels": change}} if change else {}

@@ -16,7 +16,7 @@ POLICY = "kubevirt-node-restriction-policy"
 BINDING = "kubevirt-node-restriction-binding"
 _API_VERSION = "admissionregistration.k8s.io/v1"
 _NODE = "authentication.kubernetes.io/node-name"
-_LABELS = [names.SCHEDULABLE, names.CPU_MANAGER, names.DEPRECATED_CPU_MANAGER, *names.NODE_TRAITS]
+_LABELS = [names.SCHEDULABLE, names.CPU_MANAGER, names.DEPRECATED_CPU_MANAGER, *names.NODE_FACTS]
 _ANNOTATIONS = [names.HANDLER_HEARTBEAT, names.HANDLER_VERSION]
 # What the server itself changes with every write, beside what the other conditions are about.
 _APART = "['labels', 'annotations', 'managedFields', 'resourceVersion']"

@@ -47,6 +47,7 @@ CLUSTER_RULES: dict[str, list[Rule]] = {
         rule(names.GROUP, ["virtualmachines/status"], ["patch"]),
         rule(names.GROUP, ["virtualmachineinstances"], [*_READ, "patch"]),
         rule(names.GROUP, _MIGRATIONS, [*_READ, "create"]),
+        rule("", ["pods"], ["list"]),  # where a guest is reached
         _CONFIGURATION,
         rule("authorization.k8s.io", ["subjectaccessreviews"], ["create"]),
         # How the API server proves itself when it passes requests on.

@@ -147,6 +147,21 @@ class Kit:
         spec = {"domain": {"devices": fields.pop("devices", {})}, **fields}
         return await self.make(VMIS, {"metadata": metadata, "spec": spec, "status": status}, "default")
 
+    async def guest(self, name: str = "vm", *, address: str = "127.0.0.1", **fields: Any) -> Obj:
+        """A VMI with an interface, and its launcher's Pod at an address."""
+        made = await self.vmi(name, **fields)
+        pod = await self.launcher(made, address)
+        status = {"interfaces": [{"ipAddress": "10.1.2.3"}], "activePods": {pod["metadata"]["uid"]: NODE}}
+        return await self.server.api.patch(VMIS, name, {"status": status}, "default")
+
+    async def launcher(self, vmi: Obj, address: str, *, name: str = "", **spec: Any) -> Obj:
+        labels = {"kubevirt.io/created-by": vmi["metadata"]["uid"]}
+        name = name or f"virt-launcher-{vmi['metadata']['name']}"
+        spec = {"nodeName": NODE, "containers": [{"name": "compute", "image": "virt-launcher"}], **spec}
+        await self.make(PODS, {"metadata": {"name": name, "labels": labels}, "spec": spec}, "default")
+        status = {"podIP": address, "podIPs": [{"ip": address}], "hostIP": "192.0.2.7", "phase": "Running"}
+        return await self.server.api.patch(PODS, name, {"status": status}, "default", subresource="status")
+
     async def vm(self, name: str = "vm", *, status: Obj | None = None, **spec: Any) -> Obj:
         """A VM of the namespace default, Halted unless it is said otherwise."""
         if "running" not in spec:
