@@ -38,6 +38,7 @@ MORE_ITEMS: Final = {
     "additionalVirtHandlers": 1024,
     "cpuSet": 4096,
     "generations": 4096,
+    "interfaces": 1024,  # of a status: those of the VM, and what else its guest has
     "mediatedDevices": 1024,
     "nodeMediatedDeviceTypes": 1024,
     "patches": 1024,
