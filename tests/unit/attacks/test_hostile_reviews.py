@@ -23,7 +23,7 @@ KEY = "0123456789abcdef"
 UID = "6b3e0dd3-9e9c-4a4a-a4a1-7d0d3ad1a1c9"
 WEBHOOKS = ("mutate", "validate")
 AT_ONCE = 0.5
-"""Seconds, on a busy machine."""
+"""Seconds of CPU, both ends together; others may use the machine meanwhile."""
 
 
 class Known:
@@ -125,9 +125,9 @@ async def test_an_object_without_measure_is_refused_at_once(
     virt_api: TestClient[Any, Any], webhook: str, name: str
 ) -> None:
     body = review(HUGE[name])
-    begun = time.perf_counter()
+    begun = time.process_time()
     answer = await (await virt_api.post(f"/admission/{KEY}/{webhook}", data=body)).json()
-    seconds = time.perf_counter() - begun
+    seconds = time.process_time() - begun
     assert answer["response"]["uid"] == UID and not answer["response"]["allowed"]
     assert answer["response"]["status"]["code"] == 413
     assert "make it smaller" in answer["response"]["status"]["message"]
@@ -166,8 +166,8 @@ async def test_the_largest_object_that_is_looked_at_costs_little(
 ) -> None:
     obj = orjson.dumps(largest())
     body = review(obj, operation).replace(b'"oldObject":null', b'"oldObject":' + obj)
-    begun = time.perf_counter()
+    begun = time.process_time()
     answer = await virt_api.post(f"/admission/{KEY}/{webhook}", data=body)
-    seconds = time.perf_counter() - begun
+    seconds = time.process_time() - begun
     assert answer.status == 200 and seconds < AT_ONCE, seconds
     assert reviews.read(body), "it was not refused for its size; the rules had a look at it"
