@@ -23,10 +23,11 @@ import pytest
 from clusters import Cluster, Kubectl, free_port, start_local, stop_local
 
 from virtfleet.api import crds
-from virtfleet.kube import certificates
+from virtfleet.kube import certificates, component
 from virtfleet.kube.certificates import Authority, Lifespan, Profile
 from waiting import eventually
 
+KEY = "only-the-api-server-is-told"
 LIFE = Lifespan(timedelta(hours=1), timedelta(minutes=20))
 KUBEVIRT = {
     "apiVersion": "kubevirt.io/v1",
@@ -68,7 +69,8 @@ class Gateway:
 
     def certify(self) -> None:
         profile = Profile("virt-api", LIFE, hosts=("127.0.0.1",))
-        certificates.write(self.directory, self.authority.issue(profile).files())
+        files = {**self.authority.issue(profile).files(), component.ADMISSION_KEY: KEY.encode()}
+        certificates.write(self.directory, files)
 
     def start(self) -> None:
         command = [sys.executable, "-m", "virtfleet.gateway", "--kubeconfig", str(self.cluster.kubeconfig)]
@@ -122,12 +124,12 @@ class Gateway:
         Kubectl(self.cluster).apply(
             self.configuration(
                 "MutatingWebhookConfiguration",
-                "/mutate",
+                component.admission_path(KEY, "mutate"),
                 {"virtualmachines": changes, "virtualmachineinstances": changes},
             ),
             self.configuration(
                 "ValidatingWebhookConfiguration",
-                "/validate",
+                component.admission_path(KEY, "validate"),
                 {**dict.fromkeys(MACHINES, changes), "kubevirts": [*changes, "DELETE"]},
             ),
         )

@@ -33,6 +33,7 @@ from virtfleet.local.apiserver.namespace_defaults import NamespaceDefaults
 from virtfleet.local.apiserver.openapi import OpenApi
 from virtfleet.local.apiserver.operations import Operations
 from virtfleet.local.apiserver.pki import Pki
+from virtfleet.local.apiserver.policies import Policies
 from virtfleet.local.apiserver.rbac import Authorizer
 from virtfleet.local.apiserver.reviews import Reviews
 from virtfleet.local.apiserver.store import Store
@@ -153,7 +154,9 @@ async def plane(directory: Path) -> AsyncIterator[Plane]:
         kinds = Kinds()
         builtin.register(kinds, store)
         authorizer, tokens = Authorizer(store), ServiceAccountTokens(store, pki.signing_keys)
-        operations = Operations(store, kinds, Chain(EscalationGuard(authorizer), Webhooks(store, kinds, session)))
+        operations = Operations(
+            store, kinds, Chain(EscalationGuard(authorizer), Policies(store, kinds), Webhooks(store, kinds, session))
+        )
         operations.posts |= Reviews(tokens, authorizer).posts()
         api = InProcessApi(operations)
         custom_kinds = CustomKinds(kinds, operations)

@@ -28,9 +28,11 @@ COMPLETED = frozenset(_COMPLETIONS)
 """Kinds that get defaults."""
 
 
-def complete(obj: Section, cluster: Cluster) -> tuple[Obj, Findings]:
+def complete(obj: Section, cluster: Cluster, user: Requester = NOBODY) -> tuple[Obj, Findings]:
     """A new object with its defaults. Where types are wrong, the object comes back as it is, with the findings."""
     completed, found = shape.without_nulls(obj), Findings()
+    if user.name not in cluster.service_accounts:
+        completed.pop("status", None)  # it tells components what was seen, so nobody else may begin one
     if shape.check(completed, found) and completed["kind"] in _COMPLETIONS:
         completed.setdefault("metadata", {})
         _COMPLETIONS[completed["kind"]](completed, cluster)

@@ -31,7 +31,26 @@ from virtfleet.api.vmi import VirtualMachineInstance
 
 Schema = dict[str, Any]
 
-_PRESERVE: Final = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+# Bounds of all that can be written, far above what anybody needs: the more parts an object has, the longer everybody
+# who has a say in it takes.
+MOST_ITEMS: Final = 256  # of a list, and keys of a map
+MORE_ITEMS: Final = {
+    "additionalVirtHandlers": 1024,
+    "cpuSet": 4096,
+    "generations": 4096,
+    "interfaces": 1024,  # of a status: those of the VM, and what else its guest has
+    "mediatedDevices": 1024,
+    "nodeMediatedDeviceTypes": 1024,
+    "patches": 1024,
+    "pciHostDevices": 1024,
+    "targetCPUSet": 4096,
+    "usb": 1024,
+    "values": 1024,
+    "virtHandlerPools": 1024,
+}
+LONGEST_TEXT: Final = 64 * 1024
+LONGEST_NUMBER: Final = 128
+_PRESERVE: Final = {"type": "object", "maxProperties": MOST_ITEMS, "x-kubernetes-preserve-unknown-fields": True}
 _DEPRECATED: Final = "kubevirt.io/v1alpha3 is now deprecated and will be removed in a future release."
 _AGE: Final = {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}
 _PHASE: Final = {"name": "Phase", "type": "string", "jsonPath": ".status.phase"}
@@ -164,13 +183,16 @@ def schema(view: type[KubernetesObject]) -> Schema:
 @cache
 def _struct(view: type[View]) -> Schema:
     if view is ObjectMeta:  # in templates: the API server checks the metadata of whole objects only
-        return {**_PRESERVE, "nullable": True}
+        notes = {"labels": _PRESERVE, "annotations": _PRESERVE}
+        return {**_PRESERVE, "properties": notes, "nullable": True}
     properties: dict[str, Schema] = {}
     required = []
     descriptions = _descriptions(view)
     hints = typing.get_type_hints(view, include_extras=True)
     for item in msgspec.structs.fields(view):
         properties[item.encode_name] = entry = dict(_type(hints[item.name]))
+        if (most := MORE_ITEMS.get(item.encode_name)) and "maxItems" in entry:
+            entry["maxItems"] = most
         if text := descriptions.get(item.name):
             entry["description"] = text
         if REQUIRED in _marks(hints[item.name]):
@@ -191,12 +213,14 @@ def _type(hint: Any) -> Schema:
     if origin in (Union, types.UnionType):
         return _union(arguments)
     if origin is list:
-        return {"type": "array", "items": _type(arguments[0])}
+        return {"type": "array", "maxItems": MOST_ITEMS, "items": _type(arguments[0])}
     if origin is dict:
-        return {"type": "object", "additionalProperties": _type(arguments[1])}
+        return {"type": "object", "maxProperties": MOST_ITEMS, "additionalProperties": _type(arguments[1])}
     if isinstance(hint, type) and issubclass(hint, View):
         return _struct(hint)
-    return {"type": {str: "string", int: "integer", bool: "boolean", float: "number"}[hint]}
+    if hint is str:
+        return {"type": "string", "maxLength": LONGEST_TEXT}
+    return {"type": {int: "integer", bool: "boolean", float: "number"}[hint]}
 
 
 def _annotated(inner: Any, marks: tuple[Any, ...]) -> Schema:
@@ -216,7 +240,8 @@ def _annotated(inner: Any, marks: tuple[Any, ...]) -> Schema:
 def _union(arguments: tuple[Any, ...]) -> Schema:
     members = [a for a in arguments if a is not types.NoneType]
     if len(members) > 1:
-        return {"anyOf": [{"type": "integer"}, {"type": "string"}], "x-kubernetes-int-or-string": True}
+        either = [{"type": "integer"}, {"type": "string"}]
+        return {"anyOf": either, "maxLength": LONGEST_NUMBER, "x-kubernetes-int-or-string": True}
     inner = _type(members[0])
     # A text that may be null is marked so in the view; elsewhere None only stands for "not there".
     return {**inner, "nullable": True} if members[0] is str else inner

@@ -35,11 +35,13 @@ SEV_SNP: Final = "kubevirt.io/sev-snp"
 TDX: Final = "kubevirt.io/tdx"
 SECURE_EXECUTION: Final = "kubevirt.io/s390-pv"
 CPU_MANAGER: Final = "kubevirt.io/cpumanager"
+DEPRECATED_CPU_MANAGER: Final = "cpumanager"
 KSM_ENABLED: Final = "kubevirt.io/ksm-enabled"
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGED_BY_OPERATOR: Final = "virt-operator"
 
 # Labels of nodes, each a prefix that ends in the name of what the node can do.
+NODE_DOMAIN: Final = ".node.kubevirt.io/"
 CPU_MODEL: Final = "cpu-model.node.kubevirt.io/"
 CPU_MODEL_MIGRATION: Final = "cpu-model-migration.node.kubevirt.io/"
 CPU_FEATURE: Final = "cpu-feature.node.kubevirt.io/"
@@ -52,6 +54,9 @@ MACHINE_TYPE: Final = "machine-type.node.kubevirt.io/"
 TSC_FREQUENCY: Final = "scheduling.node.kubevirt.io/tsc-frequency"
 HYPERVISOR_WORKS: Final = "hypervisor.node.kubevirt.io/"  # ours: set when the hypervisor really works there
 OBSOLETE_HOST_MODEL: Final = "node-labeller.kubevirt.io/obsolete-host-model"
+
+# Labels of nodes that handlers write, by what they found out there.
+NODE_FACTS: Final = (REALTIME, SEV, SEV_ES, SEV_SNP, TDX, SECURE_EXECUTION)
 
 # Resources that the handler's device plugin offers.
 DEVICE_PREFIX: Final = "devices.kubevirt.io/"

@@ -20,7 +20,8 @@ from virtfleet.kube import component, config, process
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.client import Client
-from virtfleet.kube.component import MountedCredential
+from virtfleet.kube.component import ADMISSION_KEY, MountedCredential
+from virtfleet.kube.credentials import Material
 
 NAME = "virt-api"
 
@@ -45,9 +46,14 @@ async def serve(options: argparse.Namespace, api: KubeApi) -> None:
         caches: list[Cache[Any]] = [*knowledge.caches, front_proxy.cache, handlers.pods]
         for cache in caches:
             group.create_task(cache.run())
+        admission_key = Material(ADMISSION_KEY, options.certificates / ADMISSION_KEY)
+        admission_key.read()  # without it there is nothing to serve
         # Who the front proxy is decides whose connections are taken at all.
         await front_proxy.cache.synced.wait()
-        routes = [*Webhooks(knowledge).routes(), *Subresources(api, front_proxy, handlers, knowledge).routes()]
+        routes = [
+            *Webhooks(knowledge, admission_key).routes(),
+            *Subresources(api, front_proxy, handlers, knowledge).routes(),
+        ]
 
         def unready() -> str:
             return knowledge.missing() or handlers.missing()

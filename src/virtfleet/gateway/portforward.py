@@ -1,7 +1,6 @@
 """A port of the guest through a websocket: bytes of a TCP connection, or UDP datagrams, one to a message.
 
-virt-api connects to the address in the VMI's status, which only virt-handlers write. Whoever reads slowly slows the
-other end down, and when one end goes, so does the other.
+Whoever reads slowly slows the other end down, and when one end goes, so does the other.
 """
 
 from __future__ import annotations
@@ -16,8 +15,10 @@ from typing import Protocol
 from aiohttp import WSMsgType, web
 
 from virtfleet.api.subresources import PROTOCOL
+from virtfleet.gateway.guestaddress import address_of
 from virtfleet.gateway.machines import Vmi, bad_request
 from virtfleet.gateway.preconditions import not_paused
+from virtfleet.kube.api import KubeApi
 from virtfleet.kube.errors import ApiError
 
 log = logging.getLogger(__name__)
@@ -95,14 +96,11 @@ async def _dial(address: str, port: int, protocol: str) -> AsyncIterator[Connect
         writer.close()
 
 
-async def forward(request: web.Request, vmi: Vmi) -> web.StreamResponse:
+async def forward(request: web.Request, vmi: Vmi, api: KubeApi) -> web.StreamResponse:
     """Connect the caller's websocket with the port in the request's path."""
     not_paused(vmi)
     port, protocol = _asked(request)
-    interfaces = vmi.view.status.interfaces
-    if not interfaces or not interfaces[0].ip_address:
-        raise bad_request("no network interfaces are present: the VMI has no address yet, or no interface at all")
-    address = interfaces[0].ip_address
+    address = await address_of(api, vmi)
     try:
         async with _dial(address, port, protocol) as guest:
             return await _relay(request, guest)

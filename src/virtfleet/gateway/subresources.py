@@ -68,6 +68,7 @@ class Subresources:
     """`routes` of virt-api. What it needs of others is given to it; run their caches."""
 
     def __init__(self, api: KubeApi, front_proxy: FrontProxy, handlers: Handlers, knowledge: CachedKnowledge) -> None:
+        self._api = api
         self._front_proxy = front_proxy
         self._authorization = Authorization(api)
         self._handlers = handlers
@@ -168,7 +169,7 @@ class Subresources:
     # --- carried out here
 
     async def _port_forward(self, asked: Asked) -> web.StreamResponse:
-        return await portforward.forward(asked.request, await self._vmi(asked))
+        return await portforward.forward(asked.request, await self._vmi(asked), self._api)
 
     async def _start(self, asked: Asked) -> web.StreamResponse:
         await self._power.start(asked.namespace, asked.name, await asked.options(StartOptions))

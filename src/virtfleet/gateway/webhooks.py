@@ -4,11 +4,16 @@ The rules are pure and live in admission/; here is only what the wire needs. A r
 KubeVirt object and, when a pool is taken away, the VMIs), so that an answer takes well under a millisecond. While those
 are not known yet, nothing is admitted: a VMI without its defaults and checks would be worse than one that is refused
 for a moment.
+
+Only API servers are answered: whoever does not know the path is sent away before the body is read. What an object may
+cost is bounded here once more, because an API server asks mutating webhooks before it looks at the schema.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import hmac
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
@@ -21,10 +26,14 @@ from virtfleet.admission.kubevirt_pools import check_removal
 from virtfleet.admission.review import complete, complete_update, review, review_update
 from virtfleet.admission.templates import check_migration_target
 from virtfleet.admission.updates import Requester
+from virtfleet.gateway import reviews
+from virtfleet.gateway.reviews import Malformed, TooLarge
+from virtfleet.kube.component import admission_path
+from virtfleet.kube.credentials import Material
 from virtfleet.kube.resource import Obj
 
-MUTATE, VALIDATE = "/mutate", "/validate"
 _VERSION = "admission.k8s.io/v1"
+_BODIES = 16  # that are held at once
 
 
 class NotYet(Exception):
@@ -44,18 +53,23 @@ class Knowledge(Protocol):
 
 
 class Webhooks:
-    def __init__(self, knowledge: Knowledge) -> None:
+    """`key` is a part of the paths, which only API servers are told."""
+
+    def __init__(self, knowledge: Knowledge, key: Material) -> None:
         self._knowledge = knowledge
+        self._key = key
+        self._bodies = asyncio.Semaphore(_BODIES)
 
     def routes(self) -> list[web.RouteDef]:
-        return [web.post(MUTATE, self._answerer(self.mutate)), web.post(VALIDATE, self._answerer(self.validate))]
+        webhooks = {"mutate": self.mutate, "validate": self.validate}
+        return [web.post(admission_path("{key}", name), self._answerer(each)) for name, each in webhooks.items()]
 
     def mutate(self, request: Obj) -> Obj:
         """The answer to a mutating review: a patch, or the types that are wrong."""
         obj, cluster = request["object"], self._knowledge.cluster()
         if request["operation"] == "UPDATE":
             return _patched(obj, complete_update(obj, request["oldObject"], cluster, _requester(request)))
-        completed, found = complete(obj, cluster)
+        completed, found = complete(obj, cluster, _requester(request))
         return _patched(obj, completed) if found.allowed else _refused(request, found)
 
     def validate(self, request: Obj) -> Obj:
@@ -100,22 +114,31 @@ class Webhooks:
 
     def _answerer(self, decide: Callable[[Obj], Obj]) -> Callable[[web.Request], Any]:
         async def answer(request: web.Request) -> web.Response:
-            try:
-                asked = orjson.loads(await request.read())["request"]
-                uid = asked["uid"]
-            except (ValueError, KeyError, TypeError):
-                return web.Response(status=400, text="the body is not an AdmissionReview")
-            try:
-                response = decide(asked)
-            except NotYet as why:
-                response = {
-                    "allowed": False,
-                    "status": {"code": 503, "reason": "ServiceUnavailable", "message": str(why)},
-                }
-            body = {"apiVersion": _VERSION, "kind": "AdmissionReview", "response": {"uid": uid, **response}}
+            if not hmac.compare_digest(request.match_info["key"].encode(), self._key.read()):
+                return web.Response(status=404, text="there is nothing here")
+            async with self._bodies:
+                try:
+                    response = _decided(await request.read(), decide)
+                except Malformed as why:
+                    return web.Response(status=400, text=str(why))
+            body = {"apiVersion": _VERSION, "kind": "AdmissionReview", "response": response}
             return web.Response(body=orjson.dumps(body), content_type="application/json")
 
         return answer
+
+
+def _decided(body: bytes, decide: Callable[[Obj], Obj]) -> Obj:
+    """The response to a review."""
+    try:
+        asked = reviews.read(body)
+    except TooLarge as why:
+        status = {"code": 413, "reason": "RequestEntityTooLarge", "message": str(why)}
+        return {"uid": why.uid, "allowed": False, "status": status}
+    try:
+        return {"uid": asked["uid"], **decide(asked)}
+    except NotYet as why:
+        status = {"code": 503, "reason": "ServiceUnavailable", "message": str(why)}
+        return {"uid": asked["uid"], "allowed": False, "status": status}
 
 
 def _requester(request: Obj) -> Requester:

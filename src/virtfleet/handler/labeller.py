@@ -63,7 +63,6 @@ _PREFIXES = (
     names.MACHINE_TYPE,
     names.HYPERVISOR_WORKS,
 )
-_SINGLE = (names.REALTIME, names.SEV, names.SEV_ES, names.SEV_SNP, names.TDX, names.SECURE_EXECUTION)
 _LABEL_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
@@ -167,7 +166,7 @@ def patch(present: Mapping[str, str], wanted: Mapping[str, str]) -> Obj:
 
     Only labels of these kinds are in it, so that it cannot undo what others write at the same time.
     """
-    own = {key for key in present if key.startswith(_PREFIXES) or key in _SINGLE}
+    own = {key for key in present if key.startswith(_PREFIXES) or key in names.NODE_FACTS}
     change: dict[str, str | None] = {key: value for key, value in wanted.items() if present.get(key) != value}
     change |= dict.fromkeys(own - wanted.keys())  # null takes a label away
     return {"metadata": {"labels": change}} if change else {}

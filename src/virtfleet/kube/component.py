@@ -26,6 +26,9 @@ log = logging.getLogger(__name__)
 
 PORT = 8443
 CERTIFICATES = Path("/etc/virtfleet/certificates")
+# A file beside virt-api's certificate, and a part of the paths of its admission webhooks. API servers come without a
+# certificate there; that they know the path is what tells them from anybody else on the network.
+ADMISSION_KEY = "admission-key"
 BODY_LIMIT = 8 << 20  # an AdmissionReview holds an object twice, at up to 3 MiB each
 CERTIFICATE_PERIOD = 5.0  # between looks at the mounted certificate
 LISTENER_PERIOD = 1.0  # between looks at the authorities of clients, which are in memory
@@ -34,6 +37,10 @@ DEBUG_VERBOSITY = 3
 
 class NoCertificate(Exception):
     """The directory holds no certificate, or one whose key is another's."""
+
+
+def admission_path(key: str, webhook: str) -> str:
+    return f"/admission/{key}/{webhook}"
 
 
 def arguments(name: str, description: str) -> argparse.ArgumentParser:

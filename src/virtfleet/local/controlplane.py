@@ -30,6 +30,7 @@ from virtfleet.local.apiserver.namespace_defaults import NamespaceDefaults
 from virtfleet.local.apiserver.openapi import OpenApi
 from virtfleet.local.apiserver.operations import Operations
 from virtfleet.local.apiserver.pki import Pki
+from virtfleet.local.apiserver.policies import Policies
 from virtfleet.local.apiserver.rbac import Authorizer
 from virtfleet.local.apiserver.reviews import Reviews
 from virtfleet.local.apiserver.store import Store
@@ -65,7 +66,9 @@ async def serve(data: Path, settings: Settings) -> None:
         builtin.register(kinds, store, services=settings.services)
         authorizer = Authorizer(store)
         tokens = ServiceAccountTokens(store, pki.signing_keys)
-        operations = Operations(store, kinds, Chain(EscalationGuard(authorizer), Webhooks(store, kinds, session)))
+        operations = Operations(
+            store, kinds, Chain(EscalationGuard(authorizer), Policies(store, kinds), Webhooks(store, kinds, session))
+        )
         api = InProcessApi(operations)
         custom_kinds = CustomKinds(kinds, operations)
         custom_kinds.load()

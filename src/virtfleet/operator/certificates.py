@@ -10,9 +10,11 @@ import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from secrets import token_hex
 
 from virtfleet.api import duration
 from virtfleet.kube.certificates import Authority, Credential, Lifespan, Profile
+from virtfleet.kube.component import ADMISSION_KEY
 from virtfleet.kube.resource import Obj
 from virtfleet.operator.deployments import VIRT_CONTROLLER, secret_name
 from virtfleet.operator.endpoints import VIRT_API
@@ -34,6 +36,7 @@ class Issued:
 
     objects: list[Obj]
     trust: bytes
+    admission_key: str
     look_again: timedelta
 
 
@@ -43,15 +46,17 @@ def issue(installation: Installation, secrets: Mapping[str, Obj], now: datetime)
     authority = Authority.load(AUTHORITY, of_authority, _files(secrets.get(AUTHORITY)))
     authority = authority.rotated(now) if authority else Authority.create(AUTHORITY, of_authority, now)
     objects = [_secret(installation, AUTHORITY, authority.files()), _bundle(installation, authority.bundle)]
+    key = _files(secrets.get(secret_name(VIRT_API))).get(ADMISSION_KEY) or token_hex(16).encode()
+    more = {VIRT_API: {ADMISSION_KEY: key}}
     for component in COMPONENTS:
         service = f"{component}.{installation.namespace}"
         hosts = (component, service, f"{service}.svc", f"{service}.svc.cluster.local")
         profile = Profile(f"{installation.namespace}:{component}", of_server, hosts=hosts, client=True)
         name = secret_name(component)
-        credential = authority.ensure(Credential.of(_files(secrets.get(name))), profile, now)
-        objects.append(_secret(installation, name, credential.files()))
+        files = authority.ensure(Credential.of(_files(secrets.get(name))), profile, now).files()
+        objects.append(_secret(installation, name, files | more.get(component, {})))
     soonest = min(of_authority.renew_before, of_server.renew_before, of_server.settle * _LOOKS)
-    return Issued(objects, authority.bundle, soonest / _LOOKS)
+    return Issued(objects, authority.bundle, key.decode(), soonest / _LOOKS)
 
 
 def _lifespan(installation: Installation, kind: str) -> Lifespan:

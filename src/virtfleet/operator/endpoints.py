@@ -6,14 +6,13 @@ import base64
 from typing import Any
 
 from virtfleet.api import names, subresources
-from virtfleet.kube.component import PORT
+from virtfleet.kube.component import PORT, admission_path
 from virtfleet.kube.resource import Obj
 from virtfleet.operator.installation import Installation
 
 VIRT_API = "virt-api"
 METRICS = "kubevirt-prometheus-metrics"
 METRICS_LABEL = "prometheus.kubevirt.io"
-MUTATE, VALIDATE = "/mutate", "/validate"
 _ALL_VERSIONS = ["v1", "v1alpha3"]
 
 
@@ -42,17 +41,21 @@ def services(installation: Installation) -> list[Obj]:
     return [virt_api, metrics]
 
 
-def admission(installation: Installation, trust: bytes) -> list[Obj]:
-    """Webhooks and the aggregated API. `trust` is the authority that virt-api's certificate is checked against."""
+def admission(installation: Installation, trust: bytes, key: str) -> list[Obj]:
+    """Webhooks and the aggregated API.
+
+    `trust` is the authority that virt-api's certificate is checked against, `key` what it knows API servers by.
+    """
     bundle = base64.b64encode(trust).decode()
+    mutate, validate = admission_path(key, "mutate"), admission_path(key, "validate")
     changes = ["CREATE", "UPDATE"]
     mutating = [
-        _webhook(installation, bundle, "virtualmachines-mutator.kubevirt.io", MUTATE, changes, ["virtualmachines"]),
+        _webhook(installation, bundle, "virtualmachines-mutator.kubevirt.io", mutate, changes, ["virtualmachines"]),
         _webhook(
             installation,
             bundle,
             "virtualmachineinstances-mutator.kubevirt.io",
-            MUTATE,
+            mutate,
             changes,
             ["virtualmachineinstances"],
         ),
@@ -60,7 +63,7 @@ def admission(installation: Installation, trust: bytes) -> list[Obj]:
             installation,
             bundle,
             "migrations-mutator.kubevirt.io",
-            MUTATE,
+            mutate,
             ["CREATE"],
             ["virtualmachineinstancemigrations"],
         ),
@@ -72,13 +75,13 @@ def admission(installation: Installation, trust: bytes) -> list[Obj]:
         "virtualmachineinstancemigrations",
     ]
     validating = [
-        _webhook(installation, bundle, "machines-validator.kubevirt.io", VALIDATE, changes, machines),
+        _webhook(installation, bundle, "machines-validator.kubevirt.io", validate, changes, machines),
         # The KubeVirt object must stay editable while virt-api is down: an edit of it may be what brings virt-api back.
         _webhook(
             installation,
             bundle,
             "kubevirt-validator.kubevirt.io",
-            VALIDATE,
+            validate,
             [*changes, "DELETE"],
             ["kubevirts"],
             failure_policy="Ignore",

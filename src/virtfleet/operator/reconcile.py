@@ -118,7 +118,7 @@ class Operator:
 
     async def _install(self, installation: Installation, found: Findings) -> float | None:
         issued = certificates.issue(installation, self._world.named("Secret"), self._now())
-        objects = render(installation, issued.trust)
+        objects = render(installation, issued.trust, issued.admission_key)
         await self._apply(obj for obj in objects if obj["kind"] == "CustomResourceDefinition")
         if not self._definitions_are_served():
             return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from virtfleet.api import crds
 from virtfleet.kube.resource import Obj
-from virtfleet.operator import customize, deployments, endpoints, handlers, roles
+from virtfleet.operator import customize, deployments, endpoints, handlers, policies, roles
 from virtfleet.operator.installation import Installation, digest
 
 APPLIED = "virtfleet.io/applied"
@@ -18,16 +18,17 @@ OWN_DEFINITION = "kubevirts.kubevirt.io"
 """Comes with the operator's own manifest."""
 
 
-def render(installation: Installation, trust: bytes = b"") -> list[Obj]:
-    """All objects in the order in which they are installed. `trust` is the authority of the installation."""
+def render(installation: Installation, trust: bytes = b"", key: str = "") -> list[Obj]:
+    """All objects in the order in which they are installed. `trust` and `key` are what virt-api is known by."""
     patches = (installation.spec.get("customizeComponents") or {}).get("patches") or ()
     objects = (
         *_definitions(installation),
         *roles.render(installation),
+        *policies.render(installation),
         *endpoints.services(installation),
         *deployments.render(installation),
         *handlers.render(installation),
-        *endpoints.admission(installation, trust),
+        *endpoints.admission(installation, trust, key),
     )
     return [_finished(customize.customized(obj, patches)) for obj in objects]
 

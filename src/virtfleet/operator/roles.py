@@ -47,6 +47,7 @@ CLUSTER_RULES: dict[str, list[Rule]] = {
         rule(names.GROUP, ["virtualmachines/status"], ["patch"]),
         rule(names.GROUP, ["virtualmachineinstances"], [*_READ, "patch"]),
         rule(names.GROUP, _MIGRATIONS, [*_READ, "create"]),
+        rule("", ["pods"], ["list"]),  # where a guest is reached
         _CONFIGURATION,
         rule("authorization.k8s.io", ["subjectaccessreviews"], ["create"]),
         # How the API server proves itself when it passes requests on.
@@ -138,7 +139,12 @@ _INSTALLS = {
 _INSTALLS_CLUSTER_WIDE = {
     RBAC: ["clusterroles", "clusterrolebindings"],
     "apiextensions.k8s.io": ["customresourcedefinitions"],
-    "admissionregistration.k8s.io": ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"],
+    "admissionregistration.k8s.io": [
+        "mutatingwebhookconfigurations",
+        "validatingadmissionpolicies",
+        "validatingadmissionpolicybindings",
+        "validatingwebhookconfigurations",
+    ],
     "apiregistration.k8s.io": ["apiservices"],
 }
 _MANAGE = [*_READ, "create", "patch", "delete"]

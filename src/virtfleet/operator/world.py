@@ -25,6 +25,8 @@ from virtfleet.kube.resource import (
     NODES,
     POD_DISRUPTION_BUDGETS,
     PODS,
+    POLICIES,
+    POLICY_BINDINGS,
     ROLE_BINDINGS,
     ROLES,
     SECRETS,
@@ -54,6 +56,8 @@ INSTALLED = (
     CLUSTER_ROLE_BINDINGS,
     CLUSTER_ROLES,
     SERVICE_ACCOUNTS,
+    POLICY_BINDINGS,
+    POLICIES,
     CRDS,
 )
 RESOURCES = {resource.kind: resource for resource in INSTALLED}

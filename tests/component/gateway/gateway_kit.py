@@ -30,6 +30,7 @@ from virtfleet.gateway.handlers import Handlers
 from virtfleet.gateway.knowledge import CachedKnowledge
 from virtfleet.kube import certificates, peers
 from virtfleet.kube.certificates import Credential
+from virtfleet.kube.component import ADMISSION_KEY
 from virtfleet.kube.resource import (
     API_SERVICES,
     CLUSTER_ROLE_BINDINGS,
@@ -125,6 +126,7 @@ class Kit:
     credentials: dict[str, Credential]
     task: asyncio.Task[None]
     made: list[Handlers]
+    admission_key: str
     webhooks: list[Obj] = field(default_factory=list)
     knowledge: list[CachedKnowledge] = field(default_factory=list)
     handlers: dict[str, PretendHandler] = field(default_factory=dict)
@@ -162,6 +164,21 @@ class Kit:
         metadata = {"name": name, "namespace": "default", **fields.pop("metadata", {})}
         spec = {"domain": {"devices": fields.pop("devices", {})}, **fields}
         return await self.make(VMIS, {"metadata": metadata, "spec": spec, "status": status}, "default")
+
+    async def guest(self, name: str = "vm", *, address: str = "127.0.0.1", **fields: Any) -> Obj:
+        """A VMI with an interface, and its launcher's Pod at an address."""
+        made = await self.vmi(name, **fields)
+        pod = await self.launcher(made, address)
+        status = {"interfaces": [{"ipAddress": "10.1.2.3"}], "activePods": {pod["metadata"]["uid"]: NODE}}
+        return await self.server.api.patch(VMIS, name, {"status": status}, "default")
+
+    async def launcher(self, vmi: Obj, address: str, *, name: str = "", **spec: Any) -> Obj:
+        labels = {"kubevirt.io/created-by": vmi["metadata"]["uid"]}
+        name = name or f"virt-launcher-{vmi['metadata']['name']}"
+        spec = {"nodeName": NODE, "containers": [{"name": "compute", "image": "virt-launcher"}], **spec}
+        await self.make(PODS, {"metadata": {"name": name, "labels": labels}, "spec": spec}, "default")
+        status = {"podIP": address, "podIPs": [{"ip": address}], "hostIP": "192.0.2.7", "phase": "Running"}
+        return await self.server.api.patch(PODS, name, {"status": status}, "default", subresource="status")
 
     async def vm(self, name: str = "vm", *, status: Obj | None = None, **spec: Any) -> Obj:
         """A VM of the namespace default, Halted unless it is said otherwise."""
@@ -274,7 +291,8 @@ async def gateway(directory: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
         credentials = _credentials(issued.objects)
         port, handler_port = free_port(), free_port("127.0.0.2")
         await _install(server, [*roles.render(installation), *endpoints.services(installation)])
-        certificates.write(directory / "virt-api", credentials["virt-api"].files())
+        files = {**credentials["virt-api"].files(), ADMISSION_KEY: issued.admission_key.encode()}
+        certificates.write(directory / "virt-api", files)
         options = argparse.Namespace(
             kubeconfig=await _kubeconfig(server, directory),
             certificates=directory / "virt-api",
@@ -290,12 +308,12 @@ async def gateway(directory: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
             virt_api, "CachedKnowledge", lambda api: knowledge.append(CachedKnowledge(api)) or knowledge[0]
         )
         task = asyncio.create_task(virt_api.run(options))
-        kit = Kit(server, port, handler_port, credentials, task, made, knowledge=knowledge)
+        kit = Kit(server, port, handler_port, credentials, task, made, issued.admission_key, knowledge=knowledge)
         try:
             await kit.add_handler(NODE, "127.0.0.2")
             await _ready(kit)
             await _publish(server, port)
-            admission = endpoints.admission(installation, issued.trust)
+            admission = endpoints.admission(installation, issued.trust, issued.admission_key)
             await _install(server, admission)
             kit.webhooks = [obj for obj in admission if "Webhook" in obj["kind"]]
             await until(lambda: all(s.available for s in server.aggregation._services.values()))

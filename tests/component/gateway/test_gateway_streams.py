@@ -160,13 +160,10 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
     writer.close()
 
 
-ADDRESS = {"interfaces": [{"ipAddress": "127.0.0.1"}]}
-
-
 async def test_a_tcp_port_of_the_guest_is_reached_by_vm_and_by_vmi(kit: Kit) -> None:
     vm = await kit.vm(status={"created": True})
     owner = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "vm", "uid": vm["metadata"]["uid"]}
-    await kit.vmi(status=ADDRESS, metadata={"ownerReferences": [owner]})
+    await kit.guest(metadata={"ownerReferences": [owner]})
     async with tcp_server(echo) as port:
         for path in (f"virtualmachines/vm/portforward/{port}/tcp", f"virtualmachineinstances/vm/portforward/{port}"):
             async with kit.stream(path) as stream:
@@ -178,7 +175,7 @@ async def test_a_tcp_port_of_the_guest_is_reached_by_vm_and_by_vmi(kit: Kit) -> 
 
 
 async def test_a_connection_in_the_guest_ends_with_its_client(kit: Kit) -> None:
-    await kit.vmi(status=ADDRESS)
+    await kit.guest()
     ended = asyncio.Event()
 
     async def wait(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -195,7 +192,7 @@ async def test_a_connection_in_the_guest_ends_with_its_client(kit: Kit) -> None:
 
 
 async def test_many_bytes_pass_through_a_port_unchanged(kit: Kit) -> None:
-    await kit.vmi(status=ADDRESS)
+    await kit.guest()
     content = random.Random(8).randbytes(8 << 20)
 
     async def give(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -220,7 +217,7 @@ class Datagrams(asyncio.DatagramProtocol):
 
 
 async def test_udp_datagrams_are_messages(kit: Kit) -> None:
-    await kit.vmi(status=ADDRESS)
+    await kit.guest()
     loop = asyncio.get_running_loop()
     transport, _ = await loop.create_datagram_endpoint(Datagrams, local_addr=("127.0.0.1", 0))
     port = transport.get_extra_info("sockname")[1]
@@ -234,9 +231,9 @@ async def test_udp_datagrams_are_messages(kit: Kit) -> None:
 async def test_ports_that_cannot_be_forwarded_are_refused(kit: Kit) -> None:
     async with tcp_server(echo) as closed:
         pass
-    await kit.vmi("vm", status=ADDRESS)
+    await kit.guest()
     await kit.vmi("new")
-    await kit.vmi("paused", status=ADDRESS, conditions=["Paused"])
+    await kit.guest("paused", conditions=["Paused"])
     await kit.vm("stopped")
     expected = {
         f"virtualmachineinstances/vm/portforward/{closed}/tcp": 500,
@@ -259,7 +256,7 @@ def descriptors() -> int:
 
 
 async def test_random_connects_and_disconnects_leave_nothing_behind(kit: Kit) -> None:
-    await kit.vmi(status=ADDRESS)
+    await kit.guest()
     chance = random.Random(2)
 
     async def session(port: int) -> None:

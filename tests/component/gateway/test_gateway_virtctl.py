@@ -24,11 +24,10 @@ async def machine(kit: Kit, name: str, state: str) -> None:
     vm = await kit.vm(name, runStrategy=strategy, status={"created": strategy == "Always"})
     if strategy == "Always":
         owner = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": name, "uid": vm["metadata"]["uid"]}
-        await kit.vmi(
+        await kit.guest(
             name,
             conditions=["Paused" if state == "paused" else "AgentConnected"],
             metadata={"ownerReferences": [owner]},
-            status={"interfaces": [{"ipAddress": "127.0.0.1"}]},
         )
 
 

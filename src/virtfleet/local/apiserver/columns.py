@@ -338,6 +338,16 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         AGE,
     ),
     "admissionregistration.k8s.io/mutatingwebhookconfigurations": _WEBHOOKS,
+    "admissionregistration.k8s.io/validatingadmissionpolicies": (
+        NAME,
+        _column("Validations", lambda obj: len(obj["spec"].get("validations") or ()), "integer"),
+        AGE,
+    ),
+    "admissionregistration.k8s.io/validatingadmissionpolicybindings": (
+        NAME,
+        _column("PolicyName", _at("spec", "policyName")),
+        AGE,
+    ),
     "admissionregistration.k8s.io/validatingwebhookconfigurations": _WEBHOOKS,
     "apiextensions.k8s.io/customresourcedefinitions": (NAME, _CREATED),
     "apiregistration.k8s.io/apiservices": (

@@ -225,7 +225,7 @@ class Server:
         request, info, kind, form = asked.request, asked.info, asked.kind, asked.form()
         how = negotiation.patch_type(request.headers.get("Content-Type", ""), patching.accepted_patches(kind))
         patching.check_format(kind, how)  # before the object is looked for: an apply may be meant to create it
-        body = await request.read()
+        body = await asked.content()
         call = asked.call("PatchOptions")
         try:
             orjson.loads(body)

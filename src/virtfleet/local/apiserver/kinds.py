@@ -46,7 +46,7 @@ class Schema(Protocol):
         paths of what was removed. The first step of every write. What is as in `stored` has been shaped already.
 
         Raises ApiError (BadRequest) for what Kubernetes could not even decode: wrong types in built-in kinds and in
-        the metadata of any kind.
+        the metadata of any kind; schema.TooManyError for a list or map that is larger than the schema allows.
         """
         ...
 

@@ -27,6 +27,7 @@ from virtfleet.local.apiserver.admission import Admission, AdmissionRequest, Ung
 from virtfleet.local.apiserver.deletion import DeleteOptions, Outcome
 from virtfleet.local.apiserver.kinds import Cause, Context, Kind, Kinds
 from virtfleet.local.apiserver.listing import Listing, Paging
+from virtfleet.local.apiserver.schema import TooManyError
 from virtfleet.local.apiserver.selection import Selection
 from virtfleet.local.apiserver.store import Record, Stale, Store, encode
 from virtfleet.local.apiserver.watching import Watcher, Watchers
@@ -289,7 +290,7 @@ class Operations:
     def _shape(self, kind: Kind, obj: Obj, call: Call, old: Obj | None = None) -> None:
         """Bring the object into the schema's form, and say or refuse what did not fit."""
         obj["metadata"].pop("managedFields", None)
-        unknown = kind.schema.shape(obj, old) if kind.schema else []
+        unknown = _fit(kind, obj, old)
         faults = [*call.duplicates, *(f'unknown field "{path}"' for path in unknown)]
         if faults and call.field_validation == "Strict":
             resource = kind.resource
@@ -307,8 +308,7 @@ class Operations:
         assert obj is not None, "an object that is written stays an object"
         if obj is not before:
             _identify(request.kind, request.namespace, request.name or None, obj)
-            if request.kind.schema:
-                request.kind.schema.shape(obj)
+            _fit(request.kind, obj)
         request.obj = obj
         return obj
 
@@ -324,6 +324,14 @@ class Operations:
             raise refusals.namespace_not_found(namespace)
         if _namespace.decode(record.data).metadata.deletionTimestamp:
             raise refusals.terminating_namespace(kind, name, namespace)
+
+
+def _fit(kind: Kind, obj: Obj, old: Obj | None = None) -> list[str]:
+    """Bring the object into the schema's form; what had to go."""
+    try:
+        return kind.schema.shape(obj, old) if kind.schema else []
+    except TooManyError as error:  # said before anybody has to look at all of it
+        raise refusals.invalid(kind, obj["metadata"].get("name", ""), [error.cause]) from None
 
 
 def _identify(kind: Kind, namespace: str, name: str | None, obj: Obj) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 
 from virtfleet.local.apiserver.kinds import Kinds, Rules, Stored
+from virtfleet.local.apiserver.rules_admission import AdmissionBindingRules, AdmissionPolicyRules
 from virtfleet.local.apiserver.rules_crds import CrdRules
 from virtfleet.local.apiserver.rules_objects import (
     ClaimRules,
@@ -40,6 +41,8 @@ def builtin_rules(kinds: Kinds, stored: Stored, services: ipaddress.IPv4Network)
         "/secrets": SecretRules(),
         "/services": ServiceRules(stored, services),
         "admissionregistration.k8s.io/mutatingwebhookconfigurations": WebhookRules(),
+        "admissionregistration.k8s.io/validatingadmissionpolicies": AdmissionPolicyRules(),
+        "admissionregistration.k8s.io/validatingadmissionpolicybindings": AdmissionBindingRules(),
         "admissionregistration.k8s.io/validatingwebhookconfigurations": WebhookRules(),
         "apiextensions.k8s.io/customresourcedefinitions": CrdRules(stored, kinds),
         "apiregistration.k8s.io/apiservices": APIServiceRules(),

@@ -137,12 +137,17 @@ class WebhookRules(Rules):
             why = "conditions in CEL are not evaluated here; select with rules, namespaceSelector and objectSelector"
             yield causes.forbidden(f"{at}.matchConditions", why)
         for index, rule in enumerate(hook.get("rules", ())):
-            for name in ("operations", "apiGroups", "apiVersions", "resources"):
-                if not rule.get(name):
-                    yield causes.required(f"{at}.rules[{index}].{name}")
-            for number, operation in enumerate(rule.get("operations", ())):
-                if operation not in OPERATIONS:
-                    yield causes.unsupported(f"{at}.rules[{index}].operations[{number}]", operation, OPERATIONS)
+            yield from rule_faults(rule, f"{at}.rules[{index}]")
+
+
+def rule_faults(rule: Obj, at: str) -> Iterator[Cause]:
+    """What is wrong with a rule that says which writes admission is about."""
+    for name in ("operations", "apiGroups", "apiVersions", "resources"):
+        if not rule.get(name):
+            yield causes.required(f"{at}.{name}")
+    for number, operation in enumerate(rule.get("operations", ())):
+        if operation not in OPERATIONS:
+            yield causes.unsupported(f"{at}.operations[{number}]", operation, OPERATIONS)
 
 
 class APIServiceRules(Rules):

@@ -9,6 +9,7 @@ absent, and quantities come out in canonical form.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -19,6 +20,7 @@ import orjson
 from virtfleet.api.quantity import Quantity, QuantityError
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import Obj, Resource
+from virtfleet.local.apiserver import causes
 from virtfleet.local.apiserver.causes import field_path
 from virtfleet.local.apiserver.kinds import Cause
 from virtfleet.local.apiserver.schema_validation import Validator
@@ -45,6 +47,7 @@ class Node:
     choice: bool = False  # one of some values
     list_type: str = ""
     list_map_keys: tuple[str, ...] = ()
+    most: int = sys.maxsize  # items or keys
     patch_strategy: str | None = None
     merge_key: str | None = None
     # Values of these types need no look: of this node, and of its fields. A choice may be "", which means absent.
@@ -75,6 +78,7 @@ def fill_node(node: Node, schema: dict[str, Any], resolve: Callable[[str], Node]
         return compile_node(part, typed=node.typed, resolve=resolve)
 
     node.type = _type_of(schema)
+    node.most = schema.get("maxItems", schema.get("maxProperties", sys.maxsize))
     _read_use(node, schema)
     for name, part in schema.get("properties", {}).items():
         node.fields[name] = child = compiled(part)
@@ -178,6 +182,14 @@ class StructuralSchema:
         return (node.patch_strategy, node.merge_key) if node else (None, None)
 
 
+class TooManyError(Exception):
+    """A list or map with more in it than the schema allows. Nothing more is looked at."""
+
+    def __init__(self, cause: Cause) -> None:
+        super().__init__(cause.message)
+        self.cause = cause
+
+
 class _DecodeError(Exception):
     """A value that Go could not decode."""
 
@@ -201,6 +213,8 @@ def _shape(node: Node, value: Any, owner: Node, path: Path, unknown: list[str]) 
     elif isinstance(value, list):
         if node.typed and node.type not in ("array", ""):
             raise _wrong_type(node, value, owner, path)
+        if len(value) > node.most:
+            raise TooManyError(causes.too_many(_text(path), len(value), node.most))
         if node.items and not node.items.simple.issuperset(map(type, value)):
             for index, item in enumerate(value):
                 value[index] = _shape(node.items, item, owner, (path, index), unknown)
@@ -211,6 +225,8 @@ def _shape(node: Node, value: Any, owner: Node, path: Path, unknown: list[str]) 
 
 def _shape_object(node: Node, obj: Obj, owner: Node, path: Path, unknown: list[str]) -> None:
     """This is where a write spends its time, so it goes into a value only where there can be something to do."""
+    if len(obj) > node.most:
+        raise TooManyError(causes.too_many(_text(path), len(obj), node.most))
     if node.values and node.values.simple.issuperset(map(type, obj.values())):
         return
     fields, plain = node.fields, node.plain

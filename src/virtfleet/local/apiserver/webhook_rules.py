@@ -1,16 +1,18 @@
-"""Which webhooks a write is shown to: rules, scope, selectors, and equivalent versions of a kind. Pure."""
+"""Which webhooks and policies a write is shown to: rules, scope, selectors, and equivalent versions of a kind. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
+
+import orjson
 
 from virtfleet.api.selectors import Selector, from_label_selector
 from virtfleet.kube.resource import Obj, Resource
 from virtfleet.local.apiserver import services
 from virtfleet.local.apiserver.admission import AdmissionRequest
-from virtfleet.local.apiserver.kinds import Kind, Kinds
+from virtfleet.local.apiserver.kinds import Kind, Kinds, Stored
 
 Labels = dict[str, str]
 
@@ -100,33 +102,59 @@ def _url(client: Obj) -> str:
     return str(client["url"])
 
 
-def matched_kind(webhook: Webhook, request: AdmissionRequest, kinds: Kinds) -> Kind | None:
-    """The version of the written kind that the webhook asked to see, or None if it did not ask for this write.
+class Matcher(Protocol):
+    """What webhooks and policies say of the writes that they are about."""
 
-    With matchPolicy Equivalent a webhook that names another version of the kind is asked as well, in that version.
+    @property
+    def rules(self) -> tuple[Rule, ...]: ...
+
+    @property
+    def namespace_selector(self) -> Selector: ...
+
+    @property
+    def object_selector(self) -> Selector: ...
+
+    @property
+    def match_policy(self) -> str: ...
+
+
+def exempt(request: AdmissionRequest) -> bool:
+    """Nobody could make a webhook or policy that guards its own removal."""
+    return request.kind.resource.group == "admissionregistration.k8s.io"
+
+
+def namespace_labels(stored: Stored, name: str) -> Labels:
+    record = stored.get("/namespaces", "", name)
+    return (orjson.loads(record.data)["metadata"].get("labels") or {}) if record else {}
+
+
+def matched_kind(matcher: Matcher, request: AdmissionRequest, kinds: Kinds) -> Kind | None:
+    """The version of the written kind that is asked for, or None if this write is not.
+
+    With matchPolicy Equivalent a matcher that names another version of the kind is asked as well, in that version.
     """
     res = request.kind.resource
-    versions = [r.versions for r in webhook.rules if r.covers(request.operation, res, request.subresource)]
+    versions = [r.versions for r in matcher.rules if r.covers(request.operation, res, request.subresource)]
     if any(_has(v, res.version) for v in versions):
         return request.kind
-    if versions and webhook.match_policy == "Equivalent":
+    if versions and matcher.match_policy == "Equivalent":
         others = (k for k in kinds if (k.resource.group, k.resource.plural) == (res.group, res.plural))
         return next((k for k in others if any(k.resource.version in v for v in versions)), None)
     return None
 
 
-def selects(webhook: Webhook, request: AdmissionRequest, namespace_labels: Callable[[str], Labels]) -> bool:
-    """Whether the webhook's selectors take the object. That one of the old and the new object matches is enough."""
-    labels = _namespace_labels(request, namespace_labels)
-    if labels is not None and not webhook.namespace_selector.matches(labels):
+def selects(matcher: Matcher, request: AdmissionRequest, labels_of: Callable[[str], Labels]) -> bool:
+    """Whether the matcher's selectors take the object. That one of the old and the new object matches is enough."""
+    labels = _namespace_labels(request, labels_of)
+    if labels is not None and not matcher.namespace_selector.matches(labels):
         return False
     objects = [obj for obj in (request.obj, request.old) if obj]
-    return any(webhook.object_selector.matches(obj["metadata"].get("labels")) for obj in objects)
+    return any(matcher.object_selector.matches(obj["metadata"].get("labels")) for obj in objects)
 
 
-def _namespace_labels(request: AdmissionRequest, namespace_labels: Callable[[str], Labels]) -> Labels | None:
+def _namespace_labels(request: AdmissionRequest, labels_of: Callable[[str], Labels]) -> Labels | None:
     """What a namespaceSelector looks at; None where there is no namespace, which no selector exempts."""
     if str(request.kind.resource) == "namespaces":
         obj = request.obj or request.old or {}
         return obj["metadata"].get("labels") or {}
-    return namespace_labels(request.namespace) if request.namespace else None
+    return labels_of(request.namespace) if request.namespace else None

@@ -27,7 +27,7 @@ from virtfleet.local.apiserver.admission import AdmissionRequest
 from virtfleet.local.apiserver.kinds import Kind, Kinds
 from virtfleet.local.apiserver.reviews import user_info
 from virtfleet.local.apiserver.store import Store
-from virtfleet.local.apiserver.webhook_rules import Webhook, matched_kind, selects
+from virtfleet.local.apiserver.webhook_rules import Webhook, exempt, matched_kind, namespace_labels, selects
 
 log = logging.getLogger(__name__)
 
@@ -87,17 +87,12 @@ class Webhooks:
 
     def _matching(self, webhooks: list[Webhook], request: AdmissionRequest) -> Iterator[tuple[Webhook, Kind]]:
         """The webhooks to ask, each with the version of the kind that it wants to see. Later ones see changes."""
-        # Nobody could register a webhook that guards its own removal.
-        if request.kind.resource.group == MUTATING_WEBHOOKS.group and "webhook" in request.kind.resource.plural:
+        if exempt(request):
             return
         for webhook in list(webhooks):
             kind = matched_kind(webhook, request, self._kinds)
-            if kind and selects(webhook, request, self._namespace_labels):
+            if kind and selects(webhook, request, lambda name: namespace_labels(self._store, name)):
                 yield webhook, kind
-
-    def _namespace_labels(self, name: str) -> dict[str, str]:
-        record = self._store.get("/namespaces", "", name)
-        return (orjson.loads(record.data)["metadata"].get("labels") or {}) if record else {}
 
     async def _mutate_by(self, webhook: Webhook, kind: Kind, request: AdmissionRequest) -> bool:
         """Ask one webhook and apply its patch; whether the object is another one now."""
@@ -130,7 +125,7 @@ class Webhooks:
             raise ApiError("BadRequest", f'admission webhook "{webhook.name}" does not support dry run')
         uid = str(uuid.uuid4())
         try:
-            answer = await self._call(webhook, _review(uid, kind, request))
+            answer = await self._call(webhook, _review({"uid": uid, **told(kind, request)}))
             response = _checked(answer, uid, mutating=mutating)
         except CallFailed as error:
             message = f'failed calling webhook "{webhook.name}": {error}'
@@ -181,10 +176,14 @@ def _trusting(ca_bundle: str) -> ssl.SSLContext:
         raise CallFailed(f"could not get REST client: unable to load root certificates: {error}") from error
 
 
-def _review(uid: str, kind: Kind, request: AdmissionRequest) -> Obj:
+def _review(asked: Obj) -> Obj:
+    return {"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": asked}
+
+
+def told(kind: Kind, request: AdmissionRequest) -> Obj:
+    """A write as those who have a say in it see it, in the version of `kind`."""
     asked, shown = request.kind.resource, kind.resource
     body: Obj = {
-        "uid": uid,
         "kind": {"group": shown.group, "version": shown.version, "kind": shown.kind},
         "resource": {"group": shown.group, "version": shown.version, "resource": shown.plural},
         "requestKind": {"group": asked.group, "version": asked.version, "kind": asked.kind},
@@ -201,7 +200,7 @@ def _review(uid: str, kind: Kind, request: AdmissionRequest) -> Obj:
         body["namespace"] = request.namespace
     if request.subresource:
         body["subResource"] = body["requestSubResource"] = request.subresource
-    return {"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": body}
+    return body
 
 
 def _in_version(obj: Obj | None, res: Resource) -> Obj | None:
