@@ -15,7 +15,7 @@ import msgspec
 from virtfleet.api import names
 from virtfleet.api.quantity import Quantity
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
-from virtfleet.domain import traits
+from virtfleet.domain import traits, volumes
 from virtfleet.hypervisors.base import Hypervisor
 from virtfleet.hypervisors.support import SUPPORTED, Level, Support
 
@@ -68,6 +68,12 @@ def _feature(name: str) -> Callable[[VMI], object]:
     return lambda vmi: vmi.spec.domain.features and getattr(vmi.spec.domain.features, name)
 
 
+def _disk_image(vmi: VMI) -> bool:
+    """Whether a disk is an image or a device, and not made from configuration."""
+    own = {v.name for v in vmi.spec.volumes if not (volumes.config_kind(v) or volumes.seed(v))}
+    return any(disk.name in own for disk in vmi.spec.domain.devices.disks)
+
+
 def _boot_order(vmi: VMI) -> bool:
     devices = vmi.spec.domain.devices
     orders = [disk.boot_order for disk in devices.disks] + [interface.boot_order for interface in devices.interfaces]
@@ -113,6 +119,7 @@ FEATURES: Final = tuple(
     Feature(*entry)
     for entry in (
         # disks and volumes
+        ("disk-image", "images and block devices as disks", f"{_DEVICES}.disks", _disk_image),
         ("disk-virtio", "virtio disks", f"{_DEVICES}.disks", _bus("virtio")),
         ("disk-sata", "SATA disks", f"{_DEVICES}.disks", _bus("sata")),
         ("disk-scsi", "SCSI disks", f"{_DEVICES}.disks", _bus("scsi")),

@@ -16,7 +16,7 @@ from virtfleet.hypervisors.base import Connection, DaemonPlan, DaemonSettings, D
 from virtfleet.hypervisors.features import FEATURES
 from virtfleet.hypervisors.support import Supports, without
 
-SUPPORTED = {"disk-virtio", "container-disk", "claim", "ephemeral-disk", "net-masquerade", "net-bridge"}
+SUPPORTED = {"disk-image", "disk-virtio", "container-disk", "claim", "ephemeral-disk", "net-masquerade", "net-bridge"}
 
 
 class Mock(Hypervisor):

@@ -8,7 +8,7 @@ from xml.etree.ElementTree import Element
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain.context import Context
 from virtfleet.hypervisors.base import DaemonPlan, DaemonSettings, Host, Hypervisor, Overheads, Tuning
-from virtfleet.hypervisors.qemu import adapt, daemon, document, tuning
+from virtfleet.hypervisors.qemu import adapt, daemon, document, needs, tuning
 
 OVERHEADS = Overheads.of(log_daemon="20Mi", daemon="32Mi", vmm="60Mi", emulation=f"{adapt.TRANSLATED_CODE_MIB}Mi")
 
@@ -43,3 +43,9 @@ class Qemu(Hypervisor):
 
     def tuning(self, vmi: VMI, context: Context) -> Tuning:
         return tuning.tuning(vmi, context, kernel_threads=self.kernel_threads)
+
+    def devices(self, vmi: VMI, *, emulated: bool) -> tuple[str, ...]:
+        return (*super().devices(vmi, emulated=emulated), *needs.devices(vmi, emulated=emulated))
+
+    def memory(self, vmi: VMI) -> int:
+        return super().memory(vmi) + needs.memory(vmi)
