@@ -26,13 +26,14 @@ _COVERS: Final = ("proc", "sysfs", "tmpfs", "devtmpfs")
 
 
 def uncover() -> None:
-    """Unmount what a container runtime has put over parts of /proc and /sys.
+    """Undo what a container runtime has put over parts of /proc and /sys, and that /sys is for reading only.
 
     The kernel lets nobody have a fresh /proc or /sys of his own, as a guest needs, who does not see a whole one. What
     was hidden belongs to the node's root, who is not among the guest's users.
     """
     for path in reversed(covers(Path("/proc/self/mountinfo").read_text())):
         subprocess.run(["umount", path], check=True)
+    subprocess.run(["mount", "-o", "remount,rw", "/sys"], check=True)
 
 
 def covers(mountinfo: str) -> list[str]:
