@@ -24,6 +24,9 @@ from virtfleet.hypervisors.base import DaemonSettings
 from virtfleet.hypervisors.containers import IDS, first_id
 from virtfleet.hypervisors.features import FEATURES, Feature, refusals, support
 from virtfleet.hypervisors.support import Level
+from virtfleet.pods import sharing
+from virtfleet.pods.settings import Settings
+from virtfleet.pods.volumes import mounted
 
 QEMU = registry.get("qemu-kvm")
 
@@ -204,7 +207,7 @@ def lxc(spec: dict[str, Any]) -> Element:
     return registry.get("lxc").build(read(VirtualMachineInstance, obj), Context(block_volumes=frozenset({"device"})))
 
 
-BOX = {
+BOX: dict[str, Any] = {
     "domain": {
         "devices": {
             "filesystems": [{"name": "rootfs", "virtiofs": {}}, {"name": "more", "virtiofs": {}}],
@@ -248,6 +251,17 @@ def test_files_of_the_launcher_stay_the_launchers() -> None:
     lent = {"name": "rootfs", "containerPath": {"path": "/", "readOnly": False}}
     domain = lxc({"domain": {"devices": {"filesystems": [{"name": "rootfs"}]}}, "volumes": [lent]})
     assert domain.find("devices/filesystem/readonly") is not None
+
+
+def test_who_is_root_is_not_a_container_by_that() -> None:
+    assert [name for name in registry.names() if registry.get(name).descriptor.container] == ["lxc", "openvz"]
+    devices = {"filesystems": [{"name": "data", "virtiofs": {}}]}
+    volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "x"}}]
+    asked = read(VirtualMachineInstance, {"spec": {"domain": {"devices": devices}, "volumes": volumes}})
+    found = mounted(asked, ())
+    for name, count in (("xen", 1), ("qemu-kvm", 1), ("lxc", 0)):
+        descriptor = registry.get(name).descriptor
+        assert len(sharing.containers(asked, descriptor, Settings.of({}), "image", found)) == count, name
 
 
 def test_users_of_containers_are_others_on_the_node_and_others_for_each_guest() -> None:
