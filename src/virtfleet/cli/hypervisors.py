@@ -104,7 +104,10 @@ def _described(hypervisor: Hypervisor) -> dict[str, object]:
         "connection": d.connection.value,
         "events": d.events.value,
         "root": d.root,
+        "capabilities": d.capabilities,
         "privileged": d.privileged,
+        "container": d.container,
+        "needsListing": d.by_leave,
         "launcherImage": d.launcher_image,
         "overheads": {name: str(value) for name, value in msgspec.structs.asdict(d.overheads).items()},
         "unsupported": {
