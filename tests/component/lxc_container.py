@@ -20,6 +20,8 @@ from virtfleet.domain.context import Context
 from virtfleet.domain.xml import text
 from virtfleet.hypervisors import registry
 from virtfleet.hypervisors.base import DaemonSettings
+from virtfleet.hypervisors.containers import first_id
+from virtfleet.launcher import mapped
 
 DRIVER = Path("/usr/lib/x86_64-linux-gnu/libvirt/connection-driver/libvirt_driver_lxc.so")
 SYSTEM = [
@@ -27,7 +29,7 @@ SYSTEM = [
 ]
 
 
-def vmi(root: Path) -> VirtualMachineInstance:
+def vmi() -> VirtualMachineInstance:
     line = "init=/bin/busybox -- sh -c 'echo started > /result; exec /bin/busybox sleep 60'"
     return read(
         VirtualMachineInstance,
@@ -39,7 +41,7 @@ def vmi(root: Path) -> VirtualMachineInstance:
                     "firmware": {"kernelBoot": {"kernelArgs": line}},
                     "devices": {"filesystems": [{"name": "rootfs", "virtiofs": {}}]},
                 },
-                "volumes": [{"name": "rootfs", "containerPath": {"path": str(root), "readOnly": False}}],
+                "volumes": [{"name": "rootfs", "containerDisk": {"image": "box"}}],
             },
         },
     )
@@ -58,10 +60,12 @@ def main(directory: Path) -> None:
             subprocess.run(["mount", "-t", "tmpfs", "none", path], check=True)
     # On a hybrid cgroup tree the driver would choose the half that has no controllers.
     subprocess.run(["umount", "/sys/fs/cgroup/unified"], check=False, stderr=subprocess.DEVNULL)
-    root = directory / "root"
+    directory.chmod(0o755)  # root of the guest, who is nobody here, has to come by
+    image, root = directory / "image", directory / "root"
     for name in ("bin", "proc", "sys", "dev"):
-        (root / name).mkdir(parents=True)
-    shutil.copy("/bin/busybox", root / "bin" / "busybox")
+        (image / name).mkdir(parents=True)
+    shutil.copy("/bin/busybox", image / "bin" / "busybox")
+    mapped.copy(str(image), str(root), first_id("u"))
     drivers = directory / "drivers"
     drivers.mkdir()
     (drivers / DRIVER.name).symlink_to(DRIVER)
@@ -79,7 +83,10 @@ def main(directory: Path) -> None:
     daemon = subprocess.Popen(plan.daemon.command, env=os.environ | plan.daemon.environment)
     try:
         connection = eventually(lambda: libvirt.open(plan.uri), deadline=20)
-        domain = connection.defineXMLFlags(text(lxc.build(vmi(root), Context())), libvirt.VIR_DOMAIN_DEFINE_VALIDATE)
+        document = lxc.build(vmi(), Context())
+        for source in document.iterfind("devices/filesystem/source"):
+            source.set("dir", str(root))
+        domain = connection.defineXMLFlags(text(document), libvirt.VIR_DOMAIN_DEFINE_VALIDATE)
         domain.create()
         try:
             eventually(lambda: (root / "result").exists() and (root / "result").read_text() == "started\n", deadline=20)

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from virtfleet.api.devices import Filesystem
+from virtfleet.api.disks import Volume
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance
 from virtfleet.domain import paths
 from virtfleet.domain.context import Context
 from virtfleet.hypervisors import registry
+from virtfleet.hypervisors.containers import first_id
 from virtfleet.launcher import disks
 from virtfleet.launcher.failure import Failure
 
@@ -189,8 +195,57 @@ def test_configuration_becomes_labelled_images() -> None:
     ],
 )
 def test_a_container_has_its_seed_in_a_directory(source: dict[str, Any], file: str) -> None:
-    root = {"name": "root", "persistentVolumeClaim": {"claimName": "root"}}
-    Path(paths.claim_image("root")).parent.mkdir(parents=True)
-    Path(paths.claim_image("root")).touch()
-    prepare(vmi(root, {"name": "seed", **source}), "lxc")
+    guest = vmi({"name": "seed", **source})
+    prepare(container(guest), "lxc")
     assert Path(paths.cloud_init_seed("default", "guest"), file).read_text() == "#cloud-config\n"
+
+
+def container(guest: VirtualMachineInstance) -> VirtualMachineInstance:
+    """The same with a root of its own, from an image."""
+    volume, shared = {"name": "rootfs", "containerDisk": {"image": "box"}}, {"name": "rootfs", "virtiofs": {}}
+    guest.spec.volumes.append(msgspec.convert(volume, Volume))
+    guest.spec.domain.devices.filesystems.append(msgspec.convert(shared, Filesystem))
+    Path(paths.image_volume(len(guest.spec.volumes) - 1)).mkdir(parents=True)
+    return guest
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_files_of_an_image_belong_to_the_guests_users() -> None:
+    guest = container(vmi())
+    image, root, first = Path(paths.image_volume(0)), Path(paths.container_root("rootfs")), first_id("u")
+    (image / "bin").mkdir()
+    for name, mode, owner in (("sh", 0o755, 0), ("su", 0o4755, 0), ("mine", 0o640, 1000), ("far", 0o600, 70000)):
+        (image / "bin" / name).touch()
+        os.chown(image / "bin" / name, owner, owner)
+        (image / "bin" / name).chmod(mode)
+    (image / "link").symlink_to("/etc/passwd")
+    os.mkfifo(image / "pipe")
+    (image / "disk").mkdir()
+    prepare(guest, "lxc")
+    assert sorted(p.name for p in root.iterdir()) == ["bin", "link"], "neither pipes nor a disk for machines"
+    found = {p.name: (p.lstat().st_uid - first, p.lstat().st_mode & 0o7777) for p in (root / "bin").iterdir()}
+    assert found == {"sh": (0, 0o755), "su": (0, 0o4755), "mine": (1000, 0o640), "far": (65534, 0o600)}
+    assert (root.stat().st_uid, (root / "link").lstat().st_uid) == (first, first)
+    assert Path("/etc/passwd").stat().st_uid == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
+def test_a_claim_is_shown_with_the_guests_users_and_keeps_its_owners(pod: Path) -> None:
+    """In a process with mounts of its own, so that nothing is left behind."""
+    source, target = pod / "claim", pod / "seen"
+    source.mkdir()
+    (source / "file").touch()
+    script = (
+        f"import os; from virtfleet.launcher import mapped\n"
+        f"for _ in range(2): mapped.mount({str(source)!r}, {str(target)!r}, 1048576)\n"
+        f"assert os.stat({str(target / 'file')!r}).st_uid == 1048576\n"
+        f"os.chdir({str(target)!r}); os.setresgid(*[1048577] * 3); os.setresuid(*[1048577] * 3)\n"
+        f"os.close(os.open('mine', os.O_CREAT))\n"
+    )
+    source.chmod(0o777)
+    command = ["unshare", "--mount", sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if "Invalid argument" in done.stderr:
+        pytest.skip("this file system cannot be mounted with other users")
+    assert done.returncode == 0, done.stderr
+    assert (source / "mine").stat().st_uid == 1

@@ -15,6 +15,7 @@ _CLAIMED = {"claimName": "c", "requestName": "r"}
 _KEYS = {"secret": {"secretName": "keys"}}
 _DISK: dict[str, Any] = {"name": "d", "disk": {"bus": "virtio"}}
 SPECS: dict[str, dict[str, Any]] = {
+    "disk-image": {"domain": {"devices": {"disks": [_DISK]}}, "volumes": [{"name": "d", "emptyDisk": {}}]},
     **{
         f"disk-{bus}": {"domain": {"devices": {"disks": [{"name": "d", "disk": {"bus": bus}}]}}}
         for bus in ("virtio", "sata", "scsi", "usb")

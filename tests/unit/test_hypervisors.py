@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from uuid import UUID
 from xml.etree.ElementTree import Element
 
 import pytest
@@ -15,11 +16,16 @@ from tests.unit.domain_samples import NODE, Sample, vmi
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance
 from virtfleet.cli.hypervisors import hypervisors
+from virtfleet.domain import paths
 from virtfleet.domain.context import AssignedDevice, Context
 from virtfleet.domain.errors import DomainError
 from virtfleet.hypervisors import registry
 from virtfleet.hypervisors.base import DaemonSettings
+from virtfleet.hypervisors.containers import IDS, first_id
 from virtfleet.hypervisors.features import refusals
+from virtfleet.pods import sharing
+from virtfleet.pods.settings import Settings
+from virtfleet.pods.volumes import mounted
 
 QEMU = registry.get("qemu-kvm")
 
@@ -98,39 +104,68 @@ def lxc(spec: dict[str, Any]) -> Element:
     return registry.get("lxc").build(read(VirtualMachineInstance, obj), Context(block_volumes=frozenset({"device"})))
 
 
-def test_the_first_disk_of_a_container_is_its_root_and_the_command_line_names_its_init() -> None:
-    domain = lxc(
-        {
-            "domain": {
-                "devices": {
-                    "disks": [{"name": "device"}, {"name": "more", "disk": {"readonly": True}}, {"name": "seed"}]
-                },
-                "firmware": {"kernelBoot": {"kernelArgs": "quiet init=/bin/busybox -- sh -c 'sleep 1'"}},
-            },
-            "volumes": [
-                {"name": "device", "persistentVolumeClaim": {"claimName": "x"}},
-                {"name": "more", "emptyDisk": {}},
-                {"name": "seed", "cloudInitNoCloud": {}},
-            ],
-        }
-    )
-    found = [(f.get("type"), f.find("target").get("dir")) for f in domain.iterfind("devices/filesystem")]  # type: ignore[union-attr]
-    assert found == [("block", "/"), ("file", "/mnt/more"), ("mount", "/var/lib/cloud/seed/nocloud")]
+BOX: dict[str, Any] = {
+    "domain": {
+        "devices": {
+            "filesystems": [{"name": "rootfs", "virtiofs": {}}, {"name": "more", "virtiofs": {}}],
+            "disks": [{"name": "seed"}],
+        },
+        "firmware": {"kernelBoot": {"kernelArgs": "quiet init=/bin/busybox -- sh -c 'sleep 1'"}},
+    },
+    "volumes": [
+        {"name": "rootfs", "containerDisk": {"image": "x"}},
+        {"name": "more", "persistentVolumeClaim": {"claimName": "x"}},
+        {"name": "seed", "cloudInitNoCloud": {}},
+    ],
+}
+
+
+def test_a_container_has_directories_and_the_command_line_names_its_init() -> None:
+    domain = lxc(BOX)
+    found = {
+        f.find("target").get("dir"): f.find("source").get("dir")  # type: ignore[union-attr]
+        for f in domain.iterfind("devices/filesystem[@type='mount']")
+    }
+    assert found == {
+        "/": paths.container_root("rootfs"),
+        "/mnt/more": paths.mapped_dir("more"),
+        "/var/lib/cloud/seed/nocloud": paths.cloud_init_seed("n", "c"),
+    }
     assert domain.findtext("os/init") == "/bin/busybox"
     assert [a.text for a in domain.iterfind("os/initarg")] == ["sh", "-c", "sleep 1"]
-
-
-def test_a_container_can_have_a_directory_as_its_root() -> None:
-    domain = lxc(
-        {
-            "domain": {"devices": {"filesystems": [{"name": "rootfs", "virtiofs": {}}]}},
-            "volumes": [{"name": "rootfs", "containerPath": {"path": "/guest", "readOnly": False}}],
-        }
-    )
-    assert domain.find("devices/filesystem[@type='mount']/source[@dir='/guest']") is not None
-    assert domain.find("devices/filesystem/readonly") is None
     with pytest.raises(DomainError, match="a container needs a root"):
         lxc({})
+
+
+def test_a_container_mounts_no_file_system_that_somebody_else_made() -> None:
+    for source in ({"emptyDisk": {}}, {"containerDisk": {"image": "x"}}, {"persistentVolumeClaim": {"claimName": "x"}}):
+        devices = {**BOX["domain"]["devices"], "disks": [{"name": "d"}]}
+        with pytest.raises(DomainError, match="a file system that somebody else made"):
+            lxc({"domain": {"devices": devices}, "volumes": [*BOX["volumes"], {"name": "d", **source}]})
+
+
+def test_files_of_the_launcher_stay_the_launchers() -> None:
+    lent = {"name": "rootfs", "containerPath": {"path": "/", "readOnly": False}}
+    domain = lxc({"domain": {"devices": {"filesystems": [{"name": "rootfs"}]}}, "volumes": [lent]})
+    assert domain.find("devices/filesystem/readonly") is not None
+
+
+def test_who_is_root_is_not_a_container_by_that() -> None:
+    assert [name for name in registry.names() if registry.get(name).descriptor.container] == ["lxc", "openvz"]
+    devices = {"filesystems": [{"name": "data", "virtiofs": {}}]}
+    volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "x"}}]
+    asked = read(VirtualMachineInstance, {"spec": {"domain": {"devices": devices}, "volumes": volumes}})
+    found = mounted(asked, ())
+    for name, count in (("xen", 1), ("qemu-kvm", 1), ("lxc", 0)):
+        descriptor = registry.get(name).descriptor
+        assert len(sharing.containers(asked, descriptor, Settings.of({}), "image", found)) == count, name
+
+
+def test_users_of_containers_are_others_on_the_node_and_others_for_each_guest() -> None:
+    firsts = [first_id(str(UUID(int=number))) for number in range(200)]
+    assert all(first % IDS == 0 and 524288 <= first <= 1879048192 - IDS for first in firsts)
+    assert len(set(firsts)) > 195
+    assert firsts == [first_id(str(UUID(int=number))) for number in range(200)]
 
 
 # --- Cloud Hypervisor

@@ -21,6 +21,7 @@ SCHEMA = Path("/usr/share/libvirt/schemas/domain.rng")
 DISKS = [{"name": n, "disk": {"bus": "virtio"}} for n in ("image", "claim", "block", "empty", "seed", "config")]
 VOLUMES = [
     {"name": "image", "containerDisk": {"image": "x"}},
+    {"name": "rootfs", "containerDisk": {"image": "x"}},
     {"name": "claim", "persistentVolumeClaim": {"claimName": "x"}},
     {"name": "block", "persistentVolumeClaim": {"claimName": "x"}},
     {"name": "empty", "emptyDisk": {"capacity": "1Gi"}},
@@ -56,7 +57,11 @@ def schema() -> etree.RelaxNG:
 )
 def test_documents_are_valid(name: str, domain: dict[str, Any]) -> None:
     hypervisor = registry.get(name)
-    devices = {"disks": DISKS, "interfaces": INTERFACES} | domain.get("devices", {})
+    disks = {"disks": DISKS}
+    if hypervisor.descriptor.container:
+        shared = [{"name": name, "virtiofs": {}} for name in ("rootfs", "claim")]
+        disks = {"disks": DISKS[-2:], "filesystems": shared}
+    devices = {**disks, "interfaces": INTERFACES} | domain.get("devices", {})
     spec = {
         "domain": {"memory": {"guest": "128Mi"}} | domain | {"devices": devices},
         "volumes": VOLUMES,

@@ -139,6 +139,23 @@ WITH: dict[str, dict[str, Any]] = {
     "realtime": {"domain": _PINNED},
     "numa": {"domain": {**_PINNED, "memory": {"hugepages": {"pageSize": "2Mi"}}}},
 }
+
+
+def as_directories(spec: dict[str, Any]) -> None:
+    """A container's disks are directories: its root, what is made of configuration, and the volumes that it mounts."""
+    mounted = {
+        volume["name"] for volume in spec["volumes"] if volume.keys() & {"containerDisk", "persistentVolumeClaim"}
+    }
+    spec["domain"]["devices"]["disks"] = [d for d in spec["domain"]["devices"]["disks"] if d["name"] not in mounted]
+    shared = [{"name": name, "virtiofs": {}} for name in ("rootfs", *mounted)]
+    spec["domain"]["devices"]["filesystems"] = [*spec["domain"]["devices"].get("filesystems", []), *shared]
+    made = [v for v in spec["volumes"] if "emptyDisk" not in v]
+    names = {volume["name"] for volume in made}
+    wanted = [disk["name"] for disk in spec["domain"]["devices"]["disks"] if disk["name"] not in names]
+    spec["volumes"] = [*made, {"name": "rootfs", "containerDisk": {"image": "x"}}]
+    spec["volumes"] += [{"name": name, "configMap": {"name": "x"}} for name in wanted]
+
+
 CELL = NumaCell(0, ((0, (0,)), (1, (1,))))
 
 
@@ -161,6 +178,8 @@ def test_what_works_can_be_built(name: str, feature: Feature) -> None:
     }
     spec = copied(laid_over(laid_over(base, WITH.get(feature.key, {})), SPECS.get(feature.key, {})))
     spec["domain"]["devices"]["disks"].insert(0, disk | {"name": "root"})
+    if hypervisor.descriptor.container:
+        as_directories(spec)
     named = {volume["name"] for volume in spec["volumes"]}
     spec["volumes"] += [{"name": n, "emptyDisk": {"capacity": "1Gi"}} for n in ("root", "d") if n not in named]
     obj = {"metadata": {"name": "vm", "namespace": "n", "uid": "u"}, "spec": spec}

@@ -18,6 +18,7 @@ import pytest
 
 from cluster.clusters import VIRTFLEET, Cluster, Kubectl
 from virtfleet import __version__
+from virtfleet.hypervisors.containers import first_id
 from waiting import eventually
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -199,9 +200,13 @@ def test_a_vm_stops_and_starts_again(kubectl: Kubectl) -> None:
 def test_a_vmi_names_another_hypervisor(kubectl: Kubectl) -> None:
     wait(kubectl, "vmi/light", "jsonpath={.status.phase}=Running")
     assert page(address(kubectl.json("get", "vmi", "light"))) == "hello from light at 10.0.2.2\n"
-    uid = pod_of(kubectl, "light")["metadata"]["uid"]
-    groups = list(Path("/sys/fs/cgroup").glob(f"**/*{uid}*/**/*light.libvirt-lxc"))
+    pod = pod_of(kubectl, "light")
+    groups = list(Path("/sys/fs/cgroup").glob(f"**/*{pod['metadata']['uid']}*/**/*light.libvirt-lxc"))
     assert groups, "what the guest uses counts towards its Pod"
+    assert not any(c["securityContext"].get("privileged") for c in pod["spec"]["containers"])
+    processes = {number for group in groups for number in (group / "cgroup.procs").read_text().split()}
+    users = {Path(f"/proc/{number}/uid_map").read_text().split()[1] for number in processes}
+    assert str(first_id(kubectl.json("get", "vmi", "light")["metadata"]["uid"])) in users
     kubectl("delete", "vmi", "light", "--timeout=80s")
     eventually(lambda: not any(group.exists() for group in groups))
 

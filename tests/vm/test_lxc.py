@@ -26,6 +26,20 @@ async def test_a_container_starts_runs_and_stops() -> None:
         assert code == 0
 
 
+async def test_syncing_again_leaves_a_container_as_it_is() -> None:
+    """A handler that restarts, or one that takes over from another, says the same again."""
+    async with running(container(), "lxc") as vm:
+        await vm.says(r"virtfleet-guest ready")
+        links = await vm.standalone.sandbox.run("ip", "-o", "link")
+        assert (await vm.standalone.sync(vm.standalone.vmi)).status is Status.RUNNING
+        await vm.standalone.client.close()
+        vm.standalone.client = await vm.standalone._connect()  # as a handler that was started again
+        assert (await vm.standalone.sync(vm.standalone.vmi)).status is Status.RUNNING
+        assert await vm.standalone.sandbox.run("ip", "-o", "link") == links
+        await vm.type("echo interfaces: $(ls /sys/class/net)")
+        assert (await vm.says(r"\ninterfaces: (.*)"))[1].split() == ["eth0", "lo"]
+
+
 def alive(processes: dict[str, int]) -> list[str]:
     return [name for name, process in processes.items() if os.path.exists(f"/proc/{process}")]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 
 from virtfleet.admission.findings import Findings
@@ -18,7 +19,7 @@ _ERROR_POLICIES = ("stop", "ignore", "report", "enospace")
 _SERIAL = re.compile(r"[A-Za-z0-9_.+-]+")
 _LONGEST_SERIAL = 256
 _SMALLEST_BLOCK, _LARGEST_BLOCK = 512, 2 * 1024**2
-_RESERVED_PATHS = ("/var/run/kubevirt", "/var/run/libvirt")
+_RESERVED_PATHS = ("/run/kubevirt", "/run/libvirt")  # also as /var/run
 
 
 def check(m: Machine, found: Findings) -> None:
@@ -186,5 +187,5 @@ def check_volumes_are_used(m: Machine, found: Findings) -> None:
             found.invalid(path, f"containerPath volume {name!r} must be shown as a file system, not as a disk")
         if name not in shown["filesystems"]:
             found.invalid(path, f"containerPath volume {name!r} needs a file system in domain.devices.filesystems")
-        if (container.get("path") or "").startswith(_RESERVED_PATHS):
+        if posixpath.normpath(container.get("path") or "").removeprefix("/var").startswith(_RESERVED_PATHS):
             found.invalid(f"{path}.containerPath.path", f"paths under {' and '.join(_RESERVED_PATHS)} are reserved")

@@ -63,7 +63,7 @@ def review(obj: Section, cluster: Cluster, user: Requester = NOBODY) -> Findings
         case "VirtualMachine":
             templates.check_new_vm(obj, cluster, trusted, found)
         case "VirtualMachineInstanceReplicaSet":
-            templates.check_replica_set(obj, cluster, found)
+            templates.check_replica_set(obj, cluster, trusted, found)
         case "VirtualMachineInstanceMigration":
             templates.check_migration(obj, cluster, user.name, found)
         case "KubeVirt":
@@ -86,7 +86,7 @@ def review_update(obj: Section, old: Section, cluster: Cluster, user: Requester 
                 templates.check_vm(obj, cluster, trusted, found)
                 templates.check_vm_update(obj, old, found)
         case "VirtualMachineInstanceReplicaSet":
-            templates.check_replica_set(obj, cluster, found)
+            templates.check_replica_set(obj, cluster, trusted, found)
         case "VirtualMachineInstanceMigration":
             templates.check_migration_update(obj, old, found)
         case "KubeVirt":

@@ -14,7 +14,7 @@ from virtfleet.admission.hypervisor import warn_of_absent
 from virtfleet.admission.machine import Machine
 from virtfleet.admission.network import check_discontinued
 from virtfleet.admission.sections import Obj, Section, copy_of, default, extend, read
-from virtfleet.admission.vmi import check_metadata, check_spec
+from virtfleet.admission.vmi import check_metadata, check_reserved, check_spec
 from virtfleet.api import names
 from virtfleet.api.quantity import Quantity
 from virtfleet.api.selectors import SelectorError, from_label_selector
@@ -154,7 +154,7 @@ def _check_data_volume(spec: Section, path: str, found: Findings) -> bool:
     return False
 
 
-def check_replica_set(replica_set: Section, cluster: Cluster, found: Findings) -> None:
+def check_replica_set(replica_set: Section, cluster: Cluster, trusted: bool, found: Findings) -> None:
     spec = read(replica_set, "spec")
     template = spec.get("template")
     if template is None:
@@ -163,6 +163,7 @@ def check_replica_set(replica_set: Section, cluster: Cluster, found: Findings) -
     if (spec.get("replicas") or 0) < 0:
         found.invalid("spec.replicas", f"{spec['replicas']} replicas is negative; use 0 or more")
     completed = _completed(template, cluster)
+    check_reserved(read(template, "metadata"), f"{_TEMPLATE}.metadata", trusted, found)
     check_spec(completed, cluster, f"{_TEMPLATE}.spec", found)
     hypervisor.check({**template, "spec": completed}, cluster, f"{_TEMPLATE}.spec", found)
     try:

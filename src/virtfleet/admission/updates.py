@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from virtfleet.admission.cluster import Cluster
 from virtfleet.admission.findings import Findings
 from virtfleet.admission.sections import Obj, Section, read
-from virtfleet.admission.vmi import RESERVED_LABELS
+from virtfleet.admission.vmi import RESERVED_ANNOTATIONS, RESERVED_LABELS
 from virtfleet.api.quantity import Quantity
 
 _NODE_NAME = "authentication.kubernetes.io/node-name"
@@ -47,10 +47,15 @@ def check_vmi_update(vmi: Section, old: Section, cluster: Cluster, user: Request
                 "spec", "the spec of a VMI cannot change; change the VM, or use virtctl to plug devices in"
             )
     if not trusted:
-        labels, old_labels = read(vmi, "metadata", "labels"), read(old, "metadata", "labels")
-        changed = [label for label in RESERVED_LABELS if labels.get(label) != old_labels.get(label)]
-        if changed:
-            found.unsupported("metadata.labels", f"{', '.join(changed)} is set by VirtFleet itself; leave it as it is")
+        _check_marks("labels", RESERVED_LABELS, vmi, old, found)
+        _check_marks("annotations", RESERVED_ANNOTATIONS, vmi, old, found)
+
+
+def _check_marks(kind: str, ours: Sequence[str], vmi: Section, old: Section, found: Findings) -> None:
+    """Labels and annotations that VirtFleet's components rely on."""
+    now, before = read(vmi, "metadata", kind), read(old, "metadata", kind)
+    if changed := [name for name in ours if now.get(name) != before.get(name)]:
+        found.unsupported(f"metadata.{kind}", f"{', '.join(changed)} is set by VirtFleet itself; leave it as it is")
 
 
 def _check_node(vmi: Section, old: Section, user: Requester, found: Findings) -> None:

@@ -30,6 +30,8 @@ RESERVED_LABELS = (
     names.SCHEDULABLE,
     "kubevirt.io/install-strategy",
 )
+# The same for annotations: what the VMI's launcher was made to run on.
+RESERVED_ANNOTATIONS = (names.LAUNCHER_HYPERVISOR,)
 _GATED_ANNOTATIONS = {names.IGNITION: "ExperimentalIgnitionSupport", "hooks.kubevirt.io/hookSidecars": "Sidecar"}
 
 
@@ -59,10 +61,16 @@ def check_spec(spec: Section, cluster: Cluster, path: str, found: Findings) -> M
     return machine
 
 
+def check_reserved(metadata: Section, path: str, trusted: bool, found: Findings) -> None:
+    """What only VirtFleet's own components say of a VMI; also in templates, whose VMIs they make."""
+    for kind, ours in (("labels", RESERVED_LABELS), ("annotations", RESERVED_ANNOTATIONS)):
+        reserved = sorted(set(ours) & set(read(metadata, kind)))
+        if reserved and not trusted:
+            found.unsupported(f"{path}.{kind}", f"{', '.join(reserved)} is set by VirtFleet itself; remove it")
+
+
 def check_metadata(metadata: Section, path: str, cluster: Cluster, trusted: bool, found: Findings) -> None:
-    reserved = sorted(set(RESERVED_LABELS) & set(read(metadata, "labels")))
-    if reserved and not trusted:
-        found.unsupported(f"{path}.labels", f"{', '.join(reserved)} is set by VirtFleet itself; remove it")
+    check_reserved(metadata, path, trusted, found)
     for annotation, gate in _GATED_ANNOTATIONS.items():
         if read(metadata, "annotations").get(annotation) and not cluster.enabled(gate):
             found.gate_is_off(f"{path}.annotations", gate, f"annotation {annotation}")

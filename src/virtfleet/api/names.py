@@ -94,7 +94,7 @@ VM_GENERATION: Final = "kubevirt.io/vm-generation"
 EVICTION_SOURCE: Final = "kubevirt.io/eviction-source"
 EPHEMERAL_PROVISIONING: Final = "kubevirt.io/ephemeral-provisioning"
 ISTIO_INJECT: Final = "sidecar.istio.io/inject"
-LAUNCHER_HYPERVISOR: Final = "virtfleet.io/hypervisor"  # of launcher Pods: what they were made to run on
+LAUNCHER_HYPERVISOR: Final = "virtfleet.io/hypervisor"  # of launcher Pods and VMIs: what they were made to run on
 HANDLER_VERSION: Final = "virtfleet.io/handler-version"  # of nodes: the version of the handler that serves them
 FORCE_POOL_REMOVAL: Final = "virtfleet.io/force-pool-removal"
 

@@ -11,10 +11,13 @@ from virtfleet.api import names
 from virtfleet.controller.records import Kept, Record
 from virtfleet.pods.launcher import COMPUTE
 
+_HYPERVISOR = "--hypervisor="
+
 
 class Container(Record):
     name: str = ""
     image: str = ""
+    args: list[str] = []
 
 
 class PodSpec(Record):
@@ -95,6 +98,12 @@ class LauncherPod(Kept):
     @property
     def image(self) -> str:
         return next((c.image for c in self.spec.containers if c.name == COMPUTE), "")
+
+    @property
+    def hypervisor(self) -> str:
+        """What it was made to run on, from what nobody can change in a Pod that exists."""
+        arguments = (argument for c in self.spec.containers if c.name == COMPUTE for argument in c.args)
+        return next((a.removeprefix(_HYPERVISOR) for a in arguments if a.startswith(_HYPERVISOR)), "")
 
     @property
     def for_migration(self) -> bool:

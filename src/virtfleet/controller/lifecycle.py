@@ -160,8 +160,8 @@ def _recorded_pods(vmi: Instance, pods: Iterable[LauncherPod]) -> Obj:
 
 def _marks(pod: LauncherPod) -> Obj:
     """Which pool and hypervisor the VMI runs on: what its Pod was made for, whatever the pools say later."""
-    pool, hypervisor = pod.metadata.labels.get(names.HANDLER_POOL), pod.metadata.annotations.hypervisor
-    marks: Obj = {"annotations": {names.LAUNCHER_HYPERVISOR: hypervisor}} if hypervisor else {}
+    pool = pod.metadata.labels.get(names.HANDLER_POOL)
+    marks: Obj = {"annotations": {names.LAUNCHER_HYPERVISOR: pod.hypervisor}} if pod.hypervisor else {}
     return {**marks, "labels": {names.HANDLER_POOL: pool}} if pool else marks
 
 

@@ -67,6 +67,11 @@ def container_root(volume: str) -> str:
     return f"{EPHEMERAL_DISKS}/rootfs/{volume}"
 
 
+def mapped_dir(volume: str) -> str:
+    """A claim as a container sees it, whose users are others on the node."""
+    return f"{EPHEMERAL_DISKS}/mapped/{volume}"
+
+
 def claim_image(volume: str) -> str:
     return host_disk(volume, "disk.img")
 

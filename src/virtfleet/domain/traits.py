@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from virtfleet.api import names
 from virtfleet.api.disks import Disk
+from virtfleet.api.networks import Interface
 from virtfleet.api.quantity import Quantity
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 
@@ -99,6 +100,12 @@ def vfio(vmi: VMI) -> bool:
     """Whether devices of the node are asked for, which map the guest's memory."""
     devices = vmi.spec.domain.devices
     return bool(devices.gpus or devices.host_devices or any(i.sriov for i in devices.interfaces))
+
+
+def taps(vmi: VMI) -> list[Interface]:
+    """Interfaces that end in a tap or another link of the Pod."""
+    interfaces = vmi.spec.domain.devices.interfaces
+    return [i for i in interfaces if i.state != "absent" and not i.sriov and not i.passt_binding]
 
 
 def shares_memory(vmi: VMI) -> bool:

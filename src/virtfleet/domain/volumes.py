@@ -87,6 +87,11 @@ def config_kind(volume: Volume) -> str:
     return next((kind for kind, value in kinds.items() if value), "")
 
 
+def seed(volume: Volume) -> bool:
+    """Whether a volume holds cloud-init's data."""
+    return bool(volume.cloud_init_no_cloud or volume.cloud_init_config_drive)
+
+
 def _claim(name: str, context: Context) -> Source:
     if name in context.block_volumes:
         return Source(paths.claim_device(name), block=True, name=name, discard=_discards(name, context))

@@ -26,6 +26,7 @@ _SHARED = {
     "vhost-net": "/dev/vhost-net",
     "vhost-vsock": "/dev/vhost-vsock",
     "sev": "/dev/sev",
+    "fuse": "/dev/fuse",
 }
 
 

@@ -8,13 +8,19 @@ from typing import Any
 from virtfleet.api import names
 from virtfleet.api.quantity import Quantity
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
-from virtfleet.domain import traits
+from virtfleet.domain import traits, volumes
 
 Asked = Callable[[VMI], object]
 
 
 def bus(name: str) -> Asked:
     return lambda vmi: any(traits.bus(disk) == name for disk in vmi.spec.domain.devices.disks)
+
+
+def disk_image(vmi: VMI) -> bool:
+    """Whether a disk is an image or a device, and not made from configuration."""
+    own = {v.name for v in vmi.spec.volumes if not (volumes.config_kind(v) or volumes.seed(v))}
+    return any(disk.name in own for disk in vmi.spec.domain.devices.disks)
 
 
 def disk(attribute: str) -> Asked:

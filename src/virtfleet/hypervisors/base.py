@@ -12,16 +12,23 @@ from __future__ import annotations
 
 import enum
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import ClassVar, Final
 from xml.etree.ElementTree import Element
 
 import msgspec
 
 from virtfleet.api.quantity import Quantity
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
+from virtfleet.domain import traits
 from virtfleet.domain.context import Context
 from virtfleet.domain.errors import DomainError
 from virtfleet.hypervisors.support import Supports
+
+_OWN: Final = "ua-"  # libvirt keeps aliases with this prefix for its users
+_MI: Final = 1024 * 1024
+PAGE_TABLES: Final = 512  # one part of the guest's memory in so many
+PER_VCPU: Final = 8 * _MI
+VFIO: Final = 1024 * _MI
 
 
 class Connection(enum.Enum):
@@ -103,7 +110,13 @@ class Descriptor(msgspec.Struct, frozen=True, kw_only=True):
     socket: str = ""
     """Socket of the libvirt daemon inside the Pod."""
     root: bool = False
+    """Whether the launcher runs as root."""
+    capabilities: tuple[str, ...] = ()
+    """Of a launcher that is root, where these are enough."""
     privileged: bool = False
+    """Whether nothing less than a privileged Pod is."""
+    container: bool = False
+    """Whether guests are containers, processes on the node's own kernel."""
 
     device: str = ""
     """Device node under /dev and resource under devices.kubevirt.io; "" where nodes are found by label."""
@@ -124,6 +137,11 @@ class Descriptor(msgspec.Struct, frozen=True, kw_only=True):
     """Bus of disks that do not choose one."""
     stacked_images: bool = True
     """Whether it reads an image over another one; else the launcher makes a raw disk of its own for each VM."""
+
+    @property
+    def by_leave(self) -> bool:
+        """Whether VMs may have it only where the administrator lists it, because its launcher has power on the node."""
+        return self.root or self.privileged or bool(self.capabilities)
 
 
 class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -210,6 +228,30 @@ class Hypervisor(ABC):
     def tuning(self, vmi: VMI, context: Context) -> Tuning:
         """What the handler does to the hypervisor's process."""
         return Tuning()
+
+    def devices(self, vmi: VMI, *, emulated: bool) -> tuple[str, ...]:
+        """Devices under devices.kubevirt.io that its Pod asks for. Those that the VMI names itself come on top."""
+        own = (self.descriptor.device,) if self.descriptor.device and not emulated else ()
+        return (*own, "tun") if traits.taps(vmi) else own
+
+    def memory(self, vmi: VMI) -> int:
+        """Bytes beside the guest's memory that grow with the VMI; what every VM needs is in the overheads."""
+        amount = -(-traits.memory(vmi).value() // PAGE_TABLES) + PER_VCPU * traits.topology(vmi).vcpus
+        return amount + VFIO if traits.vfio(vmi) else amount
+
+    def identity(self, device: Element) -> str:
+        """What a disk or interface is known by, in a document made anew and in that of the running domain alike.
+
+        "" for a device that is not the VMI's. A driver of libvirt that forgets aliases needs something else that stays.
+        """
+        return own_alias(device)
+
+
+def own_alias(device: Element) -> str:
+    """The name in the VMI, from the alias that the device's document carries; "" where it is not one of ours."""
+    alias = device.find("alias")
+    name = alias.get("name", "") if alias is not None else ""
+    return name.removeprefix(_OWN) if name.startswith(_OWN) else ""
 
 
 class Announced(Hypervisor):

@@ -54,7 +54,7 @@ class CloudHypervisor(Hypervisor):
     )
     supports: ClassVar[Supports] = {
         **works(
-            "disk-virtio container-disk claim ephemeral-disk cloud-init config-disk host-disk",
+            "disk-image disk-virtio container-disk claim ephemeral-disk cloud-init config-disk host-disk",
             "net-bridge net-masquerade net-sriov net-multiqueue cpu-pinning efi kernel-boot start-paused",
             "serial-console rng gpu host-device",
         ),

@@ -68,7 +68,7 @@ def _environment(descriptor: Descriptor, settings: DaemonSettings) -> dict[str, 
 def _daemon_configuration(descriptor: Descriptor, settings: DaemonSettings, runtime: str) -> str:
     text = _LOG
     if descriptor.root:
-        text += f"unix_sock_dir = {quoted(runtime)}\n"
+        text += f'unix_sock_dir = {quoted(runtime)}\nunix_sock_rw_perms = "0700"\nunix_sock_ro_perms = "0700"\n'
     if settings.log_filters:
         text += f"log_filters = {quoted(settings.log_filters)}\n"
     return text

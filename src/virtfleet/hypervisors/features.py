@@ -80,6 +80,7 @@ _NO_FUNCTION: Final = NotYet(
 
 FEATURES: Final = (
     # disks and volumes
+    Feature("disk-image", "images and block devices as disks", f"{_D}.disks", asking.disk_image),
     Feature("disk-virtio", "virtio disks", f"{_D}.disks", asking.bus("virtio")),
     Feature("disk-sata", "SATA disks", f"{_D}.disks", asking.bus("sata")),
     Feature("disk-scsi", "SCSI disks", f"{_D}.disks", asking.bus("scsi")),

@@ -1,7 +1,8 @@
 """Linux containers, through libvirt's own LXC driver.
 
-A container has no hardware: its disks are file systems, the first one its root; its network interfaces are ends of
-veth pairs in a bridge of the Pod; of a kernel's command line, `init=` and what follows `--` remain.
+A container has no hardware: it has directories, one of them its root; its network interfaces are ends of veth pairs in
+a bridge of the Pod; of a kernel's command line, `init=` and what follows `--` remain. It shares the node's kernel, so
+its users are nobody there: root of the guest has rights in the guest's own namespaces and over its own files only.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import shlex
 from typing import ClassVar
 from xml.etree.ElementTree import Element
 
-from virtfleet.api.disks import Disk, Volume
+from virtfleet.api.disks import Volume
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain import common, interfaces, paths, traits, volumes
 from virtfleet.domain.context import Context
@@ -18,13 +19,16 @@ from virtfleet.domain.errors import DomainError
 from virtfleet.domain.xml import add
 from virtfleet.hypervisors import daemons
 from virtfleet.hypervisors.base import DaemonPlan, DaemonSettings, Descriptor, Hypervisor, Overheads
-from virtfleet.hypervisors.containers import IMPOSSIBLE_IN_CONTAINERS
+from virtfleet.hypervisors.containers import IDS, IMPOSSIBLE_IN_CONTAINERS, first_id
 from virtfleet.hypervisors.support import Supports, impossible, works
 
 ROOT = "rootfs"  # the file system of this name is the container's root
 _BRIDGE = "k6t-eth0"
 _SEEDS = "/var/lib/cloud/seed"  # where cloud-init looks before it looks for disks
 _LXC_CONF = 'log_with_libvirtd = 0\nsecurity_driver = "none"\n'
+_FOREIGN = "the node's kernel would read a file system that somebody else made; give the container a directory"
+# What the guest's root may not even do in its own namespaces, beside what libvirt takes away: modules, clock, audit.
+_WITHHELD = ("sys_rawio", "syslog", "mac_override", "sys_pacct", "wake_alarm", "block_suspend")
 
 
 class Lxc(Hypervisor):
@@ -40,7 +44,13 @@ class Lxc(Hypervisor):
         daemon="virtlxcd",
         socket="/var/run/libvirt/virtlxcd-sock",
         root=True,
-        privileged=True,
+        capabilities=(
+            *("SYS_ADMIN", "SETPCAP", "SETUID", "SETGID", "SETFCAP"),  # namespaces, mounts, control groups, users
+            *("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "MKNOD"),  # the guest's files and its /dev
+            *("NET_ADMIN", "NET_BIND_SERVICE", "KILL"),  # its network, DHCP, its end
+            "SYS_BOOT",  # else the runtime's seccomp profile, which the guest has too, keeps it from shutting down
+        ),
+        container=True,
         processes=("libvirt_lxc",),
         pid_dir="/run/libvirt/lxc",
         cdrom=False,
@@ -51,7 +61,7 @@ class Lxc(Hypervisor):
     )
     supports: ClassVar[Supports] = {
         **works(
-            "disk-virtio container-disk claim ephemeral-disk cloud-init config-disk host-disk filesystem",
+            "disk-virtio container-disk claim cloud-init config-disk filesystem",
             "net-bridge net-masquerade kernel-boot serial-console",
         ),
         **impossible(
@@ -67,18 +77,35 @@ class Lxc(Hypervisor):
         common.memory(root, vmi)
         common.vcpus(root, traits.topology(vmi).vcpus)
         _init(root, vmi)
+        ids = add(root, "idmap")
+        for kind in ("uid", "gid"):
+            add(ids, kind, start=0, target=first_id(vmi.metadata.uid), count=IDS)
         features = add(root, "features")
         add(features, "privnet")  # no network of the Pod's own, even without interfaces
+        capabilities = add(features, "capabilities", policy="default")
+        for name in _WITHHELD:
+            add(capabilities, name, state="off")
         common.clock(root, vmi)
         common.reboot_policy(root, vmi)
         devices = add(root, "devices")
-        _filesystems(devices, vmi, context)
+        _filesystems(devices, vmi)
         _interfaces(devices, vmi, context)
         add(add(devices, "console", type="pty"), "target", type="lxc", port=0)
         return root
 
     def daemon(self, settings: DaemonSettings) -> DaemonPlan:
         return daemons.plan(self.descriptor, settings, scheme="lxc", driver_files={"lxc.conf": _LXC_CONF})
+
+    def devices(self, vmi: VMI, *, emulated: bool) -> tuple[str, ...]:
+        return ("fuse",)  # libvirt shows the guest its own /proc/meminfo with it
+
+    def memory(self, vmi: VMI) -> int:
+        return 0  # all that a container takes is its own
+
+    def identity(self, device: Element) -> str:
+        """By its hardware address, which the handler chooses for every interface: the driver forgets aliases."""
+        mac = device.find("mac")
+        return mac.get("address", "").lower() if mac is not None else ""
 
 
 def _init(root: Element, vmi: VMI) -> None:
@@ -94,33 +121,21 @@ def _init(root: Element, vmi: VMI) -> None:
         add(os, "initarg", argument)
 
 
-def _filesystems(devices: Element, vmi: VMI, context: Context) -> None:
-    by_name = {volume.name: (index, volume) for index, volume in enumerate(vmi.spec.volumes)}
-    shared = {wanted.name for wanted in vmi.spec.domain.devices.filesystems}
-    root_taken = ROOT in shared
-    for wanted in vmi.spec.domain.devices.filesystems:
-        _, volume = _volume(by_name, wanted.name)
-        _directory(devices, vmi, volume, "/" if wanted.name == ROOT else f"/mnt/{wanted.name}")
+def _filesystems(devices: Element, vmi: VMI) -> None:
+    by_name = {volume.name: volume for volume in vmi.spec.volumes}
+    shared = [wanted.name for wanted in vmi.spec.domain.devices.filesystems]
+    if ROOT not in shared:
+        raise DomainError(f"a container needs a root: a file system named {ROOT!r}")
+    for name in shared:
+        _directory(devices, vmi, _volume(by_name, name), "/" if name == ROOT else f"/mnt/{name}")
     for disk in vmi.spec.domain.devices.disks:
-        index, volume = _volume(by_name, disk.name)
-        if volume.cloud_init_no_cloud or volume.cloud_init_config_drive or volumes.config_kind(volume):
-            _directory(devices, vmi, volume, f"/mnt/{disk.name}")
-            continue
-        source = volumes.source(vmi, volume, index, context, stacked=False)
-        kind = "block" if source.block else "file"
-        element = add(devices, "filesystem", type=kind, accessmode="passthrough")
-        if not source.block:
-            add(element, "driver", type="loop", format="raw")
-        add(element, "source", **{"dev" if source.block else "file": source.path})
-        add(element, "target", dir=f"/mnt/{disk.name}" if root_taken else "/")
-        if _read_only(disk):
-            add(element, "readonly")
-        root_taken = True
-    if not root_taken:
-        raise DomainError(f"a container needs a root: a disk, or a file system named {ROOT!r}")
+        volume = _volume(by_name, disk.name)
+        if not (volumes.seed(volume) or volumes.config_kind(volume)):
+            raise DomainError(f"disk {disk.name!r}: {_FOREIGN}, in domain.devices.filesystems")
+        _directory(devices, vmi, volume, f"/mnt/{disk.name}")
 
 
-def _volume(by_name: dict[str, tuple[int, Volume]], name: str) -> tuple[int, Volume]:
+def _volume(by_name: dict[str, Volume], name: str) -> Volume:
     if name not in by_name:
         raise DomainError(f"{name!r}: spec.volumes has no volume of that name")
     return by_name[name]
@@ -129,17 +144,17 @@ def _volume(by_name: dict[str, tuple[int, Volume]], name: str) -> tuple[int, Vol
 def _directory(devices: Element, vmi: VMI, volume: Volume, target: str) -> None:
     """Mount a directory of the Pod; configuration is mounted for reading only."""
     name, read_only = volume.name, True
-    if volume.cloud_init_no_cloud or volume.cloud_init_config_drive:
+    if volumes.seed(volume):
         path = paths.cloud_init_seed(vmi.metadata.namespace, vmi.metadata.name)
         target = f"{_SEEDS}/{'nocloud' if volume.cloud_init_no_cloud else 'config_drive'}"
     elif kind := volumes.config_kind(volume):
         path = paths.config_dir(kind, name)
     elif volume.container_path:
-        path, read_only = volume.container_path.path, volume.container_path.read_only is not False
+        path = volume.container_path.path  # the launcher's own files, which stay the launcher's
     elif volume.container_disk:
         path, read_only = paths.container_root(name), False
     elif volume.persistent_volume_claim or volume.data_volume:
-        path, read_only = f"{paths.PRIVATE}/vmi-disks/{name}", False
+        path, read_only = paths.mapped_dir(name), False
     else:
         raise DomainError(f"volume {name!r} is no directory that could be mounted")
     element = add(devices, "filesystem", type="mount", accessmode="passthrough")
@@ -147,10 +162,6 @@ def _directory(devices: Element, vmi: VMI, volume: Volume, target: str) -> None:
     add(element, "target", dir=target)
     if read_only:
         add(element, "readonly")
-
-
-def _read_only(disk: Disk) -> bool:
-    return bool(disk.disk and disk.disk.readonly)
 
 
 def _interfaces(devices: Element, vmi: VMI, context: Context) -> None:

@@ -27,6 +27,7 @@ class OpenVZ(Announced):
         user="root",
         root=True,
         privileged=True,
+        container=True,
         cdrom=False,
         boot_order=False,
         balloon=False,

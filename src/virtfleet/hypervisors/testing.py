@@ -37,7 +37,8 @@ class DescriptionContract:
         assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", d.name)
         assert d.title and d.launcher_image and "://" in d.uri
         assert d.overheads.launcher.value() > 0
-        assert not d.privileged or d.root, "a privileged launcher runs as root"
+        assert not (d.privileged or d.capabilities) or d.root, "a launcher with power on the node runs as root"
+        assert not (d.privileged and d.capabilities), "capabilities are instead of a privileged Pod"
         assert re.compile(d.vcpu_thread).groups == (1 if d.vcpu_thread else 0), "one group: the number of the CPU"
         if d.connection is Connection.DAEMON:
             assert d.daemon and d.socket.startswith("/")
@@ -69,6 +70,13 @@ class HypervisorContract(DescriptionContract):
 
     def vmi(self) -> dict[str, Any]:
         """A small VMI that the hypervisor must be able to run. Override it where yours needs something else."""
+        d = self.hypervisor.descriptor
+        root = (
+            {"filesystems": [{"name": "rootfs", "virtiofs": {}}]}
+            if d.container
+            else {"disks": [{"name": "rootfs", "disk": {"bus": d.disk_bus}}]}
+        )
+        interfaces = [{"name": "default", "masquerade": {}, "macAddress": "02:00:00:00:00:01"}]
         return {
             "metadata": {"name": "vm", "namespace": "test", "uid": "00000000-0000-4000-8000-000000000000"},
             "spec": {
@@ -76,13 +84,10 @@ class HypervisorContract(DescriptionContract):
                 "domain": {
                     "memory": {"guest": "128Mi"},
                     "cpu": {"cores": 2},
-                    "devices": {
-                        "disks": [{"name": "root", "disk": {"bus": self.hypervisor.descriptor.disk_bus}}],
-                        "interfaces": [{"name": "default", "masquerade": {}}],
-                    },
+                    "devices": {**root, "interfaces": interfaces},
                 },
                 "networks": [{"name": "default", "pod": {}}],
-                "volumes": [{"name": "root", "persistentVolumeClaim": {"claimName": "root"}}],
+                "volumes": [{"name": "rootfs", "persistentVolumeClaim": {"claimName": "root"}}],
             },
         }
 
@@ -111,9 +116,30 @@ class HypervisorContract(DescriptionContract):
                 assert domain.find(f"devices/{tag}") is None, f"{key} does not work"
         d = self.hypervisor.descriptor
         if not d.block_sources:
-            assert self.build(block_volumes=frozenset({"root"})).find("devices/disk[@type='block']") is None
+            assert self.build(block_volumes=frozenset({"rootfs"})).find("devices/disk[@type='block']") is None
         if not d.stacked_images:
             assert domain.find("devices/disk/backingStore") is None
+
+    def test_root_of_a_container_is_nobody_on_the_node(self) -> None:
+        if self.hypervisor.descriptor.container:
+            ids = [self.build().find(f"idmap/{kind}") for kind in ("uid", "gid")]
+            assert all(i is not None and i.get("start") == "0" and int(i.get("target", 0)) > 65535 for i in ids)
+
+    def test_the_pod_asks_for_devices_and_memory(self) -> None:
+        vmi, d = read(VirtualMachineInstance, self.vmi()), self.hypervisor.descriptor
+        devices = self.hypervisor.devices(vmi, emulated=False)
+        assert not d.device or d.device in devices
+        assert d.device not in self.hypervisor.devices(vmi, emulated=True)
+        assert len(set(devices)) == len(devices), "one of each is enough"
+        assert self.hypervisor.memory(vmi) >= 0
+
+    def test_devices_are_known_again(self) -> None:
+        """A second document of the same VMI has the same devices, or they would be attached again."""
+        domain = self.build()
+        devices = [d for kind in ("disk", "interface") for d in domain.iterfind(f"devices/{kind}")]
+        known = [self.hypervisor.identity(device) for device in devices]
+        assert all(known), "a device of the VMI without an identity could not be detached"
+        assert len(set(known)) == len(known)
 
     def test_a_fitted_document_is_still_the_same_domain(self) -> None:
         fitted = self.hypervisor.adapt(self.build(), Host(libvirt_version=9_000_000))

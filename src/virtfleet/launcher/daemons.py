@@ -14,7 +14,7 @@ from pathlib import Path
 
 from virtfleet.domain import paths
 from virtfleet.hypervisors.base import Connection, DaemonPlan, DaemonSettings, Hypervisor, Process
-from virtfleet.launcher import cgroups
+from virtfleet.launcher import cgroups, mapped
 from virtfleet.launcher.failure import Failure
 
 logger = logging.getLogger(__name__)
@@ -37,8 +37,9 @@ def plan_for(hypervisor: Hypervisor, *, log_filters: str = "") -> DaemonPlan:
         Path(_DRIVERS).mkdir(parents=True, exist_ok=True)
         with suppress(FileExistsError):
             Path(_DRIVERS, driver.name).symlink_to(driver)  # each further one would cost memory
-    if hypervisor.descriptor.root:
+    if hypervisor.descriptor.container:
         cgroups.enclose()
+        mapped.uncover()
     return hypervisor.daemon(
         DaemonSettings(modular=modular(hypervisor), driver_dir=driver_dir, log_filters=log_filters)
     )

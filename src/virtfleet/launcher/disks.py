@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import sys
 from collections.abc import Coroutine, Iterator, Sequence, Set
 from pathlib import Path
@@ -23,7 +22,7 @@ from virtfleet.api.quantity import Quantity
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain import paths, volumes
 from virtfleet.domain.context import Context
-from virtfleet.launcher import metrics, seeds
+from virtfleet.launcher import mapped, metrics, seeds
 from virtfleet.launcher.failure import Failure
 from virtfleet.launcher.iso import Image
 
@@ -53,18 +52,21 @@ async def prepare(vmi: VMI, context: Context, domain: Element) -> None:
     images = [i for volume in vmi.spec.volumes for i in _configuration(vmi, volume) if i.output in named]
     await _together(
         _write_images(images),
-        *(_prepare(vmi, index, volume, context, named) for index, volume in enumerate(vmi.spec.volumes)),
+        *(_prepare(vmi, index, volume, context, named, domain) for index, volume in enumerate(vmi.spec.volumes)),
     )
 
 
-async def _prepare(vmi: VMI, index: int, volume: Volume, context: Context, named: Set[str]) -> None:
+async def _prepare(vmi: VMI, index: int, volume: Volume, context: Context, named: Set[str], domain: Element) -> None:
     """Make what one volume needs beside images of configuration."""
     if paths.ephemeral_disk(volume.name) in named:
         await _overlay(paths.ephemeral_disk(volume.name), *_below(index, volume, context))
     elif paths.raw_disk(volume.name) in named and not volume.empty_disk:
         await _copy(paths.raw_disk(volume.name), *_below(index, volume, context))
     elif paths.container_root(volume.name) in named:
-        await asyncio.to_thread(_root, paths.container_root(volume.name), paths.image_volume(index))
+        root = paths.container_root(volume.name)
+        await asyncio.to_thread(mapped.copy, paths.image_volume(index), root, _first_id(domain))
+    elif paths.mapped_dir(volume.name) in named:
+        await asyncio.to_thread(_map_claim, volume.name, _first_id(domain))
     elif volume.empty_disk:
         await _empty(volume, paths.raw_disk(volume.name) in named)
     elif volume.host_disk and volume.host_disk.type == "DiskOrCreate":
@@ -182,14 +184,21 @@ async def _empty(volume: Volume, raw: bool) -> None:
     await _made(target, "qemu-img", "create", "-q", "-f", "raw" if raw else "qcow2", "{}", size)
 
 
-def _root(target: str, image: str) -> None:
-    """A root file system that a container may write to; a disk for machines in the same image is not part of it."""
-    if not os.path.exists(target):
-        at_top = shutil.ignore_patterns("disk")
-        shutil.copytree(
-            image, f"{target}.new", symlinks=True, ignore=lambda d, names: at_top(d, names) if d == image else set()
-        )
-        os.replace(f"{target}.new", target)
+def _first_id(domain: Element) -> int:
+    """Who the guest's root is on the node, where the guest is a container."""
+    root = domain.find("idmap/uid")
+    assert root is not None
+    return int(root.get("target", ""))
+
+
+def _map_claim(volume: str, first: int) -> None:
+    try:
+        mapped.mount(paths.claim_dir(volume), paths.mapped_dir(volume), first)
+    except OSError as error:
+        raise Failure(
+            f"volume {volume!r}: its file system cannot be shown to a container, whose users have other numbers on the "
+            f"node: {error.strerror}; use a claim of another storage class, with volumeMode Filesystem"
+        ) from None
 
 
 def _fill_claim(vmi: VMI, volume: Volume, context: Context) -> None:

@@ -1,15 +1,18 @@
 """What must change in a running domain: its devices against those that the VMI asks for now. Pure.
 
-Devices are told apart by the alias that their documents carry, which is the name in the VMI.
+Devices are told apart by what their hypervisor knows them by, which must not depend on what its driver forgets.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 from xml.etree.ElementTree import Element
 
+from virtfleet.hypervisors.base import own_alias
+
 _KINDS = ("disk", "interface")
-_OWN = "ua-"  # libvirt keeps aliases with this prefix for its users
+Identity = Callable[[Element], str]
 
 
 class Changes(NamedTuple):
@@ -20,21 +23,15 @@ class Changes(NamedTuple):
     update: list[Element]
 
 
-def devices(domain: Element) -> dict[tuple[str, str], Element]:
-    """Disks and interfaces by kind and name."""
-    found = {}
-    for kind in _KINDS:
-        for device in domain.iterfind(f"devices/{kind}"):
-            alias = device.find("alias")
-            name = alias.get("name", "") if alias is not None else ""
-            if name.startswith(_OWN):
-                found[kind, name.removeprefix(_OWN)] = device
-    return found
+def devices(domain: Element, identity: Identity) -> dict[tuple[str, str], Element]:
+    """Disks and interfaces by kind and identity."""
+    found = ((kind, device) for kind in _KINDS for device in domain.iterfind(f"devices/{kind}"))
+    return {(kind, known): device for kind, device in found if (known := identity(device))}
 
 
-def changes(running: Element, wanted: Element) -> Changes:
+def changes(running: Element, wanted: Element, identity: Identity) -> Changes:
     """From the devices of a running domain to those of a document made anew."""
-    now, then = devices(running), devices(wanted)
+    now, then = devices(running, identity), devices(wanted, identity)
     return Changes(
         detach=[device for key, device in now.items() if key not in then],
         attach=[device for key, device in then.items() if key not in now],
@@ -77,6 +74,6 @@ def targets(domain: Element, kind: str) -> dict[str, str]:
     """What devices of a kind are called, by name: disks inside the guest, interfaces in the Pod."""
     return {
         name: target.get("dev", "")
-        for (found, name), device in devices(domain).items()
+        for (found, name), device in devices(domain, own_alias).items()
         if found == kind and (target := device.find("target")) is not None
     }

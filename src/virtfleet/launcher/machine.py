@@ -182,7 +182,7 @@ class Machine:
         def adjust(domain: libvirt.virDomain) -> None:
             if not domain.isActive():
                 return
-            change = live.changes(ET.fromstring(domain.XMLDesc()), wanted)
+            change = live.changes(ET.fromstring(domain.XMLDesc()), wanted, self._hypervisor.identity)
             for device in change.detach:
                 try:
                     domain.detachDeviceFlags(text(device), _LIVE)

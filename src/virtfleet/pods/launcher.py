@@ -16,7 +16,7 @@ from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain import traits
 from virtfleet.hypervisors import registry
-from virtfleet.hypervisors.base import Descriptor
+from virtfleet.hypervisors.base import Descriptor, Hypervisor
 from virtfleet.pods import networks, placement, probes, resources, security, sharing, volumes
 from virtfleet.pods.settings import Settings
 from virtfleet.pools.launcher import Launcher
@@ -71,10 +71,10 @@ def render(
     if launcher.conflict:
         raise Unrenderable(launcher.conflict)
     try:
-        hypervisor = registry.get(launcher.hypervisor).descriptor
+        hypervisor = registry.get(launcher.hypervisor)
     except registry.UnknownHypervisor as error:
         raise Unrenderable(str(error)) from None
-    view = read(VMI, vmi)
+    descriptor, view = hypervisor.descriptor, read(VMI, vmi)
     found = volumes.mounted(view, block_volumes)
     if taken := volumes.clash(found):
         raise Unrenderable(f"spec.volumes: a volume of the launcher Pod is called {taken!r} already; rename the VMI's")
@@ -84,15 +84,15 @@ def render(
         "kind": "Pod",
         "metadata": _metadata(view, launcher, target),
         "spec": {
-            **_placement(vmi, view, hypervisor, launcher, settings, target),
+            **_placement(vmi, view, descriptor, launcher, settings, target),
             **_identity(vmi, view, found),
             "restartPolicy": "Never",
             "enableServiceLinks": False,
             "terminationGracePeriodSeconds": _grace(view) + GRACE_AFTER_GUEST,
-            "securityContext": security.of_pod(hypervisor, settings),
+            "securityContext": security.of_pod(descriptor, settings),
             "containers": [
                 _compute(vmi, view, hypervisor, settings, image, found),
-                *sharing.containers(view, hypervisor, settings, image, found),
+                *sharing.containers(view, descriptor, settings, image, found),
             ],
             "volumes": found.volumes,
             **_pulling(found, settings),
@@ -179,7 +179,7 @@ def _identity(vmi: Mapping[str, Any], view: VMI, found: volumes.Mounted) -> dict
 def _compute(
     vmi: Mapping[str, Any],
     view: VMI,
-    hypervisor: Descriptor,
+    hypervisor: Hypervisor,
     settings: Settings,
     image: str,
     found: volumes.Mounted,
@@ -187,9 +187,9 @@ def _compute(
     container: dict[str, Any] = {
         "name": COMPUTE,
         "image": image,
-        "args": _arguments(view, hypervisor, settings),
+        "args": _arguments(view, hypervisor.descriptor, settings),
         "resources": resources.requirements(view, hypervisor, settings),
-        "securityContext": security.of_container(hypervisor),
+        "securityContext": security.of_container(hypervisor.descriptor),
         "volumeMounts": found.mounts,
     }
     if settings.pull_policy:

@@ -11,25 +11,17 @@ from virtfleet.api.networks import ClaimRequest
 from virtfleet.api.quantity import BINARY, Quantity
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain import traits
-from virtfleet.hypervisors.base import Descriptor
+from virtfleet.hypervisors.base import Hypervisor
 from virtfleet.pods.settings import Settings
 
 _MI = 1024 * 1024
 
-# Memory beside the guest's own, in bytes, for what the descriptor of a hypervisor cannot know.
-PAGE_TABLES = 512  # one part of the guest's memory in so many
-PER_VCPU = 8 * _MI
-IO_THREADS = 8 * _MI
-VIDEO = 32 * _MI
-TPM = 53 * _MI
-ARM64_FIRMWARE = 128 * _MI
-VFIO = 1024 * _MI
-ENCRYPTED_MEMORY = 256 * _MI
+# Memory beside the guest's own, in bytes, for what has nothing to do with its hypervisor.
 OWN_CPUS = 100 * _MI  # nothing is reclaimed from a Pod with CPUs of its own, so it gets a margin
 PROBES, PER_PROBE = 100 * _MI, 10 * _MI
 
 
-def requirements(vmi: VMI, hypervisor: Descriptor, settings: Settings) -> dict[str, Any]:
+def requirements(vmi: VMI, hypervisor: Hypervisor, settings: Settings) -> dict[str, Any]:
     """`resources` of the compute container."""
     requests = dict(vmi.spec.domain.resources.requests)
     limits = dict(vmi.spec.domain.resources.limits)
@@ -45,50 +37,27 @@ def requirements(vmi: VMI, hypervisor: Descriptor, settings: Settings) -> dict[s
     return result
 
 
-def overhead(vmi: VMI, hypervisor: Descriptor, settings: Settings) -> Quantity:
+def overhead(vmi: VMI, hypervisor: Hypervisor, settings: Settings) -> Quantity:
     """Memory that a VM needs beside its guest's."""
-    spec = vmi.spec.domain
-    devices = spec.devices
-    amount = hypervisor.overheads.total(emulated=settings.emulation).value()
-    amount += -(-traits.memory(vmi).value() // PAGE_TABLES)
-    amount += PER_VCPU * traits.topology(vmi).vcpus
-    amount += IO_THREADS if spec.io_threads_policy or any(d.dedicated_io_thread for d in devices.disks) else 0
-    amount += VIDEO if traits.graphics(vmi) else 0
-    amount += TPM if devices.tpm and devices.tpm.enabled is not False else 0
-    amount += ARM64_FIRMWARE if vmi.spec.architecture == "arm64" else 0
-    amount += VFIO if traits.vfio(vmi) else 0
-    amount += ENCRYPTED_MEMORY if traits.sev(vmi) else 0
+    amount = hypervisor.descriptor.overheads.total(emulated=settings.emulation).value() + hypervisor.memory(vmi)
     amount += OWN_CPUS if traits.dedicated_cpus(vmi) else 0
     inside = sum(
         bool(p and (p.exec or p.guest_agent_ping)) for p in (vmi.spec.liveness_probe, vmi.spec.readiness_probe)
     )
     amount += PROBES + PER_PROBE * inside if inside else 0
     amount = -(-amount * settings.overhead_ratio.numerator // settings.overhead_ratio.denominator)
-    reserved = spec.memory.reserved_overhead if spec.memory else None
+    memory = vmi.spec.domain.memory
+    reserved = memory.reserved_overhead if memory else None
     if reserved and reserved.added_overhead is not None:
         amount += Quantity.parse(reserved.added_overhead).value()
     return Quantity.of(-(-amount // _MI) * _MI, BINARY)
 
 
-def devices(vmi: VMI, hypervisor: Descriptor, settings: Settings) -> Counter[str]:
+def devices(vmi: VMI, hypervisor: Hypervisor, settings: Settings) -> Counter[str]:
     """Devices that device plugins hand out, and how many of each."""
-    wanted: Counter[str] = Counter()
     spec = vmi.spec.domain.devices
-    if hypervisor.device and not settings.emulation:
-        wanted[names.DEVICE_PREFIX + hypervisor.device] = 1
-    taps = [i for i in spec.interfaces if i.state != "absent" and not i.sriov and not i.passt_binding]
-    if taps:
-        wanted[f"{names.DEVICE_PREFIX}tun"] = 1
-    if not settings.emulation and any((i.model or "virtio") == "virtio" for i in taps):
-        wanted[f"{names.DEVICE_PREFIX}vhost-net"] = 1
-    if spec.autoattach_vsock:
-        wanted[f"{names.DEVICE_PREFIX}vhost-vsock"] = 1
-    if traits.sev(vmi):
-        wanted[f"{names.DEVICE_PREFIX}sev"] = 1
-    if traits.tdx(vmi):
-        wanted[f"{names.DEVICE_PREFIX}tdx"] = 1
-    if any(d.lun and d.lun.reservation for d in spec.disks):
-        wanted[f"{names.DEVICE_PREFIX}pr-helper"] = 1
+    own = hypervisor.devices(vmi, emulated=settings.emulation)
+    wanted = Counter(names.DEVICE_PREFIX + device for device in own)
     assigned: list[GPU | HostDevice] = [*spec.gpus, *spec.host_devices]
     for device in assigned:
         if device.device_name and not device.claim_name:

@@ -1,7 +1,8 @@
 """What a launcher Pod may do: as little as the "restricted" pod security profile asks for.
 
-The launcher and its hypervisor run as an ordinary user without capabilities. Hypervisors that are containers need the
-kernel's help as root; their Pods say so, and a namespace under the restricted profile refuses them.
+The launcher and its hypervisor run as an ordinary user without capabilities. A hypervisor whose launcher must be root
+says which capabilities it needs, or that it must be privileged. Administrators list those of them that VMs may have,
+and a namespace under the restricted profile refuses their Pods.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from virtfleet.pods.settings import Settings
 # The launcher answers DHCP itself, without the capability that ports below 1024 would need.
 _FIRST_FREE_PORT = {"name": "net.ipv4.ip_unprivileged_port_start", "value": "67"}
 
+_MAY_MOUNT = "spc_t"  # the SELinux type that privileged containers have; ordinary ones may not mount
+
 
 def of_pod(hypervisor: Descriptor, settings: Settings) -> dict[str, Any]:
     user = 0 if hypervisor.root else USER
@@ -26,12 +29,18 @@ def of_pod(hypervisor: Descriptor, settings: Settings) -> dict[str, Any]:
         "seccompProfile": {"type": "Unconfined"} if hypervisor.privileged else dict(settings.seccomp),
         "sysctls": [dict(_FIRST_FREE_PORT)],
     }
-    if settings.selinux_type:
-        context["seLinuxOptions"] = {"type": settings.selinux_type}
+    if selinux := settings.selinux_type or (_MAY_MOUNT if hypervisor.capabilities else ""):
+        context["seLinuxOptions"] = {"type": selinux}
     return context
 
 
 def of_container(hypervisor: Descriptor) -> dict[str, Any]:
     if hypervisor.privileged:
         return {"privileged": True}
+    if hypervisor.capabilities:
+        return {
+            "privileged": False,
+            "capabilities": {"drop": ["ALL"], "add": list(hypervisor.capabilities)},
+            "appArmorProfile": {"type": "Unconfined"},  # runtimes' own profiles forbid to mount
+        }
     return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "privileged": False}

@@ -18,7 +18,7 @@ def containers(
     vmi: VMI, hypervisor: Descriptor, settings: Settings, image: str, found: Mounted
 ) -> list[dict[str, Any]]:
     """The sharing containers, on the launcher's image."""
-    if hypervisor.root:  # hypervisors that are containers mount directories themselves
+    if hypervisor.container:  # a container has directories mounted, without anybody in between
         return []
     shared = [wanted.name for wanted in vmi.spec.domain.devices.filesystems if wanted.virtiofs]
     return [_container(name, mount, settings, hypervisor, image) for name in shared if (mount := found.mount_of(name))]

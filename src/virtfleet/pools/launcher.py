@@ -16,6 +16,12 @@ from virtfleet.pools.model import Pool, pools_of
 from virtfleet.pools.placement import launcher_terms, restrict_affinity
 from virtfleet.pools.terms import Term
 
+_NOT_LISTED = (
+    "hypervisor {0} gives launchers power over their node, and VMs may not have it here; to allow it, the cluster's "
+    "administrator lists it under spec.configuration.hypervisors of the KubeVirt object, or gives a pool this "
+    "hypervisor"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
@@ -36,7 +42,7 @@ class Fleet:
     default_image: str
     default_hypervisor: str = ""
     images: Mapping[str, str] = field(default_factory=dict)
-    """Launcher images that the KubeVirt object names for hypervisors."""
+    """The hypervisors that the KubeVirt object lists, with the launcher images that it names for them, or ""."""
     _terms: dict[str, list[Term]] = field(default_factory=dict, repr=False, compare=False)
     """What pools ask of launcher pods' nodes, by the name of the VMI's pool; worked out when first needed."""
 
@@ -52,7 +58,18 @@ class Fleet:
         pool = match(self.pools, vmi)
         asked = (vmi.get("spec") or {}).get("hypervisor") or ""
         hypervisor = registry.resolve(asked, pool.hypervisor if pool else "", self.default_hypervisor)
-        return Launcher(pool, hypervisor, self._image(pool, hypervisor), _conflict(hypervisor, pool))
+        conflict = _conflict(hypervisor, pool) or self._not_listed(hypervisor, pool)
+        return Launcher(pool, hypervisor, self._image(pool, hypervisor), conflict)
+
+    def _not_listed(self, hypervisor: str, pool: Pool | None) -> str:
+        """Why a VMI may not have a hypervisor whose launcher has power on the node: nobody said that it may."""
+        if hypervisor in self.images or (pool and registry.canonical(pool.hypervisor) == hypervisor):
+            return ""
+        try:
+            by_leave = registry.get(hypervisor).descriptor.by_leave
+        except registry.UnknownHypervisor:  # admission says so
+            return ""
+        return _NOT_LISTED.format(hypervisor) if by_leave else ""
 
     def node_image(self, pool: Pool | None) -> str:
         """The launcher image that nodes of a pool (None: all others) should have at hand and be described by."""

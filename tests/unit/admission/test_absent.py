@@ -312,5 +312,5 @@ def test_a_vm_that_is_said_to_find_no_node_asks_for_a_device_that_no_handler_off
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev" / device).touch()
     offered = {source.resource for source in hostdevices.shared(tmp_path, 1, lambda name: True)}
-    asked = resources.devices(sample(key), registry.get("qemu-kvm").descriptor, Settings.of(WHERE.kubevirt))
+    asked = resources.devices(sample(key), registry.get("qemu-kvm"), Settings.of(WHERE.kubevirt))
     assert names.DEVICE_PREFIX + device in asked.keys() - offered

@@ -634,8 +634,9 @@ def test_templates_are_told_at_once_what_their_hypervisor_lacks(kind: str) -> No
         "template": {"metadata": {"labels": {"app": "a"}}, "spec": asked["spec"]},
         **({"runStrategy": "Always"} if kind == "VirtualMachine" else {"selector": {"matchLabels": {"app": "a"}}}),
     }
-    found = review({**asked, "kind": kind, "spec": spec}, cluster())
-    assert [c.field for c in found.causes if "lxc" in c.message] == ["spec.template.spec.domain.devices.tpm"]
+    found = review({**asked, "kind": kind, "spec": spec}, cluster(hypervisors=[{"name": "lxc"}]))
+    fields = [f"spec.template.spec.{DEVICES}.{field}" for field in ("disks", "tpm")]
+    assert [c.field for c in found.causes if "lxc" in c.message] == fields
     asked["spec"]["hypervisor"] = "xen"
     found = review({**asked, "kind": kind, "spec": spec}, cluster())
     assert "spec.template.spec.hypervisor" in [c.field for c in found.causes]

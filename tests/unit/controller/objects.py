@@ -62,6 +62,7 @@ def pod(
     conditions: list[dict[str, Any]] | None = None,
     status: dict[str, Any] | None = None,
     owner: str = VMI_UID,
+    arguments: list[str] | None = None,
     **metadata: Any,
 ) -> LauncherPod:
     """`containers` are their states by name; a Pod that runs has a compute container that does."""
@@ -70,7 +71,7 @@ def pod(
     reference = {"kind": "VirtualMachineInstance", "name": "vm", "uid": owner, "controller": True}
     obj = {
         "metadata": meta("virt-launcher-vm", uid, deleting, ownerReferences=[reference], **metadata),
-        "spec": {"nodeName": node, "containers": [{"name": "compute", "image": "launcher:1"}]},
+        "spec": {"nodeName": node, "containers": [{"name": "compute", "image": "launcher:1", "args": arguments or []}]},
         "status": {
             "phase": phase,
             "conditions": conditions or [],

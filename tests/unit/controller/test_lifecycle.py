@@ -67,7 +67,11 @@ def test_a_new_vmi_without_a_pod_needs_no_write() -> None:
 
 
 def test_the_first_write_says_scheduling_and_what_the_pod_was_made_for() -> None:
-    made = pod(labels={names.HANDLER_POOL: "gpu"}, annotations={names.LAUNCHER_HYPERVISOR: "qemu-kvm"})
+    made = pod(
+        labels={names.HANDLER_POOL: "gpu"},
+        annotations={names.LAUNCHER_HYPERVISOR: "bogus"},  # anybody who may change Pods can write these
+        arguments=["--name=vmi", "--hypervisor=qemu-kvm"],
+    )
     patch = change(Situation(vmi("Pending", through=("Pending",)), (made,)), NOW)
     assert patch["metadata"] == {
         "resourceVersion": "7",

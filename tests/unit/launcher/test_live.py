@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from xml.etree import ElementTree as ET
 
-from virtfleet.launcher.live import changes, devices, targets
+from virtfleet.hypervisors import registry
+from virtfleet.hypervisors.base import own_alias
+from virtfleet.launcher import live
+from virtfleet.launcher.live import targets
+
+
+def changes(running: ET.Element, wanted: ET.Element) -> live.Changes:
+    return live.changes(running, wanted, own_alias)
 
 
 def domain(*parts: str) -> ET.Element:
@@ -28,8 +35,8 @@ def test_nothing_changes_where_nothing_differs() -> None:
 
 def test_new_devices_are_added_and_old_ones_removed() -> None:
     change = changes(domain(disk("root"), disk("old", "vdb")), domain(disk("root"), interface("new")))
-    assert [key for device in change.detach for key in devices(_around(device))] == [("disk", "old")]
-    assert [key for device in change.attach for key in devices(_around(device))] == [("interface", "new")]
+    assert [key for device in change.detach for key in known(device)] == [("disk", "old")]
+    assert [key for device in change.attach for key in known(device)] == [("interface", "new")]
     assert change.update == []
 
 
@@ -58,13 +65,24 @@ def test_devices_that_libvirt_named_itself_are_left_alone() -> None:
     assert targets(domain(own, disk("root")), "disk") == {"root": "vda"}
 
 
+def test_a_containers_interfaces_are_known_by_their_addresses() -> None:
+    """libvirt's LXC driver forgets aliases and names the ends of a pair itself."""
+    lxc = registry.get("lxc").identity
+    made = domain("<interface><mac address='02:0A:00:00:00:01'/><alias name='ua-default'/></interface>")
+    runs = domain("<interface><mac address='02:0a:00:00:00:01'/><target dev='vnet0'/></interface>")
+    assert live.changes(runs, made, lxc) == ([], [], [])
+    other = domain("<interface><mac address='02:0a:00:00:00:02'/><alias name='ua-more'/></interface>")
+    change = live.changes(runs, other, lxc)
+    assert (len(change.detach), len(change.attach)) == (1, 1)
+
+
 def test_a_disk_and_an_interface_of_one_name_keep_their_own_targets() -> None:
     both = domain(disk("data"), interface("data"))
     assert targets(both, "disk") == {"data": "vda"}
     assert targets(both, "interface") == {"data": "tap0"}
 
 
-def _around(device: ET.Element) -> ET.Element:
+def known(device: ET.Element) -> list[tuple[str, str]]:
     root = ET.Element("domain")
     ET.SubElement(root, "devices").append(device)
-    return root
+    return list(live.devices(root, own_alias))

@@ -70,19 +70,32 @@ def test_an_ordinary_pod_meets_the_restricted_profile() -> None:
     assert made["spec"]["enableServiceLinks"] is False
 
 
+LXC = {
+    "hypervisor": "lxc",
+    "domain.devices.disks": [],
+    "domain.devices.filesystems": [{"name": "rootfs", "virtiofs": {}}],
+    "volumes": [{"name": "rootfs", "containerDisk": {"image": "box"}}],
+}
+
+
 def test_containers_as_vms_need_root_and_say_so() -> None:
-    disk = {"domain.devices.disks": [{"name": "root", "disk": {"bus": "virtio"}}]}
-    made = pod({"hypervisor": "lxc", **disk})
-    assert violations(made) == {
-        "privileged",
-        "allowPrivilegeEscalation",
-        "capabilities",
-        "runAsNonRoot",
-        "runAsUser",
-        "seccompProfile",
-    }
+    made = pod(LXC, kubevirt(configuration={"hypervisors": [{"name": "qemu-kvm"}, {"name": "lxc"}]}))
+    root = {"allowPrivilegeEscalation", "capabilities", "runAsNonRoot", "runAsUser", "seLinuxOptions"}
+    assert violations(made) == root
+    assert made["spec"]["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    context = compute(made)["securityContext"]
+    assert context["capabilities"]["drop"] == ["ALL"]
+    assert not {"SYS_MODULE", "SYS_RAWIO", "SYS_PTRACE", "SYS_TIME"} & set(context["capabilities"]["add"])
     assert made["spec"]["nodeSelector"]["hypervisor.node.kubevirt.io/lxc"] == "true"
     assert compute(made)["image"] == "virtfleet/virt-launcher-lxc:0.1.0"
+
+
+def test_a_container_asks_for_nothing_that_only_machines_need() -> None:
+    made = pod(LXC, kubevirt(configuration={"hypervisors": [{"name": "qemu-kvm"}, {"name": "lxc"}]}))
+    asked = compute(made)["resources"]["requests"]
+    assert [name for name in asked if name.startswith("devices.kubevirt.io/")] == ["devices.kubevirt.io/fuse"]
+    beside = registry.get("lxc").descriptor.overheads.total().value()
+    assert Quantity.parse(asked["memory"]).value() == 2**30 + beside  # neither video memory nor stacks of virtual CPUs
 
 
 def test_a_disk_of_the_node_is_the_one_volume_that_the_restricted_profile_refuses() -> None:

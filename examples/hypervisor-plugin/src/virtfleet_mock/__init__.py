@@ -33,7 +33,7 @@ class Mock(Hypervisor):
         disk_bus="virtio",
     )
     supports: ClassVar[Supports] = {
-        **works("disk-virtio container-disk claim ephemeral-disk net-masquerade net-bridge"),
+        **works("disk-image disk-virtio container-disk claim ephemeral-disk net-masquerade net-bridge"),
         **impossible(("graphics sound", "the test driver has no devices that a guest could see or hear")),
     }
 

@@ -8,14 +8,14 @@ from xml.etree.ElementTree import Element
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain.context import Context
 from virtfleet.hypervisors.base import DaemonPlan, DaemonSettings, Host, Hypervisor, Overheads, Tuning
-from virtfleet.hypervisors.qemu import adapt, daemon, document, tuning
+from virtfleet.hypervisors.qemu import adapt, daemon, document, needs, tuning
 from virtfleet.hypervisors.support import Level, Support, impossible, works
 
 OVERHEADS = Overheads.of(log_daemon="20Mi", daemon="32Mi", vmm="60Mi", emulation=f"{adapt.TRANSLATED_CODE_MIB}Mi")
 
 QEMU: Final[dict[str, Support]] = {
     **works(
-        "disk-virtio disk-sata disk-scsi disk-usb cdrom lun shareable-disk boot-order block-size io-threads",
+        "disk-image disk-virtio disk-sata disk-scsi disk-usb cdrom lun shareable-disk boot-order block-size io-threads",
         "block-multiqueue changed-block-tracking container-disk claim host-disk ephemeral-disk cloud-init config-disk",
         "downward-metrics net-bridge net-masquerade net-sriov net-passt net-plugin net-multiqueue",
         "cpu-model cpu-features cpu-pinning cpu-hotplug numa realtime memory-hotplug hugepages balloon",
@@ -60,3 +60,9 @@ class Qemu(Hypervisor):
 
     def tuning(self, vmi: VMI, context: Context) -> Tuning:
         return tuning.tuning(vmi, context, kernel_threads=self.kernel_threads)
+
+    def devices(self, vmi: VMI, *, emulated: bool) -> tuple[str, ...]:
+        return (*super().devices(vmi, emulated=emulated), *needs.devices(vmi, emulated=emulated))
+
+    def memory(self, vmi: VMI) -> int:
+        return super().memory(vmi) + needs.memory(vmi)
