@@ -10,7 +10,7 @@ from pathlib import Path
 from virtfleet.api import crds
 from virtfleet.handler.ghosts import Ghosts
 from virtfleet.handler.network import Networks
-from virtfleet.handler.preparation import Capabilities, Cluster
+from virtfleet.handler.preparation import Cluster
 from virtfleet.handler.reconcile import Machines
 from virtfleet.kube.events import Recorder
 from virtfleet.kube.resource import CRDS, NAMESPACES, Obj
@@ -53,7 +53,7 @@ async def handler(api: InProcessApi, place: Path, kubevirt: Obj | None = None) -
         pods=place / "pods",
         ghosts=Ghosts(place / "ghosts"),
         networks=Networks(place / "networks"),
-        capabilities=Capabilities(place / "capabilities"),
+        facts=place / "facts",
         cluster=lambda: Cluster(kubevirt),
     )
     tasks = [asyncio.create_task(t) for t in (recorder.run(), machines.instances.run(), machines.controller.run())]
