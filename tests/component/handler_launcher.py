@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
-from pod_member import PodMember
 
+from component.pod_member import PodMember
 from virtfleet.handler.podfiles import VOLUMES
 from virtfleet.launcher import messages as m
 from virtfleet.launcher.failure import Failure

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from pod_member import PodGroup
-
+from component.pod_member import PodGroup
 from tests.waiting import eventually
 from virtfleet.handler.podprocess import PodProcess
 
