@@ -166,7 +166,7 @@ def _describe_node(installation: Installation, image: str) -> dict[str, Any]:
         "name": "virt-launcher",
         "image": image,
         "imagePullPolicy": installation.pull_policy,
-        "args": ["node-labeller", f"--directory={NODE_FACTS}", f"--image={image}"],
+        "args": ["node-labeller", f"--directory={NODE_FACTS}"],
         "resources": {"requests": {"cpu": "10m", "memory": "96Mi"}},
         "securityContext": {"privileged": True},
         "volumeMounts": [{"name": "node-labeller", "mountPath": NODE_FACTS}],

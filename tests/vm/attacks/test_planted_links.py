@@ -65,7 +65,7 @@ def test_links_in_a_launcher_lead_its_handler_nowhere(fleet: Cluster, user: Kube
     pods = ("get", "pods", "-l", "kubevirt.io/domain=planter")
     eventually(lambda: failures(user), 120)
     (pod,) = user.json(*pods)["items"]
-    known = emulators.load(node_facts(fleet, pod["spec"]["nodeName"]), pod["spec"]["containers"][0]["image"])
+    (known,) = emulators.load(node_facts(fleet, pod["spec"]["nodeName"])).values()
     assert known, "the node's own launcher image has found out about its emulators"
     target = f"/proc/{os.getpid()}/root{secret}"
     links = " && ".join(f"ln -sf {target} {emulators.DIRECTORY}/{name}" for name in (*known, "loot.xml"))
@@ -84,4 +84,5 @@ def test_what_a_node_knows_is_its_own_and_reaches_every_launcher(fleet: Cluster,
     facts = node_facts(fleet, pod["spec"]["nodeName"])
     assert {path.stat().st_uid for path in (facts, *facts.rglob("*"))} == {0}
     names = user("exec", pod["metadata"]["name"], "--", "ls", emulators.DIRECTORY).split()
-    assert set(names) == set(emulators.load(facts, pod["spec"]["containers"][0]["image"]))
+    (known,) = emulators.load(facts).values()
+    assert set(names) == set(known)
