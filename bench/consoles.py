@@ -35,7 +35,7 @@ from bench.report import Figure
 from virtfleet.api.subresources import GROUP, PROTOCOL
 from virtfleet.gateway.__main__ import serve
 from virtfleet.handler.access import CONSOLE, Access
-from virtfleet.handler.podsockets import VOLUMES
+from virtfleet.handler.podfiles import VOLUMES
 from virtfleet.handler.records import decode_instance
 from virtfleet.kube import certificates, component
 from virtfleet.kube.api import Page, WatchEvent

@@ -27,7 +27,7 @@ from virtfleet.api.subresources import PROTOCOL
 from virtfleet.handler.access import CONSOLE, VNC, Access
 from virtfleet.handler.clients import Launcher, Presence
 from virtfleet.handler.ghosts import Ghost
-from virtfleet.handler.podsockets import VOLUMES
+from virtfleet.handler.podfiles import VOLUMES
 from virtfleet.handler.records import decode_instance
 from virtfleet.kube import certificates, component
 from virtfleet.kube.certificates import Authority, Credential, Lifespan, Profile

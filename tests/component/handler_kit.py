@@ -6,14 +6,15 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
-from virtfleet.api import crds
+from virtfleet.api import crds, names
 from virtfleet.handler.ghosts import Ghosts
 from virtfleet.handler.network import Networks
-from virtfleet.handler.preparation import Capabilities, Cluster
+from virtfleet.handler.preparation import Cluster
 from virtfleet.handler.reconcile import Machines
 from virtfleet.kube.events import Recorder
-from virtfleet.kube.resource import CRDS, NAMESPACES, Obj
+from virtfleet.kube.resource import CRDS, NAMESPACES, VMIS, Obj
 from virtfleet.local.apiserver import builtin
 from virtfleet.local.apiserver.crds import CustomKinds
 from virtfleet.local.apiserver.inprocess import InProcessApi
@@ -53,7 +54,7 @@ async def handler(api: InProcessApi, place: Path, kubevirt: Obj | None = None) -
         pods=place / "pods",
         ghosts=Ghosts(place / "ghosts"),
         networks=Networks(place / "networks"),
-        capabilities=Capabilities(place / "capabilities"),
+        facts=place / "facts",
         cluster=lambda: Cluster(kubevirt),
     )
     tasks = [asyncio.create_task(t) for t in (recorder.run(), machines.instances.run(), machines.controller.run())]
@@ -64,3 +65,22 @@ async def handler(api: InProcessApi, place: Path, kubevirt: Obj | None = None) -
             task.cancel()
         await asyncio.wait(tasks)
         await machines.close()
+
+
+async def scheduled(api: InProcessApi, place: Path, name: str = "vm", **spec: Any) -> Obj:
+    """A VMI that the controller has handed over, with the directory of its Pod."""
+    obj = {
+        "apiVersion": "kubevirt.io/v1",
+        "kind": "VirtualMachineInstance",
+        "metadata": {
+            "name": name,
+            "namespace": "default",
+            "labels": {names.NODE_NAME: "n1"},
+            "finalizers": [names.VMI_FINALIZER],
+        },
+        # Containers need neither devices nor user 107, so that nothing of the machine that runs the test is touched.
+        "spec": {"hypervisor": "lxc", "domain": {"memory": {"guest": "64Mi"}, "devices": {}}, **spec},
+        "status": {"phase": "Scheduled", "nodeName": "n1", "activePods": {f"pod-{name}": "n1"}},
+    }
+    (place / "pods" / f"pod-{name}").mkdir(parents=True)
+    return await api.create(VMIS, obj)

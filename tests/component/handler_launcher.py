@@ -9,10 +9,13 @@ from pathlib import Path
 
 import msgspec
 
-from virtfleet.handler.clients import SOCKET
+from component.pod_member import PodMember
+from virtfleet.handler.podfiles import VOLUMES
 from virtfleet.launcher import messages as m
 from virtfleet.launcher.failure import Failure
 from virtfleet.launcher.server import Server, Updates
+
+SOCKET = f"{VOLUMES}/sockets/launcher-sock"
 
 
 class FakeLauncher:
@@ -27,12 +30,14 @@ class FakeLauncher:
         self.obeys = True  # shuts down when it is asked to
         self.guest = m.GuestInfo()
         self._server = Server(pod / SOCKET, self._handlers(), self.updates, vmi=vmi)
+        self.process: PodMember | None = None
 
     def _handlers(self) -> dict[type[m.Message], object]:
         return {m.Sync: self._sync, m.Shutdown: self._shutdown, m.Kill: self._kill, m.GetGuestInfo: self._guest_info}
 
     async def start(self) -> None:
         await self._server.start()  # type: ignore[arg-type]
+        self.process = PodMember(self.pod.name, self._server._server.sockets[0].fileno())  # type: ignore[union-attr]
 
     def becomes(self, status: m.Status, reason: str = "", **more: object) -> None:
         state = msgspec.structs.replace(self.updates.latest.state, status=status, reason=reason, **more)
@@ -46,13 +51,18 @@ class FakeLauncher:
     async def end(self) -> None:
         """As a launcher ends whose domain did."""
         self.leave_word()
+        await self._close()
+
+    async def _close(self) -> None:
+        if self.process:
+            self.process.end()
         await self._server.close()
 
     async def die(self) -> None:
         """As a launcher ends that is killed: its socket stays, and nobody listens."""
         path, aside = self.pod / SOCKET, self.pod / "aside"
         os.rename(path, aside)
-        await self._server.close()
+        await self._close()
         os.rename(aside, path)
 
     async def _sync(self, request: m.Sync) -> m.DomainState:

@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from component.pod_member import PodGroup
 from tests.waiting import eventually
+from virtfleet.handler.podprocess import PodProcess
 
 SERVE = """
 import socket
@@ -24,24 +26,26 @@ while True:
 ASK = "import socket; s = socket.create_connection(('{host}', {port}), 3); print(s.recv(99).decode())"
 
 
+POD = "pod-uid"
+
+
 class Namespace:
-    """A network namespace, alive as long as its process."""
+    """A network namespace, alive as long as its process, which is one of the Pod `POD`."""
 
     def __init__(self) -> None:
+        self._group = PodGroup(POD)
         self._process = subprocess.Popen(["unshare", "--net", "sleep", "infinity"])
+        self._group.add(self._process.pid)
         own = os.readlink("/proc/self/ns/net")
-        eventually(lambda: os.readlink(f"/proc/{self.process}/ns/net") != own)
+        eventually(lambda: os.readlink(f"/proc/{self._process.pid}/ns/net") != own)
+        self.process = PodProcess(self._process.pid, POD)
         self.ip("link set lo up")
-
-    @property
-    def process(self) -> int:
-        return self._process.pid
 
     def run(self, *command: str, **options: Any) -> subprocess.CompletedProcess[str]:
         return subprocess.run(self.command(*command), capture_output=True, text=True, timeout=20, **options)
 
     def command(self, *command: str) -> list[str]:
-        return ["nsenter", f"--net=/proc/{self.process}/ns/net", *command]
+        return ["nsenter", f"--net=/proc/{self._process.pid}/ns/net", *command]
 
     def ip(self, *commands: str) -> None:
         done = self.run("ip", "-batch", "-", input="\n".join(commands))
@@ -74,3 +78,4 @@ class Namespace:
     def close(self) -> None:
         self._process.kill()
         self._process.wait()
+        self._group.remove()

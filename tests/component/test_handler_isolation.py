@@ -13,12 +13,15 @@ import pytest
 
 from tests.waiting import eventually
 from virtfleet.handler import tuning
-from virtfleet.handler.cgroups import ROOT, ControlGroup
+from virtfleet.handler.cgroups import ROOT
 from virtfleet.handler.deviceaccess import grant
+from virtfleet.handler.podprocess import PodProcess
 from virtfleet.hypervisors import registry
 from virtfleet.hypervisors.base import Tuning
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+POD = f"vfh-{os.getpid()}"
 
 # A process that looks like QEMU: two virtual CPUs, and a thread beside them.
 QEMU = """
@@ -40,7 +43,7 @@ print("up", flush=True); sys.stdin.read()
 @pytest.fixture
 def groups() -> Iterator[list[Path]]:
     """Control groups of this test alone, removed again with what the handler makes below them."""
-    made = [ROOT / controller / f"vfh-{os.getpid()}" for controller in ("cpuset", "devices")]
+    made = [ROOT / controller / POD for controller in ("cpuset", "devices")]
     if not all(path.parent.is_dir() for path in made):
         pytest.skip("this machine has no control groups of version 1")
     for path in made:
@@ -78,7 +81,7 @@ def threads(process: int) -> dict[str, int]:
 def test_the_guests_cpus_get_priority(qemu: int) -> None:
     descriptor = registry.get("qemu-kvm").descriptor
     try:
-        tuning.after_start(ControlGroup(qemu), descriptor, Tuning(realtime_vcpus="0"))
+        tuning.after_start(PodProcess(qemu, POD), descriptor, Tuning(realtime_vcpus="0"))
     except PermissionError:
         pytest.skip("this machine grants no real-time priorities")
     found = threads(qemu)
@@ -88,14 +91,14 @@ def test_the_guests_cpus_get_priority(qemu: int) -> None:
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
 def test_other_threads_leave_the_guests_cpus(qemu: int) -> None:
-    tuning.after_start(ControlGroup(qemu), registry.get("qemu-kvm").descriptor, Tuning(isolate_emulator=True))
+    tuning.after_start(PodProcess(qemu, POD), registry.get("qemu-kvm").descriptor, Tuning(isolate_emulator=True))
     found = threads(qemu)
     assert 0 not in os.sched_getaffinity(found["worker"])
     assert os.sched_getaffinity(found["CPU 0/KVM"]) == {0}
 
 
 def test_nothing_is_done_to_a_process_that_needs_nothing(qemu: int, groups: list[Path]) -> None:
-    tuning.after_start(ControlGroup(qemu), registry.get("qemu-kvm").descriptor, Tuning())
+    tuning.after_start(PodProcess(qemu, POD), registry.get("qemu-kvm").descriptor, Tuning())
     assert not list(groups[0].glob("*/"))
 
 
@@ -125,7 +128,7 @@ def launcher(tmp_path: Path, groups: list[Path]) -> Iterator[int]:
 
 def test_devices_in_the_pod_belong_to_the_launchers_user(launcher: int, tmp_path: Path) -> None:
     before = os.stat("/dev/null")
-    granted = grant(launcher, ControlGroup(launcher), ["root", "absent", "full"])
+    granted = grant(PodProcess(launcher, POD), ["root", "absent", "full"])
     assert granted == ["net/tun", "vfio/7", "root"]
     assert {os.stat(tmp_path / "dev" / node).st_uid for node in granted} == {107}
     assert os.stat(tmp_path / "dev/full").st_uid == 0, "no device"

@@ -10,10 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from handler_kit import api_server, handler
+from handler_kit import api_server, handler, scheduled
 from handler_launcher import FakeLauncher
 from kube_fixtures import eventually
-from test_handler_reconcile import scheduled
 
 from virtfleet.handler.ghosts import Ghosts
 from virtfleet.kube.resource import VMIS

@@ -40,7 +40,7 @@ def cluster() -> Iterator[Namespace]:
 def pod(cluster: Namespace) -> Iterator[Namespace]:
     found = Namespace()
     cluster.ip(
-        f"link add toPod mtu 1400 type veth peer name eth0 mtu 1400 netns {found.process}",
+        f"link add toPod mtu 1400 type veth peer name eth0 mtu 1400 netns {found.process.number}",
         "addr add 10.9.0.1/24 dev toPod",
         "link set toPod up",
     )
@@ -54,7 +54,7 @@ def guest(pod: Namespace, address: str, gateway: str, mac: str) -> Iterator[Name
     """A guest that is plugged into the Pod's bridge, as a container of libvirt would be."""
     found = Namespace()
     pod.ip(
-        f"link add port type veth peer name eth0 address {mac} netns {found.process}",
+        f"link add port type veth peer name eth0 address {mac} netns {found.process.number}",
         "link set port master k6t-eth0 up",
     )
     found.ip("link set eth0 up", f"addr add {address} dev eth0", f"route add default via {gateway} onlink dev eth0")

@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 import pytest
-from handler_kit import api_server, handler
+from handler_kit import api_server, handler, scheduled
 from handler_launcher import FakeLauncher, launcher
 from kube_fixtures import eventually
 
@@ -36,25 +36,6 @@ def place() -> Iterator[Path]:
 async def api(place: Path) -> AsyncIterator[InProcessApi]:
     async with api_server(place) as api:
         yield api
-
-
-async def scheduled(api: InProcessApi, place: Path, name: str = "vm", **spec: Any) -> Obj:
-    """A VMI that the controller has handed over, with the directory of its Pod."""
-    obj = {
-        "apiVersion": "kubevirt.io/v1",
-        "kind": "VirtualMachineInstance",
-        "metadata": {
-            "name": name,
-            "namespace": "default",
-            "labels": {names.NODE_NAME: "n1"},
-            "finalizers": [names.VMI_FINALIZER],
-        },
-        # Containers need neither devices nor user 107, so that nothing of the machine that runs the test is touched.
-        "spec": {"hypervisor": "lxc", "domain": {"memory": {"guest": "64Mi"}, "devices": {}}, **spec},
-        "status": {"phase": "Scheduled", "nodeName": "n1", "activePods": {f"pod-{name}": "n1"}},
-    }
-    (place / "pods" / f"pod-{name}").mkdir(parents=True)
-    return await api.create(VMIS, obj)
 
 
 async def vmi(api: InProcessApi, name: str = "vm") -> Obj:

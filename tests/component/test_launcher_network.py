@@ -124,7 +124,7 @@ def cluster() -> Iterator[Namespace]:
 def pod(cluster: Namespace) -> Iterator[Namespace]:
     found = Namespace()
     cluster.ip(
-        f"link add toPod mtu 1400 type veth peer name eth0 mtu 1400 netns {found.process}",
+        f"link add toPod mtu 1400 type veth peer name eth0 mtu 1400 netns {found.process.number}",
         "addr add fd09::1/64 dev toPod nodad",
         "link set toPod up",
     )
@@ -144,7 +144,7 @@ def launcher(pod: Namespace) -> Iterator[Launcher]:
 def plugged_in(pod: Namespace) -> Iterator[Namespace]:
     """A guest on the Pod's bridge that knows nothing yet."""
     found = Namespace()
-    pod.ip(f"link add port type veth peer name eth0 netns {found.process}", "link set port master k6t-eth0 up")
+    pod.ip(f"link add port type veth peer name eth0 netns {found.process.number}", "link set port master k6t-eth0 up")
     found.ip("link set eth0 up")
     try:
         yield found

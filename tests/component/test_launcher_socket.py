@@ -136,9 +136,9 @@ async def test_a_request_that_an_older_launcher_does_not_know_is_not_sent(client
 
 async def test_a_request_that_only_a_later_handler_knows_is_refused_by_name(launcher: Launcher) -> None:
     reader, writer = await asyncio.open_unix_connection(launcher.path)
-    await wire.receive(reader, Hello)
-    writer.write(wire.encode(Hello()) + wire.encode(wire.Request(1, "Teleport")))
-    answer = await wire.receive(reader, wire.Answer)
+    await wire.receive(reader, Hello, wire.ANSWER)
+    writer.write(wire.encode(Hello(), wire.REQUEST) + wire.encode(wire.Request(1, "Teleport"), wire.REQUEST))
+    answer = await wire.receive(reader, wire.Answer, wire.ANSWER)
     assert answer is not None
     assert answer.error == "this launcher does not know Teleport"
     writer.close()
@@ -146,8 +146,8 @@ async def test_a_request_that_only_a_later_handler_knows_is_refused_by_name(laun
 
 async def test_rubbish_on_the_socket_ends_that_connection_only(launcher: Launcher, client: Client) -> None:
     reader, writer = await asyncio.open_unix_connection(launcher.path)
-    await wire.receive(reader, Hello)
+    await wire.receive(reader, Hello, wire.ANSWER)
     writer.write(b"\0\0\0\4what")
-    assert await wire.receive(reader, wire.Answer) is None
+    assert await wire.receive(reader, wire.Answer, wire.ANSWER) is None
     writer.close()
     assert await client.call(GetState()) == DomainState()

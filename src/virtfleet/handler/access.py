@@ -17,7 +17,7 @@ import orjson
 from aiohttp import web
 
 from virtfleet.api import duration
-from virtfleet.handler import access_stream, podsockets
+from virtfleet.handler import access_stream, podfiles
 from virtfleet.handler.access_answers import COMMANDS, GUEST_ANSWERS, Command, Obstacle, check
 from virtfleet.handler.access_seats import End, Seats
 from virtfleet.handler.clients import Launcher, Unresponsive
@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 
 ROOT = "/v1/namespaces/{namespace}/virtualmachineinstances/{name}"
 _TRUE = ("1", "t", "T", "true", "TRUE", "True")
+_PICTURES = 2  # at once: each may be as long as nothing else that a launcher says
 _TAKEN_OVER = b"\r\n\r\nAnother user has connected to this console; this connection ends.\r\n"
 
 
@@ -57,8 +58,8 @@ class Machine:
 
     instance: Instance
     launcher: Launcher
-    private: Path
-    """The volume in which its sockets lie."""
+    pod: Path
+    """The directory of its Pod."""
 
     @property
     def name(self) -> str:
@@ -83,6 +84,7 @@ class Access:
         self._caller = caller
         self._unready = unready
         self._seats = Seats()
+        self._pictures = asyncio.Semaphore(_PICTURES)
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -132,7 +134,7 @@ class Access:
         found = self._machines.instances.get(key)
         for vm in self._machines.vms() if found else ():
             if found and vm.ghost.uid == found.uid:
-                return Machine(found, vm.launcher, self._pods / vm.ghost.pod / podsockets.VOLUMES / "private")
+                return Machine(found, vm.launcher, self._pods / vm.ghost.pod)
         raise ApiError("NotFound", f"VMI {key} does not run on this node", details={"kind": VMIS.plural})
 
     # What is asked of it.
@@ -167,7 +169,8 @@ class Access:
 
     async def _screenshot(self, _: web.Request, vm: Machine) -> web.Response:
         check(vm.name, vm.launcher.state)
-        picture = await vm.launcher.call(Screenshot())
+        async with self._pictures:
+            picture = await vm.launcher.call(Screenshot())
         return web.Response(body=picture.png, content_type="image/png")
 
     # Consoles and screens.
@@ -201,8 +204,8 @@ class Access:
 
 async def _connect(vm: Machine, socket: Socket) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     try:
-        with podsockets.reachable(vm.private, vm.instance.uid, socket.name) as path:
-            return await asyncio.open_unix_connection(path)
+        connection = podfiles.connect(vm.pod, "private", vm.instance.uid, socket.name)
+        return await asyncio.open_unix_connection(sock=connection)
     except FileNotFoundError:
         raise ApiError("BadRequest", socket.missing) from None
     except OSError as error:

@@ -20,7 +20,7 @@ from virtfleet.handler.labeller import Facts, Labeller
 from virtfleet.handler.metrics import Usage
 from virtfleet.handler.network import Networks
 from virtfleet.handler.nodelock import NodeLock
-from virtfleet.handler.preparation import Capabilities, Cluster
+from virtfleet.handler.preparation import Cluster
 from virtfleet.handler.reconcile import Machines
 from virtfleet.hypervisors import registry
 from virtfleet.kube.api import KubeApi
@@ -74,7 +74,7 @@ class VirtHandler:
             pods=place.pods,
             ghosts=ghosts,
             networks=Networks(place.private / "network-info-cache"),
-            capabilities=Capabilities(place.private / "capabilities"),
+            facts=place.facts,
             cluster=self._cluster,
         )
         self.access = Access(self._machines, self._recorder, place.pods, caller=gateway, unready=self.unready)

@@ -15,12 +15,12 @@ _HOUSEKEEPING = "housekeeping"
 
 
 class ControlGroup:
-    """The control groups of one process, by controller; "" is version 2's one for all."""
+    """The control groups of one process, by controller; "" is version 2's one for all. `lines` come from /proc."""
 
-    def __init__(self, process: int, root: Path = ROOT, proc: Path = Path("/proc")) -> None:
+    def __init__(self, lines: str, root: Path = ROOT) -> None:
         self._root = root
         self._paths: dict[str, str] = {}
-        for line in (proc / str(process) / "cgroup").read_text().splitlines():
+        for line in lines.splitlines():
             _, controllers, path = line.split(":", 2)
             self._paths |= dict.fromkeys(controllers.split(","), path)
 

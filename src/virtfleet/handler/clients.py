@@ -11,18 +11,16 @@ import asyncio
 import enum
 import logging
 import posixpath
-import socket
-import struct
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-import msgspec
-
-from virtfleet.handler import podsockets
+from virtfleet.handler import podfiles
+from virtfleet.handler.podprocess import PodProcess
 from virtfleet.kube.pacing import Backoff
+from virtfleet.launcher import wire
 from virtfleet.launcher.client import Client, LauncherGone, Refused
 from virtfleet.launcher.messages import COMMAND_SOCKET, DomainState, Event, Message, Request
 from virtfleet.launcher.wire import WireError
@@ -31,14 +29,12 @@ logger = logging.getLogger(__name__)
 
 A = TypeVar("A", bound=Message)
 
-SOCKET = f"{podsockets.VOLUMES}/sockets/{posixpath.basename(COMMAND_SOCKET)}"
-_LAST_WORDS = "containers/compute"
-_LONGEST_WORDS = 1 << 16
+_VOLUME, _SOCKET = "sockets", posixpath.basename(COMMAND_SOCKET)
 NEVER_CAME = 180.0  # seconds without a socket after which a launcher is given up
 ANSWER = 60.0  # seconds in which a launcher answers
 _GREETING = 10.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
-_CREDENTIALS = struct.Struct("3i")
+_STEADY = 10.0  # seconds after which a connection was a good one
 
 
 class Presence(enum.Enum):
@@ -67,7 +63,7 @@ class Launcher:
     ) -> None:
         self.presence = Presence.COMING
         self.state: DomainState | None = None
-        self.process = 0
+        self.process: PodProcess | None = None
         """The launcher's process, while it is here."""
         self._pod = pod
         self._changed = changed
@@ -76,10 +72,6 @@ class Launcher:
         self._answer = answer
         self._client: Client | None = None
         self._following = asyncio.create_task(self._follow())
-
-    @property
-    def socket(self) -> Path:
-        return self._pod / SOCKET
 
     async def call(self, request: Request[A]) -> A:
         """Ask the launcher. Raises Refused with its own words, and Unresponsive where it has none."""
@@ -110,9 +102,11 @@ class Launcher:
                 async with asyncio.timeout(_GREETING):
                     self._client = await self._greet()
                 was_here = True
-                backoff.reset()
                 self.presence = Presence.HERE
+                since = time.monotonic()
                 await self._watch(self._client)
+                if time.monotonic() - since > _STEADY:
+                    backoff.reset()
             except ConnectionRefusedError:
                 break
             except FileNotFoundError:
@@ -135,9 +129,13 @@ class Launcher:
 
     async def _greet(self) -> Client:
         """Connect to the launcher of this very VMI. One of an earlier version does not name it; its place has to do."""
-        with podsockets.reachable(self.socket.parent, self.socket.name) as path:
-            process = _listener(path)
-            client = await Client.connect(path)
+        connection = podfiles.connect(self._pod, _VOLUME, _SOCKET)
+        try:
+            process = PodProcess.at(connection, self._pod.name)
+            client = await Client.connect(connection)
+        except BaseException:
+            connection.close()
+            raise
         if client.vmi not in ("", self._vmi):
             await client.close()
             raise WireError(f"it says that it is the launcher of VMI {client.vmi}, and should be that of {self._vmi}")
@@ -150,25 +148,14 @@ class Launcher:
                 self.state = update.state
                 self._changed(update.event)
         finally:
-            self._client, self.process = None, 0
+            self._client, self.process = None, None
             await client.close()
 
     def _left_word(self) -> DomainState | None:
         """How the domain ended, by what the launcher left behind."""
-        for file in self._pod.glob(f"{_LAST_WORDS}/*"):
-            with suppress(OSError, msgspec.MsgspecError):
-                with file.open("rb") as words:
-                    state = msgspec.json.decode(words.read(_LONGEST_WORDS), type=DomainState)
+        for words in podfiles.last_words(self._pod):
+            with suppress(WireError):
+                state = wire.decode_json(words, DomainState)
                 if state.status.ended:
                     return state
         return None
-
-
-def _listener(path: str) -> int:
-    """The process that listens on a socket, as the kernel tells it."""
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(1.0)
-        connection.connect(path)
-        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    process: int = _CREDENTIALS.unpack(credentials)[0]
-    return process

@@ -16,8 +16,12 @@ from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain import traits
 from virtfleet.handler.netplan import Link, Route, Wish, dhcp_server, gateway_address, guest_address
 from virtfleet.handler.netsetup import Order
+from virtfleet.handler.podprocess import PodProcess
 from virtfleet.handler.wishes import wishes
+from virtfleet.kube import confined
 from virtfleet.launcher.messages import Lease, Lease6
+
+_LONGEST_RESOLVER = 1 << 14
 
 
 class NetworkError(Exception):
@@ -157,26 +161,27 @@ class Networks:
         self._directory = directory
         self._helpers = asyncio.Semaphore(os.cpu_count() or 1)  # more at once would only make each slower
 
-    async def set_up(self, pod: str, process: int, vmi: VMI) -> list[Wired]:
+    async def set_up(self, pod: str, process: PodProcess, vmi: VMI) -> list[Wired]:
         """Set the VMI's interfaces up in the Pod in which `process` runs; may be repeated."""
         wanted = wishes(vmi)
         if not wanted:
             return []
         order = Order(wanted, str(self._memory(pod).absolute()))
-        async with self._helpers:
-            helper = await asyncio.create_subprocess_exec(
-                *("nsenter", f"--net=/proc/{process}/ns/net", sys.executable, "-m", "virtfleet.handler.netsetup"),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-            )
-            out, err = await helper.communicate(msgspec.json.encode(order))
+        with process.namespace("net") as namespace:
+            async with self._helpers:
+                helper = await asyncio.create_subprocess_exec(
+                    *("nsenter", f"--net={namespace}", sys.executable, "-m", "virtfleet.handler.netsetup"),
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=asyncio.subprocess.PIPE,
+                )
+                out, err = await helper.communicate(msgspec.json.encode(order))
         if helper.returncode:
             raise NetworkError(f"the network could not be set up: {err.decode(errors='replace').strip()}")
         links = msgspec.json.decode(out, type=dict[str, Link])
         return wired(vmi, links, self._resolver(process))
 
-    def known(self, pod: str, process: int, vmi: VMI) -> list[Wired]:
+    def known(self, pod: str, process: PodProcess | None, vmi: VMI) -> list[Wired]:
         """What was set up before; nothing where nothing was, where it is not finished, or where a crash broke it."""
         try:
             links = msgspec.json.decode(self._memory(pod).read_bytes(), type=dict[str, Link])
@@ -191,8 +196,11 @@ class Networks:
         return self._directory / f"{pod}.json"
 
     @staticmethod
-    def _resolver(process: int) -> Resolver:
+    def _resolver(process: PodProcess | None) -> Resolver:
+        if process is None:
+            return Resolver()
         try:
-            return resolver(Path(f"/proc/{process}/root/etc/resolv.conf").read_text())
+            with process.opened("etc/resolv.conf", confined.READ) as file:
+                return resolver(confined.read_file(file, _LONGEST_RESOLVER).decode(errors="replace"))
         except OSError:
             return Resolver()

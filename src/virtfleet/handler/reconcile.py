@@ -18,12 +18,11 @@ import msgspec
 from virtfleet.api import names
 from virtfleet.api.names import Phase
 from virtfleet.handler import preparation, status, tuning
-from virtfleet.handler.cgroups import ControlGroup
 from virtfleet.handler.clients import Launcher, Presence, Unresponsive
 from virtfleet.handler.decisions import Step, next_step
 from virtfleet.handler.ghosts import Ghost, Ghosts
 from virtfleet.handler.network import NetworkError, Networks
-from virtfleet.handler.preparation import Capabilities, Cluster, NotPossible
+from virtfleet.handler.preparation import Cluster, NotPossible
 from virtfleet.handler.records import Instance, decode_instance
 from virtfleet.handler.status import Situation
 from virtfleet.kube.api import KubeApi
@@ -73,7 +72,7 @@ class Machines:
         pods: Path,
         ghosts: Ghosts,
         networks: Networks,
-        capabilities: Capabilities,
+        facts: Path,
         cluster: Callable[[], Cluster],
     ) -> None:
         self.instances: Cache[Instance] = Cache(api, VMIS, labels=f"{names.NODE_NAME}={node}", decode=decode_instance)
@@ -85,7 +84,7 @@ class Machines:
         self._pods = pods
         self._ghosts = ghosts
         self._networks = networks
-        self._capabilities = capabilities
+        self._facts = facts
         self._cluster = cluster
         self._followed: dict[str, Following] = {}  # by UID of the VMI
         for key in ghosts.keys():  # noqa: SIM118 (not a dict)
@@ -138,20 +137,14 @@ class Machines:
         if started and vm.synced == wanted:
             return
         process = vm.launcher.process
-        order = await preparation.prepare(
-            found, vm.ghost.pod, process, self._networks, self._cluster(), started=started
-        )
-        pod = self._pods / vm.ghost.pod
-        if not started:
-            self._capabilities.give(found, pod)
+        if process is None:
+            raise Unresponsive("not connected to the launcher")
+        order = await preparation.prepare(found, process, self._networks, self._cluster(), self._facts, started=started)
         vm.launcher.state = await vm.launcher.call(order)
         vm.synced = wanted
         if not started:
-            self._capabilities.keep(found, pod)
             self._recorder.normal(found.reference, "Created", "VirtualMachineInstance defined.")
-        tuning.after_start(
-            ControlGroup(process), found.hypervisor.descriptor, found.hypervisor.tuning(found.vmi, order.node.context)
-        )
+        tuning.after_start(process, found.hypervisor.descriptor, found.hypervisor.tuning(found.vmi, order.node.context))
 
     async def _shut_down(self, found: Instance, vm: Following) -> None:
         """Ask once, and again where the time that the guest has is another one. The launcher does the rest."""
@@ -225,7 +218,7 @@ class Machines:
             launcher.state,
             self._networks.known(vm.ghost.pod, process, found.vmi),
             vm.guest,
-            bool(process) and preparation.emulated(process, found.hypervisor.descriptor),
+            process is not None and preparation.emulated(process, found.hypervisor.descriptor),
             vm.trouble,
         )
 

@@ -7,6 +7,7 @@ import orjson
 
 from virtfleet.api import names
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
+from virtfleet.handler.podfiles import is_uid
 from virtfleet.hypervisors import registry
 from virtfleet.hypervisors.base import Hypervisor
 from virtfleet.kube.events import Reference
@@ -43,8 +44,9 @@ class Instance(msgspec.Struct, eq=False):
         return Reference(VMIS.api_version, VMIS.kind, meta.namespace, meta.name, meta.uid)
 
     def pod_on(self, node: str) -> str:
-        """UID of its Pod on a node; "" where it has none there."""
-        return next((uid for uid, where in self.vmi.status.active_pods.items() if where == node), "")
+        """UID of its Pod on a node; "" where it has none there. Files of the node are named after it."""
+        pods = self.vmi.status.active_pods.items()
+        return next((uid for uid, where in pods if where == node and is_uid(uid)), "")
 
     def object(self) -> Obj:
         obj: Obj = orjson.loads(self.raw)

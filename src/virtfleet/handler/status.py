@@ -8,6 +8,7 @@ there, to spare it a write: a guest that nobody wants to probe is ready when it 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_interface
 from typing import Any
@@ -256,7 +257,13 @@ def _interfaces(at: Situation) -> list[Obj]:
 
 
 def _usable(addresses: Sequence[str]) -> list[str]:
-    return [a.partition("/")[0] for a in addresses if not ip_interface(a).is_link_local]
+    """Those of the guest's addresses that others can use; what is no address at all is not repeated."""
+    found = []
+    for address in addresses:
+        with suppress(ValueError):
+            if not ip_interface(address).is_link_local:
+                found.append(address.partition("/")[0])
+    return found
 
 
 def _volumes(vmi: VMI, present: list[Obj], state: DomainState) -> list[Obj]:

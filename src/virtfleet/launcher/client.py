@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import socket
+import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
@@ -12,9 +14,13 @@ from typing import TypeVar
 
 import virtfleet
 from virtfleet.launcher import wire
-from virtfleet.launcher.messages import Hello, Message, Request, Update, Watch, answer_to
+from virtfleet.launcher.messages import Hello, Message, Request, Screenshot, Update, Watch, answer_to
 
 A = TypeVar("A", bound=Message)
+# What a launcher may say at once and then each second, where a message counts one and one more for each 4 KiB.
+_BURST, _RATE, _PIECE = 512.0, 16.0, 4096
+_PATIENCE = 5.0  # seconds of waiting after which one that goes on is no longer listened to
+_BUFFER = 1 << 16
 
 
 class LauncherGone(Exception):
@@ -25,8 +31,34 @@ class Refused(Exception):
     """The launcher could not do what was asked; the message is its own."""
 
 
+class Allowance:
+    """What a launcher may still say now. One that says more is not listened to until it has earned it.
+
+    What it said meanwhile waits in its socket, and its end behind that: so one that does not stop is broken off with.
+    """
+
+    def __init__(self) -> None:
+        self._left = _BURST
+        self._at = time.monotonic()
+        self._waited = 0.0
+
+    def spend(self, length: int) -> float:
+        """Take the cost of a message off; the answer is how many seconds to wait before the next one is read."""
+        now = time.monotonic()
+        self._left = min(_BURST, self._left + (now - self._at) * _RATE) - 1 - length // _PIECE
+        self._at = now
+        pause = max(0.0, -self._left / _RATE)
+        self._waited = self._waited + pause if pause else 0.0
+        if self._waited > _PATIENCE:
+            raise wire.WireError("the launcher says more than a handler listens to")
+        return pause
+
+
 class Client:
-    """A connection to one launcher. Several requests may be under way at once."""
+    """A connection to one launcher. Several requests may be under way at once.
+
+    Nothing that the launcher says is believed to be short, seldom, or what it should be.
+    """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, hello: Hello) -> None:
         self.version = hello.version
@@ -37,17 +69,22 @@ class Client:
         self._writer = writer
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Queue[wire.Answer | None]] = {}
+        self._pictures: set[int] = set()  # requests for one
+        self._broken: wire.WireError | None = None
         self._receiving = asyncio.create_task(self._receive())
 
     @classmethod
-    async def connect(cls, socket: Path | str) -> Client:
-        """Connect and greet. Raises OSError where nobody listens, WireError where it is no launcher."""
-        reader, writer = await asyncio.open_unix_connection(socket, limit=1 << 20)
+    async def connect(cls, place: Path | socket.socket) -> Client:
+        """Connect, unless that is done, and greet. Raises OSError where nobody listens, WireError at no launcher."""
+        if isinstance(place, Path):
+            reader, writer = await asyncio.open_unix_connection(place, limit=_BUFFER)
+        else:
+            reader, writer = await asyncio.open_unix_connection(sock=place, limit=_BUFFER)
         try:
-            writer.write(wire.encode(Hello(version=virtfleet.__version__)))
-            hello = await wire.receive(reader, Hello)
+            writer.write(wire.encode(Hello(version=virtfleet.__version__), wire.REQUEST))
+            hello = await wire.receive(reader, Hello, wire.ANSWER)
             if hello is None:
-                raise wire.WireError(f"{socket}: the launcher closed the connection")
+                raise wire.WireError("the launcher closed the connection without a greeting")
         except BaseException:
             writer.close()
             raise
@@ -64,6 +101,7 @@ class Client:
             return self._read(await answers.get(), answer_to(type(request)))
         finally:
             self._waiting.pop(number, None)
+            self._pictures.discard(number)
 
     async def watch(self) -> AsyncIterator[Update]:
         """The state now, then every change; ends when the launcher does."""
@@ -71,6 +109,8 @@ class Client:
         try:
             while (received := await answers.get()) is not None:
                 yield self._read(received, Update)
+            if self._broken:
+                raise self._broken
         finally:
             self._waiting.pop(number, None)
 
@@ -82,8 +122,10 @@ class Client:
             raise LauncherGone("the launcher has closed the connection")
         number = next(self._numbers)
         queue: asyncio.Queue[wire.Answer | None] = asyncio.Queue()
+        self._writer.write(wire.encode(wire.Request(number, name, wire.body(request)), wire.REQUEST))
         self._waiting[number] = queue
-        self._writer.write(wire.encode(wire.Request(number, name, wire.body(request))))
+        if isinstance(request, Screenshot):
+            self._pictures.add(number)
         return number, queue
 
     @staticmethod
@@ -95,17 +137,28 @@ class Client:
         return wire.decode(received.body, kind)
 
     async def _receive(self) -> None:
+        allowance = Allowance()
         try:
-            while (answer := await wire.receive(self._reader, wire.Answer)) is not None:
+            while (data := await wire.frame(self._reader, self._longest)) is not None:
+                answer = wire.decode(data, wire.Answer)
                 if queue := self._waiting.get(answer.id):
                     queue.put_nowait(answer)
+                if answer.id in self._pictures:
+                    self._pictures.discard(answer.id)  # it was asked for, once
+                elif pause := allowance.spend(len(data)):
+                    await asyncio.sleep(pause)
+        except wire.WireError as error:
+            self._broken = error
         finally:
             for queue in self._waiting.values():
                 queue.put_nowait(None)
 
+    def _longest(self) -> int:
+        return wire.PICTURE if self._pictures else wire.ANSWER
+
     async def close(self) -> None:
         self._receiving.cancel()
-        with suppress(asyncio.CancelledError, wire.WireError):
+        with suppress(asyncio.CancelledError):
             await self._receiving
         self._writer.close()
         with suppress(OSError):

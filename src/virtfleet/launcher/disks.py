@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import posixpath
 import sys
 from collections.abc import Coroutine, Iterator, Sequence, Set
 from pathlib import Path
@@ -29,6 +30,7 @@ from virtfleet.launcher.iso import Image
 T = TypeVar("T")
 SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 _FORMATS = ("raw", "qcow2")
+_MOST_LINKS = 40  # as many as the kernel follows
 _LEAKS = 3  # how `qemu-img check` ends where space is lost, but no data
 
 
@@ -123,26 +125,49 @@ def _container_disk(index: int, volume: Volume) -> str:
     """The disk in a container image."""
     assert volume.container_disk is not None
     disk, image = paths.container_disk(index), Path(paths.image_volume(index))
+    what = f"volume {volume.name!r}: the image"
     if os.path.lexists(disk):
         return disk
     if volume.container_disk.path:
-        _link(disk, _inside(image, volume.container_disk.path, f"volume {volume.name!r}: the image"))
+        _link(disk, _inside(image, volume.container_disk.path, what))
         return disk
-    found = sorted(path for path in image.glob("disk/*") if path.is_file() and not path.name.startswith("."))
+    directory = _resolved(image, "/disk")
+    listed = sorted(os.listdir(directory)) if directory.is_dir() else []
+    found = [name for name in listed if name[0] != "." and not _resolved(image, f"/disk/{name}").is_dir()]
     if len(found) > 1:
-        names = ", ".join(path.name for path in found)
-        raise Failure(f"volume {volume.name!r}: the image has several files under /disk ({names}); name one as `path`")
+        raise Failure(f"{what} has several files under /disk ({', '.join(found)}); name one as `path`")
     if not found:
-        raise Failure(f"volume {volume.name!r}: the image {volume.container_disk.image} has no file under /disk")
-    _link(disk, found[0])
+        raise Failure(f"{what} {volume.container_disk.image} has no file under /disk")
+    _link(disk, _inside(image, f"/disk/{found[0]}", what))
     return disk
 
 
 def _inside(image: Path, path: str, what: str) -> Path:
-    found = (image / path.lstrip("/")).resolve()
-    if not found.is_relative_to(image.resolve()) or not found.is_file():
-        raise Failure(f"{what} has no file {path}")
+    """A file of an image."""
+    found = _resolved(image, path)
+    if not found.is_file():
+        named = f"/{found.relative_to(image.resolve())}"
+        link = "" if named == posixpath.normpath(f"/{path}") else f": it is a link to {named}, which the image has not"
+        raise Failure(f"{what} has no file {path}{link}")
     return found
+
+
+def _resolved(image: Path, path: str) -> Path:
+    """A path of an image. Links in it mean files of the image, as if that were all there is: none leads out of it."""
+    top = place = image.resolve()
+    ahead, links = [*reversed(Path(path).parts)], 0
+    while ahead:
+        part = ahead.pop()
+        if part in ("/", ".."):
+            place = top if part == "/" or place == top else place.parent
+        elif not (place / part).is_symlink():
+            place /= part
+        else:
+            ahead += reversed((place / part).readlink().parts)
+            links += 1
+        if links > _MOST_LINKS:
+            raise Failure(f"{path} of the image goes through more than {_MOST_LINKS} links")
+    return place
 
 
 def _link(link: str, target: Path) -> None:

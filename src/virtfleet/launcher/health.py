@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+from pathlib import Path
 
 from virtfleet.launcher.client import Client, LauncherGone, Refused
 from virtfleet.launcher.messages import COMMAND_SOCKET, GuestExec, GuestPing
@@ -26,7 +27,7 @@ def options(arguments: list[str]) -> argparse.Namespace:
 async def ask(socket: str, words: list[str], seconds: int) -> int:
     """The exit code: the command's own, else 0 where the agent answers and 1 where it does not."""
     try:
-        async with asyncio.timeout(seconds), await Client.connect(socket) as launcher:
+        async with asyncio.timeout(seconds), await Client.connect(Path(socket)) as launcher:
             if not words:
                 await launcher.call(GuestPing(timeout_seconds=seconds))
                 return 0

@@ -3,19 +3,29 @@
 Launchers live as long as their VMs, so a handler talks to launchers of its own version and of earlier ones. Therefore
 messages and their fields are only ever added, every field has a default, and unknown ones are ignored; which requests a
 launcher understands, it says in its greeting. A VMI travels as the JSON of the object, so that nothing of it is lost.
+
+What a launcher sends has bounds, which a handler holds it to, because a guest may have taken its place. They are far
+beyond what real guests have; a launcher cuts off what is more (`bounds`).
 """
 
 from __future__ import annotations
 
 import enum
-from typing import Final, Generic, TypeVar, get_args
+from typing import Annotated, Final, Generic, TypeVar, get_args
 
 import msgspec
+from msgspec import Meta
 
 from virtfleet.domain import paths
 from virtfleet.domain.context import Context
 
 COMMAND_SOCKET: Final = f"{paths.SOCKETS}/launcher-sock"
+
+Word = Annotated[str, Meta(max_length=64)]
+Name = Annotated[str, Meta(max_length=256)]
+Line = Annotated[str, Meta(max_length=1024)]
+Names = Annotated[dict[Name, Name], Meta(max_length=512)]
+Output = Annotated[bytes, Meta(max_length=128 << 10)]
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -50,26 +60,27 @@ class DomainState(Message, frozen=True):
     """What the domain does, and why."""
 
     status: Status = Status.ABSENT
-    reason: str = ""
-    name: str = ""
-    uuid: str = ""
+    reason: Word = ""
+    name: Name = ""
+    uuid: Word = ""
     agent: bool = False
     """Whether the guest's agent is there."""
     stopping: bool = False
     """Whether a shutdown was asked for."""
     killed: bool = False
     """Whether it was ended by force because its grace period was over."""
-    disks: dict[str, str] = {}
+    disks: Names = {}
     """Target of each disk in the guest, by volume."""
-    interfaces: dict[str, str] = {}
+    interfaces: Names = {}
     """Tap or bridge port of each interface in the Pod, by name. A volume may have the same name."""
 
 
 class Event(Message, frozen=True):
     """Something that happened to the domain and that is not a state: a guest's panic, an I/O error, its watchdog."""
 
-    kind: str = ""
-    detail: str = ""
+    kind: Annotated[str, Meta(max_length=64, pattern=r"^[A-Za-z]*\Z")] = ""
+    """It becomes the reason of an Event."""
+    detail: Line = ""
 
 
 class Update(Message, frozen=True):
@@ -126,9 +137,9 @@ class Node(Message, frozen=True):
 class Hello(Message, frozen=True):
     """The first message of either side."""
 
-    version: str = ""
-    requests: list[str] = []
-    vmi: str = ""
+    version: Word = ""
+    requests: Annotated[list[Word], Meta(max_length=256)] = []
+    vmi: Word = ""
     """UID of the VMI that a launcher is for."""
 
 
@@ -145,56 +156,56 @@ class Picture(Message, frozen=True):
 class GuestInterface(Message, frozen=True):
     """A network interface as the guest sees it."""
 
-    name: str = ""
-    mac: str = ""
-    addresses: list[str] = []
+    name: Name = ""
+    mac: Word = ""
+    addresses: Annotated[list[Word], Meta(max_length=32)] = []
 
 
 class GuestUser(Message, frozen=True):
     """Somebody who is logged in."""
 
-    name: str = ""
-    domain: str = ""
+    name: Name = ""
+    domain: Name = ""
     login_time: float = 0
 
 
 class GuestFilesystem(Message, frozen=True):
     """A file system that the guest has mounted."""
 
-    name: str = ""
-    mountpoint: str = ""
-    type: str = ""
+    name: Name = ""
+    mountpoint: Line = ""
+    type: Word = ""
     used_bytes: int = 0
     total_bytes: int = 0
-    disks: list[str] = []
+    disks: Annotated[list[Name], Meta(max_length=32)] = []
     """Serial numbers of the disks that it lies on."""
 
 
 class GuestInfo(Message, frozen=True):
     """What the guest's agent tells, in the form in which it tells it."""
 
-    agent_version: str = ""
-    commands: list[str] = []
-    os: dict[str, str] = {}
-    hostname: str = ""
-    timezone: str = ""
-    interfaces: list[GuestInterface] = []
-    users: list[GuestUser] = []
-    filesystems: list[GuestFilesystem] = []
+    agent_version: Word = ""
+    commands: Annotated[list[Word], Meta(max_length=512)] = []
+    os: Names = {}
+    hostname: Name = ""
+    timezone: Name = ""
+    interfaces: Annotated[list[GuestInterface], Meta(max_length=512)] = []
+    users: Annotated[list[GuestUser], Meta(max_length=512)] = []
+    filesystems: Annotated[list[GuestFilesystem], Meta(max_length=512)] = []
 
 
 class Stats(Message, frozen=True):
     """What the VM has used so far, under libvirt's own names: cpu.time, balloon.rss, block.0.rd.bytes..."""
 
-    values: dict[str, int | float | str | bool] = {}
+    values: Annotated[dict[Word, int | float | Line | bool], Meta(max_length=8192)] = {}
 
 
 class Executed(Message, frozen=True):
     """How a command in the guest ended."""
 
     exit_code: int = 0
-    stdout: bytes = b""
-    stderr: bytes = b""
+    stdout: Output = b""
+    stderr: Output = b""
 
 
 class Sync(Request[DomainState], frozen=True):
@@ -202,6 +213,8 @@ class Sync(Request[DomainState], frozen=True):
 
     vmi: bytes = b""
     node: Node = Node()
+    emulators: dict[str, dict[str, bytes]] = {}
+    """What the node's own launcher image found out about emulators; see the module of that name."""
 
 
 class Watch(Request[Update], frozen=True):

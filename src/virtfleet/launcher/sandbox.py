@@ -15,12 +15,13 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from virtfleet.domain import paths
 from virtfleet.domain.paths import USER
 from virtfleet.hypervisors.base import Descriptor
-from virtfleet.launcher import capabilities, cgroups
+from virtfleet.launcher import cgroups
 from virtfleet.launcher.failure import Failure
 from virtfleet.launcher.messages import Lease
 
@@ -36,13 +37,10 @@ _POD_DIRS = (
 class Sandbox:
     """One sandbox. Use it as a context; the launcher runs from `start` until its VM has ended."""
 
-    def __init__(
-        self, descriptor: Descriptor, *, name: str, namespace: str, uid: str, cache: Path | None = None
-    ) -> None:
+    def __init__(self, descriptor: Descriptor, arguments: Sequence[str]) -> None:
         self._descriptor = descriptor
-        self._arguments = ["--name", name, "--namespace", namespace, "--uid", uid, "--hypervisor", descriptor.name]
+        self._arguments = arguments
         self._user = 0 if descriptor.root else USER
-        self._cache = cache
         self.directory = Path()
         self.process: asyncio.subprocess.Process | None = None
         self._lock = -1
@@ -60,8 +58,6 @@ class Sandbox:
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         for path in _POD_DIRS:
             self.path(path).mkdir(parents=True, exist_ok=True)
-        if self._cache:
-            capabilities.give(self._cache, self.path(capabilities.DIRECTORY), self._user)
         for directory, _, _ in os.walk(self.directory):
             os.chown(directory, self._user, self._user)
         return self
@@ -69,8 +65,6 @@ class Sandbox:
     def __exit__(self, *_: object) -> None:
         if self.process and self.process.returncode is None:
             self.process.kill()
-        if self._cache:
-            capabilities.keep(self.path(capabilities.DIRECTORY), self._cache)
         cgroups.remove(self.directory.name)
         shutil.rmtree(self.directory, ignore_errors=True)
         os.close(self._lock)

@@ -12,12 +12,14 @@ from typing import Any
 
 import virtfleet
 from virtfleet.launcher import wire
+from virtfleet.launcher.bounds import fit
 from virtfleet.launcher.failure import Failure
-from virtfleet.launcher.messages import Hello, Message, Update, Watch
+from virtfleet.launcher.messages import Hello, Message, Screenshot, Update, Watch
 
 logger = logging.getLogger(__name__)
 
 Handlers = Mapping[type[Message], Callable[[Any], Awaitable[Message]]]
+_UNHEARD = 64  # updates that wait for a slow listener
 _FAREWELL = 5.0  # seconds for everybody to take the last answers
 
 
@@ -31,11 +33,11 @@ class Updates:
     def publish(self, update: Update) -> None:
         self.latest = Update(state=update.state)
         for queue in self._followers:
-            queue.put_nowait(update)
+            _put(queue, update)
 
     def follow(self) -> asyncio.Queue[Update | None]:
         """A queue that begins with the present state; None in it is the end."""
-        queue: asyncio.Queue[Update | None] = asyncio.Queue()
+        queue: asyncio.Queue[Update | None] = asyncio.Queue(_UNHEARD)
         queue.put_nowait(self.latest)
         self._followers.add(queue)
         return queue
@@ -45,7 +47,14 @@ class Updates:
 
     def end(self) -> None:
         for queue in self._followers:
-            queue.put_nowait(None)
+            _put(queue, None)
+
+
+def _put(queue: asyncio.Queue[Update | None], update: Update | None) -> None:
+    """Whoever listens slowly misses what is oldest: each update says how everything is now."""
+    if queue.full():
+        logger.warning("nobody listens; not told: %s", queue.get_nowait())
+    queue.put_nowait(update)
 
 
 class Server:
@@ -88,10 +97,11 @@ class Server:
         running: set[asyncio.Task[None]] = set()
         try:
             known = [*self._handlers, Watch.__name__]
-            writer.write(wire.encode(Hello(version=virtfleet.__version__, requests=known, vmi=self._vmi)))
-            if await wire.receive(reader, Hello) is None:
+            hello = Hello(version=virtfleet.__version__, requests=known, vmi=self._vmi)
+            writer.write(wire.encode(hello, wire.ANSWER))
+            if await wire.receive(reader, Hello, wire.REQUEST) is None:
                 return
-            while (request := await wire.receive(reader, wire.Request)) is not None:
+            while (request := await wire.receive(reader, wire.Request, wire.REQUEST)) is not None:
                 task = asyncio.create_task(self._answer(request, writer))
                 for tasks in (running, self._answering):
                     tasks.add(task)
@@ -108,18 +118,20 @@ class Server:
         if request.name == Watch.__name__:
             await self._watch(request.id, writer)
             return
+        longest = wire.PICTURE if request.name == Screenshot.__name__ else wire.ANSWER
         try:
             kind, handler = self._handlers[request.name]
-            answer = wire.Answer(request.id, wire.body(await handler(wire.decode(request.body, kind))))
+            answer = wire.body(fit(await handler(wire.decode(request.body, kind))))
+            frame = wire.encode(wire.Answer(request.id, answer), longest)
         except KeyError:
-            answer = wire.Answer(request.id, error=f"this launcher does not know {request.name}")
+            frame = _refusal(request, f"this launcher does not know {request.name}")
         except (Failure, wire.WireError) as error:
-            answer = wire.Answer(request.id, error=str(error))
+            frame = _refusal(request, str(error))
         except Exception as error:
             logger.exception("%s failed", request.name)
-            answer = wire.Answer(request.id, error=f"{type(error).__name__}: {error}")
+            frame = _refusal(request, f"{type(error).__name__}: {error}")
         with suppress(ConnectionError):  # whoever asked has gone
-            writer.write(wire.encode(answer))
+            writer.write(frame)
             await writer.drain()
 
     async def _watch(self, number: int, writer: asyncio.StreamWriter) -> None:
@@ -127,7 +139,12 @@ class Server:
         try:
             with suppress(ConnectionError):
                 while (update := await queue.get()) is not None:
-                    writer.write(wire.encode(wire.Answer(number, wire.body(update), more=True)))
+                    writer.write(wire.encode(wire.Answer(number, wire.body(fit(update)), more=True), wire.ANSWER))
                     await writer.drain()
         finally:
             self._updates.unfollow(queue)
+
+
+def _refusal(request: wire.Request, why: str) -> bytes:
+    cut = why if len(why) <= wire.LONGEST_ERROR else f"{why[: wire.LONGEST_ERROR - 1]}…"
+    return wire.encode(wire.Answer(request.id, error=cut), wire.ANSWER)

@@ -18,10 +18,12 @@ from virtfleet.domain import interfaces, paths, traits
 from virtfleet.domain.context import Context
 from virtfleet.domain.volumes import config_kind
 from virtfleet.hypervisors.base import Hypervisor
+from virtfleet.launcher import emulators
 from virtfleet.launcher.client import Client
 from virtfleet.launcher.disks import SERVICE_ACCOUNT
 from virtfleet.launcher.failure import Failure
 from virtfleet.launcher.messages import COMMAND_SOCKET, DomainState, Lease, Node, Sync
+from virtfleet.launcher.nodefacts import COMMAND
 from virtfleet.launcher.sandbox import Sandbox
 
 KERNEL_BOOT = "kernel-boot"
@@ -48,9 +50,11 @@ class Standalone:
         self._bridges: dict[str, str] = {}
         self._leases: dict[str, Lease] = {}
         meta = vmi["metadata"]
-        self.sandbox = Sandbox(
-            hypervisor.descriptor, name=meta["name"], namespace=meta["namespace"], uid=meta["uid"], cache=cache
-        )
+        self._hypervisor = hypervisor
+        self._cache = cache
+        self._emulators: emulators.Known = {}
+        identity = [f"--{key}={meta[key]}" for key in ("name", "namespace", "uid")]
+        self.sandbox = Sandbox(hypervisor.descriptor, [*identity, f"--hypervisor={hypervisor.descriptor.name}"])
 
     @property
     def log(self) -> Path:
@@ -80,6 +84,8 @@ class Standalone:
     async def start(self) -> DomainState:
         """Start the launcher, then the VM."""
         self.link_volumes(self._sources)
+        if self._cache:
+            self._emulators = await _known(self._hypervisor, self._cache)
         await self.sandbox.start()
         await self._add_networks()  # while the launcher starts
         self.client = await self._connect()
@@ -91,7 +97,7 @@ class Standalone:
         await self._add_networks()
         context = msgspec.structs.replace(self._context, bridges=self._bridges)
         node = Node(context=context, taps=self._taps, leases=list(self._leases.values()))
-        return await self.client.call(Sync(vmi=msgspec.json.encode(self.vmi), node=node))
+        return await self.client.call(Sync(vmi=msgspec.json.encode(self.vmi), node=node, emulators=self._emulators))
 
     def link_volumes(self, sources: Mapping[str, Path]) -> None:
         """Show what stands in for volumes where a Pod would have it mounted; `kernel-boot` is the boot image."""
@@ -139,6 +145,21 @@ class Standalone:
             except OSError:
                 await asyncio.sleep(_RETRY)
         raise Failure(f"the launcher ended with status {self.sandbox.process.returncode} before it could be reached")
+
+
+async def _known(hypervisor: Hypervisor, cache: Path) -> emulators.Known:
+    """What libvirt knows of this machine's emulators: found out once, in a sandbox in which no guest ever runs."""
+    if not hypervisor.descriptor.uri.startswith("qemu:"):
+        return {}
+    here = emulators.programs(hypervisor)
+    if here not in emulators.load(cache):
+        directory = f"{paths.PRIVATE}/facts"
+        with Sandbox(hypervisor.descriptor, [COMMAND, f"--directory={directory}", "--emulators-only"]) as sandbox:
+            await sandbox.start()
+            assert sandbox.process is not None
+            await sandbox.process.wait()
+            emulators.save(cache, here, emulators.load(sandbox.path(directory)).get(here, {}))
+    return emulators.load(cache)
 
 
 def _mac(uid: str, interface: str) -> str:

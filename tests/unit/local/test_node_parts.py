@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from virtfleet.kube.confined import read_inside
 from virtfleet.kube.errors import ApiError
 from virtfleet.local.node import logfiles, projections, services
-from virtfleet.local.node.confined import read_inside
 from virtfleet.local.node.downward import Facts, field, resource
 from virtfleet.local.node.environment import declared, expand
 from virtfleet.local.node.execution import outcome

@@ -13,10 +13,10 @@ from typing import Any
 import orjson
 
 from virtfleet.kube.api import KubeApi
+from virtfleet.kube.confined import read_inside
 from virtfleet.kube.resource import Obj, Resource
 from virtfleet.local.node import bundle, environment, lifecycle, machine
 from virtfleet.local.node.bundle import Device, Machine, Mount, Parts
-from virtfleet.local.node.confined import read_inside
 from virtfleet.local.node.containers import GRACE, Container
 from virtfleet.local.node.devices import Allocation, Devices
 from virtfleet.local.node.downward import Facts

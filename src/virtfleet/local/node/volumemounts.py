@@ -7,10 +7,10 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
+from virtfleet.kube.confined import make_dirs_inside, opened
 from virtfleet.kube.resource import Obj
 from virtfleet.local.node import mounts
 from virtfleet.local.node.bundle import Device, Mount
-from virtfleet.local.node.confined import make_dirs_inside, opened
 from virtfleet.local.node.environment import expand
 from virtfleet.local.node.layout import Layout
 from virtfleet.local.node.security import ConfigError

@@ -1,0 +1,85 @@
+"""A process in the control group of a Pod, as a node's programs would have put it there.
+
+Launchers of tests live in the test's own process. The kernel takes for a socket's owner whoever called listen() last;
+so a process of the Pod does that for them, and is what a handler finds at the other end.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.waiting import eventually
+
+GROUPS = Path("/sys/fs/cgroup")
+_SET_DEATH_SIGNAL = 1
+
+
+def hierarchy() -> Path:
+    """One in which groups can be made: of version 1 or 2."""
+    if os.geteuid() != 0:
+        pytest.skip("control groups need root")
+    return next(path for path in (GROUPS / "pids", GROUPS) if (path / "cgroup.procs").exists())
+
+
+class PodGroup:
+    """The control group of a Pod."""
+
+    def __init__(self, pod: str) -> None:
+        self._outer = hierarchy() / f"vft-{os.getpid()}-{os.urandom(4).hex()}"
+        self._group = self._outer / pod
+        self._group.mkdir(parents=True)
+
+    def add(self, number: int) -> None:
+        (self._group / "cgroup.procs").write_text(str(number))
+
+    def remove(self) -> None:
+        """As soon as nobody is in it any more."""
+        for group in (self._group, self._outer):
+            eventually(lambda group=group: not (group / "cgroup.procs").read_text())
+            group.rmdir()
+
+
+class PodMember:
+    """A process of the Pod, from the moment at which this is made until `end`. It may listen on a socket for others."""
+
+    def __init__(self, pod: str, listener: int = -1) -> None:
+        self._group = PodGroup(pod)
+        ready, done = os.pipe()
+        self.number = os.fork()
+        if self.number == 0:
+            self._live(listener, done)
+        os.close(done)
+        assert os.read(ready, 1), "the process of the Pod did not come up"
+        os.close(ready)
+
+    def _live(self, listener: int, done: int) -> None:
+        try:
+            ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
+            for number in set(range(3, 1 << 12)) - {listener, done}:  # others must be closed when the test closes them
+                with suppress(OSError):
+                    os.close(number)
+            self._group.add(os.getpid())
+            if listener >= 0:
+                socket.socket(fileno=listener).listen(100)
+            os.write(done, b"1")
+            self.work()
+        finally:
+            os._exit(1)
+
+    def work(self) -> None:
+        """What it does until it is killed."""
+        signal.pause()
+
+    def end(self) -> None:
+        if self.number:
+            os.kill(self.number, signal.SIGKILL)
+            os.waitpid(self.number, 0)
+            self.number = 0
+            self._group.remove()
