@@ -26,6 +26,7 @@ from virtfleet.kube.pacing import Backoff
 from virtfleet.launcher.client import Client, LauncherGone, Refused
 from virtfleet.launcher.messages import COMMAND_SOCKET, DomainState, Event, Message, Request
 from virtfleet.launcher.wire import WireError
+from virtfleet.work import tasks
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +76,7 @@ class Launcher:
         self._never_came = never_came
         self._answer = answer
         self._client: Client | None = None
-        self._following = asyncio.create_task(self._follow())
+        self._following = tasks.keep(self._follow, f"launcher: pod {pod.name}")
 
     @property
     def socket(self) -> Path:

@@ -18,6 +18,7 @@ from virtfleet.handler.netplan import Link, Route, Wish, dhcp_server, gateway_ad
 from virtfleet.handler.netsetup import Order
 from virtfleet.handler.wishes import wishes
 from virtfleet.launcher.messages import Lease, Lease6
+from virtfleet.work.commands import CommandError, run
 
 
 class NetworkError(Exception):
@@ -164,15 +165,11 @@ class Networks:
             return []
         order = Order(wanted, str(self._memory(pod).absolute()))
         async with self._helpers:
-            helper = await asyncio.create_subprocess_exec(
-                *("nsenter", f"--net=/proc/{process}/ns/net", sys.executable, "-m", "virtfleet.handler.netsetup"),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-            )
-            out, err = await helper.communicate(msgspec.json.encode(order))
-        if helper.returncode:
-            raise NetworkError(f"the network could not be set up: {err.decode(errors='replace').strip()}")
+            helper = ("nsenter", f"--net=/proc/{process}/ns/net", sys.executable, "-m", "virtfleet.handler.netsetup")
+            try:
+                out = await run(*helper, feed=msgspec.json.encode(order))
+            except CommandError as error:
+                raise NetworkError(f"the network could not be set up: {error}") from None
         links = msgspec.json.decode(out, type=dict[str, Link])
         return wired(vmi, links, self._resolver(process))
 

@@ -13,6 +13,7 @@ from typing import TypeVar
 import virtfleet
 from virtfleet.launcher import wire
 from virtfleet.launcher.messages import Hello, Message, Request, Update, Watch, answer_to
+from virtfleet.work import tasks
 
 A = TypeVar("A", bound=Message)
 
@@ -37,7 +38,7 @@ class Client:
         self._writer = writer
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Queue[wire.Answer | None]] = {}
-        self._receiving = asyncio.create_task(self._receive())
+        self._receiving = tasks.start(self._receive(), "answers of a launcher", expected=(wire.WireError, OSError))
 
     @classmethod
     async def connect(cls, socket: Path | str) -> Client:
@@ -105,8 +106,7 @@ class Client:
 
     async def close(self) -> None:
         self._receiving.cancel()
-        with suppress(asyncio.CancelledError, wire.WireError):
-            await self._receiving
+        await asyncio.gather(self._receiving, return_exceptions=True)
         self._writer.close()
         with suppress(OSError):
             await self._writer.wait_closed()

@@ -19,6 +19,7 @@ import libvirt
 
 from virtfleet.launcher.failure import Failure
 from virtfleet.launcher.messages import Event
+from virtfleet.work import tasks
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +61,7 @@ class Connection:
         libvirt.registerErrorHandler(lambda *_: None, None)  # errors are raised as well, and logged where they matter
         libvirt.virEventRegisterDefaultImpl()
         threading.Thread(target=_run_events, name="libvirt-events", daemon=True).start()
-        self._keeping = asyncio.create_task(self._keep_open())
+        self._keeping = tasks.keep(self._keep_open, "connection to libvirt")
 
     async def stop(self) -> None:
         if self._keeping:
@@ -88,6 +89,8 @@ class Connection:
         return await self._loop.run_in_executor(threads, call, connection)
 
     async def _keep_open(self) -> None:
+        if self._open.done():
+            self._open = self._loop.create_future()
         while True:
             closed = asyncio.Event()
             try:

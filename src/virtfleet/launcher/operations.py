@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import libvirt
 
@@ -13,6 +14,7 @@ from virtfleet.launcher import messages as m
 from virtfleet.launcher.domain import Domain
 from virtfleet.launcher.failure import Failure
 from virtfleet.launcher.server import Handlers
+from virtfleet.work import tasks
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +69,7 @@ class Operations:
         await self._domain.ask_guest(agent.freeze)
         self._forget_to_thaw()
         if request.timeout_seconds:
-            self._thawing = asyncio.create_task(self._thaw_after(request.timeout_seconds))
+            self._thawing = tasks.keep(partial(self._thaw_after, request.timeout_seconds), "thaw")
         return m.Done()
 
     async def _thaw_after(self, seconds: int) -> None:
