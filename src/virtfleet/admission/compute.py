@@ -9,6 +9,7 @@ from virtfleet.admission.machine import ZERO, Machine
 from virtfleet.api.quantity import Quantity, QuantityError
 
 _LEAST_MEMORY = Quantity.parse("1M")
+_MOST_VCPUS = 4096  # of the largest machine types that QEMU has
 _POLICIES = ("", "force", "require", "optional", "disable", "forbid")
 _REQUEST, _LIMIT = "domain.resources.requests", "domain.resources.limits"
 _DEDICATED = "domain.cpu.dedicatedCpuPlacement"
@@ -114,6 +115,13 @@ def _check_topology(m: Machine, found: Findings) -> None:
     for name in ("cores", "sockets", "threads", "maxSockets"):
         if (m.cpu.get(name) or 0) < 0:
             found.invalid(m.at(f"domain.cpu.{name}"), f"{m.cpu[name]} {name} is negative; use 1 or more")
+    largest = max(vcpus(m), vcpus(m, sockets="maxSockets"))
+    if largest > _MOST_VCPUS:
+        found.invalid(
+            m.at("domain.cpu"),
+            f"{largest} virtual CPUs are more than any hypervisor has ({_MOST_VCPUS}); lower cores, sockets, "
+            "maxSockets or threads, or resources.requests.cpu where sockets come of it",
+        )
     most = m.cpu.get("maxSockets") or 0
     if most and (m.cpu.get("sockets") or 0) > most:
         found.invalid(
@@ -122,9 +130,9 @@ def _check_topology(m: Machine, found: Findings) -> None:
         )
 
 
-def vcpus(m: Machine) -> int:
+def vcpus(m: Machine, sockets: str = "sockets") -> int:
     """How many the topology has; 0 where it says nothing."""
-    counts = [m.cpu.get(name) or 0 for name in ("cores", "sockets", "threads")]
+    counts = [m.cpu.get(name) or 0 for name in ("cores", sockets, "threads")]
     if not any(counts):
         return 0
     total = 1

@@ -12,6 +12,7 @@ from virtfleet.admission.sections import Section, read
 _PROBES = ("httpGet", "tcpSocket", "exec", "guestAgentPing")
 _DNS_POLICIES = ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None")
 _EVICTION = ("LiveMigrate", "LiveMigrateIfPossible", "None", "External")
+_LONGEST_GRACE = 2**31 - 1  # seconds: 68 years, and a date that every program can write
 _MOST_NAMESERVERS, _MOST_SEARCHES, _LONGEST_SEARCHES = 3, 6, 256
 
 
@@ -36,6 +37,10 @@ def _check_names(m: Machine, found: Findings) -> None:
     account = m.spec.get("serviceAccountName") or ""
     if account and (why := dns_subdomain_error(account)):
         found.invalid(m.at("serviceAccountName"), f"{account!r} is not the name of a service account: {why}")
+    for field in ("schedulerName", "priorityClassName"):
+        name = m.spec.get(field) or ""
+        if name and (why := dns_subdomain_error(name)):
+            found.invalid(m.at(field), f"{name!r} is not a name: {why}")
     others = [
         read(v, "serviceAccount").get("serviceAccountName") for v in m.volumes if v.get("serviceAccount") is not None
     ]
@@ -50,6 +55,10 @@ def _check_start(m: Machine, found: Findings) -> None:
     grace = m.spec.get("terminationGracePeriodSeconds") or 0
     if grace < 0:
         found.invalid(m.at("terminationGracePeriodSeconds"), f"{grace} seconds is negative; use 0 to stop at once")
+    elif grace > _LONGEST_GRACE:
+        found.invalid(
+            m.at("terminationGracePeriodSeconds"), f"{grace} seconds is too long; use at most {_LONGEST_GRACE}"
+        )
     strategy = m.spec.get("startStrategy")
     if strategy is None:
         return
@@ -103,8 +112,12 @@ def _check_credential(m: Machine, kind: str, body: Section, path: str, found: Fi
             found.invalid(f"{path}.propagationMethod", f"{method} hands keys over in a {source} volume; add one")
     if kind == "sshPublicKey" and "qemuGuestAgent" in used and not methods["qemuGuestAgent"].get("users"):
         found.invalid(f"{path}.propagationMethod.qemuGuestAgent.users", "name at least one user who gets the keys")
-    if read(body, "source").get("secret") is None:
+    secret = read(body, "source").get("secret")
+    if secret is None:
         found.invalid(f"{path}.source", "the credential comes from a Secret; set source.secret.secretName")
+    elif why := dns_subdomain_error(secret.get("secretName") or ""):
+        field = f"{path}.source.secret.secretName"
+        found.invalid(field, f"{secret.get('secretName')!r} is not the name of a Secret: {why}")
     if len(used) != 1:
         found.invalid(f"{path}.propagationMethod", f"set exactly one propagationMethod of {', '.join(known)}")
 

@@ -33,7 +33,7 @@ VIEWS: dict[str, type[KubernetesObject]] = {
     "VirtualMachineInstanceMigration": VirtualMachineInstanceMigration,
     "KubeVirt": KubeVirt,
 }
-_LARGEST = 2**60  # room to multiply without leaving the numbers that Kubernetes can hold
+LARGEST = 2**60  # room to multiply without leaving the numbers that Kubernetes can hold
 # Where the spec of an instance is, in kinds that have a template of one.
 _SPEC = dict.fromkeys(("VirtualMachine", "VirtualMachineInstanceReplicaSet"), "spec.template.spec")
 
@@ -208,7 +208,7 @@ def _explained(error: str, path: str) -> tuple[str, str]:
 def _check_quantities(quantities: Iterable[tuple[str, Any]], path: str, found: Findings) -> None:
     for field, amount in quantities:
         try:
-            if abs(Quantity.parse(amount).value()) > _LARGEST:
+            if abs(Quantity.parse(amount).value()) > LARGEST:
                 found.invalid(f"{path}.{field}", f"{amount!r} is more than any machine has; check the unit")
         except QuantityError:
             found.invalid(f"{path}.{field}", f"{amount!r} is not a quantity; write it like 512Mi, 2Gi, 500m or 2")

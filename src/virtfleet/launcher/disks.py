@@ -180,8 +180,10 @@ async def _copy(target: str, below: str, image_format: str) -> None:
 async def _empty(volume: Volume, raw: bool) -> None:
     assert volume.empty_disk is not None
     target = paths.raw_disk(volume.name) if raw else paths.empty_disk(volume.name)
-    size = str(_size(volume.empty_disk.capacity))
-    await _made(target, "qemu-img", "create", "-q", "-f", "raw" if raw else "qcow2", "{}", size)
+    size = _size(volume.empty_disk.capacity)
+    if size <= 0:  # and never an option of the command
+        raise Failure(f"volume {volume.name!r}: no disk of {size} bytes can be made; set emptyDisk.capacity")
+    await _made(target, "qemu-img", "create", "-q", "-f", "raw" if raw else "qcow2", "{}", str(size))
 
 
 def _root(target: str, image: str) -> None:

@@ -48,6 +48,7 @@ _LIVE = libvirt.VIR_DOMAIN_AFFECT_LIVE
 # What libvirt says of a device that the guest has not let go of yet, or just has.
 _BEING_REMOVED = (libvirt.VIR_ERR_OPERATION_FAILED, libvirt.VIR_ERR_DEVICE_MISSING)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0  # seconds between looks without an event
+_START = 300.0  # seconds: memory in large pages, or of an encrypted guest, is prepared first
 _POLL = 2.0  # the same where the driver has no events
 
 
@@ -150,7 +151,7 @@ class Machine:
             domain.createWithFlags(libvirt.VIR_DOMAIN_START_PAUSED if paused else 0)
 
         try:
-            await self._domain.run(start)
+            await self._domain.run(start, limit=_START)
         except Failure as error:
             raise Failure(f"the VM cannot be started; it is tried again until this is repaired: {error}") from None
         self._started = True
