@@ -54,7 +54,7 @@ def after_start(group: ControlGroup, descriptor: Descriptor, tuning: Tuning) -> 
         free = os.sched_getaffinity(processes[0]) - guests
         others = [t for process in processes for t in _threads(process) if t not in vcpus.values()]
         if free:
-            group.housekeep(others, ",".join(map(str, sorted(free))))
+            group.housekeep(others, free)
 
 
 def selected(mask: str, numbers: Iterable[int]) -> list[int]:
