@@ -6,7 +6,10 @@ from fnmatch import fnmatchcase
 
 from virtfleet.admission.findings import Findings
 from virtfleet.admission.machine import ZERO, Machine
+from virtfleet.admission.sections import read
+from virtfleet.api.names import CPU_FEATURE, CPU_MODEL
 from virtfleet.api.quantity import Quantity, QuantityError
+from virtfleet.api.selectors import label_key_error
 
 _LEAST_MEMORY = Quantity.parse("1M")
 _MOST_VCPUS = 4096  # of the largest machine types that QEMU has
@@ -18,6 +21,7 @@ _DEDICATED = "domain.cpu.dedicatedCpuPlacement"
 def check(m: Machine, found: Findings) -> None:
     _check_memory(m, found)
     _check_hugepages(m, found)
+    _check_whole_resources(m, found)
     _check_machine_type(m, found)
     _check_cpu_amounts(m, found)
     _check_topology(m, found)
@@ -25,6 +29,7 @@ def check(m: Machine, found: Findings) -> None:
         _check_dedicated_cpus(m, found)
     _check_numa(m, found)
     _check_cpu_extras(m, found)
+    _check_io_threads(m, found)
 
 
 def _check_memory(m: Machine, found: Findings) -> None:
@@ -84,6 +89,18 @@ def _check_hugepages(m: Machine, found: Findings) -> None:
         found.invalid(
             m.at(f"{_REQUEST}.memory"), f"memory {memory} is not a multiple of the huge page size {page}; round it up"
         )
+
+
+def _check_whole_resources(m: Machine, found: Findings) -> None:
+    """Devices and huge pages are had or not: Kubernetes wants their request and limit to be one number."""
+    for name in {*m.requests, *m.limits}:
+        if "/" not in name and not name.startswith("hugepages-"):
+            continue
+        request, limit = m.requests.get(name), m.limits.get(name)
+        if limit is None or (request is not None and request != limit):
+            found.invalid(
+                m.at(f"{_LIMIT}.{name}"), f"{name} cannot be shared; set its limit, to the same as its request"
+            )
 
 
 def _check_machine_type(m: Machine, found: Findings) -> None:
@@ -197,7 +214,15 @@ def _check_cpu_extras(m: Machine, found: Findings) -> None:
             m.at("domain.cpu.isolateEmulatorThread"),
             f"a CPU for the emulator alone needs dedicated CPUs; set {m.at(_DEDICATED)}: true",
         )
+    model = m.cpu.get("model") or ""
+    if label_key_error(f"{CPU_MODEL}{model or 'x'}"):  # nodes say by labels what they have
+        found.invalid(
+            m.at("domain.cpu.model"), f"{model!r} is not the name of a CPU model; leave it out for the default"
+        )
     for i, feature in enumerate(m.cpu.get("features") or ()):
+        if label_key_error(f"{CPU_FEATURE}{feature.get('name') or ''}"):
+            at = m.at(f"domain.cpu.features[{i}].name")
+            found.invalid(at, f"{feature.get('name')!r} is not the name of a CPU feature; write it like aes")
         policy = feature.get("policy") or ""
         if policy not in _POLICIES:
             found.unsupported(
@@ -205,6 +230,13 @@ def _check_cpu_extras(m: Machine, found: Findings) -> None:
                 f"policy {policy!r} of CPU feature {feature.get('name')} does not exist; use one of "
                 f"{', '.join(_POLICIES[1:])}",
             )
+
+
+def _check_io_threads(m: Machine, found: Findings) -> None:
+    count = read(m.domain, "ioThreads").get("supplementalPoolThreadCount") or 0
+    if not 0 <= count <= _MOST_VCPUS:
+        field = m.at("domain.ioThreads.supplementalPoolThreadCount")
+        found.invalid(field, f"{count} threads cannot be had; use 0 to {_MOST_VCPUS}")
 
 
 def check_memory_is_given(m: Machine, found: Findings) -> None:

@@ -10,6 +10,8 @@ from virtfleet.admission.names import dns_label_error, dns_subdomain_error
 from virtfleet.admission.sections import Section, read
 
 _PROBES = ("httpGet", "tcpSocket", "exec", "guestAgentPing")
+_PROBE_NUMBERS = (*("initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold"),)
+_LARGEST_NUMBER = 2**31 - 1
 _DNS_POLICIES = ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None")
 _EVICTION = ("LiveMigrate", "LiveMigrateIfPossible", "None", "External")
 _LONGEST_GRACE = 2**31 - 1  # seconds: 68 years, and a date that every program can write
@@ -32,7 +34,7 @@ def _check_names(m: Machine, found: Findings) -> None:
     hostname, subdomain = m.spec.get("hostname") or "", m.spec.get("subdomain") or ""
     if hostname and (why := dns_label_error(hostname)):
         found.invalid(m.at("hostname"), f"{hostname!r} is not a host name: {why}")
-    if subdomain and (why := dns_subdomain_error(subdomain)):
+    if subdomain and (why := dns_label_error(subdomain)):
         found.invalid(m.at("subdomain"), f"{subdomain!r} is not a subdomain: {why}")
     account = m.spec.get("serviceAccountName") or ""
     if account and (why := dns_subdomain_error(account)):
@@ -87,6 +89,11 @@ def _check_probe(m: Machine, name: str, probe: Section, found: Findings) -> None
     delay = probe.get("initialDelaySeconds") or 0
     if delay < 0:
         found.invalid(f"{field}.initialDelaySeconds", f"{delay} seconds is negative; use 0 or more")
+    for number in _PROBE_NUMBERS:
+        if (probe.get(number) or 0) > _LARGEST_NUMBER:
+            found.invalid(f"{field}.{number}", f"{probe[number]} is too much; use at most {_LARGEST_NUMBER}")
+    if name == "livenessProbe" and (probe.get("successThreshold") or 1) != 1:
+        found.invalid(f"{field}.successThreshold", "a VM lives as soon as one livenessProbe succeeds; use 1")
     if not any(network.get("pod") is not None for network in m.networks):
         for kind in ("httpGet", "tcpSocket"):
             if kind in kinds:

@@ -110,6 +110,21 @@ class _DNSConfig(View):
     options: list[_DNSOption] | None = None
 
 
+class _FieldRef(View):
+    field_path: str = ""
+
+
+class _ResourceFieldRef(View):
+    resource: str = ""
+
+
+class _DownwardFile(View):
+    path: str = ""
+    mode: int | None = None
+    field_ref: _FieldRef | None = None
+    resource_field_ref: _ResourceFieldRef | None = None
+
+
 class _DataVolumeClaim(View):
     data_source: dict[str, Any] | None = None
     data_source_ref: dict[str, Any] | None = None
@@ -179,6 +194,9 @@ def _handed_on(kind: str, obj: Section) -> Iterator[tuple[str, Any, Any]]:
     yield f"{path}.affinity", spec.get("affinity", {}), _Affinity
     yield f"{path}.topologySpreadConstraints", spec.get("topologySpreadConstraints", []), list[_SpreadConstraint]
     yield f"{path}.dnsConfig", spec.get("dnsConfig", {}), _DNSConfig
+    for i, volume in enumerate(spec.get("volumes", ())):
+        if fields := read(volume, "downwardAPI").get("fields"):
+            yield f"{path}.volumes[{i}].downwardAPI.fields", fields, list[_DownwardFile]
     if kind == "VirtualMachine":
         for i, template in enumerate(read(obj, "spec").get("dataVolumeTemplates", ())):
             yield f"spec.dataVolumeTemplates[{i}].spec", template.get("spec", {}), _DataVolume

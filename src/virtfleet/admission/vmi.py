@@ -21,6 +21,7 @@ from virtfleet.admission.findings import Findings
 from virtfleet.admission.machine import Machine
 from virtfleet.admission.sections import Section, read
 from virtfleet.api import names
+from virtfleet.api.selectors import label_key_error, label_value_error
 
 # Only VirtFleet's own components put these on a VMI: they steer scheduling and migration.
 RESERVED_LABELS = (
@@ -71,6 +72,9 @@ def check_metadata(metadata: Section, path: str, cluster: Cluster, trusted: bool
     reserved = sorted(set(RESERVED_LABELS) & set(read(metadata, "labels")))
     if reserved and not trusted:
         found.unsupported(f"{path}.labels", f"{', '.join(reserved)} is set by VirtFleet itself; remove it")
+    for key, value in read(metadata, "labels").items():
+        if why := label_key_error(key) or label_value_error(value):
+            found.invalid(f"{path}.labels", f"{key!r}: {value!r} is not a label: {why}")
     for annotation, gate in _GATED_ANNOTATIONS.items():
         if read(metadata, "annotations").get(annotation) and not cluster.enabled(gate):
             found.gate_is_off(f"{path}.annotations", gate, f"annotation {annotation}")

@@ -75,6 +75,12 @@ def _check_source(m: Machine, volume: Section, source: str, path: str, found: Fi
         case "dataVolume":
             if not body.get("name"):
                 found.required(f"{path}.name", "name the DataVolume that the volume shows in dataVolume.name")
+        case "downwardAPI":
+            _check_downward_api(body, f"{path}.downwardAPI", found)
+        case "sysprep":
+            kinds = [kind for kind in ("secret", "configMap") if read(body, kind).get("name")]
+            if len(kinds) != 1:
+                found.invalid(f"{path}.sysprep", "answer files come from one secret.name or configMap.name; set one")
         case "emptyDisk":
             _check_capacity(body, f"{path}.emptyDisk.capacity", found)
         case "cloudInitNoCloud" | "cloudInitConfigDrive":
@@ -87,6 +93,22 @@ def _check_source(m: Machine, volume: Section, source: str, path: str, found: Fi
         case "containerDisk":
             if body.get("path"):
                 check_path(f"{path}.containerDisk", body["path"], found)
+
+
+def _check_downward_api(body: Section, path: str, found: Findings) -> None:
+    for i, file in enumerate(body.get("fields") or ()):
+        name, field = file.get("path") or "", f"{path}.fields[{i}]"
+        if not name or name.startswith("/") or ".." in name.split("/"):
+            found.invalid(f"{field}.path", f"{name!r} is not a file in the volume; use a relative path without '..'")
+        if not 0 <= (file.get("mode") or 0) <= 0o777:
+            found.invalid(f"{field}.mode", f"mode {file['mode']} does not exist; use 0 to 0777")
+        sources = [
+            s for s in (read(file, "fieldRef").get("fieldPath"), read(file, "resourceFieldRef").get("resource")) if s
+        ]
+        if len(sources) != 1:
+            found.invalid(
+                field, "a file holds one of fieldRef.fieldPath and resourceFieldRef.resource; set exactly one"
+            )
 
 
 def _check_capacity(body: Section, field: str, found: Findings) -> None:
@@ -134,9 +156,14 @@ def _check_host_disk(m: Machine, body: Section, path: str, found: Findings) -> N
 
 def _check_filesystems(m: Machine, found: Findings) -> None:
     volumes = {v.get("name"): v for v in m.volumes}
+    seen: set[str] = set()
     for i, filesystem in enumerate(m.devices.get("filesystems") or ()):
         name = filesystem.get("name")
         volume = volumes.get(name)
+        if name in seen:
+            field = m.at(f"domain.devices.filesystems[{i}].name")
+            found.duplicate(field, f"two file systems are called {name!r}; rename one")
+        seen.add(name)
         if volume is None:
             found.invalid(
                 m.at(f"domain.devices.filesystems[{i}].name"),

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 import pytest
 import pytest_asyncio
@@ -18,7 +19,7 @@ pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.slow]
 
 AGENT = """#!/bin/sh
 # Says that it is there, as an agent has to, and answers every other question in its own way.
-exec 3<>/dev/virtio-ports/org.qemu.guest_agent.0
+until command exec 3<>/dev/virtio-ports/org.qemu.guest_agent.0; do sleep 0.2; done
 while read -r line <&3; do
     case "$line" in
     *guest-sync*) id=${line##*:}; echo "{\\"return\\": ${id%%\\}*}}" >&3 ;;
@@ -54,8 +55,17 @@ async def answers(vm: VM, how: str) -> None:
     """Let the hostile agent take the place of the one before."""
     await vm.type("killall hostile")
     await eventually(lambda: _no_agent(vm))
-    await vm.type(f"setsid /hostile {how} </dev/null &")
-    await eventually(lambda: _agent(vm))
+    for _ in range(6):
+        await vm.type(f"setsid /hostile {how} </dev/null &")
+        with suppress(
+            AssertionError
+        ):  # the shell asks the console where its cursor is, and may take a line for the answer
+            return await _until_agent(vm)
+    raise AssertionError(vm.output[-2000:])
+
+
+async def _until_agent(vm: VM) -> None:
+    await eventually(lambda: _agent(vm), deadline=15)
 
 
 async def _no_agent(vm: VM) -> bool:
