@@ -7,6 +7,7 @@ no Python object any more.
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import random
 import re
@@ -177,6 +178,14 @@ def sent(seed: int, number: int) -> Iterator[Sent]:
     for i in range(number):
         kind = rng.choices(list(VIEWS), WEIGHTS)[0]
         yield Sent(i, kind, _Maker(rng, seeds, kind).text(i))
+
+
+def instances(seed: int, *sound: dict[str, Any]) -> Iterator[Sent]:
+    """Mutations of these VMIs, without end."""
+    rng = random.Random(seed)
+    kind = "VirtualMachineInstance"
+    for i in itertools.count():
+        yield Sent(i, kind, _Maker(rng, {kind: list(sound)}, kind).text(i))
 
 
 def _seeds() -> dict[str, list[Any]]:

@@ -13,6 +13,7 @@ from virtfleet.api.selectors import label_key_error
 
 _LEAST_MEMORY = Quantity.parse("1M")
 _MOST_VCPUS = 4096  # of the largest machine types that QEMU has
+_SHARED = ("cpu", "memory", "ephemeral-storage")
 _POLICIES = ("", "force", "require", "optional", "disable", "forbid")
 _REQUEST, _LIMIT = "domain.resources.requests", "domain.resources.limits"
 _DEDICATED = "domain.cpu.dedicatedCpuPlacement"
@@ -94,8 +95,15 @@ def _check_hugepages(m: Machine, found: Findings) -> None:
 def _check_whole_resources(m: Machine, found: Findings) -> None:
     """Devices and huge pages are had or not: Kubernetes wants their request and limit to be one number."""
     for name in {*m.requests, *m.limits}:
-        if "/" not in name and not name.startswith("hugepages-"):
+        if name in _SHARED:
             continue
+        if "/" not in name and not name.startswith("hugepages-"):
+            found.invalid(
+                m.at(f"{_REQUEST}.{name}"), f"{name!r} is no resource; use cpu, memory or one that a node offers"
+            )
+            continue
+        if why := label_key_error(name):
+            found.invalid(m.at(f"{_REQUEST}.{name}"), f"{name!r} is not the name of a resource: {why}")
         request, limit = m.requests.get(name), m.limits.get(name)
         if limit is None or (request is not None and request != limit):
             found.invalid(

@@ -75,6 +75,9 @@ def check_metadata(metadata: Section, path: str, cluster: Cluster, trusted: bool
     for key, value in read(metadata, "labels").items():
         if why := label_key_error(key) or label_value_error(value):
             found.invalid(f"{path}.labels", f"{key!r}: {value!r} is not a label: {why}")
+    for key in read(metadata, "annotations"):
+        if why := label_key_error(key.lower()):
+            found.invalid(f"{path}.annotations", f"{key!r} cannot be the name of an annotation: {why}")
     for annotation, gate in _GATED_ANNOTATIONS.items():
         if read(metadata, "annotations").get(annotation) and not cluster.enabled(gate):
             found.gate_is_off(f"{path}.annotations", gate, f"annotation {annotation}")

@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _THAW_AGAIN = 5.0  # seconds between attempts
+_UNKNOWN_WAY = (libvirt.VIR_ERR_INVALID_ARG, libvirt.VIR_ERR_OPERATION_UNSUPPORTED)
 _POLL = 0.1  # between questions whether a command in the guest has ended
 _SLACK = 2.0  # for libvirt itself
 
@@ -59,11 +60,14 @@ class Operations:
         return await self._done(lambda domain: domain.resume())
 
     async def _soft_reboot(self, _: m.SoftReboot) -> m.Done:
-        def reboot(domain: libvirt.virDomain) -> None:
-            agent.limit_waiting(domain)
-            domain.reboot(0)
-
-        return await self._done(reboot)
+        """By the agent where it answers; libvirt would wait a minute for one that does not."""
+        try:
+            await self._ask("guest-ping", dict)
+            ways: tuple[int, ...] = (0,)
+        except Failure as error:
+            logger.info("rebooting without the guest's agent: %s", error)
+            ways = (libvirt.VIR_DOMAIN_REBOOT_ACPI_POWER_BTN, 0)
+        return await self._done(partial(_reboot, ways))
 
     async def _reset(self, _: m.Reset) -> m.Done:
         return await self._done(lambda domain: domain.reset(0))
@@ -150,3 +154,14 @@ class Operations:
             limit=seconds + agent.SECONDS + _SLACK,
             urgent=urgent,
         )
+
+
+def _reboot(ways: tuple[int, ...], domain: libvirt.virDomain) -> None:
+    """In the first way that the driver knows."""
+    for way in ways:
+        try:
+            domain.reboot(way)
+            return
+        except libvirt.libvirtError as error:
+            if way == ways[-1] or error.get_error_code() not in _UNKNOWN_WAY:
+                raise
