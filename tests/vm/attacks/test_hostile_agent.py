@@ -126,12 +126,21 @@ async def test_what_is_no_answer_is_an_error(vm: VM, how: str, why: str) -> None
     assert any(why in each for each in said), said
     assert vm.resident("launcher") < 80 << 10
     assert (await vm.state()).status is Status.RUNNING
-    assert "Traceback" not in vm.standalone.log.read_text(errors="replace")
+    traces = [line for line in vm.standalone.log.read_text(errors="replace").splitlines() if "Traceback" in line]
+    assert not traces, traces[0]
 
 
 async def test_a_slow_agent_is_waited_for(vm: VM) -> None:
     await answers(vm, "slow")
-    assert (await vm.client.call(GetGuestInfo())).agent_version == "1"
+    found = await eventually(lambda: _version(vm))  # what is left of an earlier flood is read first
+    assert found == "1"
+
+
+async def _version(vm: VM) -> str:
+    try:
+        return (await vm.client.call(GetGuestInfo())).agent_version
+    except Refused:
+        return ""
 
 
 async def test_a_guest_whose_agent_hangs_can_be_rebooted(vm: VM) -> None:
