@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -29,6 +30,7 @@ class FakeLauncher:
         self.refusal = ""
         self.obeys = True  # shuts down when it is asked to
         self.guest = m.GuestInfo()
+        self.silent = asyncio.Event()  # set, the guest's agent does not answer
         self._server = Server(pod / SOCKET, self._handlers(), self.updates, vmi=vmi)
         self.process: PodMember | None = None
 
@@ -88,6 +90,8 @@ class FakeLauncher:
 
     async def _guest_info(self, request: m.GetGuestInfo) -> m.GuestInfo:
         self.asked.append("GetGuestInfo")
+        if self.silent.is_set():
+            await asyncio.Future()
         return self.guest
 
 

@@ -179,6 +179,20 @@ async def test_what_cannot_be_started_says_why_and_starts_when_it_can(api: InPro
         assert condition(found, "Synchronized") is None
 
 
+async def test_status_does_not_wait_for_a_guest_that_is_silent(api: InProcessApi, place: Path) -> None:
+    await scheduled(api, place)
+    async with handler(api, place), launcher(place / "pods/pod-vm") as real:
+        await phase(api, "Running")
+        real.silent.set()
+        real.becomes(Status.RUNNING, agent=True)
+        await eventually(lambda: "GetGuestInfo" in real.asked)
+        real.becomes(Status.PAUSED, "User", agent=True)
+        await until(api, lambda status: condition({"status": status}, "Paused"))
+        real.becomes(Status.SHUTOFF, "Shutdown")
+        await phase(api, "Succeeded")
+        assert real.asked.count("GetGuestInfo") == 1  # it is still under way
+
+
 async def test_the_guests_agent_is_asked_when_it_is_there(api: InProcessApi, place: Path) -> None:
     await scheduled(api, place)
     async with handler(api, place), launcher(place / "pods/pod-vm") as real:

@@ -178,4 +178,4 @@ async def running(vmi: dict[str, Any], hypervisor: str = "qemu-kvm", **sources: 
             await standalone.start()
             yield VM(standalone)
         finally:
-            sys.stderr.write(standalone.log.read_text()[-4000:])
+            sys.stderr.write(standalone.log.read_text(errors="replace")[-4000:])

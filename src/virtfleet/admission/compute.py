@@ -6,9 +6,14 @@ from fnmatch import fnmatchcase
 
 from virtfleet.admission.findings import Findings
 from virtfleet.admission.machine import ZERO, Machine
+from virtfleet.admission.sections import read
+from virtfleet.api.names import CPU_FEATURE, CPU_MODEL
 from virtfleet.api.quantity import Quantity, QuantityError
+from virtfleet.api.selectors import label_key_error
 
 _LEAST_MEMORY = Quantity.parse("1M")
+_MOST_VCPUS = 4096  # of the largest machine types that QEMU has
+_SHARED = ("cpu", "memory", "ephemeral-storage")
 _POLICIES = ("", "force", "require", "optional", "disable", "forbid")
 _REQUEST, _LIMIT = "domain.resources.requests", "domain.resources.limits"
 _DEDICATED = "domain.cpu.dedicatedCpuPlacement"
@@ -17,6 +22,7 @@ _DEDICATED = "domain.cpu.dedicatedCpuPlacement"
 def check(m: Machine, found: Findings) -> None:
     _check_memory(m, found)
     _check_hugepages(m, found)
+    _check_whole_resources(m, found)
     _check_machine_type(m, found)
     _check_cpu_amounts(m, found)
     _check_topology(m, found)
@@ -24,6 +30,7 @@ def check(m: Machine, found: Findings) -> None:
         _check_dedicated_cpus(m, found)
     _check_numa(m, found)
     _check_cpu_extras(m, found)
+    _check_io_threads(m, found)
 
 
 def _check_memory(m: Machine, found: Findings) -> None:
@@ -85,6 +92,25 @@ def _check_hugepages(m: Machine, found: Findings) -> None:
         )
 
 
+def _check_whole_resources(m: Machine, found: Findings) -> None:
+    """Devices and huge pages are had or not: Kubernetes wants their request and limit to be one number."""
+    for name in {*m.requests, *m.limits}:
+        if name in _SHARED:
+            continue
+        if "/" not in name and not name.startswith("hugepages-"):
+            found.invalid(
+                m.at(f"{_REQUEST}.{name}"), f"{name!r} is no resource; use cpu, memory or one that a node offers"
+            )
+            continue
+        if why := label_key_error(name):
+            found.invalid(m.at(f"{_REQUEST}.{name}"), f"{name!r} is not the name of a resource: {why}")
+        request, limit = m.requests.get(name), m.limits.get(name)
+        if limit is None or (request is not None and request != limit):
+            found.invalid(
+                m.at(f"{_LIMIT}.{name}"), f"{name} cannot be shared; set its limit, to the same as its request"
+            )
+
+
 def _check_machine_type(m: Machine, found: Findings) -> None:
     machine = (m.domain.get("machine") or {}).get("type")
     if not machine:
@@ -114,6 +140,13 @@ def _check_topology(m: Machine, found: Findings) -> None:
     for name in ("cores", "sockets", "threads", "maxSockets"):
         if (m.cpu.get(name) or 0) < 0:
             found.invalid(m.at(f"domain.cpu.{name}"), f"{m.cpu[name]} {name} is negative; use 1 or more")
+    largest = max(vcpus(m), vcpus(m, sockets="maxSockets"))
+    if largest > _MOST_VCPUS:
+        found.invalid(
+            m.at("domain.cpu"),
+            f"{largest} virtual CPUs are more than any hypervisor has ({_MOST_VCPUS}); lower cores, sockets, "
+            "maxSockets or threads, or resources.requests.cpu where sockets come of it",
+        )
     most = m.cpu.get("maxSockets") or 0
     if most and (m.cpu.get("sockets") or 0) > most:
         found.invalid(
@@ -122,9 +155,9 @@ def _check_topology(m: Machine, found: Findings) -> None:
         )
 
 
-def vcpus(m: Machine) -> int:
+def vcpus(m: Machine, sockets: str = "sockets") -> int:
     """How many the topology has; 0 where it says nothing."""
-    counts = [m.cpu.get(name) or 0 for name in ("cores", "sockets", "threads")]
+    counts = [m.cpu.get(name) or 0 for name in ("cores", sockets, "threads")]
     if not any(counts):
         return 0
     total = 1
@@ -189,7 +222,15 @@ def _check_cpu_extras(m: Machine, found: Findings) -> None:
             m.at("domain.cpu.isolateEmulatorThread"),
             f"a CPU for the emulator alone needs dedicated CPUs; set {m.at(_DEDICATED)}: true",
         )
+    model = m.cpu.get("model") or ""
+    if label_key_error(f"{CPU_MODEL}{model or 'x'}"):  # nodes say by labels what they have
+        found.invalid(
+            m.at("domain.cpu.model"), f"{model!r} is not the name of a CPU model; leave it out for the default"
+        )
     for i, feature in enumerate(m.cpu.get("features") or ()):
+        if label_key_error(f"{CPU_FEATURE}{feature.get('name') or ''}"):
+            at = m.at(f"domain.cpu.features[{i}].name")
+            found.invalid(at, f"{feature.get('name')!r} is not the name of a CPU feature; write it like aes")
         policy = feature.get("policy") or ""
         if policy not in _POLICIES:
             found.unsupported(
@@ -197,6 +238,13 @@ def _check_cpu_extras(m: Machine, found: Findings) -> None:
                 f"policy {policy!r} of CPU feature {feature.get('name')} does not exist; use one of "
                 f"{', '.join(_POLICIES[1:])}",
             )
+
+
+def _check_io_threads(m: Machine, found: Findings) -> None:
+    count = read(m.domain, "ioThreads").get("supplementalPoolThreadCount") or 0
+    if not 0 <= count <= _MOST_VCPUS:
+        field = m.at("domain.ioThreads.supplementalPoolThreadCount")
+        found.invalid(field, f"{count} threads cannot be had; use 0 to {_MOST_VCPUS}")
 
 
 def check_memory_is_given(m: Machine, found: Findings) -> None:

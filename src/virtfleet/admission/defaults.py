@@ -14,6 +14,7 @@ from virtfleet.admission.hyperv import enable_dependencies
 from virtfleet.admission.hypervisor import hypervisor_of
 from virtfleet.admission.memory_hotplug import why_not
 from virtfleet.admission.sections import Obj, default, extend, read
+from virtfleet.admission.shape import LARGEST
 from virtfleet.api import names
 from virtfleet.api.quantity import BINARY, Quantity
 from virtfleet.hypervisors.features import support
@@ -263,7 +264,7 @@ def _reserve_sockets(spec: Obj, cluster: Cluster) -> None:
         most = max(most, sockets)
     else:
         most = sockets * cluster.max_hotplug_ratio
-        per_socket = (cpu.get("cores") or 0) * (cpu.get("threads") or 0)
+        per_socket = (cpu.get("cores") or 1) * (cpu.get("threads") or 1)
         if most * per_socket > _MAX_VCPUS:
             most = max(_MAX_VCPUS // per_socket, sockets)
     if most:
@@ -278,7 +279,7 @@ def _reserve_memory(spec: Obj, cluster: Cluster) -> None:
     most = cluster.max_guest
     if most is None:
         most = Quantity.of(Quantity.parse(memory["guest"]).value() * cluster.max_hotplug_ratio, BINARY)
-    if why_not(spec, most) is None:
+    if most.value() <= LARGEST and why_not(spec, most) is None:
         memory["maxGuest"] = str(most)
 
 

@@ -10,8 +10,11 @@ from virtfleet.admission.names import dns_label_error, dns_subdomain_error
 from virtfleet.admission.sections import Section, read
 
 _PROBES = ("httpGet", "tcpSocket", "exec", "guestAgentPing")
+_PROBE_NUMBERS = (*("initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold"),)
+_LARGEST_NUMBER = 2**31 - 1
 _DNS_POLICIES = ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None")
 _EVICTION = ("LiveMigrate", "LiveMigrateIfPossible", "None", "External")
+_LONGEST_GRACE = 2**31 - 1  # seconds: 68 years, and a date that every program can write
 _MOST_NAMESERVERS, _MOST_SEARCHES, _LONGEST_SEARCHES = 3, 6, 256
 
 
@@ -31,11 +34,15 @@ def _check_names(m: Machine, found: Findings) -> None:
     hostname, subdomain = m.spec.get("hostname") or "", m.spec.get("subdomain") or ""
     if hostname and (why := dns_label_error(hostname)):
         found.invalid(m.at("hostname"), f"{hostname!r} is not a host name: {why}")
-    if subdomain and (why := dns_subdomain_error(subdomain)):
+    if subdomain and (why := dns_label_error(subdomain)):
         found.invalid(m.at("subdomain"), f"{subdomain!r} is not a subdomain: {why}")
     account = m.spec.get("serviceAccountName") or ""
     if account and (why := dns_subdomain_error(account)):
         found.invalid(m.at("serviceAccountName"), f"{account!r} is not the name of a service account: {why}")
+    for field in ("schedulerName", "priorityClassName"):
+        name = m.spec.get(field) or ""
+        if name and (why := dns_subdomain_error(name)):
+            found.invalid(m.at(field), f"{name!r} is not a name: {why}")
     others = [
         read(v, "serviceAccount").get("serviceAccountName") for v in m.volumes if v.get("serviceAccount") is not None
     ]
@@ -50,6 +57,10 @@ def _check_start(m: Machine, found: Findings) -> None:
     grace = m.spec.get("terminationGracePeriodSeconds") or 0
     if grace < 0:
         found.invalid(m.at("terminationGracePeriodSeconds"), f"{grace} seconds is negative; use 0 to stop at once")
+    elif grace > _LONGEST_GRACE:
+        found.invalid(
+            m.at("terminationGracePeriodSeconds"), f"{grace} seconds is too long; use at most {_LONGEST_GRACE}"
+        )
     strategy = m.spec.get("startStrategy")
     if strategy is None:
         return
@@ -78,6 +89,11 @@ def _check_probe(m: Machine, name: str, probe: Section, found: Findings) -> None
     delay = probe.get("initialDelaySeconds") or 0
     if delay < 0:
         found.invalid(f"{field}.initialDelaySeconds", f"{delay} seconds is negative; use 0 or more")
+    for number in _PROBE_NUMBERS:
+        if (probe.get(number) or 0) > _LARGEST_NUMBER:
+            found.invalid(f"{field}.{number}", f"{probe[number]} is too much; use at most {_LARGEST_NUMBER}")
+    if name == "livenessProbe" and (probe.get("successThreshold") or 1) != 1:
+        found.invalid(f"{field}.successThreshold", "a VM lives as soon as one livenessProbe succeeds; use 1")
     if not any(network.get("pod") is not None for network in m.networks):
         for kind in ("httpGet", "tcpSocket"):
             if kind in kinds:
@@ -103,8 +119,12 @@ def _check_credential(m: Machine, kind: str, body: Section, path: str, found: Fi
             found.invalid(f"{path}.propagationMethod", f"{method} hands keys over in a {source} volume; add one")
     if kind == "sshPublicKey" and "qemuGuestAgent" in used and not methods["qemuGuestAgent"].get("users"):
         found.invalid(f"{path}.propagationMethod.qemuGuestAgent.users", "name at least one user who gets the keys")
-    if read(body, "source").get("secret") is None:
+    secret = read(body, "source").get("secret")
+    if secret is None:
         found.invalid(f"{path}.source", "the credential comes from a Secret; set source.secret.secretName")
+    elif why := dns_subdomain_error(secret.get("secretName") or ""):
+        field = f"{path}.source.secret.secretName"
+        found.invalid(field, f"{secret.get('secretName')!r} is not the name of a Secret: {why}")
     if len(used) != 1:
         found.invalid(f"{path}.propagationMethod", f"set exactly one propagationMethod of {', '.join(known)}")
 

@@ -12,6 +12,7 @@ from virtfleet.admission.findings import Findings
 from virtfleet.admission.machine import Machine
 from virtfleet.admission.names import port_name_error
 from virtfleet.admission.sections import Section, read
+from virtfleet.api.addresses import NetworkError, guest_network
 
 _BINDINGS = ("bridge", "masquerade", "sriov", "passtBinding", "binding")
 _DISCONTINUED = ("slirp", "passt", "macvtap")
@@ -83,6 +84,8 @@ def _check_networks(m: Machine, found: Findings) -> None:
         if "multus" in kinds and not network["multus"].get("networkName") and not unnamed_multus:
             unnamed_multus = True
             found.required(path, f"network {name!r} needs multus.networkName, the NetworkAttachmentDefinition to use")
+        if "pod" in kinds:
+            _check_guest_networks(network["pod"], f"{path}.pod", found)
         if name in names:
             found.duplicate(f"{path}.name", f"two networks are called {name!r}; rename one")
         names.add(name)
@@ -98,6 +101,15 @@ def _check_networks(m: Machine, found: Findings) -> None:
         found.invalid(m.at("networks"), "more than one multus network is marked as default; keep one")
     if pods and defaults:
         found.invalid(m.at("networks"), "a multus default network replaces the pod network; remove one of them")
+
+
+def _check_guest_networks(pod: Section, path: str, found: Findings) -> None:
+    for field, version in (("vmNetworkCIDR", 4), ("vmIPv6NetworkCIDR", 6)):
+        if text := pod.get(field):
+            try:
+                guest_network(text, version)
+            except NetworkError as error:
+                found.invalid(f"{path}.{field}", str(error))
 
 
 def _check_binding(m: Machine, interface: Section, network: Section, path: str, found: Findings) -> None:

@@ -10,11 +10,17 @@ from virtfleet.admission.names import dns_label_error, dns_subdomain_error
 from virtfleet.admission.sections import Section, read
 from virtfleet.api.selectors import label_key_error, label_value_error
 
+_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 def check(m: Machine, found: Findings) -> None:
+    for key, value in read(m.spec, "nodeSelector").items():
+        if why := label_key_error(key) or label_value_error(value):
+            found.invalid(m.at("nodeSelector"), f"{key!r}: {value!r} is not a label: {why}")
+    for i, toleration in enumerate(m.spec.get("tolerations") or ()):
+        _check_toleration(toleration, m.at(f"tolerations[{i}]"), found)
     # KubeVirt leaves `affinity` out of these paths.
     affinity = read(m.spec, "affinity")
     _check_node_affinity(read(affinity, "nodeAffinity"), m.at("nodeAffinity"), found)
@@ -27,6 +33,24 @@ def check(m: Machine, found: Findings) -> None:
             _check_weight(weighted, path, found)
             _check_pod_term(read(weighted, "podAffinityTerm"), f"{path}.podAffinityTerm", found)
     _check_spread(m.spec.get("topologySpreadConstraints") or (), m.at("topologySpreadConstraints"), found)
+
+
+def _check_toleration(toleration: Section, path: str, found: Findings) -> None:
+    key, operator, effect = (toleration.get(name) or "" for name in ("key", "operator", "effect"))
+    if operator not in ("", "Exists", "Equal"):
+        found.invalid(f"{path}.operator", f"operator {operator!r} does not exist; use Exists or Equal")
+    if not key and operator != "Exists":
+        found.invalid(f"{path}.operator", "a toleration without key tolerates everything; say so with operator: Exists")
+    if operator == "Exists" and toleration.get("value"):
+        found.invalid(f"{path}.value", "operator Exists takes no value; remove it, or use Equal")
+    if key and (why := label_key_error(key)):
+        found.invalid(f"{path}.key", f"{key!r} is not the key of a taint: {why}")
+    elif why := label_value_error(toleration.get("value") or ""):
+        found.invalid(f"{path}.value", f"{toleration['value']!r} is not the value of a taint: {why}")
+    if effect not in ("", *_EFFECTS):
+        found.invalid(f"{path}.effect", f"effect {effect!r} does not exist; use one of {', '.join(_EFFECTS)}")
+    if toleration.get("tolerationSeconds") is not None and effect != "NoExecute":
+        found.invalid(f"{path}.effect", "tolerationSeconds is for the effect NoExecute; remove it or change the effect")
 
 
 def _check_node_affinity(body: Section, path: str, found: Findings) -> None:
@@ -110,8 +134,8 @@ def _check_spread(constraints: Sequence[Section], path: str, found: Findings) ->
     kinds = [(c.get("topologyKey") or "", c.get("whenUnsatisfiable") or "") for c in constraints]
     for i, constraint in enumerate(constraints):
         at, (key, action) = f"{path}[{i}]", kinds[i]
-        if (constraint.get("maxSkew") or 0) <= 0:
-            found.invalid(f"{at}.maxSkew", "maxSkew must be 1 or more")
+        if not 0 < (constraint.get("maxSkew") or 0) < 2**31:
+            found.invalid(f"{at}.maxSkew", "maxSkew must be 1 or more, and less than 2147483648")
         if not key:
             found.invalid(f"{at}.topologyKey", "say over what to spread; kubernetes.io/hostname is usual")
         elif why := label_key_error(key):

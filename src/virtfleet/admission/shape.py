@@ -33,7 +33,7 @@ VIEWS: dict[str, type[KubernetesObject]] = {
     "VirtualMachineInstanceMigration": VirtualMachineInstanceMigration,
     "KubeVirt": KubeVirt,
 }
-_LARGEST = 2**60  # room to multiply without leaving the numbers that Kubernetes can hold
+LARGEST = 2**60  # room to multiply without leaving the numbers that Kubernetes can hold
 # Where the spec of an instance is, in kinds that have a template of one.
 _SPEC = dict.fromkeys(("VirtualMachine", "VirtualMachineInstanceReplicaSet"), "spec.template.spec")
 
@@ -110,6 +110,21 @@ class _DNSConfig(View):
     options: list[_DNSOption] | None = None
 
 
+class _FieldRef(View):
+    field_path: str = ""
+
+
+class _ResourceFieldRef(View):
+    resource: str = ""
+
+
+class _DownwardFile(View):
+    path: str = ""
+    mode: int | None = None
+    field_ref: _FieldRef | None = None
+    resource_field_ref: _ResourceFieldRef | None = None
+
+
 class _DataVolumeClaim(View):
     data_source: dict[str, Any] | None = None
     data_source_ref: dict[str, Any] | None = None
@@ -179,6 +194,9 @@ def _handed_on(kind: str, obj: Section) -> Iterator[tuple[str, Any, Any]]:
     yield f"{path}.affinity", spec.get("affinity", {}), _Affinity
     yield f"{path}.topologySpreadConstraints", spec.get("topologySpreadConstraints", []), list[_SpreadConstraint]
     yield f"{path}.dnsConfig", spec.get("dnsConfig", {}), _DNSConfig
+    for i, volume in enumerate(spec.get("volumes", ())):
+        if fields := read(volume, "downwardAPI").get("fields"):
+            yield f"{path}.volumes[{i}].downwardAPI.fields", fields, list[_DownwardFile]
     if kind == "VirtualMachine":
         for i, template in enumerate(read(obj, "spec").get("dataVolumeTemplates", ())):
             yield f"spec.dataVolumeTemplates[{i}].spec", template.get("spec", {}), _DataVolume
@@ -208,7 +226,7 @@ def _explained(error: str, path: str) -> tuple[str, str]:
 def _check_quantities(quantities: Iterable[tuple[str, Any]], path: str, found: Findings) -> None:
     for field, amount in quantities:
         try:
-            if abs(Quantity.parse(amount).value()) > _LARGEST:
+            if abs(Quantity.parse(amount).value()) > LARGEST:
                 found.invalid(f"{path}.{field}", f"{amount!r} is more than any machine has; check the unit")
         except QuantityError:
             found.invalid(f"{path}.{field}", f"{amount!r} is not a quantity; write it like 512Mi, 2Gi, 500m or 2")

@@ -195,7 +195,7 @@ def check_migration(migration: Section, cluster: Cluster, user: str, found: Find
     if not cluster.enabled("DecentralizedLiveMigration"):
         found.gate_is_off("", "DecentralizedLiveMigration", "a migration with sendTo or receive")
     if send is not None and receive is not None and send.get("migrationID") != receive.get("migrationID"):
-        found.invalid("", "sendTo and receive have different migrationIDs; one migration has one")
+        found.invalid("", "spec.sendTo.migrationID and spec.receive.migrationID differ; one migration has one")
 
 
 def check_migration_target(migration: Section, vmi: Section | None, others: Sequence[Section], found: Findings) -> None:

@@ -20,6 +20,7 @@ from virtfleet.admission.findings import Findings
 from virtfleet.admission.machine import Machine
 from virtfleet.admission.sections import Section, read
 from virtfleet.api import names
+from virtfleet.api.selectors import label_key_error, label_value_error
 
 # Only VirtFleet's own components put these on a VMI: they steer scheduling and migration.
 RESERVED_LABELS = (
@@ -71,6 +72,12 @@ def check_reserved(metadata: Section, path: str, trusted: bool, found: Findings)
 
 def check_metadata(metadata: Section, path: str, cluster: Cluster, trusted: bool, found: Findings) -> None:
     check_reserved(metadata, path, trusted, found)
+    for key, value in read(metadata, "labels").items():
+        if why := label_key_error(key) or label_value_error(value):
+            found.invalid(f"{path}.labels", f"{key!r}: {value!r} is not a label: {why}")
+    for key in read(metadata, "annotations"):
+        if why := label_key_error(key.lower()):
+            found.invalid(f"{path}.annotations", f"{key!r} cannot be the name of an annotation: {why}")
     for annotation, gate in _GATED_ANNOTATIONS.items():
         if read(metadata, "annotations").get(annotation) and not cluster.enabled(gate):
             found.gate_is_off(f"{path}.annotations", gate, f"annotation {annotation}")

@@ -8,6 +8,7 @@ import binascii
 from virtfleet.admission.findings import Findings
 from virtfleet.admission.firmware import check_path
 from virtfleet.admission.machine import Machine
+from virtfleet.admission.names import dns_subdomain_error
 from virtfleet.admission.sections import Section, read
 from virtfleet.api.quantity import Quantity
 
@@ -19,6 +20,18 @@ SOURCES = (
 _AT_MOST_ONE = ("serviceAccount", "downwardMetrics", "memoryDump")
 # source -> field that names the object it reads
 _NAMED = {"configMap": "name", "secret": "secretName", "serviceAccount": "serviceAccountName"}
+# source -> fields that name objects
+_NAMES = {
+    **{source: (field,) for source, field in _NAMED.items()},
+    "persistentVolumeClaim": ("claimName",),
+    "ephemeral": ("persistentVolumeClaim.claimName",),
+    "dataVolume": ("name",),
+    "memoryDump": ("claimName",),
+    "containerDisk": ("imagePullSecret",),
+    "sysprep": ("secret.name", "configMap.name"),
+    **dict.fromkeys(("cloudInitNoCloud", "cloudInitConfigDrive"), ("secretRef.name", "networkDataSecretRef.name")),
+}
+_SMALLEST_DISK, _LARGEST_DISK = Quantity.parse("512"), Quantity.parse("1Pi")
 _STORAGE = ("persistentVolumeClaim", "dataVolume")
 
 # The object is copied to every node's cache, so inline data stays small.
@@ -53,10 +66,23 @@ def _check_source(m: Machine, volume: Section, source: str, path: str, found: Fi
     body = volume[source]
     if source in _NAMED and not body.get(_NAMED[source]):
         found.invalid(f"{path}.{source}.{_NAMED[source]}", f"name the {source} that the volume shows")
+    for field in _NAMES.get(source, ()):
+        *parents, last = field.split(".")
+        name = read(body, *parents).get(last)
+        if name and (why := dns_subdomain_error(name)):
+            found.invalid(f"{path}.{source}.{field}", f"{name!r} cannot be the name of an object: {why}")
     match source:
         case "dataVolume":
             if not body.get("name"):
                 found.required(f"{path}.name", "name the DataVolume that the volume shows in dataVolume.name")
+        case "downwardAPI":
+            _check_downward_api(body, f"{path}.downwardAPI", found)
+        case "sysprep":
+            kinds = [kind for kind in ("secret", "configMap") if read(body, kind).get("name")]
+            if len(kinds) != 1:
+                found.invalid(f"{path}.sysprep", "answer files come from one secret.name or configMap.name; set one")
+        case "emptyDisk":
+            _check_capacity(body, f"{path}.emptyDisk.capacity", found)
         case "cloudInitNoCloud" | "cloudInitConfigDrive":
             _check_cloud_init(body, f"{path}.{source}", found)
         case "downwardMetrics":
@@ -67,6 +93,28 @@ def _check_source(m: Machine, volume: Section, source: str, path: str, found: Fi
         case "containerDisk":
             if body.get("path"):
                 check_path(f"{path}.containerDisk", body["path"], found)
+
+
+def _check_downward_api(body: Section, path: str, found: Findings) -> None:
+    for i, file in enumerate(body.get("fields") or ()):
+        name, field = file.get("path") or "", f"{path}.fields[{i}]"
+        if not name or name.startswith("/") or ".." in name.split("/"):
+            found.invalid(f"{field}.path", f"{name!r} is not a file in the volume; use a relative path without '..'")
+        if not 0 <= (file.get("mode") or 0) <= 0o777:
+            found.invalid(f"{field}.mode", f"mode {file['mode']} does not exist; use 0 to 0777")
+        sources = [
+            s for s in (read(file, "fieldRef").get("fieldPath"), read(file, "resourceFieldRef").get("resource")) if s
+        ]
+        if len(sources) != 1:
+            found.invalid(
+                field, "a file holds one of fieldRef.fieldPath and resourceFieldRef.resource; set exactly one"
+            )
+
+
+def _check_capacity(body: Section, field: str, found: Findings) -> None:
+    size = Quantity.parse(body.get("capacity") or 0)
+    if not _SMALLEST_DISK <= size <= _LARGEST_DISK:
+        found.invalid(field, f"a disk of {size} bytes cannot be made; use {_SMALLEST_DISK} to {_LARGEST_DISK}")
 
 
 def _check_cloud_init(body: Section, path: str, found: Findings) -> None:
@@ -108,9 +156,14 @@ def _check_host_disk(m: Machine, body: Section, path: str, found: Findings) -> N
 
 def _check_filesystems(m: Machine, found: Findings) -> None:
     volumes = {v.get("name"): v for v in m.volumes}
+    seen: set[str] = set()
     for i, filesystem in enumerate(m.devices.get("filesystems") or ()):
         name = filesystem.get("name")
         volume = volumes.get(name)
+        if name in seen:
+            field = m.at(f"domain.devices.filesystems[{i}].name")
+            found.duplicate(field, f"two file systems are called {name!r}; rename one")
+        seen.add(name)
         if volume is None:
             found.invalid(
                 m.at(f"domain.devices.filesystems[{i}].name"),

@@ -15,8 +15,10 @@ from virtfleet.api.names import Phase
 from virtfleet.cli import terminal
 from virtfleet.cli.access import Cluster, Reached, cluster_options, until_interrupted
 from virtfleet.cli.output import CommandError
+from virtfleet.cli.tunnel import BROKEN
 from virtfleet.kube.errors import ApiError, is_not_found
 from virtfleet.kube.resource import VMIS, VMS
+from virtfleet.work.tasks import first_of
 
 _LOOK_AGAIN = 0.5
 
@@ -30,15 +32,8 @@ def console(name: str, timeout: float, kubeconfig: Path | None, namespace: str |
 
     async def work(vm: Reached) -> None:
         async with until_interrupted() as interrupted:
-            attaching = asyncio.create_task(_attach(vm, timeout))
-            stopped = asyncio.create_task(interrupted.wait())
-            await asyncio.wait((attaching, stopped), return_when=asyncio.FIRST_COMPLETED)
-            for task in (attaching, stopped):
-                task.cancel()
-            await asyncio.gather(stopped, return_exceptions=True)
-            try:
-                await attaching
-            except asyncio.CancelledError:
+            _, stopped = await first_of(_attach(vm, timeout), interrupted.wait(), forgiven=())
+            if stopped:
                 print(file=sys.stderr)
 
     Cluster(kubeconfig, namespace).do(name, work)
@@ -87,15 +82,8 @@ async def _phase(vm: Reached) -> str:
 
 async def _talk(websocket: aiohttp.ClientWebSocketResponse) -> bool:
     """Carry bytes both ways; the answer is whether this side ended it."""
-    typing = asyncio.create_task(_type(websocket))
-    showing = asyncio.create_task(_show(websocket))
-    try:
-        await asyncio.wait((typing, showing), return_when=asyncio.FIRST_COMPLETED)
-        return not showing.done()
-    finally:
-        for task in (typing, showing):
-            task.cancel()
-        await asyncio.gather(typing, showing, return_exceptions=True)
+    _, shown = await first_of(_type(websocket), _show(websocket), forgiven=BROKEN)
+    return not shown
 
 
 async def _type(websocket: aiohttp.ClientWebSocketResponse) -> None:
@@ -103,10 +91,12 @@ async def _type(websocket: aiohttp.ClientWebSocketResponse) -> None:
         await websocket.send_bytes(data)
 
 
-async def _show(websocket: aiohttp.ClientWebSocketResponse) -> None:
+async def _show(websocket: aiohttp.ClientWebSocketResponse) -> bool:
+    """Until the other side ends it."""
     async for message in websocket:
         if message.type is WSMsgType.BINARY:
             terminal.show(message.data)
+    return True
 
 
 def _say_why(websocket: aiohttp.ClientWebSocketResponse, vm: Reached) -> None:

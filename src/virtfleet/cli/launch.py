@@ -33,6 +33,7 @@ from virtfleet.launcher.failure import Failure
 from virtfleet.launcher.messages import DomainState, Kill, Shutdown
 from virtfleet.launcher.standalone import Standalone
 from virtfleet.local import guestimage
+from virtfleet.work import tasks
 
 _KINDS = ("VirtualMachineInstance", "VirtualMachine")
 
@@ -149,8 +150,8 @@ async def _run(vm: Standalone, progress: Progress, *, console: bool, to_errors: 
     async with vm:
         await vm.start()
         progress("the domain has started; ^] shuts it down")
-        stopping = asyncio.create_task(_stop_when(interrupted, vm))
-        attached = asyncio.create_task(_attach(vm.console, interrupted, to_errors)) if console else None
+        stopping = tasks.start(_stop_when(interrupted, vm), "shutdown")
+        attached = tasks.start(_attach(vm.console, interrupted, to_errors), "console") if console else None
         last = DomainState()
         async for update in vm.client.watch():
             last = update.state

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import cast
 
@@ -13,10 +13,12 @@ from aiohttp import WSMsgType
 
 from virtfleet.cli.output import CommandError
 from virtfleet.kube.errors import ApiError
+from virtfleet.work.tasks import first_of, start
 
 Websocket = aiohttp.ClientWebSocketResponse
 Open = Callable[[], AbstractAsyncContextManager[Websocket]]
 _CHUNK = 32 << 10
+BROKEN = (OSError, aiohttp.ClientError)
 
 
 async def carry(websocket: Websocket, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -32,21 +34,7 @@ async def carry(websocket: Websocket, reader: asyncio.StreamReader, writer: asyn
                 writer.write(message.data)
                 await writer.drain()
 
-    await first_of(outward(), inward())
-
-
-async def first_of(*works: Awaitable[object]) -> None:
-    """Until the first is done. That a connection breaks is an end like any other."""
-    tasks = [asyncio.ensure_future(work) for work in works]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        ends = await asyncio.gather(*tasks, return_exceptions=True)
-    for end in ends:
-        if isinstance(end, Exception) and not isinstance(end, OSError | aiohttp.ClientError):
-            raise end
+    await first_of(outward(), inward(), forgiven=BROKEN)
 
 
 @asynccontextmanager
@@ -120,7 +108,7 @@ class _Datagrams(asyncio.DatagramProtocol):
     def datagram_received(self, data: bytes, sender: tuple[str, int]) -> None:
         if sender not in self._senders:
             queue: asyncio.Queue[bytes] = asyncio.Queue(self._WAITING)
-            self._senders[sender] = (queue, asyncio.create_task(self._serve(sender, queue)))
+            self._senders[sender] = (queue, start(self._serve(sender, queue), "datagrams"))
         waiting, _ = self._senders[sender]
         if not waiting.full():
             waiting.put_nowait(data)
@@ -138,7 +126,7 @@ class _Datagrams(asyncio.DatagramProtocol):
                         if message.type is WSMsgType.BINARY and self._transport:
                             self._transport.sendto(message.data, sender)
 
-                await first_of(outward(), inward())
+                await first_of(outward(), inward(), forgiven=BROKEN)
         except ApiError as error:
             print(error.message, file=sys.stderr)
         finally:

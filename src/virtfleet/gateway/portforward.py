@@ -20,6 +20,7 @@ from virtfleet.gateway.machines import Vmi, bad_request
 from virtfleet.gateway.preconditions import not_paused
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.errors import ApiError
+from virtfleet.work.tasks import first_of
 
 log = logging.getLogger(__name__)
 
@@ -124,13 +125,9 @@ def _asked(request: web.Request) -> tuple[int, str]:
 async def _relay(request: web.Request, guest: Connection) -> web.StreamResponse:
     socket = web.WebSocketResponse(protocols=(PROTOCOL,), heartbeat=_PING_PERIOD, compress=False)
     await socket.prepare(request)
-    ends = [asyncio.create_task(_to_guest(socket, guest)), asyncio.create_task(_to_client(guest, socket))]
     try:
-        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        await first_of(_to_guest(socket, guest), _to_client(guest, socket))
     finally:
-        for end in ends:
-            end.cancel()
-        await asyncio.gather(*ends, return_exceptions=True)
         await socket.close()
     return socket
 

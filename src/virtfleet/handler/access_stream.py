@@ -9,6 +9,7 @@ from aiohttp import WSCloseCode, WSMsgType, web
 
 from virtfleet.api.subresources import PROTOCOL
 from virtfleet.handler.access_seats import End, Seat
+from virtfleet.work.tasks import first_of
 
 _CHUNK = 32 << 10
 _FAREWELL = 3.0  # seconds that a client has to take its last words
@@ -28,19 +29,14 @@ async def relay(
     client: web.WebSocketResponse, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, seat: Seat
 ) -> End:
     """Carry bytes until one side ends or the seat is lost."""
-    directions = (
-        asyncio.create_task(_to_client(reader, client)),
-        asyncio.create_task(_to_guest(client, writer)),
-    )
-    try:
-        await asyncio.wait((*directions, seat.lost), return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in directions:
-            task.cancel()
-        ends = await asyncio.gather(*directions, return_exceptions=True)
+
+    async def lost() -> End:
+        return await asyncio.shield(seat.lost)
+
+    ends = await first_of(lost(), _to_client(reader, client), _to_guest(client, writer))
     if seat.lost.done():
         return seat.lost.result()
-    return next((end for end in ends if isinstance(end, End)), End.CLIENT)
+    return next((end for end in ends if end), End.CLIENT)
 
 
 async def _to_client(reader: asyncio.StreamReader, client: web.WebSocketResponse) -> End:

@@ -2,13 +2,19 @@
 
 On version 1, and on the mixture of both that many nodes have, devices are allowed by a line in a file. Version 2 has a
 program in the kernel for that, which the container runtime loads with all devices that it was told of; there is nothing
-to add here.
+to add here. CPUs of their own come to threads by a group below the launcher's, which on version 2 has to be a threaded
+one; where the kernel refuses that, threads are bound one by one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+import os
+from collections.abc import Iterable, Set
+from contextlib import suppress
 from pathlib import Path
+
+logger = logging.getLogger(__name__)
 
 ROOT = Path("/sys/fs/cgroup")
 _HOUSEKEEPING = "housekeeping"
@@ -39,17 +45,49 @@ class ControlGroup:
 
     def processes(self) -> list[int]:
         """The processes of the group."""
-        directory = self.directory("devices") or self._root / self._paths[""].lstrip("/")
+        directory = self.directory("devices") or self._unified
         return [int(line) for line in (directory / "cgroup.procs").read_text().split()]
 
-    def housekeep(self, threads: Iterable[int], cpus: str) -> None:
+    @property
+    def _unified(self) -> Path:
+        return self._root / self._paths[""].lstrip("/")
+
+    def housekeep(self, threads: Iterable[int], cpus: Set[int]) -> None:
         """Move threads to these CPUs of the group, away from the others."""
         parent = self.directory("cpuset")
-        if parent is None:
-            return
-        child = parent / _HOUSEKEEPING
-        child.mkdir(exist_ok=True)
-        (child / "cpuset.cpus").write_text(cpus)
-        (child / "cpuset.mems").write_text((parent / "cpuset.mems").read_text())
+        listed = ",".join(map(str, sorted(cpus)))
+        if parent is not None:
+            members = _housekeeping(parent, listed) / "tasks"
+        else:
+            try:
+                members = _threaded_housekeeping(self._unified, listed) / "cgroup.threads"
+            except OSError as error:
+                logger.info("no group of threads below %s (%s); they are bound one by one", self._unified, error)
+                return _bind(threads, cpus)
         for thread in threads:
-            (child / "tasks").write_text(str(thread))
+            with suppress(ProcessLookupError):  # it has ended meanwhile
+                members.write_text(str(thread))
+
+
+def _housekeeping(parent: Path, cpus: str) -> Path:
+    child = parent / _HOUSEKEEPING
+    child.mkdir(exist_ok=True)
+    (child / "cpuset.cpus").write_text(cpus)
+    (child / "cpuset.mems").write_text((parent / "cpuset.mems").read_text())
+    return child
+
+
+def _threaded_housekeeping(parent: Path, cpus: str) -> Path:
+    """The same on version 2. A group with processes has groups below it only if those hold threads of its own."""
+    child = parent / _HOUSEKEEPING
+    child.mkdir(exist_ok=True)
+    (child / "cgroup.type").write_text("threaded")
+    (parent / "cgroup.subtree_control").write_text("+cpuset")
+    (child / "cpuset.cpus").write_text(cpus)
+    return child
+
+
+def _bind(threads: Iterable[int], cpus: Set[int]) -> None:
+    for thread in threads:
+        with suppress(ProcessLookupError):
+            os.sched_setaffinity(thread, cpus)

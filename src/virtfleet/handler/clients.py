@@ -24,6 +24,7 @@ from virtfleet.launcher import wire
 from virtfleet.launcher.client import Client, LauncherGone, Refused
 from virtfleet.launcher.messages import COMMAND_SOCKET, DomainState, Event, Message, Request
 from virtfleet.launcher.wire import WireError
+from virtfleet.work import tasks
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +72,7 @@ class Launcher:
         self._never_came = never_came
         self._answer = answer
         self._client: Client | None = None
-        self._following = asyncio.create_task(self._follow())
+        self._following = tasks.keep(self._follow, f"launcher: pod {pod.name}")
 
     async def call(self, request: Request[A]) -> A:
         """Ask the launcher. Raises Refused with its own words, and Unresponsive where it has none."""

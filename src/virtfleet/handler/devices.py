@@ -8,6 +8,7 @@ from pathlib import Path
 
 from virtfleet.handler.deviceplugin import LOOK, Plugin
 from virtfleet.handler.hostdevices import Source
+from virtfleet.work import tasks
 
 Sources = Callable[[], Iterable[Source]]
 
@@ -47,4 +48,4 @@ class Devices:
                 self._plugins[resource][0].source = source
             else:
                 plugin = Plugin(self._directory, source, self._changed, look=self._look)
-                self._plugins[resource] = plugin, asyncio.create_task(plugin.run(), name=f"device plugin {resource}")
+                self._plugins[resource] = plugin, tasks.keep(plugin.run, f"device plugin: {resource}")

@@ -22,6 +22,7 @@ from virtfleet.handler.netplan import Link, Plan, Route, Wish, plan
 from virtfleet.launcher.rawsocket import hand_over
 
 _SIOCETHTOOL, _ETHTOOL_STXCSUM = 0x8946, 0x17
+_LIMIT = 20.0  # seconds that one command has; all of them together have what the handler gives this process
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -103,7 +104,10 @@ def _compute_checksums(device: str) -> None:
 
 
 def _run(*command: str, feed: bytes = b"") -> bytes:
-    done = subprocess.run(command, input=feed, capture_output=True, check=False)
+    try:
+        done = subprocess.run(command, input=feed, capture_output=True, check=False, timeout=_LIMIT)
+    except subprocess.TimeoutExpired:
+        raise OSError(f"{' '.join(command)}: not done within {_LIMIT:.0f} s") from None
     if done.returncode:
         raise OSError(f"{' '.join(command)}: {done.stderr.decode(errors='replace').strip()}")
     return done.stdout

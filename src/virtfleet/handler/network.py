@@ -20,6 +20,7 @@ from virtfleet.handler.podprocess import PodProcess
 from virtfleet.handler.wishes import wishes
 from virtfleet.kube import confined
 from virtfleet.launcher.messages import Lease, Lease6
+from virtfleet.work.commands import CommandError, run
 
 _LONGEST_RESOLVER = 1 << 14
 
@@ -167,17 +168,13 @@ class Networks:
         if not wanted:
             return []
         order = Order(wanted, str(self._memory(pod).absolute()))
+        helper = (sys.executable, "-m", "virtfleet.handler.netsetup")
         with process.namespace("net") as namespace:
             async with self._helpers:
-                helper = await asyncio.create_subprocess_exec(
-                    *("nsenter", f"--net={namespace}", sys.executable, "-m", "virtfleet.handler.netsetup"),
-                    stdin=asyncio.subprocess.PIPE,
-                    stdout=asyncio.subprocess.PIPE,
-                    stderr=asyncio.subprocess.PIPE,
-                )
-                out, err = await helper.communicate(msgspec.json.encode(order))
-        if helper.returncode:
-            raise NetworkError(f"the network could not be set up: {err.decode(errors='replace').strip()}")
+                try:
+                    out = await run("nsenter", f"--net={namespace}", *helper, feed=msgspec.json.encode(order))
+                except CommandError as error:
+                    raise NetworkError(f"the network could not be set up: {error}") from None
         links = msgspec.json.decode(out, type=dict[str, Link])
         return wired(vmi, links, self._resolver(process))
 

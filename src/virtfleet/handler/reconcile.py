@@ -6,6 +6,7 @@ the API server, domains through their launchers, and what it did before in the r
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 import time
@@ -34,6 +35,7 @@ from virtfleet.kube.pacing import Backoff
 from virtfleet.kube.resource import VMIS
 from virtfleet.launcher.client import Refused
 from virtfleet.launcher.messages import Event, GetGuestInfo, GuestInfo, Kill, Shutdown
+from virtfleet.work import tasks
 
 logger = logging.getLogger(__name__)
 
@@ -54,10 +56,17 @@ class Following:
     asked_to_stop: tuple[int | None] | None = None
     """The time that the guest was given to shut down."""
     guest: GuestInfo | None = None
+    asking: asyncio.Task[None] | None = None
+    """A question to the guest that is under way. Nothing waits for its answer."""
     ask_guest_at: float = 0.0
     ask_pause: Backoff = field(default_factory=lambda: Backoff(_ASK_FIRST, _ASK_MOST))
     trouble: str = ""
     pause: Backoff = field(default_factory=lambda: Backoff(1.0, 60.0))
+
+    async def close(self) -> None:
+        if self.asking:
+            self.asking.cancel()
+        await self.launcher.close()
 
 
 class Machines:
@@ -104,7 +113,7 @@ class Machines:
         except (NotPossible, NetworkError, Refused, Unresponsive, OSError) as error:
             self._complain(found, vm, str(error))
             again = _sooner(again, vm.pause.next())
-        again = _sooner(again, await self._ask_guest(vm))
+        again = _sooner(again, self._ask_guest(vm))
         await self._report(found, vm)
         return again
 
@@ -114,7 +123,7 @@ class Machines:
     async def close(self) -> None:
         """Let go of all launchers; their VMs do not notice."""
         for vm in self._followed.values():
-            await vm.launcher.close()
+            await vm.close()
 
     # What is done.
 
@@ -162,8 +171,8 @@ class Machines:
             self._recorder.warning(found.reference, "SyncFailed", trouble)
         vm.trouble = trouble
 
-    async def _ask_guest(self, vm: Following) -> float | None:
-        """What the guest's agent tells, asked for now and then; the answer is when to ask again."""
+    def _ask_guest(self, vm: Following) -> float | None:
+        """Ask the guest's agent now and then, and wait for nothing; the answer is when to look here again."""
         state = vm.launcher.state
         if vm.launcher.presence is not Presence.HERE or not state or not state.agent or state.status.ended:
             vm.guest, vm.ask_guest_at = None, 0.0
@@ -172,13 +181,18 @@ class Machines:
         left = vm.ask_guest_at - time.monotonic()
         if left > 0:
             return left
+        if vm.asking is None or vm.asking.done():
+            vm.asking = tasks.start(self._listen_to_guest(vm), f"guest: {vm.ghost.key}")
+        return None
+
+    async def _listen_to_guest(self, vm: Following) -> None:
         try:
             vm.guest = await vm.launcher.call(GetGuestInfo())
         except (Refused, Unresponsive) as error:
             logger.info("%s: the guest's agent does not answer: %s", vm.ghost.key, error)
-        pause = vm.ask_pause.next()
-        vm.ask_guest_at = time.monotonic() + pause
-        return pause
+        finally:
+            vm.ask_guest_at = time.monotonic() + vm.ask_pause.next()
+            self.controller.queue.add(vm.ghost.key)
 
     # What is told.
 
@@ -260,7 +274,7 @@ class Machines:
 
     async def _forget(self, vm: Following) -> None:
         """Nothing of the VM is left, so its record may go."""
-        await vm.launcher.close()
+        await vm.close()
         del self._followed[vm.ghost.uid]
         self._networks.forget(vm.ghost.pod)
         self._ghosts.remove(vm.ghost.uid)

@@ -56,7 +56,7 @@ def after_start(launcher: PodProcess, descriptor: Descriptor, tuning: Tuning) ->
         free = os.sched_getaffinity(launcher.number) - guests
         others = [thread for process in processes for thread in process.threads() if thread not in busy]
         if free:
-            launcher.group().housekeep(others, ",".join(map(str, sorted(free))))
+            launcher.group().housekeep(others, free)
 
 
 def selected(mask: str, numbers: Iterable[int]) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from virtfleet.api.addresses import guest_network
 from virtfleet.api.networks import Interface, Network
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain import interfaces
@@ -29,8 +30,8 @@ def _wish(uid: str, interface: Interface, network: Network, queues: int) -> Wish
         link=pod_interface(network.name) if secondary else PRIMARY,
         masquerade=masquerade,
         mac=interfaces.plain_mac(interface.mac_address) or (mac_address(uid, interface.name) if masquerade else ""),
-        guests=(pod.vm_network_cidr if pod else "") or GUESTS,
-        guests6=(pod.vm_ipv6_network_cidr if pod else "") or GUESTS6,
+        guests=str(guest_network((pod.vm_network_cidr if pod else "") or GUESTS, 4)),
+        guests6=str(guest_network((pod.vm_ipv6_network_cidr if pod else "") or GUESTS6, 6)),
         ports=[
             *(((p.protocol or "tcp").lower(), p.port, p.port) for p in interface.ports if p.port is not None),
             *((p.protocol.lower(), p.start, p.end) for p in interface.port_ranges if p.start and p.end),

@@ -17,10 +17,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, Counter, generate_latest
 
 from virtfleet.kube import certificates, process
 from virtfleet.kube.certificates import Credential, RotatingContext
+from virtfleet.work import tasks
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +34,8 @@ BODY_LIMIT = 8 << 20  # an AdmissionReview holds an object twice, at up to 3 MiB
 CERTIFICATE_PERIOD = 5.0  # between looks at the mounted certificate
 LISTENER_PERIOD = 1.0  # between looks at the authorities of clients, which are in memory
 DEBUG_VERBOSITY = 3
+TASK_FAILURES = Counter("kubevirt_task_failures", "Background tasks that an unexpected error ended", ["task"])
+tasks.witnesses.append(lambda task: TASK_FAILURES.labels(task).inc())
 
 
 class NoCertificate(Exception):

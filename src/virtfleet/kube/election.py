@@ -21,6 +21,7 @@ from typing import Any
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.errors import ApiError, is_conflict, is_not_found
 from virtfleet.kube.resource import LEASES, Obj
+from virtfleet.work.tasks import held
 
 logger = logging.getLogger(__name__)
 
@@ -70,8 +71,8 @@ class Election:
         """
         await self._acquire()
         logger.info("%s leads %s/%s", self.identity, self._namespace, self._name)
-        work = asyncio.create_task(lead())
-        renewal = asyncio.create_task(self._keep())
+        work = held(lead(), "leading")
+        renewal = held(self._keep(), "lease")
         try:
             await asyncio.wait((work, renewal), return_when=asyncio.FIRST_COMPLETED)
         finally:

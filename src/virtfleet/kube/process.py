@@ -17,6 +17,8 @@ from typing import Any, TextIO
 
 import orjson
 
+from virtfleet.work.tasks import held
+
 logger = logging.getLogger(__name__)
 
 
@@ -80,7 +82,7 @@ def spawning_loop() -> asyncio.AbstractEventLoop:
 
 async def _until_signal(main: Coroutine[Any, Any, None]) -> int:
     loop = asyncio.get_running_loop()
-    task = asyncio.ensure_future(main)
+    task = held(main, "main")
     told = False
 
     def stop(number: signal.Signals) -> None:

@@ -20,6 +20,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from virtfleet.kube.errors import ApiError
+from virtfleet.work.tasks import first_of
 
 # What belongs to one connection, not to the message.
 _HOP_BY_HOP = frozenset(
@@ -133,16 +134,8 @@ async def _tunnel(request: web.Request, answer: aiohttp.ClientResponse) -> web.S
         if not protocol.connected:  # it was lost before anybody listened, and nothing will say so again
             inlet.feed_eof()
     loop = asyncio.get_running_loop()
-    ends = [
-        asyncio.create_task(_pump(from_client.reader, StreamWriter(theirs, loop))),
-        asyncio.create_task(_pump(from_server.reader, writer)),
-    ]
-    try:
-        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for end in ends:
-            end.cancel()
-        await asyncio.gather(*ends, return_exceptions=True)
+    directions = _pump(from_client.reader, StreamWriter(theirs, loop)), _pump(from_server.reader, writer)
+    await first_of(*directions, forgiven=(OSError, aiohttp.ClientError))
     return response
 
 
@@ -169,15 +162,13 @@ async def _pump(reader: aiohttp.StreamReader, writer: AbstractStreamWriter) -> N
 
 async def _while_there(request: web.Request, work: Coroutine[None, None, None]) -> None:
     """Do the work, but not for a client that has gone."""
-    task = asyncio.ensure_future(work)
-    try:
-        while not task.done():
-            await asyncio.wait([task], timeout=_GONE_CHECK)
-            if not task.done() and (request.transport is None or request.transport.is_closing()):
-                raise ConnectionResetError("the client is gone")
-        await task
-    finally:
-        task.cancel()
+
+    async def stays() -> None:
+        while request.transport is not None and not request.transport.is_closing():  # noqa: ASYNC110 (no event says so)
+            await asyncio.sleep(_GONE_CHECK)
+        raise ConnectionResetError("the client is gone")
+
+    await first_of(work, stays(), forgiven=())
 
 
 def _break_off(request: web.Request) -> None:

@@ -20,6 +20,7 @@ _ROOT = Path("/sys/fs/cgroup")
 _UNIFIED = "cgroup2"
 _NEW_NAMESPACE = 0x02000000  # CLONE_NEWCGROUP
 _OURS = "launcher"
+_LIMIT = 60.0  # seconds that a command has
 _LAST_BREATH, _RETRY = 2.0, 0.02  # seconds
 
 
@@ -39,10 +40,10 @@ def enclose() -> None:
     if ctypes.CDLL(None, use_errno=True).unshare(_NEW_NAMESPACE):
         raise Failure(f"no control groups of its own: {os.strerror(ctypes.get_errno())}; the Pod must be privileged")
     for hierarchy, wanted in found.items():
-        subprocess.run(["umount", hierarchy.path], check=True)
+        subprocess.run(["umount", hierarchy.path], check=True, timeout=_LIMIT)
         if wanted:
             options = ("-t", hierarchy.kind, "-o", hierarchy.options, hierarchy.kind)
-            subprocess.run(["mount", *options, hierarchy.path], check=True)
+            subprocess.run(["mount", *options, hierarchy.path], check=True, timeout=_LIMIT)
             if hierarchy.kind == _UNIFIED:
                 _leave_the_top(Path(hierarchy.path))
 

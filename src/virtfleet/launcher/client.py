@@ -15,6 +15,7 @@ from typing import TypeVar
 import virtfleet
 from virtfleet.launcher import wire
 from virtfleet.launcher.messages import Hello, Message, Request, Screenshot, Update, Watch, answer_to
+from virtfleet.work import tasks
 
 A = TypeVar("A", bound=Message)
 # What a launcher may say at once and then each second, where a message counts one and one more for each 4 KiB.
@@ -71,7 +72,7 @@ class Client:
         self._waiting: dict[int, asyncio.Queue[wire.Answer | None]] = {}
         self._pictures: set[int] = set()  # requests for one
         self._broken: wire.WireError | None = None
-        self._receiving = asyncio.create_task(self._receive())
+        self._receiving = tasks.start(self._receive(), "answers of a launcher", expected=(wire.WireError, OSError))
 
     @classmethod
     async def connect(cls, place: Path | socket.socket) -> Client:
@@ -158,8 +159,7 @@ class Client:
 
     async def close(self) -> None:
         self._receiving.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._receiving
+        await asyncio.gather(self._receiving, return_exceptions=True)
         self._writer.close()
         with suppress(OSError):
             await self._writer.wait_closed()

@@ -11,7 +11,6 @@ import logging
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
@@ -19,11 +18,14 @@ import libvirt
 
 from virtfleet.launcher.failure import Failure
 from virtfleet.launcher.messages import Event
+from virtfleet.launcher.threads import Threads
+from virtfleet.work import tasks
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _THREADS = 2  # one may wait for a slow device, and one is left for a kill
+LIMIT = 45.0  # seconds that a call has; libvirt itself gives up waiting for another call after 30
 _RETRY = 0.02
 _PATIENCE = 30.0
 _KEEPALIVE = (5, 3)  # seconds between questions, and how many may stay unanswered
@@ -50,8 +52,9 @@ class Connection:
         self._uri = uri
         self._changed = changed
         self._loop = asyncio.get_running_loop()
-        self._threads = ThreadPoolExecutor(_THREADS, "libvirt")
-        self._guest_thread = ThreadPoolExecutor(1, "guest-agent")
+        self._threads = Threads(_THREADS, "libvirt")
+        self._guest_thread = Threads(1, "guest-agent")
+        self._urgent_thread = Threads(1, "guest-agent-urgent")
         self._open: asyncio.Future[libvirt.virConnect] = self._loop.create_future()
         self._keeping: asyncio.Task[None] | None = None
 
@@ -60,39 +63,41 @@ class Connection:
         libvirt.registerErrorHandler(lambda *_: None, None)  # errors are raised as well, and logged where they matter
         libvirt.virEventRegisterDefaultImpl()
         threading.Thread(target=_run_events, name="libvirt-events", daemon=True).start()
-        self._keeping = asyncio.create_task(self._keep_open())
+        self._keeping = tasks.keep(self._keep_open, "connection to libvirt")
 
     async def stop(self) -> None:
         if self._keeping:
             self._keeping.cancel()
             await asyncio.gather(self._keeping, return_exceptions=True)
-        for threads in (self._threads, self._guest_thread):
-            threads.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._threads, self._guest_thread, self._urgent_thread):
+            threads.close()
 
-    async def run(self, call: Callable[[libvirt.virConnect], T]) -> T:
+    async def run(self, call: Callable[[libvirt.virConnect], T], *, limit: float = LIMIT) -> T:
         """A call, on a thread. While the daemon is being started again, calls wait."""
-        return await self._run(self._threads, call)
+        return await self._run(self._threads, call, limit)
 
-    async def ask_guest(self, call: Callable[[libvirt.virConnect], T]) -> T:
+    async def ask_guest(self, call: Callable[[libvirt.virConnect], T], *, limit: float, urgent: bool = False) -> T:
         """A call that waits for the guest's agent: one at a time, so that however many ask a guest that does not
-        answer, all other calls go on.
+        answer, all other calls go on. What is urgent waits for the present question at most.
         """
-        return await self._run(self._guest_thread, call)
+        return await self._run(self._urgent_thread if urgent else self._guest_thread, call, limit)
 
-    async def _run(self, threads: ThreadPoolExecutor, call: Callable[[libvirt.virConnect], T]) -> T:
+    async def _run(self, threads: Threads, call: Callable[[libvirt.virConnect], T], limit: float) -> T:
         try:
             async with asyncio.timeout(_PATIENCE):
                 connection = await asyncio.shield(self._open)
         except TimeoutError:
             raise Failure("libvirt's daemon does not answer") from None
-        return await self._loop.run_in_executor(threads, call, connection)
+        return await threads.run(partial(call, connection), limit)
 
     async def _keep_open(self) -> None:
+        if self._open.done():
+            self._open = self._loop.create_future()
         while True:
             closed = asyncio.Event()
             try:
-                connection = await self._loop.run_in_executor(self._threads, self._connect, closed)
-            except libvirt.libvirtError:
+                connection = await self._threads.run(partial(self._connect, closed), LIMIT)
+            except (libvirt.libvirtError, Failure):
                 await asyncio.sleep(_RETRY)
                 continue
             self._open.set_result(connection)

@@ -16,6 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from virtfleet.work import tasks
+
 logger = logging.getLogger(__name__)
 
 _CHUNK = 4096
@@ -37,7 +39,7 @@ class Console:
     async def start(self) -> None:
         self._socket.unlink(missing_ok=True)
         self._server = await asyncio.start_unix_server(self._attach, self._socket)
-        self._showing = asyncio.create_task(self._show())
+        self._showing = tasks.keep(self._show, "console")
 
     async def close(self) -> None:
         if self._showing:

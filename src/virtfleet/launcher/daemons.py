@@ -10,12 +10,14 @@ import asyncio
 import logging
 import os
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from virtfleet.domain import paths
 from virtfleet.hypervisors.base import Connection, DaemonPlan, DaemonSettings, Hypervisor, Process
 from virtfleet.launcher import cgroups, mapped
 from virtfleet.launcher.failure import Failure
+from virtfleet.work import tasks
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +87,7 @@ class Daemons:
             Path(path).write_text(text)
         for process in (self._plan.log_daemon, self._plan.daemon):
             if process:
-                self._watching.append(asyncio.create_task(_keep_running(process)))
+                self._watching.append(tasks.keep(partial(_keep_running, process), f"daemon: {process.command[0]}"))
 
     async def stop(self) -> None:
         for task in self._watching:

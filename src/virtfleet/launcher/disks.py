@@ -26,11 +26,13 @@ from virtfleet.domain.context import Context
 from virtfleet.launcher import mapped, metrics, seeds
 from virtfleet.launcher.failure import Failure
 from virtfleet.launcher.iso import Image
+from virtfleet.work import commands
 
 T = TypeVar("T")
 SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 _FORMATS = ("raw", "qcow2")
 _MOST_LINKS = 40  # as many as the kernel follows
+_LIMIT = 900.0  # seconds: a large disk is copied and checked as fast as its storage allows
 _LEAKS = 3  # how `qemu-img check` ends where space is lost, but no data
 
 
@@ -205,8 +207,10 @@ async def _copy(target: str, below: str, image_format: str) -> None:
 async def _empty(volume: Volume, raw: bool) -> None:
     assert volume.empty_disk is not None
     target = paths.raw_disk(volume.name) if raw else paths.empty_disk(volume.name)
-    size = str(_size(volume.empty_disk.capacity))
-    await _made(target, "qemu-img", "create", "-q", "-f", "raw" if raw else "qcow2", "{}", size)
+    size = _size(volume.empty_disk.capacity)
+    if size <= 0:  # and never an option of the command
+        raise Failure(f"volume {volume.name!r}: no disk of {size} bytes can be made; set emptyDisk.capacity")
+    await _made(target, "qemu-img", "create", "-q", "-f", "raw" if raw else "qcow2", "{}", str(size))
 
 
 def _first_id(domain: Element) -> int:
@@ -304,14 +308,8 @@ def _to_be_made(target: str) -> bool:
     return not os.path.exists(target)
 
 
-async def _command(*command: str, feed: bytes | None = None, accept: Sequence[int] = (0,)) -> bytes:
-    process = await asyncio.create_subprocess_exec(
-        *command,
-        stdin=asyncio.subprocess.DEVNULL if feed is None else asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    out, err = await process.communicate(feed)
-    if process.returncode not in accept:
-        raise Failure(f"{os.path.basename(command[0])}: {(err or out).decode(errors='replace').strip()}")
-    return out
+async def _command(*command: str, feed: bytes | None = None, accept: Sequence[int] = (0,)) -> str:
+    try:
+        return await commands.run(*command, feed=feed, limit=_LIMIT, accept=accept)
+    except commands.CommandError as error:
+        raise Failure(str(error)) from None

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import libvirt
 
-from virtfleet.launcher.connection import Connection
+from virtfleet.launcher.connection import LIMIT, Connection
 from virtfleet.launcher.failure import Failure
 
 T = TypeVar("T")
@@ -21,19 +21,21 @@ class Domain:
         self.name = name
         self._connection = connection
 
-    async def run(self, call: Callable[[libvirt.virConnect], T]) -> T:
+    async def run(self, call: Callable[[libvirt.virConnect], T], *, limit: float = LIMIT) -> T:
         """A call that needs more than the domain."""
         with _explained():
-            return await self._connection.run(call)
+            return await self._connection.run(call, limit=limit)
 
     async def __call__(self, call: Callable[[libvirt.virDomain], T]) -> T:
         """A call to the domain."""
         return await self.run(lambda connection: call(connection.lookupByName(self.name)))
 
-    async def ask_guest(self, call: Callable[[libvirt.virDomain], T]) -> T:
+    async def ask_guest(self, call: Callable[[libvirt.virDomain], T], *, limit: float, urgent: bool = False) -> T:
         """A call that the guest's agent has to answer."""
         with _explained():
-            return await self._connection.ask_guest(lambda connection: call(connection.lookupByName(self.name)))
+            return await self._connection.ask_guest(
+                lambda connection: call(connection.lookupByName(self.name)), limit=limit, urgent=urgent
+            )
 
     async def stats(self) -> dict[str, int | float | str | bool]:
         """What it has used so far, under libvirt's own names."""

@@ -66,7 +66,7 @@ def _bind(source: Path, target: str) -> None:
 
 
 def _mount(*arguments: str) -> None:
-    subprocess.run(["mount", *arguments], check=True)
+    subprocess.run(["mount", *arguments], check=True, timeout=60)
 
 
 def become_launcher(user: int, arguments: Sequence[str]) -> None:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Coroutine
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 from xml.etree import ElementTree as ET
 
 import libvirt
@@ -34,6 +35,7 @@ from virtfleet.launcher.metrics import Metric
 from virtfleet.launcher.network import Network
 from virtfleet.launcher.operations import Operations
 from virtfleet.launcher.server import Handlers, Updates
+from virtfleet.work import tasks
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +48,7 @@ _LIVE = libvirt.VIR_DOMAIN_AFFECT_LIVE
 # What libvirt says of a device that the guest has not let go of yet, or just has.
 _BEING_REMOVED = (libvirt.VIR_ERR_OPERATION_FAILED, libvirt.VIR_ERR_DEVICE_MISSING)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0  # seconds between looks without an event
+_START = 300.0  # seconds: memory in large pages, or of an encrypted guest, is prepared first
 _POLL = 2.0  # the same where the driver has no events
 
 
@@ -88,7 +91,7 @@ class Machine:
         """Connect to libvirt, and follow what the domain does."""
         self._network.start()
         self._connection.start()
-        self._background(self._keep_looking())
+        self._background("look at the domain", self._keep_looking)
 
     async def close(self) -> None:
         self._network.close()
@@ -149,7 +152,7 @@ class Machine:
             domain.createWithFlags(libvirt.VIR_DOMAIN_START_PAUSED if paused else 0)
 
         try:
-            await self._domain.run(start)
+            await self._domain.run(start, limit=_START)
         except Failure as error:
             raise Failure(f"the VM cannot be started; it is tried again until this is repaired: {error}") from None
         self._started = True
@@ -161,9 +164,9 @@ class Machine:
             await self._console.start()
         named = {value for element in running.iter() for value in element.attrib.values()}
         if paths.DOWNWARD_METRICS_DISK in named:
-            self._background(metrics.keep_disk(self._metrics))
+            self._background("metrics disk", partial(metrics.keep_disk, self._metrics))
         if paths.DOWNWARD_METRICS_SOCKET in named:
-            self._background(metrics.serve_channel(self._metrics))
+            self._background("metrics channel", partial(metrics.serve_channel, self._metrics))
 
     async def _metrics(self) -> list[Metric]:
         """What the guest may know of the node and of itself."""
@@ -264,7 +267,7 @@ class Machine:
             self._deadline = min(self._deadline, deadline)
             return m.Done()
         self._deadline = deadline
-        self._background(self._shut_down())
+        self._background("shutdown", self._shut_down)
         return m.Done()
 
     async def _shut_down(self) -> None:
@@ -302,11 +305,10 @@ class Machine:
                 logger.warning("the domain cannot be ended yet: %s", error)
                 await asyncio.sleep(1)
 
-    def _background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
+    def _background(self, name: str, work: Callable[[], tasks.Work[None]]) -> None:
+        task = tasks.keep(work, name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        return task
 
 
 def _dotted(version: int) -> str:

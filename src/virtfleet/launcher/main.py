@@ -20,6 +20,7 @@ from virtfleet.launcher.daemons import Daemons, plan_for
 from virtfleet.launcher.machine import Machine
 from virtfleet.launcher.messages import COMMAND_SOCKET, Shutdown
 from virtfleet.launcher.server import Server, Updates
+from virtfleet.work import tasks
 
 logger = logging.getLogger(__name__)
 
@@ -63,9 +64,8 @@ async def launch(wanted: argparse.Namespace) -> int:
     daemons = Daemons(plan)
     server = Server(Path(COMMAND_SOCKET), machine.handlers(), updates, vmi=wanted.uid)
     loop = asyncio.get_running_loop()
-    ending: set[asyncio.Task[object]] = set()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, lambda: ending.add(loop.create_task(machine.shutdown(Shutdown()))))
+        loop.add_signal_handler(number, lambda: tasks.start(machine.shutdown(Shutdown()), "shutdown by signal"))
     daemons.start()
     machine.start()
     await server.start()

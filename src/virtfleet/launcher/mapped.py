@@ -22,6 +22,7 @@ _NOBODY: Final = 65534
 _OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442  # system calls, of the same number on every architecture
 _CLONE, _EMPTY_PATH, _MOVE_EMPTY_PATH, _IDMAP = 0x1, 0x1000, 0x4, 0x100000
 _HERE: Final = -100  # AT_FDCWD
+_LIMIT: Final = 30.0  # seconds
 _COVERS: Final = ("proc", "sysfs", "tmpfs", "devtmpfs")
 
 
@@ -32,8 +33,8 @@ def uncover() -> None:
     was hidden belongs to the node's root, who is not among the guest's users.
     """
     for path in reversed(covers(Path("/proc/self/mountinfo").read_text())):
-        subprocess.run(["umount", path], check=True)
-    subprocess.run(["mount", "-o", "remount,rw", "/sys"], check=True)
+        subprocess.run(["umount", path], check=True, timeout=_LIMIT)
+    subprocess.run(["mount", "-o", "remount,rw", "/sys"], check=True, timeout=_LIMIT)
 
 
 def covers(mountinfo: str) -> list[str]:

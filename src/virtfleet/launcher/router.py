@@ -15,6 +15,7 @@ from collections.abc import Iterable
 
 from virtfleet.launcher.messages import Lease6
 from virtfleet.launcher.rawsocket import ADDRESS
+from virtfleet.work import tasks
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +58,7 @@ class Routers:
         """Take sockets from now on."""
         self._channel.bind(ADDRESS)
         asyncio.get_running_loop().add_reader(self._channel, self._take)
-        self._repeating = asyncio.create_task(self._repeat())
+        self._repeating = tasks.keep(self._repeat, "router advertisements")
 
     def serve(self, leases: Iterable[Lease6]) -> None:
         """Advertise for exactly these leases."""

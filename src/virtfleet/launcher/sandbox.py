@@ -24,6 +24,7 @@ from virtfleet.hypervisors.base import Descriptor
 from virtfleet.launcher import cgroups
 from virtfleet.launcher.failure import Failure
 from virtfleet.launcher.messages import Lease
+from virtfleet.work import commands
 
 _RUN = "/var/run/"
 _PREFIX = "vf-"  # short, because paths of sockets must be
@@ -113,16 +114,12 @@ class Sandbox:
 
     async def run(self, *command: str, feed: str = "") -> str:
         """Run a command in the sandbox's network."""
-        process = await asyncio.create_subprocess_exec(
-            *("nsenter", f"--net=/proc/{await self._first_process()}/ns/net", *command),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-        )
-        out, _ = await process.communicate(feed.encode())
-        if process.returncode:
-            raise Failure(f"{command[0]}: {out.decode().strip()}")
-        return out.decode()
+        try:
+            return await commands.run(
+                *("nsenter", f"--net=/proc/{await self._first_process()}/ns/net", *command), feed=feed
+            )
+        except commands.CommandError as error:
+            raise Failure(f"{command[0]}: {error}") from None
 
     async def _ip(self, *lines: str) -> None:
         await self.run("ip", "-batch", "-", feed="\n".join(lines) + "\n")

@@ -15,6 +15,7 @@ from virtfleet.launcher import wire
 from virtfleet.launcher.bounds import fit
 from virtfleet.launcher.failure import Failure
 from virtfleet.launcher.messages import Hello, Message, Screenshot, Update, Watch
+from virtfleet.work import tasks
 
 logger = logging.getLogger(__name__)
 
@@ -102,10 +103,10 @@ class Server:
             if await wire.receive(reader, Hello, wire.REQUEST) is None:
                 return
             while (request := await wire.receive(reader, wire.Request, wire.REQUEST)) is not None:
-                task = asyncio.create_task(self._answer(request, writer))
-                for tasks in (running, self._answering):
-                    tasks.add(task)
-                    task.add_done_callback(tasks.discard)
+                task = tasks.start(self._answer(request, writer), f"answer: {request.name}")
+                for unanswered in (running, self._answering):
+                    unanswered.add(task)
+                    task.add_done_callback(unanswered.discard)
         except (wire.WireError, ConnectionError) as error:
             logger.warning("a connection to the command socket ended: %s", error)
         finally:

@@ -25,6 +25,7 @@ from virtfleet.local import ociarchive
 from virtfleet.local.ociarchive import Entry, write_archive
 
 IMAGE = "virtfleet/guest:demo"
+_LIMIT = 900.0  # seconds that one command has; downloads are among them
 _FILES = Path(__file__).parent / "guest"
 _KERNEL = "linux-image-cloud-amd64"
 _PACKAGES = (
@@ -286,10 +287,19 @@ def _entries(directory: Path) -> Iterator[Entry]:
 def _run(*command: str, cwd: Path | None = None, env: dict[str, str] | None = None) -> str:
     try:
         done = subprocess.run(
-            command, cwd=cwd, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True
+            command,
+            cwd=cwd,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=_LIMIT,
         )
     except FileNotFoundError:
         raise GuestError(f"{command[0]} is missing; scripts/bootstrap installs what is needed") from None
+    except subprocess.TimeoutExpired:
+        raise GuestError(f"{Path(command[0]).name} was not done within {_LIMIT:.0f} s") from None
     except subprocess.CalledProcessError as error:
         said = (error.stderr or error.stdout).strip()
         raise GuestError(f"{Path(command[0]).name} failed: {said}") from None

@@ -56,6 +56,8 @@ def claim(data: Path, notes: Path = NOTES) -> tuple[str, str]:
 
 def in_use() -> list[IPv4Network]:
     """The networks that this machine has routes to, its default route left out."""
-    listed = subprocess.run(["ip", "-json", "-4", "route", "show", "table", "all"], capture_output=True, check=True)
+    listed = subprocess.run(
+        ["ip", "-json", "-4", "route", "show", "table", "all"], capture_output=True, check=True, timeout=60
+    )
     destinations = {route["dst"] for route in json.loads(listed.stdout or "[]")}
     return [IPv4Network(d, strict=False) for d in destinations if d != "default"]

@@ -39,6 +39,11 @@ SOUND: dict[str, dict[str, Any]] = {
     "sockets and threads": {"domain.cpu": {"sockets": 2, "threads": 2, "cores": 2}},
     "a CPU model": {"domain.cpu.model": "Skylake-Server"},
     "CPU features": {"domain.cpu.features": [{"name": "aes", "policy": "require"}, {"name": "pcid"}]},
+    "as many CPUs as there are": {"domain.cpu": {"cores": 64, "sockets": 64}},
+    "guests in a network of their own": {
+        "networks[0].pod": {"vmNetworkCIDR": "10.10.010.0/24", "vmIPv6NetworkCIDR": "fd10:0:2::2/120"}
+    },
+    "more memory than any node has": {"domain.memory.guest": "1Ei"},
     "CPU resources": {"domain.resources": {"requests": {"cpu": "500m"}, "limits": {"cpu": "2"}}},
     "dedicated CPUs": {"domain.cpu": {"cores": 2, "dedicatedCpuPlacement": True, "isolateEmulatorThread": True}},
     "NUMA": {

@@ -26,6 +26,48 @@ KEY = {"sshPublicKey": {"source": {"secret": {"secretName": "k"}}, "propagationM
 
 # what is wrong -> (edits of a sound VMI, the field at fault)
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    # names of other objects, sizes, networks and times that nothing could be made of
+    **{
+        f"a volume of {source}"[:60]: (
+            {"volumes[1]": {"name": "more", **source}, f"{DEVICES}.disks[1]": {"name": "more", "disk": {}}},
+            f"spec.volumes[1].{field}",
+        )
+        for source, field in (
+            ({"secret": {"secretName": "No_Such"}}, "secret.secretName"),
+            ({"configMap": {"name": "a..b"}}, "configMap.name"),
+            ({"serviceAccount": {"serviceAccountName": "-x"}}, "serviceAccount.serviceAccountName"),
+            ({"persistentVolumeClaim": {"claimName": "../../etc"}}, "persistentVolumeClaim.claimName"),
+            ({"ephemeral": {"persistentVolumeClaim": {"claimName": "A"}}}, "ephemeral.persistentVolumeClaim.claimName"),
+            ({"dataVolume": {"name": "a b"}}, "dataVolume.name"),
+            ({"containerDisk": {"image": "x:1", "imagePullSecret": "x/y"}}, "containerDisk.imagePullSecret"),
+            ({"sysprep": {"configMap": {"name": "É"}}}, "sysprep.configMap.name"),
+            ({"cloudInitNoCloud": {"secretRef": {"name": "x" * 254}}}, "cloudInitNoCloud.secretRef.name"),
+            ({"emptyDisk": {"capacity": "-1"}}, "emptyDisk.capacity"),
+            ({"emptyDisk": {"capacity": "0"}}, "emptyDisk.capacity"),
+            ({"emptyDisk": {"capacity": "500Pi"}}, "emptyDisk.capacity"),
+        )
+    },
+    "a bad name of a credential's secret": (
+        {"accessCredentials": [{"sshPublicKey": {**KEY["sshPublicKey"], "source": {"secret": {"secretName": "A"}}}}]},
+        "spec.accessCredentials[0].sshPublicKey.source.secret.secretName",
+    ),
+    "a bad scheduler": ({"schedulerName": "My Scheduler"}, "spec.schedulerName"),
+    "a bad priority class": ({"priorityClassName": "High!"}, "spec.priorityClassName"),
+    "a grace period without end": (
+        {"terminationGracePeriodSeconds": 2**62},
+        "spec.terminationGracePeriodSeconds",
+    ),
+    **{
+        f"guests in {text}": ({"networks[0].pod": {field: text}}, f"spec.networks[0].pod.{field}")
+        for field, text in (
+            *(("vmNetworkCIDR", t) for t in ("10.0.0.0/33", "1.1.1.1/32", "10.0.2.0/31", "10.0.2.0", "fd10::/64")),
+            *(("vmNetworkCIDR", t) for t in ("300.0.0.0/24", "; reboot", "224.0.0.0/24", "127.0.0.0/8", "0.0.0.0/0")),
+            *(
+                ("vmIPv6NetworkCIDR", t)
+                for t in ("fd10::/127", "10.0.2.0/24", "fd10::/129", "fe80::1%eth0/64", "ff02::/64")
+            ),
+        )
+    },
     # memory
     "negative guest memory": ({"domain.memory.guest": "-1Gi"}, "spec.domain.memory.guest"),
     "guest memory without a unit": ({"domain.memory.guest": "512"}, "spec.domain.memory.guest"),
@@ -60,6 +102,13 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"domain.resources": {"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}},
         f"{REQUESTS}.cpu",
     ),
+    "more CPUs than numbers can count": ({"domain.cpu.cores": 2**62}, "spec.domain.cpu"),
+    "more CPUs than any hypervisor has": (
+        {"domain.cpu": {"cores": 64, "sockets": 64, "threads": 2}},
+        "spec.domain.cpu",
+    ),
+    "more CPUs than can be added": ({"domain.cpu": {"cores": 2, "maxSockets": 2**31}}, "spec.domain.cpu"),
+    "a CPU request without end": ({"domain.resources.requests": {"cpu": "100000"}}, "spec.domain.cpu"),
     "more sockets than the most": ({"domain.cpu": {"sockets": 4, "maxSockets": 2}}, "spec.domain.cpu.sockets"),
     "unknown CPU feature policy": (
         {"domain.cpu.features": [{"name": "x", "policy": "maybe"}]},

@@ -57,6 +57,20 @@ def test_both_families_are_translated_where_the_pod_has_both() -> None:
     assert made.sysctls["net/ipv6/conf/all/forwarding"] == "1"
 
 
+def test_a_network_is_read_as_kubevirt_reads_it() -> None:
+    """Zeros before a number and bits after the prefix mean nothing."""
+    asked = vmi()
+    pod = asked.spec.networks[0].pod
+    assert pod is not None
+    pod.vm_network_cidr, pod.vm_ipv6_network_cidr = "10.10.010.7/24", "fd10:0:2::2/120"
+    made = netplan.plan(wishes(asked), {"eth0": BOTH}, ["eth0"])
+    assert "addr replace 10.10.10.1/24 dev k6t-eth0" in made.commands
+    assert "addr replace fd10:0:2::1/120 dev k6t-eth0 nodad" in made.commands
+    (wired,) = network.wired(asked, {"eth0": BOTH})
+    assert wired.lease and wired.lease.address == "10.10.10.2/24"
+    assert wired.lease6 and wired.lease6.address == "fd10:0:2::2/120"
+
+
 def test_ports_limit_what_reaches_the_guest() -> None:
     ports = [{"port": 80}, {"port": 443, "protocol": "TCP"}, {"port": 53, "protocol": "UDP"}]
     ranges = [{"start": 8000, "end": 8010, "protocol": "TCP"}]

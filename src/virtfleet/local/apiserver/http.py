@@ -301,7 +301,8 @@ def _answer(body: bytes, call: Call | None = None, status: int = 200) -> web.Res
     response = web.Response(body=body, status=status, headers=HEADERS)
     room = _WARNINGS_LIMIT
     for warning in call.warnings if call else ():
-        text = " ".join(warning.split()).replace("\\", "\\\\").replace('"', '\\"')
+        shown = "".join(c if c.isprintable() else "?" for c in " ".join(warning.split()))  # a header is one line
+        text = shown.replace("\\", "\\\\").replace('"', '\\"')
         room -= len(text)
         if room < 0:
             break

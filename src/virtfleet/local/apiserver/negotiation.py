@@ -28,6 +28,8 @@ def decode(content_type: str, body: bytes, *, find_duplicates: bool) -> tuple[An
             return document, _duplicates(body) if find_duplicates and _may_repeat(body, document) else []
         except orjson.JSONDecodeError as error:
             raise refusals.bad_request(f"couldn't get version/kind; json parse error: {error}") from error
+        except TypeError:  # orjson reads deeper than it writes
+            raise refusals.bad_request("the object is nested too deeply") from None
     if media == protobuf.MEDIA_TYPE:
         return protobuf.decode(body), []
     raise refusals.unknown_format((JSON, protobuf.MEDIA_TYPE))

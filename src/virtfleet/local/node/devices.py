@@ -11,6 +11,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from virtfleet.kube.resource import Obj
 from virtfleet.local.node.containers import write_atomically
 from virtfleet.local.node.lifecycle import init_containers, is_sidecar
 from virtfleet.local.node.security import ConfigError
+from virtfleet.work import tasks
 
 _CHECKPOINT = "virtfleet_checkpoint"
 _CALL_TIMEOUT = 30.0
@@ -109,7 +111,7 @@ class Devices:
         if before is not None:
             plugin.health = dict.fromkeys(before.health, False)
             await _close(before)
-        plugin.watching = asyncio.create_task(self._watch(plugin), name=f"devices {plugin.resource}")
+        plugin.watching = tasks.keep(partial(self._watch, plugin), f"devices: {plugin.resource}")
         log.info("device plugin for %s registered", plugin.resource)
         return message("Empty")
 

@@ -26,6 +26,7 @@ from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import Obj
 from virtfleet.local.node.containers import Container
 from virtfleet.local.node.runtime import Runtime, end_exec
+from virtfleet.work.tasks import held
 
 STDIN, STDOUT, STDERR, ERROR, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
@@ -73,9 +74,9 @@ async def execute(request: web.Request, runtime: Runtime, run: Container) -> web
     # Tells the client that the streams are there, as the API server does.
     await socket.send_bytes(bytes([STDOUT if wanted["stdout"] else ERROR]))
     terminal = await _open(runtime, run, command, wanted)
-    readers = [asyncio.create_task(reader) for reader in _outputs(socket, terminal)]
-    incoming = asyncio.create_task(_incoming(socket, terminal))
-    finished = asyncio.create_task(terminal.process.wait())
+    readers = [held(reader, "output of a command") for reader in _outputs(socket, terminal)]
+    incoming = held(_incoming(socket, terminal), "input of a command")
+    finished = held(terminal.process.wait(), "command")
     try:
         # The client may go first; then the command goes too.
         await asyncio.wait([incoming, finished], return_when=asyncio.FIRST_COMPLETED)

@@ -11,6 +11,7 @@ from virtfleet.local.node.containers import Container
 from virtfleet.local.node.probes import probing, tally
 from virtfleet.local.node.runtime import Runtime
 from virtfleet.local.node.stopping import HookFailure, run_hook
+from virtfleet.work import tasks
 
 _HOOK_TIMEOUT = 3600.0
 log = logging.getLogger(__name__)
@@ -40,7 +41,7 @@ class Health:
         self.ready = bool(known and known.get("ready")) or (self.started and not container.get("readinessProbe"))
         self.unhealthy = ""
         self.grace: float | None = None  # a probe may have one of its own
-        self._task = asyncio.create_task(self._live(), name=f"health of {run.name}")
+        self._task = tasks.keep(self._live, f"health: {run.name}")
 
     def stop(self) -> None:
         self._task.cancel()
@@ -53,6 +54,7 @@ class Health:
             except HookFailure as error:
                 self._warn("FailedPostStartHook", f"PostStartHook failed: {error}")
                 return self._end(f"FailedPostStartHook: {error}", None)
+            self._adopted = True  # it was done, whatever comes now
         if self._container.get("startupProbe") and not self.started:
             await self._probe("startup", until_success=True)
             if self.unhealthy:
@@ -85,14 +87,8 @@ class Health:
             elif until_success:
                 done.set()
 
-        task = asyncio.create_task(probing(probe, self._container, self._address, self._execute, told))
-        try:
-            await asyncio.wait(
-                [task, waiting := asyncio.ensure_future(done.wait())], return_when=asyncio.FIRST_COMPLETED
-            )
-        finally:
-            task.cancel()
-            waiting.cancel()
+        asking = probing(probe, self._container, self._address, self._execute, told)
+        await tasks.first_of(asking, done.wait(), forgiven=())
 
     def _end(self, why: str, probe: Obj | None) -> None:
         self.unhealthy = why

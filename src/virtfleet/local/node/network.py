@@ -15,7 +15,7 @@ from pathlib import Path
 
 import orjson
 
-from virtfleet.local.node.commands import CommandError, run
+from virtfleet.work.commands import CommandError, run
 
 PODS, SERVICES = IPv4Network("10.244.0.0/16"), IPv4Network("10.96.0.0/16")
 _MTU = 1500

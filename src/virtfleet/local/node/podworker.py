@@ -19,7 +19,6 @@ from virtfleet.kube.events import Recorder, Reference
 from virtfleet.kube.resource import PODS, Obj
 from virtfleet.local.node import assembly, lifecycle, logfiles, podstatus
 from virtfleet.local.node.assembly import Ground, Node, grace_of
-from virtfleet.local.node.commands import CommandError
 from virtfleet.local.node.containers import PAUSE, Container
 from virtfleet.local.node.devices import AdmissionRefused
 from virtfleet.local.node.images import HOST
@@ -31,6 +30,8 @@ from virtfleet.local.node.runtime import RuntimeFailure, remove_group
 from virtfleet.local.node.sandbox import NoAddress
 from virtfleet.local.node.security import ConfigError
 from virtfleet.local.node.volumes import VolumeError
+from virtfleet.work.commands import CommandError
+from virtfleet.work.tasks import start
 
 _REFRESH = 60.0  # seconds between two looks at volumes that come from API objects
 _RETRY = 2.0  # seconds until something that failed for the moment is tried again
@@ -54,7 +55,7 @@ class PodWorker:
         self._refreshed = 0.0
         self._over = False  # nothing of the pod will run any more
         self._done = False  # nothing is left to do
-        self.task = asyncio.create_task(self._run(), name=f"pod {pod['metadata']['name']}")
+        self.task = start(self._run(), f"pod: {pod['metadata']['name']}")
 
     def update(self, pod: Obj | None) -> None:
         """The object has changed; None when it is gone."""

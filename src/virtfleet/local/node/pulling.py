@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from virtfleet.local.node import registry
 from virtfleet.local.node.images import Image, ImageError, ImageStore, canonical
 from virtfleet.local.node.lifecycle import FIRST_BACKOFF, LAST_BACKOFF
+from virtfleet.work.tasks import start
 
 _NAME = re.compile(r"[a-z0-9]+([._:/-]+[a-zA-Z0-9_]+)*(@sha256:[0-9a-f]{64})?")
 _FRESH = 60.0  # seconds for which a finished pull serves a pod that asked with the policy Always
@@ -70,14 +71,14 @@ class Puller:
             raise ImageUnavailable(name, "ErrImagePull", trouble.message, time.time() + 1)
         self._wakers.setdefault(canonical(name), set()).add(wake)
         if canonical(name) not in self._pulls:
-            self._pulls[canonical(name)] = asyncio.create_task(self._pull(name), name=f"pull {name}")
+            self._pulls[canonical(name)] = start(self._pull(name), f"pull: {name}")
         raise ImageUnavailable(name, "ContainerCreating")
 
     async def _pull(self, name: str) -> None:
         key = canonical(name)
         try:
             await registry.pull(self._store, name)
-        except ImageError as error:
+        except (ImageError, OSError, ValueError, KeyError) as error:  # of the registry, and of what it sent
             before = self._trouble.get(key)
             pause = min(2 * before.pause, LAST_BACKOFF) if before else FIRST_BACKOFF
             self._trouble[key] = _Trouble(pause, time.time() + pause, f'failed to pull image "{name}": {error}')

@@ -13,6 +13,9 @@ from typing import Any
 import orjson
 
 from virtfleet.local.node.images import Image, ImageError, ImageStore, canonical
+from virtfleet.work.commands import CommandError, started
+
+_LIMIT = 900.0  # seconds for an image to come, and for one layer to be unpacked
 
 Progress = Callable[[str], None]
 
@@ -89,22 +92,20 @@ def _blob(blobs: Path, digest: str) -> Path:
 
 
 async def _skopeo(*arguments: str, progress: Progress) -> None:
-    process = await asyncio.create_subprocess_exec(
-        "skopeo",
-        "--insecure-policy",
-        "--command-timeout=15m",
-        *arguments,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    assert process.stdout is not None and process.stderr is not None
-    errors = asyncio.ensure_future(process.stderr.read())
-    async for line in process.stdout:
-        progress(line.decode(errors="replace").strip())
-    complaint = (await errors).decode(errors="replace").strip()
-    if await process.wait():
-        raise ImageError(_last_message(complaint))
+    async def follow(lines: asyncio.StreamReader) -> None:
+        async for line in lines:
+            progress(line.decode(errors="replace").strip())
+
+    argv = ("skopeo", "--insecure-policy", *arguments)
+    try:
+        async with started(*argv, limit=_LIMIT, stdin=asyncio.subprocess.DEVNULL) as process:
+            assert process.stdout is not None and process.stderr is not None
+            _, complaint = await asyncio.gather(follow(process.stdout), process.stderr.read())
+            code = await process.wait()
+    except CommandError as error:
+        raise ImageError(str(error)) from None
+    if code:
+        raise ImageError(_last_message(complaint.decode(errors="replace").strip()))
 
 
 def _last_message(complaint: str) -> str:
@@ -115,15 +116,12 @@ def _last_message(complaint: str) -> str:
 
 
 async def _unpack(blob: Path, tree: Path) -> None:
+    unpack = (sys.executable, "-m", "virtfleet.local.node.unpack", os.fspath(tree))
     with await asyncio.to_thread(open, blob, "rb") as archive:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "virtfleet.local.node.unpack",
-            os.fspath(tree),
-            stdin=archive,
-            stderr=asyncio.subprocess.PIPE,
-        )
-    _, complaint = await process.communicate()
+        try:
+            async with started(*unpack, limit=_LIMIT, stdin=archive) as process:
+                _, complaint = await process.communicate()
+        except CommandError as error:
+            raise ImageError(f"layer {blob.name[:16]} cannot be unpacked: {error}") from None
     if process.returncode:
         raise ImageError(f"layer {blob.name[:16]} cannot be unpacked: {_last_message(complaint.decode())}")

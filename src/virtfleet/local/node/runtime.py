@@ -21,9 +21,9 @@ from typing import Any
 import orjson
 
 from virtfleet.local.node import cgroups, mounts
-from virtfleet.local.node.commands import CommandError, run
 from virtfleet.local.node.containers import UNKNOWN_EXIT, Container, ContainerFiles
 from virtfleet.local.node.layout import Layout
+from virtfleet.work.commands import CommandError, run
 
 _RUNC = shutil.which("runc", path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin") or "runc"
 _CREATE_TIMEOUT = 120.0
@@ -103,7 +103,7 @@ class Runtime:
             os.close(write)
             os.close(complaints)
         answer = await _read_line(read)
-        await process.wait()
+        await asyncio.wait_for(process.wait(), _CREATE_TIMEOUT)
         result: dict[str, Any] = orjson.loads(answer or b'{"data": -1}')
         if result["data"] < 0:
             said = result.get("message") or (home / "monitor.log").read_text() or "conmon ended without an answer"

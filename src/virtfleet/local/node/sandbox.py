@@ -18,11 +18,11 @@ import msgspec
 from virtfleet.kube.resource import Obj
 from virtfleet.local.node import mounts, network
 from virtfleet.local.node.bundle import Mount
-from virtfleet.local.node.commands import run
 from virtfleet.local.node.containers import write_atomically
 from virtfleet.local.node.layout import Layout
 from virtfleet.local.node.network import ClusterNetwork
 from virtfleet.local.node.runtime import boot_id
+from virtfleet.work.commands import run
 
 _SHM_SIZE = "64m"
 _NAME_LIMIT = 63

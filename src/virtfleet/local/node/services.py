@@ -20,8 +20,8 @@ import orjson
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.resource import ENDPOINT_SLICES, SERVICES, Obj
-from virtfleet.local.node.commands import CommandError, run
 from virtfleet.local.node.network import ClusterNetwork
+from virtfleet.work.commands import CommandError, run
 
 _GATHERING = 0.05  # seconds in which further changes join the same transaction
 _RETRY = 2.0

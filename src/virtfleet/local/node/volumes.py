@@ -28,13 +28,13 @@ from virtfleet.kube.resource import (
     Resource,
 )
 from virtfleet.local.node import mounts, projections
-from virtfleet.local.node.commands import run
 from virtfleet.local.node.downward import Facts, field, resource
 from virtfleet.local.node.images import ImageStore
 from virtfleet.local.node.layout import Layout
 from virtfleet.local.node.projections import File, Files
 from virtfleet.local.node.pulling import Puller
 from virtfleet.local.node.security import ConfigError
+from virtfleet.work.commands import run
 
 _DEFAULT_MODE = 0o644
 _TOKEN_LIFETIME = 3600

@@ -1,0 +1,31 @@
+"""The private network of guests behind a Pod's address, as users write it."""
+
+from __future__ import annotations
+
+import re
+from ipaddress import IPv4Network, IPv6Network
+from typing import Final
+
+_LEADING_ZEROS = re.compile(r"(?<![0-9])0+(?=[0-9])")
+_KINDS: Final[dict[int, type[IPv4Network] | type[IPv6Network]]] = {4: IPv4Network, 6: IPv6Network}
+_LEAST_BITS = 2  # of addresses: the network itself, its gateway, the guest, and the broadcast
+
+
+class NetworkError(ValueError):
+    """Text that is no network for guests; the message says why, and how to write one."""
+
+
+def guest_network(text: str, version: int) -> IPv4Network | IPv6Network:
+    """The network that is meant. As in KubeVirt, zeros before a number and bits after the prefix mean nothing."""
+    example = "10.0.2.0/24" if version == 4 else "fd10:0:2::/120"
+    plain = _LEADING_ZEROS.sub("", text) if version == 4 else text
+    try:
+        found = _KINDS[version](plain, strict=False)
+    except ValueError:
+        raise NetworkError(f"{text!r} is not an IPv{version} network; write it like {example}") from None
+    if "/" not in text or found.max_prefixlen - found.prefixlen < _LEAST_BITS:
+        raise NetworkError(f"{text!r} has no room for a gateway and a guest; write it like {example}")
+    first = found.network_address
+    if first.is_multicast or first.is_loopback or first.is_unspecified or "%" in text:
+        raise NetworkError(f"guests cannot have addresses of {text!r}; use a private network such as {example}")
+    return found

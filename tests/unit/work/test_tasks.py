@@ -1,0 +1,149 @@
+"""Tasks with an owner: what ends by an error is logged and counted, and begun again where it must go on."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from virtfleet.work import tasks
+from waiting import eventually
+
+SOURCE = Path(__file__).parents[3] / "src" / "virtfleet"
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    seen: list[str] = []
+    monkeypatch.setattr(tasks, "witnesses", [seen.append])
+    return seen
+
+
+async def fail() -> None:
+    raise KeyError("surprise")
+
+
+async def test_an_unexpected_end_is_logged_with_its_trace_and_counted(
+    counted: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    task = tasks.start(fail(), "guest: default/vm")
+    await asyncio.wait([task])
+    await asyncio.sleep(0)
+    assert counted == ["guest"]
+    assert "guest: default/vm: KeyError: 'surprise'" in caplog.text and "in fail" in caplog.text
+
+
+async def test_cancelling_and_expected_errors_are_ends_like_any_other(
+    counted: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = tasks.start(fail(), "one", expected=(LookupError,))
+    cancelled = tasks.start(asyncio.sleep(60), "other")
+    cancelled.cancel()
+    await asyncio.wait([expected, cancelled])
+    await asyncio.sleep(0)
+    assert not counted and not caplog.records
+
+
+async def test_what_is_kept_is_begun_again_until_it_is_done(
+    counted: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks, "FIRST_PAUSE", 0.001)
+    begun: list[int] = []
+
+    async def work() -> None:
+        begun.append(1)
+        if len(begun) < 4:
+            raise OSError("not yet")
+
+    await tasks.keep(work, "daemon: x")
+    assert len(begun) == 4 and counted == ["daemon"] * 3
+
+
+async def test_what_is_kept_ends_with_its_owner(counted: list[str]) -> None:
+    begun = asyncio.Event()
+
+    async def work() -> None:
+        begun.set()
+        await asyncio.sleep(60)
+
+    task = tasks.keep(work, "x")
+    await begun.wait()
+    task.cancel()
+    await asyncio.to_thread(eventually, task.done)
+    assert task.cancelled() and not counted
+
+
+async def test_the_first_to_be_done_ends_the_others() -> None:
+    ended: list[str] = []
+
+    async def endless() -> str:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append("endless")
+        return "never"
+
+    async def quick() -> str:
+        return "quick"
+
+    assert await tasks.first_of(endless(), quick()) == [None, "quick"]
+    assert ended == ["endless"]
+
+
+async def test_a_broken_connection_is_forgiven_and_a_mistake_is_not() -> None:
+    async def broken() -> None:
+        raise ConnectionResetError
+
+    assert await tasks.first_of(broken(), asyncio.sleep(60)) == [None, None]
+    with pytest.raises(KeyError):
+        await tasks.first_of(fail(), asyncio.sleep(60))
+    with pytest.raises(ConnectionResetError):
+        await tasks.first_of(broken(), asyncio.sleep(60), forgiven=())
+
+
+# In the source.
+
+
+def calls() -> Iterator[tuple[str, ast.Call, str]]:
+    """Every call with the file that it is in and the dotted name of what is called."""
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute | ast.Name):
+                yield str(path.relative_to(SOURCE)), node, ast.unparse(node.func)
+
+
+def test_no_task_is_made_that_nobody_owns() -> None:
+    made = [
+        f"{file}:{call.lineno}"
+        for file, call, name in calls()
+        if name.rpartition(".")[2] in ("create_task", "ensure_future")
+        and not name.startswith("group.")  # a TaskGroup owns its tasks
+        and file != "work/tasks.py"
+    ]
+    assert not made, "use virtfleet.work.tasks, or a TaskGroup named `group`"
+
+
+LIVES_ON = {
+    "work/commands.py": "has the limit",
+    "launcher/daemons.py": "a daemon that is kept running",
+    "launcher/mapped.py": "holds a namespace while it is used, and ends with its standard input",
+    "launcher/sandbox.py": "the launcher itself",
+    "local/node/runtime.py": "conmon and commands of users, each with its own limit",
+    "local/supervisor.py": "processes that are kept running",
+    "cli/up.py": "the supervisor",
+    "kube/credentials.py": "a plugin that may talk to the user, else has a limit of its own",
+}
+
+
+def test_no_command_runs_without_a_limit() -> None:
+    starters = ("create_subprocess_exec", "create_subprocess_shell", "Popen", "check_output", "check_call", "system")
+    unlimited = [
+        f"{file}:{call.lineno}"
+        for file, call, name in calls()
+        if (name.rpartition(".")[2] in starters and file not in LIVES_ON)
+        or (name == "subprocess.run" and not any(keyword.arg == "timeout" for keyword in call.keywords))
+    ]
+    assert not unlimited, "use virtfleet.work.commands, or give it a timeout"
