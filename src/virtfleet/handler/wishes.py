@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_network
+
 from virtfleet.api.networks import Interface, Network
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain import interfaces
@@ -10,7 +12,7 @@ from virtfleet.pods.networks import pod_interface
 
 
 def wishes(vmi: VMI) -> list[Wish]:
-    """The interfaces that are connected through the Pod's network namespace."""
+    """The interfaces that are connected through the Pod's network namespace. Raises ValueError where one cannot be."""
     networks = {network.name: network for network in vmi.spec.networks}
     queues = interfaces.queues(vmi)
     return [
@@ -29,11 +31,26 @@ def _wish(uid: str, interface: Interface, network: Network, queues: int) -> Wish
         link=pod_interface(network.name) if secondary else PRIMARY,
         masquerade=masquerade,
         mac=interfaces.plain_mac(interface.mac_address) or (mac_address(uid, interface.name) if masquerade else ""),
-        guests=(pod.vm_network_cidr if pod else "") or GUESTS,
-        guests6=(pod.vm_ipv6_network_cidr if pod else "") or GUESTS6,
+        guests=_network(network.name, "vmNetworkCIDR", 4, pod.vm_network_cidr if pod else "") or GUESTS,
+        guests6=_network(network.name, "vmIPv6NetworkCIDR", 6, pod.vm_ipv6_network_cidr if pod else "") or GUESTS6,
         ports=[
             *(((p.protocol or "tcp").lower(), p.port, p.port) for p in interface.ports if p.port is not None),
             *((p.protocol.lower(), p.start, p.end) for p in interface.port_ranges if p.start and p.end),
         ],
         queues=queues,
     )
+
+
+def _network(name: str, field: str, version: int, text: str) -> str:
+    """A private network of guests as the VMI writes it; bits of an address in it are overlooked, as KubeVirt does."""
+    if not text:
+        return ""
+    try:
+        network = ip_network(text, strict=False)
+    except ValueError:
+        network = None
+    if network is None or network.version != version or network.num_addresses < 4:  # router, guest, and both ends
+        good = GUESTS if version == 4 else GUESTS6
+        what = f"{text!r} is no IPv{version} network with room for a guest"
+        raise ValueError(f"spec.networks[{name}].pod.{field}: {what}; write one such as {good}, or leave it out")
+    return str(network)
