@@ -133,6 +133,7 @@ _WORDS: tuple[tuple[str, Callable[[View, bool], bool]], ...] = (
     (PrintableStatus.RUNNING, _phase(Phase.RUNNING)),
     (PrintableStatus.PVC_NOT_FOUND, _condition(VMICondition.SYNCHRONIZED, "False", lifecycle.CLAIM_NOT_FOUND)),
     (PrintableStatus.UNSCHEDULABLE, _condition(lifecycle.POD_SCHEDULED, "False", lifecycle.UNSCHEDULABLE)),
+    (PrintableStatus.UNSCHEDULABLE, _condition(lifecycle.POD_SCHEDULED, "False", lifecycle.NO_SCHEDULER)),
     (
         PrintableStatus.WAITING_FOR_VOLUME_BINDING,
         lambda view, failing: not _is_over(view, failing) and _unbound(view.claims),
