@@ -58,8 +58,8 @@ def _wanted(view: View, old: Obj, now: float) -> Obj:
         "conditions": _conditions(view, old.get("conditions") or [], now),
         "printableStatus": printable(view, failure is not None),
     }
-    if requests != vm.status.state_change_requests:
-        wanted["stateChangeRequests"] = old["stateChangeRequests"][1:] or None
+    if len(requests) != len(vm.status.state_change_requests):
+        wanted["stateChangeRequests"] = old["stateChangeRequests"][-len(requests) :] if requests else None
     if vmi and vmi.metadata.annotations.vm_generation.isdecimal():
         wanted["desiredGeneration"] = vm.metadata.generation
         wanted["observedGeneration"] = int(vmi.metadata.annotations.vm_generation)
