@@ -17,6 +17,7 @@ from typing import Any
 
 from virtfleet.admission.cluster import Cluster as Settings
 from virtfleet.admission.review import complete
+from virtfleet.admission.updates import Requester
 from virtfleet.api import conditions, crds, names
 from virtfleet.api.names import Phase, VMICondition
 from virtfleet.controller import lifecycle
@@ -45,10 +46,12 @@ class Defaults:
 
     def __init__(self, kubevirt: Obj) -> None:
         self._settings = Settings(kubevirt)
+        # Everybody here is one user of the API server; what a controller begins a status with must stay.
+        self._user = Requester(min(self._settings.service_accounts))
 
     async def mutate(self, request: AdmissionRequest) -> Obj | None:
         if request.operation == "CREATE" and request.obj and request.kind.resource.group == names.GROUP:
-            return complete(request.obj, self._settings)[0]
+            return complete(request.obj, self._settings, self._user)[0]
         return request.obj
 
     async def validate(self, request: AdmissionRequest) -> None:

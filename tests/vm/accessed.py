@@ -58,6 +58,10 @@ class Used:
         found = self.kubectl.run("get", "vmi", "web", "-o", "json", "--ignore-not-found").stdout
         return json.loads(found) if found else None
 
+    def vm(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.kubectl.json("get", "vm", "web")
+        return found
+
     def condition(self, kind: str) -> bool:
         vmi = self.vmi() or {"status": {}}
         return any(c["type"] == kind and c["status"] == "True" for c in vmi["status"].get("conditions", ()))

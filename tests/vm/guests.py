@@ -166,14 +166,19 @@ class VM:
         return Path(f"/proc/{parent}/task/{parent}/children").read_text().split()[0]
 
 
-@asynccontextmanager
-async def running(vmi: dict[str, Any], hypervisor: str = "qemu-kvm", **sources: Path) -> AsyncIterator[VM]:
-    """The VM of a VMI, which ends with the context. What its launcher said is shown where a test fails."""
+def standing_alone(vmi: dict[str, Any], hypervisor: str = "qemu-kvm", **sources: Path) -> Standalone:
+    """The launcher of a VMI, not started yet."""
     volumes = {volume["name"]: guest().image for volume in vmi["spec"]["volumes"] if "containerDisk" in volume}
     context = Context(emulated=hypervisor == "qemu-kvm")
     capabilities = guestimage.default_cache() / "capabilities"
     chosen = registry.get(hypervisor)
-    async with Standalone(admitted(vmi), chosen, context, {**volumes, **sources}, cache=capabilities) as standalone:
+    return Standalone(admitted(vmi), chosen, context, {**volumes, **sources}, cache=capabilities)
+
+
+@asynccontextmanager
+async def running(vmi: dict[str, Any], hypervisor: str = "qemu-kvm", **sources: Path) -> AsyncIterator[VM]:
+    """The VM of a VMI, which ends with the context. What its launcher said is shown where a test fails."""
+    async with standing_alone(vmi, hypervisor, **sources) as standalone:
         try:
             await standalone.start()
             yield VM(standalone)

@@ -45,7 +45,9 @@ CANNOT = {
     "cpu-numa": "unable to map backing store for guest RAM",  # huge pages
     "gpu-ramfb-off": "host doesn't support passthrough of host PCI devices",
     "hostdevice": "host doesn't support passthrough of host PCI devices",
+    "bad-machine": "no machine type 'bogus'",
     "hugepages-1gi": "hugetlbfs filesystem is not mounted",
+    "machine-440": "no machine type 'pc-i440fx-rhel7.6.0'",  # of another distribution's QEMU
     "net-sriov": "host doesn't support passthrough of host PCI devices",
     "tdx": "launchSecurity",  # libvirt 11.5
     "virtiofs-pvc": "virtiofs-containers/vol1.sock",  # virtiofsd in a container beside the launcher

@@ -7,8 +7,9 @@ import signal
 
 import pytest
 
-from virtfleet.launcher.messages import Shutdown, Status
-from vm.guests import container, eventually, running, user_data
+from virtfleet.launcher.client import Refused
+from virtfleet.launcher.messages import GetState, Shutdown, Status
+from vm.guests import container, eventually, running, standing_alone, user_data
 
 pytestmark = pytest.mark.skipif(not os.path.exists("/dev/fuse"), reason="libvirt's containers need /dev/fuse")
 
@@ -38,6 +39,17 @@ async def test_syncing_again_leaves_a_container_as_it_is() -> None:
         assert await vm.standalone.sandbox.run("ip", "-o", "link") == links
         await vm.type("echo interfaces: $(ls /sys/class/net)")
         assert (await vm.says(r"\ninterfaces: (.*)"))[1].split() == ["eth0", "lo"]
+
+
+async def test_a_console_that_cannot_be_served_at_first_is_served_by_the_next_sync() -> None:
+    async with standing_alone(container(), "lxc") as standalone:
+        standalone.console.mkdir(parents=True)  # where the socket belongs
+        with pytest.raises(Refused, match="the VM runs, but its console cannot be served"):
+            await standalone.start()
+        assert (await standalone.client.call(GetState())).status is Status.RUNNING
+        standalone.console.rmdir()
+        await standalone.sync(standalone.vmi)
+        assert standalone.console.is_socket()
 
 
 def alive(processes: dict[str, int]) -> list[str]:

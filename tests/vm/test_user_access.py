@@ -83,12 +83,12 @@ def test_the_screen_is_there_as_a_picture_and_for_viewers(web: Used, tmp_path: P
 
 def test_a_paused_guest_is_shown_as_such_until_it_goes_on(web: Used) -> None:
     web.does(*command("pause", "web"))
-    eventually(lambda: web.condition("Paused"))
+    eventually(lambda: web.condition("Paused") and not web.condition("Ready"))
     refused = web.run(*command("pause", "web"))
     assert refused.returncode == 1
     assert "VMI is already paused" in refused.stderr
     web.does(*command("unpause", "web"))
-    eventually(lambda: not web.condition("Paused"))
+    eventually(lambda: web.condition("Ready") and not web.condition("Paused"))
 
 
 def test_ports_of_the_guest_are_reached_from_here(web: Used) -> None:
@@ -110,8 +110,11 @@ def test_a_vm_is_restarted_stopped_and_started_and_its_console_waits_for_it(web:
     first = web.runs()
     web.does(*command("restart", "web", "--force"))
     second = web.runs(other_than=first)
-    web.does(*command("stop", "web", "--force"))
-    eventually(lambda: web.vmi() is None, PATIENCE)
+    web.does(*command("restart", "web", "--force"))
+    web.does(*command("stop", "web", "--force"))  # at once: the last word wins
+    eventually(lambda: web.vm()["status"]["printableStatus"] == "Stopped" and web.vmi() is None, PATIENCE)
+    assert "stateChangeRequests" not in web.vm()["status"], "nothing waits to start it again"
+    assert web.vm()["spec"]["runStrategy"] == "Halted"
     again = web.run(*command("stop", "web"))
     assert (again.returncode, "not running" in again.stderr) == (1, True)
     with web.console(*command("console", "web")) as waiting:

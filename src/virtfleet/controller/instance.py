@@ -91,7 +91,8 @@ class Instances:
         await self._write(vmi, lifecycle.change(at, time.time()), at)
         if trouble and trouble.reason == FAILED_CREATE:
             raise CannotCreatePod(trouble.message)
-        return None
+        left = lifecycle.until_overlooked(at.pod, time.time()) if at.pod and not vmi.handed_over else None
+        return left if left is not None and left > 0 else None
 
     # -- Pods
 
@@ -173,7 +174,9 @@ class Instances:
         if news := _news(vmi, status, VMICondition.SYNCHRONIZED):
             self._recorder.warning(vmi.reference, news["reason"], news["message"])
         elif news := _news(vmi, status, lifecycle.POD_SCHEDULED):
-            self._recorder.warning(vmi.reference, "FailedScheduling", advice.placement(news["message"]))
+            known = news["reason"] == lifecycle.UNSCHEDULABLE
+            said = advice.placement(news["message"]) if known else news["message"]
+            self._recorder.warning(vmi.reference, "FailedScheduling", said)
 
     # -- what it depends on
 

@@ -22,6 +22,7 @@ class Container(Record):
 
 class PodSpec(Record):
     node_name: str = ""
+    scheduler_name: str = ""
     containers: list[Container] = []
 
 

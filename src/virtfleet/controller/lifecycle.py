@@ -26,6 +26,8 @@ from virtfleet.pods.launcher import COMPUTE
 
 POD_SCHEDULED = "PodScheduled"
 UNSCHEDULABLE = "Unschedulable"
+NO_SCHEDULER = "NoScheduler"
+OVERLOOKED_AFTER = 60.0  # seconds in which a scheduler that is there looks at a Pod
 FAILED_CREATE = "FailedCreate"
 CLAIM_NOT_FOUND = "FailedPvcNotFound"
 # Reasons for which a container waits that somebody has to do something about.
@@ -219,7 +221,7 @@ def _conditions(at: Situation, phase: str, now: float) -> list[Condition]:
 
 
 def _with_ready(vmi: Instance, pod: LauncherPod | None, phase: str, now: float) -> list[Condition]:
-    """Ready means that the guest runs and passes its probe, which only the Pod knows."""
+    """Ready means that the guest runs, is not paused, and passes its probe, which only the Pod knows."""
     status, reason, message = "False", "", ""
     if pod is None:
         reason, message = "PodNotExists", "virt-launcher pod has not yet been scheduled"
@@ -229,6 +231,8 @@ def _with_ready(vmi: Instance, pod: LauncherPod | None, phase: str, now: float) 
         reason, message = "PodTerminating", "virt-launcher pod is terminating"
     elif phase != Phase.RUNNING:
         reason, message = "GuestNotRunning", "Guest VM is not reported as running"
+    elif conditions.holds(vmi.status.conditions, VMICondition.PAUSED):
+        reason, message = "Paused", "the virtual machine is paused"
     elif ready := conditions.find(pod.status.conditions, "Ready"):
         status, reason, message = ready["status"], ready.get("reason") or "", ready.get("message") or ""
     else:
@@ -245,9 +249,25 @@ def _with_placement(
         reason, message = scheduled.get("reason") or UNSCHEDULABLE, scheduled.get("message") or ""
     elif trouble and trouble.reason == CLAIM_NOT_FOUND:
         reason, message = UNSCHEDULABLE, trouble.message
+    elif pod and (left := until_overlooked(pod, now)) is not None and left <= 0:
+        reason, message = NO_SCHEDULER, _overlooked(pod)
     else:
         return conditions.drop(wanted, POD_SCHEDULED)
     return conditions.put(wanted, POD_SCHEDULED, "False", now, reason=reason, message=message)
+
+
+def until_overlooked(pod: LauncherPod, now: float) -> float | None:
+    """Seconds until a Pod that no scheduler has looked at is overlooked; None where one has, or where it is going."""
+    if pod.node or pod.going_down or conditions.find(pod.status.conditions, POD_SCHEDULED):
+        return None
+    return conditions.seconds(pod.metadata.creation_timestamp) + OVERLOOKED_AFTER - now
+
+
+def _overlooked(pod: LauncherPod) -> str:
+    return (
+        f"no scheduler has looked at the virt-launcher pod within {OVERLOOKED_AFTER:.0f} s: there may be none named"
+        f" {pod.spec.scheduler_name!r}. Set spec.schedulerName to one that runs, or leave it out"
+    )
 
 
 def container_trouble(pod: LauncherPod | None) -> Trouble | None:

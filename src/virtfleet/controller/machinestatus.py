@@ -58,8 +58,8 @@ def _wanted(view: View, old: Obj, now: float) -> Obj:
         "conditions": _conditions(view, old.get("conditions") or [], now),
         "printableStatus": printable(view, failure is not None),
     }
-    if requests != vm.status.state_change_requests:
-        wanted["stateChangeRequests"] = old["stateChangeRequests"][1:] or None
+    if len(requests) != len(vm.status.state_change_requests):
+        wanted["stateChangeRequests"] = old["stateChangeRequests"][-len(requests) :] if requests else None
     if vmi and vmi.metadata.annotations.vm_generation.isdecimal():
         wanted["desiredGeneration"] = vm.metadata.generation
         wanted["observedGeneration"] = int(vmi.metadata.annotations.vm_generation)
@@ -133,6 +133,7 @@ _WORDS: tuple[tuple[str, Callable[[View, bool], bool]], ...] = (
     (PrintableStatus.RUNNING, _phase(Phase.RUNNING)),
     (PrintableStatus.PVC_NOT_FOUND, _condition(VMICondition.SYNCHRONIZED, "False", lifecycle.CLAIM_NOT_FOUND)),
     (PrintableStatus.UNSCHEDULABLE, _condition(lifecycle.POD_SCHEDULED, "False", lifecycle.UNSCHEDULABLE)),
+    (PrintableStatus.UNSCHEDULABLE, _condition(lifecycle.POD_SCHEDULED, "False", lifecycle.NO_SCHEDULER)),
     (
         PrintableStatus.WAITING_FOR_VOLUME_BINDING,
         lambda view, failing: not _is_over(view, failing) and _unbound(view.claims),

@@ -72,12 +72,14 @@ class LauncherPods:
         if pod.deleting:
             return pod
         try:
-            return self._seen(await self._api.delete(PODS, pod.name, pod.namespace, uid=pod.uid))
+            answer = await self._api.delete(PODS, pod.name, pod.namespace, uid=pod.uid)
         except ApiError as error:
             # A conflict means that another Pod has the name by now, which is none of this one's business.
             if not (is_not_found(error) or is_conflict(error)):
                 raise
             return None
+        # A Pod that no node has is gone at once, and the answer only says so.
+        return self._seen(answer) if "deletionTimestamp" in answer.get("metadata", {}) else None
 
     def _seen(self, obj: Obj) -> LauncherPod:
         """What the server answered, for us and for the cache."""

@@ -12,6 +12,7 @@ from virtfleet.controller.records import Instance, Machine, Request, StartFailur
 
 START, STOP = "Start", "Stop"
 PAUSED = "paused"  # of a start request's data: start the guest paused
+GENERATION = "generation"  # of a start request's data: the VM's, when a halted VM was asked to start
 RESTARTING = ("Always", "RerunOnFailure", "Once")  # strategies under which starts that fail are counted
 
 FIRST_PAUSE = 10
@@ -25,6 +26,7 @@ class Act(enum.Enum):
     START = "make an instance"
     STOP = "delete the instance"
     RERUN = "ask for another start, then delete the instance"
+    RESTART = "ask for a stop and a start, then delete the instance"
     SWITCH_ON = "change the run strategy to Always"
 
 
@@ -45,6 +47,8 @@ def decide(vm: Machine, vmi: Instance | None, now: float) -> Decision:
         return Decision(_with_instance(vm, vmi))
     if vm.strategy == "Halted":
         return Decision(Act.SWITCH_ON) if wants_start(vm) else _NOTHING
+    if _is_to_stop_any(vm):
+        return _NOTHING  # there is none: the request goes, and then the strategy is looked at again
     if not _is_to_start(vm):
         return _NOTHING
     left = pause_left(vm, now) if vm.strategy in RESTARTING else 0
@@ -73,7 +77,7 @@ def _with_instance(vm: Machine, vmi: Instance) -> Act:
             return Act.STOP if wants_start(vm) else Act.RERUN
         case "RerunOnFailure" if asked or vmi.final:
             return Act.STOP
-        case "Manual" if asked:
+        case "Manual" | "Once" if asked:
             return Act.STOP
     return Act.NOTHING
 
@@ -81,29 +85,47 @@ def _with_instance(vm: Machine, vmi: Instance) -> Act:
 # --- requests: only the first one counts, until it is done
 
 
+def _first(vm: Machine) -> Request | None:
+    """The request that counts.
+
+    A halted VM was told to stop by whoever changed it last, so that all that waits from before is void: the second half
+    of a restart, for instance, must not start it again.
+    """
+    first = next(iter(vm.status.state_change_requests), None)
+    if first and vm.strategy == "Halted" and first.data.get(GENERATION) != str(vm.metadata.generation):
+        return None
+    return first
+
+
 def wants_start(vm: Machine) -> bool:
-    return bool(vm.status.state_change_requests) and vm.status.state_change_requests[0].action == START
+    first = _first(vm)
+    return first is not None and first.action == START
 
 
 def wants_start_paused(vm: Machine) -> bool:
-    return wants_start(vm) and vm.status.state_change_requests[0].data.get(PAUSED) == "true"
+    first = _first(vm)
+    return first is not None and first.action == START and first.data.get(PAUSED) == "true"
 
 
 def wants_stop(vm: Machine, vmi: Instance) -> bool:
-    """A stop names the instance that it means, so that it cannot hit the next one."""
-    first = next(iter(vm.status.state_change_requests), None)
-    return first is not None and first.action == STOP and first.uid == vmi.uid
+    """A stop names the instance that it means, so that it cannot hit the next one; one that names none means any."""
+    first = _first(vm)
+    return first is not None and first.action == STOP and (not first.uid or first.uid == vmi.uid)
+
+
+def _is_to_stop_any(vm: Machine) -> bool:
+    first = _first(vm)
+    return first is not None and first.action == STOP and not first.uid
 
 
 def pending_requests(vm: Machine, vmi: Instance | None) -> list[Request]:
-    """The requests without a first one that is done."""
-    requests = vm.status.state_change_requests
-    if not requests:
-        return requests
-    first = requests[0]
-    stopped = first.action == STOP and (vmi is None or first.uid != vmi.uid)
+    """The requests without a first one that is done; none where they are void."""
+    first = _first(vm)
+    if first is None:
+        return []
+    stopped = first.action == STOP and (vmi is None or not wants_stop(vm, vmi))
     started = first.action == START and vmi is not None and not vmi.deleting and not vmi.final
-    return requests[1:] if stopped or started else requests
+    return vm.status.state_change_requests[1:] if stopped or started else vm.status.state_change_requests
 
 
 # --- back-off
@@ -121,11 +143,14 @@ def pause_after(failures: int) -> int:
 
 
 def start_failure(vm: Machine, vmi: Instance | None, now: float) -> StartFailure | None:
-    """The failures in a row: instances that ended before they ran. One that ran, or another strategy, ends the row."""
+    """The failures in a row: instances that ended before they ran, and that nobody had asked to.
+
+    One that ran, or another strategy, ends the row.
+    """
     known = vm.status.start_failure
     if vm.strategy not in RESTARTING or (vmi is not None and vmi.ran):
         return None
-    if vmi is None or not vmi.final or (known and known.last_failed_vmi_uid == vmi.uid):
+    if vmi is None or not vmi.final or wants_stop(vm, vmi) or (known and known.last_failed_vmi_uid == vmi.uid):
         return known
     count = known.consecutive_fail_count + 1 if known else 1
     return StartFailure(count, vmi.uid, conditions.timestamp(now + pause_after(count)))

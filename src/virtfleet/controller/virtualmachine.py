@@ -86,7 +86,7 @@ class VirtualMachines:
             if not changes:
                 vmi = await self._brought_up_to_date(vm, vmi)
             elif not vmi.ran:  # nothing is lost, and most often the change is what it takes to run
-                vm, vmi = await self._act(Act.RERUN, vm, vmi)
+                vm, vmi = await self._act(Act.RESTART, vm, vmi)
                 changes = []
         await self._write_status(View(vm, vmi, self._claims_of(vm), trouble, tuple(changes)))
         if vmi and vmi.final:
@@ -104,8 +104,10 @@ class VirtualMachines:
                 vmi = await self._start(vm)
             case Act.STOP if vmi:
                 vmi = await self._stop(vm, vmi)
-            case Act.RERUN if vmi:
-                vm = await self._patch(vm, {"status": {"stateChangeRequests": [{"action": strategy.START}]}}, "status")
+            case Act.RERUN | Act.RESTART if vmi:
+                stop = [{"action": strategy.STOP, "uid": vmi.uid}] if act is Act.RESTART else []
+                requests = [*stop, {"action": strategy.START}]
+                vm = await self._patch(vm, {"status": {"stateChangeRequests": requests}}, "status")
                 vmi = await self._stop(vm, vmi)
             case Act.SWITCH_ON:
                 on = {"runStrategy": "Always"} if vm.spec.running is None else {"running": True}

@@ -2,6 +2,9 @@
 
 What a VM does is decided by its run strategy; where that leaves no room, a request is put into its status, which
 virt-controller carries out. The decisions are KubeVirt's, and pure; a change that lost a race is decided anew.
+
+Whoever speaks last has it their way: a stop also stops what is about to start, and no start or restart that waits from
+before survives it.
 """
 
 from __future__ import annotations
@@ -49,13 +52,18 @@ class Change:
 
 
 def start(vm: Vm, vmi: Vmi | None, paused: bool) -> Change:
+    if vm.view.metadata.deletion_timestamp:
+        raise vm.conflict("VM is being deleted; create it again when it is gone")
     if vmi and not vmi.final and vmi.phase not in ("", Phase.UNKNOWN):
         raise vm.conflict("VM is already running")
     data = {"data": {"paused": "true"}} if paused else {}
     match vm.strategy:
         case "Halted" if paused and vm.view.spec.template.spec.start_strategy != "Paused":
-            return _requests(vm, {"action": "Start", **data})
+            # It counts as long as nobody changes the VM, which would say once more that it is halted.
+            generation = str(vm.view.metadata.generation or 0)
+            return _requests(vm, {"action": "Start", "data": {"paused": "true", "generation": generation}})
         case "Halted":
+            _check_nothing_waits(vm)  # a start that is to be paused, for instance, would pause this one
             return _switched(vm, on=True)
         case "RerunOnFailure" if vmi and vmi.phase == Phase.FAILED:
             raise vm.conflict("RerunOnFailure does not support starting VM from failed state; it is started by itself")
@@ -71,6 +79,9 @@ def stop(vm: Vm, vmi: Vmi | None, grace: int | None) -> Change:
     match vm.strategy:
         case "Always" | "Once":
             return _switched(vm, on=False, grace=grace if running else None)
+        case "RerunOnFailure" | "Manual" if _is_about_to_start(vm, vmi):
+            # Whichever instance there is when this is carried out: the one that starts has no name yet.
+            return _requests(vm, {"action": "Stop"}, grace=grace if running else None)
         case _ if running is None:
             raise vm.conflict(VM_NOT_RUNNING)
         case "Halted" if grace is None or not _shorter(grace, running):
@@ -89,6 +100,12 @@ def restart(vm: Vm, vmi: Vmi | None, at_once: bool) -> Change:
     return _requests(vm, _stop(vmi), {"action": "Start"}, grace=_AT_ONCE if at_once and not vmi.final else None)
 
 
+def _is_about_to_start(vm: Vm, vmi: Vmi | None) -> bool:
+    """The controller will make an instance: it was asked to, or the last one failed and is to be run again."""
+    waits = any(request.action == "Start" for request in vm.view.status.state_change_requests)
+    return waits or (vm.strategy == "RerunOnFailure" and vmi is not None and vmi.phase == Phase.FAILED)
+
+
 def _shorter(grace: int, vmi: Vmi) -> bool:
     present = vmi.view.spec.termination_grace_period_seconds
     return present is None or grace < present
@@ -101,10 +118,15 @@ def _stop(vmi: Vmi) -> Obj:
 
 def _requests(vm: Vm, *requests: Obj, grace: int | None = None) -> Change:
     # A stop overrides whatever waits; anything else would be mixed up with it.
-    if vm.view.status.state_change_requests and [r["action"] for r in requests] != ["Stop"]:
-        raise vm.conflict("unable to complete request: stop/start already underway; try again when that is done")
+    if [r["action"] for r in requests] != ["Stop"]:
+        _check_nothing_waits(vm)
     status = {"stateChangeRequests": [*requests], "startFailure": None}
     return Change({**_version(vm), "status": status}, of_status=True, grace=grace)
+
+
+def _check_nothing_waits(vm: Vm) -> None:
+    if vm.view.status.state_change_requests:
+        raise vm.conflict("unable to complete request: stop/start already underway; try again when that is done")
 
 
 def _switched(vm: Vm, *, on: bool, grace: int | None = None) -> Change:

@@ -164,7 +164,10 @@ class Networks:
 
     async def set_up(self, pod: str, process: PodProcess, vmi: VMI) -> list[Wired]:
         """Set the VMI's interfaces up in the Pod in which `process` runs; may be repeated."""
-        wanted = wishes(vmi)
+        try:
+            wanted = wishes(vmi)
+        except ValueError as error:
+            raise NetworkError(str(error)) from None
         if not wanted:
             return []
         order = Order(wanted, str(self._memory(pod).absolute()))
@@ -182,9 +185,10 @@ class Networks:
         """What was set up before; nothing where nothing was, where it is not finished, or where a crash broke it."""
         try:
             links = msgspec.json.decode(self._memory(pod).read_bytes(), type=dict[str, Link])
-        except (FileNotFoundError, msgspec.MsgspecError):
+            wanted = wishes(vmi)
+        except (FileNotFoundError, ValueError):
             return []
-        return wired(vmi, links, self._resolver(process)) if all(w.link in links for w in wishes(vmi)) else []
+        return wired(vmi, links, self._resolver(process)) if all(w.link in links for w in wanted) else []
 
     def forget(self, pod: str) -> None:
         self._memory(pod).unlink(missing_ok=True)

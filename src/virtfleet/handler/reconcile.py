@@ -18,6 +18,7 @@ import msgspec
 
 from virtfleet.api import names
 from virtfleet.api.names import Phase
+from virtfleet.domain.errors import DomainError
 from virtfleet.handler import preparation, status, tuning
 from virtfleet.handler.clients import Launcher, Presence, Unresponsive
 from virtfleet.handler.decisions import Step, next_step
@@ -26,23 +27,30 @@ from virtfleet.handler.network import NetworkError, Networks
 from virtfleet.handler.preparation import Cluster, NotPossible
 from virtfleet.handler.records import Instance, decode_instance
 from virtfleet.handler.status import Situation
+from virtfleet.hypervisors.registry import UnknownHypervisor
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ApiError, is_not_found
 from virtfleet.kube.events import Recorder
 from virtfleet.kube.pacing import Backoff
-from virtfleet.kube.resource import VMIS
+from virtfleet.kube.resource import VMIS, Obj
 from virtfleet.launcher.client import Refused
 from virtfleet.launcher.messages import Event, GetGuestInfo, GuestInfo, Kill, Shutdown
 from virtfleet.work import tasks
 
 logger = logging.getLogger(__name__)
 
+SYNC_EVENT = "SyncFailed"
 WORKERS = 64  # most of them wait for a launcher
 # Seconds between questions to a guest's agent: often while the guest comes up, seldom afterwards.
 _ASK_FIRST, _ASK_MOST = 2.0, 60.0
 _KILL_PERIOD = 1.0
+# Seconds between attempts at what cannot be done as things are.
+_RETRY_FIRST, _RETRY_MOST = 1.0, 60.0
+_LONGEST_WORDS = 2000  # of a message, which may be anybody's: libvirt's, the launcher's
+# What says by itself what is wrong. Anything else nobody has thought of, and its trace is needed.
+_EXPLAINED = (NotPossible, NetworkError, Refused, Unresponsive, DomainError, UnknownHypervisor, OSError)
 
 
 @dataclass(slots=True)
@@ -61,7 +69,11 @@ class Following:
     ask_guest_at: float = 0.0
     ask_pause: Backoff = field(default_factory=lambda: Backoff(_ASK_FIRST, _ASK_MOST))
     trouble: str = ""
-    pause: Backoff = field(default_factory=lambda: Backoff(1.0, 60.0))
+    """What went wrong when it was last tried."""
+    tried: tuple[Step, bytes] | None = None
+    """What was tried last, and for which VMI."""
+    retry_at: float = 0.0
+    pause: Backoff = field(default_factory=lambda: Backoff(_RETRY_FIRST, _RETRY_MOST))
 
     async def close(self) -> None:
         if self.asking:
@@ -102,17 +114,23 @@ class Machines:
     async def reconcile(self, key: str) -> float | None:
         """Bring the VM in line with its VMI, and the VMI's status in line with the VM."""
         found = self.instances.get(key)
+        try:
+            return await self._reconcile(key, found)
+        except ApiError:
+            raise
+        except Exception as error:  # whatever it is, the owner of the VM gets to know
+            if found:
+                trouble = self._words(error)
+                if await self._write(found, status.complaint(found.object(), trouble, time.time())):
+                    self._recorder.warning(found.reference, SYNC_EVENT, trouble)
+            raise
+
+    async def _reconcile(self, key: str, found: Instance | None) -> float | None:
         again = await self._tear_down(key, found.uid if found else "")
         if found is None or not (pod := found.pod_on(self._node)):
             return again
         vm = self._follow(Ghost(namespace=key.partition("/")[0], name=found.vmi.metadata.name, uid=found.uid, pod=pod))
-        try:
-            await self._act(found, vm)
-            vm.trouble = ""
-            vm.pause.reset()
-        except (NotPossible, NetworkError, Refused, Unresponsive, OSError) as error:
-            self._complain(found, vm, str(error))
-            again = _sooner(again, vm.pause.next())
+        again = _sooner(again, await self._try(found, vm))
         again = _sooner(again, self._ask_guest(vm))
         await self._report(found, vm)
         return again
@@ -127,30 +145,50 @@ class Machines:
 
     # What is done.
 
-    async def _act(self, found: Instance, vm: Following) -> None:
-        match next_step(found, vm.launcher.presence, vm.launcher.state):
+    async def _try(self, found: Instance, vm: Following) -> float | None:
+        """Do what is to be done next; the answer is when to try again what failed.
+
+        Whoever looks at the VM in the meantime does not shorten the pause; that something else is wanted ends it.
+        """
+        step = next_step(found, vm.launcher.presence, vm.launcher.state)
+        if step is Step.NOTHING:
+            return None
+        wanted = hashlib.sha256(msgspec.json.encode(found.vmi.spec)).digest()
+        left = vm.retry_at - time.monotonic()
+        if vm.trouble and vm.tried == (step, wanted) and left > 0:
+            return left
+        vm.tried = (step, wanted)
+        try:
+            await self._act(step, found, vm, wanted)
+        except Exception as error:
+            self._complain(found, vm, error)
+            pause = vm.pause.next()
+            vm.retry_at = time.monotonic() + pause
+            return pause
+        vm.trouble = ""
+        vm.pause.reset()
+        return None
+
+    async def _act(self, step: Step, found: Instance, vm: Following, wanted: bytes) -> None:
+        match step:
             case Step.SHUT_DOWN:
                 await self._shut_down(found, vm)
             case Step.KILL:
                 await vm.launcher.call(Kill())
             case Step.START:
                 await self._synchronize(found, vm, started=False)
-            case Step.UPDATE:
+            case Step.UPDATE if vm.synced != wanted:
                 await self._synchronize(found, vm, started=True)
-            case Step.NOTHING:
-                pass
+        if step in (Step.START, Step.UPDATE):
+            vm.synced = wanted
 
     async def _synchronize(self, found: Instance, vm: Following, *, started: bool) -> None:
         """Start the domain, or tell the launcher that the VMI asks for something else now."""
-        wanted = hashlib.sha256(msgspec.json.encode(found.vmi.spec)).digest()
-        if started and vm.synced == wanted:
-            return
         process = vm.launcher.process
         if process is None:
             raise Unresponsive("not connected to the launcher")
         order = await preparation.prepare(found, process, self._networks, self._cluster(), self._facts, started=started)
         vm.launcher.state = await vm.launcher.call(order)
-        vm.synced = wanted
         if not started:
             self._recorder.normal(found.reference, "Created", "VirtualMachineInstance defined.")
         tuning.after_start(process, found.hypervisor.descriptor, found.hypervisor.tuning(found.vmi, order.node.context))
@@ -165,11 +203,22 @@ class Machines:
             self._recorder.normal(found.reference, "ShuttingDown", "Signaled Graceful Shutdown")
         vm.asked_to_stop = grace
 
-    def _complain(self, found: Instance, vm: Following, trouble: str) -> None:
+    def _complain(self, found: Instance, vm: Following, error: Exception) -> None:
+        trouble = self._words(error)
         if trouble != vm.trouble:
-            logger.warning("%s: %s", vm.ghost.key, trouble)
-            self._recorder.warning(found.reference, "SyncFailed", trouble)
+            trace = None if isinstance(error, _EXPLAINED) else error
+            logger.warning("%s: %s", vm.ghost.key, trouble, exc_info=trace)
+            self._recorder.warning(found.reference, SYNC_EVENT, trouble)
         vm.trouble = trouble
+
+    def _words(self, error: Exception) -> str:
+        """What is wrong and what to do about it, for the owner of a VM."""
+        words = str(error)
+        if isinstance(error, UnknownHypervisor):
+            words = f"{words}: give the pool of node {self._node} a virt-handler image that has it"
+        elif not isinstance(error, _EXPLAINED):
+            words = f"{type(error).__name__}: {words}. That was not foreseen: see virt-handler's log on {self._node}"
+        return words if len(words) <= _LONGEST_WORDS else f"{words[:_LONGEST_WORDS]}…"
 
     def _ask_guest(self, vm: Following) -> float | None:
         """Ask the guest's agent now and then, and wait for nothing; the answer is when to look here again."""
@@ -199,14 +248,7 @@ class Machines:
     async def _report(self, found: Instance, vm: Following) -> None:
         """Write the VMI's status, if anything in it is new."""
         change = status.change(self._situation(found, vm), time.time())
-        if not change:
-            return
-        meta = found.vmi.metadata
-        try:
-            self.instances.observe(await self._api.patch(VMIS, meta.name, change, meta.namespace))
-        except ApiError as error:
-            if not is_not_found(error):
-                raise
+        if not await self._write(found, change):
             return
         match change["status"].get("phase"):
             case Phase.RUNNING:
@@ -221,18 +263,35 @@ class Machines:
             case Phase.FAILED:
                 self._recorder.warning(found.reference, "Stopped", "The virt-launcher of the VM ended without a word.")
 
+    async def _write(self, found: Instance, change: Obj) -> bool:
+        """Whether anything was written: there may be nothing to say, or nobody to say it of."""
+        if not change:
+            return False
+        meta = found.vmi.metadata
+        try:
+            self.instances.observe(await self._api.patch(VMIS, meta.name, change, meta.namespace))
+        except ApiError as error:
+            if not is_not_found(error):
+                raise
+            return False
+        return True
+
     def _situation(self, found: Instance, vm: Following) -> Situation:
         launcher = vm.launcher
         process = launcher.process
+        try:
+            hypervisor = found.hypervisor
+        except UnknownHypervisor:
+            hypervisor = None
         return Situation(
             found.object(),
             found.vmi,
-            found.hypervisor,
+            hypervisor,
             launcher.presence,
             launcher.state,
             self._networks.known(vm.ghost.pod, process, found.vmi),
             vm.guest,
-            process is not None and preparation.emulated(process, found.hypervisor.descriptor),
+            hypervisor is not None and process is not None and preparation.emulated(process, hypervisor.descriptor),
             vm.trouble,
         )
 

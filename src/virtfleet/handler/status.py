@@ -70,7 +70,8 @@ class Situation:
     obj: Obj
     vmi: VMI
     """A view of the same object."""
-    hypervisor: Hypervisor
+    hypervisor: Hypervisor | None
+    """None where this handler does not know the hypervisor, which is told as trouble."""
     presence: Presence = Presence.COMING
     state: DomainState | None = None
     wired: Sequence[Wired] = ()
@@ -129,7 +130,7 @@ def change(at: Situation, now: float) -> Obj:
         if reason:
             wanted["reason"] = reason
     if phase == Phase.RUNNING and at.state:
-        wanted |= _machine(at)
+        wanted |= _machine(at, at.state)
         wanted["interfaces"] = _interfaces(at)
         wanted["volumeStatus"] = _volumes(at.vmi, present.get("volumeStatus") or [], at.state)
         if at.guest and at.guest.os:
@@ -142,18 +143,29 @@ def change(at: Situation, now: float) -> Obj:
     return {"metadata": {"resourceVersion": metadata["resourceVersion"], "uid": metadata["uid"]}, "status": changed}
 
 
+def complaint(obj: Obj, trouble: str, now: float) -> Obj:
+    """The merge patch that says why a VMI does not get on, and nothing else; empty where it says so already."""
+    present = (obj.get("status") or {}).get("conditions") or []
+    wanted = _with_trouble(present, trouble, now)
+    metadata = obj["metadata"]
+    about = {"resourceVersion": metadata["resourceVersion"], "uid": metadata["uid"]}
+    return {"metadata": about, "status": {"conditions": wanted}} if wanted != present else {}
+
+
 def guest_os(guest: GuestInfo) -> Obj:
     """The guest's operating system as the API shows it."""
     return {name: guest.os[key] for key, name in _GUEST_OS.items() if key in guest.os}
 
 
-def _machine(at: Situation) -> Obj:
+def _machine(at: Situation, state: DomainState) -> Obj:
     """What the VM is made of."""
     memory, topology = str(traits.memory(at.vmi)), traits.topology(at.vmi)
+    user = {"runtimeUser": 0 if at.hypervisor.descriptor.root else paths.USER} if at.hypervisor else {}
     return {
+        **({"machine": {"type": state.machine}} if state.machine else {}),
+        **user,
         "memory": {"guestAtBoot": memory, "guestCurrent": memory, "guestRequested": memory},
         "currentCPUTopology": {"sockets": topology.sockets, "cores": topology.cores, "threads": topology.threads},
-        "runtimeUser": 0 if at.hypervisor.descriptor.root else paths.USER,
         "migrationMethod": "BlockMigration" if migratable.copies_disks(at.vmi) else "LiveMigration",
     }
 
@@ -164,7 +176,7 @@ def _machine(at: Situation) -> Obj:
 def _conditions(at: Situation, present: list[Condition], phase: str, now: float) -> list[Condition]:
     kind = VMICondition
     if at.trouble:
-        present = conditions.put(present, kind.SYNCHRONIZED, "False", now, reason=SYNC_FAILED, message=at.trouble)
+        present = _with_trouble(present, at.trouble, now)
     elif at.runs:
         present = conditions.drop(present, kind.SYNCHRONIZED)
     if phase in FINAL:
@@ -172,17 +184,23 @@ def _conditions(at: Situation, present: list[Condition], phase: str, now: float)
         return [condition for condition in present if condition["type"] not in told_while_it_ran]
     if not at.runs or at.state is None:
         return present
-    if phase == Phase.RUNNING != at.vmi.status.phase and at.vmi.spec.readiness_probe is None:
+    paused = at.state.status is Status.PAUSED
+    if phase == Phase.RUNNING != at.vmi.status.phase and at.vmi.spec.readiness_probe is None and not paused:
         present = conditions.put(present, kind.READY, "True", now)
     present = _if(present, kind.AGENT_CONNECTED, at.state.agent, now)
     missing = sorted(_AGENT_COMMANDS - set(at.guest.commands)) if at.guest else []
     words = (_POOR_AGENT, f"missing: {', '.join(missing)}; install a newer qemu-guest-agent in the guest")
     present = _if(present, kind.UNSUPPORTED_AGENT, bool(missing), now, *words)
-    paused, why = at.state.status is Status.PAUSED, _PAUSES.get(at.state.reason, (at.state.reason, ""))
-    present = _if(present, kind.PAUSED, paused, now, *why)
+    present = _if(present, kind.PAUSED, paused, now, *_PAUSES.get(at.state.reason, (at.state.reason, "")))
+    if at.hypervisor is None:
+        return present
     words = ("EmulationUsed", f"/dev/{at.hypervisor.descriptor.device} is not used: the guest's CPUs are emulated")
     present = _if(present, kind.SOFTWARE_EMULATION, at.emulated, now, *words)
-    return _mobility(at, present, now)
+    return _mobility(at.vmi, at.hypervisor, present, now)
+
+
+def _with_trouble(present: list[Condition], trouble: str, now: float) -> list[Condition]:
+    return conditions.put(present, VMICondition.SYNCHRONIZED, "False", now, reason=SYNC_FAILED, message=trouble)
 
 
 def _if(
@@ -194,8 +212,8 @@ def _if(
     return conditions.drop(present, kind)
 
 
-def _mobility(at: Situation, present: list[Condition], now: float) -> list[Condition]:
-    found = list(migratable.obstacles(at.vmi, at.hypervisor))
+def _mobility(vmi: VMI, hypervisor: Hypervisor, present: list[Condition], now: float) -> list[Condition]:
+    found = list(migratable.obstacles(vmi, hypervisor))
     beside_storage = [o for o in found if o.reason != NotMigratable.DISKS]
     first = found[0] if found else None
     present = conditions.put(

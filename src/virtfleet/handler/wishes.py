@@ -11,7 +11,7 @@ from virtfleet.pods.networks import pod_interface
 
 
 def wishes(vmi: VMI) -> list[Wish]:
-    """The interfaces that are connected through the Pod's network namespace."""
+    """The interfaces that are connected through the Pod's network namespace. Raises ValueError where one cannot be."""
     networks = {network.name: network for network in vmi.spec.networks}
     queues = interfaces.queues(vmi)
     return [
@@ -30,11 +30,19 @@ def _wish(uid: str, interface: Interface, network: Network, queues: int) -> Wish
         link=pod_interface(network.name) if secondary else PRIMARY,
         masquerade=masquerade,
         mac=interfaces.plain_mac(interface.mac_address) or (mac_address(uid, interface.name) if masquerade else ""),
-        guests=str(guest_network((pod.vm_network_cidr if pod else "") or GUESTS, 4)),
-        guests6=str(guest_network((pod.vm_ipv6_network_cidr if pod else "") or GUESTS6, 6)),
+        guests=_network(network.name, "vmNetworkCIDR", 4, (pod.vm_network_cidr if pod else "") or GUESTS),
+        guests6=_network(network.name, "vmIPv6NetworkCIDR", 6, (pod.vm_ipv6_network_cidr if pod else "") or GUESTS6),
         ports=[
             *(((p.protocol or "tcp").lower(), p.port, p.port) for p in interface.ports if p.port is not None),
             *((p.protocol.lower(), p.start, p.end) for p in interface.port_ranges if p.start and p.end),
         ],
         queues=queues,
     )
+
+
+def _network(name: str, field: str, version: int, text: str) -> str:
+    """A private network of guests. One that admission would refuse may have been written before there was a check."""
+    try:
+        return str(guest_network(text, version))
+    except ValueError as error:
+        raise ValueError(f"spec.networks[{name}].pod.{field}: {error}") from None

@@ -120,6 +120,8 @@ class Descriptor(msgspec.Struct, frozen=True, kw_only=True):
 
     device: str = ""
     """Device node under /dev and resource under devices.kubevirt.io; "" where nodes are found by label."""
+    machines: bool = False
+    """Whether nodes are labelled with the machine types that it has there; a VM of another one waits for a node."""
     processes: tuple[str, ...] = ()
     """How command names of the hypervisor's process begin."""
     pid_dir: str = ""

@@ -21,6 +21,7 @@ class QemuKvm(Qemu):
         daemon="virtqemud",
         socket="/var/run/libvirt/virtqemud-sock",
         device="kvm",
+        machines=True,
         processes=("qemu-system", "qemu-kvm"),
         pid_dir="/run/libvirt/qemu/run",
         vcpu_thread=r"^CPU (\d+)/(?:KVM|TCG)",

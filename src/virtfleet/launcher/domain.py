@@ -9,7 +9,7 @@ from typing import TypeVar
 import libvirt
 
 from virtfleet.launcher.connection import LIMIT, Connection
-from virtfleet.launcher.failure import Failure
+from virtfleet.launcher.failure import Failure, explained
 
 T = TypeVar("T")
 
@@ -52,4 +52,4 @@ def _explained() -> Iterator[None]:
     try:
         yield
     except libvirt.libvirtError as error:
-        raise Failure(f"libvirt: {error.get_error_message()}") from error
+        raise Failure(f"libvirt: {explained(error.get_error_message())}") from error

@@ -69,6 +69,7 @@ class Machine:
         self._looking = asyncio.Lock()
         self._stirred = asyncio.Event()
         self._started = False
+        self._accompanied = False
         self._here = Host(libvirt_version=0)
         self._formats: dict[str, str] = {}
         self._node_name = ""
@@ -130,6 +131,9 @@ class Machine:
                 await self._start(wanted, paused=traits.starts_paused(vmi))
             else:
                 await self._adjust(wanted, traits.whole_bytes(traits.memory(vmi)))
+            if not self._accompanied:
+                await self._accompany()
+                self._accompanied = True
         await self._look()
         return self._updates.latest.state
 
@@ -157,11 +161,20 @@ class Machine:
             raise Failure(f"the VM cannot be started; it is tried again until this is repaired: {error}") from None
         self._started = True
         logger.info("the domain %s has started", self._domain.name)
+
+    async def _accompany(self) -> None:
+        """Serve what the running domain needs beside it. Where that fails, the domain runs on and it is tried again."""
         running = await self._domain(lambda domain: ET.fromstring(domain.XMLDesc()))
         terminal = running.find("devices/console[@type='pty']/source")
-        if terminal is not None and running.find("devices/serial") is None:
-            self._console = Console(terminal.get("path", ""), Path(paths.vmi_socket(self._uid, "virt-serial0")))
-            await self._console.start()
+        if terminal is not None and running.find("devices/serial") is None and self._console is None:
+            console = Console(terminal.get("path", ""), Path(paths.vmi_socket(self._uid, "virt-serial0")))
+            try:
+                await console.start()
+            except OSError as error:
+                with suppress(OSError):
+                    await console.close()
+                raise Failure(f"the VM runs, but its console cannot be served: {error}") from None
+            self._console = console
         named = {value for element in running.iter() for value in element.attrib.values()}
         if paths.DOWNWARD_METRICS_DISK in named:
             self._background("metrics disk", partial(metrics.keep_disk, self._metrics))
@@ -239,8 +252,12 @@ class Machine:
         async with self._looking:
             if self.ended.is_set():
                 return
+            # Before libvirt has said that the start went well, a domain may be seen that never comes to run.
+            present = m.DomainState()
+            if self._started:
+                present = await self._domain.run(lambda connection: states.present(connection, self._domain.name))
             state = msgspec.structs.replace(
-                await self._domain.run(lambda connection: states.present(connection, self._domain.name, self._started)),
+                present,
                 killed=self._killed,
                 stopping=self._deadline is not None,
             )

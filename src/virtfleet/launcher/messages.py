@@ -42,7 +42,7 @@ class Request(Message, Generic[A], frozen=True, kw_only=True):
 class Status(enum.StrEnum):
     """What the domain does; the names are KubeVirt's. Shutoff and Crashed are final."""
 
-    ABSENT = ""  # not defined yet
+    ABSENT = ""  # not started yet
     RUNNING = "Running"
     BLOCKED = "Blocked"
     PAUSED = "Paused"
@@ -63,6 +63,8 @@ class DomainState(Message, frozen=True):
     reason: Word = ""
     name: Name = ""
     uuid: Word = ""
+    machine: Word = ""
+    """Machine type that it really has: the version behind an alias. Empty where the hypervisor has none."""
     agent: bool = False
     """Whether the guest's agent is there."""
     stopping: bool = False

@@ -62,25 +62,25 @@ def status(state: int, reason: int) -> tuple[Status, str]:
     return found, _REASONS.get(found, {}).get(reason, "Unknown" if found in _REASONS else "")
 
 
-def present(connection: libvirt.virConnect, name: str, started: bool) -> DomainState:
-    """The state of a domain. One that was started and is not to be found any more has crashed."""
+def present(connection: libvirt.virConnect, name: str) -> DomainState:
+    """The state of a domain that was started. One that is not to be found any more has crashed."""
     try:
         domain = connection.lookupByName(name)
     except libvirt.libvirtError as error:
         if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:
             raise
-        return DomainState(status=Status.CRASHED, reason="Unknown", name=name) if started else DomainState()
+        return DomainState(status=Status.CRASHED, reason="Unknown", name=name)
     found, reason = status(*domain.state())
     if found.ended:
-        return (
-            DomainState(status=found, reason=reason, name=name, uuid=domain.UUIDString()) if started else DomainState()
-        )
+        return DomainState(status=found, reason=reason, name=name, uuid=domain.UUIDString())
     document = ET.fromstring(domain.XMLDesc())
+    system = document.find("os/type")
     return DomainState(
         status=found,
         reason=reason,
         name=name,
         uuid=domain.UUIDString(),
+        machine=system.get("machine", "") if system is not None else "",
         agent=document.find(_AGENT) is not None,
         disks=live.targets(document, "disk"),
         interfaces=live.targets(document, "interface"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,8 @@ from virtfleet.pods.settings import Settings
 
 ARCHITECTURE = "kubernetes.io/arch"
 _HOSTNAME = "kubernetes.io/hostname"
+# A machine type of one version, such as pc-q35-9.2 or pc-q35-rhel9.6.0. An alias, such as q35, every node has.
+_VERSIONED = re.compile(r"[a-z0-9-]+-[a-z]*\d+(\.\d+)*")
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
@@ -23,6 +26,8 @@ def node_selector(vmi: VMI, hypervisor: Descriptor, settings: Settings) -> dict[
         wanted[ARCHITECTURE] = vmi.spec.architecture
     if not hypervisor.device:  # nodes with a device are found by the resource
         wanted[names.HYPERVISOR_WORKS + hypervisor.name] = "true"
+    if hypervisor.machines and (machine := vmi.spec.domain.machine) and _VERSIONED.fullmatch(machine.type):
+        wanted[names.MACHINE_TYPE + machine.type] = "true"
     cpu = vmi.spec.domain.cpu
     if cpu:
         if cpu.model and cpu.model not in ("host-model", "host-passthrough"):

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from typing import Any
 
 import orjson
 import pytest
 from virt_plane import Plane, a_vm, a_vmi
 
+from bench import simulator
 from bench.simulator import NAMESPACE
-from virtfleet.api import names
+from virtfleet.api import conditions, names
 from virtfleet.controller import strategy
+from virtfleet.controller import strategy as controller_strategy
 from virtfleet.controller.records import decode_instance
 from virtfleet.kube.errors import ApiError
-from virtfleet.kube.resource import CONTROLLER_REVISIONS, PODS, VMIS, VMS, Obj
+from virtfleet.kube.resource import CONTROLLER_REVISIONS, EVENTS, PODS, VMIS, VMS, Obj
 
 
 async def running(virt: Plane, after: str = "") -> Obj:
@@ -130,8 +134,8 @@ async def test_always_takes_a_stop_request_for_a_restart(virt: Plane) -> None:
 
 async def test_a_request_to_start_a_halted_vm_switches_it_on(virt: Plane) -> None:
     await virt.create(VMS, a_vm("Halted"))
-    await virt.printable("Stopped")
-    await ask(virt, {"action": "Start", "data": {"paused": "true"}})
+    generation = (await virt.printable("Stopped"))["metadata"]["generation"]
+    await ask(virt, {"action": "Start", "data": {"paused": "true", "generation": str(generation)}})
     vmi = await running(virt)
     assert vmi["spec"]["startStrategy"] == "Paused"
     assert (await virt.vm())["spec"]["runStrategy"] == "Always"
@@ -189,6 +193,35 @@ async def test_a_vm_that_fails_to_start_waits_longer_each_time(virt: Plane, monk
     assert "startFailure" not in vm["status"]
 
 
+def _without_events(writes: Counter[tuple[str, str]]) -> Counter[tuple[str, str]]:
+    return Counter({write: count for write, count in writes.items() if write[1] != EVENTS.plural})
+
+
+async def test_a_vm_whose_launcher_fails_at_once_is_not_tried_over_and_over(
+    virt: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(simulator, "running_status", lambda number: {"phase": "Failed", "reason": "Error"})
+    await virt.create(VMS, a_vm())
+    vm = await virt.printable("CrashLoopBackOff")
+    assert vm["status"]["startFailure"]["consecutiveFailCount"] == 1
+
+    async def noted() -> bool:
+        return "created" not in (await virt.vm())["status"]
+
+    await virt.until(noted)
+    writes = virt.controller_api.writes
+    before = _without_events(writes)
+    assert before.total() < 20
+    for number in range(20):  # whatever happens around it
+        virt.kubelets.look_again()
+        await virt.api.patch(VMS, "vm", {"metadata": {"labels": {"look": str(number)}}}, NAMESPACE)
+    await virt.create(VMIS, a_vmi("other", nodeSelector={"no": "node"}))
+    await virt.phase("Failed", "other")  # whoever got so far has looked at the first one too
+    assert writes["create", VMIS.plural] == 1
+    assert writes["patch", VMS.plural] == before["patch", VMS.plural]
+    assert (await virt.vm())["status"]["printableStatus"] == "CrashLoopBackOff"
+
+
 async def test_a_changed_template_asks_for_a_restart_and_gets_it(virt: Plane) -> None:
     await virt.create(VMS, a_vm())
     first = await running(virt)
@@ -212,7 +245,6 @@ async def test_a_changed_template_asks_for_a_restart_and_gets_it(virt: Plane) ->
     await virt.until(settled)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["Always", "RerunOnFailure", "Once", "Manual"])
 async def test_a_change_to_a_vm_that_never_ran_is_tried_at_once(virt: Plane, strategy: str) -> None:
     """Too much was asked for, no node takes it, and its owner asks for less: that is all that should be needed."""
@@ -224,10 +256,13 @@ async def test_a_change_to_a_vm_that_never_ran_is_tried_at_once(virt: Plane, str
     first = await virt.phase("Scheduling")
     virt.kubelets.place = place
     change = {"spec": {"template": {"spec": {"domain": {"cpu": {"cores": 2}}}}}}
+    asked = time.time()
     await virt.api.patch(VMS, "vm", change, NAMESPACE)
     second = await running(virt, after=first["metadata"]["uid"])
     assert second["spec"]["domain"]["cpu"]["cores"] == 2
     await virt.printable("Running")
+    waited = conditions.seconds(second["metadata"]["creationTimestamp"]) - asked
+    assert waited < controller_strategy.FIRST_PAUSE / 2, "a change is no failure that something is to wait for"
     assert "RestartRequired" not in [c["type"] for c in (await virt.vm())["status"]["conditions"]]
 
 

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
-from virt_plane import Plane, a_vmi, plane
+from virt_plane import Plane, a_vm, a_vmi, plane
 
-from bench.simulator import NAMESPACE, running_status
+from bench.controller import served
+from bench.simulator import NAMESPACE, running_status, simulation
 from virtfleet.api import names
+from virtfleet.controller import lifecycle
+from virtfleet.controller.assembly import VirtController
 from virtfleet.controller.pods import LauncherPods, launcher_cache
 from virtfleet.controller.records import decode_instance
 from virtfleet.kube.api import Patch
+from virtfleet.kube.client import Client
+from virtfleet.kube.config import Config
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import (
     KUBEVIRTS,
@@ -21,6 +28,7 @@ from virtfleet.kube.resource import (
     POD_DISRUPTION_BUDGETS,
     PODS,
     VMIS,
+    VMS,
     Obj,
     Resource,
 )
@@ -98,6 +106,24 @@ async def test_why_no_node_takes_it_is_shown_until_one_does(virt: Plane) -> None
     virt.kubelets.look_again()
     vmi = await virt.phase("Running")
     assert [c["type"] for c in vmi["status"]["conditions"]] == ["Ready"]
+
+
+async def test_a_pod_that_no_scheduler_looks_at_is_shown_until_one_does(
+    virt: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lifecycle, "OVERLOOKED_AFTER", 1.0)
+    somewhere = virt.kubelets.place
+    virt.kubelets.place = lambda pod: ""
+    await virt.create(VMS, a_vm(schedulerName="nobody"))
+    told = await virt.condition("PodScheduled", "False")
+    assert told["reason"] == "NoScheduler"
+    assert "none named 'nobody'" in told["message"] and "Set spec.schedulerName" in told["message"]
+    await virt.until(lambda: _has_reason(virt, "FailedScheduling"))
+    await virt.printable("ErrorUnschedulable")
+    virt.kubelets.place = somewhere
+    virt.kubelets.look_again()
+    await virt.printable("Running")
+    assert [c["type"] for c in (await virt.vmi())["status"]["conditions"]] == ["Ready"]
 
 
 async def test_an_image_that_cannot_be_pulled_is_shown_until_it_can(virt: Plane) -> None:
@@ -224,6 +250,28 @@ async def test_a_vmi_deleted_before_its_hand_over_takes_its_pod_with_it(virt: Pl
     assert await virt.pods() == []
 
 
+async def test_a_vmi_deleted_before_a_node_was_found_takes_its_pod_with_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Over HTTP, where the answer about a Pod that is gone at once is no Pod."""
+    async with (
+        simulation(tmp_path / "store") as cluster,
+        served(cluster) as url,
+        Client(Config(url, insecure=True)) as client,
+    ):
+        virt = Plane(cluster)
+        virt.kubelets.place = lambda pod: ""
+        controller = asyncio.create_task(VirtController(client).run())
+        await virt.create(VMIS, a_vmi())
+        await virt.phase("Scheduling")
+        await virt.api.delete(VMIS, "vm", NAMESPACE)
+        await virt.gone(VMIS)
+        assert await virt.pods() == []
+        controller.cancel()
+        await asyncio.gather(controller, return_exceptions=True)
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
 async def test_a_running_vmi_stays_until_its_pod_is_gone(virt: Plane) -> None:
     virt.kubelets.lets_go = lambda pod: False
     await virt.create(VMIS, a_vmi())
@@ -319,6 +367,20 @@ async def test_readiness_follows_the_pod(virt: Plane) -> None:
     told = await virt.condition("Ready", "False")
     assert (told["reason"], told["message"]) == ("ContainersNotReady", "probe fails")
     await _report(virt, pod, {"conditions": [{"type": "Ready", "status": "True", "reason": "", "message": ""}]})
+    await virt.condition("Ready")
+
+
+async def test_a_paused_guest_is_not_ready(virt: Plane) -> None:
+    await virt.create(VMS, a_vm())
+    await virt.condition("Ready")
+    ready = (await virt.vmi())["status"]["conditions"]
+    paused = {"type": "Paused", "status": "True", "reason": "PausedByUser", "message": "VMI was paused by user"}
+    await virt.api.patch(VMIS, "vm", {"status": {"conditions": [*ready, paused]}}, NAMESPACE)
+    assert (await virt.condition("Ready", "False"))["reason"] == "Paused"
+    assert "ready" not in (await virt.printable("Paused"))["status"]
+    now = (await virt.vmi())["status"]["conditions"]
+    unpaused = [c for c in now if c["type"] != "Paused"]
+    await virt.api.patch(VMIS, "vm", {"status": {"conditions": unpaused}}, NAMESPACE)
     await virt.condition("Ready")
 
 

@@ -15,6 +15,8 @@ from virtfleet.controller.records import Instance, Machine
 from virtfleet.controller.strategy import Act, decide
 
 GOING = vmi("Running", deleting=True)
+STOP_ANY = {"action": "Stop"}
+ASKED_TO_START = {"action": "Start", "data": {"paused": "true", "generation": "1"}}
 
 
 @pytest.mark.parametrize(
@@ -31,16 +33,23 @@ GOING = vmi("Running", deleting=True)
         (vm("Halted"), None, Act.NOTHING),
         (vm("Halted"), vmi("Running"), Act.STOP),
         (vm("Halted"), GOING, Act.NOTHING),
-        (vm("Halted", START), None, Act.SWITCH_ON),
+        (vm("Halted", ASKED_TO_START), None, Act.SWITCH_ON),
+        (vm("Halted", ASKED_TO_START, generation=2), None, Act.NOTHING),  # somebody has halted it again
+        (vm("Halted", START), None, Act.NOTHING),  # the second half of a restart, from before it was halted
+        (vm("Halted", stop(), START), vmi("Running"), Act.STOP),
         (vm("Manual"), None, Act.NOTHING),
         (vm("Manual", START), None, Act.START),
         (vm("Manual"), vmi("Running"), Act.NOTHING),
         (vm("Manual"), vmi("Failed"), Act.NOTHING),
         (vm("Manual", stop()), vmi("Running"), Act.STOP),
         (vm("Manual", stop(), START), vmi("Running"), Act.STOP),
+        (vm("Manual", STOP_ANY), vmi("Running"), Act.STOP),
+        (vm("Always", STOP_ANY), None, Act.NOTHING),  # the request goes first, lest it hits the next instance
+        (vm("RerunOnFailure", STOP_ANY), vmi("Failed"), Act.STOP),
         (vm("Once"), None, Act.START),
         (vm("Once"), vmi("Succeeded"), Act.NOTHING),
         (vm("Once"), vmi("Failed"), Act.NOTHING),
+        (vm("Once", STOP_ANY), vmi("Running"), Act.STOP),  # asked for under another strategy
         (vm("RerunOnFailure"), None, Act.START),
         (vm("RerunOnFailure", status={"runStrategy": "RerunOnFailure"}), None, Act.NOTHING),
         (vm("RerunOnFailure", START, status={"runStrategy": "RerunOnFailure"}), None, Act.START),
@@ -69,7 +78,8 @@ def test_what_is_done(machine: Machine, instance: Instance | None, act: Act) -> 
         ([stop()], GOING, [stop()]),
         ([stop()], None, []),
         ([stop("another")], vmi("Running"), []),
-        ([{"action": "Stop"}], vmi("Running"), []),
+        ([STOP_ANY], vmi("Running"), [STOP_ANY]),
+        ([STOP_ANY], None, []),
         ([stop(), START], None, [START]),
         ([START], None, [START]),
         ([START], vmi("Pending"), []),
@@ -83,6 +93,17 @@ def test_the_first_request_goes_when_it_is_done(
 ) -> None:
     pending = strategy.pending_requests(vm("Manual", *requests), instance)
     assert [(r.action, r.uid) for r in pending] == [(r["action"], r.get("uid")) for r in left]
+
+
+@pytest.mark.parametrize("instance", [None, GOING])
+def test_all_that_waits_goes_when_a_vm_is_halted(instance: Instance | None) -> None:
+    assert strategy.pending_requests(vm("Halted", stop(), START), instance) == []
+    assert len(strategy.pending_requests(vm("Halted", ASKED_TO_START), instance)) == 1
+
+
+def test_a_stop_that_was_asked_for_is_no_failure() -> None:
+    ended = vmi("Failed", through=("Pending", "Scheduling"), deleting=True)
+    assert strategy.start_failure(vm("Always", stop(), START), ended, NOW) is None
 
 
 def test_a_start_may_ask_for_a_paused_guest() -> None:

@@ -16,7 +16,7 @@ from virtfleet.kube.resource import VMIS, VMS, Obj, Resource
 
 
 def vm(status: Obj | None = None, **spec: Any) -> Vm:
-    metadata = {"name": "vm", "namespace": "default", "uid": "vm-uid", "resourceVersion": "7"}
+    metadata = {"name": "vm", "namespace": "default", "uid": "vm-uid", "resourceVersion": "7", "generation": 3}
     obj = {"metadata": metadata, "spec": spec, "status": status or {}}
     return Vm(obj, read(VirtualMachine, obj))
 
@@ -51,7 +51,7 @@ BORN_PAUSED = {**HALTED, "template": {"spec": {"startStrategy": "Paused"}}}
         (HALTED, None, False, ALWAYS),
         ({"running": False}, None, False, {"running": True}),
         (HALTED, "Succeeded", False, ALWAYS),
-        (HALTED, None, True, [PAUSED]),
+        (HALTED, None, True, [("Start", None, {"paused": "true", "generation": "3"})]),
         (BORN_PAUSED, None, True, ALWAYS),
         (MANUAL, None, False, [START]),
         (MANUAL, None, True, [PAUSED]),
@@ -136,7 +136,25 @@ def test_only_a_stop_overrides_what_waits() -> None:
     waits = {"stateChangeRequests": [{"action": "Start"}]}
     refuses(lambda: start(vm(waits, **MANUAL), None, False), "already underway")
     refuses(lambda: restart(vm(waits, **MANUAL), vmi("Running"), False), "already underway")
-    assert said(stop(vm(waits, **MANUAL), vmi("Running"), None)) == [STOP]
+    refuses(lambda: start(vm(waits, **HALTED), None, False), "already underway")
+    refuses(lambda: start(vm(waits, **HALTED), None, True), "already underway")
+
+
+@pytest.mark.parametrize("phase", [None, "Running", "Succeeded", "Failed"])
+@pytest.mark.parametrize("waits", [[{"action": "Start"}], [{"action": "Stop", "uid": "me"}, {"action": "Start"}]])
+@pytest.mark.parametrize("spec", [MANUAL, RERUN])
+def test_a_stop_also_stops_what_is_about_to_start(spec: Obj, waits: list[Obj], phase: str | None) -> None:
+    assert said(stop(vm({"stateChangeRequests": waits}, **spec), vmi(phase), None)) == [("Stop", None, None)]
+
+
+def test_a_stop_keeps_what_failed_from_being_run_again() -> None:
+    assert said(stop(vm(**RERUN), vmi("Failed"), 5)) == [("Stop", None, None)]
+
+
+def test_a_vm_that_is_being_deleted_is_not_started() -> None:
+    going = vm(**HALTED)
+    going.view.metadata.deletion_timestamp = "2026-01-01T00:00:00Z"
+    refuses(lambda: start(going, None, False), "being deleted")
 
 
 def test_a_request_ends_the_wait_after_failures() -> None:

@@ -18,8 +18,15 @@ ETH0 = Link("eth0", "0a:00:00:00:00:01", 1450, ["10.244.1.7/24"], [Route("0.0.0.
 BOTH = Link("eth0", "0a:00:00:00:00:01", 1450, ["10.244.1.7/24", "fd00::7/64"])
 
 
-def vmi(binding: str = "masquerade", *, multus: bool = False, queues: bool = False, **interface: Any) -> VMI:
-    source: dict[str, Any] = {"multus": {"networkName": "blue"}} if multus else {"pod": {}}
+def vmi(
+    binding: str = "masquerade",
+    *,
+    multus: bool = False,
+    queues: bool = False,
+    pod: dict[str, str] | None = None,
+    **interface: Any,
+) -> VMI:
+    source: dict[str, Any] = {"multus": {"networkName": "blue"}} if multus else {"pod": pod or {}}
     devices = {
         "interfaces": [{"name": "default", binding: {}, **interface}],
         "networkInterfaceMultiqueue": queues,
@@ -42,6 +49,11 @@ def test_masquerade_puts_a_tap_and_a_private_address_behind_a_bridge() -> None:
     ]
     assert made.sysctls["net/ipv4/ip_forward"] == "1"
     assert "table ip6" not in made.rules, "the Pod has no IPv6"
+
+
+def test_bits_of_an_address_in_a_network_are_overlooked() -> None:
+    (wish,) = wishes(vmi(pod={"vmNetworkCIDR": "10.9.8.7/24", "vmIPv6NetworkCIDR": "fd10:0:2::2/120"}))
+    assert (wish.guests, wish.guests6) == ("10.9.8.0/24", "fd10:0:2::/120")
 
 
 def test_a_plan_makes_no_link_twice() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import orjson
 import pytest
 
@@ -215,6 +216,35 @@ def test_a_paused_vm_says_why() -> None:
     obj["status"]["conditions"] = change["status"]["conditions"]
     resumed = status.change(situation(decode_instance(orjson.dumps(obj))), NOW)
     assert "Paused" not in conditions(resumed)
+
+
+def test_a_guest_that_starts_paused_runs_but_is_not_ready() -> None:
+    change = status.change(situation(instance(), DomainState(status=Status.PAUSED, reason="User")), NOW)
+    assert change["status"]["phase"] == "Running"
+    assert conditions(change)["Paused"]["status"] == "True"
+    assert conditions(change)["Ready"]["status"] == "False"
+
+
+def test_the_machine_type_is_the_one_that_the_domain_has() -> None:
+    state = msgspec.structs.replace(RUNNING, machine="pc-q35-7.2")
+    assert status.change(situation(instance(), state), NOW)["status"]["machine"] == {"type": "pc-q35-7.2"}
+    assert "machine" not in status.change(situation(instance()), NOW)["status"], "containers have none"
+
+
+def test_addresses_that_a_guest_invents_are_left_out() -> None:
+    told = GuestInfo(
+        interfaces=[GuestInterface(name="eth9", mac="aa", addresses=["../../etc", "10.1.1.1/24", "1/999"])]
+    )
+    (_, found) = status.change(situation(instance(), guest=told), NOW)["status"]["interfaces"]
+    assert found["ipAddresses"] == ["10.1.1.1"]
+
+
+def test_a_vm_on_an_unknown_hypervisor_is_still_reported() -> None:
+    found = instance(Phase.RUNNING)
+    at = Situation(found.object(), found.vmi, None, Presence.HERE, RUNNING, trouble="there is no hypervisor 'acme'")
+    assert conditions(status.change(at, NOW))["Synchronized"]["message"] == "there is no hypervisor 'acme'"
+    gone = Situation(found.object(), found.vmi, None, Presence.GONE)
+    assert status.change(gone, NOW)["status"]["phase"] == "Failed"
 
 
 def test_emulation_is_said() -> None:

@@ -404,6 +404,25 @@ def test_what_the_vmi_says_of_scheduling_and_names_is_passed_on() -> None:
     assert made["spec"]["terminationGracePeriodSeconds"] == 90
 
 
+@pytest.mark.parametrize(
+    ("machine_type", "asked_for"),
+    [
+        ("pc-q35-9.9", True),
+        ("pc-q35-rhel9.6.0", True),
+        ("pc-i440fx-rhel7.6.0", True),
+        ("virt-rhel9.2.0", True),
+        ("s390-ccw-virtio-7.2", True),
+        ("q35", False),
+        ("virt", False),
+        ("s390-ccw-virtio", False),
+    ],
+)
+def test_a_machine_type_of_one_version_waits_for_a_node_that_has_it(machine_type: str, asked_for: bool) -> None:
+    label = f"machine-type.node.kubevirt.io/{machine_type}"
+    selector = pod({"domain.machine": {"type": machine_type}})["spec"]["nodeSelector"]
+    assert (selector.get(label) == "true") is asked_for
+
+
 def test_named_cpu_models_and_features_are_looked_for_on_nodes() -> None:
     features = [{"name": "apic", "policy": "require"}, {"name": "hle", "policy": "disable"}]
     selector = pod({"domain.cpu.model": "Haswell", "domain.cpu.features": features})["spec"]["nodeSelector"]

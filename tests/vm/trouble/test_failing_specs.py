@@ -128,6 +128,37 @@ def test_labels_that_no_node_has(owner: Owner) -> None:
     owner.sees("Running")
 
 
+def test_a_machine_type_that_no_node_has(fleet: Fleet, owner: Owner) -> None:
+    owner.creates(domain={"memory": {"guest": "64Mi"}, "machine": {"type": "pc-q35-9.9"}, "devices": {}}, networks=[])
+    owner.sees("ErrorUnschedulable")
+    owner.reads_condition("PodScheduled", "node affinity/selector")
+    owner.reads_event("FailedScheduling", "machine type", "--show-labels")
+    owner.has_one_instance_throughout()
+    owner.edits(domain={"machine": {"type": "q35"}})
+    owner.sees("Running")
+    runs_on = fleet.kubectl.json("get", "vmi", owner.name)["status"]["machine"]["type"]
+    assert runs_on.startswith("pc-q35-"), "the version behind the alias"
+
+
+def test_a_disk_that_another_vm_has_open(fleet: Fleet, owner: Owner) -> None:
+    kind = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "shared"}}
+    claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "16Mi"}}}
+    fleet.kubectl.apply({**kind, "spec": claim})
+    volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "shared"}}]
+    first = Owner(fleet, "first")
+    first.creates(volumes=volumes)
+    first.sees("Running")
+    owner.creates(volumes=volumes)
+    owner.reads_condition("Synchronized", "another VM has this disk open", "stop that VM")
+    owner.reads_event("SyncFailed", "another VM has this disk open")
+    owner.sees("Starting")
+    owner.has_one_instance_throughout()
+    first.deletes()
+    owner.sees("Running")
+    owner.deletes()
+    fleet.kubectl("delete", "pvc", "shared", "--timeout=60s")
+
+
 def test_a_device_that_no_node_offers(owner: Owner) -> None:
     gpu = {"name": "gpu", "deviceName": "example.com/rare"}
     devices = {"gpus": [gpu], "autoattachGraphicsDevice": False, "autoattachPodInterface": False}

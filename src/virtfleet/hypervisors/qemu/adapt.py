@@ -1,7 +1,7 @@
 """Fit a domain document to the libvirt, QEMU and firmware that are really there.
 
-Documents are built for the newest libvirt, with paths and machine types of KubeVirt's images. What an older libvirt
-does not know is taken out or said differently where the VM stays the same; the rest is left for libvirt to refuse.
+Documents are built for the newest libvirt, with paths of KubeVirt's images. What an older libvirt does not know is
+taken out or said differently where the VM stays the same; the rest is left for libvirt to refuse.
 """
 
 from __future__ import annotations
@@ -85,14 +85,15 @@ def _disks(domain: Element, host: Host) -> None:
 
 
 def _machine(domain: Element, host: Host) -> None:
+    """A machine type is what the guest was installed on: none is ever put in another's place."""
     kind = domain.find("os/type")
     machine = kind.get("machine", "") if kind is not None else ""
-    if kind is None or not host.machines or machine in host.machines:
-        return
-    fallback = {"pc-q35": "q35", "pc-i440fx": "pc"}.get("-".join(machine.split("-")[:2]))
-    if fallback not in host.machines:
-        raise DomainError(f"spec.domain.machine.type: this node has no machine type {machine!r}")
-    kind.set("machine", fallback)
+    if machine and host.machines and machine not in host.machines:
+        newest = ", ".join(alias for alias in ("q35", "pc", "virt", "s390-ccw-virtio") if alias in host.machines)
+        raise DomainError(
+            f"spec.domain.machine.type: this node has no machine type {machine!r}; choose one that it has"
+            f" ({newest} for its newest), or a node that has this one"
+        )
 
 
 def _firmware(domain: Element, host: Host) -> None:
