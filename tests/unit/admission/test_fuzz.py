@@ -89,7 +89,7 @@ def test_mutated_vmis_are_answered(obj: dict[str, Any]) -> None:
     if not found.allowed:
         assert all(cause.message for cause in found.causes)
         return
-    assert complete(completed, WHERE)[0] == completed, "defaults are complete after one pass"
+    assert complete(completed, WHERE, HANDLER)[0] == completed, "defaults are complete after one pass"
     found = review(completed, WHERE)
     assert all(cause.message and cause.reason for cause in found.causes)
 
