@@ -28,7 +28,6 @@ logger = logging.getLogger(__name__)
 PERIOD = (60.0, 132.0)  # seconds; spread, so that a thousand nodes do not speak at once
 PATIENCE = 10.0  # seconds for the device plugins to come up before the node says that they did not
 _FAREWELL = 5.0
-_DEPRECATED_CPU_MANAGER = "cpumanager"
 
 
 def sign(schedulable: bool, static_cpus: bool, now: float) -> Obj:
@@ -40,7 +39,7 @@ def sign(schedulable: bool, static_cpus: bool, now: float) -> Obj:
             "labels": {
                 names.SCHEDULABLE: said[schedulable],
                 names.CPU_MANAGER: said[static_cpus],
-                _DEPRECATED_CPU_MANAGER: said[static_cpus],
+                names.DEPRECATED_CPU_MANAGER: said[static_cpus],
             },
             "annotations": {names.HANDLER_HEARTBEAT: moment, names.HANDLER_VERSION: virtfleet.__version__},
         }
