@@ -25,6 +25,7 @@ from cluster.clusters import BIN, VIRTFLEET, Cluster, Kubectl
 from virtfleet import __version__
 from virtfleet.local import directory
 from virtfleet.pools.model import owner, pools_of
+from vm.accessed import Terminal
 from vm.handlerwatch import HandlerWatch, is_ready
 from waiting import eventually
 
@@ -304,6 +305,80 @@ def test_switching_the_gate_off_takes_pools_away_and_no_vm(live: Fleet, guests: 
     assert run_on(live, guests)
 
 
+def consoles_answer(live: Fleet) -> bool:
+    """Somebody types in each guest and reads its answer."""
+    environment = {**os.environ, "KUBECONFIG": str(live.cluster.kubeconfig)}
+    for name in GUESTS:
+        terminal = Terminal((VIRTFLEET, "console", name, "-n", NAMESPACE), environment)
+        try:
+            terminal.says("onnected to")
+            terminal.says("guest# ", nudge="\r")
+        finally:
+            terminal.close()
+    return True
+
+
+def stopped(live: Fleet, reason: str, *parts: str) -> dict[str, Any]:
+    """The KubeVirt object, when the operator has stopped for that reason."""
+
+    def check() -> dict[str, Any]:
+        kubevirt = live.kubevirt()
+        status = kubevirt["status"]
+        assert status["observedGeneration"] == kubevirt["metadata"]["generation"]
+        told = {c["type"]: (c["status"], c["reason"], c["message"]) for c in status["conditions"]}
+        assert told["Degraded"][:2] == ("True", reason), told
+        assert all(part in told["Degraded"][2] for part in parts), told["Degraded"]
+        # Every node has its old handler, and so it is said.
+        assert (told["Available"][0], told["Progressing"][0]) == ("True", "False"), told
+        return kubevirt
+
+    return eventually(check, PATIENCE)
+
+
+def test_images_that_cannot_be_pulled_cost_no_vm_its_console(live: Fleet, guests: dict[str, tuple[str, str]]) -> None:
+    """A tag that nobody has, for everything; then a pool over a node with a VM, by its definition and by a label."""
+    live.settled()
+    before = {node: pod["metadata"]["uid"] for node, pod in live.handlers().items()}
+    node = live.user.json("get", "vmi", "ordinary")["status"]["nodeName"]
+    image = "registry.invalid/virt-launcher:none"
+    broken = pool("broken", {"broken": "yes"}, virtLauncherImage=image)
+
+    def unharmed() -> bool:
+        assert {node: pod["metadata"]["uid"] for node, pod in live.handlers().items()} == before
+        return consoles_answer(live) and run_on(live, guests)
+
+    live.configure(MEGASLOP, imageTag="nope")
+    stopped(live, "ControlPlaneFailed", "no handler is touched", ":nope")
+    assert unharmed()
+    assert live.admin("get", "kubevirt").splitlines()[1].split()[-1] == "Degraded"
+    live.configure(MEGASLOP, imageTag=None)
+    live.settled()
+    assert unharmed()
+
+    live.label(node, broken="yes")
+    live.configure(MEGASLOP, broken)
+    stopped(live, "ImageUnproven", f"virt-handler-broken does not work on {node}", image)
+    assert unharmed()
+    live.label(node, broken=None)
+    live.settled()
+    assert live.admin("get", "kubevirt").splitlines()[1].split()[-1] == "Healthy"
+    live.label(node, broken="yes")
+    stopped(live, "ImageUnproven", f"virt-handler-broken does not work on {node}", image)
+    assert unharmed()
+    # The remedy goes on by itself, and only that node gets another handler.
+    with HandlerWatch(live.cluster.kubeconfig) as watch:
+        live.configure(MEGASLOP, pool("broken", {"broken": "yes"}))
+        live.settled()
+    sys.stderr.write(f"without a handler: {watch.gaps}\n")
+    assert live.owners()[node] == "virt-handler-broken" and not watch.doubles
+    assert {n for n, pod in live.handlers().items() if pod["metadata"]["uid"] != before[n]} == {node}
+    assert not live.admin.json("get", "pods", "-l", "kubevirt.io=virt-handler-proof")["items"]
+    live.label(node, broken=None)
+    live.configure(MEGASLOP)
+    live.settled()
+    assert consoles_answer(live) and run_on(live, guests)
+
+
 def test_what_is_wrong_with_pools_is_listed(live: Fleet, guests: dict[str, tuple[str, str]]) -> None:
     """A pool whose image nobody has, a node without a handler, a node with two, and a VM on an older image."""
     place = {"nodePlacement": {"nodeSelector": {"handlers": "yes"}}}
@@ -330,11 +405,11 @@ def test_what_is_wrong_with_pools_is_listed(live: Fleet, guests: dict[str, tuple
     assert reported["megaslop"]["outdatedVMIs"] == 1
     live.admin("delete", "pod", "second", "--now")
     live.label(free, handlers="yes", broken="yes")
-    eventually(lambda: problems("registry.invalid/virt-handler:none"), PATIENCE)
-    # Between two attempts to pull nothing fails, for a moment.
-    eventually(lambda: "\n! container virt-handler of virt-handler-broken" in live.virtfleet("pools"), PATIENCE)
+    # Nobody has the pool's image, so the node is the primary handler's until somebody does.
+    eventually(lambda: problems("virt-handler-broken does not work on", "registry.invalid/virt-handler:none"), PATIENCE)
+    assert "\n! the roll-out is stopped: virt-handler-broken does not work on" in live.virtfleet("pools")
     assert "registry.invalid/virt-handler:none" in live.virtfleet("pools", "-o", "wide")
-    eventually(lambda: "HandlersFail" in {c["reason"] for c in live.kubevirt()["status"]["conditions"]}, PATIENCE)
+    eventually(lambda: "ImageUnproven" in {c["reason"] for c in live.kubevirt()["status"]["conditions"]}, PATIENCE)
     live.configure(MEGASLOP, workloads=None)
     for node in ("node-a", "node-b", "node-c"):
         live.label(node, handlers=None, broken=None)

@@ -125,7 +125,12 @@ DEFINITIONS: Final = (
         ("vmim", "vmims"),
         (_PHASE, {"name": "VMI", "type": "string", "jsonPath": ".spec.vmiName"}),
     ),
-    Definition(KubeVirt, "kubevirts", ("kv", "kvs"), (_AGE, _PHASE)),
+    Definition(
+        KubeVirt,
+        "kubevirts",
+        ("kv", "kvs"),
+        (_AGE, _PHASE, {"name": "Health", "type": "string", "jsonPath": ".status.health"}),
+    ),
 )
 
 

@@ -118,6 +118,8 @@ class KubeVirtStatus(View):
 
     phase: str = ""
     """Deploying, Deployed, Deleting or Deleted."""
+    health: str = ""
+    """Ours: the conditions in one word. Installing, Healthy, Updating, Degraded, Unavailable, Deleting."""
     conditions: list[Condition] = []
     default_architecture: str = ""
     generations: list[GenerationStatus] = []

@@ -27,6 +27,7 @@ MIGRATION_VMI: Final = "kubevirt.io/vmi-name"
 OUTDATED_LAUNCHER_IMAGE: Final = "kubevirt.io/outdatedLauncherImage"
 SCHEDULABLE: Final = "kubevirt.io/schedulable"
 HANDLER_POOL: Final = "kubevirt.io/handler-pool"  # ours; label and annotation
+SERVED_BY: Final = "virtfleet.io/served-by"  # of nodes: the primary handler keeps them until a pool's is proven there
 HYPERVISOR: Final = "kubevirt.io/hypervisor"  # ours; free for users
 REALTIME: Final = "kubevirt.io/realtime"
 SEV: Final = "kubevirt.io/sev"
@@ -55,7 +56,19 @@ TSC_FREQUENCY: Final = "scheduling.node.kubevirt.io/tsc-frequency"
 HYPERVISOR_WORKS: Final = "hypervisor.node.kubevirt.io/"  # ours: set when the hypervisor really works there
 OBSOLETE_HOST_MODEL: Final = "node-labeller.kubevirt.io/obsolete-host-model"
 
-# Labels of nodes that handlers write, by what they found out there.
+# Labels of nodes that handlers write, by what they found out there; nobody else's begin so.
+NODE_FACT_PREFIXES: Final = (
+    CPU_MODEL,
+    CPU_MODEL_MIGRATION,
+    CPU_FEATURE,
+    CPU_VENDOR,
+    CPU_TIMER,
+    HOST_MODEL_CPU,
+    HOST_MODEL_REQUIRED_FEATURES,
+    HYPERV,
+    MACHINE_TYPE,
+    HYPERVISOR_WORKS,
+)
 NODE_FACTS: Final = (REALTIME, SEV, SEV_ES, SEV_SNP, TDX, SECURE_EXECUTION)
 
 # Resources that the handler's device plugin offers.

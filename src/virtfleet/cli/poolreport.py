@@ -10,12 +10,15 @@ import orjson
 
 from virtfleet.api import names
 from virtfleet.cli.fleetview import FleetView
+from virtfleet.operator.conditions import DEGRADED
 from virtfleet.operator.handlerpods import HandlerPod, decode_pod
 from virtfleet.operator.installation import Installation
+from virtfleet.operator.rollout import CANARY_FAILED, IMAGE_UNPROVEN
 from virtfleet.pools.model import Pool, owner
 from virtfleet.pools.overlap import overlaps, shadowed, shared_devices
 
 PRIMARY = "(primary)"
+STOPPED = (CANARY_FAILED, IMAGE_UNPROVEN)
 
 
 def report(view: FleetView) -> dict[str, Any]:
@@ -48,7 +51,8 @@ def report(view: FleetView) -> dict[str, Any]:
                 "conditions": told.get(name, {}).get("conditions", []),
             }
         )
-    return {"pools": entries, "problems": [*_configuration(pools), *(_handlers(view, pods) if view.live else ())]}
+    live = (*_stopped(view), *_handlers(view, pods)) if view.live else ()
+    return {"pools": entries, "problems": [*_configuration(pools), *live]}
 
 
 def _name(pool: Pool | None) -> str:
@@ -81,6 +85,13 @@ def _configuration(pools: tuple[Pool, ...]) -> Iterable[str]:
         yield f"pool {pool.name} can own no node: earlier pools take all that it selects"
     for first, second, device in shared_devices(pools):
         yield f"pools {first.name} and {second.name} both name {device}: its VMs go to {first.name}"
+
+
+def _stopped(view: FleetView) -> Iterable[str]:
+    """What keeps the operator from giving nodes the handlers that they should have."""
+    for condition in (view.kubevirt.get("status") or {}).get("conditions") or ():
+        if condition["type"] == DEGRADED and condition["status"] == "True" and condition["reason"] in STOPPED:
+            yield str(condition["message"])
 
 
 def _handlers(view: FleetView, pods: list[HandlerPod]) -> Iterable[str]:

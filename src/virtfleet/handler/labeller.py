@@ -51,18 +51,6 @@ OBSOLETE_MODELS = frozenset(
         "Opteron_G2",
     ]
 )
-_PREFIXES = (
-    names.CPU_MODEL,
-    names.CPU_MODEL_MIGRATION,
-    names.CPU_FEATURE,
-    names.CPU_VENDOR,
-    names.CPU_TIMER,
-    names.HOST_MODEL_CPU,
-    names.HOST_MODEL_REQUIRED_FEATURES,
-    names.HYPERV,
-    names.MACHINE_TYPE,
-    names.HYPERVISOR_WORKS,
-)
 _LABEL_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
@@ -166,7 +154,7 @@ def patch(present: Mapping[str, str], wanted: Mapping[str, str]) -> Obj:
 
     Only labels of these kinds are in it, so that it cannot undo what others write at the same time.
     """
-    own = {key for key in present if key.startswith(_PREFIXES) or key in names.NODE_FACTS}
+    own = {key for key in present if key.startswith(names.NODE_FACT_PREFIXES) or key in names.NODE_FACTS}
     change: dict[str, str | None] = {key: value for key, value in wanted.items() if present.get(key) != value}
     change |= dict.fromkeys(own - wanted.keys())  # null takes a label away
     return {"metadata": {"labels": change}} if change else {}

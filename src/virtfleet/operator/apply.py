@@ -2,18 +2,20 @@
 
 The server adds defaults to what it is given, and others may add labels or annotations, so an installed object is never
 equal to the rendered one. It is right when it holds everything that is wanted, and was written for this very wish (the
-`applied` annotation), so that fields that are no longer wanted go too. Then nothing is written.
+`applied` annotation). Then nothing is written. That annotation also names the fields that were written, so that those
+go that are no longer wanted, and what others added stays.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import orjson
+
 from virtfleet.api.quantity import Quantity, QuantityError
 from virtfleet.kube.resource import Obj
-from virtfleet.operator.render import APPLIED
+from virtfleet.operator.render import APPLIED, IDENTITY, fields
 
-_IDENTITY = ("apiVersion", "kind", "metadata", "status")
 _AMOUNTS = ("requests", "limits")  # the server spells quantities in its own way
 
 
@@ -48,7 +50,7 @@ def difference(installed: Obj, wanted: Obj) -> list[dict[str, Any]]:
     as_before = installed_notes.get(APPLIED) == wanted["metadata"]["annotations"][APPLIED]
     operations: list[dict[str, Any]] = []
     for section, value in wanted.items():
-        if section in _IDENTITY:
+        if section in IDENTITY:
             continue
         if not isinstance(value, dict) or not isinstance(installed.get(section), dict):
             if not as_before or not covers(installed.get(section), value):
@@ -60,7 +62,8 @@ def difference(installed: Obj, wanted: Obj) -> list[dict[str, Any]]:
             if not covers(installed[section].get(key), inner)
             or (not as_before and installed[section].get(key) != inner)
         ]
-    return [*operations, *_notes(installed, wanted, "labels"), *_notes(installed, wanted, "annotations")]
+    operations += [*_notes(installed, wanted, "labels"), *_notes(installed, wanted, "annotations")]
+    return operations if as_before else [*operations, *_leftovers(installed, wanted, _record(installed_notes))]
 
 
 def _notes(installed: Obj, wanted: Obj, field: str) -> list[dict[str, Any]]:
@@ -72,6 +75,34 @@ def _notes(installed: Obj, wanted: Obj, field: str) -> list[dict[str, Any]]:
         for key, value in want.items()
         if have.get(key) != value
     ]
+
+
+def _leftovers(installed: Obj, wanted: Obj, written: dict[str, Any]) -> list[dict[str, Any]]:
+    """What was written for an earlier wish and is in the present one no more."""
+    present, wished = fields(installed), fields(wanted)
+    operations = []
+    for section, keys in written.items():
+        if section in IDENTITY or section not in present:
+            continue
+        notes = section in ("labels", "annotations")
+        if section not in wished and not notes:
+            operations.append({"op": "remove", "path": f"/{_escaped(section)}"})
+        elif isinstance(keys, list):
+            path = f"/metadata/{section}" if notes else f"/{_escaped(section)}"
+            gone = (set(keys) & set(present[section])) - {*wished.get(section, ()), APPLIED}
+            operations += [{"op": "remove", "path": f"{path}/{_escaped(key)}"} for key in sorted(gone)]
+    return operations
+
+
+def _record(notes: dict[str, str]) -> dict[str, Any]:
+    """What the annotation says was written. Anybody can write to it, so it may be anything."""
+    try:
+        record = orjson.loads(notes.get(APPLIED, ""))
+    except orjson.JSONDecodeError:
+        return {}
+    if not isinstance(record, dict):
+        return {}
+    return {key: [k for k in keys if isinstance(k, str)] for key, keys in record.items() if isinstance(keys, list)}
 
 
 def _escaped(key: str) -> str:

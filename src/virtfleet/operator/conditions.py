@@ -11,13 +11,16 @@ from virtfleet.api.feature_gates import FeatureGates
 from virtfleet.kube.resource import Obj
 from virtfleet.operator.handlers import VIRT_HANDLER
 from virtfleet.operator.installation import Installation, digest
-from virtfleet.operator.rollout import Rollout
+from virtfleet.operator.rollout import Plan, Rollout
 from virtfleet.operator.world import Node
 from virtfleet.pools.model import POOL_FIELDS, listed, owner
 from virtfleet.pools.overlap import shadowed
 
 DEPLOYING, DEPLOYED, DELETING, DELETED = "Deploying", "Deployed", "Deleting", "Deleted"
 AVAILABLE, PROGRESSING, DEGRADED, RESTING = "Available", "Progressing", "Degraded", "PoolsResting"
+CREATED = "Created"
+_NAMED = 5
+"""So many nodes are named in a message; the others are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +39,22 @@ class Findings:
 
     deployments: Mapping[str, Obj] = field(default_factory=dict)
     daemon_sets: Mapping[str, Obj] = field(default_factory=dict)
-    rollouts: Mapping[str, Rollout] = field(default_factory=dict)
+    plan: Plan = field(default_factory=Plan)
+    unserved: Mapping[str, str] = field(default_factory=dict)
+    """Nodes that should have a ready handler and have none: name -> why."""
+    trouble: str = ""
+    """Why a Pod of the control plane does not come up."""
     nodes: Sequence[Node] = ()
     instances: Iterable[Obj] | None = None
     admission: bool = False
     """Whether VMs are checked: the webhooks are there."""
+    created: bool = False
+    """Whether everything has been made that is to be installed."""
+    held: bool = False
+    """Whether handlers wait for the control plane."""
     handed_over: bool = False
+    moving: int = 0
+    """Nodes whose next handler is of another DaemonSet."""
     error: tuple[str, str] | None = None
     """Reason and message of what keeps the operator from going on."""
 
@@ -50,28 +63,27 @@ def status(installation: Installation, found: Findings, now: str) -> Obj:
     """The new status of the KubeVirt object."""
     old = installation.kubevirt.get("status") or {}
     deployed = old.get("phase") == DEPLOYED
-    pools = _pools(installation, found)
-    shortfalls = _shortfalls(found)
-    working = _works(found)
-    complete = not shortfalls and found.admission and found.error is None
-    steps = _steps_left(found) if found.error is None else []
+    shortfalls, stopped = _shortfalls(found), _stopped(found)
+    steps = [] if stopped else _steps_left(found)
+    ready = not shortfalls and found.admission and not steps and not stopped
     verdicts = [
-        _available((deployed and working) or (complete and not steps), shortfalls),
-        _progressing(steps if complete or deployed else shortfalls or steps),
-        _degraded(installation, found, [] if steps or not deployed else shortfalls),
+        *_created(old, found),
+        _available(deployed, ready, found, shortfalls),
+        _progressing(steps if deployed or not shortfalls else shortfalls, stopped),
+        _degraded(installation, found, stopped, [] if steps or not deployed else shortfalls),
         *_resting(installation),
     ]
-    ready = complete and not steps
     version, identity = installation.images.tag, digest(installation.spec)
     new: Obj = {
         "phase": DEPLOYED if deployed or ready else DEPLOYING,
+        "health": _health(deployed or ready, found, verdicts),
         "conditions": conditions(old.get("conditions") or (), verdicts, now),
         "observedGeneration": installation.kubevirt["metadata"].get("generation", 0),
         "operatorVersion": virtfleet.__version__,
         "targetKubeVirtVersion": version,
         "targetKubeVirtRegistry": installation.images.registry,
         "targetDeploymentID": identity,
-        "virtHandlerPools": pools,
+        "virtHandlerPools": _pools(installation, found),
     }
     if ready:
         new |= {
@@ -80,6 +92,18 @@ def status(installation: Installation, found: Findings, now: str) -> Obj:
             "observedDeploymentID": identity,
         }
     return new
+
+
+def _health(deployed: bool, found: Findings, verdicts: Iterable[Verdict]) -> str:
+    """All conditions in one word, for people."""
+    holds = {verdict.type for verdict in verdicts if verdict.status}
+    if deployed and not _works(found):
+        return "Unavailable"
+    if DEGRADED in holds:
+        return "Degraded"
+    if not deployed:
+        return "Installing"
+    return "Updating" if PROGRESSING in holds else "Healthy"
 
 
 def conditions(old: Iterable[Obj], verdicts: Iterable[Verdict], now: str) -> list[Obj]:
@@ -102,31 +126,62 @@ def conditions(old: Iterable[Obj], verdicts: Iterable[Verdict], now: str) -> lis
     return result
 
 
-def _available(yes: bool, shortfalls: Sequence[str]) -> Verdict:
-    if yes:
+def _created(old: Obj, found: Findings) -> Iterable[Verdict]:
+    """Once and for all, as KubeVirt has it: it says nothing of how things are now."""
+    if found.created or any(c["type"] == CREATED and c["status"] == "True" for c in old.get("conditions") or ()):
+        yield Verdict(CREATED, True, "AllResourcesCreated", "all resources were created")
+
+
+def _available(deployed: bool, ready: bool, found: Findings, shortfalls: Sequence[str]) -> Verdict:
+    """Whether VMs can be made, and those that run can be reached: a handler that is being replaced is soon back."""
+    if deployed and _works(found) and found.unserved:
+        return Verdict(AVAILABLE, False, "HandlersNotReady", _without_handler(found))
+    if ready:
         return Verdict(AVAILABLE, True, "AllComponentsReady", "all components are ready")
-    return Verdict(AVAILABLE, False, "ComponentsNotReady", "; ".join(shortfalls) or "components are being installed")
+    if deployed and _works(found):
+        return Verdict(AVAILABLE, True, "VMsAreServed", "VMs are served while something changes or is repaired")
+    told = [*shortfalls, *([found.trouble] if found.trouble else [])]
+    return Verdict(AVAILABLE, False, "ComponentsNotReady", "; ".join(told) or "components are being installed")
 
 
-def _progressing(steps: Sequence[str]) -> Verdict:
+def _progressing(steps: Sequence[str], stopped: tuple[str, str] | None) -> Verdict:
+    if stopped:
+        return Verdict(PROGRESSING, False, "Stopped", "something keeps the operator from going on; see Degraded")
     if not steps:
         return Verdict(PROGRESSING, False, "UpToDate", "everything is as the KubeVirt object says")
     return Verdict(PROGRESSING, True, "Changing", "; ".join(steps))
 
 
-def _degraded(installation: Installation, found: Findings, shortfalls: Sequence[str]) -> Verdict:
+def _stopped(found: Findings) -> tuple[str, str] | None:
+    """Reason and message of what keeps the operator from going on."""
     if found.error:
-        return Verdict(DEGRADED, True, *found.error)
-    failing = {name: rollout for name, rollout in sorted(found.rollouts.items()) if rollout.failure}
-    if stopped := [f"the rollout of {name} is stopped: {r.failure}" for name, r in failing.items() if r.stopped]:
-        return Verdict(DEGRADED, True, "CanaryFailed", "; ".join(stopped))
-    if failing:
-        return Verdict(DEGRADED, True, "HandlersFail", "; ".join(f"{n}: {r.failure}" for n, r in failing.items()))
+        return found.error
+    if found.held and found.trouble:
+        text = f"the control plane does not come up, so no handler is touched: {found.trouble}"
+        return "ControlPlaneFailed", text
+    return found.plan.failure
+
+
+def _degraded(
+    installation: Installation, found: Findings, stopped: tuple[str, str] | None, shortfalls: Sequence[str]
+) -> Verdict:
+    if stopped:
+        return Verdict(DEGRADED, True, *stopped)
+    if found.unserved:
+        failing = any(rollout.failure for rollout in found.plan.rollouts.values())
+        return Verdict(DEGRADED, True, "HandlersFail" if failing else "HandlersNotReady", _without_handler(found))
     if mixed := _mixed_versions(installation, found):
         return Verdict(DEGRADED, True, "HandlerVersionsDiffer", mixed)
     if shortfalls:
-        return Verdict(DEGRADED, True, "ComponentsNotReady", "; ".join(shortfalls))
+        told = [*shortfalls, *([found.trouble] if found.trouble else [])]
+        return Verdict(DEGRADED, True, "ComponentsNotReady", "; ".join(told))
     return Verdict(DEGRADED, False, "Healthy")
+
+
+def _without_handler(found: Findings) -> str:
+    nodes = [f"{node} ({why})" for node, why in sorted(found.unserved.items())]
+    more = f" and {len(nodes) - _NAMED} more" if len(nodes) > _NAMED else ""
+    return f"{len(nodes)} of {len(found.nodes)} nodes have no ready handler: {', '.join(nodes[:_NAMED])}{more}"
 
 
 def _resting(installation: Installation) -> Iterable[Verdict]:
@@ -168,7 +223,11 @@ def _shortfalls(found: Findings) -> list[str]:
 
 
 def _steps_left(found: Findings) -> list[str]:
-    steps = [] if found.handed_over else ["nodes change their handlers"]
+    steps = ["handlers wait for the control plane"] if found.held and _works(found) else []
+    if found.moving:
+        steps.append(f"{found.moving} nodes get the handler of their pool, once it is proven there")
+    elif not found.handed_over and not found.held:
+        steps.append("nodes change their handlers")
     for name, obj in sorted({**found.deployments, **found.daemon_sets}.items()):
         if (obj.get("status") or {}).get("observedGeneration", 0) < obj["metadata"].get("generation", 0):
             steps.append(f"{name} has changed")
@@ -176,8 +235,8 @@ def _steps_left(found: Findings) -> list[str]:
         updated = (deployment.get("status") or {}).get("updatedReplicas", 0)
         if updated < deployment["spec"].get("replicas", 1):
             steps.append(f"{name} is updated on {updated} of {deployment['spec'].get('replicas', 1)} replicas")
-    for name, rollout in sorted(found.rollouts.items()):
-        if rollout.outdated and not rollout.stopped:
+    for name, rollout in sorted(found.plan.rollouts.items()):
+        if rollout.outdated:
             total = rollout.outdated + rollout.updated
             steps.append(f"{name}: {rollout.outdated} of {total} handlers are to be replaced")
         elif rollout.starting:
@@ -189,7 +248,7 @@ def _steps_left(found: Findings) -> list[str]:
 
 def _mixed_versions(installation: Installation, found: Findings) -> str:
     """All handlers must be of one version. While they are replaced they cannot be."""
-    if any(not rollout.done for rollout in found.rollouts.values()):
+    if any(not rollout.done for rollout in found.plan.rollouts.values()):
         return ""
     by_version: dict[str, set[str]] = {}
     for node in found.nodes:
@@ -213,7 +272,7 @@ def _pools(installation: Installation, found: Findings) -> list[Obj]:
     result = []
     for pool in pools:
         counts = (found.daemon_sets.get(pool.daemon_set) or {}).get("status") or {}
-        rollout = found.rollouts.get(pool.daemon_set) or Rollout(0, 0)
+        rollout = found.plan.rollouts.get(pool.daemon_set) or Rollout(0, 0)
         entry: Obj = {
             "name": pool.name,
             "desiredHandlers": counts.get("desiredNumberScheduled", 0),
@@ -221,7 +280,9 @@ def _pools(installation: Installation, found: Findings) -> list[Obj]:
             "updatedHandlers": rollout.updated,
             "versions": sorted({node.version for node in owned[pool.name] if node.version}),
             "nodes": len(owned[pool.name]),
-            "conditions": _pool_conditions(counts, rollout, pool.name in hidden),
+            "conditions": _pool_conditions(
+                counts, rollout, len(owned[pool.name]), pool.name in hidden, found.plan.failure
+            ),
         }
         if found.instances is not None:
             entry |= {"matchedVMIs": matched.get(pool.name, 0), "outdatedVMIs": outdated.get(pool.name, 0)}
@@ -242,15 +303,20 @@ def _instances(installation: Installation, found: Findings) -> tuple[dict[str, i
     return matched, outdated
 
 
-def _pool_conditions(counts: Mapping[str, Any], rollout: Rollout, hidden: bool) -> list[Obj]:
+def _pool_conditions(
+    counts: Mapping[str, Any], rollout: Rollout, nodes: int, hidden: bool, stopped: tuple[str, str] | None
+) -> list[Obj]:
     """Ready or not, and why. Without a time: the conditions of the KubeVirt object have those."""
     desired, ready = counts.get("desiredNumberScheduled", 0), counts.get("numberReady", 0)
     if hidden:
         verdict = ("False", "Shadowed", "earlier pools own every node that this one selects; reorder them")
     elif rollout.failure:
-        verdict = ("False", "CanaryFailed" if rollout.stopped else "HandlersFail", rollout.failure)
+        verdict = ("False", stopped[0] if stopped else "HandlersFail", rollout.failure)
     elif ready < desired:
         verdict = ("False", "HandlersNotReady", f"{ready} of {desired} handlers are ready")
+    elif not desired and nodes:
+        waiting = f"{nodes} nodes keep their handler until this pool's is proven there"
+        verdict = ("False", *(stopped or ("HandlersNotReady", waiting)))
     elif not desired:
         verdict = ("False", "NoNodes", "no node has the labels of its nodeSelector")
     else:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 from datetime import datetime, timedelta
 
 import msgspec
 
 from virtfleet.api import names
-from virtfleet.operator.handlers import CONTENT
+from virtfleet.operator.handlers import CONTENT, VIRT_HANDLER
 
 RESTARTED = "kubectl.kubernetes.io/restartedAt"
 """Put into a template by `kubectl rollout restart`."""
@@ -41,7 +41,10 @@ class _State(msgspec.Struct):
 
 
 class _Container(msgspec.Struct):
+    """A container of a Pod's spec or, with a state, of its status."""
+
     name: str = ""
+    image: str = ""
     state: _State | None = None
 
 
@@ -56,27 +59,32 @@ class _Meta(msgspec.Struct, rename="camel"):
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
     creation_timestamp: datetime | None = None
-    deletion_timestamp: str | None = None
+    deletion_timestamp: datetime | None = None
     owner_references: list[_Owner] = []
 
 
 class _Condition(msgspec.Struct):
     type: str = ""
     status: str = ""
+    message: str = ""
 
 
 class _Spec(msgspec.Struct, rename="camel"):
     node_name: str = ""
+    containers: list[_Container] = []
+    init_containers: list[_Container] = []
 
 
 class _Status(msgspec.Struct, rename="camel"):
+    phase: str = ""
+    message: str = ""
     conditions: list[_Condition] = []
     container_statuses: list[_Container] = []
     init_container_statuses: list[_Container] = []
 
 
 class HandlerPod(msgspec.Struct):
-    """What the operator keeps of a handler's Pod."""
+    """What the operator keeps of a handler's Pod, of a proof, and of a Pod of the control plane."""
 
     metadata: _Meta
     spec: _Spec = msgspec.field(default_factory=_Spec)
@@ -89,6 +97,16 @@ class HandlerPod(msgspec.Struct):
     @property
     def pool(self) -> str:
         return self.metadata.labels.get(names.HANDLER_POOL, "")
+
+    @property
+    def component(self) -> str:
+        return self.metadata.labels.get(names.APP_LABEL, "")
+
+    @property
+    def images(self) -> frozenset[str]:
+        """What must be on the node for such a Pod to come up."""
+        main = [c.image for c in self.spec.containers if c.name == VIRT_HANDLER]
+        return frozenset((*(c.image for c in self.spec.init_containers), *main))
 
     def made_from(self, template: Mapping[str, str]) -> bool:
         """Whether the Pod is what its DaemonSet would make now, given the annotations of the DaemonSet's template."""
@@ -111,12 +129,47 @@ class HandlerPod(msgspec.Struct):
     @property
     def failure(self) -> str:
         """Why it will not come up, in words; empty where it may."""
+        if self.status.phase == "Failed":
+            return f"{self.metadata.name} on {self.spec.node_name} has failed: {self.status.message or 'for no reason'}"
         for container in (*self.status.init_container_statuses, *self.status.container_statuses):
             waiting = container.state.waiting if container.state else None
             if waiting and waiting.reason in _FAILURES:
                 who = f"container {container.name} of {self.metadata.name} on {self.spec.node_name}"
-                return f"{who}: {waiting.reason}" + (f": {waiting.message}" if waiting.message else "")
+                image = self._image(container.name)
+                told = f"{who} (image {image})" if image else who
+                return f"{told}: {waiting.reason}" + (f": {waiting.message}" if waiting.message else "")
         return ""
+
+    def _image(self, container: str) -> str:
+        """The image that a container asks for: its status may name what it was resolved to."""
+        asked = (*self.spec.init_containers, *self.spec.containers)
+        return next((c.image for c in asked if c.name == container), "")
+
+    def trouble(self, now: datetime) -> str:
+        """Why its node is not served, beyond the time that a change takes; empty where all is well."""
+        if self.ready or self.starting(now):
+            return ""
+        ends = self.metadata.deletion_timestamp
+        if ends:
+            return f"{self.metadata.name} does not end" if now > ends else ""
+        unscheduled = next((c.message for c in self.status.conditions if c.type == "PodScheduled" and c.message), "")
+        return self.failure or unscheduled or f"{self.metadata.name} is not ready"
+
+
+def unserved(pods: Iterable[HandlerPod], down: Container[str], now: datetime) -> dict[str, str]:
+    """Nodes that should have a handler and have none that is ready: name -> why. Changes under way are not told.
+
+    `down` are nodes that are not Ready themselves.
+    """
+    pods = list(pods)
+    served = {pod.spec.node_name for pod in pods if pod.ready and pod.spec.node_name not in down}
+    found: dict[str, str] = {}
+    for pod in sorted(pods, key=lambda pod: pod.metadata.name):
+        node = pod.spec.node_name or "no node yet"
+        why = "the node itself is not Ready" if node in down else pod.trouble(now)
+        if why and node not in served:
+            found.setdefault(node, why)
+    return found
 
 
 decode_pod = msgspec.json.Decoder(HandlerPod).decode

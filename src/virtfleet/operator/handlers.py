@@ -19,12 +19,17 @@ from virtfleet.operator import deployments, memory, roles
 from virtfleet.operator.endpoints import METRICS_LABEL
 from virtfleet.operator.installation import PRIORITY_CLASS, Installation, digest
 from virtfleet.pools.model import Pool
-from virtfleet.pools.placement import handler_placement
+from virtfleet.pools.placement import handler_placement, restrict_affinity
 
 VIRT_HANDLER = "virt-handler"
 CONTENT = "virtfleet.io/handler-content"
 """Annotation of handler Pods: what they were made of, but for their placement."""
 
+PRIMARY = "primary"
+"""Value of the label by which the primary handler keeps a node."""
+
+_PRIMARY = frozenset((PRIMARY,))
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PLACEMENT = ("nodeSelector", "affinity", "tolerations")
 DEFAULT_VMS_PER_NODE = 110
 NODE_FACTS = "/var/lib/kubevirt-node-labeller"
@@ -67,7 +72,7 @@ def _daemon_set(installation: Installation, pool: Pool | None) -> Obj:
                 "metadata": {"labels": labels},
                 "spec": {
                     **_content(installation, pool),
-                    **_alone(handler_placement(installation.fleet.pools, pool, workloads)),
+                    **_alone(_kept(installation, pool, handler_placement(installation.fleet.pools, pool, workloads))),
                 },
             },
         },
@@ -84,16 +89,34 @@ def marked(daemon_set: Obj) -> Obj:
     return {**daemon_set, "spec": {**spec, "template": template}}
 
 
+def _kept(installation: Installation, pool: Pool | None, placement: dict[str, Any]) -> dict[str, Any]:
+    """The placement with the rule that the primary handler keeps its nodes until the operator lets them go.
+
+    A node that gets a pool's labels would else lose its handler at that moment, whatever the pool's images are worth.
+    """
+    if not installation.fleet.pools:
+        return placement
+    affinity = placement.get("affinity") or {}
+    if pool:
+        return {**placement, "affinity": restrict_affinity(affinity, [{names.SERVED_BY: (False, _PRIMARY)}])}
+    kept = restrict_affinity(installation.placement("workloads").get("affinity"), [{names.SERVED_BY: (True, _PRIMARY)}])
+    more = kept["nodeAffinity"][_REQUIRED].get("nodeSelectorTerms") or ()
+    node = affinity.get("nodeAffinity") or {}
+    if not (terms := (node.get(_REQUIRED) or {}).get("nodeSelectorTerms")):
+        return placement  # it admits every node
+    node = {**node, _REQUIRED: {"nodeSelectorTerms": [*terms, *more]}}
+    return {**placement, "affinity": {**affinity, "nodeAffinity": node}}
+
+
 def _alone(placement: dict[str, Any]) -> dict[str, Any]:
     """The placement with the rule that a node has one handler at a time."""
     affinity = placement.get("affinity") or {}
     anti = affinity.get("podAntiAffinity") or {}
-    required = "requiredDuringSchedulingIgnoredDuringExecution"
     one = {
         "labelSelector": {"matchLabels": {names.APP_LABEL: VIRT_HANDLER}},
         "topologyKey": "kubernetes.io/hostname",
     }
-    anti = {**anti, required: [*(anti.get(required) or ()), one]}
+    anti = {**anti, _REQUIRED: [*(anti.get(_REQUIRED) or ()), one]}
     critical = {"key": "CriticalAddonsOnly", "operator": "Exists"}
     return {
         **placement,

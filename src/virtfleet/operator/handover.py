@@ -3,6 +3,8 @@
 A change of pools can move nodes in both directions between two DaemonSets at once. So every DaemonSet whose placement
 changes is first narrowed to the nodes that it has now *and* shall keep, and DaemonSets that are no longer wanted go.
 Once the DaemonSet controller has seen all of that, they get the placement that they should have, and new ones are made.
+None of it begins before the next handler is proven on every node that a pool is to lose; until then DaemonSets keep
+their placement. Nodes of the primary handler do not change hands this way but one by one (`keeping`).
 All of it follows from the objects: an operator that is killed in between goes on where it was.
 """
 
@@ -62,6 +64,16 @@ def step(installed: Mapping[str, Obj], wanted: Mapping[str, Obj]) -> Step:
     return result
 
 
+def pending(installed: Mapping[str, Obj], wanted: Mapping[str, Obj]) -> bool:
+    """Whether a DaemonSet is to have other nodes than it has now."""
+    return any(name not in wanted or placement(ds) != placement(wanted[name]) for name, ds in installed.items())
+
+
+def held(installed: Obj, wanted: Obj) -> Obj:
+    """The wanted DaemonSet on the nodes that the installed one has."""
+    return _placed(wanted, placement(installed), wanted["metadata"]["annotations"])
+
+
 def placement(daemon_set: Obj) -> dict[str, Any]:
     spec = daemon_set["spec"]["template"]["spec"]
     return {key: spec[key] for key in PLACEMENT if spec.get(key)}
@@ -69,15 +81,18 @@ def placement(daemon_set: Obj) -> dict[str, Any]:
 
 def narrowed(installed: Obj, wanted: Obj) -> Obj:
     """The wanted DaemonSet on those nodes only that the installed one admits as well."""
-    spec = wanted["spec"]
-    pod = {**spec["template"]["spec"], **_both(placement(installed), placement(wanted))}
-    metadata = wanted["metadata"]
-    annotations = {**metadata["annotations"], GOAL: digest(placement(wanted))}
+    annotations = {**wanted["metadata"]["annotations"], GOAL: digest(placement(wanted))}
+    return _placed(wanted, _both(placement(installed), placement(wanted)), annotations)
+
+
+def _placed(wanted: Obj, where: dict[str, Any], annotations: dict[str, str]) -> Obj:
+    spec, metadata = wanted["spec"], wanted["metadata"]
+    pod = {key: value for key, value in spec["template"]["spec"].items() if key not in PLACEMENT}
     return stamped(
         {
             **wanted,
             "metadata": {**metadata, "annotations": annotations},
-            "spec": {**spec, "template": {**spec["template"], "spec": pod}},
+            "spec": {**spec, "template": {**spec["template"], "spec": {**pod, **where}}},
         }
     )
 
@@ -106,8 +121,10 @@ def _terms(of: dict[str, Any]) -> _Terms | None:
 def _conjunction(old: _Terms | None, new: _Terms | None) -> _Terms | None:
     if old is None or new is None:
         return new if old is None else old
-    # More terms than a handler may have: better no handler for a moment than a Pod that the API server refuses.
-    return _joined(old, new) if len(old) * len(new) <= MAX_TERMS else []
+    if len(old) * len(new) <= MAX_TERMS:
+        return _joined(old, new)
+    # More terms than a handler may have: better fewer nodes for a moment than a Pod that the API server refuses.
+    return [term for term in new if term in old]
 
 
 def _joined(old: _Terms, new: _Terms) -> _Terms:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import platform
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 
 from virtfleet.api import names
@@ -18,16 +18,19 @@ from virtfleet.kube.cache import key_of
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ApiError, is_already_exists, is_conflict, is_not_found
 from virtfleet.kube.events import Recorder, Reference
-from virtfleet.kube.resource import KUBEVIRTS, PODS, Obj
-from virtfleet.operator import certificates, conditions, handover
+from virtfleet.kube.resource import KUBEVIRTS, NODES, PODS, Obj
+from virtfleet.operator import certificates, conditions, handover, keeping, proof, rollout
 from virtfleet.operator.apply import difference
 from virtfleet.operator.conditions import DEGRADED, Findings
 from virtfleet.operator.customize import PatchError
 from virtfleet.operator.endpoints import VIRT_API
-from virtfleet.operator.handlerpods import STARTING
+from virtfleet.operator.handlerpods import STARTING, HandlerPod, unserved
+from virtfleet.operator.handlers import PRIMARY, VIRT_HANDLER
 from virtfleet.operator.installation import Installation
+from virtfleet.operator.keeping import Keeping
+from virtfleet.operator.proof import AGAIN, PROOF, Proving
 from virtfleet.operator.render import render
-from virtfleet.operator.rollout import Rollout, rollout
+from virtfleet.operator.rollout import Change, Fleet
 from virtfleet.operator.uninstall import Uninstall
 from virtfleet.operator.world import INSTALLED, RESOURCES, World
 from virtfleet.pools.terms import TooManyTermsError
@@ -126,12 +129,16 @@ class Operator:
         await self._apply(issued.objects)
         later = ("CustomResourceDefinition", "DaemonSet", *_ADMISSION)
         await self._apply(obj for obj in objects if obj["kind"] not in later)
-        found.handed_over = await self._hand_over_nodes(objects)
-        found.rollouts = await self._roll_out()
+        await self._bring_handlers(installation, objects, found)
         found.admission = await self._admit(objects)
         await self._remove_leftovers([*issued.objects, *objects])
-        starting = any(rollout.starting for rollout in found.rollouts.values())
-        return min(issued.look_again, STARTING if starting else issued.look_again).total_seconds()
+        found.created = found.admission
+        pauses = [issued.look_again]
+        if any(each.starting for each in found.plan.rollouts.values()):
+            pauses.append(STARTING)
+        if found.plan.failure:
+            pauses.append(AGAIN)
+        return min(pauses).total_seconds()
 
     # -- steps
 
@@ -175,25 +182,91 @@ class Operator:
             for d in definitions
         )
 
-    async def _hand_over_nodes(self, objects: Iterable[Obj]) -> bool:
-        """Handlers to the nodes that are theirs now; True when all of them have theirs."""
+    async def _bring_handlers(self, installation: Installation, objects: Iterable[Obj], found: Findings) -> None:
+        """Handlers to the nodes that are theirs now, and new handlers in the place of old ones."""
         wanted = {obj["metadata"]["name"]: obj for obj in objects if obj["kind"] == "DaemonSet"}
-        step = handover.step(self._world.named("DaemonSet"), wanted)
+        installed, settled = self._world.named("DaemonSet"), self._primary_is_placed(wanted)
+        control_plane = self._world.named("Deployment").values()
+        found.held = bool(installed) and not all(map(rollout.settled, control_plane))
+        pools, pods = installation.fleet.pools, self._world.handlers()
+        nodes = keeping.look(pools, self._world.nodes.list(), pods, settled=settled)
+        proving = Proving(installation, {pod.metadata.name: pod for pod in self._world.pods_of(PROOF)})
+        placed = not found.held and await self._hand_over_nodes(wanted, nodes, found, proving)
+        sets = {name: ds for name, ds in self._world.named("DaemonSet").items() if name in wanted}
+        fleet = Fleet(sets, pods, self._world.down(), nodes.moves, nodes.transit)
+        found.plan = rollout.plan(fleet, proving, self._now())
+        found.moving = len(nodes.moves) + nodes.transit
+        if placed:
+            await self._replace(found.plan.replace)
+            await self._prove(proving)
+
+    def _primary_is_placed(self, wanted: Mapping[str, Obj]) -> bool:
+        primary = self._world.named("DaemonSet").get(VIRT_HANDLER)
+        return primary is not None and handover.placement(primary) == handover.placement(wanted[VIRT_HANDLER])
+
+    async def _hand_over_nodes(
+        self, wanted: Mapping[str, Obj], nodes: Keeping, found: Findings, proving: Proving
+    ) -> bool:
+        """DaemonSets to the placement that they should have, once nothing is lost by it.
+
+        False where labels had to be written first: then nothing else is decided by what was seen before.
+        """
+        installed = self._world.named("DaemonSet")
+        found.handed_over = False
+        await self._label(nodes.keep, PRIMARY)
+        await self._label(nodes.release, None)
+        if handover.pending(installed, wanted):
+            if nodes.keep:
+                return False  # the next look follows, and the DaemonSet controller has seen the labels by then
+            most = Fleet(installed, ()).batch()
+            if not rollout.cleared(nodes.leaving, wanted, proving, most):
+                await self._apply(handover.held(ds, wanted[name]) for name, ds in installed.items() if name in wanted)
+                return True
+        step = handover.step(installed, wanted)
         await self._delete(step.delete)
         await self._apply(step.apply)
-        return step.done
+        found.handed_over = step.done
+        return True
 
-    async def _roll_out(self) -> dict[str, Rollout]:
-        """Replace handlers whose DaemonSet says something else than when they were made."""
-        rollouts: dict[str, Rollout] = {}
-        for name, daemon_set in self._world.named("DaemonSet").items():
-            template = daemon_set["spec"]["template"]["metadata"].get("annotations") or {}
-            desired = (daemon_set.get("status") or {}).get("desiredNumberScheduled", 0)
-            rollouts[name] = found = rollout(self._world.handlers(name), template, desired, self._now())
-            for pod in found.replace:
-                logger.info("replacing handler %s on %s", pod.metadata.name, pod.spec.node_name)
-                await self._api.delete(PODS, pod.metadata.name, self._world.namespace, uid=pod.metadata.uid)
-        return rollouts
+    async def _label(self, nodes: Iterable[str], value: str | None) -> None:
+        """Let the primary handler keep nodes, or with None let it go."""
+        for node in nodes:
+            logger.info("node %s: %s", node, "the primary handler keeps it" if value else "is let go")
+            stored = await self._api.patch(NODES, node, {"metadata": {"labels": {names.SERVED_BY: value}}})
+            self._world.nodes.observe(stored)
+
+    async def _replace(self, changes: Iterable[Change]) -> None:
+        """Take handlers away whose successors are proven."""
+        for change in changes:
+            logger.info("replacing %s on %s by %s", change.pod.metadata.name, change.node, change.successor)
+            if change.moves:
+                await self._label([change.node], None)
+            else:
+                await self._delete_pod(change.pod)
+
+    async def _prove(self, proving: Proving) -> None:
+        """Make the proofs that are asked for, and take away those that are not."""
+        there = {pod.metadata.name: pod for pod in self._world.pods_of(PROOF)}
+        for name, pod in there.items():
+            if name not in proving.needed or proof.stale(pod, self._now()):
+                await self._delete_pod(pod)
+        for name, wanted in proving.needed.items():
+            if name not in there:
+                logger.info("trying new images on %s: %s", wanted["spec"]["nodeName"], name)
+                try:
+                    self._world.pods.observe(await self._api.create(PODS, wanted))
+                except ApiError as error:
+                    if not is_already_exists(error):
+                        raise
+
+    async def _delete_pod(self, pod: HandlerPod) -> None:
+        if pod.ending:
+            return
+        try:
+            await self._api.delete(PODS, pod.metadata.name, self._world.namespace, uid=pod.metadata.uid)
+        except ApiError as error:
+            if not is_not_found(error):
+                raise
 
     async def _admit(self, objects: Iterable[Obj]) -> bool:
         """Let virt-api check VMs once it can; before, webhooks would only refuse everything."""
@@ -238,9 +311,11 @@ class Operator:
         found.daemon_sets = self._world.named("DaemonSet")
         found.nodes = self._world.nodes.list()
         found.instances = self._world.running_instances()
+        found.unserved = unserved(self._world.handlers(), self._world.down(), self._now())
+        pods = [pod for name in found.deployments for pod in self._world.pods_of(name)]
+        found.trouble = next((pod.failure for pod in pods if pod.failure and not pod.ending), "")
         status = conditions.status(installation, found, self._timestamp())
-        machine = platform.machine()
-        status["defaultArchitecture"] = _ARCHITECTURES.get(machine, machine)
+        status["defaultArchitecture"] = _default_architecture(installation)
         self._tell_of_trouble(installation.kubevirt, status)
         await self._write_status(installation.kubevirt, status)
 
@@ -272,3 +347,11 @@ class Operator:
 
     def _timestamp(self) -> str:
         return self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _default_architecture(installation: Installation) -> str:
+    """What the administrator says; else what was found first, whoever leads now: VMs are given it for good."""
+    asked = (installation.configuration.get("architectureConfiguration") or {}).get("defaultArchitecture")
+    known = (installation.kubevirt.get("status") or {}).get("defaultArchitecture")
+    machine = platform.machine()
+    return str(asked or known or _ARCHITECTURES.get(machine, machine))

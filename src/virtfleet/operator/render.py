@@ -6,13 +6,18 @@ they are made once and then rotated, so they follow from what exists (`certifica
 
 from __future__ import annotations
 
+import orjson
+
 from virtfleet.api import crds
 from virtfleet.kube.resource import Obj
 from virtfleet.operator import customize, deployments, endpoints, handlers, policies, roles
 from virtfleet.operator.installation import Installation, digest
 
 APPLIED = "virtfleet.io/applied"
-"""Annotation of installed objects: what the operator last made of them."""
+"""Annotation of installed objects: what the operator last made of them, as a digest and the names of its fields."""
+
+IDENTITY = ("apiVersion", "kind", "metadata", "status")
+"""Of an object, what is not for the operator to change as a section."""
 
 OWN_DEFINITION = "kubevirts.kubevirt.io"
 """Comes with the operator's own manifest."""
@@ -48,8 +53,16 @@ def _finished(obj: Obj) -> Obj:
 
 
 def stamped(obj: Obj) -> Obj:
-    """The object with a digest of itself, by which the operator sees that it wants something else than before."""
+    """The object with a record of itself, by which the operator sees that it wants something else than before."""
     metadata = obj["metadata"]
     annotations = {key: value for key, value in metadata.get("annotations", {}).items() if key != APPLIED}
     content = {**obj, "metadata": {**metadata, "annotations": annotations}}
-    return {**obj, "metadata": {**metadata, "annotations": {**annotations, APPLIED: digest(content)}}}
+    record = orjson.dumps({"digest": digest(content), **fields(content)}, option=orjson.OPT_SORT_KEYS).decode()
+    return {**obj, "metadata": {**metadata, "annotations": {**annotations, APPLIED: record}}}
+
+
+def fields(obj: Obj) -> dict[str, list[str]]:
+    """The names of what an object says: its sections and the fields in them, its labels and its annotations."""
+    sections = {key: value for key, value in obj.items() if key not in IDENTITY}
+    sections |= {field: obj["metadata"].get(field) or {} for field in ("labels", "annotations")}
+    return {key: sorted(value) if isinstance(value, dict) else [] for key, value in sections.items()}

@@ -155,6 +155,7 @@ def operator_cluster_rules() -> list[Rule]:
     own = [
         rule(names.GROUP, ["kubevirts"], [*_READ, "patch"]),
         rule(names.GROUP, ["kubevirts/status", "kubevirts/finalizers"], ["patch", "update"]),
+        rule("", ["nodes"], [*_READ, "patch"]),
         *(rule(group, resources, _MANAGE) for group, resources in _INSTALLS_CLUSTER_WIDE.items()),
     ]
     return _distinct([*own, *granted, *EVERYBODY])
@@ -162,7 +163,7 @@ def operator_cluster_rules() -> list[Rule]:
 
 def operator_own_rules() -> list[Rule]:
     leases = rule("coordination.k8s.io", ["leases"], ["get", "create", "update"])
-    handlers = rule("", ["pods"], ["get", "list", "watch", "delete"])
+    handlers = rule("", ["pods"], [*_READ, "create", "delete"])  # handlers, and proofs of what they need
     own = [leases, handlers, *(rule(group, resources, _MANAGE) for group, resources in _INSTALLS.items())]
     return _distinct([*own, *(rules for account in OWN_RULES.values() for rules in account)])
 

@@ -1,53 +1,175 @@
-"""Rolling out new handlers: one as a canary, then a tenth of them at a time, and no further once one fails. Pure."""
+"""Rolling out new handlers over the whole fleet: one as a canary, then a tenth at a time, none further once one fails.
+
+Two things can be new about a node's handler: what it is made of, or whose it is. Both go the same way. First the new
+images are proven on the node (`proof`), then the old handler is taken away. The handlers of every DaemonSet are tried
+on one node before a second one gets them, and as long as one is untried only one handler is away in all pools. Pure.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 
+from virtfleet.kube.resource import Obj
 from virtfleet.operator.handlerpods import HandlerPod
+from virtfleet.operator.proof import Proving
 
 SHARE = 10
 """One in so many handlers may be away at once, after the canary."""
 
+CANARY_FAILED, IMAGE_UNPROVEN = "CanaryFailed", "ImageUnproven"
+
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """How far one DaemonSet's Pods are, and which of them go next."""
+    """How far one DaemonSet's Pods are."""
 
     updated: int
     outdated: int
-    replace: tuple[HandlerPod, ...] = ()
     starting: int = 0
     """New Pods that are not ready yet, and those still to be made."""
     failure: str = ""
-    """Why one of the new Pods does not come up. It stops the rollout."""
+    """Why one of the new Pods does not come up."""
+    tried: bool = False
+    """Whether one of the new Pods is ready."""
 
     @property
     def done(self) -> bool:
         return not self.outdated and not self.starting
 
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A handler that is to make room on its node for one of the DaemonSet `successor`."""
+
+    pod: HandlerPod
+    successor: str
+
     @property
-    def stopped(self) -> bool:
-        return bool(self.outdated and self.failure)
+    def node(self) -> str:
+        return self.pod.spec.node_name
+
+    @property
+    def moves(self) -> bool:
+        """Whether the node gets another owner; otherwise its owner makes a new Pod."""
+        return self.pod.daemon_set != self.successor
 
 
-def rollout(pods: Sequence[HandlerPod], template: Mapping[str, str], desired: int, now: datetime) -> Rollout:
-    """The next step for the Pods of one DaemonSet. `template` are the annotations of its template.
+@dataclass(slots=True)
+class Plan:
+    """Which handlers go now, and how far everything is."""
 
-    `desired` is how many nodes should have one: a Pod that is gone and not yet made anew counts as away.
-    """
-    new = [pod for pod in pods if pod.made_from(template) and not pod.ending]
-    old = [pod for pod in pods if not pod.made_from(template)]
-    missing = max(0, desired - len(pods))
-    starting = missing + sum(pod.starting(now) for pod in new)
-    failure = next((pod.failure for pod in new if pod.failure), "")
-    if failure:
-        return Rollout(len(new), len(old), starting=starting, failure=failure)
-    proven = any(pod.ready for pod in new)
-    most = max(1, desired // SHARE) if proven else 1
-    away = sum(not pod.ready for pod in new) + sum(pod.ending for pod in pods) + missing
-    # Those that do not work anyway go first: nothing is lost with them.
-    order = sorted((pod for pod in old if not pod.ending), key=lambda pod: (pod.ready, pod.metadata.name))
-    return Rollout(len(new), len(old), tuple(order[: max(0, most - away)]), starting)
+    rollouts: dict[str, Rollout] = field(default_factory=dict)
+    replace: list[Change] = field(default_factory=list)
+    left: int = 0
+    """Handlers that are still to be replaced, those that go now among them."""
+    failure: tuple[str, str] | None = None
+    """Reason and message of what stopped it all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """What a plan is made of."""
+
+    sets: Mapping[str, Obj]
+    pods: Sequence[HandlerPod]
+    down: frozenset[str] = frozenset()
+    """Nodes that are not Ready themselves: nothing can be replaced there, and nobody waits for them."""
+    moves: Sequence[Change] = ()
+    """Handlers of the primary on nodes that are a pool's now, also of a pool that has no DaemonSet yet."""
+    transit: int = 0
+    """Nodes that were let go and have their old handler for a last moment."""
+
+    def up(self) -> list[HandlerPod]:
+        return [pod for pod in self.pods if pod.spec.node_name not in self.down]
+
+    def batch(self) -> int:
+        return max(1, sum(map(_desired, self.sets.values())) // SHARE)
+
+
+def plan(fleet: Fleet, proving: Proving, now: datetime) -> Plan:
+    """The next step for all handlers."""
+    rollouts = {name: _rollout(fleet, name, now) for name in fleet.sets}
+    moves = [change for change in fleet.moves if change.successor in fleet.sets]
+    changes = sorted((*_outdated(fleet), *moves), key=lambda change: _order(rollouts, change))
+    tried = all(rollouts[change.successor].tried for change in changes)
+    most = fleet.batch() if tried else 1
+    ready = [c for c in changes[:most] if proving.proven(c.pod, fleet.sets[c.successor])]
+    failure = _failure(rollouts, changes, proving)
+    away = _away(fleet, rollouts, now)
+    replace = [] if failure else ready[: max(0, most - away)]
+    return Plan(rollouts, replace, len(changes), failure)
+
+
+def cleared(leaving: Iterable[Change], sets: Mapping[str, Obj], proving: Proving, most: int) -> bool:
+    """Whether all these handlers may go at once: what comes in their place is proven on every node."""
+    waiting = 0
+    for change in sorted(leaving, key=lambda change: change.node):
+        waiting += not proving.proven(change.pod, sets[change.successor])
+        if waiting >= most:  # so many proofs at a time
+            break
+    return not waiting
+
+
+def settled(deployment: Obj) -> bool:
+    """Whether all Pods of a Deployment are of its present template, and one of them at least works."""
+    counts, wanted = deployment.get("status") or {}, deployment["spec"].get("replicas", 1)
+    seen = (counts.get("observedGeneration") or 0) >= (deployment["metadata"].get("generation") or 0)
+    updated = counts.get("updatedReplicas") or 0
+    alone = updated >= wanted and (counts.get("replicas") or 0) <= updated
+    return bool(seen and alone and counts.get("availableReplicas"))
+
+
+def _rollout(fleet: Fleet, name: str, now: datetime) -> Rollout:
+    pods = [pod for pod in fleet.pods if pod.daemon_set == name]
+    new = [pod for pod in pods if _up_to_date(fleet, pod) and not pod.ending]
+    up = [pod for pod in new if pod.spec.node_name not in fleet.down]
+    missing = max(0, _desired(fleet.sets[name]) - len(pods))
+    return Rollout(
+        updated=len(new),
+        outdated=sum(not _up_to_date(fleet, pod) for pod in pods),
+        starting=missing + sum(pod.starting(now) for pod in up),
+        failure=next((trouble for pod in up if (trouble := pod.trouble(now))), ""),
+        tried=any(pod.ready for pod in up),
+    )
+
+
+def _outdated(fleet: Fleet) -> list[Change]:
+    moving = {change.pod.metadata.name for change in fleet.moves}
+    return [
+        Change(pod, pod.daemon_set)
+        for pod in fleet.up()
+        if pod.daemon_set in fleet.sets and not _up_to_date(fleet, pod)
+        if not pod.ending and pod.metadata.name not in moving
+    ]
+
+
+def _order(rollouts: Mapping[str, Rollout], change: Change) -> tuple[bool, bool, str, str]:
+    """Those that do not work anyway go first: nothing is lost with them. Then what nobody has tried yet."""
+    return change.pod.ready, rollouts[change.successor].tried, change.pod.daemon_set, change.pod.metadata.name
+
+
+def _failure(rollouts: Mapping[str, Rollout], changes: Sequence[Change], proving: Proving) -> tuple[str, str] | None:
+    """Trouble of a handler that is new, and not only of its node: then others of its kind work."""
+    coming = {change.successor for change in changes}
+    for name, rollout in sorted(rollouts.items()):
+        if changes and rollout.failure and (not rollout.tried or name in coming):
+            return CANARY_FAILED, f"the roll-out is stopped, as {name} does not come up: {rollout.failure}"
+    if proving.failure:
+        return IMAGE_UNPROVEN, f"the roll-out is stopped: {proving.failure}"
+    return None
+
+
+def _away(fleet: Fleet, rollouts: Mapping[str, Rollout], now: datetime) -> int:
+    """Nodes without a handler that soon have one."""
+    going = sum(pod.ending for pod in fleet.up())
+    return fleet.transit + going + sum(rollout.starting for rollout in rollouts.values())
+
+
+def _up_to_date(fleet: Fleet, pod: HandlerPod) -> bool:
+    return pod.made_from(fleet.sets[pod.daemon_set]["spec"]["template"]["metadata"].get("annotations") or {})
+
+
+def _desired(daemon_set: Obj) -> int:
+    return int((daemon_set.get("status") or {}).get("desiredNumberScheduled") or 0)

@@ -8,13 +8,23 @@ from datetime import UTC, datetime
 from virtfleet.api import names
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.errors import ApiError, is_not_found
-from virtfleet.kube.resource import KUBEVIRTS, VMI_REPLICA_SETS, VMIS, VMS, Obj, Resource
+from virtfleet.kube.resource import KUBEVIRTS, NODES, VMI_REPLICA_SETS, VMIS, VMS, Obj, Resource
 from virtfleet.operator.conditions import DEGRADED, DELETED, DELETING, Verdict, conditions
 from virtfleet.operator.render import OWN_DEFINITION
 from virtfleet.operator.world import INSTALLED, World
 
 BLOCK = "BlockUninstallIfWorkloadsExist"
 _NAMED = 10
+# What is ours on a Node.
+_PREFIXES = names.NODE_FACT_PREFIXES
+_LABELS = (
+    *names.NODE_FACTS,
+    names.SCHEDULABLE,
+    names.SERVED_BY,
+    names.CPU_MANAGER,
+    names.DEPRECATED_CPU_MANAGER,
+)
+_ANNOTATIONS = (names.HANDLER_HEARTBEAT, names.HANDLER_VERSION)
 WAIT = 2.0
 """Seconds between two looks at what is going away."""
 
@@ -31,15 +41,15 @@ class Uninstall:
             return None
         workloads = await self._workloads()
         blocked = bool(workloads) and (kubevirt.get("spec") or {}).get("uninstallStrategy") == BLOCK
-        await self._tell(kubevirt, DELETING, _named(workloads) if blocked else "")
+        kubevirt = await self._tell(kubevirt, DELETING, _named(workloads) if blocked else "")
         if workloads:
             if not blocked:
                 await self._remove(workloads)
             return WAIT
-        if await self._remove_components():
+        if await self._remove_components() or self._handlers_end():
             return WAIT
-        await self._tell(kubevirt, DELETED)
-        await self._let_go(kubevirt)
+        await self._clean_nodes()
+        await self._let_go(await self._tell(kubevirt, DELETED))
         return None
 
     async def _workloads(self) -> list[tuple[Resource, Obj]]:
@@ -76,24 +86,43 @@ class Uninstall:
                 return True
         return False
 
-    async def _tell(self, kubevirt: Obj, phase: str, waiting_for: str = "") -> None:
-        """The phase, and who has to go first."""
+    def _handlers_end(self) -> bool:
+        """Whether a handler still says goodbye, which it does on its node."""
+        down = self._world.down()
+        return any(pod.spec.node_name not in down for pod in self._world.handlers())
+
+    async def _tell(self, kubevirt: Obj, phase: str, waiting_for: str = "") -> Obj:
+        """The phase, and who has to go first. Returns the object as it is then."""
         meta, old = kubevirt["metadata"], kubevirt.get("status") or {}
         known = old.get("conditions") or []
         told = [Verdict(DEGRADED, True, "WorkloadsExist", waiting_for)] if waiting_for else []
         others = [c for c in known if c["type"] != DEGRADED]
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        status = {"phase": phase, "conditions": [*others, *conditions(known, told, now)]}
+        status = {"phase": phase, "health": phase, "conditions": [*others, *conditions(known, told, now)]}
         if any(old.get(key) != value for key, value in status.items()):
             stored = await self._api.patch(
                 KUBEVIRTS, meta["name"], {"status": status}, meta["namespace"], subresource="status"
             )
             self._world.kubevirts.observe(stored)
+            return stored
+        return kubevirt
+
+    async def _clean_nodes(self) -> None:
+        """Take off the nodes what handlers and the operator wrote on them."""
+        for node in await self._api.list(NODES):
+            meta = node["metadata"]
+            labels = [key for key in meta.get("labels") or () if key.startswith(_PREFIXES) or key in _LABELS]
+            notes = [key for key in _ANNOTATIONS if key in (meta.get("annotations") or {})]
+            if labels or notes:
+                change = {"labels": dict.fromkeys(labels), "annotations": dict.fromkeys(notes)}  # null takes away
+                await self._api.patch(NODES, meta["name"], {"metadata": change})
 
     async def _let_go(self, kubevirt: Obj) -> None:
+        """With the version, because a list is replaced as a whole and others have finalizers too."""
         meta = kubevirt["metadata"]
-        left = [f for f in meta["finalizers"] if f != names.OPERATOR_FINALIZER]
-        await self._api.patch(KUBEVIRTS, meta["name"], {"metadata": {"finalizers": left or None}}, meta["namespace"])
+        left = [f for f in meta.get("finalizers") or () if f != names.OPERATOR_FINALIZER]
+        change = {"resourceVersion": meta["resourceVersion"], "finalizers": left or None}
+        await self._api.patch(KUBEVIRTS, meta["name"], {"metadata": change}, meta["namespace"])
 
 
 def _named(workloads: list[tuple[Resource, Obj]]) -> str:

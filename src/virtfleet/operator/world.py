@@ -36,9 +36,12 @@ from virtfleet.kube.resource import (
     VMIS,
     Obj,
 )
+from virtfleet.operator.deployments import VIRT_CONTROLLER
+from virtfleet.operator.endpoints import VIRT_API
 from virtfleet.operator.handlerpods import HandlerPod, decode_pod
 from virtfleet.operator.handlers import VIRT_HANDLER
 from virtfleet.operator.installation import MANAGED
+from virtfleet.operator.proof import PROOF
 
 # Kinds that the operator installs, in the order in which they are taken away.
 INSTALLED = (
@@ -76,18 +79,30 @@ class Node(msgspec.Struct):
     labels: dict[str, str]
     version: str
     """Version that its handler reports."""
+    ready: bool = True
+
+
+class _NodeCondition(msgspec.Struct):
+    type: str
+    status: str
+
+
+class _NodeStatus(msgspec.Struct):
+    conditions: list[_NodeCondition] = []
 
 
 class _Node(msgspec.Struct):
     metadata: _NodeMeta
+    status: _NodeStatus = msgspec.field(default_factory=_NodeStatus)
 
 
 _node = msgspec.json.Decoder(_Node)
 
 
 def decode_node(data: bytes) -> Node:
-    meta = _node.decode(data).metadata
-    return Node(meta.name, meta.labels, meta.annotations.get(names.HANDLER_VERSION, ""))
+    node = _node.decode(data)
+    meta, ready = node.metadata, any(c.type == "Ready" and c.status == "True" for c in node.status.conditions)
+    return Node(meta.name, meta.labels, meta.annotations.get(names.HANDLER_VERSION, ""), ready)
 
 
 def decode_instance(data: bytes) -> Obj:
@@ -127,9 +142,8 @@ class World:
             )
             for resource in INSTALLED
         }
-        self.pods: Cache[HandlerPod] = Cache(
-            api, PODS, namespace=namespace, labels=f"{names.APP_LABEL}={VIRT_HANDLER}", decode=decode_pod
-        )
+        components = f"{names.APP_LABEL} in ({VIRT_HANDLER}, {PROOF}, {VIRT_API}, {VIRT_CONTROLLER})"
+        self.pods: Cache[HandlerPod] = Cache(api, PODS, namespace=namespace, labels=components, decode=decode_pod)
         self.nodes: Cache[Node] = Cache(api, NODES, decode=decode_node)
         self.instances: Cache[Obj] = Cache(api, VMIS, decode=decode_instance)
         self._serving_instances = asyncio.Event()
@@ -156,8 +170,15 @@ class World:
     def named(self, kind: str) -> dict[str, Obj]:
         return {obj["metadata"]["name"]: obj for obj in self.installed[kind].list()}
 
-    def handlers(self, daemon_set: str) -> list[HandlerPod]:
-        return [pod for pod in self.pods.list() if pod.daemon_set == daemon_set]
+    def pods_of(self, component: str) -> list[HandlerPod]:
+        return [pod for pod in self.pods.list() if pod.component == component]
+
+    def handlers(self) -> list[HandlerPod]:
+        return [pod for pod in self.pods_of(VIRT_HANDLER) if pod.daemon_set]
+
+    def down(self) -> frozenset[str]:
+        """Nodes that are not Ready."""
+        return frozenset(node.name for node in self.nodes.list() if not node.ready)
 
     def running_instances(self) -> Iterable[Obj] | None:
         """VMIs that are not over yet; None while they are not known."""

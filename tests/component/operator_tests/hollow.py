@@ -128,14 +128,46 @@ class OperatorsApi(InProcessApi):
 
 
 class SlowToEnd(Kubelets):
-    """Node agents whose pods take a moment to end."""
+    """Node agents whose pods take a moment to end, and that cannot pull every image. Proofs run to their end."""
 
     longest = 0.1
 
+    def __init__(self, api: InProcessApi) -> None:
+        super().__init__(api)
+        self.unpullable: Callable[[str], bool] = lambda image: False
+        self.dark: set[str] = set()  # nodes without power
+
     async def _act(self, pod: Pod) -> None:
+        if pod.node in self.dark:
+            return
         if pod.deleting is not None:
             await asyncio.sleep(random.uniform(0, self.longest))
+        elif pod.phase == "Succeeded":
+            return
+        else:
+            full = await self._api.get(PODS, pod.name, pod.namespace)
+            asked = [*full["spec"].get("initContainers", ()), *full["spec"]["containers"]]
+            bad = [c for c in asked if self.unpullable(c["image"])]
+            if bad and pod.phase != "Running":
+                await self._tell(pod, {"phase": "Pending", "containerStatuses": [_waiting(bad[0])]})
+                return
+            if full["metadata"].get("labels", {}).get("kubevirt.io") == "virt-handler-proof":
+                await self._tell(pod, {"phase": "Succeeded", "containerStatuses": []})
+                return
         await super()._act(pod)
+
+    async def _tell(self, pod: Pod, status: Obj) -> None:
+        there = (await self._api.get(PODS, pod.name, pod.namespace)).get("status") or {}
+        if any(there.get(key) != value for key, value in status.items()):
+            patch = {"metadata": {"uid": pod.uid}, "status": {**status, "conditions": []}}
+            await self._api.patch(PODS, pod.name, patch, pod.namespace, subresource="status")
+
+
+def _waiting(container: Obj) -> Obj:
+    """What a kubelet says of a container whose image it cannot pull."""
+    waiting = {"reason": "ErrImagePull", "message": f'failed to pull image "{container["image"]}"'}
+    known = {"image": container["image"], "imageID": "", "ready": False, "restartCount": 0}
+    return {"name": container["name"], "state": {"waiting": waiting}, **known}
 
 
 class Watchtower:
@@ -143,19 +175,43 @@ class Watchtower:
 
     def __init__(self, store: Store) -> None:
         self._at: dict[str, str] = {}  # pod -> node
+        self._tried: dict[str, set[str]] = {}  # node -> images that have run there
+        self._wish = 0  # generation of the KubeVirt object
+        self._served: set[str] = set()  # handlers that have been ready
+        self._left: dict[str, int] = {}  # node -> what was wished for when its handler went
         self.doubles: list[str] = []
+        self.unproven: list[str] = []
+        """Handlers in whose favour another one was taken away, with images that had never run on the node."""
         store.listen("/pods", self._see)
+        store.listen("kubevirt.io/kubevirts", self._see_wish)
+
+    def _see_wish(self, change: Change) -> None:
+        self._wish = orjson.loads(change.record.data)["metadata"]["generation"]
 
     def _see(self, change: Change) -> None:
         pod = orjson.loads(change.record.data)
         name, node = pod["metadata"]["name"], pod["spec"].get("nodeName")
-        if pod["metadata"].get("labels", {}).get("kubevirt.io") != "virt-handler":
+        component = pod["metadata"].get("labels", {}).get("kubevirt.io")
+        if component not in ("virt-handler", "virt-handler-proof"):
             return
+        images = {c["image"] for c in (*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"])}
+        status = pod.get("status") or {}
+        if status.get("phase") == "Succeeded" or any(
+            c["type"] == "Ready" and c["status"] == "True" for c in status.get("conditions") or ()
+        ):
+            self._tried.setdefault(node, set()).update(images)
+            self._served.add(name)
+        if component != "virt-handler":
+            return
+        if name in self._served and (change.type == "DELETED" or "deletionTimestamp" in pod["metadata"]):
+            self._left.setdefault(node, self._wish)
         if change.type == "DELETED":
             self._at.pop(name, None)
         elif node:
             others = [other for other, where in self._at.items() if where == node and other != name]
             self.doubles += [f"{name} came to {node} while {other} was there" for other in others]
+            if name not in self._at and self._left.pop(node, None) == self._wish and not images <= self._tried[node]:
+                self.unproven.append(f"{name} came to {node} with {images - self._tried[node]}")
             self._at[name] = node
 
     def handlers(self) -> dict[str, str]:
@@ -166,7 +222,7 @@ class Watchtower:
 class Hollow:
     """The cluster in a test's hands."""
 
-    def __init__(self, cluster: Cluster, kubelets: Kubelets, tower: Watchtower, api: OperatorsApi) -> None:
+    def __init__(self, cluster: Cluster, kubelets: SlowToEnd, tower: Watchtower, api: OperatorsApi) -> None:
         self.cluster, self.kubelets, self.tower, self.operators_api = cluster, kubelets, tower, api
         self.api = cluster.api
         self.until = cluster.until
@@ -280,6 +336,16 @@ class Hollow:
     async def deployment(self, name: str) -> Obj:
         return await self.api.get(DEPLOYMENTS, name, NAMESPACE)
 
+    def refuse(self, unpullable: Callable[[str], bool]) -> None:
+        """Images that no node can pull from now on."""
+        self.kubelets.unpullable = unpullable
+        self.kubelets.look_again()
+
+    async def lose_power(self, node: str) -> None:
+        self.kubelets.dark.add(node)
+        down = {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}
+        await self.api.patch(NODES, node, down, subresource="status")
+
     def fail(self, unhealthy: Callable[[Pod], bool]) -> None:
         self.kubelets.healthy = lambda pod: not unhealthy(pod)
 
@@ -311,6 +377,7 @@ async def hollow(directory: Path, *, nodes: int = 3) -> AsyncIterator[Hollow]:
     operations.posts["", "pods", "binding"] = Binding(api)
     operations.posts["", "pods", "eviction"] = Eviction(api)
     cluster, kubelets, tower = Cluster(api, kinds, directory), SlowToEnd(api), Watchtower(store)
+    cluster.node_grace = 3600.0  # nobody renews the nodes' signs of life
     await api.create(NAMESPACES, {"metadata": {"name": "default"}})
     for obj in manifest.objects():
         if obj["kind"] in _MANIFEST:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hollow import NAMESPACE, Hollow, hollow, missing
 
 from virtfleet.kube.api import Patch
+from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import (
     CRDS,
     DAEMON_SETS,
@@ -36,7 +38,9 @@ async def test_a_kubevirt_object_becomes_a_running_installation(fleet: Hollow) -
     assert status["phase"] == "Deployed"
     assert status["observedKubeVirtVersion"] == status["targetKubeVirtVersion"] == "0.1.0"
     assert status["observedDeploymentID"] == status["targetDeploymentID"]
+    assert status["health"] == "Healthy"
     assert {c["type"]: c["status"] for c in status["conditions"]} == {
+        "Created": "True",
         "Available": "True",
         "Progressing": "False",
         "Degraded": "False",
@@ -192,3 +196,86 @@ async def test_vms_block_the_uninstall_where_that_is_asked_for(fleet: Hollow) ->
         return await missing(fleet.api, KUBEVIRTS, "kubevirt")
 
     await fleet.until(gone, 40.0)
+
+
+async def test_a_finalizer_that_goes_while_the_operator_lets_go_is_not_put_back(
+    fleet: Hollow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The operator reads the object, somebody takes a finalizer away, the operator writes its own, older list."""
+    await fleet.install()
+    theirs = ["example.com/first", "example.com/second"]
+    there = (await fleet.kubevirt())["metadata"]["finalizers"]
+    await fleet.api.patch(KUBEVIRTS, "kubevirt", {"metadata": {"finalizers": [*there, *theirs]}}, NAMESPACE)
+    patch, answers = fleet.operators_api.patch, []
+
+    async def late(res: Any, name: str, change: Any, namespace: str | None = None, **more: Any) -> Any:
+        if "finalizers" not in (change.get("metadata") or {} if isinstance(change, dict) else ()):
+            return await patch(res, name, change, namespace, **more)
+        if not answers:
+            left = [f for f in (await fleet.kubevirt())["metadata"]["finalizers"] if f != theirs[0]]
+            await fleet.api.patch(KUBEVIRTS, name, {"metadata": {"finalizers": left}}, namespace)
+        try:
+            stored = await patch(res, name, change, namespace, **more)
+        except ApiError as error:
+            answers.append(error.code)
+            raise
+        answers.append(200)
+        return stored
+
+    monkeypatch.setattr(fleet.operators_api, "patch", late)
+    await fleet.api.delete(KUBEVIRTS, "kubevirt", NAMESPACE)
+
+    async def let_go() -> bool:
+        return (await fleet.kubevirt())["metadata"]["finalizers"] == theirs[1:]
+
+    await fleet.until(let_go, 40.0)
+    assert answers == [409, 200]
+
+
+async def test_nodes_keep_nothing_of_an_installation_that_is_gone(fleet: Hollow) -> None:
+    await fleet.install()
+    ours = {
+        "kubevirt.io/schedulable": "true",
+        "cpumanager": "false",
+        "cpu-model.node.kubevirt.io/Nehalem": "true",
+        "hypervisor.node.kubevirt.io/lxc": "true",
+        "kubevirt.io/realtime": "true",
+        "virtfleet.io/served-by": "primary",
+    }
+    notes = {"kubevirt.io/heartbeat": "2026-01-01T00:00:00Z", "virtfleet.io/handler-version": "0.1.0"}
+    before = (await fleet.api.get(NODES, "node1"))["metadata"]
+    theirs = {"labels": {**ours, "example.com/rack": "7"}, "annotations": {**notes, "example.com/note": "x"}}
+    await fleet.api.patch(NODES, "node1", {"metadata": theirs})
+    await fleet.api.delete(KUBEVIRTS, "kubevirt", NAMESPACE)
+
+    async def gone() -> bool:
+        return await missing(fleet.api, KUBEVIRTS, "kubevirt")
+
+    await fleet.until(gone, 40.0)
+    after = (await fleet.api.get(NODES, "node1"))["metadata"]
+    assert after["labels"] == {**before["labels"], "example.com/rack": "7"}
+    assert after["annotations"] == {**(before.get("annotations") or {}), "example.com/note": "x"}
+
+
+async def test_the_default_architecture_is_found_once_and_the_administrators_word_counts(
+    fleet: Hollow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def becomes(architecture: str) -> None:
+        async def told() -> bool:
+            status = (await fleet.kubevirt())["status"]
+            assert status["observedGeneration"] == (await fleet.kubevirt())["metadata"]["generation"]
+            return bool(status["defaultArchitecture"] == architecture)
+
+        await fleet.until(told)
+
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    await fleet.install()
+    await becomes("arm64")
+    # Leadership moves to a machine of another kind.
+    await fleet.kill_operator()
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    fleet.start_operator()
+    await fleet.configure(productName="another")
+    await becomes("arm64")
+    await fleet.configure(configuration={"architectureConfiguration": {"defaultArchitecture": "s390x"}})
+    await becomes("s390x")

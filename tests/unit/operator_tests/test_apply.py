@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from virtfleet.operator.apply import covers, difference
-from virtfleet.operator.render import stamped
+from virtfleet.operator.render import APPLIED, stamped
 
 from .fleets import objects, pool
 
@@ -41,6 +41,42 @@ def test_a_change_by_hand_is_a_difference() -> None:
 def test_what_is_no_longer_wanted_goes_with_the_part_that_it_was_in() -> None:
     before, after = service(selector={"a": "1", "b": "2"}), service(selector={"a": "1"})
     assert jsonpatch.apply_patch(before, difference(before, after))["spec"] == {"selector": {"a": "1"}}
+
+
+def test_a_field_that_is_no_longer_wanted_goes_and_what_the_server_added_stays() -> None:
+    before, after = service(ports=[], sessionAffinity="ClientIP"), service(ports=[])
+    installed = {**before, "spec": {**before["spec"], "clusterIP": "10.0.0.1"}}
+    changed = jsonpatch.apply_patch(installed, difference(installed, after))
+    assert changed["spec"] == {"ports": [], "clusterIP": "10.0.0.1"}
+    assert difference(changed, after) == []
+
+
+def test_labels_and_annotations_that_are_no_longer_wanted_go_and_those_of_others_stay() -> None:
+    def noted(labels: dict[str, str], annotations: dict[str, str]) -> dict[str, Any]:
+        metadata = {"name": "s", "labels": labels, "annotations": annotations}
+        return stamped({"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": {}})
+
+    before, after = noted({"a": "1", "our/old": "x"}, {"our/note": "x"}), noted({"a": "1"}, {})
+    installed = orjson.loads(orjson.dumps(before))
+    installed["metadata"]["labels"]["team"] = "infra"
+    installed["metadata"]["annotations"]["note"] = "theirs"
+    changed = jsonpatch.apply_patch(installed, difference(installed, after))
+    assert changed["metadata"]["labels"] == {"a": "1", "team": "infra"}
+    assert changed["metadata"]["annotations"].keys() == {"note", APPLIED}
+
+
+def test_a_section_that_is_no_longer_wanted_goes() -> None:
+    made = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}}
+    before, after = stamped({**made, "data": {"a": "1"}, "immutable": True}), stamped({**made, "data": {"a": "1"}})
+    assert jsonpatch.apply_patch(before, difference(before, after)) == after
+
+
+def test_what_an_older_operator_or_somebody_else_wrote_into_the_record_is_no_reason_to_fail() -> None:
+    wanted = service(ports=[])
+    odd = '{"spec": "ports", "labels": [1], "metadata": ["name"]}'
+    for record in ("0123456789abcdef", "[]", "{", odd, '{"a/b": 1}'):
+        installed = {**wanted, "metadata": {**wanted["metadata"], "annotations": {APPLIED: record}}}
+        assert jsonpatch.apply_patch(installed, difference(installed, wanted)) == wanted
 
 
 def test_quantities_are_compared_as_amounts() -> None:

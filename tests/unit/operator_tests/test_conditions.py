@@ -7,7 +7,7 @@ from typing import Any
 from virtfleet.kube.resource import Obj
 from virtfleet.operator.conditions import Findings, status
 from virtfleet.operator.installation import Installation
-from virtfleet.operator.rollout import Rollout
+from virtfleet.operator.rollout import Plan, Rollout
 from virtfleet.operator.world import Node
 
 from .fleets import kubevirt, pool
@@ -63,10 +63,71 @@ def test_a_first_installation_is_not_available_before_every_handler_is() -> None
     assert "observedKubeVirtVersion" not in new
 
 
-def test_one_node_that_loses_its_handler_later_degrades_but_vms_can_still_be_made() -> None:
-    _, conditions = told(look(daemon_sets={"virt-handler": handlers(ready=2)}), DEPLOYED)
-    assert conditions["Available"][0] == "True"
-    assert conditions["Degraded"] == ("True", "ComponentsNotReady")
+def test_a_node_that_loses_its_handler_later_is_named_and_the_installation_is_neither_available_nor_healthy() -> None:
+    nodes = [Node(name, {}, "") for name in "abc"]
+    missing = look(
+        daemon_sets={"virt-handler": handlers(ready=2)}, nodes=nodes, unserved={"b": "container x: ErrImagePull"}
+    )
+    new, conditions = told(missing, DEPLOYED)
+    assert conditions["Available"] == ("False", "HandlersNotReady")
+    assert conditions["Degraded"] == ("True", "HandlersNotReady")
+    assert new["health"] == "Degraded" and new["phase"] == "Deployed"
+    for condition in new["conditions"]:
+        if condition["type"] in ("Available", "Degraded"):
+            assert condition["message"] == "1 of 3 nodes have no ready handler: b (container x: ErrImagePull)"
+
+
+def test_many_nodes_without_a_handler_are_counted_and_some_are_named() -> None:
+    nodes = [Node(f"n{i}", {}, "") for i in range(40)]
+    new, _ = told(look(nodes=nodes, unserved={f"n{i}": "gone" for i in range(30)}), DEPLOYED)
+    [available] = [c for c in new["conditions"] if c["type"] == "Available"]
+    assert available["message"].startswith("30 of 40 nodes") and available["message"].endswith("and 25 more")
+
+
+def test_a_handler_that_is_being_replaced_is_progress_and_vms_are_served() -> None:
+    rolling = Plan({"virt-handler": Rollout(1, 1, starting=1)}, left=1)
+    new, conditions = told(look(daemon_sets={"virt-handler": handlers(ready=2)}, plan=rolling), DEPLOYED)
+    assert conditions["Available"] == ("True", "VMsAreServed")
+    assert (conditions["Progressing"][0], conditions["Degraded"][0]) == ("True", "False")
+    assert new["health"] == "Updating"
+
+
+def test_a_rollout_that_is_stopped_is_not_said_to_go_on_or_to_be_done() -> None:
+    stopped = Plan({"virt-handler": Rollout(1, 2)}, left=2, failure=("CanaryFailed", "it is stopped"))
+    new, conditions = told(look(plan=stopped, handed_over=False), DEPLOYED)
+    assert conditions["Degraded"] == ("True", "CanaryFailed")
+    assert conditions["Progressing"] == ("False", "Stopped")
+    assert conditions["Available"][0] == "True", "the old handlers serve"
+    assert new["health"] == "Degraded" and "observedDeploymentID" not in new
+
+
+def test_a_control_plane_that_does_not_come_up_is_told_with_its_pods_reason() -> None:
+    updating = {"virt-api": deployment(available=2, updated=1), "virt-controller": deployment()}
+    new, conditions = told(look(deployments=updating, held=True, trouble="virt-api-1: ErrImagePull"), DEPLOYED)
+    assert conditions["Degraded"] == ("True", "ControlPlaneFailed")
+    assert conditions["Available"][0] == "True" and conditions["Progressing"] == ("False", "Stopped")
+    [degraded] = [c for c in new["conditions"] if c["type"] == "Degraded"]
+    assert "no handler is touched: virt-api-1: ErrImagePull" in degraded["message"]
+
+
+def test_handlers_wait_for_the_control_plane_and_nodes_for_their_pool() -> None:
+    for found in (look(held=True), look(moving=2)):
+        _, conditions = told(found, DEPLOYED)
+        assert (conditions["Progressing"][0], conditions["Degraded"][0]) == ("True", "False")
+
+
+def test_that_all_was_created_is_told_once_and_for_all() -> None:
+    assert "Created" not in told(look())[1]
+    new, conditions = told(look(created=True))
+    assert conditions["Created"] == ("True", "AllResourcesCreated")
+    assert told(look(error=("Refused", "no")), new)[1]["Created"][0] == "True"
+
+
+def test_health_is_one_word() -> None:
+    down = {"virt-api": deployment(available=0), "virt-controller": deployment()}
+    assert told(look())[0]["health"] == "Healthy"
+    assert told(look(daemon_sets={"virt-handler": handlers(ready=2)}))[0]["health"] == "Installing"
+    assert told(look(deployments=down), DEPLOYED)[0]["health"] == "Unavailable"
 
 
 def test_without_a_control_plane_it_is_not_available() -> None:
@@ -106,9 +167,9 @@ def test_versions_may_differ_while_handlers_are_replaced_and_not_after() -> None
     nodes = [Node("a", {}, "0.1.0"), Node("b", {"pool": "gpu"}, "0.0.9")]
     pools = {"virtHandlerPools": [pool("gpu")]}
     sets = {"virt-handler": handlers(1, 1), "virt-handler-gpu": handlers(1, 1)}
-    rolling = look(nodes=nodes, daemon_sets=sets, rollouts={"virt-handler-gpu": Rollout(0, 1)})
+    rolling = look(nodes=nodes, daemon_sets=sets, plan=Plan({"virt-handler-gpu": Rollout(0, 1)}))
     assert told(rolling, DEPLOYED, **pools)[1]["Degraded"][0] == "False"
-    done = look(nodes=nodes, daemon_sets=sets, rollouts={"virt-handler-gpu": Rollout(1, 0)})
+    done = look(nodes=nodes, daemon_sets=sets, plan=Plan({"virt-handler-gpu": Rollout(1, 0)}))
     assert told(done, DEPLOYED, **pools)[1]["Degraded"] == ("True", "HandlerVersionsDiffer")
 
 
@@ -117,3 +178,11 @@ def test_a_pool_that_earlier_ones_hide_is_told_so() -> None:
     new, _ = told(look(), virtHandlerPools=[pool("a"), hidden])
     reasons = {p["name"]: p["conditions"][0]["reason"] for p in new["virtHandlerPools"]}
     assert reasons == {"a": "NoNodes", "b": "Shadowed"}
+
+
+def test_a_pool_whose_nodes_wait_for_it_to_be_proven_is_told_so_and_not_that_it_has_none() -> None:
+    pools, nodes = {"virtHandlerPools": [pool("gpu")]}, [Node("a", {"pool": "gpu"}, "")]
+    empty = {"virt-handler-gpu": handlers(0, 0)}
+    for failure, reason in ((None, "HandlersNotReady"), (("ImageUnproven", "why"), "ImageUnproven")):
+        new, _ = told(look(nodes=nodes, daemon_sets=empty, plan=Plan(failure=failure)), DEPLOYED, **pools)
+        assert new["virtHandlerPools"][0]["conditions"][0]["reason"] == reason

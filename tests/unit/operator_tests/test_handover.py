@@ -9,12 +9,14 @@ from hypothesis import strategies as st
 from pools.nodes import pod_admits
 
 from virtfleet.kube.resource import Obj
-from virtfleet.operator.handover import narrowed, step
+from virtfleet.operator.handover import held, narrowed, pending, placement, step
 
 from .fleets import objects, pod_spec, pool
 
 KEYS, VALUES = ("a", "b"), ("1", "2")
-LABELS = st.dictionaries(st.sampled_from(KEYS), st.sampled_from(VALUES))
+OWN = st.dictionaries(st.sampled_from(KEYS), st.sampled_from(VALUES))
+# The primary handler may keep a node, whatever its other labels are.
+LABELS = st.one_of(OWN, OWN.map(lambda labels: {**labels, "virtfleet.io/served-by": "primary"}))
 SELECTORS = st.dictionaries(st.sampled_from(KEYS), st.sampled_from(VALUES), min_size=1)
 POOLS = st.dictionaries(st.sampled_from(("p", "q", "r")), SELECTORS, max_size=3)
 
@@ -72,6 +74,40 @@ def test_every_step_leaves_each_node_to_one_handler_at_most_and_the_last_one_to_
         [owner] = [name for name, obj in installed.items() if admits(obj, labels)]
         [expected] = [name for name, obj in wanted.items() if admits(obj, labels)]
         assert owner == expected
+
+
+@settings(max_examples=150, deadline=None)
+@given(POOLS, POOLS, OWN)
+def test_a_node_that_the_primary_keeps_is_its_own_at_every_step(
+    before: dict[str, dict[str, str]], after: dict[str, dict[str, str]], labels: dict[str, str]
+) -> None:
+    """Whatever changes about pools: as long as the label is there, only the primary handler is admitted."""
+    kept = {**labels, "virtfleet.io/served-by": "primary"}
+    installed = {name: stored(obj) for name, obj in handlers(before).items()}
+    wanted = handlers(after)
+    if before:
+        assert [name for name, obj in installed.items() if admits(obj, kept)] == ["virt-handler"]
+        held_ones = [held(ds, wanted[name]) for name, ds in installed.items() if name in wanted]
+        assert [obj["metadata"]["name"] for obj in held_ones if admits(obj, kept)] == ["virt-handler"]
+    for _ in range(6):
+        now = step(installed, wanted)
+        for gone in now.delete:
+            del installed[gone["metadata"]["name"]]
+        installed |= {obj["metadata"]["name"]: stored(obj) for obj in now.apply}
+        assert [name for name, obj in installed.items() if admits(obj, kept)] == ["virt-handler"]
+        if now.done:
+            return
+
+
+def test_a_daemon_set_that_is_held_has_new_content_and_its_old_nodes() -> None:
+    old, new = handlers({"p": {"a": "1"}})["virt-handler-p"], handlers({"p": {"a": "2"}})["virt-handler-p"]
+    new["spec"]["template"]["spec"]["containers"][0]["image"] = "other"
+    kept = held(old, new)
+    assert placement(kept) == placement(old)
+    assert pod_spec(kept)["containers"][0]["image"] == "other"
+    assert pending({"virt-handler-p": old}, {"virt-handler-p": new})
+    assert not pending({"virt-handler-p": old}, {"virt-handler-p": kept})
+    assert pending({"virt-handler-p": old}, {})
 
 
 def test_a_first_installation_needs_one_step() -> None:

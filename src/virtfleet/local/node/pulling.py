@@ -63,15 +63,17 @@ class Puller:
         if image is not None and (policy != "Always" or not image.origin or fresh):
             return image
         trouble = self._trouble.get(canonical(name))
-        if trouble is not None and trouble.until > time.time():
-            if trouble.told:
-                text = f'Back-off pulling image "{name}": ErrImagePull: {trouble.message}'
-                raise ImageUnavailable(name, "ImagePullBackOff", text, trouble.until)
+        if trouble is not None and not trouble.told:
             trouble.told = True
             raise ImageUnavailable(name, "ErrImagePull", trouble.message, time.time() + 1)
+        backing_off = trouble and f'Back-off pulling image "{name}": ErrImagePull: {trouble.message}'
+        if trouble is not None and trouble.until > time.time():
+            raise ImageUnavailable(name, "ImagePullBackOff", backing_off or "", trouble.until)
         self._wakers.setdefault(canonical(name), set()).add(wake)
         if canonical(name) not in self._pulls:
             self._pulls[canonical(name)] = start(self._pull(name), f"pull: {name}")
+        if backing_off:  # until this attempt is over, the last one is what is known
+            raise ImageUnavailable(name, "ImagePullBackOff", backing_off)
         raise ImageUnavailable(name, "ContainerCreating")
 
     async def _pull(self, name: str) -> None:

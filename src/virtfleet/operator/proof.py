@@ -1,0 +1,109 @@
+"""Proof that new images work on a node, given before the handler that serves it is taken away. Pure.
+
+A proof is a Pod of a moment on that very node. It pulls the images that the new handler will need, runs what comes
+before the handler (the launcher image's look at the node) and starts the new handler's program far enough to see that
+it is one. It has no token, no directory of the host, and is no handler: it takes no lock and touches no VM. Its name
+says what it proves, so that an operator that was killed in between finds it again. The kubelet tries again what fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from virtfleet.api import names
+from virtfleet.kube.resource import KUBEVIRTS, Obj, owner_reference
+from virtfleet.operator import deployments
+from virtfleet.operator.handlerpods import HandlerPod
+from virtfleet.operator.handlers import VIRT_HANDLER
+from virtfleet.operator.installation import Installation, digest
+
+PROOF = "virt-handler-proof"
+"""Component of these Pods, and the beginning of their names."""
+
+AGAIN = timedelta(minutes=1)
+"""After this time a Pod that the node refused is made anew."""
+
+
+def images(daemon_set: Obj) -> frozenset[str]:
+    """What must be on a node for a handler of the DaemonSet to come up."""
+    spec = daemon_set["spec"]["template"]["spec"]
+    return frozenset(c["image"] for c in (*(spec.get("initContainers") or ()), *_handler(spec)))
+
+
+class Proving:
+    """The proofs that are needed now, found out by asking for them; `there` are those that exist, by name."""
+
+    def __init__(self, installation: Installation, there: Mapping[str, HandlerPod]) -> None:
+        self._installation = installation
+        self._there = there
+        self.needed: dict[str, Obj] = {}
+        self.failure = ""
+        """Why one of them is not given."""
+
+    def proven(self, pod: HandlerPod, daemon_set: Obj) -> bool:
+        """Whether the Pod may go, as far as the handler is concerned that the DaemonSet puts in its place."""
+        if pod.ending or pod.failure or images(daemon_set) <= pod.images:
+            return True  # nothing is lost with it, or what comes is on the node already
+        wanted = render(self._installation, daemon_set, pod.spec.node_name)
+        name = wanted["metadata"]["name"]
+        self.needed[name] = wanted
+        there = self._there.get(name)
+        if there and there.failure and not self.failure:
+            what = daemon_set["metadata"]["name"]
+            self.failure = (
+                f"{what} does not work on {pod.spec.node_name}, so {pod.metadata.name} stays: {there.failure}"
+            )
+        return there is not None and given(there)
+
+
+def render(installation: Installation, daemon_set: Obj, node: str) -> Obj:
+    spec = daemon_set["spec"]["template"]["spec"]
+    before = [_tried(container) for container in spec.get("initContainers") or ()]
+    mounted = sorted({mount["name"] for container in before for mount in container.get("volumeMounts") or ()})
+    content = {
+        "nodeName": node,
+        "restartPolicy": "OnFailure",
+        "automountServiceAccountToken": False,
+        "terminationGracePeriodSeconds": 1,
+        "tolerations": [{"operator": "Exists"}],
+        "initContainers": before,
+        "containers": [
+            {**_named(container), "args": ["--help"], "securityContext": deployments.RESTRICTED}
+            for container in _handler(spec)
+        ],
+        "volumes": [{"name": name, "emptyDir": {}} for name in mounted],
+        **{field: spec[field] for field in ("imagePullSecrets", "priorityClassName") if spec.get(field)},
+    }
+    owner = owner_reference(installation.kubevirt, KUBEVIRTS)
+    metadata = installation.metadata(f"{PROOF}-{digest(content)}", {names.APP_LABEL: PROOF})
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {**metadata, "ownerReferences": [owner]},
+        "spec": content,
+    }
+
+
+def given(proof: HandlerPod) -> bool:
+    return not proof.ending and proof.status.phase == "Succeeded"
+
+
+def stale(proof: HandlerPod, now: datetime) -> bool:
+    """Whether it ended without an answer long enough ago to be tried again."""
+    created = proof.metadata.creation_timestamp
+    return proof.status.phase == "Failed" and created is not None and now - created > AGAIN
+
+
+def _handler(spec: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [container for container in spec["containers"] if container["name"] == VIRT_HANDLER]
+
+
+def _named(container: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: container[key] for key in ("name", "image", "imagePullPolicy") if key in container}
+
+
+def _tried(container: Mapping[str, Any]) -> dict[str, Any]:
+    """As it will run, but for the amounts: a proof must fit beside the handler that it is to replace."""
+    return {key: value for key, value in container.items() if key != "resources"}

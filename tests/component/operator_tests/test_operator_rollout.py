@@ -1,0 +1,247 @@
+"""New images cost no node its handler: first the control plane, then a proof on the node, one canary, the others."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hollow import NAMESPACE, Hollow, hollow
+
+from virtfleet.kube.resource import EVENTS, NODES, PODS, Obj
+
+GATES = {"developerConfiguration": {"featureGates": ["VirtHandlerPools", "AdditionalVirtHandlers"]}}
+BAD = "registry.invalid/virt-launcher:none"
+
+
+def pool(name: str, image: str = "", **node_selector: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "nodeSelector": node_selector,
+        "virtLauncherImage": image or f"registry.example.com/virt-launcher:{name}",
+        "selector": {"deviceNames": [f"superduper.io/{name}"]},
+    }
+
+
+@pytest.fixture
+async def fleet(tmp_path: Path) -> AsyncIterator[Hollow]:
+    async with hollow(tmp_path) as cluster:
+        cluster.refuse(lambda image: "invalid" in image or image.endswith(":nope"))
+        yield cluster
+
+
+async def proofs(fleet: Hollow) -> list[Obj]:
+    return await fleet.api.list(PODS, NAMESPACE, labels="kubevirt.io=virt-handler-proof")
+
+
+async def told(fleet: Hollow) -> dict[str, str]:
+    return {c["type"]: c["status"] for c in (await fleet.kubevirt())["status"]["conditions"]}
+
+
+async def test_a_tag_that_cannot_be_pulled_costs_no_node_its_handler(fleet: Hollow) -> None:
+    """virt-api does not come up with it, so no handler is touched."""
+    await fleet.install()
+    before = dict(fleet.tower.handlers())
+    await fleet.configure(imageTag="nope")
+    degraded = await fleet.condition("Degraded", reason="ControlPlaneFailed")
+    assert "no handler is touched" in degraded["message"] and "ErrImagePull" in degraded["message"]
+    assert ":nope" in degraded["message"]
+    assert (await told(fleet))["Available"] == "True", "the old replicas serve"
+    assert (await fleet.kubevirt())["status"]["health"] == "Degraded"
+    assert fleet.tower.handlers() == before and not await proofs(fleet)
+    await fleet.configure(imageTag=None)
+    await fleet.settled()
+    assert fleet.tower.handlers() == before
+
+
+async def test_handlers_are_not_touched_before_the_control_plane_is_new(fleet: Hollow) -> None:
+    await fleet.install()
+    before = dict(fleet.tower.handlers())
+    fleet.fail(lambda pod: pod.name.startswith("virt-controller"))
+    await fleet.configure(imageTag="v2")
+    waiting = await fleet.condition("Progressing", reason="Changing")
+
+    async def waits() -> bool:
+        nonlocal waiting
+        waiting = await fleet.condition("Progressing", reason="Changing")
+        return "handlers wait for the control plane" in waiting["message"]
+
+    await fleet.until(waits)
+    assert fleet.tower.handlers() == before and not await proofs(fleet)
+    fleet.fail(lambda pod: False)
+    fleet.kubelets.look_again()
+    await fleet.settled()
+    assert set(fleet.tower.handlers().values()).isdisjoint(before.values())
+    assert not await proofs(fleet), "what was proven is cleared away"
+    assert not fleet.tower.unproven
+
+
+async def test_a_new_pool_whose_image_cannot_be_pulled_takes_no_handler_away(fleet: Hollow) -> None:
+    await fleet.label("node1", slop="true")
+    await fleet.install(configuration=GATES)
+    before = dict(fleet.tower.handlers())
+    await fleet.configure(virtHandlerPools=[pool("slop", BAD, slop="true")])
+    degraded = await fleet.condition("Degraded", reason="ImageUnproven")
+    for part in ("virt-handler-slop", "node1", BAD, "ErrImagePull", before["node1"]):
+        assert part in degraded["message"]
+    assert fleet.tower.handlers() == before
+    assert (await told(fleet))["Available"] == "True", "every node is served"
+    reasons = [event["reason"] for event in await fleet.api.list(EVENTS, NAMESPACE)]
+    assert "ImageUnproven" in reasons
+    # Corrected, it goes on by itself.
+    await fleet.configure(virtHandlerPools=[pool("slop", slop="true")])
+    await fleet.settled()
+    assert (await fleet.owners())["node1"] == "virt-handler-slop"
+    assert not await proofs(fleet) and not fleet.tower.unproven
+
+
+async def test_a_node_that_is_labelled_into_a_broken_pool_keeps_its_handler(fleet: Hollow) -> None:
+    await fleet.install(configuration=GATES, virtHandlerPools=[pool("slop", BAD, slop="true")])
+    before = dict(fleet.tower.handlers())
+
+    async def kept() -> bool:
+        return all(n["metadata"]["labels"].get("virtfleet.io/served-by") for n in await fleet.api.list(NODES))
+
+    await fleet.until(kept)
+    await fleet.label("node1", slop="true")
+    await fleet.condition("Degraded", reason="ImageUnproven")
+    assert fleet.tower.handlers() == before
+    await fleet.label("node1", slop=None)
+    await fleet.settled()
+    assert fleet.tower.handlers() == before
+    await fleet.label("node1", slop="true")
+    await fleet.condition("Degraded", reason="ImageUnproven")
+    await fleet.configure(virtHandlerPools=[pool("slop", slop="true")])
+    await fleet.settled()
+    assert (await fleet.owners())["node1"] == "virt-handler-slop"
+
+
+async def test_a_pool_is_not_taken_away_before_the_primarys_images_are_proven_on_its_nodes(fleet: Hollow) -> None:
+    """The primary's launcher was never on that node, and its registry is away by now."""
+    await fleet.label("node1", slop="true")
+    await fleet.install(configuration=GATES, virtHandlerPools=[pool("slop", slop="true")])
+    await fleet.settled()
+    before = dict(fleet.tower.handlers())
+    fleet.refuse(lambda image: "virt-launcher:0.1.0" in image)
+    await fleet.configure(virtHandlerPools=[])
+    degraded = await fleet.condition("Degraded", reason="ImageUnproven")
+    assert "virt-handler does not work on node1" in degraded["message"]
+    assert fleet.tower.handlers() == before
+    assert await fleet.daemon_sets() == ["virt-handler", "virt-handler-slop"]
+    fleet.refuse(lambda image: False)
+    await fleet.settled()
+    assert await fleet.daemon_sets() == ["virt-handler"]
+    assert not fleet.tower.unproven
+
+    async def clean() -> bool:
+        return not any("virtfleet.io/served-by" in n["metadata"]["labels"] for n in await fleet.api.list(NODES))
+
+    await fleet.until(clean)
+
+
+async def test_a_killed_operator_finds_its_proofs_again(fleet: Hollow) -> None:
+    await fleet.label("node1", slop="true")
+    await fleet.install(configuration=GATES)
+    await fleet.configure(virtHandlerPools=[pool("slop", BAD, slop="true")])
+    await fleet.condition("Degraded", reason="ImageUnproven")
+    [proof] = await proofs(fleet)
+    await fleet.kill_operator()
+    fleet.start_operator()
+    await fleet.configure(productName="another")
+    await fleet.condition("Degraded", reason="ImageUnproven")
+    assert [p["metadata"]["uid"] for p in await proofs(fleet)] == [proof["metadata"]["uid"]]
+    fleet.refuse(lambda image: False)
+    await fleet.settled()
+
+
+async def test_there_is_one_canary_in_all_pools_together(tmp_path: Path) -> None:
+    async with hollow(tmp_path, nodes=6) as fleet:
+        for i in range(6):
+            await fleet.label(f"node{i}", part=str(i % 3))
+        pools = [pool(f"p{i}", part=str(i)) for i in (1, 2)]
+        await fleet.install(configuration=GATES, virtHandlerPools=pools)
+        await fleet.settled()
+        before = dict(fleet.tower.handlers())
+        fleet.fail(lambda pod: pod.name.startswith("virt-handler") and pod.name not in before.values())
+        await fleet.configure(imageTag="broken")
+
+        async def canary() -> str:
+            return next((pod for pod in fleet.tower.handlers().values() if pod not in before.values()), "")
+
+        failing = await fleet.until(canary)
+        await fleet.crash(failing)
+        degraded = await fleet.condition("Degraded", reason="CanaryFailed")
+        assert failing in degraded["message"] and "CrashLoopBackOff" in degraded["message"]
+        unavailable = await fleet.condition("Available", "False", reason="HandlersNotReady")
+        assert "1 of 6 nodes have no ready handler" in unavailable["message"]
+        assert sum(pod not in before.values() for pod in fleet.tower.handlers().values()) == 1
+        fleet.fail(lambda pod: False)
+        await fleet.configure(imageTag=None)
+        await fleet.settled()
+        assert (await told(fleet))["Available"] == "True"
+        assert sum(pod not in before.values() for pod in fleet.tower.handlers().values()) == 1, "only it was replaced"
+
+
+async def test_a_node_that_is_down_is_named_and_holds_nobody_up(fleet: Hollow) -> None:
+    await fleet.install()
+    await fleet.settled()
+    await fleet.lose_power("node1")
+    degraded = await fleet.condition("Degraded")
+    assert "1 of 3 nodes have no ready handler: node1 (the node itself is not Ready)" in degraded["message"]
+    await fleet.configure(imageTag="v2")
+
+    async def others() -> bool:
+        assert fleet.tower.handlers().keys() >= {"node0", "node2"}
+        pods = [await fleet.handler(node) for node in ("node0", "node2")]
+        return {p["spec"]["containers"][0]["image"] for p in pods} == {"virtfleet/virt-handler:v2"}
+
+    await fleet.until(others)
+
+
+async def test_pools_images_and_labels_change_at_random_and_no_handler_goes_before_its_successor_is_proven(
+    tmp_path: Path,
+) -> None:
+    dice = random.Random(23)
+    async with hollow(tmp_path, nodes=5) as fleet:
+        await fleet.install(configuration=GATES, virtHandlerPools=[pool("idle", nobody="x")])
+        for round_number in range(6):
+            fleet.refuse(lambda image: "invalid" in image)
+            pools = [
+                pool(name, dice.choice([BAD, "", f"registry.example.com/virt-launcher:{round_number}"]), **selector)
+                for name in dice.sample(["p", "q", "r"], dice.randint(1, 3))
+                for selector in [{dice.choice("xy"): dice.choice("12")}]
+            ]
+            await fleet.configure(virtHandlerPools=pools, imageTag=dice.choice([None, "v2", "v3"]))
+            if round_number % 3 == 2:
+                await fleet.kill_operator()
+                fleet.start_operator()
+            await at_rest(fleet)
+            if dice.random() < 0.6:
+                fleet.refuse(lambda image: False)
+                await fleet.settled()
+            await at_rest(fleet)
+            kept = [n["metadata"]["name"] for n in await fleet.api.list(NODES, labels="virtfleet.io/served-by")]
+            if kept:
+                await fleet.label(dice.choice(kept), **{dice.choice("xy"): dice.choice("12")})
+        fleet.refuse(lambda image: False)
+        await fleet.settled()
+        assert fleet.tower.doubles == []
+        assert fleet.tower.unproven == []
+
+
+async def at_rest(fleet: Hollow) -> None:
+    """Everything is done, or stopped; every node has a handler, and the primary keeps those that are its own."""
+
+    async def check() -> bool:
+        kubevirt = await fleet.kubevirt()
+        assert kubevirt["status"]["observedGeneration"] == kubevirt["metadata"]["generation"]
+        assert (await told(fleet))["Progressing"] == "False" and len(fleet.tower.handlers()) == 5
+        pods = [await fleet.handler(node) for node in fleet.tower.handlers()]
+        assert not any("deletionTimestamp" in pod["metadata"] for pod in pods)
+        assert all(c["status"] == "True" for pod in pods for c in pod["status"]["conditions"] if c["type"] == "Ready")
+        kept = {n["metadata"]["name"] for n in await fleet.api.list(NODES, labels="virtfleet.io/served-by")}
+        return kept >= {node for node, owner in (await fleet.owners()).items() if owner == "virt-handler"}
+
+    await fleet.until(check)
