@@ -56,7 +56,8 @@ async def answers(vm: VM, how: str) -> None:
     await vm.type("killall hostile")
     await eventually(lambda: _no_agent(vm))
     for _ in range(6):
-        await vm.type(f"setsid /hostile {how} </dev/null &")
+        # libvirt may hear of the port's closing after its opening where one follows the other at once.
+        await vm.type(f"sleep 2; setsid /hostile {how} </dev/null &")
         with suppress(
             AssertionError
         ):  # the shell asks the console where its cursor is, and may take a line for the answer
@@ -65,7 +66,7 @@ async def answers(vm: VM, how: str) -> None:
 
 
 async def _until_agent(vm: VM) -> None:
-    await eventually(lambda: _agent(vm), deadline=15)
+    await eventually(lambda: _agent(vm), deadline=20)
 
 
 async def _no_agent(vm: VM) -> bool:
