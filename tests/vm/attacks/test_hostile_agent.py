@@ -56,7 +56,8 @@ async def answers(vm: VM, how: str) -> None:
     await vm.type("killall hostile")
     await eventually(lambda: _no_agent(vm))
     for _ in range(6):
-        await vm.type(f"setsid /hostile {how} </dev/null &")
+        # libvirt may hear of the port's closing after its opening where one follows the other at once.
+        await vm.type(f"sleep 2; setsid /hostile {how} </dev/null &")
         with suppress(
             AssertionError
         ):  # the shell asks the console where its cursor is, and may take a line for the answer
@@ -65,7 +66,7 @@ async def answers(vm: VM, how: str) -> None:
 
 
 async def _until_agent(vm: VM) -> None:
-    await eventually(lambda: _agent(vm), deadline=15)
+    await eventually(lambda: _agent(vm), deadline=20)
 
 
 async def _no_agent(vm: VM) -> bool:
@@ -84,11 +85,11 @@ async def refused(vm: VM, request: object) -> str:
 async def test_an_agent_that_never_answers_holds_up_nobody(vm: VM) -> None:
     await answers(vm, "mute")
     questions = [asyncio.create_task(refused(vm, request)) for request in (GetGuestInfo(), GuestPing())]
-    for _ in range(10):
-        began = time.monotonic()
+    told = 0
+    while not any(question.done() for question in questions):  # several seconds
         assert (await vm.state()).status is Status.RUNNING
-        assert time.monotonic() - began < 2
-        await asyncio.sleep(0.1)
+        told += 1
+    assert told > 3, "the state waits for the guest"
     for why in await asyncio.gather(*questions):
         assert "not responding" in why or "not available" in why or "busy" in why, why
 
@@ -117,8 +118,13 @@ async def test_a_command_that_never_begins_is_given_up(vm: VM) -> None:
     await refused(vm, GuestExec(command=["true"], timeout_seconds=1))
 
 
+async def test_a_slow_agent_is_waited_for(vm: VM) -> None:
+    await answers(vm, "slow")
+    assert (await vm.client.call(GetGuestInfo())).agent_version == "1"
+
+
 @pytest.mark.parametrize(
-    ("how", "why"), [("garbage", ""), ("wrong", "guest-info"), ("huge", "")], ids=["garbage", "wrong", "huge"]
+    ("how", "why"), [("wrong", "guest-info"), ("garbage", ""), ("huge", "")], ids=["wrong", "garbage", "huge"]
 )
 async def test_what_is_no_answer_is_an_error(vm: VM, how: str, why: str) -> None:
     await answers(vm, how)
@@ -128,19 +134,6 @@ async def test_what_is_no_answer_is_an_error(vm: VM, how: str, why: str) -> None
     assert (await vm.state()).status is Status.RUNNING
     traces = [line for line in vm.standalone.log.read_text(errors="replace").splitlines() if "Traceback" in line]
     assert not traces, traces[0]
-
-
-async def test_a_slow_agent_is_waited_for(vm: VM) -> None:
-    await answers(vm, "slow")
-    found = await eventually(lambda: _version(vm))  # what is left of an earlier flood is read first
-    assert found == "1"
-
-
-async def _version(vm: VM) -> str:
-    try:
-        return (await vm.client.call(GetGuestInfo())).agent_version
-    except Refused:
-        return ""
 
 
 async def test_a_guest_whose_agent_hangs_can_be_rebooted(vm: VM) -> None:
