@@ -40,7 +40,6 @@ def up(
 ) -> None:
     """Start a cluster with VirtFleet on this machine, or bring a running one to what is asked for."""
     progress = Progress(quiet=output == "json")
-    data = data.absolute()
     kubevirt = _kubevirt(kubevirt_file)
     settings = _settings(data, nodes_file, port, bare)
     _start_supervisor(data, settings, progress)

@@ -59,6 +59,7 @@ def underlays() -> dict[str, str]:
 def open_store(directory: Path) -> ImageStore:
     """The image store with `host` and the component images in it, made anew where this machine changed."""
     store = ImageStore(directory, underlays())
+    store.create()
     with store.scratch() as scratch:
         tree = scratch / "tree"
         _build(tree)
@@ -71,12 +72,21 @@ def open_store(directory: Path) -> ImageStore:
             store,
             msgspec.structs.replace(
                 host,
-                name=f"virtfleet/{component}:{virtfleet.__version__}",
+                name=_name(component),
                 entrypoint=(*reaper, f"{_BIN}/{component}"),
                 command=(),
             ),
         )
     return store
+
+
+def comes_with_virtfleet(name: str) -> bool:
+    """Whether an image is made here, and would be made again if somebody removed it."""
+    return canonical(name) in (canonical(HOST), *(_name(component) for component in COMPONENTS))
+
+
+def _name(component: str) -> str:
+    return f"virtfleet/{component}:{virtfleet.__version__}"
 
 
 def _refresh(store: ImageStore, image: Image) -> None:
