@@ -6,16 +6,15 @@ import contextlib
 import json
 import os
 import shutil
-import ssl
 import sys
 import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 
+from virtfleet.cli import readiness
 from virtfleet.cli.output import CommandError, F, Progress, output_option, result, table
 from virtfleet.local import directory, supervisor
 from virtfleet.local.directory import Settings
@@ -64,14 +63,14 @@ def status(data: Path, output: str) -> None:
         raise CommandError(f"there is no cluster in {data}", "Start one with: virtfleet up")
     facts = facts_of(data, settings)
     rows = [
-        [p["name"], "running" if p["running"] else "down", p["pid"], p["restarts"], _mib(p["rss"])]
+        [p["name"], "running" if p["running"] else "down", p["pid"], p["restarts"], _mib(p["rss"]), p["reason"]]
         for p in facts["processes"]
     ]
     text = f"cluster {facts['name']} in {data}: {'ready' if facts['ready'] else 'not ready'}"
     if rows:
-        text += "\n" + table(rows, ["PROCESS", "STATE", "PID", "RESTARTS", "RSS"])
+        text += "\n" + table(rows, ["PROCESS", "STATE", "PID", "RESTARTS", "RSS", "LAST RESTART"])
     if not facts["ready"]:
-        text += f"\n{facts['reason']}\nStart it with: virtfleet up --data {data}"
+        text += f"\n{facts['reason']}\nBring it to what was asked for with: virtfleet up --data {data}"
     result(output, facts, text)
     if not facts["ready"]:
         sys.exit(1)
@@ -153,7 +152,7 @@ def facts_of(data: Path, settings: Settings) -> dict[str, Any]:
         children = supervisor.ask(data, op="status")["children"]
     except supervisor.NotRunning:
         children = []
-    reason = why_unready(data, settings) if children else "no process of it is running"
+    reason = readiness.why_unready(data, settings, children) if children else "no process of it is running"
     return {
         "name": settings.name,
         "data": str(data),
@@ -164,16 +163,6 @@ def facts_of(data: Path, settings: Settings) -> dict[str, Any]:
         "nodes": [n.name for n in settings.nodes],
         "processes": [{**c, "rss": _rss(c["pid"])} for c in children],
     }
-
-
-def why_unready(data: Path, settings: Settings) -> str | None:
-    """Why the API server is not ready; None when it is."""
-    try:
-        context = ssl.create_default_context(cafile=str(data / "pki" / "ca" / "ca.crt"))
-        urllib.request.urlopen(f"https://127.0.0.1:{settings.port}/readyz", context=context, timeout=5).close()
-    except OSError as error:
-        return f"the API server does not answer: {error}"
-    return None
 
 
 def _rss(pid: int | None) -> int | None:

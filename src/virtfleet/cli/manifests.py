@@ -54,7 +54,11 @@ def _documents(file: str) -> Iterator[Any]:
         text = sys.stdin.read() if file == "-" else Path(file).read_text()
     except OSError as error:
         raise CommandError(f"{file} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise CommandError(f"{file} is not a text file", "Name a manifest, in YAML or JSON.") from None
     try:
-        yield from (document for document in yaml.load_all(text, Loader=_LOADER) if document is not None)
-    except yaml.YAMLError as error:
+        yield from [document for document in yaml.load_all(text, Loader=_LOADER) if document is not None]
+    except RecursionError:
+        raise CommandError(f"{file} is nested too deeply for a manifest") from None
+    except (yaml.YAMLError, ValueError) as error:  # a date that does not exist, for one
         raise CommandError(f"{file} is not YAML: {error}") from error

@@ -41,6 +41,7 @@ STARTUP = 120.0  # a child that reads a large store has this long for its first 
 TICK = 5.0  # the longest between two looks at everything
 LOG_LIMIT = 16 << 20
 ALIVE_FD = "VIRTFLEET_ALIVE_FD"
+LAST_WORDS = b"!"  # among signs of life: why the child ends follows
 PR_SET_PDEATHSIG = 1
 
 
@@ -58,6 +59,7 @@ class Child:
     backoff: float = FIRST_BACKOFF
     due: float = 0.0  # when to start it next
     silent_at: float = 0.0  # when its silence has lasted too long
+    words: str = ""  # its last ones
     hung: bool = False  # it was silent for too long and is being killed
     reason: str = ""  # why it was started again the last time
     wanted: bool = True
@@ -216,7 +218,8 @@ class Supervisor:
 
     def _start(self, child: Child) -> None:
         now = time.monotonic()
-        child.started, child.killed_at, child.silent_at, child.hung = now, 0.0, now + STARTUP, False
+        child.started, child.killed_at, child.silent_at = now, 0.0, now + STARTUP
+        child.hung, child.words = False, ""
         ours, theirs = socket.socketpair()
         try:
             with theirs, self._log_of(child) as out:
@@ -266,6 +269,7 @@ class Supervisor:
             heard = b""
         if heard:
             child.silent_at = time.monotonic() + child.silence
+            child.words = heard.partition(LAST_WORDS)[2].decode(errors="replace") or child.words
         else:
             self._selector.unregister(sock)
             sock.close()
@@ -293,7 +297,8 @@ class Supervisor:
                 self._forget(child)
                 continue
             silent = f"gave no sign of life for {child.silence:.0f} s and was killed"
-            self._later(child, silent if child.hung else f"ended with {status}")
+            ended = f"ended with {status}" + (f": {child.words}" if child.words else "")
+            self._later(child, silent if child.hung else ended)
 
     def _later(self, child: Child, why: str) -> None:
         """Decide when a child that is not running starts again."""

@@ -62,7 +62,7 @@ class Server:
         self.connectors: dict[tuple[str, str, str], Connector] = {}  # (group, plural, subresource)
         self.documents: Callable[[str], Document | None] = lambda path: None
         self.aggregator: Aggregator | None = None
-        self.ready: dict[str, Callable[[], bool]] = {}  # what /readyz waits for
+        self.ready: dict[str, Callable[[], Awaitable[str]]] = {}  # what /readyz asks: what is wrong, if anything
         self._answered: Counter[tuple[str, str, int]] = Counter()
         self._runner: web.ServerRunner | None = None
 
@@ -268,8 +268,8 @@ class Server:
         if document := self.documents(path):
             return await document(request)
         if path in diagnostics.HEALTH:
-            waited_for = {name: check() for name, check in self.ready.items()} if path == "/readyz" else {}
-            return diagnostics.health(path[1:], {"ping": True, **waited_for}, "verbose" in request.query)
+            waited_for = {name: await check() for name, check in self.ready.items()} if path == "/readyz" else {}
+            return diagnostics.health(path[1:], {"ping": "", **waited_for}, "verbose" in request.query)
         if path == "/version":
             return _answer(orjson.dumps(diagnostics.version()))
         if path == "/metrics":

@@ -62,7 +62,7 @@ class Puller:
         if image is not None and (policy != "Always" or not image.origin or fresh):
             return image
         trouble = self._trouble.get(canonical(name))
-        if trouble is not None and trouble.until > time.time():
+        if trouble is not None and 0 < trouble.until - time.time() <= trouble.pause:
             if trouble.told:
                 text = f'Back-off pulling image "{name}": ErrImagePull: {trouble.message}'
                 raise ImageUnavailable(name, "ImagePullBackOff", text, trouble.until)
