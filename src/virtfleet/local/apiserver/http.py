@@ -106,7 +106,10 @@ class Server:
             answer = _failure(refusals.too_large(f"limit is {BODY_LIMIT}"))
         except web.HTTPException as error:
             answer = _failure(ApiError("Unknown", error.reason, code=error.status))
-        except RecursionError:
+        except (
+            RecursionError,
+            orjson.JSONEncodeError,
+        ):  # what was read as JSON can be written as such, but for its depth
             answer = _failure(refusals.bad_request("the object is nested too deeply"))
         except ConnectionError:
             # The client is gone, or a stream that is passed on broke off, which must not look like its end.
