@@ -29,7 +29,7 @@ POD = {
     "activeDeadlineSeconds": 3,
     "nodeName": "n",
     "volumes": [{"name": "v", "emptyDir": {"sizeLimit": "1Mi"}}, {"name": "w", "configMap": {"name": "a"}}],
-    "tolerations": [{"key": "k", "operator": "Exists", "tolerationSeconds": 3}],
+    "tolerations": [{"key": "k", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 3}],
     "affinity": AFFINITY,
     "securityContext": {"runAsUser": 1, "sysctls": [{"name": "a", "value": "b"}]},
     "topologySpreadConstraints": [
