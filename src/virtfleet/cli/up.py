@@ -51,7 +51,8 @@ def up(
     _start_nodes(data, settings, api, progress)
     settings = _install(data, settings, kubevirt, progress)
     _settle(data, settings, progress)
-    installed = _installed(api, settings)
+    if installed := _installed(api, settings):
+        progress("VirtFleet is available")
     seconds = round(time.monotonic() - progress.began, 1)
     facts = facts_of(data, settings)
     result(output, {**facts, "kubevirt": installed, "seconds": seconds}, _how_to_use(data, facts, seconds))
@@ -217,8 +218,6 @@ def _settle(data: Path, settings: Settings, progress: Progress) -> None:
                 "Look at: kubectl get pods,events -A",
             )
         time.sleep(0.2)
-    if settings.code:
-        progress("VirtFleet is available")
 
 
 def _installed(api: Api, settings: Settings) -> dict[str, str] | None:

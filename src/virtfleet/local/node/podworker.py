@@ -98,9 +98,9 @@ class PodWorker:
 
     async def _tell_first(self) -> None:
         """What ended while nobody looked is said before anything is done about it, which may take its time."""
-        if self.told.is_set() or self._is_leaving() or self.runs.any_running():
+        if self.told.is_set() or (self.runs.any_running() and not self._is_leaving()):
             return
-        if self.runs.by_name and (self.pod.get("status") or {}).get("phase") not in TERMINAL:
+        if self.runs.by_name and not self._is_leaving() and (self.pod.get("status") or {}).get("phase") not in TERMINAL:
             await self._publish()
         self.told.set()
 
