@@ -161,10 +161,25 @@ def test_a_derived_images_files_and_variables_are_in_its_pods(local: Cluster, tm
 
     kubectl.apply(pod("q", containers=[{"name": "c", "image": "pool/launcher:1", "command": ["sleep", "1000"]}]))
     runs(kubectl, "q")
-    assert "in use" in image.fails("rm", "pool/launcher:1")
+    assert "in use by pod default/q" in image.fails("rm", "pool/launcher:1")
     kubectl("delete", "pod", "q", "--now")
     assert eventually(lambda: image("rm", "pool/launcher:1")) == {"removed": "pool/launcher:1"}
     assert "pool/launcher:1" not in [i["name"] for i in image("ls")]
+
+
+def test_an_image_that_shares_all_its_layers_is_not_removed_while_a_pod_needs_it(local: Cluster) -> None:
+    image, kubectl = Commands(local, "image"), Kubectl(local)
+    image("derive", "pool/alias", "--from", "host", "--env", "A=B")
+    kubectl.apply(pod("shares", containers=[{"name": "c", "image": "pool/alias", "command": ["sleep", "1000"]}]))
+    disk = {"name": "disk", "image": {"reference": "pool/alias"}}
+    kubectl.apply(pod("mounts", volumes=[disk]))
+    refusal = image.fails("rm", "pool/alias:latest")
+    assert "pool/alias:latest is in use by pod default/mounts, pod default/shares" in refusal
+    assert "Delete these Pods" in refusal
+    assert "comes with VirtFleet" in image.fails("rm", "host")
+    kubectl("delete", "pod", "shares", "mounts", "--grace-period=0", "--force")
+    assert eventually(lambda: image("rm", "pool/alias")) == {"removed": "pool/alias:latest"}
+    assert "pool/alias:latest" not in [i["name"] for i in image("ls")]
 
 
 @pytest.mark.skipif(not os.path.exists("/bin/busybox"), reason="the image is made of busybox")

@@ -210,7 +210,11 @@ async def test_anonymous_callers_see_health_and_nothing_else(tmp_path: Path) -> 
 async def test_readiness_names_what_it_waits_for(tmp_path: Path) -> None:
     async with opened(tmp_path) as operations, serving(operations) as client:
         state = {"done": False}
-        client.server.ready["controllers"] = lambda: state["done"]
+
+        async def unfinished() -> str:
+            return "" if state["done"] else "not ready yet"
+
+        client.server.ready["controllers"] = unfinished
         assert "[-]controllers failed" in await client.ask("GET", "/readyz", status=500)
         assert await client.ask("GET", "/livez", status=200) == "ok"
         state["done"] = True

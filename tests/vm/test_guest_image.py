@@ -24,6 +24,7 @@ def test_the_disk_is_small_and_kept_in_the_cache() -> None:
 @pytest.mark.skipif(not shutil.which("skopeo"), reason="needs skopeo")
 async def test_the_archive_is_an_image_whose_disk_the_launchers_user_may_read(tmp_path: Path) -> None:
     store = ImageStore(tmp_path)
+    store.create()
     image = await load(store, guest().archive, guestimage.IMAGE)
     assert image.name == "virtfleet/guest:demo"
     disk = store.trees(image)[0] / "disk/guest.qcow2"

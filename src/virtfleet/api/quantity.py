@@ -28,6 +28,7 @@ Amount = Annotated[str | int | float, Meta(extra_json_schema={"pattern": PATTERN
 
 _NANO: Final = 10**9
 _LARGEST_BINARY: Final = (2**63 - 1) * _NANO
+_LONGEST: Final = 1000  # characters; Python reads no number of more than 4,300 digits
 _LARGEST_EXPONENT: Final = 99  # far beyond any machine; keeps `1e999999999` from becoming a gigabyte of digits
 
 _FORM = re.compile(r"([+-]?)(\d*)(?:\.(\d*))?([numkMGTPE]|[KMGTPE]i|[eE][+-]?\d+)?", re.ASCII)
@@ -149,6 +150,8 @@ class Quantity:
 @lru_cache(maxsize=8192)
 def _parse(text: str) -> Quantity:
     text = text.strip()
+    if len(text) > _LONGEST:
+        raise QuantityError(f"'{text[:20]}…' has {len(text)} characters, which is longer than any quantity can be")
     if _PLAIN.fullmatch(text):
         return Quantity(int(text) * _NANO)
     match = _FORM.fullmatch(text)

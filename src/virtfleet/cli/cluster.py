@@ -6,16 +6,15 @@ import contextlib
 import json
 import os
 import shutil
-import ssl
 import sys
 import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 
+from virtfleet.cli import readiness
 from virtfleet.cli.output import CommandError, F, Progress, output_option, result, table
 from virtfleet.local import directory, supervisor
 from virtfleet.local.directory import Settings
@@ -25,7 +24,7 @@ def data_option(function: F) -> F:
     """The `--data DIR` that names a cluster."""
     return click.option(
         "--data",
-        type=click.Path(file_okay=False, path_type=Path),
+        type=click.Path(file_okay=False, resolve_path=True, path_type=Path),
         default=directory.default_directory,
         show_default="/var/lib/virtfleet",
         help="The cluster's directory.",
@@ -39,7 +38,6 @@ def data_option(function: F) -> F:
 def down(data: Path, wipe: bool, output: str) -> None:
     """Stop the cluster. What it keeps stays for the next `up`, unless --wipe is given."""
     progress = Progress(quiet=output == "json")
-    data = data.absolute()
     settings = load(data)
     try:
         supervisor.ask(data, op="stop", timeout=120)
@@ -51,7 +49,7 @@ def down(data: Path, wipe: bool, output: str) -> None:
         _clear(data, settings, progress)
         if wipe:
             _wipe(data)
-            progress(f"{data} is removed")
+            progress(f"{data} is {'empty' if data.exists() else 'removed'}")
     result(output, {"stopped": stopped, "wiped": wipe and settings is not None, "data": str(data)}, "")
 
 
@@ -60,20 +58,19 @@ def down(data: Path, wipe: bool, output: str) -> None:
 @output_option
 def status(data: Path, output: str) -> None:
     """What runs, and how it is. Ends with 1 where the cluster is not ready."""
-    data = data.absolute()
     settings = load(data)
     if settings is None:
         raise CommandError(f"there is no cluster in {data}", "Start one with: virtfleet up")
     facts = facts_of(data, settings)
     rows = [
-        [p["name"], "running" if p["running"] else "down", p["pid"], p["restarts"], _mib(p["rss"])]
+        [p["name"], "running" if p["running"] else "down", p["pid"], p["restarts"], _mib(p["rss"]), p["reason"]]
         for p in facts["processes"]
     ]
     text = f"cluster {facts['name']} in {data}: {'ready' if facts['ready'] else 'not ready'}"
     if rows:
-        text += "\n" + table(rows, ["PROCESS", "STATE", "PID", "RESTARTS", "RSS"])
+        text += "\n" + table(rows, ["PROCESS", "STATE", "PID", "RESTARTS", "RSS", "LAST RESTART"])
     if not facts["ready"]:
-        text += f"\n{facts['reason']}\nStart it with: virtfleet up --data {data}"
+        text += f"\n{facts['reason']}\nBring it to what was asked for with: virtfleet up --data {data}"
     result(output, facts, text)
     if not facts["ready"]:
         sys.exit(1)
@@ -87,7 +84,7 @@ def status(data: Path, output: str) -> None:
 @output_option
 def logs(data: Path, component: str | None, follow: bool, tail: int | None, output: str) -> None:
     """Print the log of COMPONENT; without one, say which there are."""
-    folder = data.absolute() / "logs"
+    folder = data / "logs"
     names = sorted(p.stem for p in folder.glob("*.log"))
     if component is None:
         result(output, names, "\n".join(names))
@@ -112,20 +109,22 @@ def _clear(data: Path, settings: Settings, progress: Progress) -> None:
     from virtfleet.local.node.teardown import tear_down
 
     asyncio.run(tear_down(data, network_of(settings)))
-    below = f"{data.resolve()}/"
-    left = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    if left := [mount for mount in left if mount.startswith(below)]:
-        # Removing the directory would remove what is mounted there.
-        raise CommandError(f"these are still mounted: {', '.join(left)}", "Unmount them, then repeat the command.")
     progress("its pods, networks and mounts are gone")
 
 
 def _wipe(data: Path) -> None:
     """Remove the directory; what marks it as a cluster's goes last, so that a killed `down` can be repeated."""
+    from virtfleet.local.node import mounts
+
+    if left := [point for point in mounts.below(data) if point != str(data)]:
+        # Removing the directory would remove what is mounted there.
+        raise CommandError(f"these are still mounted: {', '.join(left)}", "Unmount them, then repeat the command.")
     for entry in data.iterdir():
         if entry.name != directory.MARK:
             shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
-    shutil.rmtree(data)
+    (data / directory.MARK).unlink()
+    if not data.is_mount():  # somebody else's mount stays, empty
+        data.rmdir()
 
 
 # Looking.
@@ -153,7 +152,7 @@ def facts_of(data: Path, settings: Settings) -> dict[str, Any]:
         children = supervisor.ask(data, op="status")["children"]
     except supervisor.NotRunning:
         children = []
-    reason = why_unready(data, settings) if children else "no process of it is running"
+    reason = readiness.why_unready(data, settings, children) if children else "no process of it is running"
     return {
         "name": settings.name,
         "data": str(data),
@@ -164,16 +163,6 @@ def facts_of(data: Path, settings: Settings) -> dict[str, Any]:
         "nodes": [n.name for n in settings.nodes],
         "processes": [{**c, "rss": _rss(c["pid"])} for c in children],
     }
-
-
-def why_unready(data: Path, settings: Settings) -> str | None:
-    """Why the API server is not ready; None when it is."""
-    try:
-        context = ssl.create_default_context(cafile=str(data / "pki" / "ca" / "ca.crt"))
-        urllib.request.urlopen(f"https://127.0.0.1:{settings.port}/readyz", context=context, timeout=5).close()
-    except OSError as error:
-        return f"the API server does not answer: {error}"
-    return None
 
 
 def _rss(pid: int | None) -> int | None:

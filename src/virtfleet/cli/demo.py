@@ -83,7 +83,7 @@ def demo(data: Path, files: tuple[str, ...], output: str) -> None:
         raise CommandError(f"there is no VirtualMachine in {', '.join(chosen)}")
     progress = Progress(quiet=output == "json")
     try:
-        settings = config.load(data.absolute() / "kubeconfig")
+        settings = config.load(data / "kubeconfig")
     except ConfigError:
         raise CommandError(
             f"there is no cluster in {data}",
@@ -240,7 +240,7 @@ def _report(rows: Sequence[Row], data: Path, files: Sequence[str], seconds: floa
             "",
             f"{booted} of {len(rows)} guests are up ({seconds} s). Go on with:",
             "",
-            f"  export KUBECONFIG={data.absolute() / 'kubeconfig'}",
+            f"  export KUBECONFIG={data / 'kubeconfig'}",
             "  kubectl get vm,vmi -o wide",
             f"  virtfleet console {rows[0].vm}       its serial console; Ctrl+] leaves it",
             "  virtfleet pools -o wide       pools with their nodes, handlers and VMs",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from virtfleet.cli.cluster import data_option
+from virtfleet.cli.cluster import data_option, is_running, load
 from virtfleet.cli.output import CommandError, Progress, output_option, result, table
 
 if TYPE_CHECKING:
@@ -25,7 +25,10 @@ def image() -> None:
 @output_option
 def ls(data: Path, output: str) -> None:
     """List the images."""
-    images = list(_store(data).all())
+    from virtfleet.local.node.images import ImageStore
+
+    _cluster(data)
+    images = list(ImageStore(data / "images").all())
     rows = [[i.name, i.id.partition(":")[2][:12], _size(i.size), "host" if i.on_host else "", i.origin] for i in images]
     result(output, [_facts(i) for i in images], table(rows, ["NAME", "ID", "SIZE", "BASE", "ORIGIN"]))
 
@@ -37,10 +40,10 @@ def ls(data: Path, output: str) -> None:
 @output_option
 def import_(data: Path, path: Path, name: str, output: str) -> None:
     """Import the OCI archive, OCI layout or Docker archive at PATH as NAME."""
-    from virtfleet.local.node.registry import load
+    from virtfleet.local.node import registry
 
     progress = Progress(quiet=output == "json")
-    _done(output, _wait(load(_store(data), path.absolute(), name, progress)), "imported")
+    _done(output, _wait(registry.load(_store(data), path.absolute(), name, progress)), "imported")
 
 
 @image.command("pull")
@@ -49,10 +52,10 @@ def import_(data: Path, path: Path, name: str, output: str) -> None:
 @output_option
 def pull(data: Path, name: str, output: str) -> None:
     """Bring NAME from its registry."""
-    from virtfleet.local.node.registry import pull as bring
+    from virtfleet.local.node import registry
 
     progress = Progress(quiet=output == "json")
-    _done(output, _wait(bring(_store(data), name, progress)), "pulled")
+    _done(output, _wait(registry.pull(_store(data), name, progress)), "pulled")
 
 
 @image.command("derive")
@@ -79,22 +82,67 @@ def derive(data: Path, new: str, old: str, add: tuple[str, ...], env: tuple[str,
 @click.argument("name")
 @output_option
 def rm(data: Path, name: str, output: str) -> None:
-    """Remove an image."""
+    """Remove an image that no Pod uses."""
+    from virtfleet.local.node.hostimage import comes_with_virtfleet
     from virtfleet.local.node.images import ImageError, canonical
 
+    if comes_with_virtfleet(name):
+        raise CommandError(f"{canonical(name)} comes with VirtFleet: it would be made again")
+    store = _store(data)
+    if users := asyncio.run(_users(data, canonical(name))):
+        raise CommandError(
+            f"{canonical(name)} is in use by {', '.join(users)}", "Delete these Pods, or what they belong to, first."
+        )
     try:
-        _store(data).remove(name)
+        store.remove(name)
     except ImageError as error:
         raise CommandError(str(error)) from None
     result(output, {"removed": canonical(name)}, f"{canonical(name)} removed")
+
+
+async def _users(data: Path, name: str) -> list[str]:
+    """Pods that run, or are about to run, with an image. Where no cluster runs, there are none."""
+    from virtfleet.kube import config
+    from virtfleet.kube.client import Client
+    from virtfleet.kube.errors import ApiError
+    from virtfleet.kube.resource import PODS
+
+    if not is_running(data):
+        return []
+    try:
+        async with Client(config.load(data / "kubeconfig")) as api:
+            pods = await api.list(PODS)
+    except ApiError as error:
+        raise CommandError(
+            f"who uses {name} is not known: {error.message}", f"See: virtfleet status --data {data}"
+        ) from None
+    return [
+        f"pod {pod['metadata']['namespace']}/{pod['metadata']['name']}"
+        for pod in pods
+        if pod.get("status", {}).get("phase") not in ("Succeeded", "Failed") and name in _images(pod["spec"])
+    ]
+
+
+def _images(spec: dict[str, Any]) -> set[str]:
+    from virtfleet.local.node.images import canonical
+
+    containers = [*spec.get("initContainers", ()), *spec["containers"]]
+    volumes = [volume["image"].get("reference", "") for volume in spec.get("volumes", ()) if volume.get("image")]
+    return {canonical(image) for image in (*volumes, *(c.get("image", "") for c in containers)) if image}
+
+
+def _cluster(data: Path) -> None:
+    if load(data) is None:
+        raise CommandError(f"there is no cluster in {data}", "Start one with: virtfleet up")
 
 
 def _store(data: Path) -> ImageStore:
     from virtfleet.local.node.hostimage import open_store
     from virtfleet.local.node.images import ImageError
 
+    _cluster(data)
     try:
-        return open_store(data.absolute() / "images")
+        return open_store(data / "images")
     except (ImageError, OSError) as error:
         raise CommandError(f"the images in {data} cannot be used: {error}") from None
 

@@ -1,7 +1,7 @@
 """How `virtfleet up` installs VirtFleet into the local cluster: as anybody would into any other.
 
-The operator's manifest (deploy/operator.yaml is the same), a KubeVirt object, and then waiting until the operator says
-that it is Available. All of it can be repeated: what is right already is not written.
+The operator's manifest (deploy/operator.yaml is the same) and a KubeVirt object. It can be repeated: what is right
+already is not written.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import asyncio
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from virtfleet.admission.cluster import Cluster
 from virtfleet.admission.review import review
@@ -24,7 +23,6 @@ from virtfleet.kube.resource import DAEMON_SETS, DEPLOYMENTS, KUBEVIRTS, NAMESPA
 from virtfleet.local import stock
 from virtfleet.operator import manifest
 from virtfleet.operator.apply import difference
-from virtfleet.operator.conditions import AVAILABLE, DEGRADED, PROGRESSING
 from virtfleet.operator.handlerpods import RESTARTED
 from virtfleet.operator.render import stamped
 from virtfleet.operator.world import RESOURCES
@@ -54,8 +52,8 @@ def read(file: str) -> Obj:
     return found[0]
 
 
-async def install(data: Path, kubevirt: Obj | None, progress: Progress, *, restart: bool) -> dict[str, Any]:
-    """Install or update, and wait for it. Without a KubeVirt object, one that is there stays as it is.
+async def install(data: Path, kubevirt: Obj | None, progress: Progress, *, restart: bool) -> None:
+    """Install or update. Without a KubeVirt object, one that is there stays as it is.
 
     With `restart` the components run an older VirtFleet under the same name, and are to be started anew.
     """
@@ -71,7 +69,6 @@ async def install(data: Path, kubevirt: Obj | None, progress: Progress, *, resta
         await stock.fill(data / "images", progress)
         if restart:
             await _restart(api, progress)
-        return await _available(api, progress)
 
 
 async def _apply(api: KubeApi, obj: Obj) -> None:
@@ -107,25 +104,3 @@ async def _restart(api: KubeApi, progress: Progress) -> None:
 
 def _made_at(pod: Obj, stamp: str) -> bool:
     return (pod["metadata"].get("annotations") or {}).get(RESTARTED) == stamp
-
-
-async def _available(api: KubeApi, progress: Progress) -> dict[str, Any]:
-    """Wait until the installation is what its KubeVirt object says, and tell how far it is."""
-    end, told = time.monotonic() + DEADLINE, ""
-    while True:
-        kubevirt = min(await api.list(KUBEVIRTS), key=lambda kv: kv["metadata"]["creationTimestamp"])
-        meta, status = kubevirt["metadata"], kubevirt.get("status") or {}
-        conditions = {c["type"]: c for c in status.get("conditions") or ()}
-        seen = status.get("observedGeneration") == meta["generation"]
-        yes = {kind for kind, condition in conditions.items() if condition["status"] == "True" and seen}
-        if AVAILABLE in yes and PROGRESSING not in yes:
-            progress("VirtFleet is available")
-            return {"name": meta["name"], "namespace": meta["namespace"], "version": status["observedKubeVirtVersion"]}
-        worst = next((kind for kind in (DEGRADED, PROGRESSING) if kind in yes), None)
-        state = conditions[worst]["message"] if worst else "virt-operator starts"
-        if state != told:
-            progress(state)
-            told = state
-        if time.monotonic() > end:
-            raise CommandError(f"VirtFleet is not available after {DEADLINE:.0f} s: {told}", _LOOK)
-        await asyncio.sleep(_PAUSE)

@@ -6,11 +6,13 @@ Commands are imported when they are called: `virtfleet validate` in a loop must 
 from __future__ import annotations
 
 import importlib
+import os
 from typing import Any
 
 import click
 
 import virtfleet
+from virtfleet.cli.output import TRACE, unexpected
 
 # command -> (module with an attribute of that name, - as _, and one line of help)
 COMMANDS = {
@@ -62,6 +64,16 @@ class Commands(click.Group):
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             ctx.fail(f"there is no command {args[0]!r}; `virtfleet --help` lists them")
         return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+            raise
+        except Exception as error:
+            if os.environ.get(TRACE):
+                raise
+            raise unexpected(error) from None
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

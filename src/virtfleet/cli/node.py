@@ -28,7 +28,7 @@ def ls(data: Path, output: str) -> None:
     """List the nodes: whether their agent runs, and what the API server says of them."""
     settings = _settings(data)
     running = {child["name"]: child for child in _ask(data, op="status")["children"]}
-    known = asyncio.run(_known(data.absolute() / "kubeconfig"))
+    known = asyncio.run(_known(data / "kubeconfig"))
     facts = [_facts(spec, running.get(spec.name), known.get(spec.name)) for spec in settings.nodes]
     rows = [
         [f["name"], f["agent"], f["ready"], f["pods"], ",".join(f"{k}={v}" for k, v in f["labels"].items())]
@@ -60,8 +60,8 @@ def add(
     except nodesfile.NodesFileError as error:
         raise CommandError(f"the node cannot be added: {error}") from None
     settings = msgspec.structs.replace(settings, nodes=nodes)
-    directory.save(data.absolute(), settings)
-    processes.run_agent(data.absolute(), settings, name)
+    directory.save(data, settings)
+    processes.run_agent(data, settings, name)
     result(output, described, f"{name} added; it is ready when `virtfleet node ls` says so")
 
 
@@ -72,7 +72,7 @@ def add(
 def start(data: Path, name: str, output: str) -> None:
     """Start a node's agent."""
     settings = _settings(data, name)
-    processes.run_agent(data.absolute(), settings, name)
+    processes.run_agent(data, settings, name)
     result(output, {"node": name, "agent": "running"}, f"{name} started")
 
 
@@ -99,13 +99,13 @@ def kill(data: Path, name: str, output: str) -> None:
 
     settings = _settings(data, name)
     _ask(data, op="end", name=name, signal=int(signal.SIGKILL), timeout=60)
-    asyncio.run(power_off(Layout(data.absolute(), settings.name, name), network_of(settings)))
+    asyncio.run(power_off(Layout(data, settings.name, name), network_of(settings)))
     result(output, {"node": name, "agent": "killed"}, f"{name} killed with all its pods")
 
 
 def _settings(data: Path, name: str = "") -> Settings:
     """The cluster's settings; with `name`, they must have a node of that name."""
-    settings = directory.load(data.absolute())
+    settings = directory.load(data)
     if settings is None:
         raise CommandError(f"there is no cluster in {data}", "Start one with: virtfleet up")
     if name and name not in [spec.name for spec in settings.nodes]:
@@ -115,7 +115,7 @@ def _settings(data: Path, name: str = "") -> Settings:
 
 def _ask(data: Path, **request: Any) -> dict[str, Any]:
     try:
-        return supervisor.ask(data.absolute(), **request)
+        return supervisor.ask(data, **request)
     except supervisor.NotRunning as error:
         raise CommandError(str(error), "Start it with: virtfleet up") from None
 

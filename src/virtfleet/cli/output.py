@@ -6,6 +6,7 @@ the result alone.
 
 from __future__ import annotations
 
+import errno
 import json
 import sys
 import time
@@ -14,6 +15,19 @@ from typing import Any, TypeVar
 
 import click
 
+TRACE = "VIRTFLEET_TRACE"
+"""Variable of the environment: set, an unexpected error is shown with where it came from."""
+
+_NEXT_STEPS = {
+    errno.ENOSPC: "Make room on that disk, then repeat the command.",
+    errno.EDQUOT: "Make room on that disk, then repeat the command.",
+    errno.EROFS: "That disk is read-only: repair it, or choose another place.",
+    errno.EIO: "That disk fails: check its health and the kernel's messages (dmesg).",
+    errno.EACCES: "Run this as root, or choose a place that is yours.",
+    errno.EPERM: "Run this as root, or choose a place that is yours.",
+    errno.ENOENT: "Create it, or name another one.",
+    errno.EMFILE: "Raise the limit of open files (ulimit -n).",
+}
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -65,3 +79,25 @@ class CommandError(click.ClickException):
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(f"{message}\n{hint}" if hint else message)
+
+
+def next_step(error: OSError) -> str:
+    """What to do about it, where there is something."""
+    return _NEXT_STEPS.get(error.errno or 0, "")
+
+
+def unexpected(error: Exception) -> CommandError:
+    """An error that no command has words of its own for, in one line, with the next step."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, OSError):
+        what = str(error.strerror or error)
+        where = f"{error.filename}: " if error.filename else ""
+        return CommandError(where + what, next_step(error))
+    if type(error) is RuntimeError:  # those are written for people
+        return CommandError(str(error))
+    said = " ".join(str(error).split())
+    return CommandError(
+        f"this should not have happened: {type(error).__name__}{': ' if said else ''}{said}",
+        f"{TRACE}=1 before the command shows where. Please report it.",
+    )

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
-import ssl
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -17,14 +16,16 @@ from typing import Any, NoReturn
 import click
 import msgspec
 
-from virtfleet.cli.cluster import data_option, facts_of, is_running, lines_of, load, why_unready
-from virtfleet.cli.output import CommandError, Progress, output_option, result
+from virtfleet.cli import readiness
+from virtfleet.cli.cluster import data_option, facts_of, is_running, lines_of, load
+from virtfleet.cli.output import CommandError, Progress, next_step, output_option, result
+from virtfleet.cli.readiness import Api
 from virtfleet.local import directory, nodesfile, processes, ranges, supervisor
 from virtfleet.local.directory import Settings
-from virtfleet.local.nodesfile import DESCRIBED
 from virtfleet.local.processes import CONTROL_PLANE
 
 START_DEADLINE = 60.0
+SETTLED_DEADLINE = 300.0
 LONGEST_SOCKET = 107  # the kernel's limit of a unix socket's path
 
 
@@ -40,15 +41,18 @@ def up(
 ) -> None:
     """Start a cluster with VirtFleet on this machine, or bring a running one to what is asked for."""
     progress = Progress(quiet=output == "json")
-    data = data.absolute()
     kubevirt = _kubevirt(kubevirt_file)
     settings = _settings(data, nodes_file, port, bare)
     _start_supervisor(data, settings, progress)
     processes.run_control_plane(data)
-    _wait_ready(data, settings, progress)
-    _remove_nodes(data, settings, progress)
-    _start_nodes(data, settings, progress)
-    installed = _install(data, settings, kubevirt, progress)
+    api = readiness.Api(data, settings)
+    _wait_for_api_server(data, settings, api, progress)
+    _remove_nodes(data, settings, api, progress)
+    _start_nodes(data, settings, api, progress)
+    settings = _install(data, settings, kubevirt, progress)
+    _settle(data, settings, progress)
+    if installed := _installed(api, settings):
+        progress("VirtFleet is available")
     seconds = round(time.monotonic() - progress.began, 1)
     facts = facts_of(data, settings)
     result(output, {**facts, "kubevirt": installed, "seconds": seconds}, _how_to_use(data, facts, seconds))
@@ -72,12 +76,15 @@ def _settings(data: Path, nodes_file: Path | None, port: int | None, bare: bool 
     _check_place(data, old, nodes, port)
     try:
         data.mkdir(parents=True, exist_ok=True, mode=0o755)
+        if trouble := readiness.why_unwritable(data):
+            raise CommandError(trouble)
         known = old or Settings(directory.cluster_name(data), directory.DEFAULT_PORT, *ranges.claim(data))
         asked = {"port": port or known.port, "nodes": nodes, "bare": known.bare if bare is None else bare}
         wanted = msgspec.structs.replace(known, **asked)
         directory.save(data, wanted)
     except OSError as error:
-        raise CommandError(f"{data} cannot be used: {error.strerror}", "Choose another --data.") from None
+        step = next_step(error) or "Choose another --data."
+        raise CommandError(f"{data} cannot be used: {error.strerror}", step) from None
     return wanted
 
 
@@ -124,21 +131,25 @@ def _start_supervisor(data: Path, settings: Settings, progress: Progress) -> Non
     _until(lambda: is_running(data), lambda: _give_up(data, "supervisor"))
 
 
-def _wait_ready(data: Path, settings: Settings, progress: Progress) -> None:
+def _wait_for_api_server(data: Path, settings: Settings, api: Api, progress: Progress) -> None:
     def ready() -> bool:
-        [child] = [c for c in supervisor.ask(data, op="status")["children"] if c["name"] == CONTROL_PLANE]
+        child = _running(data)[CONTROL_PLANE]
         if child["restarts"] > 2:
             _give_up(data, CONTROL_PLANE)
-        return child["running"] and not child["ending"] and why_unready(data, settings) is None
+        return child["running"] and not child["ending"] and api.why_unready() is None
 
     _until(ready, lambda: _give_up(data, CONTROL_PLANE))
     progress(f"the API server answers on https://127.0.0.1:{settings.port}")
 
 
-def _remove_nodes(data: Path, settings: Settings, progress: Progress) -> None:
+def _running(data: Path) -> dict[str, dict[str, Any]]:
+    return {child["name"]: child for child in supervisor.ask(data, op="status")["children"]}
+
+
+def _remove_nodes(data: Path, settings: Settings, api: Api, progress: Progress) -> None:
     """Take away nodes that run and are no longer asked for, with all their pods."""
     kept = {CONTROL_PLANE, *(node.name for node in settings.nodes)}
-    leaving = [c["name"] for c in supervisor.ask(data, op="status")["children"] if c["name"] not in kept]
+    leaving = [name for name in _running(data) if name not in kept]
     if not leaving:
         return
     import asyncio
@@ -150,12 +161,12 @@ def _remove_nodes(data: Path, settings: Settings, progress: Progress) -> None:
     for name in leaving:
         supervisor.ask(data, op="end", name=name, timeout=60)
         asyncio.run(power_off(Layout(data, settings.name, name), network_of(settings)))
-        _ask_api(data, settings, f"/api/v1/nodes/{name}", "DELETE")
+        api.ask(f"/api/v1/nodes/{name}", "DELETE")
         progress(f"{name} is gone")
 
 
-def _start_nodes(data: Path, settings: Settings, progress: Progress) -> None:
-    """Run an agent for every node, and wait until the API server says that all are ready."""
+def _start_nodes(data: Path, settings: Settings, api: Api, progress: Progress) -> None:
+    """Run an agent for every node, and wait until all of them say that they are ready."""
     if not settings.nodes:
         return
     if os.geteuid() != 0:
@@ -166,18 +177,19 @@ def _start_nodes(data: Path, settings: Settings, progress: Progress) -> None:
     waiting = {node.name for node in settings.nodes}
 
     def all_ready() -> bool:
-        for name in _ready_nodes(data, settings) & waiting:
-            waiting.remove(name)
-            progress(f"{name} is ready")
+        with contextlib.suppress(OSError):  # the supervisor brings the API server back
+            for name in readiness.ready_nodes(api, settings, _running(data)) & waiting:
+                waiting.remove(name)
+                progress(f"{name} is ready")
         return not waiting
 
     _until(all_ready, lambda: _give_up(data, min(waiting)))
 
 
-def _install(data: Path, settings: Settings, kubevirt: dict[str, Any] | None, progress: Progress) -> Any:
-    """VirtFleet itself, where there are nodes that could run it."""
+def _install(data: Path, settings: Settings, kubevirt: dict[str, Any] | None, progress: Progress) -> Settings:
+    """VirtFleet itself, where there are nodes that could run it. The settings say what was installed."""
     if settings.bare or not settings.nodes:
-        return None
+        return settings
     import asyncio
 
     from virtfleet.cli import installing
@@ -185,38 +197,36 @@ def _install(data: Path, settings: Settings, kubevirt: dict[str, Any] | None, pr
 
     code = processes.fingerprint()
     try:
-        installed = asyncio.run(installing.install(data, kubevirt, progress, restart=settings.code not in ("", code)))
+        asyncio.run(installing.install(data, kubevirt, progress, restart=settings.code not in ("", code)))
     except ApiError as error:
         raise CommandError(f"VirtFleet cannot be installed: {error.message}") from None
-    directory.save(data, msgspec.structs.replace(settings, code=code))
-    return installed
+    settings = msgspec.structs.replace(settings, code=code)
+    directory.save(data, settings)
+    return settings
 
 
-def _ready_nodes(data: Path, settings: Settings) -> set[str]:
-    """Nodes that are ready and as the nodes file has them."""
-    try:
-        nodes = _ask_api(data, settings, "/api/v1/nodes")["items"]
-    except OSError:  # the supervisor brings it back
-        return set()
-    described = {node.name: msgspec.json.encode(node).decode() for node in settings.nodes}
-    return {
-        node["metadata"]["name"]
-        for node in nodes
-        for condition in node.get("status", {}).get("conditions", ())
-        if condition["type"] == "Ready"
-        and condition["status"] == "True"
-        # An agent that was told something new says so when it has read it.
-        and node["metadata"].get("annotations", {}).get(DESCRIBED) == described.get(node["metadata"]["name"])
-    }
+def _settle(data: Path, settings: Settings, progress: Progress) -> None:
+    """Wait until what people do next will work, and tell what it waits for."""
+    end, told = time.monotonic() + SETTLED_DEADLINE, ""
+    while reason := readiness.why_unready(data, settings, list(_running(data).values())):
+        if reason != told:
+            progress(reason)
+            told = reason
+        if time.monotonic() > end:
+            raise CommandError(
+                f"the cluster is not ready after {SETTLED_DEADLINE:.0f} s: {reason}",
+                "Look at: kubectl get pods,events -A",
+            )
+        time.sleep(0.2)
 
 
-def _ask_api(data: Path, settings: Settings, path: str, method: str = "GET") -> dict[str, Any]:
-    context = ssl.create_default_context(cafile=str(data / "pki" / "ca" / "ca.crt"))
-    context.load_cert_chain(data / "pki" / "admin" / "tls.crt", data / "pki" / "admin" / "tls.key")
-    request = urllib.request.Request(f"https://127.0.0.1:{settings.port}{path}", method=method)
-    with urllib.request.urlopen(request, context=context, timeout=5) as answer:
-        obj: dict[str, Any] = json.load(answer)
-    return obj
+def _installed(api: Api, settings: Settings) -> dict[str, str] | None:
+    if settings.bare or not settings.nodes:
+        return None
+    [kubevirt, *_] = api.items("/apis/kubevirt.io/v1/kubevirts")
+    meta = kubevirt["metadata"]
+    version = kubevirt["status"]["observedKubeVirtVersion"]
+    return {"name": meta["name"], "namespace": meta["namespace"], "version": version}
 
 
 def _until(condition: Callable[[], bool], otherwise: Callable[[], NoReturn]) -> None:
@@ -228,11 +238,25 @@ def _until(condition: Callable[[], bool], otherwise: Callable[[], NoReturn]) -> 
 
 
 def _give_up(data: Path, component: str) -> NoReturn:
-    last = "\n".join(lines_of(data / "logs" / f"{component}.log", 15, follow=False))
+    with contextlib.suppress(OSError):
+        if trouble := readiness.why_unwritable(data):
+            raise CommandError(trouble)
+    with contextlib.suppress(supervisor.NotRunning):
+        if why := _running(data).get(component, {}).get("reason"):
+            raise CommandError(f"{component} {why}", f"Its log: virtfleet logs --data {data} {component}")
+    last = "\n".join(_words(line) for line in lines_of(data / "logs" / f"{component}.log", 15, follow=False))
     raise CommandError(
         f"the {component} does not start; its log ends with:\n{last}",
         f"All of it: virtfleet logs --data {data} {component}",
     )
+
+
+def _words(line: str) -> str:
+    """A line of a log as people read it."""
+    try:
+        return str(json.loads(line)["msg"])
+    except (ValueError, KeyError, TypeError):
+        return line
 
 
 def _how_to_use(data: Path, facts: dict[str, Any], seconds: float) -> str:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from virtfleet.kube import process
-from virtfleet.local import directory
+from virtfleet.local import directory, signsoflife
 from virtfleet.local.controlplane import serve
 
 
@@ -16,7 +16,7 @@ def main() -> int:
     if settings is None:
         sys.exit(f"there is no cluster in {data}; start one with: virtfleet up --data {data}")
     process.log_as_json("control-plane")
-    return process.run(serve(data, settings))
+    return process.run(signsoflife.giving(serve(data, settings)))
 
 
 if __name__ == "__main__":

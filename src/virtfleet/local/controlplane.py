@@ -89,7 +89,12 @@ async def serve(data: Path, settings: Settings) -> None:
             await network.set_up(net)
         context = RotatingContext(listening_context(pki.serving, pki.authority.bundle))
         bootstrapped = asyncio.Event()
-        server.ready["bootstrap"] = bootstrapped.is_set
+
+        async def unfinished() -> str:
+            return "" if bootstrapped.is_set() else "not ready yet"
+
+        server.ready["bootstrap"] = unfinished
+        server.ready["store"] = store.trouble
         await server.start([(host, settings.port) for host in {LOOPBACK, for_pods}], context.listening)
         stack.push_async_callback(server.stop)
         pki.write_kubeconfig(server_url(settings))

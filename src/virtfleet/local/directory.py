@@ -44,7 +44,18 @@ def default_directory() -> Path:
         return Path(configured)
     if os.geteuid() == 0:
         return Path("/var/lib/virtfleet")
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "virtfleet"
+    return Path(os.environ.get("XDG_STATE_HOME") or home("VIRTFLEET_DATA") / ".local/state") / "virtfleet"
+
+
+def home(instead: str) -> Path:
+    """The user's home directory, which must be there; where it is not, a variable can name a directory instead."""
+    try:
+        found = Path.home()
+    except RuntimeError:
+        found = None
+    if found is None or not found.is_dir():
+        raise RuntimeError(f"this user has no home directory: name a directory of yours with {instead}=DIR")
+    return found
 
 
 def cluster_name(directory: Path) -> str:
@@ -63,5 +74,8 @@ def load(directory: Path) -> Settings | None:
 def save(directory: Path, settings: Settings) -> None:
     """Write the settings whole or not at all."""
     new = directory / f"{MARK}.new"
-    new.write_bytes(msgspec.json.format(msgspec.json.encode(settings)))
+    with new.open("wb") as file:
+        file.write(msgspec.json.format(msgspec.json.encode(settings)))
+        file.flush()
+        os.fsync(file.fileno())  # else a power failure may leave the new name without its content
     new.replace(directory / MARK)

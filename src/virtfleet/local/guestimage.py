@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from virtfleet.domain.paths import USER
 from virtfleet.local import ociarchive
+from virtfleet.local.directory import home
 from virtfleet.local.ociarchive import Entry, write_archive
 
 IMAGE = "virtfleet/guest:demo"
@@ -82,7 +83,7 @@ def default_cache() -> Path:
         return Path(configured)
     if os.geteuid() == 0:
         return Path("/var/cache/virtfleet")
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "virtfleet"
+    return Path(os.environ.get("XDG_CACHE_HOME") or home("VIRTFLEET_CACHE") / ".cache") / "virtfleet"
 
 
 def build(cache: Path) -> Guest:

@@ -23,6 +23,9 @@ from virtfleet.api.selectors import label_key_error, label_value_error
 DESCRIBED = "virtfleet.io/nodes-file"
 """Annotation of a Node: what the nodes file said of it when its agent last looked."""
 
+AGENT = "virtfleet.io/agent"
+"""Annotation of a Node: the process of the agent that has said how all its pods are."""
+
 _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 

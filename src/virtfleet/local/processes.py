@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 import virtfleet
-from virtfleet.local import supervisor
+from virtfleet.local import signsoflife, supervisor
 from virtfleet.local.directory import Settings
 
 CONTROL_PLANE = "control-plane"
@@ -48,7 +48,8 @@ def run_agent(data: Path, settings: Settings, node: str) -> None:
 
 
 def _run(data: Path, name: str, argv: list[str]) -> None:
-    supervisor.ask(data, op="run", name=name, argv=argv, env={"VIRTFLEET_CODE": fingerprint()})
+    env = {"VIRTFLEET_CODE": fingerprint()}
+    supervisor.ask(data, op="run", name=name, argv=argv, env=env, silence=signsoflife.SILENCE)
 
 
 def _node_kubeconfig(data: Path, settings: Settings, node: str) -> Path:

@@ -1,13 +1,15 @@
 """Keeps the processes of one local cluster running: the control plane and one agent per node.
 
-Any of them may be killed at any moment; the supervisor starts it again, with a back-off that a quiet while resets.
-It is deliberately tiny and uses the standard library alone, so that nothing it supervises can bring it down. If it is
-killed itself, its children end with it (they hold no state that is not on disk; pods live on under conmon), and
-`virtfleet up` starts everything again.
+Any of them may be killed at any moment; the supervisor starts it again, with a back-off that a quiet while resets. One
+that was promised to give signs of life (`signsoflife`) and is silent for too long, because it is frozen or hangs, is
+killed first. The supervisor is deliberately tiny and uses the standard library alone, so that nothing it supervises can
+bring it down, nor a disk that is full, broken or read-only: it writes nothing that it depends on. If it is killed
+itself, its children end with it (they hold no state that is not on disk; pods live on under conmon), and `virtfleet up`
+starts everything again.
 
 It is driven over a unix socket in the cluster's directory, one JSON object per line:
-    {"op": "status"} | {"op": "run", "name": N, "argv": [...], "env": {...}} | {"op": "end", "name": N, "signal": 15}
-    | {"op": "stop"}
+    {"op": "status"} | {"op": "run", "name": N, "argv": [...], "env": {...}, "silence": 30}
+    | {"op": "end", "name": N, "signal": 15} | {"op": "stop"}
 `run` is idempotent: a child of that name with the same command stays; with another command it is replaced. Children are
 remembered only here: `virtfleet up` says anew what should run.
 """
@@ -20,37 +22,48 @@ import fcntl
 import json
 import os
 import selectors
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 SOCKET = "supervisor.sock"
 FIRST_BACKOFF, LAST_BACKOFF = 0.1, 3.0
 QUIET = 10.0  # a child that ran this long starts again without delay
 PATIENCE = 15.0  # between asking a child to end and killing it
+STARTUP = 120.0  # a child that reads a large store has this long for its first sign of life
+TICK = 5.0  # the longest between two looks at everything
 LOG_LIMIT = 16 << 20
+ALIVE_FD = "VIRTFLEET_ALIVE_FD"
+LAST_WORDS = b"!"  # among signs of life: why the child ends follows
 PR_SET_PDEATHSIG = 1
 
 
 @dataclass
 class Child:
-    """One supervised process. `wanted` is False while it is being ended for good."""
+    """One supervised process. `wanted` is False while it is being ended for good. Moments are monotonic."""
 
     name: str
     argv: list[str]
     env: dict[str, str]
+    silence: float = 0.0  # seconds that it may give no sign of life; 0 = it gives none
     process: subprocess.Popen[bytes] | None = None
     started: float = 0.0
     restarts: int = 0
     backoff: float = FIRST_BACKOFF
-    due: float = 0.0  # when to start it next, monotonic
+    due: float = 0.0  # when to start it next
+    silent_at: float = 0.0  # when its silence has lasted too long
+    words: str = ""  # its last ones
+    hung: bool = False  # it was silent for too long and is being killed
+    reason: str = ""  # why it was started again the last time
     wanted: bool = True
-    killed_at: float = 0.0  # when a SIGTERM turns into SIGKILL, monotonic; 0 = not asked
+    killed_at: float = 0.0  # when a SIGTERM turns into SIGKILL; 0 = not asked
     waiting: list[socket.socket] = field(default_factory=list)  # clients that are told when it has ended
 
     def describe(self) -> dict[str, Any]:
@@ -61,6 +74,7 @@ class Child:
             "ending": bool(self.killed_at),  # for good, or to be replaced
             "pid": self.process.pid if running and self.process else None,
             "restarts": self.restarts,
+            "reason": self.reason,
             "seconds": round(time.monotonic() - self.started, 1) if running else 0,
         }
 
@@ -74,10 +88,11 @@ class Supervisor:
         self.stopping = False
         self.stoppers: list[socket.socket] = []
         self._selector = selectors.DefaultSelector()
+        self._looked = time.monotonic()
 
     def run(self) -> None:
         libc = ctypes.CDLL(None)
-        self._die_with_parent = lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        self._die_with_parent = lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # also a frozen one
         wake_read, wake_write = socket.socketpair()
         for end in (wake_read, wake_write):
             end.setblocking(False)
@@ -102,12 +117,12 @@ class Supervisor:
         try:
             while not (self.stopping and not self.children):
                 for key, _ in self._selector.select(self._pause()):
-                    self._ready(key)
-                self._reap()
-                self._start_due()
-                self._kill_overdue()
+                    self._surely(self._ready, key)
+                for step in (self._reap, self._start_due, self._kill_silent, self._kill_overdue, self._bound_logs):
+                    self._surely(step)
         finally:
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
         for client in self.stoppers:
             self._answer(client, {"ok": True})
 
@@ -115,6 +130,19 @@ class Supervisor:
         self.stopping = True
         for child in list(self.children.values()):
             self._end(child, signal.SIGTERM)
+
+    def _surely(self, step: Callable[..., None], *arguments: Any) -> None:
+        """Whatever goes wrong in one step must not take the cluster with it."""
+        try:
+            step(*arguments)
+        except Exception as error:
+            self._say(f"{step.__name__}: {error!r}")
+            time.sleep(FIRST_BACKOFF)  # it may go wrong again at once
+
+    def _say(self, text: str) -> None:
+        """A line in the log, where there is room for it."""
+        with contextlib.suppress(OSError):
+            os.write(2, f"{text}\n".encode())
 
     # One event of the loop.
 
@@ -124,6 +152,8 @@ class Supervisor:
         if key.data == "signal":
             with contextlib.suppress(BlockingIOError):
                 sock.recv(4096)
+        elif isinstance(key.data, Child):
+            self._hear(key.data, sock)
         elif key.data == "accept":
             client, _ = sock.accept()
             client.settimeout(1.0)
@@ -150,11 +180,12 @@ class Supervisor:
                 if self.stopping:
                     return {"error": "the cluster is stopping"}
                 name, argv, env = request["name"], list(request["argv"]), dict(request.get("env") or {})
+                silence = float(request.get("silence") or 0)
                 child = self.children.get(name)
                 if child is None:
-                    self.children[name] = Child(name, argv, env)
+                    self.children[name] = Child(name, argv, env, silence)
                 elif (child.argv, child.env) != (argv, env) or not child.wanted:
-                    child.argv, child.env, child.wanted, child.due = argv, env, True, 0.0
+                    child.argv, child.env, child.silence, child.wanted, child.due = argv, env, silence, True, 0.0
                     if child.process is not None and not child.killed_at:
                         self._signal(child, signal.SIGTERM)
                 return {"ok": True}
@@ -186,25 +217,74 @@ class Supervisor:
                 self._start(child)
 
     def _start(self, child: Child) -> None:
-        log = self.directory / "logs" / f"{child.name}.log"
-        log.parent.mkdir(exist_ok=True)
-        with contextlib.suppress(FileNotFoundError):
-            if log.stat().st_size > LOG_LIMIT:
-                log.replace(log.with_suffix(".log.1"))
-        child.started, child.killed_at = time.monotonic(), 0.0
-        with log.open("ab") as out:
-            try:
+        now = time.monotonic()
+        child.started, child.killed_at, child.silent_at = now, 0.0, now + STARTUP
+        child.hung, child.words = False, ""
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs, self._log_of(child) as out:
                 child.process = subprocess.Popen(
                     child.argv,
                     stdin=subprocess.DEVNULL,
                     stdout=out,
                     stderr=subprocess.STDOUT,
-                    env={**os.environ, **child.env},
+                    env={**os.environ, **child.env, ALIVE_FD: str(theirs.fileno())},
                     start_new_session=True,
                     preexec_fn=self._die_with_parent,
+                    pass_fds=[theirs.fileno()],
                 )
-            except OSError as error:
-                self._later(child, f"cannot be started: {error}")
+        except (OSError, subprocess.SubprocessError) as error:
+            ours.close()
+            self._later(child, f"cannot be started: {error}")
+            return
+        ours.setblocking(False)
+        self._selector.register(ours, selectors.EVENT_READ, child)
+
+    def _log_of(self, child: Child) -> BinaryIO:
+        """Where a child writes to. One that nobody can write down runs all the same."""
+        log = self.directory / "logs" / f"{child.name}.log"
+        try:
+            log.parent.mkdir(exist_ok=True)
+            return log.open("ab")
+        except OSError as error:
+            self._say(f"the log of {child.name} is lost: {error}")
+            return open(os.devnull, "ab")
+
+    def _bound_logs(self) -> None:
+        """Keep what a log has, and begin it anew in place: its process goes on writing to the same file.
+
+        Where there is no room for the copy, there is none for the log to grow either.
+        """
+        for log in (self.directory / "logs").glob("*.log"):
+            if log.is_file() and log.stat().st_size > LOG_LIMIT:
+                with log.open("r+b") as file, log.with_suffix(".log.1").open("wb") as copy:
+                    shutil.copyfileobj(file, copy)
+                    file.truncate(0)
+
+    def _hear(self, child: Child, sock: socket.socket) -> None:
+        """A sign of life. Nothing at all is the end of the process that had the other side."""
+        try:
+            heard = sock.recv(4096)
+        except ConnectionError:
+            heard = b""
+        if heard:
+            child.silent_at = time.monotonic() + child.silence
+            child.words = heard.partition(LAST_WORDS)[2].decode(errors="replace") or child.words
+        else:
+            self._selector.unregister(sock)
+            sock.close()
+
+    def _kill_silent(self) -> None:
+        now = time.monotonic()
+        frozen, self._looked = now - self._looked > 2 * TICK, now
+        for child in self.children.values():
+            if not child.silence or child.process is None or child.killed_at:
+                continue
+            if frozen:  # the supervisor itself, or the whole machine: nobody could be heard
+                child.silent_at = max(child.silent_at, now + child.silence)
+            elif child.silent_at <= now:
+                child.hung, child.silent_at = True, now + child.silence
+                child.process.kill()
 
     def _reap(self) -> None:
         for child in list(self.children.values()):
@@ -216,7 +296,9 @@ class Supervisor:
             if not child.wanted:
                 self._forget(child)
                 continue
-            self._later(child, f"ended with {status}")
+            silent = f"gave no sign of life for {child.silence:.0f} s and was killed"
+            ended = f"ended with {status}" + (f": {child.words}" if child.words else "")
+            self._later(child, silent if child.hung else ended)
 
     def _later(self, child: Child, why: str) -> None:
         """Decide when a child that is not running starts again."""
@@ -227,7 +309,8 @@ class Supervisor:
         else:
             child.backoff, child.due = min(child.backoff * 2, LAST_BACKOFF), now + child.backoff
         child.restarts += not replaced
-        sys.stderr.write(f"{child.name} {why} after {now - child.started:.1f} s; it starts again\n")
+        child.reason = "" if replaced else why
+        self._say(f"{child.name} {why} after {now - child.started:.1f} s; it starts again")
 
     def _forget(self, child: Child) -> None:
         del self.children[child.name]
@@ -250,11 +333,12 @@ class Supervisor:
             if child.process is not None and child.killed_at and child.killed_at <= now:
                 child.process.kill()
 
-    def _pause(self) -> float | None:
+    def _pause(self) -> float:
         """Seconds until something is due by itself."""
         moments = [c.due for c in self.children.values() if c.process is None and c.wanted]
         moments += [c.killed_at for c in self.children.values() if c.process is not None and c.killed_at]
-        return max(0.0, min(moments) - time.monotonic()) if moments else None
+        moments += [c.silent_at for c in self.children.values() if c.process is not None and c.silence]
+        return min(TICK, max(0.01, min(moments) - time.monotonic())) if moments else TICK
 
 
 class NotRunning(Exception):
@@ -269,8 +353,11 @@ def ask(directory: Path, timeout: float = 30.0, **request: Any) -> dict[str, Any
             client.connect(str(directory / SOCKET))
         except (FileNotFoundError, ConnectionRefusedError) as error:
             raise NotRunning(f"no cluster runs in {directory}") from error
-        client.sendall(json.dumps(request).encode() + b"\n")
-        line = client.makefile("rb").readline()
+        try:
+            client.sendall(json.dumps(request).encode() + b"\n")
+            line = client.makefile("rb").readline()
+        except TimeoutError:
+            raise RuntimeError(f"the supervisor of {directory} does not answer within {timeout:.0f} s") from None
     answer: dict[str, Any] = json.loads(line) if line else {"error": "the supervisor closed the connection"}
     if "error" in answer:
         raise RuntimeError(answer["error"])
@@ -278,7 +365,10 @@ def ask(directory: Path, timeout: float = 30.0, **request: Any) -> dict[str, Any
 
 
 def main() -> None:
-    Supervisor(Path(sys.argv[1])).run()
+    try:
+        Supervisor(Path(sys.argv[1])).run()
+    except OSError as error:
+        raise SystemExit(f"the supervisor cannot run: {error}") from None
 
 
 if __name__ == "__main__":

@@ -92,6 +92,10 @@ def test_pauses_double_from_ten_seconds_to_five_minutes_and_end_with_a_long_run(
     assert long and restart_at(long) == NOW and next_backoff(long) == 10
 
 
+def test_a_clock_that_was_set_back_makes_nobody_wait_for_hours() -> None:
+    assert plan(pod("a"), {"a": ended(1, ago=-3600, backoff=10)}, NOW).start == ["a"]
+
+
 def test_an_unhealthy_or_changed_container_is_ended() -> None:
     assert plan(pod("a"), {"a": running(unhealthy="failed liveness probe")}, NOW).kill == {"a": "failed liveness probe"}
     whole = pod("a")

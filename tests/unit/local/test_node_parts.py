@@ -71,6 +71,7 @@ def test_an_image_has_one_spelling(name: str, one: str) -> None:
 
 def test_a_derived_image_has_its_files_where_the_images_links_lead(tmp_path: Path) -> None:
     store = ImageStore(tmp_path / "store", {"/usr": "/usr"})
+    store.create()
     base = tmp_path / "base"
     (base / "usr/lib").mkdir(parents=True)
     (base / "lib").symlink_to("usr/lib")

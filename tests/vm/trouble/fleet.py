@@ -6,6 +6,7 @@ else on the machine can be hit by a test that kills.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -62,17 +63,32 @@ class Fleet:
         children = supervisor.ask(self.data, op="status")["children"]
         return next((child["pid"] or 0 for child in children if child["name"] == name), 0)
 
-    def kill_supervised(self, name: str) -> None:
+    def kill_supervised(self, name: str) -> bool:
         if pid := self.supervised(name):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        return bool(pid)
 
-    def kill_node(self, node: str) -> None:
+    def kill_supervisor(self) -> None:
+        """The control plane and all agents end with it; containers do not."""
+        with suppress(ProcessLookupError):
+            os.kill(supervisor.ask(self.data, op="status")["pid"], signal.SIGKILL)
+
+    def kill_node(self, node: str) -> list[Process]:
         """As if its power had failed: everything that runs there, all at once."""
         self.kill_supervised(node)
-        for process in self.processes():
-            if process.node == node:
-                kill(process)
+        there = [process for process in self.processes() if process.node == node]
+        for process in there:
+            kill(process)
+        return there
+
+    def watched_pod(self, monitor: Process) -> str:
+        """UID of the Pod whose container a conmon watches over; empty where it has just ended."""
+        with suppress(OSError, ValueError):
+            words = Path(f"/proc/{monitor.pid}/cmdline").read_text().split("\0")
+            record = json.loads((Path(words[words.index("--bundle") + 1]) / "container.json").read_bytes())
+            return str(record["pod"])
+        return ""
 
     def take_api_server_away(self) -> None:
         supervisor.ask(self.data, op="end", name=CONTROL_PLANE, signal=int(signal.SIGKILL))

@@ -48,26 +48,31 @@ def parse_options(body: Obj, query: dict[str, str]) -> DeleteOptions:
             given["gracePeriodSeconds"] = _number("gracePeriodSeconds", query["gracePeriodSeconds"])
     wrong = []
     grace, propagation = given.get("gracePeriodSeconds"), given.get("propagationPolicy")
-    if grace is not None and (not isinstance(grace, int) or isinstance(grace, bool)):
-        raise refusals.bad_request("DeleteOptions: gracePeriodSeconds must be an integer")
+    only_if = given.get("preconditions") or {}
+    dry_run = given.get("dryRun") or ([query["dryRun"]] if query.get("dryRun") else [])
+    for field, is_right, what in (
+        ("gracePeriodSeconds", grace is None or type(grace) is int, "an integer"),
+        ("propagationPolicy", propagation is None or isinstance(propagation, str), "a string"),
+        ("dryRun", isinstance(dry_run, list), "a list of strings"),
+        ("preconditions", isinstance(only_if, dict), "an object"),
+    ):
+        if not is_right:
+            raise refusals.bad_request(f"DeleteOptions: {field} must be {what}")
     if grace is not None and grace < 0:
         grace = 1  # as Kubernetes does: a negative period means "as soon as possible, but do ask"
     if propagation is not None and propagation not in _BY_PROPAGATION:
         wrong.append(causes.unsupported("propagationPolicy", propagation, (*_BY_PROPAGATION, "nil")))
-    dry_run = given.get("dryRun") or ([query["dryRun"]] if query.get("dryRun") else [])
     if dry_run not in ([], ["All"]):
         wrong.append(causes.unsupported("dryRun", dry_run[0] if len(dry_run) == 1 else dry_run, ("All",)))
     if wrong:
         raise refusals.invalid_options("DeleteOptions", wrong)
-    only_if = given.get("preconditions") or {}
     return DeleteOptions(grace, propagation, only_if.get("uid"), only_if.get("resourceVersion"), bool(dry_run))
 
 
 def _number(name: str, text: str) -> int:
-    try:
+    if len(text) < 20 and text.removeprefix("-").isascii() and text.removeprefix("-").isdecimal():
         return int(text)
-    except ValueError:
-        raise refusals.bad_request(f"{name} must be an integer, not {causes.quoted(text)}") from None
+    raise refusals.bad_request(f"{name} must be an integer, not {causes.quoted(text[:40])}")
 
 
 def check_allowed(kind: Kind, obj: Obj, options: DeleteOptions) -> None:
@@ -90,7 +95,8 @@ def begin(kind: Kind, obj: Obj, options: DeleteOptions) -> Outcome:
     if "deletionTimestamp" in meta:
         grace = meta.get("deletionGracePeriodSeconds") or 0
         if options.grace is not None and options.grace < grace:
-            began = calendar.timegm(time.strptime(meta["deletionTimestamp"], "%Y-%m-%dT%H:%M:%SZ")) - grace
+            # A grace beyond all times was cut off; no deletion began before its object did.
+            began = max(_seconds(meta["deletionTimestamp"]) - grace, _seconds(meta["creationTimestamp"]))
             grace, changed = options.grace, True
             meta["deletionTimestamp"] = metadata.timestamp(began + grace)
     else:
@@ -108,6 +114,10 @@ def begin(kind: Kind, obj: Obj, options: DeleteOptions) -> Outcome:
     if complete(kind, obj):
         return Outcome.REMOVED
     return Outcome.MARKED if changed else Outcome.UNCHANGED
+
+
+def _seconds(moment: str) -> int:
+    return calendar.timegm(time.strptime(moment, "%Y-%m-%dT%H:%M:%SZ"))
 
 
 def complete(kind: Kind, obj: Obj) -> bool:

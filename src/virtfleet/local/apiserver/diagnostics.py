@@ -17,12 +17,12 @@ KUBERNETES_MINOR = 36  # whose behaviour this server follows
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
-def health(name: str, checks: Mapping[str, bool], verbose: bool) -> web.Response:
-    """`ok`, or check by check what is and what is not."""
-    passed = all(checks.values())
+def health(name: str, troubles: Mapping[str, str], verbose: bool) -> web.Response:
+    """`ok`, or check by check what is and what is not. A trouble that is empty is none."""
+    passed = not any(troubles.values())
     if passed and not verbose:
         return web.Response(text="ok")
-    lines = [f"[+]{check} ok" if ok else f"[-]{check} failed: not ready yet" for check, ok in checks.items()]
+    lines = [f"[-]{check} failed: {why}" if why else f"[+]{check} ok" for check, why in troubles.items()]
     lines.append(f"{name} check {'passed' if passed else 'failed'}")
     return web.Response(text="\n".join(lines) + "\n", status=200 if passed else 500)
 

@@ -62,7 +62,7 @@ class Server:
         self.connectors: dict[tuple[str, str, str], Connector] = {}  # (group, plural, subresource)
         self.documents: Callable[[str], Document | None] = lambda path: None
         self.aggregator: Aggregator | None = None
-        self.ready: dict[str, Callable[[], bool]] = {}  # what /readyz waits for
+        self.ready: dict[str, Callable[[], Awaitable[str]]] = {}  # what /readyz asks: what is wrong, if anything
         self._answered: Counter[tuple[str, str, int]] = Counter()
         self._runner: web.ServerRunner | None = None
 
@@ -106,7 +106,10 @@ class Server:
             answer = _failure(refusals.too_large(f"limit is {BODY_LIMIT}"))
         except web.HTTPException as error:
             answer = _failure(ApiError("Unknown", error.reason, code=error.status))
-        except RecursionError:
+        except (
+            RecursionError,
+            orjson.JSONEncodeError,
+        ):  # what was read as JSON can be written as such, but for its depth
             answer = _failure(refusals.bad_request("the object is nested too deeply"))
         except ConnectionError:
             # The client is gone, or a stream that is passed on broke off, which must not look like its end.
@@ -268,8 +271,8 @@ class Server:
         if document := self.documents(path):
             return await document(request)
         if path in diagnostics.HEALTH:
-            waited_for = {name: check() for name, check in self.ready.items()} if path == "/readyz" else {}
-            return diagnostics.health(path[1:], {"ping": True, **waited_for}, "verbose" in request.query)
+            waited_for = {name: await check() for name, check in self.ready.items()} if path == "/readyz" else {}
+            return diagnostics.health(path[1:], {"ping": "", **waited_for}, "verbose" in request.query)
         if path == "/version":
             return _answer(orjson.dumps(diagnostics.version()))
         if path == "/metrics":

@@ -99,7 +99,11 @@ def now() -> str:
 
 
 def timestamp(seconds: float) -> str:
-    return _timestamp(int(seconds))
+    """A moment as objects carry it. Later than what can be written is the last that can."""
+    return _timestamp(int(min(seconds, _LAST_MOMENT)))
+
+
+_LAST_MOMENT = 253402300799  # the end of the year 9999
 
 
 @_remembered
@@ -263,7 +267,7 @@ def _owner_faults(owners: list[dict[str, Any]]) -> list[Cause]:
 
 def _finalizer_faults(finalizers: list[str]) -> list[Cause]:
     field = "metadata.finalizers"
-    found = [causes.invalid(field, name, why) for name in finalizers if (why := _key_fault(name))]
+    found = [causes.invalid(field, name, why) for name in finalizers if (why := _key_fault(name or ""))]
     if "orphan" in finalizers and "foregroundDeletion" in finalizers:
         why = "finalizer orphan and foregroundDeletion cannot be both set"
         found.append(causes.invalid(field, finalizers, why))

@@ -109,11 +109,13 @@ class Pki:
         )
 
     def write_kubeconfig(self, server: str) -> Path:
-        """DIR/kubeconfig for the administrator."""
-        path = self.directory / "kubeconfig"
+        """DIR/kubeconfig for the administrator. One that is right is left alone: the disk may be full."""
+        path, wanted = self.directory / "kubeconfig", self.kubeconfig(server)
+        if path.is_file() and path.read_text() == wanted:
+            return path
         fresh = path.with_name("kubeconfig.new")
         with open(fresh, "w", opener=lambda p, flags: os.open(p, flags, 0o600)) as file:
-            file.write(self.kubeconfig(server))
+            file.write(wanted)
         fresh.replace(path)
         return path
 

@@ -150,8 +150,9 @@ class ClaimRules(Rules):
         return newest["name"] if newest else None
 
     def faults(self, obj: Obj) -> Iterator[Cause]:
-        yield from _access_mode_faults(obj["spec"])
-        if "storage" not in obj["spec"].get("resources", {}).get("requests", {}):
+        spec = obj.get("spec", {})
+        yield from _access_mode_faults(spec)
+        if "storage" not in spec.get("resources", {}).get("requests", {}):
             yield causes.required("spec.resources[storage]")
 
     def validate_update(self, obj: Obj, old: Obj, ctx: Context) -> list[Cause]:
@@ -161,7 +162,7 @@ class ClaimRules(Rules):
             mutable.add("volumeName")
         if not old["spec"].get("storageClassName"):
             mutable.add("storageClassName")
-        spec, was = obj["spec"], old["spec"]
+        spec, was = obj.get("spec", {}), old["spec"]
         if any(spec.get(key) != was.get(key) for key in (spec.keys() | was.keys()) - mutable):
             why = "spec is immutable after creation except resources.requests and volumeAttributesClassName"
             found.append(causes.forbidden("spec", f"{why} for bound claims"))
@@ -175,8 +176,9 @@ class VolumeRules(Rules):
         _add_finalizer(obj, VOLUME_FINALIZER)
 
     def faults(self, obj: Obj) -> Iterator[Cause]:
-        yield from _access_mode_faults(obj["spec"])
-        if "storage" not in obj["spec"].get("capacity", {}):
+        spec = obj.get("spec", {})
+        yield from _access_mode_faults(spec)
+        if "storage" not in spec.get("capacity", {}):
             yield causes.required("spec.capacity")
 
 

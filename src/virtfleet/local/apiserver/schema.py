@@ -165,6 +165,8 @@ class StructuralSchema:
                 f'{kind} in version "{self._resource.version}" cannot be handled as a {kind}: {error}',
             ) from None
         obj |= shaped
+        if stored and self._root.typed and "spec" in stored:
+            obj.setdefault("spec", {})  # a struct is never absent
         return unknown
 
     def validate(self, obj: Obj) -> list[Cause]:
@@ -204,6 +206,9 @@ _SCALARS: dict[str, tuple[type, ...]] = {
 }
 
 
+_ZEROS: dict[str, Callable[[], Any]] = {"object": dict, "string": str, "integer": int, "boolean": bool}
+
+
 def _shape(node: Node, value: Any, owner: Node, path: Path, unknown: list[str]) -> Any:
     """The value in the schema's shape. `owner` is the struct that the field at `path` is in."""
     if isinstance(value, dict):
@@ -216,7 +221,10 @@ def _shape(node: Node, value: Any, owner: Node, path: Path, unknown: list[str]) 
         if len(value) > node.most:
             raise TooManyError(causes.too_many(_text(path), len(value), node.most))
         if node.items and not node.items.simple.issuperset(map(type, value)):
+            zero = _ZEROS.get(node.items.type) if node.items.typed else None
             for index, item in enumerate(value):
+                if item is None and zero is not None:
+                    item = zero()  # what Go makes of a null in a list
                 value[index] = _shape(node.items, item, owner, (path, index), unknown)
     elif node.typed and node.type:
         return _decode(node, value, owner, path)

@@ -36,6 +36,7 @@ WINDOW = 1000  # changes per storage that are answered from memory; older ones c
 COMPACTION_STEP = 2000  # rows per transaction, so that compaction never holds up writes for long
 
 _ROWS = 100  # per statement
+_SURE = 5.0  # seconds for which a write that succeeded says that the next one will
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS revisions (
@@ -123,6 +124,8 @@ class Store:
         self._queue: list[_Write] = []
         self._in_flight: dict[tuple[str, str, str], asyncio.Future[Record]] = {}
         self._committing = False
+        self._failure: BaseException | None = None  # of the last attempt to write
+        self._written = 0.0  # when the last one succeeded
         self._compacting: asyncio.Future[int] | None = None
         self.compacted = self._db.execute("SELECT max(revision) FROM compaction").fetchone()[0] or 0
         self.revision = max(1, self.compacted)  # of the last commit; never 0, which means "any" to clients
@@ -172,6 +175,15 @@ class Store:
 
     # Writing
 
+    async def trouble(self) -> str:
+        """Why nothing can be written, if so: found out by writing, unless somebody did so just now."""
+        if time.monotonic() - self._written > _SURE:
+            if self._compacting is None:
+                self._start_compaction(float("-inf"))
+            assert self._compacting is not None
+            await asyncio.wait([self._compacting])
+        return self._refusal(self._failure).message if self._failure else ""
+
     async def settled(self, storage: str, namespace: str, name: str) -> None:
         """Wait until no write to this object is on its way."""
         while (pending := self._in_flight.get((storage, namespace, name))) is not None:
@@ -204,6 +216,7 @@ class Store:
 
     def _committed(self, writes: list[_Write], commit: asyncio.Future[None]) -> None:
         failure = commit.exception()
+        self._attempted(failure)
         self._committing = False
         if self._queue:
             self._commit_queue()
@@ -212,6 +225,7 @@ class Store:
             record = write.change.record
             del self._in_flight[record.storage, record.namespace, record.name]
             if failure is not None:
+                log.error("a commit failed: %s", failure)
                 write.done.set_exception(self._refusal(failure))
                 write.done.exception()  # the writer may have gone; then nobody else fetches it
                 continue
@@ -228,8 +242,11 @@ class Store:
             write.done.set_result(record)
         self._compact_if_due(now)
 
+    def _attempted(self, failure: BaseException | None) -> None:
+        self._failure = failure
+        self._written = 0.0 if failure else time.monotonic()
+
     def _refusal(self, failure: BaseException) -> ApiError:
-        log.error("a commit failed: %s", failure)
         return ApiError(
             "ServiceUnavailable",
             f"the store could not write: {failure}; nothing of this request was stored. "
@@ -313,6 +330,7 @@ class Store:
 
     def _compaction_ended(self, compaction: asyncio.Future[int]) -> None:
         self._compacting = None
+        self._attempted(compaction.exception())
         if failure := compaction.exception():
             # The rows stay until the next start, which finds them again; nothing depends on their absence.
             log.warning("could not compact the history: %s", failure)

@@ -13,7 +13,7 @@ import msgspec
 
 from virtfleet.kube import config, process
 from virtfleet.kube.client import Client
-from virtfleet.local import directory
+from virtfleet.local import directory, signsoflife
 from virtfleet.local.directory import Settings
 from virtfleet.local.node.agent import Agent
 from virtfleet.local.node.layout import Layout
@@ -39,7 +39,8 @@ def main() -> int:
         sys.exit(f"there is no cluster in {arguments.data}; start one with: virtfleet up --data {arguments.data}")
     spec = msgspec.json.decode(arguments.node, type=NodeSpec)
     process.log_as_json(f"node {spec.name}")
-    return process.run(_run(arguments.data.resolve(), settings, spec, arguments.kubeconfig), process.spawning_loop)
+    agent = _run(arguments.data.resolve(), settings, spec, arguments.kubeconfig)
+    return process.run(signsoflife.giving(agent), process.spawning_loop)
 
 
 if __name__ == "__main__":

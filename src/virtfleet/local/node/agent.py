@@ -101,8 +101,13 @@ class Agent:
                 self._pods.on_change(lambda key, old, new: self._changed(old, new, adopted))
                 group.create_task(self._object.run())
                 stack.push_async_callback(self._stop_workers)
+                group.create_task(self._announce())
                 self.ready.set()
                 log.info("node %s takes pods", self._spec.name)
+
+    async def _announce(self) -> None:
+        await asyncio.gather(*(worker.told.wait() for worker in list(self.workers.values())))
+        await self._object.announce()
 
     async def _tidy_up(self, adopted: list[Container]) -> None:
         """Remove what belongs to no pod of this node any more."""

@@ -59,6 +59,7 @@ def underlays() -> dict[str, str]:
 def open_store(directory: Path) -> ImageStore:
     """The image store with `host` and the component images in it, made anew where this machine changed."""
     store = ImageStore(directory, underlays())
+    store.create()
     with store.scratch() as scratch:
         tree = scratch / "tree"
         _build(tree)
@@ -66,14 +67,23 @@ def open_store(directory: Path) -> ImageStore:
     host = Image(name=canonical(HOST), layers=(layer,), on_host=True, env=ENV, command=("/bin/sh",))
     _refresh(store, host)
     for component in COMPONENTS:
-        name = f"virtfleet/{component}:{virtfleet.__version__}"
-        _refresh(store, msgspec.structs.replace(host, name=name, entrypoint=entrypoint(component), command=()))
+        image = msgspec.structs.replace(host, name=_name(component), entrypoint=entrypoint(component), command=())
+        _refresh(store, image)
     return store
 
 
 def entrypoint(component: str) -> tuple[str, ...]:
     """What a container of the component's image starts with."""
     return (*(REAPER if COMPONENTS[component] == LAUNCHER else ()), f"{BIN}/{component}")
+
+
+def comes_with_virtfleet(name: str) -> bool:
+    """Whether an image is made here, and would be made again if somebody removed it."""
+    return canonical(name) in (canonical(HOST), *(_name(component) for component in COMPONENTS))
+
+
+def _name(component: str) -> str:
+    return f"virtfleet/{component}:{virtfleet.__version__}"
 
 
 def _refresh(store: ImageStore, image: Image) -> None:

@@ -77,11 +77,14 @@ class ImageStore:
         self.layers = directory / "layers"
         self._records = directory / "records"
         self._scratch = directory / "tmp"
+
+    def create(self) -> None:
+        """Make the directories that are written to. Reading makes nothing."""
         for path in (self.layers, self._records, self._scratch):
             path.mkdir(parents=True, exist_ok=True)
 
     def all(self) -> Iterator[Image]:
-        for path in sorted(self._records.iterdir()):
+        for path in sorted(self._records.iterdir()) if self._records.is_dir() else ():
             try:
                 yield msgspec.json.decode(path.read_bytes(), type=Image)
             except FileNotFoundError:  # removed meanwhile

@@ -99,7 +99,7 @@ def _keep(container: Obj, view: Seen, policy: str, now: float, result: Plan) -> 
     if policy == "Never" or (policy == "OnFailure" and run.exit_code == 0):
         return True
     until = restart_at(run)
-    if until > now:
+    if until > now >= run.finished:  # else the clock was set back since then
         result.paused[name] = until
     else:
         result.start.append(name)

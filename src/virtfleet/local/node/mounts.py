@@ -1,7 +1,8 @@
 """Mounts of this machine: the few system calls that volumes, root filesystems and node roots need.
 
-Everything mounted here lies below the cluster's data directory, so whatever a killed process left behind is found
-again by its path in the mount table and nothing has to be remembered.
+Everything mounted here lies in directories of a node that hold nothing else, so whatever a killed process left behind
+is found again by its path in the mount table and nothing has to be remembered. The cluster's directory itself, and
+what somebody mounted elsewhere in it (a disk for volumes, say), is never ours.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import re
 import shutil
 from pathlib import Path
+from typing import NamedTuple
 
 RDONLY, NOSUID, NODEV, NOEXEC = 1, 2, 4, 8
 REMOUNT, BIND, SHARED = 32, 4096, 1 << 20
@@ -53,6 +55,14 @@ def share(path: Path) -> None:
     mount("", path, flags=SHARED)
 
 
+def unshare(path: Path) -> None:
+    """Undo `share`, and take away what was mounted inside meanwhile. A disk that was there before stays."""
+    for mounted in _table(path):
+        # What was bound to itself shows in the table as a directory of that name in its file system.
+        if mounted.point != str(path) or Path(mounted.root).name == path.name:
+            unmount(mounted.point)
+
+
 def unmount(target: str | Path) -> None:
     """Lazily, so that a busy mount cannot hold up a teardown; a target that is no mount is fine."""
     if _libc.umount2(os.fsencode(target), _DETACH | _NOFOLLOW) and ctypes.get_errno() not in (
@@ -63,12 +73,24 @@ def unmount(target: str | Path) -> None:
         raise OSError(code, f"unmount: {os.strerror(code)}", str(target))
 
 
+class Mounted(NamedTuple):
+    """One mount: where it is, and which directory of its file system is seen there."""
+
+    point: str
+    root: str
+
+
 def below(path: Path) -> list[str]:
     """Mount points at or below `path`, the latest first: the order in which they can be unmounted."""
+    return [mounted.point for mounted in _table(path)]
+
+
+def _table(path: Path) -> list[Mounted]:
     top = str(path)
     with open("/proc/self/mountinfo") as table:
-        points = [_unescape(line.split(" ", 5)[4]) for line in table]
-    return [point for point in reversed(points) if point == top or point.startswith(top.rstrip("/") + "/")]
+        rows = [line.split(" ", 5) for line in table]
+    mounted = [Mounted(_unescape(row[4]), _unescape(row[3])) for row in reversed(rows)]
+    return [m for m in mounted if m.point == top or m.point.startswith(top.rstrip("/") + "/")]
 
 
 def unmount_below(path: Path) -> None:

@@ -24,7 +24,7 @@ from virtfleet.local.node.images import Image
 from virtfleet.local.node.network import node_address
 from virtfleet.local.node.podstatus import timestamp
 from virtfleet.local.node.runtime import boot_id
-from virtfleet.local.nodesfile import DESCRIBED, NodeSpec
+from virtfleet.local.nodesfile import AGENT, DESCRIBED, NodeSpec
 
 LEASE_NAMESPACE = "kube-node-lease"
 _LEASE_SECONDS, _RENEWAL, _REPORT, _RETRY = 40, 10.0, 60.0, 1.0
@@ -202,6 +202,17 @@ class NodeObject:
             "spec": {"taints": [*others, *_taints(self._spec)]},
         }
         await self._api.patch(NODES, self._spec.name, change)
+
+    async def announce(self) -> None:
+        """What the API server has of this node and its pods was seen by this process, and by none before it."""
+        note = {"annotations": {AGENT: str(os.getpid())}}
+        while True:
+            try:
+                await self._api.patch(NODES, self._spec.name, {"metadata": note})
+                return
+            except ApiError as error:
+                log.warning("the node's agent is not known yet: %s", error.message)
+                await asyncio.sleep(_RETRY)
 
     async def report(self) -> None:
         """Write the status where it is not what it should be, or was not confirmed for a while."""

@@ -43,6 +43,9 @@ class PodRuns:
         runs = self.by_name.get(name)
         return runs[-1] if runs else None
 
+    def any_running(self) -> bool:
+        return any(run.running for runs in self.by_name.values() for run in runs)
+
     def seen(self, pod: Obj) -> dict[str, Seen]:
         seen = {}
         for container in (*init_containers(pod), *pod["spec"]["containers"]):

@@ -55,6 +55,7 @@ class PodWorker:
         self._refreshed = 0.0
         self._over = False  # nothing of the pod will run any more
         self._done = False  # nothing is left to do
+        self.told = asyncio.Event()  # the API server has what this agent saw, not what one before it did
         self.task = start(self._run(), f"pod: {pod['metadata']['name']}")
 
     def update(self, pod: Obj | None) -> None:
@@ -86,13 +87,23 @@ class PodWorker:
                     await self._woken.wait()
             self._woken.clear()
             try:
+                await self._tell_first()
                 pause = await self._round()
+                self.told.set()
             except ApiError as error:
                 log.warning("pod %s: %s; trying again", self.uid, error.message)
                 pause = _RETRY
             except Exception:
                 log.exception("pod %s: a round failed; trying again", self.uid)
                 pause = _RETRY
+
+    async def _tell_first(self) -> None:
+        """What ended while nobody looked is said before anything is done about it, which may take its time."""
+        if self.told.is_set() or (self.runs.any_running() and not self._is_leaving()):
+            return
+        if self.runs.by_name and not self._is_leaving() and (self.pod.get("status") or {}).get("phase") not in TERMINAL:
+            await self._publish()
+        self.told.set()
 
     async def _round(self) -> float | None:
         """One pass over everything. The answer is how long to sleep at most; None when only a change can matter."""
@@ -137,6 +148,11 @@ class PodWorker:
 
     async def _bring_up(self) -> float:
         """Bring the containers to what the spec and their past say. The answer is how long to sleep at most."""
+        if self._ground is None and self.runs.by_name and not self.runs.any_running():
+            await self.runs.take_in_ends(self.pod)
+            if lifecycle.plan(self.pod, self.runs.seen(self.pod), time.time()).done:
+                await self._finish()
+                return 0.0
         async with self._node.turns if self._ground is None else contextlib.nullcontext():
             if self._is_leaving():  # while it waited for its turn
                 return 0.0
@@ -162,7 +178,7 @@ class PodWorker:
                 self._ground = Ground(sandbox, places)
                 self._refreshed = time.time()
                 self.runs.adopt_health(self.pod, self._address())
-            elif time.time() - self._refreshed >= _REFRESH:
+            elif abs(time.time() - self._refreshed) >= _REFRESH:  # the clock may have been set back
                 await node.volumes.refresh(self.pod, node.facts(self._ground.sandbox))
                 self._refreshed = time.time()
             if self.pod["spec"].get("shareProcessNamespace"):

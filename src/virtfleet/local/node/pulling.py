@@ -67,7 +67,7 @@ class Puller:
             trouble.told = True
             raise ImageUnavailable(name, "ErrImagePull", trouble.message, time.time() + 1)
         backing_off = trouble and f'Back-off pulling image "{name}": ErrImagePull: {trouble.message}'
-        if trouble is not None and trouble.until > time.time():
+        if trouble is not None and 0 < trouble.until - time.time() <= trouble.pause:  # or the clock was set
             raise ImageUnavailable(name, "ImagePullBackOff", backing_off or "", trouble.until)
         self._wakers.setdefault(canonical(name), set()).add(wake)
         if canonical(name) not in self._pulls:

@@ -167,6 +167,8 @@ class Runtime:
             adopted.append(container)
             if not container.finished:
                 self._watch(container)
+            if container.finished:
+                container.backoff = 0  # as with a kubelet that is new: nobody knows that it was its own fault
         return adopted
 
     def _discard(self, path: Path, container: Container | None) -> None:
@@ -260,7 +262,10 @@ class Runtime:
                 "The container's monitor was killed, so its exit code is not known",
             )
             self.kill(container, signal.SIGKILL)
-        self.files.save(container)
+        try:
+            self.files.save(container)
+        except OSError as error:  # the next agent finds out anew
+            log.warning("the end of container %s is not written down: %s", container.id, error)
         if waiting := self._finished.pop(container.id, None):
             waiting.set()
         self._ended(container)

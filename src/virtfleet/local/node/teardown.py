@@ -26,7 +26,10 @@ async def power_off(layout: Layout, net: ClusterNetwork) -> None:
             kill_monitor(path)
     cgroups.kill_all(layout.cgroup)
     await remove_group(layout.cgroup)
-    mounts.unmount_below(layout.home)
+    mounts.unshare(layout.root)
+    if layout.containers.is_dir():
+        for path in layout.containers.iterdir():
+            mounts.unmount_below(path)
     if layout.sandboxes.is_dir():
         for sandbox in list(layout.sandboxes.iterdir()):
             await network.detach(net, sandbox.name)
@@ -35,14 +38,13 @@ async def power_off(layout: Layout, net: ClusterNetwork) -> None:
 
 
 async def tear_down(data: Path, net: ClusterNetwork) -> None:
-    """Everything of the cluster but its directory."""
+    """Everything of the cluster but its directory, and what others mounted there."""
     homes = sorted(path for path in (data / "nodes").glob("*/"))
     nodes = [Layout(data, net.cluster, home.name) for home in homes]
     await asyncio.gather(*(_end_in_grace(run) for node in nodes for run in _running(node)))
     for node in nodes:
         await power_off(node, net)
     await network.tear_down(net)
-    mounts.unmount_below(data)
     await remove_group(f"/virtfleet/{net.cluster}")
     cgroups.remove_if_empty("/virtfleet")
 

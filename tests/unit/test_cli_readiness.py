@@ -1,0 +1,43 @@
+"""What counts as ready, object by object."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from virtfleet.cli import readiness
+
+
+def pod(name: str, ready: str = "True", phase: str = "Running", owner: str = "", **meta: Any) -> dict[str, Any]:
+    owners = {"ownerReferences": [{"uid": owner}]} if owner else {}
+    status = {"phase": phase, "conditions": [{"type": "Ready", "status": ready}]}
+    return {"metadata": {"name": name, **owners, **meta}, "status": status}
+
+
+def kubevirt(observed: int, **conditions: str) -> dict[str, Any]:
+    listed = [{"type": kind, "status": status, "message": f"{kind}!"} for kind, status in conditions.items()]
+    return {"metadata": {"generation": 2}, "status": {"observedGeneration": observed, "conditions": listed}}
+
+
+def test_a_component_counts_when_it_is_ready_and_stays() -> None:
+    assert readiness.why_components_unready([pod("a"), pod("b", "False", "Succeeded")]) is None
+    assert readiness.why_components_unready([]) == "virt-operator starts"
+    going = pod("c", deletionTimestamp="2026-01-01T00:00:00Z")
+    assert readiness.why_components_unready([pod("a"), pod("b", "False"), going]) == "not ready yet: b, c"
+
+
+def test_what_the_operator_says_counts_for_the_object_as_it_is_now() -> None:
+    assert readiness.why_unavailable(kubevirt(2, Available="True", Progressing="False")) is None
+    assert readiness.why_unavailable(kubevirt(1, Available="True")) == "virt-operator starts"
+    assert readiness.why_unavailable(kubevirt(2, Available="True", Progressing="True")) == "Progressing!"
+    assert readiness.why_unavailable(kubevirt(2, Available="False", Degraded="True")) == "Degraded!"
+    assert readiness.why_unavailable({"metadata": {"generation": 1}}) == "virt-operator starts"
+
+
+def test_a_vmi_of_before_a_down_is_not_taken_for_a_running_one() -> None:
+    vmis = [
+        {"metadata": {"namespace": "d", "name": name, "uid": name}, "status": {"phase": phase}}
+        for name, phase in (("alive", "Running"), ("dead", "Running"), ("ended", "Failed"), ("new", "Pending"))
+    ]
+    pods = [pod("1", owner="alive"), pod("2", phase="Failed", owner="dead")]
+    assert readiness.why_stale(vmis, pods) == "not looked at yet: VMI d/dead"
+    assert readiness.why_stale(vmis[:1], pods) is None
