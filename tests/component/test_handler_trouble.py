@@ -43,9 +43,11 @@ def network(cidr: str, field: str = "vmNetworkCIDR") -> Obj:
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
-        (network("10.0.0.0/33"), ["spec.networks[default].pod.vmNetworkCIDR", "'10.0.0.0/33'", "such as 10.0.2.0/24"]),
-        (network("10.10.010.0/24"), ["vmNetworkCIDR", "leave it out"]),
-        (network("10.0.0.0/31"), ["vmNetworkCIDR", "room for a guest"]),
+        (
+            network("10.0.0.0/33"),
+            ["spec.networks[default].pod.vmNetworkCIDR", "write it like 10.0.2.0/24"],
+        ),
+        (network("10.0.0.0/31"), ["vmNetworkCIDR", "no room for a gateway and a guest"]),
         (network("10.0.0.0/24", "vmIPv6NetworkCIDR"), ["vmIPv6NetworkCIDR", "IPv6"]),
         ({"hypervisor": "acme"}, ["there is no hypervisor 'acme'", "give the pool of node n1 a virt-handler image"]),
     ],

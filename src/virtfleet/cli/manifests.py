@@ -118,7 +118,7 @@ def _documents(file: str) -> Iterator[Any]:
     except OSError as error:
         raise CommandError(f"{file} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError:
-        raise CommandError(f"{file} is not text in UTF-8, and so no manifest", "Name one, in YAML or JSON.") from None
+        raise CommandError(f"{file} is not text in UTF-8: name a manifest, in YAML or JSON") from None
     try:
         for document in yaml.load_all(text, Loader=_Loader):
             if _size(document, {}) > _LARGEST:

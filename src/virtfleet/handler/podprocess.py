@@ -110,9 +110,11 @@ class PodProcess:
 
     @contextmanager
     def namespace(self, kind: str) -> Iterator[str]:
-        """A path of its namespace for other programs, good within this context."""
+        """A path of its namespace for other programs, good within this context. The node's own is none of a Pod's."""
         fd = os.open(f"ns/{kind}", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._proc)
         try:
+            if _is_of(fd, kind, "self") or _is_of(fd, kind, "1"):
+                raise PermissionError(f"Pod {self.pod} has the {kind} namespace of the node: nothing is done in it")
             yield f"/proc/{os.getpid()}/fd/{fd}"
         finally:
             os.close(fd)
@@ -137,3 +139,10 @@ class PodProcess:
                 return True
         except FileNotFoundError:
             return False
+
+
+def _is_of(namespace: int, kind: str, process: str) -> bool:
+    """Whether a namespace is that of a process; of one that may not be looked at, it is not known."""
+    with suppress(OSError):
+        return os.path.samestat(os.fstat(namespace), os.stat(f"/proc/{process}/ns/{kind}"))
+    return False

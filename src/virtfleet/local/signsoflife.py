@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Any
 
 from virtfleet.local.supervisor import ALIVE_FD, LAST_WORDS
+from virtfleet.work import tasks
 
 SILENCE = 20.0  # seconds that a process may give none; half of those after which a node counts as lost
 _PAUSE = 2.0
@@ -29,7 +30,7 @@ async def giving(work: Coroutine[Any, Any, None]) -> None:
     with socket.socket(fileno=int(descriptor)) as supervisor:
         supervisor.setblocking(False)
         supervisor.set_inheritable(False)
-        beating = asyncio.create_task(_beat(supervisor))
+        beating = tasks.start(_beat(supervisor), "signs of life")
         try:
             await work
         except Exception as error:

@@ -137,6 +137,13 @@ def test_nothing_is_done_to_whoever_gets_the_number_next(member: PodMember) -> N
         os.waitpid(stranger, 0)
 
 
+def test_nothing_is_set_up_in_the_network_of_the_node(member: PodMember) -> None:
+    """A guest's network there would take the node's own connections: it redirects what goes to 127.0.0.1."""
+    process = PodProcess(member.number, POD)
+    with pytest.raises(PermissionError, match="has the net namespace of the node"), process.namespace("net"):
+        pass
+
+
 def test_limits_are_raised_for_processes_of_the_pod(member: PodMember) -> None:
     try:
         tuning.before_start(PodProcess(member.number, POD), Tuning(lock_memory=True))
