@@ -69,9 +69,13 @@ class PodMember:
             if listener >= 0:
                 socket.socket(fileno=listener).listen(100)
             os.write(done, b"1")
-            signal.pause()
+            self.work()
         finally:
             os._exit(1)
+
+    def work(self) -> None:
+        """What it does until it is killed."""
+        signal.pause()
 
     def end(self) -> None:
         if self.number:

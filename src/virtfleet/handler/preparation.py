@@ -70,7 +70,7 @@ async def prepare(
     tuning.before_start(process, hypervisor.tuning(vmi, context))
     return Sync(
         vmi=with_hardware_addresses(found.object(), wired),
-        emulators={} if started else emulators.load(facts, vmi.status.launcher_container_image_version),
+        emulators={} if started else emulators.load(facts),
         node=Node(
             context=context,
             taps={w.name: w.tap for w in wired},

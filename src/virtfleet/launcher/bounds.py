@@ -8,40 +8,42 @@ from __future__ import annotations
 
 import functools
 import logging
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
-from msgspec import inspect
 
 from virtfleet.launcher.messages import Message
 
 logger = logging.getLogger(__name__)
 
 M = TypeVar("M", bound=Message)
-_shape = functools.cache(inspect.type_info)
+_hints = functools.cache(functools.partial(get_type_hints, include_extras=True))
 
 
 def fit(message: M) -> M:
     """The message, with everything in it cut to what its type allows."""
-    fitting: M = _fit(message, _shape(type(message)))
+    fitting: M = _fit(message, type(message))
     return fitting
 
 
-def _fit(value: Any, shape: inspect.Type) -> Any:
-    match shape:
-        case inspect.StructType(fields=fields):
-            parts = {f.name: (getattr(value, f.name), f.type) for f in fields}
-            return msgspec.structs.replace(value, **{name: _fit(*part) for name, part in parts.items()})
-        case inspect.StrType(max_length=int(most)) if len(value) > most:
-            return f"{value[: most - 1]}…"
-        case inspect.BytesType(max_length=int(most)) if len(value) > most:
-            return value[:most]
-        case inspect.ListType(item_type=item, max_length=most):
-            return [_fit(each, item) for each in _first(list(value), most)]
-        case inspect.DictType(key_type=key, value_type=item, max_length=most):
-            return {_fit(k, key): _fit(v, item) for k, v in _first(list(value.items()), most)}
-        case inspect.UnionType(types=types):
-            return next((_fit(value, each) for each in types if _is(value, each)), value)
+def _fit(value: Any, kind: Any) -> Any:
+    most = None
+    if get_origin(kind) is Annotated:
+        kind, *metas = get_args(kind)
+        most = next((meta.max_length for meta in metas if isinstance(meta, msgspec.Meta)), None)
+    if isinstance(value, Message):
+        parts = {name: _fit(getattr(value, name), hint) for name, hint in _hints(type(value)).items()}
+        return msgspec.structs.replace(value, **parts)
+    if isinstance(value, str) and get_origin(kind) is Union:
+        return _fit(value, next(each for each in get_args(kind) if get_origin(each) is Annotated))
+    if isinstance(value, list):
+        (item,) = get_args(kind)
+        return [_fit(each, item) for each in _first(value, most)]
+    if isinstance(value, dict):
+        key, item = get_args(kind)
+        return {_fit(k, key): _fit(v, item) for k, v in _first(list(value.items()), most)}
+    if isinstance(value, str | bytes) and most is not None and len(value) > most:
+        return value[:most] if isinstance(value, bytes) else f"{value[: most - 1]}…"
     return value
 
 
@@ -50,8 +52,3 @@ def _first(values: list[Any], most: int | None) -> list[Any]:
         return values
     logger.warning("of %d things the first %d are told, from %r on", len(values), most, values[0])
     return values[:most]
-
-
-def _is(value: Any, shape: inspect.Type) -> bool:
-    """Whether a value is of this one of several types."""
-    return isinstance(value, str if isinstance(shape, inspect.StrType) else getattr(shape, "cls", ()))

@@ -19,6 +19,7 @@ from virtfleet.launcher.messages import Hello, Message, Request, Screenshot, Upd
 A = TypeVar("A", bound=Message)
 # What a launcher may say at once and then each second, where a message counts one and one more for each 4 KiB.
 _BURST, _RATE, _PIECE = 512.0, 16.0, 4096
+_PATIENCE = 5.0  # seconds of waiting after which one that goes on is no longer listened to
 _BUFFER = 1 << 16
 
 
@@ -31,18 +32,26 @@ class Refused(Exception):
 
 
 class Allowance:
-    """What a launcher may still say now. One that says more is not listened to until it has earned it."""
+    """What a launcher may still say now. One that says more is not listened to until it has earned it.
+
+    What it said meanwhile waits in its socket, and its end behind that: so one that does not stop is broken off with.
+    """
 
     def __init__(self) -> None:
         self._left = _BURST
         self._at = time.monotonic()
+        self._waited = 0.0
 
     def spend(self, length: int) -> float:
         """Take the cost of a message off; the answer is how many seconds to wait before the next one is read."""
         now = time.monotonic()
         self._left = min(_BURST, self._left + (now - self._at) * _RATE) - 1 - length // _PIECE
         self._at = now
-        return max(0.0, -self._left / _RATE)
+        pause = max(0.0, -self._left / _RATE)
+        self._waited = self._waited + pause if pause else 0.0
+        if self._waited > _PATIENCE:
+            raise wire.WireError("the launcher says more than a handler listens to")
+        return pause
 
 
 class Client:

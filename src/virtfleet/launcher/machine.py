@@ -116,7 +116,7 @@ class Machine:
             self._node_name = vmi.status.node_name
             await self._network.serve(request.node)
             if not self._started:
-                emulators.put(request.emulators)
+                emulators.put(request.emulators.get(emulators.programs(self._hypervisor), {}))
                 self._formats, self._here = await asyncio.gather(disks.formats(vmi), self._domain.run(host.inspect))
             context = msgspec.structs.replace(request.node.context, disk_formats=self._formats)
             wanted = self._document(vmi, context, msgspec.structs.replace(self._here, taps=request.node.taps))

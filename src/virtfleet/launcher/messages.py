@@ -213,8 +213,8 @@ class Sync(Request[DomainState], frozen=True):
 
     vmi: bytes = b""
     node: Node = Node()
-    emulators: dict[str, bytes] = {}
-    """What the node's own launcher image found out about emulators; see there."""
+    emulators: dict[str, dict[str, bytes]] = {}
+    """What the node's own launcher image found out about emulators; see the module of that name."""
 
 
 class Watch(Request[Update], frozen=True):

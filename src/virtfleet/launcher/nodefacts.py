@@ -2,7 +2,7 @@
 
 An init container of virt-handler runs this with the launcher image of its pool, and virt-handler turns the files into
 labels: so the labels speak of the hypervisors and emulators in that image, and the image is pulled before the first VM.
-What libvirt learns of the emulators meanwhile is kept for the launchers of that image.
+What libvirt learns of the emulators meanwhile is kept for launchers.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ _EMULATED = "qemu"  # libvirt's domain type for guests whose CPUs are emulated
 def options(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog=f"virt-launcher {COMMAND}", description="Finds out what this node can run.")
     parser.add_argument("--directory", type=Path, required=True, help="where virt-handler looks for it")
-    parser.add_argument("--image", default="", help="the launcher image that this is")
-    parser.add_argument("--emulators-only", action="store_true", help="only what launchers of this image want to know")
+    parser.add_argument("--emulators-only", action="store_true", help="only what launchers want to know")
     return parser.parse_args(arguments)
 
 
@@ -47,7 +46,7 @@ class Answers(msgspec.Struct):
     emulators: emulators.Files
 
 
-def find_out(directory: Path, image: str) -> None:
+def find_out(directory: Path) -> None:
     """Write the facts. A hypervisor that does not work here is a fact too, so this fails only where nothing can."""
     directory.mkdir(parents=True, exist_ok=True)
     os.chown(directory, os.geteuid(), -1)
@@ -65,7 +64,7 @@ def find_out(directory: Path, image: str) -> None:
         answers = msgspec.msgpack.decode(told, type=Answers)
         _write(directory / paths.CAPABILITIES, answers.host.encode())
         _write(directory / paths.DOMAIN_CAPABILITIES, answers.guests.encode())
-        emulators.save(directory, image, answers.emulators)
+        emulators.save(directory, emulators.programs(hypervisor), answers.emulators)
 
 
 def _as_launcher(theirs: list[str], ask: Callable[[], bytes]) -> bytes:
@@ -123,8 +122,10 @@ def _write(path: Path, content: bytes) -> None:
 def run(arguments: list[str]) -> int:
     wanted = options(arguments)
     if wanted.emulators_only:
-        told = asyncio.run(_ask_libvirt(registry.get(registry.DEFAULT), emulated=True))
-        emulators.save(wanted.directory, wanted.image, msgspec.msgpack.decode(told, type=Answers).emulators)
+        hypervisor = registry.get(registry.DEFAULT)
+        told = asyncio.run(_ask_libvirt(hypervisor, emulated=True))
+        found = msgspec.msgpack.decode(told, type=Answers).emulators
+        emulators.save(wanted.directory, emulators.programs(hypervisor), found)
     else:
-        find_out(wanted.directory, wanted.image)
+        find_out(wanted.directory)
     return 0

@@ -20,7 +20,6 @@ from virtfleet.domain.volumes import config_kind
 from virtfleet.hypervisors.base import Hypervisor
 from virtfleet.launcher import emulators
 from virtfleet.launcher.client import Client
-from virtfleet.launcher.daemons import monolithic_driver
 from virtfleet.launcher.disks import SERVICE_ACCOUNT
 from virtfleet.launcher.failure import Failure
 from virtfleet.launcher.messages import COMMAND_SOCKET, DomainState, Lease, Node, Sync
@@ -53,7 +52,7 @@ class Standalone:
         meta = vmi["metadata"]
         self._hypervisor = hypervisor
         self._cache = cache
-        self._emulators: emulators.Files = {}
+        self._emulators: emulators.Known = {}
         identity = [f"--{key}={meta[key]}" for key in ("name", "namespace", "uid")]
         self.sandbox = Sandbox(hypervisor.descriptor, [*identity, f"--hypervisor={hypervisor.descriptor.name}"])
 
@@ -148,27 +147,19 @@ class Standalone:
         raise Failure(f"the launcher ended with status {self.sandbox.process.returncode} before it could be reached")
 
 
-async def _known(hypervisor: Hypervisor, cache: Path) -> emulators.Files:
+async def _known(hypervisor: Hypervisor, cache: Path) -> emulators.Known:
     """What libvirt knows of this machine's emulators: found out once, in a sandbox in which no guest ever runs."""
     if not hypervisor.descriptor.uri.startswith("qemu:"):
         return {}
-    image = _programs(hypervisor)
-    if not (files := emulators.load(cache, image)):
+    here = emulators.programs(hypervisor)
+    if here not in emulators.load(cache):
         directory = f"{paths.PRIVATE}/facts"
         with Sandbox(hypervisor.descriptor, [COMMAND, f"--directory={directory}", "--emulators-only"]) as sandbox:
             await sandbox.start()
             assert sandbox.process is not None
             await sandbox.process.wait()
-            files = emulators.load(sandbox.path(directory), "")
-        emulators.save(cache, image, files)
-    return files
-
-
-def _programs(hypervisor: Hypervisor) -> str:
-    """What is as good as an image's name here: another emulator, libvirt or kernel is another one."""
-    libvirt = monolithic_driver(hypervisor) or Path("/usr/sbin", hypervisor.descriptor.daemon)
-    programs = sorted([*Path("/usr/bin").glob("qemu-system-*"), libvirt])
-    return " ".join([os.uname().release, *(f"{p}@{p.stat().st_mtime_ns}" for p in programs)])
+            emulators.save(cache, here, emulators.load(sandbox.path(directory)).get(here, {}))
+    return emulators.load(cache)
 
 
 def _mac(uid: str, interface: str) -> str:

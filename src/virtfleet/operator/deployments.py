@@ -7,17 +7,17 @@ from typing import Any
 from virtfleet.api import names
 from virtfleet.kube.component import CERTIFICATES, PORT
 from virtfleet.kube.resource import Obj
-from virtfleet.operator import roles
+from virtfleet.operator import memory, roles
 from virtfleet.operator.endpoints import METRICS_LABEL, VIRT_API
 from virtfleet.operator.installation import PRIORITY_CLASS, Installation
 
 VIRT_CONTROLLER = "virt-controller"
 _HOSTNAME = "kubernetes.io/hostname"
 _NOBODY = 65534
-# component -> service account, name of its flags, of its verbosity, memory that it asks for
+# component -> service account, name of its flags, of its verbosity
 _COMPONENTS = {
-    VIRT_API: (roles.API, "api", "virtAPI", "80Mi"),
-    VIRT_CONTROLLER: (roles.CONTROLLER, "controller", "virtController", "64Mi"),
+    VIRT_API: (roles.API, "api", "virtAPI"),
+    VIRT_CONTROLLER: (roles.CONTROLLER, "controller", "virtController"),
 }
 CERTIFICATES_MOUNT = {"name": "certificates", "mountPath": str(CERTIFICATES), "readOnly": True}
 IDENTITY = [
@@ -42,7 +42,7 @@ def render(installation: Installation) -> list[Obj]:
 
 
 def _deployment(installation: Installation, component: str) -> Obj:
-    account, flags, verbosity, memory = _COMPONENTS[component]
+    account, flags, verbosity = _COMPONENTS[component]
     labels = {names.APP_LABEL: component, METRICS_LABEL: "true"}
     return {
         "apiVersion": "apps/v1",
@@ -67,7 +67,7 @@ def _deployment(installation: Installation, component: str) -> Obj:
                             "args": [installation.verbosity(verbosity), *installation.flags(flags)],
                             "env": IDENTITY,
                             **watched(),
-                            "resources": {"requests": {"cpu": "5m", "memory": memory}},
+                            "resources": memory.resources(component, "5m"),
                             "securityContext": RESTRICTED,
                             "volumeMounts": [CERTIFICATES_MOUNT],
                         }

@@ -15,7 +15,7 @@ from typing import Any
 from virtfleet.api import names
 from virtfleet.kube.component import PORT
 from virtfleet.kube.resource import Obj
-from virtfleet.operator import deployments, roles
+from virtfleet.operator import deployments, memory, roles
 from virtfleet.operator.endpoints import METRICS_LABEL
 from virtfleet.operator.installation import PRIORITY_CLASS, Installation, digest
 from virtfleet.pools.model import Pool
@@ -148,7 +148,7 @@ def _handler(installation: Installation, pool: Pool | None, image: str) -> dict[
         "livenessProbe": deployments.probe("/healthz", period=45),
         # Ready is who holds the node's lock: of two handlers on one node only one ever is.
         "readinessProbe": deployments.probe("/readyz", period=5),
-        "resources": {"requests": {"cpu": "10m", "memory": "96Mi"}},
+        "resources": memory.resources(VIRT_HANDLER, "10m", vms=vms),
         "securityContext": {"privileged": True},
         "volumeMounts": [
             deployments.CERTIFICATES_MOUNT,
@@ -166,7 +166,7 @@ def _describe_node(installation: Installation, image: str) -> dict[str, Any]:
         "name": "virt-launcher",
         "image": image,
         "imagePullPolicy": installation.pull_policy,
-        "args": ["node-labeller", f"--directory={NODE_FACTS}", f"--image={image}"],
+        "args": ["node-labeller", f"--directory={NODE_FACTS}"],
         "resources": {"requests": {"cpu": "10m", "memory": "96Mi"}},
         "securityContext": {"privileged": True},
         "volumeMounts": [{"name": "node-labeller", "mountPath": NODE_FACTS}],

@@ -31,7 +31,7 @@ from virtfleet.launcher import emulators
 from virtfleet.launcher.messages import Status
 from virtfleet.local.apiserver.inprocess import InProcessApi
 
-IMAGE = "example/virt-launcher:1"
+PROGRAMS = "6.1 /usr/bin/qemu-system-x86_64 1 2 3"
 KNOWN = {f"{'ab' * 32}.xml": b"<qemuCaps>the node's own</qemuCaps>"}
 CACHE = f"{VOLUMES}/private/libvirt/qemu/cache/capabilities"
 SECRET = "nameserver 192.0.2.99 # and nobody else's business"
@@ -65,10 +65,8 @@ def holding(place: Path, text: str) -> list[Path]:
 
 
 async def vm(api: InProcessApi, place: Path, name: str) -> Path:
-    """A VMI of the image that the node knows; the answer is the directory of its Pod."""
-    made = await scheduled(api, place, name)
-    status = {**made["status"], "launcherContainerImageVersion": IMAGE}
-    await api.patch(VMIS, name, {"status": status}, "default")
+    """A VMI; the answer is the directory of its Pod."""
+    await scheduled(api, place, name)
     return place / f"pods/pod-{name}"
 
 
@@ -76,7 +74,7 @@ async def test_what_the_node_knows_reaches_a_launcher_past_whatever_lies_in_its_
     api: InProcessApi, place: Path
 ) -> None:
     """A link under the very name of a file that launchers used to be given, and one where its directory would be."""
-    emulators.save(place / "facts", IMAGE, KNOWN)
+    emulators.save(place / "facts", PROGRAMS, KNOWN)
     first, second = await vm(api, place, "a"), await vm(api, place, "b")
     (first / CACHE).mkdir(parents=True)
     for name in KNOWN:
@@ -89,7 +87,7 @@ async def test_what_the_node_knows_reaches_a_launcher_past_whatever_lies_in_its_
         await eventually(lambda: one.asked.count("Sync") > 1 and other.synced)
         one.refusal = ""
         await eventually(lambda: one.synced)
-        assert one.synced[0].emulators == other.synced[0].emulators == KNOWN
+        assert one.synced[0].emulators == other.synced[0].emulators == {PROGRAMS: KNOWN}
     untouched(place)
     assert not list((place / "outside").iterdir())
 
@@ -255,7 +253,7 @@ class Auditor:
 
 
 async def test_while_a_handler_works_no_path_in_a_volume_is_opened_by_its_name(api: InProcessApi, place: Path) -> None:
-    emulators.save(place / "facts", IMAGE, KNOWN)
+    emulators.save(place / "facts", PROGRAMS, KNOWN)
     pod = await vm(api, place, "vm")
     real = FakeLauncher(pod)
     await real.start()

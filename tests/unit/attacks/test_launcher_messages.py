@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -126,13 +125,19 @@ def test_what_is_within_its_bounds_is_sent_as_it_is() -> None:
     assert str(cut).endswith("…")
 
 
-def test_who_floods_is_heard_at_a_trickle(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = itertools.chain([0.0], itertools.repeat(1.0))
-    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+def test_who_floods_is_heard_at_a_trickle_and_then_broken_off_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
     allowance = Allowance()
-    waits = [allowance.spend(20) for _ in range(1000)]
-    assert sum(wait == 0 for wait in waits) == 512
-    assert waits[-1] == pytest.approx((1000 - 512) / 16)
+    assert not any(allowance.spend(20) for _ in range(512))
+    for _ in range(80):
+        pause = allowance.spend(20)
+        assert pause == pytest.approx(1 / 16)
+        now += pause
+    with pytest.raises(wire.WireError, match="more than a handler listens to"):
+        allowance.spend(20)
+    now += 60
+    assert allowance.spend(wire.ANSWER) == 0
 
 
 def test_an_event_cannot_pass_for_something_else() -> None:

@@ -1,0 +1,161 @@
+"""Who listens on a launcher's socket says which process a handler acts on. It has to be one of the Pod, and alive."""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import shutil
+import signal
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from component.handler_launcher import SOCKET, FakeLauncher, launcher
+from component.kube_fixtures import eventually
+from component.pod_member import PodMember
+from virtfleet.handler import podfiles, podprocess, tuning
+from virtfleet.handler.clients import Launcher, Presence
+from virtfleet.handler.podprocess import PodProcess
+from virtfleet.hypervisors.base import Tuning
+
+POD = "pod-uid"
+LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
+
+
+@pytest.fixture
+def pod() -> Iterator[Path]:
+    directory = Path(tempfile.mkdtemp(prefix="vfp"))
+    (directory / POD / SOCKET).parent.mkdir(parents=True)
+    yield directory / POD
+    shutil.rmtree(directory)
+
+
+@pytest.fixture
+def member() -> Iterator[PodMember]:
+    found = PodMember(POD)
+    yield found
+    found.end()
+
+
+async def refused(pod: Path, caplog: pytest.LogCaptureFixture, why: str) -> None:
+    following = Launcher(pod, lambda _: None)
+    try:
+        await eventually(lambda: why in caplog.text)
+        assert following.presence is Presence.COMING
+        assert following.process is None
+    finally:
+        await following.close()
+
+
+async def test_a_process_of_somebody_else_is_not_taken_for_the_launcher(
+    pod: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    real = FakeLauncher(pod)
+    await real._server.start()  # in this process, which is not the Pod's
+    try:
+        await refused(pod, caplog, f"process {os.getpid()} is not one of Pod {POD}: nothing is done to it")
+    finally:
+        await real.end()
+
+
+async def test_a_process_of_another_pod_is_not_taken_for_the_launcher(
+    pod: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    real = FakeLauncher(pod)
+    await real._server.start()
+    real.process = PodMember("another-pod", real._server._server.sockets[0].fileno())  # type: ignore[union-attr]
+    try:
+        await refused(pod, caplog, f"is not one of Pod {POD}")
+    finally:
+        await real.end()
+
+
+@pytest.mark.parametrize("kernel", ["tells a descriptor", "tells a number only"])
+async def test_a_process_that_has_ended_is_not_taken_for_anybody(
+    pod: Path, kernel: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its socket lives on in another process."""
+    if kernel == "tells a number only":
+        monkeypatch.setattr(podprocess, "_SO_PEERPIDFD", 12345)
+    async with launcher(pod) as real:
+        with podfiles.connect(pod, "sockets", "launcher-sock") as connection:
+            assert real.process
+            assert PodProcess.at(connection, POD).number == real.process.number
+            real.process.end()
+            with pytest.raises(ProcessLookupError):
+                PodProcess.at(connection, POD)
+
+
+def become(number: int) -> int:
+    """A new process with the number of one that has ended."""
+    for _ in range(500):
+        LAST_PID.write_text(str(number - 1))
+        child = os.fork()
+        if child == 0:
+            with suppress(BaseException):
+                signal.pause()
+            os._exit(0)
+        if child == number:
+            return child
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    pytest.skip("others on this machine take numbers too quickly")
+
+
+def test_nothing_is_done_to_whoever_gets_the_number_next(member: PodMember) -> None:
+    held, number = PodProcess(member.number, POD), member.number
+    assert b"pod-uid" in held.read("cgroup")
+    member.end()
+    try:
+        stranger = become(number)
+    except OSError:
+        pytest.skip("numbers of processes cannot be chosen here")
+    try:
+        assert Path(f"/proc/{number}").exists()
+        before = resource.prlimit(stranger, resource.RLIMIT_MEMLOCK)
+        for attempt in (
+            lambda: held.number,
+            lambda: held.read("environ"),
+            lambda: held.threads(),
+            lambda: held.thread(number),
+            lambda: held.has("dev/null"),
+            lambda: held.namespace("net").__enter__(),
+            lambda: tuning.before_start(held, Tuning(lock_memory=True)),
+        ):
+            with pytest.raises((ProcessLookupError, FileNotFoundError)):
+                attempt()
+        with pytest.raises(PermissionError, match="is not one of Pod"):
+            PodProcess(stranger, POD)
+        assert resource.prlimit(stranger, resource.RLIMIT_MEMLOCK) == before
+    finally:
+        os.kill(stranger, signal.SIGKILL)
+        os.waitpid(stranger, 0)
+
+
+def test_limits_are_raised_for_processes_of_the_pod(member: PodMember) -> None:
+    try:
+        tuning.before_start(PodProcess(member.number, POD), Tuning(lock_memory=True))
+    except PermissionError:
+        pytest.skip("this machine lets nobody raise limits")
+    assert resource.prlimit(member.number, resource.RLIMIT_MEMLOCK)[0] == resource.RLIM_INFINITY
+
+
+def test_what_is_held_is_let_go_of(member: PodMember) -> None:
+    def opened() -> int:
+        gc.collect()
+        return len(os.listdir("/proc/self/fd"))
+
+    before = opened()
+    held = [PodProcess(member.number, POD) for _ in range(10)]
+    assert opened() == before + 20
+    held.clear()
+    with pytest.raises(PermissionError):
+        PodProcess(os.getpid(), POD)
+    with socket.socket(socket.AF_UNIX) as alone, pytest.raises(OSError):
+        PodProcess.at(alone, POD)
+    assert opened() == before
