@@ -39,6 +39,12 @@ class PodGroup:
     def add(self, number: int) -> None:
         (self._group / "cgroup.procs").write_text(str(number))
 
+    def add_tree(self, number: int) -> None:
+        """A process and its children; those that they start from now on are in it too."""
+        self.add(number)
+        for child in Path(f"/proc/{number}/task/{number}/children").read_text().split():
+            self.add(int(child))
+
     def remove(self) -> None:
         """As soon as nobody is in it any more."""
         for group in (self._group, self._outer):

@@ -132,6 +132,40 @@ def test_the_path_of_a_disk_leads_to_no_file_outside_its_image(tmp_path: Path) -
             prepare(vmi({"name": "root", "containerDisk": {"image": "example/disk", "path": path}}))
 
 
+def test_a_link_in_an_image_never_leads_out_of_it(tmp_path: Path) -> None:
+    """It means a file of the image, as if the image were all there is."""
+    image(tmp_path / "outside.img", "-f", "raw")
+    root = Path(paths.image_volume(0))
+    (root / "disk").mkdir(parents=True)
+    link = root / "disk/x.img"
+    for target in (tmp_path / "outside.img", Path("../../../outside.img"), Path("/proc/self/root") / tmp_path):
+        link.symlink_to(target)
+        with pytest.raises(
+            Failure, match=r"'root': the image has no file /disk/x.img: it is a link to /.*image has not"
+        ):
+            prepare(vmi(CONTAINER_DISK))
+        link.unlink()
+    for number in range(50):  # each to the next, and the last one out
+        (root / f"l{number}").symlink_to(f"/l{number + 1}" if number < 49 else tmp_path / "outside.img")
+    link.symlink_to("/l0")
+    with pytest.raises(Failure, match="more than 40 links"):
+        prepare(vmi(CONTAINER_DISK))
+    link.unlink()
+    image(root / "images/real.img", "-f", "raw")
+    link.symlink_to("/images/../images/real.img")
+    prepare(vmi(CONTAINER_DISK))
+    assert Path(paths.container_disk(0)).resolve() == root / "images/real.img"
+
+
+def test_a_directory_of_disks_that_is_a_link_means_one_of_the_image(tmp_path: Path) -> None:
+    root = Path(paths.image_volume(0))
+    root.mkdir(parents=True)
+    image(tmp_path / "out/outside.img", "-f", "raw")
+    (root / "disk").symlink_to(tmp_path / "out")
+    with pytest.raises(Failure, match="has no file under /disk"):
+        prepare(vmi(CONTAINER_DISK))
+
+
 def test_an_image_without_a_disk_or_with_two_is_refused_with_what_to_do() -> None:
     directory = Path(paths.image_volume(0), "disk")
     directory.mkdir(parents=True)

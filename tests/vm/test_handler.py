@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 
 from component.handler_kit import api_server, handler
+from component.pod_member import PodGroup
 from virtfleet.api import names
 from virtfleet.domain import paths
 from virtfleet.domain.context import Context
 from virtfleet.handler import deviceaccess, preparation
-from virtfleet.handler.clients import SOCKET
+from virtfleet.handler.podfiles import VOLUMES
 from virtfleet.hypervisors import registry
 from virtfleet.kube.resource import VMIS, Obj
 from virtfleet.launcher.standalone import Standalone
@@ -53,10 +54,12 @@ def own_devices(monkeypatch: pytest.MonkeyPatch) -> None:
 @asynccontextmanager
 async def pod(place: Path, vmi: Obj, cluster: int) -> AsyncIterator[Standalone]:
     """A launcher in a sandbox, with an interface to the cluster and its directories where a kubelet has them."""
+    group = PodGroup("pod-guest")
     async with Standalone(vmi, registry.get("qemu-kvm"), Context(), {"root": guest().image}) as standalone:
         sandbox = standalone.sandbox
         standalone.link_volumes({"root": guest().image})
         await sandbox.start()
+        group.add_tree(await sandbox._first_process())
         for command in (
             f"link add eth0 type veth peer name toPod netns {cluster}",
             "link set lo up",
@@ -66,11 +69,12 @@ async def pod(place: Path, vmi: Obj, cluster: int) -> AsyncIterator[Standalone]:
             "route add default via 10.9.0.1",
         ):
             await sandbox.run("ip", *command.split())
-        volumes = place / "pods/pod-guest" / Path(SOCKET).parents[1]
+        volumes = place / "pods/pod-guest" / VOLUMES
         volumes.mkdir(parents=True)
         (volumes / "sockets").symlink_to(sandbox.path(paths.SOCKETS))
         (volumes / "private").symlink_to(sandbox.path(paths.PRIVATE))
         yield standalone
+    group.remove()
 
 
 async def inside(cluster: int, *command: str) -> str:

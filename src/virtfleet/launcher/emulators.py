@@ -50,9 +50,9 @@ def found() -> Files:
 
 def put(files: Files) -> None:
     """Let the libvirt that runs here know what another one found out, before the first domain is defined."""
-    with suppress(OSError):  # libvirt can find it out by itself
-        Path(DIRECTORY).mkdir(parents=True, exist_ok=True)
-        for name, content in files.items():
+    for name, content in files.items():
+        with suppress(OSError):  # libvirt can find it out by itself
+            Path(DIRECTORY).mkdir(parents=True, exist_ok=True)
             if _NAME.fullmatch(name):
                 Path(DIRECTORY, name).write_bytes(zlib.decompress(content))
 

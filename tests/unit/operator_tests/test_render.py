@@ -256,3 +256,14 @@ def test_a_strategic_patch_deletes_an_item_and_a_star_means_every_object_of_a_ki
 def test_a_patch_that_cannot_be_applied_is_named(patch: dict[str, str]) -> None:
     with pytest.raises(PatchError, match=r"patches\[0\].*Deployment virt-api"):
         objects(customizeComponents={"patches": [{"resourceType": "Deployment", "resourceName": "virt-api", **patch}]})
+
+
+def test_what_people_and_guests_talk_to_has_a_limit_on_its_memory() -> None:
+    def limit(vms: int) -> str:
+        made = objects(configuration={"virtualMachineInstancesPerNode": vms})
+        return str(pod_spec(made["DaemonSet", "virt-handler"])["containers"][0]["resources"]["limits"]["memory"])
+
+    made = objects()
+    assert pod_spec(made["Deployment", "virt-api"])["containers"][0]["resources"]["limits"] == {"memory": "768Mi"}
+    assert limit(110) == "824Mi"
+    assert limit(500) == "2384Mi", "each launcher may have said something"
