@@ -27,7 +27,7 @@ import uvloop
 
 from bench.apiserver_client import Connection
 from bench.report import Figure
-from virtfleet.local.apiserver.store import Store
+from virtfleet.local.apiserver.objects.store import Store
 
 TITLE = "local API server: starts, writes, reads, watches, memory"
 

@@ -18,12 +18,12 @@ import uvloop
 from aiohttp import web
 
 from virtfleet.kube.certificates import Authority, Lifespan, Profile, server_context
-from virtfleet.local.apiserver import builtin
-from virtfleet.local.apiserver.access import MASTER, Decision, User
-from virtfleet.local.apiserver.http import Server
-from virtfleet.local.apiserver.kinds import Kinds
-from virtfleet.local.apiserver.operations import Operations
-from virtfleet.local.apiserver.store import Store
+from virtfleet.local.apiserver.kinds import builtin
+from virtfleet.local.apiserver.kinds.registry import Kinds
+from virtfleet.local.apiserver.objects.operations import Operations
+from virtfleet.local.apiserver.objects.store import Store
+from virtfleet.local.apiserver.rights.access import MASTER, Decision, User
+from virtfleet.local.apiserver.serving.http import Server
 
 BARE_ANSWER = b"x" * 4096
 

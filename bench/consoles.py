@@ -34,14 +34,14 @@ from aiohttp import web
 from bench.report import Figure
 from virtfleet.api.subresources import GROUP, PROTOCOL
 from virtfleet.gateway.__main__ import serve
-from virtfleet.handler.access import CONSOLE, Access
-from virtfleet.handler.podfiles import VOLUMES
-from virtfleet.handler.records import decode_instance
+from virtfleet.handler.access.api import CONSOLE, Access
+from virtfleet.handler.pods.files import VOLUMES
+from virtfleet.handler.vms.records import decode_instance
 from virtfleet.kube import certificates, component
 from virtfleet.kube.api import Page, WatchEvent
 from virtfleet.kube.certificates import Authority, Credential, Lifespan, Profile
 from virtfleet.kube.resource import CONFIG_MAPS, KUBEVIRTS, PODS, VMIS, Obj, Resource
-from virtfleet.launcher.messages import DomainState, Status
+from virtfleet.protocol.messages import DomainState, Status
 
 TITLE = "consoles through virt-api and virt-handler, with simulated launchers"
 CONSOLES = 200

@@ -32,8 +32,8 @@ from bench.simulator import NAMESPACE, Simulation, simulation
 from virtfleet.kube import certificates
 from virtfleet.kube.certificates import Authority, Credential, Lifespan, Profile, server_context
 from virtfleet.kube.resource import VMIS, Obj
-from virtfleet.local.apiserver.access import MASTER, Decision, User
-from virtfleet.local.apiserver.http import Server
+from virtfleet.local.apiserver.rights.access import MASTER, Decision, User
+from virtfleet.local.apiserver.serving.http import Server
 
 TITLE = "virt-controller alone: 2,000 VMIs on 100 simulated nodes"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bench.report import Figure
 from virtfleet.hypervisors.base import Descriptor
-from virtfleet.launcher.standalone import Standalone
+from virtfleet.launcher.alone.standalone import Standalone
 
 _MIB = 1024  # in KiB
 _ROLES = {

@@ -20,7 +20,7 @@ from virtfleet.admission.cluster import Cluster
 from virtfleet.admission.review import complete
 from virtfleet.domain.context import Context
 from virtfleet.hypervisors import registry
-from virtfleet.launcher.standalone import Standalone
+from virtfleet.launcher.alone.standalone import Standalone
 from virtfleet.local import guestimage
 
 TITLE = "launcher: memory and start of one VM"

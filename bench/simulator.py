@@ -28,13 +28,13 @@ from virtfleet.kube.api import KubeApi, Patch
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import CRDS, KUBEVIRTS, NAMESPACES, NODES, PODS, VMIS, Obj, Resource
-from virtfleet.local.apiserver import builtin
-from virtfleet.local.apiserver.admission import AdmissionRequest
-from virtfleet.local.apiserver.crds import CustomKinds
-from virtfleet.local.apiserver.inprocess import InProcessApi
-from virtfleet.local.apiserver.kinds import Kinds
-from virtfleet.local.apiserver.operations import Operations
-from virtfleet.local.apiserver.store import Store
+from virtfleet.local.apiserver.extensions.admission import AdmissionRequest
+from virtfleet.local.apiserver.kinds import builtin
+from virtfleet.local.apiserver.kinds.crds import CustomKinds
+from virtfleet.local.apiserver.kinds.registry import Kinds
+from virtfleet.local.apiserver.objects.inprocess import InProcessApi
+from virtfleet.local.apiserver.objects.operations import Operations
+from virtfleet.local.apiserver.objects.store import Store
 from virtfleet.local.controllers.binding import Binding
 
 NAMESPACE = "default"

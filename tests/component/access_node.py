@@ -24,15 +24,15 @@ from handler_launcher import FakeLauncher
 from kube_fixtures import eventually
 
 from virtfleet.api.subresources import PROTOCOL
-from virtfleet.handler.access import CONSOLE, VNC, Access
-from virtfleet.handler.clients import Launcher, Presence
-from virtfleet.handler.ghosts import Ghost
-from virtfleet.handler.podfiles import VOLUMES
-from virtfleet.handler.records import decode_instance
+from virtfleet.handler.access.api import CONSOLE, VNC, Access
+from virtfleet.handler.pods.files import VOLUMES
+from virtfleet.handler.pods.launchers import Launcher, Presence
+from virtfleet.handler.vms.ghosts import Ghost
+from virtfleet.handler.vms.records import decode_instance
 from virtfleet.kube import certificates, component
 from virtfleet.kube.certificates import Authority, Credential, Lifespan, Profile
-from virtfleet.launcher import messages as m
 from virtfleet.launcher.failure import Failure
+from virtfleet.protocol import messages as m
 
 LIFE = Lifespan(timedelta(hours=2), timedelta(hours=1))
 GATEWAY = "kubevirt:virt-api"

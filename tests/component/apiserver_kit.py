@@ -18,13 +18,13 @@ from aiohttp import web
 from yarl import URL
 
 from virtfleet.kube.resource import NAMESPACES, PODS, Obj, Resource
-from virtfleet.local.apiserver import causes
-from virtfleet.local.apiserver.access import ANONYMOUS, MASTER, Attributes, Decision, User
-from virtfleet.local.apiserver.admission import Admission
-from virtfleet.local.apiserver.http import Server
-from virtfleet.local.apiserver.kinds import Cause, Context, Kind, Kinds, Rules
-from virtfleet.local.apiserver.operations import Call, Operations
-from virtfleet.local.apiserver.store import Store
+from virtfleet.local.apiserver.extensions.admission import Admission
+from virtfleet.local.apiserver.kinds.registry import Cause, Context, Kind, Kinds, Rules
+from virtfleet.local.apiserver.objects import causes
+from virtfleet.local.apiserver.objects.operations import Call, Operations
+from virtfleet.local.apiserver.objects.store import Store
+from virtfleet.local.apiserver.rights.access import ANONYMOUS, MASTER, Attributes, Decision, User
+from virtfleet.local.apiserver.serving.http import Server
 
 READ_WRITE = frozenset({"get", "update", "patch"})
 WIDGETS = Resource("example.io", "v1", "widgets", "Widget")

@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from virtfleet.api import crds, names
-from virtfleet.handler.ghosts import Ghosts
-from virtfleet.handler.network import Networks
-from virtfleet.handler.preparation import Cluster
-from virtfleet.handler.reconcile import Machines
+from virtfleet.handler.network.networks import Networks
+from virtfleet.handler.vms.ghosts import Ghosts
+from virtfleet.handler.vms.preparation import Cluster
+from virtfleet.handler.vms.reconcile import Machines
 from virtfleet.kube.events import Recorder
 from virtfleet.kube.resource import CRDS, NAMESPACES, VMIS, Obj
-from virtfleet.local.apiserver import builtin
-from virtfleet.local.apiserver.crds import CustomKinds
-from virtfleet.local.apiserver.inprocess import InProcessApi
-from virtfleet.local.apiserver.kinds import Kinds
-from virtfleet.local.apiserver.operations import Operations
-from virtfleet.local.apiserver.store import Store
+from virtfleet.local.apiserver.kinds import builtin
+from virtfleet.local.apiserver.kinds.crds import CustomKinds
+from virtfleet.local.apiserver.kinds.registry import Kinds
+from virtfleet.local.apiserver.objects.inprocess import InProcessApi
+from virtfleet.local.apiserver.objects.operations import Operations
+from virtfleet.local.apiserver.objects.store import Store
 
 
 @asynccontextmanager

@@ -11,10 +11,10 @@ from pathlib import Path
 import msgspec
 
 from component.pod_member import PodMember
-from virtfleet.handler.podfiles import VOLUMES
-from virtfleet.launcher import messages as m
+from virtfleet.handler.pods.files import VOLUMES
 from virtfleet.launcher.failure import Failure
 from virtfleet.launcher.server import Server, Updates
+from virtfleet.protocol import messages as m
 
 SOCKET = f"{VOLUMES}/sockets/launcher-sock"
 

@@ -21,7 +21,7 @@ from virtfleet.domain.xml import text
 from virtfleet.hypervisors import registry
 from virtfleet.hypervisors.base import DaemonSettings
 from virtfleet.hypervisors.containers import first_id
-from virtfleet.launcher import mapped
+from virtfleet.launcher.storage import mapped
 
 DRIVER = Path("/usr/lib/x86_64-linux-gnu/libvirt/connection-driver/libvirt_driver_lxc.so")
 SYSTEM = [

@@ -12,7 +12,7 @@ from typing import Any
 
 from component.pod_member import PodGroup
 from tests.waiting import eventually
-from virtfleet.handler.podprocess import PodProcess
+from virtfleet.handler.pods.process import PodProcess
 
 SERVE = """
 import socket

@@ -26,16 +26,16 @@ from aiohttp import web
 from virtfleet.kube.errors import ApiError, is_not_found
 from virtfleet.kube.resource import EVENTS, NAMESPACES, PODS, Obj
 from virtfleet.local import directory
-from virtfleet.local.apiserver import builtin
-from virtfleet.local.apiserver.access import MASTER, Decision, User
-from virtfleet.local.apiserver.discovery import Discovery
-from virtfleet.local.apiserver.http import Server
-from virtfleet.local.apiserver.inprocess import InProcessApi
-from virtfleet.local.apiserver.kinds import Kinds
-from virtfleet.local.apiserver.namespace_defaults import NamespaceDefaults
-from virtfleet.local.apiserver.operations import Operations
-from virtfleet.local.apiserver.store import Store
-from virtfleet.local.apiserver.tokens import ServiceAccountTokens, SigningKeys
+from virtfleet.local.apiserver.kinds import builtin
+from virtfleet.local.apiserver.kinds.registry import Kinds
+from virtfleet.local.apiserver.objects.inprocess import InProcessApi
+from virtfleet.local.apiserver.objects.namespace_defaults import NamespaceDefaults
+from virtfleet.local.apiserver.objects.operations import Operations
+from virtfleet.local.apiserver.objects.store import Store
+from virtfleet.local.apiserver.rights.access import MASTER, Decision, User
+from virtfleet.local.apiserver.rights.tokens import ServiceAccountTokens, SigningKeys
+from virtfleet.local.apiserver.serving.discovery import Discovery
+from virtfleet.local.apiserver.serving.http import Server
 from virtfleet.local.directory import Settings
 from virtfleet.local.node import logfiles, mounts
 from virtfleet.local.node.agent import Agent

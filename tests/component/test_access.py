@@ -17,7 +17,7 @@ from access_plane import LIFESPAN, Plane, plane, until
 from virtfleet.kube import certificates
 from virtfleet.kube.certificates import Authority, Credential, Profile
 from virtfleet.kube.resource import NODES, PODS, SECRETS, SERVICE_ACCOUNTS, Obj
-from virtfleet.local.apiserver.tokens import ISSUER, Unauthenticated
+from virtfleet.local.apiserver.rights.tokens import ISSUER, Unauthenticated
 
 PODS_PATH = "/api/v1/namespaces/default/pods"
 READ_PODS = {"verbs": ["get", "list"], "apiGroups": [""], "resources": ["pods"]}
@@ -127,7 +127,7 @@ async def test_an_expired_token_is_unauthorized(server: Plane, monkeypatch: pyte
     token = await server.token("default", expirationSeconds=600)
     assert (await server.call("GET", "/version", token=token)).status == 200
     real = time.time()
-    monkeypatch.setattr("virtfleet.local.apiserver.tokens.time.time", lambda: real + 601)
+    monkeypatch.setattr("virtfleet.local.apiserver.rights.tokens.time.time", lambda: real + 601)
     assert (await server.call("GET", "/version", token=token)).status == 401
 
 

@@ -14,10 +14,11 @@ from aiohttp import web
 from apiserver_kit import Client, call, opened, pod, serving, soon
 
 from virtfleet.kube.resource import Obj
-from virtfleet.local.apiserver import streams, watching
-from virtfleet.local.apiserver.access import User
-from virtfleet.local.apiserver.http import BODY_LIMIT
-from virtfleet.local.apiserver.operations import Operations
+from virtfleet.local.apiserver.objects import watching
+from virtfleet.local.apiserver.objects.operations import Operations
+from virtfleet.local.apiserver.rights.access import User
+from virtfleet.local.apiserver.serving import streams
+from virtfleet.local.apiserver.serving.http import BODY_LIMIT
 
 PODS = "/api/v1/namespaces/ns/pods"
 WIDGETS = "/apis/example.io/v1/namespaces/ns/widgets"

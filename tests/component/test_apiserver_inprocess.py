@@ -14,9 +14,9 @@ from virtfleet.kube.api import KubeApi, Patch
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.errors import ApiError, is_conflict, is_gone, is_not_found
 from virtfleet.kube.resource import NODES, PODS, Obj
-from virtfleet.local.apiserver import inprocess, store
-from virtfleet.local.apiserver.access import MASTER, User
-from virtfleet.local.apiserver.inprocess import InProcessApi
+from virtfleet.local.apiserver.objects import inprocess, store
+from virtfleet.local.apiserver.objects.inprocess import InProcessApi
+from virtfleet.local.apiserver.rights.access import MASTER, User
 
 
 async def test_objects_live_and_die(tmp_path: Path) -> None:

@@ -13,13 +13,13 @@ from apiserver_kit import call, opened, pod, soon
 
 from virtfleet.kube.api import Patch
 from virtfleet.kube.errors import ApiError
-from virtfleet.local.apiserver import store, watching
-from virtfleet.local.apiserver.deletion import DeleteOptions
-from virtfleet.local.apiserver.kinds import Kind
-from virtfleet.local.apiserver.listing import Paging
-from virtfleet.local.apiserver.operations import Operations
-from virtfleet.local.apiserver.selection import select
-from virtfleet.local.apiserver.watching import Watcher
+from virtfleet.local.apiserver.kinds.registry import Kind
+from virtfleet.local.apiserver.objects import store, watching
+from virtfleet.local.apiserver.objects.deletion import DeleteOptions
+from virtfleet.local.apiserver.objects.listing import Paging
+from virtfleet.local.apiserver.objects.operations import Operations
+from virtfleet.local.apiserver.objects.selection import select
+from virtfleet.local.apiserver.objects.watching import Watcher
 
 
 class Room:

@@ -13,10 +13,10 @@ from apiserver_kit import WIDGETS, call, opened, pod
 from virtfleet.kube.api import Patch
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import Obj
-from virtfleet.local.apiserver.admission import AdmissionRequest, Unguarded
-from virtfleet.local.apiserver.deletion import DeleteOptions, Outcome
-from virtfleet.local.apiserver.kinds import Kind
-from virtfleet.local.apiserver.operations import Operations
+from virtfleet.local.apiserver.extensions.admission import AdmissionRequest, Unguarded
+from virtfleet.local.apiserver.kinds.registry import Kind
+from virtfleet.local.apiserver.objects.deletion import DeleteOptions, Outcome
+from virtfleet.local.apiserver.objects.operations import Operations
 
 
 class Pods:
@@ -79,7 +79,7 @@ class TestCreate:
 
     async def test_names_are_generated_until_one_is_free(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         names = iter(["p-1", "p-1", "p-2"])
-        monkeypatch.setattr("virtfleet.local.apiserver.metadata.generated", lambda prefix: next(names))
+        monkeypatch.setattr("virtfleet.local.apiserver.kinds.metadata.generated", lambda prefix: next(names))
         async with opened(tmp_path) as operations:
             pods = Pods(operations)
             made = [await pods.create({"metadata": {"generateName": "p-"}}) for _ in range(2)]

@@ -17,8 +17,8 @@ import orjson
 import pytest
 
 from virtfleet.kube.errors import ApiError
-from virtfleet.local.apiserver import store as store_module
-from virtfleet.local.apiserver.store import Change, Record, Stale, Store
+from virtfleet.local.apiserver.objects import store as store_module
+from virtfleet.local.apiserver.objects.store import Change, Record, Stale, Store
 
 KILLS = 200
 
@@ -185,9 +185,11 @@ async def test_the_revision_never_goes_back_even_if_all_rows_are_compacted(tmp_p
 
 async def test_a_second_server_cannot_open_the_same_directory(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    script = (
-        f"from pathlib import Path; from virtfleet.local.apiserver.store import Store; Store(Path({str(tmp_path)!r}))"
-    )
+    script = f"""
+from pathlib import Path
+from virtfleet.local.apiserver.objects.store import Store
+Store(Path({str(tmp_path)!r}))
+"""
     second = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)  # noqa: ASYNC221
     assert second.returncode != 0
     assert "is in use by another server" in second.stderr
@@ -249,7 +251,7 @@ WRITER = """
 import asyncio, sys
 from pathlib import Path
 import orjson
-from virtfleet.local.apiserver.store import Store
+from virtfleet.local.apiserver.objects.store import Store
 
 async def client(store, number, start):
     mine = {}

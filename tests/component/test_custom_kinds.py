@@ -14,13 +14,13 @@ from kube_fixtures import eventually
 from virtfleet.kube.api import Patch
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import Obj
-from virtfleet.local.apiserver import builtin
-from virtfleet.local.apiserver.access import MASTER
-from virtfleet.local.apiserver.crds import CustomKinds
-from virtfleet.local.apiserver.deletion import DeleteOptions
-from virtfleet.local.apiserver.kinds import Kind, Kinds
-from virtfleet.local.apiserver.operations import Call, Operations
-from virtfleet.local.apiserver.store import Store
+from virtfleet.local.apiserver.kinds import builtin
+from virtfleet.local.apiserver.kinds.crds import CustomKinds
+from virtfleet.local.apiserver.kinds.registry import Kind, Kinds
+from virtfleet.local.apiserver.objects.deletion import DeleteOptions
+from virtfleet.local.apiserver.objects.operations import Call, Operations
+from virtfleet.local.apiserver.objects.store import Store
+from virtfleet.local.apiserver.rights.access import MASTER
 
 CALL = Call(MASTER)
 

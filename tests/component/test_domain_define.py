@@ -21,7 +21,7 @@ from virtfleet.api.feature_gates import FeatureGates
 from virtfleet.api.kubevirt import KubeVirt
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance
-from virtfleet.cli.render_domain import pretend_node
+from virtfleet.cli.look.render_domain import pretend_node
 from virtfleet.domain.cluster import cluster_context
 from virtfleet.domain.context import Context
 from virtfleet.domain.errors import DomainError

@@ -15,7 +15,7 @@ from aiohttp import WSCloseCode, WSMsgType
 from kube_fixtures import eventually
 
 from virtfleet.kube.certificates import Authority, Profile
-from virtfleet.launcher.messages import GuestFilesystem, GuestInfo, GuestUser, Status
+from virtfleet.protocol.messages import GuestFilesystem, GuestInfo, GuestUser, Status
 
 
 @pytest.fixture

@@ -14,10 +14,10 @@ import pytest
 from handler_launcher import SOCKET, FakeLauncher, launcher
 from kube_fixtures import eventually
 
-from virtfleet.handler.clients import Launcher, Presence, Unresponsive
-from virtfleet.handler.ghosts import Ghost, Ghosts
-from virtfleet.launcher.client import Refused
-from virtfleet.launcher.messages import DomainState, Event, Status, Sync, Unpause, Update
+from virtfleet.handler.pods.launchers import Launcher, Presence, Unresponsive
+from virtfleet.handler.vms.ghosts import Ghost, Ghosts
+from virtfleet.protocol.client import Refused
+from virtfleet.protocol.messages import DomainState, Event, Status, Sync, Unpause, Update
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from kube_fixtures import eventually
 
-from virtfleet.handler import hostdevices
-from virtfleet.handler.devices import Devices
-from virtfleet.handler.hostdevices import Source, Unit
+from virtfleet.handler.devices import host as hostdevices
+from virtfleet.handler.devices.host import Source, Unit
+from virtfleet.handler.devices.plugins import Devices
 from virtfleet.local.node.devices import AdmissionRefused
 from virtfleet.local.node.devices import Devices as Kubelet
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.waiting import eventually
-from virtfleet.handler import tuning
-from virtfleet.handler.cgroups import ROOT
-from virtfleet.handler.deviceaccess import grant
-from virtfleet.handler.podprocess import PodProcess
+from virtfleet.handler.devices.access import grant
+from virtfleet.handler.pods.cgroups import ROOT
+from virtfleet.handler.pods.process import PodProcess
+from virtfleet.handler.vms import tuning
 from virtfleet.hypervisors import registry
 from virtfleet.hypervisors.base import Tuning
 

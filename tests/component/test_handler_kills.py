@@ -14,10 +14,10 @@ from handler_kit import api_server, handler, scheduled
 from handler_launcher import FakeLauncher
 from kube_fixtures import eventually
 
-from virtfleet.handler.ghosts import Ghosts
+from virtfleet.handler.vms.ghosts import Ghosts
 from virtfleet.kube.resource import VMIS
-from virtfleet.launcher.messages import Status
-from virtfleet.local.apiserver.inprocess import InProcessApi
+from virtfleet.local.apiserver.objects.inprocess import InProcessApi
+from virtfleet.protocol.messages import Status
 
 ROUNDS, VMS = 25, 6
 

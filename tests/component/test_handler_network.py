@@ -16,7 +16,7 @@ from component.namespaces import Namespace
 from tests.waiting import eventually
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
-from virtfleet.handler.network import NetworkError, Networks, Wired
+from virtfleet.handler.network.networks import NetworkError, Networks, Wired
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0 or not shutil.which("nft") or not os.path.exists("/dev/net/tun"), reason="needs root, nft and tun"

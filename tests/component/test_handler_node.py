@@ -13,13 +13,13 @@ from kube_fixtures import ScriptedServer, eventually, status_answer
 
 import virtfleet
 from virtfleet.api import names
-from virtfleet.handler.heartbeat import Heartbeat
-from virtfleet.handler.labeller import SKIP, Labeller
+from virtfleet.handler.node.heartbeat import Heartbeat
+from virtfleet.handler.node.labeller import SKIP, Labeller
 from virtfleet.kube.client import Client
 from virtfleet.kube.config import Config
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import NODES, Obj
-from virtfleet.local.apiserver.inprocess import InProcessApi
+from virtfleet.local.apiserver.objects.inprocess import InProcessApi
 
 
 @pytest.fixture

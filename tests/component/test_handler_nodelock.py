@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from virtfleet.handler.nodelock import NodeLock
+from virtfleet.handler.node.lock import NodeLock
 
 HOLD = """
 import asyncio, sys
 from pathlib import Path
-from virtfleet.handler.nodelock import NodeLock
+from virtfleet.handler.node.lock import NodeLock
 lock = NodeLock(Path(sys.argv[1]), "the other handler")
 asyncio.run(lock.acquire())
 print("held", flush=True)

@@ -16,11 +16,11 @@ from handler_launcher import FakeLauncher, launcher
 from kube_fixtures import eventually
 
 from virtfleet.api import names
-from virtfleet.handler.ghosts import Ghost, Ghosts
+from virtfleet.handler.vms.ghosts import Ghost, Ghosts
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import EVENTS, VMIS, Obj
-from virtfleet.launcher.messages import GuestInfo, Status
-from virtfleet.local.apiserver.inprocess import InProcessApi
+from virtfleet.local.apiserver.objects.inprocess import InProcessApi
+from virtfleet.protocol.messages import GuestInfo, Status
 
 DEADLINE = 20.0
 

@@ -13,11 +13,11 @@ from handler_launcher import launcher
 from kube_fixtures import eventually
 from test_handler_reconcile import api, condition, phase, place, reasons, scheduled, until, vmi
 
-from virtfleet.handler import preparation, tuning
-from virtfleet.handler.network import Networks
+from virtfleet.handler.network.networks import Networks
+from virtfleet.handler.vms import preparation, tuning
 from virtfleet.kube.resource import EVENTS, VMIS, Obj
-from virtfleet.launcher.messages import Status
-from virtfleet.local.apiserver.inprocess import InProcessApi
+from virtfleet.local.apiserver.objects.inprocess import InProcessApi
+from virtfleet.protocol.messages import Status
 
 __all__ = ["api", "place"]
 SYNC = "Synchronized"

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from virtfleet.local.apiserver import builtin
-from virtfleet.local.apiserver.access import MASTER, Decision, User
-from virtfleet.local.apiserver.crds import CustomKinds
-from virtfleet.local.apiserver.discovery import Discovery
-from virtfleet.local.apiserver.http import Server
-from virtfleet.local.apiserver.kinds import Kinds
-from virtfleet.local.apiserver.openapi import OpenApi
-from virtfleet.local.apiserver.operations import Call, Operations
-from virtfleet.local.apiserver.store import Store
+from virtfleet.local.apiserver.kinds import builtin
+from virtfleet.local.apiserver.kinds.crds import CustomKinds
+from virtfleet.local.apiserver.kinds.registry import Kinds
+from virtfleet.local.apiserver.objects.operations import Call, Operations
+from virtfleet.local.apiserver.objects.store import Store
+from virtfleet.local.apiserver.rights.access import MASTER, Decision, User
+from virtfleet.local.apiserver.serving.discovery import Discovery
+from virtfleet.local.apiserver.serving.http import Server
+from virtfleet.local.apiserver.serving.openapi import OpenApi
 
 KUBECTL = Path(sys.executable).parent / "kubectl"
 CRONTABS = """

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from kube_fixtures import eventually
 
-from virtfleet.launcher.console import Console
+from virtfleet.launcher.vm.console import Console
 
 
 @pytest.fixture

@@ -22,8 +22,8 @@ from virtfleet.domain import paths
 from virtfleet.domain.context import Context
 from virtfleet.hypervisors import registry
 from virtfleet.hypervisors.containers import first_id
-from virtfleet.launcher import disks
 from virtfleet.launcher.failure import Failure
+from virtfleet.launcher.storage import disks
 
 pytestmark = pytest.mark.skipif(not shutil.which("qemu-img"), reason="needs qemu-img")
 

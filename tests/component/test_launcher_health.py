@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from virtfleet.launcher.failure import Failure
-from virtfleet.launcher.health import ask
-from virtfleet.launcher.messages import Done, Executed, GuestExec, GuestPing
 from virtfleet.launcher.server import Server, Updates
+from virtfleet.launcher.vm.health import ask
+from virtfleet.protocol.messages import Done, Executed, GuestExec, GuestPing
 
 
 class Guest:

@@ -11,9 +11,9 @@ import pytest
 
 from virtfleet.hypervisors import registry
 from virtfleet.launcher.failure import explained
-from virtfleet.launcher.machine import Machine
-from virtfleet.launcher.messages import DomainState, GetState
 from virtfleet.launcher.server import Updates
+from virtfleet.launcher.vm.machine import Machine
+from virtfleet.protocol.messages import DomainState, GetState
 
 NAME = "default_vm"
 

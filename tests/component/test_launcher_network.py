@@ -23,8 +23,8 @@ from tests.waiting import eventually
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain.paths import USER
-from virtfleet.handler.network import Networks
-from virtfleet.launcher.messages import Lease6, Node
+from virtfleet.handler.network.networks import Networks
+from virtfleet.protocol.messages import Lease6, Node
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0 or not shutil.which("nft") or not os.path.exists("/dev/net/tun"), reason="needs root, nft and tun"
@@ -32,8 +32,8 @@ pytestmark = pytest.mark.skipif(
 
 LAUNCHER = """
 import asyncio, sys, msgspec
-from virtfleet.launcher.messages import Lease6, Node
-from virtfleet.launcher.network import Network
+from virtfleet.protocol.messages import Lease6, Node
+from virtfleet.launcher.guestnet.network import Network
 
 async def main():
     network = Network()

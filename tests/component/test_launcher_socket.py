@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from virtfleet.launcher import wire
-from virtfleet.launcher.client import Client, LauncherGone, Refused
 from virtfleet.launcher.failure import Failure
-from virtfleet.launcher.messages import (
+from virtfleet.launcher.server import Server, Updates
+from virtfleet.protocol import wire
+from virtfleet.protocol.client import Client, LauncherGone, Refused
+from virtfleet.protocol.messages import (
     DomainState,
     Done,
     Event,
@@ -25,7 +26,6 @@ from virtfleet.launcher.messages import (
     Sync,
     Update,
 )
-from virtfleet.launcher.server import Server, Updates
 
 
 class Launcher:

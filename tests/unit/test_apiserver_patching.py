@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from virtfleet.kube.api import Patch
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import PODS, Resource
-from virtfleet.local.apiserver import patching
-from virtfleet.local.apiserver.kinds import Kind
+from virtfleet.local.apiserver.kinds.registry import Kind
+from virtfleet.local.apiserver.objects import patching
 
 POD = Kind(PODS, "pod", "PodList")
 CUSTOM = Kind(Resource("example.io", "v1", "widgets", "Widget"), "widget", "WidgetList", custom=True)

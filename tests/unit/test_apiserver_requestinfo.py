@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from virtfleet.kube.errors import ApiError
-from virtfleet.local.apiserver.requestinfo import RequestInfo, read
+from virtfleet.local.apiserver.serving.requestinfo import RequestInfo, read
 
 
 def about(path: str, method: str = "GET", watch: str = "", fields: str = "") -> dict[str, str]:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from virtfleet.cli import demo
-from virtfleet.cli.demo import Row, describe
+from virtfleet.cli.home import demo
+from virtfleet.cli.home.demo import Row, describe
 from virtfleet.cli.output import Progress
 
 POD = {

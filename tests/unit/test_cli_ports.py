@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from virtfleet.cli.output import CommandError
-from virtfleet.cli.portforward import Forwarded, forwarded
+from virtfleet.cli.vm.portforward import Forwarded, forwarded
 
 PORT = st.integers(1, 65535)
 

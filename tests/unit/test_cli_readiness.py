@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from virtfleet.cli import readiness
+from virtfleet.cli.home import readiness
 
 
 def pod(name: str, ready: str = "True", phase: str = "Running", owner: str = "", **meta: Any) -> dict[str, Any]:

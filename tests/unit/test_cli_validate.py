@@ -246,7 +246,7 @@ def test_what_is_no_manifest_is_told_in_one_line(tmp_path: Path, raw: bytes, wor
 
 
 def test_a_cluster_that_does_not_answer_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("virtfleet.cli.validate._PATIENCE", 0.3)
+    monkeypatch.setattr("virtfleet.cli.look.validate._PATIENCE", 0.3)
     clusters = "clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}]\n"
     contexts = "contexts: [{name: c, context: {cluster: c}}]\ncurrent-context: c\n"
     nowhere = written(tmp_path, "kubeconfig", f"kind: Config\n{clusters}{contexts}")
@@ -291,6 +291,6 @@ def test_what_the_readme_of_the_examples_shows_is_true() -> None:
 
 
 def test_validate_loads_neither_a_web_server_nor_libvirt() -> None:
-    code = "import sys, virtfleet.cli.validate, virtfleet.admission.review; print(*sys.modules)"
+    code = "import sys, virtfleet.cli.look.validate, virtfleet.admission.review; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"aiohttp", "libvirt", "grpc", "kubernetes", "rich", "jsonschema_rs"} & set(loaded)

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.reference import GOLDEN
-from virtfleet.cli.render import render
+from virtfleet.cli.look.render import render
 
 CASES = sorted(GOLDEN.glob("*/domain.xml"))
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")

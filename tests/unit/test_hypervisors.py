@@ -15,7 +15,7 @@ from bench.report import as_text
 from tests.unit.domain_samples import NODE, Sample, vmi
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance
-from virtfleet.cli.hypervisors import hypervisors
+from virtfleet.cli.look.hypervisors import hypervisors
 from virtfleet.domain import paths
 from virtfleet.domain.context import AssignedDevice, Context
 from virtfleet.domain.errors import DomainError

@@ -17,8 +17,8 @@ from prometheus_client.metrics_core import Metric
 from virtfleet.controller import metrics as controller
 from virtfleet.controller.records import decode_instance, decode_machine
 from virtfleet.handler import metrics as handler
-from virtfleet.handler.clients import Presence
-from virtfleet.launcher.messages import Stats
+from virtfleet.handler.pods.launchers import Presence
+from virtfleet.protocol.messages import Stats
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 COMPONENTS = ("kube", "operator", "controller", "gateway", "handler")

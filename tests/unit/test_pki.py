@@ -10,7 +10,7 @@ import yaml
 
 from virtfleet.kube import certificates
 from virtfleet.kube.certificates import Credential
-from virtfleet.local.apiserver.pki import Pki
+from virtfleet.local.apiserver.rights.pki import Pki
 
 DAY = timedelta(days=1)
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from examples import examples
 from virtfleet.kube.resource import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, ROLE_BINDINGS, ROLES, Obj, Resource
-from virtfleet.local.apiserver.access import Attributes, User
-from virtfleet.local.apiserver.rbac import Authorizer
-from virtfleet.local.apiserver.store import Change, Record
+from virtfleet.local.apiserver.objects.store import Change, Record
+from virtfleet.local.apiserver.rights.access import Attributes, User
+from virtfleet.local.apiserver.rights.rbac import Authorizer
 
 
 class Shelf:

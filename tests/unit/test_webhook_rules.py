@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from virtfleet.kube.resource import Obj, Resource
-from virtfleet.local.apiserver.access import User
-from virtfleet.local.apiserver.admission import AdmissionRequest
-from virtfleet.local.apiserver.kinds import Kind, Kinds
-from virtfleet.local.apiserver.webhook_rules import Webhook, matched_kind, selects
+from virtfleet.local.apiserver.extensions.admission import AdmissionRequest
+from virtfleet.local.apiserver.extensions.webhook_rules import Webhook, matched_kind, selects
+from virtfleet.local.apiserver.kinds.registry import Kind, Kinds
+from virtfleet.local.apiserver.rights.access import User
 
 
 def kind(plural: str, version: str = "v1", group: str = "apps", *, namespaced: bool = True) -> Kind:

@@ -20,9 +20,9 @@ from virtfleet.admission.cluster import Cluster
 from virtfleet.admission.review import complete
 from virtfleet.domain.context import Context
 from virtfleet.hypervisors import registry
-from virtfleet.launcher.messages import DomainState, GetState, Update
-from virtfleet.launcher.standalone import Standalone
+from virtfleet.launcher.alone.standalone import Standalone
 from virtfleet.local import guestimage
+from virtfleet.protocol.messages import DomainState, GetState, Update
 
 T = TypeVar("T")
 PATIENCE = 100.0  # an emulated guest on a machine that has other things to do

@@ -13,8 +13,8 @@ import pytest_asyncio
 
 from virtfleet.api import names
 from virtfleet.domain import paths
-from virtfleet.launcher.health import ask
-from virtfleet.launcher.messages import Freeze, GuestExec, GuestPing, Reset, Status, Unfreeze
+from virtfleet.launcher.vm.health import ask
+from virtfleet.protocol.messages import Freeze, GuestExec, GuestPing, Reset, Status, Unfreeze
 from vm.guests import VM, eventually, machine, running
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

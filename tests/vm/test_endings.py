@@ -6,8 +6,8 @@ import os
 import signal
 from pathlib import Path
 
-from virtfleet.launcher.client import LauncherGone
-from virtfleet.launcher.messages import GetState, Kill, Shutdown, Status
+from virtfleet.protocol.client import LauncherGone
+from virtfleet.protocol.messages import GetState, Kill, Shutdown, Status
 from vm.guests import VM, eventually, machine, running
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from virtfleet.launcher.messages import Status
-from virtfleet.launcher.standalone import KERNEL_BOOT
+from virtfleet.launcher.alone.standalone import KERNEL_BOOT
+from virtfleet.protocol.messages import Status
 from vm.guests import guest, machine, running
 
 

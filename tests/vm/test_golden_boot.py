@@ -24,15 +24,15 @@ from virtfleet.api.feature_gates import FeatureGates
 from virtfleet.api.kubevirt import KubeVirt
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance
-from virtfleet.cli.render_domain import pretend_node
+from virtfleet.cli.look.render_domain import pretend_node
 from virtfleet.domain import paths
 from virtfleet.domain.cluster import cluster_context
 from virtfleet.hypervisors import registry
-from virtfleet.launcher.client import Refused
+from virtfleet.launcher.alone.standalone import Standalone
 from virtfleet.launcher.failure import Failure
-from virtfleet.launcher.messages import Status
-from virtfleet.launcher.standalone import Standalone
 from virtfleet.local import guestimage
+from virtfleet.protocol.client import Refused
+from virtfleet.protocol.messages import Status
 from vm.guests import VM, guest
 
 pytestmark = pytest.mark.skipif(not os.environ.get("BOOT_GOLDEN"), reason="on demand: set BOOT_GOLDEN=1")

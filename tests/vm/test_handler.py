@@ -18,11 +18,12 @@ from component.pod_member import PodGroup
 from virtfleet.api import names
 from virtfleet.domain import paths
 from virtfleet.domain.context import Context
-from virtfleet.handler import deviceaccess, preparation
-from virtfleet.handler.podfiles import VOLUMES
+from virtfleet.handler.devices import access as deviceaccess
+from virtfleet.handler.pods.files import VOLUMES
+from virtfleet.handler.vms import preparation
 from virtfleet.hypervisors import registry
 from virtfleet.kube.resource import VMIS, Obj
-from virtfleet.launcher.standalone import Standalone
+from virtfleet.launcher.alone.standalone import Standalone
 from vm.guests import admitted, eventually, guest, machine
 
 EMULATED = {"spec": {"configuration": {"developerConfiguration": {"useEmulation": True}}}}

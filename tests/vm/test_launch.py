@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from virtfleet.launcher.sandbox import sweep
+from virtfleet.launcher.alone.sandbox import sweep
 from vm.guests import PATIENCE, guest, machine, user_data
 from waiting import eventually
 

@@ -7,8 +7,8 @@ import signal
 
 import pytest
 
-from virtfleet.launcher.client import Refused
-from virtfleet.launcher.messages import GetState, Shutdown, Status
+from virtfleet.protocol.client import Refused
+from virtfleet.protocol.messages import GetState, Shutdown, Status
 from vm.guests import container, eventually, running, standing_alone, user_data
 
 pytestmark = pytest.mark.skipif(not os.path.exists("/dev/fuse"), reason="libvirt's containers need /dev/fuse")

@@ -15,7 +15,7 @@ import orjson
 import pytest
 import pytest_asyncio
 
-from virtfleet.launcher.messages import (
+from virtfleet.protocol.messages import (
     Freeze,
     GetGuestInfo,
     GetStats,

@@ -11,10 +11,10 @@ import pytest
 
 from virtfleet.domain.context import Context
 from virtfleet.hypervisors import registry
-from virtfleet.launcher.client import Refused
-from virtfleet.launcher.messages import GetState, Status
-from virtfleet.launcher.standalone import Standalone
+from virtfleet.launcher.alone.standalone import Standalone
 from virtfleet.local import guestimage
+from virtfleet.protocol.client import Refused
+from virtfleet.protocol.messages import GetState, Status
 from vm.guests import admitted, guest, machine
 
 

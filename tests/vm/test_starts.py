@@ -10,8 +10,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from virtfleet.launcher.client import Client, Refused
-from virtfleet.launcher.messages import COMMAND_SOCKET, DomainState, Status, Update
+from virtfleet.protocol.client import Client, Refused
+from virtfleet.protocol.messages import COMMAND_SOCKET, DomainState, Status, Update
 from vm.guests import machine, running, standing_alone
 
 CLAIM = {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}

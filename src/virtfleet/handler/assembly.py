@@ -10,18 +10,19 @@ from pathlib import Path
 
 import orjson
 
-from virtfleet.handler import hostdevices, labeller
-from virtfleet.handler.access import Access
-from virtfleet.handler.devices import Devices
-from virtfleet.handler.ghosts import Ghosts
-from virtfleet.handler.heartbeat import Heartbeat
-from virtfleet.handler.hostdevices import Source
-from virtfleet.handler.labeller import Facts, Labeller
+from virtfleet.handler.access.api import Access
+from virtfleet.handler.devices import host as hostdevices
+from virtfleet.handler.devices.host import Source
+from virtfleet.handler.devices.plugins import Devices
 from virtfleet.handler.metrics import Usage
-from virtfleet.handler.network import Networks
-from virtfleet.handler.nodelock import NodeLock
-from virtfleet.handler.preparation import Cluster
-from virtfleet.handler.reconcile import Machines
+from virtfleet.handler.network.networks import Networks
+from virtfleet.handler.node import labeller
+from virtfleet.handler.node.heartbeat import Heartbeat
+from virtfleet.handler.node.labeller import Facts, Labeller
+from virtfleet.handler.node.lock import NodeLock
+from virtfleet.handler.vms.ghosts import Ghosts
+from virtfleet.handler.vms.preparation import Cluster
+from virtfleet.handler.vms.reconcile import Machines
 from virtfleet.hypervisors import registry
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache

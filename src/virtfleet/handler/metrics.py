@@ -15,10 +15,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from virtfleet.handler.clients import Presence, Unresponsive
-from virtfleet.handler.reconcile import Following
-from virtfleet.launcher.client import Refused
-from virtfleet.launcher.messages import GetStats
+from virtfleet.handler.pods.launchers import Presence, Unresponsive
+from virtfleet.handler.vms.reconcile import Following
+from virtfleet.protocol.client import Refused
+from virtfleet.protocol.messages import GetStats
 
 PERIOD = 30.0
 _KIB, _NANO = 1024, 1e-9

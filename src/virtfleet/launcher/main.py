@@ -15,11 +15,12 @@ from pathlib import Path
 import msgspec
 
 from virtfleet.hypervisors import registry
-from virtfleet.launcher import nodefacts, states
-from virtfleet.launcher.daemons import Daemons, plan_for
-from virtfleet.launcher.machine import Machine
-from virtfleet.launcher.messages import COMMAND_SOCKET, Shutdown
+from virtfleet.launcher.libvirtd.daemons import Daemons, plan_for
+from virtfleet.launcher.node import facts as nodefacts
 from virtfleet.launcher.server import Server, Updates
+from virtfleet.launcher.vm import states
+from virtfleet.launcher.vm.machine import Machine
+from virtfleet.protocol.messages import COMMAND_SOCKET, Shutdown
 from virtfleet.work import tasks
 
 logger = logging.getLogger(__name__)

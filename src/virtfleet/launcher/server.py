@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import virtfleet
-from virtfleet.launcher import wire
-from virtfleet.launcher.bounds import fit
 from virtfleet.launcher.failure import Failure
-from virtfleet.launcher.messages import Hello, Message, Screenshot, Update, Watch
+from virtfleet.protocol import wire
+from virtfleet.protocol.bounds import fit
+from virtfleet.protocol.messages import Hello, Message, Screenshot, Update, Watch
 from virtfleet.work import tasks
 
 logger = logging.getLogger(__name__)

@@ -14,28 +14,29 @@ from pathlib import Path
 
 from virtfleet.kube.certificates import RotatingContext
 from virtfleet.kube.resource import Resource
-from virtfleet.local.apiserver import builtin, services
-from virtfleet.local.apiserver.admission import Chain
-from virtfleet.local.apiserver.aggregated_roles import AggregatedRoles
-from virtfleet.local.apiserver.aggregation import Aggregation
 from virtfleet.local.apiserver.bootstrap import Front, bootstrap
-from virtfleet.local.apiserver.crds import CustomKinds
-from virtfleet.local.apiserver.discovery import Discovery
-from virtfleet.local.apiserver.escalation import EscalationGuard
-from virtfleet.local.apiserver.http import Server
-from virtfleet.local.apiserver.identity import Identity, listening_context
-from virtfleet.local.apiserver.inprocess import InProcessApi
-from virtfleet.local.apiserver.kinds import Kinds
-from virtfleet.local.apiserver.namespace_defaults import NamespaceDefaults
-from virtfleet.local.apiserver.openapi import OpenApi
-from virtfleet.local.apiserver.operations import Operations
-from virtfleet.local.apiserver.pki import Pki
-from virtfleet.local.apiserver.policies import Policies
-from virtfleet.local.apiserver.rbac import Authorizer
-from virtfleet.local.apiserver.reviews import Reviews
-from virtfleet.local.apiserver.store import Store
-from virtfleet.local.apiserver.tokens import ServiceAccountTokens
-from virtfleet.local.apiserver.webhooks import Webhooks
+from virtfleet.local.apiserver.extensions import services
+from virtfleet.local.apiserver.extensions.admission import Chain
+from virtfleet.local.apiserver.extensions.aggregation import Aggregation
+from virtfleet.local.apiserver.extensions.policies import Policies
+from virtfleet.local.apiserver.extensions.webhooks import Webhooks
+from virtfleet.local.apiserver.kinds import builtin
+from virtfleet.local.apiserver.kinds.crds import CustomKinds
+from virtfleet.local.apiserver.kinds.registry import Kinds
+from virtfleet.local.apiserver.objects.inprocess import InProcessApi
+from virtfleet.local.apiserver.objects.namespace_defaults import NamespaceDefaults
+from virtfleet.local.apiserver.objects.operations import Operations
+from virtfleet.local.apiserver.objects.store import Store
+from virtfleet.local.apiserver.rights.aggregated_roles import AggregatedRoles
+from virtfleet.local.apiserver.rights.escalation import EscalationGuard
+from virtfleet.local.apiserver.rights.identity import Identity, listening_context
+from virtfleet.local.apiserver.rights.pki import Pki
+from virtfleet.local.apiserver.rights.rbac import Authorizer
+from virtfleet.local.apiserver.rights.reviews import Reviews
+from virtfleet.local.apiserver.rights.tokens import ServiceAccountTokens
+from virtfleet.local.apiserver.serving.discovery import Discovery
+from virtfleet.local.apiserver.serving.http import Server
+from virtfleet.local.apiserver.serving.openapi import OpenApi
 from virtfleet.local.controllers import all as controllers
 from virtfleet.local.controllers.binding import Binding
 from virtfleet.local.controllers.eviction import Eviction

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from virtfleet.local.apiserver.pki import Pki
+from virtfleet.local.apiserver.rights.pki import Pki
 from virtfleet.local.directory import Settings
 from virtfleet.local.node.ranges import network_of
 

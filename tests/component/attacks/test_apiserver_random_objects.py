@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from component.apiserver_kit import Client, call, serving
 from virtfleet.api.quantity import Quantity, QuantityError
 from virtfleet.kube.resource import Obj
-from virtfleet.local.apiserver import builtin
-from virtfleet.local.apiserver.kinds import Kinds
-from virtfleet.local.apiserver.operations import Operations
-from virtfleet.local.apiserver.store import Store
+from virtfleet.local.apiserver.kinds import builtin
+from virtfleet.local.apiserver.kinds.registry import Kinds
+from virtfleet.local.apiserver.objects.operations import Operations
+from virtfleet.local.apiserver.objects.store import Store
 
 CONTAINER = {"name": "c", "image": "i", "resources": {"limits": {"memory": "1Gi"}}, "ports": [{"containerPort": 1}]}
 AFFINITY = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{}]}}}

@@ -28,11 +28,11 @@ from component.handler_kit import api_server, handler, scheduled
 from component.handler_launcher import SOCKET, launcher
 from component.kube_fixtures import eventually
 from component.pod_member import PodMember
-from virtfleet.handler.clients import Presence
+from virtfleet.handler.pods.launchers import Presence
 from virtfleet.kube.resource import VMIS
-from virtfleet.launcher import messages as m
-from virtfleet.launcher import wire
-from virtfleet.launcher.client import Client, LauncherGone, Refused
+from virtfleet.protocol import messages as m
+from virtfleet.protocol import wire
+from virtfleet.protocol.client import Client, LauncherGone, Refused
 
 STALL = 0.5  # seconds of the event loop's own time that no launcher may take at once
 GROWTH = 96 << 20  # bytes of memory that a dozen of them may cost for a while

@@ -29,29 +29,31 @@ from virtfleet.admission.review import complete, review
 from virtfleet.api.feature_gates import FeatureGates
 from virtfleet.api.kubevirt import KubeVirt
 from virtfleet.api.view import read
-from virtfleet.cli.render_domain import pretend_node
-from virtfleet.cli.render_vmi import instance
+from virtfleet.cli.look.render_domain import pretend_node
+from virtfleet.cli.look.render_vmi import instance
 from virtfleet.controller import disruption, lifecycle
 from virtfleet.controller import records as controller_records
 from virtfleet.domain import xml
 from virtfleet.domain.cluster import cluster_context
 from virtfleet.domain.errors import DomainError
 from virtfleet.gateway.webhooks import Webhooks
-from virtfleet.handler import netplan, network, records, status
-from virtfleet.handler.clients import Presence
-from virtfleet.handler.netplan import Link
-from virtfleet.handler.status import Situation
-from virtfleet.handler.wishes import wishes
+from virtfleet.handler.network import networks as network
+from virtfleet.handler.network import plan as netplan
+from virtfleet.handler.network.plan import Link
+from virtfleet.handler.network.wanted import wishes
+from virtfleet.handler.pods.launchers import Presence
+from virtfleet.handler.vms import records, status
+from virtfleet.handler.vms.status import Situation
 from virtfleet.hypervisors.base import Host
 from virtfleet.kube.credentials import Material
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import Obj
-from virtfleet.launcher.messages import DomainState, GuestInfo, Status
-from virtfleet.local.apiserver.admission import AdmissionRequest
+from virtfleet.local.apiserver.extensions.admission import AdmissionRequest
 from virtfleet.operator.installation import Installation
 from virtfleet.operator.render import render as installed
 from virtfleet.pods.launcher import Unrenderable, render
 from virtfleet.pods.settings import Settings
+from virtfleet.protocol.messages import DomainState, GuestInfo, Status
 
 NUMBER = int(os.environ.get("HOSTILE_OBJECTS", "5000"))
 SEED = int(os.environ.get("HOSTILE_SEED", "20260516"))

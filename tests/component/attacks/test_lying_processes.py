@@ -18,9 +18,11 @@ import pytest
 from component.handler_launcher import SOCKET, FakeLauncher, launcher
 from component.kube_fixtures import eventually
 from component.pod_member import PodMember
-from virtfleet.handler import podfiles, podprocess, tuning
-from virtfleet.handler.clients import Launcher, Presence
-from virtfleet.handler.podprocess import PodProcess
+from virtfleet.handler.pods import files as podfiles
+from virtfleet.handler.pods import process as podprocess
+from virtfleet.handler.pods.launchers import Launcher, Presence
+from virtfleet.handler.pods.process import PodProcess
+from virtfleet.handler.vms import tuning
 from virtfleet.hypervisors.base import Tuning
 
 POD = "pod-uid"

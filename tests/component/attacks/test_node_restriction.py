@@ -11,8 +11,8 @@ import pytest
 
 from component.access_plane import Plane, plane, until
 from virtfleet.api import names
-from virtfleet.handler.heartbeat import Heartbeat
-from virtfleet.handler.labeller import Labeller
+from virtfleet.handler.node.heartbeat import Heartbeat
+from virtfleet.handler.node.labeller import Labeller
 from virtfleet.kube.client import Client
 from virtfleet.kube.config import Config
 from virtfleet.kube.credentials import Material, StoredCredentials

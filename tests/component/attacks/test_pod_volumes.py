@@ -21,15 +21,16 @@ from component.handler_kit import api_server, handler, scheduled
 from component.handler_launcher import SOCKET, FakeLauncher, launcher
 from component.kube_fixtures import eventually
 from component.pod_member import PodGroup
-from virtfleet.handler import deviceaccess, podfiles
-from virtfleet.handler.clients import Launcher, Presence
-from virtfleet.handler.network import Networks
-from virtfleet.handler.podfiles import VOLUMES
-from virtfleet.handler.podprocess import PodProcess
+from virtfleet.handler.devices import access as deviceaccess
+from virtfleet.handler.network.networks import Networks
+from virtfleet.handler.pods import files as podfiles
+from virtfleet.handler.pods.files import VOLUMES
+from virtfleet.handler.pods.launchers import Launcher, Presence
+from virtfleet.handler.pods.process import PodProcess
 from virtfleet.kube.resource import VMIS
-from virtfleet.launcher import emulators
-from virtfleet.launcher.messages import Status
-from virtfleet.local.apiserver.inprocess import InProcessApi
+from virtfleet.launcher.node import emulators
+from virtfleet.local.apiserver.objects.inprocess import InProcessApi
+from virtfleet.protocol.messages import Status
 
 PROGRAMS = "6.1 /usr/bin/qemu-system-x86_64 1 2 3"
 KNOWN = {f"{'ab' * 32}.xml": b"<qemuCaps>the node's own</qemuCaps>"}

@@ -19,7 +19,7 @@ from virtfleet.controller.assembly import VirtController
 from virtfleet.kube.api import WatchEvent
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import CONTROLLER_REVISIONS, PODS, VMI_REPLICA_SETS, VMIS, VMS, Obj, Resource
-from virtfleet.local.apiserver.operations import Operations
+from virtfleet.local.apiserver.objects.operations import Operations
 
 ORDER = ["Pending", "Scheduling", "Scheduled", "Running", "Succeeded", "Failed"]
 

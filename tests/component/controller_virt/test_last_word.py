@@ -27,7 +27,7 @@ from virtfleet.gateway.machines import Machines
 from virtfleet.gateway.power import Power, RestartOptions, StartOptions, StopOptions
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import VMIS, VMS, Obj, Resource
-from virtfleet.local.apiserver.operations import Operations
+from virtfleet.local.apiserver.objects.operations import Operations
 
 STRATEGIES = ("Always", "Halted", "Manual", "RerunOnFailure", "Once")
 COMMANDS = ("start", "start paused", "stop", "stop by force", "restart", "restart by force")

@@ -17,12 +17,12 @@ from virtfleet.kube.api import Patch
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import NAMESPACES, NODES, PODS, Obj, Resource
-from virtfleet.local.apiserver import builtin
-from virtfleet.local.apiserver.inprocess import InProcessApi
-from virtfleet.local.apiserver.kinds import Kinds
-from virtfleet.local.apiserver.metadata import timestamp
-from virtfleet.local.apiserver.operations import Operations
-from virtfleet.local.apiserver.store import Store
+from virtfleet.local.apiserver.kinds import builtin
+from virtfleet.local.apiserver.kinds.metadata import timestamp
+from virtfleet.local.apiserver.kinds.registry import Kinds
+from virtfleet.local.apiserver.objects.inprocess import InProcessApi
+from virtfleet.local.apiserver.objects.operations import Operations
+from virtfleet.local.apiserver.objects.store import Store
 from virtfleet.local.controllers import all as controllers
 from virtfleet.local.controllers import pods as projections
 from virtfleet.local.controllers.binding import Binding

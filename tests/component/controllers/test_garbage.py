@@ -6,7 +6,7 @@ import pytest
 from local_cluster import Cluster
 
 from virtfleet.kube.resource import CONFIG_MAPS, NODES, SECRETS, Obj, Resource
-from virtfleet.local.apiserver.kinds import Kind
+from virtfleet.local.apiserver.kinds.registry import Kind
 
 WIDGETS = Resource("example.com", "v1", "widgets", "Widget")
 

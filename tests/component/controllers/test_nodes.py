@@ -14,7 +14,7 @@ import pytest
 from local_cluster import Cluster
 
 from virtfleet.kube.resource import LEASES, NAMESPACES, NODES, PODS, Obj
-from virtfleet.local.apiserver.metadata import timestamp
+from virtfleet.local.apiserver.kinds.metadata import timestamp
 from virtfleet.local.controllers import nodes, pods
 from virtfleet.local.controllers.nodelifecycle import eviction_time, taints
 

@@ -19,7 +19,7 @@ from virtfleet.api.subresources import TABLE, Role, Subresource
 from virtfleet.kube import certificates
 from virtfleet.kube.certificates import Authority, Credential, Profile
 from virtfleet.kube.resource import CONFIG_MAPS, ROLE_BINDINGS
-from virtfleet.local.apiserver.rbac import Authorizer
+from virtfleet.local.apiserver.rights.rbac import Authorizer
 
 # role -> the rights that it includes
 INCLUDES = {

@@ -38,16 +38,16 @@ from virtfleet.kube.resource import (
     Obj,
     Resource,
 )
-from virtfleet.local.apiserver import builtin
-from virtfleet.local.apiserver.access import Attributes, User
-from virtfleet.local.apiserver.admission import Chain
-from virtfleet.local.apiserver.crds import CustomKinds
-from virtfleet.local.apiserver.escalation import EscalationGuard
-from virtfleet.local.apiserver.inprocess import InProcessApi
-from virtfleet.local.apiserver.kinds import Kinds
-from virtfleet.local.apiserver.operations import Operations
-from virtfleet.local.apiserver.rbac import Authorizer
-from virtfleet.local.apiserver.store import Change, Store
+from virtfleet.local.apiserver.extensions.admission import Chain
+from virtfleet.local.apiserver.kinds import builtin
+from virtfleet.local.apiserver.kinds.crds import CustomKinds
+from virtfleet.local.apiserver.kinds.registry import Kinds
+from virtfleet.local.apiserver.objects.inprocess import InProcessApi
+from virtfleet.local.apiserver.objects.operations import Operations
+from virtfleet.local.apiserver.objects.store import Change, Store
+from virtfleet.local.apiserver.rights.access import Attributes, User
+from virtfleet.local.apiserver.rights.escalation import EscalationGuard
+from virtfleet.local.apiserver.rights.rbac import Authorizer
 from virtfleet.local.controllers.binding import Binding
 from virtfleet.local.controllers.eviction import Eviction
 from virtfleet.local.controllers.pods import Pod

@@ -17,7 +17,7 @@ from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance
 from virtfleet.domain.context import Context
 from virtfleet.domain.errors import DomainError
-from virtfleet.handler import hostdevices
+from virtfleet.handler.devices import host as hostdevices
 from virtfleet.hypervisors import notyet, registry
 from virtfleet.hypervisors.features import BY_KEY, FEATURES, Feature, support
 from virtfleet.hypervisors.notyet import AbsentField

@@ -15,11 +15,11 @@ from virtfleet.api.feature_gates import FeatureGates
 from virtfleet.api.kubevirt import KubeVirt
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance
-from virtfleet.cli.render_domain import pretend_node
+from virtfleet.cli.look.render_domain import pretend_node
 from virtfleet.domain.cluster import cluster_context
 from virtfleet.hypervisors import registry
 from virtfleet.kube.resource import VMIS
-from virtfleet.local.apiserver.crds import custom_schema
+from virtfleet.local.apiserver.kinds.crds import custom_schema
 
 from .machines import GONE, cluster, verdict, vmi
 

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from virtfleet.launcher import agent, wire
 from virtfleet.launcher.failure import Failure
+from virtfleet.launcher.vm import agent
+from virtfleet.protocol import wire
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),

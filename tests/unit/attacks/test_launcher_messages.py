@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import inspect
 
-from virtfleet.handler.podprocess import belongs
-from virtfleet.handler.records import decode_instance
-from virtfleet.launcher import messages as m
-from virtfleet.launcher import wire
-from virtfleet.launcher.bounds import fit
-from virtfleet.launcher.client import Allowance
+from virtfleet.handler.pods.process import belongs
+from virtfleet.handler.vms.records import decode_instance
+from virtfleet.protocol import messages as m
+from virtfleet.protocol import wire
+from virtfleet.protocol.bounds import fit
+from virtfleet.protocol.client import Allowance
 
 SENT = {m.Hello, m.Update, *(m.answer_to(request) for request in m.REQUESTS.values())} - {m.Picture}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from virtfleet.handler.access_seats import End, Seats
+from virtfleet.handler.access.seats import End, Seats
 
 
 async def sit(seats: Seats, key: str, order: list[str], name: str) -> End:

@@ -13,9 +13,10 @@ import pytest
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain.context import AssignedDevice
-from virtfleet.handler import topology, tuning
-from virtfleet.handler.assigned import assigned, environment
-from virtfleet.handler.cgroups import ControlGroup
+from virtfleet.handler.devices.assigned import assigned, environment
+from virtfleet.handler.node import topology
+from virtfleet.handler.pods.cgroups import ControlGroup
+from virtfleet.handler.vms import tuning
 from virtfleet.hypervisors.base import Tuning
 
 

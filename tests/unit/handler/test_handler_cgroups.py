@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from virtfleet.handler.cgroups import ControlGroup
+from virtfleet.handler.pods.cgroups import ControlGroup
 
 
 def group(tmp_path: Path, lines: str) -> ControlGroup:

@@ -8,10 +8,10 @@ import pytest
 
 from virtfleet.api.configuration import PermittedHostDevices
 from virtfleet.api.view import read
-from virtfleet.handler import hostdevices
 from virtfleet.handler.assembly import works
-from virtfleet.handler.hostdevices import Source
-from virtfleet.handler.labeller import Facts
+from virtfleet.handler.devices import host as hostdevices
+from virtfleet.handler.devices.host import Source
+from virtfleet.handler.node.labeller import Facts
 
 
 @pytest.fixture

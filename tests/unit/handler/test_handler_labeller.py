@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from virtfleet.api import names
-from virtfleet.handler import labeller
-from virtfleet.handler.labeller import Facts
+from virtfleet.handler.node import labeller
+from virtfleet.handler.node.labeller import Facts
 
 DATA = Path(__file__).parent / "data"
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from virtfleet.handler.clients import Presence, Unresponsive
-from virtfleet.handler.ghosts import Ghost
 from virtfleet.handler.metrics import Usage, samples
-from virtfleet.launcher.messages import Stats
+from virtfleet.handler.pods.launchers import Presence, Unresponsive
+from virtfleet.handler.vms.ghosts import Ghost
+from virtfleet.protocol.messages import Stats
 
 VALUES = {
     "state.state": 1,

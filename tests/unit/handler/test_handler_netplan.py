@@ -9,10 +9,11 @@ import pytest
 
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
-from virtfleet.handler import netplan, network
-from virtfleet.handler.netplan import Link, Route, Wish
-from virtfleet.handler.network import Resolver
-from virtfleet.handler.wishes import wishes
+from virtfleet.handler.network import networks as network
+from virtfleet.handler.network import plan as netplan
+from virtfleet.handler.network.networks import Resolver
+from virtfleet.handler.network.plan import Link, Route, Wish
+from virtfleet.handler.network.wanted import wishes
 
 ETH0 = Link("eth0", "0a:00:00:00:00:01", 1450, ["10.244.1.7/24"], [Route("0.0.0.0/0", "10.244.1.1")])
 BOTH = Link("eth0", "0a:00:00:00:00:01", 1450, ["10.244.1.7/24", "fd00::7/64"])

@@ -10,14 +10,14 @@ import pytest
 
 from virtfleet.api import names
 from virtfleet.api.names import Phase
-from virtfleet.handler import status
-from virtfleet.handler.clients import Presence
-from virtfleet.handler.decisions import Step, next_step
-from virtfleet.handler.network import Wired
-from virtfleet.handler.records import Instance, decode_instance
-from virtfleet.handler.status import Situation
+from virtfleet.handler.network.networks import Wired
+from virtfleet.handler.pods.launchers import Presence
+from virtfleet.handler.vms import status
+from virtfleet.handler.vms.decisions import Step, next_step
+from virtfleet.handler.vms.records import Instance, decode_instance
+from virtfleet.handler.vms.status import Situation
 from virtfleet.hypervisors import registry
-from virtfleet.launcher.messages import DomainState, GuestInfo, GuestInterface, Status
+from virtfleet.protocol.messages import DomainState, GuestInfo, GuestInterface, Status
 
 NOW = 1_700_000_000.0
 RUNNING = DomainState(status=Status.RUNNING, name="default_vm", uuid="u", disks={"root": "vda"})

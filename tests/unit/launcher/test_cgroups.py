@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from virtfleet.launcher.cgroups import Hierarchy, hierarchies, usable
+from virtfleet.launcher.libvirtd.cgroups import Hierarchy, hierarchies, usable
 
 HYBRID = """\
 25 20 0:22 / /proc rw,nosuid - proc proc rw

@@ -7,8 +7,8 @@ import struct
 from hypothesis import given
 from hypothesis import strategies as st
 
-from virtfleet.launcher.dhcp import reply
-from virtfleet.launcher.messages import Lease
+from virtfleet.launcher.guestnet.dhcp import reply
+from virtfleet.protocol.messages import Lease
 
 MAC = "02:00:00:00:00:01"
 LEASE = Lease(

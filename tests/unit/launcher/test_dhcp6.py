@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from virtfleet.launcher.dhcp6 import Kind, Option, Options, decoded, encoded, reply
-from virtfleet.launcher.messages import Lease6
-from virtfleet.launcher.router import advertisement
+from virtfleet.launcher.guestnet.dhcp6 import Kind, Option, Options, decoded, encoded, reply
+from virtfleet.launcher.guestnet.router import advertisement
+from virtfleet.protocol.messages import Lease6
 
 LEASE = Lease6(device="k6t-eth0", address="fd10:0:2::2/120", dns=["fd09::53"], search=["a.example"], mtu=1400)
 OWN, FOREIGN = IPv6Address("fd10:0:2::2").packed, IPv6Address("fd00::9").packed

@@ -12,9 +12,9 @@ import msgspec
 import pycdlib
 import pytest
 
-from virtfleet.launcher import picture
 from virtfleet.launcher.failure import Failure
-from virtfleet.launcher.iso import Image
+from virtfleet.launcher.storage.iso import Image
+from virtfleet.launcher.vm import picture
 
 
 def test_an_iso_has_its_label_and_its_files_in_their_places(tmp_path: Path) -> None:
@@ -24,7 +24,10 @@ def test_an_iso_has_its_label_and_its_files_in_their_places(tmp_path: Path) -> N
         str(output), "cidata", {"openstack/latest/user_data": b"inline"}, {"Key.with-a-Name": f"{tmp_path}/source"}
     )
     subprocess.run(
-        [sys.executable, "-m", "virtfleet.launcher.iso"], input=msgspec.json.encode([image]), check=True, timeout=60
+        [sys.executable, "-m", "virtfleet.launcher.storage.iso"],
+        input=msgspec.json.encode([image]),
+        check=True,
+        timeout=60,
     )
     iso = pycdlib.PyCdlib()
     iso.open(str(output))

@@ -6,8 +6,8 @@ from xml.etree import ElementTree as ET
 
 from virtfleet.hypervisors import registry
 from virtfleet.hypervisors.base import own_alias
-from virtfleet.launcher import live
-from virtfleet.launcher.live import targets
+from virtfleet.launcher.vm import live
+from virtfleet.launcher.vm.live import targets
 
 
 def changes(running: ET.Element, wanted: ET.Element) -> live.Changes:

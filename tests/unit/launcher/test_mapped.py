@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from virtfleet.launcher.mapped import covers
+from virtfleet.launcher.storage.mapped import covers
 
 MOUNTS = """\
 500 400 0:60 / /proc rw,nosuid,nodev,noexec - proc proc rw

@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
-from virtfleet.launcher import metrics
-from virtfleet.launcher.metrics import Metric
+from virtfleet.launcher.vm import metrics
+from virtfleet.launcher.vm.metrics import Metric
 
 MEMINFO = """\
 MemTotal: 1000 kB

@@ -12,8 +12,8 @@ import pytest
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance
 from virtfleet.domain import paths
-from virtfleet.launcher import seeds
 from virtfleet.launcher.failure import Failure
+from virtfleet.launcher.storage import seeds
 
 
 def vmi(source: dict[str, Any], kind: str = "cloudInitNoCloud", **spec: Any) -> VirtualMachineInstance:

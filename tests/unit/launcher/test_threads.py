@@ -8,9 +8,9 @@ from functools import partial
 
 import pytest
 
-from virtfleet.launcher import threads as module
 from virtfleet.launcher.failure import Failure
-from virtfleet.launcher.threads import Threads
+from virtfleet.launcher.libvirtd import threads as module
+from virtfleet.launcher.libvirtd.threads import Threads
 
 
 @pytest.fixture

@@ -27,5 +27,5 @@ def test_the_launcher_imports_the_standard_library_msgspec_and_libvirt_only() ->
     builds = {f"_sysconfigdata__{sys.platform}_{sysconfig.get_config_var('MULTIARCH')}"}
     assert set(outside) <= ALLOWED | ENVIRONMENT | builds
     rooms = {name.split(".")[1] for name in own}
-    assert rooms == {"api", "domain", "hypervisors", "launcher", "work"}
+    assert rooms == {"api", "domain", "hypervisors", "launcher", "protocol", "work"}
     assert ssl == ["None"]

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from virtfleet.launcher import messages, wire
-from virtfleet.launcher.messages import REQUESTS, DomainState, Lease, Message, Node, Sync, answer_to
+from virtfleet.protocol import messages, wire
+from virtfleet.protocol.messages import REQUESTS, DomainState, Lease, Message, Node, Sync, answer_to
 
 
 def stream(*data: bytes) -> asyncio.StreamReader:

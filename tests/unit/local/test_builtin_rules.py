@@ -10,9 +10,9 @@ import pytest
 
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import Obj
-from virtfleet.local.apiserver import builtin, pod_spec
-from virtfleet.local.apiserver.access import MASTER
-from virtfleet.local.apiserver.kinds import Context, Kind, Kinds
+from virtfleet.local.apiserver.kinds import builtin, pod_spec
+from virtfleet.local.apiserver.kinds.registry import Context, Kind, Kinds
+from virtfleet.local.apiserver.rights.access import MASTER
 
 
 @dataclass(frozen=True)

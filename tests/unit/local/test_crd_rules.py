@@ -9,11 +9,11 @@ import orjson
 import pytest
 
 from virtfleet.kube.resource import Obj
-from virtfleet.local.apiserver import crd_schema
-from virtfleet.local.apiserver.access import MASTER
-from virtfleet.local.apiserver.crds import custom_kind
-from virtfleet.local.apiserver.kinds import Context, Kinds
-from virtfleet.local.apiserver.rules_crds import CrdRules
+from virtfleet.local.apiserver.kinds import crd_schema
+from virtfleet.local.apiserver.kinds.crds import custom_kind
+from virtfleet.local.apiserver.kinds.registry import Context, Kinds
+from virtfleet.local.apiserver.kinds.rules_crds import CrdRules
+from virtfleet.local.apiserver.rights.access import MASTER
 
 CONTEXT = Context(MASTER, "")
 

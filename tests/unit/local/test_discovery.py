@@ -8,11 +8,11 @@ from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
 from virtfleet.kube.resource import Obj, Resource
-from virtfleet.local.apiserver import builtin
-from virtfleet.local.apiserver.crds import custom_schema
-from virtfleet.local.apiserver.discovery import Discovery, local_api_services, version_rank
-from virtfleet.local.apiserver.kinds import Kind, Kinds
-from virtfleet.local.apiserver.openapi import OpenApi
+from virtfleet.local.apiserver.kinds import builtin
+from virtfleet.local.apiserver.kinds.crds import custom_schema
+from virtfleet.local.apiserver.kinds.registry import Kind, Kinds
+from virtfleet.local.apiserver.serving.discovery import Discovery, local_api_services, version_rank
+from virtfleet.local.apiserver.serving.openapi import OpenApi
 
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from virtfleet.local.apiserver.jsonpath import JsonPathError, find
+from virtfleet.local.apiserver.tables.jsonpath import JsonPathError, find
 
 OBJ = {
     "metadata": {"labels": {"a.b/c": "d"}},

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import PODS, Obj, Resource
-from virtfleet.local.apiserver import builtin
-from virtfleet.local.apiserver.crds import custom_schema
-from virtfleet.local.apiserver.kinds import Kinds, Schema
+from virtfleet.local.apiserver.kinds import builtin
+from virtfleet.local.apiserver.kinds.crds import custom_schema
+from virtfleet.local.apiserver.kinds.registry import Kinds, Schema
 
 THINGS = Resource("example.com", "v1", "things", "Thing")
 NAMES = st.sampled_from(["a", "b", "c", "d"])

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from virtfleet.kube.resource import Obj
-from virtfleet.local.apiserver import builtin
-from virtfleet.local.apiserver.ages import human, since
-from virtfleet.local.apiserver.crds import custom_kind
-from virtfleet.local.apiserver.kinds import Kind, Kinds
-from virtfleet.local.apiserver.tables import table
+from virtfleet.local.apiserver.kinds import builtin
+from virtfleet.local.apiserver.kinds.crds import custom_kind
+from virtfleet.local.apiserver.kinds.registry import Kind, Kinds
+from virtfleet.local.apiserver.tables.ages import human, since
+from virtfleet.local.apiserver.tables.table import table
 
 KINDS = Kinds()
 builtin.register(KINDS)

@@ -10,9 +10,9 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from virtfleet.cli.fleetview import FleetView
+from virtfleet.cli.look.fleetview import FleetView
+from virtfleet.cli.look.poolreport import report
 from virtfleet.cli.main import main
-from virtfleet.cli.poolreport import report
 
 from .fleets import kubevirt, pool
 

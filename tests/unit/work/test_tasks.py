@@ -128,12 +128,12 @@ def test_no_task_is_made_that_nobody_owns() -> None:
 
 LIVES_ON = {
     "work/commands.py": "has the limit",
-    "launcher/daemons.py": "a daemon that is kept running",
-    "launcher/mapped.py": "holds a namespace while it is used, and ends with its standard input",
-    "launcher/sandbox.py": "the launcher itself",
+    "launcher/libvirtd/daemons.py": "a daemon that is kept running",
+    "launcher/storage/mapped.py": "holds a namespace while it is used, and ends with its standard input",
+    "launcher/alone/sandbox.py": "the launcher itself",
     "local/node/runtime.py": "conmon and commands of users, each with its own limit",
     "local/supervisor.py": "processes that are kept running",
-    "cli/up.py": "the supervisor",
+    "cli/home/up.py": "the supervisor",
     "kube/credentials.py": "a plugin that may talk to the user, else has a limit of its own",
 }
 

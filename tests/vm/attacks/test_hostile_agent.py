@@ -11,8 +11,8 @@ from contextlib import suppress
 import pytest
 import pytest_asyncio
 
-from virtfleet.launcher.client import Refused
-from virtfleet.launcher.messages import Freeze, GetGuestInfo, GuestExec, GuestPing, SoftReboot, Status, Unfreeze
+from virtfleet.protocol.client import Refused
+from virtfleet.protocol.messages import Freeze, GetGuestInfo, GuestExec, GuestPing, SoftReboot, Status, Unfreeze
 from vm.guests import VM, eventually, machine, running, user_data
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.slow]
@@ -54,8 +54,8 @@ async def _agent(vm: VM) -> bool:
 async def answers(vm: VM, how: str) -> None:
     """Let the hostile agent take the place of the one before.
 
-    libvirt may hear of the port's closing after its opening, and then knows of no agent; and the guest's shell may take a
-    line for the answer to its own question where the cursor is. So it is done until it is seen to have worked.
+    libvirt may hear of the port's closing after its opening, and then knows of no agent; and the guest's shell may take
+    a line for the answer to its own question where the cursor is. So it is done until it is seen to have worked.
     """
     for _ in range(6):
         await vm.type("killall hostile")

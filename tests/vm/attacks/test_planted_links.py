@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cluster.clusters import Cluster, Kubectl
-from virtfleet.launcher import emulators
+from virtfleet.launcher.node import emulators
 from virtfleet.local import guestimage
 from waiting import eventually
 

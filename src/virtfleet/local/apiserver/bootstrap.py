@@ -28,9 +28,9 @@ from virtfleet.kube.resource import (
     Obj,
     Resource,
 )
-from virtfleet.local.apiserver import policy
-from virtfleet.local.apiserver.discovery import local_api_services
-from virtfleet.local.apiserver.pki import FRONT_PROXY, Pki
+from virtfleet.local.apiserver.rights import policy
+from virtfleet.local.apiserver.rights.pki import FRONT_PROXY, Pki
+from virtfleet.local.apiserver.serving.discovery import local_api_services
 
 SYSTEM_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
 Complete = Callable[[Obj], Obj | None]  # what there is -> the patch that completes it, or None

@@ -7,7 +7,7 @@ import time
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.errors import ApiError, is_conflict
 from virtfleet.kube.resource import PODS, Obj
-from virtfleet.local.apiserver.access import User
+from virtfleet.local.apiserver.rights.access import User
 from virtfleet.local.controllers import conditions
 
 ATTEMPTS = 10

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
-from virtfleet.local.apiserver.metadata import timestamp
+from virtfleet.local.apiserver.kinds.metadata import timestamp
 
 Condition = dict[str, Any]
 

@@ -13,7 +13,7 @@ from virtfleet.kube.cache import Cache
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ApiError, is_already_exists
 from virtfleet.kube.resource import ENDPOINT_SLICES, SERVICES, Obj, owner_reference
-from virtfleet.local.apiserver.metadata import timestamp
+from virtfleet.local.apiserver.kinds.metadata import timestamp
 from virtfleet.local.controllers.pods import Pod
 from virtfleet.local.controllers.podstore import PodStore
 from virtfleet.local.controllers.presence import remove

@@ -9,8 +9,8 @@ from virtfleet.api.selectors import SelectorError, from_label_selector
 from virtfleet.kube.api import KubeApi, Patch
 from virtfleet.kube.errors import ApiError, is_conflict
 from virtfleet.kube.resource import POD_DISRUPTION_BUDGETS, PODS, Obj
-from virtfleet.local.apiserver.access import User
-from virtfleet.local.apiserver.metadata import timestamp
+from virtfleet.local.apiserver.kinds.metadata import timestamp
+from virtfleet.local.apiserver.rights.access import User
 from virtfleet.local.controllers import conditions
 from virtfleet.local.controllers.binding import SUCCESS
 

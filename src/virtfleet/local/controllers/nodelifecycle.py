@@ -18,7 +18,7 @@ from virtfleet.kube.cache import Cache
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.events import Recorder, Reference
 from virtfleet.kube.resource import NODES, Obj
-from virtfleet.local.apiserver.metadata import timestamp
+from virtfleet.local.apiserver.kinds.metadata import timestamp
 from virtfleet.local.controllers import conditions, presence
 from virtfleet.local.controllers.nodes import NOT_READY, UNREACHABLE, UNSCHEDULABLE, Node
 from virtfleet.local.controllers.pods import Pod

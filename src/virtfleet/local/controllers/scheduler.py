@@ -15,7 +15,7 @@ from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import is_conflict, is_not_found
 from virtfleet.kube.events import Recorder
 from virtfleet.kube.resource import PERSISTENT_VOLUME_CLAIMS, PODS, Obj
-from virtfleet.local.apiserver.metadata import timestamp
+from virtfleet.local.apiserver.kinds.metadata import timestamp
 from virtfleet.local.controllers.claims import SELECTED_NODE, Claim, Storage, StorageClass, Volume
 from virtfleet.local.controllers.nodes import Node
 from virtfleet.local.controllers.placement import place

@@ -21,7 +21,7 @@ from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ApiError, is_already_exists, is_not_found
 from virtfleet.kube.events import Recorder, Reference
 from virtfleet.kube.resource import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, Obj
-from virtfleet.local.apiserver.metadata import timestamp
+from virtfleet.local.apiserver.kinds.metadata import timestamp
 from virtfleet.local.controllers import presence
 from virtfleet.local.controllers.claims import (
     CLAIM_PROTECTION,

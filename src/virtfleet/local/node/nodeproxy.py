@@ -12,8 +12,8 @@ from virtfleet.kube.api import KubeApi
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.proxy import forward
 from virtfleet.kube.resource import PODS, Obj
-from virtfleet.local.apiserver.access import User
-from virtfleet.local.apiserver.http import Connector
+from virtfleet.local.apiserver.rights.access import User
+from virtfleet.local.apiserver.serving.http import Connector
 from virtfleet.local.node.layout import Layout
 
 _DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"

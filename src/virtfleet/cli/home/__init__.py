@@ -1,0 +1,1 @@
+"""Commands of the cluster on one machine."""

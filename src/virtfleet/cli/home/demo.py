@@ -1,0 +1,259 @@
+"""`virtfleet demo`: VMs of several pools and hypervisors on the local cluster, shown while they come up.
+
+The VMs are those of examples/demo.yaml; nothing here knows them, so that other files can be shown in the same way.
+Repeating it changes nothing: what is there already is shown as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import click
+
+import virtfleet
+from virtfleet.api import names
+from virtfleet.api.names import Phase
+from virtfleet.cli.home.cluster import data_option
+from virtfleet.cli.look.poolreport import PRIMARY
+from virtfleet.cli.manifests import objects
+from virtfleet.cli.output import CommandError, Progress, output_option, result, table
+from virtfleet.cli.vm import podexec
+from virtfleet.domain import paths
+from virtfleet.kube import config
+from virtfleet.kube.client import Client
+from virtfleet.kube.credentials import ConfigError
+from virtfleet.kube.errors import ApiError, is_already_exists, is_not_found
+from virtfleet.kube.resource import PODS, VMIS, VMS, Obj
+from virtfleet.pods.launcher import COMPUTE
+
+DEADLINE = 300.0
+_LOOK = 1.0
+_EXAMPLES = os.path.relpath(Path(virtfleet.__file__).parents[2] / "examples")
+_COLUMNS = ("VM", "POOL", "HYPERVISOR", "IMAGE", "NODE", "PHASE", "ADDRESS")
+# What the demo's guest says of itself begins so; shells and kernels say other things.
+_GUEST = "virtfleet-guest "
+_BOOTED = f"{_GUEST}ready "
+# Conditions that say what a VM cannot do, not what keeps it from running.
+_NO_TROUBLE = ("LiveMigratable", "StorageLiveMigratable")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One VM as it is now."""
+
+    vm: str
+    pool: str = ""
+    hypervisor: str = ""
+    image: str = ""
+    node: str = ""
+    phase: str = ""
+    address: str = ""
+    console: str = ""
+    trouble: str = ""
+
+    @property
+    def cells(self) -> list[str]:
+        return [self.vm, self.pool, self.hypervisor, self.image, self.node, self.phase, self.address]
+
+    @property
+    def done(self) -> bool:
+        """Whether its guest is up."""
+        return self.phase == Phase.RUNNING and self.console.startswith(_BOOTED)
+
+
+Show = Callable[[Sequence[Row]], None]
+
+
+@click.command()
+@data_option
+@click.option("-f", "--filename", "files", multiple=True, help="Manifest with VMs to show; examples/demo.yaml else.")
+@output_option
+def demo(data: Path, files: tuple[str, ...], output: str) -> None:
+    """Boot VMs of several pools and hypervisors on the local cluster, and show what becomes of them."""
+    chosen = files or (f"{_EXAMPLES}/demo.yaml",)
+    wanted = [obj for obj in objects(chosen) if obj["kind"] == VMS.kind]
+    if not wanted:
+        raise CommandError(f"there is no VirtualMachine in {', '.join(chosen)}")
+    progress = Progress(quiet=output == "json")
+    try:
+        settings = config.load(data / "kubeconfig")
+    except ConfigError:
+        raise CommandError(
+            f"there is no cluster in {data}",
+            f"Start one with: virtfleet up --nodes {_EXAMPLES}/nodes.yaml --kubevirt {_EXAMPLES}/kubevirt.yaml",
+        ) from None
+    try:
+        with _display(progress, live=output == "text" and sys.stderr.isatty()) as show:
+            rows = asyncio.run(_run(Client(settings), wanted, show))
+    except ApiError as error:
+        raise CommandError(f"the cluster does not answer: {error.message}", "See: virtfleet status") from None
+    seconds = round(time.monotonic() - progress.began, 1)
+    facts = {"seconds": seconds, "vms": [{**asdict(row), "booted": row.done} for row in rows]}
+    result(output, facts, _report(rows, data, chosen, seconds))
+    if late := [row for row in rows if not row.done]:
+        raise CommandError("\n".join(f"{row.vm} does not run: {_why(row)}" for row in late))
+
+
+async def _run(client: Client, wanted: Sequence[Obj], show: Show) -> list[Row]:
+    """Make the VMs and follow them until all guests are up, or it takes too long."""
+    async with client as api:
+        for vm in wanted:
+            await _make(api, vm)
+        end = time.monotonic() + DEADLINE
+        while True:
+            rows = [
+                await _look(api, vm["metadata"].get("namespace", "default"), vm["metadata"]["name"]) for vm in wanted
+            ]
+            show(rows)
+            if all(row.done for row in rows) or time.monotonic() > end:
+                return rows
+            await asyncio.sleep(_LOOK)
+
+
+async def _make(api: Client, vm: Obj) -> None:
+    """Create a VM, or bring one of that name to what is wanted."""
+    name, namespace = vm["metadata"]["name"], vm["metadata"].get("namespace", "default")
+    try:
+        try:
+            await api.create(VMS, vm, namespace)
+        except ApiError as error:
+            if not is_already_exists(error):
+                raise
+            await api.patch(VMS, name, vm, namespace)
+    except ApiError as error:
+        raise CommandError(f"{name} cannot be made: {error.message}") from None
+
+
+async def _look(api: Client, namespace: str, name: str) -> Row:
+    try:
+        vmi = await api.get(VMIS, name, namespace)
+    except ApiError as error:
+        if not is_not_found(error):
+            raise
+        vm = await api.get(VMS, name, namespace)
+        return Row(name, trouble=_trouble(vm))
+    pods = await api.list(PODS, namespace, labels=f"{names.CREATED_BY}={vmi['metadata']['uid']}")
+    if not pods:
+        return describe(vmi, None)
+    runs = vmi["status"].get("phase") == Phase.RUNNING
+    return describe(vmi, pods[0], await _said(api, vmi, pods[0]) if runs else "")
+
+
+def describe(vmi: Obj, pod: Obj | None, console: str = "") -> Row:
+    """A VM's row, from its objects. Pure."""
+    status = vmi.get("status") or {}
+    interfaces = status.get("interfaces") or [{}]
+    known: dict[str, str] = {}
+    if pod:
+        meta = pod["metadata"]
+        known = {
+            "pool": (meta.get("labels") or {}).get(names.HANDLER_POOL, PRIMARY),
+            "hypervisor": (meta.get("annotations") or {}).get(names.LAUNCHER_HYPERVISOR, ""),
+            "image": next(c["image"] for c in pod["spec"]["containers"] if c["name"] == COMPUTE),
+        }
+    return Row(
+        vmi["metadata"]["name"],
+        **known,
+        node=status.get("nodeName", ""),
+        phase=status.get("phase", ""),
+        address=interfaces[0].get("ipAddress", ""),
+        console=console,
+        trouble=_trouble(vmi),
+    )
+
+
+def _trouble(obj: Obj) -> str:
+    conditions = (obj.get("status") or {}).get("conditions") or ()
+    failed = (c for c in conditions if c["status"] == ("True" if c["type"] == "Failure" else "False"))
+    return next((c["message"] for c in failed if c["type"] not in _NO_TROUBLE and c.get("message")), "")
+
+
+async def _said(api: Client, vmi: Obj, pod: Obj) -> str:
+    """The last line on the guest's console that is its own."""
+    log = f"{paths.vmi_socket(vmi['metadata']['uid'], 'virt-serial0')}-log"
+    meta = pod["metadata"]
+    try:
+        text = await podexec.output(api, meta["namespace"], meta["name"], COMPUTE, "tail", "-c", "4096", log)
+    except ApiError:
+        return ""  # the Pod is on its way out or in
+    return next((line.strip() for line in reversed(text.splitlines()) if line.startswith(_GUEST)), "")
+
+
+# Showing.
+
+
+@contextmanager
+def _display(progress: Progress, *, live: bool) -> Iterator[Show]:
+    """A table that changes in place on a terminal, and a line for each change elsewhere."""
+    if not live:
+        yield _Lines(progress)
+        return
+    from rich.console import Console
+    from rich.live import Live
+    from rich.table import Table
+
+    with Live(console=Console(stderr=True), transient=True) as screen:
+
+        def show(rows: Sequence[Row]) -> None:
+            shown = Table(*_COLUMNS, box=None, header_style="bold", padding=(0, 1, 0, 0), pad_edge=False)
+            for row in rows:
+                # Narrow terminals cut cells at their end, where images differ: their registry goes first.
+                short = replace(row, image=row.image.rpartition("/")[2])
+                shown.add_row(*short.cells, style="green" if row.done else "")
+            screen.update(shown)
+
+        yield show
+
+
+class _Lines:
+    """Tells what is new since the last time."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._told: dict[str, str] = {}
+
+    def __call__(self, rows: Sequence[Row]) -> None:
+        for row in rows:
+            where = f" on {row.node}" if row.node else ""
+            text = f"{row.vm} has booted{where}" if row.done else f"{row.vm} is {row.phase or 'being made'}{where}"
+            if self._told.get(row.vm) != text:
+                self._told[row.vm] = text
+                self._progress(text)
+
+
+def _report(rows: Sequence[Row], data: Path, files: Sequence[str], seconds: float) -> str:
+    booted = sum(row.done for row in rows)
+    width = max(len(row.vm) for row in rows)
+    return "\n".join(
+        [
+            table([row.cells for row in rows], _COLUMNS),
+            "",
+            "The last line on each guest's console:",
+            *(f"  {row.vm.ljust(width)}   {row.console or '-'}" for row in rows),
+            "",
+            f"{booted} of {len(rows)} guests are up ({seconds} s). Go on with:",
+            "",
+            f"  export KUBECONFIG={data / 'kubeconfig'}",
+            "  kubectl get vm,vmi -o wide",
+            f"  virtfleet console {rows[0].vm}       its serial console; Ctrl+] leaves it",
+            "  virtfleet pools -o wide       pools with their nodes, handlers and VMs",
+            f"  virtfleet explain -f {files[0]}",
+            f"  kubectl delete -f {files[0]}",
+            f"  virtfleet down --data {data}",
+        ]
+    )
+
+
+def _why(row: Row) -> str:
+    if row.trouble:
+        return row.trouble
+    if row.phase == Phase.RUNNING:
+        return "its guest did not say on its console that it is up"
+    return f"it is {row.phase or 'not there'} after {DEADLINE:.0f} s; see: kubectl describe vmi {row.vm}"

@@ -1,0 +1,172 @@
+"""`virtfleet node`: the nodes of the local cluster, and what may happen to them."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from virtfleet.cli.home.cluster import data_option
+from virtfleet.cli.output import CommandError, output_option, result, table
+from virtfleet.local import directory, nodesfile, processes, supervisor
+from virtfleet.local.directory import Settings
+
+
+@click.group()
+def node() -> None:
+    """Nodes of the local cluster."""
+
+
+@node.command("ls")
+@data_option
+@output_option
+def ls(data: Path, output: str) -> None:
+    """List the nodes: whether their agent runs, and what the API server says of them."""
+    settings = _settings(data)
+    running = {child["name"]: child for child in _ask(data, op="status")["children"]}
+    known = asyncio.run(_known(data / "kubeconfig"))
+    facts = [_facts(spec, running.get(spec.name), known.get(spec.name)) for spec in settings.nodes]
+    rows = [
+        [f["name"], f["agent"], f["ready"], f["pods"], ",".join(f"{k}={v}" for k, v in f["labels"].items())]
+        for f in facts
+    ]
+    result(output, facts, table(rows, ["NAME", "AGENT", "READY", "PODS", "LABELS"]))
+
+
+@node.command("add")
+@data_option
+@click.argument("name")
+@click.option("--label", "labels", multiple=True, metavar="K=V", help="A label of the node.")
+@click.option("--taint", "taints", multiple=True, metavar="K=V:EFFECT", help="A taint of the node.")
+@click.option("--device", "devices", multiple=True, metavar="RESOURCE=N", help="Pretend devices of the node.")
+@output_option
+def add(
+    data: Path, name: str, labels: tuple[str, ...], taints: tuple[str, ...], devices: tuple[str, ...], output: str
+) -> None:
+    """Add a node and start it."""
+    settings = _settings(data)
+    described = {
+        "name": name,
+        "labels": dict(_pair("--label", text) for text in labels),
+        "taints": [_taint(text) for text in taints],
+        "devices": {key: _count(key, value) for key, value in (_pair("--device", text) for text in devices)},
+    }
+    try:
+        nodes = nodesfile.parse({"nodes": [*msgspec.to_builtins(settings.nodes), described]})
+    except nodesfile.NodesFileError as error:
+        raise CommandError(f"the node cannot be added: {error}") from None
+    settings = msgspec.structs.replace(settings, nodes=nodes)
+    directory.save(data, settings)
+    processes.run_agent(data, settings, name)
+    result(output, described, f"{name} added; it is ready when `virtfleet node ls` says so")
+
+
+@node.command("start")
+@data_option
+@click.argument("name")
+@output_option
+def start(data: Path, name: str, output: str) -> None:
+    """Start a node's agent."""
+    settings = _settings(data, name)
+    processes.run_agent(data, settings, name)
+    result(output, {"node": name, "agent": "running"}, f"{name} started")
+
+
+@node.command("stop")
+@data_option
+@click.argument("name")
+@output_option
+def stop(data: Path, name: str, output: str) -> None:
+    """Stop a node's agent. Its pods go on, as they do when a kubelet is stopped."""
+    _settings(data, name)
+    _ask(data, op="end", name=name, signal=int(signal.SIGTERM), timeout=60)
+    result(output, {"node": name, "agent": "stopped"}, f"{name} stopped; its pods go on")
+
+
+@node.command("kill")
+@data_option
+@click.argument("name")
+@output_option
+def kill(data: Path, name: str, output: str) -> None:
+    """The power failure of a node: its agent and all its pods are gone at once; its disk stays."""
+    from virtfleet.local.node.layout import Layout
+    from virtfleet.local.node.ranges import network_of
+    from virtfleet.local.node.teardown import power_off
+
+    settings = _settings(data, name)
+    _ask(data, op="end", name=name, signal=int(signal.SIGKILL), timeout=60)
+    asyncio.run(power_off(Layout(data, settings.name, name), network_of(settings)))
+    result(output, {"node": name, "agent": "killed"}, f"{name} killed with all its pods")
+
+
+def _settings(data: Path, name: str = "") -> Settings:
+    """The cluster's settings; with `name`, they must have a node of that name."""
+    settings = directory.load(data)
+    if settings is None:
+        raise CommandError(f"there is no cluster in {data}", "Start one with: virtfleet up")
+    if name and name not in [spec.name for spec in settings.nodes]:
+        raise CommandError(f"there is no node {name!r}", "virtfleet node ls lists them.")
+    return settings
+
+
+def _ask(data: Path, **request: Any) -> dict[str, Any]:
+    try:
+        return supervisor.ask(data, **request)
+    except supervisor.NotRunning as error:
+        raise CommandError(str(error), "Start it with: virtfleet up") from None
+
+
+async def _known(kubeconfig: Path) -> dict[str, dict[str, Any]]:
+    """Each node's object, with the number of its pods."""
+    from virtfleet.kube import config
+    from virtfleet.kube.client import Client
+    from virtfleet.kube.errors import ApiError
+    from virtfleet.kube.resource import NODES, PODS
+
+    try:
+        async with Client(config.load(kubeconfig)) as api:
+            nodes = {obj["metadata"]["name"]: {**obj, "pods": 0} for obj in await api.list(NODES)}
+            for pod in await api.list(PODS):
+                if pod["spec"].get("nodeName") in nodes:
+                    nodes[pod["spec"]["nodeName"]]["pods"] += 1
+            return nodes
+    except ApiError as error:
+        raise CommandError(f"the API server does not answer: {error.message}") from None
+
+
+def _facts(spec: nodesfile.NodeSpec, child: dict[str, Any] | None, obj: dict[str, Any] | None) -> dict[str, Any]:
+    conditions = ((obj or {}).get("status") or {}).get("conditions") or ()
+    return {
+        "name": spec.name,
+        "agent": "running" if child and child["running"] else "stopped",
+        "ready": next((c["status"] for c in conditions if c["type"] == "Ready"), "Unknown"),
+        "pods": (obj or {}).get("pods", 0),
+        "labels": spec.labels,
+        "taints": msgspec.to_builtins(spec.taints),
+        "devices": spec.devices,
+    }
+
+
+def _pair(option: str, text: str) -> tuple[str, str]:
+    key, found, value = text.partition("=")
+    if not (key and found):
+        raise CommandError(f"{option} {text!r} is not of the form K=V")
+    return key, value
+
+
+def _taint(text: str) -> dict[str, str]:
+    head, found, effect = text.rpartition(":")
+    if not found:
+        raise CommandError(f"--taint {text!r} is not of the form K=V:EFFECT")
+    key, _, value = head.partition("=")
+    return {"key": key, "value": value, "effect": effect}
+
+
+def _count(resource: str, text: str) -> int:
+    if not text.isdecimal():
+        raise CommandError(f"--device {resource}={text}: the number of devices is missing")
+    return int(text)

@@ -1,0 +1,1 @@
+"""Commands that show what would happen, and why."""

@@ -1,0 +1,125 @@
+"""`virtfleet explain`: which pool, image, hypervisor and nodes a VMI gets, and why.
+
+The decisions are those of the components themselves: the same functions, called with the same objects.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from virtfleet.cli.output import CommandError, output_option, result, table
+
+
+@click.command()
+@click.option("-f", "--filename", "files", multiple=True, help="VMIs, or what makes them; repeatable.")
+@click.option("--kubevirt", "kubevirt_file", help="File with the KubeVirt object; the cluster's where left out.")
+@click.option("--nodes", "nodes_file", help="File with nodes; those of the cluster where left out.")
+@click.option("-n", "--namespace", default="default", show_default=True, help="Namespace of the VMI.")
+@click.argument("name", required=False)
+@output_option
+def explain(
+    files: tuple[str, ...],
+    kubevirt_file: str | None,
+    nodes_file: str | None,
+    namespace: str,
+    name: str | None,
+    output: str,
+) -> None:
+    """Say which pool a VMI matches and by what, its image and hypervisor, and where it can go.
+
+    With -f the VMI comes from a file, else NAME is a VMI of the cluster. With --kubevirt no cluster is needed.
+    """
+    from virtfleet.admission.cluster import Cluster
+    from virtfleet.cli.look import fleetview
+    from virtfleet.cli.look.render_vmi import completed_instances
+    from virtfleet.cli.manifests import objects
+
+    if bool(files) == bool(name):
+        raise CommandError("say which VMI", "Name a file with -f, or a VMI of the cluster.")
+    if name and kubevirt_file:
+        raise CommandError(
+            "a VMI of the cluster is explained by the cluster's KubeVirt object", "Leave --kubevirt out."
+        )
+    view = fleetview.from_files(kubevirt_file, nodes_file) if kubevirt_file else fleetview.from_cluster(nodes_file)
+    if name:
+        key = (namespace, name)
+        vmis = [v for v in view.instances if (v["metadata"]["namespace"], v["metadata"]["name"]) == key]
+        if not vmis:
+            raise CommandError(f"there is no VMI {namespace}/{name}")
+    else:
+        vmis = completed_instances(objects(files), Cluster(view.kubevirt))
+    live = view.live and not nodes_file
+    explained = [explanation(vmi, view.kubevirt, view.nodes, live=live) for vmi in vmis]
+    result(output, explained if len(explained) > 1 else explained[0], "\n\n".join(_text(e) for e in explained))
+
+
+def explanation(
+    vmi: dict[str, Any], kubevirt: Any, nodes: list[dict[str, Any]] | None, *, live: bool = False
+) -> dict[str, Any]:
+    """Everything about one VMI, as data. `live` nodes are those of a cluster, with what their handlers say."""
+    from virtfleet.cli.look.fitting import obstacles
+    from virtfleet.cli.look.render_pod import identified
+    from virtfleet.pods.launcher import Unrenderable, render
+    from virtfleet.pods.settings import Settings
+    from virtfleet.pools.matching import explain as verdicts
+    from virtfleet.pools.model import owner
+
+    settings = Settings.of(kubevirt)
+    pools = settings.fleet.pools
+    launcher = settings.fleet.launcher(vmi)
+    asked = verdicts(pools, vmi)
+    found: dict[str, Any] = {
+        "namespace": vmi["metadata"].get("namespace", "default"),
+        "name": vmi["metadata"].get("name", ""),
+        "pool": launcher.pool.name if launcher.pool else None,
+        "hypervisor": launcher.hypervisor,
+        "image": launcher.image,
+        "pools": [
+            {"name": v.pool.name, "matched": v.matched, "by": v.by, "reason": v.reason, "used": v.pool == launcher.pool}
+            for v in asked
+        ],
+    }
+    try:
+        pod = render(identified(vmi), settings)
+    except Unrenderable as error:
+        return {**found, "problem": str(error)}
+    if nodes is not None:
+        found["nodes"] = []
+        for node in nodes:
+            pool = owner(pools, node["metadata"].get("labels") or {})
+            why_not = obstacles(pod, node, live=live)
+            found["nodes"].append(
+                {
+                    "name": node["metadata"]["name"],
+                    "handler": pool.daemon_set if pool else "virt-handler",
+                    "fits": not why_not,
+                    "why": why_not,
+                }
+            )
+    return found
+
+
+def _text(found: dict[str, Any]) -> str:
+    lines = [
+        f"VMI {found['namespace']}/{found['name']}",
+        f"  pool         {found['pool'] or 'none: no pool matches'}",
+        f"  hypervisor   {found['hypervisor']}",
+        f"  image        {found['image']}",
+    ]
+    if found["pools"]:
+        rows = [[p["name"], _verdict(p), p["reason"]] for p in found["pools"]]
+        lines += ["", table(rows, ["POOL", "VERDICT", "WHY"])]
+    if "problem" in found:
+        lines += ["", f"It cannot start: {found['problem']}"]
+    if "nodes" in found:
+        rows = [[n["name"], n["handler"], "yes" if n["fits"] else "no", "; ".join(n["why"])] for n in found["nodes"]]
+        lines += ["", table(rows, ["NODE", "HANDLER", "FITS", "WHY NOT"])]
+    return "\n".join(lines)
+
+
+def _verdict(pool: dict[str, Any]) -> str:
+    if pool["used"]:
+        return f"matched by {pool['by']}"
+    return "matches, but an earlier one wins" if pool["matched"] else "no"

@@ -1,0 +1,130 @@
+"""`virtfleet hypervisors`: which hypervisors there are, and what each of them can do."""
+
+from __future__ import annotations
+
+import json
+
+import click
+import msgspec
+
+from virtfleet.cli.output import CommandError, output_option, result, table
+from virtfleet.hypervisors import registry
+from virtfleet.hypervisors.base import Hypervisor
+from virtfleet.hypervisors.features import FEATURES, Feature, at, support
+from virtfleet.hypervisors.support import Level, Support
+
+
+@click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("-o", "--output", type=click.Choice(["text", "wide", "json"]), default="text", help="Form of the result.")
+@click.pass_context
+def hypervisors(context: click.Context, output: str) -> None:
+    """Hypervisors, and what each of them can do."""
+    if context.invoked_subcommand:
+        return
+    found = [registry.get(name) for name in registry.names()]
+    if output == "json":
+        click.echo(json.dumps([_described(h) for h in found], indent=2))
+        return
+    header = ["NAME", "RUNS", "DEVICE", "URI", "DAEMON", "FEATURES"]
+    rows = [_row(h) for h in found]
+    if output == "wide":
+        header += ["CONNECTION", "EVENTS", "ROOT", "OVERHEAD", "IMAGE"]
+        rows = [row + _wide(h) for row, h in zip(rows, found, strict=True)]
+    click.echo(table(rows, header))
+
+
+@hypervisors.command()
+@click.argument("name", required=False)
+@click.option("--architecture", default="amd64", help="Architecture of the VM.")
+@output_option
+def features(name: str | None, architecture: str, output: str) -> None:
+    """What a hypervisor can do, feature by feature, and why not; without NAME, those that run VMs side by side.
+
+    works: as in KubeVirt. experimental: behind a feature gate. absent: VirtFleet does not do it yet. impossible:
+    libvirt's driver, or the hypervisor, cannot.
+    """
+    try:
+        chosen = [registry.get(n) for n in ([name] if name else registry.names())]
+    except registry.UnknownHypervisor as error:
+        raise CommandError(str(error)) from None
+    if name is None:
+        chosen = [h for h in chosen if not h.refusal]
+    data = [_entry(h, f, support(h, f.key, architecture)) for h in chosen for f in FEATURES]
+    if name is None:
+        rows = [[f.key, *(support(h, f.key, architecture).level.value for h in chosen)] for f in FEATURES]
+        text = table(rows, ("FEATURE", *(h.descriptor.name.upper() for h in chosen)))
+    else:
+        text = table([(e["feature"], e["support"], _why(e)) for e in data], ("FEATURE", "SUPPORT", "WHY NOT"))
+        text = "\n\n".join(filter(None, (chosen[0].refusal, text)))
+    result(output, data, text)
+
+
+def _entry(hypervisor: Hypervisor, feature: Feature, found: Support) -> dict[str, str]:
+    return {
+        "hypervisor": hypervisor.descriptor.name,
+        "feature": feature.key,
+        "title": feature.title,
+        "field": feature.field,
+        "support": found.level.value,
+        "reason": found.reason,
+        "advice": found.advice,
+        "gate": found.gate,
+    }
+
+
+def _why(entry: dict[str, str]) -> str:
+    return "; ".join(filter(None, (entry["reason"], entry["advice"])))
+
+
+@hypervisors.command(name="probe")
+@output_option
+def probe_command(output: str) -> None:
+    """What works on this machine, and why not. KVM is tried by running something on it."""
+    from virtfleet.launcher.node import kvmtrial as probe
+    from virtfleet.local.guestimage import default_cache
+
+    found = {name: probe.hypervisor(registry.get(name), default_cache()) for name in registry.names()}
+    data = [{"name": name, "works": verdict.works, "reason": verdict.reason} for name, verdict in found.items()]
+    rows = [(name, "yes" if verdict.works else "no", verdict.reason) for name, verdict in found.items()]
+    result(output, data, table(rows, ("NAME", "WORKS", "REASON")))
+
+
+def _row(hypervisor: Hypervisor) -> list[object]:
+    d = hypervisor.descriptor
+    device = f"/dev/{d.device}" if d.device else "-"
+    return [
+        d.name,
+        "no" if hypervisor.refusal else "yes",
+        device,
+        d.uri,
+        d.daemon or "-",
+        f"{len(at(Level.WORKS, hypervisor))}/{len(FEATURES)}",
+    ]
+
+
+def _wide(hypervisor: Hypervisor) -> list[object]:
+    d = hypervisor.descriptor
+    overhead = f"{'~' if d.overheads.estimate else ''}{d.overheads.total()}"
+    return [d.connection.value, d.events.value, "yes" if d.root else "no", overhead, d.launcher_image]
+
+
+def _described(hypervisor: Hypervisor) -> dict[str, object]:
+    d = hypervisor.descriptor
+    return {
+        "name": d.name,
+        "title": d.title,
+        "refusal": hypervisor.refusal,
+        "device": d.device,
+        "uri": d.uri,
+        "daemon": d.daemon,
+        "connection": d.connection.value,
+        "events": d.events.value,
+        "root": d.root,
+        "capabilities": d.capabilities,
+        "privileged": d.privileged,
+        "container": d.container,
+        "needsListing": d.by_leave,
+        "launcherImage": d.launcher_image,
+        "overheads": {name: str(value) for name, value in msgspec.structs.asdict(d.overheads).items()},
+        "features": {f.key: support(hypervisor, f.key).level.value for f in FEATURES},
+    }

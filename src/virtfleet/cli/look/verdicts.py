@@ -1,0 +1,164 @@
+"""The API server's verdict on a new object, without an API server.
+
+The stations of a write are the local API server's own: schema, defaults, mutating admission, validation, validating
+admission. Where it would ask virt-api's webhooks, admission's rules are asked directly. Nothing is written.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import AsyncIterator, Container, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from virtfleet.admission.cluster import Cluster
+from virtfleet.admission.findings import INVALID, REQUIRED, Cause, Findings
+from virtfleet.admission.review import COMPLETED, complete, review
+from virtfleet.admission.spelling import meant
+from virtfleet.admission.templates import check_migration_target
+from virtfleet.api import crds, names
+from virtfleet.cli.manifests import Manifest
+from virtfleet.kube.errors import ApiError
+from virtfleet.kube.resource import Obj
+from virtfleet.local.apiserver.extensions.admission import AdmissionRequest
+from virtfleet.local.apiserver.kinds.crds import custom_kind
+from virtfleet.local.apiserver.kinds.registry import Kind, Kinds
+from virtfleet.local.apiserver.objects.operations import Call, Operations
+from virtfleet.local.apiserver.objects.store import Store
+from virtfleet.local.apiserver.rights.access import MASTER
+
+ALLOWED, REFUSED, UNCHECKED = "allowed", "refused", "unchecked"
+_CDI = "cdi.kubevirt.io"
+_UNKNOWN = re.compile(r'unknown field "(.*)"')
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What becomes of one object."""
+
+    manifest: Manifest
+    verdict: str = ALLOWED
+    causes: list[Cause] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    note: str = ""
+    """Why it was not checked."""
+
+    def refuse(self, *causes: Cause) -> Verdict:
+        self.verdict = REFUSED
+        self.causes += causes
+        return self
+
+
+class Rules:
+    """Admission for one installation, asked directly. `warnings` are told of refused objects, too."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.warnings: list[str] = []
+
+    async def mutate(self, request: AdmissionRequest) -> Obj | None:
+        if request.obj is None or request.kind.resource.kind not in COMPLETED:
+            return request.obj
+        completed, found = complete(request.obj, self._cluster)
+        _refuse(found)
+        return completed
+
+    async def validate(self, request: AdmissionRequest) -> None:
+        obj, kind = request.obj or {}, request.kind.resource.kind
+        found = review(obj, Cluster(obj) if kind == "KubeVirt" else self._cluster)
+        if found.allowed and kind == "VirtualMachineInstanceMigration":
+            check_migration_target(obj, {}, (), found)  # of a VMI that is there and could move, if any could
+        self.warnings += found.warnings
+        _refuse(found)
+
+
+def _refuse(found: Findings) -> None:
+    if not found.allowed:
+        causes = [{"field": c.field, "reason": c.reason, "message": c.message} for c in found.causes]
+        raise ApiError("Invalid", found.causes[0].message, details={"causes": causes})
+
+
+class Judge:
+    """Says of one object after the other what the API server would say. `served` are groups that others serve."""
+
+    def __init__(self, operations: Operations, rules: Rules, served: Container[str] = ()) -> None:
+        self._operations = operations
+        self._rules = rules
+        self._served = served
+
+    async def verdict(self, manifest: Manifest) -> Verdict:
+        found, obj = Verdict(manifest), manifest.obj
+        missing = [Cause(f, REQUIRED, f"{f} is not set") for f in ("apiVersion", "kind") if not _text(obj.get(f))]
+        if missing:
+            return found.refuse(*missing)
+        kind = self._operations.kinds.of_kind(obj["apiVersion"], obj["kind"])
+        if kind is None:
+            return self._foreign(found)
+        await self._try(kind, found)
+        return found
+
+    def _foreign(self, found: Verdict) -> Verdict:
+        """A kind that VirtFleet does not serve."""
+        version, kind = found.manifest.obj["apiVersion"], found.manifest.obj["kind"]
+        group = version.rpartition("/")[0]
+        if version in self._served or not f".{group}".endswith(f".{names.GROUP}"):
+            found.verdict, found.note = UNCHECKED, f"{version} is not VirtFleet's"
+            return found
+        own = sorted({k.resource.api_version for k in self._operations.kinds if k.resource.kind == kind})
+        instead = f"use apiVersion {own[0]}" if own else "VirtFleet does not have that kind (docs/compatibility.md)"
+        if group == _CDI:
+            instead = "it is CDI's, and there where CDI is installed"
+        message = f'no matches for kind "{kind}" in version "{version}"; {instead}'
+        return found.refuse(Cause("apiVersion", INVALID, message))
+
+    async def _try(self, kind: Kind, found: Verdict) -> None:
+        call, self._rules.warnings = Call(MASTER, dry_run=True, field_validation="Warn"), []
+        namespace = found.manifest.namespace
+        try:
+            await self._allow_namespace(namespace)
+            await self._operations.create(kind, namespace, found.manifest.copy(), call)
+        except ApiError as error:
+            found.refuse(*_causes(error))
+        for warning in call.warnings:
+            if unknown := _UNKNOWN.fullmatch(warning):
+                hint = meant(kind.resource.kind, unknown[1])
+                found.refuse(Cause(unknown[1], INVALID, warning + (f"; did you mean {hint}?" if hint else "")))
+        found.warnings = self._rules.warnings
+
+    async def _allow_namespace(self, name: str) -> None:
+        """Whether the namespace is there is not the manifest's fault."""
+        store = self._operations.store
+        if store.get("/namespaces", "", name) is None:
+            namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+            await store.write("/namespaces", "", name, namespace, base=None)
+
+
+@asynccontextmanager
+async def judging(cluster: Cluster, served: Container[str] = ()) -> AsyncIterator[Judge]:
+    kinds, rules = Kinds(), Rules(cluster)
+    for kind in _served_kinds():
+        kinds.add(kind)
+    with tempfile.TemporaryDirectory(prefix="virtfleet-validate-") as directory:
+        operations = Operations(Store(Path(directory)), kinds, rules)
+        try:
+            yield Judge(operations, rules, served)
+        finally:
+            await operations.store.close()
+
+
+def _served_kinds() -> Iterable[Kind]:
+    for definition in crds.definitions():
+        for version in definition["spec"]["versions"]:
+            yield custom_kind(definition["spec"], version)
+
+
+def _causes(error: ApiError) -> list[Cause]:
+    told: list[dict[str, Any]] = (error.details or {}).get("causes") or [{"message": error.message}]
+    return [Cause(c.get("field", ""), c.get("reason", error.reason), c["message"]) for c in told]
+
+
+def _text(value: object) -> bool:
+    return isinstance(value, str) and bool(value)

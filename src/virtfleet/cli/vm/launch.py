@@ -1,0 +1,211 @@
+"""`virtfleet launch`: one VM with no cluster at all. It boots, shows its console, and the command ends with it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from virtfleet.admission.cluster import Cluster
+from virtfleet.admission.review import complete
+from virtfleet.api.kubevirt import KubeVirt
+from virtfleet.api.view import read
+from virtfleet.api.vmi import VirtualMachineInstance
+from virtfleet.cli.look.render_vmi import instance
+from virtfleet.cli.manifests import cluster_of, objects
+from virtfleet.cli.output import CommandError, Progress, output_option, result
+from virtfleet.cli.vm import terminal
+from virtfleet.domain.cluster import cluster_context
+from virtfleet.hypervisors import registry
+from virtfleet.hypervisors.base import Hypervisor
+from virtfleet.launcher.alone.standalone import Standalone
+from virtfleet.launcher.failure import Failure
+from virtfleet.launcher.node import kvmtrial as probe
+from virtfleet.local import guestimage
+from virtfleet.protocol.client import LauncherGone, Refused
+from virtfleet.protocol.messages import DomainState, Kill, Shutdown
+from virtfleet.work import tasks
+
+_KINDS = ("VirtualMachineInstance", "VirtualMachine")
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "-f", "--filename", required=True, help="File with the VMI, or a VM to make one from; - is standard input."
+)
+@click.option("--kubevirt", "kubevirt_file", help="File with the KubeVirt object in force; defaults where left out.")
+@click.option("--hypervisor", default="", help="Hypervisor to use instead of the one that the objects say.")
+@click.option("--disk", "disks", multiple=True, metavar="VOLUME=PATH", help="A file to use for a volume; repeatable.")
+@click.option("--no-console", is_flag=True, help="Do not attach the console.")
+@click.option("--emulate", is_flag=True, help="Emulate CPUs even where KVM works.")
+@output_option
+def launch(
+    filename: str,
+    kubevirt_file: str | None,
+    hypervisor: str,
+    disks: tuple[str, ...],
+    no_console: bool,
+    emulate: bool,
+    output: str,
+) -> None:
+    """Boot one VM without a cluster. ^] shuts it down."""
+    progress = Progress(quiet=output == "json")
+    made = list(objects([filename]))
+    cluster = cluster_of(kubevirt_file, beside=made)
+    kubevirt = read(KubeVirt, cluster.kubevirt)
+    vmi = _vmi(filename, made, cluster)
+    chosen = _hypervisor(hypervisor, vmi, kubevirt)
+    cache = guestimage.default_cache()
+    emulated = _emulated(chosen.descriptor.device, emulate, cache, progress)
+    context = cluster_context(kubevirt, cluster.gates, vmi["spec"].get("architecture", ""))
+    try:
+        vm = Standalone(
+            vmi,
+            chosen,
+            msgspec.structs.replace(context, emulated=emulated),
+            _sources(vmi, disks, cache, progress),
+            cache=cache / "capabilities",
+        )
+        last = asyncio.run(_run(vm, progress, console=not no_console, to_errors=output == "json"))
+    except (Failure, Refused, LauncherGone, guestimage.GuestError) as error:
+        raise CommandError(str(error)) from None
+    ended = f"{last.status} ({last.reason})" if last.reason else str(last.status)
+    data = {"name": last.name, "status": last.status, "reason": last.reason, "emulated": emulated}
+    result(output, data, f"{vmi['metadata']['name']}: {ended}")
+    if last.reason not in ("Shutdown", "Destroyed"):
+        sys.exit(1)
+
+
+def _vmi(file: str, made: list[dict[str, Any]], cluster: Cluster) -> dict[str, Any]:
+    """The VMI with its defaults and an identity, as the API server would have it."""
+    for obj in made:
+        if obj["kind"] in _KINDS:
+            wanted = obj if obj["kind"] == _KINDS[0] else instance(obj)
+            wanted.setdefault("metadata", {}).setdefault("namespace", "default")
+            wanted["metadata"].setdefault("name", "guest")
+            completed, found = complete(wanted, cluster)
+            if not found.allowed:
+                raise CommandError("\n".join(f"{cause.field}: {cause.message}" for cause in found.causes))
+            completed["metadata"]["uid"] = str(uuid.uuid4())
+            return completed
+    raise CommandError(f"{file} has no VirtualMachineInstance and no VirtualMachine")
+
+
+def _hypervisor(named: str, vmi: dict[str, Any], kubevirt: KubeVirt) -> Hypervisor:
+    configured = kubevirt.spec.configuration.hypervisors
+    name = named or registry.resolve(vmi["spec"].get("hypervisor", ""), "", configured[0].name if configured else "")
+    try:
+        chosen = registry.get(name)
+    except registry.UnknownHypervisor as error:
+        raise CommandError(str(error)) from None
+    if chosen.refusal:
+        raise CommandError(chosen.refusal)
+    return chosen
+
+
+def _emulated(device: str, wanted: bool, cache: Path, progress: Progress) -> bool:
+    if device != "kvm":
+        return False
+    if not wanted and not (verdict := probe.kvm(cache)).works:
+        progress(f"CPUs are emulated: {verdict.reason}")
+        return True
+    return wanted
+
+
+def _sources(vmi: dict[str, Any], disks: tuple[str, ...], cache: Path, progress: Progress) -> dict[str, Path]:
+    """What stands in for the VM's volumes: files that were named, and our own guest."""
+    sources: dict[str, Path] = {}
+    for disk in disks:
+        name, _, path = disk.partition("=")
+        if not Path(path).exists():
+            raise CommandError(f"--disk {disk}: there is no {path or 'path'}", "Write it as VOLUME=PATH.")
+        sources[name] = Path(path)
+    for volume in read(VirtualMachineInstance, vmi).spec.volumes:
+        if volume.container_disk and volume.name not in sources:
+            if volume.container_disk.image != guestimage.IMAGE:
+                raise CommandError(
+                    f"volume {volume.name!r}: without a cluster, only the image {guestimage.IMAGE} is known",
+                    f"Name a disk image instead: --disk {volume.name}=PATH.",
+                )
+            progress("building the guest, unless it is in the cache")
+            sources[volume.name] = guestimage.build(cache).image
+    return sources
+
+
+async def _run(vm: Standalone, progress: Progress, *, console: bool, to_errors: bool) -> DomainState:
+    """Start, attach, and wait for the end."""
+    loop = asyncio.get_running_loop()
+    interrupted = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, interrupted.set)
+    async with vm:
+        await vm.start()
+        progress("the domain has started; ^] shuts it down")
+        stopping = tasks.start(_stop_when(interrupted, vm), "shutdown")
+        attached = tasks.start(_attach(vm.console, interrupted, to_errors), "console") if console else None
+        last = DomainState()
+        async for update in vm.client.watch():
+            last = update.state
+        for task in (stopping, attached):
+            if task:
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
+        return last
+
+
+async def _stop_when(interrupted: asyncio.Event, vm: Standalone) -> None:
+    """The first interruption asks the guest to shut down, the second one kills it."""
+    for request in (Shutdown(), Kill()):
+        await interrupted.wait()
+        interrupted.clear()
+        with suppress(LauncherGone):
+            await vm.client.call(request)
+
+
+async def _attach(socket: Path, interrupted: asyncio.Event, to_errors: bool) -> None:
+    """Show the console, and send it what is typed."""
+    try:
+        reader, writer = await asyncio.open_unix_connection(socket)
+    except FileNotFoundError:
+        return  # a VM without a serial console
+    out = (sys.stderr if to_errors else sys.stdout).buffer
+
+    def typed() -> None:
+        data = os.read(sys.stdin.fileno(), 4096)
+        if not data:
+            asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
+        elif terminal.ESCAPE in data:
+            interrupted.set()
+        else:
+            writer.write(data)
+
+    with terminal.raw(), _reader(typed):
+        while data := await reader.read(4096):
+            out.write(data)
+            out.flush()
+    writer.close()
+
+
+@contextmanager
+def _reader(typed: Any) -> Iterator[None]:
+    """Call back when something was typed. Standard input that is a file has nobody typing."""
+    loop = asyncio.get_running_loop()
+    try:
+        loop.add_reader(sys.stdin.fileno(), typed)
+    except (OSError, ValueError):
+        yield
+        return
+    try:
+        yield
+    finally:
+        loop.remove_reader(sys.stdin.fileno())

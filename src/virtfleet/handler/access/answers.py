@@ -1,0 +1,116 @@
+"""What the node's own API answers: what can be asked of a VM, what stands in the way, and what guests tell. Pure."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from virtfleet.handler.vms.status import guest_os
+from virtfleet.kube.errors import ApiError
+from virtfleet.kube.resource import VMIS, Obj
+from virtfleet.protocol.messages import (
+    DomainState,
+    Done,
+    GuestFilesystem,
+    GuestInfo,
+    GuestUser,
+    Pause,
+    Request,
+    Reset,
+    SoftReboot,
+    Status,
+    Unfreeze,
+    Unpause,
+)
+
+
+class Obstacle(enum.Enum):
+    """What can stand in the way, in the words that KubeVirt has for it."""
+
+    NOT_RUNNING = "VMI is not running"
+    PAUSED = "VMI is paused"
+    PAUSED_ALREADY = "VMI is already paused"
+    NOT_PAUSED = "VMI is not paused"
+    NO_AGENT = "VMI does not have guest agent connected"
+
+    def stands(self, state: DomainState) -> bool:
+        match self:
+            case Obstacle.NOT_RUNNING:
+                return state.status is Status.ABSENT or state.status.ended
+            case Obstacle.PAUSED | Obstacle.PAUSED_ALREADY:
+                return state.status is Status.PAUSED
+            case Obstacle.NOT_PAUSED:
+                return state.status is not Status.PAUSED
+            case Obstacle.NO_AGENT:
+                return not state.agent
+
+
+def check(vmi: str, state: DomainState | None, obstacles: Iterable[Obstacle] = ()) -> None:
+    """Raise the first obstacle. Nothing can be asked of a VM that does not run."""
+    for obstacle in (Obstacle.NOT_RUNNING, *obstacles):
+        if obstacle.stands(state or DomainState()):
+            raise ApiError(
+                "Conflict",
+                f'Operation cannot be fulfilled on virtualmachineinstance.{VMIS.group} "{vmi}": {obstacle.value}',
+                details={"name": vmi, "group": VMIS.group, "kind": "virtualmachineinstance"},
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What is done on a PUT, and how the VMI's events tell of it."""
+
+    request: Request[Done]
+    obstacles: tuple[Obstacle, ...] = ()
+    event: tuple[str, str] | None = None
+
+
+COMMANDS = {
+    "pause": Command(Pause(), (Obstacle.PAUSED_ALREADY,), ("Paused", "VirtualMachineInstance paused")),
+    "unpause": Command(Unpause(), (Obstacle.NOT_PAUSED,), ("Unpaused", "VirtualMachineInstance unpaused")),
+    "softreboot": Command(SoftReboot(), (Obstacle.PAUSED,), ("SoftRebooted", "VirtualMachineInstance soft rebooted")),
+    "reset": Command(Reset(), (), ("Reset", "VirtualMachineInstance reset")),
+    "unfreeze": Command(Unfreeze(), (Obstacle.NO_AGENT,)),
+}
+
+
+def guest_os_info(guest: GuestInfo) -> Obj:
+    return {
+        "guestAgentVersion": guest.agent_version,
+        "supportedCommands": [{"name": name, "enabled": True} for name in guest.commands],
+        "hostname": guest.hostname,
+        "os": guest_os(guest),
+        "timezone": guest.timezone,
+        "userList": _users(guest.users),
+        "fsInfo": {"disks": _filesystems(guest.filesystems)},
+    }
+
+
+def user_list(guest: GuestInfo) -> Obj:
+    return {"metadata": {}, "items": _users(guest.users)}
+
+
+def filesystem_list(guest: GuestInfo) -> Obj:
+    return {"metadata": {}, "items": _filesystems(guest.filesystems)}
+
+
+GUEST_ANSWERS = {"guestosinfo": guest_os_info, "userlist": user_list, "filesystemlist": filesystem_list}
+
+
+def _users(users: Sequence[GuestUser]) -> list[Obj]:
+    return [{"userName": user.name, "domain": user.domain, "loginTime": user.login_time} for user in users]
+
+
+def _filesystems(filesystems: Sequence[GuestFilesystem]) -> list[Obj]:
+    return [
+        {
+            "diskName": filesystem.name,
+            "mountPoint": filesystem.mountpoint,
+            "fileSystemType": filesystem.type,
+            "usedBytes": filesystem.used_bytes,
+            "totalBytes": filesystem.total_bytes,
+            "disk": [{"serial": serial, "busType": ""} for serial in filesystem.disks],
+        }
+        for filesystem in filesystems
+    ]

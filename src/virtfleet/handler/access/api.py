@@ -1,0 +1,224 @@
+"""The node's own API, through which virt-api reaches the VMs that run here: consoles, screens, and what can be asked.
+
+virt-api has checked what the user may do; so nobody else may call. Every answer that is not a success is a Status
+object, which virt-api passes on as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+from aiohttp import web
+
+from virtfleet.api import duration
+from virtfleet.handler.access import stream as access_stream
+from virtfleet.handler.access.answers import COMMANDS, GUEST_ANSWERS, Command, Obstacle, check
+from virtfleet.handler.access.seats import End, Seats
+from virtfleet.handler.pods import files as podfiles
+from virtfleet.handler.pods.launchers import Launcher, Unresponsive
+from virtfleet.handler.vms.reconcile import Machines
+from virtfleet.handler.vms.records import Instance
+from virtfleet.kube import peers
+from virtfleet.kube.errors import ApiError
+from virtfleet.kube.events import Recorder
+from virtfleet.kube.resource import VMIS, Obj
+from virtfleet.protocol.client import Refused
+from virtfleet.protocol.messages import Freeze, GetGuestInfo, GuestInfo, Screenshot
+
+logger = logging.getLogger(__name__)
+
+ROOT = "/v1/namespaces/{namespace}/virtualmachineinstances/{name}"
+_TRUE = ("1", "t", "T", "true", "TRUE", "True")
+_PICTURES = 2  # at once: each may be as long as nothing else that a launcher says
+_TAKEN_OVER = b"\r\n\r\nAnother user has connected to this console; this connection ends.\r\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Socket:
+    """A socket that the hypervisor serves beside the VM."""
+
+    name: str
+    missing: str
+    last_words: bytes = b""
+    """What a client that has to leave reads on its screen."""
+
+
+CONSOLE = Socket("virt-serial0", "No serial consoles are present.", _TAKEN_OVER)
+VNC = Socket("virt-vnc", "No graphics devices are present.")
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A VM of this node."""
+
+    instance: Instance
+    launcher: Launcher
+    pod: Path
+    """The directory of its Pod."""
+
+    @property
+    def name(self) -> str:
+        return self.instance.vmi.metadata.name
+
+    def __str__(self) -> str:
+        return f"{self.instance.vmi.metadata.namespace}/{self.name}"
+
+
+Action = Callable[[web.Request, Machine], Awaitable[web.StreamResponse]]
+
+
+class Access:
+    """Serves `routes` to the one client whose certificate has the name `caller`."""
+
+    def __init__(
+        self, machines: Machines, recorder: Recorder, pods: Path, *, caller: str, unready: Callable[[], str]
+    ) -> None:
+        self._machines = machines
+        self._recorder = recorder
+        self._pods = pods
+        self._caller = caller
+        self._unready = unready
+        self._seats = Seats()
+        self._pictures = asyncio.Semaphore(_PICTURES)
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get(f"{ROOT}/console", self._answering(lambda request, vm: self._stream(request, vm, CONSOLE))),
+            web.get(f"{ROOT}/vnc", self._answering(self._vnc)),
+            web.get(f"{ROOT}/vnc/screenshot", self._answering(self._screenshot)),
+            web.put(f"{ROOT}/freeze", self._answering(self._freeze)),
+            *(web.put(f"{ROOT}/{name}", self._answering(self._doing(command))) for name, command in COMMANDS.items()),
+            *(web.get(f"{ROOT}/{name}", self._answering(self._telling(form))) for name, form in GUEST_ANSWERS.items()),
+        ]
+
+    def close(self) -> None:
+        """End all sessions; their clients are told."""
+        self._seats.clear(End.STOPPING)
+
+    def _answering(self, action: Action) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        async def answer(request: web.Request) -> web.StreamResponse:
+            try:
+                self._admit(request)
+                return await action(request, self._machine(request))
+            except Refused as error:
+                problem = ApiError("InternalError", str(error))
+            except Unresponsive as error:
+                problem = ApiError("ServiceUnavailable", str(error))
+            except ApiError as error:
+                problem = error
+            logger.info("%s %s: %s", request.method, request.path, problem.message)
+            return web.Response(
+                status=problem.code, body=orjson.dumps(problem.status()), content_type="application/json"
+            )
+
+        return answer
+
+    def _admit(self, request: web.Request) -> None:
+        peer = peers.verified(request)
+        if peer is None or peer.name != self._caller:
+            who = peer.name if peer else "nobody"
+            logger.warning("%s %s by %s from %s is refused", request.method, request.path, who, request.remote)
+            if peer is None:
+                raise ApiError("Unauthorized", f"a client certificate of {self._caller} is needed")
+            raise ApiError("Forbidden", f"{who} may not call this server; {self._caller} may")
+        if why := self._unready():
+            raise ApiError("ServiceUnavailable", why)
+
+    def _machine(self, request: web.Request) -> Machine:
+        key = f"{request.match_info['namespace']}/{request.match_info['name']}"
+        found = self._machines.instances.get(key)
+        for vm in self._machines.vms() if found else ():
+            if found and vm.ghost.uid == found.uid:
+                return Machine(found, vm.launcher, self._pods / vm.ghost.pod)
+        raise ApiError("NotFound", f"VMI {key} does not run on this node", details={"kind": VMIS.plural})
+
+    # What is asked of it.
+
+    def _doing(self, command: Command) -> Action:
+        async def do(_: web.Request, vm: Machine) -> web.Response:
+            check(vm.name, vm.launcher.state, command.obstacles)
+            await vm.launcher.call(command.request)
+            if command.event:
+                self._recorder.normal(vm.instance.reference, *command.event)
+            return web.Response(status=202)
+
+        return do
+
+    async def _freeze(self, request: web.Request, vm: Machine) -> web.Response:
+        timeout = _unfreeze_timeout(await request.read())
+        check(vm.name, vm.launcher.state, (Obstacle.NO_AGENT,))
+        try:
+            await vm.launcher.call(Freeze(timeout_seconds=timeout))
+        except Refused as error:
+            self._recorder.warning(vm.instance.reference, "FreezeError", f"Failed to freeze VMI: {error}")
+            raise ApiError("BadRequest", str(error)) from None
+        return web.Response(status=202)
+
+    def _telling(self, form: Callable[[GuestInfo], Obj]) -> Action:
+        async def tell(_: web.Request, vm: Machine) -> web.Response:
+            check(vm.name, vm.launcher.state, (Obstacle.NO_AGENT,))
+            guest = await vm.launcher.call(GetGuestInfo())
+            return web.Response(body=orjson.dumps(form(guest)), content_type="application/json")
+
+        return tell
+
+    async def _screenshot(self, _: web.Request, vm: Machine) -> web.Response:
+        check(vm.name, vm.launcher.state)
+        async with self._pictures:
+            picture = await vm.launcher.call(Screenshot())
+        return web.Response(body=picture.png, content_type="image/png")
+
+    # Consoles and screens.
+
+    async def _vnc(self, request: web.Request, vm: Machine) -> web.StreamResponse:
+        preserve = request.query.get("preserveSession", "") in _TRUE
+        if preserve and self._seats.taken((vm.instance.uid, VNC)):
+            raise ApiError("ServiceUnavailable", "Active VNC connection. Request denied.")
+        return await self._stream(request, vm, VNC)
+
+    async def _stream(self, request: web.Request, vm: Machine, socket: Socket) -> web.StreamResponse:
+        check(vm.name, vm.launcher.state)
+        client = access_stream.websocket()
+        if not client.can_prepare(request):
+            raise ApiError("BadRequest", f"{request.path} is a websocket")
+        async with self._seats.take((vm.instance.uid, socket)) as seat:
+            reader, writer = await _connect(vm, socket)
+            try:
+                await client.prepare(request)
+                logger.info("%s: somebody connects to %s", vm, socket.name)
+                end = await access_stream.relay(client, reader, writer, seat)
+            finally:
+                writer.transport.abort()  # what a guest does not read must not keep its socket from the next client
+        # By now the next one has its turn, however long this client takes to hear of it.
+        logger.info("%s: a connection to %s ends: %s", vm, socket.name, end.value)
+        words = socket.last_words if end is End.TAKEN else b""
+        with suppress(ConnectionError):
+            await access_stream.farewell(request, client, end, words)
+        return client
+
+
+async def _connect(vm: Machine, socket: Socket) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    try:
+        connection = podfiles.connect(vm.pod, "private", vm.instance.uid, socket.name)
+        return await asyncio.open_unix_connection(sock=connection)
+    except FileNotFoundError:
+        raise ApiError("BadRequest", socket.missing) from None
+    except OSError as error:
+        raise ApiError("InternalError", f"{socket.name} of {vm} cannot be reached: {error}") from None
+
+
+def _unfreeze_timeout(body: bytes) -> int:
+    try:
+        wanted = orjson.loads(body)["unfreezeTimeout"]
+        seconds = duration.seconds(wanted)
+    except (ValueError, KeyError, TypeError):
+        seconds = None
+    if seconds is None:
+        raise ApiError("BadRequest", 'Unfreeze timeout in freeze request is not set: {"unfreezeTimeout": "5m0s"}')
+    return int(seconds)

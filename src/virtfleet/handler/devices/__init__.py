@@ -1,0 +1,1 @@
+"""Devices of the node, and how VMs get them."""

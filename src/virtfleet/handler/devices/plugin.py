@@ -1,0 +1,171 @@
+"""A device plugin for one resource: registers with the kubelet, says what there is, hands it out.
+
+The kubelet forgets plugins when it restarts, and removes their sockets; that, and devices that come and go, is noticed
+by looking every other second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from virtfleet.api import names
+from virtfleet.handler.devices.host import Source, Unit, Units, distinct_nodes
+from virtfleet.kube.deviceplugin import (
+    HEALTHY,
+    KUBELET_SOCKET,
+    UNHEALTHY,
+    VERSION,
+    address,
+    caller,
+    channel,
+    handler,
+    message,
+)
+
+logger = logging.getLogger(__name__)
+
+LOOK = 2.0
+PAUSES = (1.0, 2.0, 5.0, 10.0)
+_REGISTRATION_TIMEOUT = 10.0
+
+
+class Plugin:
+    """`run()` it as a task. `registered`: whether the kubelet knows of it; `changed` is called when that changes."""
+
+    def __init__(
+        self,
+        directory: Path,
+        source: Source,
+        changed: Callable[[], None],
+        *,
+        look: float = LOOK,
+        pauses: tuple[float, ...] = PAUSES,
+    ) -> None:
+        self.source = source
+        self.registered = False
+        self._directory = directory
+        name = source.resource.removeprefix(names.DEVICE_PREFIX).replace("/", "-")
+        self._socket = directory / f"kubevirt-{name}.sock"
+        self._changed = changed
+        self._look = look
+        self._pauses = pauses
+        self._units: Units = {}
+        self._news = asyncio.Event()  # a new one after each change
+
+    async def run(self) -> None:
+        """Serve until cancelled. After a failure the pauses grow; a kubelet that restarted is no failure."""
+        failures = 0
+        while True:
+            try:
+                await self._serve()
+                failures = 0
+            except (grpc.aio.AioRpcError, OSError, RuntimeError, TimeoutError) as error:
+                pause = self._pauses[min(failures, len(self._pauses) - 1)]
+                failures += 1
+                logger.warning("device plugin %s: %s; again in %.0f s", self.source.resource, _words(error), pause)
+                await asyncio.sleep(pause)
+
+    async def _serve(self) -> None:
+        """Listen, register, and look after the devices until the kubelet wants to be told anew."""
+        self._units = self.source.units()
+        self._socket.unlink(missing_ok=True)
+        server = grpc.aio.server()
+        server.add_generic_rpc_handlers((handler("DevicePlugin", self),))
+        server.add_insecure_port(address(self._socket))
+        await server.start()
+        try:
+            kubelet = _identity(self._directory / KUBELET_SOCKET)
+            await self._register()
+            self._set_registered(True)
+            while self._socket.exists() and _identity(self._directory / KUBELET_SOCKET) == kubelet:
+                await asyncio.sleep(self._look)
+                self._refresh()
+            logger.info("device plugin %s: the kubelet has restarted", self.source.resource)
+        finally:
+            self._set_registered(False)
+            await server.stop(None)
+            self._socket.unlink(missing_ok=True)
+
+    async def _register(self) -> None:
+        async with channel(self._directory / KUBELET_SOCKET) as kubelet:
+            request = message(
+                "RegisterRequest", version=VERSION, endpoint=self._socket.name, resource_name=self.source.resource
+            )
+            await caller(kubelet, "Registration", "Register")(request, timeout=_REGISTRATION_TIMEOUT)
+        logger.info("device plugin %s: registered", self.source.resource)
+
+    def _set_registered(self, registered: bool) -> None:
+        if registered != self.registered:
+            self.registered = registered
+            self._changed()
+
+    def _refresh(self) -> None:
+        """See which devices there are now, and tell the kubelet if that is news."""
+        units = self.source.units()
+        if units != self._units:
+            self._units, news, self._news = units, self._news, asyncio.Event()
+            news.set()
+
+    # The kubelet's calls, by the names of its API.
+
+    async def GetDevicePluginOptions(self, request: Any, context: Any) -> Any:
+        return message("DevicePluginOptions")
+
+    async def ListAndWatch(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        while True:
+            news = self._news
+            yield message("ListAndWatchResponse", devices=[_device(name, unit) for name, unit in self._units.items()])
+            await news.wait()
+
+    async def GetPreferredAllocation(self, request: Any, context: Any) -> Any:
+        return message("PreferredAllocationResponse")
+
+    async def Allocate(self, request: Any, context: Any) -> Any:
+        answers = []
+        for wanted in request.container_requests:
+            units = [self._units.get(name) for name in wanted.devices_ids]
+            present = [unit for unit in units if unit is not None and unit.healthy]
+            if len(present) != len(units):
+                missing = ", ".join(name for name, unit in zip(wanted.devices_ids, units, strict=True) if not unit)
+                await context.abort(
+                    grpc.StatusCode.NOT_FOUND, f"{self.source.resource}: no working device {missing or 'any more'}"
+                )
+            answers.append(self._allocation(present))
+        return message("AllocateResponse", container_responses=answers)
+
+    async def PreStartContainer(self, request: Any, context: Any) -> Any:
+        return message("PreStartContainerResponse")
+
+    def _allocation(self, units: list[Unit]) -> Any:
+        specs = [
+            message("DeviceSpec", host_path=node, container_path=node, permissions="mrw")
+            for node in distinct_nodes(units)
+        ]
+        addresses = ",".join(unit.address for unit in units)
+        envs = {self.source.variable: addresses} if self.source.variable else {}
+        return message("ContainerAllocateResponse", devices=specs, envs=envs)
+
+
+def _device(name: str, unit: Unit) -> Any:
+    topology = (
+        {} if unit.numa is None else {"topology": message("TopologyInfo", nodes=[message("NUMANode", ID=unit.numa)])}
+    )
+    return message("Device", ID=name, health=HEALTHY if unit.healthy else UNHEALTHY, **topology)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns
+
+
+def _words(error: BaseException) -> str:
+    return error.details() or "" if isinstance(error, grpc.aio.AioRpcError) else str(error) or type(error).__name__

@@ -1,0 +1,1 @@
+"""The guests' networks on this node."""

@@ -1,0 +1,207 @@
+"""The guest's network on this node: set up inside the Pod, and what guest, launcher and status are told of it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Mapping
+from ipaddress import ip_interface, ip_network
+from pathlib import Path
+
+import msgspec
+
+from virtfleet.api.networks import DHCPOptions
+from virtfleet.api.vmi import VirtualMachineInstance as VMI
+from virtfleet.domain import traits
+from virtfleet.handler.network.plan import Link, Route, Wish, dhcp_server, gateway_address, guest_address
+from virtfleet.handler.network.setup import Order
+from virtfleet.handler.network.wanted import wishes
+from virtfleet.handler.pods.process import PodProcess
+from virtfleet.kube import confined
+from virtfleet.protocol.messages import Lease, Lease6
+from virtfleet.work.commands import CommandError, run
+
+_LONGEST_RESOLVER = 1 << 14
+
+
+class NetworkError(Exception):
+    """The network could not be set up; the message says what went wrong."""
+
+
+class Resolver(msgspec.Struct, frozen=True):
+    """Name servers and search domains of the Pod, which the guest gets too."""
+
+    servers: list[str] = []
+    search: list[str] = []
+
+
+class Wired(msgspec.Struct, frozen=True, kw_only=True):
+    """One interface as it is set up."""
+
+    name: str
+    mac: str
+    tap: str
+    bridge: str
+    link: str
+    addresses: list[str]
+    """Under which the guest is reached in the cluster."""
+    lease: Lease | None
+    lease6: Lease6 | None = None
+    queues: int
+
+
+def wired(
+    vmi: VMI,
+    links: Mapping[str, Link],
+    resolver: Resolver = Resolver(),  # noqa: B008 (it is immutable)
+) -> list[Wired]:
+    """What came of the VMI's interfaces. Pure."""
+    options = {i.name: i.dhcp_options for i in vmi.spec.domain.devices.interfaces}
+    found = []
+    for number, wish in enumerate(wishes(vmi)):
+        link = links[wish.link]
+        lease = _lease(wish, link, number, resolver, options[wish.name], traits.hostname(vmi))
+        found.append(
+            Wired(
+                name=wish.name,
+                mac=wish.mac or link.mac,
+                tap=wish.tap,
+                bridge=wish.bridge,
+                link=wish.link,
+                addresses=[a.partition("/")[0] for a in link.addresses],
+                lease=lease,
+                lease6=_lease6(wish, link, resolver),
+                queues=wish.queues,
+            )
+        )
+    return found
+
+
+def _lease(
+    wish: Wish, link: Link, number: int, resolver: Resolver, options: DHCPOptions | None, name: str
+) -> Lease | None:
+    """What the guest is told by DHCP; None where the Pod has no IPv4 address for it."""
+    if not link.address(4):
+        return None
+    routes: list[tuple[str, str]] = []
+    if wish.masquerade:
+        network = ip_network(wish.guests)
+        address = f"{guest_address(network)}/{network.prefixlen}"
+        server = gateway_address(network)
+        routers = [server]
+    else:
+        address, server = link.address(4), dhcp_server(number)
+        routers, routes = _passed_on(link)
+    told = options or DHCPOptions()
+    return Lease(
+        device=wish.bridge,
+        mac=wish.mac or link.mac,
+        address=address,
+        server=server,
+        routers=routers,
+        routes=routes,
+        dns=[s for s in resolver.servers if ":" not in s],
+        search=resolver.search,
+        ntp=told.ntp_servers,
+        mtu=link.mtu,
+        hostname=name,
+        tftp_server=told.tftp_server_name,
+        boot_file=told.boot_file_name,
+        options={o.option: o.value for o in told.private_options if o.option is not None},
+    )
+
+
+def _lease6(wish: Wish, link: Link, resolver: Resolver) -> Lease6 | None:
+    """What the guest is told by DHCPv6 and as its router; None where it is not behind the Pod's IPv6 address.
+
+    A guest that took the Pod's place is told by the cluster's own network.
+    """
+    if not wish.masquerade or not link.address(6):
+        return None
+    network = ip_network(wish.guests6)
+    return Lease6(
+        device=wish.bridge,
+        address=f"{guest_address(network)}/{network.prefixlen}",
+        dns=[s for s in resolver.servers if ":" in s],
+        search=resolver.search,
+        mtu=link.mtu,
+    )
+
+
+def _passed_on(link: Link) -> tuple[list[str], list[tuple[str, str]]]:
+    """Routers and routes of the Pod, for a guest that takes its place.
+
+    A client that is told routes takes them instead of its router, so the default one is among them then.
+    """
+    own = str(ip_interface(link.address(4)).network)
+    routers = [route.gateway for route in link.routes if _is_default(route) and route.gateway]
+    others = [r for r in link.routes if not _is_default(r) and r.destination != own]
+    if not others:
+        return routers, []
+    ordered = [*others, *(r for r in link.routes if _is_default(r))]
+    return routers, [(r.destination, r.gateway or "0.0.0.0") for r in ordered]
+
+
+def _is_default(route: Route) -> bool:
+    return route.destination == "0.0.0.0/0"
+
+
+def resolver(text: str) -> Resolver:
+    """From the content of a resolv.conf."""
+    lines = [line.split() for line in text.splitlines()]
+    servers = [words[1] for words in lines if len(words) > 1 and words[0] == "nameserver"]
+    search = next((words[1:] for words in reversed(lines) if words[:1] == ["search"]), [])
+    return Resolver(servers, search)
+
+
+class Networks:
+    """The networks of this node's launchers. `directory` holds what their Pods were like at first."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._helpers = asyncio.Semaphore(os.cpu_count() or 1)  # more at once would only make each slower
+
+    async def set_up(self, pod: str, process: PodProcess, vmi: VMI) -> list[Wired]:
+        """Set the VMI's interfaces up in the Pod in which `process` runs; may be repeated."""
+        try:
+            wanted = wishes(vmi)
+        except ValueError as error:
+            raise NetworkError(str(error)) from None
+        if not wanted:
+            return []
+        order = Order(wanted, str(self._memory(pod).absolute()))
+        helper = (sys.executable, "-m", "virtfleet.handler.network.setup")
+        with process.namespace("net") as namespace:
+            async with self._helpers:
+                try:
+                    out = await run("nsenter", f"--net={namespace}", *helper, feed=msgspec.json.encode(order))
+                except CommandError as error:
+                    raise NetworkError(f"the network could not be set up: {error}") from None
+        links = msgspec.json.decode(out, type=dict[str, Link])
+        return wired(vmi, links, self._resolver(process))
+
+    def known(self, pod: str, process: PodProcess | None, vmi: VMI) -> list[Wired]:
+        """What was set up before; nothing where nothing was, where it is not finished, or where a crash broke it."""
+        try:
+            links = msgspec.json.decode(self._memory(pod).read_bytes(), type=dict[str, Link])
+            wanted = wishes(vmi)
+        except (FileNotFoundError, ValueError):
+            return []
+        return wired(vmi, links, self._resolver(process)) if all(w.link in links for w in wanted) else []
+
+    def forget(self, pod: str) -> None:
+        self._memory(pod).unlink(missing_ok=True)
+
+    def _memory(self, pod: str) -> Path:
+        return self._directory / f"{pod}.json"
+
+    @staticmethod
+    def _resolver(process: PodProcess | None) -> Resolver:
+        if process is None:
+            return Resolver()
+        try:
+            with process.opened("etc/resolv.conf", confined.READ) as file:
+                return resolver(confined.read_file(file, _LONGEST_RESOLVER).decode(errors="replace"))
+        except OSError:
+            return Resolver()

@@ -1,0 +1,134 @@
+"""Carries out a network plan. Run as a process of its own inside the network namespace of a launcher's Pod.
+
+Namespaces belong to threads, and a process that speaks gRPC has many; so the handler starts this for the few moments
+that it takes, through nsenter. What the Pod's interfaces were at first is written to a file before anything is changed:
+a plan that was interrupted is made again from that file, not from what was left half done.
+"""
+
+from __future__ import annotations
+
+import array
+import fcntl
+import os
+import socket
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+
+from virtfleet.handler.network.plan import Link, Plan, Route, Wish, plan
+from virtfleet.launcher.guestnet.rawsocket import hand_over
+
+_SIOCETHTOOL, _ETHTOOL_STXCSUM = 0x8946, 0x17
+_LIMIT = 20.0  # seconds that one command has; all of them together have what the handler gives this process
+
+
+class Order(msgspec.Struct, frozen=True):
+    """What the handler wants done, and where the Pod's first state is kept."""
+
+    wishes: list[Wish]
+    memory: str
+
+
+class _Address(msgspec.Struct):
+    local: str = ""
+    prefixlen: int = 0
+    scope: str = ""
+
+
+class _Link(msgspec.Struct):
+    ifname: str
+    address: str = ""
+    mtu: int = 1500
+    addr_info: list[_Address] = []
+
+
+class _Route(msgspec.Struct):
+    dst: str
+    dev: str = ""
+    gateway: str = ""
+
+
+def inspect() -> dict[str, Link]:
+    """The interfaces of this namespace."""
+    links = msgspec.json.decode(_run("ip", "-json", "addr", "show"), type=list[_Link])
+    routes = msgspec.json.decode(_run("ip", "-json", "-4", "route", "show") or b"[]", type=list[_Route])
+    return {
+        link.ifname: Link(
+            link.ifname,
+            link.address,
+            link.mtu,
+            [f"{a.local}/{a.prefixlen}" for a in link.addr_info if a.scope == "global"],
+            [
+                Route("0.0.0.0/0" if r.dst == "default" else r.dst if "/" in r.dst else f"{r.dst}/32", r.gateway)
+                for r in routes
+                if r.dev == link.ifname
+            ],
+        )
+        for link in links
+    }
+
+
+def first_state(memory: Path, now: dict[str, Link]) -> dict[str, Link]:
+    """The interfaces as they were before anything was done here."""
+    if memory.exists():
+        return msgspec.json.decode(memory.read_bytes(), type=dict[str, Link])
+    memory.parent.mkdir(parents=True, exist_ok=True)
+    temporary = memory.with_suffix(".new")
+    temporary.write_bytes(msgspec.json.encode(now))
+    temporary.replace(memory)
+    return now
+
+
+def carry_out(made: Plan) -> None:
+    for command in made.commands:
+        # One by one and not as a batch, which would go on after links it has just renamed under their old names.
+        _run("ip", *command.split())
+    for bridge in made.bridges:
+        _compute_checksums(bridge)
+    for name, value in made.sysctls.items():
+        Path("/proc/sys", name).write_text(value)
+    if made.rules:
+        _run("nft", "-f", "-", feed=made.rules.encode())
+    for bridge in made.routers:
+        hand_over(bridge)
+
+
+def _compute_checksums(device: str) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        value = array.array("B", struct.pack("II", _ETHTOOL_STXCSUM, 0))
+        request = struct.pack("16sP", device.encode(), value.buffer_info()[0])
+        fcntl.ioctl(sock, _SIOCETHTOOL, request)
+
+
+def _run(*command: str, feed: bytes = b"") -> bytes:
+    try:
+        done = subprocess.run(command, input=feed, capture_output=True, check=False, timeout=_LIMIT)
+    except subprocess.TimeoutExpired:
+        raise OSError(f"{' '.join(command)}: not done within {_LIMIT:.0f} s") from None
+    if done.returncode:
+        raise OSError(f"{' '.join(command)}: {done.stderr.decode(errors='replace').strip()}")
+    return done.stdout
+
+
+def main() -> int:
+    order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
+    try:
+        now = inspect()
+        first = first_state(Path(order.memory), now)
+        missing = [wish for wish in order.wishes if wish.link not in first]
+        if missing:
+            raise OSError(f"the Pod has no interface {missing[0].link} for network {missing[0].name!r}")
+        carry_out(plan(order.wishes, first, now.keys()))
+    except OSError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    sys.stdout.buffer.write(msgspec.json.encode(first))
+    sys.stdout.flush()
+    return os.EX_OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())

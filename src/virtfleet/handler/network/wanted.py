@@ -1,0 +1,48 @@
+"""What a VMI wants of the interfaces that are connected through its Pod's network namespace. Pure."""
+
+from __future__ import annotations
+
+from virtfleet.api.addresses import guest_network
+from virtfleet.api.networks import Interface, Network
+from virtfleet.api.vmi import VirtualMachineInstance as VMI
+from virtfleet.domain import interfaces
+from virtfleet.handler.network.plan import GUESTS, GUESTS6, PRIMARY, Wish, mac_address
+from virtfleet.pods.networks import pod_interface
+
+
+def wishes(vmi: VMI) -> list[Wish]:
+    """The interfaces that are connected through the Pod's network namespace. Raises ValueError where one cannot be."""
+    networks = {network.name: network for network in vmi.spec.networks}
+    queues = interfaces.queues(vmi)
+    return [
+        _wish(vmi.metadata.uid, interface, networks[interface.name], queues)
+        for interface in interfaces.present(vmi)
+        if interface.masquerade or interface.bridge
+    ]
+
+
+def _wish(uid: str, interface: Interface, network: Network, queues: int) -> Wish:
+    secondary = network.multus is not None and not network.multus.default
+    pod = network.pod
+    masquerade = interface.masquerade is not None
+    return Wish(
+        name=interface.name,
+        link=pod_interface(network.name) if secondary else PRIMARY,
+        masquerade=masquerade,
+        mac=interfaces.plain_mac(interface.mac_address) or (mac_address(uid, interface.name) if masquerade else ""),
+        guests=_network(network.name, "vmNetworkCIDR", 4, (pod.vm_network_cidr if pod else "") or GUESTS),
+        guests6=_network(network.name, "vmIPv6NetworkCIDR", 6, (pod.vm_ipv6_network_cidr if pod else "") or GUESTS6),
+        ports=[
+            *(((p.protocol or "tcp").lower(), p.port, p.port) for p in interface.ports if p.port is not None),
+            *((p.protocol.lower(), p.start, p.end) for p in interface.port_ranges if p.start and p.end),
+        ],
+        queues=queues,
+    )
+
+
+def _network(name: str, field: str, version: int, text: str) -> str:
+    """A private network of guests. One that admission would refuse may have been written before there was a check."""
+    try:
+        return str(guest_network(text, version))
+    except ValueError as error:
+        raise ValueError(f"spec.networks[{name}].pod.{field}: {error}") from None

@@ -1,0 +1,1 @@
+"""The launchers' Pods on this node: their files, processes and control groups, none of which is trusted."""

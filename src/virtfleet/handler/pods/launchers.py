@@ -1,0 +1,162 @@
+"""Connections to the launchers on this node: one each, kept open, and what is known of the domain behind it.
+
+A launcher lives as long as its VM and is never started again, so a socket that refuses connections, or that went away
+after it was there, is the launcher's end. How its domain ended it says on the connection, and leaves in a file that the
+kubelet keeps for as long as the Pod exists.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+import posixpath
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+from virtfleet.handler.pods import files as podfiles
+from virtfleet.handler.pods.process import PodProcess
+from virtfleet.kube.pacing import Backoff
+from virtfleet.protocol import wire
+from virtfleet.protocol.client import Client, LauncherGone, Refused
+from virtfleet.protocol.messages import COMMAND_SOCKET, DomainState, Event, Message, Request
+from virtfleet.protocol.wire import WireError
+from virtfleet.work import tasks
+
+logger = logging.getLogger(__name__)
+
+A = TypeVar("A", bound=Message)
+
+_VOLUME, _SOCKET = "sockets", posixpath.basename(COMMAND_SOCKET)
+NEVER_CAME = 180.0  # seconds without a socket after which a launcher is given up
+ANSWER = 60.0  # seconds in which a launcher answers
+_GREETING = 10.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
+_STEADY = 10.0  # seconds after which a connection was a good one
+
+
+class Presence(enum.Enum):
+    """Whether there is a launcher."""
+
+    COMING = "coming"  # not connected yet, or not any more; nothing is known
+    HERE = "here"
+    GONE = "gone"  # and it will not come back
+
+
+class Unresponsive(Exception):
+    """The launcher does not answer now."""
+
+
+class Launcher:
+    """One launcher. `changed` is called with what happened, if anything, whenever something is new about it."""
+
+    def __init__(
+        self,
+        pod: Path,
+        changed: Callable[[Event | None], None],
+        *,
+        vmi: str = "",
+        never_came: float = NEVER_CAME,
+        answer: float = ANSWER,
+    ) -> None:
+        self.presence = Presence.COMING
+        self.state: DomainState | None = None
+        self.process: PodProcess | None = None
+        """The launcher's process, while it is here."""
+        self._pod = pod
+        self._changed = changed
+        self._vmi = vmi
+        self._never_came = never_came
+        self._answer = answer
+        self._client: Client | None = None
+        self._following = tasks.keep(self._follow, f"launcher: pod {pod.name}")
+
+    async def call(self, request: Request[A]) -> A:
+        """Ask the launcher. Raises Refused with its own words, and Unresponsive where it has none."""
+        name = type(request).__name__
+        if self._client is None:
+            raise Unresponsive(f"{name}: not connected to the launcher")
+        try:
+            async with asyncio.timeout(self._answer):
+                return await self._client.call(request)
+        except TimeoutError:
+            raise Unresponsive(f"{name}: the launcher did not answer within {self._answer:.0f} s") from None
+        except (LauncherGone, WireError) as error:
+            raise Unresponsive(f"{name}: {error}") from None
+
+    async def close(self) -> None:
+        self._following.cancel()
+        await asyncio.gather(self._following, return_exceptions=True)
+
+    # Following it.
+
+    async def _follow(self) -> None:
+        """Connect, and connect again, until the launcher is gone."""
+        began = time.monotonic()
+        was_here = False
+        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
+        while True:
+            try:
+                async with asyncio.timeout(_GREETING):
+                    self._client = await self._greet()
+                was_here = True
+                self.presence = Presence.HERE
+                since = time.monotonic()
+                await self._watch(self._client)
+                if time.monotonic() - since > _STEADY:
+                    backoff.reset()
+            except ConnectionRefusedError:
+                break
+            except FileNotFoundError:
+                never_came = time.monotonic() - began > self._never_came
+                # Where the kubelet's directory is not to be seen at all, nothing is known of any Pod.
+                removed = self._pod.parent.exists() and not self._pod.exists()
+                if was_here or never_came or removed or self._left_word():
+                    break
+            except (OSError, WireError, Refused, TimeoutError) as error:
+                logger.warning("launcher of pod %s: %s", self._pod.name, error)
+            if self.state and self.state.status.ended:
+                break
+            if self.presence is Presence.HERE:
+                self.presence = Presence.COMING
+                self._changed(None)
+            await asyncio.sleep(backoff.next())
+        self.state = self.state if self.state and self.state.status.ended else self._left_word() or self.state
+        self.presence = Presence.GONE
+        self._changed(None)
+
+    async def _greet(self) -> Client:
+        """Connect to the launcher of this very VMI. One of an earlier version does not name it; its place has to do."""
+        connection = podfiles.connect(self._pod, _VOLUME, _SOCKET)
+        try:
+            process = PodProcess.at(connection, self._pod.name)
+            client = await Client.connect(connection)
+        except BaseException:
+            connection.close()
+            raise
+        if client.vmi not in ("", self._vmi):
+            await client.close()
+            raise WireError(f"it says that it is the launcher of VMI {client.vmi}, and should be that of {self._vmi}")
+        self.process = process
+        return client
+
+    async def _watch(self, client: Client) -> None:
+        try:
+            async for update in client.watch():
+                self.state = update.state
+                self._changed(update.event)
+        finally:
+            self._client, self.process = None, None
+            await client.close()
+
+    def _left_word(self) -> DomainState | None:
+        """How the domain ended, by what the launcher left behind."""
+        for words in podfiles.last_words(self._pod):
+            with suppress(WireError):
+                state = wire.decode_json(words, DomainState)
+                if state.status.ended:
+                    return state
+        return None

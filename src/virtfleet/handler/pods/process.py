@@ -1,0 +1,148 @@
+"""Processes of a launcher's Pod, held so that nothing is ever done to another one in their place.
+
+A number says little: the process may have ended and its number gone to any other, and who listens on a socket in a
+Pod's volume chose by itself which process that is. So a process is held by file descriptors, which never come to mean
+another one, and it has to be in the control group of the Pod, which only the node's own programs can put it into.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import struct
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from virtfleet.handler.pods.cgroups import ControlGroup
+from virtfleet.kube import confined
+
+_CREDENTIALS = struct.Struct("3i")
+_SO_PEERPIDFD = 77
+_LONGEST = 4 << 20  # the kernel lets nobody have a larger environment
+
+
+def belongs(groups: str, pod: str) -> bool:
+    """Whether a process with these lines in /proc/<pid>/cgroup is one of the Pod.
+
+    The kubelet names a Pod's group `pod<uid>`, for systemd `<class>-pod<uid>.slice` with underscores; the local
+    cluster names it by the UID alone.
+    """
+    names, slice_name = {pod, f"pod{pod}"}, f"-pod{pod.replace('-', '_')}.slice"
+    parts = {part for line in groups.splitlines() for part in line.split(":", 2)[-1].split("/")}
+    return bool(pod) and any(part in names or part.endswith(slice_name) for part in parts)
+
+
+class PodProcess:
+    """One process. Its descriptors are closed when nobody refers to it any more: whoever still does is safe."""
+
+    def __init__(self, number: int, pod: str, pidfd: int | None = None) -> None:
+        """Raises ProcessLookupError where the process has ended, and PermissionError where it is not of the Pod."""
+        self.pod = pod
+        self._number = number
+        self._pidfd = os.pidfd_open(number) if pidfd is None else pidfd
+        weakref.finalize(self, os.close, self._pidfd)
+        try:
+            self._proc = os.open(f"/proc/{number}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise ProcessLookupError(f"process {number} has ended") from None
+        weakref.finalize(self, os.close, self._proc)
+        groups = self.read("cgroup").decode()
+        _ = self.number  # it lived after /proc was opened, so that is not a later process's
+        if not belongs(groups, pod):
+            raise PermissionError(f"process {number} is not one of Pod {pod}: nothing is done to it")
+
+    @classmethod
+    def at(cls, connection: socket.socket, pod: str) -> PodProcess:
+        """The process that listens at the other end, as the kernel tells it."""
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        number: int = _CREDENTIALS.unpack(credentials)[0]
+        try:
+            pidfd = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
+        except ProcessLookupError:
+            raise
+        except OSError:  # before Linux 6.5; whoever has the number now has to be of the Pod as well
+            return cls(number, pod)
+        return cls(number, pod, pidfd)
+
+    @property
+    def number(self) -> int:
+        """Its number, for calls that know nothing better; the process lives at this moment."""
+        poll = select.poll()
+        poll.register(self._pidfd, select.POLLIN)
+        if poll.poll(0):
+            raise ProcessLookupError(f"process {self._number} has ended")
+        return self._number
+
+    def read(self, name: str) -> bytes:
+        """A file about it in /proc."""
+        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._proc)
+        with open(fd, "rb") as file:
+            return file.read(_LONGEST)
+
+    def threads(self) -> dict[int, str]:
+        """Names of its threads, by their numbers."""
+        directory = os.open("task", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._proc)
+        try:
+            numbers = os.listdir(directory)
+        finally:
+            os.close(directory)
+        found = {}
+        for number in numbers:
+            with suppress(FileNotFoundError, ProcessLookupError):
+                found[int(number)] = self.read(f"task/{number}/comm").decode(errors="replace").strip()
+        return found
+
+    def thread(self, number: int) -> int:
+        """The number of a thread, which is one of this process and lives at this moment."""
+        os.stat(f"task/{number}", dir_fd=self._proc)
+        return number
+
+    def group(self) -> ControlGroup:
+        return ControlGroup(self.read("cgroup").decode())
+
+    def companions(self) -> Iterator[PodProcess]:
+        """All processes of its control group."""
+        for number in self.group().processes():
+            with suppress(OSError):
+                yield PodProcess(number, self.pod)
+
+    @contextmanager
+    def namespace(self, kind: str) -> Iterator[str]:
+        """A path of its namespace for other programs, good within this context. The node's own is none of a Pod's."""
+        fd = os.open(f"ns/{kind}", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._proc)
+        try:
+            if _is_of(fd, kind, "self") or _is_of(fd, kind, "1"):
+                raise PermissionError(f"Pod {self.pod} has the {kind} namespace of the node: nothing is done in it")
+            yield f"/proc/{os.getpid()}/fd/{fd}"
+        finally:
+            os.close(fd)
+
+    @contextmanager
+    def opened(self, path: str, flags: int) -> Iterator[int]:
+        """What is at a path of its own file system; no link leads out of that."""
+        root = os.open("root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._proc)
+        try:
+            fd = confined.open_at(root, path, flags, confined.INSIDE)
+        finally:
+            os.close(root)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+    def has(self, path: str) -> bool:
+        """Whether there is something at a path of its own file system."""
+        try:
+            with self.opened(path, os.O_PATH):
+                return True
+        except FileNotFoundError:
+            return False
+
+
+def _is_of(namespace: int, kind: str, process: str) -> bool:
+    """Whether a namespace is that of a process; of one that may not be looked at, it is not known."""
+    with suppress(OSError):
+        return os.path.samestat(os.fstat(namespace), os.stat(f"/proc/{process}/ns/{kind}"))
+    return False

@@ -1,0 +1,1 @@
+"""The VMs on this node, each brought in line with its VMI."""

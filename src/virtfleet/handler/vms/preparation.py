@@ -1,0 +1,108 @@
+"""What is made ready on the node before a launcher starts its domain, and what the launcher is told of it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+import orjson
+
+from virtfleet.api.feature_gates import FeatureGates
+from virtfleet.api.kubevirt import KubeVirt
+from virtfleet.api.view import read
+from virtfleet.api.vmi import VirtualMachineInstance as VMI
+from virtfleet.domain import traits
+from virtfleet.domain.cluster import cluster_context
+from virtfleet.domain.context import Context
+from virtfleet.handler.devices import access as deviceaccess
+from virtfleet.handler.devices.assigned import assigned, environment
+from virtfleet.handler.network.networks import Networks, Wired
+from virtfleet.handler.node import topology
+from virtfleet.handler.pods.process import PodProcess
+from virtfleet.handler.vms import tuning
+from virtfleet.handler.vms.records import Instance
+from virtfleet.hypervisors.base import Descriptor
+from virtfleet.kube.resource import Obj
+from virtfleet.launcher.node import emulators
+from virtfleet.protocol.messages import Node, Sync
+
+
+class NotPossible(Exception):
+    """The VM cannot run here as things are; the message is for its owner."""
+
+
+class Cluster:
+    """What the KubeVirt object says about VMs."""
+
+    def __init__(self, kubevirt: Obj | None = None) -> None:
+        self._view = read(KubeVirt, kubevirt or {})
+        self._gates = FeatureGates.of(kubevirt or {})
+        self.configuration = self._view.spec.configuration
+        self.emulation = bool(self.configuration.developer_configuration.use_emulation)
+
+    def context(self, architecture: str) -> Context:
+        return cluster_context(self._view, self._gates, architecture)
+
+
+def emulated(process: PodProcess, descriptor: Descriptor) -> bool:
+    """Whether the hypervisor has a device that it could use, and the Pod was not given it."""
+    return bool(descriptor.device) and not process.has(f"dev/{descriptor.device}")
+
+
+async def prepare(
+    found: Instance, process: PodProcess, networks: Networks, cluster: Cluster, facts: Path, *, started: bool
+) -> Sync:
+    """Make the node ready for a VM whose launcher is `process`; may be repeated.
+
+    `facts` is the directory with what the node's own launcher image found out.
+    """
+    vmi, hypervisor, pod = found.vmi, found.hypervisor, process.pod
+    descriptor = hypervisor.descriptor
+    in_software = emulated(process, descriptor)
+    if in_software and not cluster.emulation:
+        raise NotPossible(
+            f"the Pod has no /dev/{descriptor.device}, and developerConfiguration.useEmulation does not allow emulation"
+        )
+    wired = networks.known(pod, process, vmi) if started else await networks.set_up(pod, process, vmi)
+    context = _context(vmi, process, cluster, wired, in_software)
+    if not descriptor.root:
+        more = [descriptor.device] if descriptor.device else []
+        deviceaccess.grant(process, [*more, *context.block_volumes])
+    tuning.before_start(process, hypervisor.tuning(vmi, context))
+    return Sync(
+        vmi=with_hardware_addresses(found.object(), wired),
+        emulators={} if started else emulators.load(facts),
+        node=Node(
+            context=context,
+            taps={w.name: w.tap for w in wired},
+            leases=[w.lease for w in wired if w.lease],
+            leases6=[w.lease6 for w in wired if w.lease6],
+        ),
+    )
+
+
+def _context(vmi: VMI, process: PodProcess, cluster: Cluster, wired: list[Wired], in_software: bool) -> Context:
+    claims = {s.name: s.persistent_volume_claim_info for s in vmi.status.volume_status}
+    own_cpus = traits.dedicated_cpus(vmi)
+    gpus, host_devices = assigned(vmi, environment(process.read("environ")))
+    return msgspec.structs.replace(
+        cluster.context(vmi.spec.architecture),
+        emulated=in_software,
+        block_volumes=frozenset(name for name, claim in claims.items() if claim and claim.volume_mode == "Block"),
+        preallocated_volumes=frozenset(name for name, claim in claims.items() if claim and claim.preallocated),
+        gpus=gpus,
+        host_devices=host_devices,
+        bridges={w.name: w.bridge for w in wired},
+        cpus=tuple(sorted(os.sched_getaffinity(process.number))) if own_cpus else (),
+        cells=topology.cells() if own_cpus else (),
+    )
+
+
+def with_hardware_addresses(obj: Obj, wired: list[Wired]) -> bytes:
+    """The VMI with the hardware addresses that its interfaces really have, so that DHCP knows them again."""
+    macs = {w.name: w.mac for w in wired}
+    for interface in obj["spec"].get("domain", {}).get("devices", {}).get("interfaces") or ():
+        if interface["name"] in macs:
+            interface["macAddress"] = macs[interface["name"]]
+    return orjson.dumps(obj)

@@ -1,0 +1,293 @@
+"""What a handler reports of a VMI: from the domain's state to phase, conditions and the rest of the status. Pure.
+
+The handler owns the phases from Running on, and every condition but those that follow from the Pod (Ready, and why no
+node was found), which the controller writes. All that changes goes into one patch. One thing is said for the controller
+there, to spare it a write: a guest that nobody wants to probe is ready when it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from ipaddress import ip_interface
+from typing import Any
+
+from virtfleet.api import conditions
+from virtfleet.api.conditions import Condition
+from virtfleet.api.names import NotMigratable, Phase, VMICondition
+from virtfleet.api.vmi import VirtualMachineInstance as VMI
+from virtfleet.domain import paths, traits
+from virtfleet.handler.network.networks import Wired
+from virtfleet.handler.pods.launchers import Presence
+from virtfleet.handler.vms import migratable
+from virtfleet.hypervisors.base import Hypervisor
+from virtfleet.kube.resource import Obj
+from virtfleet.protocol.messages import DomainState, GuestInfo, Status
+
+FINAL = (Phase.SUCCEEDED, Phase.FAILED)
+LAUNCHER_LOST = "LauncherLost"
+SYNC_FAILED = "Synchronizing with the Domain failed."
+_ORDERLY = ("Shutdown", "Saved", "FromSnapshot")
+_PAUSES = {
+    "User": ("PausedByUser", "VMI was paused by user"),
+    "Migration": ("PausedByMigrationMonitor", "VMI was paused by the migration monitor"),
+    "IOError": ("PausedIOError", "VMI was paused, low-level IO error detected"),
+}
+# What an agent has to understand, by KubeVirt's list.
+_AGENT_COMMANDS = frozenset(
+    {
+        "guest-ping",
+        "guest-get-time",
+        "guest-info",
+        "guest-shutdown",
+        "guest-network-get-interfaces",
+        "guest-get-fsinfo",
+        "guest-get-host-name",
+        "guest-get-users",
+        "guest-get-timezone",
+        "guest-get-osinfo",
+    }
+)
+_POOR_AGENT = "This guest agent doesn't support required basic commands"
+# What the agent calls it -> what the status calls it.
+_GUEST_OS = {
+    "id": "id",
+    "name": "name",
+    "pretty-name": "prettyName",
+    "version": "version",
+    "version-id": "versionId",
+    "machine": "machine",
+    "kernel-release": "kernelRelease",
+    "kernel-version": "kernelVersion",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """Everything that the status of a VMI depends on."""
+
+    obj: Obj
+    vmi: VMI
+    """A view of the same object."""
+    hypervisor: Hypervisor | None
+    """None where this handler does not know the hypervisor, which is told as trouble."""
+    presence: Presence = Presence.COMING
+    state: DomainState | None = None
+    wired: Sequence[Wired] = ()
+    guest: GuestInfo | None = None
+    emulated: bool = False
+    trouble: str = ""
+    """Why the domain could not be made as the VMI says."""
+
+    @property
+    def runs(self) -> bool:
+        """Whether there is a domain that has not ended."""
+        return self.state is not None and self.state.status is not Status.ABSENT and not self.state.status.ended
+
+
+def next_phase(at: Situation) -> tuple[str, str]:
+    """The phase, and in one word why it failed where nobody else says it."""
+    phase = at.vmi.status.phase
+    if phase in FINAL or at.vmi.status.node_name == "":
+        return phase, ""
+    if at.state and at.state.status.ended:
+        return _ended(at.vmi, at.state, phase), ""
+    if at.presence is Presence.GONE:
+        return Phase.FAILED, "" if at.vmi.metadata.deletion_timestamp else LAUNCHER_LOST
+    if not at.runs or at.state is None:
+        return phase, ""
+    if at.state.status is Status.PAUSED and at.state.reason == "PostCopyFailed":
+        return Phase.FAILED, at.state.reason
+    return Phase.RUNNING, ""
+
+
+def _ended(vmi: VMI, state: DomainState, phase: str) -> str:
+    if state.reason == "Migrated":
+        return phase  # it goes on elsewhere
+    if state.reason in _ORDERLY:
+        return Phase.SUCCEEDED
+    if state.reason == "Destroyed" and not _had_its_chance(vmi):
+        return Phase.SUCCEEDED
+    return Phase.FAILED
+
+
+def _had_its_chance(vmi: VMI) -> bool:
+    """Whether the guest was asked to shut down before it was destroyed, and did not."""
+    acpi = vmi.spec.domain.features.acpi if vmi.spec.domain.features else None
+    return not (acpi and acpi.enabled is False) and vmi.spec.termination_grace_period_seconds != 0
+
+
+def change(at: Situation, now: float) -> Obj:
+    """The merge patch that brings the VMI up to date; empty where it is."""
+    present = at.obj.get("status") or {}
+    phase, reason = next_phase(at)
+    wanted: Obj = {"conditions": _conditions(at, present.get("conditions") or [], phase, now)}
+    if phase != present.get("phase"):
+        entry = {"phase": phase, "phaseTransitionTimestamp": conditions.timestamp(now)}
+        wanted["phase"] = phase
+        wanted["phaseTransitionTimestamps"] = [*(present.get("phaseTransitionTimestamps") or ()), entry]
+        if reason:
+            wanted["reason"] = reason
+    if phase == Phase.RUNNING and at.state:
+        wanted |= _machine(at, at.state)
+        wanted["interfaces"] = _interfaces(at)
+        wanted["volumeStatus"] = _volumes(at.vmi, present.get("volumeStatus") or [], at.state)
+        if at.guest and at.guest.os:
+            wanted["guestOSInfo"] = guest_os(at.guest)
+    changed = {key: value for key, value in wanted.items() if value != (present.get(key) or type(value)())}
+    if not changed:
+        return {}
+    metadata = at.obj["metadata"]
+    # Others write conditions too: the version keeps two writers apart.
+    return {"metadata": {"resourceVersion": metadata["resourceVersion"], "uid": metadata["uid"]}, "status": changed}
+
+
+def complaint(obj: Obj, trouble: str, now: float) -> Obj:
+    """The merge patch that says why a VMI does not get on, and nothing else; empty where it says so already."""
+    present = (obj.get("status") or {}).get("conditions") or []
+    wanted = _with_trouble(present, trouble, now)
+    metadata = obj["metadata"]
+    about = {"resourceVersion": metadata["resourceVersion"], "uid": metadata["uid"]}
+    return {"metadata": about, "status": {"conditions": wanted}} if wanted != present else {}
+
+
+def guest_os(guest: GuestInfo) -> Obj:
+    """The guest's operating system as the API shows it."""
+    return {name: guest.os[key] for key, name in _GUEST_OS.items() if key in guest.os}
+
+
+def _machine(at: Situation, state: DomainState) -> Obj:
+    """What the VM is made of."""
+    memory, topology = str(traits.memory(at.vmi)), traits.topology(at.vmi)
+    user = {"runtimeUser": 0 if at.hypervisor.descriptor.root else paths.USER} if at.hypervisor else {}
+    return {
+        **({"machine": {"type": state.machine}} if state.machine else {}),
+        **user,
+        "memory": {"guestAtBoot": memory, "guestCurrent": memory, "guestRequested": memory},
+        "currentCPUTopology": {"sockets": topology.sockets, "cores": topology.cores, "threads": topology.threads},
+        "migrationMethod": "BlockMigration" if migratable.copies_disks(at.vmi) else "LiveMigration",
+    }
+
+
+# --- conditions
+
+
+def _conditions(at: Situation, present: list[Condition], phase: str, now: float) -> list[Condition]:
+    kind = VMICondition
+    if at.trouble:
+        present = _with_trouble(present, at.trouble, now)
+    elif at.runs:
+        present = conditions.drop(present, kind.SYNCHRONIZED)
+    if phase in FINAL:
+        told_while_it_ran = (kind.PAUSED, kind.AGENT_CONNECTED, kind.UNSUPPORTED_AGENT)
+        return [condition for condition in present if condition["type"] not in told_while_it_ran]
+    if not at.runs or at.state is None:
+        return present
+    paused = at.state.status is Status.PAUSED
+    if phase == Phase.RUNNING != at.vmi.status.phase and at.vmi.spec.readiness_probe is None and not paused:
+        present = conditions.put(present, kind.READY, "True", now)
+    present = _if(present, kind.AGENT_CONNECTED, at.state.agent, now)
+    missing = sorted(_AGENT_COMMANDS - set(at.guest.commands)) if at.guest else []
+    words = (_POOR_AGENT, f"missing: {', '.join(missing)}; install a newer qemu-guest-agent in the guest")
+    present = _if(present, kind.UNSUPPORTED_AGENT, bool(missing), now, *words)
+    present = _if(present, kind.PAUSED, paused, now, *_PAUSES.get(at.state.reason, (at.state.reason, "")))
+    if at.hypervisor is None:
+        return present
+    words = ("EmulationUsed", f"/dev/{at.hypervisor.descriptor.device} is not used: the guest's CPUs are emulated")
+    present = _if(present, kind.SOFTWARE_EMULATION, at.emulated, now, *words)
+    return _mobility(at.vmi, at.hypervisor, present, now)
+
+
+def _with_trouble(present: list[Condition], trouble: str, now: float) -> list[Condition]:
+    return conditions.put(present, VMICondition.SYNCHRONIZED, "False", now, reason=SYNC_FAILED, message=trouble)
+
+
+def _if(
+    present: list[Condition], kind: str, holds: bool, now: float, reason: str = "", message: str = ""
+) -> list[Condition]:
+    """A condition that is said only as long as it holds."""
+    if holds:
+        return conditions.put(present, kind, "True", now, reason=reason, message=message)
+    return conditions.drop(present, kind)
+
+
+def _mobility(vmi: VMI, hypervisor: Hypervisor, present: list[Condition], now: float) -> list[Condition]:
+    found = list(migratable.obstacles(vmi, hypervisor))
+    beside_storage = [o for o in found if o.reason != NotMigratable.DISKS]
+    first = found[0] if found else None
+    present = conditions.put(
+        present,
+        VMICondition.LIVE_MIGRATABLE,
+        "False" if first else "True",
+        now,
+        reason=first.reason if first else "",
+        message=first.message if first else "",
+    )
+    return conditions.put(
+        present,
+        VMICondition.STORAGE_LIVE_MIGRATABLE,
+        "False" if beside_storage else "True",
+        now,
+        reason=NotMigratable.OTHER if beside_storage else "",
+        message=", ".join(f"{o.reason}: {o.message}" for o in beside_storage),
+    )
+
+
+# --- devices
+
+
+def _interfaces(at: Situation) -> list[Obj]:
+    """Interfaces of the VMI as they are, then those that only the guest knows of."""
+    told = {i.mac.lower(): i for i in at.guest.interfaces} if at.guest else {}
+    by_name = {i.name: i for i in at.vmi.spec.domain.devices.interfaces}
+    found: list[Obj] = []
+    for wired in at.wired:
+        guest = told.pop(wired.mac, None)
+        # Behind address translation, what the guest calls its address means nothing to anybody else.
+        translated = by_name[wired.name].masquerade is not None
+        own = _usable(guest.addresses) if guest and not translated else []
+        addresses = own or wired.addresses
+        entry = {
+            "name": wired.name,
+            "mac": wired.mac,
+            "ipAddress": addresses[0] if addresses else "",
+            "ipAddresses": addresses,
+            "interfaceName": guest.name if guest else "",
+            "infoSource": "domain, guest-agent" if guest else "domain",
+            "podInterfaceName": wired.link,
+            "queueCount": max(wired.queues, 1),
+            "linkState": by_name[wired.name].state or "up",
+        }
+        found.append({key: value for key, value in entry.items() if value})
+    for interface in told.values():
+        addresses = _usable(interface.addresses)
+        if interface.name != "lo":
+            entry = {
+                "mac": interface.mac,
+                "ipAddress": addresses[0] if addresses else "",
+                "ipAddresses": addresses,
+                "interfaceName": interface.name,
+                "infoSource": "guest-agent",
+            }
+            found.append({key: value for key, value in entry.items() if value})
+    return found
+
+
+def _usable(addresses: Sequence[str]) -> list[str]:
+    """Those of the guest's addresses that others can use; what is no address at all is not repeated."""
+    found = []
+    for address in addresses:
+        with suppress(ValueError):
+            if not ip_interface(address).is_link_local:
+                found.append(address.partition("/")[0])
+    return found
+
+
+def _volumes(vmi: VMI, present: list[Obj], state: DomainState) -> list[Obj]:
+    """The state of each volume, with the name that the guest knows its disk by."""
+    entries: dict[str, dict[str, Any]] = {entry["name"]: entry for entry in present}
+    for volume in vmi.spec.volumes:
+        if target := state.disks.get(volume.name):
+            entries[volume.name] = {**entries.get(volume.name, {"name": volume.name}), "target": target}
+    return list(entries.values())

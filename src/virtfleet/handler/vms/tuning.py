@@ -1,0 +1,72 @@
+"""What is done to the hypervisor's process that it may not do itself: locked memory, real-time CPUs, own CPUs."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import resource
+from collections.abc import Iterable
+
+from virtfleet.handler.pods.process import PodProcess
+from virtfleet.hypervisors.base import Descriptor, Tuning
+
+logger = logging.getLogger(__name__)
+
+_REALTIME_PRIORITY = 1
+_UNLIMITED = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+
+
+def before_start(launcher: PodProcess, tuning: Tuning) -> None:
+    """Raise the limit on locked memory of what will start the hypervisor, which inherits it."""
+    if not tuning.lock_memory:
+        return
+    for process in launcher.companions():
+        if resource.prlimit(process.number, resource.RLIMIT_MEMLOCK) == _UNLIMITED:
+            continue
+        try:
+            resource.prlimit(process.number, resource.RLIMIT_MEMLOCK, _UNLIMITED)
+        except PermissionError:
+            raise PermissionError(
+                "the VM needs all of its memory locked (for a device of the node, real-time CPUs or encryption), and "
+                "virt-handler may not raise the limit for it: give its container the capability SYS_RESOURCE, or let "
+                "the node's container runtime start with an unlimited RLIMIT_MEMLOCK"
+            ) from None
+
+
+def after_start(launcher: PodProcess, descriptor: Descriptor, tuning: Tuning) -> None:
+    """Give the guest's CPUs their priority, and keep everything else off the physical CPUs that they are on."""
+    if tuning.realtime_vcpus is None and not tuning.isolate_emulator:
+        return
+    processes = list(launcher.companions())
+    vcpus = {
+        int(match[1]): (process, thread)
+        for process in processes
+        if process.read("comm").decode(errors="replace").startswith(descriptor.processes)
+        for thread, name in process.threads().items()
+        if (match := re.search(descriptor.vcpu_thread, name))
+    }
+    if tuning.realtime_vcpus is not None:
+        for number in selected(tuning.realtime_vcpus, vcpus):
+            process, thread = vcpus[number]
+            os.sched_setscheduler(process.thread(thread), os.SCHED_FIFO, os.sched_param(_REALTIME_PRIORITY))
+    if tuning.isolate_emulator and vcpus:
+        busy = {process.thread(thread) for process, thread in vcpus.values()}
+        guests = set().union(*(os.sched_getaffinity(thread) for thread in busy))
+        free = os.sched_getaffinity(launcher.number) - guests
+        others = [thread for process in processes for thread in process.threads() if thread not in busy]
+        if free:
+            launcher.group().housekeep(others, free)
+
+
+def selected(mask: str, numbers: Iterable[int]) -> list[int]:
+    """The CPUs of a mask such as "0-3,^1"; all of them where it is empty."""
+    every = sorted(numbers)
+    if not mask:
+        return every
+    chosen: set[int] = set()
+    for part in mask.split(","):
+        first, _, last = part.strip().removeprefix("^").partition("-")
+        span = set(range(int(first), int(last or first) + 1))
+        chosen = chosen - span if part.strip().startswith("^") else chosen | span
+    return [number for number in every if number in chosen]

@@ -1,0 +1,1 @@
+"""One VM on a machine without a cluster."""

@@ -1,0 +1,1 @@
+"""What the guest is told of its networks."""

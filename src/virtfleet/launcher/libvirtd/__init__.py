@@ -1,0 +1,1 @@
+"""The libvirt daemons of one VM and the way to them."""

@@ -1,0 +1,142 @@
+"""The launcher's connection to libvirt, which outlives the daemon.
+
+libvirt's calls block and its events need a loop of their own: calls run on a few threads, the event loop on another
+one, and what the events say is handed over to asyncio. When the daemon dies, the connection is opened again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+import libvirt
+
+from virtfleet.launcher.failure import Failure
+from virtfleet.launcher.libvirtd.threads import Threads
+from virtfleet.protocol.messages import Event
+from virtfleet.work import tasks
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+_THREADS = 2  # one may wait for a slow device, and one is left for a kill
+LIMIT = 45.0  # seconds that a call has; libvirt itself gives up waiting for another call after 30
+_RETRY = 0.02
+_PATIENCE = 30.0
+_KEEPALIVE = (5, 3)  # seconds between questions, and how many may stay unanswered
+
+# Events that carry a meaning of their own; the others only say that something is different now.
+_EVENTS = (
+    (libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, ""),
+    (libvirt.VIR_DOMAIN_EVENT_ID_REBOOT, "Reboot"),
+    (libvirt.VIR_DOMAIN_EVENT_ID_WATCHDOG, "Watchdog"),
+    (libvirt.VIR_DOMAIN_EVENT_ID_IO_ERROR_REASON, "IOError"),
+    (libvirt.VIR_DOMAIN_EVENT_ID_AGENT_LIFECYCLE, ""),
+    (libvirt.VIR_DOMAIN_EVENT_ID_DEVICE_ADDED, ""),
+    (libvirt.VIR_DOMAIN_EVENT_ID_DEVICE_REMOVED, ""),
+    (libvirt.VIR_DOMAIN_EVENT_ID_DEVICE_REMOVAL_FAILED, "DeviceRemovalFailed"),
+    (libvirt.VIR_DOMAIN_EVENT_ID_BALLOON_CHANGE, ""),
+    (libvirt.VIR_DOMAIN_EVENT_ID_MEMORY_FAILURE, "MemoryFailure"),
+)
+
+
+class Connection:
+    """The connection. `changed` is called on the event loop whenever the domain may be different."""
+
+    def __init__(self, uri: str, changed: Callable[[Event | None], None]) -> None:
+        self._uri = uri
+        self._changed = changed
+        self._loop = asyncio.get_running_loop()
+        self._threads = Threads(_THREADS, "libvirt")
+        self._guest_thread = Threads(1, "guest-agent")
+        self._urgent_thread = Threads(1, "guest-agent-urgent")
+        self._open: asyncio.Future[libvirt.virConnect] = self._loop.create_future()
+        self._keeping: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        os.environ["LIBVIRT_AUTOSTART"] = "0"  # the daemon is ours to start
+        libvirt.registerErrorHandler(lambda *_: None, None)  # errors are raised as well, and logged where they matter
+        libvirt.virEventRegisterDefaultImpl()
+        threading.Thread(target=_run_events, name="libvirt-events", daemon=True).start()
+        self._keeping = tasks.keep(self._keep_open, "connection to libvirt")
+
+    async def stop(self) -> None:
+        if self._keeping:
+            self._keeping.cancel()
+            await asyncio.gather(self._keeping, return_exceptions=True)
+        for threads in (self._threads, self._guest_thread, self._urgent_thread):
+            threads.close()
+
+    async def run(self, call: Callable[[libvirt.virConnect], T], *, limit: float = LIMIT) -> T:
+        """A call, on a thread. While the daemon is being started again, calls wait."""
+        return await self._run(self._threads, call, limit)
+
+    async def ask_guest(self, call: Callable[[libvirt.virConnect], T], *, limit: float, urgent: bool = False) -> T:
+        """A call that waits for the guest's agent: one at a time, so that however many ask a guest that does not
+        answer, all other calls go on. What is urgent waits for the present question at most.
+        """
+        return await self._run(self._urgent_thread if urgent else self._guest_thread, call, limit)
+
+    async def _run(self, threads: Threads, call: Callable[[libvirt.virConnect], T], limit: float) -> T:
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                connection = await asyncio.shield(self._open)
+        except TimeoutError:
+            raise Failure("libvirt's daemon does not answer") from None
+        return await threads.run(partial(call, connection), limit)
+
+    async def _keep_open(self) -> None:
+        if self._open.done():
+            self._open = self._loop.create_future()
+        while True:
+            closed = asyncio.Event()
+            try:
+                connection = await self._threads.run(partial(self._connect, closed), LIMIT)
+            except (libvirt.libvirtError, Failure):
+                await asyncio.sleep(_RETRY)
+                continue
+            self._open.set_result(connection)
+            self._changed(None)
+            await closed.wait()
+            logger.warning("the connection to libvirt is lost")
+            self._open = self._loop.create_future()
+
+    def _connect(self, closed: asyncio.Event) -> libvirt.virConnect:
+        connection = libvirt.open(self._uri)
+
+        def on_close(*_: object) -> None:
+            self._loop.call_soon_threadsafe(closed.set)
+
+        connection.registerCloseCallback(on_close, None)
+        _where_supported(lambda: connection.setKeepAlive(*_KEEPALIVE))  # there must be somebody at the other end
+        for number, kind in _EVENTS:
+            _where_supported(partial(connection.domainEventRegisterAny, None, number, self._callback(kind), None))
+        return connection
+
+    def _callback(self, kind: str) -> Callable[..., None]:
+        def happened(_connection: object, _domain: object, *arguments: Any) -> None:
+            words = [str(argument) for argument in arguments[:-1]]  # the last one is ours, and None
+            event = Event(kind=kind, detail=" ".join(words)) if kind else None
+            self._loop.call_soon_threadsafe(self._changed, event)
+
+        return happened
+
+
+def _where_supported(call: Callable[[], object]) -> None:
+    """Not every driver has everything; what is done without events is found by looking now and then."""
+    try:
+        call()
+    except libvirt.libvirtError as error:
+        if error.get_error_code() not in (libvirt.VIR_ERR_NO_SUPPORT, libvirt.VIR_ERR_CONFIG_UNSUPPORTED):
+            raise
+        logger.debug("%s", error)
+
+
+def _run_events() -> None:
+    while True:
+        libvirt.virEventRunDefaultImpl()

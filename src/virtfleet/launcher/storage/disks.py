@@ -1,0 +1,316 @@
+"""Prepares what the domain's disks lie on, before the domain is defined.
+
+Each kind of volume has its own way from what the Pod mounts to what the hypervisor opens. Everything here can be done
+again: a launcher that is asked twice finds what it made the first time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import posixpath
+import sys
+from collections.abc import Coroutine, Iterator, Sequence, Set
+from pathlib import Path
+from typing import Any, TypeVar
+from xml.etree.ElementTree import Element
+
+import msgspec
+
+from virtfleet.api import names
+from virtfleet.api.disks import Volume
+from virtfleet.api.quantity import Quantity
+from virtfleet.api.vmi import VirtualMachineInstance as VMI
+from virtfleet.domain import paths, volumes
+from virtfleet.domain.context import Context
+from virtfleet.launcher.failure import Failure
+from virtfleet.launcher.storage import mapped, seeds
+from virtfleet.launcher.storage.iso import Image
+from virtfleet.launcher.vm import metrics
+from virtfleet.work import commands
+
+T = TypeVar("T")
+SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+_FORMATS = ("raw", "qcow2")
+_MOST_LINKS = 40  # as many as the kernel follows
+_LIMIT = 900.0  # seconds: a large disk is copied and checked as fast as its storage allows
+_LEAKS = 3  # how `qemu-img check` ends where space is lost, but no data
+
+
+async def formats(vmi: VMI) -> dict[str, str]:
+    """Find the disks in container images; the answer is their formats, by volume."""
+    roots = {filesystem.name for filesystem in vmi.spec.domain.devices.filesystems}
+    found = {
+        volume.name: _container_disk(index, volume)
+        for index, volume in enumerate(vmi.spec.volumes)
+        if volume.container_disk and volume.name not in roots
+    }
+    checked = await _together(*(_checked_format(name, path) for name, path in found.items()))
+    return dict(zip(found, checked, strict=True))
+
+
+async def prepare(vmi: VMI, context: Context, domain: Element) -> None:
+    """Make everything that the domain's document names: disks, images of configuration, boot files."""
+    named = {value for element in domain.iter() for value in element.attrib.values()}
+    _boot_files(vmi)
+    _ignition(vmi)
+    images = [i for volume in vmi.spec.volumes for i in _configuration(vmi, volume) if i.output in named]
+    await _together(
+        _write_images(images),
+        *(_prepare(vmi, index, volume, context, named, domain) for index, volume in enumerate(vmi.spec.volumes)),
+    )
+
+
+async def _prepare(vmi: VMI, index: int, volume: Volume, context: Context, named: Set[str], domain: Element) -> None:
+    """Make what one volume needs beside images of configuration."""
+    if paths.ephemeral_disk(volume.name) in named:
+        await _overlay(paths.ephemeral_disk(volume.name), *_below(index, volume, context))
+    elif paths.raw_disk(volume.name) in named and not volume.empty_disk:
+        await _copy(paths.raw_disk(volume.name), *_below(index, volume, context))
+    elif paths.container_root(volume.name) in named:
+        root = paths.container_root(volume.name)
+        await asyncio.to_thread(mapped.copy, paths.image_volume(index), root, _first_id(domain))
+    elif paths.mapped_dir(volume.name) in named:
+        await asyncio.to_thread(_map_claim, volume.name, _first_id(domain))
+    elif volume.empty_disk:
+        await _empty(volume, paths.raw_disk(volume.name) in named)
+    elif volume.host_disk and volume.host_disk.type == "DiskOrCreate":
+        _allocate(paths.host_disk(volume.name, volume.host_disk.path), _size(volume.host_disk.capacity))
+    elif volume.persistent_volume_claim or volume.data_volume:
+        _fill_claim(vmi, volume, context)
+    elif volume.downward_metrics:
+        metrics.write_disk(paths.DOWNWARD_METRICS_DISK, [])
+    else:
+        _seed_directory(vmi, volume, named)
+
+
+async def _together(*work: Coroutine[Any, Any, T]) -> list[T]:
+    """Do all of it at once. What fails is told when the rest is finished, so that nothing goes on behind a retry."""
+    done = await asyncio.gather(*work, return_exceptions=True)
+    for result in done:
+        if isinstance(result, BaseException):
+            raise result
+    return [result for result in done if not isinstance(result, BaseException)]
+
+
+async def _write_images(images: list[Image]) -> None:
+    if images:
+        await _command(sys.executable, "-m", "virtfleet.launcher.storage.iso", feed=msgspec.json.encode(images))
+
+
+def _below(index: int, volume: Volume, context: Context) -> tuple[str, str]:
+    """What a disk that is thrown away lies on, and its format."""
+    if volume.container_disk:
+        return paths.container_disk(index), context.disk_formats[volume.name]
+    block = volume.name in context.block_volumes
+    return paths.claim_device(volume.name) if block else paths.claim_image(volume.name), "raw"
+
+
+def _boot_files(vmi: VMI) -> None:
+    """Kernel and initrd, from the image that the Pod mounts to where the domain expects them."""
+    firmware = vmi.spec.domain.firmware
+    container = firmware.kernel_boot.container if firmware and firmware.kernel_boot else None
+    if not container:
+        return
+    for artifact in filter(None, (container.kernel_path, container.initrd_path)):
+        _link(paths.kernel_boot(artifact), _inside(Path(paths.kernel_boot_image()), artifact, "the boot image"))
+
+
+def _ignition(vmi: VMI) -> None:
+    """The configuration that Ignition reads in the guest, which its owner wrote into an annotation."""
+    if text := vmi.metadata.annotations.get(names.IGNITION):
+        file = Path(paths.ignition(vmi.metadata.namespace, vmi.metadata.name))
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+
+def _container_disk(index: int, volume: Volume) -> str:
+    """The disk in a container image."""
+    assert volume.container_disk is not None
+    disk, image = paths.container_disk(index), Path(paths.image_volume(index))
+    what = f"volume {volume.name!r}: the image"
+    if os.path.lexists(disk):
+        return disk
+    if volume.container_disk.path:
+        _link(disk, _inside(image, volume.container_disk.path, what))
+        return disk
+    directory = _resolved(image, "/disk")
+    listed = sorted(os.listdir(directory)) if directory.is_dir() else []
+    found = [name for name in listed if name[0] != "." and not _resolved(image, f"/disk/{name}").is_dir()]
+    if len(found) > 1:
+        raise Failure(f"{what} has several files under /disk ({', '.join(found)}); name one as `path`")
+    if not found:
+        raise Failure(f"{what} {volume.container_disk.image} has no file under /disk")
+    _link(disk, _inside(image, f"/disk/{found[0]}", what))
+    return disk
+
+
+def _inside(image: Path, path: str, what: str) -> Path:
+    """A file of an image."""
+    found = _resolved(image, path)
+    if not found.is_file():
+        named = f"/{found.relative_to(image.resolve())}"
+        link = "" if named == posixpath.normpath(f"/{path}") else f": it is a link to {named}, which the image has not"
+        raise Failure(f"{what} has no file {path}{link}")
+    return found
+
+
+def _resolved(image: Path, path: str) -> Path:
+    """A path of an image. Links in it mean files of the image, as if that were all there is: none leads out of it."""
+    top = place = image.resolve()
+    ahead, links = [*reversed(Path(path).parts)], 0
+    while ahead:
+        part = ahead.pop()
+        if part in ("/", ".."):
+            place = top if part == "/" or place == top else place.parent
+        elif not (place / part).is_symlink():
+            place /= part
+        else:
+            ahead += reversed((place / part).readlink().parts)
+            links += 1
+        if links > _MOST_LINKS:
+            raise Failure(f"{path} of the image goes through more than {_MOST_LINKS} links")
+    return place
+
+
+def _link(link: str, target: Path) -> None:
+    Path(link).parent.mkdir(parents=True, exist_ok=True)
+    if not os.path.lexists(link):
+        os.symlink(target, link)
+
+
+async def _checked_format(name: str, path: str) -> str:
+    """The format of somebody else's image. One that refers to other files could read what its owner must not."""
+    try:
+        told = await _command("qemu-img", "info", "--output=json", "--force-share", path)
+        info: dict[str, Any] = msgspec.json.decode(told)
+        if info["format"] == "qcow2":
+            await _command("qemu-img", "check", "--force-share", "-f", "qcow2", path, accept=(0, _LEAKS))
+    except Failure as error:
+        raise Failure(f"volume {name!r}: the image is damaged, replace it: {error}") from None
+    if info["format"] not in _FORMATS:
+        raise Failure(f"volume {name!r}: an image of format {info['format']}; it must be one of {', '.join(_FORMATS)}")
+    if "backing-filename" in info or "data-file" in info.get("format-specific", {}).get("data", {}):
+        raise Failure(f"volume {name!r}: the image refers to another file, which is not allowed")
+    return str(info["format"])
+
+
+async def _overlay(target: str, below: str, image_format: str) -> None:
+    """A disk over another one that is never written to; what the guest writes is gone when the Pod is."""
+    await _made(target, "qemu-img", "create", "-q", "-f", "qcow2", "-b", below, "-F", image_format, "{}")
+
+
+async def _copy(target: str, below: str, image_format: str) -> None:
+    """The same for hypervisors that read plain disks only."""
+    await _made(target, "qemu-img", "convert", "-f", image_format, "-O", "raw", below, "{}")
+
+
+async def _empty(volume: Volume, raw: bool) -> None:
+    assert volume.empty_disk is not None
+    target = paths.raw_disk(volume.name) if raw else paths.empty_disk(volume.name)
+    size = _size(volume.empty_disk.capacity)
+    if size <= 0:  # and never an option of the command
+        raise Failure(f"volume {volume.name!r}: no disk of {size} bytes can be made; set emptyDisk.capacity")
+    await _made(target, "qemu-img", "create", "-q", "-f", "raw" if raw else "qcow2", "{}", str(size))
+
+
+def _first_id(domain: Element) -> int:
+    """Who the guest's root is on the node, where the guest is a container."""
+    root = domain.find("idmap/uid")
+    assert root is not None
+    return int(root.get("target", ""))
+
+
+def _map_claim(volume: str, first: int) -> None:
+    try:
+        mapped.mount(paths.claim_dir(volume), paths.mapped_dir(volume), first)
+    except OSError as error:
+        raise Failure(
+            f"volume {volume!r}: its file system cannot be shown to a container, whose users have other numbers on the "
+            f"node: {error.strerror}; use a claim of another storage class, with volumeMode Filesystem"
+        ) from None
+
+
+def _fill_claim(vmi: VMI, volume: Volume, context: Context) -> None:
+    """A claim with an empty file system gets a disk image that fills it."""
+    image = Path(paths.claim_image(volume.name))
+    if volume.name in context.block_volumes or image.exists() or not image.parent.is_dir():
+        return
+    status = next((s for s in vmi.status.volume_status if s.name == volume.name), None)
+    info = status.persistent_volume_claim_info if status else None
+    if not info:
+        raise Failure(f"volume {volume.name!r}: the claim holds no disk.img, and its size is not known")
+    amounts = [q for q in (info.capacity.get("storage"), info.requests.get("storage")) if q is not None]
+    usable = 1 - float(info.filesystem_overhead or 0)
+    size = int(min(Quantity.parse(amount).value() for amount in amounts) * usable) if amounts else 0
+    _allocate(str(image), size >> 20 << 20)
+
+
+def _allocate(path: str, size: int) -> None:
+    if os.path.exists(path):
+        return
+    if size <= 0:
+        raise Failure(f"{path} does not exist, and no capacity is set to make it with")
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    with open(f"{path}.new", "wb") as file:
+        file.truncate(size)
+    os.replace(f"{path}.new", path)
+
+
+def _configuration(vmi: VMI, volume: Volume) -> Iterator[Image]:
+    """The ISO image of a volume that is made from configuration."""
+    namespace, name = vmi.metadata.namespace, vmi.metadata.name
+    if volume.cloud_init_no_cloud:
+        yield Image(paths.cloud_init(namespace, name, False), "cidata", seeds.no_cloud(vmi, volume))
+    elif volume.cloud_init_config_drive:
+        yield Image(paths.cloud_init(namespace, name, True), "config-2", seeds.config_drive(vmi, volume))
+    elif volume.service_account:
+        yield Image(paths.SERVICE_ACCOUNT_DISK, "cfgdata", sources=_files_below(Path(SERVICE_ACCOUNT)))
+    elif kind := volumes.config_kind(volume):
+        source = volume.config_map or volume.secret or volume.downward_api
+        label = (source.volume_label if source else "unattend") or "cfgdata"
+        directory = Path(paths.config_dir(kind, volume.name))
+        yield Image(paths.config_disk(kind, volume.name), label, sources=_files_below(directory))
+
+
+def _seed_directory(vmi: VMI, volume: Volume, named: Set[str]) -> None:
+    """cloud-init's files as a directory, for guests that are containers."""
+    directory = paths.cloud_init_seed(vmi.metadata.namespace, vmi.metadata.name)
+    if directory not in named or not (volume.cloud_init_no_cloud or volume.cloud_init_config_drive):
+        return
+    files = seeds.no_cloud(vmi, volume) if volume.cloud_init_no_cloud else seeds.config_drive(vmi, volume)
+    for name, content in files.items():
+        file = Path(directory, name)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+
+
+def _files_below(directory: Path) -> dict[str, str]:
+    """Files as the guest shall see them; the kubelet's own `..data` links are left out."""
+    if not directory.is_dir():
+        raise Failure(f"{directory} is not mounted in this Pod")
+    return {path.name: str(path) for path in sorted(directory.iterdir()) if not path.name.startswith("..")}
+
+
+def _size(amount: object) -> int:
+    return Quantity.parse(amount).value() if isinstance(amount, str | int | float) else 0
+
+
+async def _made(target: str, *command: str) -> None:
+    """Run a command that makes a file, unless it was made before; `{}` stands for the file."""
+    if not _to_be_made(target):
+        return
+    await _command(*(f"{target}.new" if word == "{}" else word for word in command))
+    os.replace(f"{target}.new", target)
+
+
+def _to_be_made(target: str) -> bool:
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    return not os.path.exists(target)
+
+
+async def _command(*command: str, feed: bytes | None = None, accept: Sequence[int] = (0,)) -> str:
+    try:
+        return await commands.run(*command, feed=feed, limit=_LIMIT, accept=accept)
+    except commands.CommandError as error:
+        raise Failure(str(error)) from None

@@ -1,0 +1,56 @@
+"""Writes ISO 9660 images, as a short-lived child: `python -m virtfleet.launcher.storage.iso < requests.json`.
+
+The library that does it would stay in the launcher's memory for as long as the VM lives.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+
+import msgspec
+
+
+class Image(msgspec.Struct):
+    """An image to write: its files by path, either their content or where to read it."""
+
+    output: str
+    label: str
+    contents: dict[str, bytes] = {}
+    sources: dict[str, str] = {}
+
+
+def write(image: Image) -> None:
+    """Write the image whole or not at all."""
+    import pycdlib
+
+    iso = pycdlib.PyCdlib()
+    iso.new(interchange_level=4, joliet=3, rock_ridge="1.09", vol_ident=image.label[:32])
+    made: set[str] = set()
+    for path in [*image.contents, *image.sources]:
+        parts = path.split("/")
+        for depth in range(1, len(parts)):
+            directory = "/".join(parts[:depth])
+            if directory not in made:
+                made.add(directory)
+                iso.add_directory(f"/{directory}", rr_name=parts[depth - 1], joliet_path=f"/{directory}")
+        content = image.contents.get(path)
+        data = io.BytesIO(content) if content is not None else open(image.sources[path], "rb")  # noqa: SIM115
+        size = data.seek(0, os.SEEK_END)
+        data.seek(0)
+        iso.add_fp(data, size, f"/{path}", rr_name=parts[-1], joliet_path=f"/{path}")
+    os.makedirs(os.path.dirname(image.output), exist_ok=True)
+    iso.write(f"{image.output}.new")
+    iso.close()
+    os.replace(f"{image.output}.new", image.output)
+
+
+def main() -> None:
+    os.umask(0o077)
+    for image in msgspec.json.decode(sys.stdin.buffer.read(), type=list[Image]):
+        write(image)
+
+
+if __name__ == "__main__":
+    main()

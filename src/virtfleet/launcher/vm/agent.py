@@ -1,0 +1,222 @@
+"""What the guest's agent tells and does. It is the guest owner's program: it may say anything, or never answer.
+
+So every command has a limit, an answer is read up to a size, and what is passed on is checked: so many entries, so many
+printable letters each, numbers in their ranges. Each command is a turn of its own, so that others get theirs between.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterable
+from ipaddress import ip_interface
+from typing import Annotated, Any, TypeVar
+
+import libvirt
+import msgspec
+
+from virtfleet.launcher.failure import Failure
+from virtfleet.protocol.messages import Executed, GuestFilesystem, GuestInfo, GuestInterface, GuestUser
+
+T = TypeVar("T")
+Ask = Callable[..., Awaitable[Any]]
+
+SECONDS = 5  # for the answer to a command, after as many in which the agent has to show that it is there
+FREEZE_SECONDS = 30  # file systems write down what they hold
+LONGEST = 256 << 10  # bytes of an answer
+_ENTRIES, _LETTERS = 256, 256
+_OUTPUT = 64 << 10  # bytes of what a command in the guest printed
+_MAC = re.compile(r"([0-9a-f]{2}:){5}[0-9a-f]{2}", re.IGNORECASE)
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Code = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+
+
+class _Told(msgspec.Struct, rename="kebab"):
+    """Base of what an agent tells; the names are its own."""
+
+
+class _Command(msgspec.Struct):
+    name: str = ""
+    enabled: bool = False
+
+
+class _About(msgspec.Struct):
+    version: str = ""
+    supported_commands: list[_Command] = []
+
+
+class _Host(_Told):
+    host_name: str = ""
+
+
+class _Timezone(_Told):
+    zone: str = ""
+
+
+class _User(_Told):
+    user: str = ""
+    domain: str = ""
+    login_time: Annotated[float, msgspec.Meta(ge=0, le=2**53)] = 0
+
+
+class _Disk(_Told):
+    serial: str = ""
+
+
+class _Filesystem(_Told):
+    name: str = ""
+    mountpoint: str = ""
+    type: str = ""
+    used_bytes: Count = 0
+    total_bytes: Count = 0
+    disk: list[_Disk] = []
+
+
+class _Address(_Told):
+    ip_address: str = ""
+    prefix: Count = 0
+
+
+class _Interface(_Told):
+    name: str = ""
+    hardware_address: str = ""
+    ip_addresses: list[_Address] = []
+
+
+class _Process(_Told):
+    pid: Count = 0
+
+
+class _Ended(_Told):
+    exited: bool = False
+    exitcode: Code = 0
+    signal: Code = 0
+    out_data: bytes = b""
+    err_data: bytes = b""
+
+
+def limit_waiting(domain: libvirt.virDomain) -> None:
+    """Calls that libvirt passes on to the agent by itself must not wait for it for ever, which is the default."""
+    domain.agentSetResponseTimeout(SECONDS, 0)
+
+
+def command(
+    domain: libvirt.virDomain,
+    execute: str,
+    kind: type[T],
+    arguments: dict[str, Any] | None = None,
+    *,
+    seconds: int = SECONDS,
+) -> T:
+    """One command of the agent's own protocol."""
+    import libvirt_qemu  # only guests with this agent need it
+
+    request = {"execute": execute, **({"arguments": arguments} if arguments else {})}
+    limit_waiting(domain)  # its first sign of life as well
+    try:
+        answer = libvirt_qemu.qemuAgentCommand(domain, msgspec.json.encode(request).decode(), max(1, seconds), 0)
+    except ValueError:  # no UTF-8
+        answer = ""
+    return read(execute, answer, kind)
+
+
+def read(execute: str, answer: str, kind: type[T]) -> T:
+    """The value in an answer."""
+    if len(answer) > LONGEST:
+        raise Failure(f"the guest's agent answers {execute} with {len(answer)} bytes; at most {LONGEST} are read")
+    try:
+        told = msgspec.json.decode(answer, type=dict[str, msgspec.Raw])
+        return msgspec.json.decode(told["return"], type=kind)
+    except (msgspec.MsgspecError, ValueError, KeyError, RecursionError) as error:
+        raise Failure(f"the guest's agent answers {execute} with what is none: {clean(str(error))}") from None
+
+
+def clean(text: str) -> str:
+    """Text of a guest, for people and terminals of the cluster."""
+    return "".join(letter for letter in text[:_LETTERS] if letter.isprintable())
+
+
+async def info(ask: Ask) -> GuestInfo:
+    """What the agent tells of the guest. What an older agent does not know is left empty."""
+    about: _About = await ask("guest-info", _About)
+    known = {c.name for c in about.supported_commands[: 4 * _ENTRIES] if c.enabled}
+
+    async def told(execute: str, kind: Any) -> Any:
+        return await ask(execute, kind) if execute in known else kind()
+
+    system = await told("guest-get-osinfo", dict[str, str])
+    return GuestInfo(
+        agent_version=clean(about.version),
+        commands=sorted(map(clean, known))[:_ENTRIES],
+        os={clean(key): clean(value) for key, value in list(system.items())[:_ENTRIES]},
+        hostname=clean((await told("guest-get-host-name", _Host)).host_name),
+        timezone=clean((await told("guest-get-timezone", _Timezone)).zone),
+        interfaces=interfaces(await told("guest-network-get-interfaces", list[_Interface])),
+        users=users(await told("guest-get-users", list[_User])),
+        filesystems=filesystems(await told("guest-get-fsinfo", list[_Filesystem])),
+    )
+
+
+def users(told: list[_User]) -> list[GuestUser]:
+    return [GuestUser(name=clean(u.user), domain=clean(u.domain), login_time=u.login_time) for u in told[:_ENTRIES]]
+
+
+def filesystems(told: list[_Filesystem]) -> list[GuestFilesystem]:
+    return [
+        GuestFilesystem(
+            name=clean(f.name),
+            mountpoint=clean(f.mountpoint),
+            type=clean(f.type),
+            used_bytes=f.used_bytes,
+            total_bytes=f.total_bytes,
+            disks=[clean(disk.serial) for disk in f.disk[:_ENTRIES] if disk.serial],
+        )
+        for f in told[:_ENTRIES]
+    ]
+
+
+def interfaces(told: list[_Interface]) -> list[GuestInterface]:
+    return [
+        GuestInterface(
+            name=clean(i.name),
+            mac=i.hardware_address if _MAC.fullmatch(i.hardware_address) else "",
+            addresses=list(_addresses(i.ip_addresses[:_ENTRIES])),
+        )
+        for i in told[:_ENTRIES]
+    ]
+
+
+def _addresses(told: Iterable[_Address]) -> Iterable[str]:
+    for address in told:
+        try:
+            yield str(ip_interface(f"{address.ip_address.partition('%')[0]}/{address.prefix}"))
+        except ValueError:
+            continue
+
+
+async def freeze(ask: Ask) -> None:
+    """Make the file systems quiet, unless they are already: the agent takes a second request for a mistake."""
+    if await ask("guest-fsfreeze-status", str) != "frozen":
+        await ask("guest-fsfreeze-freeze", int, seconds=FREEZE_SECONDS)
+
+
+async def thaw(ask: Ask) -> None:
+    await ask("guest-fsfreeze-thaw", int, urgent=True)
+
+
+async def begin(ask: Ask, words: list[str]) -> int:
+    """Start a command in the guest; the answer is its process."""
+    if not words:
+        raise Failure("there is no command to run in the guest")
+    arguments = {"path": words[0], "arg": words[1:], "capture-output": True}
+    process: _Process = await ask("guest-exec", _Process, arguments)
+    return process.pid
+
+
+async def ending(ask: Ask, process: int) -> Executed | None:
+    """How a command in the guest has ended, if it has."""
+    status: _Ended = await ask("guest-exec-status", _Ended, {"pid": process})
+    if not status.exited:
+        return None
+    code = 128 + status.signal if status.signal else status.exitcode
+    return Executed(exit_code=code, stdout=status.out_data[:_OUTPUT], stderr=status.err_data[:_OUTPUT])

@@ -1,0 +1,356 @@
+"""The one domain beside this launcher: made as the VMI says, watched, changed while it runs, and ended.
+
+What happens is never taken from an event's word: events only say that it is time to look. So nothing is lost when
+events are, for instance while libvirt's daemon is being started again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+from xml.etree import ElementTree as ET
+
+import libvirt
+import msgspec
+
+from virtfleet.api.vmi import VirtualMachineInstance as VMI
+from virtfleet.domain import paths, traits
+from virtfleet.domain.context import Context
+from virtfleet.domain.errors import DomainError
+from virtfleet.domain.xml import text
+from virtfleet.hypervisors.base import Events, Host, Hypervisor
+from virtfleet.launcher.failure import Failure
+from virtfleet.launcher.guestnet.network import Network
+from virtfleet.launcher.libvirtd import host
+from virtfleet.launcher.libvirtd.connection import Connection
+from virtfleet.launcher.node import emulators
+from virtfleet.launcher.server import Handlers, Updates
+from virtfleet.launcher.storage import disks
+from virtfleet.launcher.vm import live, metrics, states
+from virtfleet.launcher.vm.console import Console
+from virtfleet.launcher.vm.domain import Domain
+from virtfleet.launcher.vm.metrics import Metric
+from virtfleet.launcher.vm.operations import Operations
+from virtfleet.protocol import messages as m
+from virtfleet.work import tasks
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+DEFAULT_GRACE = 30
+_ASK_AGAIN = 5.0  # seconds between requests to shut down: a guest that still boots does not hear the first
+# The power button, else a signal to a container's first process, else what the driver knows.
+_WAYS_DOWN = (libvirt.VIR_DOMAIN_SHUTDOWN_ACPI_POWER_BTN, libvirt.VIR_DOMAIN_SHUTDOWN_SIGNAL, 0)
+_LIVE = libvirt.VIR_DOMAIN_AFFECT_LIVE
+# What libvirt says of a device that the guest has not let go of yet, or just has.
+_BEING_REMOVED = (libvirt.VIR_ERR_OPERATION_FAILED, libvirt.VIR_ERR_DEVICE_MISSING)
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0  # seconds between looks without an event
+_START = 300.0  # seconds: memory in large pages, or of an encrypted guest, is prepared first
+_POLL = 2.0  # the same where the driver has no events
+
+
+class Machine:
+    """The domain of one VMI. `ended` is set when it is over, or when it was stopped before it began."""
+
+    def __init__(self, name: str, uid: str, hypervisor: Hypervisor, uri: str, updates: Updates) -> None:
+        self.ended = asyncio.Event()
+        self._connection = Connection(uri, self._changed)
+        self._domain = Domain(name, self._connection)
+        self._operations = Operations(self._domain, self._look)
+        self._uid = uid
+        self._hypervisor = hypervisor
+        self._updates = updates
+        self._network = Network()
+        self._console: Console | None = None
+        self._syncing = asyncio.Lock()
+        self._looking = asyncio.Lock()
+        self._stirred = asyncio.Event()
+        self._started = False
+        self._accompanied = False
+        self._here = Host(libvirt_version=0)
+        self._formats: dict[str, str] = {}
+        self._node_name = ""
+        self._grace = DEFAULT_GRACE
+        self._deadline: float | None = None  # of a shutdown
+        self._killed = False
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def handlers(self) -> Handlers:
+        """What is done on which request."""
+        return {
+            m.Sync: self.sync,
+            m.GetState: self._state,
+            m.Shutdown: self.shutdown,
+            m.Kill: self._kill,
+            **self._operations.handlers(),
+        }
+
+    def start(self) -> None:
+        """Connect to libvirt, and follow what the domain does."""
+        self._network.start()
+        self._connection.start()
+        self._background("look at the domain", self._keep_looking)
+
+    async def close(self) -> None:
+        self._network.close()
+        self._operations.close()
+        if self._console:
+            await self._console.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._connection.stop()
+
+    # As the VMI says.
+
+    async def sync(self, request: m.Sync) -> m.DomainState:
+        """Start the domain, or bring the running one in line. Called again, it goes on where it stopped."""
+        try:
+            vmi = msgspec.json.decode(request.vmi, type=VMI)
+        except msgspec.MsgspecError as error:
+            raise Failure(f"the VMI cannot be read: {error}") from None
+        async with self._syncing:
+            if self.ended.is_set():
+                return self._updates.latest.state
+            seconds = vmi.spec.termination_grace_period_seconds
+            self._grace = DEFAULT_GRACE if seconds is None else seconds
+            self._node_name = vmi.status.node_name
+            await self._network.serve(request.node)
+            if not self._started:
+                emulators.put(request.emulators.get(emulators.programs(self._hypervisor), {}))
+                self._formats, self._here = await asyncio.gather(disks.formats(vmi), self._domain.run(host.inspect))
+            context = msgspec.structs.replace(request.node.context, disk_formats=self._formats)
+            wanted = self._document(vmi, context, msgspec.structs.replace(self._here, taps=request.node.taps))
+            if not self._started:
+                await disks.prepare(vmi, context, wanted)
+                for socket in (paths.vmi_socket(self._uid, ""), paths.DOWNWARD_METRICS_SOCKET):
+                    os.makedirs(os.path.dirname(socket), exist_ok=True)
+                await self._start(wanted, paused=traits.starts_paused(vmi))
+            else:
+                await self._adjust(wanted, traits.whole_bytes(traits.memory(vmi)))
+            if not self._accompanied:
+                await self._accompany()
+                self._accompanied = True
+        await self._look()
+        return self._updates.latest.state
+
+    def _document(self, vmi: VMI, context: Context, here: Host) -> ET.Element:
+        try:
+            return self._hypervisor.adapt(self._hypervisor.build(vmi, context), here)
+        except DomainError as error:
+            raise Failure(str(error)) from None
+
+    async def _start(self, wanted: ET.Element, *, paused: bool) -> None:
+        def start(connection: libvirt.virConnect) -> None:
+            with suppress(libvirt.libvirtError):
+                found = connection.lookupByName(self._domain.name)
+                if found.isActive():
+                    return  # an answer was lost on the way
+                # What a start that failed has left is defined anew, by its identity: undefining would take the
+                # guest's firmware variables and TPM along.
+                _identify(wanted, found.UUIDString())
+            domain = connection.defineXMLFlags(text(wanted), libvirt.VIR_DOMAIN_DEFINE_VALIDATE)
+            domain.createWithFlags(libvirt.VIR_DOMAIN_START_PAUSED if paused else 0)
+
+        try:
+            await self._domain.run(start, limit=_START)
+        except Failure as error:
+            raise Failure(f"the VM cannot be started; it is tried again until this is repaired: {error}") from None
+        self._started = True
+        logger.info("the domain %s has started", self._domain.name)
+
+    async def _accompany(self) -> None:
+        """Serve what the running domain needs beside it. Where that fails, the domain runs on and it is tried again."""
+        running = await self._domain(lambda domain: ET.fromstring(domain.XMLDesc()))
+        terminal = running.find("devices/console[@type='pty']/source")
+        if terminal is not None and running.find("devices/serial") is None and self._console is None:
+            console = Console(terminal.get("path", ""), Path(paths.vmi_socket(self._uid, "virt-serial0")))
+            try:
+                await console.start()
+            except OSError as error:
+                with suppress(OSError):
+                    await console.close()
+                raise Failure(f"the VM runs, but its console cannot be served: {error}") from None
+            self._console = console
+        named = {value for element in running.iter() for value in element.attrib.values()}
+        if paths.DOWNWARD_METRICS_DISK in named:
+            self._background("metrics disk", partial(metrics.keep_disk, self._metrics))
+        if paths.DOWNWARD_METRICS_SOCKET in named:
+            self._background("metrics channel", partial(metrics.serve_channel, self._metrics))
+
+    async def _metrics(self) -> list[Metric]:
+        """What the guest may know of the node and of itself."""
+        version = await self._domain.run(lambda c: f"{c.getType().lower()}-{_dotted(c.getVersion())}")
+        return [
+            Metric("host", "HostName", self._node_name),
+            Metric("host", "HostSystemInfo", "linux"),
+            Metric("host", "VirtualizationVendor", "kubevirt.io"),
+            Metric("host", "VirtProductInfo", version),
+            *metrics.of_vm(await self._domain.stats()),
+            *metrics.of_host(),
+        ]
+
+    async def _adjust(self, wanted: ET.Element, memory: int) -> None:
+        """Add and remove devices, and set the balloon, as far as the running domain differs from the wanted one."""
+
+        def adjust(domain: libvirt.virDomain) -> None:
+            if not domain.isActive():
+                return
+            change = live.changes(ET.fromstring(domain.XMLDesc()), wanted, self._hypervisor.identity)
+            for device in change.detach:
+                try:
+                    domain.detachDeviceFlags(text(device), _LIVE)
+                except libvirt.libvirtError as error:
+                    if error.get_error_code() not in _BEING_REMOVED:
+                        raise
+            for device in change.attach:
+                domain.attachDeviceFlags(text(device), _LIVE)
+            for device in change.update:
+                domain.updateDeviceFlags(text(device), _LIVE)
+            _, largest, current, _, _ = domain.info()
+            target = memory >> 10
+            if self._hypervisor.descriptor.balloon and target != current and target <= largest:
+                domain.setMemoryFlags(target, _LIVE)
+
+        await self._domain(adjust)
+
+    # What it does.
+
+    def _changed(self, event: m.Event | None) -> None:
+        """Something may be different. `event` is what happened, where that means anything by itself."""
+        if event:
+            logger.info("event %s %s", event.kind, event.detail)
+            self._updates.publish(m.Update(state=self._updates.latest.state, event=event))
+        self._stirred.set()
+
+    async def _keep_looking(self) -> None:
+        """Look after every event, and now and then without one: some changes come without any.
+
+        A daemon that comes back and finds its domain dead, for instance, tells nobody.
+        """
+        longest = _POLL if self._hypervisor.descriptor.events is Events.POLLED else _LONGEST_PAUSE
+        pause = _FIRST_PAUSE
+        while not self.ended.is_set():
+            try:
+                async with asyncio.timeout(pause):
+                    await self._stirred.wait()
+            except TimeoutError:
+                pause = min(2 * pause, longest)
+            else:
+                self._stirred.clear()
+                pause = _FIRST_PAUSE
+            try:
+                await self._look()
+            except Failure as error:  # the daemon is away; we look again when it is back
+                logger.warning("the domain's state is not known: %s", error)
+
+    async def _look(self) -> None:
+        """See what the domain does now, and tell everybody if that is news."""
+        async with self._looking:
+            if self.ended.is_set():
+                return
+            # Before libvirt has said that the start went well, a domain may be seen that never comes to run.
+            present = m.DomainState()
+            if self._started:
+                present = await self._domain.run(lambda connection: states.present(connection, self._domain.name))
+            state = msgspec.structs.replace(
+                present,
+                killed=self._killed,
+                stopping=self._deadline is not None,
+            )
+            if state != self._updates.latest.state:
+                logger.info("the domain is %s %s", state.status or "absent", state.reason)
+                self._updates.publish(m.Update(state=state))
+            if self._started and state.status.ended:
+                self.ended.set()
+
+    async def _state(self, _: m.GetState) -> m.DomainState:
+        await self._look()
+        return self._updates.latest.state
+
+    # How it ends.
+
+    async def shutdown(self, request: m.Shutdown) -> m.Done:
+        """Ask the guest to shut down until it does or its time is over. A second request can only shorten it."""
+        if not self._started:
+            self.ended.set()
+            return m.Done()
+        grace = self._grace if request.grace_seconds is None else request.grace_seconds
+        deadline = asyncio.get_running_loop().time() + grace
+        if self._deadline is not None:
+            self._deadline = min(self._deadline, deadline)
+            return m.Done()
+        self._deadline = deadline
+        self._background("shutdown", self._shut_down)
+        return m.Done()
+
+    async def _shut_down(self) -> None:
+        clock = asyncio.get_running_loop().time
+        while not self.ended.is_set():
+            assert self._deadline is not None
+            remaining = self._deadline - clock()
+            if remaining <= 0:
+                logger.warning("the guest did not shut down in time; it is killed")
+                self._killed = True
+                await self._end()
+                return
+            try:
+                await self._domain(_ask_to_shut_down)
+            except Failure as error:
+                logger.warning("the guest cannot be asked to shut down: %s", error)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(remaining, _ASK_AGAIN)):
+                    await self.ended.wait()
+
+    async def _kill(self, _: m.Kill) -> m.Done:
+        if not self._started:
+            self.ended.set()
+        else:
+            await self._end()
+        return m.Done()
+
+    async def _end(self) -> None:
+        """End the domain whatever it takes: a daemon that is away is waited for."""
+        while not self.ended.is_set():
+            try:
+                await self._domain(lambda domain: domain.destroy() if domain.isActive() else None)
+                await self._look()
+            except Failure as error:
+                logger.warning("the domain cannot be ended yet: %s", error)
+                await asyncio.sleep(1)
+
+    def _background(self, name: str, work: Callable[[], tasks.Work[None]]) -> None:
+        task = tasks.keep(work, name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _dotted(version: int) -> str:
+    return f"{version // 1_000_000}.{version // 1_000 % 1_000}.{version % 1_000}"
+
+
+def _identify(document: ET.Element, uuid: str) -> None:
+    identity = document.find("uuid")
+    if identity is None:
+        identity = ET.SubElement(document, "uuid")
+    identity.text = uuid
+
+
+def _ask_to_shut_down(domain: libvirt.virDomain) -> None:
+    state, reason = domain.state()
+    if state == libvirt.VIR_DOMAIN_PAUSED and reason == libvirt.VIR_DOMAIN_PAUSED_USER:
+        domain.resume()  # a guest whose CPUs stand still cannot shut down
+    for way in _WAYS_DOWN:
+        try:
+            domain.shutdownFlags(way)
+        except libvirt.libvirtError as error:
+            if error.get_error_code() not in (libvirt.VIR_ERR_INVALID_ARG, libvirt.VIR_ERR_OPERATION_UNSUPPORTED):
+                raise
+        else:
+            return

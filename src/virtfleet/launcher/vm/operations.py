@@ -1,0 +1,167 @@
+"""What can be asked of a running VM beside its beginning and its end: each request is a call or two to libvirt."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, TypeVar
+
+import libvirt
+
+from virtfleet.launcher.failure import Failure
+from virtfleet.launcher.server import Handlers
+from virtfleet.launcher.vm import agent, picture
+from virtfleet.launcher.vm.domain import Domain
+from virtfleet.protocol import messages as m
+from virtfleet.work import tasks
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+_THAW_AGAIN = 5.0  # seconds between attempts
+_UNKNOWN_WAY = (libvirt.VIR_ERR_INVALID_ARG, libvirt.VIR_ERR_OPERATION_UNSUPPORTED)
+_POLL = 0.1  # between questions whether a command in the guest has ended
+_SLACK = 2.0  # for libvirt itself
+
+
+class Operations:
+    """`look` is called when the domain's state is another one now."""
+
+    def __init__(self, domain: Domain, look: Callable[[], Awaitable[None]]) -> None:
+        self._domain = domain
+        self._look = look
+        self._thawing: asyncio.Task[None] | None = None
+
+    def handlers(self) -> Handlers:
+        """What is done on which request."""
+        return {
+            m.Pause: self._pause,
+            m.Unpause: self._unpause,
+            m.SoftReboot: self._soft_reboot,
+            m.Reset: self._reset,
+            m.Freeze: self._freeze,
+            m.Unfreeze: self._unfreeze,
+            m.Screenshot: self._screenshot,
+            m.GetGuestInfo: self._guest_info,
+            m.GetStats: self._stats,
+            m.GuestPing: self._guest_ping,
+            m.GuestExec: self._guest_exec,
+        }
+
+    def close(self) -> None:
+        self._forget_to_thaw()
+
+    async def _pause(self, _: m.Pause) -> m.Done:
+        return await self._done(lambda domain: domain.suspend())
+
+    async def _unpause(self, _: m.Unpause) -> m.Done:
+        return await self._done(lambda domain: domain.resume())
+
+    async def _soft_reboot(self, _: m.SoftReboot) -> m.Done:
+        """By the agent where it answers; libvirt would wait a minute for one that does not."""
+        try:
+            await self._ask("guest-ping", dict)
+            ways: tuple[int, ...] = (0,)
+        except Failure as error:
+            logger.info("rebooting without the guest's agent: %s", error)
+            ways = (libvirt.VIR_DOMAIN_REBOOT_ACPI_POWER_BTN, 0)
+        return await self._done(partial(_reboot, ways))
+
+    async def _reset(self, _: m.Reset) -> m.Done:
+        return await self._done(lambda domain: domain.reset(0))
+
+    async def _done(self, call: Callable[[libvirt.virDomain], object]) -> m.Done:
+        await self._domain(call)
+        await self._look()
+        return m.Done()
+
+    async def _freeze(self, request: m.Freeze) -> m.Done:
+        self._forget_to_thaw()
+        try:
+            await agent.freeze(self._ask)
+        except Failure:  # perhaps it is only late, and nobody would thaw what it freezes then
+            self._thawing = tasks.keep(partial(self._thaw_after, 0), "thaw")
+            raise
+        if request.timeout_seconds:
+            self._thawing = tasks.keep(partial(self._thaw_after, request.timeout_seconds), "thaw")
+        return m.Done()
+
+    async def _thaw_after(self, seconds: int) -> None:
+        await asyncio.sleep(seconds)
+        logger.warning("nobody thawed the guest's file systems; it is done now")
+        while True:
+            try:
+                return await agent.thaw(self._ask)
+            except Failure as error:
+                logger.warning("the guest's file systems cannot be thawed yet: %s", error)
+                await asyncio.sleep(_THAW_AGAIN)
+
+    async def _unfreeze(self, _: m.Unfreeze) -> m.Done:
+        self._forget_to_thaw()
+        await agent.thaw(self._ask)
+        return m.Done()
+
+    def _forget_to_thaw(self) -> None:
+        if self._thawing:
+            self._thawing.cancel()
+            self._thawing = None
+
+    async def _screenshot(self, _: m.Screenshot) -> m.Picture:
+        def take(connection: libvirt.virConnect) -> bytes:
+            stream, received = connection.newStream(), bytearray()
+            connection.lookupByName(self._domain.name).screenshot(stream, 0)
+            stream.recvAll(lambda _stream, data, _opaque: received.extend(data), None)
+            stream.finish()
+            return picture.png(bytes(received))
+
+        return m.Picture(png=await self._domain.run(take))
+
+    async def _guest_info(self, _: m.GetGuestInfo) -> m.GuestInfo:
+        return await agent.info(self._ask)
+
+    async def _stats(self, _: m.GetStats) -> m.Stats:
+        return m.Stats(values=await self._domain.stats())
+
+    async def _guest_ping(self, request: m.GuestPing) -> m.Done:
+        await self._ask("guest-ping", dict, seconds=request.timeout_seconds)
+        return m.Done()
+
+    async def _guest_exec(self, request: m.GuestExec) -> m.Executed:
+        process = await agent.begin(self._ask, request.command)
+        try:
+            async with asyncio.timeout(request.timeout_seconds):
+                while not (done := await agent.ending(self._ask, process)):  # noqa: ASYNC110 (the guest has no events)
+                    await asyncio.sleep(_POLL)
+        except TimeoutError:
+            what, seconds = request.command[0], request.timeout_seconds
+            raise Failure(f"{what} did not end in the guest within {seconds} s") from None
+        return done
+
+    async def _ask(
+        self,
+        execute: str,
+        kind: type[T],
+        arguments: dict[str, Any] | None = None,
+        *,
+        seconds: int = agent.SECONDS,
+        urgent: bool = False,
+    ) -> T:
+        """One question to the guest's agent."""
+        return await self._domain.ask_guest(
+            lambda domain: agent.command(domain, execute, kind, arguments, seconds=seconds),
+            limit=seconds + agent.SECONDS + _SLACK,
+            urgent=urgent,
+        )
+
+
+def _reboot(ways: tuple[int, ...], domain: libvirt.virDomain) -> None:
+    """In the first way that the driver knows."""
+    for way in ways:
+        try:
+            domain.reboot(way)
+            return
+        except libvirt.libvirtError as error:
+            if way == ways[-1] or error.get_error_code() not in _UNKNOWN_WAY:
+                raise

@@ -1,0 +1,92 @@
+"""From libvirt's numbers for states and events to the words that the API knows."""
+
+from __future__ import annotations
+
+from typing import Final
+from xml.etree import ElementTree as ET
+
+import libvirt
+
+from virtfleet.launcher.vm import live
+from virtfleet.protocol.messages import DomainState, Status
+
+_STATUS: Final = {
+    libvirt.VIR_DOMAIN_NOSTATE: Status.RUNNING,  # drivers that cannot tell, of a domain that is active
+    libvirt.VIR_DOMAIN_RUNNING: Status.RUNNING,
+    libvirt.VIR_DOMAIN_BLOCKED: Status.BLOCKED,
+    libvirt.VIR_DOMAIN_PAUSED: Status.PAUSED,
+    libvirt.VIR_DOMAIN_SHUTDOWN: Status.SHUTTING_DOWN,
+    libvirt.VIR_DOMAIN_SHUTOFF: Status.SHUTOFF,
+    libvirt.VIR_DOMAIN_CRASHED: Status.CRASHED,
+    libvirt.VIR_DOMAIN_PMSUSPENDED: Status.SUSPENDED,
+}
+_REASONS: Final = {
+    Status.PAUSED: {
+        libvirt.VIR_DOMAIN_PAUSED_USER: "User",
+        libvirt.VIR_DOMAIN_PAUSED_MIGRATION: "Migration",
+        libvirt.VIR_DOMAIN_PAUSED_SAVE: "Save",
+        libvirt.VIR_DOMAIN_PAUSED_DUMP: "Dump",
+        libvirt.VIR_DOMAIN_PAUSED_IOERROR: "IOError",
+        libvirt.VIR_DOMAIN_PAUSED_WATCHDOG: "Watchdog",
+        libvirt.VIR_DOMAIN_PAUSED_FROM_SNAPSHOT: "FromSnapshot",
+        libvirt.VIR_DOMAIN_PAUSED_SHUTTING_DOWN: "ShuttingDown",
+        libvirt.VIR_DOMAIN_PAUSED_SNAPSHOT: "Snapshot",
+        libvirt.VIR_DOMAIN_PAUSED_CRASHED: "Crashed",
+        libvirt.VIR_DOMAIN_PAUSED_STARTING_UP: "StartingUp",
+        libvirt.VIR_DOMAIN_PAUSED_POSTCOPY: "PostCopy",
+        libvirt.VIR_DOMAIN_PAUSED_POSTCOPY_FAILED: "PostCopyFailed",
+    },
+    Status.SHUTOFF: {
+        libvirt.VIR_DOMAIN_SHUTOFF_SHUTDOWN: "Shutdown",
+        libvirt.VIR_DOMAIN_SHUTOFF_DESTROYED: "Destroyed",
+        libvirt.VIR_DOMAIN_SHUTOFF_CRASHED: "Crashed",
+        libvirt.VIR_DOMAIN_SHUTOFF_MIGRATED: "Migrated",
+        libvirt.VIR_DOMAIN_SHUTOFF_SAVED: "Saved",
+        libvirt.VIR_DOMAIN_SHUTOFF_FAILED: "Failed",
+        libvirt.VIR_DOMAIN_SHUTOFF_FROM_SNAPSHOT: "FromSnapshot",
+        libvirt.VIR_DOMAIN_SHUTOFF_DAEMON: "Crashed",  # the daemon found no live process to go on with
+    },
+    Status.CRASHED: {
+        libvirt.VIR_DOMAIN_CRASHED_UNKNOWN: "Unknown",
+        libvirt.VIR_DOMAIN_CRASHED_PANICKED: "Panicked",
+    },
+}
+_AGENT: Final = "devices/channel/target[@name='org.qemu.guest_agent.0'][@state='connected']"
+# Endings that nobody has to be sorry for.
+_ORDERLY: Final = ("Shutdown", "Destroyed", "Saved", "Migrated")
+
+
+def status(state: int, reason: int) -> tuple[Status, str]:
+    """What a domain does, and why."""
+    found = _STATUS.get(state, Status.RUNNING)
+    return found, _REASONS.get(found, {}).get(reason, "Unknown" if found in _REASONS else "")
+
+
+def present(connection: libvirt.virConnect, name: str) -> DomainState:
+    """The state of a domain that was started. One that is not to be found any more has crashed."""
+    try:
+        domain = connection.lookupByName(name)
+    except libvirt.libvirtError as error:
+        if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:
+            raise
+        return DomainState(status=Status.CRASHED, reason="Unknown", name=name)
+    found, reason = status(*domain.state())
+    if found.ended:
+        return DomainState(status=found, reason=reason, name=name, uuid=domain.UUIDString())
+    document = ET.fromstring(domain.XMLDesc())
+    system = document.find("os/type")
+    return DomainState(
+        status=found,
+        reason=reason,
+        name=name,
+        uuid=domain.UUIDString(),
+        machine=system.get("machine", "") if system is not None else "",
+        agent=document.find(_AGENT) is not None,
+        disks=live.targets(document, "disk"),
+        interfaces=live.targets(document, "interface"),
+    )
+
+
+def exit_code(last: DomainState) -> int:
+    """How a launcher ends whose domain ended: with 0 if it was shut down or stopped, else with 1."""
+    return 0 if last.status is Status.SHUTOFF and last.reason in _ORDERLY else 1

@@ -1,0 +1,1 @@
+"""Servers that have a say: webhooks and aggregated APIs."""

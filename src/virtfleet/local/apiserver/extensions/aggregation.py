@@ -1,0 +1,294 @@
+"""API groups that other servers answer for: APIService objects, their availability, and the way to them.
+
+A request that passed authentication and authorization here is passed on with the front proxy's certificate, and headers
+say who sent it. An aggregated server trusts those headers because only this server has that certificate; for the same
+reason no such header of a client ever gets through.
+"""
+
+from __future__ import annotations
+
+import base64
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote, unquote
+
+import aiohttp
+import orjson
+from aiohttp import web
+from multidict import CIMultiDict
+
+from virtfleet.kube import certificates, proxy
+from virtfleet.kube.api import KubeApi
+from virtfleet.kube.certificates import Credential
+from virtfleet.kube.controller import Controller
+from virtfleet.kube.errors import ApiError
+from virtfleet.kube.resource import API_SERVICES, Obj
+from virtfleet.local.apiserver.extensions import services
+from virtfleet.local.apiserver.objects import refusals
+from virtfleet.local.apiserver.objects.store import Change, Store
+from virtfleet.local.apiserver.rights.access import User
+
+_STORAGE = f"{API_SERVICES.group}/{API_SERVICES.plural}"
+_PROBE_TIMEOUT = aiohttp.ClientTimeout(total=5)
+# Seconds until the next look at a server that works, and at one that does not.
+_AGAIN, _SOON = 30.0, 2.0
+
+# The prober asks as a superuser, so that no aggregated server can refuse it for want of rights.
+_PROBER = User("system:kube-aggregator", ("system:masters",))
+_REMOTE = "x-remote-"
+# These speak to this server alone.
+_CONSUMED = ("authorization", "cookie", "impersonate-")
+
+
+@dataclass(frozen=True, slots=True)
+class ApiService:
+    """An APIService object that names a Service; `available` is what its condition says."""
+
+    name: str
+    group: str
+    version: str
+    url: str
+    namespace: str
+    service: str
+    port: int
+    ca_bundle: str
+    insecure: bool
+    available: bool
+
+    @classmethod
+    def of(cls, obj: Obj) -> ApiService | None:
+        """None for a local one, which is a statement about this server's own groups."""
+        spec = obj["spec"]
+        service = spec.get("service")
+        if not service:
+            return None
+        port = service.get("port") or 443
+        return cls(
+            obj["metadata"]["name"],
+            spec["group"],
+            spec["version"],
+            f"https://{services.host(service['namespace'], service['name'])}:{port}",
+            service["namespace"],
+            service["name"],
+            port,
+            spec.get("caBundle") or "",
+            bool(spec.get("insecureSkipTLSVerify")),
+            _condition(obj).get("status") == "True",
+        )
+
+    @property
+    def root(self) -> str:
+        return f"apis/{self.group}/{self.version}"
+
+
+def _condition(obj: Obj) -> Obj:
+    conditions = (obj.get("status") or {}).get("conditions") or ()
+    return next((c for c in conditions if c["type"] == "Available"), {})
+
+
+class Aggregation:
+    """Run `controller`; call this with requests to groups that are not this server's own.
+
+    `credential` gives the front proxy's certificate as it is now.
+    """
+
+    def __init__(
+        self, store: Store, api: KubeApi, session: aiohttp.ClientSession, credential: Callable[[], Credential]
+    ) -> None:
+        self._store = store
+        self._api = api
+        self._session = session
+        self._credential = credential
+        self._services: dict[str, ApiService] = {}
+        self._discovered: dict[str, list[Obj]] = {}  # APIService name -> entries of its APIResourceList
+        self._openapi: dict[str, tuple[str, bytes]] = {}  # root -> what the server calls this version, document
+        self._contexts: dict[tuple[str, bool, bytes], ssl.SSLContext] = {}
+        self.controller = Controller("apiservices", self.reconcile, workers=4)
+        store.listen(_STORAGE, self._changed)
+        store.listen("/services", self._surroundings_changed)
+        store.listen("discovery.k8s.io/endpointslices", self._surroundings_changed)
+        for record in store.scan(_STORAGE):
+            self._read(record.name, orjson.loads(record.data))
+            self.controller.queue.add(record.name)
+
+    def _changed(self, change: Change) -> None:
+        obj = None if change.type == "DELETED" else orjson.loads(change.record.data)
+        self._read(change.record.name, obj)
+        self.controller.queue.add(change.record.name)
+
+    def _read(self, name: str, obj: Obj | None) -> None:
+        service = ApiService.of(obj) if obj else None
+        if service:
+            self._services[name] = service
+        else:
+            self._services.pop(name, None)
+
+    def _surroundings_changed(self, change: Change) -> None:
+        for service in self._services.values():
+            if service.namespace == change.record.namespace:
+                self.controller.queue.add(service.name)
+
+    # --- requests ----------------------------------------------------------------------------------------------------
+
+    async def __call__(self, request: web.Request, group: str, version: str, user: User) -> web.StreamResponse | None:
+        """The answer of the server that serves this group and version; None where nobody does."""
+        service = self._services.get(f"{version}.{group}")
+        if service is None:
+            return None
+        if not service.available:
+            raise ApiError("ServiceUnavailable", "service unavailable")
+        if any(unquote(segment) in (".", "..") for segment in request.rel_url.raw_path.split("/")):
+            # The server behind might read another path than the one that was authorized.
+            raise refusals.bad_request('invalid path: it may not contain the segments "." and ".."')
+        headers = CIMultiDict(
+            (name, value)
+            for name, value in request.headers.items()
+            if not name.lower().startswith((_REMOTE, *_CONSUMED))
+        )
+        headers.extend(_identity_headers(user))
+        return await proxy.forward(
+            request, self._session, service.url + request.raw_path, ssl=self._context(service), headers=headers
+        )
+
+    def _context(self, service: ApiService) -> ssl.SSLContext:
+        credential = self._credential()
+        key = (service.ca_bundle, service.insecure, credential.certificate)
+        context = self._contexts.get(key)
+        if context is None:
+            # Contexts of an earlier certificate are of no more use.
+            self._contexts = {k: c for k, c in self._contexts.items() if k[2] == credential.certificate}
+            trust = base64.b64decode(service.ca_bundle)
+            context = certificates.client_context(trust, credential, insecure=service.insecure)
+            self._contexts[key] = context
+        return context
+
+    # --- discovery ---------------------------------------------------------------------------------------------------
+
+    def extra_groups(self) -> list[Obj]:
+        """The groups of aggregated servers, as APIGroupDiscovery objects."""
+        return [
+            {
+                "metadata": {"name": s.group},
+                "versions": [
+                    {
+                        "version": s.version,
+                        "freshness": "Current" if s.available else "Stale",
+                        "resources": _resources(s, self._discovered.get(s.name, [])),
+                    }
+                ],
+            }
+            for s in self._services.values()
+        ]
+
+    def openapi(self) -> dict[str, bytes]:
+        """The OpenAPI v3 documents of aggregated servers, by the names they have below /openapi/v3."""
+        return {s.root: self._openapi[s.root][1] for s in self._services.values() if s.root in self._openapi}
+
+    # --- availability ------------------------------------------------------------------------------------------------
+
+    async def reconcile(self, name: str) -> float | None:
+        record = self._store.get(_STORAGE, "", name)
+        if record is None:
+            self._discovered.pop(name, None)
+            return None
+        obj = orjson.loads(record.data)
+        service = ApiService.of(obj)
+        if service is None:
+            await self._report(obj, True, "Local", "Local APIServices are always available")
+            return None
+        try:
+            services.endpoints(self._store, service.namespace, service.service, service.port)
+            self._discovered[name] = await self._probe(service)
+        except services.Unreachable as error:
+            await self._report(obj, False, error.reason, str(error))
+            return None  # until Service or endpoints change
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+            where = f"{service.url}/{service.root}"
+            why = f"failing or missing response from {where}: {proxy.explain(error)}"
+            await self._report(obj, False, "FailedDiscoveryCheck", why)
+            return _SOON
+        await self._report(obj, True, "Passed", "all checks passed")
+        return _AGAIN
+
+    async def _probe(self, service: ApiService) -> list[Obj]:
+        """Ask for what every aggregated server has to serve."""
+        found = await self._fetch(service, f"/{service.root}")
+        resources: list[Obj] = found.get("resources") or []
+        try:
+            index = await self._fetch(service, "/openapi/v3")
+            if entry := (index.get("paths") or {}).get(service.root):
+                version = entry["serverRelativeURL"]
+                if self._openapi.get(service.root, ("",))[0] != version:
+                    document = orjson.dumps(await self._fetch(service, version))
+                    self._openapi[service.root] = (version, document)
+        except (aiohttp.ClientResponseError, ValueError):
+            self._openapi.pop(service.root, None)  # a server need not describe itself
+        return resources
+
+    async def _fetch(self, service: ApiService, path: str) -> Any:
+        headers = {**dict(_identity_headers(_PROBER)), "Accept": "application/json"}
+        async with self._session.get(
+            service.url + path,
+            headers=headers,
+            ssl=self._context(service),
+            timeout=_PROBE_TIMEOUT,
+            allow_redirects=False,
+            raise_for_status=True,
+        ) as answer:
+            return orjson.loads(await answer.read())
+
+    async def _report(self, obj: Obj, available: bool, reason: str, message: str) -> None:
+        old = _condition(obj)
+        status = "True" if available else "False"
+        new = {"type": "Available", "status": status, "reason": reason, "message": message}
+        if {key: old.get(key) for key in new} == new:
+            return
+        since = old.get("lastTransitionTime") if old.get("status") == status else None
+        new["lastTransitionTime"] = since or datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        patch = {"status": {"conditions": [new]}}
+        await self._api.patch(API_SERVICES, obj["metadata"]["name"], patch, subresource="status")
+
+
+def _identity_headers(user: User) -> list[tuple[str, str]]:
+    """How an aggregated server is told who asks."""
+    headers = [("X-Remote-User", user.name), *(("X-Remote-Group", group) for group in user.groups)]
+    if user.uid:
+        headers.append(("X-Remote-Uid", user.uid))
+    for key, values in user.extra.items():
+        headers += [(f"X-Remote-Extra-{quote(key, safe='')}", value) for value in values]
+    return headers
+
+
+def _resources(service: ApiService, listed: list[Obj]) -> list[Obj]:
+    """An APIResourceList's entries in the aggregated form, subresources below their resources."""
+    found: dict[str, Obj] = {}
+    for entry in listed:
+        plural, _, subresource = entry["name"].partition("/")
+        response = {
+            "group": entry.get("group") or service.group,
+            "version": entry.get("version") or service.version,
+            "kind": entry.get("kind", ""),
+        }
+        resource = found.setdefault(
+            plural,
+            {
+                "resource": plural,
+                "responseKind": {**response, "kind": ""},
+                "scope": "Namespaced" if entry.get("namespaced") else "Cluster",
+                "singularResource": "",
+                "verbs": [],
+            },
+        )
+        if subresource:
+            below = {"subresource": subresource, "responseKind": response, "verbs": entry.get("verbs") or []}
+            resource.setdefault("subresources", []).append(below)
+        else:
+            resource["responseKind"] = response
+            resource["singularResource"] = entry.get("singularName", "")
+            for field in ("verbs", "shortNames", "categories"):
+                if field in entry:
+                    resource[field] = entry[field]
+    return list(found.values())

@@ -1,0 +1,138 @@
+"""Admission policies: conditions that administrators set and the API server checks itself, without asking anybody.
+
+A ValidatingAdmissionPolicy says which writes it is about and what must hold of them; it counts where a binding names
+it. Messages are those of Kubernetes. What is left out here is refused when a policy is made (`rules_admission`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from virtfleet.api.selectors import Selector, from_label_selector
+from virtfleet.kube.errors import CODES, ApiError
+from virtfleet.kube.resource import POLICIES, POLICY_BINDINGS, Obj, Resource
+from virtfleet.local.apiserver.extensions.admission import AdmissionRequest
+from virtfleet.local.apiserver.extensions.expressions import Condition, ExpressionError
+from virtfleet.local.apiserver.extensions.webhook_rules import Rule, exempt, matched_kind, namespace_labels, selects
+from virtfleet.local.apiserver.extensions.webhooks import told
+from virtfleet.local.apiserver.kinds.registry import Kinds
+from virtfleet.local.apiserver.objects.store import Store
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """One policy, its expressions compiled."""
+
+    name: str
+    rules: tuple[Rule, ...]
+    namespace_selector: Selector
+    object_selector: Selector
+    match_policy: str  # Equivalent, Exact
+    failure_policy: str  # Fail, Ignore
+    conditions: tuple[Condition, ...]
+    validations: tuple[tuple[Condition, str, str], ...]  # what must hold, the message and the reason if it does not
+
+    @classmethod
+    def of(cls, policy: Obj) -> Policy:
+        spec = policy["spec"]
+        match = spec["matchConstraints"]
+        return cls(
+            policy["metadata"]["name"],
+            tuple(Rule.of(rule) for rule in match["resourceRules"]),
+            from_label_selector(match.get("namespaceSelector") or {}),
+            from_label_selector(match.get("objectSelector") or {}),
+            match.get("matchPolicy") or "Equivalent",
+            spec.get("failurePolicy") or "Fail",
+            tuple(Condition(each["expression"]) for each in spec.get("matchConditions") or ()),
+            tuple(
+                (Condition(each["expression"]), each.get("message") or "", each.get("reason") or "Invalid")
+                for each in spec["validations"]
+            ),
+        )
+
+    def denies(self, values: Mapping[str, Any]) -> tuple[str, str] | None:
+        """Why the policy refuses the write, and the reason by name; None where it does not."""
+        try:
+            if not self._concerns(values):
+                return None
+            for condition, message, reason in self.validations:
+                if not condition.holds(values):
+                    return message or f"failed expression: {condition.text}", reason
+        except ExpressionError as error:
+            if self.failure_policy == "Fail":
+                return str(error), "Invalid"
+            log.warning("policy %s: %s; its failurePolicy is Ignore, so the request goes on", self.name, error)
+        return None
+
+    def _concerns(self, values: Mapping[str, Any]) -> bool:
+        """Whether all conditions hold. One that does not counts more than one that has no answer."""
+        unanswered: ExpressionError | None = None
+        for condition in self.conditions:
+            try:
+                if not condition.holds(values):
+                    return False
+            except ExpressionError as error:
+                unanswered = error
+        if unanswered:
+            raise unanswered
+        return True
+
+
+class Policies:
+    """The part of admission that checks policies, as they are in the store."""
+
+    def __init__(self, store: Store, kinds: Kinds) -> None:
+        self._store = store
+        self._kinds = kinds
+        self._policies: dict[str, Policy] = {}
+        self._bindings: list[tuple[str, str]] = []  # name, and that of the policy
+        self._follow(POLICIES, self._read_policies)
+        self._follow(POLICY_BINDINGS, self._read_bindings)
+
+    def _follow(self, res: Resource, read: Callable[[list[Obj]], None]) -> None:
+        storage = f"{res.group}/{res.plural}"
+
+        def changed(_: object = None) -> None:
+            read([orjson.loads(record.data) for record in sorted(self._store.scan(storage), key=lambda r: r.name)])
+
+        self._store.listen(storage, changed)
+        changed()
+
+    def _read_policies(self, found: list[Obj]) -> None:
+        self._policies = {policy["metadata"]["name"]: Policy.of(policy) for policy in found}
+
+    def _read_bindings(self, found: list[Obj]) -> None:
+        self._bindings = [(binding["metadata"]["name"], binding["spec"]["policyName"]) for binding in found]
+
+    async def mutate(self, request: AdmissionRequest) -> Obj | None:
+        return request.obj
+
+    async def validate(self, request: AdmissionRequest) -> None:
+        for binding, policy, values in self._matching(request):
+            if denied := policy.denies(values):
+                why, reason = denied
+                raise _refusal(request, f"'{policy.name}' with binding '{binding}' denied request: {why}", reason)
+
+    def _matching(self, request: AdmissionRequest) -> Iterator[tuple[str, Policy, Obj]]:
+        if exempt(request):
+            return
+        for binding, name in self._bindings:
+            policy = self._policies.get(name)
+            kind = matched_kind(policy, request, self._kinds) if policy else None
+            if policy and kind and selects(policy, request, lambda name: namespace_labels(self._store, name)):
+                asked = told(kind, request)
+                yield binding, policy, {"request": asked, "object": asked["object"], "oldObject": asked["oldObject"]}
+
+
+def _refusal(request: AdmissionRequest, why: str, reason: str) -> ApiError:
+    message = f"ValidatingAdmissionPolicy {why}"
+    details = {"name": request.name, "kind": request.kind.resource.plural, "causes": [{"message": message}]}
+    text = f'{request.kind.resource} "{request.name}" is forbidden: {message}'
+    return ApiError(reason, text, code=CODES[reason], details=details)

@@ -1,0 +1,138 @@
+"""The API server's own way to Services: webhooks and aggregated servers are called by the names of their Services.
+
+The API server is not a pod and has no cluster DNS, so `NAME.NAMESPACE.svc` is resolved here, from Service and
+EndpointSlice objects straight to the address of a ready pod. Doing it in the resolver of an HTTP client keeps the name
+for TLS and for the Host header.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+
+import aiohttp
+import msgspec
+from aiohttp.abc import AbstractResolver, ResolveResult
+
+from virtfleet.local.apiserver.objects.store import Store
+
+SUFFIX = ".svc"
+
+
+class Unreachable(OSError):
+    """A Service that leads nowhere. `reason` is what an APIService's condition calls it."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class _ServicePort(msgspec.Struct, frozen=True):
+    port: int
+    name: str = ""
+
+
+class _ServiceSpec(msgspec.Struct, frozen=True):
+    ports: list[_ServicePort] = []
+
+
+class _Service(msgspec.Struct, frozen=True):
+    spec: _ServiceSpec
+
+
+class _Meta(msgspec.Struct, frozen=True):
+    labels: dict[str, str] = {}
+
+
+class _Conditions(msgspec.Struct, frozen=True):
+    ready: bool | None = None
+
+
+class _Endpoint(msgspec.Struct, frozen=True):
+    addresses: list[str] = []
+    conditions: _Conditions = _Conditions()
+
+
+class _SlicePort(msgspec.Struct, frozen=True):
+    port: int | None = None
+    name: str | None = None
+
+
+class _Slice(msgspec.Struct, frozen=True):
+    metadata: _Meta
+    endpoints: list[_Endpoint] | None = None
+    ports: list[_SlicePort] | None = None
+
+
+def endpoints(store: Store, namespace: str, name: str, port: int) -> list[tuple[str, int]]:
+    """Address and port of every ready endpoint behind a port of a Service."""
+    record = store.get("/services", namespace, name)
+    if record is None:
+        raise Unreachable("ServiceNotFound", f'service/{name} in "{namespace}" is not present')
+    service = msgspec.json.decode(record.data, type=_Service)
+    served = next((p for p in service.spec.ports if p.port == port), None)
+    if served is None:
+        raise Unreachable("ServicePortError", f'service/{name} in "{namespace}" is not listening on port {port}')
+    found = (msgspec.json.decode(r.data, type=_Slice) for r in store.scan("discovery.k8s.io/endpointslices", namespace))
+    slices = [s for s in found if s.metadata.labels.get("kubernetes.io/service-name") == name]
+    if not slices:
+        raise Unreachable("EndpointsNotFound", f'cannot find endpointslices for service/{name} in "{namespace}"')
+    ready = [
+        (address, there.port)
+        for s in slices
+        for there in s.ports or ()
+        if (there.name or "") == served.name and there.port
+        for endpoint in s.endpoints or ()
+        if endpoint.conditions.ready is not False
+        for address in endpoint.addresses[:1]
+    ]
+    if not ready:
+        missing = f'endpointslices for service/{name} in "{namespace}" have no addresses with port name "{served.name}"'
+        raise Unreachable("MissingEndpoints", missing)
+    return ready
+
+
+def host(namespace: str, name: str) -> str:
+    return f"{name}.{namespace}{SUFFIX}"
+
+
+class ClusterResolver(AbstractResolver):
+    """Resolves the names of Services; any other name as the machine does."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._others = aiohttp.ThreadedResolver()
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        if not host.endswith(SUFFIX):
+            return await self._others.resolve(host, port, family)
+        name, _, namespace = host.removesuffix(SUFFIX).partition(".")
+        ready = endpoints(self._store, namespace, name, port)
+        random.shuffle(ready)  # the load is spread, and a pod that is gone is not tried first every time
+        return [
+            ResolveResult(
+                hostname=host,
+                host=address,
+                port=there,
+                family=socket.AF_INET6 if ":" in address else socket.AF_INET,
+                proto=socket.IPPROTO_TCP,
+                flags=socket.AI_NUMERICHOST,
+            )
+            for address, there in ready
+        ]
+
+    async def close(self) -> None:
+        await self._others.close()
+
+
+def session(store: Store) -> aiohttp.ClientSession:
+    """An HTTP client for servers inside the cluster, with kept connections. Bodies pass through as they come."""
+    connector = aiohttp.TCPConnector(resolver=ClusterResolver(store), use_dns_cache=False, limit=0)
+    return aiohttp.ClientSession(
+        connector=connector,
+        auto_decompress=False,
+        skip_auto_headers=("Accept-Encoding", "User-Agent"),
+        cookie_jar=aiohttp.DummyCookieJar(),
+    )

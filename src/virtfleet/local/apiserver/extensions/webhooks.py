@@ -1,0 +1,258 @@
+"""Admission webhooks: the last word on a write by servers that administrators registered.
+
+Mutating webhooks are called one after the other, ordered by the name of their configuration; each sees what those
+before it did, and one that asks for it (reinvocationPolicy IfNeeded) is called again when a later one changed the
+object. Validating ones are called all at once. What a webhook is asked and what it may answer is AdmissionReview v1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+import ssl
+import uuid
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+import aiohttp
+import jsonpatch
+import orjson
+
+from virtfleet.kube import certificates, proxy
+from virtfleet.kube.errors import ApiError
+from virtfleet.kube.resource import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS, Obj, Resource
+from virtfleet.local.apiserver.extensions.admission import AdmissionRequest
+from virtfleet.local.apiserver.extensions.webhook_rules import Webhook, exempt, matched_kind, namespace_labels, selects
+from virtfleet.local.apiserver.kinds.registry import Kind, Kinds
+from virtfleet.local.apiserver.objects.store import Store
+from virtfleet.local.apiserver.rights.reviews import user_info
+
+log = logging.getLogger(__name__)
+
+_NO_LIMIT = aiohttp.ClientTimeout(total=None)  # the webhook's own holds for all attempts together
+
+
+class CallFailed(Exception):
+    """A webhook that gave no usable answer; whether that refuses the write is its failurePolicy's to say."""
+
+
+class Webhooks:
+    """The part of admission that asks webhooks. `session` reaches Services by name."""
+
+    def __init__(self, store: Store, kinds: Kinds, session: aiohttp.ClientSession) -> None:
+        self._store = store
+        self._kinds = kinds
+        self._session = session
+        self._mutating = self._follow(MUTATING_WEBHOOKS)
+        self._validating = self._follow(VALIDATING_WEBHOOKS)
+
+    def _follow(self, res: Resource) -> list[Webhook]:
+        """The webhooks of all configurations of a kind, in a list that follows the store."""
+        storage = f"{res.group}/{res.plural}"
+        webhooks: list[Webhook] = []
+
+        def read(_: object = None) -> None:
+            records = sorted(self._store.scan(storage), key=lambda r: r.name)
+            webhooks[:] = [w for r in records for w in Webhook.of_configuration(orjson.loads(r.data))]
+
+        self._store.listen(storage, read)
+        read()
+        return webhooks
+
+    # --- admission ---------------------------------------------------------------------------------------------------
+
+    async def mutate(self, request: AdmissionRequest) -> Obj | None:
+        repeatable: list[tuple[Webhook, Kind]] = []  # those already called that want to see later changes
+        changed_since: set[int] = set()
+        for webhook, kind in self._matching(self._mutating, request):
+            if await self._mutate_by(webhook, kind, request):
+                changed_since.update(range(len(repeatable)))
+            if webhook.reinvocation_policy == "IfNeeded":
+                repeatable.append((webhook, kind))
+        for i, (webhook, kind) in enumerate(repeatable):
+            if i in changed_since:
+                await self._mutate_by(webhook, kind, request)
+        return request.obj
+
+    async def validate(self, request: AdmissionRequest) -> None:
+        calls = [self._validate_by(w, kind, request) for w, kind in self._matching(self._validating, request)]
+        if len(calls) == 1:
+            await calls[0]
+        elif calls:
+            for outcome in await asyncio.gather(*calls, return_exceptions=True):
+                if isinstance(outcome, BaseException):
+                    raise outcome
+
+    def _matching(self, webhooks: list[Webhook], request: AdmissionRequest) -> Iterator[tuple[Webhook, Kind]]:
+        """The webhooks to ask, each with the version of the kind that it wants to see. Later ones see changes."""
+        if exempt(request):
+            return
+        for webhook in list(webhooks):
+            kind = matched_kind(webhook, request, self._kinds)
+            if kind and selects(webhook, request, lambda name: namespace_labels(self._store, name)):
+                yield webhook, kind
+
+    async def _mutate_by(self, webhook: Webhook, kind: Kind, request: AdmissionRequest) -> bool:
+        """Ask one webhook and apply its patch; whether the object is another one now."""
+        response = await self._ask(webhook, kind, request, mutating=True)
+        patch = response.get("patch") if response else None
+        if not patch:
+            return False
+        if request.obj is None:
+            raise _internal(
+                f'admission webhook "{webhook.name}" attempted to modify the object, '
+                "which is not supported for this operation"
+            )
+        before = orjson.dumps(request.obj)
+        try:
+            changed = jsonpatch.JsonPatch(patch).apply(orjson.loads(before), in_place=True)
+        except jsonpatch.JsonPatchException as error:
+            raise _internal(str(error)) from error
+        if orjson.dumps(changed) == before:
+            return False
+        # The webhook may have been shown another version than the one that is being written.
+        request.obj = {**changed, "apiVersion": request.kind.resource.api_version}
+        return True
+
+    async def _validate_by(self, webhook: Webhook, kind: Kind, request: AdmissionRequest) -> None:
+        await self._ask(webhook, kind, request, mutating=False)
+
+    async def _ask(self, webhook: Webhook, kind: Kind, request: AdmissionRequest, *, mutating: bool) -> Obj | None:
+        """The webhook's answer, which allows the request; None where it could not be had and that does not matter."""
+        if request.dry_run and webhook.side_effects not in ("None", "NoneOnDryRun"):
+            raise ApiError("BadRequest", f'admission webhook "{webhook.name}" does not support dry run')
+        uid = str(uuid.uuid4())
+        try:
+            answer = await self._call(webhook, _review({"uid": uid, **told(kind, request)}))
+            response = _checked(answer, uid, mutating=mutating)
+        except CallFailed as error:
+            message = f'failed calling webhook "{webhook.name}": {error}'
+            if webhook.failure_policy == "Ignore":
+                log.warning("%s; its failurePolicy is Ignore, so the request goes on", message)
+                return None
+            raise _internal(message) from error
+        request.warnings += [str(w) for w in response.get("warnings") or ()]
+        if response.get("allowed") is not True:
+            raise _denied(webhook.name, response.get("status") or {})
+        return response
+
+    async def _call(self, webhook: Webhook, review: Obj) -> Any:
+        context = _trusting(webhook.ca_bundle)
+        url = f"{webhook.url}{'&' if '?' in webhook.url else '?'}timeout={webhook.timeout}s"
+        body = orjson.dumps(review)
+        try:
+            async with asyncio.timeout(webhook.timeout):
+                try:
+                    return await self._post(url, body, context)
+                except aiohttp.ServerDisconnectedError:
+                    # A kept connection that the server had closed meanwhile. Asking again is harmless.
+                    return await self._post(url, body, context)
+        except TimeoutError as error:
+            raise CallFailed(f'failed to call webhook: Post "{url}": context deadline exceeded') from error
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise CallFailed(f'failed to call webhook: Post "{url}": {proxy.explain(error)}') from error
+
+    async def _post(self, url: str, body: bytes, context: ssl.SSLContext) -> Any:
+        headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        post = self._session.post(
+            url, data=body, headers=headers, ssl=context, timeout=_NO_LIMIT, allow_redirects=False
+        )
+        async with post as answer:
+            said = await answer.read()
+            if answer.status != 200:
+                excerpt = said[:200].decode(errors="replace").strip()
+                raise CallFailed(f"failed to call webhook: the server answered {answer.status}: {excerpt}")
+            return orjson.loads(said)
+
+
+@lru_cache(maxsize=256)
+def _trusting(ca_bundle: str) -> ssl.SSLContext:
+    """One context per bundle, so that connections are kept."""
+    try:
+        return certificates.client_context(base64.b64decode(ca_bundle))
+    except (ssl.SSLError, ValueError) as error:
+        raise CallFailed(f"could not get REST client: unable to load root certificates: {error}") from error
+
+
+def _review(asked: Obj) -> Obj:
+    return {"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": asked}
+
+
+def told(kind: Kind, request: AdmissionRequest) -> Obj:
+    """A write as those who have a say in it see it, in the version of `kind`."""
+    asked, shown = request.kind.resource, kind.resource
+    body: Obj = {
+        "kind": {"group": shown.group, "version": shown.version, "kind": shown.kind},
+        "resource": {"group": shown.group, "version": shown.version, "resource": shown.plural},
+        "requestKind": {"group": asked.group, "version": asked.version, "kind": asked.kind},
+        "requestResource": {"group": asked.group, "version": asked.version, "resource": asked.plural},
+        "name": request.name,
+        "operation": request.operation,
+        "userInfo": user_info(request.user),
+        "object": _in_version(request.obj, shown),
+        "oldObject": _in_version(request.old, shown),
+        "dryRun": request.dry_run,
+        "options": request.options,
+    }
+    if request.namespace:
+        body["namespace"] = request.namespace
+    if request.subresource:
+        body["subResource"] = body["requestSubResource"] = request.subresource
+    return body
+
+
+def _in_version(obj: Obj | None, res: Resource) -> Obj | None:
+    return {**obj, "apiVersion": res.api_version, "kind": res.kind} if obj else None
+
+
+def _checked(answer: Any, uid: str, *, mutating: bool) -> Obj:
+    """The response of an AdmissionReview, its patch decoded, or CallFailed with what is wrong with it."""
+
+    def bad(why: str) -> CallFailed:
+        return CallFailed(f"received invalid webhook response: {why}")
+
+    if not isinstance(answer, dict) or not isinstance(answer.get("response"), dict):
+        raise bad("webhook response was absent")
+    response: Obj = dict(answer["response"])
+    if response.get("uid") != uid:
+        raise bad(f'expected response.uid="{uid}", got "{response.get("uid", "")}"')
+    said = (answer.get("apiVersion"), answer.get("kind"))
+    if said != ("admission.k8s.io/v1", "AdmissionReview"):
+        expected = "admission.k8s.io/v1, Kind=AdmissionReview"
+        raise bad(f"expected webhook response of {expected}, got {said[0] or ''}, Kind={said[1] or ''}")
+    patch, patch_type = response.get("patch"), response.get("patchType")
+    if not mutating:
+        if patch:
+            raise bad("validating webhook may not return response.patch")
+        if patch_type is not None:
+            raise bad("validating webhook may not return response.patchType")
+        return response
+    if patch and patch_type is None:
+        raise bad("webhook returned response.patch but not response.patchType")
+    if not patch and patch_type is not None:
+        raise bad("webhook returned response.patchType but not response.patch")
+    if patch:
+        if patch_type != "JSONPatch":
+            raise CallFailed(f'unsupported patch type "{patch_type}"')
+        try:
+            response["patch"] = orjson.loads(base64.b64decode(patch, validate=True))
+        except ValueError as error:
+            raise CallFailed(f"received undecodable patch in webhook response: {error}") from error
+    return response
+
+
+def _denied(name: str, status: Obj) -> ApiError:
+    denied = f'admission webhook "{name}" denied the request'
+    why = status.get("message") or status.get("reason")
+    message = f"{denied}: {why}" if why else f"{denied} without explanation"
+    code = status.get("code") or 0
+    return ApiError(
+        status.get("reason") or "", message, code=code if code >= 400 else 400, details=status.get("details")
+    )
+
+
+def _internal(message: str) -> ApiError:
+    details = {"causes": [{"message": message}]}
+    return ApiError("InternalError", f"Internal error occurred: {message}", details=details)

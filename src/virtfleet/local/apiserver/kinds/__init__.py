@@ -1,0 +1,1 @@
+"""The kinds that are served: schemas, rules, and those that users add."""

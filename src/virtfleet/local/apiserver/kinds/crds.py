@@ -1,0 +1,204 @@
+"""Custom kinds: CustomResourceDefinitions turned into served kinds, and their end.
+
+Definitions are followed through the store's own notifications, which come before a write is answered: whoever created
+a definition can use the kind at once. When a definition is deleted its objects go first; then it is let go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from virtfleet.kube.api import Patch
+from virtfleet.kube.errors import ApiError, is_conflict, is_not_found
+from virtfleet.kube.resource import Obj, Resource
+from virtfleet.local.apiserver.kinds.builtin import OBJECT_META, facts
+from virtfleet.local.apiserver.kinds.registry import ALL_VERBS, Column, Kind, Kinds, Rules
+from virtfleet.local.apiserver.kinds.rules_crds import CLEANUP_FINALIZER, STORAGE, is_established
+from virtfleet.local.apiserver.kinds.schema import Node, StructuralSchema, compile_node
+from virtfleet.local.apiserver.kinds.schema_validation import Validator, json_schema
+from virtfleet.local.apiserver.objects.deletion import DeleteOptions
+from virtfleet.local.apiserver.objects.operations import Call, Operations
+from virtfleet.local.apiserver.objects.selection import Selection
+from virtfleet.local.apiserver.objects.store import Change
+from virtfleet.local.apiserver.rights.access import MASTER
+from virtfleet.local.apiserver.tables import jsonpath
+
+log = logging.getLogger(__name__)
+
+_CHANGING = frozenset({"get", "update", "patch"})
+_RETRY_SECONDS = 5.0
+_METADATA = {
+    "description": "Identity, labels and ownership of the object.",
+    "allOf": [{"$ref": f"#/components/schemas/{OBJECT_META}"}],
+}
+
+
+class CustomKinds:
+    """Keeps `kinds` in step with the stored definitions."""
+
+    def __init__(self, kinds: Kinds, operations: Operations) -> None:
+        self._kinds = kinds
+        self._operations = operations
+        self._store = operations.store
+        self._served: dict[str, tuple[str, str, bytes]] = {}  # name -> group, plural, what the kinds were made from
+        self._followed: set[str] = set()  # storages whose deletions matter to a definition that waits for them
+        self._work = asyncio.Event()
+
+    def load(self) -> None:
+        """Serve what is stored, and follow changes from now on. To be called before anybody is served."""
+        for record in self._store.scan(STORAGE):
+            self._serve(orjson.loads(record.data))
+        self._store.listen(STORAGE, self._changed)
+        self._work.set()  # deletions that a previous process did not finish
+
+    def _changed(self, change: Change) -> None:
+        crd = orjson.loads(change.record.data)
+        if change.type == "DELETED":
+            self._withdraw(crd["metadata"]["name"])
+            self._work.set()  # its names are free now
+        else:
+            self._serve(crd)
+            if crd["metadata"].get("deletionTimestamp"):
+                self._work.set()
+
+    def _serve(self, crd: Obj) -> None:
+        name = crd["metadata"]["name"]
+        if not is_established(crd):
+            return
+        ending = bool(crd["metadata"].get("deletionTimestamp"))
+        group, plural = crd["spec"]["group"], crd["spec"]["names"]["plural"]
+        made_from = orjson.dumps([crd["spec"], ending])
+        if self._served.get(name) == (group, plural, made_from):
+            return
+        self._kinds.remove(group, plural)
+        for version in crd["spec"]["versions"]:
+            if version.get("served"):
+                self._kinds.add(custom_kind(crd["spec"], version, ending=ending))
+        self._served[name] = (group, plural, made_from)
+
+    def _withdraw(self, name: str) -> None:
+        if served := self._served.pop(name, None):
+            self._kinds.remove(served[0], served[1])
+
+    async def run(self) -> None:
+        """Finish deletions, and give waiting definitions the names that became free."""
+        while True:
+            await self._work.wait()
+            self._work.clear()
+            for record in list(self._store.scan(STORAGE)):
+                crd = orjson.loads(record.data)
+                try:
+                    if crd["metadata"].get("deletionTimestamp"):
+                        await self._finish(crd)
+                    elif not is_established(crd):
+                        await self._patch(crd, {})  # names may have become free; the rules look again at every write
+                except ApiError as error:
+                    if not (is_conflict(error) or is_not_found(error)):
+                        log.warning("definition %s: %s", crd["metadata"]["name"], error.message)
+                        asyncio.get_running_loop().call_later(_RETRY_SECONDS, self._work.set)
+
+    async def _finish(self, crd: Obj) -> None:
+        """Delete the objects of a definition that is going; when the last is gone, let the definition go."""
+        if CLEANUP_FINALIZER not in crd["metadata"].get("finalizers", ()):
+            return
+        storage = f"{crd['spec']['group']}/{crd['spec']['names']['plural']}"
+        self._follow(storage)
+        kind = custom_kind(crd["spec"], next(v for v in crd["spec"]["versions"] if v["storage"]))
+        await self._operations.delete_collection(Selection(kind), DeleteOptions(), Call(MASTER))
+        if next(iter(self._store.scan(storage)), None) is None:
+            kept = [f for f in crd["metadata"]["finalizers"] if f != CLEANUP_FINALIZER]
+            await self._patch(crd, {"finalizers": kept or None})
+
+    def _follow(self, storage: str) -> None:
+        if storage not in self._followed:
+            self._followed.add(storage)
+            self._store.listen(storage, lambda change: self._work.set() if change.type == "DELETED" else None)
+
+    async def _patch(self, crd: Obj, metadata: Obj) -> None:
+        kind = self._kinds.find("apiextensions.k8s.io", "v1", "customresourcedefinitions")
+        assert kind is not None, "definitions are a built-in kind"
+        patch = orjson.dumps({"metadata": {**metadata, "resourceVersion": crd["metadata"]["resourceVersion"]}})
+        await self._operations.patch(kind, "", crd["metadata"]["name"], Patch.MERGE, patch, Call(MASTER))
+
+
+class CustomRules(Rules):
+    """Field selectors that the definition allows."""
+
+    def __init__(self, selectable: tuple[str, ...]) -> None:
+        self._selectable = selectable
+
+    def fields(self, obj: Obj) -> Mapping[str, str]:
+        return {path.lstrip("."): _text(jsonpath.find(path, obj)) for path in self._selectable}
+
+
+def _text(values: list[Any]) -> str:
+    if not values or values[0] is None:
+        return ""
+    return str(values[0]).lower() if isinstance(values[0], bool) else str(values[0])
+
+
+def custom_kind(spec: Obj, version: Obj, *, ending: bool = False) -> Kind:
+    """One version of a definition as a served kind; while the definition is `ending`, nothing new is created."""
+    names = spec["names"]
+    resource = Resource(spec["group"], version["name"], names["plural"], names["kind"], spec["scope"] == "Namespaced")
+    subresources = version.get("subresources", {})
+    scale = subresources.get("scale") or {}
+    return Kind(
+        resource,
+        singular=names["singular"],
+        list_kind=names["listKind"],
+        short_names=tuple(names.get("shortNames", ())),
+        categories=tuple(names.get("categories", ())),
+        verbs=ALL_VERBS - {"create"} if ending else ALL_VERBS,
+        subresources={name: _CHANGING for name in ("status", "scale") if name in subresources},
+        subresource_kinds={"scale": ("autoscaling", "v1", "Scale")} if scale else {},
+        columns=tuple(
+            Column(
+                column["name"],
+                column["type"],
+                column.get("format", ""),
+                column.get("description", ""),
+                column.get("priority", 0),
+                column["jsonPath"],
+            )
+            for column in version.get("additionalPrinterColumns", ())
+        ),
+        schema=custom_schema(resource, version["schema"]["openAPIV3Schema"]),
+        rules=CustomRules(tuple(field["jsonPath"] for field in version.get("selectableFields", ()))),
+        scale={
+            key: scale[f"{key}Path"]
+            for key in ("specReplicas", "statusReplicas", "labelSelector")
+            if f"{key}Path" in scale
+        },
+        custom=True,
+    )
+
+
+def custom_schema(resource: Resource, schema: dict[str, Any]) -> StructuralSchema:
+    """The schema of a definition's version, with the fields that every object has."""
+
+    def root() -> Node:
+        node = compile_node(schema, typed=False)
+        text = Node(type="string", typed=True, go_type="string")
+        node.fields |= {"apiVersion": text, "kind": text, "metadata": facts().node(OBJECT_META)}
+        return node
+
+    def openapi() -> dict[str, Any]:
+        group = ".".join(reversed(resource.group.split(".")))
+        gvk = {"group": resource.group, "version": resource.version, "kind": resource.kind}
+        properties = schema.get("properties", {}) | {
+            "apiVersion": {"type": "string", "description": "Group and version of the kind."},
+            "kind": {"type": "string", "description": "Name of the kind."},
+            "metadata": _METADATA,
+        }
+        own = {**schema, "properties": properties, "x-kubernetes-group-version-kind": [gvk]}
+        return {f"{group}.{resource.version}.{resource.kind}": own, **facts().openapi(OBJECT_META)}
+
+    return StructuralSchema(
+        resource, root=root, validator=Validator(lambda: json_schema(schema), typed=False), openapi=openapi
+    )

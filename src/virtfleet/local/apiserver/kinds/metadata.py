@@ -1,0 +1,274 @@
+"""The metadata that all kinds share: names, what clients may set, what an update may change.
+
+Checks and wording are those of Kubernetes' ValidateObjectMeta. That fields have the right JSON types is the schema's
+business and has been seen to before.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+import uuid
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from virtfleet.api.selectors import label_key_error, label_value_error
+from virtfleet.kube.resource import Obj
+from virtfleet.local.apiserver.kinds.registry import Cause, Kind
+from virtfleet.local.apiserver.objects import causes
+
+_LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_SUBDOMAIN = rf"{_LABEL}(\.{_LABEL})*"
+_LABEL_1035 = "[a-z]([-a-z0-9]*[a-z0-9])?"
+_ANNOTATIONS_LIMIT = 256 * 1024
+# What people do not mistake for words or for each other; Kubernetes' own alphabet for generated names.
+_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
+_GENERATED_LENGTH = 5
+_NAME_LIMIT = 63
+
+Check = Callable[[str], str | None]
+
+
+# The same names, labels and seconds come again and again.
+_remembered = lru_cache(4096)
+
+
+def _pattern(regex: str, limit: int, what: str, examples: str) -> Check:
+    compiled = re.compile(regex)
+
+    @_remembered
+    def check(name: str) -> str | None:
+        if len(name) > limit:
+            return f"must be no more than {limit} bytes"
+        if not compiled.fullmatch(name):
+            return f"{what} (e.g. {examples}, regex used for validation is '{regex}')"
+        return None
+
+    return check
+
+
+subdomain = _pattern(
+    _SUBDOMAIN,
+    253,
+    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', "
+    "and must start and end with an alphanumeric character",
+    "'example.com'",
+)
+dns_label = _pattern(
+    _LABEL,
+    63,
+    "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', "
+    "and must start and end with an alphanumeric character",
+    "'my-name',  or '123-abc'",
+)
+dns_label_1035 = _pattern(
+    _LABEL_1035,
+    63,
+    "a DNS-1035 label must consist of lower case alphanumeric characters or '-', "
+    "start with an alphabetic character, and end with an alphanumeric character",
+    "'my-name',  or 'abc-123'",
+)
+
+
+def path_segment(name: str) -> str | None:
+    """For names that are not host names, such as system:node."""
+    if name in (".", ".."):
+        return f"may not be '{name}'"
+    for character in "/%":
+        if character in name:
+            return f"may not contain '{character}'"
+    return None
+
+
+_NAME_CHECKS: dict[str, Check] = {
+    "/namespaces": dns_label,
+    "/services": dns_label_1035,
+    "rbac.authorization.k8s.io/roles": path_segment,
+    "rbac.authorization.k8s.io/rolebindings": path_segment,
+    "rbac.authorization.k8s.io/clusterroles": path_segment,
+    "rbac.authorization.k8s.io/clusterrolebindings": path_segment,
+    "apiregistration.k8s.io/apiservices": path_segment,
+}
+
+
+def now() -> str:
+    """The present as objects carry it."""
+    return timestamp(time.time())
+
+
+def timestamp(seconds: float) -> str:
+    """A moment as objects carry it. Later than what can be written is the last that can."""
+    return _timestamp(int(min(seconds, _LAST_MOMENT)))
+
+
+_LAST_MOMENT = 253402300799  # the end of the year 9999
+
+
+@_remembered
+def _timestamp(seconds: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
+
+def generated(prefix: str) -> str:
+    """A name from generateName."""
+    suffix = "".join(random.choices(_ALPHABET, k=_GENERATED_LENGTH))
+    return prefix[: _NAME_LIMIT - _GENERATED_LENGTH] + suffix
+
+
+_COLLECTIONS = ("labels", "annotations", "finalizers", "ownerReferences")
+
+
+def _drop_empty(meta: Obj) -> None:
+    """An empty collection is the same as none; Kubernetes shows it as none."""
+    for field in _COLLECTIONS:
+        if field in meta and not meta[field]:
+            del meta[field]
+
+
+def begin(obj: Obj) -> None:
+    """Give a new object what only the server decides, and take away what clients may not bring."""
+    meta = obj["metadata"]
+    _drop_empty(meta)
+    for field in ("deletionTimestamp", "deletionGracePeriodSeconds", "managedFields", "selfLink", "generation"):
+        meta.pop(field, None)
+    # Not uuid4: it asks the kernel for every one, and gives the interpreter away for that long.
+    meta["uid"] = str(uuid.UUID(int=random.getrandbits(128), version=4))
+    meta["creationTimestamp"] = now()
+
+
+def keep_system_fields(obj: Obj, old: Obj) -> None:
+    """Restore on an update what clients do not decide; a uid or resourceVersion that they sent stays to be checked."""
+    meta, was = obj["metadata"], old["metadata"]
+    _drop_empty(meta)
+    for field in ("creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation"):
+        if field in was:
+            meta[field] = was[field]
+        else:
+            meta.pop(field, None)
+    meta.pop("managedFields", None)
+    meta.pop("selfLink", None)
+    if not meta.get("uid"):
+        meta["uid"] = was["uid"]
+
+
+def faults(kind: Kind, obj: Obj) -> list[Cause]:
+    """What is wrong with the metadata of an object about to be stored."""
+    meta = obj["metadata"]
+    found = _name_faults(kind, meta)
+    if meta.get("namespace") and (why := dns_label(meta["namespace"])):
+        found.append(causes.invalid("metadata.namespace", meta["namespace"], why))
+    found += label_faults(meta.get("labels"), "metadata.labels")
+    found += _annotation_faults(meta.get("annotations"))
+    found += _owner_faults(meta.get("ownerReferences") or [])
+    found += _finalizer_faults(meta.get("finalizers") or [])
+    return found
+
+
+def update_faults(obj: Obj, old: Obj) -> list[Cause]:
+    """What an update may not do to metadata."""
+    meta, was = obj["metadata"], old["metadata"]
+    found: list[Cause] = []
+    if was.get("deletionTimestamp"):
+        extra = sorted(set(meta.get("finalizers") or ()) - set(was.get("finalizers") or ()))
+        if extra:
+            why = "no new finalizers can be added if the object is being deleted, found new finalizers "
+            shown = ", ".join(causes.quoted(e) for e in extra)
+            found.append(causes.forbidden("metadata.finalizers", f"{why}[]string{{{shown}}}"))
+    found += [
+        causes.invalid(f"metadata.{field}", meta.get(field), "field is immutable")
+        for field in ("name", "namespace", "uid")
+        if meta.get(field) != was.get(field)
+    ]
+    return found
+
+
+def _name_faults(kind: Kind, meta: dict[str, Any]) -> list[Cause]:
+    check = _NAME_CHECKS.get(kind.storage, subdomain)
+    found = []
+    if prefix := meta.get("generateName"):
+        # A trailing dash is fine in a prefix, since something follows it.
+        masked = prefix[:-1] + "a" if len(prefix) > 1 and prefix.endswith("-") else prefix
+        if why := check(masked):
+            found.append(causes.invalid("metadata.generateName", prefix, why))
+    name = meta.get("name")
+    if not name:
+        found.append(causes.required("metadata.name", "name or generateName is required"))
+    elif why := check(name):
+        found.append(causes.invalid("metadata.name", name, why))
+    return found
+
+
+_KEY_NAME = (
+    "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric "
+    "character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is "
+    "'([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')"
+)
+_VALUE = (
+    "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and "
+    "end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is "
+    "'(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')"
+)
+
+
+@_remembered
+def _key_fault(key: str) -> str | None:
+    if not label_key_error(key):
+        return None
+    prefix, slash, name = key.rpartition("/")
+    if slash and (not prefix or subdomain(prefix)):
+        return "prefix part " + (subdomain(prefix) or "must be non-empty")
+    if len(name) > 63:
+        return "name part must be no more than 63 bytes"
+    return _KEY_NAME if name else "name part must be non-empty"
+
+
+@_remembered
+def _value_fault(value: str) -> str | None:
+    if not label_value_error(value):
+        return None
+    return "must be no more than 63 bytes" if len(value) > 63 else _VALUE
+
+
+def label_faults(labels: dict[str, str] | None, field: str) -> list[Cause]:
+    found = []
+    for key, value in (labels or {}).items():
+        if why := _key_fault(key):
+            found.append(causes.invalid(field, key, why))
+        if why := _value_fault(value):
+            found.append(causes.invalid(field, value, why))
+    return found
+
+
+def _annotation_faults(annotations: dict[str, str] | None) -> list[Cause]:
+    if not annotations:
+        return []
+    field = "metadata.annotations"
+    found = [causes.invalid(field, key, why) for key in annotations if (why := _key_fault(key.lower()))]
+    if len("".join((*annotations, *annotations.values())).encode()) > _ANNOTATIONS_LIMIT:
+        found.append(causes.too_long(field, _ANNOTATIONS_LIMIT))
+    return found
+
+
+def _owner_faults(owners: list[dict[str, Any]]) -> list[Cause]:
+    found = [
+        causes.required(f"metadata.ownerReferences[{i}].{field}", "must not be empty")
+        for i, owner in enumerate(owners)
+        for field in ("apiVersion", "kind", "name", "uid")
+        if not owner.get(field)
+    ]
+    controllers = [f"{owner.get('kind')}/{owner.get('name')}" for owner in owners if owner.get("controller")]
+    if len(controllers) > 1:
+        why = 'Only one reference can have Controller set to true. Found "true" in references for '
+        found.append(causes.invalid("metadata.ownerReferences", owners, f"{why}{controllers[0]} and {controllers[1]}"))
+    return found
+
+
+def _finalizer_faults(finalizers: list[str]) -> list[Cause]:
+    field = "metadata.finalizers"
+    found = [causes.invalid(field, name, why) for name in finalizers if (why := _key_fault(name or ""))]
+    if "orphan" in finalizers and "foregroundDeletion" in finalizers:
+        why = "finalizer orphan and foregroundDeletion cannot be both set"
+        found.append(causes.invalid(field, finalizers, why))
+    return found

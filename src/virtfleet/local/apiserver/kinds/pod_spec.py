@@ -1,0 +1,241 @@
+"""Pod specs, which pods and all workloads contain: completion and checks, as Kubernetes does them.
+
+Pure functions over the decoded spec, whose types the schema has already checked; quantities are in canonical form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from virtfleet.api.quantity import Quantity
+from virtfleet.kube.resource import Obj
+from virtfleet.local.apiserver.kinds.metadata import dns_label, label_faults, subdomain
+from virtfleet.local.apiserver.kinds.registry import Cause
+from virtfleet.local.apiserver.objects import causes
+
+# Resources of which a container may be promised less than it may use; of all others the two must be equal.
+OVERCOMMITTABLE = ("cpu", "memory", "ephemeral-storage")
+
+
+def containers(spec: Obj) -> Iterator[tuple[str, Obj]]:
+    """Every container with its place, `initContainers[0]`."""
+    for group in ("initContainers", "containers", "ephemeralContainers"):
+        for index, container in enumerate(spec.get(group, ())):
+            yield f"{group}[{index}]", container
+
+
+def complete(spec: Obj) -> None:
+    """The defaults that depend on other fields; the schema's come first."""
+    account = spec.get("serviceAccountName") or spec.get("serviceAccount")
+    if account:
+        spec["serviceAccountName"] = spec["serviceAccount"] = account
+    for _, container in containers(spec):
+        if "imagePullPolicy" not in container:
+            container["imagePullPolicy"] = "Always" if _is_latest(container.get("image", "")) else "IfNotPresent"
+    for volume in spec.get("volumes", ()):
+        if not volume.keys() - {"name"}:
+            volume["emptyDir"] = {}
+
+
+def _is_latest(image: str) -> bool:
+    """Whether the image's tag is `latest`, said or implied; a digest pins it."""
+    if "@" in image:
+        return False
+    tag = image.rpartition("/")[2].partition(":")[2]
+    return tag in ("", "latest")
+
+
+def qos_class(spec: Obj) -> str:
+    """Guaranteed, Burstable or BestEffort, by cpu and memory of all containers."""
+    amounts = [
+        container.get("resources", {}) for place, container in containers(spec) if not place.startswith("ephemeral")
+    ]
+
+    def present(listed: dict[str, str] | None) -> dict[str, Quantity]:
+        parsed = {name: Quantity.parse(amount) for name, amount in (listed or {}).items()}
+        return {name: amount for name, amount in parsed.items() if amount and name in ("cpu", "memory")}
+
+    requests = [present(resources.get("requests")) for resources in amounts]
+    limits = [present(resources.get("limits")) for resources in amounts]
+    if not any(requests) and not any(limits):
+        return "BestEffort"
+    guaranteed = all(len(most) == 2 and {**most, **least} == most for least, most in zip(requests, limits, strict=True))
+    return "Guaranteed" if guaranteed else "Burstable"
+
+
+def faults(spec: Obj, field: str) -> list[Cause]:
+    """What is wrong with a pod spec at `field`."""
+    found = _volume_faults(spec.get("volumes", []), f"{field}.volumes")
+    volumes = {volume.get("name") for volume in spec.get("volumes", ())}
+    if not spec.get("containers"):
+        found.append(causes.required(f"{field}.containers"))
+    seen: set[str] = set()
+    for place, container in containers(spec):
+        at = f"{field}.{place}"
+        found += _name_faults(container.get("name"), at, seen)
+        found += _container_faults(container, at, volumes)
+    found += label_faults(spec.get("nodeSelector"), f"{field}.nodeSelector")
+    for name, check in (("hostname", dns_label), ("subdomain", dns_label), ("nodeName", subdomain)):
+        if spec.get(name) and (why := check(spec[name])):
+            found.append(causes.invalid(f"{field}.{name}", spec[name], why))
+    if spec.get("terminationGracePeriodSeconds", 0) < 0:
+        why = "must be greater than or equal to 0"
+        found.append(
+            causes.invalid(f"{field}.terminationGracePeriodSeconds", spec["terminationGracePeriodSeconds"], why)
+        )
+    found += _toleration_faults(spec.get("tolerations", []), f"{field}.tolerations")
+    found += _node_affinity_faults(spec, f"{field}.affinity.nodeAffinity")
+    return found
+
+
+def _name_faults(name: str | None, field: str, seen: set[str]) -> list[Cause]:
+    """Of a volume or container at `field`, beside those `seen` before it."""
+    if not name:
+        return [causes.required(f"{field}.name")]
+    if why := dns_label(name):
+        return [causes.invalid(f"{field}.name", name, why)]
+    if name in seen:
+        return [causes.duplicate(f"{field}.name", name)]
+    seen.add(name)
+    return []
+
+
+_NEEDED_OF_VOLUMES = {
+    "hostPath": "path",
+    "persistentVolumeClaim": "claimName",
+    "secret": "secretName",
+    "configMap": "name",
+}
+
+
+def _volume_faults(volumes: list[Obj], field: str) -> list[Cause]:
+    found: list[Cause] = []
+    seen: set[str] = set()
+    for index, volume in enumerate(volumes):
+        at = f"{field}[{index}]"
+        found += _name_faults(volume.get("name"), at, seen)
+        sources = [key for key in volume if key != "name"]
+        found += [causes.forbidden(f"{at}.{extra}", "may not specify more than 1 volume type") for extra in sources[1:]]
+        found += [
+            causes.required(f"{at}.{source}.{_NEEDED_OF_VOLUMES[source]}")
+            for source in sources
+            if source in _NEEDED_OF_VOLUMES and not volume[source].get(_NEEDED_OF_VOLUMES[source])
+        ]
+    return found
+
+
+def _container_faults(container: Obj, field: str, volumes: set[Any]) -> list[Cause]:
+    found: list[Cause] = []
+    image = container.get("image", "")
+    if not image:
+        found.append(causes.required(f"{field}.image"))
+    elif image != image.strip():
+        found.append(causes.invalid(f"{field}.image", image, "must not have leading or trailing whitespace"))
+    for index, port in enumerate(container.get("ports", ())):
+        for name in ("containerPort", "hostPort"):
+            if name in port and not 1 <= port[name] <= 65535 and not (name == "hostPort" and port[name] == 0):
+                why = "must be between 1 and 65535, inclusive"
+                found.append(causes.invalid(f"{field}.ports[{index}].{name}", port[name], why))
+    found += [
+        causes.required(f"{field}.env[{i}].name") for i, e in enumerate(container.get("env", ())) if not e.get("name")
+    ]
+    found += _mount_faults(container, field, volumes)
+    found += resource_faults(container.get("resources", {}), f"{field}.resources")
+    for probe in ("livenessProbe", "readinessProbe", "startupProbe"):
+        if probe in container:
+            found += _probe_faults(container[probe], f"{field}.{probe}")
+    return found
+
+
+def _mount_faults(container: Obj, field: str, volumes: set[Any]) -> list[Cause]:
+    found: list[Cause] = []
+    paths: set[str] = set()
+    for index, mount in enumerate(container.get("volumeMounts", ())):
+        at = f"{field}.volumeMounts[{index}]"
+        if not mount.get("name"):
+            found.append(causes.required(f"{at}.name"))
+        elif mount["name"] not in volumes:
+            found.append(causes.not_found(f"{at}.name", mount["name"]))
+        path = mount.get("mountPath")
+        if not path:
+            found.append(causes.required(f"{at}.mountPath"))
+        elif path in paths:
+            found.append(causes.invalid(f"{at}.mountPath", path, "must be unique"))
+        else:
+            paths.add(path)
+    for index, device in enumerate(container.get("volumeDevices", ())):
+        if device.get("name") not in volumes:
+            found.append(causes.not_found(f"{field}.volumeDevices[{index}].name", device.get("name")))
+    return found
+
+
+def resource_faults(resources: Obj, field: str) -> list[Cause]:
+    """Requests against limits."""
+    requests, limits = resources.get("requests", {}), resources.get("limits", {})
+    found = [
+        causes.invalid(f"{field}.{kind}[{name}]", amount, "must be greater than or equal to 0")
+        for kind, listed in (("limits", limits), ("requests", requests))
+        for name, amount in listed.items()
+        if amount.startswith("-")
+    ]
+    for name, amount in requests.items():
+        limit = limits.get(name)
+        at = f"{field}.requests"
+        if name in OVERCOMMITTABLE:
+            if limit is not None and Quantity.parse(amount) > Quantity.parse(limit):
+                found.append(causes.invalid(at, amount, f"must be less than or equal to {name} limit of {limit}"))
+        elif limit is None:
+            found.append(causes.required(f"{field}.limits", "Limit must be set for non overcommitable resources"))
+        elif Quantity.parse(amount) != Quantity.parse(limit):
+            found.append(causes.invalid(at, amount, f"must be equal to {name} limit of {limit}"))
+    return found
+
+
+def _probe_faults(probe: Obj, field: str) -> Iterator[Cause]:
+    handlers = [h for h in ("exec", "httpGet", "tcpSocket", "grpc") if h in probe]
+    if not handlers:
+        yield causes.required(field, "must specify a handler type")
+    for extra in handlers[1:]:
+        yield causes.forbidden(f"{field}.{extra}", "may not specify more than 1 handler type")
+    for name in ("initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold"):
+        if probe.get(name, 0) < 0:
+            yield causes.invalid(f"{field}.{name}", probe[name], "must be greater than or equal to 0")
+
+
+def _toleration_faults(tolerations: list[Obj], field: str) -> Iterator[Cause]:
+    for index, toleration in enumerate(tolerations):
+        operator = toleration.get("operator", "Equal")
+        at = f"{field}[{index}]"
+        if not toleration.get("key") and operator != "Exists":
+            why = 'operator must be Exists when `key` is empty, which means "match all values and all keys"'
+            yield causes.invalid(f"{at}.operator", toleration.get("operator", ""), why)
+        if operator == "Exists" and toleration.get("value"):
+            yield causes.invalid(
+                f"{at}.operator", toleration["value"], "value must be empty when `operator` is 'Exists'"
+            )
+        if "tolerationSeconds" in toleration and toleration.get("effect") != "NoExecute":
+            why = "effect must be 'NoExecute' when `tolerationSeconds` is set"
+            yield causes.invalid(f"{at}.effect", toleration.get("effect", ""), why)
+
+
+def _node_affinity_faults(spec: Obj, field: str) -> Iterator[Cause]:
+    required = spec.get("affinity", {}).get("nodeAffinity", {}).get("requiredDuringSchedulingIgnoredDuringExecution")
+    if required is None:
+        return
+    terms = required.get("nodeSelectorTerms", [])
+    at = f"{field}.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
+    if not terms:
+        yield causes.required(at, "must have at least one node selector term")
+    for index, term in enumerate(terms):
+        for number, expression in enumerate(term.get("matchExpressions", ())):
+            where = f"{at}[{index}].matchExpressions[{number}]"
+            values, operator = expression.get("values", []), expression.get("operator")
+            if operator in ("In", "NotIn") and not values:
+                yield causes.required(f"{where}.values", "must be specified when `operator` is 'In' or 'NotIn'")
+            if operator in ("Exists", "DoesNotExist") and values:
+                why = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
+                yield causes.forbidden(f"{where}.values", why)
+            if operator in ("Gt", "Lt") and len(values) != 1:
+                why = "must be specified single value when `operator` is 'Lt' or 'Gt'"
+                yield causes.required(f"{where}.values", why)

@@ -1,0 +1,57 @@
+"""Which built-in kind follows which rules."""
+
+from __future__ import annotations
+
+import ipaddress
+
+from virtfleet.local.apiserver.kinds.registry import Kinds, Rules, Stored
+from virtfleet.local.apiserver.kinds.rules_admission import AdmissionBindingRules, AdmissionPolicyRules
+from virtfleet.local.apiserver.kinds.rules_crds import CrdRules
+from virtfleet.local.apiserver.kinds.rules_objects import (
+    ClaimRules,
+    ConfigRules,
+    EventRules,
+    NamespaceRules,
+    NodeRules,
+    SecretRules,
+    VolumeRules,
+)
+from virtfleet.local.apiserver.kinds.rules_pods import PodRules
+from virtfleet.local.apiserver.kinds.rules_policies import (
+    APIServiceRules,
+    BindingRules,
+    DisruptionBudgetRules,
+    RoleRules,
+    WebhookRules,
+)
+from virtfleet.local.apiserver.kinds.rules_services import ServiceRules
+from virtfleet.local.apiserver.kinds.rules_workloads import DaemonSetRules, DeploymentRules, ReplicaSetRules
+
+
+def builtin_rules(kinds: Kinds, stored: Stored, services: ipaddress.IPv4Network) -> dict[str, Rules]:
+    """By the storage name of the kind."""
+    return {
+        "/configmaps": ConfigRules(),
+        "/events": EventRules(),
+        "/namespaces": NamespaceRules(),
+        "/nodes": NodeRules(),
+        "/persistentvolumeclaims": ClaimRules(stored),
+        "/persistentvolumes": VolumeRules(),
+        "/pods": PodRules(stored),
+        "/secrets": SecretRules(),
+        "/services": ServiceRules(stored, services),
+        "admissionregistration.k8s.io/mutatingwebhookconfigurations": WebhookRules(),
+        "admissionregistration.k8s.io/validatingadmissionpolicies": AdmissionPolicyRules(),
+        "admissionregistration.k8s.io/validatingadmissionpolicybindings": AdmissionBindingRules(),
+        "admissionregistration.k8s.io/validatingwebhookconfigurations": WebhookRules(),
+        "apiextensions.k8s.io/customresourcedefinitions": CrdRules(stored, kinds),
+        "apiregistration.k8s.io/apiservices": APIServiceRules(),
+        "apps/daemonsets": DaemonSetRules(),
+        "apps/deployments": DeploymentRules(),
+        "apps/replicasets": ReplicaSetRules(),
+        "policy/poddisruptionbudgets": DisruptionBudgetRules(),
+        "rbac.authorization.k8s.io/clusterrolebindings": BindingRules(["ClusterRole"]),
+        "rbac.authorization.k8s.io/clusterroles": RoleRules(namespaced=False),
+        "rbac.authorization.k8s.io/rolebindings": BindingRules(["Role", "ClusterRole"]),
+        "rbac.authorization.k8s.io/roles": RoleRules(namespaced=True),
+    }

@@ -1,0 +1,204 @@
+"""Pods: what Kubernetes' pod strategy and its built-in admission (service account, priority, tolerations) do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from virtfleet.kube.errors import ApiError
+from virtfleet.kube.resource import Obj
+from virtfleet.local.apiserver.kinds import pod_spec
+from virtfleet.local.apiserver.kinds.metadata import generated
+from virtfleet.local.apiserver.kinds.registry import Cause, Context, Rules, Stored
+from virtfleet.local.apiserver.objects import causes
+
+TOKEN_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
+# One hour and a little: the seven seconds tell tokens that were mounted by default from those asked for.
+TOKEN_SECONDS = 3607
+EVICTION_SECONDS = 300
+MUTABLE = (
+    "`spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,"
+    "`spec.tolerations` (only additions to existing tolerations),"
+    "`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
+)
+
+
+class PodRules(Rules):
+    def __init__(self, stored: Stored) -> None:
+        self._stored = stored
+
+    def prepare_create(self, obj: Obj, ctx: Context) -> None:
+        spec = obj.setdefault("spec", {})
+        _complete(spec)
+        self._assign_account(obj, ctx)
+        self._assign_priority(obj)
+        _add_tolerations(spec)
+        obj["status"] = {"phase": "Pending", "qosClass": pod_spec.qos_class(spec)}
+
+    def prepare_update(self, obj: Obj, old: Obj, ctx: Context) -> None:
+        if ctx.subresource == "status":
+            status = obj.setdefault("status", {})
+            if "qosClass" in old.get("status", {}):
+                status.setdefault("qosClass", old["status"]["qosClass"])
+            if status.get("podIP"):
+                if (status.get("podIPs") or [{}])[0].get("ip") != status["podIP"]:
+                    status["podIPs"] = [{"ip": status["podIP"]}]
+            elif status.get("podIPs"):
+                status["podIP"] = status["podIPs"][0].get("ip", "")
+        else:
+            _complete(obj.setdefault("spec", {}))
+
+    def faults(self, obj: Obj) -> list[Cause]:
+        return pod_spec.faults(obj["spec"], "spec")
+
+    def validate_update(self, obj: Obj, old: Obj, ctx: Context) -> list[Cause]:
+        # A binding is what gives the pod its node.
+        if ctx.subresource in ("status", "binding") or obj["spec"] == old["spec"]:
+            return []
+        return self.faults(obj) + _change_faults(obj["spec"], old["spec"])
+
+    def fields(self, obj: Obj) -> Mapping[str, str]:
+        spec, status = obj.get("spec", {}), obj.get("status", {})
+        return {
+            "spec.nodeName": spec.get("nodeName", ""),
+            "spec.restartPolicy": spec.get("restartPolicy", ""),
+            "spec.schedulerName": spec.get("schedulerName", ""),
+            "spec.serviceAccountName": spec.get("serviceAccountName", ""),
+            "spec.hostNetwork": str(bool(spec.get("hostNetwork"))).lower(),
+            "status.phase": status.get("phase", ""),
+            "status.podIP": status.get("podIP", ""),
+            "status.nominatedNodeName": status.get("nominatedNodeName", ""),
+        }
+
+    def grace(self, obj: Obj, asked: int | None) -> int:
+        spec = obj.get("spec", {})
+        if not spec.get("nodeName") or obj.get("status", {}).get("phase") in ("Failed", "Succeeded"):
+            return 0
+        seconds = asked if asked is not None else spec.get("terminationGracePeriodSeconds", 0)
+        return int(seconds) if seconds >= 0 else 1
+
+    def _assign_account(self, obj: Obj, ctx: Context) -> None:
+        """The service account, its image pull secrets, and the volume with its token."""
+        spec = obj["spec"]
+        name = spec.setdefault("serviceAccountName", "default")
+        spec["serviceAccount"] = name
+        record = self._stored.get("/serviceaccounts", ctx.namespace, name)
+        # A namespace's `default` account is made by a controller moments after the namespace; a pod may be quicker.
+        if record is None and name != "default":
+            why = f'error looking up service account {ctx.namespace}/{name}: serviceaccount "{name}" not found'
+            raise _forbidden(obj, why)
+        account: Obj = orjson.loads(record.data) if record else {}
+        if "imagePullSecrets" not in spec and account.get("imagePullSecrets"):
+            spec["imagePullSecrets"] = account["imagePullSecrets"]
+        if spec.get("automountServiceAccountToken", account.get("automountServiceAccountToken", True)):
+            _mount_token(spec)
+
+    def _assign_priority(self, obj: Obj) -> None:
+        spec = obj["spec"]
+        name = spec.get("priorityClassName")
+        if name:
+            record = self._stored.get("scheduling.k8s.io/priorityclasses", "", name)
+            if record is None:
+                raise _forbidden(obj, f"no PriorityClass with name {name} was found")
+            found: Obj = orjson.loads(record.data)
+        else:
+            classes = (orjson.loads(r.data) for r in self._stored.scan("scheduling.k8s.io/priorityclasses"))
+            found = min((c for c in classes if c.get("globalDefault")), key=lambda c: c["value"], default={})
+            if found:
+                spec["priorityClassName"] = found["metadata"]["name"]
+        spec["priority"] = found.get("value", 0)
+        spec.setdefault("preemptionPolicy", found.get("preemptionPolicy", "PreemptLowerPriority"))
+
+
+def _complete(spec: Obj) -> None:
+    """Defaults of pods that the templates of workloads do not get."""
+    pod_spec.complete(spec)
+    spec.setdefault("enableServiceLinks", True)
+    for _, container in pod_spec.containers(spec):
+        limits = container.get("resources", {}).get("limits")
+        if limits:
+            requests = container["resources"].setdefault("requests", {})
+            container["resources"]["requests"] = {**limits, **requests}
+        if spec.get("hostNetwork"):
+            for port in container.get("ports", ()):
+                port.setdefault("hostPort", port.get("containerPort", 0))
+
+
+def _mount_token(spec: Obj) -> None:
+    mounting = [
+        container
+        for place, container in pod_spec.containers(spec)
+        if not any(mount.get("mountPath") == TOKEN_PATH for mount in container.get("volumeMounts", ()))
+    ]
+    if not mounting:
+        return
+    name = generated("kube-api-access-")
+    for container in mounting:
+        mount = {"name": name, "readOnly": True, "mountPath": TOKEN_PATH}
+        container["volumeMounts"] = [*container.get("volumeMounts", ()), mount]
+    namespace = {"path": "namespace", "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.namespace"}}
+    authority = {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}
+    sources = [
+        {"serviceAccountToken": {"expirationSeconds": TOKEN_SECONDS, "path": "token"}},
+        {"configMap": authority},
+        {"downwardAPI": {"items": [namespace]}},
+    ]
+    volume = {"name": name, "projected": {"sources": sources, "defaultMode": 420}}
+    spec["volumes"] = [*spec.get("volumes", ()), volume]
+
+
+def _add_tolerations(spec: Obj) -> None:
+    """A node that fails takes its pods with it only after a while."""
+    tolerations = spec.get("tolerations", [])
+    for key in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"):
+        if not any(t.get("key", key) in (key, "") and t.get("effect", "NoExecute") == "NoExecute" for t in tolerations):
+            added = {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": EVICTION_SECONDS}
+            tolerations = [*tolerations, added]
+    spec["tolerations"] = tolerations
+
+
+def _change_faults(spec: Obj, old: Obj) -> list[Cause]:
+    """What of a pod's spec changed and may not."""
+    for group in ("containers", "initContainers"):
+        if len(spec.get(group, ())) != len(old.get(group, ())):
+            return [causes.forbidden(f"spec.{group}", "pod updates may not add or remove containers")]
+    found: list[Cause] = []
+    if not all(t in _tolerated(spec) for t in _tolerated(old)):
+        why = "existing toleration can not be modified except its tolerationSeconds"
+        found.append(causes.forbidden("spec.tolerations", why))
+    deadline, before = spec.get("activeDeadlineSeconds"), old.get("activeDeadlineSeconds")
+    if before is not None and deadline is None:
+        why = "must not update from a positive integer to nil value"
+        found.append(causes.invalid("spec.activeDeadlineSeconds", deadline, why))
+    elif before is not None and deadline > before:
+        why = "must be less than or equal to previous value"
+        found.append(causes.invalid("spec.activeDeadlineSeconds", deadline, why))
+    mine, theirs = _fixed(spec), _fixed(old)
+    changed = sorted(key for key in mine.keys() | theirs.keys() if mine.get(key) != theirs.get(key))
+    if changed:
+        why = f"pod updates may not change fields other than {MUTABLE}\nchanged: {', '.join(changed)}"
+        found.append(causes.forbidden("spec", why))
+    return found
+
+
+def _tolerated(spec: Obj) -> list[Obj]:
+    return [{k: v for k, v in t.items() if k != "tolerationSeconds"} for t in spec.get("tolerations", ())]
+
+
+def _fixed(spec: Obj) -> dict[str, Any]:
+    """The part of a spec that no update may change."""
+    mutable = ("activeDeadlineSeconds", "tolerations", "schedulingGates")
+    fixed = {key: value for key, value in spec.items() if key not in mutable and value not in ({}, [], None)}
+    for group in ("containers", "initContainers"):
+        if group in fixed:
+            fixed[group] = [{**container, "image": ""} for container in fixed[group]]
+    if fixed.get("terminationGracePeriodSeconds", 0) < 0:
+        fixed["terminationGracePeriodSeconds"] = 1
+    return fixed
+
+
+def _forbidden(obj: Obj, why: str) -> ApiError:
+    name = obj["metadata"].get("name", "")
+    return ApiError("Forbidden", f'pods "{name}" is forbidden: {why}', details={"name": name, "kind": "pods"})

@@ -1,0 +1,193 @@
+"""Services: addresses and ports are handed out here.
+
+What is taken is read from the stored Services, so that nothing has to be kept in step with them.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator, Mapping
+
+import orjson
+
+from virtfleet.kube.errors import ApiError
+from virtfleet.kube.resource import Obj
+from virtfleet.local.apiserver.kinds.metadata import dns_label, label_faults
+from virtfleet.local.apiserver.kinds.registry import Cause, Context, Rules, Stored
+from virtfleet.local.apiserver.objects import causes
+
+HEADLESS = "None"
+NODE_PORTS = range(30000, 32768)
+FIRST_FREE = 10  # the addresses before it are for services that choose: kubernetes, dns
+
+
+class ServiceRules(Rules):
+    exclusive = True  # addresses and ports are free only as long as nobody else takes them
+
+    def __init__(self, stored: Stored, network: ipaddress.IPv4Network) -> None:
+        self._stored = stored
+        self._network = network
+
+    def prepare_create(self, obj: Obj, ctx: Context) -> None:
+        spec = obj.setdefault("spec", {})
+        _complete(spec)
+        self._allocate(obj)
+        obj["status"] = {"loadBalancer": {}}
+
+    def prepare_update(self, obj: Obj, old: Obj, ctx: Context) -> None:
+        if ctx.subresource == "status":
+            return
+        spec, was = obj.setdefault("spec", {}), old["spec"]
+        _complete(spec)
+        if spec["type"] != "ExternalName" and was.get("type") != "ExternalName":
+            for field in ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"):
+                if field in was:
+                    spec.setdefault(field, was[field])
+            ports = {(p.get("protocol"), p.get("port")): p.get("nodePort") for p in was.get("ports", ())}
+            for port in spec.get("ports", ()) if _has_node_ports(spec) else ():
+                kept = ports.get((port.get("protocol"), port.get("port")))
+                if kept:
+                    port.setdefault("nodePort", kept)
+        self._allocate(obj)
+
+    def faults(self, obj: Obj) -> list[Cause]:
+        return [*_spec_faults(obj["spec"]), *self._allocation_faults(obj)]
+
+    def validate_update(self, obj: Obj, old: Obj, ctx: Context) -> list[Cause]:
+        found = super().validate_update(obj, old, ctx)
+        spec, was = obj["spec"], old["spec"]
+        if "ExternalName" not in (spec["type"], was.get("type")) and spec.get("clusterIP") != was.get("clusterIP"):
+            found.append(causes.invalid("spec.clusterIPs[0]", spec.get("clusterIPs"), "field is immutable"))
+        return found
+
+    def fields(self, obj: Obj) -> Mapping[str, str]:
+        spec = obj.get("spec", {})
+        return {"spec.clusterIP": spec.get("clusterIP", ""), "spec.type": spec.get("type", "")}
+
+    def _allocate(self, obj: Obj) -> None:
+        """Give the service the address and node ports that it lacks."""
+        spec = obj["spec"]
+        if spec["type"] == "ExternalName":
+            for field in ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"):
+                spec.pop(field, None)
+            return
+        others = self._others(obj)
+        if not spec.get("clusterIP"):
+            spec["clusterIP"] = (spec.get("clusterIPs") or [""])[0] or self._free_address(others)
+        spec["clusterIPs"] = [spec["clusterIP"]]
+        spec.setdefault("ipFamilies", ["IPv4"])
+        spec.setdefault("ipFamilyPolicy", "SingleStack")
+        if _has_node_ports(spec):
+            taken = {p.get("nodePort") for s in [*others, obj] for p in s["spec"].get("ports", ())}
+            for port in spec.get("ports", ()):
+                if not port.get("nodePort"):
+                    port["nodePort"] = _free_port(taken)
+                    taken.add(port["nodePort"])
+
+    def _others(self, obj: Obj) -> list[Obj]:
+        services = (orjson.loads(record.data) for record in self._stored.scan("/services"))
+        return [service for service in services if _identity(service) != _identity(obj)]
+
+    def _free_address(self, others: list[Obj]) -> str:
+        taken = {service["spec"].get("clusterIP") for service in others}
+        candidates = (str(self._network[n]) for n in range(FIRST_FREE, self._network.num_addresses - 1))
+        address = next((candidate for candidate in candidates if candidate not in taken), None)
+        if address is None:
+            raise ApiError("InternalError", f"failed to allocate a serviceIP: range {self._network} is full")
+        return address
+
+    def _allocation_faults(self, obj: Obj) -> Iterator[Cause]:
+        """Addresses and ports that the writer chose must be valid and free."""
+        spec, others = obj["spec"], self._others(obj)
+        address = spec.get("clusterIP", HEADLESS)
+        if address != HEADLESS and (why := self._unusable(address, others)):
+            yield causes.invalid("spec.clusterIPs", [address], f"failed to allocate IP {address}: {why}")
+        taken = {port.get("nodePort") for other in others for port in other["spec"].get("ports", ())}
+        for index, port in enumerate(spec.get("ports", ())):
+            number = port.get("nodePort")
+            if number and number not in NODE_PORTS:
+                why = "provided port is not in the valid range. The range of valid ports is "
+                why += f"{NODE_PORTS[0]}-{NODE_PORTS[-1]}"
+                yield causes.invalid(f"spec.ports[{index}].nodePort", number, why)
+            elif number and number in taken:
+                yield causes.invalid(f"spec.ports[{index}].nodePort", number, "provided port is already allocated")
+
+    def _unusable(self, address: str, others: list[Obj]) -> str:
+        try:
+            inside = ipaddress.ip_address(address) in self._network
+        except ValueError:
+            return "must be a valid IP address, (e.g. 10.9.8.7)"
+        if not inside:
+            return f"provided IP is not in the valid range. The range of valid IPs is {self._network}"
+        taken = any(other["spec"].get("clusterIP") == address for other in others)
+        return "provided IP is already allocated" if taken else ""
+
+
+def _identity(service: Obj) -> tuple[str | None, str | None]:
+    return service["metadata"].get("namespace"), service["metadata"].get("name")
+
+
+def _free_port(taken: set[int | None]) -> int:
+    port = next((candidate for candidate in NODE_PORTS if candidate not in taken), None)
+    if port is None:
+        raise ApiError("InternalError", "failed to allocate a nodePort: range is full")
+    return port
+
+
+def _has_node_ports(spec: Obj) -> bool:
+    if spec["type"] == "LoadBalancer":
+        return bool(spec.get("allocateLoadBalancerNodePorts", True))
+    return bool(spec["type"] == "NodePort")
+
+
+def _complete(spec: Obj) -> None:
+    """Defaults that depend on other fields."""
+    spec.setdefault("type", "ClusterIP")
+    for port in spec.get("ports", ()):
+        if port.get("targetPort") in (None, 0, ""):
+            port["targetPort"] = port.get("port", 0)
+    if spec["type"] != "ExternalName":
+        spec.setdefault("internalTrafficPolicy", "Cluster")
+    if spec["type"] in ("NodePort", "LoadBalancer"):
+        spec.setdefault("externalTrafficPolicy", "Cluster")
+    else:
+        spec.pop("externalTrafficPolicy", None)
+        for port in spec.get("ports", ()):
+            port.pop("nodePort", None)
+    if spec["type"] == "LoadBalancer":
+        spec.setdefault("allocateLoadBalancerNodePorts", True)
+    if spec.get("sessionAffinity") == "ClientIP":
+        spec.setdefault("sessionAffinityConfig", {"clientIP": {"timeoutSeconds": 10800}})
+
+
+def _spec_faults(spec: Obj) -> Iterator[Cause]:
+    ports = spec.get("ports", [])
+    if spec["type"] == "ExternalName":
+        if not spec.get("externalName"):
+            yield causes.required("spec.externalName")
+    elif not ports and spec.get("clusterIP") != HEADLESS:
+        yield causes.required("spec.ports")
+    if spec["type"] in ("NodePort", "LoadBalancer") and spec.get("clusterIP") == HEADLESS:
+        yield causes.invalid("spec.clusterIPs[0]", HEADLESS, f"may not be set to 'None' for {spec['type']} services")
+    yield from label_faults(spec.get("selector"), "spec.selector")
+    names: set[str] = set()
+    numbers: set[tuple[str, int]] = set()
+    for index, port in enumerate(ports):
+        at = f"spec.ports[{index}]"
+        name, number = port.get("name", ""), port.get("port", 0)
+        if not name and len(ports) > 1:
+            yield causes.required(f"{at}.name")
+        elif name and (why := dns_label(name)):
+            yield causes.invalid(f"{at}.name", name, why)
+        elif name in names:
+            yield causes.duplicate(f"{at}.name", name)
+        names.add(name)
+        if not 1 <= number <= 65535:
+            yield causes.invalid(f"{at}.port", number, "must be between 1 and 65535, inclusive")
+        identity = (port.get("protocol", "TCP"), number)
+        if identity in numbers:
+            yield causes.duplicate(at, {"protocol": identity[0], "port": number})
+        numbers.add(identity)
+        target = port.get("targetPort")
+        if isinstance(target, int) and not 1 <= target <= 65535:
+            yield causes.invalid(f"{at}.targetPort", target, "must be between 1 and 65535, inclusive")

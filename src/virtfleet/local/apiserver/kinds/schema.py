@@ -1,0 +1,308 @@
+"""Structural schemas: what a kind's objects look like, and the two things done with that on every write.
+
+A schema is compiled once into a tree of `Node`s. `shape` brings an object into the schema's shape: unknown fields go,
+and are reported; what is absent is filled in from defaults. `validate` (schema_validation.py) finds faults. There are
+two dialects. Custom kinds follow their CRD. Built-in kinds, and the metadata of all kinds, are `typed`: Kubernetes
+decodes them into Go structs, so a value of a wrong type is a bad request rather than an invalid object, null means
+absent, and quantities come out in canonical form.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from typing import Any
+
+import orjson
+
+from virtfleet.api.quantity import Quantity, QuantityError
+from virtfleet.kube.errors import ApiError
+from virtfleet.kube.resource import Obj, Resource
+from virtfleet.local.apiserver.kinds.registry import Cause
+from virtfleet.local.apiserver.kinds.schema_validation import Validator
+from virtfleet.local.apiserver.objects import causes
+from virtfleet.local.apiserver.objects.causes import field_path
+
+Path = tuple[()] | tuple["Path", str | int]  # the way to the parent, and the last step; most are never looked at
+Class = type  # inside Node, `type` is a field
+EMBEDDED_FIELDS = ("apiVersion", "kind", "metadata")
+
+
+@dataclass(slots=True)
+class Node:
+    """One place in a schema. `fields` and `defaults` are shared between uses of a type and filled after creation."""
+
+    type: str = ""  # object array string integer number boolean quantity int-or-string; "" for anything
+    typed: bool = False
+    go_type: str = ""  # as messages about wrong types name it
+    fields: dict[str, Node] = field(default_factory=dict)
+    defaults: dict[str, Any] = field(default_factory=dict)
+    items: Node | None = None
+    values: Node | None = None  # of a map
+    open: bool = False  # unknown fields are kept
+    embedded: bool = False  # a whole object of some kind
+    nullable: bool = False
+    choice: bool = False  # one of some values
+    list_type: str = ""
+    list_map_keys: tuple[str, ...] = ()
+    most: int = sys.maxsize  # items or keys
+    patch_strategy: str | None = None
+    merge_key: str | None = None
+    # Values of these types need no look: of this node, and of its fields. A choice may be "", which means absent.
+    simple: frozenset[Class] = frozenset()
+    plain: dict[str, Class] = field(default_factory=dict)
+
+
+_SIMPLE: dict[str, type] = {"string": str, "integer": int, "boolean": bool}
+
+
+def compile_node(schema: dict[str, Any], *, typed: bool, resolve: Callable[[str], Node] | None = None) -> Node:
+    """The node of a schema; `resolve` finds the types that a $ref names."""
+    node = Node(typed=typed)
+    if "$ref" in schema and resolve:
+        node = resolve(schema["$ref"])
+        if len(schema) > 1:
+            node = replace(node)
+            _read_use(node, schema)
+        return node
+    fill_node(node, schema, resolve)
+    return node
+
+
+def fill_node(node: Node, schema: dict[str, Any], resolve: Callable[[str], Node] | None = None) -> None:
+    """Fill in a node made beforehand, so that a type may contain itself."""
+
+    def compiled(part: dict[str, Any]) -> Node:
+        return compile_node(part, typed=node.typed, resolve=resolve)
+
+    node.type = _type_of(schema)
+    node.most = schema.get("maxItems", schema.get("maxProperties", sys.maxsize))
+    _read_use(node, schema)
+    for name, part in schema.get("properties", {}).items():
+        node.fields[name] = child = compiled(part)
+        if child.simple:
+            node.plain[name] = next(iter(child.simple))
+        if "default" in part:
+            node.defaults[name] = part["default"]
+    if isinstance(schema.get("items"), dict):
+        node.items = compiled(schema["items"])
+    if isinstance(schema.get("additionalProperties"), dict):
+        node.values = compiled(schema["additionalProperties"])
+    node.go_type = node.go_type or _go_type(schema, node)
+    node.embedded = bool(schema.get("x-kubernetes-embedded-resource"))
+    node.open = bool(schema.get("x-kubernetes-preserve-unknown-fields")) or schema.get("additionalProperties") is True
+    if node.typed and not node.fields and not node.values:
+        node.open = True  # RawExtension, FieldsV1, JSON: whatever the writer puts there
+    if node.embedded:
+        node.fields.setdefault("metadata", Node(type="object", open=True))
+
+
+def _read_use(node: Node, schema: dict[str, Any]) -> None:
+    """What a schema says about this use of a type rather than about the type."""
+    node.nullable = bool(schema.get("nullable"))
+    node.choice = "enum" in schema
+    node.simple = frozenset({_SIMPLE[node.type]} if node.type in _SIMPLE and not node.choice else ())
+    node.list_type = schema.get("x-kubernetes-list-type", "")
+    node.list_map_keys = tuple(schema.get("x-kubernetes-list-map-keys", ()))
+    node.patch_strategy = schema.get("x-kubernetes-patch-strategy")
+    node.merge_key = schema.get("x-kubernetes-patch-merge-key")
+
+
+def _type_of(schema: dict[str, Any]) -> str:
+    if schema.get("x-kubernetes-int-or-string") or schema.get("format") == "int-or-string":
+        return "int-or-string"
+    if "type" not in schema and schema.get("oneOf") == [{"type": "string"}, {"type": "number"}]:
+        return "quantity"
+    return str(schema.get("type", ""))
+
+
+def _go_type(schema: dict[str, Any], node: Node) -> str:
+    """The Go type behind a field, as messages about wrong types name it."""
+    if node.type == "integer":
+        return str(schema.get("format", "int64"))
+    if node.items:
+        return f"[]{node.items.go_type}"
+    if node.values:
+        return f"map[string]{node.values.go_type}"
+    return {"boolean": "bool", "number": "float64", "string": "string", "quantity": "resource.Quantity"}.get(
+        node.type, "map[string]interface {}"
+    )
+
+
+class StructuralSchema:
+    """A schema as the operations use it (kinds.Schema). Its parts are made when first needed."""
+
+    def __init__(
+        self,
+        resource: Resource,
+        *,
+        root: Callable[[], Node],
+        validator: Validator,
+        openapi: Callable[[], dict[str, Any]],
+    ) -> None:
+        self._resource = resource
+        self._make_root = root
+        self._validator = validator
+        self._make_openapi = openapi
+
+    @cached_property
+    def _root(self) -> Node:
+        return self._make_root()
+
+    def shape(self, obj: Obj, stored: Obj | None = None) -> list[str]:
+        unknown: list[str] = []
+        shaped: Obj = {}
+        if stored and self._root.typed:  # the schema of a custom kind may have changed since
+            shaped = {key: obj.pop(key) for key, value in stored.items() if obj.get(key) == value}
+        try:
+            _shape_object(self._root, obj, self._root, (), unknown)
+        except _DecodeError as error:
+            kind = self._resource.kind
+            raise ApiError(
+                "BadRequest",
+                f'{kind} in version "{self._resource.version}" cannot be handled as a {kind}: {error}',
+            ) from None
+        obj |= shaped
+        if stored and self._root.typed and "spec" in stored:
+            obj.setdefault("spec", {})  # a struct is never absent
+        return unknown
+
+    def validate(self, obj: Obj) -> list[Cause]:
+        return self._validator.faults(obj, self._root)
+
+    def openapi(self) -> dict[str, Any]:
+        return self._make_openapi()
+
+    def merge_key(self, path: tuple[str, ...]) -> tuple[str | None, str | None]:
+        node: Node | None = self._root
+        for part in path:
+            while node and node.items:
+                node = node.items
+            node = (node.fields.get(part) or node.values) if node else None
+        return (node.patch_strategy, node.merge_key) if node else (None, None)
+
+
+class TooManyError(Exception):
+    """A list or map with more in it than the schema allows. Nothing more is looked at."""
+
+    def __init__(self, cause: Cause) -> None:
+        super().__init__(cause.message)
+        self.cause = cause
+
+
+class _DecodeError(Exception):
+    """A value that Go could not decode."""
+
+
+_SCALARS: dict[str, tuple[type, ...]] = {
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "quantity": (str, int, float),
+    "int-or-string": (str, int),
+}
+
+
+_ZEROS: dict[str, Callable[[], Any]] = {"object": dict, "string": str, "integer": int, "boolean": bool}
+
+
+def _shape(node: Node, value: Any, owner: Node, path: Path, unknown: list[str]) -> Any:
+    """The value in the schema's shape. `owner` is the struct that the field at `path` is in."""
+    if isinstance(value, dict):
+        if node.typed and node.type not in ("object", ""):
+            raise _wrong_type(node, value, owner, path)
+        _shape_object(node, value, owner, path, unknown)
+    elif isinstance(value, list):
+        if node.typed and node.type not in ("array", ""):
+            raise _wrong_type(node, value, owner, path)
+        if len(value) > node.most:
+            raise TooManyError(causes.too_many(_text(path), len(value), node.most))
+        if node.items and not node.items.simple.issuperset(map(type, value)):
+            zero = _ZEROS.get(node.items.type) if node.items.typed else None
+            for index, item in enumerate(value):
+                if item is None and zero is not None:
+                    item = zero()  # what Go makes of a null in a list
+                value[index] = _shape(node.items, item, owner, (path, index), unknown)
+    elif node.typed and node.type:
+        return _decode(node, value, owner, path)
+    return value
+
+
+def _shape_object(node: Node, obj: Obj, owner: Node, path: Path, unknown: list[str]) -> None:
+    """This is where a write spends its time, so it goes into a value only where there can be something to do."""
+    if len(obj) > node.most:
+        raise TooManyError(causes.too_many(_text(path), len(obj), node.most))
+    if node.values and node.values.simple.issuperset(map(type, obj.values())):
+        return
+    fields, plain = node.fields, node.plain
+    struct = node if fields else owner
+    gone: list[str] = []
+    for key, value in obj.items():
+        if plain.get(key) is type(value):
+            continue
+        child = fields.get(key) or node.values
+        if child is None:
+            if not (node.open or (node.embedded and key in EMBEDDED_FIELDS)):
+                gone.append(key)
+                unknown.append(_text((path, key)))
+            continue
+        obj[key] = value = _shape(child, value, struct, (path, key), unknown)
+        if child.typed and not value and _is_absent(child, value):
+            gone.append(key)
+    for key in gone:
+        del obj[key]
+    for name, default in node.defaults.items():
+        if obj.get(name) is None and not (name in obj and fields[name].nullable):
+            if isinstance(default, dict | list):
+                default = _shape(fields[name], orjson.loads(orjson.dumps(default)), struct, (path, name), unknown)
+            obj[name] = default
+
+
+def _is_absent(node: Node, value: Any) -> bool:
+    """What Go leaves out when it encodes: nulls, empty maps and lists, and choices that were not made."""
+    if value is None:
+        return True
+    return (
+        (value == "" and node.choice) or (value == [] and node.type == "array") or (value == {} and bool(node.values))
+    )
+
+
+def _decode(node: Node, value: Any, owner: Node, path: Path) -> Any:
+    """A typed scalar as Kubernetes keeps it."""
+    if value is None:
+        return None
+    fits = isinstance(value, _SCALARS.get(node.type, ()))
+    if not fits or (isinstance(value, bool) and node.type != "boolean"):
+        raise _wrong_type(node, value, owner, path)
+    return _canonical(value) if node.type == "quantity" else value
+
+
+@lru_cache(4096)
+def _canonical(quantity: str | int | float) -> str:
+    try:
+        return str(Quantity.parse(quantity))
+    except QuantityError as error:
+        raise _DecodeError(str(error)) from None
+
+
+def _wrong_type(node: Node, value: Any, owner: Node, path: Path) -> _DecodeError:
+    """In the words of Go's JSON package: the innermost struct, and the whole path without indexes."""
+    found = {bool: "bool", str: "string", dict: "object", list: "array"}.get(type(value), "number")
+    struct = owner.go_type.rpartition(".")[2]
+    place = ".".join([struct, *(part for part in _parts(path) if isinstance(part, str))])
+    return _DecodeError(f"json: cannot unmarshal {found} into Go struct field {place} of type {node.go_type}")
+
+
+def _parts(path: Path) -> list[str | int]:
+    parts: list[str | int] = []
+    while path:
+        path, part = path
+        parts.append(part)
+    return parts[::-1]
+
+
+def _text(path: Path) -> str:
+    return field_path(_parts(path))

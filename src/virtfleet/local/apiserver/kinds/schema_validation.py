@@ -1,0 +1,186 @@
+"""Validation against a schema, by jsonschema-rs, in the words of Kubernetes.
+
+jsonschema-rs and not Python's `re` also because `$` there matches before a final newline, which a CRD's pattern must
+not. Validators are compiled at first use: most kinds are never written in the life of a test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import jsonschema_rs
+import orjson
+
+from virtfleet.kube.resource import Obj
+from virtfleet.local.apiserver.kinds.registry import Cause
+from virtfleet.local.apiserver.objects import causes
+
+if TYPE_CHECKING:
+    from virtfleet.local.apiserver.kinds.schema import Node
+
+# Keywords that mean the same in CRDs and in JSON Schema draft 4.
+_KEPT = (
+    "maximum", "exclusiveMaximum", "minimum", "exclusiveMinimum", "maxLength", "minLength", "pattern", "maxItems",
+    "minItems", "uniqueItems", "multipleOf", "required", "maxProperties", "minProperties",
+)  # fmt: skip
+# Formats that Kubernetes checks and that mean the same to jsonschema-rs; Kubernetes ignores the ones it does not know.
+_FORMATS = {"date-time": "date-time", "datetime": "date-time"} | {
+    name: name for name in ("date", "email", "hostname", "ipv4", "ipv6", "uri", "uuid")
+}
+_BASE64 = r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
+_INTEGERS = {"int32": (-(2**31), 2**31 - 1), "int64": (-(2**63), 2**63 - 1)}
+
+
+def json_schema(schema: dict[str, Any]) -> dict[str, Any]:
+    """The JSON Schema of an OpenAPI schema."""
+    result: dict[str, Any] = {key: schema[key] for key in _KEPT if key in schema}
+    if "$ref" in schema:
+        return {"$ref": f"#/definitions/{schema['$ref']}"}
+    if schema.get("x-kubernetes-int-or-string") or schema.get("format") == "int-or-string":
+        types = ["integer", "string"]
+    else:
+        types = [schema["type"]] if schema.get("type") else []
+    if types:
+        result["type"] = [*types, "null"] if schema.get("nullable") else types
+    if "enum" in schema:
+        result["enum"] = [*schema["enum"], None] if schema.get("nullable") else schema["enum"]
+    for key in ("allOf", "anyOf", "oneOf"):
+        if key in schema:
+            result[key] = [json_schema(part) for part in schema[key]]
+    if "not" in schema:
+        result["not"] = json_schema(schema["not"])
+    if "properties" in schema:
+        result["properties"] = {name: json_schema(part) for name, part in schema["properties"].items()}
+    for key in ("items", "additionalProperties"):
+        if isinstance(schema.get(key), dict):
+            result[key] = json_schema(schema[key])
+    _add_format(schema.get("format"), result)
+    return result
+
+
+def _add_format(format_: str | None, result: dict[str, Any]) -> None:
+    if format_ in _FORMATS:
+        result["format"] = _FORMATS[format_]
+    elif format_ == "byte":
+        result["allOf"] = [*result.get("allOf", ()), {"pattern": _BASE64}]
+    elif format_ in _INTEGERS and "type" in result:
+        low, high = _INTEGERS[format_]
+        result["allOf"] = [*result.get("allOf", ()), {"minimum": low, "maximum": high}]
+
+
+class Validator:
+    """Finds the faults of objects. `make` gives the JSON Schema; it is asked for at the first validation."""
+
+    def __init__(self, make: Callable[[], dict[str, Any]], *, typed: bool) -> None:
+        self._make = make
+        self._typed = typed
+
+    @cached_property
+    def _compiled(self) -> jsonschema_rs.Draft4Validator:
+        return jsonschema_rs.Draft4Validator(self._make(), validate_formats=True)
+
+    def faults(self, obj: Obj, root: Node) -> list[Cause]:
+        found: list[Cause] = []
+        if not self._compiled.is_valid(obj):
+            found = [cause for error in self._compiled.iter_errors(obj) if (cause := self._cause(error))]
+        if not self._typed:
+            _check_lists(root, obj, [], found)
+        return found
+
+    def _cause(self, error: jsonschema_rs.ValidationError) -> Cause | None:
+        path: list[str | int] = list(error.instance_path)
+        if self._typed and error.kind.name == "required" and path[:1] == ["status"]:
+            return None  # the zero value: Kubernetes writes these fields itself, nobody has to send them
+        return _cause(error, causes.field_path(path))
+
+
+def _cause(error: jsonschema_rs.ValidationError, field: str) -> Cause:
+    body = f"{field} in body"
+    value: Any = error.instance
+    kind: dict[str, Any] = error.kind.as_dict()
+    match error.kind.name:
+        case "required":
+            return causes.required(causes.field_path([p for p in (field, kind["property"]) if p]))
+        case "type":
+            found = _type_name(value)
+            wanted = ",".join(t for t in kind["types"] if t != "null")
+            return causes.type_invalid(field, found, f"{body} must be of type {wanted}: {causes.quoted(found)}")
+        case "enum":
+            options = [o if isinstance(o, str) else causes.quoted(o) for o in kind["options"] if o is not None]
+            return causes.unsupported(field, value, options)
+        case "maxLength":
+            return causes.too_long(field, kind["limit"])
+        case "maxItems" | "maxProperties":
+            return causes.too_many(field, len(value), kind["limit"])
+        case "minLength":
+            detail = f"{body} should be at least {kind['limit']} chars long"
+        case "minItems":
+            detail = f"{body} should have at least {kind['limit']} items"
+        case "minProperties":
+            detail = f"{body} should have at least {kind['limit']} properties"
+        case "pattern" if kind["pattern"] == _BASE64:
+            detail = f"{body} must be of type byte: {causes.quoted(value)}"
+        case "pattern":
+            detail = f"{body} should match '{kind['pattern']}'"
+        case "minimum":
+            detail = f"{body} should be greater than or equal to {kind['limit']}"
+        case "exclusiveMinimum":
+            detail = f"{body} should be greater than {kind['limit']}"
+        case "maximum":
+            detail = f"{body} should be less than or equal to {kind['limit']}"
+        case "exclusiveMaximum":
+            detail = f"{body} should be less than {kind['limit']}"
+        case "multipleOf":
+            detail = f"{body} should be a multiple of {kind['multiple_of']}"
+        case "format":
+            detail = f"{body} must be of type {kind['format']}: {causes.quoted(value)}"
+        case "uniqueItems":
+            detail = f"{body} shouldn't contain duplicates"
+        case "anyOf":
+            detail = f'"{field}" must validate at least one schema (anyOf)'
+        case "oneOf":
+            found = "none" if isinstance(error.kind, jsonschema_rs.ValidationErrorKind.OneOfNotValid) else "several"
+            detail = f'"{field}" must validate one and only one schema (oneOf). Found {found} valid'
+        case "not":
+            detail = f'"{field}" must not validate the schema (not)'
+        case _:
+            detail = error.message
+    return causes.invalid(field, value, detail)
+
+
+def _type_name(value: Any) -> str:
+    if value is None:
+        return "null"
+    names: dict[type, str] = {bool: "boolean", str: "string", int: "integer", float: "number", dict: "object"}
+    return names.get(type(value), "array")
+
+
+def _check_lists(node: Node, value: Any, path: list[str | int], found: list[Cause]) -> None:
+    """Duplicates in lists of type set or map, and embedded objects that do not say what they are."""
+    if isinstance(value, dict):
+        if node.embedded:
+            found += [causes.required(causes.field_path([*path, f]), "must not be empty")
+                      for f in ("apiVersion", "kind") if not value.get(f)]  # fmt: skip
+        for key, part in value.items():
+            if isinstance(part, dict | list) and (child := node.fields.get(key) or node.values):
+                _check_lists(child, part, [*path, key], found)
+    elif node.items:
+        if node.list_type in ("set", "map"):
+            seen: set[bytes] = set()
+            for index, item in enumerate(value):
+                key = _list_key(node, item)
+                identity = orjson.dumps(key, option=orjson.OPT_SORT_KEYS)
+                if identity in seen:
+                    found.append(causes.duplicate(causes.field_path([*path, index]), key))
+                seen.add(identity)
+        for index, item in enumerate(value):
+            if isinstance(item, dict | list):
+                _check_lists(node.items, item, [*path, index], found)
+
+
+def _list_key(node: Node, item: Any) -> Any:
+    if node.list_type == "map" and isinstance(item, dict):
+        return {key: item[key] for key in node.list_map_keys if key in item}
+    return item

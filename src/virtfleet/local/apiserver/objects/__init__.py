@@ -1,0 +1,1 @@
+"""The operations on objects, and the store below them."""

@@ -1,0 +1,74 @@
+"""Faults of objects in Kubernetes' words: one function per kind of fault.
+
+kubectl prints these messages to people and scripts match on them, so their form is part of the interface.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import orjson
+
+from virtfleet.local.apiserver.kinds.registry import Cause
+
+
+def field_path(parts: Iterable[str | int]) -> str:
+    """`spec.containers[0].image`."""
+    path = ""
+    for part in parts:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        else:
+            path += f".{part}" if path else part
+    return path
+
+
+def quoted(value: Any) -> str:
+    """A value as messages show it: JSON, which is what Go's %q and its encoder give for all that occurs here."""
+    return orjson.dumps(value).decode()
+
+
+def required(field: str, detail: str = "") -> Cause:
+    return Cause(field, "FieldValueRequired", _with("Required value", detail))
+
+
+def invalid(field: str, value: Any, detail: str) -> Cause:
+    return Cause(field, "FieldValueInvalid", _with(f"Invalid value: {quoted(value)}", detail))
+
+
+def type_invalid(field: str, value: Any, detail: str) -> Cause:
+    return Cause(field, "FieldValueTypeInvalid", _with(f"Invalid value: {quoted(value)}", detail))
+
+
+def unsupported(field: str, value: Any, supported: Iterable[str]) -> Cause:
+    detail = "supported values: " + ", ".join(quoted(str(v)) for v in supported)
+    return Cause(field, "FieldValueNotSupported", _with(f"Unsupported value: {quoted(value)}", detail))
+
+
+def duplicate(field: str, value: Any) -> Cause:
+    return Cause(field, "FieldValueDuplicate", f"Duplicate value: {quoted(value)}")
+
+
+def not_found(field: str, value: Any) -> Cause:
+    return Cause(field, "FieldValueNotFound", f"Not found: {quoted(value)}")
+
+
+def forbidden(field: str, detail: str) -> Cause:
+    return Cause(field, "FieldValueForbidden", _with("Forbidden", detail))
+
+
+def too_long(field: str, limit: int) -> Cause:
+    return Cause(field, "FieldValueTooLong", f"Too long: may not be more than {limit} byte{_s(limit)}")
+
+
+def too_many(field: str, actual: int, limit: int) -> Cause:
+    return Cause(field, "FieldValueTooMany", f"Too many: {actual}: must have at most {limit} item{_s(limit)}")
+
+
+def _with(message: str, detail: str) -> str:
+    return f"{message}: {detail}" if detail else message
+
+
+def _s(number: int) -> str:
+    return "" if number == 1 else "s"

@@ -1,0 +1,65 @@
+"""What every namespace has: the service account `default`, and the certificate authority that its pods trust."""
+
+from __future__ import annotations
+
+import msgspec
+
+from virtfleet.kube.api import KubeApi
+from virtfleet.kube.controller import Controller
+from virtfleet.kube.errors import is_already_exists
+from virtfleet.kube.resource import CONFIG_MAPS, SERVICE_ACCOUNTS, Obj, Resource
+from virtfleet.local.apiserver.objects.store import Change, Store
+
+ROOT_CA = "kube-root-ca.crt"
+
+
+class _Meta(msgspec.Struct, frozen=True):
+    deletionTimestamp: str | None = None
+
+
+class _Namespace(msgspec.Struct, frozen=True):
+    metadata: _Meta
+
+
+class _Authority(msgspec.Struct, frozen=True):
+    data: dict[str, str] = {}
+
+
+class NamespaceDefaults:
+    """Run `controller`. `bundle` is in PEM."""
+
+    def __init__(self, store: Store, api: KubeApi, bundle: str) -> None:
+        self._store = store
+        self._api = api
+        self._data = {"ca.crt": bundle}
+        self.controller = Controller("namespace-defaults", self.reconcile)
+        for storage in ("/namespaces", "/serviceaccounts", "/configmaps"):
+            store.listen(storage, self._changed)
+        for record in store.scan("/namespaces"):
+            self.controller.queue.add(record.name)
+
+    def _changed(self, change: Change) -> None:
+        record = change.record
+        if record.storage == "/namespaces":
+            self.controller.queue.add(record.name)
+        elif record.name in ("default", ROOT_CA):
+            self.controller.queue.add(record.namespace)
+
+    async def reconcile(self, namespace: str) -> None:
+        record = self._store.get("/namespaces", "", namespace)
+        if record is None or msgspec.json.decode(record.data, type=_Namespace).metadata.deletionTimestamp:
+            return
+        if self._store.get("/serviceaccounts", namespace, "default") is None:
+            await self._create(SERVICE_ACCOUNTS, {"metadata": {"name": "default"}}, namespace)
+        published = self._store.get("/configmaps", namespace, ROOT_CA)
+        if published is None:
+            await self._create(CONFIG_MAPS, {"metadata": {"name": ROOT_CA}, "data": self._data}, namespace)
+        elif msgspec.json.decode(published.data, type=_Authority).data != self._data:
+            await self._api.patch(CONFIG_MAPS, ROOT_CA, {"data": self._data}, namespace)
+
+    async def _create(self, res: Resource, obj: Obj, namespace: str) -> None:
+        try:
+            await self._api.create(res, {"apiVersion": res.api_version, "kind": res.kind, **obj}, namespace)
+        except Exception as error:
+            if not is_already_exists(error):
+                raise

@@ -1,0 +1,418 @@
+"""The operations of the API, written once for all kinds: get, list, watch, create, update, patch, delete.
+
+Objects come in decoded and go out as JSON bytes. A write goes through the same stations as in Kubernetes: schema
+(pruning, defaults), mutating admission, the kind's own preparation, validation, validating admission, store. An update
+starts from the object as it is stored and is tried again when another write came between, unless the client named the
+resourceVersion it means.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+import orjson
+
+from virtfleet.kube.api import Patch
+from virtfleet.kube.errors import ApiError, is_not_found
+from virtfleet.kube.resource import Obj
+from virtfleet.local.apiserver.extensions.admission import Admission, AdmissionRequest, Unguarded
+from virtfleet.local.apiserver.kinds import metadata
+from virtfleet.local.apiserver.kinds.registry import Cause, Context, Kind, Kinds
+from virtfleet.local.apiserver.kinds.schema import TooManyError
+from virtfleet.local.apiserver.objects import causes, deletion, listing, patching, refusals, scaling
+from virtfleet.local.apiserver.objects.deletion import DeleteOptions, Outcome
+from virtfleet.local.apiserver.objects.listing import Listing, Paging
+from virtfleet.local.apiserver.objects.selection import Selection
+from virtfleet.local.apiserver.objects.store import Record, Stale, Store, encode
+from virtfleet.local.apiserver.objects.watching import Watcher, Watchers
+from virtfleet.local.apiserver.rights.access import User
+
+T = TypeVar("T")
+
+_UPDATE_ATTEMPTS = 10
+_NAME_ATTEMPTS = 8
+_DELETED_AT_ONCE = 50  # of a collection; they share commits
+
+
+@dataclass(slots=True)
+class Call:
+    """Who writes, and how. `warnings` collects what the client should be told beside the answer."""
+
+    user: User
+    dry_run: bool = False
+    field_validation: str = "Ignore"  # Ignore, Warn, Strict: what to do about fields that are unknown or given twice
+    duplicates: list[str] = field(default_factory=list)  # faults of that kind which the decoder found
+    warnings: list[str] = field(default_factory=list)
+    options: Obj | None = None  # as webhooks are told
+
+
+class Post(Protocol):
+    """Answers POSTs that store nothing by themselves."""
+
+    async def __call__(self, obj: Obj, *, namespace: str, name: str, user: User, dry_run: bool) -> Obj: ...
+
+
+class _Ending(msgspec.Struct):
+    deletionTimestamp: str | None = None
+
+
+class _Namespace(msgspec.Struct):
+    metadata: _Ending
+
+
+_namespace = msgspec.json.Decoder(_Namespace)
+
+
+def served(kind: Kind, data: bytes) -> bytes:
+    """Stored bytes in the version of `kind`; versions differ in their name only."""
+    prefix = b'{"apiVersion":"%s"' % kind.resource.api_version.encode()
+    return data if data.startswith(prefix) else prefix + data[data.index(b'"', 15) + 1 :]
+
+
+class Operations:
+    def __init__(self, store: Store, kinds: Kinds, admission: Admission | None = None) -> None:
+        self.store = store
+        self.kinds = kinds
+        self.admission: Admission = admission or Unguarded()
+        self.watchers = Watchers(store)
+        self.posts: dict[tuple[str, str, str], Post] = {}  # (group, plural, subresource or "")
+        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    # Reading
+
+    def get(self, kind: Kind, namespace: str, name: str, subresource: str = "") -> bytes:
+        record = self.store.get(kind.storage, namespace, name)
+        if record is None:
+            raise refusals.not_found(kind, name)
+        if subresource == "scale":
+            return orjson.dumps(scaling.read(kind, orjson.loads(record.data)))
+        return served(kind, record.data)
+
+    async def list(self, selection: Selection, paging: Paging | None = None) -> Listing:
+        return await listing.page(self.store, selection, paging or Paging())
+
+    async def watch(
+        self, selection: Selection, resource_version: str = "", initial_events: bool | None = None
+    ) -> Watcher:
+        """To be given back with `watchers.close`."""
+        return await self.watchers.open(selection, resource_version, initial_events)
+
+    # Creating
+
+    async def create(self, kind: Kind, namespace: str, obj: Obj, call: Call) -> bytes:
+        _identify(kind, namespace, None, obj)
+        if obj["metadata"].get("resourceVersion"):
+            raise refusals.bad_request("resourceVersion should not be set on objects to be created")
+        self._shape(kind, obj, call)
+        self._require_namespace(kind, namespace, obj["metadata"].get("name", ""))
+        request = AdmissionRequest(
+            "CREATE", kind, namespace, obj["metadata"].get("name", ""), call.user, obj, None, "", call.dry_run
+        )
+        obj = await self._mutate(request, call)
+        async with self._turn(kind):
+            return await self._begin(kind, namespace, obj, request, call)
+
+    async def _begin(self, kind: Kind, namespace: str, obj: Obj, request: AdmissionRequest, call: Call) -> bytes:
+        prefix = "" if obj["metadata"].get("name") else obj["metadata"].get("generateName", "")
+        context = Context(call.user, namespace, "", call.dry_run)
+        metadata.begin(obj)
+        if kind.custom and "status" in kind.subresources:
+            obj.pop("status", None)
+        kind.rules.prepare_create(obj, context)
+        if _counts_generations(kind, obj):
+            obj["metadata"]["generation"] = 1
+        for _ in range(_NAME_ATTEMPTS if prefix else 1):
+            if prefix:
+                obj["metadata"]["name"] = metadata.generated(prefix)
+            name = obj["metadata"].get("name", "")
+            _refuse_if(
+                kind,
+                name,
+                metadata.faults(kind, obj),
+                _schema_faults(kind, obj),
+                kind.rules.validate_create(obj, context),
+            )
+            request.obj, request.name = obj, name
+            await self._admit(request, call)
+            await self.store.settled(kind.storage, namespace, name)
+            if self.store.get(kind.storage, namespace, name) is not None:
+                continue
+            self._require_namespace(kind, namespace, name)  # again: webhooks may have taken their time
+            if call.dry_run:
+                return encode(obj, None)
+            try:
+                return (await self.store.write(kind.storage, namespace, name, obj, base=None)).data
+            except Stale:
+                continue
+        raise refusals.generate_name_exhausted(kind, name) if prefix else refusals.already_exists(kind, name)
+
+    async def post(self, kind: Kind, namespace: str, name: str, subresource: str, obj: Obj, call: Call) -> Obj:
+        """POST to something that is not stored: a review, or a subresource such as binding."""
+        handler = self.posts.get((kind.resource.group, kind.resource.plural, subresource))
+        if handler is None:
+            raise refusals.method_not_allowed()
+        return await handler(obj, namespace=namespace, name=name, user=call.user, dry_run=call.dry_run)
+
+    # Changing
+
+    async def update(self, kind: Kind, namespace: str, name: str, obj: Obj, call: Call, subresource: str = "") -> bytes:
+        raw = orjson.dumps(obj)  # every attempt starts from what the client sent
+        if subresource == "scale":
+            scaled = await self._change(
+                kind, namespace, name, lambda old: scaling.write(kind, old, orjson.loads(raw)), call
+            )
+            return orjson.dumps(scaling.read(kind, orjson.loads(scaled)))
+        return await self._change(kind, namespace, name, lambda old: orjson.loads(raw), call, subresource)
+
+    async def patch(
+        self, kind: Kind, namespace: str, name: str, how: Patch, patch: bytes, call: Call, subresource: str = ""
+    ) -> bytes:
+        if subresource == "scale":
+
+            def scale(old: Obj) -> Obj:
+                wanted = patching.apply(scaling.FORM, how, scaling.read(kind, old), orjson.loads(patch))
+                return scaling.write(kind, old, wanted)
+
+            return orjson.dumps(
+                scaling.read(kind, orjson.loads(await self._change(kind, namespace, name, scale, call)))
+            )
+        return await self._change(
+            kind, namespace, name, lambda old: patching.apply(kind, how, old, orjson.loads(patch)), call, subresource
+        )
+
+    async def _change(
+        self, kind: Kind, namespace: str, name: str, derive: Callable[[Obj], Obj], call: Call, subresource: str = ""
+    ) -> bytes:
+        async def attempt(record: Record) -> bytes:
+            old, obj = orjson.loads(served(kind, record.data)), orjson.loads(served(kind, record.data))
+            return await self._replace(kind, record, old, derive(obj), call, subresource)
+
+        async with self._turn(kind):
+            return await self._with_current(kind, namespace, name, attempt)
+
+    async def _with_current(
+        self, kind: Kind, namespace: str, name: str, attempt: Callable[[Record], Awaitable[T]]
+    ) -> T:
+        """Act on the object as it is stored; again when it changed meanwhile."""
+        for _ in range(_UPDATE_ATTEMPTS):
+            await self.store.settled(kind.storage, namespace, name)
+            record = self.store.get(kind.storage, namespace, name)
+            if record is None:
+                raise refusals.not_found(kind, name)
+            try:
+                return await attempt(record)
+            except Stale:
+                continue
+        raise refusals.conflict(kind, name)
+
+    async def _replace(self, kind: Kind, record: Record, old: Obj, obj: Obj, call: Call, subresource: str) -> bytes:
+        name = record.name
+        _identify(kind, record.namespace, name, obj)
+        _check_version(kind, old, obj)
+        self._shape(kind, obj, call, old)
+        request = AdmissionRequest(
+            "UPDATE", kind, record.namespace, name, call.user, obj, old, subresource, call.dry_run
+        )
+        obj = await self._mutate(request, call)
+        metadata.keep_system_fields(obj, old)
+        obj = _separated(kind, obj, old, subresource)
+        context = Context(call.user, record.namespace, subresource, call.dry_run)
+        kind.rules.prepare_update(obj, old, context)
+        if _counts_generations(kind, obj) and _desired(kind, obj) != _desired(kind, old):
+            obj["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
+        _refuse_if(
+            kind,
+            name,
+            metadata.faults(kind, obj),
+            metadata.update_faults(obj, old),
+            _schema_faults(kind, obj),
+            kind.rules.validate_update(obj, old, context),
+        )
+        request.obj = obj
+        await self._admit(request, call)
+        obj["metadata"]["resourceVersion"] = str(record.revision)
+        if obj == old or call.dry_run:
+            return encode(obj, None)
+        remove = deletion.complete(kind, obj)
+        return (await self.store.write(kind.storage, record.namespace, name, obj, base=record, remove=remove)).data
+
+    # Deleting
+
+    async def delete(
+        self, kind: Kind, namespace: str, name: str, options: DeleteOptions, call: Call
+    ) -> tuple[Outcome, bytes]:
+        """What became of the object, and its last or present state."""
+
+        async def attempt(record: Record) -> tuple[Outcome, bytes]:
+            obj = orjson.loads(served(kind, record.data))
+            deletion.check_allowed(kind, obj, options)
+            request = AdmissionRequest(
+                "DELETE", kind, namespace, name, call.user, None, obj, "", options.dry_run, call.options
+            )
+            await self.admission.mutate(request)
+            await self._admit(request, call)
+            obj = orjson.loads(served(kind, record.data))
+            outcome = deletion.begin(kind, obj, options)
+            if outcome is Outcome.UNCHANGED or options.dry_run:
+                return outcome, encode(obj, None)
+            remove = outcome is Outcome.REMOVED
+            stored = await self.store.write(kind.storage, namespace, name, obj, base=record, remove=remove)
+            return outcome, stored.data
+
+        return await self._with_current(kind, namespace, name, attempt)
+
+    async def delete_collection(self, selection: Selection, options: DeleteOptions, call: Call) -> Listing:
+        """Delete what is selected now; the answer holds the objects as they were."""
+        found = await self.list(selection)
+        records = found.records
+        for i in range(0, len(records), _DELETED_AT_ONCE):
+            batch = (self._delete_if_there(selection.kind, r, options, call) for r in records[i : i + _DELETED_AT_ONCE])
+            await asyncio.gather(*batch)
+        return found
+
+    async def _delete_if_there(self, kind: Kind, record: Record, options: DeleteOptions, call: Call) -> None:
+        try:
+            await self.delete(kind, record.namespace, record.name, options, call)
+        except ApiError as error:
+            if not is_not_found(error):
+                raise
+
+    # Stations on the way of a write
+
+    def _turn(self, kind: Kind) -> AbstractAsyncContextManager[None]:
+        return self._turns[kind.storage] if kind.rules.exclusive else nullcontext()
+
+    def _shape(self, kind: Kind, obj: Obj, call: Call, old: Obj | None = None) -> None:
+        """Bring the object into the schema's form, and say or refuse what did not fit."""
+        obj["metadata"].pop("managedFields", None)
+        unknown = _fit(kind, obj, old)
+        faults = [*call.duplicates, *(f'unknown field "{path}"' for path in unknown)]
+        if faults and call.field_validation == "Strict":
+            resource = kind.resource
+            raise refusals.bad_request(
+                f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}: '
+                f"strict decoding error: {', '.join(faults)}"
+            )
+        if call.field_validation == "Warn":
+            call.warnings += [fault for fault in faults if fault not in call.warnings]
+
+    async def _mutate(self, request: AdmissionRequest, call: Call) -> Obj:
+        before = request.obj
+        request.options = call.options
+        obj = await self.admission.mutate(request)
+        assert obj is not None, "an object that is written stays an object"
+        if obj is not before:
+            _identify(request.kind, request.namespace, request.name or None, obj)
+            _fit(request.kind, obj)
+        request.obj = obj
+        return obj
+
+    async def _admit(self, request: AdmissionRequest, call: Call) -> None:
+        await self.admission.validate(request)
+        call.warnings += [warning for warning in request.warnings if warning not in call.warnings]
+
+    def _require_namespace(self, kind: Kind, namespace: str, name: str) -> None:
+        if not kind.resource.namespaced:
+            return
+        record = self.store.get("/namespaces", "", namespace)
+        if record is None:
+            raise refusals.namespace_not_found(namespace)
+        if _namespace.decode(record.data).metadata.deletionTimestamp:
+            raise refusals.terminating_namespace(kind, name, namespace)
+
+
+def _fit(kind: Kind, obj: Obj, old: Obj | None = None) -> list[str]:
+    """Bring the object into the schema's form; what had to go."""
+    try:
+        return kind.schema.shape(obj, old) if kind.schema else []
+    except TooManyError as error:  # said before anybody has to look at all of it
+        raise refusals.invalid(kind, obj["metadata"].get("name", ""), [error.cause]) from None
+
+
+def _identify(kind: Kind, namespace: str, name: str | None, obj: Obj) -> None:
+    """Make the object say what the request's path says; refuse if it says something else."""
+    resource = kind.resource
+    if (given := obj.setdefault("apiVersion", resource.api_version)) != resource.api_version:
+        raise refusals.bad_request(
+            f"the API version in the data ({given}) does not match the expected API version ({resource.api_version})"
+        )
+    if (given := obj.setdefault("kind", resource.kind)) != resource.kind:
+        raise refusals.bad_request(
+            f'{given} in version "{resource.version}" cannot be handled as a {resource.kind}: '
+            f"the kind in the data ({given}) does not match the expected kind ({resource.kind})"
+        )
+    meta = obj.get("metadata")
+    if meta is None:
+        meta = obj["metadata"] = {}
+    if not isinstance(meta, dict):
+        raise refusals.bad_request(
+            f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}: '
+            "metadata must be an object"
+        )
+    if not meta.get("namespace"):
+        meta.pop("namespace", None)
+        if resource.namespaced:
+            meta["namespace"] = namespace
+    if meta.get("namespace", "") != namespace:
+        raise refusals.bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request"
+        )
+    if name is not None and meta.setdefault("name", name) != name:
+        raise refusals.bad_request(
+            f"the name of the object ({meta['name']}) does not match the name on the URL ({name})"
+        )
+
+
+def _check_version(kind: Kind, old: Obj, obj: Obj) -> None:
+    meta, was = obj["metadata"], old["metadata"]
+    if meta.get("uid") and meta["uid"] != was["uid"]:
+        raise refusals.precondition_failed(kind, was["name"], "UID", meta["uid"], was["uid"])
+    version = meta.get("resourceVersion")
+    if not version or version == "0":
+        if kind.custom:
+            fault = causes.invalid("metadata.resourceVersion", 0, "must be specified for an update")
+            raise refusals.invalid(kind, was["name"], [fault])
+    elif version != was["resourceVersion"]:
+        raise refusals.conflict(kind, was["name"])
+
+
+def _separated(kind: Kind, obj: Obj, old: Obj, subresource: str) -> Obj:
+    """Spec and status have separate writers where the kind has a status subresource; a binding writes both at once."""
+    if "status" not in kind.subresources or subresource == "binding":
+        return obj
+    source = obj if subresource == "status" else old
+    if subresource == "status":
+        obj = {**old, "metadata": old["metadata"] if kind.custom else obj["metadata"]}
+        obj["metadata"] = dict(obj["metadata"])
+    obj.pop("status", None)
+    if "status" in source:
+        obj["status"] = source["status"]
+    return obj
+
+
+def _counts_generations(kind: Kind, obj: Obj) -> bool:
+    return kind.custom or ("spec" in obj and "status" in kind.subresources)
+
+
+def _desired(kind: Kind, obj: Obj) -> Any:
+    """The part of an object whose change makes a new generation."""
+    if not kind.custom:
+        return obj.get("spec")
+    apart = ("metadata", "status") if "status" in kind.subresources else ("metadata",)
+    return {key: value for key, value in obj.items() if key not in apart}
+
+
+def _schema_faults(kind: Kind, obj: Obj) -> list[Cause]:
+    return kind.schema.validate(obj) if kind.schema else []
+
+
+def _refuse_if(kind: Kind, name: str, *faults: list[Cause]) -> None:
+    found = [fault for group in faults for fault in group]
+    if found:
+        raise refusals.invalid(kind, name, found)

@@ -1,0 +1,207 @@
+"""The patch formats of the API: JSON patch (RFC 6902), JSON merge patch (RFC 7386) and strategic merge patch.
+
+All are pure functions from an object and a patch to a new object; neither argument is kept or changed. Strategic merge
+is Kubernetes' own format: lists of the kinds' fields merge by a key that the kind's schema names, and directives
+(`$patch`, `$retainKeys`, `$deleteFromPrimitiveList/x`, `$setElementOrder/x`) say what plain merging cannot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jsonpatch
+import jsonpointer
+import orjson
+
+from virtfleet.kube.api import Patch
+from virtfleet.kube.errors import ApiError
+from virtfleet.kube.resource import Obj
+from virtfleet.local.apiserver.kinds.registry import Kind
+from virtfleet.local.apiserver.objects import refusals
+
+MAX_OPERATIONS = 10_000
+MAX_COPIED_BYTES = 3 * 1024 * 1024  # `copy` can double an object with every operation
+
+MergeKey = Callable[[tuple[str, ...]], tuple[str | None, str | None]]
+
+_DIRECTIVE = "$patch"
+_RETAIN = "$retainKeys"
+_DELETE_PRIMITIVES = "$deleteFromPrimitiveList/"
+_ORDER = "$setElementOrder/"
+
+
+def accepted_patches(kind: Kind) -> tuple[Patch, ...]:
+    """The formats that apply to a kind; strategic merge needs to know its lists' keys, which custom kinds lack."""
+    return (Patch.JSON, Patch.MERGE) if kind.custom else (Patch.JSON, Patch.MERGE, Patch.STRATEGIC)
+
+
+def check_format(kind: Kind, how: Patch) -> None:
+    """Refuse a format that does not apply to the kind."""
+    if how is Patch.APPLY:
+        raise ApiError(
+            "UnsupportedMediaType",
+            "server-side apply is not served here: use client-side apply (kubectl apply without --server-side), "
+            "or one of the patch types " + ", ".join(accepted_patches(kind)),
+        )
+    if how not in accepted_patches(kind):
+        raise refusals.unknown_format(accepted_patches(kind))
+
+
+def apply(kind: Kind, how: Patch, obj: Obj, patch: Any) -> Obj:
+    """`obj` after `patch`."""
+    check_format(kind, how)
+    if how is Patch.JSON:
+        return json_patch(obj, patch)
+    if not isinstance(patch, dict):
+        raise refusals.bad_request(f"error decoding patch: a {how.name.lower()} patch is a JSON object")
+    if how is Patch.MERGE:
+        merged = merge(obj, patch)
+        assert isinstance(merged, dict)
+        return merged
+    return strategic_merge(obj, patch, kind.schema.merge_key if kind.schema else _no_keys)
+
+
+def _no_keys(path: tuple[str, ...]) -> tuple[None, None]:
+    return None, None
+
+
+def json_patch(obj: Obj, operations: Any) -> Obj:
+    """RFC 6902."""
+    if not isinstance(operations, list) or not all(isinstance(operation, dict) for operation in operations):
+        raise refusals.bad_request("error decoding patch: a JSON patch is a list of operations")
+    if len(operations) > MAX_OPERATIONS:
+        raise refusals.too_large(
+            f"The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {len(operations)}"
+        )
+    patched = orjson.loads(orjson.dumps(obj))
+    copied = 0
+    try:
+        for operation in operations:
+            if operation.get("op") == "copy":
+                source = jsonpointer.resolve_pointer(patched, operation.get("from"))
+                copied += len(orjson.dumps(source))
+                if copied > MAX_COPIED_BYTES:
+                    raise refusals.too_large(f"the copy operations of a JSON patch may add {MAX_COPIED_BYTES} bytes")
+            patched = jsonpatch.JsonPatch([operation]).apply(patched, in_place=True)
+    except (jsonpatch.JsonPatchTestFailed, jsonpatch.JsonPatchConflict, jsonpointer.JsonPointerException) as error:
+        raise refusals.unprocessable(str(error)) from error
+    except (jsonpatch.JsonPatchException, TypeError, ValueError, KeyError, AttributeError) as error:
+        raise refusals.bad_request(f"error decoding patch: {error}") from error
+    if not isinstance(patched, dict):
+        raise refusals.unprocessable("the patch replaces the object by something that is not one")
+    return patched
+
+
+def merge(target: Any, patch: Any) -> Any:
+    """RFC 7386."""
+    if not isinstance(patch, dict):
+        return patch
+    merged = dict(target) if isinstance(target, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = merge(merged.get(key), value)
+    return merged
+
+
+def strategic_merge(obj: Obj, patch: Obj, merge_key: MergeKey, path: tuple[str, ...] = ()) -> Obj:
+    """`path` is where in the whole object `obj` is, without list indexes."""
+    directive = patch.get(_DIRECTIVE)
+    if directive == "replace":
+        return {key: value for key, value in patch.items() if key != _DIRECTIVE}
+    if directive == "delete":
+        return {}
+    if directive not in (None, "merge"):
+        raise refusals.bad_request(f"unknown patch type found: {directive}")
+    merged = _retained(obj, patch)
+    for key, value in patch.items():
+        if key in (_DIRECTIVE, _RETAIN) or key.startswith(_ORDER):
+            continue
+        if key.startswith(_DELETE_PRIMITIVES):
+            field = key.removeprefix(_DELETE_PRIMITIVES)
+            doomed = _expect_list(key, value)
+            if isinstance(merged.get(field), list):
+                merged[field] = [item for item in merged[field] if item not in doomed]
+        elif value is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = _merge_field(merged.get(key), value, merge_key, (*path, key))
+    for key, value in patch.items():
+        if key.startswith(_ORDER):
+            field = key.removeprefix(_ORDER)
+            if isinstance(merged.get(field), list):
+                order = _expect_list(key, value)
+                merged[field] = _ordered(merged[field], order, obj.get(field), merge_key((*path, field))[1])
+    return merged
+
+
+def _retained(obj: Obj, patch: Obj) -> Obj:
+    if _RETAIN not in patch:
+        return dict(obj)
+    keep = _expect_list(_RETAIN, patch[_RETAIN])
+    strangers = [key for key, value in patch.items() if not key.startswith("$") and value is not None]
+    if not set(strangers) <= set(keep):
+        raise refusals.bad_request(f"{_RETAIN} must contain every field of the patch that stays: {sorted(strangers)}")
+    return {key: value for key, value in obj.items() if key in keep}
+
+
+def _merge_field(current: Any, value: Any, merge_key: MergeKey, path: tuple[str, ...]) -> Any:
+    strategy, key = merge_key(path)
+    strategies = (strategy or "").split(",")
+    if isinstance(value, dict):
+        if "replace" in strategies:
+            return value
+        return strategic_merge(current if isinstance(current, dict) else {}, value, merge_key, path)
+    if isinstance(value, list) and "merge" in strategies:
+        return _merge_list(current if isinstance(current, list) else [], value, key, merge_key, path)
+    return value
+
+
+def _merge_list(
+    current: list[Any], patch: list[Any], key: str | None, merge_key: MergeKey, path: tuple[str, ...]
+) -> list[Any]:
+    if not any(isinstance(item, dict) for item in patch):
+        return current + [item for i, item in enumerate(patch) if item not in current and item not in patch[:i]]
+    if any(isinstance(item, dict) and item.get(_DIRECTIVE) == "replace" for item in patch):
+        return [item for item in patch if not (isinstance(item, dict) and item.get(_DIRECTIVE) == "replace")]
+    if key is None:
+        raise refusals.bad_request(f"list {'.'.join(path)} has no merge key")
+    merged = list(current)
+    for item in patch:
+        if not isinstance(item, dict) or key not in item:
+            shown = orjson.dumps(item).decode()
+            raise refusals.bad_request(f"map: {shown} does not contain declared merge key: {key}")
+        at = [i for i, other in enumerate(merged) if isinstance(other, dict) and other.get(key) == item[key]]
+        if item.get(_DIRECTIVE) == "delete":
+            merged = [other for i, other in enumerate(merged) if i not in at]
+        elif at:
+            merged[at[0]] = strategic_merge(merged[at[0]], item, merge_key, path)
+        else:
+            merged.append(strategic_merge({}, item, merge_key, path))
+    return merged
+
+
+def _ordered(items: list[Any], order: list[Any], before: Any, key: str | None) -> list[Any]:
+    """The items in the order that the client wants, with those that only the server has in their old places."""
+
+    def identity(item: Any) -> Any:
+        return item.get(key) if key is not None and isinstance(item, dict) else item
+
+    wanted = [identity(item) for item in order]
+    old = [identity(item) for item in before] if isinstance(before, list) else []
+    clients = sorted((i for i in items if identity(i) in wanted), key=lambda i: wanted.index(identity(i)))
+    servers = [item for item in items if identity(item) not in wanted]
+    result = []
+    while clients and servers:
+        left, right = identity(servers[0]), identity(clients[0])
+        in_front = left in old and right in old and old.index(left) < old.index(right)
+        result.append(servers.pop(0) if in_front else clients.pop(0))
+    return result + clients + servers
+
+
+def _expect_list(directive: str, value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise refusals.bad_request(f"{directive} must be a list")
+    return value

@@ -1,0 +1,153 @@
+"""Refusals in Kubernetes' words: what kubectl prints, client-go matches on, and people search the web for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from virtfleet.kube.errors import ApiError
+from virtfleet.local.apiserver.kinds.registry import Cause, Kind
+from virtfleet.local.apiserver.objects.causes import quoted
+from virtfleet.local.apiserver.rights.access import Attributes
+
+MODIFIED = "the object has been modified; please apply your changes to the latest version and try again"
+
+
+def _details(kind: Kind, name: str, **more: Any) -> dict[str, Any]:
+    details = {"name": name, "group": kind.resource.group, "kind": kind.resource.plural, **more}
+    return {key: value for key, value in details.items() if value}
+
+
+def qualified_kind(kind: Kind) -> str:
+    return f"{kind.resource.kind}.{kind.resource.group}" if kind.resource.group else kind.resource.kind
+
+
+def bad_request(message: str) -> ApiError:
+    return ApiError("BadRequest", message)
+
+
+def not_found(kind: Kind, name: str) -> ApiError:
+    return ApiError("NotFound", f'{kind.resource} "{name}" not found', details=_details(kind, name))
+
+
+def namespace_not_found(name: str) -> ApiError:
+    return ApiError("NotFound", f'namespaces "{name}" not found', details={"name": name, "kind": "namespaces"})
+
+
+def no_such_path() -> ApiError:
+    return ApiError("NotFound", "the server could not find the requested resource", details={})
+
+
+def already_exists(kind: Kind, name: str) -> ApiError:
+    return ApiError("AlreadyExists", f'{kind.resource} "{name}" already exists', details=_details(kind, name))
+
+
+def generate_name_exhausted(kind: Kind, name: str) -> ApiError:
+    message = (
+        f'{kind.resource} "{name}" already exists, the server was not able to generate a unique name for the object'
+    )
+    return ApiError("AlreadyExists", message, details=_details(kind, name, retryAfterSeconds=1))
+
+
+def conflict(kind: Kind, name: str, why: str = MODIFIED) -> ApiError:
+    message = f'Operation cannot be fulfilled on {kind.resource} "{name}": {why}'
+    return ApiError("Conflict", message, details=_details(kind, name))
+
+
+def precondition_failed(kind: Kind, name: str, field: str, wanted: str, found: str) -> ApiError:
+    return conflict(
+        kind, name, f"Precondition failed: {field} in precondition: {wanted}, {field} in object meta: {found}"
+    )
+
+
+def invalid(kind: Kind, name: str, causes: Sequence[Cause]) -> ApiError:
+    return _invalid(qualified_kind(kind), kind.resource.group, kind.resource.kind, name, causes)
+
+
+def invalid_options(options: str, causes: Sequence[Cause]) -> ApiError:
+    """For DeleteOptions, ListOptions and the like."""
+    return _invalid(f"{options}.meta.k8s.io", "meta.k8s.io", options, "", causes)
+
+
+def _invalid(qualified: str, group: str, kind: str, name: str, causes: Sequence[Cause]) -> ApiError:
+    faults = list(dict.fromkeys(f"{cause.field}: {cause.message}" for cause in causes))
+    text = faults[0] if len(faults) == 1 else f"[{', '.join(faults)}]"
+    details = {
+        "name": name,
+        "group": group,
+        "kind": kind,
+        "causes": [{"reason": c.reason, "message": c.message, "field": c.field} for c in causes],
+    }
+    message = f'{qualified} "{name}" is invalid: {text}'
+    return ApiError("Invalid", message, details={key: value for key, value in details.items() if value})
+
+
+def terminating_namespace(kind: Kind, name: str, namespace: str) -> ApiError:
+    cause = {
+        "reason": "NamespaceTerminating",
+        "message": f"namespace {namespace} is being terminated",
+        "field": "metadata.namespace",
+    }
+    return ApiError(
+        "Forbidden",
+        f'{kind.resource} "{name}" is forbidden: '
+        f"unable to create new content in namespace {namespace} because it is being terminated",
+        details=_details(kind, name, causes=[cause]),
+    )
+
+
+def forbidden(asked: Attributes, reason: str) -> ApiError:
+    """What an authorizer did not allow."""
+    who = f"User {quoted(asked.user.name)} cannot {asked.verb}"
+    suffix = f": {reason}" if reason else ""
+    if not asked.resource:
+        return ApiError("Forbidden", f"forbidden: {who} path {quoted(asked.path)}{suffix}", details={})
+    resource = f"{asked.resource}/{asked.subresource}" if asked.subresource else asked.resource
+    where = f'in the namespace "{asked.namespace}"' if asked.namespace else "at the cluster scope"
+    qualified = f"{asked.resource}.{asked.group}" if asked.group else asked.resource
+    subject = f'{qualified} "{asked.name}"' if asked.name else qualified
+    details = {"name": asked.name, "group": asked.group, "kind": asked.resource}
+    return ApiError(
+        "Forbidden",
+        f'{subject} is forbidden: {who} resource "{resource}" in API group "{asked.group}" {where}{suffix}',
+        details={key: value for key, value in details.items() if value},
+    )
+
+
+def method_not_allowed() -> ApiError:
+    return ApiError("MethodNotAllowed", "the server does not allow this method on the requested resource", details={})
+
+
+def unprocessable(message: str) -> ApiError:
+    """A patch that cannot be applied to the object as it is."""
+    return ApiError(
+        "Invalid",
+        f"the server rejected our request due to an error in our request: {message}",
+        details={"causes": [{"reason": "UnexpectedServerResponse", "message": message}]},
+    )
+
+
+def too_large(message: str) -> ApiError:
+    return ApiError("RequestEntityTooLarge", f"Request entity too large: {message}")
+
+
+def unknown_format(accepted: Sequence[str]) -> ApiError:
+    return ApiError(
+        "UnsupportedMediaType",
+        "the body of the request was in an unknown format - accepted media types include: " + ", ".join(accepted),
+    )
+
+
+def not_acceptable(accepted: Sequence[str]) -> ApiError:
+    return ApiError("NotAcceptable", "only the following media types are accepted: " + ", ".join(accepted))
+
+
+def too_large_version(asked: int, current: int) -> ApiError:
+    return ApiError(
+        "Timeout",
+        f"Timeout: Too large resource version: {asked}, current: {current}",
+        details={
+            "causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}],
+            "retryAfterSeconds": 1,
+        },
+    )

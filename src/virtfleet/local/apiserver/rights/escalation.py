@@ -1,0 +1,96 @@
+"""Nobody gives away rights that they do not have: the check on writes of roles and bindings.
+
+Whoever may write roles could otherwise write one that allows everything. Kubernetes lets a writer grant what they hold
+themselves, and anything with the verbs `escalate` (on roles) or `bind` (on the role that a binding refers to).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from virtfleet.kube.errors import ApiError
+from virtfleet.kube.resource import Obj
+from virtfleet.local.apiserver.extensions.admission import AdmissionRequest
+from virtfleet.local.apiserver.objects.causes import quoted
+from virtfleet.local.apiserver.rights.access import Attributes
+from virtfleet.local.apiserver.rights.rbac import EVERYTHING, GROUP, Authorizer, Rule
+
+_ROLES = ("roles", "clusterroles")
+_BINDINGS = ("rolebindings", "clusterrolebindings")
+
+
+class EscalationGuard:
+    """The part of admission that guards roles and bindings."""
+
+    def __init__(self, authorizer: Authorizer) -> None:
+        self._authorizer = authorizer
+
+    async def mutate(self, request: AdmissionRequest) -> Obj | None:
+        return request.obj
+
+    async def validate(self, request: AdmissionRequest) -> None:
+        if request.kind.resource.group != GROUP or request.obj is None:
+            return
+        plural = request.kind.resource.plural
+        if plural in _ROLES and _changed(request, "rules", "aggregationRule"):
+            self._guard_role(request, request.obj)
+        elif plural in _BINDINGS and _changed(request, "roleRef", "subjects"):
+            self._guard_binding(request, request.obj)
+
+    def _guard_role(self, request: AdmissionRequest, role: Obj) -> None:
+        if not self._may(request, "escalate", request.kind.resource.plural, request.name):
+            # An aggregated role may come to hold anything.
+            self._confirm(request, EVERYTHING if role.get("aggregationRule") else role.get("rules") or ())
+
+    def _guard_binding(self, request: AdmissionRequest, binding: Obj) -> None:
+        ref = binding["roleRef"]
+        plural, place = ("clusterroles", "") if ref["kind"] == "ClusterRole" else ("roles", request.namespace)
+        if self._may(request, "bind", plural, ref["name"]):
+            return
+        rules = self._authorizer.role_rules(place, ref["name"])
+        if rules is None:
+            details = {"name": ref["name"], "group": GROUP, "kind": plural}
+            raise ApiError("NotFound", f'{plural}.{GROUP} "{ref["name"]}" not found', details=details)
+        self._confirm(request, rules)
+
+    def _may(self, request: AdmissionRequest, verb: str, plural: str, name: str) -> bool:
+        attributes = Attributes(
+            request.user, verb, group=GROUP, resource=plural, namespace=request.namespace, name=name
+        )
+        return self._authorizer(attributes).allowed
+
+    def _confirm(self, request: AdmissionRequest, rules: Iterable[Rule]) -> None:
+        missing = self._authorizer.missing(request.user, rules, request.namespace)
+        if missing:
+            user = request.user
+            groups = " ".join(quoted(g) for g in user.groups)
+            resource = request.kind.resource
+            raise ApiError(
+                "Forbidden",
+                f'{resource} "{request.name}" is forbidden: user {quoted(user.name)} (groups=[{groups}]) '
+                "is attempting to grant RBAC permissions not currently held:\n" + "\n".join(sorted(_compact(missing))),
+                details={"name": request.name, "group": resource.group, "kind": resource.plural},
+            )
+
+
+def _changed(request: AdmissionRequest, *fields: str) -> bool:
+    old, new = request.old or {}, request.obj or {}
+    return any(old.get(f) != new.get(f) for f in fields)
+
+
+def _compact(atoms: Iterable[Rule]) -> set[str]:
+    """Rules as Kubernetes prints them, those that differ in their verb alone as one."""
+    verbs: dict[str, list[str]] = {}
+    for atom in atoms:
+        parts = [
+            f"{title}:[{' '.join(quoted(v) for v in atom[field])}]"
+            for field, title in (
+                ("nonResourceURLs", "NonResourceURLs"),
+                ("apiGroups", "APIGroups"),
+                ("resources", "Resources"),
+                ("resourceNames", "ResourceNames"),
+            )
+            if field in atom
+        ]
+        verbs.setdefault(", ".join(parts), []).append(quoted(atom["verbs"][0]))
+    return {f"{{{what}, Verbs:[{' '.join(dict.fromkeys(v))}]}}" for what, v in verbs.items()}

@@ -1,0 +1,221 @@
+"""The RBAC authorizer: roles and bindings compiled into an index that follows the store.
+
+The store calls back on every commit before the write is answered, so whoever creates a binding can use it with the next
+request. What a user may do is looked up once per (user, verb, resource, namespace) and remembered until any role or
+binding changes; a check then costs one look-up in a dictionary.
+
+There is no node authorizer that follows which pods a node runs: members of system:nodes have the fixed role
+system:node, which lets a node agent do to every node's objects what it needs to do to its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from virtfleet.kube.resource import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, ROLE_BINDINGS, ROLES, Obj
+from virtfleet.local.apiserver.objects.store import Change, Record, Store
+from virtfleet.local.apiserver.rights.access import Attributes, Decision, User
+
+MASTERS = "system:masters"
+GROUP = CLUSTER_ROLES.group
+Rule = Mapping[str, Any]  # a PolicyRule
+
+# Remembered look-ups; the index itself answers a hundred times slower but fast enough to start over.
+_MEMORY = 16384
+EVERYTHING = (
+    {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]},
+    {"verbs": ["*"], "nonResourceURLs": ["*"]},
+)
+
+
+class _Role:
+    """One role's rules, by what they are about."""
+
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        self.rules = tuple(rules)
+        # (group, resource or resource/subresource) -> verbs, and names where the rule is limited to some
+        self.resources: dict[tuple[str, str], list[tuple[frozenset[str], frozenset[str]]]] = {}
+        self.paths: list[tuple[frozenset[str], tuple[str, ...]]] = []
+        for rule in self.rules:
+            verbs = frozenset(rule.get("verbs") or ())
+            names = frozenset(rule.get("resourceNames") or ())
+            for group in rule.get("apiGroups") or ():
+                for resource in rule.get("resources") or ():
+                    self.resources.setdefault((group, resource), []).append((verbs, names))
+            if urls := rule.get("nonResourceURLs"):
+                self.paths.append((verbs, tuple(urls)))
+
+    def names(self, verb: str, keys: Iterable[tuple[str, str]]) -> Iterator[frozenset[str]]:
+        """The names that each matching rule is limited to; an empty set stands for every name."""
+        for key in keys:
+            for verbs, names in self.resources.get(key, ()):
+                if verb in verbs or "*" in verbs:
+                    yield names
+
+    def allows_path(self, verb: str, path: str) -> bool:
+        return any((verb in verbs or "*" in verbs) and any(_under(path, u) for u in urls) for verbs, urls in self.paths)
+
+
+def _under(path: str, url: str) -> bool:
+    return path == url or (url.endswith("*") and path.startswith(url[:-1]))
+
+
+def _keys(group: str, resource: str, subresource: str) -> list[tuple[str, str]]:
+    """What a rule may call this resource."""
+    resources = [f"{resource}/{subresource}", f"*/{subresource}", "*"] if subresource else [resource, "*"]
+    return [(g, r) for g in dict.fromkeys((group, "*")) for r in dict.fromkeys(resources)]
+
+
+_RoleKey = tuple[str, str]  # (namespace, name); the namespace of a ClusterRole is ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Binding:
+    name: str
+    namespace: str  # "": everywhere
+    role: _RoleKey
+    subjects: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def of(cls, record: Record) -> _Binding:
+        binding = orjson.loads(record.data)
+        ref = binding["roleRef"]
+        role = ("" if ref["kind"] == "ClusterRole" else record.namespace, ref["name"])
+        subjects = (_subject(s, record.namespace) for s in binding.get("subjects") or ())
+        return cls(record.name, record.namespace, role, tuple(subjects))
+
+    def reason(self, subject: tuple[str, str]) -> str:
+        binding = (
+            f'RoleBinding "{self.name}/{self.namespace}"' if self.namespace else f'ClusterRoleBinding "{self.name}"'
+        )
+        namespace, role = self.role
+        of = f'Role "{role}/{namespace}"' if namespace else f'ClusterRole "{role}"'
+        return f'RBAC: allowed by {binding} of {of} to {subject[0]} "{subject[1]}"'
+
+
+def _subject(subject: Obj, namespace: str) -> tuple[str, str]:
+    if subject["kind"] == "ServiceAccount":
+        return "User", f"system:serviceaccount:{subject.get('namespace') or namespace}:{subject['name']}"
+    return subject["kind"], subject["name"]
+
+
+class Authorizer:
+    """Decides on requests. Follows the store from the moment it is made."""
+
+    def __init__(self, store: Store) -> None:
+        self._roles: dict[_RoleKey, _Role] = {}
+        self._bindings: dict[tuple[str, str], dict[_RoleKey, _Binding]] = {}  # by subject, then by place and name
+        self._remembered: dict[tuple[object, ...], tuple[tuple[frozenset[str], str], ...]] = {}
+        for kind in (CLUSTER_ROLES, ROLES):
+            self._follow(store, f"{kind.group}/{kind.plural}", self._role_changed)
+        for kind in (CLUSTER_ROLE_BINDINGS, ROLE_BINDINGS):
+            self._follow(store, f"{kind.group}/{kind.plural}", self._binding_changed)
+
+    def _follow(self, store: Store, storage: str, changed: Any) -> None:
+        for record in store.scan(storage):
+            changed(None, record)
+
+        def listener(change: Change) -> None:
+            changed(change.previous, None if change.type == "DELETED" else change.record)
+            self._remembered.clear()
+
+        store.listen(storage, listener)
+
+    def _role_changed(self, previous: Record | None, record: Record | None) -> None:
+        if record:
+            self._roles[record.namespace, record.name] = _Role(orjson.loads(record.data).get("rules") or ())
+        elif previous:
+            self._roles.pop((previous.namespace, previous.name), None)
+
+    def _binding_changed(self, previous: Record | None, record: Record | None) -> None:
+        if previous:
+            for subject in _Binding.of(previous).subjects:
+                self._bindings.get(subject, {}).pop((previous.namespace, previous.name), None)
+        if record:
+            binding = _Binding.of(record)
+            for subject in binding.subjects:
+                self._bindings.setdefault(subject, {})[record.namespace, record.name] = binding
+
+    # --- decisions ---------------------------------------------------------------------------------------------------
+
+    def __call__(self, a: Attributes) -> Decision:
+        if MASTERS in a.user.groups:
+            return Decision(True)
+        if not a.resource:
+            for role, reason in self._granted(a.user, ""):
+                if role.allows_path(a.verb, a.path):
+                    return Decision(True, reason)
+            return Decision(False)
+        for names, reason in self._lookup(a.user, a.verb, a.group, a.resource, a.subresource, a.namespace):
+            if not names or a.name in names:
+                return Decision(True, reason)
+        return Decision(False)
+
+    def _lookup(self, user: User, *asked: str) -> tuple[tuple[frozenset[str], str], ...]:
+        """Each grant of the verb on the resource: the names that it is limited to (none: all), and whence it comes."""
+        key = (user.name, user.groups, asked)
+        found = self._remembered.get(key)
+        if found is None:
+            verb, group, resource, subresource, namespace = asked
+            keys = _keys(group, resource, subresource)
+            granted = self._granted(user, namespace)
+            found = tuple((names, reason) for role, reason in granted for names in role.names(verb, keys))
+            if len(self._remembered) >= _MEMORY:
+                self._remembered.clear()
+            self._remembered[key] = found
+        return found
+
+    def _granted(self, user: User, namespace: str) -> Iterator[tuple[_Role, str]]:
+        """The user's roles in a namespace (those that hold everywhere included), and whence each comes."""
+        for subject in (("User", user.name), *(("Group", g) for g in user.groups)):
+            for binding in self._bindings.get(subject, {}).values():
+                if binding.namespace in ("", namespace) and (role := self._roles.get(binding.role)):
+                    yield role, binding.reason(subject)
+
+    # --- what a user may do altogether -------------------------------------------------------------------------------
+
+    def rules(self, user: User, namespace: str) -> list[Rule]:
+        """Every rule that holds for the user in the namespace."""
+        if MASTERS in user.groups:
+            return list(EVERYTHING)
+        return [rule for role, _ in self._granted(user, namespace) for rule in role.rules]
+
+    def role_rules(self, namespace: str, name: str) -> tuple[Rule, ...] | None:
+        """The rules of a role; of a ClusterRole where the namespace is empty."""
+        role = self._roles.get((namespace, name))
+        return role.rules if role else None
+
+    def missing(self, user: User, rules: Iterable[Rule], namespace: str) -> list[Rule]:
+        """Those of `rules`, one verb on one thing each, that the user does not hold in the namespace."""
+        if MASTERS in user.groups:
+            return []
+        held = _Role(self.rules(user, namespace))
+        return [atom for rule in rules for atom in _atoms(rule) if not _holds(held, atom)]
+
+
+def _atoms(rule: Rule) -> Iterator[Rule]:
+    """A rule taken apart into one verb on one thing each."""
+    for verb in rule.get("verbs") or ():
+        for group in rule.get("apiGroups") or ():
+            for resource in rule.get("resources") or ():
+                atom = {"verbs": [verb], "apiGroups": [group], "resources": [resource]}
+                for name in rule.get("resourceNames") or ():
+                    yield {**atom, "resourceNames": [name]}
+                if not rule.get("resourceNames"):
+                    yield atom
+        for url in rule.get("nonResourceURLs") or ():
+            yield {"verbs": [verb], "nonResourceURLs": [url]}
+
+
+def _holds(held: _Role, atom: Rule) -> bool:
+    verb = atom["verbs"][0]
+    if "nonResourceURLs" in atom:
+        return held.allows_path(verb, atom["nonResourceURLs"][0])
+    resource, _, subresource = atom["resources"][0].partition("/")
+    wanted = atom.get("resourceNames", [None])[0]
+    found = held.names(verb, _keys(atom["apiGroups"][0], resource, subresource))
+    return any(not names or wanted in names for names in found)

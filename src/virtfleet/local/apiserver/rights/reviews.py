@@ -1,0 +1,129 @@
+"""Questions that are asked by POSTing an object and answered in its status: who is this, may they do that.
+
+kubectl auth can-i and whoami ask them, and so does every aggregated server that leaves its decisions to the cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from virtfleet.kube.errors import ApiError
+from virtfleet.kube.resource import Obj
+from virtfleet.local.apiserver.objects.operations import Post
+from virtfleet.local.apiserver.objects.refusals import bad_request
+from virtfleet.local.apiserver.rights.access import Attributes, User
+from virtfleet.local.apiserver.rights.rbac import Authorizer
+from virtfleet.local.apiserver.rights.tokens import ISSUER, ServiceAccountTokens, Unauthenticated
+
+AUTHENTICATION, AUTHORIZATION = "authentication.k8s.io", "authorization.k8s.io"
+
+
+class Reviews:
+    """All reviews, by the place where they are POSTed to."""
+
+    def __init__(self, tokens: ServiceAccountTokens, authorizer: Authorizer) -> None:
+        self._tokens = tokens
+        self._authorizer = authorizer
+
+    def posts(self) -> dict[tuple[str, str, str], Post]:
+        """By group, plural and subresource."""
+        questions: dict[tuple[str, str], Callable[[Obj, str, User], Obj]] = {
+            (AUTHENTICATION, "tokenreviews"): self._token,
+            (AUTHENTICATION, "selfsubjectreviews"): self._self,
+            (AUTHORIZATION, "subjectaccessreviews"): self._access,
+            (AUTHORIZATION, "localsubjectaccessreviews"): self._local_access,
+            (AUTHORIZATION, "selfsubjectaccessreviews"): self._self_access,
+            (AUTHORIZATION, "selfsubjectrulesreviews"): self._self_rules,
+        }
+        posts: dict[tuple[str, str, str], Post] = {(*place, ""): _post(q) for place, q in questions.items()}
+        posts["", "serviceaccounts", "token"] = self._tokens.request
+        return posts
+
+    def _token(self, obj: Obj, namespace: str, user: User) -> Obj:
+        spec = obj.get("spec") or {}
+        token = spec.get("token")
+        if not token:
+            raise bad_request("token is required for TokenReview in authentication")
+        try:
+            verified = self._tokens.verify(token, spec.get("audiences") or (ISSUER,))
+        except Unauthenticated as why:
+            return {"user": {}, "error": str(why)}
+        answer: Obj = {"authenticated": True, "user": user_info(verified.user)}
+        return {**answer, "audiences": list(verified.audiences)}
+
+    def _self(self, obj: Obj, namespace: str, user: User) -> Obj:
+        return {"userInfo": user_info(user)}
+
+    def _access(self, obj: Obj, namespace: str, user: User) -> Obj:
+        spec = obj.get("spec") or {}
+        if not spec.get("user") and not spec.get("groups"):
+            raise _invalid("spec.user", '""', "at least one of user or group must be specified")
+        extra = {key: tuple(values) for key, values in (spec.get("extra") or {}).items()}
+        return self._decide(
+            spec, User(spec.get("user", ""), tuple(spec.get("groups") or ()), spec.get("uid", ""), extra)
+        )
+
+    def _local_access(self, obj: Obj, namespace: str, user: User) -> Obj:
+        spec = obj.get("spec") or {}
+        if spec.get("nonResourceAttributes"):
+            raise _invalid("spec.nonResourceAttributes", "null", "disallowed on this kind of request")
+        asked = (spec.get("resourceAttributes") or {}).get("namespace", "")
+        if asked != namespace:
+            raise bad_request(f"spec.resourceAttributes.namespace must match namespace: {namespace}")
+        return self._access(obj, namespace, user)
+
+    def _self_access(self, obj: Obj, namespace: str, user: User) -> Obj:
+        return self._decide(obj.get("spec") or {}, user)
+
+    def _decide(self, spec: Obj, user: User) -> Obj:
+        resource, path = spec.get("resourceAttributes"), spec.get("nonResourceAttributes")
+        if (resource is None) == (path is None):
+            either = "exactly one of nonResourceAttributes or resourceAttributes must be specified"
+            raise _invalid("spec.resourceAttributes", "null", either)
+        fields = ("verb", "group", "version", "resource", "subresource", "namespace", "name", "path")
+        asked: dict[str, Any] = {f: (resource or path or {}).get(f, "") for f in fields}
+        decision = self._authorizer(Attributes(user, **asked))
+        return {"allowed": decision.allowed, **({"reason": decision.reason} if decision.reason else {})}
+
+    def _self_rules(self, obj: Obj, namespace: str, user: User) -> Obj:
+        asked = (obj.get("spec") or {}).get("namespace", "")
+        if not asked:
+            raise bad_request("no namespace on request")
+        rules = self._authorizer.rules(user, asked)
+        return {
+            "resourceRules": [_without_empty(r) for r in rules if not r.get("nonResourceURLs")],
+            "nonResourceRules": [_without_empty(r) for r in rules if r.get("nonResourceURLs")],
+            "incomplete": False,
+        }
+
+
+def _post(question: Callable[[Obj, str, User], Obj]) -> Post:
+    async def post(obj: Obj, *, namespace: str, name: str, user: User, dry_run: bool) -> Obj:
+        return {**obj, "status": question(obj, namespace, user)}
+
+    return post
+
+
+def _invalid(field: str, value: str, why: str) -> ApiError:
+    fault = f"Invalid value: {value}: {why}"
+    cause = {"reason": "FieldValueInvalid", "message": fault, "field": field}
+    kind = "SubjectAccessReview"
+    message = f'{kind}.{AUTHORIZATION} "" is invalid: {field}: {fault}'
+    return ApiError("Invalid", message, details={"group": AUTHORIZATION, "kind": kind, "causes": [cause]})
+
+
+def user_info(user: User) -> Obj:
+    """A user in the form that reviews and admission requests carry."""
+    info: Obj = {"username": user.name}
+    if user.uid:
+        info["uid"] = user.uid
+    if user.groups:
+        info["groups"] = list(user.groups)
+    if user.extra:
+        info["extra"] = {key: list(values) for key, values in user.extra.items()}
+    return info
+
+
+def _without_empty(rule: Any) -> Obj:
+    return {key: value for key, value in rule.items() if value}

@@ -1,0 +1,240 @@
+"""Service-account tokens: signed, for an audience and a time, and good only while what they are bound to exists.
+
+TokenRequest issues them (kubectl create token, the node agent for projected volumes); the authenticator and TokenReview
+check them. Keys are ECDSA P-256 in one PEM file, newest first: the first signs, all verify, so that a rotation refuses
+no token that is on its way.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import time
+import uuid
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any
+
+import jwt
+import msgspec
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from jwt.types import Options
+
+from virtfleet.kube import certificates
+from virtfleet.kube.errors import ApiError
+from virtfleet.kube.resource import NODES, PODS, SECRETS, SERVICE_ACCOUNTS, Obj, Resource
+from virtfleet.local.apiserver.objects.store import Store
+from virtfleet.local.apiserver.rights.access import User
+
+ISSUER = "https://kubernetes.default.svc.cluster.local"
+SHORTEST, DEFAULT, LONGEST = 600, 3600, 1 << 32
+# Pods that are going may use their tokens to finish, as long as Kubernetes grants it.
+_GRACE = 60
+
+_CLAIM = "kubernetes.io"
+_BINDABLE = {"Pod": PODS, "Secret": SECRETS, "Node": NODES}
+
+
+class Unauthenticated(Exception):
+    """A credential that is not accepted. The reason goes into the log and into TokenReviews, never to the caller."""
+
+
+class SigningKeys:
+    """The keys that sign and verify, newest first."""
+
+    def __init__(self, keys: tuple[ec.EllipticCurvePrivateKey, ...]) -> None:
+        self._keys = {_key_id(k): k for k in keys}
+
+    @classmethod
+    def load(cls, pem: bytes) -> SigningKeys:
+        return cls(tuple(certificates.load_keys(pem)))
+
+    def dump(self) -> bytes:
+        return certificates.dump_keys(self._keys.values())
+
+    def rotated(self) -> SigningKeys:
+        """With a new key in front; of the older ones the latest stays, for tokens that are still out."""
+        return SigningKeys((ec.generate_private_key(ec.SECP256R1()), *list(self._keys.values())[:1]))
+
+    def sign(self, claims: dict[str, Any]) -> str:
+        key_id, key = next(iter(self._keys.items()))
+        return jwt.encode(claims, key, algorithm="ES256", headers={"kid": key_id})
+
+    def verify(self, token: str) -> dict[str, Any]:
+        """The claims, whose signature is right; nothing else is checked."""
+        try:
+            key = self._keys.get(jwt.get_unverified_header(token).get("kid", ""))
+            if key is None:
+                raise Unauthenticated("the token is signed with a key that is not this cluster's")
+            options: Options = {"verify_aud": False, "verify_exp": False, "verify_nbf": False, "verify_iat": False}
+            claims: dict[str, Any] = jwt.decode(token, key.public_key(), algorithms=["ES256"], options=options)
+        except jwt.InvalidTokenError as error:
+            raise Unauthenticated(f"the token cannot be read: {error}") from error
+        return claims
+
+
+def _key_id(key: ec.EllipticCurvePrivateKey) -> str:
+    form = serialization.PublicFormat.SubjectPublicKeyInfo
+    digest = hashlib.sha256(key.public_key().public_bytes(serialization.Encoding.DER, form)).digest()
+    return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+
+
+def service_account(user: str) -> tuple[str, str]:
+    """Namespace and name of the service account that a user name stands for; empty for any other user."""
+    match user.split(":"):
+        case ["system", "serviceaccount", namespace, name]:
+            return namespace, name
+    return "", ""
+
+
+def service_account_groups(namespace: str) -> tuple[str, ...]:
+    return "system:serviceaccounts", f"system:serviceaccounts:{namespace}"
+
+
+class _Meta(msgspec.Struct, frozen=True):
+    uid: str = ""
+    deletionTimestamp: datetime | None = None
+
+
+class _Spec(msgspec.Struct, frozen=True):
+    nodeName: str = ""
+    serviceAccountName: str = ""
+
+
+class _Bound(msgspec.Struct, frozen=True):
+    """As much of an object as binding a token to it takes."""
+
+    metadata: _Meta
+    spec: _Spec = _Spec()
+
+
+_decoder = msgspec.json.Decoder(_Bound)
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """A token's user, and those of the asked audiences that it is for."""
+
+    user: User
+    audiences: tuple[str, ...]
+
+
+class ServiceAccountTokens:
+    """Issues and checks tokens. `store` says what exists."""
+
+    def __init__(self, store: Store, keys: SigningKeys) -> None:
+        self._store = store
+        self.keys = keys
+        # A signature costs a hundred times what all other checks cost together; only good ones are remembered.
+        self._claims = lru_cache(maxsize=4096)(keys.verify)
+
+    # --- checking ----------------------------------------------------------------------------------------------------
+
+    def verify(self, token: str, audiences: Collection[str] = (ISSUER,)) -> Verified:
+        claims = self._claims(token)
+        now = time.time()
+        if claims.get("iss") != ISSUER:
+            raise Unauthenticated(f"the token's issuer is {claims.get('iss')!r}")
+        if now >= claims.get("exp", 0):
+            raise Unauthenticated("the token has expired")
+        if now < claims.get("nbf", 0):
+            raise Unauthenticated("the token is not valid yet")
+        common = tuple(a for a in audiences if a in claims.get("aud", ()))
+        if not common:
+            raise Unauthenticated(f"the token is for {claims.get('aud')}, not for {list(audiences)}")
+        return Verified(self._user(claims), common)
+
+    def _user(self, claims: dict[str, Any]) -> User:
+        private = claims[_CLAIM]
+        namespace, account = private["namespace"], private["serviceaccount"]
+        self._check(SERVICE_ACCOUNTS, namespace, account)
+        extra = {"authentication.kubernetes.io/credential-id": (f"JTI={claims['jti']}",)}
+        for kind, res in _BINDABLE.items():
+            if ref := private.get(kind.lower()):
+                # The node of a pod-bound token is a piece of information; the pod itself is what must exist.
+                if kind != "Node" or "pod" not in private:
+                    self._check(res, namespace if res.namespaced else "", ref)
+                if kind in ("Pod", "Node"):
+                    extra[f"authentication.kubernetes.io/{kind.lower()}-name"] = (ref["name"],)
+                    extra[f"authentication.kubernetes.io/{kind.lower()}-uid"] = (ref["uid"],)
+        groups = (*service_account_groups(namespace), "system:authenticated")
+        return User(claims["sub"], groups, account["uid"], extra)
+
+    def _check(self, res: Resource, namespace: str, ref: Obj) -> None:
+        found = self._find(res, namespace, ref["name"])
+        if found is None or found.metadata.uid != ref["uid"]:
+            raise Unauthenticated(f"the token is bound to {res} {ref['name']} ({ref['uid']}), which does not exist")
+        going = found.metadata.deletionTimestamp
+        if going and time.time() > going.timestamp() + _GRACE:
+            raise Unauthenticated(f"the token is bound to {res} {ref['name']}, which has been deleted")
+
+    def _find(self, res: Resource, namespace: str, name: str) -> _Bound | None:
+        record = self._store.get(f"{res.group}/{res.plural}", namespace, name)
+        return _decoder.decode(record.data) if record else None
+
+    # --- issuing -----------------------------------------------------------------------------------------------------
+
+    async def request(self, obj: Obj, *, namespace: str, name: str, user: User, dry_run: bool) -> Obj:
+        """POST serviceaccounts/NAME/token."""
+        spec = obj.get("spec") or {}
+        seconds = spec.get("expirationSeconds") or DEFAULT
+        if not SHORTEST <= seconds <= LONGEST:
+            limit = "less than 10 minutes" if seconds < SHORTEST else "larger than 2^32 seconds"
+            message = f"spec.expirationSeconds: Invalid value: {seconds}: may not specify a duration {limit}"
+            raise ApiError("Invalid", f'TokenRequest.authentication.k8s.io "{name}" is invalid: {message}')
+        account = self._find(SERVICE_ACCOUNTS, namespace, name)
+        if account is None:
+            raise _missing(SERVICE_ACCOUNTS, name)
+        private: Obj = {"namespace": namespace, "serviceaccount": {"name": name, "uid": account.metadata.uid}}
+        if ref := spec.get("boundObjectRef"):
+            private |= self._binding(ref, namespace, name)
+        now = int(time.time())
+        claims = {
+            "iss": ISSUER,
+            "sub": f"system:serviceaccount:{namespace}:{name}",
+            "aud": spec.get("audiences") or [ISSUER],
+            "exp": now + seconds,
+            "iat": now,
+            "nbf": now,
+            "jti": str(uuid.uuid4()),
+            _CLAIM: private,
+        }
+        expires = datetime.fromtimestamp(now + seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        status = {"token": self.keys.sign(claims), "expirationTimestamp": expires}
+        spec = {**spec, "audiences": claims["aud"], "expirationSeconds": seconds}
+        return {"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", **obj, "spec": spec, "status": status}
+
+    def _binding(self, ref: Obj, namespace: str, account: str) -> Obj:
+        """The claims that bind a token to an object."""
+        kind = ref.get("kind", "")
+        res = _BINDABLE.get(kind)
+        if res is None or ref.get("apiVersion") not in (None, "", "v1"):
+            raise ApiError("BadRequest", f"cannot bind token to object of type {ref.get('apiVersion')}, Kind={kind}")
+        found = self._find(res, namespace if res.namespaced else "", ref["name"])
+        if found is None:
+            raise _missing(res, ref["name"])
+        if ref.get("uid") and ref["uid"] != found.metadata.uid:
+            raise ApiError(
+                "Conflict",
+                f'Operation cannot be fulfilled on {res} "{ref["name"]}": '
+                f"the UID in the bound object reference ({ref['uid']}) does not match the UID in record. "
+                "The object might have been deleted and then recreated",
+            )
+        claims = {kind.lower(): {"name": ref["name"], "uid": found.metadata.uid}}
+        if res is PODS:
+            if found.spec.serviceAccountName != account:
+                raise ApiError(
+                    "BadRequest",
+                    f'cannot bind token for serviceaccount "{account}" '
+                    "to pod running with different serviceaccount name.",
+                )
+            if node := self._find(NODES, "", found.spec.nodeName):
+                claims["node"] = {"name": found.spec.nodeName, "uid": node.metadata.uid}
+        return claims
+
+
+def _missing(res: Resource, name: str) -> ApiError:
+    return ApiError("NotFound", f'{res} "{name}" not found', details={"name": name, "kind": res.plural})

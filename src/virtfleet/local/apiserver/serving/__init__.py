@@ -1,0 +1,1 @@
+"""The HTTP face: requests read, answers written."""

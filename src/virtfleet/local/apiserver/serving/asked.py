@@ -1,0 +1,116 @@
+"""A request about objects, and how its query, headers and body are read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from aiohttp import web
+
+from virtfleet.kube.resource import Obj
+from virtfleet.local.apiserver.kinds.registry import Kind
+from virtfleet.local.apiserver.objects import causes, deletion, refusals
+from virtfleet.local.apiserver.objects.deletion import DeleteOptions
+from virtfleet.local.apiserver.objects.operations import Call
+from virtfleet.local.apiserver.objects.selection import Selection, select
+from virtfleet.local.apiserver.rights.access import User
+from virtfleet.local.apiserver.serving import negotiation
+from virtfleet.local.apiserver.serving.requestinfo import RequestInfo
+from virtfleet.local.apiserver.tables.forms import Form, form
+
+_MOST_PARTS = 100_000  # a body of 3 MiB could have ten times as many
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request about objects of one kind, and the parts of it that several verbs read."""
+
+    request: web.Request
+    info: RequestInfo
+    kind: Kind
+    namespace: str
+    user: User
+
+    def form(self) -> Form:
+        accepted = negotiation.accept(self.request.headers.get("Accept", ""))
+        return form(self.kind, accepted, self.request.query.get("includeObject", ""))
+
+    def shown(self, form: Form, data: bytes) -> bytes:
+        """An answer in the form asked for; a Scale has only one."""
+        return data if self.info.subresource == "scale" else form.one(data)
+
+    def selection(self, name: str | None = None) -> Selection:
+        query = self.request.query
+        labels, fields = query.get("labelSelector", ""), query.get("fieldSelector", "")
+        return select(self.kind, self.namespace or None, labels, fields, name)
+
+    def call(self, options: str) -> Call:
+        query = self.request.query
+        dry_run, validation = query.get("dryRun", ""), query.get("fieldValidation", "") or "Warn"
+        wrong = []
+        if dry_run not in ("", "All"):
+            wrong.append(causes.unsupported("dryRun", [dry_run], ("All",)))
+        if validation not in ("Ignore", "Warn", "Strict"):
+            wrong.append(causes.unsupported("fieldValidation", validation, ("", "Ignore", "Strict", "Warn")))
+        if wrong:
+            raise refusals.invalid_options(options, wrong)
+        told: Obj = {"kind": options, "apiVersion": "meta.k8s.io/v1"}
+        if dry_run:
+            told["dryRun"] = [dry_run]
+        if manager := query.get("fieldManager"):
+            told["fieldManager"] = manager
+        return Call(self.user, dry_run == "All", validation, options=told)
+
+    async def body(self, options: str) -> tuple[Obj, Call]:
+        call = self.call(options)
+        obj, call.duplicates = negotiation.decode(
+            self.request.headers.get("Content-Type", ""),
+            await self.content(),
+            find_duplicates=call.field_validation != "Ignore",
+        )
+        if not isinstance(obj, dict):
+            raise refusals.bad_request(
+                f"couldn't get version/kind; json parse error: a {self.kind.resource.kind} is a JSON object"
+            )
+        return obj, call
+
+    async def content(self) -> bytes:
+        """The body as it came; one of a custom kind has at most so many parts that they can be looked at quickly."""
+        body = await self.request.read()
+        if self.kind.custom and body.count(b"{") + body.count(b"[") > _MOST_PARTS:
+            raise refusals.too_large(f"the object has more than {_MOST_PARTS} lists and objects in it")
+        return body
+
+    async def delete_options(self) -> tuple[DeleteOptions, Call]:
+        body = await self.request.read()
+        given: Any = {}
+        if body:
+            given, _ = negotiation.decode(self.request.headers.get("Content-Type", ""), body, find_duplicates=False)
+        if not isinstance(given, dict):
+            raise refusals.bad_request("DeleteOptions must be a JSON object")
+        options = deletion.parse_options(given, dict(self.request.query))
+        told = {**given, "kind": "DeleteOptions", "apiVersion": "meta.k8s.io/v1"}
+        return options, Call(self.user, options.dry_run, options=told)
+
+    def number(self, name: str) -> int | None:
+        """A number in the query; None where there is none."""
+        text = self.request.query.get(name, "")
+        if not text:
+            return None
+        if not text.isascii() or not text.isdigit():
+            raise refusals.bad_request(f"{name}: Invalid value: {causes.quoted(text)}: must be a non-negative integer")
+        return int(text)
+
+    def initial_events(self) -> bool | None:
+        """A watch's sendInitialEvents, which goes together with resourceVersionMatch only."""
+        query, field = self.request.query, "resourceVersionMatch"
+        given, match = query.get("sendInitialEvents"), query.get(field, "")
+        wrong = []
+        if given is not None and match != "NotOlderThan":
+            wrong.append(causes.forbidden(field, f"sendInitialEvents requires setting {field} to NotOlderThan"))
+        if match and given is None:
+            why = f"{field} is forbidden for watch unless sendInitialEvents is provided"
+            wrong.append(causes.forbidden(field, why))
+        if wrong:
+            raise refusals.invalid_options("ListOptions", wrong)
+        return None if given is None else given in ("true", "1")

@@ -1,0 +1,54 @@
+"""What the server says about itself: health, version, and counts for Prometheus."""
+
+from __future__ import annotations
+
+import platform
+from collections import Counter
+from collections.abc import Mapping
+
+from aiohttp import web
+
+from virtfleet import __version__
+from virtfleet.kube.resource import Obj
+from virtfleet.local.apiserver.objects.operations import Operations
+
+HEALTH = ("/livez", "/readyz", "/healthz")
+KUBERNETES_MINOR = 36  # whose behaviour this server follows
+_MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+def health(name: str, troubles: Mapping[str, str], verbose: bool) -> web.Response:
+    """`ok`, or check by check what is and what is not. A trouble that is empty is none."""
+    passed = not any(troubles.values())
+    if passed and not verbose:
+        return web.Response(text="ok")
+    lines = [f"[-]{check} failed: {why}" if why else f"[+]{check} ok" for check, why in troubles.items()]
+    lines.append(f"{name} check {'passed' if passed else 'failed'}")
+    return web.Response(text="\n".join(lines) + "\n", status=200 if passed else 500)
+
+
+def version() -> Obj:
+    machine = platform.machine()
+    return {
+        "major": "1",
+        "minor": str(KUBERNETES_MINOR),
+        "gitVersion": f"v1.{KUBERNETES_MINOR}.0+virtfleet-{__version__}",
+        "gitTreeState": "clean",
+        "platform": f"linux/{_MACHINES.get(machine, machine)}",
+    }
+
+
+def metrics(answered: Counter[tuple[str, str, int]], operations: Operations) -> str:
+    """In Prometheus' text format."""
+    lines = ["# TYPE apiserver_request_total counter"]
+    lines += [
+        f'apiserver_request_total{{verb="{verb}",resource="{resource}",code="{code}"}} {count}'
+        for (verb, resource, code), count in sorted(answered.items())
+    ]
+    lines += [
+        "# TYPE apiserver_watchers gauge",
+        f"apiserver_watchers {len(operations.watchers)}",
+        "# TYPE apiserver_store_revision counter",
+        f"apiserver_store_revision {operations.store.revision}",
+    ]
+    return "\n".join(lines) + "\n"

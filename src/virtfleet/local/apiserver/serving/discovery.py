@@ -1,0 +1,226 @@
+"""Discovery: which groups, versions and resources the server has, in the old form and in the aggregated one.
+
+Both forms are made from the same list of groups in the aggregated form, which is also what aggregated servers
+contribute through `extra_groups`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from virtfleet.kube.resource import Obj
+from virtfleet.local.apiserver.kinds.builtin import facts
+from virtfleet.local.apiserver.kinds.registry import Kind, Kinds
+
+Document = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+AGGREGATED = "as=APIGroupDiscoveryList"
+AGGREGATED_TYPE = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+_VERSION = re.compile(r"v(\d+)(?:(alpha|beta)(\d+))?")
+
+
+def version_rank(version: str) -> tuple[int, int, int, str]:
+    """Sorts versions as Kubernetes does, preferred one first: v2, v1, v1beta2, v1alpha1, then names without order."""
+    match = _VERSION.fullmatch(version)
+    if match is None:
+        return (3, 0, 0, version)
+    stability = {None: 0, "beta": 1, "alpha": 2}[match[2]]
+    return (stability, -int(match[1]), -int(match[3] or 0), version)
+
+
+def local_api_services() -> list[Obj]:
+    """The APIServices of the built-in groups, which say that no other server has them."""
+    served = {tuple(entry["groupVersion"].rpartition("/")[::2]) for entry in facts().resources}
+    priority = {"": 18000} | {group: 17900 - 100 * place for place, group in enumerate(facts().groups)}
+    return [
+        {
+            "metadata": {
+                "name": f"{version}.{group}",
+                "labels": {"kube-aggregator.kubernetes.io/automanaged": "onstart"},
+            },
+            "spec": {
+                "group": group,
+                "version": version,
+                "groupPriorityMinimum": priority[group],
+                "versionPriority": 1 if not group else 15,
+            },
+        }
+        for group, version in sorted(served)
+        if group != "apiregistration.k8s.io"  # the aggregator's own
+    ]
+
+
+class Discovery:
+    """Documents below /api and /apis. `extra_groups` gives APIGroupDiscovery objects of aggregated servers."""
+
+    def __init__(self, kinds: Kinds, extra_groups: Callable[[], list[Obj]] = list) -> None:
+        self._kinds = kinds
+        self._extra_groups = extra_groups
+
+    def handler(self, path: str) -> Document | None:
+        parts = path.strip("/").split("/")
+        if path in ("/api", "/apis"):
+            return self._root
+        if parts[0] == "api" and len(parts) == 2:
+            return self._resources("", parts[1])
+        if parts[0] == "apis" and len(parts) == 2:
+            return self._group(parts[1])
+        if parts[0] == "apis" and len(parts) == 3:
+            return self._resources(parts[1], parts[2])
+        return None
+
+    async def _root(self, request: web.Request) -> web.StreamResponse:
+        legacy = request.path.rstrip("/") == "/api"
+        if AGGREGATED in request.headers.get("Accept", "").replace(" ", ""):
+            return _aggregated(request, self._core() if legacy else self._named())
+        if not legacy:
+            groups = [_legacy_group(group) for group in self._named()]
+            return _json({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
+        address = {"clientCIDR": "0.0.0.0/0", "serverAddress": request.host}
+        return _json({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": [address]})
+
+    def _group(self, name: str) -> Document | None:
+        found = [group for group in self._named() if group["metadata"]["name"] == name]
+        if not found:
+            return None
+        return _constant({"kind": "APIGroup", "apiVersion": "v1", **_legacy_group(found[0])})
+
+    def _resources(self, group: str, version: str) -> Document | None:
+        """None for what other servers serve: they are asked themselves."""
+        kinds = [k for k in self._kinds if (k.resource.group, k.resource.version) == (group, version)]
+        if not kinds:
+            return None
+        resources = [entry for kind in sorted(kinds, key=_plural) for entry in _legacy_resources(_resource(kind))]
+        group_version = f"{group}/{version}" if group else version
+        return _constant(
+            {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": resources}
+        )
+
+    def _core(self) -> list[Obj]:
+        return [group for group in self._own_groups() if not group["metadata"]["name"]]
+
+    def _named(self) -> list[Obj]:
+        """Built-in groups in Kubernetes' order, then the others by name."""
+        order = {name: number for number, name in enumerate(facts().groups)}
+        merged: dict[str, list[Obj]] = {}
+        for group in [*self._own_groups(), *self._extra_groups()]:
+            if name := group["metadata"]["name"]:
+                merged.setdefault(name, []).extend(group["versions"])
+        names = sorted(merged, key=lambda name: (order.get(name, len(order)), name))
+        return [_group_of(name, merged[name]) for name in names]
+
+    def _own_groups(self) -> list[Obj]:
+        found: dict[str, dict[str, list[Kind]]] = {}
+        for kind in sorted(self._kinds, key=_plural):
+            found.setdefault(kind.resource.group, {}).setdefault(kind.resource.version, []).append(kind)
+        return [
+            _group_of(
+                group,
+                [
+                    {"version": version, "freshness": "Current", "resources": [_resource(kind) for kind in kinds]}
+                    for version, kinds in versions.items()
+                ],
+            )
+            for group, versions in found.items()
+        ]
+
+
+def _plural(kind: Kind) -> str:
+    return kind.resource.plural
+
+
+def _group_of(name: str, versions: list[Obj]) -> Obj:
+    return {"metadata": {"name": name}, "versions": sorted(versions, key=lambda v: version_rank(v["version"]))}
+
+
+def _resource(kind: Kind) -> Obj:
+    """An APIResourceDiscovery."""
+    resource = kind.resource
+    entry: Obj = {
+        "resource": resource.plural,
+        "responseKind": {"group": resource.group, "version": resource.version, "kind": resource.kind},
+        "scope": "Namespaced" if resource.namespaced else "Cluster",
+        "singularResource": kind.singular,
+        "verbs": sorted(kind.verbs),
+    }
+    if kind.short_names:
+        entry["shortNames"] = list(kind.short_names)
+    if kind.categories:
+        entry["categories"] = list(kind.categories)
+    if kind.subresources:
+        entry["subresources"] = [
+            {"subresource": name, "responseKind": _response_kind(kind, name), "verbs": sorted(verbs)}
+            for name, verbs in sorted(kind.subresources.items())
+        ]
+    return entry
+
+
+def _response_kind(kind: Kind, subresource: str) -> dict[str, str]:
+    resource = kind.resource
+    group, version, name = kind.subresource_kinds.get(subresource, (resource.group, resource.version, resource.kind))
+    return {"group": group, "version": version, "kind": name}
+
+
+def _legacy_resources(entry: Obj) -> list[Obj]:
+    """APIResource entries of an APIResourceDiscovery: the resource, then its subresources."""
+    namespaced, own = entry["scope"] == "Namespaced", entry["responseKind"]
+    resource: Obj = {
+        "name": entry["resource"],
+        "singularName": entry["singularResource"],
+        "namespaced": namespaced,
+        "kind": own["kind"],
+        "verbs": entry["verbs"],
+        **{field: entry[field] for field in ("shortNames", "categories") if field in entry},
+    }
+    entries = [resource]
+    for below in entry.get("subresources", ()):
+        response = below["responseKind"]
+        subresource: Obj = {
+            "name": f"{entry['resource']}/{below['subresource']}",
+            "singularName": "",
+            "namespaced": namespaced,
+            "kind": response["kind"],
+            "verbs": below["verbs"],
+        }
+        if (response["group"], response["version"]) != (own["group"], own["version"]):
+            subresource |= {"group": response["group"], "version": response["version"]}
+        entries.append(subresource)
+    return entries
+
+
+def _legacy_group(group: Obj) -> Obj:
+    name = group["metadata"]["name"]
+    versions = [{"groupVersion": f"{name}/{v['version']}", "version": v["version"]} for v in group["versions"]]
+    return {"name": name, "versions": versions, "preferredVersion": versions[0]}
+
+
+def _aggregated(request: web.Request, groups: list[Obj]) -> web.Response:
+    body = orjson.dumps(
+        {"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": groups}
+    )
+    return cached(request, body, hashlib.sha256(body).hexdigest().upper(), AGGREGATED_TYPE)
+
+
+def cached(request: web.Request, body: bytes, digest: str, content_type: str) -> web.Response:
+    """An answer that clients may ask to be spared when they have it already."""
+    headers = {"ETag": f'"{digest}"', "Content-Type": content_type, "Vary": "Accept"}
+    if request.headers.get("If-None-Match") == headers["ETag"]:
+        return web.Response(status=304, headers=headers)
+    return web.Response(body=body, headers=headers)
+
+
+def _json(document: Any) -> web.Response:
+    return web.Response(body=orjson.dumps(document), content_type="application/json")
+
+
+def _constant(document: Any) -> Document:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return _json(document)
+
+    return answer

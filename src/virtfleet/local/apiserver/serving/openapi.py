@@ -1,0 +1,149 @@
+"""OpenAPI v3: one document per group and version, and an index of them by hash.
+
+What `kubectl explain`, `kubectl apply` and client-side validation read: the schemas, and of the paths only the
+operations whose parameters and content types those look up. The index names every document's hash, so that clients
+keep documents; only hashes are kept here, and made again only for groups whose kinds changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from virtfleet import __version__
+from virtfleet.kube.api import Patch
+from virtfleet.kube.resource import Obj
+from virtfleet.local.apiserver.kinds.registry import Kind, Kinds
+from virtfleet.local.apiserver.serving.discovery import Document, cached
+
+ROOT = "/openapi/v3"
+# kubectl asks for the old form, in protobuf, before it sends a List, and skips what that does not describe. Fields are
+# checked by the server in any case, so the old form describes nothing: a document with its version and title alone.
+OLD_ROOT = "/openapi/v2"
+_OLD_PROTOBUF = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+_OLD_DOCUMENT = b"\x0a\x032.0\x12\x0c\x0a\x0aKubernetes"  # swagger: "2.0", info: {title: "Kubernetes"}
+
+
+class OpenApi:
+    """Documents below /openapi. `extra` gives those of aggregated servers, by name."""
+
+    def __init__(self, kinds: Kinds, extra: Callable[[], Mapping[str, bytes]] = dict) -> None:
+        self._kinds = kinds
+        self._extra = extra
+        self._hashes: dict[str, tuple[list[Kind], str]] = {}
+
+    def handler(self, path: str) -> Document | None:
+        if path == ROOT:
+            return self._index
+        if path == OLD_ROOT:
+            return _old_document
+        name = path.removeprefix(f"{ROOT}/")
+        if name == path:
+            return None
+        if name in self._groups():
+            return self._document
+        return self._extra_document if name in self._extra() else None
+
+    async def _index(self, request: web.Request) -> web.StreamResponse:
+        paths = {
+            name: {"serverRelativeURL": f"{ROOT}/{name}?hash={self._hash(name, kinds)}"}
+            for name, kinds in self._groups().items()
+        }
+        for name, document in self._extra().items():
+            paths.setdefault(name, {"serverRelativeURL": f"{ROOT}/{name}?hash={_digest(document)}"})
+        body = orjson.dumps({"paths": paths})
+        return cached(request, body, _digest(body), "application/json")
+
+    async def _document(self, request: web.Request) -> web.StreamResponse:
+        name = request.path.rstrip("/").removeprefix(f"{ROOT}/")
+        kinds = self._groups()[name]
+        digest = self._hash(name, kinds)
+        answer = cached(request, _encoded(kinds), digest, "application/json")
+        if request.query.get("hash") == digest:
+            answer.headers["Cache-Control"] = "public, max-age=31536000, immutable"
+        return answer
+
+    async def _extra_document(self, request: web.Request) -> web.StreamResponse:
+        document = self._extra()[request.path.rstrip("/").removeprefix(f"{ROOT}/")]
+        return cached(request, document, _digest(document), "application/json")
+
+    def _groups(self) -> dict[str, list[Kind]]:
+        found: dict[str, list[Kind]] = {}
+        for kind in self._kinds:
+            found.setdefault(kind.resource.root.lstrip("/"), []).append(kind)
+        return found
+
+    def _hash(self, name: str, kinds: list[Kind]) -> str:
+        known = self._hashes.get(name)
+        if known is None or list(map(id, known[0])) != list(map(id, kinds)):
+            known = self._hashes[name] = (kinds, _digest(_encoded(kinds)))
+        return known[1]
+
+
+async def _old_document(request: web.Request) -> web.StreamResponse:
+    if "protobuf" in request.headers.get("Accept", ""):
+        return web.Response(body=_OLD_DOCUMENT, content_type=_OLD_PROTOBUF)
+    return web.json_response({"swagger": "2.0", "info": {"title": "Kubernetes", "version": __version__}, "paths": {}})
+
+
+def _digest(document: bytes) -> str:
+    return hashlib.sha256(document).hexdigest().upper()
+
+
+def _encoded(kinds: list[Kind]) -> bytes:
+    return orjson.dumps(document(kinds), option=orjson.OPT_SORT_KEYS)
+
+
+def document(kinds: list[Kind]) -> Obj:
+    """The OpenAPI document of the kinds of one group and version."""
+    paths: Obj = {}
+    schemas: Obj = {}
+    for kind in kinds:
+        paths |= _paths(kind)
+        if kind.schema:
+            schemas |= kind.schema.openapi()
+    return {
+        "openapi": "3.0.0",
+        "info": {"title": "Kubernetes", "version": __version__},
+        "paths": paths,
+        "components": {"schemas": schemas},
+    }
+
+
+def _paths(kind: Kind) -> Obj:
+    resource = kind.resource
+    root = f"{resource.root}/namespaces/{{namespace}}" if resource.namespaced else resource.root
+    collection = f"{root}/{resource.plural}"
+    one: Obj = {}
+    if "patch" in kind.verbs:
+        one["patch"] = _operation(kind, "patch", [p for p in Patch if _accepts(kind, p)])
+    if "update" in kind.verbs:
+        one["put"] = _operation(kind, "put", ["*/*"])
+    many = {"post": _operation(kind, "post", ["*/*"])} if "create" in kind.verbs else {}
+    return {path: item for path, item in ((collection, many), (f"{collection}/{{name}}", one)) if item}
+
+
+def _accepts(kind: Kind, patch: Patch) -> bool:
+    return patch in (Patch.JSON, Patch.MERGE) or (patch == Patch.STRATEGIC and not kind.custom)
+
+
+def _operation(kind: Kind, action: str, content_types: list[Any]) -> Obj:
+    resource = kind.resource
+    text = {"type": "string", "uniqueItems": True}
+    return {
+        "x-kubernetes-action": action,
+        "x-kubernetes-group-version-kind": {
+            "group": resource.group,
+            "version": resource.version,
+            "kind": resource.kind,
+        },
+        "parameters": [
+            {"name": name, "in": "query", "schema": text} for name in ("dryRun", "fieldManager", "fieldValidation")
+        ],
+        "requestBody": {"content": {str(name): {"schema": {"type": "object"}} for name in content_types}},
+        "responses": {"200": {"description": "OK"}},
+    }

@@ -1,0 +1,228 @@
+"""Built-in kinds sent as protobuf, which is how recent kubectl versions send what `kubectl create` makes.
+
+Only bodies of requests are read; answers are JSON, which every client accepts beside protobuf. The types of fields are
+those of the JSON schemas, so that all this needs is a table from field numbers to JSON names (builtin_protobuf.json).
+
+In Kubernetes' dialect a field that is not a pointer is always sent, also when it is not set. So zero values count only
+where the table marks a field as one that can be absent.
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import orjson
+
+from virtfleet.kube.resource import Obj
+from virtfleet.local.apiserver.kinds.builtin import facts
+from virtfleet.local.apiserver.objects import refusals
+
+MEDIA_TYPE = "application/vnd.kubernetes.protobuf"
+_MAGIC = b"k8s\x00"
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+Wire = int | bytes  # what the wire format can say of a value
+Numbers = dict[str, Any]  # field number -> JSON name, or the Numbers of a type that is inlined
+
+
+class Malformed(ValueError):
+    """Bytes that are not a message."""
+
+
+def decode(body: bytes) -> Obj:
+    """The object in a body; a bad request if it is not a message of a built-in kind."""
+    try:
+        if not body.startswith(_MAGIC):
+            raise Malformed("it does not begin with Kubernetes' mark")
+        envelope = dict(_fields(body[len(_MAGIC) :]))
+        about = {number: _text(value) for number, value in _fields(_raw(envelope.get(1, b"")))}
+        api_version, kind = about.get(1, ""), about.get(2, "")
+        name = _types().get((api_version, kind))
+        if name is None:
+            raise Malformed(f"{kind!r} of version {api_version!r} is not a kind that can be sent so; send it as JSON")
+        return {"apiVersion": api_version, "kind": kind, **_message(name, _raw(envelope.get(2, b"")))}
+    except ValueError as error:
+        raise refusals.bad_request(f"the body is not a protobuf message of this API: {error}") from error
+
+
+@cache
+def _numbers() -> dict[str, Numbers]:
+    tables: dict[str, Numbers] = orjson.loads(
+        resources.files(__package__).joinpath("builtin_protobuf.json").read_bytes()
+    )
+    return tables
+
+
+@cache
+def _types() -> dict[tuple[str, str], str]:
+    """(apiVersion, kind) -> the type that describes it."""
+    found = {}
+    for name in _numbers():
+        for gvk in facts().types[name].get("x-kubernetes-group-version-kind", ()):
+            found[f"{gvk['group']}/{gvk['version']}".lstrip("/"), gvk["kind"]] = name
+    return found
+
+
+def _message(name: str, data: bytes) -> Obj:
+    obj: Obj = {}
+    _fill(obj, _numbers()[name], facts().types[name]["properties"], data)
+    return obj
+
+
+def _fill(obj: Obj, numbers: Numbers, properties: dict[str, Any], data: bytes) -> None:
+    for number, wire in _fields(data):
+        field = numbers.get(str(number))
+        if field is None:
+            continue  # of a newer version of the API
+        if isinstance(field, dict):
+            _fill(obj, field, properties, _raw(wire))
+            continue
+        name = field.lstrip("*")
+        schema = properties[name]
+        if schema.get("type") == "array":
+            obj.setdefault(name, []).extend(_elements(schema["items"], wire))
+        elif schema.get("type") == "object" and isinstance(schema.get("additionalProperties"), dict):
+            key, value = _entry(schema["additionalProperties"], _raw(wire))
+            obj.setdefault(name, {})[key] = value
+        else:
+            value = _value(schema, wire)
+            if value is not None and (value or field != name):
+                obj[name] = value
+
+
+def _elements(schema: dict[str, Any], wire: Wire) -> list[Any]:
+    """One element of a repeated field, or all of them where numbers are packed."""
+    if isinstance(wire, bytes) and schema.get("type") in ("integer", "boolean"):
+        numbers, at = [], 0
+        while at < len(wire):
+            number, at = _varint(wire, at)
+            numbers.append(_value(schema, number))
+        return numbers
+    return [_value(schema, wire)]
+
+
+def _entry(schema: dict[str, Any], data: bytes) -> tuple[str, Any]:
+    """One entry of a map. A list as its value travels as a message of its own."""
+    pair = dict(_fields(data))
+    key, wire = _text(pair.get(1, b"")), pair.get(2, b"")
+    if schema.get("type") == "array":
+        return key, [_value(schema["items"], item) for _, item in _fields(_raw(wire))]
+    return key, _value(schema, wire)
+
+
+def _value(schema: dict[str, Any], wire: Wire) -> Any:
+    reference = schema.get("$ref")
+    if reference:
+        special = _SPECIAL.get(reference.rpartition(".")[2])
+        return special(_raw(wire)) if special else _message(reference, _raw(wire))
+    match schema.get("type"):
+        case "string" if schema.get("format") == "byte":
+            return base64.b64encode(_raw(wire)).decode()
+        case "string":
+            return _text(wire)
+        case "boolean":
+            return bool(wire)
+        case "integer":
+            return _signed(wire)
+        case "number":
+            return struct.unpack("<d", _raw(wire))[0]
+        case kind:
+            raise Malformed(f"a value of type {kind} has no place in it")
+
+
+def _time(data: bytes) -> str | None:
+    """Seconds and nanoseconds since 1970; none at all is a time that is not set."""
+    parts = dict(_fields(data))
+    if not parts:
+        return None
+    moment = _EPOCH + timedelta(seconds=_signed(parts.get(1, 0)))
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _micro_time(data: bytes) -> str | None:
+    second = _time(data)
+    return second and f"{second[:-1]}.{_signed(dict(_fields(data)).get(2, 0)) // 1000:06}Z"
+
+
+def _quantity(data: bytes) -> str:
+    return _text(dict(_fields(data)).get(1, b""))
+
+
+def _int_or_string(data: bytes) -> int | str:
+    parts = dict(_fields(data))
+    return _text(parts.get(3, b"")) if parts.get(1) else _signed(parts.get(2, 0))
+
+
+def _json(data: bytes) -> Any:
+    raw = _raw(dict(_fields(data)).get(1, b""))
+    return orjson.loads(raw) if raw else None
+
+
+_SPECIAL: dict[str, Callable[[bytes], Any]] = {
+    "Time": _time,
+    "MicroTime": _micro_time,
+    "Quantity": _quantity,
+    "IntOrString": _int_or_string,
+    "RawExtension": _json,
+    "FieldsV1": _json,
+}
+
+
+# The wire format.
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, Wire]]:
+    at = 0
+    while at < len(data):
+        tag, at = _varint(data, at)
+        kind = tag & 7
+        if kind == _VARINT:
+            value: Wire
+            value, at = _varint(data, at)
+        else:
+            if kind == _BYTES:
+                size, at = _varint(data, at)
+            elif kind in (_FIXED64, _FIXED32):
+                size = 8 if kind == _FIXED64 else 4
+            else:
+                raise Malformed(f"there is no wire type {kind}")
+            if at + size > len(data):
+                raise Malformed("it ends too early")
+            value, at = data[at : at + size], at + size
+        yield tag >> 3, value
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        if at >= len(data) or shift > 63:
+            raise Malformed("a number in it does not end")
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+
+
+def _raw(wire: Wire) -> bytes:
+    if not isinstance(wire, bytes):
+        raise Malformed("a number stands where bytes belong")
+    return wire
+
+
+def _text(wire: Wire) -> str:
+    return _raw(wire).decode()
+
+
+def _signed(wire: Wire) -> int:
+    if isinstance(wire, bytes):
+        raise Malformed("bytes stand where a number belongs")
+    return wire - (1 << 64) if wire >> 63 else wire

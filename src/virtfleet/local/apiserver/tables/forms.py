@@ -1,0 +1,106 @@
+"""The forms in which objects leave the server: as they are, or as tables for people.
+
+Stored bytes are passed on without decoding wherever the form allows it. A list is made in pieces, so that a big one is
+never in memory a second time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import orjson
+
+from virtfleet.kube.resource import Obj
+from virtfleet.local.apiserver.kinds.registry import Kind
+from virtfleet.local.apiserver.objects.listing import Listing
+from virtfleet.local.apiserver.objects.operations import served
+from virtfleet.local.apiserver.serving.negotiation import TABLE
+from virtfleet.local.apiserver.tables import table as tables
+
+_PIECE = 100  # objects of a list that are sent together
+
+
+class Form(Protocol):
+    """One form for the objects of one kind. Equal keys mean equal bytes."""
+
+    key: tuple[str, ...]
+
+    def one(self, data: bytes) -> bytes: ...
+
+    def many(self, listing: Listing) -> Iterator[bytes]: ...
+
+    def event(self, event_type: str, data: bytes) -> bytes: ...
+
+
+def event_line(event_type: str, body: bytes) -> bytes:
+    return b'{"type":"%s","object":%s}\n' % (event_type.encode(), body)
+
+
+class Plain:
+    """The objects themselves, in the version asked for."""
+
+    def __init__(self, kind: Kind) -> None:
+        self._kind = kind
+        self.key: tuple[str, ...] = (kind.resource.api_version,)
+
+    def one(self, data: bytes) -> bytes:
+        return served(self._kind, data)
+
+    def many(self, listing: Listing) -> Iterator[bytes]:
+        head = {
+            "kind": self._kind.list_kind,
+            "apiVersion": self._kind.resource.api_version,
+            "metadata": _list_metadata(listing),
+        }
+        piece = orjson.dumps(head)[:-1] + b',"items":['
+        for i in range(0, len(listing.records), _PIECE):
+            some = [served(self._kind, record.data) for record in listing.records[i : i + _PIECE]]
+            yield piece + b",".join(some)
+            piece = b","
+        yield (piece if not listing.records else b"") + b"]}"
+
+    def event(self, event_type: str, data: bytes) -> bytes:
+        return event_line(event_type, served(self._kind, data))
+
+
+class Table:
+    """Rows and columns, as `kubectl get` prints them."""
+
+    def __init__(self, kind: Kind, include: str) -> None:
+        self._kind = kind
+        self._include = include or "Metadata"
+        self.key: tuple[str, ...] = ("table", kind.resource.api_version, self._include)
+
+    def one(self, data: bytes) -> bytes:
+        obj = orjson.loads(served(self._kind, data))
+        return self._table([obj], obj["metadata"]["resourceVersion"])
+
+    def many(self, listing: Listing) -> Iterator[bytes]:
+        objects = [orjson.loads(served(self._kind, record.data)) for record in listing.records]
+        yield self._table(objects, str(listing.revision), listing)
+
+    def event(self, event_type: str, data: bytes) -> bytes:
+        if event_type == "BOOKMARK":
+            return event_line(event_type, self._table([], orjson.loads(data)["metadata"]["resourceVersion"]))
+        return event_line(event_type, self.one(data))
+
+    def _table(self, objects: list[Obj], resource_version: str, listing: Listing | None = None) -> bytes:
+        table = tables.table(self._kind, objects, resource_version, listing.token if listing else "", self._include)
+        if listing and listing.remaining is not None:
+            table["metadata"]["remainingItemCount"] = listing.remaining
+        return orjson.dumps(table)
+
+
+def form(kind: Kind, accepted: str, include: str) -> Form:
+    """The form that negotiation arrived at; `include` is the query's includeObject."""
+    return Table(kind, include) if accepted == TABLE else Plain(kind)
+
+
+def _list_metadata(listing: Listing) -> Obj:
+    metadata: Obj = {"resourceVersion": str(listing.revision)}
+    if listing.token:
+        metadata["continue"] = listing.token
+    if listing.remaining is not None:
+        metadata["remainingItemCount"] = listing.remaining
+    return metadata

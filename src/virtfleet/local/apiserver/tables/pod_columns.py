@@ -1,0 +1,133 @@
+"""The columns of pods. The status word sums up phase, containers and deletion; nothing else is read as often."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from virtfleet.kube.resource import Obj
+from virtfleet.local.apiserver.kinds.registry import Column
+from virtfleet.local.apiserver.tables.ages import since
+
+NONE = "<none>"
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What `kubectl get pods` says of one pod."""
+
+    word: str
+    ready: int
+    total: int
+    restarts: int
+    restarted: str  # when last; "" if never
+
+
+def summarize(pod: Obj) -> Summary:
+    spec, status = pod.get("spec", {}), pod.get("status", {})
+    word = status.get("reason") or status.get("phase", "")
+    if any(c["type"] == "PodScheduled" and c.get("reason") == "SchedulingGated" for c in status.get("conditions", ())):
+        word = "SchedulingGated"
+    sidecars = {c["name"] for c in spec.get("initContainers", ()) if c.get("restartPolicy") == "Always"}
+    starting = _initialization(spec, status, sidecars)
+    counted = [s for s in status.get("initContainerStatuses", ()) if starting or s["name"] in sidecars]
+    if not starting or _condition(status, "Initialized"):
+        counted = [s for s in counted if s["name"] in sidecars] + list(status.get("containerStatuses", ()))
+        word = _running(word, status)
+    else:
+        word = starting
+    if pod["metadata"].get("deletionTimestamp"):
+        if status.get("reason") == "NodeLost":
+            word = "Unknown"
+        elif status.get("phase") not in ("Failed", "Succeeded"):
+            word = "Terminating"
+    ready = [s for s in counted if s.get("ready") and "running" in s.get("state", {})]
+    return Summary(
+        word,
+        len(ready),
+        len(spec.get("containers", ())) + len(sidecars),
+        sum(s.get("restartCount", 0) for s in counted),
+        max((s.get("lastState", {}).get("terminated", {}).get("finishedAt") or "" for s in counted), default=""),
+    )
+
+
+def _initialization(spec: Obj, status: Obj, sidecars: set[str]) -> str:
+    """How far the init containers are; empty when they are through."""
+    for index, container in enumerate(status.get("initContainerStatuses", ())):
+        state = container.get("state", {})
+        ended, waiting = state.get("terminated"), state.get("waiting", {}).get("reason")
+        if ended is not None and not ended.get("exitCode"):
+            continue
+        if container["name"] in sidecars and container.get("started"):
+            continue
+        if ended is not None:
+            return f"Init:{_ending(ended)}"
+        if waiting and waiting != "PodInitializing":
+            return f"Init:{waiting}"
+        return f"Init:{index}/{len(spec.get('initContainers', ()))}"
+    return ""
+
+
+def _running(word: str, status: Obj) -> str:
+    """The word for a pod whose containers have started: the first container's state decides."""
+    running, failure = False, ""
+    for container in reversed(status.get("containerStatuses", ())):
+        state = container.get("state", {})
+        if state.get("waiting", {}).get("reason"):
+            word = state["waiting"]["reason"]
+        elif "terminated" in state:
+            word = _ending(state["terminated"])
+            if state["terminated"].get("exitCode"):
+                failure = word
+        elif container.get("ready") and "running" in state:
+            running = True
+    if word != "Completed":
+        return word
+    if running and _condition(status, "Ready"):
+        return "Running"
+    return failure or ("NotReady" if running else word)
+
+
+def _ending(terminated: Obj) -> str:
+    if terminated.get("reason"):
+        return str(terminated["reason"])
+    if terminated.get("signal"):
+        return f"Signal:{terminated['signal']}"
+    return f"ExitCode:{terminated.get('exitCode', 0)}"
+
+
+def _condition(status: Obj, type_: str) -> bool:
+    return any(c["type"] == type_ and c["status"] == "True" for c in status.get("conditions", ()))
+
+
+def _readiness(pod: Obj) -> str:
+    summary = summarize(pod)
+    return f"{summary.ready}/{summary.total}"
+
+
+def _restarts(pod: Obj) -> str:
+    summary = summarize(pod)
+    ago = f" ({since(summary.restarted)} ago)" if summary.restarts and summary.restarted else ""
+    return f"{summary.restarts}{ago}"
+
+
+def _gates(pod: Obj) -> str:
+    gates = pod.get("spec", {}).get("readinessGates", ())
+    passed = sum(_condition(pod.get("status", {}), gate["conditionType"]) for gate in gates)
+    return f"{passed}/{len(gates)}" if gates else NONE
+
+
+def _first_ip(ips: Iterable[dict[str, Any]]) -> str:
+    return next((ip.get("ip") or NONE for ip in ips), NONE)
+
+
+COLUMNS = (
+    Column("Ready", path=_readiness),
+    Column("Status", path=lambda pod: summarize(pod).word),
+    Column("Restarts", path=_restarts),
+    Column("IP", priority=1, path=lambda pod: _first_ip(pod.get("status", {}).get("podIPs", ()))),
+    Column("Node", priority=1, path=lambda pod: pod.get("spec", {}).get("nodeName") or NONE),
+    Column("Nominated Node", priority=1, path=lambda pod: pod.get("status", {}).get("nominatedNodeName") or NONE),
+    Column("Readiness Gates", priority=1, path=_gates),
+)

@@ -1,0 +1,101 @@
+"""The Table form of lists and objects, in which `kubectl get` asks for everything it prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from virtfleet.kube.resource import Obj
+from virtfleet.local.apiserver.kinds.registry import Column, Kind
+from virtfleet.local.apiserver.objects.causes import quoted
+from virtfleet.local.apiserver.tables import jsonpath
+from virtfleet.local.apiserver.tables.ages import since
+from virtfleet.local.apiserver.tables.columns import AGE, NAME
+
+# What a CRD without columns of its own gets.
+CUSTOM_AGE = Column("Age", "date", path=".metadata.creationTimestamp")
+_DESCRIPTIONS = {
+    "Name": "Name must be unique within a namespace.",
+    "Age": "Time since the object was created.",
+}
+
+
+def table(
+    kind: Kind,
+    objects: Iterable[Obj],
+    resource_version: str = "",
+    continue_: str = "",
+    include_object: str = "Metadata",
+) -> Obj:
+    """`include_object` says what rides along with each row: None, Metadata or Object."""
+    columns = kind.columns or (NAME, AGE)
+    if kind.custom:
+        columns = (NAME, *(kind.columns or (CUSTOM_AGE,)))
+    metadata: dict[str, Any] = {"resourceVersion": resource_version}
+    if continue_:
+        metadata["continue"] = continue_
+    return {
+        "kind": "Table",
+        "apiVersion": "meta.k8s.io/v1",
+        "metadata": metadata,
+        "columnDefinitions": [_definition(column) for column in columns],
+        "rows": [_row(columns, obj, include_object) for obj in objects],
+    }
+
+
+def _definition(column: Column) -> dict[str, Any]:
+    return {
+        "name": column.name,
+        "type": column.type,
+        "format": column.format,
+        "description": column.description or _DESCRIPTIONS.get(column.name, ""),
+        "priority": column.priority,
+    }
+
+
+def _row(columns: Iterable[Column], obj: Obj, include_object: str) -> dict[str, Any]:
+    row: dict[str, Any] = {"cells": [_cell(column, obj) for column in columns]}
+    if obj.get("kind") == "Pod" and obj.get("status", {}).get("phase") in ("Succeeded", "Failed"):
+        row["conditions"] = [{"type": "Completed", "status": "True", "reason": obj["status"]["phase"]}]
+    if include_object == "Metadata":
+        row["object"] = {
+            "kind": "PartialObjectMetadata",
+            "apiVersion": "meta.k8s.io/v1",
+            "metadata": obj["metadata"],
+        }
+    elif include_object == "Object":
+        row["object"] = obj
+    return row
+
+
+def _cell(column: Column, obj: Obj) -> Any:
+    if not isinstance(column.path, str):
+        return column.path(obj)
+    values = jsonpath.find(column.path, obj)
+    if not values or values[0] is None:
+        return None
+    value = values[0]
+    match column.type:
+        case "date":
+            return since(value) if isinstance(value, str) else "<invalid>"
+        case "integer":
+            return int(value) if _is_number(value) else None
+        case "number":
+            return value if _is_number(value) else None
+        case "boolean":
+            return value if isinstance(value, bool) else None
+    return " ".join(map(_text, values))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict | list):
+        return quoted(value)
+    return str(value)
