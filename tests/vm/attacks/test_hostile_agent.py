@@ -6,7 +6,6 @@ import asyncio
 import base64
 import time
 from collections.abc import AsyncIterator
-from contextlib import suppress
 
 import pytest
 import pytest_asyncio
@@ -18,16 +17,21 @@ from vm.guests import VM, eventually, machine, running, user_data
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.slow]
 
 AGENT = """#!/bin/sh
-# Says that it is there, as an agent has to, and answers every other question in its own way.
-until command exec 3<>/dev/virtio-ports/org.qemu.guest_agent.0; do sleep 0.2; done
-while read -r line <&3; do
+# Says that it is there, as an agent has to, and answers other questions as it was last told to: mode-X is no command.
+take() { until command exec 3<>/dev/virtio-ports/org.qemu.guest_agent.0; do sleep 1; done; }
+again() { exec 3<&-; sleep 2; mode=plain; take; }
+mode=plain
+take
+while :; do
+    read -r line <&3 || { sleep 0.2; continue; }
     case "$line" in
     *guest-sync*) id=${line##*:}; echo "{\\"return\\": ${id%%\\}*}}" >&3 ;;
-    *) case "$1" in
-        mute) ;;
-        garbage) printf '}{\\001 \\303\\050 nonsense\\n' >&3 ;;
+    *guest-exec-status*) echo '{"return": {"exited": true}}' >&3 ;;
+    *mode-*) mode=${line##*mode-}; mode=${mode%%\\"*}; echo '{"return": {"pid": 1}}' >&3 ;;
+    *) case "$mode" in
+        garbage) printf '}{\\001 \\303\\050 nonsense\\n' >&3; again ;;
         wrong) echo '{"return": {"version": 5, "supported_commands": "all"}}' >&3 ;;
-        huge) { printf '{"return": {"version": "'; head -c 3000000 /dev/zero | tr '\\0' a; echo '"}}'; } >&3 ;;
+        huge) { printf '{"return": {"version": "'; head -c 3000000 /dev/zero | tr '\\0' a; echo '"}}'; } >&3; again ;;
         slow) sleep 3; echo '{"return": {"version": "1", "supported_commands": []}}' >&3 ;;
         esac ;;
     esac
@@ -39,46 +43,24 @@ LONGEST = 20.0  # seconds: a sign of life, an answer, and a machine with other t
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def vm() -> AsyncIterator[VM]:
     script = base64.b64encode(AGENT.encode()).decode()
-    vmi = machine([user_data(f"echo {script} | base64 -d >/hostile", "chmod +x /hostile")])
-    async with running(vmi) as booting:
-        await booting.says(r"virtfleet-guest ready.*\n")
-        await eventually(lambda: _agent(booting))
-        await booting.type("kill -9 $(pidof qemu-ga)")
-        yield booting
-
-
-async def _agent(vm: VM) -> bool:
-    return (await vm.state()).agent
+    start = "kill -9 $(pidof qemu-ga); sleep 2; setsid /hostile </dev/null >/dev/null 2>&1 &"
+    async with running(
+        machine([user_data(f"echo {script} | base64 -d >/hostile", "chmod +x /hostile", start)])
+    ) as made:
+        await made.says(r"virtfleet-guest ready.*\n")
+        yield made
 
 
 async def answers(vm: VM, how: str) -> None:
-    """Let the hostile agent take the place of the one before.
-
-    libvirt may hear of the port's closing after its opening, and then knows of no agent; and the guest's shell may take
-    a line for the answer to its own question where the cursor is. So it is done until it is seen to have worked.
-    """
-    for _ in range(6):
-        await vm.type("killall hostile")
-        await eventually(lambda: _no_agent(vm))
-        await vm.type(f"sleep 2; setsid /hostile {how} </dev/null &")
-        with suppress(AssertionError):
-            await eventually(lambda: _agent(vm), deadline=20)
-            if how in ("garbage", "huge") or await _is_known(vm):
-                return
-    raise AssertionError(vm.output[-2000:])
+    """Tell the agent how to answer from now on."""
+    await eventually(lambda: _told(vm, how))
 
 
-async def _is_known(vm: VM) -> bool:
-    """Whether libvirt asks the agent at all."""
+async def _told(vm: VM, how: str) -> bool:
     try:
-        await vm.client.call(GuestPing())
-    except Refused as error:
-        return "not connected" not in str(error) and "disappeared" not in str(error)
-    return True
-
-
-async def _no_agent(vm: VM) -> bool:
-    return not await _agent(vm)
+        return (await vm.client.call(GuestExec(command=[f"mode-{how}"]))).exit_code == 0
+    except Refused:  # it comes, or libvirt has just lost it
+        return False
 
 
 async def refused(vm: VM, request: object) -> str:

@@ -79,8 +79,19 @@ class Connection:
     async def ask_guest(self, call: Callable[[libvirt.virConnect], T], *, limit: float, urgent: bool = False) -> T:
         """A call that waits for the guest's agent: one at a time, so that however many ask a guest that does not
         answer, all other calls go on. What is urgent waits for the present question at most.
+
+        Each has a connection of its own: answers to others on the same one can wait until the guest has answered.
         """
-        return await self._run(self._urgent_thread if urgent else self._guest_thread, call, limit)
+        threads = self._urgent_thread if urgent else self._guest_thread
+        return await self._run(threads, lambda _: self._on_its_own(call), limit)
+
+    def _on_its_own(self, call: Callable[[libvirt.virConnect], T]) -> T:
+        connection = libvirt.open(self._uri)
+        try:
+            _where_supported(lambda: connection.setKeepAlive(*_KEEPALIVE))
+            return call(connection)
+        finally:
+            connection.close()
 
     async def _run(self, threads: Threads, call: Callable[[libvirt.virConnect], T], limit: float) -> T:
         try:

@@ -115,8 +115,8 @@ def command(
     limit_waiting(domain)  # its first sign of life as well
     try:
         answer = libvirt_qemu.qemuAgentCommand(domain, msgspec.json.encode(request).decode(), max(1, seconds), 0)
-    except ValueError:  # no UTF-8
-        answer = ""
+    except (ValueError, SystemError):  # no UTF-8, in an answer or in what libvirt quotes of it; its binding fails then
+        raise Failure(f"the guest's agent answers {execute} with what is no text") from None
     return read(execute, answer, kind)
 
 
