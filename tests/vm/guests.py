@@ -95,6 +95,7 @@ def admitted(vmi: dict[str, Any]) -> dict[str, Any]:
     completed, found = complete(vmi, Cluster({"spec": {"configuration": {"developerConfiguration": gates}}}))
     assert found.allowed, found.causes
     completed["metadata"]["uid"] = str(uuid.uuid4())
+    completed["status"] = {**completed.get("status", {}), **vmi.get("status", {})}  # as components would write it
     return completed
 
 

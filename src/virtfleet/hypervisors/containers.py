@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Final
 
 _NO_HARDWARE = "a container has no virtual hardware"
@@ -36,5 +35,7 @@ def first_id(uid: str) -> int:
     It follows from the VMI's UID, so that nobody has to keep a list that can be lost or run full: launcher and handler
     may restart and come to the same number. Two guests that share one by chance are still in namespaces of their own.
     """
+    import hashlib  # brings OpenSSL along, which other launchers need not hold in memory
+
     digest = hashlib.sha256(uid.encode()).digest()
     return (_FIRST_SLOT + int.from_bytes(digest[:8]) % _SLOTS) * IDS
