@@ -254,7 +254,7 @@ def test_pools_and_labels_change_at_random_while_guests_run_on(live: Fleet, gues
     ]
     moved: set[str] = set()
     with HandlerWatch(live.cluster.kubeconfig) as watch:
-        for _ in range(4):
+        for _ in range(2):
             pools = [MEGASLOP, *dice.sample(others, dice.randint(1, 3))]
             dice.shuffle(pools)
             live.configure(*pools)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +15,7 @@ from waiting import eventually
 pytestmark = pytest.mark.timeout(500)
 PATIENCE = 120.0
 # Longer than it takes until nodes count as lost, were it not for the API server itself that was away.
-AWAY = 60.0
+AWAY = float(os.environ.get("VIRTFLEET_AWAY_SECONDS", "20"))
 
 
 @pytest.fixture

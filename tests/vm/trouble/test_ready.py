@@ -17,7 +17,7 @@ from cluster.clusters import VIRTFLEET
 from vm.trouble.fleet import Fleet, machine, tiny
 from waiting import eventually
 
-ROUNDS = int(os.environ.get("VIRTFLEET_READY_ROUNDS", "2"))
+ROUNDS = int(os.environ.get("VIRTFLEET_READY_ROUNDS", "1"))
 PATIENCE = 120.0
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300 + 120 * ROUNDS)]
