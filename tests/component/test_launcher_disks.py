@@ -270,7 +270,7 @@ def test_a_claim_is_shown_with_the_guests_users_and_keeps_its_owners(pod: Path) 
     source.mkdir()
     (source / "file").touch()
     script = (
-        f"import os; from virtfleet.launcher import mapped\n"
+        f"import os; from virtfleet.launcher.storage import mapped\n"
         f"for _ in range(2): mapped.mount({str(source)!r}, {str(target)!r}, 1048576)\n"
         f"assert os.stat({str(target / 'file')!r}).st_uid == 1048576\n"
         f"os.chdir({str(target)!r}); os.setresgid(*[1048577] * 3); os.setresuid(*[1048577] * 3)\n"
