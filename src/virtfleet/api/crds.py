@@ -19,7 +19,7 @@ from typing import Annotated, Any, Final, Union, get_args, get_origin
 import msgspec
 
 from virtfleet.api import names
-from virtfleet.api.kinds import KINDS, KUBEVIRT, OwnKind, Version
+from virtfleet.api.kinds import KINDS, KUBEVIRT, OwnKind
 from virtfleet.api.meta import KubernetesObject, ObjectMeta
 from virtfleet.api.quantity import PATTERN
 from virtfleet.api.view import REQUIRED, MapKey, OneOf, View
@@ -73,17 +73,17 @@ def definition(of: OwnKind) -> Schema:
                 "shortNames": list(of.short_names),
                 **({"categories": ["all"]} if of.namespaced else {}),
             },
-            "versions": [_version(of, version, stored=version is of.versions[0]) for version in of.versions],
+            "versions": [_version(of, version) for version in of.versions],
         },
     }
 
 
-def _version(of: OwnKind, version: Version, *, stored: bool) -> Schema:
-    warning = f"{of.group}/{version.name} is now deprecated and will be removed in a future release."
+def _version(of: OwnKind, version: str) -> Schema:
+    warning = f"{of.group}/{version} is now deprecated and will be removed in a future release."
     return {
-        "name": version.name,
-        "storage": stored,
-        **({"deprecated": True, "deprecationWarning": warning} if version.deprecated else {}),
+        "name": version,
+        "storage": version == of.versions[0],
+        **({"deprecated": True, "deprecationWarning": warning} if version in of.deprecated else {}),
         "served": True,
         "schema": {"openAPIV3Schema": schema(of.view)},
         "additionalPrinterColumns": list(of.columns),

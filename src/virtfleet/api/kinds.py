@@ -18,19 +18,12 @@ from virtfleet.api.meta import KubernetesObject, Unread
 
 Column = dict[str, Any]
 Verbs = tuple[str, ...]
+Operations = tuple[str, ...]
 
 READ: Final = ("get", "list", "watch")
 WRITE: Final = (*READ, "create", "update", "patch", "delete")
 _SHOWN: Final = ("get", "list")
 _CHANGES: Final = ("CREATE", "UPDATE")
-
-
-@dataclass(frozen=True, slots=True)
-class Version:
-    """A served version of a kind."""
-
-    name: str
-    deprecated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +45,9 @@ class OwnKind:
     columns: tuple[Column, ...] = ()
     rights: tuple[Right, ...] = ()
     group: str = names.GROUP
-    versions: tuple[Version, ...] = (Version(names.VERSION), Version("v1alpha3", deprecated=True))
+    versions: tuple[str, ...] = (names.VERSION, "v1alpha3")
     """The first one is stored."""
+    deprecated: tuple[str, ...] = ("v1alpha3",)
     namespaced: bool = True
     status: bool = True
     """Whether the status is a resource of its own."""
@@ -63,11 +57,11 @@ class OwnKind:
     """Where in `virtfleet.api` its view is, which has the kind's name."""
     instance: str = ""
     """Where in an object the spec of an instance is."""
-    completed: Verbs = ()
+    completed: Operations = ()
     """Operations in which it gets defaults."""
     mutator: str = ""
     """The webhook that gives them."""
-    checked: Verbs = _CHANGES
+    checked: Operations = _CHANGES
     """Operations that admission has a say in."""
     vital: bool = False
     """Whether it stays editable while virt-api is down: an edit may be what brings virt-api back."""
@@ -87,7 +81,7 @@ class OwnKind:
 
     @property
     def api_version(self) -> str:
-        return f"{self.group}/{self.versions[0].name}"
+        return f"{self.group}/{self.versions[0]}"
 
 
 def _column(name: str, path: str, kind: str = "string") -> Column:
@@ -204,39 +198,33 @@ KUBEVIRT: Final = OwnKind(
 )
 
 
-def _unbuilt(
-    group: str, versions: tuple[Version, ...], kind: str, short_names: tuple[str, ...], refusal: str, **facts: Any
-) -> OwnKind:
-    """A kind of which there are none. Who may write others may delete it; creating it is refused to everybody."""
-    leave = (
-        Right("view", READ),
-        Right("edit", (*READ, "delete")),
-        Right("admin", (*READ, "delete", "deletecollection")),
+def _unbuilt(kind: str, group: str, versions: str, short_names: str, refusal: str, **facts: Any) -> OwnKind:
+    """A kind of which there are none: everybody who might create others may read it and take it away."""
+    facts.setdefault("plural", f"{kind.lower()}s")
+    facts.setdefault("deprecated", ())
+    facts.setdefault(
+        "rights",
+        (
+            Right("view", READ),
+            Right("edit", (*READ, "delete")),
+            Right("admin", (*READ, "delete", "deletecollection")),
+        ),
     )
-    known = {"plural": f"{kind.lower()}s", "rights": leave, **facts}
     return OwnKind(
         kind,
-        short_names=short_names,
-        group=f"{group}.{names.GROUP}" if group else names.GROUP,
-        versions=versions,
+        group=group,
+        versions=tuple(versions.split()),
+        short_names=tuple(short_names.split()),
         checked=("CREATE",),
-        refusal=refusal,
-        **known,
+        refusal=f"VirtFleet does not {refusal} instead",
+        **facts,
     )
 
 
-_BETA: Final = (Version("v1beta1"), Version("v1alpha1"))
-_SNAPSHOTS: Final = (
-    "VirtFleet does not take snapshots of VMs yet; stop the VM and make a VolumeSnapshot of each of its claims instead"
-)
-_BACKUPS: Final = "VirtFleet does not back up VMs yet; stop the VM and back up its claims instead"
-_TYPES: Final = (
-    "VirtFleet does not have instance types yet; write CPU and memory into spec.template.spec.domain of the VM instead"
-)
-_PREFERENCES: Final = (
-    "VirtFleet does not have preferences yet; write devices and firmware into spec.template.spec.domain of the VM "
-    "instead"
-)
+_SNAPSHOTS: Final = "take snapshots of VMs yet; stop the VM and make a VolumeSnapshot of each of its claims"
+_BACKUPS: Final = "back up VMs yet; stop the VM and back up its claims"
+_TYPES: Final = "have instance types yet; write CPU and memory into spec.template.spec.domain of the VM"
+_PREFERENCES: Final = "have preferences yet; write devices and firmware into spec.template.spec.domain of the VM"
 
 KINDS: Final = (
     VM,
@@ -245,45 +233,45 @@ KINDS: Final = (
     MIGRATION,
     KUBEVIRT,
     _unbuilt(
-        "",
-        (Version("v1", deprecated=True), Version("v1alpha3", deprecated=True)),
         "VirtualMachineInstancePreset",
-        ("vmipreset", "vmipresets"),
-        "VirtFleet does not apply presets, which KubeVirt is about to remove; write the fields into the VM instead",
+        names.GROUP,
+        "v1 v1alpha3",
+        "vmipreset vmipresets",
+        "apply presets, which KubeVirt is about to remove; write the fields into the VM",
+        deprecated=("v1", "v1alpha3"),
         status=False,
     ),
     _unbuilt(
-        "pool",
-        _BETA,
         "VirtualMachinePool",
-        ("vmpool", "vmpools"),
-        "VirtFleet does not have pools of VMs yet; create the VMs one by one instead, or a "
-        "VirtualMachineInstanceReplicaSet for VMs without state",
+        "pool.kubevirt.io",
+        "v1beta1 v1alpha1",
+        "vmpool vmpools",
+        "have pools of VMs yet; create VMs one by one, or a VirtualMachineInstanceReplicaSet if they keep no state,",
         columns=_REPLICAS,
         scaled=True,
     ),
     _unbuilt(
-        "snapshot",
-        _BETA,
         "VirtualMachineSnapshot",
-        ("vmsnapshot", "vmsnapshots"),
+        "snapshot.kubevirt.io",
+        "v1beta1 v1alpha1",
+        "vmsnapshot vmsnapshots",
         _SNAPSHOTS,
         columns=(*_SOURCE, _PHASE, *_READY_TO_USE),
     ),
     _unbuilt(
-        "snapshot",
-        _BETA,
         "VirtualMachineSnapshotContent",
-        ("vmsnapshotcontent", "vmsnapshotcontents"),
+        "snapshot.kubevirt.io",
+        "v1beta1 v1alpha1",
+        "vmsnapshotcontent vmsnapshotcontents",
         _SNAPSHOTS,
         columns=_READY_TO_USE,
     ),
     _unbuilt(
-        "snapshot",
-        _BETA,
         "VirtualMachineRestore",
-        ("vmrestore", "vmrestores"),
-        "VirtFleet does not restore VMs yet; make claims from your VolumeSnapshots and name them in the VM instead",
+        "snapshot.kubevirt.io",
+        "v1beta1 v1alpha1",
+        "vmrestore vmrestores",
+        "restore VMs yet; make claims from your VolumeSnapshots and name them in the VM",
         columns=(
             _column("TargetKind", ".spec.target.kind"),
             _column("TargetName", ".spec.target.name"),
@@ -292,11 +280,11 @@ KINDS: Final = (
         ),
     ),
     _unbuilt(
-        "clone",
-        _BETA,
         "VirtualMachineClone",
-        ("vmclone", "vmclones"),
-        "VirtFleet does not clone VMs yet; clone the VM's claims and create a VM that names the clones instead",
+        "clone.kubevirt.io",
+        "v1beta1 v1alpha1",
+        "vmclone vmclones",
+        "clone VMs yet; clone the VM's claims and create a VM that names the clones",
         columns=(
             _PHASE,
             _column("SourceVirtualMachine", ".spec.source.name"),
@@ -304,30 +292,27 @@ KINDS: Final = (
         ),
     ),
     _unbuilt(
-        "export",
-        (Version("v1"), Version("v1beta1", deprecated=True)),
         "VirtualMachineExport",
-        ("vmexport", "vmexports"),
-        "VirtFleet does not export VMs yet; stop the VM and copy from its claims with a Pod of your own instead",
+        "export.kubevirt.io",
+        "v1 v1beta1",
+        "vmexport vmexports",
+        "export VMs yet; stop the VM and copy from its claims with a Pod of your own",
+        deprecated=("v1beta1",),
         columns=(*_SOURCE, _PHASE),
     ),
     _unbuilt(
-        "backup",
-        (Version("v1alpha1"),),
         "VirtualMachineBackup",
-        ("vmbackup", "vmbackups"),
+        "backup.kubevirt.io",
+        "v1alpha1",
+        "vmbackup vmbackups",
         _BACKUPS,
-        columns=(
-            *_SOURCE,
-            _column("Type", ".status.type"),
-            _column("CheckpointName", ".status.checkpointName"),
-        ),
+        columns=(*_SOURCE, _column("Type", ".status.type"), _column("CheckpointName", ".status.checkpointName")),
     ),
     _unbuilt(
-        "backup",
-        (Version("v1alpha1"),),
         "VirtualMachineBackupTracker",
-        ("vmbackuptracker", "vmbackuptrackers"),
+        "backup.kubevirt.io",
+        "v1alpha1",
+        "vmbackuptracker vmbackuptrackers",
         _BACKUPS,
         columns=(
             *_SOURCE,
@@ -336,26 +321,25 @@ KINDS: Final = (
         ),
     ),
     *(
-        _unbuilt("instancetype", (Version("v1beta1"),), kind, short, refusal, namespaced=namespaced, status=False)
-        for kind, short, refusal, namespaced in (
-            ("VirtualMachineInstancetype", ("vminstancetype", "vminstancetypes", "vmf", "vmfs"), _TYPES, True),
+        _unbuilt(kind, "instancetype.kubevirt.io", "v1beta1", short, why, namespaced=namespaced, status=False)
+        for kind, short, why, namespaced in (
+            ("VirtualMachineInstancetype", "vminstancetype vminstancetypes vmf vmfs", _TYPES, True),
             (
                 "VirtualMachineClusterInstancetype",
-                ("vmclusterinstancetype", "vmclusterinstancetypes", "vmcf", "vmcfs"),
+                "vmclusterinstancetype vmclusterinstancetypes vmcf vmcfs",
                 _TYPES,
                 False,
             ),
-            ("VirtualMachinePreference", ("vmpref", "vmprefs", "vmp", "vmps"), _PREFERENCES, True),
-            ("VirtualMachineClusterPreference", ("vmcp", "vmcps"), _PREFERENCES, False),
+            ("VirtualMachinePreference", "vmpref vmprefs vmp vmps", _PREFERENCES, True),
+            ("VirtualMachineClusterPreference", "vmcp vmcps", _PREFERENCES, False),
         )
     ),
     _unbuilt(
-        "migrations",
-        (Version("v1alpha1"),),
         "MigrationPolicy",
-        (),
-        "VirtFleet does not move VMs yet, so that policies would have no effect; restart a VM to have it placed anew "
-        "instead",
+        "migrations.kubevirt.io",
+        "v1alpha1",
+        "",
+        "move VMs yet, so that policies would have no effect; restart a VM to have it placed anew",
         plural="migrationpolicies",
         namespaced=False,
         rights=_READERS,

@@ -109,7 +109,7 @@ SUBJECT_ACCESS_REVIEWS = Resource(
 
 def of_kind(own: OwnKind) -> Resource:
     """One of VirtFleet's own kinds, in the version that is stored."""
-    return Resource(own.group, own.versions[0].name, own.plural, own.kind, own.namespaced)
+    return Resource(own.group, own.versions[0], own.plural, own.kind, own.namespaced)
 
 
 VMS = of_kind(kinds.VM)

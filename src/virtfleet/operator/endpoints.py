@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from virtfleet.api import names, subresources
-from virtfleet.api.kinds import KINDS, OwnKind, Verbs
+from virtfleet.api.kinds import KINDS, Operations, OwnKind
 from virtfleet.kube.component import PORT, admission_path
 from virtfleet.kube.resource import Obj
 from virtfleet.operator.installation import Installation
@@ -70,17 +70,16 @@ def admission(installation: Installation, trust: bytes, key: str) -> list[Obj]:
 
 def _checks(kinds: Iterable[OwnKind]) -> list[dict[str, Any]]:
     """As few rules as say what admission has to see of these kinds."""
-    alike: dict[tuple[str, tuple[str, ...], Verbs], list[OwnKind]] = {}
+    alike: dict[tuple[str, tuple[str, ...], Operations], list[OwnKind]] = {}
     for kind in kinds:
-        versions = tuple(version.name for version in kind.versions)
-        alike.setdefault((kind.group, versions, kind.checked), []).append(kind)
-    return [_rule(found, checked) for (_, _, checked), found in alike.items()]
+        alike.setdefault((kind.group, kind.versions, kind.checked), []).append(kind)
+    return [_rule(found, found[0].checked) for found in alike.values()]
 
 
-def _rule(kinds: Sequence[OwnKind], operations: Verbs) -> dict[str, Any]:
+def _rule(kinds: Sequence[OwnKind], operations: Operations) -> dict[str, Any]:
     return {
         "apiGroups": [kinds[0].group],
-        "apiVersions": [version.name for version in kinds[0].versions],
+        "apiVersions": list(kinds[0].versions),
         "operations": list(operations),
         "resources": [kind.plural for kind in kinds],
         "scope": "*",
