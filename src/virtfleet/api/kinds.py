@@ -117,6 +117,11 @@ _TENANTS: Final = (
     Right("edit", WRITE),
     Right("admin", (*WRITE, "deletecollection")),
 )
+_TRIERS: Final = (
+    Right("view", READ),
+    Right("edit", (*READ, "create", "delete")),
+    Right("admin", (*READ, "create", "delete", "deletecollection")),
+)
 _READERS: Final = tuple(Right(role, READ) for role in ("view", "edit", "admin"))
 
 VM: Final = OwnKind(
@@ -199,17 +204,10 @@ KUBEVIRT: Final = OwnKind(
 
 
 def _unbuilt(kind: str, group: str, versions: str, short_names: str, refusal: str, **facts: Any) -> OwnKind:
-    """A kind of which there are none: everybody who might create others may read it and take it away."""
+    """A kind of which there are none. Who will be able to create one may try, and is told by admission what to do."""
     facts.setdefault("plural", f"{kind.lower()}s")
     facts.setdefault("deprecated", ())
-    facts.setdefault(
-        "rights",
-        (
-            Right("view", READ),
-            Right("edit", (*READ, "delete")),
-            Right("admin", (*READ, "delete", "deletecollection")),
-        ),
-    )
+    facts.setdefault("rights", _TRIERS)
     return OwnKind(
         kind,
         group=group,

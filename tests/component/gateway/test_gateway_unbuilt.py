@@ -39,6 +39,16 @@ async def test_discovery_has_their_names(kit: Kit) -> None:
         assert found.get("shortNames", []) == list(kind.short_names)
 
 
+async def test_people_who_edit_vms_are_told_what_to_do_and_not_that_they_may_not(kit: Kit) -> None:
+    await kit.guard()
+    token = await kit.user("ann", "edit")
+    for kind in UNBUILT:
+        if kind.namespaced:
+            obj = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": "one"}}
+            answer = await kit.call("POST", of_kind(kind).path("default"), obj, token=token)
+            assert (answer.status, kind.refusal in answer.body["message"]) == (422, True), answer.body
+
+
 @pytest.mark.parametrize("version", ["stored", "other"])
 async def test_none_can_be_created(kit: Kit, version: str) -> None:
     await kit.guard()
