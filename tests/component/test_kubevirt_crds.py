@@ -7,6 +7,7 @@ import pytest
 
 from tests.component.test_kubectl_kinds import Kubectl, kubectl  # noqa: F401 (the fixture)
 from virtfleet.api import crds
+from virtfleet.api.kinds import KINDS
 
 VMI = """
 apiVersion: kubevirt.io/v1
@@ -40,6 +41,12 @@ async def test_vmis_have_kubevirts_short_names_and_columns(installed: Kubectl) -
 async def test_fields_explain_themselves(installed: Kubectl) -> None:
     assert "Hypervisor that runs the VM" in await installed("explain", "vmi.spec.hypervisor")
     assert "Node pools with images of their own" in await installed("explain", "kv.spec.virtHandlerPools")
+
+
+async def test_kinds_that_are_not_built_are_there_and_empty(installed: Kubectl) -> None:
+    short = ",".join(kind.short_names[-1] if kind.short_names else kind.plural for kind in KINDS if kind.refusal)
+    assert "No resources found" in await installed("get", short)
+    assert "No resources found" in await installed("delete", "vmpool,vmsnapshot,vmclone", "--all")
 
 
 async def test_wrong_types_and_missing_fields_are_refused(installed: Kubectl) -> None:

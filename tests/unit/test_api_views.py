@@ -12,11 +12,12 @@ import yaml
 
 from tests.reference import FIELDS, GOLDEN
 from virtfleet.api import crds
+from virtfleet.api.kinds import BUILT
 from virtfleet.api.kubevirt import KubeVirt
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance
 
-KINDS = {d.kind: d for d in crds.DEFINITIONS}
+KINDS = {kind.kind: kind for kind in BUILT}
 # Types of Kubernetes and CDI that are handed on as they are.
 HANDED_ON = (
     "Affinity",

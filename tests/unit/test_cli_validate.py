@@ -140,15 +140,28 @@ def test_objects_of_other_groups_are_listed_and_not_checked(tmp_path: Path) -> N
     [
         ("", "VirtualMachineInstance", "apiVersion is not set"),
         ("kubevirt.io/v9", "VirtualMachineInstance", "use apiVersion kubevirt.io/v1"),
-        ("kubevirt.io/v1", "VirtualMachineInstancePreset", "VirtFleet does not have that kind"),
-        ("instancetype.kubevirt.io/v1beta1", "VirtualMachineInstancetype", "VirtFleet does not have that kind"),
-        ("snapshot.kubevirt.io/v1beta1", "VirtualMachineSnapshot", "no matches for kind"),
+        ("kubevirt.io/v1", "VirtualMachineThought", "VirtFleet does not have that kind"),
+        ("template.kubevirt.io/v1alpha1", "VirtualMachineTemplate", "no matches for kind"),
         ("cdi.kubevirt.io/v1beta1", "DataVolume", "where CDI is installed"),
     ],
 )
 def test_what_is_not_served_is_refused(tmp_path: Path, version: str, kind: str, words: str) -> None:
     found = judged(tmp_path, f'apiVersion: "{version}"\nkind: {kind}\nmetadata: {{name: a}}\nspec: {{}}\n')
     assert (found["verdict"], found["causes"][0]["field"]) == ("refused", "apiVersion")
+    assert words in found["causes"][0]["message"]
+
+
+@pytest.mark.parametrize(
+    ("version", "kind", "words"),
+    [
+        ("kubevirt.io/v1", "VirtualMachineInstancePreset", "write the fields into the VM instead"),
+        ("instancetype.kubevirt.io/v1beta1", "VirtualMachineClusterInstancetype", "does not have instance types yet"),
+        ("snapshot.kubevirt.io/v1alpha1", "VirtualMachineSnapshot", "does not take snapshots of VMs yet"),
+    ],
+)
+def test_what_is_not_built_yet_is_refused_with_what_to_do(tmp_path: Path, version: str, kind: str, words: str) -> None:
+    found = judged(tmp_path, f"apiVersion: {version}\nkind: {kind}\nmetadata: {{name: a}}\nspec: {{}}\n")
+    assert (found["verdict"], [cause["field"] for cause in found["causes"]]) == ("refused", ["kind"])
     assert words in found["causes"][0]["message"]
 
 

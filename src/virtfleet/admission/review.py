@@ -6,7 +6,8 @@ what a rule needs to know of the cluster comes with `Cluster`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from virtfleet.admission import kubevirt, shape, templates
 from virtfleet.admission.cluster import Cluster
@@ -16,36 +17,92 @@ from virtfleet.admission.names import dns_subdomain_error
 from virtfleet.admission.sections import Obj, Section, read
 from virtfleet.admission.updates import Requester, check_vmi_update, keep_status
 from virtfleet.admission.vmi import check_vmi
+from virtfleet.api import kinds
+from virtfleet.api.kinds import OwnKind
 
 NOBODY = Requester()
 
-_COMPLETIONS: dict[str, Callable[[Obj, Cluster], None]] = {
-    "VirtualMachineInstance": complete_vmi,
-    "VirtualMachine": templates.complete_vm,
-    "VirtualMachineInstanceMigration": templates.complete_migration,
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """In which cluster something is asked, and by whom."""
+
+    cluster: Cluster
+    user: Requester
+
+    @property
+    def trusted(self) -> bool:
+        return self.user.name in self.cluster.service_accounts
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What admission does with one kind."""
+
+    check: Callable[[Section, Asker, Findings], None]
+    check_update: Callable[[Section, Section, Asker, Findings], None]
+    complete: Callable[[Obj, Cluster], None] | None = None
+    complete_update: Callable[[Obj, Section, Asker], None] | None = None
+
+
+def _settle_vm(vm: Obj, _: Section, by: Asker) -> None:
+    if read(vm, "spec").get("template") is not None:
+        templates.settle_machine(vm["spec"]["template"].setdefault("spec", {}), by.cluster)
+
+
+def _check_vm_update(vm: Section, old: Section, by: Asker, found: Findings) -> None:
+    if read(vm, "metadata").get("deletionTimestamp") is None:
+        templates.check_vm(vm, by.cluster, by.trusted, found)
+        templates.check_vm_update(vm, old, found)
+
+
+RULES: Mapping[OwnKind, Rules] = {
+    kinds.VMI: Rules(
+        check=lambda vmi, by, found: check_vmi(vmi, by.cluster, by.trusted, found),
+        check_update=lambda vmi, old, by, found: check_vmi_update(vmi, old, by.cluster, by.user, found),
+        complete=complete_vmi,
+        complete_update=lambda vmi, old, by: keep_status(vmi, old, by.cluster, by.user),
+    ),
+    kinds.VM: Rules(
+        check=lambda vm, by, found: templates.check_new_vm(vm, by.cluster, by.trusted, found),
+        check_update=_check_vm_update,
+        complete=templates.complete_vm,
+        complete_update=_settle_vm,
+    ),
+    kinds.REPLICA_SET: Rules(
+        check=lambda sets, by, found: templates.check_replica_set(sets, by.cluster, by.trusted, found),
+        check_update=lambda sets, _, by, found: templates.check_replica_set(sets, by.cluster, by.trusted, found),
+    ),
+    kinds.MIGRATION: Rules(
+        check=lambda migration, by, found: templates.check_migration(migration, by.cluster, by.user.name, found),
+        check_update=lambda migration, old, _, found: templates.check_migration_update(migration, old, found),
+        complete=templates.complete_migration,
+    ),
+    kinds.KUBEVIRT: Rules(
+        check=lambda installation, _, found: kubevirt.check(installation, found),
+        check_update=lambda installation, old, _, found: kubevirt.check(installation, found, old),
+    ),
 }
-COMPLETED = frozenset(_COMPLETIONS)
-"""Kinds that get defaults."""
+_RULES = {kind.kind: rules for kind, rules in RULES.items()}
 
 
 def complete(obj: Section, cluster: Cluster, user: Requester = NOBODY) -> tuple[Obj, Findings]:
     """A new object with its defaults. Where types are wrong, the object comes back as it is, with the findings."""
     completed, found = shape.without_nulls(obj), Findings()
-    if user.name not in cluster.service_accounts:
+    if not Asker(cluster, user).trusted:
         completed.pop("status", None)  # it tells components what was seen, so nobody else may begin one
-    if shape.check(completed, found) and completed["kind"] in _COMPLETIONS:
+    if shape.check(completed, found) and (fill := _RULES[completed["kind"]].complete):
         completed.setdefault("metadata", {})
-        _COMPLETIONS[completed["kind"]](completed, cluster)
+        fill(completed, cluster)
     return completed, found
 
 
 def complete_update(obj: Section, old: Section, cluster: Cluster, user: Requester = NOBODY) -> Obj:
     """A changed object as it is stored."""
     completed = shape.without_nulls(obj)
-    if completed.get("kind") == "VirtualMachineInstance":
-        keep_status(completed, old, cluster, user)
-    elif completed.get("kind") == "VirtualMachine" and read(completed, "spec").get("template") is not None:
-        templates.settle_machine(completed["spec"]["template"].setdefault("spec", {}), cluster)
+    rules = _RULES.get(str(completed.get("kind")))
+    if rules and rules.complete_update:
+        rules.complete_update(completed, old, Asker(cluster, user))
     return completed
 
 
@@ -53,21 +110,9 @@ def review(obj: Section, cluster: Cluster, user: Requester = NOBODY) -> Findings
     """Whether a new object with its defaults is allowed."""
     found = Findings()
     obj = shape.without_nulls(obj)
-    if not shape.check(obj, found):
-        return found
-    _check_name(read(obj, "metadata"), found)
-    trusted = user.name in cluster.service_accounts
-    match obj["kind"]:
-        case "VirtualMachineInstance":
-            check_vmi(obj, cluster, trusted, found)
-        case "VirtualMachine":
-            templates.check_new_vm(obj, cluster, trusted, found)
-        case "VirtualMachineInstanceReplicaSet":
-            templates.check_replica_set(obj, cluster, trusted, found)
-        case "VirtualMachineInstanceMigration":
-            templates.check_migration(obj, cluster, user.name, found)
-        case "KubeVirt":
-            kubevirt.check(obj, found)
+    if shape.check(obj, found):
+        _check_name(read(obj, "metadata"), found)
+        _RULES[obj["kind"]].check(obj, Asker(cluster, user), found)
     return found
 
 
@@ -75,22 +120,8 @@ def review_update(obj: Section, old: Section, cluster: Cluster, user: Requester 
     """Whether a change is allowed. An object that is being deleted may lose its finalizers whatever it says."""
     found = Findings()
     obj, old = shape.without_nulls(obj), shape.without_nulls(old)
-    if not shape.check(obj, found):
-        return found
-    trusted = user.name in cluster.service_accounts
-    match obj["kind"]:
-        case "VirtualMachineInstance":
-            check_vmi_update(obj, old, cluster, user, found)
-        case "VirtualMachine":
-            if read(obj, "metadata").get("deletionTimestamp") is None:
-                templates.check_vm(obj, cluster, trusted, found)
-                templates.check_vm_update(obj, old, found)
-        case "VirtualMachineInstanceReplicaSet":
-            templates.check_replica_set(obj, cluster, trusted, found)
-        case "VirtualMachineInstanceMigration":
-            templates.check_migration_update(obj, old, found)
-        case "KubeVirt":
-            kubevirt.check(obj, found, old)
+    if shape.check(obj, found):
+        _RULES[obj["kind"]].check_update(obj, old, Asker(cluster, user), found)
     return found
 
 

@@ -17,25 +17,13 @@ import orjson
 
 from virtfleet.admission.findings import Findings
 from virtfleet.admission.sections import Obj, Section, read
-from virtfleet.api.kubevirt import KubeVirt
-from virtfleet.api.meta import KubernetesObject, LabelSelector
-from virtfleet.api.migration import VirtualMachineInstanceMigration
+from virtfleet.api import kinds
+from virtfleet.api.kinds import OwnKind
+from virtfleet.api.meta import LabelSelector
 from virtfleet.api.quantity import Quantity, QuantityError
-from virtfleet.api.replicaset import VirtualMachineInstanceReplicaSet
 from virtfleet.api.view import REQUIRED, OneOf, View
-from virtfleet.api.vm import VirtualMachine
-from virtfleet.api.vmi import VirtualMachineInstance
 
-VIEWS: dict[str, type[KubernetesObject]] = {
-    "VirtualMachineInstance": VirtualMachineInstance,
-    "VirtualMachine": VirtualMachine,
-    "VirtualMachineInstanceReplicaSet": VirtualMachineInstanceReplicaSet,
-    "VirtualMachineInstanceMigration": VirtualMachineInstanceMigration,
-    "KubeVirt": KubeVirt,
-}
 LARGEST = 2**60  # room to multiply without leaving the numbers that Kubernetes can hold
-# Where the spec of an instance is, in kinds that have a template of one.
-_SPEC = dict.fromkeys(("VirtualMachine", "VirtualMachineInstanceReplicaSet"), "spec.template.spec")
 
 _WRONG_TYPE = re.compile(r"Expected `(?P<wanted>.+?)`, got `(?P<got>.+?)`(?: - at `(?P<path>.+)`)?")
 _TYPE_WORDS = {
@@ -162,34 +150,38 @@ def check(obj: Section, found: Findings) -> bool:
 
     True where the types are right, so that rules can say what else is wrong although a field is missing.
     """
-    kind = obj.get("kind")
-    if not isinstance(kind, str) or kind not in VIEWS:
-        found.unsupported("kind", f"kind {kind!r} is not one of {', '.join(VIEWS)}")
+    name = obj.get("kind")
+    kind = kinds.BY_NAME.get(name) if isinstance(name, str) else None
+    if kind is None:
+        found.unsupported("kind", f"kind {name!r} is not one of {', '.join(kind.kind for kind in kinds.BUILT)}")
         return False
-    if not _converts(obj, VIEWS[kind], "", found):
+    if kind.refusal:
+        found.unsupported("kind", kind.refusal)
+        return False
+    if not _converts(obj, kind.view, "", found):
         return False
     wrong_types = Findings()
     for path, value, view in _handed_on(kind, obj):
         _converts(value, view, path, wrong_types)
-    if kind == "KubeVirt":
+    if kind is kinds.KUBEVIRT:
         _check_quantities(_quantities_of_cluster(read(obj, "spec")), "spec", wrong_types)
-    else:
-        path = _SPEC.get(kind, "spec")
-        _check_quantities(_quantities(read(obj, *path.split("."))), path, wrong_types)
+    elif kind.instance:
+        _check_quantities(_quantities(read(obj, *kind.instance.split("."))), kind.instance, wrong_types)
     found.causes += wrong_types.causes
     # The status is written by components, and the API server checks it.
-    _check_fields({key: value for key, value in obj.items() if key != "status"}, VIEWS[kind], "", found)
+    _check_fields({key: value for key, value in obj.items() if key != "status"}, kind.view, "", found)
     return wrong_types.allowed
 
 
-def _handed_on(kind: str, obj: Section) -> Iterator[tuple[str, Any, Any]]:
+def _handed_on(kind: OwnKind, obj: Section) -> Iterator[tuple[str, Any, Any]]:
     """Parts that the views hand on as they are: path, value, and what it should be."""
-    if kind == "KubeVirt":
+    if kind is kinds.KUBEVIRT:
         for part in ("infra", "workloads"):
             placement = read(obj, "spec", part, "nodePlacement")
             yield f"spec.{part}.nodePlacement.affinity", placement.get("affinity", {}), _Affinity
+    if not kind.instance:
         return
-    path = _SPEC.get(kind, "spec")
+    path = kind.instance
     spec = read(obj, *path.split("."))
     yield f"{path}.affinity", spec.get("affinity", {}), _Affinity
     yield f"{path}.topologySpreadConstraints", spec.get("topologySpreadConstraints", []), list[_SpreadConstraint]
@@ -197,7 +189,7 @@ def _handed_on(kind: str, obj: Section) -> Iterator[tuple[str, Any, Any]]:
     for i, volume in enumerate(spec.get("volumes", ())):
         if fields := read(volume, "downwardAPI").get("fields"):
             yield f"{path}.volumes[{i}].downwardAPI.fields", fields, list[_DownwardFile]
-    if kind == "VirtualMachine":
+    if kind is kinds.VM:
         for i, template in enumerate(read(obj, "spec").get("dataVolumeTemplates", ())):
             yield f"spec.dataVolumeTemplates[{i}].spec", template.get("spec", {}), _DataVolume
 

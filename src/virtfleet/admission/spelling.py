@@ -10,7 +10,8 @@ from typing import get_type_hints
 
 import msgspec
 
-from virtfleet.admission.shape import VIEWS, parts
+from virtfleet.admission.shape import parts
+from virtfleet.api.kinds import BY_NAME
 from virtfleet.api.view import View
 
 _STEP = re.compile(r"\[\d+\]")
@@ -31,7 +32,7 @@ def _known(view: type[View]) -> Mapping[str, type[View] | None]:
 def meant(kind: str, path: str) -> str:
     """The field that was probably meant with one that does not exist, `spec.domain.devices.disk`; "" for no idea."""
     *parents, name = _STEP.sub("", path).split(".")
-    view: type[View] | None = VIEWS[kind]
+    view: type[View] | None = BY_NAME[kind].view
     for parent in parents:
         view = _known(view).get(parent) if view else None
     fields = {field.lower(): field for field in _known(view)} if view else {}

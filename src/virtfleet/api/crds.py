@@ -1,4 +1,4 @@
-"""CustomResourceDefinitions of the kubevirt.io kinds, made from the views.
+"""CustomResourceDefinitions of our kinds, made from their records and views.
 
 Types, `Required` and `OneOf` of the views become the structural schema that the API server enforces, and the strings
 below classes and fields become what `kubectl explain` shows. Those strings are read from the source, so that they cost
@@ -13,21 +13,16 @@ import sys
 import types
 import typing
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from functools import cache
 from typing import Annotated, Any, Final, Union, get_args, get_origin
 
 import msgspec
 
 from virtfleet.api import names
-from virtfleet.api.kubevirt import KubeVirt
+from virtfleet.api.kinds import KINDS, KUBEVIRT, OwnKind
 from virtfleet.api.meta import KubernetesObject, ObjectMeta
-from virtfleet.api.migration import VirtualMachineInstanceMigration
 from virtfleet.api.quantity import PATTERN
-from virtfleet.api.replicaset import VirtualMachineInstanceReplicaSet
 from virtfleet.api.view import REQUIRED, MapKey, OneOf, View
-from virtfleet.api.vm import VirtualMachine
-from virtfleet.api.vmi import VirtualMachineInstance
 
 Schema = dict[str, Any]
 
@@ -51,130 +46,54 @@ MORE_ITEMS: Final = {
 LONGEST_TEXT: Final = 64 * 1024
 LONGEST_NUMBER: Final = 128
 _PRESERVE: Final = {"type": "object", "maxProperties": MOST_ITEMS, "x-kubernetes-preserve-unknown-fields": True}
-_DEPRECATED: Final = "kubevirt.io/v1alpha3 is now deprecated and will be removed in a future release."
-_AGE: Final = {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}
-_PHASE: Final = {"name": "Phase", "type": "string", "jsonPath": ".status.phase"}
+_SCALE: Final = {
+    "specReplicasPath": ".spec.replicas",
+    "statusReplicasPath": ".status.replicas",
+    "labelSelectorPath": ".status.labelSelector",
+}
 
 
-def _condition(kind: str, *, wide: bool = False) -> Schema:
-    column = {"name": kind, "type": "string"}
-    path = f".status.conditions[?(@.type=='{kind.replace('-', '')}')].status"
-    return {**column, "jsonPath": path, **({"priority": 1} if wide else {})}
-
-
-@dataclass(frozen=True)
-class Definition:
-    """What a CRD says beyond its schema."""
-
-    view: type[KubernetesObject]
-    plural: str
-    short_names: tuple[str, ...]
-    columns: tuple[Schema, ...]
-    subresources: Schema = field(default_factory=lambda: {"status": {}})
-
-    @property
-    def kind(self) -> str:
-        return self.view.__name__
-
-
-DEFINITIONS: Final = (
-    Definition(
-        VirtualMachineInstance,
-        "virtualmachineinstances",
-        ("vmi", "vmis"),
-        (
-            _AGE,
-            _PHASE,
-            {"name": "IP", "type": "string", "jsonPath": ".status.interfaces[0].ipAddress"},
-            {"name": "NodeName", "type": "string", "jsonPath": ".status.nodeName"},
-            _condition("Ready"),
-            _condition("Live-Migratable", wide=True),
-            _condition("Paused", wide=True),
-        ),
-        # Labels, finalizers and status of an instance change in one write, so status is no resource of its own.
-        subresources={},
-    ),
-    Definition(
-        VirtualMachine,
-        "virtualmachines",
-        ("vm", "vms"),
-        (_AGE, {"name": "Status", "type": "string", "jsonPath": ".status.printableStatus"}, _condition("Ready")),
-    ),
-    Definition(
-        VirtualMachineInstanceReplicaSet,
-        "virtualmachineinstancereplicasets",
-        ("vmirs", "vmirss"),
-        (
-            {"name": "Desired", "type": "integer", "jsonPath": ".spec.replicas"},
-            {"name": "Current", "type": "integer", "jsonPath": ".status.replicas"},
-            {"name": "Ready", "type": "integer", "jsonPath": ".status.readyReplicas"},
-            _AGE,
-        ),
-        subresources={
-            "status": {},
-            "scale": {
-                "specReplicasPath": ".spec.replicas",
-                "statusReplicasPath": ".status.replicas",
-                "labelSelectorPath": ".status.labelSelector",
-            },
-        },
-    ),
-    Definition(
-        VirtualMachineInstanceMigration,
-        "virtualmachineinstancemigrations",
-        ("vmim", "vmims"),
-        (_PHASE, {"name": "VMI", "type": "string", "jsonPath": ".spec.vmiName"}),
-    ),
-    Definition(
-        KubeVirt,
-        "kubevirts",
-        ("kv", "kvs"),
-        (_AGE, _PHASE, {"name": "Health", "type": "string", "jsonPath": ".status.health"}),
-    ),
-)
-
-
-def definition(of: Definition) -> Schema:
+def definition(of: OwnKind) -> Schema:
     """The CustomResourceDefinition of one kind."""
-    version = {
-        "served": True,
-        "schema": {"openAPIV3Schema": schema(of.view)},
-        "additionalPrinterColumns": list(of.columns),
-        "subresources": of.subresources,
-    }
-    label = "operator.kubevirt.io" if of.view is KubeVirt else names.APP_LABEL
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{of.plural}.{names.GROUP}", "labels": {label: ""}},
+        "metadata": {
+            "name": f"{of.plural}.{of.group}",
+            "labels": {"operator.kubevirt.io" if of is KUBEVIRT else names.APP_LABEL: ""},
+        },
         "spec": {
-            "group": names.GROUP,
-            "scope": "Namespaced",
+            "group": of.group,
+            "scope": "Namespaced" if of.namespaced else "Cluster",
             "names": {
                 "plural": of.plural,
-                "singular": of.kind.lower(),
+                "singular": of.singular,
                 "kind": of.kind,
                 "listKind": f"{of.kind}List",
                 "shortNames": list(of.short_names),
-                "categories": ["all"],
+                **({"categories": ["all"]} if of.namespaced else {}),
             },
-            "versions": [
-                {"name": names.VERSION, "storage": True, **version},
-                {
-                    "name": "v1alpha3",
-                    "storage": False,
-                    "deprecated": True,
-                    "deprecationWarning": _DEPRECATED,
-                    **version,
-                },
-            ],
+            "versions": [_version(of, version) for version in of.versions],
         },
+    }
+
+
+def _version(of: OwnKind, version: str) -> Schema:
+    warning = f"{of.group}/{version} is now deprecated and will be removed in a future release."
+    return {
+        "name": version,
+        "storage": version == of.versions[0],
+        **({"deprecated": True, "deprecationWarning": warning} if version in of.deprecated else {}),
+        "served": True,
+        "schema": {"openAPIV3Schema": schema(of.view)},
+        "additionalPrinterColumns": list(of.columns),
+        "subresources": {**({"status": {}} if of.status else {}), **({"scale": _SCALE} if of.scaled else {})},
     }
 
 
 def definitions() -> list[Schema]:
     """All CustomResourceDefinitions."""
-    return [definition(d) for d in DEFINITIONS]
+    return [definition(kind) for kind in KINDS]
 
 
 def schema(view: type[KubernetesObject]) -> Schema:

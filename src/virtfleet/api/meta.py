@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import field
 
-from virtfleet.api.view import OneOf, Required, View
+from virtfleet.api.view import OneOf, Raw, Required, View
 
 
 class OwnerReference(View):
@@ -45,6 +45,13 @@ class KubernetesObject(View):
     api_version: str = ""
     kind: str = ""
     metadata: ObjectMeta = field(default_factory=ObjectMeta)
+
+
+class Unread(KubernetesObject):
+    """An object of a kind that VirtFleet does not have yet."""
+
+    spec: Raw = {}
+    status: Raw = {}
 
 
 class Condition(View):

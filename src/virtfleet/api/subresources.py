@@ -11,15 +11,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from virtfleet.api import names
+from virtfleet.api import kinds, names
 
 GROUP: Final = f"subresources.{names.GROUP}"
 VERSIONS: Final = ("v1", "v1alpha3")  # the preferred one first
 PROTOCOL: Final = "plain.kubevirt.io"
 """The websocket subprotocol of all streams: binary messages are bytes of the stream, nothing else has a meaning."""
 
-VM: Final = "virtualmachines"
-VMI: Final = "virtualmachineinstances"
+VM: Final = kinds.VM.plural
+VMI: Final = kinds.VMI.plural
 
 
 class Role(enum.Enum):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import yaml
 
+from virtfleet.api.kinds import KUBEVIRT
 from virtfleet.cli.output import CommandError
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def cluster_of(file: str | None, beside: Iterable[dict[str, Any]] = ()) -> Clust
 
     found = Findings()
     among = beside if file is None else objects([file])
-    kubevirt = next((obj for obj in among if obj.get("kind") == "KubeVirt"), None)
+    kubevirt = next((obj for obj in among if obj.get("kind") == KUBEVIRT.kind), None)
     if kubevirt is None:
         if file is not None:
             raise CommandError(f"{file} has no KubeVirt object", "Name a file with one, or leave --kubevirt out.")

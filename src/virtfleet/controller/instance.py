@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from virtfleet.api import conditions, names
+from virtfleet.api import conditions, kinds, names
 from virtfleet.api.conditions import Condition
 from virtfleet.api.names import Phase, VMICondition
 from virtfleet.controller import advice, disruption, lifecycle, pods
@@ -21,7 +21,7 @@ from virtfleet.kube.cache import Cache
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ApiError, is_already_exists, is_not_found
 from virtfleet.kube.events import Recorder
-from virtfleet.kube.resource import POD_DISRUPTION_BUDGETS, VMIS, Obj
+from virtfleet.kube.resource import POD_DISRUPTION_BUDGETS, VMIS, VMS, Obj
 from virtfleet.pods import launcher
 from virtfleet.pods.settings import Settings
 
@@ -67,9 +67,7 @@ class Instances:
         self._machines = machines
         self._claims = claims
         self._installations = installations
-        self.controller = Controller(
-            "virtualmachineinstance", self.reconcile, [machines, installations], workers=WORKERS
-        )
+        self.controller = Controller(kinds.VMI.singular, self.reconcile, [machines, installations], workers=WORKERS)
         self.controller.follow(instances)
         self.controller.follow(launchers.cache, pods.owners)
         self.controller.follow(claims, self._waiting_for_claim)
@@ -191,7 +189,7 @@ class Instances:
 
     def _vm_is_gone(self, vmi: Instance) -> bool:
         owner = vmi.controller
-        if owner is None or owner.kind != "VirtualMachine":
+        if owner is None or owner.kind != VMS.kind:
             return True
         vm = self._machines.get(f"{vmi.namespace}/{owner.name}")
         return vm is None or vm.uid != owner.uid

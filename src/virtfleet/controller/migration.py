@@ -10,7 +10,7 @@ import time
 
 import msgspec
 
-from virtfleet.api import conditions, names
+from virtfleet.api import conditions, kinds, names
 from virtfleet.api.names import Phase
 from virtfleet.controller.records import FINAL, Kept, Record
 from virtfleet.kube.api import KubeApi
@@ -59,7 +59,7 @@ class Migrations:
         self._api = api
         self._recorder = recorder
         self._migrations = migrations
-        self.controller = Controller("virtualmachineinstancemigration", self.reconcile)
+        self.controller = Controller(kinds.MIGRATION.singular, self.reconcile)
         self.controller.follow(migrations)
 
     async def reconcile(self, key: str) -> None:

@@ -14,7 +14,7 @@ from virtfleet.controller.records import Instance
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.errors import ApiError, is_already_exists, is_conflict, is_not_found
-from virtfleet.kube.resource import PODS, Obj
+from virtfleet.kube.resource import PODS, VMIS, Obj
 
 LAUNCHERS = f"{names.APP_LABEL}={names.LAUNCHER_APP}"
 
@@ -35,7 +35,7 @@ def _owner(pod: LauncherPod) -> list[str]:
 def owners(pod: LauncherPod) -> list[str]:
     """For `Controller.follow`: the key of the VMI that a Pod belongs to."""
     owner = pod.controller
-    return [f"{pod.namespace}/{owner.name}"] if owner and owner.kind == "VirtualMachineInstance" else []
+    return [f"{pod.namespace}/{owner.name}"] if owner and owner.kind == VMIS.kind else []
 
 
 class LauncherPods:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import count
 
-from virtfleet.api import conditions
+from virtfleet.api import conditions, kinds
 from virtfleet.api.conditions import Condition
 from virtfleet.api.names import Phase, VMICondition
 from virtfleet.api.selectors import Selector, from_label_selector
@@ -103,7 +103,7 @@ class ReplicaSets:
         self._recorder = recorder
         self._sets = sets
         self._instances = instances
-        self.controller = Controller("virtualmachineinstancereplicaset", self.reconcile, workers=4)
+        self.controller = Controller(kinds.REPLICA_SET.singular, self.reconcile, workers=4)
         self.controller.follow(sets)
         self.controller.follow(instances, self._sets_of)
 

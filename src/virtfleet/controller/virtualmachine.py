@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from virtfleet.api import names
+from virtfleet.api import kinds, names
 from virtfleet.controller import machinestatus, strategy, templates
 from virtfleet.controller.lifecycle import FAILED_CREATE, Trouble
 from virtfleet.controller.machinestatus import View
@@ -55,7 +55,7 @@ class VirtualMachines:
         self._machines = machines
         self._instances = instances
         self._claims = claims
-        self.controller = Controller("virtualmachine", self.reconcile, workers=WORKERS)
+        self.controller = Controller(kinds.VM.singular, self.reconcile, workers=WORKERS)
         self.controller.follow(machines)
         # An instance without a VM is none of ours; a VM that comes later is looked at when it comes.
         self.controller.follow(instances, lambda vmi: [vmi.key] if machines.get(vmi.key) else [])

@@ -13,9 +13,9 @@ import orjson
 
 import virtfleet
 from virtfleet.api.subresources import GROUP, TABLE, VERSIONS, VM, VMI, Subresource
-from virtfleet.kube.resource import Obj
+from virtfleet.kube.resource import VMIS, VMS, Obj
 
-_KINDS = {VM: "VirtualMachine", VMI: "VirtualMachineInstance", "expand-vm-spec": "VirtualMachine"}
+_KINDS = {VM: VMS.kind, VMI: VMIS.kind, "expand-vm-spec": VMS.kind}
 _ACTIONS = {"GET": "get", "PUT": "put"}
 
 
@@ -42,8 +42,8 @@ def resources(version: str) -> Obj:
             "name": entry.rbac,
             "singularName": "",
             "namespaced": True,
-            "group": "kubevirt.io",
-            "version": "v1",
+            "group": VMS.group,
+            "version": VMS.version,
             "kind": _KINDS[entry.resource],
             # Without a slash kubectl would take it for a kind of objects; it passes over what has no verbs.
             "verbs": [entry.verb] if entry.name else [],

@@ -12,15 +12,15 @@ from virtfleet.api.networks import Network
 from virtfleet.api.selectors import Selector, SelectorError, from_label_selector
 from virtfleet.api.vmi import AccessCredential, VirtualMachineInstanceSpec
 from virtfleet.gateway.machines import Vm, Vmi, bad_request
-from virtfleet.kube.resource import Obj
+from virtfleet.kube.resource import VMIS, VMS, Obj
 from virtfleet.pods.launcher import pod_name
 
 DEPENDENCY = "kubevirt.io/dependency-type"
 
 # kind -> API group, kind of dependency
 _KINDS = {
-    "VirtualMachine": ("kubevirt.io", "compute"),
-    "VirtualMachineInstance": ("kubevirt.io", "compute"),
+    VMS.kind: (VMS.group, "compute"),
+    VMIS.kind: (VMIS.group, "compute"),
     "Pod": ("", "compute"),
     "DataVolume": ("cdi.kubevirt.io", "storage"),
     "PersistentVolumeClaim": ("", "storage"),
@@ -38,13 +38,13 @@ class ObjectGraphOptions(msgspec.Struct, rename="camel"):
 
 def of_vm(vm: Vm, vmi: Vmi | None, options: ObjectGraphOptions) -> Obj:
     namespace, spec = vm.view.metadata.namespace, vm.view.spec.template.spec
-    instance = [_node("VirtualMachineInstance", vmi.name, namespace, [_launcher(vmi)])] if vmi else []
-    return _root("VirtualMachine", vm.name, namespace, [*instance, *_dependencies(spec, namespace)], options)
+    instance = [_node(VMIS.kind, vmi.name, namespace, [_launcher(vmi)])] if vmi else []
+    return _root(VMS.kind, vm.name, namespace, [*instance, *_dependencies(spec, namespace)], options)
 
 
 def of_vmi(vmi: Vmi, options: ObjectGraphOptions) -> Obj:
     children = [_launcher(vmi), *_dependencies(vmi.view.spec, vmi.namespace)]
-    return _root("VirtualMachineInstance", vmi.name, vmi.namespace, children, options)
+    return _root(VMIS.kind, vmi.name, vmi.namespace, children, options)
 
 
 def _root(kind: str, name: str, namespace: str, children: list[Obj], options: ObjectGraphOptions) -> Obj:

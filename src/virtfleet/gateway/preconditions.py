@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from virtfleet.api.kinds import VMI
 from virtfleet.api.names import Phase, VMICondition
 from virtfleet.gateway.machines import VM_NOT_RUNNING, VMI_NOT_RUNNING, Vmi, bad_request
 from virtfleet.kube.errors import ApiError
@@ -26,7 +27,7 @@ def _pause(vmi: Vmi) -> None:
     if probe and probe.guest_agent_ping is None:
         raise ApiError(
             "Forbidden",
-            f'virtualmachineinstance.kubevirt.io "{vmi.name}" is forbidden: Pausing VMIs with a non-GuestAgentPing '
+            f'{VMI.singular}.{VMI.group} "{vmi.name}" is forbidden: Pausing VMIs with a non-GuestAgentPing '
             "LivenessProbe is not supported, the probe would end it; remove spec.livenessProbe or use guestAgentPing",
         )
     if vmi.has(VMICondition.PAUSED):

@@ -30,7 +30,7 @@ from virtfleet.gateway import reviews
 from virtfleet.gateway.reviews import Malformed, TooLarge
 from virtfleet.kube.component import admission_path
 from virtfleet.kube.credentials import Material
-from virtfleet.kube.resource import Obj
+from virtfleet.kube.resource import KUBEVIRTS, VMI_MIGRATIONS, Obj
 
 _VERSION = "admission.k8s.io/v1"
 _BODIES = 16  # that are held at once
@@ -81,14 +81,14 @@ class Webhooks:
     def _findings(self, request: Obj) -> Findings:
         user = _requester(request)
         # The first KubeVirt object comes before there is one to know, and a changed one is judged by itself.
-        kubevirt = request["kind"]["kind"] == "KubeVirt"
+        kubevirt = request["kind"]["kind"] == KUBEVIRTS.kind
         if request["operation"] == "DELETE":
             return self._deletion(request["oldObject"])
         obj: Obj = request["object"]
         cluster = Cluster(obj) if kubevirt else self._knowledge.cluster()
         if request["operation"] == "CREATE":
             found = review(obj, cluster, user)
-            if found.allowed and obj["kind"] == "VirtualMachineInstanceMigration":
+            if found.allowed and obj["kind"] == VMI_MIGRATIONS.kind:
                 self._check_target(obj, request["namespace"], found)
             return found
         found = review_update(obj, request["oldObject"], cluster, user)

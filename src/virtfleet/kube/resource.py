@@ -9,6 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from virtfleet.api import kinds
+from virtfleet.api.kinds import OwnKind
+
 Obj = dict[str, Any]  # a Kubernetes object: a plain dict, the truth; typed views are for reading
 
 
@@ -103,10 +106,14 @@ SUBJECT_ACCESS_REVIEWS = Resource(
     "authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False
 )
 
-VMS = Resource("kubevirt.io", "v1", "virtualmachines", "VirtualMachine")
-VMIS = Resource("kubevirt.io", "v1", "virtualmachineinstances", "VirtualMachineInstance")
-VMI_REPLICA_SETS = Resource(
-    "kubevirt.io", "v1", "virtualmachineinstancereplicasets", "VirtualMachineInstanceReplicaSet"
-)
-VMI_MIGRATIONS = Resource("kubevirt.io", "v1", "virtualmachineinstancemigrations", "VirtualMachineInstanceMigration")
-KUBEVIRTS = Resource("kubevirt.io", "v1", "kubevirts", "KubeVirt")
+
+def of_kind(own: OwnKind) -> Resource:
+    """One of VirtFleet's own kinds, in the version that is stored."""
+    return Resource(own.group, own.versions[0], own.plural, own.kind, own.namespaced)
+
+
+VMS = of_kind(kinds.VM)
+VMIS = of_kind(kinds.VMI)
+VMI_REPLICA_SETS = of_kind(kinds.REPLICA_SET)
+VMI_MIGRATIONS = of_kind(kinds.MIGRATION)
+KUBEVIRTS = of_kind(kinds.KUBEVIRT)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from virtfleet.api import names, subresources
+from virtfleet.api.kinds import KINDS, Operations, OwnKind
 from virtfleet.kube.component import PORT, admission_path
 from virtfleet.kube.resource import Obj
 from virtfleet.operator.installation import Installation
@@ -13,7 +15,6 @@ from virtfleet.operator.installation import Installation
 VIRT_API = "virt-api"
 METRICS = "kubevirt-prometheus-metrics"
 METRICS_LABEL = "prometheus.kubevirt.io"
-_ALL_VERSIONS = ["v1", "v1alpha3"]
 
 
 def services(installation: Installation) -> list[Obj]:
@@ -48,43 +49,16 @@ def admission(installation: Installation, trust: bytes, key: str) -> list[Obj]:
     """
     bundle = base64.b64encode(trust).decode()
     mutate, validate = admission_path(key, "mutate"), admission_path(key, "validate")
-    changes = ["CREATE", "UPDATE"]
     mutating = [
-        _webhook(installation, bundle, "virtualmachines-mutator.kubevirt.io", mutate, changes, ["virtualmachines"]),
-        _webhook(
-            installation,
-            bundle,
-            "virtualmachineinstances-mutator.kubevirt.io",
-            mutate,
-            changes,
-            ["virtualmachineinstances"],
-        ),
-        _webhook(
-            installation,
-            bundle,
-            "migrations-mutator.kubevirt.io",
-            mutate,
-            ["CREATE"],
-            ["virtualmachineinstancemigrations"],
-        ),
+        _webhook(installation, bundle, kind.mutator, mutate, [_rule([kind], kind.completed)])
+        for kind in KINDS
+        if kind.completed
     ]
-    machines = [
-        "virtualmachines",
-        "virtualmachineinstances",
-        "virtualmachineinstancereplicasets",
-        "virtualmachineinstancemigrations",
-    ]
+    vital, others = ([kind for kind in KINDS if kind.vital is wanted] for wanted in (True, False))
     validating = [
-        _webhook(installation, bundle, "machines-validator.kubevirt.io", validate, changes, machines),
-        # The KubeVirt object must stay editable while virt-api is down: an edit of it may be what brings virt-api back.
+        _webhook(installation, bundle, "machines-validator.kubevirt.io", validate, _checks(others)),
         _webhook(
-            installation,
-            bundle,
-            "kubevirt-validator.kubevirt.io",
-            validate,
-            [*changes, "DELETE"],
-            ["kubevirts"],
-            failure_policy="Ignore",
+            installation, bundle, "kubevirt-validator.kubevirt.io", validate, _checks(vital), failure_policy="Ignore"
         ),
     ]
     return [
@@ -94,13 +68,30 @@ def admission(installation: Installation, trust: bytes, key: str) -> list[Obj]:
     ]
 
 
+def _checks(kinds: Iterable[OwnKind]) -> list[dict[str, Any]]:
+    """As few rules as say what admission has to see of these kinds."""
+    alike: dict[tuple[str, tuple[str, ...], Operations], list[OwnKind]] = {}
+    for kind in kinds:
+        alike.setdefault((kind.group, kind.versions, kind.checked), []).append(kind)
+    return [_rule(found, found[0].checked) for found in alike.values()]
+
+
+def _rule(kinds: Sequence[OwnKind], operations: Operations) -> dict[str, Any]:
+    return {
+        "apiGroups": [kinds[0].group],
+        "apiVersions": list(kinds[0].versions),
+        "operations": list(operations),
+        "resources": [kind.plural for kind in kinds],
+        "scope": "*",
+    }
+
+
 def _webhook(
     installation: Installation,
     bundle: str,
     name: str,
     path: str,
-    operations: list[str],
-    resources: list[str],
+    rules: list[dict[str, Any]],
     *,
     failure_policy: str = "Fail",
 ) -> dict[str, Any]:
@@ -114,15 +105,7 @@ def _webhook(
             "service": {"name": VIRT_API, "namespace": installation.namespace, "path": path, "port": 443},
             **_trusted(bundle),
         },
-        "rules": [
-            {
-                "apiGroups": [names.GROUP],
-                "apiVersions": _ALL_VERSIONS,
-                "operations": operations,
-                "resources": resources,
-                "scope": "*",
-            }
-        ],
+        "rules": rules,
     }
 
 

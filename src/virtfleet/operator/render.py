@@ -9,7 +9,7 @@ from __future__ import annotations
 import orjson
 
 from virtfleet.api import crds
-from virtfleet.kube.resource import Obj
+from virtfleet.kube.resource import KUBEVIRTS, Obj
 from virtfleet.operator import customize, deployments, endpoints, handlers, policies, roles
 from virtfleet.operator.installation import Installation, digest
 
@@ -19,7 +19,7 @@ APPLIED = "virtfleet.io/applied"
 IDENTITY = ("apiVersion", "kind", "metadata", "status")
 """Of an object, what is not for the operator to change as a section."""
 
-OWN_DEFINITION = "kubevirts.kubevirt.io"
+OWN_DEFINITION = str(KUBEVIRTS)
 """Comes with the operator's own manifest."""
 
 

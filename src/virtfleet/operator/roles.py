@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from virtfleet.api import names
+from virtfleet.api.kinds import KINDS, READ, Verbs
 from virtfleet.api.subresources import GROUP, TABLE, Role
 from virtfleet.kube.resource import Obj
 from virtfleet.operator.installation import Installation
@@ -20,16 +21,7 @@ API, CONTROLLER, HANDLER = "kubevirt-apiserver", "kubevirt-controller", "kubevir
 
 Rule = dict[str, list[str]]
 
-_READ = ["get", "list", "watch"]
-_WRITE = [*_READ, "create", "update", "patch", "delete"]
-_MACHINES = [
-    "virtualmachines",
-    "virtualmachineinstances",
-    "virtualmachineinstancereplicasets",
-    "virtualmachineinstancemigrations",
-]
-_OWNED = ["virtualmachines", "virtualmachineinstances", "virtualmachineinstancereplicasets"]
-_MIGRATIONS = ["virtualmachineinstancemigrations"]
+_READ = list(READ)
 
 
 def rule(group: str, resources: Iterable[str], verbs: Iterable[str], only: Iterable[str] = ()) -> Rule:
@@ -37,27 +29,30 @@ def rule(group: str, resources: Iterable[str], verbs: Iterable[str], only: Itera
     return {**made, "resourceNames": list(only)} if only else made
 
 
+def _own(holder: str) -> list[Rule]:
+    """What the records of our own kinds grant to a component, or to people with a role."""
+    granted: dict[tuple[str, Verbs], list[str]] = {}
+    for kind in KINDS:
+        for right in kind.rights:
+            if right.holder == holder:
+                resource = f"{kind.plural}/{right.subresource}".rstrip("/")
+                granted.setdefault((kind.group, right.verbs), []).append(resource)
+    return [rule(group, resources, verbs) for (group, verbs), resources in granted.items()]
+
+
 _EVENTS = rule("", ["events"], ["create", "patch"])
-_CONFIGURATION = rule(names.GROUP, ["kubevirts"], _READ)
 
 # service account -> rules in the whole cluster
 CLUSTER_RULES: dict[str, list[Rule]] = {
     API: [
-        rule(names.GROUP, ["virtualmachines"], ["get", "patch"]),
-        rule(names.GROUP, ["virtualmachines/status"], ["patch"]),
-        rule(names.GROUP, ["virtualmachineinstances"], [*_READ, "patch"]),
-        rule(names.GROUP, _MIGRATIONS, [*_READ, "create"]),
+        *_own("virt-api"),
         rule("", ["pods"], ["list"]),  # where a guest is reached
-        _CONFIGURATION,
         rule("authorization.k8s.io", ["subjectaccessreviews"], ["create"]),
         # How the API server proves itself when it passes requests on.
         rule("", ["configmaps"], _READ, ["extension-apiserver-authentication"]),
     ],
     CONTROLLER: [
-        rule(names.GROUP, _MACHINES, _WRITE),
-        rule(names.GROUP, [f"{kind}/status" for kind in _MACHINES], ["patch", "update"]),
-        rule(names.GROUP, [f"{kind}/finalizers" for kind in _MACHINES], ["update"]),
-        _CONFIGURATION,
+        *_own("virt-controller"),
         rule("", ["pods"], [*_READ, "create", "patch", "delete"]),
         rule("", ["pods/eviction"], ["create"]),
         rule("", ["nodes"], [*_READ, "patch"]),
@@ -67,9 +62,7 @@ CLUSTER_RULES: dict[str, list[Rule]] = {
         _EVENTS,
     ],
     HANDLER: [
-        rule(names.GROUP, ["virtualmachineinstances"], [*_READ, "patch", "update"]),
-        rule(names.GROUP, ["virtualmachineinstancemigrations"], _READ),
-        _CONFIGURATION,
+        *_own("virt-handler"),
         rule("", ["nodes"], [*_READ, "patch"]),
         _EVENTS,
     ],
@@ -99,33 +92,16 @@ def _subresources(*roles: Role) -> list[Rule]:
 # What people may do with VMs, as KubeVirt has it. The first three are added to Kubernetes' own roles of that name;
 # migrations concern the whole cluster and have a role of their own, which administrators bind.
 PEOPLE: dict[str, list[Rule]] = {
-    "view": [
-        rule(names.GROUP, _MACHINES, _READ),
-        rule(names.GROUP, ["kubevirts"], ["get", "list"]),
-        *_subresources(Role.VIEW),
-    ],
-    "edit": [
-        rule(names.GROUP, _OWNED, _WRITE),
-        rule(names.GROUP, _MIGRATIONS, _READ),
-        rule(names.GROUP, ["kubevirts"], ["get", "list"]),
-        *_subresources(Role.VIEW, Role.EDIT),
-    ],
-    "admin": [
-        rule(names.GROUP, _OWNED, [*_WRITE, "deletecollection"]),
-        rule(names.GROUP, _MIGRATIONS, _READ),
-        rule(names.GROUP, ["kubevirts"], ["get", "list"]),
-        *_subresources(Role.VIEW, Role.EDIT, Role.ADMIN),
-    ],
-    "migrate": [
-        rule(names.GROUP, _MIGRATIONS, [*_WRITE, "deletecollection"]),
-        *_subresources(Role.MIGRATE),
-    ],
+    "view": [*_own("view"), *_subresources(Role.VIEW)],
+    "edit": [*_own("edit"), *_subresources(Role.VIEW, Role.EDIT)],
+    "admin": [*_own("admin"), *_subresources(Role.VIEW, Role.EDIT, Role.ADMIN)],
+    "migrate": [*_own("migrate"), *_subresources(Role.MIGRATE)],
 }
 _AGGREGATED = ("view", "edit", "admin")
 
 # Everybody may ask which version runs, as virtctl does first.
 EVERYBODY = [
-    rule(names.GROUP, ["kubevirts"], ["get", "list"]),
+    *_own("everybody"),
     rule(GROUP, sorted(entry.rbac for entry in TABLE if entry.role is Role.EVERYBODY), ["get", "list"]),
 ]
 
@@ -153,8 +129,7 @@ _MANAGE = [*_READ, "create", "patch", "delete"]
 def operator_cluster_rules() -> list[Rule]:
     granted = [rules for table in (CLUSTER_RULES, PEOPLE) for account in table for rules in table[account]]
     own = [
-        rule(names.GROUP, ["kubevirts"], [*_READ, "patch"]),
-        rule(names.GROUP, ["kubevirts/status", "kubevirts/finalizers"], ["patch", "update"]),
+        *_own("virt-operator"),
         rule("", ["nodes"], [*_READ, "patch"]),
         *(rule(group, resources, _MANAGE) for group, resources in _INSTALLS_CLUSTER_WIDE.items()),
     ]

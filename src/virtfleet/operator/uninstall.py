@@ -6,15 +6,18 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from virtfleet.api import names
+from virtfleet.api.kinds import KINDS, VMI
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.errors import ApiError, is_not_found
-from virtfleet.kube.resource import KUBEVIRTS, NODES, VMI_REPLICA_SETS, VMIS, VMS, Obj, Resource
+from virtfleet.kube.resource import KUBEVIRTS, NODES, Obj, Resource, of_kind
 from virtfleet.operator.conditions import DEGRADED, DELETED, DELETING, Verdict, conditions
 from virtfleet.operator.render import OWN_DEFINITION
 from virtfleet.operator.world import INSTALLED, World
 
 BLOCK = "BlockUninstallIfWorkloadsExist"
 _NAMED = 10
+# What makes VMs before these.
+_WORKLOADS = [of_kind(kind) for kind in sorted(KINDS, key=lambda kind: kind is VMI) if kind.instance]
 # What is ours on a Node.
 _PREFIXES = names.NODE_FACT_PREFIXES
 _LABELS = (
@@ -55,7 +58,7 @@ class Uninstall:
     async def _workloads(self) -> list[tuple[Resource, Obj]]:
         """VMs before their instances, so that nobody starts these again."""
         found: list[tuple[Resource, Obj]] = []
-        for resource in (VMS, VMI_REPLICA_SETS, VMIS):
+        for resource in _WORKLOADS:
             try:
                 found += [(resource, obj) for obj in await self._api.list(resource)]
             except ApiError as error:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from virtfleet.api import names
+from virtfleet.api import kinds, names
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain import traits
@@ -123,8 +123,8 @@ def _metadata(view: VMI, launcher: Launcher, target: Target | None) -> dict[str,
         labels[names.MIGRATION_UID] = target.uid
         annotations[names.MIGRATION_NAME] = target.name
     owner = {
-        "apiVersion": names.API_VERSION,
-        "kind": "VirtualMachineInstance",
+        "apiVersion": kinds.VMI.api_version,
+        "kind": kinds.VMI.kind,
         "name": meta.name,
         "uid": meta.uid,
         "controller": True,

@@ -22,18 +22,13 @@ from examples import examples
 from reference import GOLDEN
 from unit.admission.test_fuzz import CLUSTER, SEEDS
 from unit.admission.test_templates import MIGRATION, REPLICA_SET, VM
+from virtfleet.api.kinds import BY_NAME, KINDS
 from virtfleet.api.subresources import GROUP
 from virtfleet.cli.main import main
+from virtfleet.kube.resource import of_kind
 
 CASES = sorted(GOLDEN.glob("*/input.yaml"))
 GATES = ("HostDevices", "HostDisk", "DownwardMetrics", "VSOCK", "WorkloadEncryptionTDX", "VirtHandlerPools")
-PLURALS = {
-    "VirtualMachineInstance": "virtualmachineinstances",
-    "VirtualMachine": "virtualmachines",
-    "VirtualMachineInstanceReplicaSet": "virtualmachineinstancereplicasets",
-    "VirtualMachineInstanceMigration": "virtualmachineinstancemigrations",
-    "KubeVirt": "kubevirts",
-}
 VALUES: tuple[Any, ...] = (
     None, True, False, -2, 0, 1, 70000, 1.5, "", "x", "-1", "1e99", "Not_Valid", "1Gi", "-1Gi", "virtio", "é\n",
     "a" * 300, [], {}, [{}], {"enabled": False}, ["x"], {"a": {"b": "c"}},
@@ -53,8 +48,8 @@ def copied(value: Any) -> Any:
 
 
 async def told_by_server(kit: Kit, obj: dict[str, Any]) -> Said:
-    path = f"/apis/kubevirt.io/v1/namespaces/default/{PLURALS[obj['kind']]}?dryRun=All&fieldValidation=Strict"
-    answer = await kit.server.call("POST", path, obj)
+    path = of_kind(BY_NAME[obj["kind"]]).path("default")
+    answer = await kit.server.call("POST", f"{path}?dryRun=All&fieldValidation=Strict", obj)
     if answer.status == 201:
         return True, frozenset()
     assert answer.status in (400, 422), answer.body
@@ -169,6 +164,18 @@ async def test_random_objects_have_one_verdict(kit: Kit, tmp_path: Path) -> None
     second = [mutated(seed, inputs) for seed in range(number // 2, number)]
     refused = await compare(kit, tmp_path, first, {}) + await compare(kit, tmp_path, second, gates)
     assert number * 0.2 < refused < number * 0.98, "both verdicts are tried"
+
+
+async def test_kinds_that_are_not_built_have_one_verdict(kit: Kit, tmp_path: Path) -> None:
+    await kit.guard()
+    unbuilt = [kind for kind in KINDS if kind.refusal]
+    objects = [
+        {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": "one"}, "spec": spec, **more}
+        for kind in unbuilt
+        for spec in ({}, {"source": {"kind": "VirtualMachine"}, "domain": 1}, "text")
+        for more in ({}, {"status": {"phase": "Ready"}, "elsewhere": 1})
+    ]
+    assert await compare(kit, tmp_path, objects, {}) == len(objects)
 
 
 async def test_a_migration_has_one_verdict(kit: Kit, tmp_path: Path) -> None:

@@ -11,10 +11,10 @@ import pytest
 
 from scripts import compatibility
 from virtfleet.api.configuration import DeveloperConfiguration, KubeVirtConfiguration
-from virtfleet.api.crds import DEFINITIONS
 from virtfleet.api.devices import Devices
 from virtfleet.api.disks import Disk, Volume
 from virtfleet.api.domainspec import DomainSpec
+from virtfleet.api.kinds import KINDS
 from virtfleet.api.kubevirt import KubeVirtSpec
 from virtfleet.api.networks import Interface, Network
 from virtfleet.api.subresources import TABLE
@@ -77,7 +77,7 @@ def test_every_field_is_on_the_page(section: str, view: type[View]) -> None:
 
 
 def test_every_kind_is_on_the_page() -> None:
-    assert {definition.kind for definition in DEFINITIONS} - in_section("Kinds") == set()
+    assert {kind.kind for kind in KINDS} - in_section("Kinds") == set()
 
 
 def test_every_subresource_is_on_the_page() -> None:

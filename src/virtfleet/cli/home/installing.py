@@ -33,8 +33,8 @@ _LOOK = f"Look at: kubectl -n {manifest.NAMESPACE} get pods,events"
 _KINDS = {**RESOURCES, **{kind.kind: kind for kind in (NAMESPACES, PRIORITY_CLASSES, KUBEVIRTS)}}
 # Where KVM does not work, CPUs are emulated: a machine to try things on may well be a VM itself.
 _DEFAULT = {
-    "apiVersion": "kubevirt.io/v1",
-    "kind": "KubeVirt",
+    "apiVersion": KUBEVIRTS.api_version,
+    "kind": KUBEVIRTS.kind,
     "metadata": {"name": "kubevirt", "namespace": manifest.NAMESPACE},
     "spec": {"configuration": {"developerConfiguration": {"useEmulation": True}}},
 }
@@ -42,7 +42,7 @@ _DEFAULT = {
 
 def read(file: str) -> Obj:
     """The KubeVirt object in a file, checked as the cluster would."""
-    found = [obj for obj in objects([file]) if obj["kind"] == "KubeVirt"]
+    found = [obj for obj in objects([file]) if obj["kind"] == KUBEVIRTS.kind]
     if len(found) != 1:
         raise CommandError(f"{file} has {len(found)} KubeVirt objects, not one")
     verdict = review(found[0], Cluster(found[0]))

@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from virtfleet.kube.resource import KUBEVIRTS, VMIS
 from virtfleet.local.directory import Settings
 from virtfleet.local.nodesfile import AGENT, DESCRIBED
 from virtfleet.local.processes import CONTROL_PLANE
@@ -26,8 +27,8 @@ _LEAST_SPACE = 1 << 20
 _API_TIME = 5.0
 _FINAL = ("Succeeded", "Failed")
 _PROBE = {
-    "apiVersion": "kubevirt.io/v1",
-    "kind": "VirtualMachineInstance",
+    "apiVersion": VMIS.api_version,
+    "kind": VMIS.kind,
     "metadata": {"generateName": "ready-"},
     "spec": {"domain": {"memory": {"guest": "64Mi"}, "devices": {}}},
 }
@@ -145,12 +146,12 @@ def why_not_installed(api: Api, settings: Settings) -> str | None:
     from virtfleet.operator.manifest import NAMESPACE
 
     pods = api.items(f"/api/v1/namespaces/{NAMESPACE}/pods")
-    kubevirts = api.items("/apis/kubevirt.io/v1/kubevirts")
+    kubevirts = api.items(KUBEVIRTS.path())
     return (
         why_components_unready(pods)
         or (why_unavailable(kubevirts[0]) if kubevirts else "there is no KubeVirt object: nothing is installed")
         or _why_not_admitting(api)
-        or why_stale(api.items("/apis/kubevirt.io/v1/virtualmachineinstances"), api.items("/api/v1/pods"))
+        or why_stale(api.items(VMIS.path()), api.items("/api/v1/pods"))
     )
 
 
@@ -176,7 +177,7 @@ def why_unavailable(kubevirt: Obj) -> str | None:
 
 def _why_not_admitting(api: Api) -> str | None:
     """Whether a VMI would be admitted, by asking for one without making it."""
-    path = "/apis/kubevirt.io/v1/namespaces/default/virtualmachineinstances?dryRun=All"
+    path = f"{VMIS.path('default')}?dryRun=All"
     try:
         api.ask(path, "POST", _PROBE)
     except urllib.error.HTTPError as error:

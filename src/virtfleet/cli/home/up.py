@@ -20,6 +20,7 @@ from virtfleet.cli.home import readiness
 from virtfleet.cli.home.cluster import data_option, facts_of, is_running, lines_of, load
 from virtfleet.cli.home.readiness import Api
 from virtfleet.cli.output import CommandError, Progress, next_step, output_option, result
+from virtfleet.kube.resource import KUBEVIRTS
 from virtfleet.local import directory, nodesfile, processes, ranges, supervisor
 from virtfleet.local.directory import Settings
 from virtfleet.local.processes import CONTROL_PLANE
@@ -223,7 +224,7 @@ def _settle(data: Path, settings: Settings, progress: Progress) -> None:
 def _installed(api: Api, settings: Settings) -> dict[str, str] | None:
     if settings.bare or not settings.nodes:
         return None
-    [kubevirt, *_] = api.items("/apis/kubevirt.io/v1/kubevirts")
+    [kubevirt, *_] = api.items(KUBEVIRTS.path())
     meta = kubevirt["metadata"]
     version = kubevirt["status"]["observedKubeVirtVersion"]
     return {"name": meta["name"], "namespace": meta["namespace"], "version": version}

@@ -14,6 +14,7 @@ import yaml
 
 from virtfleet.admission.cluster import Cluster
 from virtfleet.admission.review import review
+from virtfleet.api.kinds import KUBEVIRT
 
 _LONGEST = 48
 
@@ -40,8 +41,8 @@ def kubevirt_of(
     """A KubeVirt object with a pool for each rule, and what admission warns of."""
     pools = [_pool(rule, i, selectors) for i, rule in enumerate(_rules(config_map))]
     kubevirt = {
-        "apiVersion": "kubevirt.io/v1",
-        "kind": "KubeVirt",
+        "apiVersion": KUBEVIRT.api_version,
+        "kind": KUBEVIRT.kind,
         "metadata": {"name": "kubevirt", "namespace": "kubevirt"},
         "spec": {
             "configuration": {"developerConfiguration": {"featureGates": ["VirtHandlerPools"]}},

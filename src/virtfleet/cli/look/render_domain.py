@@ -15,6 +15,7 @@ import msgspec
 
 from virtfleet.api.devices import GPU, HostDevice
 from virtfleet.api.feature_gates import FeatureGates
+from virtfleet.api.kinds import KUBEVIRT, VMI
 from virtfleet.api.kubevirt import KubeVirt
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance
@@ -47,9 +48,9 @@ def domain(
     adapted: bool,
 ) -> None:
     """The libvirt domain of a VirtualMachineInstance."""
-    settings = _one(kubevirt_file, "KubeVirt") if kubevirt_file else {}
+    settings = _one(kubevirt_file, KUBEVIRT.kind) if kubevirt_file else {}
     try:
-        vmi = read(VirtualMachineInstance, _one(filename, "VirtualMachineInstance"))
+        vmi = read(VirtualMachineInstance, _one(filename, VMI.kind))
         kubevirt = read(KubeVirt, settings)
     except msgspec.ValidationError as error:
         raise CommandError(str(error)) from None

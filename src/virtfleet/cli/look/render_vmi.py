@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from virtfleet.api.kinds import BY_NAME, VMI
 from virtfleet.cli.manifests import cluster_of, objects
 from virtfleet.cli.output import CommandError, yaml_documents
 
@@ -30,10 +31,11 @@ def completed_instances(made: Iterable[dict[str, Any]], cluster: Cluster) -> lis
 
     found_instances = []
     for obj in made:
-        if obj["kind"] not in ("VirtualMachineInstance", "VirtualMachine", "VirtualMachineInstanceReplicaSet"):
+        kind = BY_NAME.get(obj["kind"])
+        if kind is None or not kind.instance:
             continue
         completed, found = complete(obj, cluster)
-        if found.allowed and completed["kind"] != "VirtualMachineInstance":
+        if found.allowed and kind is not VMI:
             completed, found = complete(instance(completed), cluster)
         if not found.allowed:
             raise CommandError("\n".join(f"{cause.field}: {cause.message}" for cause in found.causes))
@@ -53,8 +55,8 @@ def instance(maker: dict[str, Any]) -> dict[str, Any]:
         "namespace": own.get("namespace", "default"),
     }
     return {
-        "apiVersion": "kubevirt.io/v1",
-        "kind": "VirtualMachineInstance",
+        "apiVersion": VMI.api_version,
+        "kind": VMI.kind,
         "metadata": metadata,
         "spec": template.get("spec", {}),
     }

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from virtfleet.api.kinds import KUBEVIRT
 from virtfleet.cli.manifests import Manifest, cluster_of, manifests
 from virtfleet.cli.output import CommandError, output_option, result
 
@@ -97,7 +98,7 @@ def _installation(kubevirt_file: str | None, kubeconfig: Path | None, checked: l
     if kubevirt_file:
         return Installation(cluster_of(kubevirt_file), f"the KubeVirt object of {kubevirt_file}")
     beside = [manifest.obj for manifest in checked]
-    if any(obj.get("kind") == "KubeVirt" for obj in beside):
+    if any(obj.get("kind") == KUBEVIRT.kind for obj in beside):
         return Installation(cluster_of(None, beside), "the KubeVirt object among the manifests")
     if kubeconfig or os.environ.get("KUBECONFIG"):
         return _of_cluster(kubeconfig)

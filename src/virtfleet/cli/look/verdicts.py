@@ -16,13 +16,13 @@ from typing import Any
 
 from virtfleet.admission.cluster import Cluster
 from virtfleet.admission.findings import INVALID, REQUIRED, Cause, Findings
-from virtfleet.admission.review import COMPLETED, complete, review
+from virtfleet.admission.review import complete, review
 from virtfleet.admission.spelling import meant
 from virtfleet.admission.templates import check_migration_target
-from virtfleet.api import crds, names
+from virtfleet.api import crds, kinds, names
 from virtfleet.cli.manifests import Manifest
 from virtfleet.kube.errors import ApiError
-from virtfleet.kube.resource import Obj
+from virtfleet.kube.resource import KUBEVIRTS, VMI_MIGRATIONS, Obj
 from virtfleet.local.apiserver.extensions.admission import AdmissionRequest
 from virtfleet.local.apiserver.kinds.crds import custom_kind
 from virtfleet.local.apiserver.kinds.registry import Kind, Kinds
@@ -60,7 +60,7 @@ class Rules:
         self.warnings: list[str] = []
 
     async def mutate(self, request: AdmissionRequest) -> Obj | None:
-        if request.obj is None or request.kind.resource.kind not in COMPLETED:
+        if request.obj is None or not kinds.BY_NAME[request.kind.resource.kind].completed:
             return request.obj
         completed, found = complete(request.obj, self._cluster)
         _refuse(found)
@@ -68,8 +68,8 @@ class Rules:
 
     async def validate(self, request: AdmissionRequest) -> None:
         obj, kind = request.obj or {}, request.kind.resource.kind
-        found = review(obj, Cluster(obj) if kind == "KubeVirt" else self._cluster)
-        if found.allowed and kind == "VirtualMachineInstanceMigration":
+        found = review(obj, Cluster(obj) if kind == KUBEVIRTS.kind else self._cluster)
+        if found.allowed and kind == VMI_MIGRATIONS.kind:
             check_migration_target(obj, {}, (), found)  # of a VMI that is there and could move, if any could
         self.warnings += found.warnings
         _refuse(found)
@@ -116,9 +116,10 @@ class Judge:
 
     async def _try(self, kind: Kind, found: Verdict) -> None:
         call, self._rules.warnings = Call(MASTER, dry_run=True, field_validation="Warn"), []
-        namespace = found.manifest.namespace
+        namespace = found.manifest.namespace if kind.resource.namespaced else ""
         try:
-            await self._allow_namespace(namespace)
+            if namespace:
+                await self._allow_namespace(namespace)
             await self._operations.create(kind, namespace, found.manifest.copy(), call)
         except ApiError as error:
             found.refuse(*_causes(error))
@@ -138,11 +139,11 @@ class Judge:
 
 @asynccontextmanager
 async def judging(cluster: Cluster, served: Container[str] = ()) -> AsyncIterator[Judge]:
-    kinds, rules = Kinds(), Rules(cluster)
+    served_kinds, rules = Kinds(), Rules(cluster)
     for kind in _served_kinds():
-        kinds.add(kind)
+        served_kinds.add(kind)
     with tempfile.TemporaryDirectory(prefix="virtfleet-validate-") as directory:
-        operations = Operations(Store(Path(directory)), kinds, rules)
+        operations = Operations(Store(Path(directory)), served_kinds, rules)
         try:
             yield Judge(operations, rules, served)
         finally:

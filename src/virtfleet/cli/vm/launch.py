@@ -17,6 +17,7 @@ import msgspec
 
 from virtfleet.admission.cluster import Cluster
 from virtfleet.admission.review import complete
+from virtfleet.api.kinds import VM, VMI
 from virtfleet.api.kubevirt import KubeVirt
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance
@@ -35,7 +36,7 @@ from virtfleet.protocol.client import LauncherGone, Refused
 from virtfleet.protocol.messages import DomainState, Kill, Shutdown
 from virtfleet.work import tasks
 
-_KINDS = ("VirtualMachineInstance", "VirtualMachine")
+_KINDS = (VMI.kind, VM.kind)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

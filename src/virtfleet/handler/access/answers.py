@@ -6,9 +6,10 @@ import enum
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from virtfleet.api.kinds import VMI
 from virtfleet.handler.vms.status import guest_os
 from virtfleet.kube.errors import ApiError
-from virtfleet.kube.resource import VMIS, Obj
+from virtfleet.kube.resource import Obj
 from virtfleet.protocol.messages import (
     DomainState,
     Done,
@@ -52,8 +53,8 @@ def check(vmi: str, state: DomainState | None, obstacles: Iterable[Obstacle] = (
         if obstacle.stands(state or DomainState()):
             raise ApiError(
                 "Conflict",
-                f'Operation cannot be fulfilled on virtualmachineinstance.{VMIS.group} "{vmi}": {obstacle.value}',
-                details={"name": vmi, "group": VMIS.group, "kind": "virtualmachineinstance"},
+                f'Operation cannot be fulfilled on {VMI.singular}.{VMI.group} "{vmi}": {obstacle.value}',
+                details={"name": vmi, "group": VMI.group, "kind": VMI.singular},
             )
 
 

@@ -33,7 +33,7 @@ from virtfleet.protocol.messages import Freeze, GetGuestInfo, GuestInfo, Screens
 
 logger = logging.getLogger(__name__)
 
-ROOT = "/v1/namespaces/{namespace}/virtualmachineinstances/{name}"
+ROOT = f"/v1/namespaces/{{namespace}}/{VMIS.plural}/{{name}}"
 _TRUE = ("1", "t", "T", "true", "TRUE", "True")
 _PICTURES = 2  # at once: each may be as long as nothing else that a launcher says
 _TAKEN_OVER = b"\r\n\r\nAnother user has connected to this console; this connection ends.\r\n"

@@ -1,0 +1,347 @@
+"""Every kind that VirtFleet serves, declared once.
+
+Definitions, resources of the client, roles, webhooks and the tables of admission follow from these records. They are
+facts and nothing else: a view is loaded when it is asked for, because most processes need names only.
+
+A kind with a `refusal` is KubeVirt's and not built yet. It is served and empty, so that tools that list or delete it
+find nothing instead of failing, and whoever creates one is told what to do instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Final
+
+from virtfleet.api import names
+from virtfleet.api.meta import KubernetesObject, Unread
+
+Column = dict[str, Any]
+Verbs = tuple[str, ...]
+Operations = tuple[str, ...]
+
+READ: Final = ("get", "list", "watch")
+WRITE: Final = (*READ, "create", "update", "patch", "delete")
+_SHOWN: Final = ("get", "list")
+_CHANGES: Final = ("CREATE", "UPDATE")
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """What a component, or people with a role, may do with objects of a kind, or with a subresource of them."""
+
+    holder: str
+    verbs: Verbs
+    subresource: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OwnKind:
+    """All that there is to know of a kind besides what its controller does."""
+
+    kind: str
+    plural: str
+    short_names: tuple[str, ...] = ()
+    columns: tuple[Column, ...] = ()
+    rights: tuple[Right, ...] = ()
+    group: str = names.GROUP
+    versions: tuple[str, ...] = (names.VERSION, "v1alpha3")
+    """The first one is stored."""
+    deprecated: tuple[str, ...] = ("v1alpha3",)
+    namespaced: bool = True
+    status: bool = True
+    """Whether the status is a resource of its own."""
+    scaled: bool = False
+    """Whether it has replicas that autoscalers may change."""
+    module: str = ""
+    """Where in `virtfleet.api` its view is, which has the kind's name."""
+    instance: str = ""
+    """Where in an object the spec of an instance is."""
+    completed: Operations = ()
+    """Operations in which it gets defaults."""
+    mutator: str = ""
+    """The webhook that gives them."""
+    checked: Operations = _CHANGES
+    """Operations that admission has a say in."""
+    vital: bool = False
+    """Whether it stays editable while virt-api is down: an edit may be what brings virt-api back."""
+    refusal: str = ""
+    """Why there can be none yet, and what to do instead."""
+
+    @property
+    def view(self) -> type[KubernetesObject]:
+        if self.refusal:
+            return Unread
+        found: type[KubernetesObject] = getattr(import_module(f"virtfleet.api.{self.module}"), self.kind)
+        return found
+
+    @property
+    def singular(self) -> str:
+        return self.kind.lower()
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.versions[0]}"
+
+
+def _column(name: str, path: str, kind: str = "string") -> Column:
+    return {"name": name, "type": kind, "jsonPath": path}
+
+
+def _condition(kind: str, *, wide: bool = False) -> Column:
+    column = _column(kind, f".status.conditions[?(@.type=='{kind.replace('-', '')}')].status")
+    return {**column, "priority": 1} if wide else column
+
+
+_AGE: Final = _column("Age", ".metadata.creationTimestamp", "date")
+_PHASE: Final = _column("Phase", ".status.phase")
+_SOURCE: Final = (_column("SourceKind", ".spec.source.kind"), _column("SourceName", ".spec.source.name"))
+_READY_TO_USE: Final = (
+    _column("ReadyToUse", ".status.readyToUse", "boolean"),
+    _column("CreationTime", ".status.creationTime", "date"),
+    _column("Error", ".status.error.message"),
+)
+_REPLICAS: Final = (
+    _column("Desired", ".spec.replicas", "integer"),
+    _column("Current", ".status.replicas", "integer"),
+    _column("Ready", ".status.readyReplicas", "integer"),
+    _AGE,
+)
+_CONTROLLED: Final = (
+    Right("virt-controller", WRITE),
+    Right("virt-controller", ("patch", "update"), "status"),
+    Right("virt-controller", ("update",), "finalizers"),
+)
+_TENANTS: Final = (
+    Right("view", READ),
+    Right("edit", WRITE),
+    Right("admin", (*WRITE, "deletecollection")),
+)
+_TRIERS: Final = (
+    Right("view", READ),
+    Right("edit", (*READ, "create", "delete")),
+    Right("admin", (*READ, "create", "delete", "deletecollection")),
+)
+_READERS: Final = tuple(Right(role, READ) for role in ("view", "edit", "admin"))
+
+VM: Final = OwnKind(
+    "VirtualMachine",
+    "virtualmachines",
+    ("vm", "vms"),
+    (_AGE, _column("Status", ".status.printableStatus"), _condition("Ready")),
+    (Right("virt-api", ("get", "patch")), Right("virt-api", ("patch",), "status"), *_CONTROLLED, *_TENANTS),
+    module="vm",
+    instance="spec.template.spec",
+    completed=_CHANGES,
+    mutator="virtualmachines-mutator.kubevirt.io",
+)
+VMI: Final = OwnKind(
+    "VirtualMachineInstance",
+    "virtualmachineinstances",
+    ("vmi", "vmis"),
+    (
+        _AGE,
+        _PHASE,
+        _column("IP", ".status.interfaces[0].ipAddress"),
+        _column("NodeName", ".status.nodeName"),
+        _condition("Ready"),
+        _condition("Live-Migratable", wide=True),
+        _condition("Paused", wide=True),
+    ),
+    (
+        Right("virt-api", (*READ, "patch")),
+        Right("virt-handler", (*READ, "patch", "update")),
+        *_CONTROLLED,
+        *_TENANTS,
+    ),
+    status=False,  # labels, finalizers and status of an instance change in one write
+    module="vmi",
+    instance="spec",
+    completed=_CHANGES,
+    mutator="virtualmachineinstances-mutator.kubevirt.io",
+)
+REPLICA_SET: Final = OwnKind(
+    "VirtualMachineInstanceReplicaSet",
+    "virtualmachineinstancereplicasets",
+    ("vmirs", "vmirss"),
+    _REPLICAS,
+    (*_CONTROLLED, *_TENANTS),
+    scaled=True,
+    module="replicaset",
+    instance="spec.template.spec",
+)
+MIGRATION: Final = OwnKind(
+    "VirtualMachineInstanceMigration",
+    "virtualmachineinstancemigrations",
+    ("vmim", "vmims"),
+    (_PHASE, _column("VMI", ".spec.vmiName")),
+    (
+        Right("virt-api", (*READ, "create")),
+        Right("virt-handler", READ),
+        *_CONTROLLED,
+        *_READERS,
+        Right("migrate", (*WRITE, "deletecollection")),
+    ),
+    module="migration",
+    completed=("CREATE",),
+    mutator="migrations-mutator.kubevirt.io",
+)
+KUBEVIRT: Final = OwnKind(
+    "KubeVirt",
+    "kubevirts",
+    ("kv", "kvs"),
+    (_AGE, _PHASE, _column("Health", ".status.health")),
+    (
+        Right("virt-operator", (*READ, "patch")),
+        *(Right("virt-operator", ("patch", "update"), part) for part in ("status", "finalizers")),
+        *(Right(component, READ) for component in ("virt-api", "virt-controller", "virt-handler")),
+        *(Right(role, _SHOWN) for role in ("view", "edit", "admin", "everybody")),
+    ),
+    module="kubevirt",
+    checked=(*_CHANGES, "DELETE"),
+    vital=True,
+)
+
+
+def _unbuilt(kind: str, group: str, versions: str, short_names: str, refusal: str, **facts: Any) -> OwnKind:
+    """A kind of which there are none. Who will be able to create one may try, and is told by admission what to do."""
+    facts.setdefault("plural", f"{kind.lower()}s")
+    facts.setdefault("deprecated", ())
+    facts.setdefault("rights", _TRIERS)
+    return OwnKind(
+        kind,
+        group=group,
+        versions=tuple(versions.split()),
+        short_names=tuple(short_names.split()),
+        checked=("CREATE",),
+        refusal=f"VirtFleet does not {refusal} instead",
+        **facts,
+    )
+
+
+_SNAPSHOTS: Final = "take snapshots of VMs yet; stop the VM and make a VolumeSnapshot of each of its claims"
+_BACKUPS: Final = "back up VMs yet; stop the VM and back up its claims"
+_TYPES: Final = "have instance types yet; write CPU and memory into spec.template.spec.domain of the VM"
+_PREFERENCES: Final = "have preferences yet; write devices and firmware into spec.template.spec.domain of the VM"
+
+KINDS: Final = (
+    VM,
+    VMI,
+    REPLICA_SET,
+    MIGRATION,
+    KUBEVIRT,
+    _unbuilt(
+        "VirtualMachineInstancePreset",
+        names.GROUP,
+        "v1 v1alpha3",
+        "vmipreset vmipresets",
+        "apply presets, which KubeVirt is about to remove; write the fields into the VM",
+        deprecated=("v1", "v1alpha3"),
+        status=False,
+    ),
+    _unbuilt(
+        "VirtualMachinePool",
+        "pool.kubevirt.io",
+        "v1beta1 v1alpha1",
+        "vmpool vmpools",
+        "have pools of VMs yet; create VMs one by one, or a VirtualMachineInstanceReplicaSet if they keep no state,",
+        columns=_REPLICAS,
+        scaled=True,
+    ),
+    _unbuilt(
+        "VirtualMachineSnapshot",
+        "snapshot.kubevirt.io",
+        "v1beta1 v1alpha1",
+        "vmsnapshot vmsnapshots",
+        _SNAPSHOTS,
+        columns=(*_SOURCE, _PHASE, *_READY_TO_USE),
+    ),
+    _unbuilt(
+        "VirtualMachineSnapshotContent",
+        "snapshot.kubevirt.io",
+        "v1beta1 v1alpha1",
+        "vmsnapshotcontent vmsnapshotcontents",
+        _SNAPSHOTS,
+        columns=_READY_TO_USE,
+    ),
+    _unbuilt(
+        "VirtualMachineRestore",
+        "snapshot.kubevirt.io",
+        "v1beta1 v1alpha1",
+        "vmrestore vmrestores",
+        "restore VMs yet; make claims from your VolumeSnapshots and name them in the VM",
+        columns=(
+            _column("TargetKind", ".spec.target.kind"),
+            _column("TargetName", ".spec.target.name"),
+            _column("Complete", ".status.complete", "boolean"),
+            _column("RestoreTime", ".status.restoreTime", "date"),
+        ),
+    ),
+    _unbuilt(
+        "VirtualMachineClone",
+        "clone.kubevirt.io",
+        "v1beta1 v1alpha1",
+        "vmclone vmclones",
+        "clone VMs yet; clone the VM's claims and create a VM that names the clones",
+        columns=(
+            _PHASE,
+            _column("SourceVirtualMachine", ".spec.source.name"),
+            _column("TargetVirtualMachine", ".spec.target.name"),
+        ),
+    ),
+    _unbuilt(
+        "VirtualMachineExport",
+        "export.kubevirt.io",
+        "v1 v1beta1",
+        "vmexport vmexports",
+        "export VMs yet; stop the VM and copy from its claims with a Pod of your own",
+        deprecated=("v1beta1",),
+        columns=(*_SOURCE, _PHASE),
+    ),
+    _unbuilt(
+        "VirtualMachineBackup",
+        "backup.kubevirt.io",
+        "v1alpha1",
+        "vmbackup vmbackups",
+        _BACKUPS,
+        columns=(*_SOURCE, _column("Type", ".status.type"), _column("CheckpointName", ".status.checkpointName")),
+    ),
+    _unbuilt(
+        "VirtualMachineBackupTracker",
+        "backup.kubevirt.io",
+        "v1alpha1",
+        "vmbackuptracker vmbackuptrackers",
+        _BACKUPS,
+        columns=(
+            *_SOURCE,
+            _column("LatestCheckpoint", ".status.latestCheckpoint.name"),
+            _column("CheckpointTime", ".status.latestCheckpoint.creationTime", "date"),
+        ),
+    ),
+    *(
+        _unbuilt(kind, "instancetype.kubevirt.io", "v1beta1", short, why, namespaced=namespaced, status=False)
+        for kind, short, why, namespaced in (
+            ("VirtualMachineInstancetype", "vminstancetype vminstancetypes vmf vmfs", _TYPES, True),
+            (
+                "VirtualMachineClusterInstancetype",
+                "vmclusterinstancetype vmclusterinstancetypes vmcf vmcfs",
+                _TYPES,
+                False,
+            ),
+            ("VirtualMachinePreference", "vmpref vmprefs vmp vmps", _PREFERENCES, True),
+            ("VirtualMachineClusterPreference", "vmcp vmcps", _PREFERENCES, False),
+        )
+    ),
+    _unbuilt(
+        "MigrationPolicy",
+        "migrations.kubevirt.io",
+        "v1alpha1",
+        "",
+        "move VMs yet, so that policies would have no effect; restart a VM to have it placed anew",
+        plural="migrationpolicies",
+        namespaced=False,
+        rights=_READERS,
+    ),
+)
+BY_NAME: Final = {kind.kind: kind for kind in KINDS}
+BUILT: Final = tuple(kind for kind in KINDS if not kind.refusal)
