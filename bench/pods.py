@@ -6,8 +6,8 @@ import orjson
 
 from bench.pools import fleet_of, median_us, pool
 from bench.report import Figure
-from virtfleet.admission.cluster import Cluster
 from virtfleet.admission.review import complete
+from virtfleet.installation import Installation
 from virtfleet.pods.launcher import render
 from virtfleet.pods.settings import Settings
 
@@ -41,8 +41,8 @@ def run() -> list[Figure]:
     with_device["spec"]["domain"]["devices"]["hostDevices"] = [{"name": "d", "deviceName": "x.io/device-19"}]
     pools = fleet_of(*(pool(i) for i in range(20)))
     settings, with_pools = Settings.of({}), Settings.of(pools)
-    plain, _ = complete(VMI, Cluster({}))
-    matched, _ = complete(with_device, Cluster(pools))
+    plain, _ = complete(VMI, Installation({}))
+    matched, _ = complete(with_device, Installation(pools))
     pod = render(plain, settings)
     read = median_us(lambda: orjson.loads(orjson.dumps(pod)))
 

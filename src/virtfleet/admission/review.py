@@ -1,7 +1,7 @@
 """The two questions of admission: what does this object become, and is it allowed?
 
 The gateway asks for every request, `virtfleet validate` and `virtfleet render vmi` ask for files. No I/O happens here:
-what a rule needs to know of the cluster comes with `Cluster`.
+what a rule needs to know of the cluster comes with `Installation`.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from virtfleet.admission import kubevirt, shape, templates
-from virtfleet.admission.cluster import Cluster
 from virtfleet.admission.defaults import complete_vmi
 from virtfleet.admission.findings import Findings
 from virtfleet.admission.names import dns_subdomain_error
 from virtfleet.admission.sections import Obj, Section, read
 from virtfleet.admission.updates import Requester, check_vmi_update, keep_status
 from virtfleet.admission.vmi import check_vmi
+from virtfleet.installation import Installation
 
 NOBODY = Requester()
 
-_COMPLETIONS: dict[str, Callable[[Obj, Cluster], None]] = {
+_COMPLETIONS: dict[str, Callable[[Obj, Installation], None]] = {
     "VirtualMachineInstance": complete_vmi,
     "VirtualMachine": templates.complete_vm,
     "VirtualMachineInstanceMigration": templates.complete_migration,
@@ -28,7 +28,7 @@ COMPLETED = frozenset(_COMPLETIONS)
 """Kinds that get defaults."""
 
 
-def complete(obj: Section, cluster: Cluster, user: Requester = NOBODY) -> tuple[Obj, Findings]:
+def complete(obj: Section, cluster: Installation, user: Requester = NOBODY) -> tuple[Obj, Findings]:
     """A new object with its defaults. Where types are wrong, the object comes back as it is, with the findings."""
     completed, found = shape.without_nulls(obj), Findings()
     if user.name not in cluster.service_accounts:
@@ -39,7 +39,7 @@ def complete(obj: Section, cluster: Cluster, user: Requester = NOBODY) -> tuple[
     return completed, found
 
 
-def complete_update(obj: Section, old: Section, cluster: Cluster, user: Requester = NOBODY) -> Obj:
+def complete_update(obj: Section, old: Section, cluster: Installation, user: Requester = NOBODY) -> Obj:
     """A changed object as it is stored."""
     completed = shape.without_nulls(obj)
     if completed.get("kind") == "VirtualMachineInstance":
@@ -49,7 +49,7 @@ def complete_update(obj: Section, old: Section, cluster: Cluster, user: Requeste
     return completed
 
 
-def review(obj: Section, cluster: Cluster, user: Requester = NOBODY) -> Findings:
+def review(obj: Section, cluster: Installation, user: Requester = NOBODY) -> Findings:
     """Whether a new object with its defaults is allowed."""
     found = Findings()
     obj = shape.without_nulls(obj)
@@ -71,7 +71,7 @@ def review(obj: Section, cluster: Cluster, user: Requester = NOBODY) -> Findings
     return found
 
 
-def review_update(obj: Section, old: Section, cluster: Cluster, user: Requester = NOBODY) -> Findings:
+def review_update(obj: Section, old: Section, cluster: Installation, user: Requester = NOBODY) -> Findings:
     """Whether a change is allowed. An object that is being deleted may lose its finalizers whatever it says."""
     found = Findings()
     obj, old = shape.without_nulls(obj), shape.without_nulls(old)

@@ -12,6 +12,8 @@ GROUP: Final = "kubevirt.io"
 VERSION: Final = "v1"
 API_VERSION: Final = f"{GROUP}/{VERSION}"
 
+ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}  # as Kubernetes calls them, by machines' own words
+
 # --- labels
 APP_LABEL: Final = "kubevirt.io"
 LAUNCHER_APP: Final = "virt-launcher"
@@ -40,6 +42,7 @@ DEPRECATED_CPU_MANAGER: Final = "cpumanager"
 KSM_ENABLED: Final = "kubevirt.io/ksm-enabled"
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGED_BY_OPERATOR: Final = "virt-operator"
+PRIORITY_CLASS: Final = "kubevirt-cluster-critical"  # of all components
 
 # Labels of nodes, each a prefix that ends in the name of what the node can do.
 NODE_DOMAIN: Final = ".node.kubevirt.io/"
@@ -75,6 +78,7 @@ NODE_FACTS: Final = (REALTIME, SEV, SEV_ES, SEV_SNP, TDX, SECURE_EXECUTION)
 DEVICE_PREFIX: Final = "devices.kubevirt.io/"
 
 # --- annotations
+VGA_FOR_EFI: Final = "kubevirt.io/vga-display-efi-x86"  # of the KubeVirt object
 DOMAIN: Final = "kubevirt.io/domain"  # label and annotation
 OWNER_VMI_NAME: Final = "kubevirt.io/owner-vmi-name"
 OWNER_VMI_UID: Final = "kubevirt.io/owner-vmi-uid"

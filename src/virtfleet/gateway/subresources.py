@@ -17,6 +17,7 @@ import orjson
 from aiohttp import hdrs, web
 
 import virtfleet
+from virtfleet.api import names
 from virtfleet.api.subresources import GROUP, TABLE, VERSIONS, VM, VMI, Server, Subresource
 from virtfleet.gateway import discovery, expansion, objectgraph, portforward, refused, volumes
 from virtfleet.gateway.authorization import Authorization
@@ -35,8 +36,6 @@ from virtfleet.pods.images import Images
 log = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=msgspec.Struct)
-
-_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}  # as Go calls them
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +221,7 @@ class Subresources:
                 "buildDate": "",
                 "goVersion": "",
                 "compiler": f"{platform.python_implementation()} {platform.python_version()}",
-                "platform": f"linux/{_ARCHITECTURES.get(platform.machine(), platform.machine())}",
+                "platform": f"linux/{names.ARCHITECTURES.get(platform.machine(), platform.machine())}",
             }
         )
 

@@ -13,13 +13,13 @@ from datetime import datetime, timedelta
 from secrets import token_hex
 
 from virtfleet.api import duration
+from virtfleet.installation import Installation
 from virtfleet.kube.certificates import Authority, Credential, Lifespan, Profile
 from virtfleet.kube.component import ADMISSION_KEY
 from virtfleet.kube.resource import Obj
 from virtfleet.operator.deployments import VIRT_CONTROLLER, secret_name
 from virtfleet.operator.endpoints import VIRT_API
 from virtfleet.operator.handlers import VIRT_HANDLER
-from virtfleet.operator.installation import Installation
 from virtfleet.operator.render import stamped
 
 AUTHORITY = "kubevirt-ca"

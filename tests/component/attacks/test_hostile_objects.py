@@ -24,7 +24,6 @@ import pytest
 import hostile
 from component.apiserver_kit import Client, serving
 from component.handler_kit import api_server
-from virtfleet.admission.cluster import Cluster
 from virtfleet.admission.review import complete, review
 from virtfleet.api.feature_gates import FeatureGates
 from virtfleet.api.kubevirt import KubeVirt
@@ -45,11 +44,11 @@ from virtfleet.handler.pods.launchers import Presence
 from virtfleet.handler.vms import records, status
 from virtfleet.handler.vms.status import Situation
 from virtfleet.hypervisors.base import Host
+from virtfleet.installation import Installation
 from virtfleet.kube.credentials import Material
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import Obj
 from virtfleet.local.apiserver.extensions.admission import AdmissionRequest
-from virtfleet.operator.installation import Installation
 from virtfleet.operator.render import render as installed
 from virtfleet.pods.launcher import Unrenderable, render
 from virtfleet.pods.settings import Settings
@@ -80,8 +79,8 @@ PLURALS = {kind: f"{kind.lower()}s" for kind in hostile.VIEWS}
 class Known:
     """The cluster that virt-api knows."""
 
-    def cluster(self) -> Cluster:
-        return Cluster(KUBEVIRT)
+    def cluster(self) -> Installation:
+        return Installation(KUBEVIRT)
 
     def vmis(self) -> list[Obj]:
         return []
@@ -226,7 +225,7 @@ def make(kind: str, obj: Obj) -> tuple[str, Obj | None]:
         case "VirtualMachineInstance":
             return _run(obj)
         case "VirtualMachine" | "VirtualMachineInstanceReplicaSet":
-            cluster = Cluster(KUBEVIRT)
+            cluster = Installation(KUBEVIRT)
             completed, found = complete(instance(obj), cluster)
             found = review(completed, cluster) if found.allowed else found
             if not found.allowed:
@@ -278,7 +277,7 @@ def _run(obj: Obj) -> tuple[str, Obj | None]:
 
 def _install(obj: Obj) -> str:
     Settings.of(obj)
-    where = Cluster(obj)
+    where = Installation(obj)
     completed, _ = complete({"kind": "VirtualMachineInstance", "spec": hostile.RICH}, where)
     review(completed, where)
     installed(Installation(obj))

@@ -11,8 +11,8 @@ import orjson
 import pytest
 from hollow import Hollow, hollow
 
-from virtfleet.admission.cluster import Cluster
 from virtfleet.admission.review import complete
+from virtfleet.installation import Installation
 from virtfleet.kube.errors import ApiError, is_already_exists
 from virtfleet.kube.resource import NODES, PODS, Obj
 from virtfleet.pods.launcher import render
@@ -50,7 +50,7 @@ def vmi(name: str, *devices: str, **spec: Any) -> Obj:
         "metadata": {"name": name, "namespace": "default", "uid": str(uuid.uuid5(uuid.NAMESPACE_DNS, name))},
         "spec": {"domain": domain, "volumes": volumes, **spec},
     }
-    completed, found = complete(made, Cluster(KUBEVIRT))
+    completed, found = complete(made, Installation(KUBEVIRT))
     assert found.allowed, found.causes
     return completed
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import yaml
 
-from virtfleet.admission.cluster import Cluster
 from virtfleet.admission.findings import Findings
 from virtfleet.admission.review import complete, review
 from virtfleet.api import names
@@ -21,6 +20,7 @@ from virtfleet.handler.devices import host as hostdevices
 from virtfleet.hypervisors import notyet, registry
 from virtfleet.hypervisors.features import BY_KEY, FEATURES, Feature, support
 from virtfleet.hypervisors.notyet import AbsentField
+from virtfleet.installation import Installation
 from virtfleet.pods import resources
 from virtfleet.pods.settings import Settings
 
@@ -248,7 +248,7 @@ def test_a_gate_of_containers_is_said_to_be_one() -> None:
     assert "only guests that are containers have that feature yet" in cause.message
 
 
-def warnings_of_gaps(obj: dict[str, Any], where: Cluster = WHERE) -> list[str]:
+def warnings_of_gaps(obj: dict[str, Any], where: Installation = WHERE) -> list[str]:
     return [warning for warning in verdict(obj, where).warnings if "VirtFleet does not" in warning]
 
 
@@ -260,7 +260,7 @@ def test_what_works_is_not_warned_of(ordinary: dict[str, Any]) -> None:
 @pytest.mark.parametrize("file", sorted(EXAMPLES.rglob("*.yaml")), ids=lambda file: file.name)
 def test_no_example_asks_for_what_is_not_there(file: Path) -> None:
     objects = [obj for obj in yaml.safe_load_all(file.read_text()) if obj and obj.get("apiVersion") == "kubevirt.io/v1"]
-    where = next((Cluster(obj) for obj in objects if obj["kind"] == "KubeVirt"), WHERE)
+    where = next((Installation(obj) for obj in objects if obj["kind"] == "KubeVirt"), WHERE)
     assert [warning for obj in objects for warning in warnings_of_gaps(obj, where)] == []
 
 

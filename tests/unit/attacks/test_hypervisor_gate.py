@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from tests.unit.admission.machines import cluster, edited, verdict, vmi
-from virtfleet.admission.cluster import Cluster
 from virtfleet.admission.review import Requester, complete, review, review_update
 from virtfleet.api import names
 from virtfleet.hypervisors import registry
+from virtfleet.installation import Installation
 from virtfleet.pods.launcher import Unrenderable, render
 from virtfleet.pods.settings import Settings
 
@@ -38,12 +38,12 @@ def box(**metadata: Any) -> dict[str, Any]:
     return edited(vmi(spec), {f"metadata.{key}": value for key, value in metadata.items()})
 
 
-def with_pool() -> Cluster:
+def with_pool() -> Installation:
     gates = {"developerConfiguration": {"featureGates": ["VirtHandlerPools"]}}
-    return Cluster({"spec": {"configuration": gates, "virtHandlerPools": [POOL]}})
+    return Installation({"spec": {"configuration": gates, "virtHandlerPools": [POOL]}})
 
 
-def messages(obj: dict[str, Any], where: Cluster, field: str = "spec.hypervisor") -> list[str]:
+def messages(obj: dict[str, Any], where: Installation, field: str = "spec.hypervisor") -> list[str]:
     return [cause.message for cause in verdict(obj, where).causes if cause.field == field]
 
 

@@ -8,9 +8,8 @@ import pytest
 import yaml
 
 from tests.reference import beside
-from virtfleet.admission.cluster import Cluster
 from virtfleet.admission.review import complete
-from virtfleet.operator.installation import Installation
+from virtfleet.installation import Installation
 from virtfleet.operator.render import render
 from virtfleet.pods.launcher import render as render_pod
 from virtfleet.pods.settings import Settings
@@ -42,7 +41,7 @@ def handlers(kubevirt: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def image_of(vmi: dict[str, Any], kubevirt: dict[str, Any]) -> str:
-    completed, found = complete(vmi, Cluster(kubevirt))
+    completed, found = complete(vmi, Installation(kubevirt))
     assert found.allowed, found.causes
     pod = render_pod(completed, Settings.of(kubevirt))
     # The seed's troubleshooting command: {.spec.containers[?(@.name=="compute")].image}
@@ -98,7 +97,7 @@ def test_the_story_of_mshv_by_label() -> None:
     }
     vmi = machine("standard-vm")
     vmi["metadata"]["labels"] = {"kubevirt.io/hypervisor": "mshv"}
-    completed, _ = complete(vmi, Cluster(kubevirt))
+    completed, _ = complete(vmi, Installation(kubevirt))
     pod = render_pod(completed, Settings.of(kubevirt))
     [compute] = pod["spec"]["containers"]
     assert compute["image"] == "registry.example.com/virt-launcher:mshv"

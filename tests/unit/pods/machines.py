@@ -6,8 +6,8 @@ from typing import Any
 
 from admission.machines import edited, vmi
 
-from virtfleet.admission.cluster import Cluster
 from virtfleet.admission.review import complete
+from virtfleet.installation import Installation
 from virtfleet.pods.launcher import COMPUTE, render
 from virtfleet.pods.settings import Settings
 
@@ -25,7 +25,7 @@ def kubevirt(*gates: str, **spec: Any) -> dict[str, Any]:
 
 def machine(edits: dict[str, Any] | None = None, where: dict[str, Any] | None = None) -> dict[str, Any]:
     """A VMI as the controller reads it."""
-    completed, found = complete(edited(vmi(edits), {"metadata.uid": UID}), Cluster(where or kubevirt()))
+    completed, found = complete(edited(vmi(edits), {"metadata.uid": UID}), Installation(where or kubevirt()))
     assert found.allowed, found.causes
     return completed
 

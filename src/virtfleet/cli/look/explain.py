@@ -31,10 +31,10 @@ def explain(
 
     With -f the VMI comes from a file, else NAME is a VMI of the cluster. With --kubevirt no cluster is needed.
     """
-    from virtfleet.admission.cluster import Cluster
     from virtfleet.cli.look import fleetview
     from virtfleet.cli.look.render_vmi import completed_instances
     from virtfleet.cli.manifests import objects
+    from virtfleet.installation import Installation
 
     if bool(files) == bool(name):
         raise CommandError("say which VMI", "Name a file with -f, or a VMI of the cluster.")
@@ -49,7 +49,7 @@ def explain(
         if not vmis:
             raise CommandError(f"there is no VMI {namespace}/{name}")
     else:
-        vmis = completed_instances(objects(files), Cluster(view.kubevirt))
+        vmis = completed_instances(objects(files), Installation(view.kubevirt))
     live = view.live and not nodes_file
     explained = [explanation(vmi, view.kubevirt, view.nodes, live=live) for vmi in vmis]
     result(output, explained if len(explained) > 1 else explained[0], "\n\n".join(_text(e) for e in explained))

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from virtfleet.admission.cluster import Cluster
 from virtfleet.admission.findings import INVALID, REQUIRED, Cause, Findings
 from virtfleet.admission.review import COMPLETED, complete, review
 from virtfleet.admission.spelling import meant
 from virtfleet.admission.templates import check_migration_target
 from virtfleet.api import crds, names
 from virtfleet.cli.manifests import Manifest
+from virtfleet.installation import Installation
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import Obj
 from virtfleet.local.apiserver.extensions.admission import AdmissionRequest
@@ -55,7 +55,7 @@ class Verdict:
 class Rules:
     """Admission for one installation, asked directly. `warnings` are told of refused objects, too."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Installation) -> None:
         self._cluster = cluster
         self.warnings: list[str] = []
 
@@ -68,7 +68,7 @@ class Rules:
 
     async def validate(self, request: AdmissionRequest) -> None:
         obj, kind = request.obj or {}, request.kind.resource.kind
-        found = review(obj, Cluster(obj) if kind == "KubeVirt" else self._cluster)
+        found = review(obj, Installation(obj) if kind == "KubeVirt" else self._cluster)
         if found.allowed and kind == "VirtualMachineInstanceMigration":
             check_migration_target(obj, {}, (), found)  # of a VMI that is there and could move, if any could
         self.warnings += found.warnings
@@ -137,7 +137,7 @@ class Judge:
 
 
 @asynccontextmanager
-async def judging(cluster: Cluster, served: Container[str] = ()) -> AsyncIterator[Judge]:
+async def judging(cluster: Installation, served: Container[str] = ()) -> AsyncIterator[Judge]:
     kinds, rules = Kinds(), Rules(cluster)
     for kind in _served_kinds():
         kinds.add(kind)

@@ -15,7 +15,6 @@ from typing import Any
 import click
 import msgspec
 
-from virtfleet.admission.cluster import Cluster
 from virtfleet.admission.review import complete
 from virtfleet.api.kubevirt import KubeVirt
 from virtfleet.api.view import read
@@ -27,6 +26,7 @@ from virtfleet.cli.vm import terminal
 from virtfleet.domain.cluster import cluster_context
 from virtfleet.hypervisors import registry
 from virtfleet.hypervisors.base import Hypervisor
+from virtfleet.installation import Installation
 from virtfleet.launcher.alone.standalone import Standalone
 from virtfleet.launcher.failure import Failure
 from virtfleet.launcher.node import kvmtrial as probe
@@ -85,7 +85,7 @@ def launch(
         sys.exit(1)
 
 
-def _vmi(file: str, made: list[dict[str, Any]], cluster: Cluster) -> dict[str, Any]:
+def _vmi(file: str, made: list[dict[str, Any]], cluster: Installation) -> dict[str, Any]:
     """The VMI with its defaults and an identity, as the API server would have it."""
     for obj in made:
         if obj["kind"] in _KINDS:
