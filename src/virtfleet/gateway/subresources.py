@@ -31,7 +31,6 @@ from virtfleet.gateway.preconditions import CHECKS
 from virtfleet.gateway.webhooks import NotYet
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.errors import ApiError
-from virtfleet.pods.images import Images
 
 log = logging.getLogger(__name__)
 
@@ -226,8 +225,8 @@ class Subresources:
         )
 
     async def _guestfs(self, asked: Asked) -> web.StreamResponse:
-        images = Images.of(self._knowledge.cluster().kubevirt)
-        return _json({"registry": images.registry, "tag": images.tag, "digest": "", "imagePrefix": "", "gsImage": ""})
+        cluster = self._knowledge.cluster()
+        return _json({"registry": cluster.registry, "tag": cluster.tag, "digest": "", "imagePrefix": "", "gsImage": ""})
 
     async def _healthz(self, asked: Asked) -> web.StreamResponse:
         why = self._knowledge.missing()

@@ -13,6 +13,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import AsyncIterator
+from functools import cached_property
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,6 @@ from virtfleet.kube.resource import Obj
 from virtfleet.local.apiserver.extensions.admission import AdmissionRequest
 from virtfleet.operator.render import render as installed
 from virtfleet.pods.launcher import Unrenderable, render
-from virtfleet.pods.settings import Settings
 from virtfleet.protocol.messages import DomainState, GuestInfo, Status
 
 NUMBER = int(os.environ.get("HOSTILE_OBJECTS", "5000"))
@@ -239,7 +239,7 @@ def _run(obj: Obj) -> tuple[str, Obj | None]:
     """The Pod, the domain, the network and every status of a VMI."""
     raw = orjson.dumps(obj)
     try:
-        pod = render(obj, Settings.of(KUBEVIRT))
+        pod = render(obj, Installation(KUBEVIRT))
     except Unrenderable as error:
         return f"no Pod: {error}"[:60], None
     disruption.budget(obj)
@@ -276,9 +276,11 @@ def _run(obj: Obj) -> tuple[str, Obj | None]:
 
 
 def _install(obj: Obj) -> str:
-    Settings.of(obj)
     where = Installation(obj)
+    for name, asked in vars(Installation).items():
+        if isinstance(asked, property | cached_property):
+            getattr(where, name)
     completed, _ = complete({"kind": "VirtualMachineInstance", "spec": hostile.RICH}, where)
     review(completed, where)
-    installed(Installation(obj))
+    installed(where)
     return ""

@@ -22,7 +22,6 @@ from virtfleet.hypervisors.features import BY_KEY, FEATURES, Feature, support
 from virtfleet.hypervisors.notyet import AbsentField
 from virtfleet.installation import Installation
 from virtfleet.pods import resources
-from virtfleet.pods.settings import Settings
 
 from .machines import BASE, cluster, edited, verdict, vmi
 from .test_templates import REPLICA_SET, VM
@@ -312,5 +311,5 @@ def test_a_vm_that_is_said_to_find_no_node_asks_for_a_device_that_no_handler_off
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev" / device).touch()
     offered = {source.resource for source in hostdevices.shared(tmp_path, 1, lambda name: True)}
-    asked = resources.devices(sample(key), registry.get("qemu-kvm"), Settings.of(WHERE.kubevirt))
+    asked = resources.devices(sample(key), registry.get("qemu-kvm"), Installation(WHERE.kubevirt))
     assert names.DEVICE_PREFIX + device in asked.keys() - offered

@@ -9,7 +9,6 @@ from admission.machines import edited, vmi
 from virtfleet.admission.review import complete
 from virtfleet.installation import Installation
 from virtfleet.pods.launcher import COMPUTE, render
-from virtfleet.pods.settings import Settings
 
 UID = "0f6a1a24-4061-4607-8bf4-a39963d0c589"
 
@@ -32,7 +31,7 @@ def machine(edits: dict[str, Any] | None = None, where: dict[str, Any] | None = 
 
 def pod(edits: dict[str, Any] | None = None, where: dict[str, Any] | None = None, **how: Any) -> dict[str, Any]:
     where = where or kubevirt()
-    return render(machine(edits, where), Settings.of(where), **how)
+    return render(machine(edits, where), Installation(where), **how)
 
 
 def compute(rendered: dict[str, Any]) -> dict[str, Any]:
