@@ -13,8 +13,8 @@ import logging
 import os
 from collections import Counter
 from collections.abc import AsyncIterator
-from functools import cached_property
 from contextlib import asynccontextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +26,11 @@ import hostile
 from component.apiserver_kit import Client, serving
 from component.handler_kit import api_server
 from virtfleet.admission.review import complete, review
-from virtfleet.api.feature_gates import FeatureGates
-from virtfleet.api.kubevirt import KubeVirt
-from virtfleet.api.view import read
 from virtfleet.cli.look.render_domain import pretend_node
 from virtfleet.cli.look.render_vmi import instance
 from virtfleet.controller import disruption, lifecycle
 from virtfleet.controller import records as controller_records
 from virtfleet.domain import xml
-from virtfleet.domain.cluster import cluster_context
 from virtfleet.domain.errors import DomainError
 from virtfleet.gateway.webhooks import Webhooks
 from virtfleet.handler.network import networks as network
@@ -246,10 +242,7 @@ def _run(obj: Obj) -> tuple[str, Obj | None]:
     vmi = controller_records.decode_instance(raw)
     lifecycle.change(lifecycle.Situation(vmi, (), {}), 1e9)
     found = records.decode_instance(raw)
-    kubevirt = read(KubeVirt, KUBEVIRT)
-    context = pretend_node(
-        found.vmi, kubevirt, cluster_context(kubevirt, FeatureGates.of(KUBEVIRT), found.vmi.spec.architecture)
-    )
+    context = pretend_node(found.vmi, Installation(KUBEVIRT))
     hypervisor = found.hypervisor
     hypervisor.tuning(found.vmi, context)
     link = Link("eth0", "0a:00:00:00:00:01", 1450, ["10.244.1.7/24", "fd00::7/64"])

@@ -16,14 +16,12 @@ import click
 import msgspec
 
 from virtfleet.admission.review import complete
-from virtfleet.api.kubevirt import KubeVirt
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance
 from virtfleet.cli.look.render_vmi import instance
 from virtfleet.cli.manifests import cluster_of, objects
 from virtfleet.cli.output import CommandError, Progress, output_option, result
 from virtfleet.cli.vm import terminal
-from virtfleet.domain.cluster import cluster_context
 from virtfleet.hypervisors import registry
 from virtfleet.hypervisors.base import Hypervisor
 from virtfleet.installation import Installation
@@ -61,12 +59,11 @@ def launch(
     progress = Progress(quiet=output == "json")
     made = list(objects([filename]))
     cluster = cluster_of(kubevirt_file, beside=made)
-    kubevirt = read(KubeVirt, cluster.kubevirt)
     vmi = _vmi(filename, made, cluster)
-    chosen = _hypervisor(hypervisor, vmi, kubevirt)
+    chosen = _hypervisor(hypervisor, vmi, cluster)
     cache = guestimage.default_cache()
     emulated = _emulated(chosen.descriptor.device, emulate, cache, progress)
-    context = cluster_context(kubevirt, cluster.gates, vmi["spec"].get("architecture", ""))
+    context = cluster.context(vmi["spec"].get("architecture", ""))
     try:
         vm = Standalone(
             vmi,
@@ -100,9 +97,8 @@ def _vmi(file: str, made: list[dict[str, Any]], cluster: Installation) -> dict[s
     raise CommandError(f"{file} has no VirtualMachineInstance and no VirtualMachine")
 
 
-def _hypervisor(named: str, vmi: dict[str, Any], kubevirt: KubeVirt) -> Hypervisor:
-    configured = kubevirt.spec.configuration.hypervisors
-    name = named or registry.resolve(vmi["spec"].get("hypervisor", ""), "", configured[0].name if configured else "")
+def _hypervisor(named: str, vmi: dict[str, Any], cluster: Installation) -> Hypervisor:
+    name = named or registry.resolve(vmi["spec"].get("hypervisor", ""), "", cluster.fleet.default_hypervisor)
     try:
         chosen = registry.get(name)
     except registry.UnknownHypervisor as error:
