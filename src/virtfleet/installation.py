@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from fractions import Fraction
 from functools import cached_property
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import orjson
 
 import virtfleet
-from virtfleet.api import names
+from virtfleet.api import duration, names
 from virtfleet.api.configuration import (
     ArchSpecificConfiguration,
     KubeVirtConfiguration,
@@ -31,6 +32,8 @@ from virtfleet.pools.launcher import Fleet
 from virtfleet.pools.model import pools_of
 
 VMS_PER_NODE = 110
+CERTIFICATES_LIVE = {"ca": timedelta(days=7), "server": timedelta(days=1)}
+_EARLY = 5  # certificates are renewed when one part in so many of their life is left
 _NAMESPACE = "kubevirt"
 _REGISTRY = "virtfleet"
 _REPLICAS = 2
@@ -157,6 +160,15 @@ class Installation:
         if namespaced:
             metadata["namespace"] = self.namespace
         return metadata
+
+    def lifespan(self, kind: str) -> tuple[timedelta, timedelta]:
+        """How long certificates of the authority (ca) or of components (server) live; when they are renewed."""
+        strategy = (self.spec.get("certificateRotateStrategy") or {}).get("selfSigned") or {}
+        settings = strategy.get(kind) or {}
+        old_name = {"ca": "caRotateInterval", "server": "certRotateInterval"}[kind]
+        lifetime = _time(settings.get("duration") or strategy.get(old_name)) or CERTIFICATES_LIVE[kind]
+        overlap = strategy.get("caOverlapInterval") if kind == "ca" else None
+        return lifetime, _time(settings.get("renewBefore") or overlap) or lifetime / _EARLY
 
     # -- Pools and hypervisors
 
@@ -347,3 +359,8 @@ class Installation:
             sku=wanted.sku,
             version=wanted.version,
         )
+
+
+def _time(text: str | None) -> timedelta | None:
+    seconds = duration.seconds(text) if text else None
+    return timedelta(seconds=seconds) if seconds else None

@@ -25,7 +25,6 @@ from virtfleet.pools.terms import TooManyTermsError
 COMPUTE = "compute"
 # After the guest's own time to shut down: for the launcher to kill it, tidy up and report.
 GRACE_AFTER_GUEST = 30
-DEFAULT_GRACE = 30
 _LONGEST_NAME = 253
 _LONGEST_LABEL = 63
 # Annotations of a VMI that mean nothing, or something else, on a Pod.
@@ -88,7 +87,7 @@ def render(
             **_identity(vmi, view, found),
             "restartPolicy": "Never",
             "enableServiceLinks": False,
-            "terminationGracePeriodSeconds": _grace(view) + GRACE_AFTER_GUEST,
+            "terminationGracePeriodSeconds": traits.grace(view) + GRACE_AFTER_GUEST,
             "securityContext": security.of_pod(descriptor, settings),
             "containers": [
                 _compute(vmi, view, hypervisor, settings, image, found),
@@ -213,11 +212,6 @@ def _arguments(view: VMI, hypervisor: Descriptor, settings: Installation) -> lis
         "libvirt-log-filters": view.metadata.annotations.get(names.LIBVIRT_LOG_FILTERS, ""),
     }
     return [f"--{name}={value}" for name, value in arguments.items() if value]
-
-
-def _grace(view: VMI) -> int:
-    seconds = view.spec.termination_grace_period_seconds
-    return DEFAULT_GRACE if seconds is None else seconds
 
 
 def _pulling(found: volumes.Mounted, settings: Installation) -> dict[str, Any]:
