@@ -9,8 +9,8 @@ from typing import Any
 import orjson
 
 from bench.report import Figure
-from virtfleet.admission.cluster import Cluster
 from virtfleet.admission.review import complete, review
+from virtfleet.installation import Installation
 
 TITLE = "admission: defaults and rules of one VMI"
 
@@ -72,7 +72,7 @@ def percentiles(action: Callable[[], object], rounds: int = 500) -> tuple[float,
 
 
 def run() -> list[Figure]:
-    cluster = Cluster({"spec": {"configuration": {}}})
+    cluster = Installation({"spec": {"configuration": {}}})
     figures = []
     for name, vmi in (("small", SMALL), ("large", LARGE)):
 

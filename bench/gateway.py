@@ -22,8 +22,8 @@ import orjson
 from aiohttp import web
 
 from bench.report import Figure
-from virtfleet.admission.cluster import Cluster
 from virtfleet.gateway.webhooks import MUTATE, VALIDATE, Webhooks
+from virtfleet.installation import Installation
 from virtfleet.kube import certificates
 from virtfleet.kube.certificates import Authority, Lifespan, Profile
 
@@ -44,9 +44,9 @@ class Nothing:
     """An empty cluster with a KubeVirt object that says nothing."""
 
     def __init__(self) -> None:
-        self._cluster = Cluster({"metadata": {"namespace": "kubevirt"}, "spec": {}})
+        self._cluster = Installation({"metadata": {"namespace": "kubevirt"}, "spec": {}})
 
-    def cluster(self) -> Cluster:
+    def cluster(self) -> Installation:
         return self._cluster
 
     def vmis(self) -> Sequence[Any]:

@@ -16,10 +16,10 @@ import orjson
 from bench.node import cluster
 from bench.pools import fleet_of, median_us, pool
 from bench.report import Figure
+from virtfleet.installation import Installation
 from virtfleet.kube.resource import Obj
 from virtfleet.operator.apply import difference
 from virtfleet.operator.handover import step
-from virtfleet.operator.installation import Installation
 from virtfleet.operator.render import render
 
 TITLE = "installation: from nothing to Available, and the reconcile of what is as it should be"

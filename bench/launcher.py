@@ -16,10 +16,10 @@ from typing import Any
 
 from bench import footprint
 from bench.report import Figure
-from virtfleet.admission.cluster import Cluster
 from virtfleet.admission.review import complete
 from virtfleet.domain.context import Context
 from virtfleet.hypervisors import registry
+from virtfleet.installation import Installation
 from virtfleet.launcher.alone.standalone import Standalone
 from virtfleet.local import guestimage
 
@@ -114,7 +114,7 @@ async def _ready(vm: Standalone) -> None:
 
 @asynccontextmanager
 async def _launched(guest: guestimage.Guest, vmi: dict[str, Any] = _VMI) -> AsyncIterator[Standalone]:
-    completed, _ = complete(vmi, Cluster({}))
+    completed, _ = complete(vmi, Installation({}))
     completed["metadata"]["uid"] = str(uuid.uuid4())
     hypervisor = registry.get(completed["spec"].get("hypervisor", registry.DEFAULT))
     context = Context(emulated=bool(hypervisor.descriptor.device))

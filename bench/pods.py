@@ -6,10 +6,9 @@ import orjson
 
 from bench.pools import fleet_of, median_us, pool
 from bench.report import Figure
-from virtfleet.admission.cluster import Cluster
 from virtfleet.admission.review import complete
+from virtfleet.installation import Installation
 from virtfleet.pods.launcher import render
-from virtfleet.pods.settings import Settings
 
 TITLE = "pods: the launcher Pod of a VMI"
 
@@ -40,9 +39,9 @@ def run() -> list[Figure]:
     with_device = orjson.loads(orjson.dumps(VMI))
     with_device["spec"]["domain"]["devices"]["hostDevices"] = [{"name": "d", "deviceName": "x.io/device-19"}]
     pools = fleet_of(*(pool(i) for i in range(20)))
-    settings, with_pools = Settings.of({}), Settings.of(pools)
-    plain, _ = complete(VMI, Cluster({}))
-    matched, _ = complete(with_device, Cluster(pools))
+    settings, with_pools = Installation({}), Installation(pools)
+    plain, _ = complete(VMI, Installation({}))
+    matched, _ = complete(with_device, Installation(pools))
     pod = render(plain, settings)
     read = median_us(lambda: orjson.loads(orjson.dumps(pod)))
 
@@ -53,5 +52,5 @@ def run() -> list[Figure]:
     return [
         figure("render, no pools", median_us(lambda: render(plain, settings)), **aims),
         figure("render, the last of 20 pools", median_us(lambda: render(matched, with_pools)), **aims),
-        figure("read the settings of a KubeVirt object, 20 pools", median_us(lambda: Settings.of(pools))),
+        figure("read the settings of a KubeVirt object, 20 pools", median_us(lambda: Installation(pools).fleet)),
     ]

@@ -12,8 +12,8 @@ from typing import Any
 import orjson
 
 from bench.report import Figure
-from virtfleet.admission.cluster import Cluster
 from virtfleet.admission.review import review
+from virtfleet.installation import Installation
 from virtfleet.pools import terms
 from virtfleet.pools.launcher import Fleet
 from virtfleet.pools.matching import match
@@ -75,7 +75,7 @@ def run() -> list[Figure]:
     def check(kubevirt: dict[str, Any]) -> float:
         def once() -> None:
             terms._solved.cache_clear()
-            review(kubevirt, Cluster(kubevirt))
+            review(kubevirt, Installation(kubevirt))
 
         return median_us(once, rounds=20)
 

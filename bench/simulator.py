@@ -15,7 +15,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from virtfleet.admission.cluster import Cluster as Settings
 from virtfleet.admission.review import complete
 from virtfleet.admission.updates import Requester
 from virtfleet.api import conditions, crds, names
@@ -24,6 +23,7 @@ from virtfleet.controller import lifecycle
 from virtfleet.controller.launcherpod import LauncherPod
 from virtfleet.controller.pods import launcher_cache
 from virtfleet.controller.records import Instance, decode_instance
+from virtfleet.installation import Installation
 from virtfleet.kube.api import KubeApi, Patch
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.errors import ApiError
@@ -45,7 +45,7 @@ class Defaults:
     """What the gateway does to new objects, without the gateway."""
 
     def __init__(self, kubevirt: Obj) -> None:
-        self._settings = Settings(kubevirt)
+        self._settings = Installation(kubevirt)
         # Everybody here is one user of the API server; what a controller begins a status with must stay.
         self._user = Requester(min(self._settings.service_accounts))
 

@@ -11,8 +11,8 @@ from typing import Any
 from virtfleet.api import crds, names
 from virtfleet.handler.network.networks import Networks
 from virtfleet.handler.vms.ghosts import Ghosts
-from virtfleet.handler.vms.preparation import Cluster
 from virtfleet.handler.vms.reconcile import Machines
+from virtfleet.installation import Installation
 from virtfleet.kube.events import Recorder
 from virtfleet.kube.resource import CRDS, NAMESPACES, VMIS, Obj
 from virtfleet.local.apiserver.kinds import builtin
@@ -55,7 +55,7 @@ async def handler(api: InProcessApi, place: Path, kubevirt: Obj | None = None) -
         ghosts=Ghosts(place / "ghosts"),
         networks=Networks(place / "networks"),
         facts=place / "facts",
-        cluster=lambda: Cluster(kubevirt),
+        cluster=lambda: Installation(kubevirt or {}),
     )
     tasks = [asyncio.create_task(t) for t in (recorder.run(), machines.instances.run(), machines.controller.run())]
     try:

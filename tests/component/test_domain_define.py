@@ -17,16 +17,14 @@ import yaml
 from tests.component.libvirt_daemon import running
 from tests.reference import GOLDEN
 from tests.unit.domain_samples import SAMPLES, Sample, vmi
-from virtfleet.api.feature_gates import FeatureGates
-from virtfleet.api.kubevirt import KubeVirt
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance
 from virtfleet.cli.look.render_domain import pretend_node
-from virtfleet.domain.cluster import cluster_context
 from virtfleet.domain.context import Context
 from virtfleet.domain.errors import DomainError
 from virtfleet.hypervisors import registry
 from virtfleet.hypervisors.base import Host
+from virtfleet.installation import Installation
 
 QEMU = registry.get("qemu-kvm")
 
@@ -86,12 +84,10 @@ def define(
 @pytest.mark.parametrize("case", accepted_cases(), ids=lambda c: c.name)
 def test_libvirt_defines_the_reference_vmi(connection: libvirt.virConnect, host: Host, case: Path) -> None:
     settings = yaml.safe_load((case / "kubevirt.yaml").read_text())
-    kubevirt = read(KubeVirt, settings)
     vmi = read(VirtualMachineInstance, yaml.safe_load((case / "vmi.yaml").read_text()))
     options = json.loads((case / "options.json").read_text()) if (case / "options.json").exists() else {}
-    base = cluster_context(kubevirt, FeatureGates.of(settings), vmi.spec.architecture)
     context = msgspec.structs.replace(
-        pretend_node(vmi, kubevirt, base), block_volumes=frozenset(options.get("block", []))
+        pretend_node(vmi, Installation(settings)), block_volumes=frozenset(options.get("block", []))
     )
     define(connection, host, case.name, vmi, context)
 

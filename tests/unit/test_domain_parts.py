@@ -9,20 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from virtfleet.api.feature_gates import FeatureGates
-from virtfleet.api.kubevirt import KubeVirt
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance
 from virtfleet.cli.look.render_domain import pretend_node
 from virtfleet.domain import traits
-from virtfleet.domain.cluster import cluster_context
-from virtfleet.domain.context import Context, NumaCell
+from virtfleet.domain.context import NumaCell
 from virtfleet.domain.cpupool import CpuPool
 from virtfleet.domain.errors import DomainError
 from virtfleet.domain.interfaces import pci_address
 from virtfleet.domain.targets import TargetNames
 from virtfleet.domain.traits import Topology
 from virtfleet.domain.xml import add, text
+from virtfleet.installation import Installation
 
 
 def vmi(domain: dict[str, Any], **status: Any) -> VirtualMachineInstance:
@@ -157,7 +155,7 @@ def test_settings_of_the_cluster_shape_domains() -> None:
             }
         },
     }
-    context = cluster_context(read(KubeVirt, settings), FeatureGates.of(settings), "arm64")
+    context = Installation(settings).context("arm64")
     assert (context.smbios.manufacturer, context.smbios.product, context.smbios.sku) == ("KubeVirt", "Cloud", "7")
     assert (context.balloon_period, context.free_page_reporting, context.serial_console_log) == (0, False, False)
     assert (context.firmware_dir, context.attachments, context.verbose) == ("/firmware", {"mine": "tap"}, True)
@@ -187,7 +185,7 @@ def test_no_two_devices_of_a_pretended_node_share_an_address() -> None:
         "gpus": [{"name": "g", "deviceName": "x.io/gpu"}],
         "interfaces": [{"name": f"n{i}", "sriov": {}} for i in range(10)],
     }
-    node = pretend_node(vmi({"devices": devices}), read(KubeVirt, {}), Context())
+    node = pretend_node(vmi({"devices": devices}), Installation({}))
     assigned = [device.address for device in (*node.host_devices.values(), *node.gpus.values())]
     addresses = [*assigned, *node.sriov.values()]
     assert len(set(addresses)) == 51

@@ -23,8 +23,8 @@ from virtfleet.hypervisors import registry
 from virtfleet.hypervisors.base import DaemonSettings
 from virtfleet.hypervisors.containers import IDS, first_id
 from virtfleet.hypervisors.features import refusals
+from virtfleet.installation import Installation
 from virtfleet.pods import sharing
-from virtfleet.pods.settings import Settings
 from virtfleet.pods.volumes import mounted
 
 QEMU = registry.get("qemu-kvm")
@@ -158,7 +158,7 @@ def test_who_is_root_is_not_a_container_by_that() -> None:
     found = mounted(asked, ())
     for name, count in (("xen", 1), ("qemu-kvm", 1), ("lxc", 0)):
         descriptor = registry.get(name).descriptor
-        assert len(sharing.containers(asked, descriptor, Settings.of({}), "image", found)) == count, name
+        assert len(sharing.containers(asked, descriptor, Installation({}), "image", found)) == count, name
 
 
 def test_users_of_containers_are_others_on_the_node_and_others_for_each_guest() -> None:

@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 
 import virtfleet
-from virtfleet.admission.cluster import Cluster
 from virtfleet.admission.review import RULES, complete, review
 from virtfleet.api import crds
 from virtfleet.api.kinds import BUILT, KINDS, OwnKind
+from virtfleet.installation import Installation
 from virtfleet.operator import endpoints, roles
-from virtfleet.operator.installation import Installation
 
 SOURCE = Path(virtfleet.__file__).parent
 INSTALLATION = Installation({"metadata": {"name": "kubevirt", "namespace": "kubevirt"}})
@@ -60,9 +59,9 @@ def test_creating_what_is_not_built_is_refused_with_what_to_do(kind: OwnKind) ->
     assert kind not in RULES
     assert re.match(r"VirtFleet does not .+; .+ instead", kind.refusal)
     for spec in ({}, {"domain": 1, "template": [], "volumes": {"a": 1}}):
-        found = review(obj(kind, **spec), Cluster({}))
+        found = review(obj(kind, **spec), Installation({}))
         assert [(cause.field, cause.message) for cause in found.causes] == [("kind", kind.refusal)]
-        assert complete(obj(kind, **spec), Cluster({}))[1].causes == found.causes
+        assert complete(obj(kind, **spec), Installation({}))[1].causes == found.causes
 
 
 @pytest.mark.parametrize("kind", UNBUILT, ids=named)

@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 
 import pytest
 
-from virtfleet.admission.cluster import Cluster
 from virtfleet.admission.review import complete
 from virtfleet.domain.context import Context
 from virtfleet.hypervisors import registry
+from virtfleet.installation import Installation
 from virtfleet.launcher.alone.standalone import Standalone
 from virtfleet.local import guestimage
 from virtfleet.protocol.messages import DomainState, GetState, Update
@@ -92,7 +92,7 @@ def user_data(*commands: str) -> dict[str, Any]:
 def admitted(vmi: dict[str, Any]) -> dict[str, Any]:
     """The VMI as the API server would store it."""
     gates = {"featureGates": ["DownwardMetrics", "ExperimentalIgnitionSupport"]}
-    completed, found = complete(vmi, Cluster({"spec": {"configuration": {"developerConfiguration": gates}}}))
+    completed, found = complete(vmi, Installation({"spec": {"configuration": {"developerConfiguration": gates}}}))
     assert found.allowed, found.causes
     completed["metadata"]["uid"] = str(uuid.uuid4())
     completed["status"] = {**completed.get("status", {}), **vmi.get("status", {})}  # as components would write it

@@ -18,16 +18,13 @@ import pytest
 import yaml
 
 from tests.reference import GOLDEN
-from virtfleet.admission.cluster import Cluster
 from virtfleet.admission.review import complete
-from virtfleet.api.feature_gates import FeatureGates
-from virtfleet.api.kubevirt import KubeVirt
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance
 from virtfleet.cli.look.render_domain import pretend_node
 from virtfleet.domain import paths
-from virtfleet.domain.cluster import cluster_context
 from virtfleet.hypervisors import registry
+from virtfleet.installation import Installation
 from virtfleet.launcher.alone.standalone import Standalone
 from virtfleet.launcher.failure import Failure
 from virtfleet.local import guestimage
@@ -65,11 +62,11 @@ def accepted() -> list[Path]:
 @pytest.mark.parametrize("case", accepted(), ids=lambda c: c.name)
 async def test_a_reference_vmi_boots(case: Path) -> None:
     settings = yaml.safe_load((case / "kubevirt.yaml").read_text())
-    vmi, _ = complete(yaml.safe_load((case / "input.yaml").read_text()), Cluster(settings))
+    vmi, _ = complete(yaml.safe_load((case / "input.yaml").read_text()), Installation(settings))
     options = json.loads((case / "options.json").read_text()) if (case / "options.json").exists() else {}
-    kubevirt, wanted = read(KubeVirt, settings), read(VirtualMachineInstance, vmi)
+    wanted = read(VirtualMachineInstance, vmi)
     context = msgspec.structs.replace(
-        pretend_node(wanted, kubevirt, cluster_context(kubevirt, FeatureGates.of(settings), "amd64")),
+        pretend_node(wanted, Installation(settings)),
         emulated=True,
         block_volumes=frozenset(options.get("block", [])),
     )

@@ -9,7 +9,6 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from uuid import uuid4
 
-from virtfleet.admission.cluster import Cluster
 from virtfleet.admission.hyperv import enable_dependencies
 from virtfleet.admission.hypervisor import hypervisor_of
 from virtfleet.admission.memory_hotplug import why_not
@@ -19,6 +18,7 @@ from virtfleet.api import names
 from virtfleet.api.quantity import BINARY, Quantity
 from virtfleet.hypervisors.features import support
 from virtfleet.hypervisors.support import Level
+from virtfleet.installation import Installation
 
 NON_ROOT_USER = 107
 
@@ -32,7 +32,7 @@ _HYPERV_STATES = (
 )  # fmt: skip
 
 
-def complete_vmi(vmi: Obj, cluster: Cluster) -> None:
+def complete_vmi(vmi: Obj, cluster: Installation) -> None:
     """All that a new VMI gets: spec, annotations, finalizer and the first status."""
     spec, hypervisor = extend(vmi, "spec"), hypervisor_of(vmi, cluster)
 
@@ -59,7 +59,7 @@ def complete_vmi(vmi: Obj, cluster: Cluster) -> None:
         finalizers.append(names.VMI_FINALIZER)
 
 
-def complete_vmi_spec(spec: Obj, cluster: Cluster) -> None:
+def complete_vmi_spec(spec: Obj, cluster: Installation) -> None:
     """The part of the defaults that validation of a template needs, too."""
     domain = extend(spec, "domain")
     extend(domain, "devices")
@@ -92,7 +92,7 @@ def _set_quantities(spec: Obj) -> None:
                 volume[source]["capacity"] = str(Quantity.parse(volume[source].get("capacity") or 0))
 
 
-def _set_cpu_request(domain: Obj, cluster: Cluster) -> None:
+def _set_cpu_request(domain: Obj, cluster: Installation) -> None:
     resources = domain["resources"]
     limit = read(resources, "limits").get("cpu")
     request = read(resources, "requests").get("cpu")
@@ -142,7 +142,7 @@ def _set_pull_policies(spec: Obj) -> None:
             default(disk, "imagePullPolicy", "Always" if moving else "IfNotPresent")
 
 
-def _set_network(spec: Obj, cluster: Cluster) -> None:
+def _set_network(spec: Obj, cluster: Installation) -> None:
     devices = spec["domain"]["devices"]
     if devices.get("autoattachPodInterface") is False or spec.get("networks") or devices.get("interfaces"):
         return
@@ -235,7 +235,7 @@ def _set_architecture_defaults(spec: Obj, hypervisors_bus: str) -> None:
             efi["secureBoot"] = False
 
 
-def _set_first_status(vmi: Obj, cluster: Cluster) -> None:
+def _set_first_status(vmi: Obj, cluster: Installation) -> None:
     domain = vmi["spec"]["domain"]
     status = extend(vmi, "status")
     guest = domain["memory"].get("guest")
@@ -253,7 +253,7 @@ def _set_first_status(vmi: Obj, cluster: Cluster) -> None:
         seen.append({"phase": "Pending", "phaseTransitionTimestamp": now})
 
 
-def _reserve_sockets(spec: Obj, cluster: Cluster) -> None:
+def _reserve_sockets(spec: Obj, cluster: Installation) -> None:
     """Room for CPUs that are added while the guest runs."""
     cpu = spec["domain"]["cpu"]
     if cpu.get("maxSockets"):
@@ -271,7 +271,7 @@ def _reserve_sockets(spec: Obj, cluster: Cluster) -> None:
         cpu["maxSockets"] = most
 
 
-def _reserve_memory(spec: Obj, cluster: Cluster) -> None:
+def _reserve_memory(spec: Obj, cluster: Installation) -> None:
     """Room for memory that is added while the guest runs, where its kind of machine allows that."""
     memory = spec["domain"]["memory"]
     if memory.get("maxGuest") is not None or memory.get("guest") is None:
@@ -283,7 +283,7 @@ def _reserve_memory(spec: Obj, cluster: Cluster) -> None:
         memory["maxGuest"] = str(most)
 
 
-def _set_annotations(vmi: Obj, cluster: Cluster) -> None:
+def _set_annotations(vmi: Obj, cluster: Installation) -> None:
     annotations = extend(vmi, "metadata", "annotations")
     set_pci_topology(annotations, vmi["spec"])
     domain = vmi["spec"]["domain"]

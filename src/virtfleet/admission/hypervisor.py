@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 import msgspec
 
-from virtfleet.admission.cluster import Cluster
 from virtfleet.admission.findings import Findings
 from virtfleet.admission.sections import Section
 from virtfleet.api.vmi import VirtualMachineInstance
@@ -14,6 +13,7 @@ from virtfleet.hypervisors import registry
 from virtfleet.hypervisors.base import Hypervisor
 from virtfleet.hypervisors.features import refusals, warnings
 from virtfleet.hypervisors.notyet import AbsentField
+from virtfleet.installation import Installation
 
 
 def warn_of_absent(fields: Iterable[AbsentField], spec: Section, found: Findings) -> None:
@@ -32,13 +32,13 @@ def hypervisor_error(name: str) -> str | None:
     return None
 
 
-def hypervisor_of(vmi: Section, cluster: Cluster) -> Hypervisor:
+def hypervisor_of(vmi: Section, cluster: Installation) -> Hypervisor:
     """The hypervisor that a VMI gets. Where the name is wrong the default one stands in, and `check` objects."""
     name = cluster.fleet.launcher(vmi).hypervisor
     return registry.get(registry.DEFAULT if hypervisor_error(name) else name)
 
 
-def check(instance: Section, cluster: Cluster, path: str, found: Findings) -> None:
+def check(instance: Section, cluster: Installation, path: str, found: Findings) -> None:
     """A VMI, or the template of one, with its defaults; its spec is at `path`.
 
     Its hypervisor must exist, be the one of its pool, and have all that it asks for. What is admitted although nothing

@@ -11,10 +11,10 @@ from virtfleet.admission.sections import Section, read
 from virtfleet.api import duration
 from virtfleet.api.feature_gates import DEPRECATED, DISCONTINUED, STATES, FeatureGates
 from virtfleet.hypervisors import notyet
+from virtfleet.installation import CERTIFICATES_LIVE
 
 _CONFIGURATION = "spec.configuration"
 _GATES = f"{_CONFIGURATION}.developerConfiguration.featureGates"
-_DAY = 86400.0
 
 
 def check(kubevirt: Section, found: Findings, old: Section | None = None) -> None:
@@ -95,10 +95,12 @@ def _check_certificates(selfsigned: Section, found: Findings) -> None:
             return
         if value is not None:
             seconds[field] = value
-    ca_life, server_life = seconds.get("ca.duration", 7 * _DAY), seconds.get("server.duration", _DAY)
-    if seconds.get("ca.renewBefore", ca_life * 0.2) > ca_life:
+    ca_life, server_life = (
+        seconds.get(f"{kind}.duration", CERTIFICATES_LIVE[kind].total_seconds()) for kind in ("ca", "server")
+    )
+    if seconds.get("ca.renewBefore", 0) > ca_life:
         found.invalid(f"{path}.ca.renewBefore", "the CA would be renewed before it exists; lower renewBefore")
-    if seconds.get("server.renewBefore", server_life * 0.2) > server_life:
+    if seconds.get("server.renewBefore", 0) > server_life:
         found.invalid(
             f"{path}.server.renewBefore", "certificates would be renewed before they exist; lower renewBefore"
         )

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from virtfleet.admission.cluster import Cluster
 from virtfleet.admission.sections import Section, read
 from virtfleet.api.quantity import Quantity
+from virtfleet.installation import Installation
 
 ZERO = Quantity.of(0)
 
@@ -20,7 +20,7 @@ class Machine:
         "networks", "path", "requests", "spec", "volumes",
     )  # fmt: skip
 
-    def __init__(self, spec: Section, cluster: Cluster, path: str = "spec") -> None:
+    def __init__(self, spec: Section, cluster: Installation, path: str = "spec") -> None:
         self.spec = spec
         self.cluster = cluster
         self.path = path

@@ -1,7 +1,7 @@
 """The two questions of admission: what does this object become, and is it allowed?
 
 The gateway asks for every request, `virtfleet validate` and `virtfleet render vmi` ask for files. No I/O happens here:
-what a rule needs to know of the cluster comes with `Cluster`.
+what a rule needs to know of the cluster comes with `Installation`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from virtfleet.admission import kubevirt, shape, templates
-from virtfleet.admission.cluster import Cluster
 from virtfleet.admission.defaults import complete_vmi
 from virtfleet.admission.findings import Findings
 from virtfleet.admission.names import dns_subdomain_error
@@ -19,6 +18,7 @@ from virtfleet.admission.updates import Requester, check_vmi_update, keep_status
 from virtfleet.admission.vmi import check_vmi
 from virtfleet.api import kinds
 from virtfleet.api.kinds import OwnKind
+from virtfleet.installation import Installation
 
 NOBODY = Requester()
 
@@ -27,7 +27,7 @@ NOBODY = Requester()
 class Asker:
     """In which cluster something is asked, and by whom."""
 
-    cluster: Cluster
+    cluster: Installation
     user: Requester
 
     @property
@@ -41,7 +41,7 @@ class Rules:
 
     check: Callable[[Section, Asker, Findings], None]
     check_update: Callable[[Section, Section, Asker, Findings], None]
-    complete: Callable[[Obj, Cluster], None] | None = None
+    complete: Callable[[Obj, Installation], None] | None = None
     complete_update: Callable[[Obj, Section, Asker], None] | None = None
 
 
@@ -86,7 +86,7 @@ RULES: Mapping[OwnKind, Rules] = {
 _RULES = {kind.kind: rules for kind, rules in RULES.items()}
 
 
-def complete(obj: Section, cluster: Cluster, user: Requester = NOBODY) -> tuple[Obj, Findings]:
+def complete(obj: Section, cluster: Installation, user: Requester = NOBODY) -> tuple[Obj, Findings]:
     """A new object with its defaults. Where types are wrong, the object comes back as it is, with the findings."""
     completed, found = shape.without_nulls(obj), Findings()
     if not Asker(cluster, user).trusted:
@@ -97,7 +97,7 @@ def complete(obj: Section, cluster: Cluster, user: Requester = NOBODY) -> tuple[
     return completed, found
 
 
-def complete_update(obj: Section, old: Section, cluster: Cluster, user: Requester = NOBODY) -> Obj:
+def complete_update(obj: Section, old: Section, cluster: Installation, user: Requester = NOBODY) -> Obj:
     """A changed object as it is stored."""
     completed = shape.without_nulls(obj)
     rules = _RULES.get(str(completed.get("kind")))
@@ -106,7 +106,7 @@ def complete_update(obj: Section, old: Section, cluster: Cluster, user: Requeste
     return completed
 
 
-def review(obj: Section, cluster: Cluster, user: Requester = NOBODY) -> Findings:
+def review(obj: Section, cluster: Installation, user: Requester = NOBODY) -> Findings:
     """Whether a new object with its defaults is allowed."""
     found = Findings()
     obj = shape.without_nulls(obj)
@@ -116,7 +116,7 @@ def review(obj: Section, cluster: Cluster, user: Requester = NOBODY) -> Findings
     return found
 
 
-def review_update(obj: Section, old: Section, cluster: Cluster, user: Requester = NOBODY) -> Findings:
+def review_update(obj: Section, old: Section, cluster: Installation, user: Requester = NOBODY) -> Findings:
     """Whether a change is allowed. An object that is being deleted may lose its finalizers whatever it says."""
     found = Findings()
     obj, old = shape.without_nulls(obj), shape.without_nulls(old)

@@ -7,7 +7,6 @@ from typing import Any
 from uuid import uuid4
 
 from virtfleet.admission import hypervisor, memory_hotplug
-from virtfleet.admission.cluster import Cluster
 from virtfleet.admission.defaults import complete_vmi_spec, set_pci_topology
 from virtfleet.admission.findings import Findings
 from virtfleet.admission.hypervisor import warn_of_absent
@@ -19,12 +18,13 @@ from virtfleet.api import names
 from virtfleet.api.quantity import Quantity
 from virtfleet.api.selectors import SelectorError, from_label_selector
 from virtfleet.hypervisors import features, notyet
+from virtfleet.installation import Installation
 
 _RUN_STRATEGIES = ("Halted", "Manual", "Always", "RerunOnFailure", "Once")
 _TEMPLATE = "spec.template"
 
 
-def complete_vm(vm: Obj, cluster: Cluster) -> None:
+def complete_vm(vm: Obj, cluster: Installation) -> None:
     """A new VM settles what must not change from one start to the next: identity, machine type, bus layout."""
     if read(vm, "spec").get("template") is None:
         return  # validation says so
@@ -36,18 +36,18 @@ def complete_vm(vm: Obj, cluster: Cluster) -> None:
     set_pci_topology(extend(vm, "spec", "template", "metadata", "annotations"), spec)
 
 
-def settle_machine(spec: Obj, cluster: Cluster) -> None:
+def settle_machine(spec: Obj, cluster: Installation) -> None:
     default(spec, "architecture", cluster.default_architecture)
     default(extend(spec, "domain", "machine"), "type", cluster.machine_type(spec["architecture"]))
 
 
-def check_new_vm(vm: Section, cluster: Cluster, trusted: bool, found: Findings) -> None:
+def check_new_vm(vm: Section, cluster: Installation, trusted: bool, found: Findings) -> None:
     check_vm(vm, cluster, trusted, found)
     # KubeVirt leaves the template out of these paths.
     check_discontinued(Machine(read(vm, "spec", "template", "spec"), cluster, "spec"), found)
 
 
-def check_vm(vm: Section, cluster: Cluster, trusted: bool, found: Findings) -> None:
+def check_vm(vm: Section, cluster: Installation, trusted: bool, found: Findings) -> None:
     spec = read(vm, "spec")
     _check_run_strategy(spec, cluster, found)
     template = spec.get("template")
@@ -80,13 +80,13 @@ def check_vm_update(vm: Section, old: Section, found: Findings) -> None:
         found.unsupported("spec", f"restore {restore} goes on; start or stop the VM when it is complete")
 
 
-def _completed(template: Section, cluster: Cluster) -> Obj:
+def _completed(template: Section, cluster: Installation) -> Obj:
     spec = copy_of(read(template, "spec"))
     complete_vmi_spec(spec, cluster)
     return spec
 
 
-def _check_run_strategy(spec: Section, cluster: Cluster, found: Findings) -> None:
+def _check_run_strategy(spec: Section, cluster: Installation, found: Findings) -> None:
     running, strategy = spec.get("running"), spec.get("runStrategy")
     if running is not None and strategy is not None:
         found.invalid("spec.running", "running and runStrategy say the same thing; remove running, which is deprecated")
@@ -100,7 +100,7 @@ def _check_run_strategy(spec: Section, cluster: Cluster, found: Findings) -> Non
         found.invalid("spec.runStrategy", f"run strategy {strategy!r} does not exist; use one of {known}")
 
 
-def _check_room_to_grow(spec: Section, cluster: Cluster, found: Findings) -> None:
+def _check_room_to_grow(spec: Section, cluster: Installation, found: Findings) -> None:
     max_guest = read(spec, "domain", "memory").get("maxGuest")
     if cluster.live_update and max_guest is not None:
         why = memory_hotplug.why_not(spec, Quantity.parse(max_guest))
@@ -154,7 +154,7 @@ def _check_data_volume(spec: Section, path: str, found: Findings) -> bool:
     return False
 
 
-def check_replica_set(replica_set: Section, cluster: Cluster, trusted: bool, found: Findings) -> None:
+def check_replica_set(replica_set: Section, cluster: Installation, trusted: bool, found: Findings) -> None:
     spec = read(replica_set, "spec")
     template = spec.get("template")
     if template is None:
@@ -175,7 +175,7 @@ def check_replica_set(replica_set: Section, cluster: Cluster, trusted: bool, fou
         found.invalid("spec.selector", "the selector does not match spec.template.metadata.labels; make them agree")
 
 
-def complete_migration(migration: Obj, _: Cluster) -> None:
+def complete_migration(migration: Obj, _: Installation) -> None:
     metadata = extend(migration, "metadata")
     extend(metadata, "labels")[names.MIGRATION_VMI] = read(migration, "spec").get("vmiName") or ""
     finalizers = metadata.setdefault("finalizers", [])
@@ -183,7 +183,7 @@ def complete_migration(migration: Obj, _: Cluster) -> None:
         finalizers.append(names.MIGRATION_FINALIZER)
 
 
-def check_migration(migration: Section, cluster: Cluster, user: str, found: Findings) -> None:
+def check_migration(migration: Section, cluster: Installation, user: str, found: Findings) -> None:
     spec = read(migration, "spec")
     if not spec.get("vmiName"):
         found.required("spec.vmiName", "name the VMI that is to migrate; set spec.vmiName")

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from virtfleet.admission.cluster import Cluster
 from virtfleet.admission.findings import Findings
 from virtfleet.admission.sections import Obj, Section, read
 from virtfleet.admission.vmi import RESERVED_ANNOTATIONS, RESERVED_LABELS
 from virtfleet.api.quantity import Quantity
+from virtfleet.installation import Installation
 
 _NODE_NAME = "authentication.kubernetes.io/node-name"
 
@@ -26,7 +26,7 @@ class Requester:
     extra: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
-def keep_status(vmi: Obj, old: Section, cluster: Cluster, user: Requester) -> None:
+def keep_status(vmi: Obj, old: Section, cluster: Installation, user: Requester) -> None:
     """Undo what somebody else than VirtFleet's components changed in the status."""
     if user.name not in cluster.service_accounts and vmi.get("status") != old.get("status"):
         if "status" in old:
@@ -35,7 +35,7 @@ def keep_status(vmi: Obj, old: Section, cluster: Cluster, user: Requester) -> No
             vmi.pop("status", None)
 
 
-def check_vmi_update(vmi: Section, old: Section, cluster: Cluster, user: Requester, found: Findings) -> None:
+def check_vmi_update(vmi: Section, old: Section, cluster: Installation, user: Requester, found: Findings) -> None:
     trusted = user.name in cluster.service_accounts
     if trusted and user.name.endswith("-handler") and cluster.enabled("NodeRestriction"):
         _check_node(vmi, old, user, found)
@@ -72,7 +72,7 @@ def _check_node(vmi: Section, old: Section, user: Requester, found: Findings) ->
         found.invalid("status.migrationState.targetNode", "a handler may not choose where a VMI migrates to")
 
 
-def _check_hotplug(vmi: Section, old: Section, cluster: Cluster, found: Findings) -> None:
+def _check_hotplug(vmi: Section, old: Section, cluster: Installation, found: Findings) -> None:
     domain, old_domain = read(vmi, "spec", "domain"), read(old, "spec", "domain")
     if (read(domain, "cpu").get("maxSockets") or 0) != (read(old_domain, "cpu").get("maxSockets") or 0):
         found.invalid(
@@ -85,7 +85,7 @@ def _check_hotplug(vmi: Section, old: Section, cluster: Cluster, found: Findings
     _check_volumes(vmi, old, cluster, found)
 
 
-def _check_utility_volumes(vmi: Section, old: Section, cluster: Cluster, found: Findings) -> None:
+def _check_utility_volumes(vmi: Section, old: Section, cluster: Installation, found: Findings) -> None:
     volumes = read(vmi, "spec").get("utilityVolumes") or ()
     path = "spec.utilityVolumes"
     if volumes and not cluster.enabled("UtilityVolumes"):
@@ -116,7 +116,7 @@ def _permanent(vmi: Section) -> set[str]:
     return {status.get("name") for status in statuses if status.get("hotplugVolume") is None}
 
 
-def _check_volumes(vmi: Section, old: Section, cluster: Cluster, found: Findings) -> None:
+def _check_volumes(vmi: Section, old: Section, cluster: Installation, found: Findings) -> None:
     volumes = {v.get("name"): v for v in read(vmi, "spec").get("volumes") or ()}
     old_volumes = {v.get("name"): v for v in read(old, "spec").get("volumes") or ()}
     devices, old_devices = read(vmi, "spec", "domain", "devices"), read(old, "spec", "domain", "devices")
@@ -139,7 +139,7 @@ def _check_volumes(vmi: Section, old: Section, cluster: Cluster, found: Findings
             _check_plugged_in(volume, disks.get(name), name in old_disks, found)
 
 
-def _check_everything_is_shown(devices: Section, volumes: Section, cluster: Cluster, found: Findings) -> None:
+def _check_everything_is_shown(devices: Section, volumes: Section, cluster: Installation, found: Findings) -> None:
     shown = {name for name, volume in volumes.items() if volume.get("memoryDump") is None}
     needed = len(devices.get("filesystems") or ())
     for disk in devices.get("disks") or ():

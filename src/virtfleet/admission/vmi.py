@@ -15,12 +15,12 @@ from virtfleet.admission import (
     scheduling,
     volumes,
 )
-from virtfleet.admission.cluster import Cluster
 from virtfleet.admission.findings import Findings
 from virtfleet.admission.machine import Machine
 from virtfleet.admission.sections import Section, read
 from virtfleet.api import names
 from virtfleet.api.selectors import label_key_error, label_value_error
+from virtfleet.installation import Installation
 
 # Only VirtFleet's own components put these on a VMI: they steer scheduling and migration.
 RESERVED_LABELS = (
@@ -36,7 +36,7 @@ RESERVED_ANNOTATIONS = (names.LAUNCHER_HYPERVISOR,)
 _GATED_ANNOTATIONS = {names.IGNITION: "ExperimentalIgnitionSupport", "hooks.kubevirt.io/hookSidecars": "Sidecar"}
 
 
-def check_vmi(vmi: Section, cluster: Cluster, trusted: bool, found: Findings) -> None:
+def check_vmi(vmi: Section, cluster: Installation, trusted: bool, found: Findings) -> None:
     """A new VMI with its defaults. `trusted`: one of VirtFleet's own components asks."""
     check_metadata(read(vmi, "metadata"), "metadata", cluster, trusted, found)
     machine = check_spec(read(vmi, "spec"), cluster, "spec", found)
@@ -48,7 +48,7 @@ def check_vmi(vmi: Section, cluster: Cluster, trusted: bool, found: Findings) ->
     hypervisor.check(vmi, cluster, "spec", found)
 
 
-def check_spec(spec: Section, cluster: Cluster, path: str, found: Findings) -> Machine:
+def check_spec(spec: Section, cluster: Installation, path: str, found: Findings) -> Machine:
     """The rules that hold for templates, too."""
     machine = Machine(spec, cluster, path)
     compute.check(machine, found)
@@ -70,7 +70,7 @@ def check_reserved(metadata: Section, path: str, trusted: bool, found: Findings)
             found.unsupported(f"{path}.{kind}", f"{', '.join(reserved)} is set by VirtFleet itself; remove it")
 
 
-def check_metadata(metadata: Section, path: str, cluster: Cluster, trusted: bool, found: Findings) -> None:
+def check_metadata(metadata: Section, path: str, cluster: Installation, trusted: bool, found: Findings) -> None:
     check_reserved(metadata, path, trusted, found)
     for key, value in read(metadata, "labels").items():
         if why := label_key_error(key) or label_value_error(value):

@@ -12,16 +12,16 @@ GROUP: Final = "kubevirt.io"
 VERSION: Final = "v1"
 API_VERSION: Final = f"{GROUP}/{VERSION}"
 
+ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}  # as Kubernetes calls them, by machines' own words
+
 # --- labels
 APP_LABEL: Final = "kubevirt.io"
 LAUNCHER_APP: Final = "virt-launcher"
-HOTPLUG_APP: Final = "hotplug-disk"
 CREATED_BY: Final = "kubevirt.io/created-by"
 VM_NAME: Final = "vm.kubevirt.io/name"
 VMI_ID: Final = "vmi.kubevirt.io/id"
 NODE_NAME: Final = "kubevirt.io/nodeName"
 MIGRATION_UID: Final = "kubevirt.io/migrationJobUID"
-MIGRATION_NAME_LABEL: Final = "kubevirt.io/migrationName"
 MIGRATION_TARGET_NODE: Final = "kubevirt.io/migrationTargetNodeName"
 MIGRATION_VMI: Final = "kubevirt.io/vmi-name"
 OUTDATED_LAUNCHER_IMAGE: Final = "kubevirt.io/outdatedLauncherImage"
@@ -37,9 +37,9 @@ TDX: Final = "kubevirt.io/tdx"
 SECURE_EXECUTION: Final = "kubevirt.io/s390-pv"
 CPU_MANAGER: Final = "kubevirt.io/cpumanager"
 DEPRECATED_CPU_MANAGER: Final = "cpumanager"
-KSM_ENABLED: Final = "kubevirt.io/ksm-enabled"
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGED_BY_OPERATOR: Final = "virt-operator"
+PRIORITY_CLASS: Final = "kubevirt-cluster-critical"  # of all components
 
 # Labels of nodes, each a prefix that ends in the name of what the node can do.
 NODE_DOMAIN: Final = ".node.kubevirt.io/"
@@ -54,7 +54,6 @@ HYPERV: Final = "hyperv.node.kubevirt.io/"
 MACHINE_TYPE: Final = "machine-type.node.kubevirt.io/"
 TSC_FREQUENCY: Final = "scheduling.node.kubevirt.io/tsc-frequency"
 HYPERVISOR_WORKS: Final = "hypervisor.node.kubevirt.io/"  # ours: set when the hypervisor really works there
-OBSOLETE_HOST_MODEL: Final = "node-labeller.kubevirt.io/obsolete-host-model"
 
 # Labels of nodes that handlers write, by what they found out there; nobody else's begin so.
 NODE_FACT_PREFIXES: Final = (
@@ -75,17 +74,9 @@ NODE_FACTS: Final = (REALTIME, SEV, SEV_ES, SEV_SNP, TDX, SECURE_EXECUTION)
 DEVICE_PREFIX: Final = "devices.kubevirt.io/"
 
 # --- annotations
+VGA_FOR_EFI: Final = "kubevirt.io/vga-display-efi-x86"  # of the KubeVirt object
 DOMAIN: Final = "kubevirt.io/domain"  # label and annotation
-OWNER_VMI_NAME: Final = "kubevirt.io/owner-vmi-name"
-OWNER_VMI_UID: Final = "kubevirt.io/owner-vmi-uid"
 MIGRATION_NAME: Final = "kubevirt.io/migrationJobName"
-EVACUATION_MIGRATION: Final = "kubevirt.io/evacuationMigration"
-WORKLOAD_UPDATE_MIGRATION: Final = "kubevirt.io/workloadUpdateMigration"
-CREATE_MIGRATION_TARGET: Final = "kubevirt.io/create-migration-target"
-MIGRATION_TRANSPORT_UNIX: Final = "kubevirt.io/migrationTransportUnix"
-MIGRATION_TARGET_READY: Final = "kubevirt.io/migration-target-ready-timestamp"
-MIGRATION_UNSCHEDULABLE_TIMEOUT: Final = "kubevirt.io/migrationUnschedulablePodTimeoutSeconds"
-MIGRATION_PENDING_TIMEOUT: Final = "kubevirt.io/migrationPendingPodTimeoutSeconds"
 ALLOW_POD_BRIDGE_MIGRATION: Final = "kubevirt.io/allow-pod-bridge-network-live-migration"
 HANDLER_HEARTBEAT: Final = "kubevirt.io/heartbeat"
 IGNITION: Final = "kubevirt.io/ignitiondata"
@@ -98,14 +89,8 @@ LIBVIRT_LOG_FILTERS: Final = "kubevirt.io/libvirt-log-filters"
 FREE_PAGE_REPORTING_DISABLED: Final = "kubevirt.io/free-page-reporting-disabled"
 EMULATOR_THREAD_EVEN_PARITY: Final = "alpha.kubevirt.io/EmulatorThreadCompleteToEvenParity"
 QGS_SOCKET_PATH: Final = "kubevirt.io/qgs-socket-path"
-KEEP_LAUNCHER_AFTER_FAILURE: Final = "kubevirt.io/keep-launcher-alive-after-failure"
-INSTALLATION_ID: Final = "kubevirt.io/install-strategy-identifier"
-INSTALLATION_VERSION: Final = "kubevirt.io/install-strategy-version"
-INSTALLATION_REGISTRY: Final = "kubevirt.io/install-strategy-registry"
 GENERATION: Final = "kubevirt.io/generation"
 VM_GENERATION: Final = "kubevirt.io/vm-generation"
-EVICTION_SOURCE: Final = "kubevirt.io/eviction-source"
-EPHEMERAL_PROVISIONING: Final = "kubevirt.io/ephemeral-provisioning"
 ISTIO_INJECT: Final = "sidecar.istio.io/inject"
 LAUNCHER_HYPERVISOR: Final = "virtfleet.io/hypervisor"  # of launcher Pods and VMIs: what they were made to run on
 HANDLER_VERSION: Final = "virtfleet.io/handler-version"  # of nodes: the version of the handler that serves them

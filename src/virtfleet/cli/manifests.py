@@ -15,7 +15,7 @@ from virtfleet.api.kinds import KUBEVIRT
 from virtfleet.cli.output import CommandError
 
 if TYPE_CHECKING:
-    from virtfleet.admission.cluster import Cluster
+    from virtfleet.installation import Installation
 
 
 _LARGEST = 1_000_000  # parts of a document
@@ -93,11 +93,11 @@ def objects(files: Iterable[str]) -> Iterator[dict[str, Any]]:
         yield manifest.obj
 
 
-def cluster_of(file: str | None, beside: Iterable[dict[str, Any]] = ()) -> Cluster:
+def cluster_of(file: str | None, beside: Iterable[dict[str, Any]] = ()) -> Installation:
     """The cluster of the KubeVirt object in a file; without a file, of one that is `beside`, else with all defaults."""
     from virtfleet.admission import shape
-    from virtfleet.admission.cluster import Cluster
     from virtfleet.admission.findings import Findings
+    from virtfleet.installation import Installation
 
     found = Findings()
     among = beside if file is None else objects([file])
@@ -105,12 +105,12 @@ def cluster_of(file: str | None, beside: Iterable[dict[str, Any]] = ()) -> Clust
     if kubevirt is None:
         if file is not None:
             raise CommandError(f"{file} has no KubeVirt object", "Name a file with one, or leave --kubevirt out.")
-        return Cluster({})
+        return Installation({})
     kubevirt = shape.without_nulls(kubevirt)
     shape.check(kubevirt, found)
     if file is not None and not found.allowed:
         raise CommandError(f"{file}: {found.causes[0].message}")
-    return Cluster(kubevirt if found.allowed else {})
+    return Installation(kubevirt if found.allowed else {})
 
 
 def _documents(file: str) -> Iterator[Any]:

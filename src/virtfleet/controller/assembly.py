@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import orjson
-
 from virtfleet.controller import instance, metrics, virtualmachine
 from virtfleet.controller.instance import Instances
 from virtfleet.controller.migration import Migrations, decode_migration
@@ -22,6 +20,7 @@ from virtfleet.controller.records import (
 )
 from virtfleet.controller.replicaset import ReplicaSets
 from virtfleet.controller.virtualmachine import VirtualMachines
+from virtfleet.installation import Installation
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.events import Recorder
@@ -34,13 +33,8 @@ from virtfleet.kube.resource import (
     VMIS,
     VMS,
 )
-from virtfleet.pods.settings import Settings
 
 COMPONENT = "virt-controller"
-
-
-def _decode_settings(data: bytes) -> Settings:
-    return Settings.of(orjson.loads(data))
 
 
 def _owner(vmi: Instance) -> list[str]:
@@ -70,7 +64,7 @@ class VirtController:
         nodes = Cache(api, NODES, decode=decode_node)
         claims = Cache(api, PERSISTENT_VOLUME_CLAIMS, decode=decode_claim)
         migrations = Cache(api, VMI_MIGRATIONS, decode=decode_migration)
-        installations = Cache(api, KUBEVIRTS, decode=_decode_settings)
+        installations = Cache(api, KUBEVIRTS, decode=Installation.decode)
         launchers = LauncherPods(api, pods)
         self._caches: list[Cache[Any]] = [instances, pods, machines, sets, nodes, claims, migrations, installations]
         self._controllers = [

@@ -16,6 +16,7 @@ from virtfleet.controller.launcherpod import LauncherPod
 from virtfleet.controller.lifecycle import CLAIM_NOT_FOUND, FAILED_CREATE, Situation, Trouble
 from virtfleet.controller.pods import ForeignPod, LauncherPods
 from virtfleet.controller.records import Claim, Instance, Machine
+from virtfleet.installation import Installation
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.controller import Controller
@@ -23,12 +24,10 @@ from virtfleet.kube.errors import ApiError, is_already_exists, is_not_found
 from virtfleet.kube.events import Recorder
 from virtfleet.kube.resource import POD_DISRUPTION_BUDGETS, VMIS, VMS, Obj
 from virtfleet.pods import launcher
-from virtfleet.pods.settings import Settings
 
 logger = logging.getLogger(__name__)
 
 WORKERS = 10
-NO_SETTINGS = Settings.of({})
 
 
 class CannotCreatePod(Exception):
@@ -58,7 +57,7 @@ class Instances:
         launchers: LauncherPods,
         machines: Cache[Machine],
         claims: Cache[Claim],
-        installations: Cache[Settings],
+        installations: Cache[Installation],
     ) -> None:
         self._api = api
         self._recorder = recorder
@@ -179,8 +178,8 @@ class Instances:
     # -- what it depends on
 
     @property
-    def settings(self) -> Settings:
-        return next(iter(self._installations.list()), NO_SETTINGS)
+    def settings(self) -> Installation:
+        return next(iter(self._installations.list()), Installation({}))
 
     def _claims_of(self, vmi: Instance) -> dict[str, Claim]:
         """The claims that exist, by the names of their volumes."""

@@ -85,9 +85,6 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     cpus: tuple[int, ...] = ()
     """Physical CPUs of the Pod."""
     cells: tuple[NumaCell, ...] = ()
-    iommufd: bool = False
-    vsock_cid: int | None = None
-    """Context id instead of the one in the VMI's status, where vsock is confined to the Pod's network namespace."""
 
     @property
     def direct_memory_access(self) -> bool:

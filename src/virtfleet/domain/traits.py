@@ -13,6 +13,8 @@ from virtfleet.api.networks import Interface
 from virtfleet.api.quantity import Quantity
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 
+GRACE = 30  # seconds that a guest has to shut down, where its owner does not say
+
 
 class Topology(NamedTuple):
     """Sockets, cores per socket, threads per core."""
@@ -33,6 +35,11 @@ def topology(vmi: VMI) -> Topology:
         return Topology(cpu.sockets or 1, cpu.cores or 1, cpu.threads or 1)
     amount = resources.limits.get("cpu", resources.requests.get("cpu", 1))
     return Topology(Quantity.parse(amount).value(), 1, 1)
+
+
+def grace(vmi: VMI) -> int:
+    seconds = vmi.spec.termination_grace_period_seconds
+    return GRACE if seconds is None else seconds
 
 
 def memory(vmi: VMI) -> Quantity:

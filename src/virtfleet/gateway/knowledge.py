@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 import orjson
 
-from virtfleet.admission.cluster import Cluster
 from virtfleet.gateway.webhooks import NotYet
+from virtfleet.installation import Installation
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.resource import KUBEVIRTS, VMI_MIGRATIONS, VMIS, Obj
@@ -21,22 +21,15 @@ class CachedKnowledge:
     """Run `caches`."""
 
     def __init__(self, api: KubeApi) -> None:
-        self._kubevirts: Cache[Obj] = Cache(api, KUBEVIRTS, decode=orjson.loads)
+        self._installations: Cache[Installation] = Cache(api, KUBEVIRTS, decode=Installation.decode)
         self._vmis: Cache[Obj] = Cache(api, VMIS, decode=orjson.loads)
         self._migrations: Cache[Obj] = Cache(api, VMI_MIGRATIONS, decode=orjson.loads, indexes={"vmi": _vmi_of})
-        self.caches = (self._kubevirts, self._vmis, self._migrations)
-        # Read once per version of the object: what is derived from it is kept in there.
-        self._cluster: Cluster | None = None
-        self._kubevirts.on_change(lambda *_: self._read())
+        self.caches = (self._installations, self._vmis, self._migrations)
 
-    def _read(self) -> None:
-        found = self._kubevirts.list()
-        self._cluster = Cluster(found[0]) if found else None
-
-    def cluster(self) -> Cluster:
-        if self._cluster is None:
-            raise NotYet("virt-api knows no KubeVirt object yet; create one, or try again in a moment")
-        return self._cluster
+    def cluster(self) -> Installation:
+        for installation in self._installations.list():
+            return installation
+        raise NotYet("virt-api knows no KubeVirt object yet; create one, or try again in a moment")
 
     def vmis(self) -> Iterable[Obj]:
         return _read_once(self._vmis).list()

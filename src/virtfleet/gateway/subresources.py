@@ -17,6 +17,7 @@ import orjson
 from aiohttp import hdrs, web
 
 import virtfleet
+from virtfleet.api import names
 from virtfleet.api.subresources import GROUP, TABLE, VERSIONS, VM, VMI, Server, Subresource
 from virtfleet.gateway import discovery, expansion, objectgraph, portforward, refused, volumes
 from virtfleet.gateway.authorization import Authorization
@@ -30,13 +31,10 @@ from virtfleet.gateway.preconditions import CHECKS
 from virtfleet.gateway.webhooks import NotYet
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.errors import ApiError
-from virtfleet.pods.images import Images
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=msgspec.Struct)
-
-_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}  # as Go calls them
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,13 +220,13 @@ class Subresources:
                 "buildDate": "",
                 "goVersion": "",
                 "compiler": f"{platform.python_implementation()} {platform.python_version()}",
-                "platform": f"linux/{_ARCHITECTURES.get(platform.machine(), platform.machine())}",
+                "platform": f"linux/{names.ARCHITECTURES.get(platform.machine(), platform.machine())}",
             }
         )
 
     async def _guestfs(self, asked: Asked) -> web.StreamResponse:
-        images = Images.of(self._knowledge.cluster().kubevirt)
-        return _json({"registry": images.registry, "tag": images.tag, "digest": "", "imagePrefix": "", "gsImage": ""})
+        cluster = self._knowledge.cluster()
+        return _json({"registry": cluster.registry, "tag": cluster.tag, "digest": "", "imagePrefix": "", "gsImage": ""})
 
     async def _healthz(self, asked: Asked) -> web.StreamResponse:
         why = self._knowledge.missing()

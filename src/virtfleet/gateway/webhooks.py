@@ -20,7 +20,6 @@ from typing import Any, Protocol
 import orjson
 from aiohttp import web
 
-from virtfleet.admission.cluster import Cluster
 from virtfleet.admission.findings import Findings
 from virtfleet.admission.kubevirt_pools import check_removal
 from virtfleet.admission.review import complete, complete_update, review, review_update
@@ -28,6 +27,7 @@ from virtfleet.admission.templates import check_migration_target
 from virtfleet.admission.updates import Requester
 from virtfleet.gateway import reviews
 from virtfleet.gateway.reviews import Malformed, TooLarge
+from virtfleet.installation import Installation
 from virtfleet.kube.component import admission_path
 from virtfleet.kube.credentials import Material
 from virtfleet.kube.resource import KUBEVIRTS, VMI_MIGRATIONS, Obj
@@ -43,7 +43,7 @@ class NotYet(Exception):
 class Knowledge(Protocol):
     """What decisions need of the cluster. Every method raises NotYet while it cannot know."""
 
-    def cluster(self) -> Cluster: ...
+    def cluster(self) -> Installation: ...
 
     def vmis(self) -> Iterable[Obj]: ...
 
@@ -85,7 +85,7 @@ class Webhooks:
         if request["operation"] == "DELETE":
             return self._deletion(request["oldObject"])
         obj: Obj = request["object"]
-        cluster = Cluster(obj) if kubevirt else self._knowledge.cluster()
+        cluster = Installation(obj) if kubevirt else self._knowledge.cluster()
         if request["operation"] == "CREATE":
             found = review(obj, cluster, user)
             if found.allowed and obj["kind"] == VMI_MIGRATIONS.kind:

@@ -12,7 +12,8 @@ from pathlib import Path
 from prometheus_client import REGISTRY
 
 import virtfleet
-from virtfleet.handler.assembly import COMPONENT, DEFAULT_VMS, Place, VirtHandler
+from virtfleet.handler.assembly import COMPONENT, Place, VirtHandler
+from virtfleet.installation import VMS_PER_NODE
 from virtfleet.kube import component, config, process
 from virtfleet.kube.client import Client
 
@@ -35,7 +36,7 @@ def main() -> int:
     place = Place()
     parser.add_argument("--node", default=os.environ.get("NODE_NAME") or socket.gethostname(), help="name of the Node")
     parser.add_argument("--pool", default="", help="the pool that this handler is of")
-    parser.add_argument("--max-devices", type=int, default=DEFAULT_VMS, help="most VMs on this node")
+    parser.add_argument("--max-devices", type=int, default=VMS_PER_NODE, help="most VMs on this node")
     parser.add_argument("--pods", type=Path, default=place.pods, help="the kubelet's directory of Pods")
     parser.add_argument("--kubelet", type=Path, default=place.kubelet, help="the kubelet's directory")
     parser.add_argument("--private", type=Path, default=place.private, help="directory for what must be remembered")

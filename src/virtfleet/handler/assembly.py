@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import orjson
-
 from virtfleet.handler.access.api import Access
 from virtfleet.handler.devices import host as hostdevices
 from virtfleet.handler.devices.host import Source
@@ -21,9 +19,9 @@ from virtfleet.handler.node.heartbeat import Heartbeat
 from virtfleet.handler.node.labeller import Facts, Labeller
 from virtfleet.handler.node.lock import NodeLock
 from virtfleet.handler.vms.ghosts import Ghosts
-from virtfleet.handler.vms.preparation import Cluster
 from virtfleet.handler.vms.reconcile import Machines
 from virtfleet.hypervisors import registry
+from virtfleet.installation import VMS_PER_NODE, Installation
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.events import Recorder
@@ -32,7 +30,6 @@ from virtfleet.kube.resource import KUBEVIRTS
 logger = logging.getLogger(__name__)
 
 COMPONENT = "virt-handler"
-DEFAULT_VMS = 110
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +53,14 @@ class VirtHandler:
     """
 
     def __init__(
-        self, api: KubeApi, node: str, name: str, place: Place, *, gateway: str, most_vms: int = DEFAULT_VMS
+        self, api: KubeApi, node: str, name: str, place: Place, *, gateway: str, most_vms: int = VMS_PER_NODE
     ) -> None:
         self._place = place
         self._most_vms = most_vms
         self._facts = labeller.read(place.facts)
         self._lock = NodeLock(place.private / "handler.lock", name)
         self._recorder = Recorder(api, COMPONENT, node)
-        self._installations: Cache[Cluster] = Cache(api, KUBEVIRTS, decode=lambda data: Cluster(orjson.loads(data)))
+        self._installations: Cache[Installation] = Cache(api, KUBEVIRTS, decode=Installation.decode)
         ghosts = Ghosts(place.private / "ghost-records")
         self._devices = Devices(place.kubelet / "device-plugins", self._sources, self._devices_changed)
         self._heartbeat = Heartbeat(api, node, self._devices.ready, place.kubelet / "cpu_manager_state")
@@ -110,8 +107,8 @@ class VirtHandler:
             await self._machines.close()
             self._lock.release()
 
-    def _cluster(self) -> Cluster:
-        return next(iter(self._installations.list()), None) or Cluster()
+    def _cluster(self) -> Installation:
+        return next(iter(self._installations.list()), Installation({}))
 
     def _labels(self) -> dict[str, str]:
         obsolete = self._cluster().configuration.obsolete_cpu_models

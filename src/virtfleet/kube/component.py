@@ -53,7 +53,7 @@ def arguments(name: str, description: str) -> argparse.ArgumentParser:
     parser.add_argument("--certificates", type=Path, default=CERTIFICATES, help="the directory of tls.crt and tls.key")
     parser.add_argument("--host", default="0.0.0.0", help="the address to listen on")
     parser.add_argument("--port", type=int, default=PORT, help="the port to listen on")
-    parser.add_argument("--verbosity", type=int, default=2, help=f"{DEBUG_VERBOSITY} and more: debug messages too")
+    parser.add_argument("--verbosity", type=int, default=0, help=f"{DEBUG_VERBOSITY} and more: debug messages too")
     return parser
 
 

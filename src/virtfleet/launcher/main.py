@@ -51,7 +51,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--name", required=True, help="name of the VMI")
     parser.add_argument("--uid", required=True, help="UID of the VMI")
     parser.add_argument("--hypervisor", default=registry.DEFAULT, help="hypervisor that runs the VM")
-    parser.add_argument("--verbosity", type=int, default=2, help="more of everything in the log")
+    parser.add_argument("--verbosity", type=int, default=0, help="more of everything in the log")
     parser.add_argument("--libvirt-log-filters", default="", help="in libvirt's own syntax")
     return parser.parse_args()
 

@@ -12,21 +12,18 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from secrets import token_hex
 
-from virtfleet.api import duration
+from virtfleet.installation import Installation
 from virtfleet.kube.certificates import Authority, Credential, Lifespan, Profile
 from virtfleet.kube.component import ADMISSION_KEY
 from virtfleet.kube.resource import Obj
 from virtfleet.operator.deployments import VIRT_CONTROLLER, secret_name
 from virtfleet.operator.endpoints import VIRT_API
 from virtfleet.operator.handlers import VIRT_HANDLER
-from virtfleet.operator.installation import Installation
 from virtfleet.operator.render import stamped
 
 AUTHORITY = "kubevirt-ca"
 BUNDLE = "ca-bundle"
 COMPONENTS = (VIRT_API, VIRT_CONTROLLER, VIRT_HANDLER)
-_DEFAULTS = {"ca": timedelta(days=7), "server": timedelta(days=1)}
-_EARLY = 5  # renewed when one part in so many of its life is left
 _LOOKS = 4  # at certificates, in the time between the moment of renewal and the end
 
 
@@ -42,7 +39,7 @@ class Issued:
 
 def issue(installation: Installation, secrets: Mapping[str, Obj], now: datetime) -> Issued:
     """Certificates for all components. `secrets` are those that exist, by name."""
-    of_authority, of_server = _lifespan(installation, "ca"), _lifespan(installation, "server")
+    of_authority, of_server = (Lifespan(*installation.lifespan(kind)) for kind in ("ca", "server"))
     authority = Authority.load(AUTHORITY, of_authority, _files(secrets.get(AUTHORITY)))
     authority = authority.rotated(now) if authority else Authority.create(AUTHORITY, of_authority, now)
     objects = [_secret(installation, AUTHORITY, authority.files()), _bundle(installation, authority.bundle)]
@@ -57,20 +54,6 @@ def issue(installation: Installation, secrets: Mapping[str, Obj], now: datetime)
         objects.append(_secret(installation, name, files | more.get(component, {})))
     soonest = min(of_authority.renew_before, of_server.renew_before, of_server.settle * _LOOKS)
     return Issued(objects, authority.bundle, key.decode(), soonest / _LOOKS)
-
-
-def _lifespan(installation: Installation, kind: str) -> Lifespan:
-    strategy = (installation.spec.get("certificateRotateStrategy") or {}).get("selfSigned") or {}
-    settings = strategy.get(kind) or {}
-    old_name = {"ca": "caRotateInterval", "server": "certRotateInterval"}[kind]
-    lifetime = _time(settings.get("duration") or strategy.get(old_name)) or _DEFAULTS[kind]
-    overlap = strategy.get("caOverlapInterval") if kind == "ca" else None
-    return Lifespan(lifetime, _time(settings.get("renewBefore") or overlap) or lifetime / _EARLY)
-
-
-def _time(text: str | None) -> timedelta | None:
-    seconds = duration.seconds(text) if text else None
-    return timedelta(seconds=seconds) if seconds else None
 
 
 def _files(secret: Obj | None) -> dict[str, bytes]:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import virtfleet
-from virtfleet.api.feature_gates import FeatureGates
+from virtfleet.installation import Installation
 from virtfleet.kube.resource import Obj
+from virtfleet.operator.digest import digest
 from virtfleet.operator.handlers import VIRT_HANDLER
-from virtfleet.operator.installation import Installation, digest
 from virtfleet.operator.rollout import Plan, Rollout
 from virtfleet.operator.world import Node
 from virtfleet.pools.model import POOL_FIELDS, listed, owner
@@ -73,7 +73,7 @@ def status(installation: Installation, found: Findings, now: str) -> Obj:
         _degraded(installation, found, stopped, [] if steps or not deployed else shortfalls),
         *_resting(installation),
     ]
-    version, identity = installation.images.tag, digest(installation.spec)
+    version, identity = installation.tag, digest(installation.spec)
     new: Obj = {
         "phase": DEPLOYED if deployed or ready else DEPLOYING,
         "health": _health(deployed or ready, found, verdicts),
@@ -81,14 +81,14 @@ def status(installation: Installation, found: Findings, now: str) -> Obj:
         "observedGeneration": installation.kubevirt["metadata"].get("generation", 0),
         "operatorVersion": virtfleet.__version__,
         "targetKubeVirtVersion": version,
-        "targetKubeVirtRegistry": installation.images.registry,
+        "targetKubeVirtRegistry": installation.registry,
         "targetDeploymentID": identity,
         "virtHandlerPools": _pools(installation, found),
     }
     if ready:
         new |= {
             "observedKubeVirtVersion": version,
-            "observedKubeVirtRegistry": installation.images.registry,
+            "observedKubeVirtRegistry": installation.registry,
             "observedDeploymentID": identity,
         }
     return new
@@ -186,7 +186,7 @@ def _without_handler(found: Findings) -> str:
 
 def _resting(installation: Installation) -> Iterable[Verdict]:
     """Pools that are listed though their feature gate is off: they have no handlers, and the user should know why."""
-    gates = FeatureGates.of(installation.kubevirt)
+    gates = installation.gates
     resting = {
         gate: len(pools)
         for listing, gate in POOL_FIELDS.items()

@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from virtfleet.api import names
+from virtfleet.installation import Installation
 from virtfleet.kube.component import CERTIFICATES, PORT
 from virtfleet.kube.resource import Obj
 from virtfleet.operator import memory, roles
 from virtfleet.operator.endpoints import METRICS_LABEL, VIRT_API
-from virtfleet.operator.installation import PRIORITY_CLASS, Installation
 
 VIRT_CONTROLLER = "virt-controller"
 _HOSTNAME = "kubernetes.io/hostname"
 _NOBODY = 65534
 # component -> service account, name of its flags, of its verbosity
 _COMPONENTS = {
-    VIRT_API: (roles.API, "api", "virtAPI"),
-    VIRT_CONTROLLER: (roles.CONTROLLER, "controller", "virtController"),
+    VIRT_API: (roles.API, "api", "virt_api"),
+    VIRT_CONTROLLER: (roles.CONTROLLER, "controller", "virt_controller"),
 }
 CERTIFICATES_MOUNT = {"name": "certificates", "mountPath": str(CERTIFICATES), "readOnly": True}
 IDENTITY = [
@@ -56,15 +56,15 @@ def _deployment(installation: Installation, component: str) -> Obj:
                 "metadata": {"labels": {**installation.labels, **labels}},
                 "spec": {
                     "serviceAccountName": account,
-                    "priorityClassName": PRIORITY_CLASS,
+                    "priorityClassName": names.PRIORITY_CLASS,
                     "securityContext": RESTRICTED_POD,
                     **spread(installation.placement("infra"), component),
                     "containers": [
                         {
                             "name": component,
-                            "image": installation.images.image(component),
+                            "image": installation.image(component),
                             "imagePullPolicy": installation.pull_policy,
-                            "args": [installation.verbosity(verbosity), *installation.flags(flags)],
+                            "args": [f"--verbosity={installation.verbosity(verbosity)}", *installation.flags(flags)],
                             "env": IDENTITY,
                             **watched(),
                             "resources": memory.resources(component, "5m"),

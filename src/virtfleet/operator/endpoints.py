@@ -8,9 +8,9 @@ from typing import Any
 
 from virtfleet.api import names, subresources
 from virtfleet.api.kinds import KINDS, Operations, OwnKind
+from virtfleet.installation import Installation
 from virtfleet.kube.component import PORT, admission_path
 from virtfleet.kube.resource import Obj
-from virtfleet.operator.installation import Installation
 
 VIRT_API = "virt-api"
 METRICS = "kubevirt-prometheus-metrics"

@@ -13,11 +13,12 @@ from __future__ import annotations
 from typing import Any
 
 from virtfleet.api import names
+from virtfleet.installation import Installation
 from virtfleet.kube.component import PORT
 from virtfleet.kube.resource import Obj
 from virtfleet.operator import deployments, memory, roles
+from virtfleet.operator.digest import digest
 from virtfleet.operator.endpoints import METRICS_LABEL
-from virtfleet.operator.installation import PRIORITY_CLASS, Installation, digest
 from virtfleet.pools.model import Pool
 from virtfleet.pools.placement import handler_placement, restrict_affinity
 
@@ -31,7 +32,6 @@ PRIMARY = "primary"
 _PRIMARY = frozenset((PRIMARY,))
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PLACEMENT = ("nodeSelector", "affinity", "tolerations")
-DEFAULT_VMS_PER_NODE = 110
 NODE_FACTS = "/var/lib/kubevirt-node-labeller"
 # Time for a handler to see live migrations through that end at its node.
 _GRACE = 330
@@ -127,7 +127,7 @@ def _alone(placement: dict[str, Any]) -> dict[str, Any]:
 
 def _content(installation: Installation, pool: Pool | None) -> dict[str, Any]:
     """The Pod's spec but for its placement."""
-    handler = (pool.handler_image if pool else "") or installation.images.image(VIRT_HANDLER)
+    handler = (pool.handler_image if pool else "") or installation.image(VIRT_HANDLER)
     launcher = installation.fleet.node_image(pool)
     containers = [_handler(installation, pool, handler)]
     if installation.pulling():
@@ -135,7 +135,7 @@ def _content(installation: Installation, pool: Pool | None) -> dict[str, Any]:
         containers.append(_image_holder(installation, launcher))
     return {
         "serviceAccountName": roles.HANDLER,
-        "priorityClassName": PRIORITY_CLASS,
+        "priorityClassName": names.PRIORITY_CLASS,
         "hostPID": True,
         "terminationGracePeriodSeconds": _GRACE,
         "initContainers": [_describe_node(installation, launcher)],
@@ -152,8 +152,7 @@ def _content(installation: Installation, pool: Pool | None) -> dict[str, Any]:
 
 
 def _handler(installation: Installation, pool: Pool | None, image: str) -> dict[str, Any]:
-    vms = installation.configuration.get("virtualMachineInstancesPerNode") or DEFAULT_VMS_PER_NODE
-    arguments = [installation.verbosity("virtHandler"), f"--max-devices={vms}"]
+    arguments = [f"--verbosity={installation.verbosity('virt_handler')}", f"--max-devices={installation.vms_per_node}"]
     if pool:
         arguments.append(f"--pool={pool.name}")
     node = {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "spec.nodeName"}}}
@@ -171,7 +170,7 @@ def _handler(installation: Installation, pool: Pool | None, image: str) -> dict[
         "livenessProbe": deployments.probe("/healthz", period=45),
         # Ready is who holds the node's lock: of two handlers on one node only one ever is.
         "readinessProbe": deployments.probe("/readyz", period=5),
-        "resources": memory.resources(VIRT_HANDLER, "10m", vms=vms),
+        "resources": memory.resources(VIRT_HANDLER, "10m", vms=installation.vms_per_node),
         "securityContext": {"privileged": True},
         "volumeMounts": [
             deployments.CERTIFICATES_MOUNT,

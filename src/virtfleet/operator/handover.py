@@ -16,8 +16,8 @@ from itertools import product
 from typing import Any
 
 from virtfleet.kube.resource import Obj
+from virtfleet.operator.digest import digest
 from virtfleet.operator.handlers import PLACEMENT
-from virtfleet.operator.installation import digest
 from virtfleet.operator.render import stamped
 from virtfleet.pools.placement import NOTHING
 from virtfleet.pools.terms import MAX_TERMS

@@ -10,10 +10,10 @@ from typing import Any
 import yaml
 
 from virtfleet.api import crds, names
+from virtfleet.installation import Installation
 from virtfleet.kube.resource import Obj
 from virtfleet.operator import deployments, roles
 from virtfleet.operator.endpoints import METRICS_LABEL
-from virtfleet.operator.installation import PRIORITY_CLASS, Installation
 from virtfleet.operator.render import OWN_DEFINITION
 
 VIRT_OPERATOR = "virt-operator"
@@ -65,7 +65,7 @@ def _priority_class() -> Obj:
     return {
         "apiVersion": "scheduling.k8s.io/v1",
         "kind": "PriorityClass",
-        "metadata": {"name": PRIORITY_CLASS},
+        "metadata": {"name": names.PRIORITY_CLASS},
         "value": 1_000_000_000,
         "globalDefault": False,
         "description": "For the components of VirtFleet, without which VMs cannot be managed.",
@@ -85,13 +85,13 @@ def _deployment(installation: Installation) -> Obj:
                 "metadata": {"labels": {**selector, METRICS_LABEL: "true"}},
                 "spec": {
                     "serviceAccountName": roles.OPERATOR,
-                    "priorityClassName": PRIORITY_CLASS,
+                    "priorityClassName": names.PRIORITY_CLASS,
                     "securityContext": deployments.RESTRICTED_POD,
                     **deployments.spread({}, VIRT_OPERATOR),
                     "containers": [
                         {
                             "name": VIRT_OPERATOR,
-                            "image": installation.images.image(VIRT_OPERATOR),
+                            "image": installation.image(VIRT_OPERATOR),
                             "imagePullPolicy": "IfNotPresent",
                             "env": deployments.IDENTITY,
                             **deployments.watched(),

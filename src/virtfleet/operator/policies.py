@@ -8,9 +8,9 @@ Kubernetes says in the token of a Pod on which node the Pod is.
 from __future__ import annotations
 
 from virtfleet.api import names
+from virtfleet.installation import Installation
 from virtfleet.kube.resource import Obj
 from virtfleet.operator import roles
-from virtfleet.operator.installation import Installation
 
 POLICY = "kubevirt-node-restriction-policy"
 BINDING = "kubevirt-node-restriction-binding"

@@ -13,11 +13,12 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from virtfleet.api import names
+from virtfleet.installation import Installation
 from virtfleet.kube.resource import KUBEVIRTS, Obj, owner_reference
 from virtfleet.operator import deployments
+from virtfleet.operator.digest import digest
 from virtfleet.operator.handlerpods import HandlerPod
 from virtfleet.operator.handlers import VIRT_HANDLER
-from virtfleet.operator.installation import Installation, digest
 
 PROOF = "virt-handler-proof"
 """Component of these Pods, and the beginning of their names."""

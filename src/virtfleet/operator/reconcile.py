@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 
 from virtfleet.api import names
+from virtfleet.installation import Installation
 from virtfleet.kube.api import KubeApi, Patch
 from virtfleet.kube.cache import key_of
 from virtfleet.kube.controller import Controller
@@ -26,7 +27,6 @@ from virtfleet.operator.customize import PatchError
 from virtfleet.operator.endpoints import VIRT_API
 from virtfleet.operator.handlerpods import STARTING, HandlerPod, unserved
 from virtfleet.operator.handlers import PRIMARY, VIRT_HANDLER
-from virtfleet.operator.installation import Installation
 from virtfleet.operator.keeping import Keeping
 from virtfleet.operator.proof import AGAIN, PROOF, Proving
 from virtfleet.operator.render import render
@@ -41,7 +41,6 @@ COUNTING_PAUSE = 1.0
 """Seconds for which changes of counts are gathered before they are told."""
 
 _ADMISSION = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration", "APIService")
-_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 class Operator:
@@ -315,7 +314,8 @@ class Operator:
         pods = [pod for name in found.deployments for pod in self._world.pods_of(name)]
         found.trouble = next((pod.failure for pod in pods if pod.failure and not pod.ending), "")
         status = conditions.status(installation, found, self._timestamp())
-        status["defaultArchitecture"] = _default_architecture(installation)
+        own = names.ARCHITECTURES.get(platform.machine(), platform.machine())
+        status["defaultArchitecture"] = installation.known_architecture or own
         self._tell_of_trouble(installation.kubevirt, status)
         await self._write_status(installation.kubevirt, status)
 
@@ -347,11 +347,3 @@ class Operator:
 
     def _timestamp(self) -> str:
         return self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _default_architecture(installation: Installation) -> str:
-    """What the administrator says; else what was found first, whoever leads now: VMs are given it for good."""
-    asked = (installation.configuration.get("architectureConfiguration") or {}).get("defaultArchitecture")
-    known = (installation.kubevirt.get("status") or {}).get("defaultArchitecture")
-    machine = platform.machine()
-    return str(asked or known or _ARCHITECTURES.get(machine, machine))

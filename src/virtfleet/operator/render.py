@@ -9,9 +9,10 @@ from __future__ import annotations
 import orjson
 
 from virtfleet.api import crds
+from virtfleet.installation import Installation
 from virtfleet.kube.resource import KUBEVIRTS, Obj
 from virtfleet.operator import customize, deployments, endpoints, handlers, policies, roles
-from virtfleet.operator.installation import Installation, digest
+from virtfleet.operator.digest import digest
 
 APPLIED = "virtfleet.io/applied"
 """Annotation of installed objects: what the operator last made of them, as a digest and the names of its fields."""

@@ -12,8 +12,8 @@ from typing import Any
 from virtfleet.api import names
 from virtfleet.api.kinds import KINDS, READ, Verbs
 from virtfleet.api.subresources import GROUP, TABLE, Role
+from virtfleet.installation import Installation
 from virtfleet.kube.resource import Obj
-from virtfleet.operator.installation import Installation
 
 RBAC = "rbac.authorization.k8s.io"
 OPERATOR = "kubevirt-operator"

@@ -40,7 +40,6 @@ from virtfleet.operator.deployments import VIRT_CONTROLLER
 from virtfleet.operator.endpoints import VIRT_API
 from virtfleet.operator.handlerpods import HandlerPod, decode_pod
 from virtfleet.operator.handlers import VIRT_HANDLER
-from virtfleet.operator.installation import MANAGED
 from virtfleet.operator.proof import PROOF
 
 # Kinds that the operator installs, in the order in which they are taken away.
@@ -137,7 +136,7 @@ class World:
                 api,
                 resource,
                 namespace=namespace if resource.namespaced else None,
-                labels=MANAGED,
+                labels=f"{names.MANAGED_BY}={names.MANAGED_BY_OPERATOR}",
                 decode=_decode,
             )
             for resource in INSTALLED

@@ -17,15 +17,14 @@ from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain import traits
 from virtfleet.hypervisors import registry
 from virtfleet.hypervisors.base import Descriptor, Hypervisor
+from virtfleet.installation import Installation
 from virtfleet.pods import networks, placement, probes, resources, security, sharing, volumes
-from virtfleet.pods.settings import Settings
 from virtfleet.pools.launcher import Launcher
 from virtfleet.pools.terms import TooManyTermsError
 
 COMPUTE = "compute"
 # After the guest's own time to shut down: for the launcher to kill it, tidy up and report.
 GRACE_AFTER_GUEST = 30
-DEFAULT_GRACE = 30
 _LONGEST_NAME = 253
 _LONGEST_LABEL = 63
 # Annotations of a VMI that mean nothing, or something else, on a Pod.
@@ -61,7 +60,7 @@ def vmi_id(name: str) -> str:
 
 def render(
     vmi: Mapping[str, Any],
-    settings: Settings,
+    settings: Installation,
     *,
     block_volumes: Collection[str] = (),
     target: Target | None = None,
@@ -88,7 +87,7 @@ def render(
             **_identity(vmi, view, found),
             "restartPolicy": "Never",
             "enableServiceLinks": False,
-            "terminationGracePeriodSeconds": _grace(view) + GRACE_AFTER_GUEST,
+            "terminationGracePeriodSeconds": traits.grace(view) + GRACE_AFTER_GUEST,
             "securityContext": security.of_pod(descriptor, settings),
             "containers": [
                 _compute(vmi, view, hypervisor, settings, image, found),
@@ -144,7 +143,7 @@ def _placement(
     view: VMI,
     hypervisor: Descriptor,
     launcher: Launcher,
-    settings: Settings,
+    settings: Installation,
     target: Target | None,
 ) -> dict[str, Any]:
     try:
@@ -180,7 +179,7 @@ def _compute(
     vmi: Mapping[str, Any],
     view: VMI,
     hypervisor: Hypervisor,
-    settings: Settings,
+    settings: Installation,
     image: str,
     found: volumes.Mounted,
 ) -> dict[str, Any]:
@@ -192,8 +191,8 @@ def _compute(
         "securityContext": security.of_container(hypervisor.descriptor),
         "volumeMounts": found.mounts,
     }
-    if settings.pull_policy:
-        container["imagePullPolicy"] = settings.pull_policy
+    if settings.launcher_pull_policy:
+        container["imagePullPolicy"] = settings.launcher_pull_policy
     if found.devices:
         container["volumeDevices"] = found.devices
     for kind in ("livenessProbe", "readinessProbe"):
@@ -202,24 +201,19 @@ def _compute(
     return container
 
 
-def _arguments(view: VMI, hypervisor: Descriptor, settings: Settings) -> list[str]:
+def _arguments(view: VMI, hypervisor: Descriptor, settings: Installation) -> list[str]:
     """What the launcher must know before the handler talks to it."""
     arguments = {
         "namespace": view.metadata.namespace,
         "name": view.metadata.name,
         "uid": view.metadata.uid,
         "hypervisor": hypervisor.name,
-        "verbosity": str(settings.verbosity),
+        "verbosity": str(settings.verbosity("virt_launcher")),
         "libvirt-log-filters": view.metadata.annotations.get(names.LIBVIRT_LOG_FILTERS, ""),
     }
     return [f"--{name}={value}" for name, value in arguments.items() if value]
 
 
-def _grace(view: VMI) -> int:
-    seconds = view.spec.termination_grace_period_seconds
-    return DEFAULT_GRACE if seconds is None else seconds
-
-
-def _pulling(found: volumes.Mounted, settings: Settings) -> dict[str, Any]:
+def _pulling(found: volumes.Mounted, settings: Installation) -> dict[str, Any]:
     secrets = dict.fromkeys((*settings.pull_secrets, *found.pull_secrets))
     return {"imagePullSecrets": [{"name": name} for name in secrets]} if secrets else {}

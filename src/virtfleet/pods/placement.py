@@ -10,7 +10,7 @@ from virtfleet.api import names
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain import traits
 from virtfleet.hypervisors.base import Descriptor
-from virtfleet.pods.settings import Settings
+from virtfleet.installation import Installation
 
 ARCHITECTURE = "kubernetes.io/arch"
 _HOSTNAME = "kubernetes.io/hostname"
@@ -19,7 +19,7 @@ _VERSIONED = re.compile(r"[a-z0-9-]+-[a-z]*\d+(\.\d+)*")
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
-def node_selector(vmi: VMI, hypervisor: Descriptor, settings: Settings) -> dict[str, str]:
+def node_selector(vmi: VMI, hypervisor: Descriptor, settings: Installation) -> dict[str, str]:
     """Labels that handlers set on nodes which can run the VM, with those that the VMI and the cluster ask for."""
     wanted = {names.SCHEDULABLE: "true"}
     if vmi.spec.architecture:

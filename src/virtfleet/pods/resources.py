@@ -12,7 +12,7 @@ from virtfleet.api.quantity import BINARY, Quantity
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain import traits
 from virtfleet.hypervisors.base import Hypervisor
-from virtfleet.pods.settings import Settings
+from virtfleet.installation import Installation
 
 _MI = 1024 * 1024
 
@@ -21,7 +21,7 @@ OWN_CPUS = 100 * _MI  # nothing is reclaimed from a Pod with CPUs of its own, so
 PROBES, PER_PROBE = 100 * _MI, 10 * _MI
 
 
-def requirements(vmi: VMI, hypervisor: Hypervisor, settings: Settings) -> dict[str, Any]:
+def requirements(vmi: VMI, hypervisor: Hypervisor, settings: Installation) -> dict[str, Any]:
     """`resources` of the compute container."""
     requests = dict(vmi.spec.domain.resources.requests)
     limits = dict(vmi.spec.domain.resources.limits)
@@ -37,7 +37,7 @@ def requirements(vmi: VMI, hypervisor: Hypervisor, settings: Settings) -> dict[s
     return result
 
 
-def overhead(vmi: VMI, hypervisor: Hypervisor, settings: Settings) -> Quantity:
+def overhead(vmi: VMI, hypervisor: Hypervisor, settings: Installation) -> Quantity:
     """Memory that a VM needs beside its guest's."""
     amount = hypervisor.descriptor.overheads.total(emulated=settings.emulation).value() + hypervisor.memory(vmi)
     amount += OWN_CPUS if traits.dedicated_cpus(vmi) else 0
@@ -53,7 +53,7 @@ def overhead(vmi: VMI, hypervisor: Hypervisor, settings: Settings) -> Quantity:
     return Quantity.of(-(-amount // _MI) * _MI, BINARY)
 
 
-def devices(vmi: VMI, hypervisor: Hypervisor, settings: Settings) -> Counter[str]:
+def devices(vmi: VMI, hypervisor: Hypervisor, settings: Installation) -> Counter[str]:
     """Devices that device plugins hand out, and how many of each."""
     spec = vmi.spec.domain.devices
     own = hypervisor.devices(vmi, emulated=settings.emulation)
@@ -65,7 +65,9 @@ def devices(vmi: VMI, hypervisor: Hypervisor, settings: Settings) -> Counter[str
     return wanted
 
 
-def _memory(vmi: VMI, requests: dict[str, Any], limits: dict[str, Any], beside: Quantity, settings: Settings) -> None:
+def _memory(
+    vmi: VMI, requests: dict[str, Any], limits: dict[str, Any], beside: Quantity, settings: Installation
+) -> None:
     guest = traits.memory(vmi)
     request = Quantity.parse(requests.get("memory") or limits.get("memory") or 0)
     if not request:
@@ -85,7 +87,7 @@ def _memory(vmi: VMI, requests: dict[str, Any], limits: dict[str, Any], beside: 
         limits["memory"] = limit + beside
 
 
-def _cpus(vmi: VMI, requests: dict[str, Any], limits: dict[str, Any], settings: Settings) -> None:
+def _cpus(vmi: VMI, requests: dict[str, Any], limits: dict[str, Any], settings: Installation) -> None:
     io_threads = vmi.spec.domain.io_threads
     pool = (io_threads.supplemental_pool_thread_count if io_threads else None) or 0
     vcpus = traits.topology(vmi).vcpus

@@ -11,7 +11,7 @@ from typing import Any
 
 from virtfleet.domain.paths import USER
 from virtfleet.hypervisors.base import Descriptor
-from virtfleet.pods.settings import Settings
+from virtfleet.installation import Installation
 
 # The launcher answers DHCP itself, without the capability that ports below 1024 would need.
 _FIRST_FREE_PORT = {"name": "net.ipv4.ip_unprivileged_port_start", "value": "67"}
@@ -19,7 +19,7 @@ _FIRST_FREE_PORT = {"name": "net.ipv4.ip_unprivileged_port_start", "value": "67"
 _MAY_MOUNT = "spc_t"  # the SELinux type that privileged containers have; ordinary ones may not mount
 
 
-def of_pod(hypervisor: Descriptor, settings: Settings) -> dict[str, Any]:
+def of_pod(hypervisor: Descriptor, settings: Installation) -> dict[str, Any]:
     user = 0 if hypervisor.root else USER
     context: dict[str, Any] = {
         "runAsUser": user,

@@ -7,15 +7,15 @@ from typing import Any
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain import paths
 from virtfleet.hypervisors.base import Descriptor
+from virtfleet.installation import Installation
 from virtfleet.pods import security
-from virtfleet.pods.settings import Settings
 from virtfleet.pods.volumes import Mounted
 
 _RESOURCES = {"requests": {"cpu": "10m", "memory": "1M"}, "limits": {"cpu": "100m", "memory": "80M"}}
 
 
 def containers(
-    vmi: VMI, hypervisor: Descriptor, settings: Settings, image: str, found: Mounted
+    vmi: VMI, hypervisor: Descriptor, settings: Installation, image: str, found: Mounted
 ) -> list[dict[str, Any]]:
     """The sharing containers, on the launcher's image."""
     if hypervisor.container:  # a container has directories mounted, without anybody in between
@@ -25,12 +25,12 @@ def containers(
 
 
 def _container(
-    name: str, mount: dict[str, Any], settings: Settings, hypervisor: Descriptor, image: str
+    name: str, mount: dict[str, Any], settings: Installation, hypervisor: Descriptor, image: str
 ) -> dict[str, Any]:
     return {
         "name": f"virtiofs-{name}"[:63].rstrip("-"),
         "image": image,
-        **({"imagePullPolicy": settings.pull_policy} if settings.pull_policy else {}),
+        **({"imagePullPolicy": settings.launcher_pull_policy} if settings.launcher_pull_policy else {}),
         "command": ["virtiofsd"],
         "args": [
             f"--socket-path={paths.virtiofs_socket(name)}",

@@ -12,7 +12,7 @@ from typing import Any
 
 from virtfleet.hypervisors import registry
 from virtfleet.pools.matching import match
-from virtfleet.pools.model import Pool, pools_of
+from virtfleet.pools.model import Pool
 from virtfleet.pools.placement import launcher_terms, restrict_affinity
 from virtfleet.pools.terms import Term
 
@@ -36,7 +36,7 @@ class Launcher:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """The pools and images of one KubeVirt object, read once and asked for every VMI."""
+    """The pools and images of one installation, asked for every VMI."""
 
     pools: tuple[Pool, ...]
     default_image: str
@@ -45,13 +45,6 @@ class Fleet:
     """The hypervisors that the KubeVirt object lists, with the launcher images that it names for them, or ""."""
     _terms: dict[str, list[Term]] = field(default_factory=dict, repr=False, compare=False)
     """What pools ask of launcher pods' nodes, by the name of the VMI's pool; worked out when first needed."""
-
-    @staticmethod
-    def of(kubevirt: Mapping[str, Any], default_image: str) -> Fleet:
-        configured = ((kubevirt.get("spec") or {}).get("configuration") or {}).get("hypervisors") or ()
-        names = [registry.canonical(entry.get("name") or "") for entry in configured]
-        images = {name: entry.get("virtLauncherImage") or "" for name, entry in zip(names, configured, strict=True)}
-        return Fleet(pools_of(kubevirt), default_image, names[0] if names else "", images)
 
     def launcher(self, vmi: Mapping[str, Any]) -> Launcher:
         """Pool, hypervisor and image as they are to be now."""

@@ -14,6 +14,7 @@ import os
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +25,12 @@ import pytest
 import hostile
 from component.apiserver_kit import Client, serving
 from component.handler_kit import api_server
-from virtfleet.admission.cluster import Cluster
 from virtfleet.admission.review import complete, review
-from virtfleet.api.feature_gates import FeatureGates
-from virtfleet.api.kubevirt import KubeVirt
-from virtfleet.api.view import read
 from virtfleet.cli.look.render_domain import pretend_node
 from virtfleet.cli.look.render_vmi import instance
 from virtfleet.controller import disruption, lifecycle
 from virtfleet.controller import records as controller_records
 from virtfleet.domain import xml
-from virtfleet.domain.cluster import cluster_context
 from virtfleet.domain.errors import DomainError
 from virtfleet.gateway.webhooks import Webhooks
 from virtfleet.handler.network import networks as network
@@ -45,14 +41,13 @@ from virtfleet.handler.pods.launchers import Presence
 from virtfleet.handler.vms import records, status
 from virtfleet.handler.vms.status import Situation
 from virtfleet.hypervisors.base import Host
+from virtfleet.installation import Installation
 from virtfleet.kube.credentials import Material
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import Obj
 from virtfleet.local.apiserver.extensions.admission import AdmissionRequest
-from virtfleet.operator.installation import Installation
 from virtfleet.operator.render import render as installed
 from virtfleet.pods.launcher import Unrenderable, render
-from virtfleet.pods.settings import Settings
 from virtfleet.protocol.messages import DomainState, GuestInfo, Status
 
 NUMBER = int(os.environ.get("HOSTILE_OBJECTS", "5000"))
@@ -80,8 +75,8 @@ PLURALS = {kind: f"{kind.lower()}s" for kind in hostile.VIEWS}
 class Known:
     """The cluster that virt-api knows."""
 
-    def cluster(self) -> Cluster:
-        return Cluster(KUBEVIRT)
+    def cluster(self) -> Installation:
+        return Installation(KUBEVIRT)
 
     def vmis(self) -> list[Obj]:
         return []
@@ -226,7 +221,7 @@ def make(kind: str, obj: Obj) -> tuple[str, Obj | None]:
         case "VirtualMachineInstance":
             return _run(obj)
         case "VirtualMachine" | "VirtualMachineInstanceReplicaSet":
-            cluster = Cluster(KUBEVIRT)
+            cluster = Installation(KUBEVIRT)
             completed, found = complete(instance(obj), cluster)
             found = review(completed, cluster) if found.allowed else found
             if not found.allowed:
@@ -240,17 +235,14 @@ def _run(obj: Obj) -> tuple[str, Obj | None]:
     """The Pod, the domain, the network and every status of a VMI."""
     raw = orjson.dumps(obj)
     try:
-        pod = render(obj, Settings.of(KUBEVIRT))
+        pod = render(obj, Installation(KUBEVIRT))
     except Unrenderable as error:
         return f"no Pod: {error}"[:60], None
     disruption.budget(obj)
     vmi = controller_records.decode_instance(raw)
     lifecycle.change(lifecycle.Situation(vmi, (), {}), 1e9)
     found = records.decode_instance(raw)
-    kubevirt = read(KubeVirt, KUBEVIRT)
-    context = pretend_node(
-        found.vmi, kubevirt, cluster_context(kubevirt, FeatureGates.of(KUBEVIRT), found.vmi.spec.architecture)
-    )
+    context = pretend_node(found.vmi, Installation(KUBEVIRT))
     hypervisor = found.hypervisor
     hypervisor.tuning(found.vmi, context)
     link = Link("eth0", "0a:00:00:00:00:01", 1450, ["10.244.1.7/24", "fd00::7/64"])
@@ -277,9 +269,11 @@ def _run(obj: Obj) -> tuple[str, Obj | None]:
 
 
 def _install(obj: Obj) -> str:
-    Settings.of(obj)
-    where = Cluster(obj)
+    where = Installation(obj)
+    for name, asked in vars(Installation).items():
+        if isinstance(asked, property | cached_property):
+            getattr(where, name)
     completed, _ = complete({"kind": "VirtualMachineInstance", "spec": hostile.RICH}, where)
     review(completed, where)
-    installed(Installation(obj))
+    installed(where)
     return ""

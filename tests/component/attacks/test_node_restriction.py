@@ -13,12 +13,12 @@ from component.access_plane import Plane, plane, until
 from virtfleet.api import names
 from virtfleet.handler.node.heartbeat import Heartbeat
 from virtfleet.handler.node.labeller import Labeller
+from virtfleet.installation import Installation
 from virtfleet.kube.client import Client
 from virtfleet.kube.config import Config
 from virtfleet.kube.credentials import Material, StoredCredentials
 from virtfleet.kube.resource import NAMESPACES, NODES, PODS, Obj, Resource
 from virtfleet.operator import policies, roles
-from virtfleet.operator.installation import Installation
 from virtfleet.operator.world import RESOURCES
 
 NAMESPACE = "kubevirt"

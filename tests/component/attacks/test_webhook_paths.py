@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from component.gateway.gateway_kit import Kit, gateway
+from virtfleet.installation import Installation
 from virtfleet.kube.resource import SECRETS
 from virtfleet.operator import certificates, endpoints, roles
-from virtfleet.operator.installation import Installation
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 INSTALLATION = Installation({"metadata": {"name": "kubevirt", "namespace": "kubevirt"}})

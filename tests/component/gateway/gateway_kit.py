@@ -28,6 +28,7 @@ from virtfleet.api.subresources import GROUP, PROTOCOL
 from virtfleet.gateway import __main__ as virt_api
 from virtfleet.gateway.handlers import Handlers
 from virtfleet.gateway.knowledge import CachedKnowledge
+from virtfleet.installation import Installation
 from virtfleet.kube import certificates, peers
 from virtfleet.kube.certificates import Credential
 from virtfleet.kube.component import ADMISSION_KEY
@@ -53,7 +54,6 @@ from virtfleet.kube.resource import (
 )
 from virtfleet.operator import certificates as issuing
 from virtfleet.operator import endpoints, roles
-from virtfleet.operator.installation import Installation
 
 NAMESPACE = "kubevirt"
 ROOT = f"/apis/{GROUP}/v1"

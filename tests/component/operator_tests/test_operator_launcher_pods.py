@@ -11,12 +11,11 @@ import orjson
 import pytest
 from hollow import Hollow, hollow
 
-from virtfleet.admission.cluster import Cluster
 from virtfleet.admission.review import complete
+from virtfleet.installation import Installation
 from virtfleet.kube.errors import ApiError, is_already_exists
 from virtfleet.kube.resource import NODES, PODS, Obj
 from virtfleet.pods.launcher import render
-from virtfleet.pods.settings import Settings
 
 LAUNCHER = "registry.example.com/virt-launcher:v1.9.0-megaslop"
 POOL = {
@@ -50,7 +49,7 @@ def vmi(name: str, *devices: str, **spec: Any) -> Obj:
         "metadata": {"name": name, "namespace": "default", "uid": str(uuid.uuid5(uuid.NAMESPACE_DNS, name))},
         "spec": {"domain": domain, "volumes": volumes, **spec},
     }
-    completed, found = complete(made, Cluster(KUBEVIRT))
+    completed, found = complete(made, Installation(KUBEVIRT))
     assert found.allowed, found.causes
     return completed
 
@@ -82,7 +81,7 @@ async def placed(fleet: Hollow, pod: Obj) -> str:
 
 
 async def test_the_story_of_nodes_a_b_and_c(fleet: Hollow) -> None:
-    settings = Settings.of(KUBEVIRT)
+    settings = Installation(KUBEVIRT)
     slop = render(vmi("slop", "superduper.io/MegaSlop_9000"), settings)
     assert slop["spec"]["containers"][0]["image"] == LAUNCHER
     assert await placed(fleet, slop) == "node2"
@@ -92,10 +91,10 @@ async def test_the_story_of_nodes_a_b_and_c(fleet: Hollow) -> None:
 
 
 async def test_a_second_pod_for_a_vmi_is_refused_whoever_asks(fleet: Hollow) -> None:
-    settings = Settings.of(KUBEVIRT)
+    settings = Installation(KUBEVIRT)
     await fleet.api.create(PODS, render(vmi("vm"), settings))
     with pytest.raises(ApiError) as refused:
-        await fleet.api.create(PODS, render(vmi("vm"), Settings.of({})))
+        await fleet.api.create(PODS, render(vmi("vm"), Installation({})))
     assert is_already_exists(refused.value)
 
 
@@ -128,7 +127,7 @@ async def test_the_api_server_stores_every_field_that_is_rendered(fleet: Hollow)
         "hostname": "box",
         "subdomain": "fleet",
     }
-    pod = render(machine, Settings.of(KUBEVIRT), block_volumes={"block"})
+    pod = render(machine, Installation(KUBEVIRT), block_volumes={"block"})
     stored = await fleet.api.create(PODS, orjson.loads(orjson.dumps(pod)))
 
     assert missing(pod["spec"], stored["spec"], "spec") == []

@@ -8,9 +8,9 @@ from typing import Any
 
 import orjson
 
-from virtfleet.admission.cluster import Cluster
 from virtfleet.admission.findings import Cause, Findings
 from virtfleet.admission.review import complete, review
+from virtfleet.installation import Installation
 
 GONE = object()
 """As the value of an edit: the field is taken away."""
@@ -65,12 +65,12 @@ def vmi(edits: dict[str, Any] | None = None) -> dict[str, Any]:
     return edited(BASE, paths)
 
 
-def cluster(*gates: str, **configuration: Any) -> Cluster:
+def cluster(*gates: str, **configuration: Any) -> Installation:
     settings = {"developerConfiguration": {"featureGates": list(gates)}, **configuration}
-    return Cluster({"metadata": {"namespace": "kubevirt"}, "spec": {"configuration": settings}})
+    return Installation({"metadata": {"namespace": "kubevirt"}, "spec": {"configuration": settings}})
 
 
-def completed(edits: dict[str, Any] | None = None, where: Cluster | None = None) -> dict[str, Any]:
+def completed(edits: dict[str, Any] | None = None, where: Installation | None = None) -> dict[str, Any]:
     """The spec of the VMI with its defaults."""
     obj, found = complete(vmi(edits), where or cluster())
     assert found.allowed, found.causes
@@ -78,12 +78,12 @@ def completed(edits: dict[str, Any] | None = None, where: Cluster | None = None)
     return spec
 
 
-def verdict(obj: dict[str, Any], where: Cluster | None = None) -> Findings:
+def verdict(obj: dict[str, Any], where: Installation | None = None) -> Findings:
     """What happens to a new object: defaults, then rules."""
     where = where or cluster()
     return review(complete(obj, where)[0], where)
 
 
-def causes(edits: dict[str, Any], where: Cluster | None = None) -> dict[str, Cause]:
+def causes(edits: dict[str, Any], where: Installation | None = None) -> dict[str, Cause]:
     """The causes that refuse an edited VMI, by field."""
     return {cause.field: cause for cause in verdict(vmi(edits), where).causes}

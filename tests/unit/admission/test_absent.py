@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import yaml
 
-from virtfleet.admission.cluster import Cluster
 from virtfleet.admission.findings import Findings
 from virtfleet.admission.review import complete, review
 from virtfleet.api import names
@@ -21,8 +20,8 @@ from virtfleet.handler.devices import host as hostdevices
 from virtfleet.hypervisors import notyet, registry
 from virtfleet.hypervisors.features import BY_KEY, FEATURES, Feature, support
 from virtfleet.hypervisors.notyet import AbsentField
+from virtfleet.installation import Installation
 from virtfleet.pods import resources
-from virtfleet.pods.settings import Settings
 
 from .machines import BASE, cluster, edited, verdict, vmi
 from .test_templates import REPLICA_SET, VM
@@ -248,7 +247,7 @@ def test_a_gate_of_containers_is_said_to_be_one() -> None:
     assert "only guests that are containers have that feature yet" in cause.message
 
 
-def warnings_of_gaps(obj: dict[str, Any], where: Cluster = WHERE) -> list[str]:
+def warnings_of_gaps(obj: dict[str, Any], where: Installation = WHERE) -> list[str]:
     return [warning for warning in verdict(obj, where).warnings if "VirtFleet does not" in warning]
 
 
@@ -260,7 +259,7 @@ def test_what_works_is_not_warned_of(ordinary: dict[str, Any]) -> None:
 @pytest.mark.parametrize("file", sorted(EXAMPLES.rglob("*.yaml")), ids=lambda file: file.name)
 def test_no_example_asks_for_what_is_not_there(file: Path) -> None:
     objects = [obj for obj in yaml.safe_load_all(file.read_text()) if obj and obj.get("apiVersion") == "kubevirt.io/v1"]
-    where = next((Cluster(obj) for obj in objects if obj["kind"] == "KubeVirt"), WHERE)
+    where = next((Installation(obj) for obj in objects if obj["kind"] == "KubeVirt"), WHERE)
     assert [warning for obj in objects for warning in warnings_of_gaps(obj, where)] == []
 
 
@@ -312,5 +311,5 @@ def test_a_vm_that_is_said_to_find_no_node_asks_for_a_device_that_no_handler_off
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev" / device).touch()
     offered = {source.resource for source in hostdevices.shared(tmp_path, 1, lambda name: True)}
-    asked = resources.devices(sample(key), registry.get("qemu-kvm"), Settings.of(WHERE.kubevirt))
+    asked = resources.devices(sample(key), registry.get("qemu-kvm"), Installation(WHERE.kubevirt))
     assert names.DEVICE_PREFIX + device in asked.keys() - offered

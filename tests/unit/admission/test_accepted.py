@@ -11,12 +11,9 @@ from hypothesis import strategies as st
 from examples import examples
 from virtfleet.admission.review import complete, review
 from virtfleet.api import crds
-from virtfleet.api.feature_gates import FeatureGates
-from virtfleet.api.kubevirt import KubeVirt
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance
 from virtfleet.cli.look.render_domain import pretend_node
-from virtfleet.domain.cluster import cluster_context
 from virtfleet.hypervisors import registry
 from virtfleet.kube.resource import VMIS
 from virtfleet.local.apiserver.kinds.crds import custom_schema
@@ -156,10 +153,8 @@ SOUND: dict[str, dict[str, Any]] = {
 
 
 def build(obj: dict[str, Any]) -> None:
-    kubevirt = read(KubeVirt, dict(WHERE.kubevirt))
     machine = read(VirtualMachineInstance, obj)
-    base = cluster_context(kubevirt, FeatureGates.of(WHERE.kubevirt), machine.spec.architecture)
-    registry.get("qemu-kvm").build(machine, pretend_node(machine, kubevirt, base))
+    registry.get("qemu-kvm").build(machine, pretend_node(machine, WHERE))
 
 
 SCHEMA = custom_schema(VMIS, crds.schema(VirtualMachineInstance))

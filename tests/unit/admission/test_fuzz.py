@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from examples import examples
-from virtfleet.admission.cluster import Cluster
 from virtfleet.admission.review import complete, complete_update, review, review_update
 from virtfleet.admission.shape import without_nulls
 from virtfleet.admission.updates import Requester
+from virtfleet.installation import Installation
 
 from .machines import BASE, cluster, edited
 from .test_refusals import GATED, REFUSED
@@ -162,7 +162,7 @@ def test_mutated_clusters_are_answered_and_what_is_accepted_works(obj: dict[str,
     found = review(obj, WHERE)
     review_update(obj, CLUSTER, WHERE)
     if found.allowed:
-        where = Cluster(without_nulls(obj))
+        where = Installation(without_nulls(obj))
         completed, _ = complete(BASE, where)
         review(completed, where)
         where.fleet.affinity(completed, where.fleet.launcher(completed).pool)

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from tests.reference import GOLDEN as CASES
-from virtfleet.admission.cluster import Cluster
 from virtfleet.admission.review import complete, review
+from virtfleet.installation import Installation
 
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
@@ -37,7 +37,7 @@ def plain(value: Any) -> Any:
 def test_verdict_and_defaults_are_kubevirts(case: str) -> None:
     directory = CASES / case
     wanted = json.loads((directory / "verdict.json").read_text())
-    cluster = Cluster(load(directory / "kubevirt.yaml"))
+    cluster = Installation(load(directory / "kubevirt.yaml"))
     completed, found = complete(load(directory / "input.yaml"), cluster)
     if found.allowed:
         found = review(completed, cluster)

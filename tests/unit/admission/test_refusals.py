@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from virtfleet.admission.cluster import Cluster
 from virtfleet.admission.review import review
+from virtfleet.installation import Installation
 
 from .machines import BASE, GONE, causes, cluster, verdict, vmi
 
@@ -669,7 +669,7 @@ def test_the_hypervisor_must_exist_fit_the_pool_and_have_what_is_asked_for() -> 
         "selector": {"vmLabels": {"matchLabels": {"kubevirt.io/hypervisor": "mshv"}}},
     }
     gates = {"developerConfiguration": {"featureGates": ["VirtHandlerPools"]}}
-    where = Cluster({"spec": {"configuration": gates, "virtHandlerPools": [pool]}})
+    where = Installation({"spec": {"configuration": gates, "virtHandlerPools": [pool]}})
     labelled = {"metadata.labels": {"kubevirt.io/hypervisor": "mshv"}}
     assert causes(labelled, where) == {}
     conflict = causes({**labelled, "hypervisor": "lxc"}, where)["spec.hypervisor"].message

@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from examples import examples
-from virtfleet.admission.cluster import Cluster
 from virtfleet.admission.review import complete
 from virtfleet.gateway.webhooks import NotYet, Webhooks
+from virtfleet.installation import Installation
 from virtfleet.kube.credentials import Material
 
 from .machines import BASE
@@ -29,10 +29,10 @@ Obj = dict[str, Any]
 class Known:
     """A cluster that is known, or not yet."""
 
-    def __init__(self, cluster: Cluster | None = WHERE, vmis: Sequence[Obj] = ()) -> None:
+    def __init__(self, cluster: Installation | None = WHERE, vmis: Sequence[Obj] = ()) -> None:
         self._cluster, self._vmis = cluster, vmis
 
-    def cluster(self) -> Cluster:
+    def cluster(self) -> Installation:
         if self._cluster is None:
             raise NotYet("not yet")
         return self._cluster

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from virtfleet.admission.cluster import Cluster
 from virtfleet.admission.review import complete, complete_update, review, review_update
 from virtfleet.admission.updates import Requester
 from virtfleet.gateway.guestaddress import why_not_a_pods
+from virtfleet.installation import Installation
 
 Obj = dict[str, Any]
-CLUSTER = Cluster({"metadata": {"namespace": "kubevirt"}})
+CLUSTER = Installation({"metadata": {"namespace": "kubevirt"}})
 TENANT = Requester("system:serviceaccount:default:tenant")
 CONTROLLER = Requester("system:serviceaccount:kubevirt:kubevirt-controller")
 # The same names in a namespace of the tenant's own, or nearly the same.

@@ -11,10 +11,10 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from virtfleet.admission.cluster import Cluster
 from virtfleet.api import crds
 from virtfleet.gateway import reviews
 from virtfleet.gateway.webhooks import Webhooks
+from virtfleet.installation import Installation
 from virtfleet.kube.component import BODY_LIMIT
 from virtfleet.kube.credentials import Material
 
@@ -27,8 +27,8 @@ AT_ONCE = 0.5
 
 
 class Known:
-    def cluster(self) -> Cluster:
-        return Cluster({"metadata": {"namespace": "kubevirt"}})
+    def cluster(self) -> Installation:
+        return Installation({"metadata": {"namespace": "kubevirt"}})
 
     def vmis(self) -> Sequence[Obj]:
         return ()

@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 
 from tests.unit.admission.machines import cluster, edited, verdict, vmi
-from virtfleet.admission.cluster import Cluster
 from virtfleet.admission.review import Requester, complete, review, review_update
 from virtfleet.api import names
 from virtfleet.hypervisors import registry
+from virtfleet.installation import Installation
 from virtfleet.pods.launcher import Unrenderable, render
-from virtfleet.pods.settings import Settings
 
 POWERFUL = [name for name in registry.names() if registry.get(name).descriptor.by_leave]
 HARMLESS = [name for name in registry.names() if name not in POWERFUL]
@@ -38,12 +37,12 @@ def box(**metadata: Any) -> dict[str, Any]:
     return edited(vmi(spec), {f"metadata.{key}": value for key, value in metadata.items()})
 
 
-def with_pool() -> Cluster:
+def with_pool() -> Installation:
     gates = {"developerConfiguration": {"featureGates": ["VirtHandlerPools"]}}
-    return Cluster({"spec": {"configuration": gates, "virtHandlerPools": [POOL]}})
+    return Installation({"spec": {"configuration": gates, "virtHandlerPools": [POOL]}})
 
 
-def messages(obj: dict[str, Any], where: Cluster, field: str = "spec.hypervisor") -> list[str]:
+def messages(obj: dict[str, Any], where: Installation, field: str = "spec.hypervisor") -> list[str]:
     return [cause.message for cause in verdict(obj, where).causes if cause.field == field]
 
 
@@ -89,9 +88,9 @@ def test_the_clusters_default_is_listed_by_being_it() -> None:
 def test_no_pod_is_rendered_for_one_that_is_not_listed_any_more() -> None:
     listed = cluster(hypervisors=[{"name": "qemu-kvm"}, {"name": "lxc"}])
     admitted, _ = complete(edited(box(), {"metadata.uid": "00000000-0000-4000-8000-000000000000"}), listed)
-    assert render(admitted, Settings.of(listed.kubevirt))["spec"]["securityContext"]["runAsUser"] == 0
+    assert render(admitted, Installation(listed.kubevirt))["spec"]["securityContext"]["runAsUser"] == 0
     with pytest.raises(Unrenderable, match=r"spec\.configuration\.hypervisors"):
-        render(admitted, Settings.of(cluster().kubevirt))
+        render(admitted, Installation(cluster().kubevirt))
 
 
 # --- what the launcher was made to run on

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from virtfleet.installation import Installation
 from virtfleet.kube.resource import Obj
-from virtfleet.operator.installation import Installation
 from virtfleet.operator.render import render
 
 TRUST = b"-----BEGIN CERTIFICATE-----"

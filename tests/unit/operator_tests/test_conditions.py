@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from virtfleet.installation import Installation
 from virtfleet.kube.resource import Obj
 from virtfleet.operator.conditions import Findings, status
-from virtfleet.operator.installation import Installation
 from virtfleet.operator.rollout import Plan, Rollout
 from virtfleet.operator.world import Node
 

@@ -9,10 +9,10 @@ import orjson
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from virtfleet.installation import Installation
 from virtfleet.kube.resource import Obj
 from virtfleet.operator import proof
 from virtfleet.operator.handlerpods import HandlerPod, decode_pod, unserved
-from virtfleet.operator.installation import Installation
 from virtfleet.operator.proof import Proving
 from virtfleet.operator.rollout import Change, Fleet, Plan, cleared, plan, settled
 

@@ -8,12 +8,10 @@ import pytest
 import yaml
 
 from tests.reference import beside
-from virtfleet.admission.cluster import Cluster
 from virtfleet.admission.review import complete
-from virtfleet.operator.installation import Installation
+from virtfleet.installation import Installation
 from virtfleet.operator.render import render
 from virtfleet.pods.launcher import render as render_pod
-from virtfleet.pods.settings import Settings
 
 
 def examples(kind: str) -> list[dict[str, Any]]:
@@ -42,9 +40,9 @@ def handlers(kubevirt: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def image_of(vmi: dict[str, Any], kubevirt: dict[str, Any]) -> str:
-    completed, found = complete(vmi, Cluster(kubevirt))
+    completed, found = complete(vmi, Installation(kubevirt))
     assert found.allowed, found.causes
-    pod = render_pod(completed, Settings.of(kubevirt))
+    pod = render_pod(completed, Installation(kubevirt))
     # The seed's troubleshooting command: {.spec.containers[?(@.name=="compute")].image}
     [image] = [c["image"] for c in pod["spec"]["containers"] if c["name"] == "compute"]
     assert pod["metadata"]["labels"]["kubevirt.io/domain"] == vmi["metadata"]["name"]
@@ -98,8 +96,8 @@ def test_the_story_of_mshv_by_label() -> None:
     }
     vmi = machine("standard-vm")
     vmi["metadata"]["labels"] = {"kubevirt.io/hypervisor": "mshv"}
-    completed, _ = complete(vmi, Cluster(kubevirt))
-    pod = render_pod(completed, Settings.of(kubevirt))
+    completed, _ = complete(vmi, Installation(kubevirt))
+    pod = render_pod(completed, Installation(kubevirt))
     [compute] = pod["spec"]["containers"]
     assert compute["image"] == "registry.example.com/virt-launcher:mshv"
     assert compute["resources"]["limits"]["devices.kubevirt.io/mshv"] == "1"

@@ -6,10 +6,9 @@ from typing import Any
 
 from admission.machines import edited, vmi
 
-from virtfleet.admission.cluster import Cluster
 from virtfleet.admission.review import complete
+from virtfleet.installation import Installation
 from virtfleet.pods.launcher import COMPUTE, render
-from virtfleet.pods.settings import Settings
 
 UID = "0f6a1a24-4061-4607-8bf4-a39963d0c589"
 
@@ -25,14 +24,14 @@ def kubevirt(*gates: str, **spec: Any) -> dict[str, Any]:
 
 def machine(edits: dict[str, Any] | None = None, where: dict[str, Any] | None = None) -> dict[str, Any]:
     """A VMI as the controller reads it."""
-    completed, found = complete(edited(vmi(edits), {"metadata.uid": UID}), Cluster(where or kubevirt()))
+    completed, found = complete(edited(vmi(edits), {"metadata.uid": UID}), Installation(where or kubevirt()))
     assert found.allowed, found.causes
     return completed
 
 
 def pod(edits: dict[str, Any] | None = None, where: dict[str, Any] | None = None, **how: Any) -> dict[str, Any]:
     where = where or kubevirt()
-    return render(machine(edits, where), Settings.of(where), **how)
+    return render(machine(edits, where), Installation(where), **how)
 
 
 def compute(rendered: dict[str, Any]) -> dict[str, Any]:

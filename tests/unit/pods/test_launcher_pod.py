@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from tests.reference import GOLDEN
 from virtfleet.api.quantity import Quantity
 from virtfleet.hypervisors import registry
+from virtfleet.installation import Installation
 from virtfleet.pods.launcher import Target, Unrenderable, pod_name, render, vmi_id
-from virtfleet.pods.settings import Settings
 
 from .machines import UID, compute, kubevirt, machine, mounts, pod, volumes
 from .restricted import violations
@@ -329,7 +329,7 @@ def test_a_claim_that_may_be_detached_is_there_from_the_start_unless_it_was_adde
     }
     assert mounts(pod(edits))["data"] == "/var/run/kubevirt-private/vmi-disks/data"
     running = edited(machine(edits), {"status.volumeStatus": [{"name": "root"}, {"name": "data", "hotplugVolume": {}}]})
-    assert "data" not in volumes(render(running, Settings.of(kubevirt())))
+    assert "data" not in volumes(render(running, Installation(kubevirt())))
 
 
 def test_configuration_is_mounted_and_no_component_reads_it() -> None:
@@ -469,7 +469,7 @@ def test_rendering_leaves_the_vmi_as_it_is() -> None:
     where = kubevirt("VirtHandlerPools", "HostDevices", virtHandlerPools=[POOL])
     vmi = machine(DEVICE, where)
     before = orjson.dumps(vmi)
-    render(vmi, Settings.of(where))
+    render(vmi, Installation(where))
     assert orjson.dumps(vmi) == before
 
 
@@ -480,7 +480,7 @@ def test_every_reference_vmi_has_a_pod_with_sound_amounts() -> None:
     for case in cases:
         vmi = yaml.safe_load((case / "vmi.yaml").read_text())
         vmi["metadata"].setdefault("uid", UID)
-        made = render(vmi, Settings.of({}))
+        made = render(vmi, Installation({}))
         requests, limits = amounts(made), amounts(made, "limits")
         assert Quantity.parse(requests["memory"]) > Quantity.of(0), case.name
         for name, limit in limits.items():

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from virtfleet.installation import Installation
 from virtfleet.pools.launcher import Fleet
 from virtfleet.pools.matching import match
 from virtfleet.pools.model import Pool, pools_of
@@ -105,6 +106,11 @@ spec:
 """
 
 
+def fleet_of(kubevirt: dict[str, Any]) -> Fleet:
+    kubevirt["spec"] |= {"imageRegistry": "registry.example.com/kubevirt", "imageTag": "v1.0.0"}
+    return Installation(kubevirt).fleet
+
+
 def test_the_basic_example_is_one_pool_with_both_images() -> None:
     (pool,) = pools_of(yaml.safe_load(BASIC))
     assert pool == Pool(
@@ -136,7 +142,7 @@ def test_without_the_gate_there_are_no_pools() -> None:
     ],
 )
 def test_the_vmis_node_selector_decides_its_launcher_image(vmi: str, image: str) -> None:
-    assert Fleet.of(yaml.safe_load(TWO_POOLS), DEFAULT).launcher(yaml.safe_load(vmi)).image == image
+    assert fleet_of(yaml.safe_load(TWO_POOLS)).launcher(yaml.safe_load(vmi)).image == image
 
 
 @pytest.mark.parametrize(
@@ -183,7 +189,7 @@ def test_the_primary_handler_keeps_off_the_nodes_of_both_pools() -> None:
 
 
 def test_a_vmi_is_outdated_when_its_pool_expects_another_image() -> None:
-    fleet = Fleet.of(yaml.safe_load(TWO_POOLS), DEFAULT)
+    fleet = fleet_of(yaml.safe_load(TWO_POOLS))
     vmi: dict[str, Any] = yaml.safe_load(GPU_VM)
     assert not fleet.outdated(vmi), "nothing is known of what it runs on yet"
     vmi["status"] = {"launcherContainerImageVersion": "registry.example.com/kubevirt/virt-launcher:v1.0.0-gpu"}
@@ -193,7 +199,7 @@ def test_a_vmi_is_outdated_when_its_pool_expects_another_image() -> None:
 
 
 def test_a_migration_keeps_the_source_image_unless_it_is_an_update() -> None:
-    fleet = Fleet.of(yaml.safe_load(TWO_POOLS), DEFAULT)
+    fleet = fleet_of(yaml.safe_load(TWO_POOLS))
     vmi = yaml.safe_load(GPU_VM)
     old = "registry.example.com/kubevirt/virt-launcher:v0.9.0-gpu"
     new = "registry.example.com/kubevirt/virt-launcher:v1.0.0-gpu"
@@ -207,7 +213,7 @@ def test_pools_by_architecture() -> None:
         {"name": arch, "virtLauncherImage": f"launcher:{arch}", "nodeSelector": {"kubernetes.io/arch": arch}}
         for arch in ("amd64", "arm64", "s390x")
     ]
-    fleet = Fleet.of(kubevirt, DEFAULT)
+    fleet = fleet_of(kubevirt)
     for arch in ("amd64", "arm64", "s390x"):
         vmi = {"spec": {"nodeSelector": {"kubernetes.io/arch": arch}}}
         assert fleet.launcher(vmi).image == f"launcher:{arch}"

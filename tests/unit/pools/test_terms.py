@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from virtfleet.admission.cluster import Cluster
 from virtfleet.admission.review import review
+from virtfleet.installation import Installation
 from virtfleet.pools.model import pools_of
 from virtfleet.pools.overlap import shadowed
 from virtfleet.pools.terms import MAX_TERMS, TooManyTermsError, admitted, expressions
@@ -85,7 +85,7 @@ def fleet(*selectors: dict[str, str]) -> dict[str, Any]:
 
 def test_a_fleet_that_cannot_be_told_apart_is_refused_with_advice_and_nothing_else() -> None:
     kubevirt = fleet(*({f"{key}{i}": "1" for key in "abc"} for i in range(40)))
-    found = review(kubevirt, Cluster(kubevirt))
+    found = review(kubevirt, Installation(kubevirt))
     [cause] = found.causes
     assert (cause.field, "a label of their own" in cause.message) == ("spec.virtHandlerPools", True)
     assert not found.warnings
@@ -94,7 +94,7 @@ def test_a_fleet_that_cannot_be_told_apart_is_refused_with_advice_and_nothing_el
 
 def test_of_many_overlaps_a_few_are_named_and_the_rest_counted() -> None:
     kubevirt = fleet(*({f"pool{i}": "1"} for i in range(50)))
-    found = review(kubevirt, Cluster(kubevirt))
+    found = review(kubevirt, Installation(kubevirt))
     assert found.allowed
     assert "pools p0 and p1 overlap: a node with pool0=1, pool1=1 belongs to p0" in found.warnings[0]
     assert found.warnings[-1].startswith("1215 more pairs of pools overlap")

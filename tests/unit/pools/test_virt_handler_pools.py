@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from virtfleet.installation import Installation
 from virtfleet.pools.launcher import Fleet
 from virtfleet.pools.matching import explain, match
 from virtfleet.pools.model import Pool, owner, pools_of
@@ -51,6 +52,11 @@ def vmi(*devices: str, field: str = "hostDevices", labels: dict[str, str] | None
     return {"metadata": {"labels": labels or {}}, "spec": {"domain": {"devices": {field: named}}, **spec}}
 
 
+def fleet_of(kubevirt: dict[str, Any]) -> Fleet:
+    images = {"imageRegistry": "registry.example.com", "imageTag": "v1.9.0"}
+    return Installation({**kubevirt, "spec": {**images, **kubevirt["spec"]}}).fleet
+
+
 def nodes_for(fleet: Fleet, machine: dict[str, Any]) -> list[str]:
     pod = {"affinity": fleet.affinity(machine, fleet.launcher(machine).pool)}
     return [name for name, labels in NODES.items() if pod_admits(pod, labels)]
@@ -58,14 +64,14 @@ def nodes_for(fleet: Fleet, machine: dict[str, Any]) -> list[str]:
 
 @pytest.mark.parametrize("field", ["gpus", "hostDevices"])
 def test_a_vmi_with_the_device_lands_on_node_c_with_the_pools_image(field: str) -> None:
-    fleet = Fleet.of(MEGASLOP, DEFAULT)
+    fleet = fleet_of(MEGASLOP)
     machine = vmi("superduper.io/MegaSlop_9000", field=field)
     assert fleet.launcher(machine).image == "registry.example.com/virt-launcher:v1.9.0-megaslop"
     assert nodes_for(fleet, machine) == ["c"]
 
 
 def test_an_ordinary_vmi_uses_the_default_image_and_shares_all_nodes() -> None:
-    fleet = Fleet.of(MEGASLOP, DEFAULT)
+    fleet = fleet_of(MEGASLOP)
     machine = vmi()
     launcher = fleet.launcher(machine)
     assert (launcher.pool, launcher.image, launcher.hypervisor) == (None, DEFAULT, "qemu-kvm")
@@ -75,13 +81,13 @@ def test_an_ordinary_vmi_uses_the_default_image_and_shares_all_nodes() -> None:
 def test_an_exclusive_pool_keeps_an_ordinary_vmi_off_its_nodes() -> None:
     kubevirt = {**MEGASLOP, "spec": {**MEGASLOP["spec"]}}
     kubevirt["spec"]["virtHandlerPools"] = [{**p, "exclusive": True} for p in MEGASLOP["spec"]["virtHandlerPools"]]
-    fleet = Fleet.of(kubevirt, DEFAULT)
+    fleet = fleet_of(kubevirt)
     assert nodes_for(fleet, vmi()) == ["a"]
     assert nodes_for(fleet, vmi("superduper.io/MegaSlop_9000")) == ["c"]
 
 
 def test_the_mshv_story_by_label() -> None:
-    fleet = Fleet.of(MEGASLOP, DEFAULT)
+    fleet = fleet_of(MEGASLOP)
     machine = vmi(labels={"kubevirt.io/hypervisor": "mshv"})
     launcher = fleet.launcher(machine)
     assert (launcher.hypervisor, launcher.image) == ("mshv", "registry.example.com/virt-launcher:v1.9.0-mshv")
@@ -99,9 +105,9 @@ def test_each_node_of_the_story_has_its_handler() -> None:
 
 
 def test_naming_another_hypervisor_than_the_pools_is_a_conflict_that_names_both() -> None:
-    launcher = Fleet.of(MEGASLOP, DEFAULT).launcher(vmi(labels={"kubevirt.io/hypervisor": "mshv"}, hypervisor="xen"))
+    launcher = fleet_of(MEGASLOP).launcher(vmi(labels={"kubevirt.io/hypervisor": "mshv"}, hypervisor="xen"))
     assert "xen" in launcher.conflict and "mshv" in launcher.conflict
-    same = Fleet.of(MEGASLOP, DEFAULT).launcher(vmi(labels={"kubevirt.io/hypervisor": "mshv"}, hypervisor="mshv"))
+    same = fleet_of(MEGASLOP).launcher(vmi(labels={"kubevirt.io/hypervisor": "mshv"}, hypervisor="mshv"))
     assert same.conflict == ""
 
 
@@ -119,7 +125,7 @@ def test_the_launcher_image_is_the_pools_else_the_hypervisors_else_the_default()
           nodeSelector: {special: "true"}
           selector: {deviceNames: [x.io/special]}
     """)
-    fleet = Fleet.of(kubevirt, DEFAULT)
+    fleet = fleet_of(kubevirt)
     assert fleet.launcher(vmi()).image == DEFAULT
     assert fleet.launcher(vmi(hypervisor="xen")).image == "launcher:xen"
     special = fleet.launcher(vmi("x.io/special"))
@@ -139,7 +145,7 @@ def test_the_launcher_image_is_the_pools_else_the_hypervisors_else_the_default()
     ],
 )
 def test_a_hypervisor_brings_its_own_image_from_the_same_place(default: str, hypervisor: str, image: str) -> None:
-    assert Fleet.of({}, default).launcher(vmi(hypervisor=hypervisor)).image == image
+    assert Fleet((), default).launcher(vmi(hypervisor=hypervisor)).image == image
 
 
 def pool(name: str, selector: dict[str, Any]) -> dict[str, Any]:

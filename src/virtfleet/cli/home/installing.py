@@ -11,10 +11,10 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from virtfleet.admission.cluster import Cluster
 from virtfleet.admission.review import review
 from virtfleet.cli.manifests import objects
 from virtfleet.cli.output import CommandError, Progress
+from virtfleet.installation import Installation
 from virtfleet.kube import config
 from virtfleet.kube.api import KubeApi, Patch
 from virtfleet.kube.client import Client
@@ -45,7 +45,7 @@ def read(file: str) -> Obj:
     found = [obj for obj in objects([file]) if obj["kind"] == KUBEVIRTS.kind]
     if len(found) != 1:
         raise CommandError(f"{file} has {len(found)} KubeVirt objects, not one")
-    verdict = review(found[0], Cluster(found[0]))
+    verdict = review(found[0], Installation(found[0]))
     if not verdict.allowed:
         causes = "\n".join(f"  {cause.field}: {cause.message}" for cause in verdict.causes)
         raise CommandError(f"{file} is refused:\n{causes}")

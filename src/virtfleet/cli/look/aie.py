@@ -12,9 +12,9 @@ from typing import Any
 
 import yaml
 
-from virtfleet.admission.cluster import Cluster
 from virtfleet.admission.review import review
 from virtfleet.api.kinds import KUBEVIRT
+from virtfleet.installation import Installation
 
 _LONGEST = 48
 
@@ -49,7 +49,7 @@ def kubevirt_of(
             "virtHandlerPools": pools,
         },
     }
-    found = review(kubevirt, Cluster(kubevirt))
+    found = review(kubevirt, Installation(kubevirt))
     if not found.allowed:
         raise AieError("\n".join(f"{cause.field}: {cause.message}" for cause in found.causes))
     return kubevirt, list(found.warnings)

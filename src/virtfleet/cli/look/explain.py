@@ -5,11 +5,14 @@ The decisions are those of the components themselves: the same functions, called
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from virtfleet.cli.output import CommandError, output_option, result, table
+
+if TYPE_CHECKING:
+    from virtfleet.installation import Installation
 
 
 @click.command()
@@ -31,10 +34,10 @@ def explain(
 
     With -f the VMI comes from a file, else NAME is a VMI of the cluster. With --kubevirt no cluster is needed.
     """
-    from virtfleet.admission.cluster import Cluster
     from virtfleet.cli.look import fleetview
     from virtfleet.cli.look.render_vmi import completed_instances
     from virtfleet.cli.manifests import objects
+    from virtfleet.installation import Installation
 
     if bool(files) == bool(name):
         raise CommandError("say which VMI", "Name a file with -f, or a VMI of the cluster.")
@@ -43,32 +46,31 @@ def explain(
             "a VMI of the cluster is explained by the cluster's KubeVirt object", "Leave --kubevirt out."
         )
     view = fleetview.from_files(kubevirt_file, nodes_file) if kubevirt_file else fleetview.from_cluster(nodes_file)
+    installation = Installation(view.kubevirt)
     if name:
         key = (namespace, name)
         vmis = [v for v in view.instances if (v["metadata"]["namespace"], v["metadata"]["name"]) == key]
         if not vmis:
             raise CommandError(f"there is no VMI {namespace}/{name}")
     else:
-        vmis = completed_instances(objects(files), Cluster(view.kubevirt))
+        vmis = completed_instances(objects(files), installation)
     live = view.live and not nodes_file
-    explained = [explanation(vmi, view.kubevirt, view.nodes, live=live) for vmi in vmis]
+    explained = [explanation(vmi, installation, view.nodes, live=live) for vmi in vmis]
     result(output, explained if len(explained) > 1 else explained[0], "\n\n".join(_text(e) for e in explained))
 
 
 def explanation(
-    vmi: dict[str, Any], kubevirt: Any, nodes: list[dict[str, Any]] | None, *, live: bool = False
+    vmi: dict[str, Any], installation: Installation, nodes: list[dict[str, Any]] | None, *, live: bool = False
 ) -> dict[str, Any]:
     """Everything about one VMI, as data. `live` nodes are those of a cluster, with what their handlers say."""
     from virtfleet.cli.look.fitting import obstacles
     from virtfleet.cli.look.render_pod import identified
     from virtfleet.pods.launcher import Unrenderable, render
-    from virtfleet.pods.settings import Settings
     from virtfleet.pools.matching import explain as verdicts
     from virtfleet.pools.model import owner
 
-    settings = Settings.of(kubevirt)
-    pools = settings.fleet.pools
-    launcher = settings.fleet.launcher(vmi)
+    pools = installation.fleet.pools
+    launcher = installation.fleet.launcher(vmi)
     asked = verdicts(pools, vmi)
     found: dict[str, Any] = {
         "namespace": vmi["metadata"].get("namespace", "default"),
@@ -82,7 +84,7 @@ def explanation(
         ],
     }
     try:
-        pod = render(identified(vmi), settings)
+        pod = render(identified(vmi), installation)
     except Unrenderable as error:
         return {**found, "problem": str(error)}
     if nodes is not None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -25,7 +23,7 @@ from virtfleet.local import nodesfile
 class FleetView:
     """One look at a fleet. `nodes` is None where nobody asked about nodes."""
 
-    kubevirt: Mapping[str, Any]
+    kubevirt: Obj
     nodes: list[Obj] | None = None
     pods: list[Obj] = field(default_factory=list)
     instances: list[Obj] = field(default_factory=list)

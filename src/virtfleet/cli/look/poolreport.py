@@ -10,9 +10,9 @@ import orjson
 
 from virtfleet.api import names
 from virtfleet.cli.look.fleetview import FleetView
+from virtfleet.installation import Installation
 from virtfleet.operator.conditions import DEGRADED
 from virtfleet.operator.handlerpods import HandlerPod, decode_pod
-from virtfleet.operator.installation import Installation
 from virtfleet.operator.rollout import CANARY_FAILED, IMAGE_UNPROVEN
 from virtfleet.pools.model import Pool, owner
 from virtfleet.pools.overlap import overlaps, shadowed, shared_devices
@@ -38,7 +38,7 @@ def report(view: FleetView) -> dict[str, Any]:
         entries.append(
             {
                 "name": name,
-                "handlerImage": (pool.handler_image if pool else "") or installation.images.image("virt-handler"),
+                "handlerImage": (pool.handler_image if pool else "") or installation.image("virt-handler"),
                 "launcherImage": installation.fleet.node_image(pool),
                 "hypervisor": pool.hypervisor if pool else "",
                 "exclusive": bool(pool and pool.exclusive),

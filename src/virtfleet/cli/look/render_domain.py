@@ -14,19 +14,17 @@ import click
 import msgspec
 
 from virtfleet.api.devices import GPU, HostDevice
-from virtfleet.api.feature_gates import FeatureGates
-from virtfleet.api.kinds import KUBEVIRT, VMI
-from virtfleet.api.kubevirt import KubeVirt
+from virtfleet.api.kinds import VMI
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance
-from virtfleet.cli.manifests import objects
+from virtfleet.cli.manifests import cluster_of, objects
 from virtfleet.cli.output import CommandError
 from virtfleet.domain import xml
-from virtfleet.domain.cluster import cluster_context
 from virtfleet.domain.context import AssignedDevice, Context, NumaCell
 from virtfleet.domain.errors import DomainError
 from virtfleet.hypervisors import registry
 from virtfleet.hypervisors.base import Host
+from virtfleet.installation import Installation
 
 _CPUS = 64
 _SLOTS, _FUNCTIONS = 32, 8  # of a PCI bus, and of a slot
@@ -48,44 +46,39 @@ def domain(
     adapted: bool,
 ) -> None:
     """The libvirt domain of a VirtualMachineInstance."""
-    settings = _one(kubevirt_file, KUBEVIRT.kind) if kubevirt_file else {}
+    installation = cluster_of(kubevirt_file)
     try:
-        vmi = read(VirtualMachineInstance, _one(filename, VMI.kind))
-        kubevirt = read(KubeVirt, settings)
-    except msgspec.ValidationError as error:
-        raise CommandError(str(error)) from None
-    configured = kubevirt.spec.configuration.hypervisors
-    try:
-        chosen = registry.get(
-            hypervisor or registry.resolve(vmi.spec.hypervisor, "", configured[0].name if configured else "")
-        )
-        cluster = cluster_context(kubevirt, FeatureGates.of(settings), vmi.spec.architecture)
+        vmi = read(VirtualMachineInstance, _vmi(filename))
+        default = installation.fleet.default_hypervisor
+        chosen = registry.get(hypervisor or registry.resolve(vmi.spec.hypervisor, "", default))
         context = msgspec.structs.replace(
-            pretend_node(vmi, kubevirt, cluster),
+            pretend_node(vmi, installation),
             block_volumes=frozenset(block_volumes),
             disk_formats={volume.name: disk_format for volume in vmi.spec.volumes if volume.container_disk},
         )
         document = chosen.build(vmi, context)
         if adapted:
             document = chosen.adapt(document, this_machine())
-    except (DomainError, registry.UnknownHypervisor) as error:
+    except (msgspec.ValidationError, DomainError, registry.UnknownHypervisor) as error:
         raise CommandError(str(error)) from None
     click.echo(xml.text(document, pretty=True))
 
 
-def _one(file: str, kind: str) -> dict[str, Any]:
-    """The object of a kind in a file, without nulls, as the API server would store it."""
+def _vmi(file: str) -> dict[str, Any]:
+    """The VMI in a file, without nulls, as the API server would store it."""
     from virtfleet.admission.shape import without_nulls
 
-    found = next((obj for obj in objects([file]) if obj["kind"] == kind), None)
+    found = next((obj for obj in objects([file]) if obj["kind"] == VMI.kind), None)
     if found is None:
-        raise CommandError(f"{file} has no {kind}", "`virtfleet render vmi` makes a VMI of other kinds.")
+        raise CommandError(
+            f"{file} has no VirtualMachineInstance", "`virtfleet render vmi` makes a VMI of other kinds."
+        )
     return without_nulls(found)
 
 
-def pretend_node(vmi: VirtualMachineInstance, kubevirt: KubeVirt, cluster: Context) -> Context:
+def pretend_node(vmi: VirtualMachineInstance, installation: Installation) -> Context:
     """A node with one NUMA cell that has every device the VM asks for."""
-    permitted = kubevirt.spec.configuration.permitted_host_devices
+    permitted = installation.configuration.permitted_host_devices
     mediated = {device.resource_name for device in permitted.mediated_devices} if permitted else set()
     usb = {device.resource_name for device in permitted.usb} if permitted else set()
     ports, slots = count(1), count(1)  # no two devices of a node share an address
@@ -100,7 +93,7 @@ def pretend_node(vmi: VirtualMachineInstance, kubevirt: KubeVirt, cluster: Conte
 
     functions = (interface.name for interface in vmi.spec.domain.devices.interfaces if interface.sriov)
     return msgspec.structs.replace(
-        cluster,
+        installation.context(vmi.spec.architecture),
         host_devices={device.name: assigned(device) for device in vmi.spec.domain.devices.host_devices},
         gpus={device.name: assigned(device) for device in vmi.spec.domain.devices.gpus},
         sriov={

@@ -12,8 +12,8 @@ from virtfleet.cli.output import CommandError, yaml_documents
 @click.option("--kubevirt", "kubevirt_file", help="File with the KubeVirt object; defaults where left out.")
 def operator(kubevirt_file: str | None) -> None:
     """Print what the operator would install for a KubeVirt object. Certificates are made on the cluster only."""
+    from virtfleet.installation import Installation
     from virtfleet.operator.customize import PatchError
-    from virtfleet.operator.installation import Installation
     from virtfleet.operator.render import render
     from virtfleet.pools.terms import TooManyTermsError
 

@@ -19,14 +19,12 @@ from virtfleet.cli.output import CommandError, yaml_documents
 def pod(files: tuple[str, ...], kubevirt_file: str | None, block_volumes: tuple[str, ...]) -> None:
     """Print the launcher Pods of VMIs. For a VM or a replica set, of the VMI that it makes."""
     from virtfleet.pods.launcher import Unrenderable, render
-    from virtfleet.pods.settings import Settings
 
     made = list(objects(files))
     cluster = cluster_of(kubevirt_file, beside=made)
-    settings = Settings.of(cluster.kubevirt)
     try:
         documents = [
-            render(identified(vmi), settings, block_volumes=block_volumes) for vmi in completed_instances(made, cluster)
+            render(identified(vmi), cluster, block_volumes=block_volumes) for vmi in completed_instances(made, cluster)
         ]
     except Unrenderable as error:
         raise CommandError(str(error)) from None

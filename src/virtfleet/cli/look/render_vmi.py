@@ -12,7 +12,7 @@ from virtfleet.cli.manifests import cluster_of, objects
 from virtfleet.cli.output import CommandError, yaml_documents
 
 if TYPE_CHECKING:
-    from virtfleet.admission.cluster import Cluster
+    from virtfleet.installation import Installation
 
 
 @click.command()
@@ -25,7 +25,7 @@ def vmi(files: tuple[str, ...], kubevirt_file: str | None) -> None:
     click.echo(yaml_documents(documents), nl=False)
 
 
-def completed_instances(made: Iterable[dict[str, Any]], cluster: Cluster) -> list[dict[str, Any]]:
+def completed_instances(made: Iterable[dict[str, Any]], cluster: Installation) -> list[dict[str, Any]]:
     """The VMIs among the objects, and those that their VMs and replica sets make, with their defaults."""
     from virtfleet.admission.review import complete
 

@@ -16,8 +16,8 @@ from virtfleet.cli.manifests import Manifest, cluster_of, manifests
 from virtfleet.cli.output import CommandError, output_option, result
 
 if TYPE_CHECKING:
-    from virtfleet.admission.cluster import Cluster
     from virtfleet.cli.look.verdicts import Verdict
+    from virtfleet.installation import Installation
 
 _PATIENCE = 5.0
 _HINT = "Name a file with --kubevirt to check without a cluster."
@@ -30,10 +30,10 @@ class NotChecked(CommandError):
 
 
 @dataclass(frozen=True, slots=True)
-class Installation:
+class Basis:
     """What manifests are checked against, and in words where it was found."""
 
-    cluster: Cluster
+    cluster: Installation
     source: str
     served: frozenset[str] = field(default_factory=frozenset)
     """Groups with their versions that the cluster serves."""
@@ -61,15 +61,15 @@ def validate(
 
     try:
         checked = list(manifests(files))
-        installation = _installation(kubevirt_file, kubeconfig, checked)
-        verdicts = asyncio.run(_judged(checked, installation))
+        basis = _basis(kubevirt_file, kubeconfig, checked)
+        verdicts = asyncio.run(_judged(checked, basis))
     except CommandError as error:
         raise NotChecked(error.message) from None
     refused = any(found.verdict == REFUSED for found in verdicts)
     described = [_described(found) for found in verdicts]
     data = {
         "allowed": not refused,
-        "configuration": installation.source,
+        "configuration": basis.source,
         "objects": described,
         # Of all objects together, for those who check one at a time.
         "causes": [cause for obj in described for cause in obj["causes"]],
@@ -77,29 +77,29 @@ def validate(
     }
     lines = [line for found in verdicts for line in _lines(found)]
     if output == "text":
-        click.echo(f"Checked with {installation.source}.", err=True)
+        click.echo(f"Checked with {basis.source}.", err=True)
     result(output, data, "\n".join(lines) or "there is no object in it")
     ctx.exit(1 if refused else 0)
 
 
-async def _judged(checked: Iterable[Manifest], installation: Installation) -> list[Verdict]:
+async def _judged(checked: Iterable[Manifest], basis: Basis) -> list[Verdict]:
     from virtfleet.cli.look.verdicts import judging
 
-    async with judging(installation.cluster, installation.served) as judge:
+    async with judging(basis.cluster, basis.served) as judge:
         return [await judge.verdict(manifest) for manifest in checked]
 
 
 # --- against what
 
 
-def _installation(kubevirt_file: str | None, kubeconfig: Path | None, checked: list[Manifest]) -> Installation:
+def _basis(kubevirt_file: str | None, kubeconfig: Path | None, checked: list[Manifest]) -> Basis:
     from virtfleet.local.directory import default_directory
 
     if kubevirt_file:
-        return Installation(cluster_of(kubevirt_file), f"the KubeVirt object of {kubevirt_file}")
+        return Basis(cluster_of(kubevirt_file), f"the KubeVirt object of {kubevirt_file}")
     beside = [manifest.obj for manifest in checked]
     if any(obj.get("kind") == KUBEVIRT.kind for obj in beside):
-        return Installation(cluster_of(None, beside), "the KubeVirt object among the manifests")
+        return Basis(cluster_of(None, beside), "the KubeVirt object among the manifests")
     if kubeconfig or os.environ.get("KUBECONFIG"):
         return _of_cluster(kubeconfig)
     found = [path for path in (default_directory() / "kubeconfig", Path.home() / ".kube/config") if path.exists()]
@@ -108,11 +108,11 @@ def _installation(kubevirt_file: str | None, kubeconfig: Path | None, checked: l
             return _of_cluster(path)
         except CommandError as error:
             click.echo(f"{path}: {error.message.splitlines()[0]}", err=True)
-    return Installation(cluster_of(None), "VirtFleet's defaults, as for a KubeVirt object without settings")
+    return Basis(cluster_of(None), "VirtFleet's defaults, as for a KubeVirt object without settings")
 
 
-def _of_cluster(kubeconfig: Path | None) -> Installation:
-    from virtfleet.admission.cluster import Cluster
+def _of_cluster(kubeconfig: Path | None) -> Basis:
+    from virtfleet.installation import Installation
     from virtfleet.kube.credentials import ConfigError
     from virtfleet.kube.errors import ApiError
 
@@ -124,7 +124,7 @@ def _of_cluster(kubeconfig: Path | None) -> Installation:
         raise CommandError(f"the cluster does not answer: {error.message}", _HINT) from None
     if kubevirt is None:
         raise CommandError(f"the cluster at {server} has no KubeVirt object", _HINT)
-    return Installation(Cluster(kubevirt), f"the configuration of the cluster at {server}", served)
+    return Basis(Installation(kubevirt), f"the configuration of the cluster at {server}", served)
 
 
 async def _ask(kubeconfig: Path | None) -> tuple[str, dict[str, Any] | None, frozenset[str]]:

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from virtfleet.admission.cluster import Cluster
 from virtfleet.admission.findings import INVALID, REQUIRED, Cause, Findings
 from virtfleet.admission.review import complete, review
 from virtfleet.admission.spelling import meant
 from virtfleet.admission.templates import check_migration_target
 from virtfleet.api import crds, kinds, names
 from virtfleet.cli.manifests import Manifest
+from virtfleet.installation import Installation
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import KUBEVIRTS, VMI_MIGRATIONS, Obj
 from virtfleet.local.apiserver.extensions.admission import AdmissionRequest
@@ -55,7 +55,7 @@ class Verdict:
 class Rules:
     """Admission for one installation, asked directly. `warnings` are told of refused objects, too."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Installation) -> None:
         self._cluster = cluster
         self.warnings: list[str] = []
 
@@ -68,7 +68,7 @@ class Rules:
 
     async def validate(self, request: AdmissionRequest) -> None:
         obj, kind = request.obj or {}, request.kind.resource.kind
-        found = review(obj, Cluster(obj) if kind == KUBEVIRTS.kind else self._cluster)
+        found = review(obj, Installation(obj) if kind == KUBEVIRTS.kind else self._cluster)
         if found.allowed and kind == VMI_MIGRATIONS.kind:
             check_migration_target(obj, {}, (), found)  # of a VMI that is there and could move, if any could
         self.warnings += found.warnings
@@ -138,7 +138,7 @@ class Judge:
 
 
 @asynccontextmanager
-async def judging(cluster: Cluster, served: Container[str] = ()) -> AsyncIterator[Judge]:
+async def judging(cluster: Installation, served: Container[str] = ()) -> AsyncIterator[Judge]:
     served_kinds, rules = Kinds(), Rules(cluster)
     for kind in _served_kinds():
         served_kinds.add(kind)

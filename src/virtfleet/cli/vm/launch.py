@@ -15,19 +15,17 @@ from typing import Any
 import click
 import msgspec
 
-from virtfleet.admission.cluster import Cluster
 from virtfleet.admission.review import complete
 from virtfleet.api.kinds import VM, VMI
-from virtfleet.api.kubevirt import KubeVirt
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance
 from virtfleet.cli.look.render_vmi import instance
 from virtfleet.cli.manifests import cluster_of, objects
 from virtfleet.cli.output import CommandError, Progress, output_option, result
 from virtfleet.cli.vm import terminal
-from virtfleet.domain.cluster import cluster_context
 from virtfleet.hypervisors import registry
 from virtfleet.hypervisors.base import Hypervisor
+from virtfleet.installation import Installation
 from virtfleet.launcher.alone.standalone import Standalone
 from virtfleet.launcher.failure import Failure
 from virtfleet.launcher.node import kvmtrial as probe
@@ -62,12 +60,11 @@ def launch(
     progress = Progress(quiet=output == "json")
     made = list(objects([filename]))
     cluster = cluster_of(kubevirt_file, beside=made)
-    kubevirt = read(KubeVirt, cluster.kubevirt)
     vmi = _vmi(filename, made, cluster)
-    chosen = _hypervisor(hypervisor, vmi, kubevirt)
+    chosen = _hypervisor(hypervisor, vmi, cluster)
     cache = guestimage.default_cache()
     emulated = _emulated(chosen.descriptor.device, emulate, cache, progress)
-    context = cluster_context(kubevirt, cluster.gates, vmi["spec"].get("architecture", ""))
+    context = cluster.context(vmi["spec"].get("architecture", ""))
     try:
         vm = Standalone(
             vmi,
@@ -86,7 +83,7 @@ def launch(
         sys.exit(1)
 
 
-def _vmi(file: str, made: list[dict[str, Any]], cluster: Cluster) -> dict[str, Any]:
+def _vmi(file: str, made: list[dict[str, Any]], cluster: Installation) -> dict[str, Any]:
     """The VMI with its defaults and an identity, as the API server would have it."""
     for obj in made:
         if obj["kind"] in _KINDS:
@@ -101,9 +98,8 @@ def _vmi(file: str, made: list[dict[str, Any]], cluster: Cluster) -> dict[str, A
     raise CommandError(f"{file} has no VirtualMachineInstance and no VirtualMachine")
 
 
-def _hypervisor(named: str, vmi: dict[str, Any], kubevirt: KubeVirt) -> Hypervisor:
-    configured = kubevirt.spec.configuration.hypervisors
-    name = named or registry.resolve(vmi["spec"].get("hypervisor", ""), "", configured[0].name if configured else "")
+def _hypervisor(named: str, vmi: dict[str, Any], cluster: Installation) -> Hypervisor:
+    name = named or registry.resolve(vmi["spec"].get("hypervisor", ""), "", cluster.fleet.default_hypervisor)
     try:
         chosen = registry.get(name)
     except registry.UnknownHypervisor as error:

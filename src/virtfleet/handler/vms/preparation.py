@@ -8,12 +8,8 @@ from pathlib import Path
 import msgspec
 import orjson
 
-from virtfleet.api.feature_gates import FeatureGates
-from virtfleet.api.kubevirt import KubeVirt
-from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain import traits
-from virtfleet.domain.cluster import cluster_context
 from virtfleet.domain.context import Context
 from virtfleet.handler.devices import access as deviceaccess
 from virtfleet.handler.devices.assigned import assigned, environment
@@ -23,6 +19,7 @@ from virtfleet.handler.pods.process import PodProcess
 from virtfleet.handler.vms import tuning
 from virtfleet.handler.vms.records import Instance
 from virtfleet.hypervisors.base import Descriptor
+from virtfleet.installation import Installation
 from virtfleet.kube.resource import Obj
 from virtfleet.launcher.node import emulators
 from virtfleet.protocol.messages import Node, Sync
@@ -32,26 +29,13 @@ class NotPossible(Exception):
     """The VM cannot run here as things are; the message is for its owner."""
 
 
-class Cluster:
-    """What the KubeVirt object says about VMs."""
-
-    def __init__(self, kubevirt: Obj | None = None) -> None:
-        self._view = read(KubeVirt, kubevirt or {})
-        self._gates = FeatureGates.of(kubevirt or {})
-        self.configuration = self._view.spec.configuration
-        self.emulation = bool(self.configuration.developer_configuration.use_emulation)
-
-    def context(self, architecture: str) -> Context:
-        return cluster_context(self._view, self._gates, architecture)
-
-
 def emulated(process: PodProcess, descriptor: Descriptor) -> bool:
     """Whether the hypervisor has a device that it could use, and the Pod was not given it."""
     return bool(descriptor.device) and not process.has(f"dev/{descriptor.device}")
 
 
 async def prepare(
-    found: Instance, process: PodProcess, networks: Networks, cluster: Cluster, facts: Path, *, started: bool
+    found: Instance, process: PodProcess, networks: Networks, cluster: Installation, facts: Path, *, started: bool
 ) -> Sync:
     """Make the node ready for a VM whose launcher is `process`; may be repeated.
 
@@ -82,7 +66,7 @@ async def prepare(
     )
 
 
-def _context(vmi: VMI, process: PodProcess, cluster: Cluster, wired: list[Wired], in_software: bool) -> Context:
+def _context(vmi: VMI, process: PodProcess, cluster: Installation, wired: list[Wired], in_software: bool) -> Context:
     claims = {s.name: s.persistent_volume_claim_info for s in vmi.status.volume_status}
     own_cpus = traits.dedicated_cpus(vmi)
     gpus, host_devices = assigned(vmi, environment(process.read("environ")))

@@ -24,10 +24,11 @@ from virtfleet.handler.pods.launchers import Launcher, Presence, Unresponsive
 from virtfleet.handler.vms import preparation, status, tuning
 from virtfleet.handler.vms.decisions import Step, next_step
 from virtfleet.handler.vms.ghosts import Ghost, Ghosts
-from virtfleet.handler.vms.preparation import Cluster, NotPossible
+from virtfleet.handler.vms.preparation import NotPossible
 from virtfleet.handler.vms.records import Instance, decode_instance
 from virtfleet.handler.vms.status import Situation
 from virtfleet.hypervisors.registry import UnknownHypervisor
+from virtfleet.installation import Installation
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.controller import Controller
@@ -94,7 +95,7 @@ class Machines:
         ghosts: Ghosts,
         networks: Networks,
         facts: Path,
-        cluster: Callable[[], Cluster],
+        cluster: Callable[[], Installation],
     ) -> None:
         self.instances: Cache[Instance] = Cache(api, VMIS, labels=f"{names.NODE_NAME}={node}", decode=decode_instance)
         self.controller = Controller("vmi", self.reconcile, workers=WORKERS)

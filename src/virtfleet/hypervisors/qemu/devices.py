@@ -69,7 +69,7 @@ def vsock(draft: Draft) -> None:
         return
     # vhost-vsock has no transitional form.
     element = add(draft.devices, "vsock", model="virtio-non-transitional")
-    add(element, "cid", auto="no", address=draft.context.vsock_cid or cid)
+    add(element, "cid", auto="no", address=cid)
 
 
 def rng(draft: Draft) -> None:

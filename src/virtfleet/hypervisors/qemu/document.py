@@ -43,11 +43,6 @@ def _io_threads(draft: Draft) -> None:
         add(draft.root, "iothreads", total)
 
 
-def _iommufd(draft: Draft) -> None:
-    if draft.context.iommufd:
-        add(draft.root, "iommufd", enabled="yes", fdgroup="iommu")
-
-
 def _command_line(draft: Draft) -> None:
     """Arguments for what libvirt has no element for."""
     arguments: list[str] = []
@@ -76,7 +71,6 @@ _PARTS: Final[tuple[Callable[[Draft], None], ...]] = (
     firmware.operating_system,
     _common,
     _io_threads,
-    _iommufd,
     devices.network,
     devices.channels,
     devices.tpm,

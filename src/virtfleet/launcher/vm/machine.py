@@ -43,7 +43,6 @@ from virtfleet.work import tasks
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-DEFAULT_GRACE = 30
 _ASK_AGAIN = 5.0  # seconds between requests to shut down: a guest that still boots does not hear the first
 # The power button, else a signal to a container's first process, else what the driver knows.
 _WAYS_DOWN = (libvirt.VIR_DOMAIN_SHUTDOWN_ACPI_POWER_BTN, libvirt.VIR_DOMAIN_SHUTDOWN_SIGNAL, 0)
@@ -76,7 +75,7 @@ class Machine:
         self._here = Host(libvirt_version=0)
         self._formats: dict[str, str] = {}
         self._node_name = ""
-        self._grace = DEFAULT_GRACE
+        self._grace = traits.GRACE
         self._deadline: float | None = None  # of a shutdown
         self._killed = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -118,8 +117,7 @@ class Machine:
         async with self._syncing:
             if self.ended.is_set():
                 return self._updates.latest.state
-            seconds = vmi.spec.termination_grace_period_seconds
-            self._grace = DEFAULT_GRACE if seconds is None else seconds
+            self._grace = traits.grace(vmi)
             self._node_name = vmi.status.node_name
             await self._network.serve(request.node)
             if not self._started:
