@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from virtfleet.api import names
+from virtfleet.installation import WAIT_FOR_VMS, Installation
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.errors import ApiError, is_not_found
 from virtfleet.kube.resource import KUBEVIRTS, NODES, VMI_REPLICA_SETS, VMIS, VMS, Obj, Resource
@@ -13,7 +14,6 @@ from virtfleet.operator.conditions import DEGRADED, DELETED, DELETING, Verdict, 
 from virtfleet.operator.render import OWN_DEFINITION
 from virtfleet.operator.world import INSTALLED, World
 
-BLOCK = "BlockUninstallIfWorkloadsExist"
 _NAMED = 10
 # What is ours on a Node.
 _PREFIXES = names.NODE_FACT_PREFIXES
@@ -40,7 +40,7 @@ class Uninstall:
         if names.OPERATOR_FINALIZER not in (kubevirt["metadata"].get("finalizers") or ()):
             return None
         workloads = await self._workloads()
-        blocked = bool(workloads) and (kubevirt.get("spec") or {}).get("uninstallStrategy") == BLOCK
+        blocked = bool(workloads) and not Installation(kubevirt).uninstalled_with_vms
         kubevirt = await self._tell(kubevirt, DELETING, _named(workloads) if blocked else "")
         if workloads:
             if not blocked:
@@ -128,4 +128,4 @@ class Uninstall:
 def _named(workloads: list[tuple[Resource, Obj]]) -> str:
     names = [f"{resource.kind} {o['metadata']['namespace']}/{o['metadata']['name']}" for resource, o in workloads]
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f"the uninstall strategy is {BLOCK}; delete {', '.join(names[:_NAMED])}{more} first"
+    return f"the uninstall strategy is {WAIT_FOR_VMS}; delete {', '.join(names[:_NAMED])}{more} first"
