@@ -32,6 +32,7 @@ from virtfleet.pools.launcher import Fleet
 from virtfleet.pools.model import pools_of
 
 VMS_PER_NODE = 110
+WAIT_FOR_VMS = "BlockUninstallIfWorkloadsExist"
 CERTIFICATES_LIVE = {"ca": timedelta(days=7), "server": timedelta(days=1)}
 _EARLY = 5  # certificates are renewed when one part in so many of their life is left
 _NAMESPACE = "kubevirt"
@@ -142,6 +143,11 @@ class Installation:
         levels = self.configuration.developer_configuration.log_verbosity or LogVerbosity()
         return getattr(levels, component) or _VERBOSITY
 
+    @property
+    def uninstalled_with_vms(self) -> bool:
+        """Whether deleting the object takes its VMs away, too; else it waits for their end."""
+        return self.spec.get("uninstallStrategy") != WAIT_FOR_VMS
+
     @cached_property
     def labels(self) -> dict[str, str]:
         """What everything that is installed has in common."""
@@ -216,7 +222,7 @@ class Installation:
 
     @property
     def cpu_model(self) -> str:
-        return self.configuration.cpu_model
+        return self.configuration.cpu_model or "host-model"
 
     @cached_property
     def cpu_request(self) -> Quantity | None:
@@ -312,14 +318,6 @@ class Installation:
     @cached_property
     def overhead_ratio(self) -> Fraction:
         return Fraction(self.configuration.additional_guest_memory_overhead_ratio or 1)
-
-    @property
-    def runtime_class(self) -> str:
-        return self.configuration.default_runtime_class
-
-    @property
-    def selinux_type(self) -> str:
-        return self.configuration.selinux_launcher_type
 
     @cached_property
     def seccomp(self) -> dict[str, str]:

@@ -29,7 +29,7 @@ def test_an_object_that_says_nothing_has_all_defaults() -> None:
         "_smbios": Context().smbios,
         "annotations": {},
         "bridge_on_pod_network": True,
-        "cpu_model": "",
+        "cpu_model": "host-model",
         "cpu_ratio": 10,
         "cpu_request": None,
         "default_architecture": "amd64",
@@ -53,12 +53,11 @@ def test_an_object_that_says_nothing_has_all_defaults() -> None:
         "qgs_socket": "/var/run/tdx-qgs/qgs.socket",
         "registry": "virtfleet",
         "replicas": 2,
-        "runtime_class": "",
         "seccomp": {"type": "RuntimeDefault"},
-        "selinux_type": "",
         "service_accounts": nothing.service_accounts,
         "spec": {},
         "tag": virtfleet.__version__,
+        "uninstalled_with_vms": True,
         "vms_per_node": 110,
     }
     assert nothing.verbosity("virt_launcher") == nothing.verbosity("virt_handler") == 2

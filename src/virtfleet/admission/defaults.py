@@ -47,7 +47,7 @@ def complete_vmi(vmi: Obj, cluster: Installation) -> None:
     _set_device_defaults(spec)
     enable_dependencies(spec)
     _set_architecture_defaults(spec, hypervisor.descriptor.disk_bus)
-    default(spec["domain"]["cpu"], "model", cluster.cpu_model or "host-model")
+    default(spec["domain"]["cpu"], "model", cluster.cpu_model)
     _set_first_status(vmi, cluster)
     if cluster.live_update and supports("cpu-hotplug"):
         _reserve_sockets(spec, cluster)

@@ -104,8 +104,7 @@ class Webhooks:
     def _deletion(self, kubevirt: Obj) -> Findings:
         """Uninstalling while VMs run takes the strategy that says so."""
         found = Findings()
-        strategy = (kubevirt.get("spec") or {}).get("uninstallStrategy")
-        if strategy == "BlockUninstallIfWorkloadsExist" and (left := _names(self._knowledge.vmis())):
+        if not Installation(kubevirt).uninstalled_with_vms and (left := _names(self._knowledge.vmis())):
             found.forbidden(
                 "spec.uninstallStrategy",
                 f"there are still VMIs: {left}; delete them first, or set uninstallStrategy to RemoveWorkloads",

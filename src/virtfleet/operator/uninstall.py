@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 from virtfleet.api import names
 from virtfleet.api.kinds import KINDS, VMI
+from virtfleet.installation import WAIT_FOR_VMS, Installation
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.errors import ApiError, is_not_found
 from virtfleet.kube.resource import KUBEVIRTS, NODES, Obj, Resource, of_kind
@@ -14,7 +15,6 @@ from virtfleet.operator.conditions import DEGRADED, DELETED, DELETING, Verdict, 
 from virtfleet.operator.render import OWN_DEFINITION
 from virtfleet.operator.world import INSTALLED, World
 
-BLOCK = "BlockUninstallIfWorkloadsExist"
 _NAMED = 10
 # What makes VMs before these.
 _WORKLOADS = [of_kind(kind) for kind in sorted(KINDS, key=lambda kind: kind is VMI) if kind.instance]
@@ -43,7 +43,7 @@ class Uninstall:
         if names.OPERATOR_FINALIZER not in (kubevirt["metadata"].get("finalizers") or ()):
             return None
         workloads = await self._workloads()
-        blocked = bool(workloads) and (kubevirt.get("spec") or {}).get("uninstallStrategy") == BLOCK
+        blocked = bool(workloads) and not Installation(kubevirt).uninstalled_with_vms
         kubevirt = await self._tell(kubevirt, DELETING, _named(workloads) if blocked else "")
         if workloads:
             if not blocked:
@@ -131,4 +131,4 @@ class Uninstall:
 def _named(workloads: list[tuple[Resource, Obj]]) -> str:
     names = [f"{resource.kind} {o['metadata']['namespace']}/{o['metadata']['name']}" for resource, o in workloads]
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f"the uninstall strategy is {BLOCK}; delete {', '.join(names[:_NAMED])}{more} first"
+    return f"the uninstall strategy is {WAIT_FOR_VMS}; delete {', '.join(names[:_NAMED])}{more} first"

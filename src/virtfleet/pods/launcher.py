@@ -157,7 +157,7 @@ def _placement(
     return {
         "nodeSelector": placement.node_selector(view, hypervisor, settings),
         **({"affinity": affinity} if affinity else {}),
-        **({"runtimeClassName": settings.runtime_class} if settings.runtime_class else {}),
+        **({"runtimeClassName": runtime} if (runtime := settings.configuration.default_runtime_class) else {}),
         **{key: spec[key] for key in passed_on if spec.get(key)},
     }
 

@@ -29,7 +29,7 @@ def of_pod(hypervisor: Descriptor, settings: Installation) -> dict[str, Any]:
         "seccompProfile": {"type": "Unconfined"} if hypervisor.privileged else dict(settings.seccomp),
         "sysctls": [dict(_FIRST_FREE_PORT)],
     }
-    if selinux := settings.selinux_type or (_MAY_MOUNT if hypervisor.capabilities else ""):
+    if selinux := settings.configuration.selinux_launcher_type or (_MAY_MOUNT if hypervisor.capabilities else ""):
         context["seLinuxOptions"] = {"type": selinux}
     return context
 

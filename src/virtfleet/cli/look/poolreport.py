@@ -23,7 +23,7 @@ STOPPED = (CANARY_FAILED, IMAGE_UNPROVEN)
 
 def report(view: FleetView) -> dict[str, Any]:
     """Pools in their order, then the nodes that are in none; and problems in words."""
-    installation = Installation({"metadata": {}, **view.kubevirt})
+    installation = Installation(view.kubevirt)
     pools = installation.fleet.pools
     pods = [decode_pod(orjson.dumps(pod)) for pod in view.pods]
     nodes: dict[str, list[dict[str, Any]]] = defaultdict(list)

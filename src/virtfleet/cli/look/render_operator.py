@@ -12,14 +12,12 @@ from virtfleet.cli.output import CommandError, yaml_documents
 @click.option("--kubevirt", "kubevirt_file", help="File with the KubeVirt object; defaults where left out.")
 def operator(kubevirt_file: str | None) -> None:
     """Print what the operator would install for a KubeVirt object. Certificates are made on the cluster only."""
-    from virtfleet.installation import Installation
     from virtfleet.operator.customize import PatchError
     from virtfleet.operator.render import render
     from virtfleet.pools.terms import TooManyTermsError
 
-    kubevirt = {"metadata": {"name": "kubevirt"}, **cluster_of(kubevirt_file).kubevirt}
     try:
-        objects = render(Installation(kubevirt))
+        objects = render(cluster_of(kubevirt_file))
     except (PatchError, TooManyTermsError) as error:
         raise CommandError(str(error)) from None
     click.echo(yaml_documents(objects), nl=False)
