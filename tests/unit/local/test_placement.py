@@ -81,7 +81,8 @@ def test_the_message_counts_the_reasons_and_says_whether_preemption_could_help()
     answer = place(a_pod(requests={"memory": "2Gi"}, nodeSelector={"gpu": "yes"}), book)
     assert answer.message == (
         "0/3 nodes are available: 1 Insufficient memory, 2 node(s) didn't match Pod's node affinity/selector. "
-        "no new claims to deallocate, preemption: 0/3 nodes are available: 1 No preemption victims found for incoming pod, "
+        "no new claims to deallocate, "
+        "preemption: 0/3 nodes are available: 1 No preemption victims found for incoming pod, "
         "2 Preemption is not helpful for scheduling."
     )
 
