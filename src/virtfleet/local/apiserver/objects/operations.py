@@ -133,7 +133,7 @@ class Operations:
             _refuse_faulty(kind, obj, metadata.faults(kind, obj) + kind.rules.validate_create(obj, context))
             request.obj, request.name = obj, name
             await self._admit(request, call)
-            if obj["metadata"].pop("resourceVersion", "0") != "0":
+            if obj["metadata"].pop("resourceVersion", "") not in ("", "0"):
                 raise refusals.bad_version("resourceVersion should not be set on objects to be created")
             await self.store.settled(kind.storage, namespace, name)
             if self.store.get(kind.storage, namespace, name) is not None:
