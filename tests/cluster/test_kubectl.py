@@ -140,7 +140,7 @@ def test_apply_creates_configures_prunes_fields_and_leaves_others_alone(kubectl:
     assert "+  replicas: 1" in diff.stdout
 
 
-def test_apply_takes_a_list_apart_and_validates_every_item(kubectl: Kubectl) -> None:
+def test_apply_creates_nothing_of_a_list_with_a_bad_item(kubectl: Kubectl) -> None:
     def config(name: str, **more: object) -> dict[str, object]:
         return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"x": "1"}, **more}
 
@@ -150,8 +150,34 @@ def test_apply_takes_a_list_apart_and_validates_every_item(kubectl: Kubectl) -> 
     error = kubectl.fails("apply", "-f", "-", stdin=listed(config("a"), config("b", dta={})))
     assert 'unknown field "dta"' in error
     assert kubectl("apply", "-f", "-", stdin=listed(config("a"), config("b"))) == (
-        "configmap/a unchanged\nconfigmap/b created\n"
+        "configmap/a created\nconfigmap/b created\n"
     )
+
+
+def test_apply_takes_a_list_of_many_forms(kubectl: Kubectl) -> None:
+    ports = [{"name": "a", "port": 80, "targetPort": 8080}, {"name": "b", "port": 81, "targetPort": "http"}]
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}, "spec": {"ports": ports}}
+    deployment = workload("Deployment", "d", replicas=0)
+    container = deployment["spec"]["template"]["spec"]["containers"][0]
+    container["resources"] = {"requests": {"cpu": 1, "memory": "1Mi"}}
+    container["readinessProbe"] = {"httpGet": {"port": "http"}}
+    schema = {"type": "object", "properties": {"a": {"type": "integer", "default": 1, "enum": [1, 2]}},
+              "x-kubernetes-preserve-unknown-fields": True}  # fmt: skip
+    group = f"{kubectl.namespace}.example.com"
+    definition = {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"things.{group}"},
+        "spec": {
+            "group": group,
+            "scope": "Namespaced",
+            "names": {"plural": "things", "kind": "Thing"},
+            "versions": [{"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}],
+        },
+    }
+    items = {"apiVersion": "v1", "kind": "List", "items": [service, deployment, definition]}
+    assert kubectl("apply", "-f", "-", stdin=json.dumps(items)).count(" created\n") == 3
+    kubectl("delete", "crd", f"things.{group}")
 
 
 def test_apply_refuses_unknown_fields_with_their_names(kubectl: Kubectl) -> None:

@@ -109,7 +109,7 @@ class TestCreate:
             ({"name": "a", "labels": {"-x": "y"}}, 'metadata.labels: Invalid value: "-x": name part must'),
             ({"name": "a", "labels": {"x": "-"}}, "a valid label must be an empty string or"),
             ({"name": "a", "annotations": {"x": "y" * 262145}}, "Too long: may not be more than 262144 bytes"),
-            ({"name": "a", "ownerReferences": [{"kind": "X"}]}, "metadata.ownerReferences[0].uid: Required value"),
+            ({"name": "a", "ownerReferences": [{"kind": "X"}]}, "metadata.ownerReferences.uid: Invalid value"),
             ({"name": "a", "finalizers": ["orphan", "foregroundDeletion"]}, "cannot be both set"),
         ],
     )
@@ -125,7 +125,6 @@ class TestCreate:
             ({"metadata": {"name": "a", "namespace": "b"}}, "does not match the namespace sent on the request"),
             ({"kind": "Node", "metadata": {"name": "a"}}, "does not match the expected kind (Pod)"),
             ({"apiVersion": "v2", "metadata": {"name": "a"}}, "the API version in the data (v2) does not match"),
-            ({"metadata": {"name": "a", "resourceVersion": "1"}}, "resourceVersion should not be set"),
             ({"metadata": "a"}, "metadata must be an object"),
         ],
     )
@@ -136,6 +135,11 @@ class TestCreate:
             error = await refused(Pods(operations).create(obj))
             assert error.reason == "BadRequest"
             assert text in error.message
+
+    async def test_a_version_makes_no_sense_before_there_is_an_object(self, tmp_path: Path) -> None:
+        async with opened(tmp_path) as operations:
+            error = await refused(Pods(operations).create({"metadata": {"name": "a", "resourceVersion": "1"}}))
+            assert (error.code, error.message) == (500, "resourceVersion should not be set on objects to be created")
 
     async def test_what_the_schema_does_not_allow_is_invalid(self, tmp_path: Path) -> None:
         async with opened(tmp_path) as operations:

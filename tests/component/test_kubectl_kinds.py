@@ -175,8 +175,8 @@ async def test_faults_are_listed_as_kubernetes_lists_them(kubectl: Kubectl) -> N
     assert code == 1
     assert said.splitlines() == [
         'The Pod "a" is invalid: ',
-        '* spec.restartPolicy: Unsupported value: "Maybe": supported values: "Always", "OnFailure", "Never"',
         "* spec.containers[0].image: Required value",
+        '* spec.restartPolicy: Unsupported value: "Maybe": supported values: "Always", "OnFailure", "Never"',
     ]
 
 

@@ -377,6 +377,7 @@ async def test_a_paused_guest_is_not_ready(virt: Plane) -> None:
     paused = {"type": "Paused", "status": "True", "reason": "PausedByUser", "message": "VMI was paused by user"}
     await virt.api.patch(VMIS, "vm", {"status": {"conditions": [*ready, paused]}}, NAMESPACE)
     assert (await virt.condition("Ready", "False"))["reason"] == "Paused"
+    await virt.condition("Ready", "False", of=VMS)
     assert "ready" not in (await virt.printable("Paused"))["status"]
     now = (await virt.vmi())["status"]["conditions"]
     unpaused = [c for c in now if c["type"] != "Paused"]

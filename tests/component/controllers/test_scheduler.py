@@ -49,7 +49,7 @@ async def test_a_pod_that_fits_nowhere_says_why_and_goes_as_soon_as_it_can(clust
     condition = await waiting(cluster, "p", "Insufficient cpu")
     assert (condition["status"], condition["reason"]) == ("False", "Unschedulable")
     assert condition["message"] == (
-        "0/3 nodes are available: 3 Insufficient cpu. "
+        "0/3 nodes are available: 3 Insufficient cpu. no new claims to deallocate, "
         "preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling."
     )
 

@@ -81,6 +81,7 @@ def test_the_message_counts_the_reasons_and_says_whether_preemption_could_help()
     answer = place(a_pod(requests={"memory": "2Gi"}, nodeSelector={"gpu": "yes"}), book)
     assert answer.message == (
         "0/3 nodes are available: 1 Insufficient memory, 2 node(s) didn't match Pod's node affinity/selector. "
+        "no new claims to deallocate, "
         "preemption: 0/3 nodes are available: 1 No preemption victims found for incoming pod, "
         "2 Preemption is not helpful for scheduling."
     )
@@ -90,7 +91,7 @@ def test_asking_for_more_than_a_node_ever_has_is_beyond_preemption() -> None:
     answer = place(a_pod(requests={"cpu": "5"}), a_book(a_node("a")))
     assert answer.message == (
         "0/1 nodes are available: 1 Insufficient cpu. "
-        "preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling."
+        "no new claims to deallocate, preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling."
     )
 
 
@@ -273,7 +274,7 @@ def test_claims_rule_out_nodes_or_all_of_them() -> None:
     blocked = place(a_pod(), book, Volumes(blocker='persistentvolumeclaim "x" not found'))
     assert blocked.message == (
         '0/2 nodes are available: persistentvolumeclaim "x" not found. '
-        "preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling."
+        "no new claims to deallocate, preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling."
     )
 
 

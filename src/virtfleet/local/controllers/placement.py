@@ -78,7 +78,7 @@ def _message(total: int, why: list[str], refusals: Iterable[Refusal]) -> str:
     )
     preemption = ", ".join(sorted(f"{n} {hope}" for hope, n in hopes.items()))
     none = f"0/{total} nodes are available"
-    return f"{none}: {', '.join(why)}. preemption: {none}: {preemption}."
+    return f"{none}: {', '.join(why)}. no new claims to deallocate, preemption: {none}: {preemption}."
 
 
 def refuse(pod: Pod, seat: Seat, volumes: Volumes, neighbours: Neighbourhood) -> Refusal | None:

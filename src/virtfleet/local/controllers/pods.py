@@ -45,6 +45,7 @@ class Pod(msgspec.Struct, frozen=True, eq=False):
     namespace: str
     name: str
     uid: str
+    generation: int
     created: float
     deleting: float | None  # when the deletion was asked for
     owner_uid: str  # of the controlling owner, "" without one
@@ -101,6 +102,7 @@ class _Metadata(_Wire):
     name: str
     uid: str = ""
     namespace: str = ""
+    generation: int = 0
     creation_timestamp: datetime | None = None
     deletion_timestamp: datetime | None = None
     labels: dict[str, str] | None = None
@@ -198,6 +200,7 @@ def decode(data: bytes) -> Pod:
         namespace=meta.namespace,
         name=meta.name,
         uid=meta.uid,
+        generation=meta.generation,
         created=_seconds(meta.creation_timestamp),
         deleting=meta.deletion_timestamp.timestamp() if meta.deletion_timestamp else None,
         owner_uid=owner.uid if owner else "",

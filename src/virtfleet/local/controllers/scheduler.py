@@ -164,7 +164,8 @@ class Scheduler:
         self._waiting.add(pod.key)
         if pod.unschedulable == message:
             return
-        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+        condition: Obj = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+        condition |= {"message": message, "observedGeneration": pod.generation}
         if not pod.unschedulable:
             condition["lastTransitionTime"] = timestamp(time.time())
         await self._pods.patch(pod, {"status": {"conditions": [condition]}}, subresource="status")

@@ -48,6 +48,8 @@ class NodeProxy:
         container = request.query.get("container") or _default_container(pod)
         node = pod["spec"].get("nodeName")
         if not node:
+            if what == "logs":
+                return web.Response(status=204)  # nothing was ever written
             raise ApiError("BadRequest", f"pod {name} does not have a host assigned")
         query = urlencode([(key, value) for key, value in request.query.items() if key != "container"])
         url = f"http://{quote(node)}/{what}/{quote(namespace)}/{quote(name)}/{quote(container)}?{query}"

@@ -17,7 +17,6 @@ from functools import lru_cache
 from typing import Any
 
 import aiohttp
-import jsonpatch
 import orjson
 
 from virtfleet.kube import certificates, proxy
@@ -26,6 +25,7 @@ from virtfleet.kube.resource import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS, Obj,
 from virtfleet.local.apiserver.extensions.admission import AdmissionRequest
 from virtfleet.local.apiserver.extensions.webhook_rules import Webhook, exempt, matched_kind, namespace_labels, selects
 from virtfleet.local.apiserver.kinds.registry import Kind, Kinds
+from virtfleet.local.apiserver.objects import json_patch
 from virtfleet.local.apiserver.objects.store import Store
 from virtfleet.local.apiserver.rights.reviews import user_info
 
@@ -107,8 +107,8 @@ class Webhooks:
             )
         before = orjson.dumps(request.obj)
         try:
-            changed = jsonpatch.JsonPatch(patch).apply(orjson.loads(before), in_place=True)
-        except jsonpatch.JsonPatchException as error:
+            changed = json_patch.apply(orjson.loads(before), json_patch.operations(patch))
+        except json_patch.JsonPatchError as error:
             raise _internal(str(error)) from error
         if orjson.dumps(changed) == before:
             return False

@@ -31,9 +31,10 @@ def faults(schema: dict[str, Any], field: str) -> list[Cause]:
 
 
 def _faults(schema: dict[str, Any], field: str, place: str) -> Iterator[Cause]:
-    yield from _type_faults(schema, field, place)
     if "$ref" in schema:
         yield causes.forbidden(f"{field}.$ref", "$ref is not supported")
+        return
+    yield from _type_faults(schema, field, place)
     if schema.get("uniqueItems"):
         why = "uniqueItems cannot be set to true since the runtime complexity becomes quadratic"
         yield causes.forbidden(f"{field}.uniqueItems", why)

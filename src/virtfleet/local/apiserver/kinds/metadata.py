@@ -131,7 +131,7 @@ def begin(obj: Obj) -> None:
     """Give a new object what only the server decides, and take away what clients may not bring."""
     meta = obj["metadata"]
     _drop_empty(meta)
-    for field in ("deletionTimestamp", "deletionGracePeriodSeconds", "managedFields", "selfLink", "generation"):
+    for field in ("deletionTimestamp", "deletionGracePeriodSeconds", "managedFields", "selfLink"):
         meta.pop(field, None)
     # Not uuid4: it asks the kernel for every one, and gives the interpreter away for that long.
     meta["uid"] = str(uuid.UUID(int=random.getrandbits(128), version=4))
@@ -139,14 +139,13 @@ def begin(obj: Obj) -> None:
 
 
 def keep_system_fields(obj: Obj, old: Obj) -> None:
-    """Restore on an update what clients do not decide; a uid or resourceVersion that they sent stays to be checked."""
+    """Restore on an update what clients do not decide; what they may not even try stays to be checked."""
     meta, was = obj["metadata"], old["metadata"]
     _drop_empty(meta)
+    meta.pop("generation", None)
     for field in ("creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation"):
         if field in was:
             meta[field] = was[field]
-        else:
-            meta.pop(field, None)
     meta.pop("managedFields", None)
     meta.pop("selfLink", None)
     if not meta.get("uid"):
@@ -162,7 +161,7 @@ def faults(kind: Kind, obj: Obj) -> list[Cause]:
     found += label_faults(meta.get("labels"), "metadata.labels")
     found += _annotation_faults(meta.get("annotations"))
     found += _owner_faults(meta.get("ownerReferences") or [])
-    found += _finalizer_faults(meta.get("finalizers") or [])
+    found += _finalizer_faults(kind, meta.get("finalizers") or [])
     return found
 
 
@@ -178,10 +177,10 @@ def update_faults(obj: Obj, old: Obj) -> list[Cause]:
             found.append(causes.forbidden("metadata.finalizers", f"{why}[]string{{{shown}}}"))
     found += [
         causes.invalid(f"metadata.{field}", meta.get(field), "field is immutable")
-        for field in ("name", "namespace", "uid")
+        for field in ("name", "namespace", "uid", "deletionTimestamp", "deletionGracePeriodSeconds")
         if meta.get(field) != was.get(field)
     ]
-    return found
+    return found * 2  # Kubernetes looks at it for all kinds, and again for each
 
 
 def _name_faults(kind: Kind, meta: dict[str, Any]) -> list[Cause]:
@@ -253,8 +252,8 @@ def _annotation_faults(annotations: dict[str, str] | None) -> list[Cause]:
 
 def _owner_faults(owners: list[dict[str, Any]]) -> list[Cause]:
     found = [
-        causes.required(f"metadata.ownerReferences[{i}].{field}", "must not be empty")
-        for i, owner in enumerate(owners)
+        causes.invalid(f"metadata.ownerReferences.{field}", owner.get(field, ""), "must not be empty")
+        for owner in owners
         for field in ("apiVersion", "kind", "name", "uid")
         if not owner.get(field)
     ]
@@ -265,9 +264,19 @@ def _owner_faults(owners: list[dict[str, Any]]) -> list[Cause]:
     return found
 
 
-def _finalizer_faults(finalizers: list[str]) -> list[Cause]:
+_STANDARD_FINALIZERS = ("kubernetes", "orphan", "foregroundDeletion")
+
+
+def _finalizer_faults(kind: Kind, finalizers: list[str]) -> list[Cause]:
     field = "metadata.finalizers"
     found = [causes.invalid(field, name, why) for name in finalizers if (why := _key_fault(name or ""))]
+    if not kind.custom and kind.resource.group != "apiextensions.k8s.io":
+        why = "name is neither a standard finalizer name nor is it fully qualified"
+        found += [
+            causes.invalid(f"{field}[{index}]", name, why)
+            for index, name in enumerate(finalizers)
+            if "/" not in name and name not in _STANDARD_FINALIZERS
+        ]
     if "orphan" in finalizers and "foregroundDeletion" in finalizers:
         why = "finalizer orphan and foregroundDeletion cannot be both set"
         found.append(causes.invalid(field, finalizers, why))

@@ -5,6 +5,7 @@ Pure functions over the decoded spec, whose types the schema has already checked
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +17,9 @@ from virtfleet.local.apiserver.objects import causes
 
 # Resources of which a container may be promised less than it may use; of all others the two must be equal.
 OVERCOMMITTABLE = ("cpu", "memory", "ephemeral-storage")
+_LONGEST_DEADLINE = 2**31 - 1
+_VARIABLE = re.compile(r"[ -<>-~]+")
+_VARIABLE_FORM = "a valid environment variable name must consist only of printable ASCII characters other than '='"
 
 
 def containers(spec: Obj) -> Iterator[tuple[str, Obj]]:
@@ -79,11 +83,12 @@ def faults(spec: Obj, field: str) -> list[Cause]:
     for name, check in (("hostname", dns_label), ("subdomain", dns_label), ("nodeName", subdomain)):
         if spec.get(name) and (why := check(spec[name])):
             found.append(causes.invalid(f"{field}.{name}", spec[name], why))
-    if spec.get("terminationGracePeriodSeconds", 0) < 0:
-        why = "must be greater than or equal to 0"
-        found.append(
-            causes.invalid(f"{field}.terminationGracePeriodSeconds", spec["terminationGracePeriodSeconds"], why)
-        )
+    if not 1 <= spec.get("activeDeadlineSeconds", 1) <= _LONGEST_DEADLINE:
+        why = f"must be between 1 and {_LONGEST_DEADLINE}, inclusive"
+        found.append(causes.invalid(f"{field}.activeDeadlineSeconds", spec["activeDeadlineSeconds"], why))
+    if spec.get("dnsPolicy") == "None" and not spec.get("dnsConfig", {}).get("nameservers"):
+        missing = "dnsConfig.nameservers" if "dnsConfig" in spec else "dnsConfig"
+        found.append(causes.required(f"{field}.{missing}", "must provide nameservers when `dnsPolicy` is None"))
     found += _toleration_faults(spec.get("tolerations", []), f"{field}.tolerations")
     found += _node_affinity_faults(spec, f"{field}.affinity.nodeAffinity")
     return found
@@ -137,9 +142,11 @@ def _container_faults(container: Obj, field: str, volumes: set[Any]) -> list[Cau
             if name in port and not 1 <= port[name] <= 65535 and not (name == "hostPort" and port[name] == 0):
                 why = "must be between 1 and 65535, inclusive"
                 found.append(causes.invalid(f"{field}.ports[{index}].{name}", port[name], why))
-    found += [
-        causes.required(f"{field}.env[{i}].name") for i, e in enumerate(container.get("env", ())) if not e.get("name")
-    ]
+    for index, variable in enumerate(container.get("env", ())):
+        if not (name := variable.get("name")):
+            found.append(causes.required(f"{field}.env[{index}].name"))
+        elif not _VARIABLE.fullmatch(name):
+            found.append(causes.invalid(f"{field}.env[{index}].name", name, _VARIABLE_FORM))
     found += _mount_faults(container, field, volumes)
     found += resource_faults(container.get("resources", {}), f"{field}.resources")
     for probe in ("livenessProbe", "readinessProbe", "startupProbe"):

@@ -113,9 +113,9 @@ class Rules:
         """What field selectors may ask for, beside metadata.name and metadata.namespace."""
         return {}
 
-    def grace(self, obj: Obj, asked: int | None) -> int:
-        """Seconds between deletion's start and the object's removal; 0 removes at once."""
-        return 0
+    def grace(self, obj: Obj, asked: int | None) -> int | None:
+        """Seconds between deletion's start and the object's removal; None for kinds that know no such time."""
+        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,16 +174,28 @@ def _faults(obj: Obj) -> Iterator[Cause]:
         yield causes.invalid("spec.versions", [v.get("name") for v in versions], why)
     for index, version in enumerate(versions):
         yield from _version_faults(version, f"spec.versions[{index}]")
+    if versions and (bad := dns_label_1035(versions[0].get("name", ""))):
+        yield causes.invalid("spec.version", versions[0].get("name", ""), bad)
+    if not obj["status"]["storedVersions"]:
+        yield causes.invalid("status.storedVersions", [], "must have at least one stored version")
+    yield from _schema_faults(versions)
+
+
+def _schema_faults(versions: list[Obj]) -> Iterator[Cause]:
+    """A schema that all versions share is named as that of the definition."""
+    schemas = [version.get("schema", {}).get("openAPIV3Schema") for version in versions]
+    fields = [f"spec.versions[{index}].schema.openAPIV3Schema" for index in range(len(versions))]
+    yield from (causes.required(f, "schemas are required") for f, s in zip(fields, schemas, strict=True) if s is None)
+    if all(schema == schemas[0] for schema in schemas):
+        fields = ["spec.validation.openAPIV3Schema"]
+    for field, schema in zip(fields, schemas, strict=False):
+        if schema is not None:
+            yield from crd_schema.faults(schema, field)
 
 
 def _version_faults(version: Obj, field: str) -> Iterator[Cause]:
     if bad := dns_label_1035(version.get("name", "")):
         yield causes.invalid(f"{field}.name", version.get("name", ""), bad)
-    schema = version.get("schema", {}).get("openAPIV3Schema")
-    if schema is None:
-        yield causes.required(f"{field}.schema.openAPIV3Schema", "schemas are required")
-    else:
-        yield from crd_schema.faults(schema, f"{field}.schema.openAPIV3Schema")
     for index, column in enumerate(version.get("additionalPrinterColumns", ())):
         at = f"{field}.additionalPrinterColumns[{index}]"
         if column.get("type") not in COLUMN_TYPES:

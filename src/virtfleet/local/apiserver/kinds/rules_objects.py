@@ -83,15 +83,13 @@ class ConfigRules(Rules):
     maps: tuple[str, ...] = ("data", "binaryData")
 
     def faults(self, obj: Obj) -> Iterator[Cause]:
-        size, seen = 0, set[str]()
+        size, binary = 0, obj.get("binaryData", {})
         for name in self.maps:
             for key, value in obj.get(name, {}).items():
                 size += len(value)
-                if not _KEY.fullmatch(key):
-                    yield causes.invalid(f"{name}[{key}]", key, _KEY_FORM)
-                elif key in seen:
-                    yield causes.invalid(f"{name}[{key}]", key, f"duplicate of key present in {self.maps[0]}")
-                seen.add(key)
+                yield from (causes.invalid(f"{name}[{key}]", key, why) for why in _key_faults(key))
+                if name != "binaryData" and key in binary:
+                    yield causes.invalid(f"{name}[{key}]", key, "duplicate of key present in binaryData")
         if size > SIZE_LIMIT:
             yield causes.too_long(self.maps[0], SIZE_LIMIT)
 
@@ -101,6 +99,15 @@ class ConfigRules(Rules):
             changed = [name for name in (*self.maps, "immutable") if obj.get(name) != old.get(name)]
             found += [causes.forbidden(name, "field is immutable when `immutable` is set") for name in changed]
         return found
+
+
+def _key_faults(key: str) -> Iterator[str]:
+    if len(key) > 253:
+        yield "must be no more than 253 bytes"
+    if not _KEY.fullmatch(key):
+        yield _KEY_FORM
+    if key == "." or key.startswith(".."):
+        yield "must not be '.' or start with '..'"
 
 
 class SecretRules(ConfigRules):

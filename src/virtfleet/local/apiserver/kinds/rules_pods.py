@@ -32,6 +32,8 @@ class PodRules(Rules):
     def prepare_create(self, obj: Obj, ctx: Context) -> None:
         spec = obj.setdefault("spec", {})
         _complete(spec)
+        if spec.get("terminationGracePeriodSeconds", 0) < 0:
+            spec["terminationGracePeriodSeconds"] = 1
         self._assign_account(obj, ctx)
         self._assign_priority(obj)
         _add_tolerations(spec)
@@ -49,6 +51,7 @@ class PodRules(Rules):
                 status["podIP"] = status["podIPs"][0].get("ip", "")
         else:
             _complete(obj.setdefault("spec", {}))
+            _add_tolerations(obj["spec"])
 
     def faults(self, obj: Obj) -> list[Cause]:
         return pod_spec.faults(obj["spec"], "spec")

@@ -50,15 +50,17 @@ class ServiceRules(Rules):
                     port.setdefault("nodePort", kept)
         self._allocate(obj)
 
-    def faults(self, obj: Obj) -> list[Cause]:
-        return [*_spec_faults(obj["spec"]), *self._allocation_faults(obj)]
+    def validate_create(self, obj: Obj, ctx: Context) -> list[Cause]:
+        return list(_spec_faults(obj["spec"])) or list(self._allocation_faults(obj))
 
     def validate_update(self, obj: Obj, old: Obj, ctx: Context) -> list[Cause]:
-        found = super().validate_update(obj, old, ctx)
+        if ctx.subresource == "status":
+            return []
         spec, was = obj["spec"], old["spec"]
+        found = list(_spec_faults(spec))
         if "ExternalName" not in (spec["type"], was.get("type")) and spec.get("clusterIP") != was.get("clusterIP"):
             found.append(causes.invalid("spec.clusterIPs[0]", spec.get("clusterIPs"), "field is immutable"))
-        return found
+        return found or list(self._allocation_faults(obj))
 
     def fields(self, obj: Obj) -> Mapping[str, str]:
         spec = obj.get("spec", {})

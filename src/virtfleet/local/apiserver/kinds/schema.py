@@ -9,6 +9,7 @@ absent, and quantities come out in canonical form.
 
 from __future__ import annotations
 
+import binascii
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -18,11 +19,10 @@ from typing import Any
 import orjson
 
 from virtfleet.api.quantity import Quantity, QuantityError
-from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import Obj, Resource
 from virtfleet.local.apiserver.kinds.registry import Cause
 from virtfleet.local.apiserver.kinds.schema_validation import Validator
-from virtfleet.local.apiserver.objects import causes
+from virtfleet.local.apiserver.objects import causes, refusals
 from virtfleet.local.apiserver.objects.causes import field_path
 
 Path = tuple[()] | tuple["Path", str | int]  # the way to the parent, and the last step; most are never looked at
@@ -34,7 +34,7 @@ EMBEDDED_FIELDS = ("apiVersion", "kind", "metadata")
 class Node:
     """One place in a schema. `fields` and `defaults` are shared between uses of a type and filled after creation."""
 
-    type: str = ""  # object array string integer number boolean quantity int-or-string; "" for anything
+    type: str = ""  # object array string integer number boolean quantity int-or-string byte; "" for anything
     typed: bool = False
     go_type: str = ""  # as messages about wrong types name it
     fields: dict[str, Node] = field(default_factory=dict)
@@ -115,6 +115,8 @@ def _type_of(schema: dict[str, Any]) -> str:
         return "int-or-string"
     if "type" not in schema and schema.get("oneOf") == [{"type": "string"}, {"type": "number"}]:
         return "quantity"
+    if schema.get("format") == "byte":
+        return "byte"
     return str(schema.get("type", ""))
 
 
@@ -126,9 +128,8 @@ def _go_type(schema: dict[str, Any], node: Node) -> str:
         return f"[]{node.items.go_type}"
     if node.values:
         return f"map[string]{node.values.go_type}"
-    return {"boolean": "bool", "number": "float64", "string": "string", "quantity": "resource.Quantity"}.get(
-        node.type, "map[string]interface {}"
-    )
+    names = {"boolean": "bool", "number": "float64", "quantity": "resource.Quantity"}
+    return node.type if node.type in ("string", "byte") else names.get(node.type, "map[string]interface {}")
 
 
 class StructuralSchema:
@@ -159,11 +160,7 @@ class StructuralSchema:
         try:
             _shape_object(self._root, obj, self._root, (), unknown)
         except _DecodeError as error:
-            kind = self._resource.kind
-            raise ApiError(
-                "BadRequest",
-                f'{kind} in version "{self._resource.version}" cannot be handled as a {kind}: {error}',
-            ) from None
+            raise refusals.undecodable(self._resource, str(error)) from None
         obj |= shaped
         if stored and self._root.typed and "spec" in stored:
             obj.setdefault("spec", {})  # a struct is never absent
@@ -202,11 +199,17 @@ _SCALARS: dict[str, tuple[type, ...]] = {
     "number": (int, float),
     "boolean": (bool,),
     "quantity": (str, int, float),
+    "byte": (str,),
     "int-or-string": (str, int),
 }
 
 
 _ZEROS: dict[str, Callable[[], Any]] = {"object": dict, "string": str, "integer": int, "boolean": bool}
+
+
+def _zero(node: Node) -> Any:
+    """What Go makes of a null in a list or map."""
+    return _ZEROS[node.type]() if node.typed and node.type in _ZEROS else None
 
 
 def _shape(node: Node, value: Any, owner: Node, path: Path, unknown: list[str]) -> Any:
@@ -221,10 +224,8 @@ def _shape(node: Node, value: Any, owner: Node, path: Path, unknown: list[str]) 
         if len(value) > node.most:
             raise TooManyError(causes.too_many(_text(path), len(value), node.most))
         if node.items and not node.items.simple.issuperset(map(type, value)):
-            zero = _ZEROS.get(node.items.type) if node.items.typed else None
             for index, item in enumerate(value):
-                if item is None and zero is not None:
-                    item = zero()  # what Go makes of a null in a list
+                item = _zero(node.items) if item is None else item
                 value[index] = _shape(node.items, item, owner, (path, index), unknown)
     elif node.typed and node.type:
         return _decode(node, value, owner, path)
@@ -249,8 +250,10 @@ def _shape_object(node: Node, obj: Obj, owner: Node, path: Path, unknown: list[s
                 gone.append(key)
                 unknown.append(_text((path, key)))
             continue
+        if value is None and child is node.values:
+            value = _zero(child)
         obj[key] = value = _shape(child, value, struct, (path, key), unknown)
-        if child.typed and not value and _is_absent(child, value):
+        if not value and _is_absent(child, value):
             gone.append(key)
     for key in gone:
         del obj[key]
@@ -264,8 +267,8 @@ def _shape_object(node: Node, obj: Obj, owner: Node, path: Path, unknown: list[s
 def _is_absent(node: Node, value: Any) -> bool:
     """What Go leaves out when it encodes: nulls, empty maps and lists, and choices that were not made."""
     if value is None:
-        return True
-    return (
+        return not node.nullable
+    return node.typed and (
         (value == "" and node.choice) or (value == [] and node.type == "array") or (value == {} and bool(node.values))
     )
 
@@ -277,6 +280,11 @@ def _decode(node: Node, value: Any, owner: Node, path: Path) -> Any:
     fits = isinstance(value, _SCALARS.get(node.type, ()))
     if not fits or (isinstance(value, bool) and node.type != "boolean"):
         raise _wrong_type(node, value, owner, path)
+    if node.type == "byte":
+        try:
+            binascii.a2b_base64(value, strict_mode=True)
+        except ValueError as error:
+            raise _DecodeError(f"illegal base64 data: {error}") from None
     return _canonical(value) if node.type == "quantity" else value
 
 

@@ -37,7 +37,8 @@ def json_schema(schema: dict[str, Any]) -> dict[str, Any]:
     """The JSON Schema of an OpenAPI schema."""
     result: dict[str, Any] = {key: schema[key] for key in _KEPT if key in schema}
     if "$ref" in schema:
-        return {"$ref": f"#/definitions/{schema['$ref']}"}
+        reference = {"$ref": f"#/definitions/{schema['$ref']}"}
+        return {"anyOf": [reference, {"type": "null"}]} if schema.get("nullable") else reference
     if schema.get("x-kubernetes-int-or-string") or schema.get("format") == "int-or-string":
         types = ["integer", "string"]
     else:
@@ -91,8 +92,8 @@ class Validator:
 
     def _cause(self, error: jsonschema_rs.ValidationError) -> Cause | None:
         path: list[str | int] = list(error.instance_path)
-        if self._typed and error.kind.name == "required" and path[:1] == ["status"]:
-            return None  # the zero value: Kubernetes writes these fields itself, nobody has to send them
+        if self._typed and error.kind.name == "required" and path[:1] in (["status"], ["metadata"]):
+            return None  # the zero value: Kubernetes writes the status itself, and metadata.py looks at metadata
         return _cause(error, causes.field_path(path))
 
 

@@ -52,6 +52,7 @@ def parse_options(body: Obj, query: dict[str, str]) -> DeleteOptions:
     only_if = given.get("preconditions") or {}
     dry_run = given.get("dryRun") or ([query["dryRun"]] if query.get("dryRun") else [])
     for field, is_right, what in (
+        ("kind", given.get("kind") in (None, "", "DeleteOptions"), "DeleteOptions"),
         ("gracePeriodSeconds", grace is None or type(grace) is int, "an integer"),
         ("propagationPolicy", propagation is None or isinstance(propagation, str), "a string"),
         ("dryRun", isinstance(dry_run, list), "a list of strings"),
@@ -63,6 +64,9 @@ def parse_options(body: Obj, query: dict[str, str]) -> DeleteOptions:
         grace = 1  # as Kubernetes does: a negative period means "as soon as possible, but do ask"
     if propagation is not None and propagation not in _BY_PROPAGATION:
         wrong.append(causes.unsupported("propagationPolicy", propagation, (*_BY_PROPAGATION, "nil")))
+    if propagation is not None and given.get("orphanDependents") is not None:
+        why = "orphanDependents and deletionPropagation cannot be both set"
+        wrong.append(causes.invalid("propagationPolicy", propagation, why))
     if dry_run not in ([], ["All"]):
         wrong.append(causes.unsupported("dryRun", dry_run[0] if len(dry_run) == 1 else dry_run, ("All",)))
     if wrong:
@@ -93,6 +97,7 @@ def begin(kind: Kind, obj: Obj, options: DeleteOptions) -> Outcome:
     """Take one step of deletion: change `obj` to what should be stored, or find that it should go now."""
     meta = obj["metadata"]
     changed = False
+    finalizers = _for_propagation(meta.get("finalizers") or [], options.propagation)
     if "deletionTimestamp" in meta:
         grace = meta.get("deletionGracePeriodSeconds") or 0
         if options.grace is not None and options.grace < grace:
@@ -101,14 +106,16 @@ def begin(kind: Kind, obj: Obj, options: DeleteOptions) -> Outcome:
             grace, changed = options.grace, True
             meta["deletionTimestamp"] = metadata.timestamp(began + grace)
     else:
-        grace, changed = kind.rules.grace(obj, options.grace), True
+        given = kind.rules.grace(obj, options.grace)
+        if given is None and not finalizers and kind.storage != _NAMESPACES:
+            return Outcome.REMOVED  # as it is, without a mark
+        grace, changed = given or 0, True
         meta["deletionTimestamp"] = metadata.timestamp(time.time() + grace)
         if "generation" in meta:
             meta["generation"] += 1
         if kind.storage == _NAMESPACES:
             obj.setdefault("status", {})["phase"] = "Terminating"
     meta["deletionGracePeriodSeconds"] = grace
-    finalizers = _for_propagation(meta.get("finalizers") or [], options.propagation)
     if finalizers != (meta.get("finalizers") or []):
         meta["finalizers"] = finalizers
         changed = True

@@ -50,6 +50,7 @@ class Call:
     duplicates: list[str] = field(default_factory=list)  # faults of that kind which the decoder found
     warnings: list[str] = field(default_factory=list)
     options: Obj | None = None  # as webhooks are told
+    patches: bool = False  # what it means to write has been made of the stored object
 
 
 class Post(Protocol):
@@ -106,10 +107,8 @@ class Operations:
     # Creating
 
     async def create(self, kind: Kind, namespace: str, obj: Obj, call: Call) -> bytes:
-        _identify(kind, namespace, None, obj)
-        if obj["metadata"].get("resourceVersion"):
-            raise refusals.bad_request("resourceVersion should not be set on objects to be created")
-        self._shape(kind, obj, call)
+        self._decode(kind, obj, call)
+        _place(kind, namespace, None, obj)
         self._require_namespace(kind, namespace, obj["metadata"].get("name", ""))
         request = AdmissionRequest(
             "CREATE", kind, namespace, obj["metadata"].get("name", ""), call.user, obj, None, "", call.dry_run
@@ -131,15 +130,11 @@ class Operations:
             if prefix:
                 obj["metadata"]["name"] = metadata.generated(prefix)
             name = obj["metadata"].get("name", "")
-            _refuse_if(
-                kind,
-                name,
-                metadata.faults(kind, obj),
-                _schema_faults(kind, obj),
-                kind.rules.validate_create(obj, context),
-            )
+            _refuse_faulty(kind, obj, metadata.faults(kind, obj) + kind.rules.validate_create(obj, context))
             request.obj, request.name = obj, name
             await self._admit(request, call)
+            if obj["metadata"].pop("resourceVersion", "") not in ("", "0"):
+                raise refusals.bad_version("resourceVersion should not be set on objects to be created")
             await self.store.settled(kind.storage, namespace, name)
             if self.store.get(kind.storage, namespace, name) is not None:
                 continue
@@ -173,6 +168,7 @@ class Operations:
     async def patch(
         self, kind: Kind, namespace: str, name: str, how: Patch, patch: bytes, call: Call, subresource: str = ""
     ) -> bytes:
+        call.patches = True
         if subresource == "scale":
 
             def scale(old: Obj) -> Obj:
@@ -190,8 +186,10 @@ class Operations:
         self, kind: Kind, namespace: str, name: str, derive: Callable[[Obj], Obj], call: Call, subresource: str = ""
     ) -> bytes:
         async def attempt(record: Record) -> bytes:
-            old, obj = orjson.loads(served(kind, record.data)), orjson.loads(served(kind, record.data))
-            return await self._replace(kind, record, old, derive(obj), call, subresource)
+            old, obj = orjson.loads(served(kind, record.data)), derive(orjson.loads(served(kind, record.data)))
+            self._decode(kind, obj, call, old)
+            _place(kind, namespace, name, obj)
+            return await self._replace(kind, record, old, obj, call, subresource)
 
         async with self._turn(kind):
             return await self._with_current(kind, namespace, name, attempt)
@@ -213,27 +211,21 @@ class Operations:
 
     async def _replace(self, kind: Kind, record: Record, old: Obj, obj: Obj, call: Call, subresource: str) -> bytes:
         name = record.name
-        _identify(kind, record.namespace, name, obj)
-        _check_version(kind, old, obj)
-        self._shape(kind, obj, call, old)
+        if not call.patches:
+            _check_uid(kind, old, obj)
         request = AdmissionRequest(
             "UPDATE", kind, record.namespace, name, call.user, obj, old, subresource, call.dry_run
         )
         obj = await self._mutate(request, call)
+        _check_version(kind, old, obj)
         metadata.keep_system_fields(obj, old)
         obj = _separated(kind, obj, old, subresource)
         context = Context(call.user, record.namespace, subresource, call.dry_run)
         kind.rules.prepare_update(obj, old, context)
         if _counts_generations(kind, obj) and _desired(kind, obj) != _desired(kind, old):
             obj["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
-        _refuse_if(
-            kind,
-            name,
-            metadata.faults(kind, obj),
-            metadata.update_faults(obj, old),
-            _schema_faults(kind, obj),
-            kind.rules.validate_update(obj, old, context),
-        )
+        faults = metadata.faults(kind, obj) + metadata.update_faults(obj, old)
+        _refuse_faulty(kind, obj, faults + kind.rules.validate_update(obj, old, context))
         request.obj = obj
         await self._admit(request, call)
         obj["metadata"]["resourceVersion"] = str(record.revision)
@@ -288,17 +280,18 @@ class Operations:
     def _turn(self, kind: Kind) -> AbstractAsyncContextManager[None]:
         return self._turns[kind.storage] if kind.rules.exclusive else nullcontext()
 
-    def _shape(self, kind: Kind, obj: Obj, call: Call, old: Obj | None = None) -> None:
+    def _decode(self, kind: Kind, obj: Obj, call: Call, old: Obj | None = None) -> None:
         """Bring the object into the schema's form, and say or refuse what did not fit."""
-        obj["metadata"].pop("managedFields", None)
-        unknown = _fit(kind, obj, old)
-        faults = [*call.duplicates, *(f'unknown field "{path}"' for path in unknown)]
-        if faults and call.field_validation == "Strict":
-            resource = kind.resource
-            raise refusals.bad_request(
-                f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}: '
-                f"strict decoding error: {', '.join(faults)}"
-            )
+        try:
+            _check_type(kind, obj)
+            obj["metadata"].pop("managedFields", None)
+            faults = [*call.duplicates, *(f'unknown field "{path}"' for path in _fit(kind, obj, old))]
+            if faults and call.field_validation == "Strict":
+                raise refusals.undecodable(kind.resource, f"strict decoding error: {', '.join(faults)}")
+        except ApiError as error:
+            if call.patches and error.reason == "BadRequest":
+                raise refusals.invalid_patch(error.message) from None
+            raise
         if call.field_validation == "Warn":
             call.warnings += [fault for fault in faults if fault not in call.warnings]
 
@@ -308,8 +301,9 @@ class Operations:
         obj = await self.admission.mutate(request)
         assert obj is not None, "an object that is written stays an object"
         if obj is not before:
-            _identify(request.kind, request.namespace, request.name or None, obj)
+            _check_type(request.kind, obj)
             _fit(request.kind, obj)
+            _place(request.kind, request.namespace, request.name or None, obj)
         request.obj = obj
         return obj
 
@@ -335,46 +329,51 @@ def _fit(kind: Kind, obj: Obj, old: Obj | None = None) -> list[str]:
         raise refusals.invalid(kind, obj["metadata"].get("name", ""), [error.cause]) from None
 
 
-def _identify(kind: Kind, namespace: str, name: str | None, obj: Obj) -> None:
-    """Make the object say what the request's path says; refuse if it says something else."""
+def _check_type(kind: Kind, obj: Obj) -> None:
+    """The object is of the kind that the path says, and has metadata."""
     resource = kind.resource
     if (given := obj.setdefault("apiVersion", resource.api_version)) != resource.api_version:
         raise refusals.bad_request(
             f"the API version in the data ({given}) does not match the expected API version ({resource.api_version})"
         )
     if (given := obj.setdefault("kind", resource.kind)) != resource.kind:
-        raise refusals.bad_request(
-            f'{given} in version "{resource.version}" cannot be handled as a {resource.kind}: '
-            f"the kind in the data ({given}) does not match the expected kind ({resource.kind})"
+        raise refusals.undecodable(
+            resource, f"the kind in the data ({given}) does not match the expected kind ({resource.kind})"
         )
-    meta = obj.get("metadata")
-    if meta is None:
-        meta = obj["metadata"] = {}
-    if not isinstance(meta, dict):
-        raise refusals.bad_request(
-            f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}: '
-            "metadata must be an object"
-        )
+    if obj.get("metadata") is None:
+        obj["metadata"] = {}
+    if not isinstance(obj["metadata"], dict):
+        raise refusals.undecodable(resource, "metadata must be an object")
+
+
+def _place(kind: Kind, namespace: str, name: str | None, obj: Obj) -> None:
+    """Make the object say where it is; refuse if it says something else than the request's path."""
+    meta = obj["metadata"]
     if not meta.get("namespace"):
         meta.pop("namespace", None)
-        if resource.namespaced:
+        if kind.resource.namespaced:
             meta["namespace"] = namespace
     if meta.get("namespace", "") != namespace:
         raise refusals.bad_request(
             "the namespace of the provided object does not match the namespace sent on the request"
         )
-    if name is not None and meta.setdefault("name", name) != name:
+    if name is not None and meta.get("name") != name:
         raise refusals.bad_request(
-            f"the name of the object ({meta['name']}) does not match the name on the URL ({name})"
+            f"the name of the object ({meta.get('name', '')}) does not match the name on the URL ({name})"
         )
 
 
+def _check_uid(kind: Kind, old: Obj, obj: Obj) -> None:
+    wanted, found = obj["metadata"].get("uid"), old["metadata"]["uid"]
+    if wanted and wanted != found:
+        raise refusals.precondition_failed(kind, old["metadata"]["name"], "UID", wanted, found)
+
+
 def _check_version(kind: Kind, old: Obj, obj: Obj) -> None:
-    meta, was = obj["metadata"], old["metadata"]
-    if meta.get("uid") and meta["uid"] != was["uid"]:
-        raise refusals.precondition_failed(kind, was["name"], "UID", meta["uid"], was["uid"])
-    version = meta.get("resourceVersion")
-    if not version or version == "0":
+    version, was = obj["metadata"].get("resourceVersion") or "0", old["metadata"]
+    if not version.isascii() or not version.isdigit():
+        raise refusals.bad_version(f"resourceVersion {causes.quoted(version)} is not a number")
+    if version == "0":
         if kind.custom:
             fault = causes.invalid("metadata.resourceVersion", 0, "must be specified for an update")
             raise refusals.invalid(kind, was["name"], [fault])
@@ -397,7 +396,8 @@ def _separated(kind: Kind, obj: Obj, old: Obj, subresource: str) -> Obj:
 
 
 def _counts_generations(kind: Kind, obj: Obj) -> bool:
-    return kind.custom or ("spec" in obj and "status" in kind.subresources)
+    of_core = not kind.resource.group and kind.resource.plural != "pods"
+    return kind.custom or ("spec" in obj and "status" in kind.subresources and not of_core)
 
 
 def _desired(kind: Kind, obj: Obj) -> Any:
@@ -408,11 +408,10 @@ def _desired(kind: Kind, obj: Obj) -> Any:
     return {key: value for key, value in obj.items() if key not in apart}
 
 
-def _schema_faults(kind: Kind, obj: Obj) -> list[Cause]:
-    return kind.schema.validate(obj) if kind.schema else []
-
-
-def _refuse_if(kind: Kind, name: str, *faults: list[Cause]) -> None:
-    found = [fault for group in faults for fault in group]
+def _refuse_faulty(kind: Kind, obj: Obj, faults: list[Cause]) -> None:
+    """Refuse what rules or the schema found faults in; what both found is said once."""
+    told = {(fault.field, fault.reason) for fault in faults}
+    by_schema = kind.schema.validate(obj) if kind.schema else []
+    found = faults + [fault for fault in by_schema if (fault.field, fault.reason) not in told]
     if found:
-        raise refusals.invalid(kind, name, found)
+        raise refusals.invalid(kind, obj["metadata"].get("name", ""), found)

@@ -10,18 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import jsonpatch
-import jsonpointer
 import orjson
 
 from virtfleet.kube.api import Patch
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import Obj
 from virtfleet.local.apiserver.kinds.registry import Kind
-from virtfleet.local.apiserver.objects import refusals
+from virtfleet.local.apiserver.objects import json_patch, refusals
 
 MAX_OPERATIONS = 10_000
-MAX_COPIED_BYTES = 3 * 1024 * 1024  # `copy` can double an object with every operation
 
 MergeKey = Callable[[tuple[str, ...]], tuple[str | None, str | None]]
 
@@ -52,7 +49,7 @@ def apply(kind: Kind, how: Patch, obj: Obj, patch: Any) -> Obj:
     """`obj` after `patch`."""
     check_format(kind, how)
     if how is Patch.JSON:
-        return json_patch(obj, patch)
+        return _json_patch(obj, patch)
     if not isinstance(patch, dict):
         raise refusals.bad_request(f"error decoding patch: a {how.name.lower()} patch is a JSON object")
     if how is Patch.MERGE:
@@ -66,31 +63,21 @@ def _no_keys(path: tuple[str, ...]) -> tuple[None, None]:
     return None, None
 
 
-def json_patch(obj: Obj, operations: Any) -> Obj:
-    """RFC 6902."""
-    if not isinstance(operations, list) or not all(isinstance(operation, dict) for operation in operations):
-        raise refusals.bad_request("error decoding patch: a JSON patch is a list of operations")
+def _json_patch(obj: Obj, patch: Any) -> Obj:
+    try:
+        operations = json_patch.operations([] if patch is None else patch)
+    except json_patch.JsonPatchError as error:
+        raise refusals.bad_request(f"error decoding patch: {error}") from error
     if len(operations) > MAX_OPERATIONS:
         raise refusals.too_large(
             f"The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {len(operations)}"
         )
-    patched = orjson.loads(orjson.dumps(obj))
-    copied = 0
     try:
-        for operation in operations:
-            if operation.get("op") == "copy":
-                source = jsonpointer.resolve_pointer(patched, operation.get("from"))
-                copied += len(orjson.dumps(source))
-                if copied > MAX_COPIED_BYTES:
-                    raise refusals.too_large(f"the copy operations of a JSON patch may add {MAX_COPIED_BYTES} bytes")
-            patched = jsonpatch.JsonPatch([operation]).apply(patched, in_place=True)
-    except (jsonpatch.JsonPatchTestFailed, jsonpatch.JsonPatchConflict, jsonpointer.JsonPointerException) as error:
+        return json_patch.apply(orjson.loads(orjson.dumps(obj)), operations)
+    except json_patch.CopyLimitError as error:
+        raise refusals.too_large(str(error)) from error
+    except json_patch.JsonPatchError as error:
         raise refusals.unprocessable(str(error)) from error
-    except (jsonpatch.JsonPatchException, TypeError, ValueError, KeyError, AttributeError) as error:
-        raise refusals.bad_request(f"error decoding patch: {error}") from error
-    if not isinstance(patched, dict):
-        raise refusals.unprocessable("the patch replaces the object by something that is not one")
-    return patched
 
 
 def merge(target: Any, patch: Any) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from virtfleet.kube.errors import ApiError
+from virtfleet.kube.resource import Resource
 from virtfleet.local.apiserver.kinds.registry import Cause, Kind
 from virtfleet.local.apiserver.objects.causes import quoted
 from virtfleet.local.apiserver.rights.access import Attributes
@@ -24,6 +25,12 @@ def qualified_kind(kind: Kind) -> str:
 
 def bad_request(message: str) -> ApiError:
     return ApiError("BadRequest", message)
+
+
+def undecodable(resource: Resource, why: str) -> ApiError:
+    """Not even the form of an object of this kind."""
+    kind = resource.kind
+    return bad_request(f'{kind} in version "{resource.version}" cannot be handled as a {kind}: {why}')
 
 
 def not_found(kind: Kind, name: str) -> ApiError:
@@ -120,11 +127,17 @@ def method_not_allowed() -> ApiError:
 
 def unprocessable(message: str) -> ApiError:
     """A patch that cannot be applied to the object as it is."""
-    return ApiError(
-        "Invalid",
-        f"the server rejected our request due to an error in our request: {message}",
-        details={"causes": [{"reason": "UnexpectedServerResponse", "message": message}]},
-    )
+    return ApiError("Invalid", f"the server rejected our request due to an error in our request: {message}")
+
+
+def invalid_patch(why: str) -> ApiError:
+    """A patch after which the object is none of its kind."""
+    return _invalid("", "", "", "", [Cause("patch", "FieldValueInvalid", f"Invalid value: {why}")])
+
+
+def bad_version(why: str) -> ApiError:
+    """A resourceVersion that makes no sense; only the storage finds that, for which Kubernetes has no reason."""
+    return ApiError("", why, code=500)
 
 
 def too_large(message: str) -> ApiError:

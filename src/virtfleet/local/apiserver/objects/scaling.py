@@ -19,11 +19,12 @@ def read(kind: Kind, obj: Obj) -> Obj:
     status = {"replicas": _at(obj, kind.scale["statusReplicas"]) or 0}
     if selector := _selector(_at(obj, kind.scale.get("labelSelector", ""))):
         status["selector"] = selector
+    replicas = _at(obj, kind.scale["specReplicas"])
     return {
         "kind": "Scale",
         "apiVersion": "autoscaling/v1",
         "metadata": {key: meta[key] for key in kept if key in meta},
-        "spec": {"replicas": _at(obj, kind.scale["specReplicas"]) or 0},
+        "spec": {"replicas": replicas} if replicas else {},
         "status": status,
     }
 

@@ -92,13 +92,13 @@ class Selection:
         return (value == term.value) is term.equal
 
 
-def select(kind: Kind, namespace: str | None, labels: str, fields: str, name: str | None = None) -> Selection:
+def select(kind: Kind, namespace: str | None, labels: str, fields: str) -> Selection:
     """From the strings of a request."""
     try:
         selector = parse_label_selector(labels) if labels else EVERYTHING
     except SelectorError as error:
         raise refusals.bad_request(str(error)) from error
-    terms = _parse_fields(fields)
+    terms, name = _parse_fields(fields), None
     known = {"metadata.name", *(["metadata.namespace"] if kind.resource.namespaced else [])}
     for term in terms:
         if term.key not in known and term.key not in kind.rules.fields({"metadata": {}, "spec": {}, "status": {}}):

@@ -18,6 +18,7 @@ import orjson
 
 from virtfleet.kube.errors import ApiError
 from virtfleet.local.apiserver.kinds.registry import Kind
+from virtfleet.local.apiserver.objects import refusals
 from virtfleet.local.apiserver.objects.listing import parse_version
 from virtfleet.local.apiserver.objects.selection import Facts, Selection
 from virtfleet.local.apiserver.objects.store import Change, Record, Store
@@ -136,7 +137,10 @@ class Watchers:
     async def open(self, selection: Selection, resource_version: str, initial_events: bool | None) -> Watcher:
         """`initial_events`: True also marks the end of the initial state; None follows the resourceVersion as always:
         without one, the watch begins with the present state."""
-        version = parse_version(resource_version)
+        try:
+            version = parse_version(resource_version)
+        except ApiError as error:
+            raise refusals.bad_version(error.message) from None
         if version > self._store.revision:
             # Nobody was ever given this version: it is of another store, and its client has to start over.
             raise ApiError("Expired", f"too large resource version: {version}, current: {self._store.revision}")
@@ -186,7 +190,7 @@ class Watchers:
 
 def bookmark(kind: Kind, revision: int, annotations: dict[str, str] | None = None) -> bytes:
     """The object of a BOOKMARK event."""
-    metadata: dict[str, object] = {"resourceVersion": str(revision), "creationTimestamp": None}
+    metadata: dict[str, object] = {"resourceVersion": str(revision)}
     if annotations:
         metadata["annotations"] = annotations
     resource = kind.resource

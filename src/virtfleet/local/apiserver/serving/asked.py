@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,11 @@ from virtfleet.local.apiserver.serving import negotiation
 from virtfleet.local.apiserver.serving.requestinfo import RequestInfo
 from virtfleet.local.apiserver.tables.forms import Form, form
 
+_LONGEST_MANAGER = 128
 _MOST_PARTS = 100_000  # a body of 3 MiB could have ten times as many
+
+
+_NUMBER = re.compile(r"-?[0-9]{1,18}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +44,18 @@ class Asked:
         """An answer in the form asked for; a Scale has only one."""
         return data if self.info.subresource == "scale" else form.one(data)
 
-    def selection(self, name: str | None = None) -> Selection:
+    def selection(self) -> Selection:
         query = self.request.query
         labels, fields = query.get("labelSelector", ""), query.get("fieldSelector", "")
-        return select(self.kind, self.namespace or None, labels, fields, name)
+        return select(self.kind, self.namespace or None, labels, fields)
 
     def call(self, options: str) -> Call:
         query = self.request.query
         dry_run, validation = query.get("dryRun", ""), query.get("fieldValidation", "") or "Warn"
+        manager = query.get("fieldManager", "")
         wrong = []
+        if len(manager) > _LONGEST_MANAGER:
+            wrong.append(causes.too_long("fieldManager", _LONGEST_MANAGER))
         if dry_run not in ("", "All"):
             wrong.append(causes.unsupported("dryRun", [dry_run], ("All",)))
         if validation not in ("Ignore", "Warn", "Strict"):
@@ -57,7 +65,7 @@ class Asked:
         told: Obj = {"kind": options, "apiVersion": "meta.k8s.io/v1"}
         if dry_run:
             told["dryRun"] = [dry_run]
-        if manager := query.get("fieldManager"):
+        if manager:
             told["fieldManager"] = manager
         return Call(self.user, dry_run == "All", validation, options=told)
 
@@ -68,6 +76,8 @@ class Asked:
             await self.content(),
             find_duplicates=call.field_validation != "Ignore",
         )
+        if obj is None:
+            obj = {}
         if not isinstance(obj, dict):
             raise refusals.bad_request(
                 f"couldn't get version/kind; json parse error: a {self.kind.resource.kind} is a JSON object"
@@ -93,13 +103,13 @@ class Asked:
         return options, Call(self.user, options.dry_run, options=told)
 
     def number(self, name: str) -> int | None:
-        """A number in the query; None where there is none."""
+        """A number in the query, negative ones taken for 0; None where there is none."""
         text = self.request.query.get(name, "")
         if not text:
             return None
-        if not text.isascii() or not text.isdigit():
-            raise refusals.bad_request(f"{name}: Invalid value: {causes.quoted(text)}: must be a non-negative integer")
-        return int(text)
+        if not _NUMBER.fullmatch(text):
+            raise refusals.bad_request(f"{name}: Invalid value: {causes.quoted(text)}: must be an integer")
+        return max(int(text), 0)
 
     def initial_events(self) -> bool | None:
         """A watch's sendInitialEvents, which goes together with resourceVersionMatch only."""

@@ -22,6 +22,7 @@ Document = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 AGGREGATED = "as=APIGroupDiscoveryList"
 AGGREGATED_TYPE = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+_CUSTOM_VERBS = ("delete", "deletecollection", "get", "list", "patch", "create", "update", "watch")
 _VERSION = re.compile(r"v(\d+)(?:(alpha|beta)(\d+))?")
 
 
@@ -147,7 +148,7 @@ def _resource(kind: Kind) -> Obj:
         "responseKind": {"group": resource.group, "version": resource.version, "kind": resource.kind},
         "scope": "Namespaced" if resource.namespaced else "Cluster",
         "singularResource": kind.singular,
-        "verbs": sorted(kind.verbs),
+        "verbs": [verb for verb in _CUSTOM_VERBS if verb in kind.verbs] if kind.custom else sorted(kind.verbs),
     }
     if kind.short_names:
         entry["shortNames"] = list(kind.short_names)

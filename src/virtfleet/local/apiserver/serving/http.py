@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 
 BODY_LIMIT = 3 * 1024 * 1024
 _WARNINGS_LIMIT = 4096  # characters in all; clients limit the headers that they accept
+# Kinds whose objects, and not only a word about them, are the answer to their deletion.
+_SHOWN_LAST = ("/pods", "/services", "/serviceaccounts", "/persistentvolumes", "/persistentvolumeclaims")
 _OPEN_PATHS = (*diagnostics.HEALTH, "/version")
 
 Authenticate = Callable[[web.Request], Awaitable[User]]
@@ -195,7 +197,7 @@ class Server:
     async def _watch(self, asked: Asked) -> web.StreamResponse:
         request, query, form = asked.request, asked.request.query, asked.form()
         initial = asked.initial_events()
-        selection = asked.selection(asked.info.name or None)
+        selection = asked.selection()
         timeout = asked.number("timeoutSeconds")
         try:
             watcher = await self.operations.watch(selection, query.get("resourceVersion", ""), initial)
@@ -242,7 +244,7 @@ class Server:
         form, resource, name = asked.form(), asked.kind.resource, asked.info.name
         options, call = await asked.delete_options()
         outcome, data = await self.operations.delete(asked.kind, asked.namespace, name, options, call)
-        if outcome is not Outcome.REMOVED:
+        if outcome is not Outcome.REMOVED or asked.kind.storage in _SHOWN_LAST:
             return _answer(form.one(data), call)
         uid = orjson.loads(data)["metadata"]["uid"]
         details = {"name": name, "group": resource.group, "kind": resource.plural, "uid": uid}
@@ -281,13 +283,15 @@ class Server:
         parts = path.split("/")
         if len(parts) == 4 and parts[1] == "apis":
             return await self._aggregated(request, parts[2], parts[3], user)
-        raise refusals.no_such_path()
+        if parts[1] == "version":
+            raise refusals.no_such_path()
+        return _nothing_there()
 
     async def _aggregated(self, request: web.Request, group: str, version: str, user: User) -> web.StreamResponse:
         answer = await self.aggregator(request, group, version, user) if self.aggregator else None
-        if answer is None:
+        if answer is None and any(kind.resource.group == group and not kind.custom for kind in self.kinds):
             raise refusals.no_such_path()
-        return answer
+        return answer or _nothing_there()
 
 
 def _request(
@@ -312,6 +316,11 @@ def _answer(body: bytes, call: Call | None = None, status: int = 200) -> web.Res
             break
         response.headers.add("Warning", f'299 - "{text}"')
     return response
+
+
+def _nothing_there() -> web.Response:
+    """Beyond all APIs, Kubernetes answers as any web server does."""
+    return web.Response(status=404, text="404 page not found\n")
 
 
 def _failure(error: ApiError) -> web.Response:

@@ -59,8 +59,6 @@ def read(method: str, raw_path: str, watch: str = "", fields: str = "") -> Reque
             name = name_in_fields(fields)
         elif verb == "delete":
             verb = "deletecollection"
-    elif verb == "get" and not subresource and _is_true(watch):
-        verb = "watch"
     return RequestInfo(
         raw_path, verb, group, version, resource, subresource, namespace, name, subpath="/".join(parts[3:])
     )
