@@ -8,13 +8,12 @@ import time
 from collections.abc import AsyncIterator
 
 import pytest
-import pytest_asyncio
 
 from virtfleet.protocol.client import Refused
 from virtfleet.protocol.messages import Freeze, GetGuestInfo, GuestExec, GuestPing, SoftReboot, Status, Unfreeze
 from vm.guests import VM, eventually, machine, running, user_data
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 AGENT = """#!/bin/sh
 # Says that it is there, as an agent has to, and answers other questions as it was last told to: mode-X is no command.
@@ -40,8 +39,9 @@ done
 LONGEST = 20.0  # seconds: a sign of life, an answer, and a machine with other things to do
 
 
-@pytest_asyncio.fixture(loop_scope="module", scope="module")
+@pytest.fixture
 async def vm() -> AsyncIterator[VM]:
+    """A guest for each test: what libvirt lost of one agent must not decide about the next."""
     script = base64.b64encode(AGENT.encode()).decode()
     start = "kill -9 $(pidof qemu-ga); sleep 2; setsid /hostile </dev/null >/dev/null 2>&1 &"
     async with running(
