@@ -32,10 +32,10 @@ lint: bootstrap  ## style, types, import directions
 	@$(BIN)/lint-imports
 
 test-fast: lint  ## lint and every test that boots no VM, within two minutes
-	@$(PYTEST) tests/unit tests/component -q -n 2 --hypothesis-profile=fast -m "not slow and not vm"
+	@$(PYTEST) tests/unit tests/component -q -n 4 --hypothesis-profile=fast -m "not slow and not vm"
 
 test: lint  ## everything
-	@$(LANE) tests/unit tests/component -q -n 2
+	@$(LANE) tests/unit tests/component -q -n 3
 	@$(LANE) tests/cluster tests/vm -q
 
 test-golden: bootstrap  ## boot every reference VMI that can boot here (about ten minutes)
