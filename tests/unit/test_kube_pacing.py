@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from virtfleet.kube.pacing import Backoff, TokenBucket
+from virtfleet.work.pacing import Backoff, TokenBucket
 
 
 def test_pauses_double_up_to_the_limit_and_begin_again_after_a_reset() -> None:

@@ -27,8 +27,8 @@ from virtfleet.api.selectors import parse_label_selector
 from virtfleet.kube.api import KubeApi, WatchEvent
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.listing import read_all
-from virtfleet.kube.pacing import Backoff
 from virtfleet.kube.resource import Obj, Resource
+from virtfleet.work.pacing import Backoff
 
 logger = logging.getLogger(__name__)
 

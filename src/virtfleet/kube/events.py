@@ -19,8 +19,8 @@ from typing import Generic, Self, TypeVar
 
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.errors import ApiError, is_already_exists, is_not_found
-from virtfleet.kube.pacing import Backoff, TokenBucket
 from virtfleet.kube.resource import EVENTS, Obj
+from virtfleet.work.pacing import Backoff, TokenBucket
 
 logger = logging.getLogger(__name__)
 

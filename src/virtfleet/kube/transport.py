@@ -34,7 +34,7 @@ from virtfleet.kube.api import Patch
 from virtfleet.kube.config import Config
 from virtfleet.kube.credentials import ConfigError
 from virtfleet.kube.errors import ApiError
-from virtfleet.kube.pacing import Backoff, TokenBucket
+from virtfleet.work.pacing import Backoff, TokenBucket
 
 logger = logging.getLogger(__name__)
 

@@ -11,6 +11,8 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from virtfleet.work.pacing import Backoff
+
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -71,16 +73,17 @@ async def first_of(*works: Work[T], forgiven: tuple[type[Exception], ...] = (OSE
 
 async def _kept(work: Callable[[], Work[None]], name: str) -> None:
     clock = asyncio.get_running_loop().time
-    pause = FIRST_PAUSE
+    backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
     while True:
         began = clock()
         try:
             return await work()
         except Exception as error:
-            pause = FIRST_PAUSE if clock() - began > _STEADY else pause
+            if clock() - began > _STEADY:
+                backoff.reset()
+            pause = backoff.next()
             _record(name, error, f"begun again in {pause:.1f} s")
         await asyncio.sleep(pause)
-        pause = min(2 * pause, LONGEST_PAUSE)
 
 
 def _record(name: str, error: BaseException, consequence: str) -> None:

@@ -20,7 +20,7 @@ from click.testing import CliRunner
 from component.gateway.gateway_kit import Kit
 from examples import examples
 from reference import GOLDEN
-from unit.admission.test_fuzz import CLUSTER, SEEDS
+from unit.admission.test_fuzz import CLUSTER, SEEDS, places
 from unit.admission.test_templates import MIGRATION, REPLICA_SET, VM
 from virtfleet.api.kinds import BY_NAME, KINDS
 from virtfleet.api.subresources import GROUP
@@ -99,14 +99,6 @@ async def compare(kit: Kit, tmp_path: Path, objects: list[Any], spec: dict[str, 
 
 
 # --- what they are asked
-
-
-def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    found = [path] if path else []
-    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, child in children:
-        found += places(child, (*path, key))
-    return found
 
 
 def mutated(seed: int, objects: list[dict[str, Any]]) -> dict[str, Any]:

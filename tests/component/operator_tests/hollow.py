@@ -349,6 +349,19 @@ class Hollow:
     def fail(self, unhealthy: Callable[[Pod], bool]) -> None:
         self.kubelets.healthy = lambda pod: not unhealthy(pod)
 
+    async def failing_canary(self) -> str:
+        """Ask for images whose handlers crash; the answer is the first Pod of them."""
+        before = set(self.tower.handlers().values())
+        self.fail(lambda pod: pod.name.startswith("virt-handler") and pod.name not in before)
+        await self.configure(imageTag="broken")
+
+        async def canary() -> str:
+            return next((pod for pod in self.tower.handlers().values() if pod not in before), "")
+
+        failing: str = await self.until(canary)
+        await self.crash(failing)
+        return failing
+
     async def crash(self, pod: str) -> None:
         """What a kubelet says of a container that cannot run."""
         waiting = {"reason": "CrashLoopBackOff", "message": "back-off restarting failed container"}

@@ -126,14 +126,7 @@ async def test_a_new_image_rolls_out_by_canary_and_stops_when_the_canary_fails(t
     async with hollow(tmp_path, nodes=5) as fleet:
         await fleet.install()
         before = dict(fleet.tower.handlers())
-        fleet.fail(lambda pod: pod.name.startswith("virt-handler") and pod.name not in before.values())
-        await fleet.configure(imageTag="broken")
-
-        async def canary() -> str:
-            return next((pod for pod in fleet.tower.handlers().values() if pod not in before.values()), "")
-
-        failing = await fleet.until(canary)
-        await fleet.crash(failing)
+        failing = await fleet.failing_canary()
         degraded = await fleet.condition("Degraded", reason="CanaryFailed")
         assert failing in degraded["message"] and "CrashLoopBackOff" in degraded["message"]
         assert sum(pod not in before.values() for pod in fleet.tower.handlers().values()) == 1

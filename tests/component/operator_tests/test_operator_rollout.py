@@ -164,14 +164,7 @@ async def test_there_is_one_canary_in_all_pools_together(tmp_path: Path) -> None
         await fleet.install(configuration=GATES, virtHandlerPools=pools)
         await fleet.settled()
         before = dict(fleet.tower.handlers())
-        fleet.fail(lambda pod: pod.name.startswith("virt-handler") and pod.name not in before.values())
-        await fleet.configure(imageTag="broken")
-
-        async def canary() -> str:
-            return next((pod for pod in fleet.tower.handlers().values() if pod not in before.values()), "")
-
-        failing = await fleet.until(canary)
-        await fleet.crash(failing)
+        failing = await fleet.failing_canary()
         degraded = await fleet.condition("Degraded", reason="CanaryFailed")
         assert failing in degraded["message"] and "CrashLoopBackOff" in degraded["message"]
         unavailable = await fleet.condition("Available", "False", reason="HandlersNotReady")

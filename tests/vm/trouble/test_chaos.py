@@ -28,9 +28,9 @@ from virtfleet.kube import config
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.client import Client
 from virtfleet.kube.errors import ApiError
-from virtfleet.kube.pacing import Backoff
 from virtfleet.kube.resource import PODS, VMIS, VMS, Obj, Resource
 from virtfleet.local import supervisor
+from virtfleet.work.pacing import Backoff
 from vm.trouble.fleet import COMPONENTS, LAUNCHER, NODES, Fleet, kill, machine, tiny
 
 SECONDS = float(os.environ.get("VIRTFLEET_CHAOS_SECONDS", "90"))

@@ -20,8 +20,8 @@ import virtfleet
 from virtfleet.api import names
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.errors import ApiError
-from virtfleet.kube.pacing import Backoff
 from virtfleet.kube.resource import NODES, Obj
+from virtfleet.work.pacing import Backoff
 
 logger = logging.getLogger(__name__)
 

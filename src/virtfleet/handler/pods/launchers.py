@@ -19,12 +19,12 @@ from typing import TypeVar
 
 from virtfleet.handler.pods import files as podfiles
 from virtfleet.handler.pods.process import PodProcess
-from virtfleet.kube.pacing import Backoff
 from virtfleet.protocol import wire
 from virtfleet.protocol.client import Client, LauncherGone, Refused
 from virtfleet.protocol.messages import COMMAND_SOCKET, DomainState, Event, Message, Request
 from virtfleet.protocol.wire import WireError
 from virtfleet.work import tasks
+from virtfleet.work.pacing import Backoff
 
 logger = logging.getLogger(__name__)
 

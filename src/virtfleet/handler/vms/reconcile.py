@@ -34,11 +34,11 @@ from virtfleet.kube.cache import Cache
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ApiError, is_not_found
 from virtfleet.kube.events import Recorder
-from virtfleet.kube.pacing import Backoff
 from virtfleet.kube.resource import VMIS, Obj
 from virtfleet.protocol.client import Refused
 from virtfleet.protocol.messages import Event, GetGuestInfo, GuestInfo, Kill, Shutdown
 from virtfleet.work import tasks
+from virtfleet.work.pacing import Backoff
 
 logger = logging.getLogger(__name__)
 
