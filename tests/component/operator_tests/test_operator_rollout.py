@@ -218,6 +218,7 @@ async def test_pools_images_and_labels_change_at_random_and_no_handler_goes_befo
             kept = [n["metadata"]["name"] for n in await fleet.api.list(NODES, labels="virtfleet.io/served-by")]
             if kept:
                 await fleet.label(dice.choice(kept), **{dice.choice("xy"): dice.choice("12")})
+                await at_rest(fleet)  # a node between two handlers gets what is wished next unproven: docs/pools.md
         fleet.refuse(lambda image: False)
         await fleet.settled()
         assert fleet.tower.doubles == []
