@@ -6,7 +6,6 @@ All functions here change the object they are given, which is `complete`'s own c
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from uuid import uuid4
 
 from virtfleet.admission.hyperv import enable_dependencies
@@ -14,7 +13,7 @@ from virtfleet.admission.hypervisor import hypervisor_of
 from virtfleet.admission.memory_hotplug import why_not
 from virtfleet.admission.sections import Obj, default, extend, read
 from virtfleet.admission.shape import LARGEST
-from virtfleet.api import names
+from virtfleet.api import names, times
 from virtfleet.api.quantity import BINARY, Quantity
 from virtfleet.hypervisors.features import support
 from virtfleet.hypervisors.support import Level
@@ -248,9 +247,8 @@ def _set_first_status(vmi: Obj, cluster: Installation) -> None:
         status["runtimeUser"] = NON_ROOT_USER
     if status.get("phase") != "Pending":
         status["phase"] = "Pending"
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         seen = status.setdefault("phaseTransitionTimestamps", [])
-        seen.append({"phase": "Pending", "phaseTransitionTimestamp": now})
+        seen.append({"phase": "Pending", "phaseTransitionTimestamp": times.timestamp()})
 
 
 def _reserve_sockets(spec: Obj, cluster: Installation) -> None:

@@ -26,7 +26,6 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _LONGEST_NAME = 48  # virt-handler-<name> and the suffixes of its Pods must stay within 63 characters
 _NAMED_VMIS = 10
 _NAMED_OVERLAPS = 10
-_FINAL = ("Succeeded", "Failed")
 
 
 def check(kubevirt: Section, found: Findings, old: Section | None = None) -> None:
@@ -178,7 +177,7 @@ def check_removal(kubevirt: Section, old: Section, vmis: Iterable[Section], foun
     }
     running: dict[str, list[str]] = {name: [] for name in going}
     for vmi in vmis:
-        if read(vmi, "status").get("phase") in _FINAL:
+        if read(vmi, "status").get("phase") in names.FINAL:
             continue
         pool = match(pools, vmi)
         if pool is not None and pool.name in running:

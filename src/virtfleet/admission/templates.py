@@ -205,7 +205,7 @@ def check_migration_target(migration: Section, vmi: Section | None, others: Sequ
         found.not_found("spec.vmiName", f"there is no VMI {name!r} in this namespace; check the name")
         return
     status = read(vmi, "status")
-    if status.get("phase") in ("Succeeded", "Failed"):
+    if status.get("phase") in names.FINAL:
         found.invalid("spec.vmiName", f"VMI {name} has ended and cannot migrate; start its VM again first")
     decentralized = any(read(migration, "spec").get(f) is not None for f in ("sendTo", "receive"))
     for condition in status.get("conditions") or ():
@@ -215,7 +215,7 @@ def check_migration_target(migration: Section, vmi: Section | None, others: Sequ
         if blocked and not copied:
             found.invalid("spec.vmiName", f"VMI {name} cannot migrate, {reason}: {condition.get('message') or ''}")
     for other in others:
-        if read(other, "status").get("phase") not in ("Succeeded", "Failed"):
+        if read(other, "status").get("phase") not in names.FINAL:
             found.invalid(
                 "spec.vmiName",
                 f"VMI {name} already migrates by {read(other, 'metadata').get('name')}; wait or delete that",
@@ -229,7 +229,7 @@ def check_migration_target(migration: Section, vmi: Section | None, others: Sequ
 def check_migration_update(migration: Section, old: Section, found: Findings) -> None:
     if _differs(migration, old, "spec"):
         found.unsupported("spec", "the spec of a migration cannot change; delete it and make another")
-    ended = read(migration, "status").get("phase") in ("Succeeded", "Failed")
+    ended = read(migration, "status").get("phase") in names.FINAL
     label = read(old, "metadata", "labels").get(names.MIGRATION_VMI)
     if not ended and label is not None and read(migration, "metadata", "labels").get(names.MIGRATION_VMI) != label:
         found.unsupported("metadata.labels", f"label {names.MIGRATION_VMI} must stay while the migration runs")

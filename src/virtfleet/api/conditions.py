@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from typing import Any
 
+from virtfleet.api.times import timestamp
+
 Condition = dict[str, Any]
-
-
-def timestamp(now: float) -> str:
-    return datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def seconds(text: str) -> float:
-    """A time as objects carry it. Raises ValueError where it is none."""
-    return datetime.fromisoformat(text).timestamp()
 
 
 def find(conditions: Iterable[Condition], kind: str) -> Condition | None:

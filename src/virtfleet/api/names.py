@@ -116,6 +116,20 @@ class Phase:
     WAITING_FOR_SYNC: Final = "WaitingForSync"
 
 
+FINAL: Final = (Phase.SUCCEEDED, Phase.FAILED)
+"""Phases after which nothing comes: of VMIs, of migrations, and of Pods."""
+
+STUCK: Final = (
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "InvalidImageName",
+    "ErrImageNeverPull",
+    "CreateContainerConfigError",
+    "CreateContainerError",
+)
+"""Reasons for which a container waits that somebody has to do something about."""
+
+
 class VMICondition:
     """Types of a VMI's conditions."""
 
