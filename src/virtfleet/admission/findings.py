@@ -35,6 +35,12 @@ class Findings:
     _warnings: list[str] = field(default_factory=list)
     _accepted: list[str] = field(default_factory=list)
     _missing: set[str] = field(default_factory=set)
+    prefix: str = ""
+    """What stands before the fields that rules name."""
+
+    def lists(self) -> tuple[list[Cause], list[str], list[str], set[str]]:
+        """Where it is collected, for others who collect to the same place."""
+        return self.causes, self._warnings, self._accepted, self._missing
 
     @property
     def allowed(self) -> bool:
@@ -46,8 +52,8 @@ class Findings:
         return self._warnings + (self._accepted if self.allowed else [])
 
     def _add(self, path: str, reason: str, message: str) -> None:
-        if path not in self._missing:
-            self.causes.append(Cause(path, reason, message))
+        if self.prefix + path not in self._missing:
+            self.causes.append(Cause(self.prefix + path, reason, message))
 
     def missing(self, path: str) -> None:
         """A field that must be there is not; what rules say of it besides would only repeat that."""

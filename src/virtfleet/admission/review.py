@@ -50,37 +50,37 @@ def _settle_vm(vm: Obj, _: Section, by: Asker) -> None:
         templates.settle_machine(vm["spec"]["template"].setdefault("spec", {}), by.cluster)
 
 
-def _check_vm_update(vm: Section, old: Section, by: Asker, found: Findings) -> None:
+def _check_vm_update(vm: Section, old: Section, by: Asker, findings: Findings) -> None:
     if read(vm, "metadata").get("deletionTimestamp") is None:
-        templates.check_vm(vm, by.cluster, by.trusted, found)
-        templates.check_vm_update(vm, old, found)
+        templates.check_vm(vm, by.cluster, by.trusted, findings)
+        templates.check_vm_update(vm, old, findings)
 
 
 RULES: Mapping[OwnKind, Rules] = {
     kinds.VMI: Rules(
-        check=lambda vmi, by, found: check_vmi(vmi, by.cluster, by.trusted, found),
-        check_update=lambda vmi, old, by, found: check_vmi_update(vmi, old, by.cluster, by.user, found),
+        check=lambda vmi, by, findings: check_vmi(vmi, by.cluster, by.trusted, findings),
+        check_update=lambda vmi, old, by, findings: check_vmi_update(vmi, old, by.cluster, by.user, findings),
         complete=complete_vmi,
         complete_update=lambda vmi, old, by: keep_status(vmi, old, by.cluster, by.user),
     ),
     kinds.VM: Rules(
-        check=lambda vm, by, found: templates.check_new_vm(vm, by.cluster, by.trusted, found),
+        check=lambda vm, by, findings: templates.check_new_vm(vm, by.cluster, by.trusted, findings),
         check_update=_check_vm_update,
         complete=templates.complete_vm,
         complete_update=_settle_vm,
     ),
     kinds.REPLICA_SET: Rules(
-        check=lambda sets, by, found: templates.check_replica_set(sets, by.cluster, by.trusted, found),
-        check_update=lambda sets, _, by, found: templates.check_replica_set(sets, by.cluster, by.trusted, found),
+        check=lambda sets, by, findings: templates.check_replica_set(sets, by.cluster, by.trusted, findings),
+        check_update=lambda sets, _, by, findings: templates.check_replica_set(sets, by.cluster, by.trusted, findings),
     ),
     kinds.MIGRATION: Rules(
-        check=lambda migration, by, found: templates.check_migration(migration, by.cluster, by.user.name, found),
-        check_update=lambda migration, old, _, found: templates.check_migration_update(migration, old, found),
+        check=lambda migration, by, findings: templates.check_migration(migration, by.cluster, by.user.name, findings),
+        check_update=lambda migration, old, _, findings: templates.check_migration_update(migration, old, findings),
         complete=templates.complete_migration,
     ),
     kinds.KUBEVIRT: Rules(
-        check=lambda installation, _, found: kubevirt.check(installation, found),
-        check_update=lambda installation, old, _, found: kubevirt.check(installation, found, old),
+        check=lambda installation, _, findings: kubevirt.check(installation, findings),
+        check_update=lambda installation, old, _, findings: kubevirt.check(installation, findings, old),
     ),
 }
 _RULES = {kind.kind: rules for kind, rules in RULES.items()}
@@ -88,13 +88,13 @@ _RULES = {kind.kind: rules for kind, rules in RULES.items()}
 
 def complete(obj: Section, cluster: Installation, user: Requester = NOBODY) -> tuple[Obj, Findings]:
     """A new object with its defaults. Where types are wrong, the object comes back as it is, with the findings."""
-    completed, found = shape.without_nulls(obj), Findings()
+    completed, findings = shape.without_nulls(obj), Findings()
     if not Asker(cluster, user).trusted:
         completed.pop("status", None)  # it tells components what was seen, so nobody else may begin one
-    if shape.check(completed, found) and (fill := _RULES[completed["kind"]].complete):
+    if shape.check(completed, findings) and (fill := _RULES[completed["kind"]].complete):
         completed.setdefault("metadata", {})
         fill(completed, cluster)
-    return completed, found
+    return completed, findings
 
 
 def complete_update(obj: Section, old: Section, cluster: Installation, user: Requester = NOBODY) -> Obj:
@@ -108,26 +108,26 @@ def complete_update(obj: Section, old: Section, cluster: Installation, user: Req
 
 def review(obj: Section, cluster: Installation, user: Requester = NOBODY) -> Findings:
     """Whether a new object with its defaults is allowed."""
-    found = Findings()
+    findings = Findings()
     obj = shape.without_nulls(obj)
-    if shape.check(obj, found):
-        _check_name(read(obj, "metadata"), found)
-        _RULES[obj["kind"]].check(obj, Asker(cluster, user), found)
-    return found
+    if shape.check(obj, findings):
+        _check_name(read(obj, "metadata"), findings)
+        _RULES[obj["kind"]].check(obj, Asker(cluster, user), findings)
+    return findings
 
 
 def review_update(obj: Section, old: Section, cluster: Installation, user: Requester = NOBODY) -> Findings:
     """Whether a change is allowed. An object that is being deleted may lose its finalizers whatever it says."""
-    found = Findings()
+    findings = Findings()
     obj, old = shape.without_nulls(obj), shape.without_nulls(old)
-    if shape.check(obj, found):
-        _RULES[obj["kind"]].check_update(obj, old, Asker(cluster, user), found)
-    return found
+    if shape.check(obj, findings):
+        _RULES[obj["kind"]].check_update(obj, old, Asker(cluster, user), findings)
+    return findings
 
 
-def _check_name(metadata: Section, found: Findings) -> None:
+def _check_name(metadata: Section, findings: Findings) -> None:
     name = metadata.get("name") or ""
     if not name and not metadata.get("generateName"):
-        found.required("metadata.name", "the object needs a name; set metadata.name or metadata.generateName")
+        findings.required("metadata.name", "the object needs a name; set metadata.name or metadata.generateName")
     elif name and (why := dns_subdomain_error(name)):
-        found.invalid("metadata.name", f"{name!r} is not a name: {why}")
+        findings.invalid("metadata.name", f"{name!r} is not a name: {why}")

@@ -1,4 +1,4 @@
-"""The private network of guests behind a Pod's address, as users write it."""
+"""Addresses as users write them: the private network of guests behind a Pod's address, and places of PCI devices."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ from typing import Final
 _LEADING_ZEROS = re.compile(r"(?<![0-9])0+(?=[0-9])")
 _KINDS: Final[dict[int, type[IPv4Network] | type[IPv6Network]]] = {4: IPv4Network, 6: IPv6Network}
 _LEAST_BITS = 2  # of addresses: the network itself, its gateway, the guest, and the broadcast
+
+
+PCI_ADDRESS: Final = re.compile(r"([0-9a-fA-F]{4}):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-7])")
+"""Domain, bus, slot and function of a device in the guest."""
 
 
 class NetworkError(ValueError):

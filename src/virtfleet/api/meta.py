@@ -3,7 +3,7 @@
 # ruff: noqa: RUF012 (msgspec copies mutable defaults)
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Protocol
 
 from msgspec import field
 
@@ -111,6 +111,17 @@ class FeatureState(View):
 
     enabled: bool | None = None
     """True where not set."""
+
+
+class Switched(Protocol):
+    """Anything with a switch that is on unless it says otherwise."""
+
+    enabled: bool | None
+
+
+def is_on(feature: Switched | None) -> bool:
+    """Whether a feature that is enabled by naming it is on: it is there and not switched off."""
+    return feature is not None and feature.enabled is not False
 
 
 class PhaseTransitionTimestamp(View):

@@ -3,7 +3,7 @@
 # ruff: noqa: RUF012 (msgspec copies mutable defaults)
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from virtfleet.api.view import Empty, OneOf, Required, View
 
@@ -44,6 +44,13 @@ class TCPSocketAction(View):
     """Port number or name."""
     host: str = ""
     """Host to connect to; the VM's own address where empty."""
+
+
+OVER_THE_NETWORK: Final = ("httpGet", "tcpSocket")
+INSIDE: Final = ("exec", "guestAgentPing")
+"""Actions that happen inside the guest, by its agent."""
+ACTIONS: Final = (*OVER_THE_NETWORK, *INSIDE)
+DEFAULTS: Final = {"timeoutSeconds": 1, "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3}
 
 
 class Probe(View):

@@ -8,6 +8,8 @@ constraints of the schema, but do not hinder reading, so that objects of another
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
@@ -48,6 +50,27 @@ Required = Annotated[T, REQUIRED]
 
 Raw = Annotated[dict[str, Any], "raw"]
 """A Kubernetes type that is handed on as it is, such as affinity."""
+
+
+@cache
+def _attributes(view: type[View]) -> Mapping[str, str]:
+    return dict(zip(view.__struct_encode_fields__, view.__struct_fields__, strict=True))
+
+
+def part(view: View, path: str) -> Any:
+    """What stands at a path that is written as in the API, `secretRef.name`; None where something on it is missing."""
+    value: Any = view
+    for name in path.split("."):
+        if value is None:
+            break
+        of: type[View] = type(value)
+        value = getattr(value, _attributes(of)[name])
+    return value
+
+
+def given(view: View, names: Iterable[str]) -> list[str]:
+    """Those of the fields, called as in the API, that are there."""
+    return [name for name in names if part(view, name) is not None]
 
 
 def read(view: type[T], obj: object) -> T:

@@ -8,7 +8,9 @@ from typing import Any
 from virtfleet.api import names
 from virtfleet.api.devices import GPU, HostDevice
 from virtfleet.api.networks import ClaimRequest
+from virtfleet.api.probes import INSIDE
 from virtfleet.api.quantity import BINARY, Quantity
+from virtfleet.api.view import given
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain import traits
 from virtfleet.hypervisors.base import Hypervisor
@@ -41,9 +43,8 @@ def overhead(vmi: VMI, hypervisor: Hypervisor, settings: Installation) -> Quanti
     """Memory that a VM needs beside its guest's."""
     amount = hypervisor.descriptor.overheads.total(emulated=settings.emulation).value() + hypervisor.memory(vmi)
     amount += OWN_CPUS if traits.dedicated_cpus(vmi) else 0
-    inside = sum(
-        bool(p and (p.exec or p.guest_agent_ping)) for p in (vmi.spec.liveness_probe, vmi.spec.readiness_probe)
-    )
+    probes = filter(None, (vmi.spec.liveness_probe, vmi.spec.readiness_probe))
+    inside = sum(bool(given(probe, INSIDE)) for probe in probes)
     amount += PROBES + PER_PROBE * inside if inside else 0
     amount = -(-amount * settings.overhead_ratio.numerator // settings.overhead_ratio.denominator)
     memory = vmi.spec.domain.memory
@@ -88,9 +89,7 @@ def _memory(
 
 
 def _cpus(vmi: VMI, requests: dict[str, Any], limits: dict[str, Any], settings: Installation) -> None:
-    io_threads = vmi.spec.domain.io_threads
-    pool = (io_threads.supplemental_pool_thread_count if io_threads else None) or 0
-    vcpus = traits.topology(vmi).vcpus
+    pool, vcpus = traits.pool_threads(vmi), traits.topology(vmi).vcpus
     if traits.dedicated_cpus(vmi):
         requests["cpu"] = limits["cpu"] = Quantity.of(vcpus + pool + _emulator_cpus(vmi, vcpus + pool))
     elif "cpu" not in requests:
