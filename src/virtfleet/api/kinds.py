@@ -72,8 +72,8 @@ class OwnKind:
     def view(self) -> type[KubernetesObject]:
         if self.refusal:
             return Unread
-        found: type[KubernetesObject] = getattr(import_module(f"virtfleet.api.{self.module}"), self.kind)
-        return found
+        view: type[KubernetesObject] = getattr(import_module(f"virtfleet.api.{self.module}"), self.kind)
+        return view
 
     @property
     def singular(self) -> str:
@@ -95,12 +95,6 @@ def _condition(kind: str, *, wide: bool = False) -> Column:
 
 _AGE: Final = _column("Age", ".metadata.creationTimestamp", "date")
 _PHASE: Final = _column("Phase", ".status.phase")
-_SOURCE: Final = (_column("SourceKind", ".spec.source.kind"), _column("SourceName", ".spec.source.name"))
-_READY_TO_USE: Final = (
-    _column("ReadyToUse", ".status.readyToUse", "boolean"),
-    _column("CreationTime", ".status.creationTime", "date"),
-    _column("Error", ".status.error.message"),
-)
 _REPLICAS: Final = (
     _column("Desired", ".spec.replicas", "integer"),
     _column("Current", ".status.replicas", "integer"),
@@ -245,7 +239,6 @@ KINDS: Final = (
         "v1beta1 v1alpha1",
         "vmpool vmpools",
         "have pools of VMs yet; create VMs one by one, or a VirtualMachineInstanceReplicaSet if they keep no state,",
-        columns=_REPLICAS,
         scaled=True,
     ),
     _unbuilt(
@@ -254,7 +247,6 @@ KINDS: Final = (
         "v1beta1 v1alpha1",
         "vmsnapshot vmsnapshots",
         _SNAPSHOTS,
-        columns=(*_SOURCE, _PHASE, *_READY_TO_USE),
     ),
     _unbuilt(
         "VirtualMachineSnapshotContent",
@@ -262,7 +254,6 @@ KINDS: Final = (
         "v1beta1 v1alpha1",
         "vmsnapshotcontent vmsnapshotcontents",
         _SNAPSHOTS,
-        columns=_READY_TO_USE,
     ),
     _unbuilt(
         "VirtualMachineRestore",
@@ -270,12 +261,6 @@ KINDS: Final = (
         "v1beta1 v1alpha1",
         "vmrestore vmrestores",
         "restore VMs yet; make claims from your VolumeSnapshots and name them in the VM",
-        columns=(
-            _column("TargetKind", ".spec.target.kind"),
-            _column("TargetName", ".spec.target.name"),
-            _column("Complete", ".status.complete", "boolean"),
-            _column("RestoreTime", ".status.restoreTime", "date"),
-        ),
     ),
     _unbuilt(
         "VirtualMachineClone",
@@ -283,11 +268,6 @@ KINDS: Final = (
         "v1beta1 v1alpha1",
         "vmclone vmclones",
         "clone VMs yet; clone the VM's claims and create a VM that names the clones",
-        columns=(
-            _PHASE,
-            _column("SourceVirtualMachine", ".spec.source.name"),
-            _column("TargetVirtualMachine", ".spec.target.name"),
-        ),
     ),
     _unbuilt(
         "VirtualMachineExport",
@@ -296,7 +276,6 @@ KINDS: Final = (
         "vmexport vmexports",
         "export VMs yet; stop the VM and copy from its claims with a Pod of your own",
         deprecated=("v1beta1",),
-        columns=(*_SOURCE, _PHASE),
     ),
     _unbuilt(
         "VirtualMachineBackup",
@@ -304,7 +283,6 @@ KINDS: Final = (
         "v1alpha1",
         "vmbackup vmbackups",
         _BACKUPS,
-        columns=(*_SOURCE, _column("Type", ".status.type"), _column("CheckpointName", ".status.checkpointName")),
     ),
     _unbuilt(
         "VirtualMachineBackupTracker",
@@ -312,11 +290,6 @@ KINDS: Final = (
         "v1alpha1",
         "vmbackuptracker vmbackuptrackers",
         _BACKUPS,
-        columns=(
-            *_SOURCE,
-            _column("LatestCheckpoint", ".status.latestCheckpoint.name"),
-            _column("CheckpointTime", ".status.latestCheckpoint.creationTime", "date"),
-        ),
     ),
     *(
         _unbuilt(kind, "instancetype.kubevirt.io", "v1beta1", short, why, namespaced=namespaced, status=False)
