@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import re
-from typing import Any
-
 from virtfleet.admission.findings import Findings
-from virtfleet.admission.sections import Section, read
+from virtfleet.admission.sections import Section, says
 from virtfleet.api import view
 from virtfleet.api.domainspec import CPU, Memory
 from virtfleet.api.quantity import Quantity
@@ -14,7 +11,6 @@ from virtfleet.api.vmi import VirtualMachineInstance
 from virtfleet.installation import Installation
 
 ZERO = Quantity.of(0)
-_STEP = re.compile(r"[^.\[\]]+")
 
 
 class Case(Findings):
@@ -25,13 +21,13 @@ class Case(Findings):
     """
 
     __slots__ = (
-        "architecture", "cluster", "cpu", "devices", "domain", "guest", "instance", "limits", "memory", "path",
+        "architecture", "cluster", "cpu", "devices", "domain", "guest", "instance", "limits", "memory",
         "requests", "spec", "vmi", "whole",
     )  # fmt: skip
 
     def __init__(self, instance: Section, cluster: Installation, path: str, whole: Findings) -> None:
-        super().__init__(*whole.lists(), prefix=f"{path}.")
-        self.instance, self.cluster, self.path, self.whole = instance, cluster, path, whole
+        super().__init__(*whole.lists(), path)
+        self.instance, self.cluster, self.whole = instance, cluster, whole
         self.vmi = view.read(VirtualMachineInstance, instance)
         self.spec = self.vmi.spec
         self.domain = self.spec.domain
@@ -43,22 +39,9 @@ class Case(Findings):
         self.limits = {name: Quantity.parse(amount) for name, amount in self.domain.resources.limits.items()}
         self.guest = None if self.memory.guest is None else Quantity.parse(self.memory.guest)
 
-    def at(self, field: str) -> str:
-        """The full path of a field of the spec."""
-        return f"{self.prefix}{field}"
-
     def says(self, field: str) -> bool:
-        """Whether a field is there at all.
-
-        The one thing that a view cannot tell of texts and lists: empty and missing are the same to readers, and not to
-        KubeVirt's rules.
-        """
-        value: Any = read(self.instance, "spec")
-        for step in _STEP.findall(field):
-            value = value[int(step)] if isinstance(value, list) else value.get(step)
-            if value is None:
-                return False
-        return True
+        """Whether a field of the spec is there at all."""
+        return says(self.instance, f"spec.{field}")
 
     def enabled(self, gate: str) -> bool:
         return self.cluster.enabled(gate)

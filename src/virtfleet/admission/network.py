@@ -219,9 +219,9 @@ def _check_port_ranges(case: Case, interface: Interface, on_pod: bool, path: str
 def _check_dhcp(case: Case, options: DHCPOptions, path: str) -> None:
     private = [option.option for option in options.private_options]
     if len(set(private)) < len(private):
-        case.whole.invalid(case.path, "dhcpOptions.privateOptions has an option twice; remove one")
+        case.invalid("", "dhcpOptions.privateOptions has an option twice; remove one")
     if any(option not in _PRIVATE_OPTIONS for option in private):
-        case.whole.invalid(case.path, "dhcpOptions.privateOptions are numbered from 224 to 254; change the number")
+        case.invalid("", "dhcpOptions.privateOptions are numbered from 224 to 254; change the number")
     for i, server in enumerate(options.ntp_servers):
         try:
             IPv4Address(server)

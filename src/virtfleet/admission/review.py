@@ -14,25 +14,13 @@ from virtfleet.admission.defaults import complete_vmi
 from virtfleet.admission.findings import Findings
 from virtfleet.admission.names import dns_subdomain_error
 from virtfleet.admission.sections import Obj, Section, read
-from virtfleet.admission.updates import Requester, check_vmi_update, keep_status
+from virtfleet.admission.updates import Asker, Requester, check_vmi_update, keep_status
 from virtfleet.admission.vmi import check_vmi
 from virtfleet.api import kinds
 from virtfleet.api.kinds import OwnKind
 from virtfleet.installation import Installation
 
 NOBODY = Requester()
-
-
-@dataclass(frozen=True, slots=True)
-class Asker:
-    """In which cluster something is asked, and by whom."""
-
-    cluster: Installation
-    user: Requester
-
-    @property
-    def trusted(self) -> bool:
-        return self.user.name in self.cluster.service_accounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,42 +33,17 @@ class Rules:
     complete_update: Callable[[Obj, Section, Asker], None] | None = None
 
 
-def _settle_vm(vm: Obj, _: Section, by: Asker) -> None:
-    if read(vm, "spec").get("template") is not None:
-        templates.settle_machine(vm["spec"]["template"].setdefault("spec", {}), by.cluster)
-
-
-def _check_vm_update(vm: Section, old: Section, by: Asker, findings: Findings) -> None:
-    if read(vm, "metadata").get("deletionTimestamp") is None:
-        templates.check_vm(vm, by.cluster, by.trusted, findings)
-        templates.check_vm_update(vm, old, findings)
-
-
 RULES: Mapping[OwnKind, Rules] = {
-    kinds.VMI: Rules(
-        check=lambda vmi, by, findings: check_vmi(vmi, by.cluster, by.trusted, findings),
-        check_update=lambda vmi, old, by, findings: check_vmi_update(vmi, old, by.cluster, by.user, findings),
-        complete=complete_vmi,
-        complete_update=lambda vmi, old, by: keep_status(vmi, old, by.cluster, by.user),
-    ),
-    kinds.VM: Rules(
-        check=lambda vm, by, findings: templates.check_new_vm(vm, by.cluster, by.trusted, findings),
-        check_update=_check_vm_update,
-        complete=templates.complete_vm,
-        complete_update=_settle_vm,
-    ),
+    kinds.VMI: Rules(check_vmi, check_vmi_update, complete_vmi, keep_status),
+    kinds.VM: Rules(templates.check_new_vm, templates.check_vm_update, templates.complete_vm, templates.settle_vm),
     kinds.REPLICA_SET: Rules(
-        check=lambda sets, by, findings: templates.check_replica_set(sets, by.cluster, by.trusted, findings),
-        check_update=lambda sets, _, by, findings: templates.check_replica_set(sets, by.cluster, by.trusted, findings),
+        templates.check_replica_set,
+        lambda replica_set, _, by, findings: templates.check_replica_set(replica_set, by, findings),
     ),
-    kinds.MIGRATION: Rules(
-        check=lambda migration, by, findings: templates.check_migration(migration, by.cluster, by.user.name, findings),
-        check_update=lambda migration, old, _, findings: templates.check_migration_update(migration, old, findings),
-        complete=templates.complete_migration,
-    ),
+    kinds.MIGRATION: Rules(templates.check_migration, templates.check_migration_update, templates.complete_migration),
     kinds.KUBEVIRT: Rules(
-        check=lambda installation, _, findings: kubevirt.check(installation, findings),
-        check_update=lambda installation, old, _, findings: kubevirt.check(installation, findings, old),
+        lambda installation, _, findings: kubevirt.check(installation, findings),
+        lambda installation, old, _, findings: kubevirt.check(installation, findings, old),
     ),
 }
 _RULES = {kind.kind: rules for kind, rules in RULES.items()}

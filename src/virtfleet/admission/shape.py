@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import cache
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import msgspec
 import orjson
@@ -21,7 +19,7 @@ from virtfleet.api import kinds
 from virtfleet.api.kinds import OwnKind
 from virtfleet.api.kubernetes import Affinity, DataVolume, DNSConfig, DownwardFile, SpreadConstraint
 from virtfleet.api.quantity import Quantity, QuantityError
-from virtfleet.api.view import REQUIRED, OneOf, View
+from virtfleet.api.view import View, fields
 
 LARGEST = 2**60  # room to multiply without leaving the numbers that Kubernetes can hold
 
@@ -94,8 +92,8 @@ def _handed_on(kind: OwnKind, obj: Section) -> Iterator[tuple[str, Any, Any]]:
     yield f"{path}.topologySpreadConstraints", spec.get("topologySpreadConstraints", []), list[SpreadConstraint]
     yield f"{path}.dnsConfig", spec.get("dnsConfig", {}), DNSConfig
     for i, volume in enumerate(spec.get("volumes", ())):
-        if fields := read(volume, "downwardAPI").get("fields"):
-            yield f"{path}.volumes[{i}].downwardAPI.fields", fields, list[DownwardFile]
+        if files := read(volume, "downwardAPI").get("fields"):
+            yield f"{path}.volumes[{i}].downwardAPI.fields", files, list[DownwardFile]
     if kind is kinds.VM:
         for i, template in enumerate(read(obj, "spec").get("dataVolumeTemplates", ())):
             yield f"spec.dataVolumeTemplates[{i}].spec", template.get("spec", {}), DataVolume
@@ -153,57 +151,18 @@ def _quantities_of_cluster(spec: Section) -> Iterator[tuple[str, Any]]:
             yield f"configuration.{field}", section[last]
 
 
-@dataclass(frozen=True, slots=True)
-class _Demands:
-    """What a view demands of an object beyond types."""
-
-    required: tuple[str, ...]
-    values: Mapping[str, tuple[str, ...]]
-    inside: Mapping[str, type[View]]
-    """Fields with objects, or lists of objects, that have demands of their own."""
-
-    def __bool__(self) -> bool:
-        return bool(self.required or self.values or self.inside)
-
-
-@cache
-def _demands(view: type[View]) -> _Demands:
-    hints = get_type_hints(view, include_extras=True)
-    marks = {item.encode_name: list(parts(hints[item.name])) for item in msgspec.structs.fields(view)}
-    return _Demands(
-        required=tuple(name for name, those in marks.items() if REQUIRED in those),
-        values={name: mark.values for name, those in marks.items() for mark in those if isinstance(mark, OneOf)},
-        inside={
-            name: mark
-            for name, those in marks.items()
-            for mark in those
-            if isinstance(mark, type) and issubclass(mark, View) and _demands(mark)
-        },
-    )
-
-
-def parts(hint: Any) -> Iterator[Any]:
-    """Everything inside the type of a view's field: classes, and what they are annotated with."""
-    arguments = get_args(hint)
-    if not arguments:
-        yield hint
-    for argument in arguments:
-        yield from parts(argument)
-
-
 def _check_fields(obj: Section, view: type[View], path: str, findings: Findings) -> None:
     """Required fields and fixed sets of values, as the API server checks them."""
-    demands = _demands(view)
-    for name in demands.required:
-        if name not in obj:
-            findings.missing(f"{path}{name}")
-    for name, value in obj.items():
-        if name in demands.inside:
-            if isinstance(value, list):
-                for i, item in enumerate(value):
-                    _check_fields(item, demands.inside[name], f"{path}{name}[{i}].", findings)
-            else:
-                _check_fields(value, demands.inside[name], f"{path}{name}.", findings)
-        elif name in demands.values and value not in ("", *demands.values[name]):
-            known = ", ".join(demands.values[name])
-            findings.unsupported(f"{path}{name}", f"{name} {value!r} does not exist; use one of {known}")
+    for name, field in fields(view).items():
+        at, value = f"{path}{name}", obj.get(name)
+        if value is None:
+            if field.required:
+                findings.missing(at)
+        elif field.inside and isinstance(value, list):
+            for i, item in enumerate(value):
+                _check_fields(item, field.inside, f"{at}[{i}].", findings)
+        elif field.inside:
+            _check_fields(value, field.inside, f"{at}.", findings)
+        elif field.values and value not in ("", *field.values):
+            known = ", ".join(field.values)
+            findings.unsupported(at, f"{name} {value!r} does not exist; use one of {known}")

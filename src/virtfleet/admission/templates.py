@@ -13,6 +13,7 @@ from virtfleet.admission.findings import Findings
 from virtfleet.admission.hypervisor import warn_of_absent
 from virtfleet.admission.network import check_discontinued
 from virtfleet.admission.sections import Obj, Section, copy_of, default, extend, read
+from virtfleet.admission.updates import Asker
 from virtfleet.admission.vmi import check_metadata, check_reserved, check_spec
 from virtfleet.api import names
 from virtfleet.api.kubernetes import DataVolume
@@ -36,30 +37,36 @@ def complete_vm(vm: Obj, cluster: Installation) -> None:
     firmware = extend(spec, "domain", "firmware")
     default(firmware, "uuid", str(uuid4()))
     default(firmware, "serial", str(uuid4()))
-    settle_machine(spec, cluster)
+    _settle_machine(spec, cluster)
     set_pci_topology(extend(vm, "spec", "template", "metadata", "annotations"), spec)
 
 
-def settle_machine(spec: Obj, cluster: Installation) -> None:
+def settle_vm(vm: Obj, _: Section, by: Asker) -> None:
+    """A changed VM keeps having a machine type."""
+    if read(vm, "spec").get("template") is not None:
+        _settle_machine(extend(vm, "spec", "template", "spec"), by.cluster)
+
+
+def _settle_machine(spec: Obj, cluster: Installation) -> None:
     default(spec, "architecture", cluster.default_architecture)
     default(extend(spec, "domain", "machine"), "type", cluster.machine_type(spec["architecture"]))
 
 
-def check_new_vm(vm: Section, cluster: Installation, trusted: bool, findings: Findings) -> None:
-    if case := check_vm(vm, cluster, trusted, findings):
+def check_new_vm(vm: Section, by: Asker, findings: Findings) -> None:
+    if case := _check_vm(vm, by, findings):
         check_discontinued(case)
 
 
-def check_vm(vm: Section, cluster: Installation, trusted: bool, findings: Findings) -> Case | None:
+def _check_vm(vm: Section, by: Asker, findings: Findings) -> Case | None:
     """A VM and its template; where there is one, the case of that."""
     spec = read(vm, "spec")
-    _check_run_strategy(spec, cluster, findings)
+    _check_run_strategy(spec, by.cluster, findings)
     template = spec.get("template")
     if template is None:
         findings.required(_TEMPLATE, "a VM needs a template for its instances; set spec.template.spec")
         return None
-    check_metadata(read(template, "metadata"), f"{_TEMPLATE}.metadata", cluster, trusted, findings)
-    case = _check_template(template, cluster, findings)
+    check_metadata(read(template, "metadata"), f"{_TEMPLATE}.metadata", by, findings)
+    case = _check_template(template, by.cluster, findings)
     _check_room_to_grow(case)
     _check_data_volumes(vm, case)
     warn_of_absent(notyet.VM, spec, findings)
@@ -68,8 +75,11 @@ def check_vm(vm: Section, cluster: Installation, trusted: bool, findings: Findin
     return case
 
 
-def check_vm_update(vm: Section, old: Section, findings: Findings) -> None:
-    """While a snapshot or a restore goes on, it must find the VM as it was."""
+def check_vm_update(vm: Section, old: Section, by: Asker, findings: Findings) -> None:
+    if read(vm, "metadata").get("deletionTimestamp") is not None:
+        return
+    _check_vm(vm, by, findings)
+    # While a snapshot or a restore goes on, it must find the VM as it was.
     status = read(vm, "status")
     spec, old_spec = read(vm, "spec"), read(old, "spec")
     switched = any(spec.get(field) != old_spec.get(field) for field in ("running", "runStrategy"))
@@ -158,7 +168,7 @@ def _data_volume_fault(spec: DataVolume) -> tuple[str, str] | None:
     return None
 
 
-def check_replica_set(replica_set: Section, cluster: Installation, trusted: bool, findings: Findings) -> None:
+def check_replica_set(replica_set: Section, by: Asker, findings: Findings) -> None:
     spec = read(replica_set, "spec")
     template = spec.get("template")
     if template is None:
@@ -166,8 +176,8 @@ def check_replica_set(replica_set: Section, cluster: Installation, trusted: bool
         return
     if (spec.get("replicas") or 0) < 0:
         findings.invalid("spec.replicas", f"{spec['replicas']} replicas is negative; use 0 or more")
-    check_reserved(read(template, "metadata"), f"{_TEMPLATE}.metadata", trusted, findings)
-    _check_template(template, cluster, findings)
+    check_reserved(read(template, "metadata"), f"{_TEMPLATE}.metadata", by, findings)
+    _check_template(template, by.cluster, findings)
     try:
         selects = from_label_selector(spec.get("selector")).matches(read(template, "metadata", "labels"))
     except (SelectorError, KeyError) as error:
@@ -185,16 +195,16 @@ def complete_migration(migration: Obj, _: Installation) -> None:
         finalizers.append(names.MIGRATION_FINALIZER)
 
 
-def check_migration(migration: Section, cluster: Installation, user: str, findings: Findings) -> None:
+def check_migration(migration: Section, by: Asker, findings: Findings) -> None:
     spec = read(migration, "spec")
     if not spec.get("vmiName"):
         findings.required("spec.vmiName", "name the VMI that is to migrate; set spec.vmiName")
-    if spec.get("priority") is not None and not (user in cluster.service_accounts and user.endswith("-controller")):
+    if spec.get("priority") is not None and not (by.trusted and by.user.name.endswith("-controller")):
         findings.forbidden("spec.migrationPriority", "only virt-controller sets the priority of migrations; remove it")
     send, receive = spec.get("sendTo"), spec.get("receive")
     if send is None and receive is None:
         return
-    if not cluster.enabled("DecentralizedLiveMigration"):
+    if not by.cluster.enabled("DecentralizedLiveMigration"):
         findings.gate_is_off("", "DecentralizedLiveMigration", "a migration with sendTo or receive")
     if send is not None and receive is not None and send.get("migrationID") != receive.get("migrationID"):
         findings.invalid("", "spec.sendTo.migrationID and spec.receive.migrationID differ; one migration has one")
@@ -230,7 +240,7 @@ def check_migration_target(
         )
 
 
-def check_migration_update(migration: Section, old: Section, findings: Findings) -> None:
+def check_migration_update(migration: Section, old: Section, _: Asker, findings: Findings) -> None:
     if _differs(migration, old, "spec"):
         findings.unsupported("spec", "the spec of a migration cannot change; delete it and make another")
     ended = read(migration, "status").get("phase") in names.FINAL

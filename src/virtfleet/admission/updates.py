@@ -11,10 +11,21 @@ from dataclasses import dataclass, field
 
 from virtfleet.admission.findings import Findings
 from virtfleet.admission.sections import Obj, Section, read
-from virtfleet.admission.vmi import RESERVED_ANNOTATIONS, RESERVED_LABELS
+from virtfleet.api import names
 from virtfleet.api.quantity import Quantity
 from virtfleet.installation import Installation
 
+# Only VirtFleet's own components put these on a VMI: they steer scheduling and migration.
+RESERVED_LABELS = (
+    names.CREATED_BY,
+    names.MIGRATION_UID,
+    names.NODE_NAME,
+    names.MIGRATION_TARGET_NODE,
+    names.SCHEDULABLE,
+    "kubevirt.io/install-strategy",
+)
+# The same for annotations: what the VMI's launcher was made to run on.
+RESERVED_ANNOTATIONS = (names.LAUNCHER_HYPERVISOR,)
 _NODE_NAME = "authentication.kubernetes.io/node-name"
 
 
@@ -26,27 +37,39 @@ class Requester:
     extra: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
-def keep_status(vmi: Obj, old: Section, cluster: Installation, user: Requester) -> None:
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """In which cluster something is asked, and by whom."""
+
+    cluster: Installation
+    user: Requester
+
+    @property
+    def trusted(self) -> bool:
+        """Whether one of VirtFleet's own components asks."""
+        return self.user.name in self.cluster.service_accounts
+
+
+def keep_status(vmi: Obj, old: Section, by: Asker) -> None:
     """Undo what somebody else than VirtFleet's components changed in the status."""
-    if user.name not in cluster.service_accounts and vmi.get("status") != old.get("status"):
+    if not by.trusted and vmi.get("status") != old.get("status"):
         if "status" in old:
             vmi["status"] = old["status"]
         else:
             vmi.pop("status", None)
 
 
-def check_vmi_update(vmi: Section, old: Section, cluster: Installation, user: Requester, findings: Findings) -> None:
-    trusted = user.name in cluster.service_accounts
-    if trusted and user.name.endswith("-handler") and cluster.enabled("NodeRestriction"):
-        _check_node(vmi, old, user, findings)
+def check_vmi_update(vmi: Section, old: Section, by: Asker, findings: Findings) -> None:
+    if by.trusted and by.user.name.endswith("-handler") and by.cluster.enabled("NodeRestriction"):
+        _check_node(vmi, old, by.user, findings)
     if vmi.get("spec") != old.get("spec"):
-        if trusted:
-            _check_hotplug(vmi, old, cluster, findings)
+        if by.trusted:
+            _check_hotplug(vmi, old, by.cluster, findings)
         else:
             findings.unsupported(
                 "spec", "the spec of a VMI cannot change; change the VM, or use virtctl to plug devices in"
             )
-    if not trusted:
+    if not by.trusted:
         _check_marks("labels", RESERVED_LABELS, vmi, old, findings)
         _check_marks("annotations", RESERVED_ANNOTATIONS, vmi, old, findings)
 
@@ -96,18 +119,18 @@ def _check_utility_volumes(vmi: Section, old: Section, cluster: Installation, fi
     taken = {v.get("name") for v in read(vmi, "spec").get("volumes") or ()}
     permanent = _permanent(old)
     before = {v.get("name"): v for v in read(old, "spec").get("utilityVolumes") or ()}
-    names: set[str] = set()
+    seen: set[str] = set()
     for i, volume in enumerate(volumes):
         name, at = volume.get("name") or "", f"{path}[{i}]"
         if not name:
             findings.required(f"{at}.name", "the utility volume needs a name; set it")
-        elif name in names or name in taken:
+        elif name in seen or name in taken:
             findings.duplicate(f"{at}.name", f"another volume is called {name!r}; rename one")
         elif name in permanent:
             findings.invalid(at, f"{name!r} is one of the VM's own volumes and cannot be a utility volume")
         elif name in before and before[name] != volume:
             findings.invalid(at, f"utility volume {name!r} cannot change; remove it and add another")
-        names.add(name)
+        seen.add(name)
         if not volume.get("claimName"):
             findings.required(f"{at}.claimName", "name the claim that is attached; set claimName")
 

@@ -24,12 +24,12 @@ def guest_network(text: str, version: int) -> IPv4Network | IPv6Network:
     example = "10.0.2.0/24" if version == 4 else "fd10:0:2::/120"
     plain = _LEADING_ZEROS.sub("", text) if version == 4 else text
     try:
-        found = _KINDS[version](plain, strict=False)
+        network = _KINDS[version](plain, strict=False)
     except ValueError:
         raise NetworkError(f"{text!r} is not an IPv{version} network; write it like {example}") from None
-    if "/" not in text or found.max_prefixlen - found.prefixlen < _LEAST_BITS:
+    if "/" not in text or network.max_prefixlen - network.prefixlen < _LEAST_BITS:
         raise NetworkError(f"{text!r} has no room for a gateway and a guest; write it like {example}")
-    first = found.network_address
+    first = network.network_address
     if first.is_multicast or first.is_loopback or first.is_unspecified or "%" in text:
         raise NetworkError(f"guests cannot have addresses of {text!r}; use a private network such as {example}")
-    return found
+    return network

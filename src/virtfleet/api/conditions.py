@@ -16,8 +16,8 @@ def find(conditions: Iterable[Condition], kind: str) -> Condition | None:
 
 def holds(conditions: Iterable[Condition], kind: str, status: str = "True", reason: str = "") -> bool:
     """Whether the condition is there with this status, and with this reason if one is given."""
-    found = find(conditions, kind)
-    return found is not None and found.get("status") == status and reason in ("", found.get("reason"))
+    condition = find(conditions, kind)
+    return condition is not None and condition.get("status") == status and reason in ("", condition.get("reason"))
 
 
 def put(

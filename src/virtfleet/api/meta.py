@@ -3,10 +3,11 @@
 # ruff: noqa: RUF012 (msgspec copies mutable defaults)
 from __future__ import annotations
 
-from typing import Annotated, Protocol
+from typing import Annotated
 
 from msgspec import field
 
+from virtfleet.api.quantity import Amount
 from virtfleet.api.view import OneOf, Raw, Required, View
 
 
@@ -106,6 +107,15 @@ class Toleration(View):
     value: str = ""
 
 
+class ContainerResources(View):
+    """What a Pod asks for."""
+
+    requests: dict[str, Amount] = {}
+    """Reserved on the node."""
+    limits: dict[str, Amount] = {}
+    """Never exceeded."""
+
+
 class FeatureState(View):
     """A feature that is on unless it says otherwise."""
 
@@ -113,13 +123,7 @@ class FeatureState(View):
     """True where not set."""
 
 
-class Switched(Protocol):
-    """Anything with a switch that is on unless it says otherwise."""
-
-    enabled: bool | None
-
-
-def is_on(feature: Switched | None) -> bool:
+def is_on(feature: FeatureState | None) -> bool:
     """Whether a feature that is enabled by naming it is on: it is there and not switched off."""
     return feature is not None and feature.enabled is not False
 

@@ -8,9 +8,9 @@ constraints of the schema, but do not hinder reading, so that objects of another
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, NamedTuple, TypeVar, get_args, get_type_hints
 
 import msgspec
 
@@ -52,9 +52,35 @@ Raw = Annotated[dict[str, Any], "raw"]
 """A Kubernetes type that is handed on as it is, such as affinity."""
 
 
+class Field(NamedTuple):
+    """What a view says of one of its fields beyond its type."""
+
+    attribute: str
+    required: bool
+    values: tuple[str, ...]
+    """Values that the API accepts; none where it accepts all."""
+    inside: type[View] | None
+    """The view of the objects that are in it."""
+
+
+def _parts(hint: Any) -> Iterator[Any]:
+    """Everything inside the type of a field: classes, and what they are annotated with."""
+    if not (arguments := get_args(hint)):
+        yield hint
+    for argument in arguments:
+        yield from _parts(argument)
+
+
 @cache
-def _attributes(view: type[View]) -> Mapping[str, str]:
-    return dict(zip(view.__struct_encode_fields__, view.__struct_fields__, strict=True))
+def fields(view: type[View]) -> Mapping[str, Field]:
+    """The fields of a view by the API's names."""
+    hints, known = get_type_hints(view, include_extras=True), {}
+    for name, attribute in zip(view.__struct_encode_fields__, view.__struct_fields__, strict=True):
+        marks = list(_parts(hints[attribute]))
+        values = next((mark.values for mark in marks if isinstance(mark, OneOf)), ())
+        inside = next((mark for mark in marks if isinstance(mark, type) and issubclass(mark, View)), None)
+        known[name] = Field(attribute, REQUIRED in marks, values, inside)
+    return known
 
 
 def part(view: View, path: str) -> Any:
@@ -64,7 +90,7 @@ def part(view: View, path: str) -> Any:
         if value is None:
             break
         of: type[View] = type(value)
-        value = getattr(value, _attributes(of)[name])
+        value = getattr(value, fields(of)[name].attribute)
     return value
 
 
