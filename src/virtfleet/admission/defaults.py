@@ -15,8 +15,9 @@ from virtfleet.admission.sections import Obj, default, extend, read
 from virtfleet.admission.shape import LARGEST
 from virtfleet.api import names, probes, times
 from virtfleet.api.disks import TARGETS
-from virtfleet.api.domainspec import CPU
+from virtfleet.api.domainspec import CPU, FeatureHyperv, Timer
 from virtfleet.api.quantity import BINARY, Quantity
+from virtfleet.api.view import fields
 from virtfleet.api.view import read as view
 from virtfleet.api.vmi import VirtualMachineInstance
 from virtfleet.domain import traits
@@ -28,11 +29,6 @@ NON_ROOT_USER = 107
 
 _MAX_VCPUS = 512  # machine types differ in how many they take; none here takes more
 _DISK_BUS = {"arm64": "virtio", "s390x": "virtio"}
-_TIMERS = ("hpet", "kvm", "pit", "rtc", "hyperv")
-_HYPERV_STATES = (
-    "relaxed", "vapic", "spinlocks", "vpindex", "runtime", "synic", "synictimer", "reset", "vendorid", "frequencies",
-    "reenlightenment", "tlbflush", "ipi", "evmcs",
-)  # fmt: skip
 
 
 def complete_vmi(vmi: Obj, cluster: Installation) -> None:
@@ -151,7 +147,7 @@ def _set_device_defaults(spec: Obj) -> None:
         _enable(features.get(name))
     _set_hyperv_defaults(features.get("hyperv") or {})
     timers = read(domain, "clock", "timer")
-    for timer in (timers[name] for name in _TIMERS if name in timers):
+    for timer in (timers[name] for name in fields(Timer) if name in timers):
         timer.setdefault("present", True)
     devices = domain["devices"]
     for disk in devices.get("disks") or ():
@@ -173,7 +169,7 @@ def _enable(feature: Obj | None, enabled: bool = True) -> None:
 
 
 def _set_hyperv_defaults(hyperv: Obj) -> None:
-    for name in _HYPERV_STATES:
+    for name in fields(FeatureHyperv):
         _enable(hyperv.get(name))
     for name, parts in (("synictimer", ("direct",)), ("tlbflush", ("direct", "extended"))):
         for part in parts:

@@ -6,39 +6,45 @@ object is refused here, and what is only doubtful is a warning.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from virtfleet.admission.findings import Findings
 from virtfleet.admission.hypervisor import hypervisor_error
+from virtfleet.admission.names import LABEL
 from virtfleet.admission.scheduling import check_label_selector
 from virtfleet.admission.sections import Section, read
 from virtfleet.api import names
+from virtfleet.api import view as views
 from virtfleet.api.feature_gates import FeatureGates
-from virtfleet.api.meta import LabelSelector
+from virtfleet.api.kubevirt import (
+    AdditionalVirtHandler,
+    KubeVirt,
+    NodePlacement,
+    VirtHandlerPool,
+    VirtHandlerPoolSelector,
+)
 from virtfleet.api.selectors import label_key_error, label_value_error
-from virtfleet.api.view import read as view
 from virtfleet.pools.matching import match
 from virtfleet.pools.model import POOL_FIELDS, Pool, listed, pools_of
 from virtfleet.pools.overlap import overlaps, shadowed, shared_devices
 from virtfleet.pools.placement import OS_LABEL, handler_placement
 from virtfleet.pools.terms import TooManyTermsError
 
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _LONGEST_NAME = 48  # virt-handler-<name> and the suffixes of its Pods must stay within 63 characters
 _NAMED_VMIS = 10
 _NAMED_OVERLAPS = 10
 
 
 def check(kubevirt: Section, findings: Findings, old: Section | None = None) -> None:
-    spec = read(kubevirt, "spec")
+    raw, spec = read(kubevirt, "spec"), views.read(KubeVirt, kubevirt).spec
     gates = FeatureGates.of(kubevirt)
-    seen: dict[str, str] = {}
+    workloads = (spec.workloads and spec.workloads.node_placement) or NodePlacement()
+    labels, seen = {OS_LABEL: "linux", **workloads.node_selector}, dict[str, str]()
     for field, gate in POOL_FIELDS.items():
-        entries = spec.get(field) or ()
+        entries: list[AdditionalVirtHandler] = views.part(spec, field)
         if entries and not gates.enabled(gate):
             # A gate can be switched off while pools are listed: they rest until it is on again.
-            if old is not None and entries == read(old, "spec").get(field):
+            if old is not None and raw[field] == read(old, "spec").get(field):
                 findings.warn(f"spec.{field}: the {gate} feature gate is off, so these pools get no handlers")
             else:
                 findings.invalid(
@@ -47,92 +53,83 @@ def check(kubevirt: Section, findings: Findings, old: Section | None = None) -> 
                     "spec.configuration.developerConfiguration.featureGates",
                 )
         for i, entry in enumerate(entries):
-            path = f"spec.{field}[{i}]"
-            _check_name(entry.get("name") or "", path, seen, findings)
-            _check_node_selector(entry, path, read(spec, "workloads", "nodePlacement", "nodeSelector"), findings)
-            _check_images(entry, field, path, findings)
-            if field == "virtHandlerPools":
-                _check_selector(entry.get("selector"), f"{path}.selector", findings)
-            _check_hypervisor(entry.get("hypervisor") or "", path, findings)
+            pool = findings.below(f"spec.{field}[{i}]")
+            _check_name(entry.name, seen, pool)
+            _check_node_selector(entry.node_selector, labels, pool)
+            _check_images(entry, pool)
+            if isinstance(entry, VirtHandlerPool):
+                _check_selector(entry.selector, pool.below("selector"))
+            if entry.hypervisor and (why := hypervisor_error(entry.hypervisor)):
+                pool.unsupported("hypervisor", why)
     pools = tuple(pool for field in POOL_FIELDS for pool in listed(kubevirt, field))
     if findings.allowed and pools:
-        _check_placement(pools, read(spec, "workloads", "nodePlacement"), findings)
+        _check_placement(pools, read(raw, "workloads", "nodePlacement"), findings)
     if findings.allowed and pools:
         _warn_of_overlaps(pools, findings)
 
 
-def _check_name(name: str, path: str, seen: dict[str, str], findings: Findings) -> None:
+def _check_name(name: str, seen: dict[str, str], pool: Findings) -> None:
     if not name:
-        findings.required(f"{path}.name", "a pool needs a name; its DaemonSet is called virt-handler-<name>")
-    elif not _NAME.fullmatch(name):
-        findings.invalid(
-            f"{path}.name",
-            f"pool name {name!r} may only have lower case letters, digits and '-', and no '-' at its ends",
+        pool.required("name", "a pool needs a name; its DaemonSet is called virt-handler-<name>")
+    elif not LABEL.fullmatch(name):
+        pool.invalid(
+            "name", f"pool name {name!r} may only have lower case letters, digits and '-', and no '-' at its ends"
         )
     elif len(name) > _LONGEST_NAME:
-        findings.invalid(f"{path}.name", f"pool name {name!r} has {len(name)} characters; {_LONGEST_NAME} are allowed")
+        pool.invalid("name", f"pool name {name!r} has {len(name)} characters; {_LONGEST_NAME} are allowed")
     if name and name in seen:
-        findings.duplicate(f"{path}.name", f"pool name {name!r} is duplicated, {seen[name]} has it too; rename one")
-    seen.setdefault(name, path)
+        pool.duplicate("name", f"pool name {name!r} is duplicated, {seen[name]} has it too; rename one")
+    seen.setdefault(name, pool.path)
 
 
-def _check_node_selector(entry: Section, path: str, workloads: Section, findings: Findings) -> None:
-    selector, field = read(entry, "nodeSelector"), f"{path}.nodeSelector"
+def _check_node_selector(selector: Mapping[str, str], demanded: Mapping[str, str], pool: Findings) -> None:
+    """`demanded` are labels of all nodes that have handlers."""
     if not selector:
-        findings.required(field, "nodeSelector must have at least one entry: the labels of the pool's nodes")
+        pool.required("nodeSelector", "nodeSelector must have at least one entry: the labels of the pool's nodes")
     for key, value in selector.items():
+        field = f"nodeSelector[{key}]"
         if why := label_key_error(key):
-            findings.invalid(f"{field}[{key}]", f"{key!r} is not a label: {why}")
+            pool.invalid(field, f"{key!r} is not a label: {why}")
         elif why := label_value_error(value):
-            findings.invalid(f"{field}[{key}]", f"{value!r} is not a label value: {why}")
-        wanted = {OS_LABEL: "linux", **workloads}.get(key, value)
-        if wanted != value:
-            findings.invalid(
-                f"{field}[{key}]",
+            pool.invalid(field, f"{value!r} is not a label value: {why}")
+        if (wanted := demanded.get(key, value)) != value:
+            pool.invalid(
+                field,
                 f"no node can be in this pool: every handler needs {key}={wanted} (spec.workloads.nodePlacement), the "
                 f"pool {key}={value}; change one of them",
             )
 
 
-def _check_images(entry: Section, field: str, path: str, findings: Findings) -> None:
-    images = {name: entry[name] for name in ("virtHandlerImage", "virtLauncherImage") if entry.get(name)}
-    if field == "virtHandlerPools" and not images:
-        findings.required(
-            path,
+def _check_images(entry: AdditionalVirtHandler, pool: Findings) -> None:
+    images = {"virtHandlerImage": entry.virt_handler_image, "virtLauncherImage": entry.virt_launcher_image}
+    if isinstance(entry, VirtHandlerPool) and not any(images.values()):
+        pool.required(
+            "",
             "pool must specify at least one of virtHandlerImage or virtLauncherImage; without it, it changes nothing",
         )
     for name, image in images.items():
         if " " in image:
-            findings.invalid(f"{path}.{name}", f"{image!r} is not the name of an image; remove the spaces")
-        elif "@" not in image and ":" not in image.rpartition("/")[2]:
-            findings.warn(
-                f"{path}.{name}: image {image} has no tag, so what runs may change by itself; add a tag or digest"
-            )
+            pool.invalid(name, f"{image!r} is not the name of an image; remove the spaces")
+        elif image and "@" not in image and ":" not in image.rpartition("/")[2]:
+            at = pool.at(name)
+            pool.warn(f"{at}: image {image} has no tag, so what runs may change by itself; add a tag or digest")
 
 
-def _check_selector(selector: Section | None, path: str, findings: Findings) -> None:
-    selector = selector or {}
-    devices, labels = selector.get("deviceNames") or (), selector.get("vmLabels")
-    if not devices and labels is None:
-        findings.required(path, "selector must define at least one of deviceNames or vmLabels: which VMs belong here")
-    for i, device in enumerate(devices):
+def _check_selector(selector: VirtHandlerPoolSelector, findings: Findings) -> None:
+    labels = selector.vm_labels
+    if not selector.device_names and labels is None:
+        findings.required("", "selector must define at least one of deviceNames or vmLabels: which VMs belong here")
+    for i, device in enumerate(selector.device_names):
         if not device.strip():
-            findings.invalid(
-                f"{path}.deviceNames[{i}]", "deviceNames entry must not be empty; remove it or name a device"
-            )
+            findings.invalid(f"deviceNames[{i}]", "deviceNames entry must not be empty; remove it or name a device")
     if labels is None:
         return
-    if not labels.get("matchLabels") and not labels.get("matchExpressions"):
+    if not labels.match_labels and not labels.match_expressions:
         findings.required(
-            f"{path}.vmLabels.matchLabels",
+            "vmLabels.matchLabels",
             "matchLabels must have at least one entry when vmLabels is set, or matchExpressions: it must not be empty",
         )
-    check_label_selector(findings, view(LabelSelector, labels), f"{path}.vmLabels")
-
-
-def _check_hypervisor(name: str, path: str, findings: Findings) -> None:
-    if name and (why := hypervisor_error(name)):
-        findings.unsupported(f"{path}.hypervisor", why)
+    check_label_selector(findings, labels, "vmLabels")
 
 
 def _check_placement(pools: tuple[Pool, ...], workloads: Section, findings: Findings) -> None:
