@@ -5,10 +5,10 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 
 from virtfleet.admission.case import ZERO, Case
+from virtfleet.api import traits
 from virtfleet.api.names import CPU_FEATURE, CPU_MODEL
 from virtfleet.api.quantity import Quantity, QuantityError
 from virtfleet.api.selectors import label_key_error
-from virtfleet.domain import traits
 
 _LEAST_MEMORY = Quantity.parse("1M")
 _MOST_VCPUS = 4096  # of the largest machine types that QEMU has

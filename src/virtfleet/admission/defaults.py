@@ -13,14 +13,13 @@ from virtfleet.admission.hypervisor import hypervisor_of
 from virtfleet.admission.memory_hotplug import why_not
 from virtfleet.admission.sections import Obj, default, extend, read
 from virtfleet.admission.shape import LARGEST
-from virtfleet.api import names, probes, times
+from virtfleet.api import names, probes, times, traits
 from virtfleet.api.disks import TARGETS
 from virtfleet.api.domainspec import CPU, FeatureHyperv, Timer
 from virtfleet.api.quantity import BINARY, Quantity
 from virtfleet.api.view import fields
 from virtfleet.api.view import read as view
 from virtfleet.api.vmi import VirtualMachineInstance
-from virtfleet.domain import traits
 from virtfleet.hypervisors.features import support
 from virtfleet.hypervisors.support import Level
 from virtfleet.installation import Installation

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from virtfleet.admission.case import Case
 from virtfleet.admission.names import dns_label_error, dns_subdomain_error
 from virtfleet.admission.network import claim_pairs
+from virtfleet.api import traits
 from virtfleet.api.devices import GPU, HostDevice
 from virtfleet.api.meta import is_on
-from virtfleet.domain import traits
 
 _IO_THREADS = ("shared", "auto", "supplementalPool")
 _PANIC_MODELS = ("hyperv", "isa", "pvpanic")

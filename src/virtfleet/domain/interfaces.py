@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from xml.etree.ElementTree import Element
 
-from virtfleet.api import names
+from virtfleet.api import names, traits
 from virtfleet.api.addresses import PCI_ADDRESS
 from virtfleet.api.networks import Interface
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
-from virtfleet.domain import paths, traits
+from virtfleet.domain import paths
 from virtfleet.domain.context import Context
 from virtfleet.domain.errors import DomainError
 from virtfleet.domain.xml import add

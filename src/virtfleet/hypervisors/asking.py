@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from virtfleet.api import names
+from virtfleet.api import names, traits
 from virtfleet.api.quantity import Quantity
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
-from virtfleet.domain import traits, volumes
+from virtfleet.domain import volumes
 
 Asked = Callable[[VMI], object]
 

@@ -10,10 +10,9 @@ import hashlib
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from virtfleet.api import kinds, names
+from virtfleet.api import kinds, names, traits
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
-from virtfleet.domain import traits
 from virtfleet.hypervisors import registry
 from virtfleet.hypervisors.base import Descriptor, Hypervisor
 from virtfleet.installation import Installation

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 
-from virtfleet.api import names
+from virtfleet.api import names, traits
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
-from virtfleet.domain import traits
 from virtfleet.hypervisors.base import Descriptor
 from virtfleet.installation import Installation
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from virtfleet.api import names
+from virtfleet.api import names, traits
 from virtfleet.api.devices import GPU, HostDevice
 from virtfleet.api.networks import ClaimRequest
 from virtfleet.api.probes import INSIDE
 from virtfleet.api.quantity import BINARY, Quantity
 from virtfleet.api.view import given
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
-from virtfleet.domain import traits
 from virtfleet.hypervisors.base import Hypervisor
 from virtfleet.installation import Installation
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
+from virtfleet.api import traits
 from virtfleet.api.disks import Disk
 from virtfleet.api.quantity import Quantity
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
-from virtfleet.domain import traits
 
 _THREADS_PER_CPU = 2
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from xml.etree.ElementTree import Element
 
-from virtfleet.api import names
+from virtfleet.api import names, traits
 from virtfleet.api.domainspec import CPU
 from virtfleet.api.quantity import Quantity
-from virtfleet.domain import traits
 from virtfleet.domain.context import NumaCell
 from virtfleet.domain.cpupool import CpuPool
 from virtfleet.domain.errors import DomainError

@@ -1,6 +1,6 @@
 """What a VMI's spec amounts to: its CPU topology, its memory, and what kind of VM it is.
 
-One place for rules that more than one part of a document, the Pod's resources and admission depend on.
+One place for rules on which admission, the Pod's resources, the domain and the handler depend.
 """
 
 from __future__ import annotations
