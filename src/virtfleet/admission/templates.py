@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 from uuid import uuid4
 
 from virtfleet.admission import hypervisor, memory_hotplug
@@ -122,11 +121,8 @@ def _check_run_strategy(spec: Section, cluster: Installation, findings: Findings
 
 def _check_room_to_grow(case: Case) -> None:
     most = case.memory.max_guest
-    if (
-        case.cluster.live_update
-        and most is not None
-        and (why := memory_hotplug.why_not(case.vmi, Quantity.parse(most)))
-    ):
+    why = memory_hotplug.why_not(case.vmi, Quantity.parse(most)) if most is not None else None
+    if case.cluster.live_update and why:
         case.invalid("domain.memory.guest", why)
 
 
@@ -241,14 +237,9 @@ def check_migration_target(
 
 
 def check_migration_update(migration: Section, old: Section, _: Asker, findings: Findings) -> None:
-    if _differs(migration, old, "spec"):
+    if read(migration, "spec") != read(old, "spec"):
         findings.unsupported("spec", "the spec of a migration cannot change; delete it and make another")
     ended = read(migration, "status").get("phase") in names.FINAL
     label = read(old, "metadata", "labels").get(names.MIGRATION_VMI)
     if not ended and label is not None and read(migration, "metadata", "labels").get(names.MIGRATION_VMI) != label:
         findings.unsupported("metadata.labels", f"label {names.MIGRATION_VMI} must stay while the migration runs")
-
-
-def _differs(new: Section, old: Section, field: str) -> bool:
-    empty: dict[str, Any] = {}
-    return (new.get(field) or empty) != (old.get(field) or empty)

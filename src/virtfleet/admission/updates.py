@@ -2,6 +2,9 @@
 
 Users change the VM; the spec of a running VMI changes only through VirtFleet's own components, and only in what can be
 plugged in or out while it runs. Its status belongs to those components alone.
+
+Two objects are compared as they are, without views: fields that views do not know must stay, too, and the old object
+may have been stored by another version.
 """
 
 from __future__ import annotations

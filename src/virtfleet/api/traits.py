@@ -12,7 +12,9 @@ from virtfleet.api import names
 from virtfleet.api.disks import Disk
 from virtfleet.api.domainspec import CPU
 from virtfleet.api.networks import Interface
+from virtfleet.api.probes import INSIDE
 from virtfleet.api.quantity import Quantity, QuantityError
+from virtfleet.api.view import given
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 
 GRACE = 30  # seconds that a guest has to shut down, where its owner does not say
@@ -52,6 +54,20 @@ def pool_threads(vmi: VMI) -> int:
     """Threads in the supplemental pool for disk I/O."""
     io_threads = vmi.spec.domain.io_threads
     return (io_threads.supplemental_pool_thread_count if io_threads else None) or 0
+
+
+def emulator_cpus(vmi: VMI) -> int:
+    """Physical CPUs for the emulator alone; two where one would leave half a core over and that is not wanted."""
+    cpu = vmi.spec.domain.cpu
+    if not (cpu and cpu.isolate_emulator_thread):
+        return 0
+    even = (topology(vmi).vcpus + pool_threads(vmi)) % 2 == 0
+    return 2 if even and names.EMULATOR_THREAD_EVEN_PARITY in vmi.metadata.annotations else 1
+
+
+def probes_inside(vmi: VMI) -> int:
+    """How many of the VM's probes happen inside the guest."""
+    return sum(bool(given(p, INSIDE)) for p in (vmi.spec.liveness_probe, vmi.spec.readiness_probe) if p)
 
 
 def grace(vmi: VMI) -> int:

@@ -136,8 +136,7 @@ def credentials_by_agent(vmi: VMI) -> bool:
 
 
 def guest_agent(vmi: VMI) -> bool:
-    probes = [p for p in (vmi.spec.liveness_probe, vmi.spec.readiness_probe) if p]
-    return credentials_by_agent(vmi) or any(p.guest_agent_ping or p.exec for p in probes)
+    return credentials_by_agent(vmi) or traits.probes_inside(vmi) > 0
 
 
 def attestation(vmi: VMI) -> bool:

@@ -8,9 +8,7 @@ from typing import Any
 from virtfleet.api import names, traits
 from virtfleet.api.devices import GPU, HostDevice
 from virtfleet.api.networks import ClaimRequest
-from virtfleet.api.probes import INSIDE
 from virtfleet.api.quantity import BINARY, Quantity
-from virtfleet.api.view import given
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.hypervisors.base import Hypervisor
 from virtfleet.installation import Installation
@@ -42,8 +40,7 @@ def overhead(vmi: VMI, hypervisor: Hypervisor, settings: Installation) -> Quanti
     """Memory that a VM needs beside its guest's."""
     amount = hypervisor.descriptor.overheads.total(emulated=settings.emulation).value() + hypervisor.memory(vmi)
     amount += OWN_CPUS if traits.dedicated_cpus(vmi) else 0
-    probes = filter(None, (vmi.spec.liveness_probe, vmi.spec.readiness_probe))
-    inside = sum(bool(given(probe, INSIDE)) for probe in probes)
+    inside = traits.probes_inside(vmi)
     amount += PROBES + PER_PROBE * inside if inside else 0
     amount = -(-amount * settings.overhead_ratio.numerator // settings.overhead_ratio.denominator)
     memory = vmi.spec.domain.memory
@@ -90,17 +87,9 @@ def _memory(
 def _cpus(vmi: VMI, requests: dict[str, Any], limits: dict[str, Any], settings: Installation) -> None:
     pool, vcpus = traits.pool_threads(vmi), traits.topology(vmi).vcpus
     if traits.dedicated_cpus(vmi):
-        requests["cpu"] = limits["cpu"] = Quantity.of(vcpus + pool + _emulator_cpus(vmi, vcpus + pool))
+        requests["cpu"] = limits["cpu"] = Quantity.of(vcpus + pool + traits.emulator_cpus(vmi))
     elif "cpu" not in requests:
         requests["cpu"] = limits.get("cpu") or Quantity.of_milli(-(-(vcpus + pool) * 1000 // settings.cpu_ratio))
-
-
-def _emulator_cpus(vmi: VMI, others: int) -> int:
-    """CPUs for the emulator alone; two where one would leave half a core over and the VMI does not want that."""
-    cpu = vmi.spec.domain.cpu
-    if not (cpu and cpu.isolate_emulator_thread):
-        return 0
-    return 2 if others % 2 == 0 and names.EMULATOR_THREAD_EVEN_PARITY in vmi.metadata.annotations else 1
 
 
 def _claims(vmi: VMI) -> list[dict[str, str]]:

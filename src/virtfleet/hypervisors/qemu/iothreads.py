@@ -28,7 +28,7 @@ def threads(vmi: VMI) -> IOThreads:
     if not domain.io_threads_policy and not dedicated:
         return IOThreads()
     if domain.io_threads_policy == "supplementalPool":
-        count = (domain.io_threads.supplemental_pool_thread_count if domain.io_threads else None) or 1
+        count = traits.pool_threads(vmi) or 1
         return IOThreads(total=count, pool=count)
     shared = len(domain.devices.disks) - dedicated
     limit = _limit(vmi)
