@@ -110,8 +110,7 @@ def test_reading_agrees_with_decimal_arithmetic(number: Decimal, suffix: str) ->
 def test_arithmetic_is_exact(a: Quantity, b: Quantity, c: Quantity) -> None:
     assert (a + b) + c == a + (b + c)
     assert a + b - b == a
-    assert -a + a == Quantity(0)
-    assert a * 3 == a + a + a
+    assert a - a == Quantity(0)
     assert (a < b) == (b > a)
     assert (a <= b) != (a > b)
     if a == b:

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from virtfleet.api import traits
+from virtfleet.api.traits import Topology
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance
 from virtfleet.cli.look.render_domain import pretend_node
-from virtfleet.domain import traits
 from virtfleet.domain.context import NumaCell
 from virtfleet.domain.cpupool import CpuPool
 from virtfleet.domain.errors import DomainError
 from virtfleet.domain.interfaces import pci_address
 from virtfleet.domain.targets import TargetNames
-from virtfleet.domain.traits import Topology
 from virtfleet.domain.xml import add, text
 from virtfleet.installation import Installation
 

@@ -2,51 +2,47 @@
 
 from __future__ import annotations
 
-from virtfleet.admission.findings import Findings
-from virtfleet.admission.machine import Machine
-from virtfleet.admission.sections import read
+from virtfleet.admission.case import Case
+from virtfleet.api.disks import TARGETS
+from virtfleet.api.view import given, part
 
 _VIDEO = {"amd64": ("vga", "cirrus", "virtio", "ramfb", "bochs"), "arm64": ("virtio", "ramfb"), "s390x": ("virtio",)}
 _WATCHDOG = {"amd64": "i6300esb", "s390x": "diag288"}
 
 
-def check(m: Machine, found: Findings) -> None:
-    if m.architecture not in _VIDEO:
+def check(case: Case) -> None:
+    architecture, video, watchdog = case.architecture, case.devices.video, case.devices.watchdog
+    if architecture not in _VIDEO:
         known = ", ".join(_VIDEO)
-        found.invalid(m.at("architecture"), f"architecture {m.architecture!r} is not known; use one of {known}")
+        case.invalid("architecture", f"architecture {architecture!r} is not known; use one of {known}")
         return
-    video = m.devices.get("video")
-    if video is not None and video.get("type") not in _VIDEO[m.architecture]:
-        found.unsupported(
-            m.at("domain.devices.video.type"),
-            f"there is no video device {video.get('type')!r} on {m.architecture}; use one of "
-            f"{', '.join(_VIDEO[m.architecture])}",
+    if video is not None and video.type not in _VIDEO[architecture]:
+        known = ", ".join(_VIDEO[architecture])
+        case.unsupported(
+            "domain.devices.video.type",
+            f"there is no video device {video.type!r} on {architecture}; use one of {known}",
         )
-    watchdog = m.devices.get("watchdog")
-    if watchdog is not None and m.architecture in _WATCHDOG:
-        device = _WATCHDOG[m.architecture]
-        if [kind for kind in _WATCHDOG.values() if watchdog.get(kind) is not None] != [device]:
-            found.unsupported(
-                m.at("domain.devices.watchdog"), f"the watchdog of {m.architecture} is {device}; use that"
-            )
-    if m.architecture == "arm64":
-        _check_arm64(m, found)
+    device = _WATCHDOG.get(architecture)
+    if watchdog is not None and device and given(watchdog, _WATCHDOG.values()) != [device]:
+        case.unsupported("domain.devices.watchdog", f"the watchdog of {architecture} is {device}; use that")
+    if architecture == "arm64":
+        _check_arm64(case)
 
 
-def _check_arm64(m: Machine, found: Findings) -> None:
-    if read(m.domain, "firmware", "bootloader").get("bios") is not None:
-        found.unsupported(m.at("domain.firmware.bootloader.bios"), "arm64 has no BIOS; use bootloader.efi")
-    model = m.cpu.get("model")
+def _check_arm64(case: Case) -> None:
+    firmware, model = case.domain.firmware, case.cpu.model
+    if firmware and firmware.bootloader and firmware.bootloader.bios is not None:
+        case.unsupported("domain.firmware.bootloader.bios", "arm64 has no BIOS; use bootloader.efi")
     if model and model != "host-passthrough":
-        found.unsupported(m.at("domain.cpu.model"), f"arm64 has no CPU model {model!r}; use host-passthrough")
-    for i, disk in enumerate(m.disks):
-        for target in ("disk", "cdrom", "lun"):
-            bus = read(disk, target).get("bus") or ""
-            if bus not in ("", "virtio", "scsi"):
-                found.unsupported(
-                    m.at(f"domain.devices.disks[{i}].{target}.bus"), f"arm64 has no {bus} bus; use virtio or scsi"
+        case.unsupported("domain.cpu.model", f"arm64 has no CPU model {model!r}; use host-passthrough")
+    for i, disk in enumerate(case.devices.disks):
+        for target in TARGETS:
+            bus = part(disk, f"{target}.bus")
+            if bus not in (None, "", "virtio", "scsi"):
+                case.unsupported(
+                    f"domain.devices.disks[{i}].{target}.bus", f"arm64 has no {bus} bus; use virtio or scsi"
                 )
-    if m.devices.get("watchdog") is not None:
-        found.unsupported(m.at("domain.devices.watchdog"), "arm64 has no watchdog; remove it")
-    if m.devices.get("sound") is not None:
-        found.unsupported(m.at("domain.devices.sound"), "arm64 has no sound device; remove it")
+    if case.devices.watchdog is not None:
+        case.unsupported("domain.devices.watchdog", "arm64 has no watchdog; remove it")
+    if case.devices.sound is not None:
+        case.unsupported("domain.devices.sound", "arm64 has no sound device; remove it")

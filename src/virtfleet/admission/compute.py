@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from fnmatch import fnmatchcase
 
-from virtfleet.admission.findings import Findings
-from virtfleet.admission.machine import ZERO, Machine
-from virtfleet.admission.sections import read
+from virtfleet.admission.case import ZERO, Case
+from virtfleet.api import traits
 from virtfleet.api.names import CPU_FEATURE, CPU_MODEL
 from virtfleet.api.quantity import Quantity, QuantityError
 from virtfleet.api.selectors import label_key_error
@@ -19,235 +18,210 @@ _REQUEST, _LIMIT = "domain.resources.requests", "domain.resources.limits"
 _DEDICATED = "domain.cpu.dedicatedCpuPlacement"
 
 
-def check(m: Machine, found: Findings) -> None:
-    _check_memory(m, found)
-    _check_hugepages(m, found)
-    _check_whole_resources(m, found)
-    _check_machine_type(m, found)
-    _check_cpu_amounts(m, found)
-    _check_topology(m, found)
-    if m.cpu.get("dedicatedCpuPlacement"):
-        _check_dedicated_cpus(m, found)
-    _check_numa(m, found)
-    _check_cpu_extras(m, found)
-    _check_io_threads(m, found)
+def check(case: Case) -> None:
+    _check_memory(case)
+    _check_hugepages(case)
+    _check_whole_resources(case)
+    _check_machine_type(case)
+    _check_cpu_amounts(case)
+    _check_topology(case)
+    if case.cpu.dedicated_cpu_placement:
+        _check_dedicated_cpus(case)
+        _check_threads(case)
+    _check_numa(case)
+    _check_cpu_extras(case)
+    _check_io_threads(case)
 
 
-def _check_memory(m: Machine, found: Findings) -> None:
-    request, limit = m.requests.get("memory", ZERO), m.limits.get("memory", ZERO)
+def _check_memory(case: Case) -> None:
+    field, request, limit = f"{_REQUEST}.memory", case.requests.get("memory", ZERO), case.limits.get("memory", ZERO)
     if request < ZERO:
-        found.invalid(m.at(f"{_REQUEST}.memory"), f"memory request {request} is negative; ask for at least 1M")
+        case.invalid(field, f"memory request {request} is negative; ask for at least 1M")
     elif ZERO < request < _LEAST_MEMORY:
-        found.invalid(
-            m.at(f"{_REQUEST}.memory"), f"memory request {request} is less than 1M; a unit such as Mi may be missing"
-        )
+        case.invalid(field, f"memory request {request} is less than 1M; a unit such as Mi may be missing")
     if limit < ZERO:
-        found.invalid(m.at(f"{_LIMIT}.memory"), f"memory limit {limit} is negative; remove it or raise it")
+        case.invalid(f"{_LIMIT}.memory", f"memory limit {limit} is negative; remove it or raise it")
     elif limit and request > limit:
-        found.invalid(
-            m.at(f"{_REQUEST}.memory"),
-            f"memory request {request} is more than the limit {limit}; lower the request or raise the limit",
+        case.invalid(
+            field, f"memory request {request} is more than the limit {limit}; lower the request or raise the limit"
         )
-    if m.guest is not None:
-        _check_guest_memory(m, m.guest, limit, found)
-    if m.memory.get("reservedOverhead") is not None and not m.enabled("ReservedOverheadMemlock"):
-        found.gate_is_off(m.at("domain.memory.reservedOverhead"), "ReservedOverheadMemlock", "memory.reservedOverhead")
+    if case.guest is not None:
+        _check_guest_memory(case, case.guest, limit)
+    if case.memory.reserved_overhead is not None:
+        case.needs_gate("domain.memory.reservedOverhead", "ReservedOverheadMemlock", "memory.reservedOverhead")
 
 
-def _check_guest_memory(m: Machine, guest: Quantity, limit: Quantity, found: Findings) -> None:
-    field = m.at("domain.memory.guest")
-    if guest < _LEAST_MEMORY and not m.requests.get("memory"):
-        found.invalid(field, f"guest memory {guest} is less than 1M; a unit such as Mi may be missing")
+def _check_guest_memory(case: Case, guest: Quantity, limit: Quantity) -> None:
+    field, most = "domain.memory.guest", case.memory.max_guest
+    if guest < _LEAST_MEMORY and not case.requests.get("memory"):
+        case.invalid(field, f"guest memory {guest} is less than 1M; a unit such as Mi may be missing")
     if limit and guest > limit:
-        found.invalid(
+        case.invalid(
             field,
             f"guest memory {guest} is more than the memory limit {limit}, so the VM would be killed when it uses it; "
-            f"raise {m.at(f'{_LIMIT}.memory')} or lower guest",
+            f"raise {case.at(f'{_LIMIT}.memory')} or lower guest",
         )
-    max_guest = m.memory.get("maxGuest")
-    if max_guest is not None and guest > Quantity.parse(max_guest):
-        found.invalid(field, f"guest memory {guest} is more than maxGuest {max_guest}; raise maxGuest or lower guest")
+    if most is not None and guest > Quantity.parse(most):
+        case.invalid(field, f"guest memory {guest} is more than maxGuest {most}; raise maxGuest or lower guest")
 
 
-def _check_hugepages(m: Machine, found: Findings) -> None:
-    hugepages = m.memory.get("hugepages")
-    if hugepages is None:
+def _check_hugepages(case: Case) -> None:
+    if case.memory.hugepages is None:
         return
-    text = hugepages.get("pageSize") or ""
+    text = case.memory.hugepages.page_size
     try:
         page = Quantity.parse(text)
     except QuantityError:
         page = ZERO
     if page <= ZERO:
-        found.invalid(m.at("domain.memory.hugepages.pageSize"), f"{text!r} is not a page size; use 2Mi or 1Gi")
+        case.invalid("domain.memory.hugepages.pageSize", f"{text!r} is not a page size; use 2Mi or 1Gi")
         return
-    memory = m.requests.get("memory", ZERO) or m.guest or m.limits.get("memory", ZERO)
+    field, memory = f"{_REQUEST}.memory", case.requests.get("memory") or case.guest or case.limits.get("memory", ZERO)
     if memory and memory < page:
-        found.invalid(
-            m.at(f"{_REQUEST}.memory"), f"memory {memory} is less than one huge page of {page}; ask for more memory"
-        )
+        case.invalid(field, f"memory {memory} is less than one huge page of {page}; ask for more memory")
     elif memory.value() % page.value():
-        found.invalid(
-            m.at(f"{_REQUEST}.memory"), f"memory {memory} is not a multiple of the huge page size {page}; round it up"
-        )
+        case.invalid(field, f"memory {memory} is not a multiple of the huge page size {page}; round it up")
 
 
-def _check_whole_resources(m: Machine, found: Findings) -> None:
+def _check_whole_resources(case: Case) -> None:
     """Devices and huge pages are had or not: Kubernetes wants their request and limit to be one number."""
-    for name in {*m.requests, *m.limits}:
+    for name in {**case.requests, **case.limits}:
+        field = f"{_REQUEST}.{name}"
         if name in _SHARED:
             continue
         if "/" not in name and not name.startswith("hugepages-"):
-            found.invalid(
-                m.at(f"{_REQUEST}.{name}"), f"{name!r} is no resource; use cpu, memory or one that a node offers"
-            )
+            case.invalid(field, f"{name!r} is no resource; use cpu, memory or one that a node offers")
             continue
         if why := label_key_error(name):
-            found.invalid(m.at(f"{_REQUEST}.{name}"), f"{name!r} is not the name of a resource: {why}")
-        request, limit = m.requests.get(name), m.limits.get(name)
+            case.invalid(field, f"{name!r} is not the name of a resource: {why}")
+        request, limit = case.requests.get(name), case.limits.get(name)
         if limit is None or (request is not None and request != limit):
-            found.invalid(
-                m.at(f"{_LIMIT}.{name}"), f"{name} cannot be shared; set its limit, to the same as its request"
-            )
+            case.invalid(f"{_LIMIT}.{name}", f"{name} cannot be shared; set its limit, to the same as its request")
 
 
-def _check_machine_type(m: Machine, found: Findings) -> None:
-    machine = (m.domain.get("machine") or {}).get("type")
-    if not machine:
-        return
-    allowed = m.cluster.emulated_machines(m.architecture)
-    if not any(fnmatchcase(machine, pattern) for pattern in allowed):
-        found.invalid(
-            m.at("domain.machine.type"),
-            f"machine type {machine!r} is not allowed on {m.architecture}; use one that matches {', '.join(allowed)}, "
-            "or leave it out for the default",
+def _check_machine_type(case: Case) -> None:
+    machine = case.domain.machine.type if case.domain.machine else ""
+    allowed = case.cluster.emulated_machines(case.architecture)
+    if machine and not any(fnmatchcase(machine, pattern) for pattern in allowed):
+        case.invalid(
+            "domain.machine.type",
+            f"machine type {machine!r} is not allowed on {case.architecture}; use one that matches "
+            f"{', '.join(allowed)}, or leave it out for the default",
         )
 
 
-def _check_cpu_amounts(m: Machine, found: Findings) -> None:
-    request, limit = m.requests.get("cpu", ZERO), m.limits.get("cpu", ZERO)
+def _check_cpu_amounts(case: Case) -> None:
+    request, limit = case.requests.get("cpu", ZERO), case.limits.get("cpu", ZERO)
     for kind, amount in ((_REQUEST, request), (_LIMIT, limit)):
         if amount < ZERO:
-            found.invalid(m.at(f"{kind}.cpu"), f"{amount} CPUs is negative; use 0 or more")
+            case.invalid(f"{kind}.cpu", f"{amount} CPUs is negative; use 0 or more")
     if limit > ZERO and request.milli() > limit.milli():
-        found.invalid(
-            m.at(f"{_REQUEST}.cpu"),
+        case.invalid(
+            f"{_REQUEST}.cpu",
             f"CPU request {request} is more than the limit {limit}; lower the request or raise the limit",
         )
 
 
-def _check_topology(m: Machine, found: Findings) -> None:
-    for name in ("cores", "sockets", "threads", "maxSockets"):
-        if (m.cpu.get(name) or 0) < 0:
-            found.invalid(m.at(f"domain.cpu.{name}"), f"{m.cpu[name]} {name} is negative; use 1 or more")
-    largest = max(vcpus(m), vcpus(m, sockets="maxSockets"))
+def _check_topology(case: Case) -> None:
+    cpu = case.cpu
+    counts = {"cores": cpu.cores, "sockets": cpu.sockets, "threads": cpu.threads, "maxSockets": cpu.max_sockets}
+    for name, count in counts.items():
+        if (count or 0) < 0:
+            case.invalid(f"domain.cpu.{name}", f"{count} {name} is negative; use 1 or more")
+    largest = max(traits.stated_vcpus(cpu, cpu.sockets), traits.stated_vcpus(cpu, cpu.max_sockets))
     if largest > _MOST_VCPUS:
-        found.invalid(
-            m.at("domain.cpu"),
+        case.invalid(
+            "domain.cpu",
             f"{largest} virtual CPUs are more than any hypervisor has ({_MOST_VCPUS}); lower cores, sockets, "
             "maxSockets or threads, or resources.requests.cpu where sockets come of it",
         )
-    most = m.cpu.get("maxSockets") or 0
-    if most and (m.cpu.get("sockets") or 0) > most:
-        found.invalid(
-            m.at("domain.cpu.sockets"),
-            f"{m.cpu['sockets']} sockets are more than maxSockets {most}; raise maxSockets or lower sockets",
+    if cpu.max_sockets and (cpu.sockets or 0) > cpu.max_sockets:
+        case.invalid(
+            "domain.cpu.sockets",
+            f"{cpu.sockets} sockets are more than maxSockets {cpu.max_sockets}; raise maxSockets or lower sockets",
         )
 
 
-def vcpus(m: Machine, sockets: str = "sockets") -> int:
-    """How many the topology has; 0 where it says nothing."""
-    counts = [m.cpu.get(name) or 0 for name in ("cores", sockets, "threads")]
-    if not any(counts):
-        return 0
-    total = 1
-    for count in counts:
-        total *= count or 1
-    return total
-
-
-def _check_dedicated_cpus(m: Machine, found: Findings) -> None:
-    request, limit, count = m.requests.get("cpu", ZERO), m.limits.get("cpu", ZERO), vcpus(m)
-    if not (m.limits.get("memory") or m.requests.get("memory") or m.guest or m.memory.get("hugepages") is not None):
-        found.invalid(m.at(f"{_LIMIT}.memory"), "dedicated CPUs need a fixed amount of memory; set domain.memory.guest")
+def _check_dedicated_cpus(case: Case) -> None:
+    request, limit = case.requests.get("cpu", ZERO), case.limits.get("cpu", ZERO)
+    count = traits.stated_vcpus(case.cpu, case.cpu.sockets)
+    memory_request, memory_limit = case.requests.get("memory", ZERO), case.limits.get("memory", ZERO)
+    if not (memory_limit or memory_request or case.guest or case.memory.hugepages is not None):
+        case.invalid(f"{_LIMIT}.memory", "dedicated CPUs need a fixed amount of memory; set domain.memory.guest")
     for kind, amount in ((_REQUEST, request), (_LIMIT, limit)):
         if amount > ZERO and amount.value() * 1000 != amount.milli():
-            found.invalid(
-                m.at(f"{kind}.cpu"), f"{amount} is not a whole number of CPUs, and only those can be dedicated"
-            )
-    memory_request, memory_limit = m.requests.get("memory", ZERO), m.limits.get("memory", ZERO)
+            case.invalid(f"{kind}.cpu", f"{amount} is not a whole number of CPUs, and only those can be dedicated")
     if memory_request > ZERO and memory_limit > ZERO and memory_request.value() != memory_limit.value():
-        found.invalid(
-            m.at(f"{_REQUEST}.memory"),
+        case.invalid(
+            f"{_REQUEST}.memory",
             f"with dedicated CPUs memory request {memory_request} and limit {memory_limit} must be equal; change one",
         )
     if not request.value() and not limit.value() and not count:
-        found.invalid(m.at(_DEDICATED), "dedicated CPUs need to know how many; set domain.cpu.cores")
+        case.invalid(_DEDICATED, "dedicated CPUs need to know how many; set domain.cpu.cores")
     if request > ZERO and limit > ZERO and request.value() != limit.value():
-        found.invalid(
-            m.at(_DEDICATED),
-            f"with dedicated CPUs the CPU request {request} and limit {limit} must be equal; change one",
+        case.invalid(
+            _DEDICATED, f"with dedicated CPUs the CPU request {request} and limit {limit} must be equal; change one"
         )
     if (request > ZERO or limit > ZERO) and count and count not in (request.value(), limit.value()):
-        found.invalid(
-            m.at(_DEDICATED),
+        case.invalid(
+            _DEDICATED,
             f"the topology has {count} CPUs but resources ask for {request or limit}; remove resources.*.cpu or make "
             "them equal",
         )
-    threads = m.cpu.get("threads") or 0
-    if threads > 1 and m.architecture == "arm64":
-        found.invalid(m.at("architecture"), f"arm64 has one thread per core, not {threads}; set cpu.threads to 1")
+
+
+def _check_threads(case: Case) -> None:
+    """What dedicated CPUs want of the threads of a core."""
+    threads = case.cpu.threads or 0
+    if threads > 1 and case.architecture == "arm64":
+        case.invalid("architecture", f"arm64 has one thread per core, not {threads}; set cpu.threads to 1")
     if threads > 2:
-        found.invalid(
-            m.at(_DEDICATED), f"dedicated CPUs have at most 2 threads per core, not {threads}; use more cores"
+        case.invalid(_DEDICATED, f"dedicated CPUs have at most 2 threads per core, not {threads}; use more cores")
+
+
+def _check_numa(case: Case) -> None:
+    field, cpu = "domain.cpu.numa.guestMappingPassthrough", case.cpu
+    if cpu.numa and cpu.numa.guest_mapping_passthrough is not None:
+        if not cpu.dedicated_cpu_placement:
+            case.invalid(field, f"NUMA passthrough needs dedicated CPUs; set {case.at(_DEDICATED)}: true")
+        if case.memory.hugepages is None:
+            pages = case.at("domain.memory.hugepages.pageSize")
+            case.invalid(field, f"NUMA passthrough needs huge pages; set {pages}")
+    elif cpu.realtime is not None:
+        case.required(field, "realtime needs NUMA passthrough; set domain.cpu.numa.guestMappingPassthrough: {}")
+    if cpu.realtime is not None and not cpu.dedicated_cpu_placement:
+        case.required(_DEDICATED, "realtime needs dedicated CPUs; set dedicatedCpuPlacement: true")
+
+
+def _check_cpu_extras(case: Case) -> None:
+    if case.cpu.isolate_emulator_thread and not case.cpu.dedicated_cpu_placement:
+        case.invalid(
+            "domain.cpu.isolateEmulatorThread",
+            f"a CPU for the emulator alone needs dedicated CPUs; set {case.at(_DEDICATED)}: true",
         )
-
-
-def _check_numa(m: Machine, found: Findings) -> None:
-    field = m.at("domain.cpu.numa.guestMappingPassthrough")
-    if (m.cpu.get("numa") or {}).get("guestMappingPassthrough") is not None:
-        if not m.cpu.get("dedicatedCpuPlacement"):
-            found.invalid(field, f"NUMA passthrough needs dedicated CPUs; set {m.at(_DEDICATED)}: true")
-        if m.memory.get("hugepages") is None:
-            found.invalid(field, f"NUMA passthrough needs huge pages; set {m.at('domain.memory.hugepages.pageSize')}")
-    elif m.cpu.get("realtime") is not None:
-        found.required(field, "realtime needs NUMA passthrough; set domain.cpu.numa.guestMappingPassthrough: {}")
-    if m.cpu.get("realtime") is not None and not m.cpu.get("dedicatedCpuPlacement"):
-        found.required(m.at(_DEDICATED), "realtime needs dedicated CPUs; set dedicatedCpuPlacement: true")
-
-
-def _check_cpu_extras(m: Machine, found: Findings) -> None:
-    if m.cpu.get("isolateEmulatorThread") and not m.cpu.get("dedicatedCpuPlacement"):
-        found.invalid(
-            m.at("domain.cpu.isolateEmulatorThread"),
-            f"a CPU for the emulator alone needs dedicated CPUs; set {m.at(_DEDICATED)}: true",
-        )
-    model = m.cpu.get("model") or ""
+    model = case.cpu.model
     if label_key_error(f"{CPU_MODEL}{model or 'x'}"):  # nodes say by labels what they have
-        found.invalid(
-            m.at("domain.cpu.model"), f"{model!r} is not the name of a CPU model; leave it out for the default"
-        )
-    for i, feature in enumerate(m.cpu.get("features") or ()):
-        if label_key_error(f"{CPU_FEATURE}{feature.get('name') or ''}"):
-            at = m.at(f"domain.cpu.features[{i}].name")
-            found.invalid(at, f"{feature.get('name')!r} is not the name of a CPU feature; write it like aes")
-        policy = feature.get("policy") or ""
-        if policy not in _POLICIES:
-            found.unsupported(
-                m.at(f"domain.cpu.features[{i}].policy"),
-                f"policy {policy!r} of CPU feature {feature.get('name')} does not exist; use one of "
+        case.invalid("domain.cpu.model", f"{model!r} is not the name of a CPU model; leave it out for the default")
+    for i, feature in enumerate(case.cpu.features):
+        field = f"domain.cpu.features[{i}]"
+        if label_key_error(f"{CPU_FEATURE}{feature.name}"):
+            case.invalid(f"{field}.name", f"{feature.name!r} is not the name of a CPU feature; write it like aes")
+        if feature.policy not in _POLICIES:
+            case.unsupported(
+                f"{field}.policy",
+                f"policy {feature.policy!r} of CPU feature {feature.name} does not exist; use one of "
                 f"{', '.join(_POLICIES[1:])}",
             )
 
 
-def _check_io_threads(m: Machine, found: Findings) -> None:
-    count = read(m.domain, "ioThreads").get("supplementalPoolThreadCount") or 0
-    if not 0 <= count <= _MOST_VCPUS:
-        field = m.at("domain.ioThreads.supplementalPoolThreadCount")
-        found.invalid(field, f"{count} threads cannot be had; use 0 to {_MOST_VCPUS}")
+def _check_io_threads(case: Case) -> None:
+    if not 0 <= (count := traits.pool_threads(case.vmi)) <= _MOST_VCPUS:
+        field = "domain.ioThreads.supplementalPoolThreadCount"
+        case.invalid(field, f"{count} threads cannot be had; use 0 to {_MOST_VCPUS}")
 
 
-def check_memory_is_given(m: Machine, found: Findings) -> None:
+def check_memory_is_given(case: Case) -> None:
     """A VMI must say how much memory it has; a template may leave that to an instance type."""
-    if not m.requests.get("memory") and m.guest is None and m.memory.get("hugepages") is None:
-        found.required("", f"the VM has no memory; set {m.at('domain.memory.guest')}, for example to 1Gi")
+    if not case.requests.get("memory") and case.guest is None and case.memory.hugepages is None:
+        field = case.at("domain.memory.guest")
+        case.whole.required("", f"the VM has no memory; set {field}, for example to 1Gi")

@@ -6,7 +6,6 @@ All functions here change the object they are given, which is `complete`'s own c
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from uuid import uuid4
 
 from virtfleet.admission.hyperv import enable_dependencies
@@ -14,8 +13,13 @@ from virtfleet.admission.hypervisor import hypervisor_of
 from virtfleet.admission.memory_hotplug import why_not
 from virtfleet.admission.sections import Obj, default, extend, read
 from virtfleet.admission.shape import LARGEST
-from virtfleet.api import names
+from virtfleet.api import names, probes, times, traits
+from virtfleet.api.disks import TARGETS
+from virtfleet.api.domainspec import CPU, FeatureHyperv, Timer
 from virtfleet.api.quantity import BINARY, Quantity
+from virtfleet.api.view import fields
+from virtfleet.api.view import read as view
+from virtfleet.api.vmi import VirtualMachineInstance
 from virtfleet.hypervisors.features import support
 from virtfleet.hypervisors.support import Level
 from virtfleet.installation import Installation
@@ -24,12 +28,6 @@ NON_ROOT_USER = 107
 
 _MAX_VCPUS = 512  # machine types differ in how many they take; none here takes more
 _DISK_BUS = {"arm64": "virtio", "s390x": "virtio"}
-_PROBE = {"timeoutSeconds": 1, "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3}
-_TIMERS = ("hpet", "kvm", "pit", "rtc", "hyperv")
-_HYPERV_STATES = (
-    "relaxed", "vapic", "spinlocks", "vpindex", "runtime", "synic", "synictimer", "reset", "vendorid", "frequencies",
-    "reenlightenment", "tlbflush", "ipi", "evmcs",
-)  # fmt: skip
 
 
 def complete_vmi(vmi: Obj, cluster: Installation) -> None:
@@ -37,8 +35,8 @@ def complete_vmi(vmi: Obj, cluster: Installation) -> None:
     spec, hypervisor = extend(vmi, "spec"), hypervisor_of(vmi, cluster)
 
     def supports(feature: str) -> bool:
-        found = support(hypervisor, feature, spec["architecture"])
-        return found.level is Level.WORKS or found.admitted
+        standing = support(hypervisor, feature, spec["architecture"])
+        return standing.level is Level.WORKS or standing.admitted
 
     default(spec, "architecture", cluster.default_architecture)
     if cluster.eviction_strategy == "LiveMigrate" and not supports("live-migration"):
@@ -67,8 +65,7 @@ def complete_vmi_spec(spec: Obj, cluster: Installation) -> None:
     default(extend(domain, "machine"), "type", cluster.machine_type(spec["architecture"]))
     _set_quantities(spec)
     _set_cpu_request(domain, cluster)
-    _set_guest_memory(domain)
-    _set_cpu_topology(domain)
+    _set_memory_and_topology(spec)
     _set_pull_policies(spec)
     default(spec, "evictionStrategy", cluster.eviction_strategy)
     _set_network(spec, cluster)
@@ -102,35 +99,13 @@ def _set_cpu_request(domain: Obj, cluster: Installation) -> None:
         extend(resources, "requests")["cpu"] = str(cluster.cpu_request)
 
 
-def _set_guest_memory(domain: Obj) -> None:
-    memory = extend(domain, "memory")
-    if memory.get("guest") is not None:
-        return
-    for kind in ("requests", "limits"):
-        amount = read(domain["resources"], kind).get("memory")
-        if amount is not None and Quantity.parse(amount):
-            memory["guest"] = amount
-            return
-    page_size = read(memory, "hugepages").get("pageSize")
-    if page_size:
-        try:
-            memory["guest"] = str(Quantity.parse(page_size))
-        except ValueError:
-            return  # validation names the field
-
-
-def _set_cpu_topology(domain: Obj) -> None:
-    cpu = extend(domain, "cpu")
-    if cpu.get("cores") or cpu.get("sockets") or cpu.get("threads"):
-        return
-    sockets = 1
-    # Sockets perform best for guests that know nothing of their topology.
-    for kind in ("limits", "requests"):
-        amount = read(domain["resources"], kind).get("cpu")
-        if amount is not None:
-            sockets = max(0, Quantity.parse(amount).value())
-            break
-    cpu |= {"sockets": sockets, "cores": 1, "threads": 1}
+def _set_memory_and_topology(spec: Obj) -> None:
+    vmi = view(VirtualMachineInstance, {"spec": spec})
+    memory, cpu = extend(spec["domain"], "memory"), extend(spec["domain"], "cpu")
+    if (guest := traits.guest_memory(vmi)) is not None:
+        memory["guest"] = str(guest)
+    if not (cpu.get("cores") or cpu.get("sockets") or cpu.get("threads")):
+        cpu |= traits.topology(vmi)._asdict()
 
 
 def _set_pull_policies(spec: Obj) -> None:
@@ -171,7 +146,7 @@ def _set_device_defaults(spec: Obj) -> None:
         _enable(features.get(name))
     _set_hyperv_defaults(features.get("hyperv") or {})
     timers = read(domain, "clock", "timer")
-    for timer in (timers[name] for name in _TIMERS if name in timers):
+    for timer in (timers[name] for name in fields(Timer) if name in timers):
         timer.setdefault("present", True)
     devices = domain["devices"]
     for disk in devices.get("disks") or ():
@@ -182,7 +157,7 @@ def _set_device_defaults(spec: Obj) -> None:
     for gpu in devices.get("gpus") or ():
         _enable(read(gpu, "virtualGPUOptions", "display").get("ramFB"))
     for probe in filter(None, (spec.get("readinessProbe"), spec.get("livenessProbe"))):
-        for name, value in _PROBE.items():
+        for name, value in probes.DEFAULTS.items():
             if (probe.get(name) or 0) < 1:
                 probe[name] = value
 
@@ -193,7 +168,7 @@ def _enable(feature: Obj | None, enabled: bool = True) -> None:
 
 
 def _set_hyperv_defaults(hyperv: Obj) -> None:
-    for name in _HYPERV_STATES:
+    for name in fields(FeatureHyperv):
         _enable(hyperv.get(name))
     for name, parts in (("synictimer", ("direct",)), ("tlbflush", ("direct", "extended"))):
         for part in parts:
@@ -204,7 +179,7 @@ def _set_hyperv_defaults(hyperv: Obj) -> None:
 
 
 def _set_disk_target(disk: Obj) -> None:
-    if not any(disk.get(kind) is not None for kind in ("disk", "cdrom", "lun")):
+    if not any(disk.get(kind) is not None for kind in TARGETS):
         disk["disk"] = {}
     cdrom = disk.get("cdrom")
     if cdrom is not None:
@@ -218,7 +193,7 @@ def _set_architecture_defaults(spec: Obj, hypervisors_bus: str) -> None:
     architecture, domain = spec["architecture"], spec["domain"]
     bus = _DISK_BUS.get(architecture, hypervisors_bus)
     for disk in domain["devices"].get("disks") or ():
-        for kind in ("disk", "cdrom", "lun"):
+        for kind in TARGETS:
             if disk.get(kind) is not None:
                 default(disk[kind], "bus", bus)
     watchdog = domain["devices"].get("watchdog")
@@ -248,27 +223,24 @@ def _set_first_status(vmi: Obj, cluster: Installation) -> None:
         status["runtimeUser"] = NON_ROOT_USER
     if status.get("phase") != "Pending":
         status["phase"] = "Pending"
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         seen = status.setdefault("phaseTransitionTimestamps", [])
-        seen.append({"phase": "Pending", "phaseTransitionTimestamp": now})
+        seen.append({"phase": "Pending", "phaseTransitionTimestamp": times.timestamp()})
 
 
 def _reserve_sockets(spec: Obj, cluster: Installation) -> None:
     """Room for CPUs that are added while the guest runs."""
-    cpu = spec["domain"]["cpu"]
-    if cpu.get("maxSockets"):
+    cpu = view(CPU, spec["domain"]["cpu"])
+    if cpu.max_sockets:
         return
-    sockets = cpu.get("sockets") or 0
-    most = cluster.max_sockets
+    sockets, most = cpu.sockets or 0, cluster.max_sockets
     if most:
         most = max(most, sockets)
     else:
-        most = sockets * cluster.max_hotplug_ratio
-        per_socket = (cpu.get("cores") or 1) * (cpu.get("threads") or 1)
+        most, per_socket = sockets * cluster.max_hotplug_ratio, traits.stated_vcpus(cpu, 1)
         if most * per_socket > _MAX_VCPUS:
             most = max(_MAX_VCPUS // per_socket, sockets)
     if most:
-        cpu["maxSockets"] = most
+        spec["domain"]["cpu"]["maxSockets"] = most
 
 
 def _reserve_memory(spec: Obj, cluster: Installation) -> None:
@@ -279,7 +251,7 @@ def _reserve_memory(spec: Obj, cluster: Installation) -> None:
     most = cluster.max_guest
     if most is None:
         most = Quantity.of(Quantity.parse(memory["guest"]).value() * cluster.max_hotplug_ratio, BINARY)
-    if most.value() <= LARGEST and why_not(spec, most) is None:
+    if most.value() <= LARGEST and why_not(view(VirtualMachineInstance, {"spec": spec}), most) is None:
         memory["maxGuest"] = str(most)
 
 

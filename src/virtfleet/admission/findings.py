@@ -35,6 +35,20 @@ class Findings:
     _warnings: list[str] = field(default_factory=list)
     _accepted: list[str] = field(default_factory=list)
     _missing: set[str] = field(default_factory=set)
+    path: str = ""
+    """Where the fields are that rules name."""
+
+    def lists(self) -> tuple[list[Cause], list[str], list[str], set[str]]:
+        """Where it is collected, for others who collect to the same place."""
+        return self.causes, self._warnings, self._accepted, self._missing
+
+    def below(self, path: str) -> Findings:
+        """The same findings, for rules that name fields below a path."""
+        return Findings(*self.lists(), self.at(path))
+
+    def at(self, field: str) -> str:
+        """The full path of a field; of the object that is looked at where the field is empty."""
+        return f"{self.path}.{field}" if self.path and field else self.path or field
 
     @property
     def allowed(self) -> bool:
@@ -45,8 +59,8 @@ class Findings:
         """What is told besides; that something has no effect only where the object is accepted."""
         return self._warnings + (self._accepted if self.allowed else [])
 
-    def _add(self, path: str, reason: str, message: str) -> None:
-        if path not in self._missing:
+    def _add(self, field: str, reason: str, message: str) -> None:
+        if (path := self.at(field)) not in self._missing:
             self.causes.append(Cause(path, reason, message))
 
     def missing(self, path: str) -> None:

@@ -4,112 +4,106 @@ from __future__ import annotations
 
 from posixpath import normpath
 
-from virtfleet.admission.findings import Findings
-from virtfleet.admission.machine import Machine, is_on
-from virtfleet.admission.sections import Section, read
+from virtfleet.admission.case import Case
+from virtfleet.api.domainspec import ACPI, EFI, Firmware, KernelBoot, LaunchSecurity
+from virtfleet.api.meta import is_on
+from virtfleet.api.view import given
 
 
-def check(m: Machine, found: Findings) -> None:
-    firmware = read(m.domain, "firmware")
-    _check_acpi_tables(m, firmware.get("acpi"), found)
-    _check_bootloader(m, read(firmware, "bootloader"), found)
-    _check_kernel_boot(m, firmware.get("kernelBoot"), found)
-    security = m.domain.get("launchSecurity")
-    if security is not None:
-        _check_launch_security(m, security, found)
+def check(case: Case) -> None:
+    firmware = case.domain.firmware or Firmware()
+    if firmware.acpi is not None:
+        _check_acpi_tables(case, firmware.acpi)
+    efi = firmware.bootloader.efi if firmware.bootloader else None
+    if firmware.bootloader and efi is not None and firmware.bootloader.bios is not None:
+        case.invalid("domain.firmware.bootloader", "a VM boots with efi or with bios, not both; remove one")
+    _check_secure_boot(case, efi)
+    if firmware.kernel_boot is not None:
+        _check_kernel_boot(case, firmware.kernel_boot)
+    if case.domain.launch_security is not None:
+        _check_launch_security(case, case.domain.launch_security, efi)
 
 
-def _check_acpi_tables(m: Machine, acpi: Section | None, found: Findings) -> None:
-    if acpi is None:
-        return
-    names = {field: acpi.get(field) for field in ("slicNameRef", "msdmNameRef")}
+def _smm(case: Case) -> bool:
+    return is_on(case.domain.features.smm if case.domain.features else None)
+
+
+def _check_acpi_tables(case: Case, acpi: ACPI) -> None:
+    names = {"slicNameRef": acpi.slic_name_ref, "msdmNameRef": acpi.msdm_name_ref}
     if not any(names.values()):
-        found.invalid(m.at("acpi"), "firmware.acpi names no volume; set slicNameRef or msdmNameRef, or remove acpi")
+        case.invalid("acpi", "firmware.acpi names no volume; set slicNameRef or msdmNameRef, or remove acpi")
     for field, name in names.items():
+        volume = next((v for v in case.spec.volumes if v.name == name), None)
         if not name:
             continue
-        volume = next((v for v in m.volumes if v.get("name") == name), None)
         if volume is None:
-            found.invalid(m.at(f"acpi.{field}"), f"firmware.acpi.{field} names volume {name!r}, which does not exist")
-        elif volume.get("secret") is None:
-            found.invalid(m.at(f"acpi.{field}"), f"volume {name!r} of firmware.acpi.{field} must be a secret volume")
+            case.invalid(f"acpi.{field}", f"firmware.acpi.{field} names volume {name!r}, which does not exist")
+        elif volume.secret is None:
+            case.invalid(f"acpi.{field}", f"volume {name!r} of firmware.acpi.{field} must be a secret volume")
 
 
-def _check_bootloader(m: Machine, bootloader: Section, found: Findings) -> None:
-    efi = bootloader.get("efi")
-    if efi is not None and bootloader.get("bios") is not None:
-        found.invalid(m.at("domain.firmware.bootloader"), "a VM boots with efi or with bios, not both; remove one")
-    tdx = read(m.domain, "launchSecurity").get("tdx") is not None
-    secure = efi is not None and efi.get("secureBoot") is not False
-    if secure and not is_on(read(m.domain, "features"), "smm") and not tdx:
-        found.invalid(
-            m.at("domain"),
+def _check_secure_boot(case: Case, efi: EFI | None) -> None:
+    tdx = case.domain.launch_security is not None and case.domain.launch_security.tdx is not None
+    if efi is not None and efi.secure_boot is not False and not _smm(case) and not tdx:
+        case.invalid(
+            "domain",
             "secure boot is on and needs system management mode; set domain.features.smm: {enabled: true}, or "
             "domain.firmware.bootloader.efi.secureBoot: false",
         )
 
 
-def _check_kernel_boot(m: Machine, boot: Section | None, found: Findings) -> None:
-    if boot is None:
-        return
-    path = m.at("domain.firmware.kernelBoot")
-    container = boot.get("container")
+def _check_kernel_boot(case: Case, boot: KernelBoot) -> None:
+    path, container = "domain.firmware.kernelBoot", boot.container
     if container is None:
-        if boot.get("kernelArgs"):
-            found.invalid(f"{path}.kernelArgs", "kernelArgs need a kernel; set kernelBoot.container with kernelPath")
+        if boot.kernel_args:
+            case.invalid(f"{path}.kernelArgs", "kernelArgs need a kernel; set kernelBoot.container with kernelPath")
         return
-    if not container.get("image"):
-        found.required(f"{path}.container.image", "the kernel comes from a container image; set container.image")
-    if not container.get("kernelPath") and not container.get("initrdPath"):
-        found.required(f"{path}.container", "name what to boot in the image; set kernelPath, initrdPath or both")
-    for field in ("kernelPath", "initrdPath"):
-        if container.get(field):
-            check_path(f"{path}.container.{field}", container[field], found)
+    if not container.image:
+        case.required(f"{path}.container.image", "the kernel comes from a container image; set container.image")
+    if not container.kernel_path and not container.initrd_path:
+        case.required(f"{path}.container", "name what to boot in the image; set kernelPath, initrdPath or both")
+    for field, file in (("kernelPath", container.kernel_path), ("initrdPath", container.initrd_path)):
+        if file:
+            check_path(case, f"{path}.container.{field}", file)
 
 
-def check_path(field: str, path: str, found: Findings) -> None:
+def check_path(case: Case, field: str, path: str) -> None:
     """A file inside a container image, which a path with `..` must not leave."""
     if path == "/":
-        found.invalid(field, "the path is the root directory; name a file")
+        case.invalid(field, "the path is the root directory; name a file")
     elif normpath("/" + path).replace("//", "/") != path.removesuffix("/"):
-        found.invalid(field, f"{path!r} must be an absolute path without '.', '..' or double slashes")
+        case.invalid(field, f"{path!r} must be an absolute path without '.', '..' or double slashes")
 
 
-def _check_launch_security(m: Machine, security: Section, found: Findings) -> None:
-    if m.architecture == "s390x":
+def _check_launch_security(case: Case, security: LaunchSecurity, efi: EFI | None) -> None:
+    if case.architecture == "s390x":
         return
-    if m.architecture != "amd64":
-        found.invalid(m.at("architecture"), f"there is no launchSecurity on {m.architecture}; remove it")
+    if case.architecture != "amd64":
+        case.invalid("architecture", f"there is no launchSecurity on {case.architecture}; remove it")
         return
-    field = m.at("launchSecurity")
-    kinds = [kind for kind in ("sev", "snp", "tdx") if security.get(kind) is not None]
+    field, kinds = "launchSecurity", given(security, ("sev", "snp", "tdx"))
     if len(kinds) != 1:
-        found.forbidden(field, "domain.launchSecurity must name exactly one of sev, snp and tdx")
+        case.forbidden(field, "domain.launchSecurity must name exactly one of sev, snp and tdx")
         return
-    kind = kinds[0]
-    gate = "WorkloadEncryptionTDX" if kind == "tdx" else "WorkloadEncryptionSEV"
-    if not m.enabled(gate):
-        found.gate_is_off(field, gate, f"domain.launchSecurity.{kind}")
+    gate = "WorkloadEncryptionTDX" if security.tdx is not None else "WorkloadEncryptionSEV"
+    if not case.needs_gate(field, gate, f"domain.launchSecurity.{kinds[0]}"):
         return
-    _check_encrypted_boot(m, kind, field, found)
-    attested = kind == "sev" and security["sev"].get("attestation") is not None
-    if attested and m.spec.get("startStrategy") != "Paused":
-        found.invalid(field, "SEV attestation happens before the guest starts; set spec.startStrategy: Paused")
-    for interface in m.interfaces:
-        if interface.get("bootOrder") is not None:
-            found.invalid(
-                field, f"an encrypted VM cannot boot from the network; remove bootOrder of {interface['name']}"
-            )
+    _check_encrypted_boot(case, kinds[0], efi)
+    if security.sev and security.sev.attestation is not None and case.spec.start_strategy != "Paused":
+        case.invalid(field, "SEV attestation happens before the guest starts; set spec.startStrategy: Paused")
+    for interface in case.devices.interfaces:
+        if interface.boot_order is not None:
+            case.invalid(field, f"an encrypted VM cannot boot from the network; remove bootOrder of {interface.name}")
 
 
-def _check_encrypted_boot(m: Machine, kind: str, field: str, found: Findings) -> None:
-    if kind == "tdx" and is_on(read(m.domain, "features"), "smm"):
-        found.invalid(field, "TDX does not work with system management mode; remove domain.features.smm")
-    efi = read(m.domain, "firmware", "bootloader").get("efi")
+def _check_encrypted_boot(case: Case, kind: str, efi: EFI | None) -> None:
+    field, what = "launchSecurity", kind.upper()
+    if kind == "tdx" and _smm(case):
+        case.invalid(field, "TDX does not work with system management mode; remove domain.features.smm")
     if efi is None:
-        found.invalid(field, f"{kind.upper()} needs UEFI; set domain.firmware.bootloader.efi: {{secureBoot: false}}")
+        case.invalid(field, f"{what} needs UEFI; set domain.firmware.bootloader.efi: {{secureBoot: false}}")
         return
-    if kind != "tdx" and efi.get("secureBoot") is not False:
-        found.invalid(field, f"{kind.upper()} does not work with secure boot; set efi.secureBoot: false")
-    if kind != "sev" and efi.get("persistent"):
-        found.invalid(field, f"{kind.upper()} does not work with persistent EFI variables; remove efi.persistent")
+    if kind != "tdx" and efi.secure_boot is not False:
+        case.invalid(field, f"{what} does not work with secure boot; set efi.secureBoot: false")
+    if kind != "sev" and efi.persistent:
+        case.invalid(field, f"{what} does not work with persistent EFI variables; remove efi.persistent")

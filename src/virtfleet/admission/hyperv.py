@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from virtfleet.admission.findings import Findings
+from virtfleet.admission.case import Case
 from virtfleet.admission.sections import Obj, Section, extend, read
+from virtfleet.api.meta import is_on
+from virtfleet.api.view import part
 
 # Leaves first: enabling what one needs may bring in the need of the next.
 _NEEDS = (
@@ -14,7 +16,7 @@ _NEEDS = (
     ("synic", "vpindex"),
 )
 # KubeVirt repeats the path; tools look for it.
-_PATH = "spec.domain.features.hyperv.domain.features.hyperv"
+_PATH = "domain.features.hyperv.domain.features.hyperv"
 
 
 def _enabled(hyperv: Section, name: str) -> bool:
@@ -46,37 +48,35 @@ def _require_vmx(cpu: Obj) -> None:
     cpu["features"] = [*features, {"name": "vmx", "policy": "require"}]
 
 
-def check(spec: Section, found: Findings) -> None:
-    features = read(spec, "domain", "features")
-    hyperv = features.get("hyperv")
-    if hyperv is None:
+def check(case: Case) -> None:
+    features = case.domain.features
+    if features is None or features.hyperv is None:
         return
+    hyperv = features.hyperv
     for name, needed in _NEEDS:
-        if _enabled(hyperv, name) and not _enabled(hyperv, needed):
-            found.invalid(
+        if part(hyperv, f"{name}.enabled") is True and part(hyperv, f"{needed}.enabled") is not True:
+            case.invalid(
                 f"{_PATH}.{name}",
                 f"features.hyperv.{name} needs features.hyperv.{needed}, which is disabled; enable {needed} or "
                 f"disable {name}",
             )
-    _check_vmx(read(spec, "domain", "cpu"), hyperv, found)
-    if features.get("hypervPassthrough") is not None:
-        found.invalid(
-            "spec.domain.features.hyperv",
+    if is_on(hyperv.evmcs):
+        _check_vmx(case)
+    if features.hyperv_passthrough is not None:
+        case.invalid(
+            "domain.features.hyperv",
             "features.hyperv and features.hypervPassthrough exclude each other; keep one of them",
         )
 
 
-def _check_vmx(cpu: Section, hyperv: Section, found: Findings) -> None:
-    if hyperv.get("evmcs") is None or hyperv["evmcs"].get("enabled") is False:
-        return
-    features = cpu.get("features") or ()
-    if not features:
-        found.required(
-            "spec.domain.cpu.features", "features.hyperv.evmcs needs the CPU feature vmx; add it with policy require"
+def _check_vmx(case: Case) -> None:
+    if not case.cpu.features:
+        case.required(
+            "domain.cpu.features", "features.hyperv.evmcs needs the CPU feature vmx; add it with policy require"
         )
-    for i, feature in enumerate(features):
-        if feature.get("name") == "vmx" and feature.get("policy") != "require":
-            found.invalid(
-                f"spec.domain.cpu.features[{i}].policy",
+    for i, feature in enumerate(case.cpu.features):
+        if feature.name == "vmx" and feature.policy != "require":
+            case.invalid(
+                f"domain.cpu.features[{i}].policy",
                 "features.hyperv.evmcs needs the CPU feature vmx with policy require; change the policy",
             )

@@ -7,79 +7,81 @@ import orjson
 from virtfleet.admission import kubevirt_pools
 from virtfleet.admission.findings import Findings
 from virtfleet.admission.hypervisor import hypervisor_error, warn_of_absent
-from virtfleet.admission.sections import Section, read
+from virtfleet.admission.sections import Section, read, says
 from virtfleet.api import duration
+from virtfleet.api import view as views
+from virtfleet.api.configuration import KubeVirtConfiguration, TLSConfiguration
 from virtfleet.api.feature_gates import DEPRECATED, DISCONTINUED, STATES, FeatureGates
+from virtfleet.api.kubevirt import KubeVirt
 from virtfleet.hypervisors import notyet
 from virtfleet.installation import CERTIFICATES_LIVE
 
-_CONFIGURATION = "spec.configuration"
-_GATES = f"{_CONFIGURATION}.developerConfiguration.featureGates"
+_GATES = "spec.configuration.developerConfiguration.featureGates"
 
 
-def check(kubevirt: Section, found: Findings, old: Section | None = None) -> None:
+def check(kubevirt: Section, findings: Findings, old: Section | None = None) -> None:
     """A new object, or a changed one with what it was before."""
-    spec = read(kubevirt, "spec")
-    configuration = read(spec, "configuration")
-    gates = FeatureGates.of(kubevirt)
-    _check_gates(gates, found)
-    _check_patches(spec, found)
-    _check_certificates(read(spec, "certificateRotateStrategy", "selfSigned"), found)
-    _check_values(configuration, found)
-    _check_gated_settings(configuration, gates, found)
-    _check_tls(read(configuration, "tlsConfiguration"), found)
-    _check_seccomp(read(configuration, "seccompConfiguration"), found)
-    _check_hypervisors(configuration, found)
-    if read(spec, "infra").get("replicas") == 0:
-        found.invalid("spec.infra.replicas", "the control plane needs at least 1 replica; raise it or leave it out")
-    kubevirt_pools.check(kubevirt, found, old)
+    spec, raw = views.read(KubeVirt, kubevirt).spec, read(kubevirt, "spec", "configuration")
+    gates, settings = FeatureGates.of(kubevirt), findings.below("spec.configuration")
+    _check_gates(gates, findings)
+    for i, patch in enumerate(spec.customize_components.patches if spec.customize_components else ()):
+        try:
+            orjson.loads(patch.patch)
+        except orjson.JSONDecodeError as error:
+            findings.unsupported(f"spec.customizeComponents.patches[{i}].patch", f"the patch is not JSON: {error}")
+    _check_certificates(
+        read(kubevirt, "spec", "certificateRotateStrategy", "selfSigned"),
+        findings.below("spec.certificateRotateStrategy.selfSigned"),
+    )
+    _check_values(spec.configuration, raw, settings)
+    _check_gated_settings(spec.configuration, gates, settings)
+    _check_tls(spec.configuration.tls_configuration or TLSConfiguration(), settings)
+    _check_seccomp(spec.configuration, raw, settings)
+    for i, entry in enumerate(spec.configuration.hypervisors):
+        if why := hypervisor_error(entry.name):
+            settings.unsupported(f"hypervisors[{i}].name", why)
+    if spec.infra and spec.infra.replicas == 0:
+        findings.invalid("spec.infra.replicas", "the control plane needs at least 1 replica; raise it or leave it out")
+    kubevirt_pools.check(kubevirt, findings, old)
     if old is not None:
-        _check_downtime(kubevirt, old, found)
-    _warn_of_old_settings(configuration, found)
-    warn_of_absent(notyet.KUBEVIRT, spec, found)
+        _check_downtime(spec.configuration, old, gates, settings)
+    _warn_of_old_settings(raw, findings)
+    warn_of_absent(notyet.KUBEVIRT, read(kubevirt, "spec"), findings)
     for gate in sorted(gates.switched_on):
         if gap := notyet.behind(gate):
-            found.without_effect(f"feature gate {gate} is accepted, but {gap}")
+            findings.without_effect(f"feature gate {gate} is accepted, but {gap}")
 
 
-def _check_downtime(kubevirt: Section, old: Section, found: Findings) -> None:
-    path = ("spec", "configuration", "migrations")
-    downtime = read(kubevirt, *path).get("maxDowntimeMs")
-    gates = FeatureGates.of(kubevirt)
+def _check_downtime(
+    configuration: KubeVirtConfiguration, old: Section, gates: FeatureGates, settings: Findings
+) -> None:
+    downtime = configuration.migrations.max_downtime_ms if configuration.migrations else None
     tunable = gates.enabled("MigrationStallDetection") or gates.enabled("MigrationDowntimeTuning")
-    if downtime is not None and downtime != read(old, *path).get("maxDowntimeMs") and not tunable:
-        found.gate_is_off(
-            f"{_CONFIGURATION}.migrationConfiguration.maxDowntimeMs",
-            "MigrationDowntimeTuning",
-            "changing maxDowntimeMs",
-        )
+    if downtime is None or tunable:
+        return
+    if downtime != read(old, "spec", "configuration", "migrations").get("maxDowntimeMs"):
+        field = "migrationConfiguration.maxDowntimeMs"
+        settings.gate_is_off(field, "MigrationDowntimeTuning", "changing maxDowntimeMs")
 
 
-def _check_gates(gates: FeatureGates, found: Findings) -> None:
+def _check_gates(gates: FeatureGates, findings: Findings) -> None:
     for gate in sorted(gates.switched_on & gates.switched_off):
-        found.forbidden(_GATES, f"feature gate {gate} is both in featureGates and in disabledFeatureGates; keep one")
+        findings.forbidden(_GATES, f"feature gate {gate} is both in featureGates and in disabledFeatureGates; keep one")
     for gate in sorted(gates.switched_on | gates.switched_off):
         state = STATES.get(gate)
         if state is None:
-            found.warn(f"feature gate {gate} is not known and does nothing; check the spelling")
+            findings.warn(f"feature gate {gate} is not known and does nothing; check the spelling")
         elif state in (DEPRECATED, DISCONTINUED):
-            found.warn(f"feature gate {gate} is {state}; remove it")
+            findings.warn(f"feature gate {gate} is {state}; remove it")
 
 
-def _check_patches(spec: Section, found: Findings) -> None:
-    for i, patch in enumerate(read(spec, "customizeComponents").get("patches") or ()):
-        try:
-            orjson.loads(patch.get("patch") or "")
-        except orjson.JSONDecodeError as error:
-            found.unsupported(f"spec.customizeComponents.patches[{i}].patch", f"the patch is not JSON: {error}")
-
-
-def _check_certificates(selfsigned: Section, found: Findings) -> None:
-    path = "spec.certificateRotateStrategy.selfSigned"
-    old = [f for f in ("caRotateInterval", "certRotateInterval", "caOverlapInterval") if selfsigned.get(f) is not None]
-    new = [f for f in ("ca", "server") if selfsigned.get(f) is not None]
+def _check_certificates(selfsigned: Section, findings: Findings) -> None:
+    """Durations as they are written: an empty one is none."""
+    old = [f for f in ("caRotateInterval", "certRotateInterval", "caOverlapInterval") if f in selfsigned]
+    new = [f for f in ("ca", "server") if f in selfsigned]
     if old and new:
-        found.unsupported(path, f"{', '.join(old)} are deprecated and contradict {', '.join(new)}; remove them")
+        contradiction = f"{', '.join(old)} are deprecated and contradict {', '.join(new)}; remove them"
+        findings.unsupported("", contradiction)
     ca, server = read(selfsigned, "ca"), read(selfsigned, "server")
     texts = {
         "ca.duration": ca.get("duration") or selfsigned.get("caRotateInterval"),
@@ -91,7 +93,7 @@ def _check_certificates(selfsigned: Section, found: Findings) -> None:
     for field, text in texts.items():
         value = duration.seconds(text) if text is not None else None
         if text is not None and value is None:
-            found.invalid(f"{path}.{field}", f"{text!r} is not a duration; write it like 24h or 90m")
+            findings.invalid(field, f"{text!r} is not a duration; write it like 24h or 90m")
             return
         if value is not None:
             seconds[field] = value
@@ -99,94 +101,76 @@ def _check_certificates(selfsigned: Section, found: Findings) -> None:
         seconds.get(f"{kind}.duration", CERTIFICATES_LIVE[kind].total_seconds()) for kind in ("ca", "server")
     )
     if seconds.get("ca.renewBefore", 0) > ca_life:
-        found.invalid(f"{path}.ca.renewBefore", "the CA would be renewed before it exists; lower renewBefore")
+        findings.invalid("ca.renewBefore", "the CA would be renewed before it exists; lower renewBefore")
     if seconds.get("server.renewBefore", 0) > server_life:
-        found.invalid(
-            f"{path}.server.renewBefore", "certificates would be renewed before they exist; lower renewBefore"
-        )
+        findings.invalid("server.renewBefore", "certificates would be renewed before they exist; lower renewBefore")
     if server_life > ca_life:
-        found.invalid(
-            f"{path}.server.duration", "certificates cannot outlive their CA; lower duration or raise the CA's"
-        )
+        findings.invalid("server.duration", "certificates cannot outlive their CA; lower duration or raise the CA's")
 
 
-def _check_values(configuration: Section, found: Findings) -> None:
-    ratio = configuration.get("additionalGuestMemoryOverheadRatio")
-    if ratio is not None:
+def _check_values(configuration: KubeVirtConfiguration, raw: Section, settings: Findings) -> None:
+    ratio, developer = configuration.additional_guest_memory_overhead_ratio, configuration.developer_configuration
+    if says(raw, "additionalGuestMemoryOverheadRatio"):
         try:
             sound = float(ratio) >= 1.0
         except ValueError:
             sound = False
         if not sound:
-            found.unsupported(
-                f"{_CONFIGURATION}.additionalGuestMemoryOverheadRatio", f"{ratio!r} must be a number of 1.0 or more"
-            )
-    developer, path = read(configuration, "developerConfiguration"), f"{_CONFIGURATION}.developerConfiguration"
-    for field in ("memoryOvercommit", "cpuAllocationRatio"):
-        if (developer.get(field) or 1) <= 0:
-            found.invalid(f"{path}.{field}", f"{developer[field]} is not possible; use 1 or more")
-    toleration = developer.get("pvcTolerateLessSpaceUpToPercent") or 0
+            settings.unsupported("additionalGuestMemoryOverheadRatio", f"{ratio!r} must be a number of 1.0 or more")
+    for field, value in (
+        ("memoryOvercommit", developer.memory_overcommit),
+        ("cpuAllocationRatio", developer.cpu_allocation_ratio),
+    ):
+        if (value or 1) <= 0:
+            settings.invalid(f"developerConfiguration.{field}", f"{value} is not possible; use 1 or more")
+    toleration = developer.pvc_tolerate_less_space_up_to_percent or 0
     if not 0 <= toleration <= 100:
-        found.invalid(f"{path}.pvcTolerateLessSpaceUpToPercent", f"{toleration} is not a percentage; use 0 to 100")
-    interface = read(configuration, "network").get("defaultNetworkInterface") or ""
+        field = "developerConfiguration.pvcTolerateLessSpaceUpToPercent"
+        settings.invalid(field, f"{toleration} is not a percentage; use 0 to 100")
+    interface = configuration.network.default_network_interface if configuration.network else ""
     if interface not in ("", "bridge", "masquerade"):
-        found.invalid(
-            f"{_CONFIGURATION}.network.defaultNetworkInterface",
-            f"{interface!r} cannot be the default; use masquerade or bridge",
-        )
+        field = "network.defaultNetworkInterface"
+        settings.invalid(field, f"{interface!r} cannot be the default; use masquerade or bridge")
 
 
-def _check_gated_settings(configuration: Section, gates: FeatureGates, found: Findings) -> None:
-    if read(configuration, "virtTemplateDeployment").get("enabled") and not gates.enabled("Template"):
-        found.gate_is_off(f"{_CONFIGURATION}.virtTemplateDeployment.enabled", "Template", "virtTemplateDeployment")
-    aggregation = configuration.get("roleAggregationStrategy") or "AggregateToDefault"
+def _check_gated_settings(configuration: KubeVirtConfiguration, gates: FeatureGates, settings: Findings) -> None:
+    deployment = configuration.virt_template_deployment
+    if deployment and deployment.enabled and not gates.enabled("Template"):
+        settings.gate_is_off("virtTemplateDeployment.enabled", "Template", "virtTemplateDeployment")
+    aggregation = configuration.role_aggregation_strategy or "AggregateToDefault"
     if aggregation != "AggregateToDefault" and not gates.enabled("OptOutRoleAggregation"):
-        found.gate_is_off(
-            f"{_CONFIGURATION}.roleAggregationStrategy",
-            "OptOutRoleAggregation",
-            f"roleAggregationStrategy {aggregation}",
-        )
+        what = f"roleAggregationStrategy {aggregation}"
+        settings.gate_is_off("roleAggregationStrategy", "OptOutRoleAggregation", what)
 
 
-def _check_tls(tls: Section, found: Findings) -> None:
-    if tls.get("ciphers") and (tls.get("minTLSVersion") or "VersionTLS13") == "VersionTLS13":
-        found.unsupported(
-            f"{_CONFIGURATION}.tlsConfiguration.ciphers",
+def _check_tls(tls: TLSConfiguration, settings: Findings) -> None:
+    if tls.ciphers and (tls.min_tls_version or "VersionTLS13") == "VersionTLS13":
+        settings.unsupported(
+            "tlsConfiguration.ciphers",
             "TLS 1.3 has its own ciphers; remove ciphers, or set minTLSVersion: VersionTLS12",
         )
 
 
-def _check_seccomp(seccomp: Section, found: Findings) -> None:
-    profile = seccomp.get("virtualMachineInstanceProfile")
-    if profile is None:
+def _check_seccomp(configuration: KubeVirtConfiguration, raw: Section, settings: Findings) -> None:
+    seccomp = configuration.seccomp_configuration
+    if seccomp is None or (profile := seccomp.virtual_machine_instance_profile) is None:
         return
-    path = f"{_CONFIGURATION}.seccompConfiguration.virtualMachineInstanceProfile.customProfile"
-    custom = profile.get("customProfile")
-    if custom is None:
-        found.invalid(
+    path = "seccompConfiguration.virtualMachineInstanceProfile.customProfile"
+    if profile.custom_profile is None:
+        settings.invalid(
             path, "name the profile; set customProfile.runtimeDefaultProfile or customProfile.localhostProfile"
         )
-    elif custom.get("localhostProfile") is not None and custom.get("runtimeDefaultProfile"):
+    elif says(raw, f"{path}.localhostProfile") and profile.custom_profile.runtime_default_profile:
         for field in ("localhostProfile", "runtimeDefaultProfile"):
-            found.invalid(f"{path}.{field}", "localhostProfile and runtimeDefaultProfile exclude each other; keep one")
+            both = "localhostProfile and runtimeDefaultProfile exclude each other; keep one"
+            settings.invalid(f"{path}.{field}", both)
 
 
-def _check_hypervisors(configuration: Section, found: Findings) -> None:
-    for i, entry in enumerate(configuration.get("hypervisors") or ()):
-        if why := hypervisor_error(entry.get("name") or ""):
-            found.unsupported(f"{_CONFIGURATION}.hypervisors[{i}].name", why)
-
-
-def _warn_of_old_settings(configuration: Section, found: Findings) -> None:
-    devices, path = (
-        read(configuration, "mediatedDevicesConfiguration"),
-        f"{_CONFIGURATION}.mediatedDevicesConfiguration",
-    )
-    if devices.get("mediatedDevicesTypes") is not None:
-        found.warn(f"{path}.mediatedDevicesTypes is deprecated; use mediatedDeviceTypes")
-    for i, node in enumerate(devices.get("nodeMediatedDeviceTypes") or ()):
-        if node.get("mediatedDevicesTypes") is not None:
-            at = f"{path}.nodeMediatedDeviceTypes[{i}].mediatedDevicesTypes"
-            found.warn(f"{at} is deprecated; use mediatedDeviceTypes")
-    if read(configuration, "architectureConfiguration").get("ppc64le") is not None:
-        found.warn(f"{_CONFIGURATION}.architectureConfiguration.ppc64le does nothing; remove it")
+def _warn_of_old_settings(raw: Section, findings: Findings) -> None:
+    devices = "mediatedDevicesConfiguration"
+    nodes = read(raw, devices).get("nodeMediatedDeviceTypes") or ()
+    for path in (devices, *(f"{devices}.nodeMediatedDeviceTypes[{i}]" for i in range(len(nodes)))):
+        if says(raw, field := f"{path}.mediatedDevicesTypes"):
+            findings.warn(f"spec.configuration.{field} is deprecated; use mediatedDeviceTypes")
+    if says(raw, "architectureConfiguration.ppc64le"):
+        findings.warn("spec.configuration.architectureConfiguration.ppc64le does nothing; remove it")

@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
-from virtfleet.admission.sections import Section, read
+from virtfleet.api.domainspec import CPU, Memory
 from virtfleet.api.quantity import BINARY, Quantity
+from virtfleet.api.vmi import VirtualMachineInstance
 
 _BLOCK = 2 * 1024**2
 _BLOCK_OF_1G_PAGES = 1024**3
 _LEAST_GUEST = 1024**3
 
 
-def why_not(spec: Section, max_guest: Quantity) -> str | None:
-    """Why this machine cannot grow up to `max_guest`, and what to change; None where it can."""
-    domain = read(spec, "domain")
-    cpu, memory = read(domain, "cpu"), read(domain, "memory")
-    if cpu.get("realtime") is not None:
+def why_not(vmi: VirtualMachineInstance, most: Quantity) -> str | None:
+    """Why this machine cannot grow up to `most`, and what to change; None where it can."""
+    domain = vmi.spec.domain
+    cpu, memory = domain.cpu or CPU(), domain.memory or Memory()
+    if cpu.realtime is not None:
         return "memory cannot be added to a realtime guest; remove maxGuest or realtime"
-    if read(cpu, "numa").get("guestMappingPassthrough") is not None:
+    if cpu.numa and cpu.numa.guest_mapping_passthrough is not None:
         return "memory cannot be added to a guest with guestMappingPassthrough; remove maxGuest or numa"
-    if domain.get("launchSecurity") is not None:
+    if domain.launch_security is not None:
         return "memory cannot be added to an encrypted guest; remove maxGuest or launchSecurity"
-    if memory.get("guest") is None:
+    if memory.guest is None:
         return "maxGuest needs guest memory to grow from; set memory.guest"
-    guest = Quantity.parse(memory["guest"])
-    if guest > max_guest:
-        return f"guest memory {guest} is more than maxGuest {max_guest}; raise maxGuest or lower guest"
-    block = _BLOCK_OF_1G_PAGES if read(memory, "hugepages").get("pageSize") == "1Gi" else _BLOCK
-    for name, amount in (("guest", guest), ("maxGuest", max_guest)):
+    guest = Quantity.parse(memory.guest)
+    if guest > most:
+        return f"guest memory {guest} is more than maxGuest {most}; raise maxGuest or lower guest"
+    block = _BLOCK_OF_1G_PAGES if memory.hugepages and memory.hugepages.page_size == "1Gi" else _BLOCK
+    for name, amount in (("guest", guest), ("maxGuest", most)):
         if amount.value() % block:
             return f"{name} {amount} must be a multiple of {Quantity.of(block, BINARY)} so that memory can be added"
-    if spec.get("architecture") != "amd64":
+    if vmi.spec.architecture != "amd64":
         return "memory can be added only to amd64 guests; remove maxGuest"
     if guest.value() < _LEAST_GUEST:
         return "memory can be added only to guests with at least 1Gi; raise guest or remove maxGuest"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 
-_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _PORT = re.compile(r"[a-z0-9-]{1,15}")
 
 
 def dns_label_error(name: str) -> str | None:
-    if len(name) > 63 or not _LABEL.fullmatch(name):
+    if len(name) > 63 or not LABEL.fullmatch(name):
         return "use at most 63 lower case letters, digits and '-', with a letter or digit at both ends"
     return None
 

@@ -14,25 +14,13 @@ from virtfleet.admission.defaults import complete_vmi
 from virtfleet.admission.findings import Findings
 from virtfleet.admission.names import dns_subdomain_error
 from virtfleet.admission.sections import Obj, Section, read
-from virtfleet.admission.updates import Requester, check_vmi_update, keep_status
+from virtfleet.admission.updates import Asker, Requester, check_vmi_update, keep_status
 from virtfleet.admission.vmi import check_vmi
 from virtfleet.api import kinds
 from virtfleet.api.kinds import OwnKind
 from virtfleet.installation import Installation
 
 NOBODY = Requester()
-
-
-@dataclass(frozen=True, slots=True)
-class Asker:
-    """In which cluster something is asked, and by whom."""
-
-    cluster: Installation
-    user: Requester
-
-    @property
-    def trusted(self) -> bool:
-        return self.user.name in self.cluster.service_accounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,42 +33,17 @@ class Rules:
     complete_update: Callable[[Obj, Section, Asker], None] | None = None
 
 
-def _settle_vm(vm: Obj, _: Section, by: Asker) -> None:
-    if read(vm, "spec").get("template") is not None:
-        templates.settle_machine(vm["spec"]["template"].setdefault("spec", {}), by.cluster)
-
-
-def _check_vm_update(vm: Section, old: Section, by: Asker, found: Findings) -> None:
-    if read(vm, "metadata").get("deletionTimestamp") is None:
-        templates.check_vm(vm, by.cluster, by.trusted, found)
-        templates.check_vm_update(vm, old, found)
-
-
 RULES: Mapping[OwnKind, Rules] = {
-    kinds.VMI: Rules(
-        check=lambda vmi, by, found: check_vmi(vmi, by.cluster, by.trusted, found),
-        check_update=lambda vmi, old, by, found: check_vmi_update(vmi, old, by.cluster, by.user, found),
-        complete=complete_vmi,
-        complete_update=lambda vmi, old, by: keep_status(vmi, old, by.cluster, by.user),
-    ),
-    kinds.VM: Rules(
-        check=lambda vm, by, found: templates.check_new_vm(vm, by.cluster, by.trusted, found),
-        check_update=_check_vm_update,
-        complete=templates.complete_vm,
-        complete_update=_settle_vm,
-    ),
+    kinds.VMI: Rules(check_vmi, check_vmi_update, complete_vmi, keep_status),
+    kinds.VM: Rules(templates.check_new_vm, templates.check_vm_update, templates.complete_vm, templates.settle_vm),
     kinds.REPLICA_SET: Rules(
-        check=lambda sets, by, found: templates.check_replica_set(sets, by.cluster, by.trusted, found),
-        check_update=lambda sets, _, by, found: templates.check_replica_set(sets, by.cluster, by.trusted, found),
+        templates.check_replica_set,
+        lambda replica_set, _, by, findings: templates.check_replica_set(replica_set, by, findings),
     ),
-    kinds.MIGRATION: Rules(
-        check=lambda migration, by, found: templates.check_migration(migration, by.cluster, by.user.name, found),
-        check_update=lambda migration, old, _, found: templates.check_migration_update(migration, old, found),
-        complete=templates.complete_migration,
-    ),
+    kinds.MIGRATION: Rules(templates.check_migration, templates.check_migration_update, templates.complete_migration),
     kinds.KUBEVIRT: Rules(
-        check=lambda installation, _, found: kubevirt.check(installation, found),
-        check_update=lambda installation, old, _, found: kubevirt.check(installation, found, old),
+        lambda installation, _, findings: kubevirt.check(installation, findings),
+        lambda installation, old, _, findings: kubevirt.check(installation, findings, old),
     ),
 }
 _RULES = {kind.kind: rules for kind, rules in RULES.items()}
@@ -88,13 +51,13 @@ _RULES = {kind.kind: rules for kind, rules in RULES.items()}
 
 def complete(obj: Section, cluster: Installation, user: Requester = NOBODY) -> tuple[Obj, Findings]:
     """A new object with its defaults. Where types are wrong, the object comes back as it is, with the findings."""
-    completed, found = shape.without_nulls(obj), Findings()
+    completed, findings = shape.without_nulls(obj), Findings()
     if not Asker(cluster, user).trusted:
         completed.pop("status", None)  # it tells components what was seen, so nobody else may begin one
-    if shape.check(completed, found) and (fill := _RULES[completed["kind"]].complete):
+    if shape.check(completed, findings) and (fill := _RULES[completed["kind"]].complete):
         completed.setdefault("metadata", {})
         fill(completed, cluster)
-    return completed, found
+    return completed, findings
 
 
 def complete_update(obj: Section, old: Section, cluster: Installation, user: Requester = NOBODY) -> Obj:
@@ -108,26 +71,26 @@ def complete_update(obj: Section, old: Section, cluster: Installation, user: Req
 
 def review(obj: Section, cluster: Installation, user: Requester = NOBODY) -> Findings:
     """Whether a new object with its defaults is allowed."""
-    found = Findings()
+    findings = Findings()
     obj = shape.without_nulls(obj)
-    if shape.check(obj, found):
-        _check_name(read(obj, "metadata"), found)
-        _RULES[obj["kind"]].check(obj, Asker(cluster, user), found)
-    return found
+    if shape.check(obj, findings):
+        _check_name(read(obj, "metadata"), findings)
+        _RULES[obj["kind"]].check(obj, Asker(cluster, user), findings)
+    return findings
 
 
 def review_update(obj: Section, old: Section, cluster: Installation, user: Requester = NOBODY) -> Findings:
     """Whether a change is allowed. An object that is being deleted may lose its finalizers whatever it says."""
-    found = Findings()
+    findings = Findings()
     obj, old = shape.without_nulls(obj), shape.without_nulls(old)
-    if shape.check(obj, found):
-        _RULES[obj["kind"]].check_update(obj, old, Asker(cluster, user), found)
-    return found
+    if shape.check(obj, findings):
+        _RULES[obj["kind"]].check_update(obj, old, Asker(cluster, user), findings)
+    return findings
 
 
-def _check_name(metadata: Section, found: Findings) -> None:
+def _check_name(metadata: Section, findings: Findings) -> None:
     name = metadata.get("name") or ""
     if not name and not metadata.get("generateName"):
-        found.required("metadata.name", "the object needs a name; set metadata.name or metadata.generateName")
+        findings.required("metadata.name", "the object needs a name; set metadata.name or metadata.generateName")
     elif name and (why := dns_subdomain_error(name)):
-        found.invalid("metadata.name", f"{name!r} is not a name: {why}")
+        findings.invalid("metadata.name", f"{name!r} is not a name: {why}")

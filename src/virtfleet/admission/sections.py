@@ -5,10 +5,13 @@ In YAML `cpu:` without a value is null and means the same as no `cpu` at all; bo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import orjson
+
+_STEP = re.compile(r"[^.\[\]]+")
 
 Obj: TypeAlias = dict[str, Any]
 Section: TypeAlias = Mapping[str, Any]
@@ -19,6 +22,20 @@ def read(parent: Section, *keys: str) -> Section:
     for key in keys:
         parent = parent.get(key) or {}
     return parent
+
+
+def says(section: Section, path: str) -> bool:
+    """Whether the field at a path, `disks[0].errorPolicy`, is there at all.
+
+    The one thing that a view cannot tell of texts and lists: empty and missing are the same to readers, and not to
+    KubeVirt's rules.
+    """
+    value: Any = section
+    for step in _STEP.findall(path):
+        value = value[int(step)] if isinstance(value, list) else value.get(step)
+        if value is None:
+            return False
+    return True
 
 
 def extend(parent: Obj, *keys: str) -> Obj:

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import cache
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import msgspec
 import orjson
@@ -19,9 +17,9 @@ from virtfleet.admission.findings import Findings
 from virtfleet.admission.sections import Obj, Section, read
 from virtfleet.api import kinds
 from virtfleet.api.kinds import OwnKind
-from virtfleet.api.meta import LabelSelector
+from virtfleet.api.kubernetes import Affinity, DataVolume, DNSConfig, DownwardFile, SpreadConstraint
 from virtfleet.api.quantity import Quantity, QuantityError
-from virtfleet.api.view import REQUIRED, OneOf, View
+from virtfleet.api.view import View, fields
 
 LARGEST = 2**60  # room to multiply without leaving the numbers that Kubernetes can hold
 
@@ -30,99 +28,6 @@ _TYPE_WORDS = {
     "str": "text", "int": "a whole number", "float": "a number", "bool": "true or false", "array": "a list",
     "object": "an object", "null": "nothing",
 }  # fmt: skip
-
-
-class _Expression(View):
-    key: str = ""
-    operator: str = ""
-    values: list[str] = []  # noqa: RUF012 (msgspec copies mutable defaults)
-
-
-class _NodeTerm(View):
-    match_expressions: list[_Expression] | None = None
-    match_fields: list[_Expression] | None = None
-
-
-class _PreferredNodeTerm(View):
-    weight: int = 0
-    preference: _NodeTerm | None = None
-
-
-class _NodeSelector(View):
-    node_selector_terms: list[_NodeTerm] | None = None
-
-
-class _NodeAffinity(View):
-    required_during_scheduling_ignored_during_execution: _NodeSelector | None = None
-    preferred_during_scheduling_ignored_during_execution: list[_PreferredNodeTerm] | None = None
-
-
-class _PodTerm(View):
-    label_selector: LabelSelector | None = None
-    namespace_selector: LabelSelector | None = None
-    namespaces: list[str] | None = None
-    topology_key: str = ""
-
-
-class _WeightedPodTerm(View):
-    weight: int = 0
-    pod_affinity_term: _PodTerm | None = None
-
-
-class _PodAffinity(View):
-    required_during_scheduling_ignored_during_execution: list[_PodTerm] | None = None
-    preferred_during_scheduling_ignored_during_execution: list[_WeightedPodTerm] | None = None
-
-
-class _Affinity(View):
-    node_affinity: _NodeAffinity | None = None
-    pod_affinity: _PodAffinity | None = None
-    pod_anti_affinity: _PodAffinity | None = None
-
-
-class _SpreadConstraint(View):
-    max_skew: int = 0
-    topology_key: str = ""
-    when_unsatisfiable: str = ""
-    label_selector: LabelSelector | None = None
-
-
-class _DNSOption(View):
-    name: str = ""
-    value: str | None = None
-
-
-class _DNSConfig(View):
-    nameservers: list[str] | None = None
-    searches: list[str] | None = None
-    options: list[_DNSOption] | None = None
-
-
-class _FieldRef(View):
-    field_path: str = ""
-
-
-class _ResourceFieldRef(View):
-    resource: str = ""
-
-
-class _DownwardFile(View):
-    path: str = ""
-    mode: int | None = None
-    field_ref: _FieldRef | None = None
-    resource_field_ref: _ResourceFieldRef | None = None
-
-
-class _DataVolumeClaim(View):
-    data_source: dict[str, Any] | None = None
-    data_source_ref: dict[str, Any] | None = None
-
-
-class _DataVolume(View):
-    pvc: _DataVolumeClaim | None = None
-    storage: _DataVolumeClaim | None = None
-    source: dict[str, Any] | None = None
-    source_ref: dict[str, Any] | None = None
 
 
 def without_nulls(obj: Mapping[str, Any]) -> Obj:
@@ -145,7 +50,7 @@ def _drop_nulls(value: Any) -> None:
             _drop_nulls(child)
 
 
-def check(obj: Section, found: Findings) -> bool:
+def check(obj: Section, findings: Findings) -> bool:
     """Types of a whole object, and the fields that it must have.
 
     True where the types are right, so that rules can say what else is wrong although a field is missing.
@@ -153,12 +58,12 @@ def check(obj: Section, found: Findings) -> bool:
     name = obj.get("kind")
     kind = kinds.BY_NAME.get(name) if isinstance(name, str) else None
     if kind is None:
-        found.unsupported("kind", f"kind {name!r} is not one of {', '.join(kind.kind for kind in kinds.BUILT)}")
+        findings.unsupported("kind", f"kind {name!r} is not one of {', '.join(kind.kind for kind in kinds.BUILT)}")
         return False
     if kind.refusal:
-        found.unsupported("kind", kind.refusal)
+        findings.unsupported("kind", kind.refusal)
         return False
-    if not _converts(obj, kind.view, "", found):
+    if not _converts(obj, kind.view, "", findings):
         return False
     wrong_types = Findings()
     for path, value, view in _handed_on(kind, obj):
@@ -167,9 +72,9 @@ def check(obj: Section, found: Findings) -> bool:
         _check_quantities(_quantities_of_cluster(read(obj, "spec")), "spec", wrong_types)
     elif kind.instance:
         _check_quantities(_quantities(read(obj, *kind.instance.split("."))), kind.instance, wrong_types)
-    found.causes += wrong_types.causes
+    findings.causes += wrong_types.causes
     # The status is written by components, and the API server checks it.
-    _check_fields({key: value for key, value in obj.items() if key != "status"}, kind.view, "", found)
+    _check_fields({key: value for key, value in obj.items() if key != "status"}, kind.view, "", findings)
     return wrong_types.allowed
 
 
@@ -178,27 +83,27 @@ def _handed_on(kind: OwnKind, obj: Section) -> Iterator[tuple[str, Any, Any]]:
     if kind is kinds.KUBEVIRT:
         for part in ("infra", "workloads"):
             placement = read(obj, "spec", part, "nodePlacement")
-            yield f"spec.{part}.nodePlacement.affinity", placement.get("affinity", {}), _Affinity
+            yield f"spec.{part}.nodePlacement.affinity", placement.get("affinity", {}), Affinity
     if not kind.instance:
         return
     path = kind.instance
     spec = read(obj, *path.split("."))
-    yield f"{path}.affinity", spec.get("affinity", {}), _Affinity
-    yield f"{path}.topologySpreadConstraints", spec.get("topologySpreadConstraints", []), list[_SpreadConstraint]
-    yield f"{path}.dnsConfig", spec.get("dnsConfig", {}), _DNSConfig
+    yield f"{path}.affinity", spec.get("affinity", {}), Affinity
+    yield f"{path}.topologySpreadConstraints", spec.get("topologySpreadConstraints", []), list[SpreadConstraint]
+    yield f"{path}.dnsConfig", spec.get("dnsConfig", {}), DNSConfig
     for i, volume in enumerate(spec.get("volumes", ())):
-        if fields := read(volume, "downwardAPI").get("fields"):
-            yield f"{path}.volumes[{i}].downwardAPI.fields", fields, list[_DownwardFile]
+        if files := read(volume, "downwardAPI").get("fields"):
+            yield f"{path}.volumes[{i}].downwardAPI.fields", files, list[DownwardFile]
     if kind is kinds.VM:
         for i, template in enumerate(read(obj, "spec").get("dataVolumeTemplates", ())):
-            yield f"spec.dataVolumeTemplates[{i}].spec", template.get("spec", {}), _DataVolume
+            yield f"spec.dataVolumeTemplates[{i}].spec", template.get("spec", {}), DataVolume
 
 
-def _converts(value: Any, view: Any, path: str, found: Findings) -> bool:
+def _converts(value: Any, view: Any, path: str, findings: Findings) -> bool:
     try:
         msgspec.convert(value, view)
     except msgspec.ValidationError as error:
-        found.invalid(*_explained(str(error), path))
+        findings.invalid(*_explained(str(error), path))
         return False
     return True
 
@@ -215,13 +120,13 @@ def _explained(error: str, path: str) -> tuple[str, str]:
     return field, f"{name} must be {wanted}, not {_TYPE_WORDS.get(match['got'], match['got'])}"
 
 
-def _check_quantities(quantities: Iterable[tuple[str, Any]], path: str, found: Findings) -> None:
+def _check_quantities(quantities: Iterable[tuple[str, Any]], path: str, findings: Findings) -> None:
     for field, amount in quantities:
         try:
             if abs(Quantity.parse(amount).value()) > LARGEST:
-                found.invalid(f"{path}.{field}", f"{amount!r} is more than any machine has; check the unit")
+                findings.invalid(f"{path}.{field}", f"{amount!r} is more than any machine has; check the unit")
         except QuantityError:
-            found.invalid(f"{path}.{field}", f"{amount!r} is not a quantity; write it like 512Mi, 2Gi, 500m or 2")
+            findings.invalid(f"{path}.{field}", f"{amount!r} is not a quantity; write it like 512Mi, 2Gi, 500m or 2")
 
 
 def _quantities(spec: Section) -> Iterator[tuple[str, Any]]:
@@ -246,57 +151,18 @@ def _quantities_of_cluster(spec: Section) -> Iterator[tuple[str, Any]]:
             yield f"configuration.{field}", section[last]
 
 
-@dataclass(frozen=True, slots=True)
-class _Demands:
-    """What a view demands of an object beyond types."""
-
-    required: tuple[str, ...]
-    values: Mapping[str, tuple[str, ...]]
-    inside: Mapping[str, type[View]]
-    """Fields with objects, or lists of objects, that have demands of their own."""
-
-    def __bool__(self) -> bool:
-        return bool(self.required or self.values or self.inside)
-
-
-@cache
-def _demands(view: type[View]) -> _Demands:
-    hints = get_type_hints(view, include_extras=True)
-    marks = {item.encode_name: list(parts(hints[item.name])) for item in msgspec.structs.fields(view)}
-    return _Demands(
-        required=tuple(name for name, found in marks.items() if REQUIRED in found),
-        values={name: mark.values for name, found in marks.items() for mark in found if isinstance(mark, OneOf)},
-        inside={
-            name: mark
-            for name, found in marks.items()
-            for mark in found
-            if isinstance(mark, type) and issubclass(mark, View) and _demands(mark)
-        },
-    )
-
-
-def parts(hint: Any) -> Iterator[Any]:
-    """Everything inside the type of a view's field: classes, and what they are annotated with."""
-    arguments = get_args(hint)
-    if not arguments:
-        yield hint
-    for argument in arguments:
-        yield from parts(argument)
-
-
-def _check_fields(obj: Section, view: type[View], path: str, found: Findings) -> None:
+def _check_fields(obj: Section, view: type[View], path: str, findings: Findings) -> None:
     """Required fields and fixed sets of values, as the API server checks them."""
-    demands = _demands(view)
-    for name in demands.required:
-        if name not in obj:
-            found.missing(f"{path}{name}")
-    for name, value in obj.items():
-        if name in demands.inside:
-            if isinstance(value, list):
-                for i, item in enumerate(value):
-                    _check_fields(item, demands.inside[name], f"{path}{name}[{i}].", found)
-            else:
-                _check_fields(value, demands.inside[name], f"{path}{name}.", found)
-        elif name in demands.values and value not in ("", *demands.values[name]):
-            known = ", ".join(demands.values[name])
-            found.unsupported(f"{path}{name}", f"{name} {value!r} does not exist; use one of {known}")
+    for name, field in fields(view).items():
+        at, value = f"{path}{name}", obj.get(name)
+        if value is None:
+            if field.required:
+                findings.missing(at)
+        elif field.inside and isinstance(value, list):
+            for i, item in enumerate(value):
+                _check_fields(item, field.inside, f"{at}[{i}].", findings)
+        elif field.inside:
+            _check_fields(value, field.inside, f"{at}.", findings)
+        elif field.values and value not in ("", *field.values):
+            known = ", ".join(field.values)
+            findings.unsupported(at, f"{name} {value!r} does not exist; use one of {known}")

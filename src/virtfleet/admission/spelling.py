@@ -3,30 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from difflib import get_close_matches
-from functools import cache
-from typing import get_type_hints
 
-import msgspec
-
-from virtfleet.admission.shape import parts
 from virtfleet.api.kinds import BY_NAME
-from virtfleet.api.view import View
+from virtfleet.api.view import View, fields
 
 _STEP = re.compile(r"\[\d+\]")
-
-
-@cache
-def _known(view: type[View]) -> Mapping[str, type[View] | None]:
-    """Fields of a view, each with the view of what is inside."""
-    hints = get_type_hints(view, include_extras=True)
-    return {
-        item.encode_name: next(
-            (p for p in parts(hints[item.name]) if isinstance(p, type) and issubclass(p, View)), None
-        )
-        for item in msgspec.structs.fields(view)
-    }
 
 
 def meant(kind: str, path: str) -> str:
@@ -34,7 +16,8 @@ def meant(kind: str, path: str) -> str:
     *parents, name = _STEP.sub("", path).split(".")
     view: type[View] | None = BY_NAME[kind].view
     for parent in parents:
-        view = _known(view).get(parent) if view else None
-    fields = {field.lower(): field for field in _known(view)} if view else {}
-    close = get_close_matches(name.lower(), fields, n=1, cutoff=0.75)
-    return fields[close[0]] if close else ""
+        known = fields(view).get(parent) if view else None
+        view = known.inside if known else None
+    names = {field.lower(): field for field in fields(view)} if view else {}
+    close = get_close_matches(name.lower(), names, n=1, cutoff=0.75)
+    return names[close[0]] if close else ""

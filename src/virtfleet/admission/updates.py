@@ -2,6 +2,9 @@
 
 Users change the VM; the spec of a running VMI changes only through VirtFleet's own components, and only in what can be
 plugged in or out while it runs. Its status belongs to those components alone.
+
+Two objects are compared as they are, without views: fields that views do not know must stay, too, and the old object
+may have been stored by another version.
 """
 
 from __future__ import annotations
@@ -11,10 +14,21 @@ from dataclasses import dataclass, field
 
 from virtfleet.admission.findings import Findings
 from virtfleet.admission.sections import Obj, Section, read
-from virtfleet.admission.vmi import RESERVED_ANNOTATIONS, RESERVED_LABELS
+from virtfleet.api import names
 from virtfleet.api.quantity import Quantity
 from virtfleet.installation import Installation
 
+# Only VirtFleet's own components put these on a VMI: they steer scheduling and migration.
+RESERVED_LABELS = (
+    names.CREATED_BY,
+    names.MIGRATION_UID,
+    names.NODE_NAME,
+    names.MIGRATION_TARGET_NODE,
+    names.SCHEDULABLE,
+    "kubevirt.io/install-strategy",
+)
+# The same for annotations: what the VMI's launcher was made to run on.
+RESERVED_ANNOTATIONS = (names.LAUNCHER_HYPERVISOR,)
 _NODE_NAME = "authentication.kubernetes.io/node-name"
 
 
@@ -26,88 +40,102 @@ class Requester:
     extra: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
-def keep_status(vmi: Obj, old: Section, cluster: Installation, user: Requester) -> None:
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """In which cluster something is asked, and by whom."""
+
+    cluster: Installation
+    user: Requester
+
+    @property
+    def trusted(self) -> bool:
+        """Whether one of VirtFleet's own components asks."""
+        return self.user.name in self.cluster.service_accounts
+
+
+def keep_status(vmi: Obj, old: Section, by: Asker) -> None:
     """Undo what somebody else than VirtFleet's components changed in the status."""
-    if user.name not in cluster.service_accounts and vmi.get("status") != old.get("status"):
+    if not by.trusted and vmi.get("status") != old.get("status"):
         if "status" in old:
             vmi["status"] = old["status"]
         else:
             vmi.pop("status", None)
 
 
-def check_vmi_update(vmi: Section, old: Section, cluster: Installation, user: Requester, found: Findings) -> None:
-    trusted = user.name in cluster.service_accounts
-    if trusted and user.name.endswith("-handler") and cluster.enabled("NodeRestriction"):
-        _check_node(vmi, old, user, found)
+def check_vmi_update(vmi: Section, old: Section, by: Asker, findings: Findings) -> None:
+    if by.trusted and by.user.name.endswith("-handler") and by.cluster.enabled("NodeRestriction"):
+        _check_node(vmi, old, by.user, findings)
     if vmi.get("spec") != old.get("spec"):
-        if trusted:
-            _check_hotplug(vmi, old, cluster, found)
+        if by.trusted:
+            _check_hotplug(vmi, old, by.cluster, findings)
         else:
-            found.unsupported(
+            findings.unsupported(
                 "spec", "the spec of a VMI cannot change; change the VM, or use virtctl to plug devices in"
             )
-    if not trusted:
-        _check_marks("labels", RESERVED_LABELS, vmi, old, found)
-        _check_marks("annotations", RESERVED_ANNOTATIONS, vmi, old, found)
+    if not by.trusted:
+        _check_marks("labels", RESERVED_LABELS, vmi, old, findings)
+        _check_marks("annotations", RESERVED_ANNOTATIONS, vmi, old, findings)
 
 
-def _check_marks(kind: str, ours: Sequence[str], vmi: Section, old: Section, found: Findings) -> None:
+def _check_marks(kind: str, ours: Sequence[str], vmi: Section, old: Section, findings: Findings) -> None:
     """Labels and annotations that VirtFleet's components rely on."""
     now, before = read(vmi, "metadata", kind), read(old, "metadata", kind)
     if changed := [name for name in ours if now.get(name) != before.get(name)]:
-        found.unsupported(f"metadata.{kind}", f"{', '.join(changed)} is set by VirtFleet itself; leave it as it is")
+        findings.unsupported(f"metadata.{kind}", f"{', '.join(changed)} is set by VirtFleet itself; leave it as it is")
 
 
-def _check_node(vmi: Section, old: Section, user: Requester, found: Findings) -> None:
+def _check_node(vmi: Section, old: Section, user: Requester, findings: Findings) -> None:
     """A handler writes only to VMIs on its own node, so that a broken-into node cannot reach others."""
     node = next(iter(user.extra.get(_NODE_NAME) or ()), "")
     if not node:
-        found.invalid("", "the handler's token does not name its node; it needs one bound to its Pod")
+        findings.invalid("", "the handler's token does not name its node; it needs one bound to its Pod")
         return
     status, migration = read(old, "status"), read(old, "status", "migrationState")
     target = migration.get("targetNode") or ""
     if node not in (status.get("nodeName"), target or None):
-        found.invalid("", f"the handler of node {node} may not change a VMI on node {status.get('nodeName')}")
+        findings.invalid("", f"the handler of node {node} may not change a VMI on node {status.get('nodeName')}")
     elif not target and read(vmi, "status", "migrationState").get("targetNode"):
-        found.invalid("status.migrationState.targetNode", "a handler may not choose where a VMI migrates to")
+        findings.invalid("status.migrationState.targetNode", "a handler may not choose where a VMI migrates to")
 
 
-def _check_hotplug(vmi: Section, old: Section, cluster: Installation, found: Findings) -> None:
+def _check_hotplug(vmi: Section, old: Section, cluster: Installation, findings: Findings) -> None:
     domain, old_domain = read(vmi, "spec", "domain"), read(old, "spec", "domain")
     if (read(domain, "cpu").get("maxSockets") or 0) != (read(old_domain, "cpu").get("maxSockets") or 0):
-        found.invalid(
+        findings.invalid(
             "spec.domain.cpu.maxSockets", "maxSockets is fixed while the VM runs; restart the VM to change it"
         )
     most, old_most = read(domain, "memory").get("maxGuest"), read(old_domain, "memory").get("maxGuest")
     if most is not None and old_most is not None and Quantity.parse(most) != Quantity.parse(old_most):
-        found.invalid("spec.domain.memory.maxGuest", "maxGuest is fixed while the VM runs; restart the VM to change it")
-    _check_utility_volumes(vmi, old, cluster, found)
-    _check_volumes(vmi, old, cluster, found)
+        findings.invalid(
+            "spec.domain.memory.maxGuest", "maxGuest is fixed while the VM runs; restart the VM to change it"
+        )
+    _check_utility_volumes(vmi, old, cluster, findings)
+    _check_volumes(vmi, old, cluster, findings)
 
 
-def _check_utility_volumes(vmi: Section, old: Section, cluster: Installation, found: Findings) -> None:
+def _check_utility_volumes(vmi: Section, old: Section, cluster: Installation, findings: Findings) -> None:
     volumes = read(vmi, "spec").get("utilityVolumes") or ()
     path = "spec.utilityVolumes"
     if volumes and not cluster.enabled("UtilityVolumes"):
-        found.gate_is_off(path, "UtilityVolumes", "a utility volume")
+        findings.gate_is_off(path, "UtilityVolumes", "a utility volume")
         return
     taken = {v.get("name") for v in read(vmi, "spec").get("volumes") or ()}
     permanent = _permanent(old)
     before = {v.get("name"): v for v in read(old, "spec").get("utilityVolumes") or ()}
-    names: set[str] = set()
+    seen: set[str] = set()
     for i, volume in enumerate(volumes):
         name, at = volume.get("name") or "", f"{path}[{i}]"
         if not name:
-            found.required(f"{at}.name", "the utility volume needs a name; set it")
-        elif name in names or name in taken:
-            found.duplicate(f"{at}.name", f"another volume is called {name!r}; rename one")
+            findings.required(f"{at}.name", "the utility volume needs a name; set it")
+        elif name in seen or name in taken:
+            findings.duplicate(f"{at}.name", f"another volume is called {name!r}; rename one")
         elif name in permanent:
-            found.invalid(at, f"{name!r} is one of the VM's own volumes and cannot be a utility volume")
+            findings.invalid(at, f"{name!r} is one of the VM's own volumes and cannot be a utility volume")
         elif name in before and before[name] != volume:
-            found.invalid(at, f"utility volume {name!r} cannot change; remove it and add another")
-        names.add(name)
+            findings.invalid(at, f"utility volume {name!r} cannot change; remove it and add another")
+        seen.add(name)
         if not volume.get("claimName"):
-            found.required(f"{at}.claimName", "name the claim that is attached; set claimName")
+            findings.required(f"{at}.claimName", "name the claim that is attached; set claimName")
 
 
 def _permanent(vmi: Section) -> set[str]:
@@ -116,65 +144,69 @@ def _permanent(vmi: Section) -> set[str]:
     return {status.get("name") for status in statuses if status.get("hotplugVolume") is None}
 
 
-def _check_volumes(vmi: Section, old: Section, cluster: Installation, found: Findings) -> None:
+def _check_volumes(vmi: Section, old: Section, cluster: Installation, findings: Findings) -> None:
     volumes = {v.get("name"): v for v in read(vmi, "spec").get("volumes") or ()}
     old_volumes = {v.get("name"): v for v in read(old, "spec").get("volumes") or ()}
     devices, old_devices = read(vmi, "spec", "domain", "devices"), read(old, "spec", "domain", "devices")
     disks = {d.get("name"): d for d in devices.get("disks") or ()}
     old_disks = {d.get("name"): d for d in old_devices.get("disks") or ()}
-    _check_everything_is_shown(devices, volumes, cluster, found)
+    _check_everything_is_shown(devices, volumes, cluster, findings)
     permanent = _permanent(old)
     migrated = {m.get("volumeName") for m in read(vmi, "status").get("migratedVolumes") or ()}
     for name in sorted(permanent & old_volumes.keys() - volumes.keys(), key=str):
-        found.invalid("spec.volumes", f"volume {name!r} belongs to the VM and cannot be unplugged; stop the VM first")
+        findings.invalid(
+            "spec.volumes", f"volume {name!r} belongs to the VM and cannot be unplugged; stop the VM first"
+        )
     for name, volume in volumes.items():
         if name in permanent and name not in old_volumes:
-            found.invalid("spec.volumes", f"volume {name!r} is not one that the VM was started with")
+            findings.invalid("spec.volumes", f"volume {name!r} is not one that the VM was started with")
         elif name in old_volumes:
             if volume != old_volumes[name] and name not in migrated:
-                found.invalid("spec.volumes", f"volume {name!r} cannot change while it is attached; unplug it first")
+                findings.invalid("spec.volumes", f"volume {name!r} cannot change while it is attached; unplug it first")
             elif disks.get(name) != old_disks.get(name) and name not in migrated & permanent:
-                found.invalid("spec.domain.devices.disks", f"disk {name!r} cannot change while it is attached")
+                findings.invalid("spec.domain.devices.disks", f"disk {name!r} cannot change while it is attached")
         else:
-            _check_plugged_in(volume, disks.get(name), name in old_disks, found)
+            _check_plugged_in(volume, disks.get(name), name in old_disks, findings)
 
 
-def _check_everything_is_shown(devices: Section, volumes: Section, cluster: Installation, found: Findings) -> None:
+def _check_everything_is_shown(devices: Section, volumes: Section, cluster: Installation, findings: Findings) -> None:
     shown = {name for name, volume in volumes.items() if volume.get("memoryDump") is None}
     needed = len(devices.get("filesystems") or ())
     for disk in devices.get("disks") or ():
         empty_drive = disk.get("name") not in shown and disk.get("cdrom") is not None
         needed += not (empty_drive and cluster.enabled("DeclarativeHotplugVolumes"))
     if needed != len(shown):
-        found.invalid(
+        findings.invalid(
             "spec.volumes", f"{len(shown)} volumes are shown by {needed} disks and file systems; make them agree"
         )
 
 
-def _check_plugged_in(volume: Section, disk: Section | None, disk_was_there: bool, found: Findings) -> None:
+def _check_plugged_in(volume: Section, disk: Section | None, disk_was_there: bool, findings: Findings) -> None:
     name = volume.get("name")
     if not any(volume.get(kind) is not None for kind in ("dataVolume", "persistentVolumeClaim", "memoryDump")):
-        found.invalid("spec.volumes", f"volume {name!r} must be a persistentVolumeClaim or dataVolume to be plugged in")
+        findings.invalid(
+            "spec.volumes", f"volume {name!r} must be a persistentVolumeClaim or dataVolume to be plugged in"
+        )
     elif volume.get("memoryDump") is not None or disk_was_there:
         return
     elif disk is None:
-        found.invalid("spec.domain.devices.disks", f"volume {name!r} has no disk; add one of that name")
+        findings.invalid("spec.domain.devices.disks", f"volume {name!r} has no disk; add one of that name")
     else:
-        check_pluggable(disk, str(name), "spec.domain.devices.disks", found)
+        check_pluggable(disk, str(name), "spec.domain.devices.disks", findings)
 
 
-def check_pluggable(disk: Section, name: str, path: str, found: Findings) -> None:
+def check_pluggable(disk: Section, name: str, path: str, findings: Findings) -> None:
     """Whether a disk can be added to a running VM."""
     bus = read(disk, "disk").get("bus") or read(disk, "lun").get("bus")
     if disk.get("disk") is not None:
         if bus not in ("scsi", "virtio"):
-            found.invalid(path, f"disk {name!r} can be plugged in on bus scsi or virtio, not on {bus}")
+            findings.invalid(path, f"disk {name!r} can be plugged in on bus scsi or virtio, not on {bus}")
     elif disk.get("lun") is not None:
         if bus != "scsi":
-            found.invalid(path, f"lun {name!r} can be plugged in on bus scsi, not on {bus}")
+            findings.invalid(path, f"lun {name!r} can be plugged in on bus scsi, not on {bus}")
     else:
-        found.invalid(path, f"{name!r} must be a disk or a lun to be plugged in")
+        findings.invalid(path, f"{name!r} must be a disk or a lun to be plugged in")
     if disk.get("dedicatedIOThread") and bus != "virtio":
-        found.invalid(path, f"disk {name!r} can have an I/O thread of its own on bus virtio only")
+        findings.invalid(path, f"disk {name!r} can have an I/O thread of its own on bus virtio only")
     if (disk.get("bootOrder") or 1) < 1:
-        found.invalid(f"{path}[1].bootOrder", f"boot order {disk['bootOrder']} is too low; start with 1")
+        findings.invalid(f"{path}[1].bootOrder", f"boot order {disk['bootOrder']} is too low; start with 1")

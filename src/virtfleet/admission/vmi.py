@@ -15,69 +15,53 @@ from virtfleet.admission import (
     scheduling,
     volumes,
 )
+from virtfleet.admission.case import Case
 from virtfleet.admission.findings import Findings
-from virtfleet.admission.machine import Machine
 from virtfleet.admission.sections import Section, read
+from virtfleet.admission.updates import RESERVED_ANNOTATIONS, RESERVED_LABELS, Asker
 from virtfleet.api import names
 from virtfleet.api.selectors import label_key_error, label_value_error
 from virtfleet.installation import Installation
 
-# Only VirtFleet's own components put these on a VMI: they steer scheduling and migration.
-RESERVED_LABELS = (
-    names.CREATED_BY,
-    names.MIGRATION_UID,
-    names.NODE_NAME,
-    names.MIGRATION_TARGET_NODE,
-    names.SCHEDULABLE,
-    "kubevirt.io/install-strategy",
-)
-# The same for annotations: what the VMI's launcher was made to run on.
-RESERVED_ANNOTATIONS = (names.LAUNCHER_HYPERVISOR,)
 _GATED_ANNOTATIONS = {names.IGNITION: "ExperimentalIgnitionSupport", "hooks.kubevirt.io/hookSidecars": "Sidecar"}
 
 
-def check_vmi(vmi: Section, cluster: Installation, trusted: bool, found: Findings) -> None:
-    """A new VMI with its defaults. `trusted`: one of VirtFleet's own components asks."""
-    check_metadata(read(vmi, "metadata"), "metadata", cluster, trusted, found)
-    machine = check_spec(read(vmi, "spec"), cluster, "spec", found)
-    network.check_discontinued(machine, found)
-    compute.check_memory_is_given(machine, found)
-    disks.check_volumes_are_used(machine, found)
-    hyperv.check(machine.spec, found)
-    architecture.check(machine, found)
-    hypervisor.check(vmi, cluster, "spec", found)
+def check_vmi(vmi: Section, by: Asker, findings: Findings) -> None:
+    """A new VMI with its defaults."""
+    check_metadata(read(vmi, "metadata"), "metadata", by, findings)
+    case = check_spec(vmi, by.cluster, "spec", findings)
+    network.check_discontinued(case)
+    compute.check_memory_is_given(case)
+    disks.check_volumes_are_used(case)
+    hyperv.check(case)
+    architecture.check(case)
+    hypervisor.check(case)
 
 
-def check_spec(spec: Section, cluster: Installation, path: str, found: Findings) -> Machine:
-    """The rules that hold for templates, too."""
-    machine = Machine(spec, cluster, path)
-    compute.check(machine, found)
-    firmware.check(machine, found)
-    devices.check(machine, found)
-    disks.check(machine, found)
-    volumes.check(machine, found)
-    network.check(machine, found)
-    guest.check(machine, found)
-    scheduling.check(machine, found)
-    return machine
+def check_spec(instance: Section, cluster: Installation, path: str, findings: Findings) -> Case:
+    """The rules that hold for templates, too. `path` is where the instance's spec is."""
+    case = Case(instance, cluster, path, findings)
+    for part in (compute, firmware, devices, disks, volumes, network, guest, scheduling):
+        part.check(case)
+    return case
 
 
-def check_reserved(metadata: Section, path: str, trusted: bool, found: Findings) -> None:
+def check_reserved(metadata: Section, path: str, by: Asker, findings: Findings) -> None:
     """What only VirtFleet's own components say of a VMI; also in templates, whose VMIs they make."""
     for kind, ours in (("labels", RESERVED_LABELS), ("annotations", RESERVED_ANNOTATIONS)):
         reserved = sorted(set(ours) & set(read(metadata, kind)))
-        if reserved and not trusted:
-            found.unsupported(f"{path}.{kind}", f"{', '.join(reserved)} is set by VirtFleet itself; remove it")
+        if reserved and not by.trusted:
+            findings.unsupported(f"{path}.{kind}", f"{', '.join(reserved)} is set by VirtFleet itself; remove it")
 
 
-def check_metadata(metadata: Section, path: str, cluster: Installation, trusted: bool, found: Findings) -> None:
-    check_reserved(metadata, path, trusted, found)
+def check_metadata(metadata: Section, path: str, by: Asker, findings: Findings) -> None:
+    check_reserved(metadata, path, by, findings)
     for key, value in read(metadata, "labels").items():
         if why := label_key_error(key) or label_value_error(value):
-            found.invalid(f"{path}.labels", f"{key!r}: {value!r} is not a label: {why}")
+            findings.invalid(f"{path}.labels", f"{key!r}: {value!r} is not a label: {why}")
     for key in read(metadata, "annotations"):
         if why := label_key_error(key.lower()):
-            found.invalid(f"{path}.annotations", f"{key!r} cannot be the name of an annotation: {why}")
+            findings.invalid(f"{path}.annotations", f"{key!r} cannot be the name of an annotation: {why}")
     for annotation, gate in _GATED_ANNOTATIONS.items():
-        if read(metadata, "annotations").get(annotation) and not cluster.enabled(gate):
-            found.gate_is_off(f"{path}.annotations", gate, f"annotation {annotation}")
+        if read(metadata, "annotations").get(annotation) and not by.cluster.enabled(gate):
+            findings.gate_is_off(f"{path}.annotations", gate, f"annotation {annotation}")

@@ -1,4 +1,4 @@
-"""The private network of guests behind a Pod's address, as users write it."""
+"""Addresses as users write them: the private network of guests behind a Pod's address, and places of PCI devices."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ _KINDS: Final[dict[int, type[IPv4Network] | type[IPv6Network]]] = {4: IPv4Networ
 _LEAST_BITS = 2  # of addresses: the network itself, its gateway, the guest, and the broadcast
 
 
+PCI_ADDRESS: Final = re.compile(r"([0-9a-fA-F]{4}):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-7])")
+"""Domain, bus, slot and function of a device in the guest."""
+
+
 class NetworkError(ValueError):
     """Text that is no network for guests; the message says why, and how to write one."""
 
@@ -20,12 +24,12 @@ def guest_network(text: str, version: int) -> IPv4Network | IPv6Network:
     example = "10.0.2.0/24" if version == 4 else "fd10:0:2::/120"
     plain = _LEADING_ZEROS.sub("", text) if version == 4 else text
     try:
-        found = _KINDS[version](plain, strict=False)
+        network = _KINDS[version](plain, strict=False)
     except ValueError:
         raise NetworkError(f"{text!r} is not an IPv{version} network; write it like {example}") from None
-    if "/" not in text or found.max_prefixlen - found.prefixlen < _LEAST_BITS:
+    if "/" not in text or network.max_prefixlen - network.prefixlen < _LEAST_BITS:
         raise NetworkError(f"{text!r} has no room for a gateway and a guest; write it like {example}")
-    first = found.network_address
+    first = network.network_address
     if first.is_multicast or first.is_loopback or first.is_unspecified or "%" in text:
         raise NetworkError(f"guests cannot have addresses of {text!r}; use a private network such as {example}")
-    return found
+    return network

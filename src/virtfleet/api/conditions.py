@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from typing import Any
 
+from virtfleet.api.times import timestamp
+
 Condition = dict[str, Any]
-
-
-def timestamp(now: float) -> str:
-    return datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def seconds(text: str) -> float:
-    """A time as objects carry it. Raises ValueError where it is none."""
-    return datetime.fromisoformat(text).timestamp()
 
 
 def find(conditions: Iterable[Condition], kind: str) -> Condition | None:
@@ -24,8 +16,8 @@ def find(conditions: Iterable[Condition], kind: str) -> Condition | None:
 
 def holds(conditions: Iterable[Condition], kind: str, status: str = "True", reason: str = "") -> bool:
     """Whether the condition is there with this status, and with this reason if one is given."""
-    found = find(conditions, kind)
-    return found is not None and found.get("status") == status and reason in ("", found.get("reason"))
+    condition = find(conditions, kind)
+    return condition is not None and condition.get("status") == status and reason in ("", condition.get("reason"))
 
 
 def put(

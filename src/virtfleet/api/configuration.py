@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import field
 
-from virtfleet.api.meta import LabelSelector
+from virtfleet.api.meta import ContainerResources, LabelSelector
 from virtfleet.api.migration import MigrationConfiguration
 from virtfleet.api.quantity import Amount
 from virtfleet.api.view import Empty, OneOf, Required, View
@@ -102,17 +102,17 @@ class KubeVirtConfiguration(View):
     """How instance types are kept."""
     api_configuration: ReloadableComponentConfiguration | None = None
     changed_block_tracking_label_selectors: ChangedBlockTrackingSelectors | None = None
-    common_instancetypes_deployment: DeploymentSwitch | None = None
+    common_instancetypes_deployment: Switch | None = None
     confidential_compute: ConfidentialComputeConfiguration | None = None
     controller_configuration: ReloadableComponentConfiguration | None = None
     emulated_machines: list[str] = []
     handler_configuration: ReloadableComponentConfiguration | None = None
     ovmf_path: str = ""
-    persistent_reservation_configuration: PersistentReservationConfiguration | None = None
+    persistent_reservation_configuration: Switch | None = None
     role_aggregation_strategy: str = ""
     selinux_launcher_type: str = ""
     supported_guest_agent_versions: list[str] = []
-    virt_template_deployment: DeploymentSwitch | None = None
+    virt_template_deployment: Switch | None = None
     webhook_configuration: ReloadableComponentConfiguration | None = None
 
 
@@ -180,7 +180,7 @@ class InterfaceBindingPlugin(View):
     """Image that runs beside the VM."""
     network_attachment_definition: str = ""
     """Attachment that sets the Pod's network up."""
-    compute_resource_overhead: ResourceRequirementsWithoutClaims | None = None
+    compute_resource_overhead: ContainerResources | None = None
     downward_api: str = field(name="downwardAPI", default="")
     migration: InterfaceBindingMigration | None = None
 
@@ -196,37 +196,34 @@ class PermittedHostDevices(View):
     """USB devices."""
 
 
-class PciHostDevice(View):
+class OfferedDevice(View):
+    """A device of nodes."""
+
+    resource_name: Required[str] = ""
+    """Resource under which it is offered."""
+    external_resource_provider: bool | None = None
+    """Whether another device plugin offers it."""
+
+
+class PciHostDevice(OfferedDevice):
     """A PCI device."""
 
     pci_vendor_selector: Required[str] = ""
     """Vendor and product, for example 10DE:1EB8."""
-    resource_name: Required[str] = ""
-    """Resource under which it is offered."""
-    external_resource_provider: bool | None = None
-    """Whether another device plugin offers it."""
 
 
-class MediatedHostDevice(View):
+class MediatedHostDevice(OfferedDevice):
     """A mediated device."""
 
     mdev_name_selector: Required[str] = ""
     """Name of its type, for example GRID T4-1Q."""
-    resource_name: Required[str] = ""
-    """Resource under which it is offered."""
-    external_resource_provider: bool | None = None
-    """Whether another device plugin offers it."""
 
 
-class USBHostDevice(View):
+class USBHostDevice(OfferedDevice):
     """USB devices that are assigned together."""
 
     selectors: list[USBSelector] = []
     """The devices."""
-    resource_name: Required[str] = ""
-    """Resource under which they are offered."""
-    external_resource_provider: bool | None = None
-    """Whether another device plugin offers them."""
 
 
 class USBSelector(View):
@@ -291,15 +288,8 @@ class LiveUpdateConfiguration(View):
 class SupportContainerResources(View):
     """Resources of helper containers."""
 
-    resources: Required[ResourceRequirementsWithoutClaims] | None = None
+    resources: Required[ContainerResources] | None = None
     type: Required[str] = ""
-
-
-class ResourceRequirementsWithoutClaims(View):
-    """Resources of a container."""
-
-    limits: dict[str, Amount] = {}
-    requests: dict[str, Amount] = {}
 
 
 class DiskVerification(View):
@@ -371,8 +361,8 @@ class InstancetypeConfiguration(View):
     reference_policy: str = ""
 
 
-class DeploymentSwitch(View):
-    """Whether something is installed."""
+class Switch(View):
+    """Whether something is installed or switched on."""
 
     enabled: bool | None = None
 
@@ -394,12 +384,6 @@ class TDXAttestationConfiguration(View):
 
     enforced: bool | None = None
     qgs_socket_path: str = ""
-
-
-class PersistentReservationConfiguration(View):
-    """SCSI persistent reservations."""
-
-    enabled: bool | None = None
 
 
 class InterfaceBindingMigration(View):

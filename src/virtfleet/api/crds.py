@@ -12,7 +12,6 @@ import inspect
 import sys
 import types
 import typing
-from collections.abc import Iterator
 from functools import cache
 from typing import Annotated, Any, Final, Union, get_args, get_origin
 
@@ -22,7 +21,7 @@ from virtfleet.api import names
 from virtfleet.api.kinds import KINDS, KUBEVIRT, OwnKind
 from virtfleet.api.meta import KubernetesObject, ObjectMeta
 from virtfleet.api.quantity import PATTERN
-from virtfleet.api.view import REQUIRED, MapKey, OneOf, View
+from virtfleet.api.view import MapKey, OneOf, View, fields
 
 Schema = dict[str, Any]
 
@@ -110,22 +109,19 @@ def _struct(view: type[View]) -> Schema:
         notes = {"labels": _PRESERVE, "annotations": _PRESERVE}
         return {**_PRESERVE, "properties": notes, "nullable": True}
     properties: dict[str, Schema] = {}
-    required = []
     descriptions = _descriptions(view)
     hints = typing.get_type_hints(view, include_extras=True)
-    for item in msgspec.structs.fields(view):
-        properties[item.encode_name] = entry = dict(_type(hints[item.name]))
-        if (most := MORE_ITEMS.get(item.encode_name)) and "maxItems" in entry:
+    for name, field in fields(view).items():
+        properties[name] = entry = dict(_type(hints[field.attribute]))
+        if (most := MORE_ITEMS.get(name)) and "maxItems" in entry:
             entry["maxItems"] = most
-        if text := descriptions.get(item.name):
+        if text := descriptions.get(field.attribute):
             entry["description"] = text
-        if REQUIRED in _marks(hints[item.name]):
-            required.append(item.encode_name)
     result: Schema = {"description": inspect.getdoc(view), "type": "object"}
     if properties:
         result["properties"] = properties
-    if required:
-        result["required"] = sorted(required)
+    if required := sorted(name for name, field in fields(view).items() if field.required):
+        result["required"] = required
     return result
 
 
@@ -171,22 +167,14 @@ def _union(arguments: tuple[Any, ...]) -> Schema:
     return {**inner, "nullable": True} if members[0] is str else inner
 
 
-def _marks(hint: Any) -> Iterator[Any]:
-    for argument in get_args(hint):
-        if get_origin(argument) is Annotated or get_origin(hint) is not Annotated:
-            yield from _marks(argument)
-        else:
-            yield argument
-
-
 @cache
 def _module_descriptions(module: str) -> dict[str, dict[str, str]]:
     """For every class of a module, the strings that stand below its fields."""
-    found: dict[str, dict[str, str]] = {}
+    classes: dict[str, dict[str, str]] = {}
     for node in ast.parse(inspect.getsource(sys.modules[module])).body:
         if not isinstance(node, ast.ClassDef):
             continue
-        texts = found[node.name] = {}
+        texts = classes[node.name] = {}
         for item, below in zip(node.body, node.body[1:], strict=False):
             if (
                 isinstance(item, ast.AnnAssign)
@@ -195,7 +183,7 @@ def _module_descriptions(module: str) -> dict[str, dict[str, str]]:
                 and isinstance(below.value, ast.Constant)
             ):
                 texts[item.target.id] = str(below.value.value)
-    return found
+    return classes
 
 
 def _descriptions(view: type) -> dict[str, str]:

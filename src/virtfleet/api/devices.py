@@ -77,23 +77,6 @@ class Input(View):
     """usb or virtio."""
 
 
-class GPU(View):
-    """A graphics device of the node."""
-
-    name: Required[str] = ""
-    """Name of the device in the VM."""
-    device_name: str = ""
-    """Resource that a device plugin offers, for example nvidia.com/TU104GL_Tesla_T4."""
-    virtual_gpu_options: VGPUOptions | None = field(name="virtualGPUOptions", default=None)
-    """Settings of a virtual GPU."""
-    tag: str = ""
-    """Name that cloud-init shows to the guest."""
-    claim_name: str = ""
-    """Resource claim that the device comes from."""
-    request_name: str = ""
-    """Request within that claim."""
-
-
 class VGPUOptions(View):
     """Settings of a virtual GPU."""
 
@@ -116,13 +99,20 @@ class HostDevice(View):
     name: Required[str] = ""
     """Name of the device in the VM."""
     device_name: str = ""
-    """Resource that a device plugin offers."""
+    """Resource that a device plugin offers, for example nvidia.com/TU104GL_Tesla_T4."""
     tag: str = ""
     """Name that cloud-init shows to the guest."""
     claim_name: str = ""
     """Resource claim that the device comes from."""
     request_name: str = ""
     """Request within that claim."""
+
+
+class GPU(HostDevice):
+    """A graphics device of the node."""
+
+    virtual_gpu_options: VGPUOptions | None = field(name="virtualGPUOptions", default=None)
+    """Settings of a virtual GPU."""
 
 
 class Filesystem(View):
@@ -152,11 +142,9 @@ class WatchdogDevice(View):
     """reset, poweroff or shutdown."""
 
 
-class TPMDevice(View):
+class TPMDevice(FeatureState):
     """A virtual TPM 2.0."""
 
-    enabled: bool | None = None
-    """True where not set."""
     persistent: bool | None = None
     """Keep its state over restarts."""
 

@@ -3,13 +3,16 @@
 # ruff: noqa: RUF012 (msgspec copies mutable defaults)
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from msgspec import field
 
 from virtfleet.api.meta import FeatureState, LocalObjectReference
 from virtfleet.api.quantity import Amount
 from virtfleet.api.view import Empty, OneOf, Raw, Required, View
+
+TARGETS: Final = ("disk", "lun", "cdrom")
+"""What a disk can be: exactly one of these is set."""
 
 
 class Disk(View):
@@ -103,38 +106,42 @@ class Volume(View):
 
     name: Required[str] = ""
     """Name that a disk or file system refers to."""
-    container_disk: ContainerDiskSource | None = None
-    """A disk image inside a container image; changes are lost when the VM ends."""
     persistent_volume_claim: ClaimSource | None = None
     """A claim in the same namespace."""
-    data_volume: DataVolumeSource | None = None
-    """A claim that CDI fills."""
-    empty_disk: EmptyDiskSource | None = None
-    """An empty disk that lives as long as the VM."""
-    ephemeral: EphemeralVolumeSource | None = None
-    """A claim that is read only; changes are lost when the VM ends."""
-    host_disk: HostDisk | None = None
-    """A disk image on the node."""
+    sysprep: SysprepSource | None = None
+    """Answer files for Windows' setup."""
     cloud_init_no_cloud: CloudInitSource | None = None
     """cloud-init data, shown as a disk labelled cidata."""
     cloud_init_config_drive: CloudInitSource | None = None
     """cloud-init data, shown as a config drive."""
+    container_disk: ContainerDiskSource | None = None
+    """A disk image inside a container image; changes are lost when the VM ends."""
+    ephemeral: EphemeralVolumeSource | None = None
+    """A claim that is read only; changes are lost when the VM ends."""
+    empty_disk: EmptyDiskSource | None = None
+    """An empty disk that lives as long as the VM."""
+    host_disk: HostDisk | None = None
+    """A disk image on the node."""
+    data_volume: DataVolumeSource | None = None
+    """A claim that CDI fills."""
     config_map: ConfigMapVolumeSource | None = None
     """A ConfigMap as a disk or file system."""
     secret: SecretVolumeSource | None = None
     """A Secret as a disk or file system."""
-    service_account: ServiceAccountVolumeSource | None = None
-    """The token of a service account."""
     downward_api: DownwardAPIVolumeSource | None = field(name="downwardAPI", default=None)
     """Fields of the VM's own object."""
+    service_account: ServiceAccountVolumeSource | None = None
+    """The token of a service account."""
     downward_metrics: Empty | None = None
     """Metrics of the node, in vhostmd's format."""
-    sysprep: SysprepSource | None = None
-    """Answer files for Windows' setup."""
     memory_dump: ClaimSource | None = None
     """A claim that memory dumps are written to."""
     container_path: ContainerPathVolumeSource | None = None
     """A path of the launcher's container."""
+
+
+SOURCES: Final = Volume.__struct_encode_fields__[1:]
+"""What a volume can come from, as the API calls it."""
 
 
 class ContainerDiskSource(View):

@@ -8,18 +8,14 @@ from typing import Annotated
 from msgspec import field
 
 from virtfleet.api.devices import Devices
-from virtfleet.api.meta import FeatureState
+from virtfleet.api.meta import ContainerResources, FeatureState
 from virtfleet.api.quantity import Amount
 from virtfleet.api.view import Empty, OneOf, Required, View
 
 
-class ResourceRequirements(View):
+class ResourceRequirements(ContainerResources):
     """What the VM's Pod asks for. The hypervisor's own need is added by VirtFleet."""
 
-    requests: dict[str, Amount] = {}
-    """Reserved on the node."""
-    limits: dict[str, Amount] = {}
-    """Never exceeded."""
     overcommit_guest_overhead: bool | None = None
     """Do not add the hypervisor's own need to the request."""
 
@@ -262,31 +258,23 @@ class PresentTimer(View):
     """Whether the guest sees the timer."""
 
 
-class TickTimer(View):
+class TickTimer(PresentTimer):
     """A timer with a rule for ticks that were missed."""
 
-    present: bool | None = None
-    """Whether the guest sees the timer."""
     tick_policy: str = ""
-    """What happens to missed ticks: delay, catchup, merge or discard."""
+    """What happens to missed ticks: delay, catchup, merge or discard; the real-time clock knows the first two."""
 
 
-class RTCTimer(View):
+class RTCTimer(TickTimer):
     """The real-time clock."""
 
-    present: bool | None = None
-    """Whether the guest sees the timer."""
-    tick_policy: str = ""
-    """What happens to missed ticks: delay or catchup."""
     track: str = ""
     """What it follows: guest or wall."""
 
 
-class FeatureAPIC(View):
+class FeatureAPIC(FeatureState):
     """The local interrupt controller."""
 
-    enabled: bool | None = None
-    """True where not set."""
     end_of_interrupt: bool | None = None
     """Let the guest signal the end of an interrupt."""
 
@@ -298,38 +286,34 @@ class FeatureKVM(View):
     """Hide KVM from the guest's view."""
 
 
-class FeatureSpinlocks(View):
+class FeatureSpinlocks(FeatureState):
     """How long a virtual CPU spins on a lock."""
 
     spinlocks: int | None = None
     """Retries before the hypervisor is told; 4096 where not set."""
-    enabled: bool | None = None
 
 
-class FeatureVendorID(View):
+class FeatureVendorID(FeatureState):
     """The hypervisor's name as the guest sees it."""
 
     vendorid: str = ""
     """At most 12 characters."""
-    enabled: bool | None = None
 
 
-class SyNICTimer(View):
+class SyNICTimer(FeatureState):
     """Synthetic timers."""
 
     direct: FeatureState | None = None
     """Deliver expirations directly."""
-    enabled: bool | None = None
 
 
-class TLBFlush(View):
+class TLBFlush(FeatureState):
     """Flushing of remote TLBs."""
 
     direct: FeatureState | None = None
     """Pass hypercalls of nested guests through."""
     extended: FeatureState | None = None
     """Flush ranges."""
-    enabled: bool | None = None
 
 
 class FeatureHyperv(View):

@@ -72,8 +72,8 @@ class OwnKind:
     def view(self) -> type[KubernetesObject]:
         if self.refusal:
             return Unread
-        found: type[KubernetesObject] = getattr(import_module(f"virtfleet.api.{self.module}"), self.kind)
-        return found
+        view: type[KubernetesObject] = getattr(import_module(f"virtfleet.api.{self.module}"), self.kind)
+        return view
 
     @property
     def singular(self) -> str:
@@ -95,12 +95,6 @@ def _condition(kind: str, *, wide: bool = False) -> Column:
 
 _AGE: Final = _column("Age", ".metadata.creationTimestamp", "date")
 _PHASE: Final = _column("Phase", ".status.phase")
-_SOURCE: Final = (_column("SourceKind", ".spec.source.kind"), _column("SourceName", ".spec.source.name"))
-_READY_TO_USE: Final = (
-    _column("ReadyToUse", ".status.readyToUse", "boolean"),
-    _column("CreationTime", ".status.creationTime", "date"),
-    _column("Error", ".status.error.message"),
-)
 _REPLICAS: Final = (
     _column("Desired", ".spec.replicas", "integer"),
     _column("Current", ".status.replicas", "integer"),
@@ -212,17 +206,30 @@ def _unbuilt(kind: str, group: str, versions: str, short_names: str, refusal: st
         kind,
         group=group,
         versions=tuple(versions.split()),
-        short_names=tuple(short_names.split()),
+        short_names=tuple(name + end for name in short_names.split() for end in ("", "s")),
         checked=("CREATE",),
         refusal=f"VirtFleet does not {refusal} instead",
         **facts,
     )
 
 
+_PRESETS: Final = "apply presets, which KubeVirt is about to remove; write the fields into the VM"
+_POOLS: Final = (
+    "have pools of VMs yet; create VMs one by one, or a VirtualMachineInstanceReplicaSet if they keep no state,"
+)
 _SNAPSHOTS: Final = "take snapshots of VMs yet; stop the VM and make a VolumeSnapshot of each of its claims"
+_RESTORES: Final = "restore VMs yet; make claims from your VolumeSnapshots and name them in the VM"
+_CLONES: Final = "clone VMs yet; clone the VM's claims and create a VM that names the clones"
+_EXPORTS: Final = "export VMs yet; stop the VM and copy from its claims with a Pod of your own"
 _BACKUPS: Final = "back up VMs yet; stop the VM and back up its claims"
 _TYPES: Final = "have instance types yet; write CPU and memory into spec.template.spec.domain of the VM"
 _PREFERENCES: Final = "have preferences yet; write devices and firmware into spec.template.spec.domain of the VM"
+_POLICIES: Final = "move VMs yet, so that policies would have no effect; restart a VM to have it placed anew"
+
+_BETA: Final = "v1beta1 v1alpha1"
+_SNAPSHOT, _BACKUP, _TYPE = (f"{part}.{names.GROUP}" for part in ("snapshot", "backup", "instancetype"))
+_OF_CLUSTER: Final = {"status": False, "namespaced": False}
+_OLD: Final = ("v1", "v1alpha3")
 
 KINDS: Final = (
     VM,
@@ -231,113 +238,30 @@ KINDS: Final = (
     MIGRATION,
     KUBEVIRT,
     _unbuilt(
-        "VirtualMachineInstancePreset",
-        names.GROUP,
-        "v1 v1alpha3",
-        "vmipreset vmipresets",
-        "apply presets, which KubeVirt is about to remove; write the fields into the VM",
-        deprecated=("v1", "v1alpha3"),
-        status=False,
+        "VirtualMachineInstancePreset", names.GROUP, "v1 v1alpha3", "vmipreset", _PRESETS, deprecated=_OLD, status=False
     ),
+    _unbuilt("VirtualMachinePool", f"pool.{names.GROUP}", _BETA, "vmpool", _POOLS, scaled=True),
+    _unbuilt("VirtualMachineSnapshot", _SNAPSHOT, _BETA, "vmsnapshot", _SNAPSHOTS),
+    _unbuilt("VirtualMachineSnapshotContent", _SNAPSHOT, _BETA, "vmsnapshotcontent", _SNAPSHOTS),
+    _unbuilt("VirtualMachineRestore", _SNAPSHOT, _BETA, "vmrestore", _RESTORES),
+    _unbuilt("VirtualMachineClone", f"clone.{names.GROUP}", _BETA, "vmclone", _CLONES),
     _unbuilt(
-        "VirtualMachinePool",
-        "pool.kubevirt.io",
-        "v1beta1 v1alpha1",
-        "vmpool vmpools",
-        "have pools of VMs yet; create VMs one by one, or a VirtualMachineInstanceReplicaSet if they keep no state,",
-        columns=_REPLICAS,
-        scaled=True,
+        "VirtualMachineExport", f"export.{names.GROUP}", "v1 v1beta1", "vmexport", _EXPORTS, deprecated=("v1beta1",)
     ),
+    _unbuilt("VirtualMachineBackup", _BACKUP, "v1alpha1", "vmbackup", _BACKUPS),
+    _unbuilt("VirtualMachineBackupTracker", _BACKUP, "v1alpha1", "vmbackuptracker", _BACKUPS),
+    _unbuilt("VirtualMachineInstancetype", _TYPE, "v1beta1", "vminstancetype vmf", _TYPES, status=False),
     _unbuilt(
-        "VirtualMachineSnapshot",
-        "snapshot.kubevirt.io",
-        "v1beta1 v1alpha1",
-        "vmsnapshot vmsnapshots",
-        _SNAPSHOTS,
-        columns=(*_SOURCE, _PHASE, *_READY_TO_USE),
+        "VirtualMachineClusterInstancetype", _TYPE, "v1beta1", "vmclusterinstancetype vmcf", _TYPES, **_OF_CLUSTER
     ),
-    _unbuilt(
-        "VirtualMachineSnapshotContent",
-        "snapshot.kubevirt.io",
-        "v1beta1 v1alpha1",
-        "vmsnapshotcontent vmsnapshotcontents",
-        _SNAPSHOTS,
-        columns=_READY_TO_USE,
-    ),
-    _unbuilt(
-        "VirtualMachineRestore",
-        "snapshot.kubevirt.io",
-        "v1beta1 v1alpha1",
-        "vmrestore vmrestores",
-        "restore VMs yet; make claims from your VolumeSnapshots and name them in the VM",
-        columns=(
-            _column("TargetKind", ".spec.target.kind"),
-            _column("TargetName", ".spec.target.name"),
-            _column("Complete", ".status.complete", "boolean"),
-            _column("RestoreTime", ".status.restoreTime", "date"),
-        ),
-    ),
-    _unbuilt(
-        "VirtualMachineClone",
-        "clone.kubevirt.io",
-        "v1beta1 v1alpha1",
-        "vmclone vmclones",
-        "clone VMs yet; clone the VM's claims and create a VM that names the clones",
-        columns=(
-            _PHASE,
-            _column("SourceVirtualMachine", ".spec.source.name"),
-            _column("TargetVirtualMachine", ".spec.target.name"),
-        ),
-    ),
-    _unbuilt(
-        "VirtualMachineExport",
-        "export.kubevirt.io",
-        "v1 v1beta1",
-        "vmexport vmexports",
-        "export VMs yet; stop the VM and copy from its claims with a Pod of your own",
-        deprecated=("v1beta1",),
-        columns=(*_SOURCE, _PHASE),
-    ),
-    _unbuilt(
-        "VirtualMachineBackup",
-        "backup.kubevirt.io",
-        "v1alpha1",
-        "vmbackup vmbackups",
-        _BACKUPS,
-        columns=(*_SOURCE, _column("Type", ".status.type"), _column("CheckpointName", ".status.checkpointName")),
-    ),
-    _unbuilt(
-        "VirtualMachineBackupTracker",
-        "backup.kubevirt.io",
-        "v1alpha1",
-        "vmbackuptracker vmbackuptrackers",
-        _BACKUPS,
-        columns=(
-            *_SOURCE,
-            _column("LatestCheckpoint", ".status.latestCheckpoint.name"),
-            _column("CheckpointTime", ".status.latestCheckpoint.creationTime", "date"),
-        ),
-    ),
-    *(
-        _unbuilt(kind, "instancetype.kubevirt.io", "v1beta1", short, why, namespaced=namespaced, status=False)
-        for kind, short, why, namespaced in (
-            ("VirtualMachineInstancetype", "vminstancetype vminstancetypes vmf vmfs", _TYPES, True),
-            (
-                "VirtualMachineClusterInstancetype",
-                "vmclusterinstancetype vmclusterinstancetypes vmcf vmcfs",
-                _TYPES,
-                False,
-            ),
-            ("VirtualMachinePreference", "vmpref vmprefs vmp vmps", _PREFERENCES, True),
-            ("VirtualMachineClusterPreference", "vmcp vmcps", _PREFERENCES, False),
-        )
-    ),
+    _unbuilt("VirtualMachinePreference", _TYPE, "v1beta1", "vmpref vmp", _PREFERENCES, status=False),
+    _unbuilt("VirtualMachineClusterPreference", _TYPE, "v1beta1", "vmcp", _PREFERENCES, **_OF_CLUSTER),
     _unbuilt(
         "MigrationPolicy",
-        "migrations.kubevirt.io",
+        f"migrations.{names.GROUP}",
         "v1alpha1",
         "",
-        "move VMs yet, so that policies would have no effect; restart a VM to have it placed anew",
+        _POLICIES,
         plural="migrationpolicies",
         namespaced=False,
         rights=_READERS,

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from msgspec import field
 
+from virtfleet.api.quantity import Amount
 from virtfleet.api.view import OneOf, Raw, Required, View
 
 
@@ -106,11 +107,25 @@ class Toleration(View):
     value: str = ""
 
 
+class ContainerResources(View):
+    """What a Pod asks for."""
+
+    requests: dict[str, Amount] = {}
+    """Reserved on the node."""
+    limits: dict[str, Amount] = {}
+    """Never exceeded."""
+
+
 class FeatureState(View):
     """A feature that is on unless it says otherwise."""
 
     enabled: bool | None = None
     """True where not set."""
+
+
+def is_on(feature: FeatureState | None) -> bool:
+    """Whether a feature that is enabled by naming it is on: it is there and not switched off."""
+    return feature is not None and feature.enabled is not False
 
 
 class PhaseTransitionTimestamp(View):

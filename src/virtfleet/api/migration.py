@@ -94,14 +94,13 @@ class VirtualMachineInstanceMigrationState(View):
     target_state: VirtualMachineInstanceMigrationTargetState | None = None
 
 
-class VirtualMachineInstanceMigrationSourceState(View):
-    """What the source reports."""
+class MigrationSide(View):
+    """What both sides report."""
 
     domain_name: str = ""
     domain_namespace: str = ""
     migration_uid: str = field(name="migrationUID", default="")
     node: str = ""
-    node_selectors: dict[str, str] = {}
     persistent_state_pvc_name: str = field(name="persistentStatePVCName", default="")
     pod: str = ""
     selinux_context: str = ""
@@ -109,25 +108,22 @@ class VirtualMachineInstanceMigrationSourceState(View):
     virtual_machine_instance_uid: str = field(name="virtualMachineInstanceUID", default="")
 
 
-class VirtualMachineInstanceMigrationTargetState(View):
+class VirtualMachineInstanceMigrationSourceState(MigrationSide):
+    """What the source reports."""
+
+    node_selectors: dict[str, str] = {}
+
+
+class VirtualMachineInstanceMigrationTargetState(MigrationSide):
     """What the target reports."""
 
     attachment_pod_uid: str = field(name="attachmentPodUID", default="")
     cpu_set: list[int] = []
     direct_migration_node_ports: dict[str, int] = {}
     domain_detected: bool | None = None
-    domain_name: str = ""
-    domain_namespace: str = ""
     domain_ready_timestamp: str = ""
-    migration_uid: str = field(name="migrationUID", default="")
-    node: str = ""
     node_address: str = ""
     node_topology: str = ""
-    persistent_state_pvc_name: str = field(name="persistentStatePVCName", default="")
-    pod: str = ""
-    selinux_context: str = ""
-    sync_address: str = ""
-    virtual_machine_instance_uid: str = field(name="virtualMachineInstanceUID", default="")
 
 
 class MigrationConfiguration(View):

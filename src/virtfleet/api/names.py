@@ -10,7 +10,6 @@ from typing import Final
 
 GROUP: Final = "kubevirt.io"
 VERSION: Final = "v1"
-API_VERSION: Final = f"{GROUP}/{VERSION}"
 
 ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}  # as Kubernetes calls them, by machines' own words
 
@@ -28,7 +27,6 @@ OUTDATED_LAUNCHER_IMAGE: Final = "kubevirt.io/outdatedLauncherImage"
 SCHEDULABLE: Final = "kubevirt.io/schedulable"
 HANDLER_POOL: Final = "kubevirt.io/handler-pool"  # ours; label and annotation
 SERVED_BY: Final = "virtfleet.io/served-by"  # of nodes: the primary handler keeps them until a pool's is proven there
-HYPERVISOR: Final = "kubevirt.io/hypervisor"  # ours; free for users
 REALTIME: Final = "kubevirt.io/realtime"
 SEV: Final = "kubevirt.io/sev"
 SEV_ES: Final = "kubevirt.io/sev-es"
@@ -52,7 +50,6 @@ HOST_MODEL_CPU: Final = "host-model-cpu.node.kubevirt.io/"
 HOST_MODEL_REQUIRED_FEATURES: Final = "host-model-required-features.node.kubevirt.io/"
 HYPERV: Final = "hyperv.node.kubevirt.io/"
 MACHINE_TYPE: Final = "machine-type.node.kubevirt.io/"
-TSC_FREQUENCY: Final = "scheduling.node.kubevirt.io/tsc-frequency"
 HYPERVISOR_WORKS: Final = "hypervisor.node.kubevirt.io/"  # ours: set when the hypervisor really works there
 
 # Labels of nodes that handlers write, by what they found out there; nobody else's begin so.
@@ -76,7 +73,6 @@ DEVICE_PREFIX: Final = "devices.kubevirt.io/"
 # --- annotations
 VGA_FOR_EFI: Final = "kubevirt.io/vga-display-efi-x86"  # of the KubeVirt object
 DOMAIN: Final = "kubevirt.io/domain"  # label and annotation
-MIGRATION_NAME: Final = "kubevirt.io/migrationJobName"
 ALLOW_POD_BRIDGE_MIGRATION: Final = "kubevirt.io/allow-pod-bridge-network-live-migration"
 HANDLER_HEARTBEAT: Final = "kubevirt.io/heartbeat"
 IGNITION: Final = "kubevirt.io/ignitiondata"
@@ -89,7 +85,6 @@ LIBVIRT_LOG_FILTERS: Final = "kubevirt.io/libvirt-log-filters"
 FREE_PAGE_REPORTING_DISABLED: Final = "kubevirt.io/free-page-reporting-disabled"
 EMULATOR_THREAD_EVEN_PARITY: Final = "alpha.kubevirt.io/EmulatorThreadCompleteToEvenParity"
 QGS_SOCKET_PATH: Final = "kubevirt.io/qgs-socket-path"
-GENERATION: Final = "kubevirt.io/generation"
 VM_GENERATION: Final = "kubevirt.io/vm-generation"
 ISTIO_INJECT: Final = "sidecar.istio.io/inject"
 LAUNCHER_HYPERVISOR: Final = "virtfleet.io/hypervisor"  # of launcher Pods and VMIs: what they were made to run on
@@ -113,28 +108,33 @@ class Phase:
     SUCCEEDED: Final = "Succeeded"
     FAILED: Final = "Failed"
     UNKNOWN: Final = "Unknown"
-    WAITING_FOR_SYNC: Final = "WaitingForSync"
+
+
+FINAL: Final = (Phase.SUCCEEDED, Phase.FAILED)
+"""Phases after which nothing comes: of VMIs, of migrations, and of Pods."""
+
+STUCK: Final = (
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "InvalidImageName",
+    "ErrImageNeverPull",
+    "CreateContainerConfigError",
+    "CreateContainerError",
+)
+"""Reasons for which a container waits that somebody has to do something about."""
 
 
 class VMICondition:
     """Types of a VMI's conditions."""
 
-    PROVISIONING: Final = "Provisioning"
     READY: Final = "Ready"
     SYNCHRONIZED: Final = "Synchronized"
     PAUSED: Final = "Paused"
     AGENT_CONNECTED: Final = "AgentConnected"
-    ACCESS_CREDENTIALS_SYNCHRONIZED: Final = "AccessCredentialsSynchronized"
     UNSUPPORTED_AGENT: Final = "AgentVersionNotSupported"
+    SOFTWARE_EMULATION: Final = "SoftwareEmulation"
     LIVE_MIGRATABLE: Final = "LiveMigratable"
     STORAGE_LIVE_MIGRATABLE: Final = "StorageLiveMigratable"
-    VCPU_CHANGE: Final = "HotVCPUChange"
-    MEMORY_CHANGE: Final = "HotMemoryChange"
-    VOLUMES_CHANGE: Final = "VolumesChange"
-    DATA_VOLUMES_READY: Final = "DataVolumesReady"
-    MIGRATION_REQUIRED: Final = "MigrationRequired"
-    EVICTION_REQUESTED: Final = "EvictionRequested"
-    SOFTWARE_EMULATION: Final = "SoftwareEmulation"
 
 
 class VMCondition:
@@ -142,7 +142,6 @@ class VMCondition:
 
     READY: Final = "Ready"
     FAILURE: Final = "Failure"
-    PAUSED: Final = "Paused"
     RESTART_REQUIRED: Final = "RestartRequired"
 
 
@@ -151,14 +150,10 @@ class NotMigratable:
 
     DISKS: Final = "DisksNotLiveMigratable"
     INTERFACE: Final = "InterfaceNotLiveMigratable"
-    HOTPLUG: Final = "HotplugNotLiveMigratable"
-    CPU_MODE: Final = "CPUModeLiveMigratable"
-    VIRTIOFS: Final = "VirtIOFSNotLiveMigratable"
     HOST_DEVICE: Final = "HostDeviceNotLiveMigratable"
     SEV: Final = "SEVNotLiveMigratable"
     SECURE_EXECUTION: Final = "SecureExecutionNotLiveMigratable"
     TDX: Final = "TDXNotLiveMigratable"
-    TSC_FREQUENCY: Final = "NoTSCFrequencyNotLiveMigratable"
     HYPERV_PASSTHROUGH: Final = "HypervPassthroughNotLiveMigratable"
     PERSISTENT_RESERVATION: Final = "PersistentReservationNotLiveMigratable"
     NOT_YET: Final = "MigrationNotSupported"
@@ -182,6 +177,4 @@ class PrintableStatus:
     ERR_IMAGE_PULL: Final = "ErrImagePull"
     IMAGE_PULL_BACK_OFF: Final = "ImagePullBackOff"
     PVC_NOT_FOUND: Final = "ErrorPvcNotFound"
-    DATA_VOLUME_ERROR: Final = "DataVolumeError"
     WAITING_FOR_VOLUME_BINDING: Final = "WaitingForVolumeBinding"
-    WAITING_FOR_RECEIVER: Final = "WaitingForReceiver"

@@ -3,7 +3,7 @@
 # ruff: noqa: RUF012 (msgspec copies mutable defaults)
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from virtfleet.api.view import Empty, OneOf, Required, View
 
@@ -22,21 +22,6 @@ class HTTPHeader(View):
     value: Required[str] = ""
 
 
-class HTTPGetAction(View):
-    """An HTTP request to the VM."""
-
-    port: Required[int | str] | None = None
-    """Port number or name."""
-    path: str = ""
-    """Path of the request."""
-    host: str = ""
-    """Host to connect to; the VM's own address where empty."""
-    scheme: Annotated[str, OneOf("HTTP", "HTTPS")] = ""
-    """HTTP or HTTPS."""
-    http_headers: list[HTTPHeader] = []
-    """Headers that are sent along."""
-
-
 class TCPSocketAction(View):
     """A TCP connection to the VM."""
 
@@ -44,6 +29,24 @@ class TCPSocketAction(View):
     """Port number or name."""
     host: str = ""
     """Host to connect to; the VM's own address where empty."""
+
+
+class HTTPGetAction(TCPSocketAction):
+    """An HTTP request to the VM."""
+
+    path: str = ""
+    """Path of the request."""
+    scheme: Annotated[str, OneOf("HTTP", "HTTPS")] = ""
+    """HTTP or HTTPS."""
+    http_headers: list[HTTPHeader] = []
+    """Headers that are sent along."""
+
+
+OVER_THE_NETWORK: Final = ("httpGet", "tcpSocket")
+INSIDE: Final = ("exec", "guestAgentPing")
+"""Actions that happen inside the guest, by its agent."""
+ACTIONS: Final = (*OVER_THE_NETWORK, *INSIDE)
+DEFAULTS: Final = {"timeoutSeconds": 1, "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3}
 
 
 class Probe(View):

@@ -8,7 +8,7 @@ keeps, plus the family of suffixes it was written with, in which it is printed a
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from functools import lru_cache, total_ordering
 from typing import Annotated, Final
 
 from msgspec import Meta
@@ -46,6 +46,7 @@ class QuantityError(ValueError):
     """Text that is not a quantity; the message says so in Kubernetes' words."""
 
 
+@total_ordering
 class Quantity:
     """An immutable amount. Equality and order look at the amount only: `1Gi` equals `1024Mi`."""
 
@@ -93,14 +94,6 @@ class Quantity:
     def __sub__(self, other: Quantity) -> Quantity:
         return Quantity(self.nano - other.nano, self.format if self.nano else other.format)
 
-    def __mul__(self, factor: int) -> Quantity:
-        return Quantity(self.nano * factor, self.format)
-
-    __rmul__ = __mul__
-
-    def __neg__(self) -> Quantity:
-        return Quantity(-self.nano, self.format)
-
     def __bool__(self) -> bool:
         return self.nano != 0
 
@@ -109,15 +102,6 @@ class Quantity:
 
     def __lt__(self, other: Quantity) -> bool:
         return self.nano < other.nano
-
-    def __le__(self, other: Quantity) -> bool:
-        return self.nano <= other.nano
-
-    def __gt__(self, other: Quantity) -> bool:
-        return self.nano > other.nano
-
-    def __ge__(self, other: Quantity) -> bool:
-        return self.nano >= other.nano
 
     def __hash__(self) -> int:
         return hash(self.nano)

@@ -109,92 +109,42 @@ def _expression(e: Mapping[str, Any]) -> Requirement:
 # Matches no labels at all: a key cannot both exist and not exist.
 NOTHING = Selector((Requirement("", "Exists"), Requirement("", "DoesNotExist")))
 
-_TOKEN = re.compile(r"\s*(?:(!=|==|=|!|\(|\)|,|>|<)|([^\s!=(),<>]+))")
+_WORD = r"[^\s!=(),<>]"
+_REQUIREMENT = re.compile(
+    rf"(?:!\s?(?P<absent>{_WORD}+)"
+    rf"|(?P<key>{_WORD}+)"
+    rf"(?:\s?(?P<op>==?|!=|<|>)\s?(?P<value>{_WORD}*)|\s(?P<set>in|notin)\s?\((?P<values>[^()!=<>]*)\))?)"
+    r"\s?(?:,\s?(?=\S)|$)"
+)
+_OPERATORS = {"=": "In", "==": "In", "in": "In", "!=": "NotIn", "notin": "NotIn", ">": "Gt", "<": "Lt", None: "Exists"}
 
 
 def parse_label_selector(text: str) -> Selector:
     """From the string form: `a=b,c!=d,e in (f,g),!h,i>1`."""
-    tokens: list[str] = []
-    at = 0
-    text = text.strip()
-    while at < len(text):
-        m = _TOKEN.match(text, at)
-        if not m:
-            raise SelectorError(f"unable to parse requirement: unexpected {text[at:]!r}")
-        tokens.append(m.group(1) or m.group(2))
-        at = m.end()
     wanted: list[Requirement] = []
-    i = 0
-
-    def peek() -> str:
-        return tokens[i] if i < len(tokens) else ""
-
-    while i < len(tokens):
-        if tokens[i] == "!":
-            i += 1
-            wanted.append(Requirement(_key(peek()), "DoesNotExist"))
-            i += 1
+    at, text = 0, " ".join(text.split())
+    while at < len(text):
+        match = _REQUIREMENT.match(text, at)
+        if not match:
+            raise SelectorError(
+                f"unable to parse requirement: {text[at:]!r} is not like a=b, a!=b, a in (b,c), a or !a"
+            )
+        at = match.end()
+        key = match["absent"] or match["key"]
+        op = "DoesNotExist" if match["absent"] else _OPERATORS[match["op"] or match["set"]]
+        if match["set"]:
+            values = sorted({value.strip() for value in match["values"].split(",")})
         else:
-            key = _key(tokens[i])
-            i += 1
-            op = peek()
-            if op in ("", ","):
-                wanted.append(Requirement(key, "Exists"))
-            elif op in ("=", "==", "!="):
-                i += 1
-                value = "" if peek() in ("", ",") else peek()
-                if value:
-                    i += 1
-                wanted.append(Requirement(key, "NotIn" if op == "!=" else "In", (_value(value),)))
-            elif op in (">", "<"):
-                i += 1
-                if not peek().lstrip("-").isdigit():
-                    raise SelectorError(f"for 'Gt', 'Lt' operators, the value must be an integer, not {peek()!r}")
-                wanted.append(Requirement(key, "Gt" if op == ">" else "Lt", (peek(),)))
-                i += 1
-            elif op in ("in", "notin"):
-                i += 1
-                values, i = _value_list(tokens, i)
-                wanted.append(Requirement(key, "In" if op == "in" else "NotIn", values))
-            else:
-                raise SelectorError(f"unable to parse requirement: found {op!r}, expected an operator")
-        if i < len(tokens):
-            if tokens[i] != ",":
-                raise SelectorError(f"unable to parse requirement: found {tokens[i]!r}, expected ','")
-            i += 1
-            if i == len(tokens):
-                raise SelectorError("unable to parse requirement: found '', expected an identifier after ','")
+            values = [match["value"]] if match["op"] else []
+        if why := label_key_error(key):
+            raise SelectorError(f"unable to parse requirement: {key!r} is not a label key: {why}")
+        for value in values:
+            if op in ("Gt", "Lt") and not value.lstrip("-").isdigit():
+                raise SelectorError(f"for 'Gt', 'Lt' operators, the value must be an integer, not {value!r}")
+            if op in ("In", "NotIn") and (why := label_value_error(value)):
+                raise SelectorError(f"unable to parse requirement: {value!r} is not a label value: {why}")
+        wanted.append(Requirement(key, op, tuple(values)))
     return Selector(tuple(wanted))
-
-
-def _key(token: str) -> str:
-    if why := label_key_error(token):
-        raise SelectorError(f"unable to parse requirement: {token!r} is not a label key: {why}")
-    return token
-
-
-def _value(token: str) -> str:
-    if why := label_value_error(token):
-        raise SelectorError(f"unable to parse requirement: {token!r} is not a label value: {why}")
-    return token
-
-
-def _value_list(tokens: list[str], i: int) -> tuple[tuple[str, ...], int]:
-    if i >= len(tokens) or tokens[i] != "(":
-        raise SelectorError("unable to parse requirement: expected '(' after in or notin")
-    i += 1
-    values: list[str] = []
-    while i < len(tokens) and tokens[i] != ")":
-        if tokens[i] != ",":
-            values.append(_value(tokens[i]))
-        elif tokens[i - 1] in ("(", ","):
-            values.append("")
-        i += 1
-    if i >= len(tokens):
-        raise SelectorError("unable to parse requirement: expected ')'")
-    if tokens[i - 1] in ("(", ","):
-        values.append("")
-    return tuple(sorted(set(values))), i + 1
 
 
 def node_term_matches(term: Mapping[str, Any], labels: Mapping[str, str], name: str) -> bool:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from msgspec import field
 
 from virtfleet.api.disks import ClaimSource, DataVolumeSource, Disk
-from virtfleet.api.meta import Condition, KubernetesObject, ObjectMeta
+from virtfleet.api.meta import Condition, KubernetesObject
 from virtfleet.api.view import Raw, Required, View
 from virtfleet.api.vmi import VirtualMachineInstanceTemplateSpec
 from virtfleet.api.vmistatus import ChangedBlockTrackingStatus, StorageMigratedVolumeInfo
@@ -82,13 +82,9 @@ class InstancetypeMatcher(View):
     """Reject or Ignore."""
 
 
-class DataVolumeTemplateSpec(View):
+class DataVolumeTemplateSpec(KubernetesObject):
     """A claim that is made with the VM."""
 
-    api_version: str = ""
-    kind: str = ""
-    metadata: ObjectMeta = field(default_factory=ObjectMeta)
-    """Name and labels."""
     spec: Required[Raw] | None = None
     """What CDI fills it with."""
 
@@ -144,12 +140,17 @@ class VirtualMachineVolumeRequest(View):
     remove_volume_options: RemoveVolumeOptions | None = None
 
 
-class AddVolumeOptions(View):
+class RemoveVolumeOptions(View):
+    """A volume to remove."""
+
+    dry_run: list[str] = []
+    name: Required[str] = ""
+
+
+class AddVolumeOptions(RemoveVolumeOptions):
     """A volume to add."""
 
     disk: Required[Disk] | None = None
-    dry_run: list[str] = []
-    name: Required[str] = ""
     volume_source: Required[HotplugVolumeSource] | None = None
 
 
@@ -158,13 +159,6 @@ class HotplugVolumeSource(View):
 
     data_volume: DataVolumeSource | None = None
     persistent_volume_claim: ClaimSource | None = None
-
-
-class RemoveVolumeOptions(View):
-    """A volume to remove."""
-
-    dry_run: list[str] = []
-    name: Required[str] = ""
 
 
 class VolumeSnapshotStatus(View):

@@ -67,7 +67,7 @@ class LauncherPod(Kept):
     def ended(self) -> bool:
         """Its compute container does not run any more, and will not again."""
         compute = (s.state.terminated for s in self.status.container_statuses if s.name == COMPUTE)
-        return self.status.phase in ("Succeeded", "Failed") or any(compute)
+        return self.status.phase in names.FINAL or any(compute)
 
     @property
     def going_down(self) -> bool:
@@ -78,7 +78,7 @@ class LauncherPod(Kept):
         """Something of it may still run, whether or not it was told to stop."""
         states = [status.state for status in self.status.container_statuses]
         stopped = bool(states) and all(state.terminated for state in states)
-        return self.status.phase not in ("Succeeded", "Failed") and not stopped
+        return self.status.phase not in names.FINAL and not stopped
 
     @property
     def launched(self) -> bool:

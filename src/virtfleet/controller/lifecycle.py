@@ -16,11 +16,11 @@ from typing import Any
 
 import msgspec
 
-from virtfleet.api import conditions, names
+from virtfleet.api import conditions, names, times
 from virtfleet.api.conditions import Condition
-from virtfleet.api.names import Phase, VMICondition
+from virtfleet.api.names import FINAL, STUCK, Phase, VMICondition
 from virtfleet.controller.launcherpod import LauncherPod
-from virtfleet.controller.records import FINAL, Claim, Instance
+from virtfleet.controller.records import Claim, Instance
 from virtfleet.kube.resource import Obj
 from virtfleet.pods.launcher import COMPUTE
 
@@ -30,15 +30,6 @@ NO_SCHEDULER = "NoScheduler"
 OVERLOOKED_AFTER = 60.0  # seconds in which a scheduler that is there looks at a Pod
 FAILED_CREATE = "FailedCreate"
 CLAIM_NOT_FOUND = "FailedPvcNotFound"
-# Reasons for which a container waits that somebody has to do something about.
-_STUCK = (
-    "ErrImagePull",
-    "ImagePullBackOff",
-    "InvalidImageName",
-    "ErrImageNeverPull",
-    "CreateContainerConfigError",
-    "CreateContainerError",
-)
 POD_LOST = "PodLost"
 POD_FAILED = "PodFailed"
 
@@ -148,7 +139,7 @@ def _patch(vmi: Instance, metadata: Obj, status: Obj) -> Obj:
 def entered(vmi: Instance, phase: str, reason: str, now: float) -> Obj:
     """The part of the status that says that a phase begins."""
     known = msgspec.to_builtins(vmi.status.phase_transition_timestamps)
-    entry = {"phase": phase, "phaseTransitionTimestamp": conditions.timestamp(now)}
+    entry = {"phase": phase, "phaseTransitionTimestamp": times.timestamp(now)}
     status = {"phase": phase, "phaseTransitionTimestamps": [*known, entry]}
     return {**status, "reason": reason} if reason else status
 
@@ -260,7 +251,7 @@ def until_overlooked(pod: LauncherPod, now: float) -> float | None:
     """Seconds until a Pod that no scheduler has looked at is overlooked; None where one has, or where it is going."""
     if pod.node or pod.going_down or conditions.find(pod.status.conditions, POD_SCHEDULED):
         return None
-    return conditions.seconds(pod.metadata.creation_timestamp) + OVERLOOKED_AFTER - now
+    return times.seconds(pod.metadata.creation_timestamp) + OVERLOOKED_AFTER - now
 
 
 def _overlooked(pod: LauncherPod) -> str:
@@ -274,7 +265,7 @@ def container_trouble(pod: LauncherPod | None) -> Trouble | None:
     """The first container of the Pod that cannot start, most often for its image, or that ended beside the launcher."""
     for status in (*pod.status.init_container_statuses, *pod.status.container_statuses) if pod else ():
         waiting = status.state.waiting
-        if waiting and waiting.reason in _STUCK:
+        if waiting and waiting.reason in STUCK:
             return Trouble(waiting.reason, waiting.message)
     for status in pod.status.container_statuses if pod else ():
         ended = status.state.terminated

@@ -14,7 +14,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from virtfleet.api import conditions, names
+from virtfleet.api import names, times
 from virtfleet.api.names import PrintableStatus
 from virtfleet.controller import lifecycle
 from virtfleet.controller.pods import LauncherPods
@@ -105,10 +105,9 @@ def observe_transition(_key: str, old: Instance | None, new: Instance | None) ->
     """A phase that has begun. What was there when we came is not news."""
     if old is None or new is None or old.phase == new.phase:
         return
-    times = {t.phase: conditions.seconds(t.phase_transition_timestamp) for t in new.status.phase_transition_timestamps}
-    if new.phase not in times:
+    began = {t.phase: times.seconds(t.phase_transition_timestamp) for t in new.status.phase_transition_timestamps}
+    if new.phase not in began:
         return
-    began = times[new.phase]
-    FROM_CREATION.labels(new.phase).observe(began - conditions.seconds(new.metadata.creation_timestamp))
-    if old.phase in times:
-        FROM_LAST.labels(new.phase, old.phase).observe(began - times[old.phase])
+    FROM_CREATION.labels(new.phase).observe(began[new.phase] - times.seconds(new.metadata.creation_timestamp))
+    if old.phase in began:
+        FROM_LAST.labels(new.phase, old.phase).observe(began[new.phase] - began[old.phase])

@@ -10,9 +10,10 @@ import time
 
 import msgspec
 
-from virtfleet.api import conditions, kinds, names
-from virtfleet.api.names import Phase
-from virtfleet.controller.records import FINAL, Kept, Record
+from virtfleet.api import kinds, names
+from virtfleet.api.names import FINAL, Phase
+from virtfleet.api.times import timestamp
+from virtfleet.controller.records import Kept, Record
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.controller import Controller
@@ -44,7 +45,7 @@ decode_migration = msgspec.json.Decoder(Migration).decode
 
 def failure(now: float) -> Obj:
     """The status of a migration that is not carried out."""
-    entry = {"phase": Phase.FAILED, "phaseTransitionTimestamp": conditions.timestamp(now)}
+    entry = {"phase": Phase.FAILED, "phaseTransitionTimestamp": timestamp(now)}
     return {
         "phase": Phase.FAILED,
         "phaseTransitionTimestamps": [entry],

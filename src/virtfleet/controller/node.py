@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from virtfleet.api import conditions, names
+from virtfleet.api import names, times
 from virtfleet.api.names import Phase
 from virtfleet.controller import lifecycle
 from virtfleet.controller.launcherpod import LauncherPod
@@ -35,7 +35,7 @@ def silence_left(node: Node | None, now: float, limit: float = SILENCE) -> float
     if node is None:
         return 0.0
     try:
-        return conditions.seconds(node.metadata.annotations.heartbeat) + limit - now
+        return times.seconds(node.metadata.annotations.heartbeat) + limit - now
     except ValueError:
         return float("inf")
 

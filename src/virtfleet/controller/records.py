@@ -13,12 +13,11 @@ import msgspec
 import orjson
 
 from virtfleet.api import names
-from virtfleet.api.names import Phase
+from virtfleet.api.names import FINAL, Phase
 from virtfleet.kube.events import Reference
 from virtfleet.kube.resource import NODES, VMI_REPLICA_SETS, VMIS, VMS, Obj, Resource
 
 UNPROCESSED = ("", Phase.PENDING)
-FINAL = (Phase.SUCCEEDED, Phase.FAILED)
 
 
 class Record(msgspec.Struct, rename="camel", eq=False):

@@ -6,7 +6,7 @@ import enum
 import random
 from dataclasses import dataclass
 
-from virtfleet.api import conditions
+from virtfleet.api import times
 from virtfleet.api.names import Phase
 from virtfleet.controller.records import Instance, Machine, Request, StartFailure
 
@@ -133,7 +133,7 @@ def pending_requests(vm: Machine, vmi: Instance | None) -> list[Request]:
 
 def pause_left(vm: Machine, now: float) -> float:
     failure = vm.status.start_failure
-    return conditions.seconds(failure.retry_after_timestamp) - now if failure and failure.retry_after_timestamp else 0.0
+    return times.seconds(failure.retry_after_timestamp) - now if failure and failure.retry_after_timestamp else 0.0
 
 
 def pause_after(failures: int) -> int:
@@ -153,4 +153,4 @@ def start_failure(vm: Machine, vmi: Instance | None, now: float) -> StartFailure
     if vmi is None or not vmi.final or wants_stop(vm, vmi) or (known and known.last_failed_vmi_uid == vmi.uid):
         return known
     count = known.consecutive_fail_count + 1 if known else 1
-    return StartFailure(count, vmi.uid, conditions.timestamp(now + pause_after(count)))
+    return StartFailure(count, vmi.uid, times.timestamp(now + pause_after(count)))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from xml.etree.ElementTree import Element
 
+from virtfleet.api import traits
 from virtfleet.api.domainspec import Clock
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
-from virtfleet.domain import traits
 from virtfleet.domain.context import Smbios
 from virtfleet.domain.xml import add, yes_no
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from xml.etree.ElementTree import Element
 
+from virtfleet.api import traits
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
-from virtfleet.domain import paths, traits
+from virtfleet.domain import paths
 from virtfleet.domain.context import Context
 from virtfleet.domain.xml import add
 

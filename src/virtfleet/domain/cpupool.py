@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from virtfleet.api.traits import Topology
 from virtfleet.domain.context import NumaCell
 from virtfleet.domain.errors import DomainError
-from virtfleet.domain.traits import Topology
 
 
 class _Cell:

@@ -6,21 +6,20 @@ it. Virtual functions of network cards are host devices, and plugins that attach
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from xml.etree.ElementTree import Element
 
-from virtfleet.api import names
+from virtfleet.api import names, traits
+from virtfleet.api.addresses import PCI_ADDRESS
 from virtfleet.api.networks import Interface
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
-from virtfleet.domain import paths, traits
+from virtfleet.domain import paths
 from virtfleet.domain.context import Context
 from virtfleet.domain.errors import DomainError
 from virtfleet.domain.xml import add
 
 MOST_QUEUES = 256  # of a tap device
 
-_PCI_ADDRESS = re.compile(r"([\da-fA-F]{4}):([\da-fA-F]{2}):([\da-fA-F]{2})\.([0-7])")
 
 # Ports of Istio's proxy, which must not be forwarded to the guest.
 ISTIO_PORTS = (15000, 15001, 15004, 15006, 15008, 15009, 15020, 15021, 15053, 15090)
@@ -65,7 +64,7 @@ def plain_mac(address: str) -> str:
 
 def pci_address(parent: Element, address: str, of: str) -> Element:
     """The address element for a PCI address such as 0000:81:01.0."""
-    match = _PCI_ADDRESS.fullmatch(address)
+    match = PCI_ADDRESS.fullmatch(address)
     if not match:
         raise DomainError(f"{of}: {address!r} is not a PCI address such as 0000:81:01.0")
     domain, bus, slot, function = match.groups()

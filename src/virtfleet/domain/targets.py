@@ -6,8 +6,8 @@ runs renames none of the others.
 
 from __future__ import annotations
 
+from virtfleet.api.traits import bus
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
-from virtfleet.domain.traits import bus
 
 _PREFIXES = {"virtio": "vd", "sata": "sd", "scsi": "sd", "usb": "sd"}
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from virtfleet.api import names
-from virtfleet.api.names import Phase
+from virtfleet.api.names import FINAL, Phase
 from virtfleet.api.view import read
 from virtfleet.api.vm import VirtualMachine
 from virtfleet.api.vmi import VirtualMachineInstance
@@ -20,7 +20,6 @@ from virtfleet.kube.resource import VMIS, VMS, Obj, Resource
 
 VM_NOT_RUNNING = "VM is not running"
 VMI_NOT_RUNNING = "VMI is not running"
-FINAL = (Phase.SUCCEEDED, Phase.FAILED)
 
 
 @dataclass(frozen=True, slots=True)

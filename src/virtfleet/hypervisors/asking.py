@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from virtfleet.api import names
+from virtfleet.api import names, traits
 from virtfleet.api.quantity import Quantity
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
-from virtfleet.domain import traits, volumes
+from virtfleet.domain import volumes
 
 Asked = Callable[[VMI], object]
 
@@ -136,8 +136,7 @@ def credentials_by_agent(vmi: VMI) -> bool:
 
 
 def guest_agent(vmi: VMI) -> bool:
-    probes = [p for p in (vmi.spec.liveness_probe, vmi.spec.readiness_probe) if p]
-    return credentials_by_agent(vmi) or any(p.guest_agent_ping or p.exec for p in probes)
+    return credentials_by_agent(vmi) or traits.probes_inside(vmi) > 0
 
 
 def attestation(vmi: VMI) -> bool:

@@ -17,9 +17,9 @@ from xml.etree.ElementTree import Element
 
 import msgspec
 
+from virtfleet.api import traits
 from virtfleet.api.quantity import Quantity
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
-from virtfleet.domain import traits
 from virtfleet.domain.context import Context
 from virtfleet.domain.errors import DomainError
 from virtfleet.hypervisors.support import Supports

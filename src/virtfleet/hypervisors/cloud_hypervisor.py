@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import ClassVar
 from xml.etree.ElementTree import Element
 
+from virtfleet.api import traits
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
-from virtfleet.domain import common, hostdevices, interfaces, paths, traits, volumes
+from virtfleet.domain import common, hostdevices, interfaces, paths, volumes
 from virtfleet.domain.context import Context
 from virtfleet.domain.cpupool import CpuPool
 from virtfleet.domain.errors import DomainError

@@ -13,9 +13,8 @@ from typing import Final
 
 import msgspec
 
-from virtfleet.api import names
+from virtfleet.api import names, traits
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
-from virtfleet.domain import traits
 from virtfleet.hypervisors import asking
 from virtfleet.hypervisors.asking import Asked
 from virtfleet.hypervisors.base import Hypervisor

@@ -11,9 +11,10 @@ import shlex
 from typing import ClassVar
 from xml.etree.ElementTree import Element
 
+from virtfleet.api import traits
 from virtfleet.api.disks import Volume
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
-from virtfleet.domain import common, interfaces, paths, traits, volumes
+from virtfleet.domain import common, interfaces, paths, volumes
 from virtfleet.domain.context import Context
 from virtfleet.domain.errors import DomainError
 from virtfleet.domain.xml import add

@@ -15,9 +15,9 @@ import math
 import random
 import time
 from collections.abc import Callable, Coroutine
-from datetime import UTC, datetime
 from typing import Any
 
+from virtfleet.api.times import precise_now
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.errors import ApiError, is_conflict, is_not_found
 from virtfleet.kube.resource import LEASES, Obj
@@ -132,7 +132,12 @@ class Election:
         try:
             async with asyncio.timeout(self._renew_deadline):
                 while (lease := await self._look()) and lease["spec"].get("holderIdentity") == self.identity:
-                    free = {**lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": _timestamp()}
+                    free = {
+                        **lease["spec"],
+                        "holderIdentity": "",
+                        "leaseDurationSeconds": 1,
+                        "renewTime": precise_now(),
+                    }
                     try:
                         await self._api.replace(LEASES, {**lease, "spec": free})
                     except ApiError as error:
@@ -159,7 +164,7 @@ class Election:
         return bool(holder) and holder != self.identity and _now() < self._seen + duration
 
     def _claimed(self, spec: Obj) -> Obj:
-        now = _timestamp()
+        now = precise_now()
         claim = {
             **spec,
             "holderIdentity": self.identity,
@@ -182,7 +187,3 @@ class Election:
 def _now() -> float:
     """A clock that also counts while the machine is suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-def _timestamp() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -14,9 +14,9 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Generic, Self, TypeVar
 
+from virtfleet.api.times import timestamp
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.errors import ApiError, is_already_exists, is_not_found
 from virtfleet.kube.resource import EVENTS, Obj
@@ -64,9 +64,9 @@ class Series:
     """One Event object: what happened, how often, since when. A count of one means that it is still to be created."""
 
     name: str
-    first: datetime
+    first: float
     count: int = 0
-    last: datetime = field(init=False)
+    last: float = field(init=False)
     message: str = field(init=False)
 
 
@@ -115,10 +115,9 @@ class Correlator:
             similar.messages.add(message)
         else:
             key, message = group, f"(combined from similar events): {message}"
-        moment = datetime.fromtimestamp(now, UTC)
-        series = self._series.find(key, lambda: Series(f"{about.name}.{int(now * 1e9):x}", moment))
+        series = self._series.find(key, lambda: Series(f"{about.name}.{int(now * 1e9):x}", now))
         series.count += 1
-        series.last, series.message = moment, message
+        series.last, series.message = now, message
         budget = self._budgets.find(
             (about, occurrence.type), lambda: TokenBucket(SPAM_RATE, SPAM_BURST, clock=self._clock)
         )
@@ -178,7 +177,7 @@ class Recorder:
     async def _send(self, occurrence: Occurrence, series: Series) -> None:
         namespace = occurrence.about.namespace or "default"
         if series.count > 1:
-            news = {"count": series.count, "lastTimestamp": _timestamp(series.last), "message": series.message}
+            news = {"count": series.count, "lastTimestamp": timestamp(series.last), "message": series.message}
             try:
                 await self._api.patch(EVENTS, series.name, news, namespace)
                 return
@@ -211,11 +210,7 @@ class Recorder:
             "source": {"component": self._component, "host": self._host},
             "reportingComponent": self._component,
             "reportingInstance": self._host,
-            "firstTimestamp": _timestamp(series.first),
-            "lastTimestamp": _timestamp(series.last),
+            "firstTimestamp": timestamp(series.first),
+            "lastTimestamp": timestamp(series.last),
             "count": series.count,
         }
-
-
-def _timestamp(moment: datetime) -> str:
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

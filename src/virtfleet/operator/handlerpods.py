@@ -17,18 +17,7 @@ STARTING = timedelta(minutes=2)
 """A handler that is not ready after this time has trouble; the startup probe gives it as long."""
 
 # Why a container waits, where waiting does not help.
-_FAILURES = frozenset(
-    (
-        "CrashLoopBackOff",
-        "ErrImagePull",
-        "ImagePullBackOff",
-        "InvalidImageName",
-        "ErrImageNeverPull",
-        "CreateContainerConfigError",
-        "CreateContainerError",
-        "RunContainerError",
-    )
-)
+_FAILURES = frozenset((*names.STUCK, "CrashLoopBackOff", "RunContainerError"))
 
 
 class _Waiting(msgspec.Struct):

@@ -12,7 +12,7 @@ import platform
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 
-from virtfleet.api import names
+from virtfleet.api import names, times
 from virtfleet.installation import Installation
 from virtfleet.kube.api import KubeApi, Patch
 from virtfleet.kube.cache import key_of
@@ -346,4 +346,4 @@ class Operator:
             self._world.kubevirts.observe(stored)
 
     def _timestamp(self) -> str:
-        return self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
+        return times.timestamp(self._now().timestamp())

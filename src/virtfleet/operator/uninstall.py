@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
 
-from virtfleet.api import names
+from virtfleet.api import names, times
 from virtfleet.api.kinds import KINDS, VMI
 from virtfleet.installation import WAIT_FOR_VMS, Installation
 from virtfleet.kube.api import KubeApi
@@ -100,7 +99,7 @@ class Uninstall:
         known = old.get("conditions") or []
         told = [Verdict(DEGRADED, True, "WorkloadsExist", waiting_for)] if waiting_for else []
         others = [c for c in known if c["type"] != DEGRADED]
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        now = times.timestamp()
         status = {"phase": phase, "health": phase, "conditions": [*others, *conditions(known, told, now)]}
         if any(old.get(key) != value for key, value in status.items()):
             stored = await self._api.patch(

@@ -10,6 +10,7 @@ import msgspec
 import orjson
 
 from virtfleet.api import names
+from virtfleet.api.names import FINAL
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache, key_of
 from virtfleet.kube.resource import (
@@ -183,7 +184,7 @@ class World:
         """VMIs that are not over yet; None while they are not known."""
         if not self.instances.synced.is_set():
             return None
-        return (vmi for vmi in self.instances.list() if vmi["status"]["phase"] not in ("Succeeded", "Failed"))
+        return (vmi for vmi in self.instances.list() if vmi["status"]["phase"] not in FINAL)
 
     def instances_are_served(self) -> None:
         """To be called once the definition of VMIs is there; before, they cannot be watched."""

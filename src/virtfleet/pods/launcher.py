@@ -1,20 +1,18 @@
 """The launcher Pod of a VMI.
 
-One VMI has one launcher Pod, and each migration of it one target Pod: their names follow from the UIDs, so that the API
-server refuses a second one whoever asks for it, and a controller that restarts finds what it made.
+One VMI has one launcher Pod, whose name follows from the UID, so that the API server refuses a second one whoever asks
+for it, and a controller that restarts finds what it made.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from virtfleet.api import kinds, names
+from virtfleet.api import kinds, names, traits
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
-from virtfleet.domain import traits
 from virtfleet.hypervisors import registry
 from virtfleet.hypervisors.base import Descriptor, Hypervisor
 from virtfleet.installation import Installation
@@ -35,17 +33,8 @@ class Unrenderable(ValueError):
     """A VMI that cannot have a launcher Pod as things are; the message is for its owner."""
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """The migration that a target Pod is for, and the image that it keeps or changes to."""
-
-    uid: str
-    name: str
-    image: str
-
-
 def pod_name(vmi_name: str, uid: str) -> str:
-    """The name of the one Pod for a VMI's or a migration's UID."""
+    """The name of the one Pod for a VMI's UID."""
     prefix, suffix = "virt-launcher-", f"-{uid.partition('-')[0]}"
     return f"{prefix}{vmi_name[: _LONGEST_NAME - len(prefix) - len(suffix)].rstrip('-.')}{suffix}"
 
@@ -58,14 +47,8 @@ def vmi_id(name: str) -> str:
     return f"{name[: _LONGEST_LABEL - len(digest) - 1]}-{digest}"
 
 
-def render(
-    vmi: Mapping[str, Any],
-    settings: Installation,
-    *,
-    block_volumes: Collection[str] = (),
-    target: Target | None = None,
-) -> dict[str, Any]:
-    """The launcher Pod of a VMI that admission has completed, or of one of its migrations."""
+def render(vmi: Mapping[str, Any], settings: Installation, *, block_volumes: Collection[str] = ()) -> dict[str, Any]:
+    """The launcher Pod of a VMI that admission has completed."""
     launcher = settings.fleet.launcher(vmi)
     if launcher.conflict:
         raise Unrenderable(launcher.conflict)
@@ -74,32 +57,32 @@ def render(
     except registry.UnknownHypervisor as error:
         raise Unrenderable(str(error)) from None
     descriptor, view = hypervisor.descriptor, read(VMI, vmi)
-    found = volumes.mounted(view, block_volumes)
-    if taken := volumes.clash(found):
+    mounted = volumes.mounted(view, block_volumes)
+    if taken := volumes.clash(mounted):
         raise Unrenderable(f"spec.volumes: a volume of the launcher Pod is called {taken!r} already; rename the VMI's")
-    image = target.image if target else launcher.image
+    image = launcher.image
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": _metadata(view, launcher, target),
+        "metadata": _metadata(view, launcher),
         "spec": {
-            **_placement(vmi, view, descriptor, launcher, settings, target),
-            **_identity(vmi, view, found),
+            **_placement(vmi, view, descriptor, launcher, settings),
+            **_identity(vmi, view, mounted),
             "restartPolicy": "Never",
             "enableServiceLinks": False,
             "terminationGracePeriodSeconds": traits.grace(view) + GRACE_AFTER_GUEST,
             "securityContext": security.of_pod(descriptor, settings),
             "containers": [
-                _compute(vmi, view, hypervisor, settings, image, found),
-                *sharing.containers(view, descriptor, settings, image, found),
+                _compute(vmi, view, hypervisor, settings, image, mounted),
+                *sharing.containers(view, descriptor, settings, image, mounted),
             ],
-            "volumes": found.volumes,
-            **_pulling(found, settings),
+            "volumes": mounted.volumes,
+            **_pulling(mounted, settings),
         },
     }
 
 
-def _metadata(view: VMI, launcher: Launcher, target: Target | None) -> dict[str, Any]:
+def _metadata(view: VMI, launcher: Launcher) -> dict[str, Any]:
     meta = view.metadata
     labels = {
         **meta.labels,
@@ -118,9 +101,6 @@ def _metadata(view: VMI, launcher: Launcher, target: Target | None) -> dict[str,
     }
     if launcher.pool:
         labels[names.HANDLER_POOL] = annotations[names.HANDLER_POOL] = launcher.pool.name
-    if target:
-        labels[names.MIGRATION_UID] = target.uid
-        annotations[names.MIGRATION_NAME] = target.name
     owner = {
         "apiVersion": kinds.VMI.api_version,
         "kind": kinds.VMI.kind,
@@ -130,7 +110,7 @@ def _metadata(view: VMI, launcher: Launcher, target: Target | None) -> dict[str,
         "blockOwnerDeletion": True,
     }
     return {
-        "name": pod_name(meta.name, target.uid if target else meta.uid),
+        "name": pod_name(meta.name, meta.uid),
         "namespace": meta.namespace,
         "labels": labels,
         "annotations": annotations,
@@ -139,19 +119,12 @@ def _metadata(view: VMI, launcher: Launcher, target: Target | None) -> dict[str,
 
 
 def _placement(
-    vmi: Mapping[str, Any],
-    view: VMI,
-    hypervisor: Descriptor,
-    launcher: Launcher,
-    settings: Installation,
-    target: Target | None,
+    vmi: Mapping[str, Any], view: VMI, hypervisor: Descriptor, launcher: Launcher, settings: Installation
 ) -> dict[str, Any]:
     try:
         affinity = settings.fleet.affinity(vmi, launcher.pool)
     except TooManyTermsError as error:
         raise Unrenderable(str(error)) from None
-    if target:
-        affinity = placement.away_from_source(affinity, view.metadata.uid)
     spec = vmi["spec"]
     passed_on = ("tolerations", "topologySpreadConstraints", "schedulerName", "priorityClassName", "resourceClaims")
     return {
@@ -162,16 +135,16 @@ def _placement(
     }
 
 
-def _identity(vmi: Mapping[str, Any], view: VMI, found: volumes.Mounted) -> dict[str, Any]:
+def _identity(vmi: Mapping[str, Any], view: VMI, mounted: volumes.Mounted) -> dict[str, Any]:
     """Who the Pod is: its names, and the service account whose token the guest may get."""
     spec = vmi["spec"]
     passed_on = ("subdomain", "dnsPolicy", "dnsConfig")
-    account = found.service_account or view.spec.service_account_name
+    account = mounted.service_account or view.spec.service_account_name
     return {
         "hostname": traits.hostname(view),
         **{key: spec[key] for key in passed_on if spec.get(key)},
         **({"serviceAccountName": account} if account else {}),
-        "automountServiceAccountToken": bool(found.service_account),
+        "automountServiceAccountToken": bool(mounted.service_account),
     }
 
 
@@ -181,7 +154,7 @@ def _compute(
     hypervisor: Hypervisor,
     settings: Installation,
     image: str,
-    found: volumes.Mounted,
+    mounted: volumes.Mounted,
 ) -> dict[str, Any]:
     container: dict[str, Any] = {
         "name": COMPUTE,
@@ -189,12 +162,12 @@ def _compute(
         "args": _arguments(view, hypervisor.descriptor, settings),
         "resources": resources.requirements(view, hypervisor, settings),
         "securityContext": security.of_container(hypervisor.descriptor),
-        "volumeMounts": found.mounts,
+        "volumeMounts": mounted.mounts,
     }
     if settings.launcher_pull_policy:
         container["imagePullPolicy"] = settings.launcher_pull_policy
-    if found.devices:
-        container["volumeDevices"] = found.devices
+    if mounted.devices:
+        container["volumeDevices"] = mounted.devices
     for kind in ("livenessProbe", "readinessProbe"):
         if vmi["spec"].get(kind):
             container[kind] = probes.probe(vmi["spec"][kind])
@@ -214,6 +187,6 @@ def _arguments(view: VMI, hypervisor: Descriptor, settings: Installation) -> lis
     return [f"--{name}={value}" for name, value in arguments.items() if value]
 
 
-def _pulling(found: volumes.Mounted, settings: Installation) -> dict[str, Any]:
-    secrets = dict.fromkeys((*settings.pull_secrets, *found.pull_secrets))
+def _pulling(mounted: volumes.Mounted, settings: Installation) -> dict[str, Any]:
+    secrets = dict.fromkeys((*settings.pull_secrets, *mounted.pull_secrets))
     return {"imagePullSecrets": [{"name": name} for name in secrets]} if secrets else {}

@@ -20,7 +20,7 @@ def pod_interface(network: str) -> str:
 
 def attachments(vmi: VMI) -> dict[str, str]:
     """Which networks Multus shall attach the Pod to."""
-    found: dict[str, str] = {}
+    annotations: dict[str, str] = {}
     wanted = []
     absent = {i.name for i in vmi.spec.domain.devices.interfaces if i.state == "absent"}
     macs = {i.name: i.mac_address for i in vmi.spec.domain.devices.interfaces if i.mac_address}
@@ -28,7 +28,7 @@ def attachments(vmi: VMI) -> dict[str, str]:
         if not network.multus or network.name in absent:
             continue
         if network.multus.default:
-            found[DEFAULT_NETWORK] = network.multus.network_name
+            annotations[DEFAULT_NETWORK] = network.multus.network_name
             continue
         namespace, _, name = network.multus.network_name.rpartition("/")
         attachment: dict[str, Any] = {
@@ -40,5 +40,5 @@ def attachments(vmi: VMI) -> dict[str, str]:
             attachment["mac"] = mac
         wanted.append(attachment)
     if wanted:
-        found[NETWORKS] = orjson.dumps(wanted).decode()
-    return found
+        annotations[NETWORKS] = orjson.dumps(wanted).decode()
+    return annotations

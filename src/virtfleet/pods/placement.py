@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
 
-from virtfleet.api import names
+from virtfleet.api import names, traits
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
-from virtfleet.domain import traits
 from virtfleet.hypervisors.base import Descriptor
 from virtfleet.installation import Installation
 
 ARCHITECTURE = "kubernetes.io/arch"
-_HOSTNAME = "kubernetes.io/hostname"
 # A machine type of one version, such as pc-q35-9.2 or pc-q35-rhel9.6.0. An alias, such as q35, every node has.
 _VERSIONED = re.compile(r"[a-z0-9-]+-[a-z]*\d+(\.\d+)*")
-_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def node_selector(vmi: VMI, hypervisor: Descriptor, settings: Installation) -> dict[str, str]:
@@ -45,13 +40,3 @@ def node_selector(vmi: VMI, hypervisor: Descriptor, settings: Installation) -> d
     }
     wanted |= {label: "true" for label, needed in needs.items() if needed}
     return {**wanted, **settings.node_selector, **vmi.spec.node_selector}
-
-
-def away_from_source(affinity: Mapping[str, Any], vmi_uid: str) -> dict[str, Any]:
-    """The affinity of a migration's target: not on the node where the VM already runs."""
-    apart = {
-        "labelSelector": {"matchLabels": {names.CREATED_BY: vmi_uid}},
-        "topologyKey": _HOSTNAME,
-    }
-    anti = affinity.get("podAntiAffinity") or {}
-    return {**affinity, "podAntiAffinity": {**anti, _REQUIRED: [*(anti.get(_REQUIRED) or ()), apart]}}

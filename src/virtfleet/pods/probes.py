@@ -9,16 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-_INSIDE = ("exec", "guestAgentPing")
-_TIMEOUT = 1  # Kubernetes' default
+from virtfleet.api.probes import DEFAULTS, INSIDE
 
 
 def probe(wanted: Mapping[str, Any]) -> dict[str, Any]:
     """The container's probe for one of the VMI's."""
-    if not any(wanted.get(action) is not None for action in _INSIDE):
+    if not any(wanted.get(action) is not None for action in INSIDE):
         return dict(wanted)
-    rest = {key: value for key, value in wanted.items() if key not in _INSIDE}
-    command = ["virt-launcher", "probe", "--timeout", str(wanted.get("timeoutSeconds") or _TIMEOUT)]
+    rest = {key: value for key, value in wanted.items() if key not in INSIDE}
+    command = ["virt-launcher", "probe", "--timeout", str(wanted.get("timeoutSeconds") or DEFAULTS["timeoutSeconds"])]
     if wanted.get("exec") is not None:
         command += ["--", *(wanted["exec"].get("command") or ())]
     return {**rest, "exec": {"command": command}}

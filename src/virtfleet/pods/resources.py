@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from virtfleet.api import names
+from virtfleet.api import names, traits
 from virtfleet.api.devices import GPU, HostDevice
 from virtfleet.api.networks import ClaimRequest
 from virtfleet.api.quantity import BINARY, Quantity
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
-from virtfleet.domain import traits
 from virtfleet.hypervisors.base import Hypervisor
 from virtfleet.installation import Installation
 
@@ -41,9 +40,7 @@ def overhead(vmi: VMI, hypervisor: Hypervisor, settings: Installation) -> Quanti
     """Memory that a VM needs beside its guest's."""
     amount = hypervisor.descriptor.overheads.total(emulated=settings.emulation).value() + hypervisor.memory(vmi)
     amount += OWN_CPUS if traits.dedicated_cpus(vmi) else 0
-    inside = sum(
-        bool(p and (p.exec or p.guest_agent_ping)) for p in (vmi.spec.liveness_probe, vmi.spec.readiness_probe)
-    )
+    inside = traits.probes_inside(vmi)
     amount += PROBES + PER_PROBE * inside if inside else 0
     amount = -(-amount * settings.overhead_ratio.numerator // settings.overhead_ratio.denominator)
     memory = vmi.spec.domain.memory
@@ -88,21 +85,11 @@ def _memory(
 
 
 def _cpus(vmi: VMI, requests: dict[str, Any], limits: dict[str, Any], settings: Installation) -> None:
-    io_threads = vmi.spec.domain.io_threads
-    pool = (io_threads.supplemental_pool_thread_count if io_threads else None) or 0
-    vcpus = traits.topology(vmi).vcpus
+    pool, vcpus = traits.pool_threads(vmi), traits.topology(vmi).vcpus
     if traits.dedicated_cpus(vmi):
-        requests["cpu"] = limits["cpu"] = Quantity.of(vcpus + pool + _emulator_cpus(vmi, vcpus + pool))
+        requests["cpu"] = limits["cpu"] = Quantity.of(vcpus + pool + traits.emulator_cpus(vmi))
     elif "cpu" not in requests:
         requests["cpu"] = limits.get("cpu") or Quantity.of_milli(-(-(vcpus + pool) * 1000 // settings.cpu_ratio))
-
-
-def _emulator_cpus(vmi: VMI, others: int) -> int:
-    """CPUs for the emulator alone; two where one would leave half a core over and the VMI does not want that."""
-    cpu = vmi.spec.domain.cpu
-    if not (cpu and cpu.isolate_emulator_thread):
-        return 0
-    return 2 if others % 2 == 0 and names.EMULATOR_THREAD_EVEN_PARITY in vmi.metadata.annotations else 1
 
 
 def _claims(vmi: VMI) -> list[dict[str, str]]:

@@ -15,13 +15,15 @@ _RESOURCES = {"requests": {"cpu": "10m", "memory": "1M"}, "limits": {"cpu": "100
 
 
 def containers(
-    vmi: VMI, hypervisor: Descriptor, settings: Installation, image: str, found: Mounted
+    vmi: VMI, hypervisor: Descriptor, settings: Installation, image: str, mounted: Mounted
 ) -> list[dict[str, Any]]:
     """The sharing containers, on the launcher's image."""
     if hypervisor.container:  # a container has directories mounted, without anybody in between
         return []
     shared = [wanted.name for wanted in vmi.spec.domain.devices.filesystems if wanted.virtiofs]
-    return [_container(name, mount, settings, hypervisor, image) for name in shared if (mount := found.mount_of(name))]
+    return [
+        _container(name, mount, settings, hypervisor, image) for name in shared if (mount := mounted.mount_of(name))
+    ]
 
 
 def _container(

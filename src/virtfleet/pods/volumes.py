@@ -51,81 +51,81 @@ class Mounted:
 
 def mounted(vmi: VMI, block_volumes: Collection[str]) -> Mounted:
     """Everything that the compute container mounts. `block_volumes` are those whose claims are block devices."""
-    found = Mounted()
+    into = Mounted()
     for name, path in _DIRECTORIES.items():
-        found.add(name, {"emptyDir": {}}, path)
+        into.add(name, {"emptyDir": {}}, path)
         if name in _FILLED_BY_HANDLER:
-            found.mounts[-1]["mountPropagation"] = "HostToContainer"
+            into.mounts[-1]["mountPropagation"] = "HostToContainer"
     if vmi.spec.domain.memory and vmi.spec.domain.memory.hugepages:
-        found.add("hugepages", {"emptyDir": {"medium": "HugePages"}}, "/dev/hugepages")
-    _kernel(found, vmi)
+        into.add("hugepages", {"emptyDir": {"medium": "HugePages"}}, "/dev/hugepages")
+    _kernel(into, vmi)
     added = {status.name for status in vmi.status.volume_status if status.hotplug_volume}
     for index, volume in enumerate(vmi.spec.volumes):
         if volume.name not in added:
-            _volume(found, volume, index, block_volumes)
+            _volume(into, volume, index, block_volumes)
     for number, secret in enumerate(dict.fromkeys(_credentials(vmi))):
         path = paths.access_credential(secret)
-        found.add(f"access-cred-{number}", {"secret": {"secretName": secret}}, path, read_only=True)
-    return found
+        into.add(f"access-cred-{number}", {"secret": {"secretName": secret}}, path, read_only=True)
+    return into
 
 
-def clash(found: Mounted) -> str:
+def clash(into: Mounted) -> str:
     """A name that two volumes of the Pod have, because one of the VMI's is called like one of the Pod's own."""
-    counts = Counter(volume["name"] for volume in found.volumes)
+    counts = Counter(volume["name"] for volume in into.volumes)
     return next((name for name, count in counts.items() if count > 1), "")
 
 
-def _kernel(found: Mounted, vmi: VMI) -> None:
+def _kernel(into: Mounted, vmi: VMI) -> None:
     firmware = vmi.spec.domain.firmware
     image = firmware.kernel_boot.container if firmware and firmware.kernel_boot else None
     if image:
-        found.add(KERNEL_BOOT, _image(image.image, image.image_pull_policy), paths.kernel_boot_image(), read_only=True)
+        into.add(KERNEL_BOOT, _image(image.image, image.image_pull_policy), paths.kernel_boot_image(), read_only=True)
         if image.image_pull_secret:
-            found.pull_secrets.append(image.image_pull_secret)
+            into.pull_secrets.append(image.image_pull_secret)
 
 
-def _volume(found: Mounted, volume: Volume, index: int, block_volumes: Collection[str]) -> None:
+def _volume(into: Mounted, volume: Volume, index: int, block_volumes: Collection[str]) -> None:
     name = volume.name
     if disk := volume.container_disk:
-        found.add(name, _image(disk.image, disk.image_pull_policy), paths.image_volume(index), read_only=True)
+        into.add(name, _image(disk.image, disk.image_pull_policy), paths.image_volume(index), read_only=True)
         if disk.image_pull_secret:
-            found.pull_secrets.append(disk.image_pull_secret)
+            into.pull_secrets.append(disk.image_pull_secret)
     elif claim := volume.persistent_volume_claim:
-        _claim(found, name, claim.claim_name, block_volumes, read_only=bool(claim.read_only))
+        _claim(into, name, claim.claim_name, block_volumes, read_only=bool(claim.read_only))
     elif volume.data_volume:
-        _claim(found, name, volume.data_volume.name, block_volumes)
+        _claim(into, name, volume.data_volume.name, block_volumes)
     elif volume.ephemeral and volume.ephemeral.persistent_volume_claim:
-        _claim(found, name, volume.ephemeral.persistent_volume_claim.claim_name, block_volumes, read_only=True)
+        _claim(into, name, volume.ephemeral.persistent_volume_claim.claim_name, block_volumes, read_only=True)
     elif host := volume.host_disk:
         kind = "DirectoryOrCreate" if host.type == "DiskOrCreate" else "Directory"
         source = {"hostPath": {"path": posixpath.dirname(host.path), "type": kind}}
-        found.add(name, source, paths.claim_dir(name))
+        into.add(name, source, paths.claim_dir(name))
     elif cloud_init := volume.cloud_init_no_cloud or volume.cloud_init_config_drive:
-        _cloud_init(found, name, cloud_init)
+        _cloud_init(into, name, cloud_init)
     elif volume.service_account:
-        found.service_account = volume.service_account.service_account_name
+        into.service_account = volume.service_account.service_account_name
     elif kind := config_kind(volume):
-        found.add(name, _configuration(volume), paths.config_dir(kind, name), read_only=True)
+        into.add(name, _configuration(volume), paths.config_dir(kind, name), read_only=True)
 
 
 def _image(reference: str, pull_policy: str) -> dict[str, Any]:
     return {"image": {"reference": reference, **({"pullPolicy": pull_policy} if pull_policy else {})}}
 
 
-def _claim(found: Mounted, name: str, claim: str, block_volumes: Collection[str], *, read_only: bool = False) -> None:
+def _claim(into: Mounted, name: str, claim: str, block_volumes: Collection[str], *, read_only: bool = False) -> None:
     source = {"persistentVolumeClaim": {"claimName": claim, **({"readOnly": True} if read_only else {})}}
     if name in block_volumes:
-        found.volumes.append({"name": name, **source})
-        found.devices.append({"name": name, "devicePath": paths.claim_device(name)})
+        into.volumes.append({"name": name, **source})
+        into.devices.append({"name": name, "devicePath": paths.claim_device(name)})
     else:
-        found.add(name, source, paths.claim_dir(name), read_only=read_only)
+        into.add(name, source, paths.claim_dir(name), read_only=read_only)
 
 
-def _cloud_init(found: Mounted, name: str, source: CloudInitSource) -> None:
+def _cloud_init(into: Mounted, name: str, source: CloudInitSource) -> None:
     for part, secret in (("userdata", source.secret_ref), ("networkdata", source.network_data_secret_ref)):
         if secret and secret.name:
             path = paths.cloud_init_secret(name, part)
-            found.add(f"{name}-{part}", {"secret": {"secretName": secret.name}}, path, read_only=True)
+            into.add(f"{name}-{part}", {"secret": {"secretName": secret.name}}, path, read_only=True)
 
 
 def _configuration(volume: Volume) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from virt_plane import Plane, a_vmi
 
 from bench.simulator import NAMESPACE
 from virtfleet.api import names
-from virtfleet.api.conditions import timestamp
+from virtfleet.api.times import timestamp
 from virtfleet.kube.resource import EVENTS, NODES, PODS, VMIS, Obj
 
 

@@ -13,12 +13,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from virtfleet.api.times import timestamp
 from virtfleet.kube.api import Patch
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import NAMESPACES, NODES, PODS, Obj, Resource
 from virtfleet.local.apiserver.kinds import builtin
-from virtfleet.local.apiserver.kinds.metadata import timestamp
 from virtfleet.local.apiserver.kinds.registry import Kinds
 from virtfleet.local.apiserver.objects.inprocess import InProcessApi
 from virtfleet.local.apiserver.objects.operations import Operations
@@ -69,7 +69,7 @@ class Cluster:
             "spec": spec,
             "status": {
                 "allocatable": allocatable,
-                "conditions": [{"type": "Ready", "status": "True", "lastHeartbeatTime": timestamp(time.time())}],
+                "conditions": [{"type": "Ready", "status": "True", "lastHeartbeatTime": timestamp()}],
             },
         }
         return await self.api.create(NODES, node)
@@ -143,7 +143,7 @@ class Kubelets:
             "phase": "Running",
             "podIP": pod.ips[0] if pod.ips else f"10.0.{self._address // 250}.{self._address % 250 + 1}",
             "conditions": [
-                {"type": "Ready", "status": str(ready), "lastTransitionTime": timestamp(time.time())},
+                {"type": "Ready", "status": str(ready), "lastTransitionTime": timestamp()},
             ],
         }
         patch = {"metadata": {"uid": pod.uid}, "status": status}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -13,8 +12,8 @@ import orjson
 import pytest
 from local_cluster import Cluster
 
+from virtfleet.api.times import timestamp
 from virtfleet.kube.resource import LEASES, NAMESPACES, NODES, PODS, Obj
-from virtfleet.local.apiserver.kinds.metadata import timestamp
 from virtfleet.local.controllers import nodes, pods
 from virtfleet.local.controllers.nodelifecycle import eviction_time, taints
 
@@ -93,7 +92,7 @@ async def test_a_silent_node_becomes_unknown_and_its_pods_leave_when_they_may_no
 
 async def test_a_node_that_reports_again_loses_its_taints(cluster: Cluster) -> None:
     theirs = {"key": "theirs", "effect": "NoSchedule"}
-    conditions = [{"type": "Ready", "status": "False", "lastHeartbeatTime": timestamp(time.time())}]
+    conditions = [{"type": "Ready", "status": "False", "lastHeartbeatTime": timestamp()}]
     await cluster.api.patch(NODES, "node0", {"spec": {"taints": [theirs]}})
     await cluster.api.patch(NODES, "node0", {"status": {"conditions": conditions}}, subresource="status")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from controller.objects import NOW, node, pod, vmi
-from virtfleet.api.conditions import timestamp
+from virtfleet.api.times import timestamp
 from virtfleet.controller.node import lost, silence_left
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.objects import NOW, START, THEN, VMI_UID, stop, vm, vmi
-from virtfleet.api import conditions
+from virtfleet.api import times
 from virtfleet.controller import strategy
 from virtfleet.controller.records import Instance, Machine
 from virtfleet.controller.strategy import Act, decide
@@ -123,7 +123,7 @@ def failures(count: int, uid: str = "earlier", until: str = THEN) -> dict[str, A
 def test_the_first_start_that_fails_is_counted() -> None:
     failure = strategy.start_failure(vm("Always"), vmi("Failed", through=("Pending", "Scheduling")), NOW)
     assert failure and (failure.consecutive_fail_count, failure.last_failed_vmi_uid) == (1, VMI_UID)
-    assert 10 <= conditions.seconds(failure.retry_after_timestamp) - NOW <= 15
+    assert 10 <= times.seconds(failure.retry_after_timestamp) - NOW <= 15
 
 
 def test_a_failure_is_counted_once() -> None:
@@ -142,17 +142,14 @@ def test_a_strategy_that_starts_nothing_by_itself_ends_the_row() -> None:
 
 
 def test_a_start_waits_for_the_end_of_the_pause() -> None:
-    machine = vm("Always", status=failures(2, until=conditions.timestamp(NOW + 25)))
+    machine = vm("Always", status=failures(2, until=times.timestamp(NOW + 25)))
     decision = decide(machine, None, NOW)
     assert (decision.act, decision.look_again) == (Act.NOTHING, 25.0)
     assert decide(machine, None, NOW + 26).act is Act.START
 
 
 def test_a_request_by_hand_does_not_wait() -> None:
-    assert (
-        decide(vm("Manual", START, status=failures(2, until=conditions.timestamp(NOW + 25))), None, NOW).act
-        is Act.START
-    )
+    assert decide(vm("Manual", START, status=failures(2, until=times.timestamp(NOW + 25))), None, NOW).act is Act.START
 
 
 @given(st.integers(1, 1000))

@@ -7,9 +7,9 @@ from typing import Any
 import orjson
 import pytest
 
+from virtfleet.api.times import timestamp
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import Obj, Resource
-from virtfleet.local.apiserver.kinds.metadata import timestamp
 from virtfleet.local.controllers import claims, conditions, pods
 from virtfleet.local.controllers.deployment_sets import annotations_for, same_template, set_for
 from virtfleet.local.controllers.deployment_status import status_of

@@ -15,7 +15,7 @@ from tests.reference import GOLDEN
 from virtfleet.api.quantity import Quantity
 from virtfleet.hypervisors import registry
 from virtfleet.installation import Installation
-from virtfleet.pods.launcher import Target, Unrenderable, pod_name, render, vmi_id
+from virtfleet.pods.launcher import Unrenderable, pod_name, render, vmi_id
 
 from .machines import UID, compute, kubevirt, machine, mounts, pod, volumes
 from .restricted import violations
@@ -172,18 +172,6 @@ def test_a_vmi_whose_hypervisor_contradicts_its_pool_gets_no_pod() -> None:
     where = kubevirt("VirtHandlerPools", "HostDevices", virtHandlerPools=[{**POOL, "hypervisor": "mshv"}])
     with pytest.raises(Unrenderable, match=r"qemu-kvm.*megaslop.*mshv"):
         pod({**DEVICE, "hypervisor": "qemu-kvm"}, where)
-
-
-def test_a_migration_has_a_pod_of_its_own_away_from_the_source_with_the_image_it_was_given() -> None:
-    target = Target("77777777-0000", "move", "registry.example.com/virt-launcher:old")
-    made = pod(target=target)
-    assert made["metadata"]["name"] == "virt-launcher-vmi-77777777"
-    assert made["metadata"]["labels"]["kubevirt.io/migrationJobUID"] == "77777777-0000"
-    assert made["metadata"]["annotations"]["kubevirt.io/migrationJobName"] == "move"
-    assert compute(made)["image"] == "registry.example.com/virt-launcher:old"
-    [apart] = made["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    assert apart["labelSelector"] == {"matchLabels": {"kubevirt.io/created-by": UID}}
-    assert apart["topologyKey"] == "kubernetes.io/hostname"
 
 
 # -- resources

@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import ClassVar
 from xml.etree.ElementTree import Element
 
+from virtfleet.api import traits
 from virtfleet.api.vmi import VirtualMachineInstance
-from virtfleet.domain import common, traits
+from virtfleet.domain import common
 from virtfleet.domain.context import Context
 from virtfleet.domain.xml import add
 from virtfleet.hypervisors.base import Connection, DaemonPlan, DaemonSettings, Descriptor, Events, Hypervisor, Overheads

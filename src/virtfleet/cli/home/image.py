@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from virtfleet.api.names import FINAL
 from virtfleet.cli.home.cluster import data_option, is_running, load
 from virtfleet.cli.output import CommandError, Progress, output_option, result, table
 
@@ -119,7 +120,7 @@ async def _users(data: Path, name: str) -> list[str]:
     return [
         f"pod {pod['metadata']['namespace']}/{pod['metadata']['name']}"
         for pod in pods
-        if pod.get("status", {}).get("phase") not in ("Succeeded", "Failed") and name in _images(pod["spec"])
+        if pod.get("status", {}).get("phase") not in FINAL and name in _images(pod["spec"])
     ]
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 
 from virtfleet.admission.review import review
+from virtfleet.api import times
 from virtfleet.cli.manifests import objects
 from virtfleet.cli.output import CommandError, Progress
 from virtfleet.installation import Installation
@@ -89,7 +89,7 @@ async def _apply(api: KubeApi, obj: Obj) -> None:
 async def _restart(api: KubeApi, progress: Progress) -> None:
     """What `kubectl rollout restart` does, to every component; VMs run on."""
     progress("VirtFleet has changed: its components start anew")
-    stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    stamp = times.timestamp()
     template = {"metadata": {"annotations": {RESTARTED: stamp}}}
     for resource in (DEPLOYMENTS, DAEMON_SETS):
         for workload in await api.list(resource, manifest.NAMESPACE):

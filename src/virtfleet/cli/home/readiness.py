@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from virtfleet.api.names import FINAL
 from virtfleet.kube.resource import KUBEVIRTS, VMIS
 from virtfleet.local.directory import Settings
 from virtfleet.local.nodesfile import AGENT, DESCRIBED
@@ -25,7 +26,6 @@ from virtfleet.local.processes import CONTROL_PLANE
 
 _LEAST_SPACE = 1 << 20
 _API_TIME = 5.0
-_FINAL = ("Succeeded", "Failed")
 _PROBE = {
     "apiVersion": VMIS.api_version,
     "kind": VMIS.kind,
@@ -156,7 +156,7 @@ def why_not_installed(api: Api, settings: Settings) -> str | None:
 
 
 def why_components_unready(pods: Sequence[Obj]) -> str | None:
-    unready = [p["metadata"]["name"] for p in pods if p.get("status", {}).get("phase") not in _FINAL]
+    unready = [p["metadata"]["name"] for p in pods if p.get("status", {}).get("phase") not in FINAL]
     ready = {p["metadata"]["name"] for p in pods if is_true(p, "Ready") and not p["metadata"].get("deletionTimestamp")}
     unready = sorted(set(unready) - ready)
     if not pods:

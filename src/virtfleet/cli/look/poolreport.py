@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 
 from virtfleet.api import names
+from virtfleet.api.names import FINAL
 from virtfleet.cli.look.fleetview import FleetView
 from virtfleet.installation import Installation
 from virtfleet.operator.conditions import DEGRADED
@@ -67,7 +68,7 @@ def _instances(installation: Installation, vmis: Iterable[dict[str, Any]]) -> tu
     matched: Counter[str] = Counter()
     outdated: Counter[str] = Counter()
     for vmi in vmis:
-        if (vmi.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):
+        if (vmi.get("status") or {}).get("phase") not in FINAL:
             name = _name(installation.fleet.launcher(vmi).pool)
             matched[name] += 1
             outdated[name] += installation.fleet.outdated(vmi)

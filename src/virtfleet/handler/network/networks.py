@@ -11,9 +11,9 @@ from pathlib import Path
 
 import msgspec
 
+from virtfleet.api import traits
 from virtfleet.api.networks import DHCPOptions
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
-from virtfleet.domain import traits
 from virtfleet.handler.network.plan import Link, Route, Wish, dhcp_server, gateway_address, guest_address
 from virtfleet.handler.network.setup import Order
 from virtfleet.handler.network.wanted import wishes

@@ -11,13 +11,12 @@ import logging
 import random
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 
 import orjson
 
 import virtfleet
-from virtfleet.api import names
+from virtfleet.api import names, times
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import NODES, Obj
@@ -32,7 +31,6 @@ _FAREWELL = 5.0
 
 def sign(schedulable: bool, static_cpus: bool, now: float) -> Obj:
     """The merge patch of the Node."""
-    moment = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     said = {True: "true", False: "false"}
     return {
         "metadata": {
@@ -41,7 +39,10 @@ def sign(schedulable: bool, static_cpus: bool, now: float) -> Obj:
                 names.CPU_MANAGER: said[static_cpus],
                 names.DEPRECATED_CPU_MANAGER: said[static_cpus],
             },
-            "annotations": {names.HANDLER_HEARTBEAT: moment, names.HANDLER_VERSION: virtfleet.__version__},
+            "annotations": {
+                names.HANDLER_HEARTBEAT: times.timestamp(now),
+                names.HANDLER_VERSION: virtfleet.__version__,
+            },
         }
     }
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import enum
 
+from virtfleet.api.names import FINAL
 from virtfleet.handler.pods.launchers import Presence
 from virtfleet.handler.vms.records import Instance
-from virtfleet.handler.vms.status import FINAL
 from virtfleet.protocol.messages import DomainState, Status
 
 

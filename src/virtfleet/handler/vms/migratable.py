@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from virtfleet.api import names
+from virtfleet.api import names, traits
 from virtfleet.api.names import NotMigratable
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
-from virtfleet.domain import traits
 from virtfleet.hypervisors import features
 from virtfleet.hypervisors.base import Hypervisor
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import orjson
 
+from virtfleet.api import traits
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
-from virtfleet.domain import traits
 from virtfleet.domain.context import Context
 from virtfleet.handler.devices import access as deviceaccess
 from virtfleet.handler.devices.assigned import assigned, environment

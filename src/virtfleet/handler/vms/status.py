@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from ipaddress import ip_interface
 from typing import Any
 
-from virtfleet.api import conditions
+from virtfleet.api import conditions, times, traits
 from virtfleet.api.conditions import Condition
-from virtfleet.api.names import NotMigratable, Phase, VMICondition
+from virtfleet.api.names import FINAL, NotMigratable, Phase, VMICondition
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
-from virtfleet.domain import paths, traits
+from virtfleet.domain import paths
 from virtfleet.handler.network.networks import Wired
 from virtfleet.handler.pods.launchers import Presence
 from virtfleet.handler.vms import migratable
@@ -25,7 +25,6 @@ from virtfleet.hypervisors.base import Hypervisor
 from virtfleet.kube.resource import Obj
 from virtfleet.protocol.messages import DomainState, GuestInfo, Status
 
-FINAL = (Phase.SUCCEEDED, Phase.FAILED)
 LAUNCHER_LOST = "LauncherLost"
 SYNC_FAILED = "Synchronizing with the Domain failed."
 _ORDERLY = ("Shutdown", "Saved", "FromSnapshot")
@@ -124,7 +123,7 @@ def change(at: Situation, now: float) -> Obj:
     phase, reason = next_phase(at)
     wanted: Obj = {"conditions": _conditions(at, present.get("conditions") or [], phase, now)}
     if phase != present.get("phase"):
-        entry = {"phase": phase, "phaseTransitionTimestamp": conditions.timestamp(now)}
+        entry = {"phase": phase, "phaseTransitionTimestamp": times.timestamp(now)}
         wanted["phase"] = phase
         wanted["phaseTransitionTimestamps"] = [*(present.get("phaseTransitionTimestamps") or ()), entry]
         if reason:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from xml.etree.ElementTree import Element
 
-from virtfleet.api import names
-from virtfleet.domain import traits
+from virtfleet.api import names, traits
 from virtfleet.domain.errors import DomainError
 from virtfleet.domain.xml import add
 from virtfleet.hypervisors.qemu.draft import Draft

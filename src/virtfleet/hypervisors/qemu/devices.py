@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from xml.etree.ElementTree import Element
 
-from virtfleet.api import names
-from virtfleet.domain import interfaces, paths, traits
+from virtfleet.api import names, traits
+from virtfleet.domain import interfaces, paths
 from virtfleet.domain.errors import DomainError
 from virtfleet.domain.xml import add, on_off
 from virtfleet.hypervisors.qemu.draft import Draft

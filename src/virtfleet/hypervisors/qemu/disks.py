@@ -6,10 +6,11 @@ from xml.etree.ElementTree import Element
 
 import msgspec
 
+from virtfleet.api import traits
 from virtfleet.api.disks import Disk, Volume
 from virtfleet.api.quantity import Quantity
 from virtfleet.api.vmistatus import PersistentVolumeClaimInfo
-from virtfleet.domain import paths, traits, volumes
+from virtfleet.domain import paths, volumes
 from virtfleet.domain.context import BlockSizes
 from virtfleet.domain.errors import DomainError
 from virtfleet.domain.interfaces import pci_address

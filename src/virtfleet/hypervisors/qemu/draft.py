@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from xml.etree.ElementTree import Element
 
+from virtfleet.api import traits
 from virtfleet.api.devices import Devices
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
-from virtfleet.domain import common, traits
+from virtfleet.domain import common
 from virtfleet.domain.context import Context
 from virtfleet.domain.xml import add
 from virtfleet.hypervisors.qemu.architecture import architecture

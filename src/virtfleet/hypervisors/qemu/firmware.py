@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 from xml.etree.ElementTree import Element
 
+from virtfleet.api import traits
 from virtfleet.api.domainspec import ACPI
-from virtfleet.domain import paths, traits
+from virtfleet.domain import paths
 from virtfleet.domain.errors import DomainError
 from virtfleet.domain.xml import add, child, yes_no
 from virtfleet.hypervisors.qemu.draft import Draft

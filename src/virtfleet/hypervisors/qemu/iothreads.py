@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
+from virtfleet.api import traits
 from virtfleet.api.disks import Disk
 from virtfleet.api.quantity import Quantity
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
-from virtfleet.domain import traits
 
 _THREADS_PER_CPU = 2
 
@@ -28,7 +28,7 @@ def threads(vmi: VMI) -> IOThreads:
     if not domain.io_threads_policy and not dedicated:
         return IOThreads()
     if domain.io_threads_policy == "supplementalPool":
-        count = (domain.io_threads.supplemental_pool_thread_count if domain.io_threads else None) or 1
+        count = traits.pool_threads(vmi) or 1
         return IOThreads(total=count, pool=count)
     shared = len(domain.devices.disks) - dedicated
     limit = _limit(vmi)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from xml.etree.ElementTree import Element
 
-from virtfleet.api import names
+from virtfleet.api import names, traits
 from virtfleet.api.domainspec import FeatureHyperv
 from virtfleet.api.meta import FeatureState
 from virtfleet.api.quantity import Quantity
-from virtfleet.domain import common, traits
+from virtfleet.domain import common
 from virtfleet.domain.xml import add, on_off, yes_no
 from virtfleet.hypervisors.qemu.draft import Draft
 

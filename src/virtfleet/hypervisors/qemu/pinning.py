@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from xml.etree.ElementTree import Element
 
-from virtfleet.api import names
-from virtfleet.api.domainspec import CPU
+from virtfleet.api import traits
 from virtfleet.api.quantity import Quantity
-from virtfleet.domain import traits
 from virtfleet.domain.context import NumaCell
 from virtfleet.domain.cpupool import CpuPool
 from virtfleet.domain.errors import DomainError
 from virtfleet.domain.xml import add, child
 from virtfleet.hypervisors.qemu.draft import Draft
-from virtfleet.hypervisors.qemu.iothreads import IOThreads, threads
+from virtfleet.hypervisors.qemu.iothreads import threads
 
 
 def pinning(draft: Draft) -> None:
@@ -29,11 +27,11 @@ def pinning(draft: Draft) -> None:
     io = threads(draft.vmi)
     for thread in range(1, io.pool + 1):
         add(tune, "iothreadpin", iothread=thread, cpuset=pool.take_thread("an I/O thread"))
-    emulator = _emulator(draft, cpu, pool, io) if cpu.isolate_emulator_thread else ""
+    emulator = ",".join(str(pool.take_thread("the emulator")) for _ in range(traits.emulator_cpus(draft.vmi)))
     if emulator:
         add(tune, "emulatorpin", cpuset=emulator)
     if io.total and not io.pool:
-        _pin_io_threads(tune, draft, cpu, io.total, emulator)
+        _pin_io_threads(tune, draft, io.total, emulator)
 
     features = child(draft.root, "features")
     if draft.vmi.spec.architecture == "amd64":
@@ -44,22 +42,9 @@ def pinning(draft: Draft) -> None:
         _numa(draft, pinned)
 
 
-def _emulator(draft: Draft, cpu: CPU, pool: CpuPool, io: IOThreads) -> str:
-    """Physical CPUs of the emulator: one, or two where that makes the number of all CPUs even."""
-    taken = [pool.take_thread("the emulator")]
-    even_parity = names.EMULATOR_THREAD_EVEN_PARITY in draft.vmi.metadata.annotations
-    if even_parity and (_vcpus(cpu) + io.pool) % 2 == 0:
-        taken.append(pool.take_thread("the emulator"))
-    return ",".join(map(str, taken))
-
-
-def _vcpus(cpu: CPU) -> int:
-    return (cpu.cores or 1) * (cpu.sockets or 1) * (cpu.threads or 1)
-
-
-def _pin_io_threads(tune: Element, draft: Draft, cpu: CPU, count: int, emulator: str) -> None:
+def _pin_io_threads(tune: Element, draft: Draft, count: int, emulator: str) -> None:
     """I/O threads share the CPUs of the guest evenly, or live on the emulator's."""
-    vcpus, cpus = _vcpus(cpu), draft.context.cpus
+    vcpus, cpus = traits.topology(draft.vmi).vcpus, draft.context.cpus
     if emulator:
         add(tune, "iothreadpin", iothread=1, cpuset=emulator)
     elif count >= vcpus:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from virtfleet.api import traits
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
-from virtfleet.domain import traits
 from virtfleet.domain.context import Context
 from virtfleet.hypervisors.base import Tuning
 

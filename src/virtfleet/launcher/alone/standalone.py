@@ -12,9 +12,10 @@ from typing import Any
 
 import msgspec
 
+from virtfleet.api import traits
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
-from virtfleet.domain import interfaces, paths, traits
+from virtfleet.domain import interfaces, paths
 from virtfleet.domain.context import Context
 from virtfleet.domain.volumes import config_kind
 from virtfleet.hypervisors.base import Hypervisor

@@ -10,9 +10,10 @@ from typing import Any
 
 import msgspec
 
+from virtfleet.api import traits
 from virtfleet.api.disks import CloudInitSource, Volume
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
-from virtfleet.domain import paths, traits
+from virtfleet.domain import paths
 from virtfleet.launcher.failure import Failure
 
 _FIRMWARE_NAMESPACE = uuid.UUID("6a1a24a1-4061-4607-8bf4-a3963d0c5895")

@@ -19,8 +19,9 @@ from xml.etree import ElementTree as ET
 import libvirt
 import msgspec
 
+from virtfleet.api import traits
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
-from virtfleet.domain import paths, traits
+from virtfleet.domain import paths
 from virtfleet.domain.context import Context
 from virtfleet.domain.errors import DomainError
 from virtfleet.domain.xml import text

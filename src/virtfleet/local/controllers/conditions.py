@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
 from typing import Any
 
-from virtfleet.local.apiserver.kinds.metadata import timestamp
+from virtfleet.api import times
 
 Condition = dict[str, Any]
 
 
 def seconds(text: str | None) -> float:
     """A time as objects carry it, as a number; 0 for one that is not set."""
-    return datetime.fromisoformat(text).timestamp() if text else 0.0
+    return times.seconds(text) if text else 0.0
 
 
 def find(conditions: Iterable[Condition] | None, kind: str) -> Condition | None:
@@ -25,7 +24,7 @@ def put(conditions: Iterable[Condition] | None, condition: Condition, now: float
     kind = condition["type"]
     old = find(conditions, kind)
     same = old is not None and old.get("status") == condition["status"]
-    changed = (old or {}).get("lastTransitionTime") if same else timestamp(now)
+    changed = (old or {}).get("lastTransitionTime") if same else times.timestamp(now)
     new = {**condition, "lastTransitionTime": changed}
     rest = list(conditions or ())
     if old is None:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from virtfleet.api.times import timestamp
 from virtfleet.kube.resource import Obj
-from virtfleet.local.apiserver.kinds.metadata import timestamp
 from virtfleet.local.controllers import conditions
 from virtfleet.local.controllers.conditions import Condition
 from virtfleet.local.controllers.rollout import Bounds

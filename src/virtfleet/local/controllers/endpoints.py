@@ -5,15 +5,14 @@ The older Endpoints objects, which Kubernetes has deprecated, are not written: n
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 
+from virtfleet.api.times import timestamp
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ApiError, is_already_exists
 from virtfleet.kube.resource import ENDPOINT_SLICES, SERVICES, Obj, owner_reference
-from virtfleet.local.apiserver.kinds.metadata import timestamp
 from virtfleet.local.controllers.pods import Pod
 from virtfleet.local.controllers.podstore import PodStore
 from virtfleet.local.controllers.presence import remove
@@ -151,7 +150,7 @@ class Endpoints:
         """Create or replace, if it is not so already."""
         if there is not None and _same(there, wanted):
             return
-        res, meta = ENDPOINT_SLICES, {**wanted["metadata"], "annotations": {TRIGGER: timestamp(time.time())}}
+        res, meta = ENDPOINT_SLICES, {**wanted["metadata"], "annotations": {TRIGGER: timestamp()}}
         obj = {"apiVersion": res.api_version, "kind": res.kind, **wanted, "metadata": meta}
         if there is None:
             try:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from virtfleet.api.names import FINAL
 from virtfleet.api.selectors import SelectorError, from_label_selector
+from virtfleet.api.times import timestamp
 from virtfleet.kube.api import KubeApi, Patch
 from virtfleet.kube.errors import ApiError, is_conflict
 from virtfleet.kube.resource import POD_DISRUPTION_BUDGETS, PODS, Obj
-from virtfleet.local.apiserver.kinds.metadata import timestamp
 from virtfleet.local.apiserver.rights.access import User
 from virtfleet.local.controllers import conditions
 from virtfleet.local.controllers.binding import SUCCESS
@@ -70,7 +71,7 @@ class Eviction:
             return
         status = budget["status"]
         left = status["disruptionsAllowed"] - 1
-        disrupted = {**(status.get("disruptedPods") or {}), pod: timestamp(time.time())}
+        disrupted = {**(status.get("disruptedPods") or {}), pod: timestamp()}
         spent = {**status, "disruptionsAllowed": left, "disruptedPods": disrupted}
         await self._api.replace(POD_DISRUPTION_BUDGETS, {**budget, "status": spent}, subresource="status")
 
@@ -105,7 +106,7 @@ class Eviction:
 def _may_go_anyway(pod: Obj) -> bool:
     """Pods that do not run count for no budget."""
     phase = (pod.get("status") or {}).get("phase")
-    return phase in ("Succeeded", "Failed", "Pending") or bool(pod["metadata"].get("deletionTimestamp"))
+    return phase in (*FINAL, "Pending") or bool(pod["metadata"].get("deletionTimestamp"))
 
 
 def spares(budget: Obj, pod: Obj) -> bool:

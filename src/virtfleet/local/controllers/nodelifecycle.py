@@ -13,12 +13,12 @@ from typing import Any
 import msgspec
 
 from virtfleet.api.selectors import tolerates
+from virtfleet.api.times import timestamp
 from virtfleet.kube.api import KubeApi, Patch
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.events import Recorder, Reference
 from virtfleet.kube.resource import NODES, Obj
-from virtfleet.local.apiserver.kinds.metadata import timestamp
 from virtfleet.local.controllers import conditions, presence
 from virtfleet.local.controllers.nodes import NOT_READY, UNREACHABLE, UNSCHEDULABLE, Node
 from virtfleet.local.controllers.pods import Pod
@@ -150,7 +150,7 @@ class NodeLifecycle:
         return self._signs[node.name][1] + grace - now
 
     async def _declare_unknown(self, node: Node) -> None:
-        now = timestamp(time.time())
+        now = timestamp()
         listed = []
         for kind in _WATCHED:
             if kind in node.conditions:
@@ -169,7 +169,7 @@ class NodeLifecycle:
         """Nobody on a silent node says that its pods stopped answering."""
         for pod in self._pods.on_node(name):
             if pod.ready:
-                changed = timestamp(time.time())
+                changed = timestamp()
                 condition = {"type": "Ready", "status": "False", "lastTransitionTime": changed}
                 await self._pods.patch(pod, {"status": {"conditions": [condition]}}, subresource="status")
                 self._recorder.warning(pod.reference, "NodeNotReady", "Node is not ready")
@@ -237,7 +237,7 @@ class NodeLifecycle:
             "status": "True",
             "reason": reason,
             "message": message,
-            "lastTransitionTime": timestamp(time.time()),
+            "lastTransitionTime": timestamp(),
         }
         status: Obj = {"conditions": [condition]} | ({"phase": phase} if phase else {})
         await self._pods.patch(pod, {"status": status}, subresource="status")

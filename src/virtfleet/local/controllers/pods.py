@@ -14,6 +14,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
+from virtfleet.api.names import FINAL
 from virtfleet.api.quantity import Quantity
 from virtfleet.kube.events import Reference
 from virtfleet.kube.resource import Obj
@@ -75,7 +76,7 @@ class Pod(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def terminal(self) -> bool:
-        return self.phase in ("Succeeded", "Failed")
+        return self.phase in FINAL
 
     @property
     def active(self) -> bool:

@@ -7,15 +7,14 @@ event, and waits until something changed that could help: a node, the end of ano
 from __future__ import annotations
 
 import asyncio
-import time
 
+from virtfleet.api.times import timestamp
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import is_conflict, is_not_found
 from virtfleet.kube.events import Recorder
 from virtfleet.kube.resource import PERSISTENT_VOLUME_CLAIMS, PODS, Obj
-from virtfleet.local.apiserver.kinds.metadata import timestamp
 from virtfleet.local.controllers.claims import SELECTED_NODE, Claim, Storage, StorageClass, Volume
 from virtfleet.local.controllers.nodes import Node
 from virtfleet.local.controllers.placement import place
@@ -167,7 +166,7 @@ class Scheduler:
         condition: Obj = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
         condition |= {"message": message, "observedGeneration": pod.generation}
         if not pod.unschedulable:
-            condition["lastTransitionTime"] = timestamp(time.time())
+            condition["lastTransitionTime"] = timestamp()
         await self._pods.patch(pod, {"status": {"conditions": [condition]}}, subresource="status")
         self._recorder.warning(pod.reference, "FailedScheduling", message)
 

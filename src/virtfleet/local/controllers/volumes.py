@@ -10,18 +10,17 @@ import asyncio
 import contextlib
 import os
 import shutil
-import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from virtfleet.api.times import timestamp
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ApiError, is_already_exists, is_not_found
 from virtfleet.kube.events import Recorder, Reference
 from virtfleet.kube.resource import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, Obj
-from virtfleet.local.apiserver.kinds.metadata import timestamp
 from virtfleet.local.controllers import presence
 from virtfleet.local.controllers.claims import (
     CLAIM_PROTECTION,
@@ -286,7 +285,7 @@ class Volumes:
             return
         phase = await self._phase(volume)
         if phase != volume.status.phase:
-            status = {"phase": phase, "lastPhaseTransitionTime": timestamp(time.time())}
+            status = {"phase": phase, "lastPhaseTransitionTime": timestamp()}
             await self._patch_volume(volume, {"status": status}, subresource="status")
         if phase == "Released" and volume.spec.persistent_volume_reclaim_policy == "Delete":
             await self._reclaim(volume)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
+
+from virtfleet.api import times
 
 _CHUNK = 64 * 1024
 
@@ -20,7 +21,7 @@ class Line:
     text: bytes
 
     def moment(self) -> float:
-        return datetime.fromisoformat(_microseconds(self.stamp.decode())).timestamp()
+        return times.seconds(_microseconds(self.stamp.decode()))
 
     def render(self, timestamps: bool) -> bytes:
         end = b"" if self.partial else b"\n"

@@ -9,20 +9,19 @@ import platform
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime
 from ipaddress import IPv4Network
 from pathlib import Path
 
 import msgspec
 
 import virtfleet
+from virtfleet.api.times import precise_now, timestamp
 from virtfleet.kube.api import KubeApi, Patch
 from virtfleet.kube.errors import ApiError, is_already_exists, is_not_found
 from virtfleet.kube.resource import LEASES, NODES, Obj
 from virtfleet.local.node import machine, podstatus
 from virtfleet.local.node.images import Image
 from virtfleet.local.node.network import node_address
-from virtfleet.local.node.podstatus import timestamp
 from virtfleet.local.node.runtime import boot_id
 from virtfleet.local.nodesfile import AGENT, DESCRIBED, NodeSpec
 
@@ -257,8 +256,7 @@ class NodeObject:
             await asyncio.sleep(_RENEWAL)
 
     async def renew(self) -> None:
-        moment = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        spec = {"holderIdentity": self._spec.name, "leaseDurationSeconds": _LEASE_SECONDS, "renewTime": moment}
+        spec = {"holderIdentity": self._spec.name, "leaseDurationSeconds": _LEASE_SECONDS, "renewTime": precise_now()}
         try:
             await self._api.patch(LEASES, self._spec.name, {"spec": spec}, LEASE_NAMESPACE)
         except ApiError as error:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
+from virtfleet.api.names import FINAL
+from virtfleet.api.times import timestamp
 from virtfleet.kube.resource import Obj
 from virtfleet.local.node import cgroups
 from virtfleet.local.node.containers import Container
 from virtfleet.local.node.lifecycle import Seen, init_containers, is_sidecar
-
-TERMINAL = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +31,6 @@ class PodFacts:
     sandboxed: bool = False  # network and volumes are there
     over: bool = False  # nothing runs and nothing will
     outcome: Outcome | None = None
-
-
-def timestamp(moment: float) -> str:
-    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def status(pod: Obj, seen: Mapping[str, Seen], facts: PodFacts, now: float) -> Obj:
@@ -161,7 +156,7 @@ def _conditions(
         listed = ", ".join(f'the status of pod readiness gate "{g}" is not "True"' for g in closed)
         ready = ("False", "ReadinessGatesNotReady", f"{listed}, but was not set" if closed[0] not in old else listed)
     verdicts = {
-        "PodReadyToStartContainers": (str(facts.sandboxed and phase not in TERMINAL), "", ""),
+        "PodReadyToStartContainers": (str(facts.sandboxed and phase not in FINAL), "", ""),
         "Initialized": ("True", "PodCompleted" if phase == "Succeeded" else "", "")
         if initialized
         else ("False", "ContainersNotInitialized", f"containers with incomplete status: [{' '.join(pending)}]"),

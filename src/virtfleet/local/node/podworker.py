@@ -13,6 +13,7 @@ import logging
 import time
 from collections.abc import Iterable
 
+from virtfleet.api.names import FINAL
 from virtfleet.kube.api import Patch
 from virtfleet.kube.errors import ApiError, is_not_found
 from virtfleet.kube.events import Recorder, Reference
@@ -24,7 +25,7 @@ from virtfleet.local.node.devices import AdmissionRefused
 from virtfleet.local.node.images import HOST
 from virtfleet.local.node.lifecycle import Plan
 from virtfleet.local.node.podruns import PodRuns, described
-from virtfleet.local.node.podstatus import TERMINAL, Outcome, PodFacts
+from virtfleet.local.node.podstatus import Outcome, PodFacts
 from virtfleet.local.node.pulling import ImageUnavailable
 from virtfleet.local.node.runtime import RuntimeFailure, remove_group
 from virtfleet.local.node.sandbox import NoAddress
@@ -101,7 +102,7 @@ class PodWorker:
         """What ended while nobody looked is said before anything is done about it, which may take its time."""
         if self.told.is_set() or (self.runs.any_running() and not self._is_leaving()):
             return
-        if self.runs.by_name and not self._is_leaving() and (self.pod.get("status") or {}).get("phase") not in TERMINAL:
+        if self.runs.by_name and not self._is_leaving() and (self.pod.get("status") or {}).get("phase") not in FINAL:
             await self._publish()
         self.told.set()
 
@@ -111,7 +112,7 @@ class PodWorker:
             await self._end_pod()
             self._done = True
             return None
-        if (self.pod.get("status") or {}).get("phase") in TERMINAL or self._over:
+        if (self.pod.get("status") or {}).get("phase") in FINAL or self._over:
             await self.runs.end_all(self.pod, 0, self._address())
             await self._clear_away()
             return None

@@ -10,12 +10,12 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Mapping
-from datetime import datetime
 from pathlib import Path
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from virtfleet.api import times
 from virtfleet.kube.errors import ApiError
 from virtfleet.local.node import logfiles
 from virtfleet.local.node.containers import Container
@@ -115,7 +115,7 @@ async def _lines(run: Container, query: Mapping[str, str]) -> AsyncIterator[Line
     if "sinceSeconds" in query:
         since = time.time() - int(query["sinceSeconds"])
     elif "sinceTime" in query:
-        since = datetime.fromisoformat(query["sinceTime"]).timestamp()
+        since = times.seconds(query["sinceTime"])
     path, offset = Path(run.log), 0
     if "tailLines" in query:
         tail, offset = logfiles.last_lines(path, int(query["tailLines"]))

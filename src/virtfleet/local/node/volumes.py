@@ -11,10 +11,10 @@ import stat
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from virtfleet.api import times
 from virtfleet.api.quantity import Quantity
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.errors import ApiError, is_not_found
@@ -192,7 +192,7 @@ class Volumes:
             subresource="token",
         )
         token, now = str(answer["status"]["token"]), time.time()
-        expires = datetime.fromisoformat(answer["status"]["expirationTimestamp"]).timestamp()
+        expires = times.seconds(answer["status"]["expirationTimestamp"])
         self._tokens[key] = token, now + _TOKEN_RENEWAL * (expires - now)
         return token
 

@@ -11,7 +11,6 @@ import base64
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -20,6 +19,7 @@ import orjson
 from aiohttp import web
 from multidict import CIMultiDict
 
+from virtfleet.api import times
 from virtfleet.kube import certificates, proxy
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.certificates import Credential
@@ -247,7 +247,7 @@ class Aggregation:
         if {key: old.get(key) for key in new} == new:
             return
         since = old.get("lastTransitionTime") if old.get("status") == status else None
-        new["lastTransitionTime"] = since or datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        new["lastTransitionTime"] = since or times.timestamp()
         patch = {"status": {"conditions": [new]}}
         await self._api.patch(API_SERVICES, obj["metadata"]["name"], patch, subresource="status")
 

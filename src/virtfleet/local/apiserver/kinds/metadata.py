@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import random
 import re
-import time
 import uuid
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
 from virtfleet.api.selectors import label_key_error, label_value_error
+from virtfleet.api.times import timestamp
 from virtfleet.kube.resource import Obj
 from virtfleet.local.apiserver.kinds.registry import Cause, Kind
 from virtfleet.local.apiserver.objects import causes
@@ -31,7 +31,7 @@ _NAME_LIMIT = 63
 Check = Callable[[str], str | None]
 
 
-# The same names, labels and seconds come again and again.
+# The same names and labels come again and again.
 _remembered = lru_cache(4096)
 
 
@@ -95,20 +95,7 @@ _NAME_CHECKS: dict[str, Check] = {
 
 def now() -> str:
     """The present as objects carry it."""
-    return timestamp(time.time())
-
-
-def timestamp(seconds: float) -> str:
-    """A moment as objects carry it. Later than what can be written is the last that can."""
-    return _timestamp(int(min(seconds, _LAST_MOMENT)))
-
-
-_LAST_MOMENT = 253402300799  # the end of the year 9999
-
-
-@_remembered
-def _timestamp(seconds: int) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+    return timestamp()
 
 
 def generated(prefix: str) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import orjson
 
+from virtfleet.api.names import FINAL
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import Obj
 from virtfleet.local.apiserver.kinds import pod_spec
@@ -77,7 +78,7 @@ class PodRules(Rules):
 
     def grace(self, obj: Obj, asked: int | None) -> int:
         spec = obj.get("spec", {})
-        if not spec.get("nodeName") or obj.get("status", {}).get("phase") in ("Failed", "Succeeded"):
+        if not spec.get("nodeName") or obj.get("status", {}).get("phase") in FINAL:
             return 0
         seconds = asked if asked is not None else spec.get("terminationGracePeriodSeconds", 0)
         return int(seconds) if seconds >= 0 else 1

@@ -7,16 +7,15 @@ the garbage collector acts on and removes.
 
 from __future__ import annotations
 
-import calendar
 import enum
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from virtfleet.api.times import seconds, timestamp
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import Obj
-from virtfleet.local.apiserver.kinds import metadata
 from virtfleet.local.apiserver.kinds.registry import Kind
 from virtfleet.local.apiserver.objects import causes, refusals
 
@@ -102,15 +101,15 @@ def begin(kind: Kind, obj: Obj, options: DeleteOptions) -> Outcome:
         grace = meta.get("deletionGracePeriodSeconds") or 0
         if options.grace is not None and options.grace < grace:
             # A grace beyond all times was cut off; no deletion began before its object did.
-            began = max(_seconds(meta["deletionTimestamp"]) - grace, _seconds(meta["creationTimestamp"]))
+            began = max(seconds(meta["deletionTimestamp"]) - grace, seconds(meta["creationTimestamp"]))
             grace, changed = options.grace, True
-            meta["deletionTimestamp"] = metadata.timestamp(began + grace)
+            meta["deletionTimestamp"] = timestamp(began + grace)
     else:
         given = kind.rules.grace(obj, options.grace)
         if given is None and not finalizers and kind.storage != _NAMESPACES:
             return Outcome.REMOVED  # as it is, without a mark
         grace, changed = given or 0, True
-        meta["deletionTimestamp"] = metadata.timestamp(time.time() + grace)
+        meta["deletionTimestamp"] = timestamp(time.time() + grace)
         if "generation" in meta:
             meta["generation"] += 1
         if kind.storage == _NAMESPACES:
@@ -122,10 +121,6 @@ def begin(kind: Kind, obj: Obj, options: DeleteOptions) -> Outcome:
     if complete(kind, obj):
         return Outcome.REMOVED
     return Outcome.MARKED if changed else Outcome.UNCHANGED
-
-
-def _seconds(moment: str) -> int:
-    return calendar.timegm(time.strptime(moment, "%Y-%m-%dT%H:%M:%SZ"))
 
 
 def complete(kind: Kind, obj: Obj) -> bool:

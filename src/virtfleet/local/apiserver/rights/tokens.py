@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from jwt.types import Options
 
+from virtfleet.api.times import timestamp
 from virtfleet.kube import certificates
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import NODES, PODS, SECRETS, SERVICE_ACCOUNTS, Obj, Resource
@@ -202,7 +203,7 @@ class ServiceAccountTokens:
             "jti": str(uuid.uuid4()),
             _CLAIM: private,
         }
-        expires = datetime.fromtimestamp(now + seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        expires = timestamp(now + seconds)
         status = {"token": self.keys.sign(claims), "expirationTimestamp": expires}
         spec = {**spec, "audiences": claims["aud"], "expirationSeconds": seconds}
         return {"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", **obj, "spec": spec, "status": status}

@@ -19,6 +19,7 @@ from typing import Any
 
 import orjson
 
+from virtfleet.api import times
 from virtfleet.kube.resource import Obj
 from virtfleet.local.apiserver.kinds.builtin import facts
 from virtfleet.local.apiserver.objects import refusals
@@ -143,7 +144,7 @@ def _time(data: bytes) -> str | None:
     if not parts:
         return None
     moment = _EPOCH + timedelta(seconds=_signed(parts.get(1, 0)))
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return moment.strftime(times.FORMAT)
 
 
 def _micro_time(data: bytes) -> str | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from datetime import datetime
+
+from virtfleet.api import times
 
 UNKNOWN = "<unknown>"
 
@@ -13,7 +14,7 @@ def since(timestamp: str | None) -> str:
     if not timestamp:
         return UNKNOWN
     try:
-        return human(time.time() - datetime.fromisoformat(timestamp).timestamp())
+        return human(time.time() - times.seconds(timestamp))
     except ValueError:
         return "<invalid>"
 

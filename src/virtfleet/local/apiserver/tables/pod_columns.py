@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from virtfleet.api.names import FINAL
 from virtfleet.kube.resource import Obj
 from virtfleet.local.apiserver.kinds.registry import Column
 from virtfleet.local.apiserver.tables.ages import since
@@ -40,7 +41,7 @@ def summarize(pod: Obj) -> Summary:
     if pod["metadata"].get("deletionTimestamp"):
         if status.get("reason") == "NodeLost":
             word = "Unknown"
-        elif status.get("phase") not in ("Failed", "Succeeded"):
+        elif status.get("phase") not in FINAL:
             word = "Terminating"
     ready = [s for s in counted if s.get("ready") and "running" in s.get("state", {})]
     return Summary(

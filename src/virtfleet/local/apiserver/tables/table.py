@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from virtfleet.api.names import FINAL
 from virtfleet.kube.resource import Obj
 from virtfleet.local.apiserver.kinds.registry import Column, Kind
 from virtfleet.local.apiserver.objects.causes import quoted
@@ -55,7 +56,7 @@ def _definition(column: Column) -> dict[str, Any]:
 
 def _row(columns: Iterable[Column], obj: Obj, include_object: str) -> dict[str, Any]:
     row: dict[str, Any] = {"cells": [_cell(column, obj) for column in columns]}
-    if obj.get("kind") == "Pod" and obj.get("status", {}).get("phase") in ("Succeeded", "Failed"):
+    if obj.get("kind") == "Pod" and obj.get("status", {}).get("phase") in FINAL:
         row["conditions"] = [{"type": "Completed", "status": "True", "reason": obj["status"]["phase"]}]
     if include_object == "Metadata":
         row["object"] = {

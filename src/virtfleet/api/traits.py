@@ -1,16 +1,20 @@
 """What a VMI's spec amounts to: its CPU topology, its memory, and what kind of VM it is.
 
-One place for rules that more than one part of a document, the Pod's resources and admission depend on.
+One place for rules on which admission, the Pod's resources, the domain and the handler depend.
 """
 
 from __future__ import annotations
 
+from math import prod
 from typing import NamedTuple
 
 from virtfleet.api import names
 from virtfleet.api.disks import Disk
+from virtfleet.api.domainspec import CPU
 from virtfleet.api.networks import Interface
-from virtfleet.api.quantity import Quantity
+from virtfleet.api.probes import INSIDE
+from virtfleet.api.quantity import Quantity, QuantityError
+from virtfleet.api.view import given
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 
 GRACE = 30  # seconds that a guest has to shut down, where its owner does not say
@@ -28,13 +32,42 @@ class Topology(NamedTuple):
         return self.sockets * self.cores * self.threads
 
 
+def stated_vcpus(cpu: CPU, sockets: int | None) -> int:
+    """How many virtual CPUs a topology with this many sockets has; 0 where it says nothing."""
+    counts = (cpu.cores, sockets, cpu.threads)
+    return prod(count or 1 for count in counts) if any(counts) else 0
+
+
 def topology(vmi: VMI) -> Topology:
-    """The CPU topology at boot. Without one in the spec, the Pod's CPU limit or request becomes sockets."""
+    """The CPU topology at boot. Without one in the spec, the Pod's CPU limit or request becomes sockets.
+
+    Sockets perform best for guests that know nothing of their topology.
+    """
     cpu, resources = vmi.spec.domain.cpu, vmi.spec.domain.resources
-    if cpu and (cpu.sockets or cpu.cores or cpu.threads):
+    if cpu and stated_vcpus(cpu, cpu.sockets):
         return Topology(cpu.sockets or 1, cpu.cores or 1, cpu.threads or 1)
     amount = resources.limits.get("cpu", resources.requests.get("cpu", 1))
-    return Topology(Quantity.parse(amount).value(), 1, 1)
+    return Topology(max(0, Quantity.parse(amount).value()), 1, 1)
+
+
+def pool_threads(vmi: VMI) -> int:
+    """Threads in the supplemental pool for disk I/O."""
+    io_threads = vmi.spec.domain.io_threads
+    return (io_threads.supplemental_pool_thread_count if io_threads else None) or 0
+
+
+def emulator_cpus(vmi: VMI) -> int:
+    """Physical CPUs for the emulator alone; two where one would leave half a core over and that is not wanted."""
+    cpu = vmi.spec.domain.cpu
+    if not (cpu and cpu.isolate_emulator_thread):
+        return 0
+    even = (topology(vmi).vcpus + pool_threads(vmi)) % 2 == 0
+    return 2 if even and names.EMULATOR_THREAD_EVEN_PARITY in vmi.metadata.annotations else 1
+
+
+def probes_inside(vmi: VMI) -> int:
+    """How many of the VM's probes happen inside the guest."""
+    return sum(bool(given(p, INSIDE)) for p in (vmi.spec.liveness_probe, vmi.spec.readiness_probe) if p)
 
 
 def grace(vmi: VMI) -> int:
@@ -42,12 +75,23 @@ def grace(vmi: VMI) -> int:
     return GRACE if seconds is None else seconds
 
 
+def guest_memory(vmi: VMI) -> Quantity | None:
+    """The guest's memory at boot: as said, else as requested, else as limited, else one huge page."""
+    memory, resources = vmi.spec.domain.memory, vmi.spec.domain.resources
+    if memory and memory.guest is not None:
+        return Quantity.parse(memory.guest)
+    for amounts in (resources.requests, resources.limits):
+        if amount := Quantity.parse(amounts.get("memory", 0)):
+            return amount
+    try:
+        return Quantity.parse(memory.hugepages.page_size) if memory and memory.hugepages else None
+    except QuantityError:
+        return None  # admission names the field
+
+
 def memory(vmi: VMI) -> Quantity:
-    """The guest's memory at boot: as said, else as requested, else as limited."""
-    if vmi.spec.domain.memory and vmi.spec.domain.memory.guest is not None:
-        return Quantity.parse(vmi.spec.domain.memory.guest)
-    resources = vmi.spec.domain.resources
-    return Quantity.parse(resources.requests.get("memory", resources.limits.get("memory", 0)))
+    """The guest's memory at boot; none at all where nothing says how much."""
+    return guest_memory(vmi) or Quantity.of(0)
 
 
 def whole_bytes(amount: Quantity) -> int:

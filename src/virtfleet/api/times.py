@@ -1,0 +1,31 @@
+"""Moments as objects carry them: RFC 3339, in UTC."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Final
+
+FORMAT: Final = "%Y-%m-%dT%H:%M:%SZ"
+_LAST: Final = 253402300799  # the end of the year 9999
+
+
+def timestamp(moment: float | None = None) -> str:
+    """A moment to the second, now where none is given. Later than what can be written is the last that can."""
+    return _written(int(min(time.time() if moment is None else moment, _LAST)))
+
+
+@lru_cache(4096)  # the same seconds come again and again
+def _written(moment: int) -> str:
+    return time.strftime(FORMAT, time.gmtime(moment))
+
+
+def precise_now() -> str:
+    """Now to the microsecond, as leases say it."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def seconds(text: str) -> float:
+    """The moment that a text names. Raises ValueError where it names none."""
+    return datetime.fromisoformat(text).timestamp()
