@@ -13,7 +13,7 @@ import logging
 import ssl
 import uuid
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import aiohttp
@@ -22,8 +22,8 @@ import orjson
 from virtfleet.kube import certificates, proxy
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS, Obj, Resource
-from virtfleet.local.apiserver.extensions.admission import AdmissionRequest
-from virtfleet.local.apiserver.extensions.webhook_rules import Webhook, exempt, matched_kind, namespace_labels, selects
+from virtfleet.local.apiserver.extensions.admission import Admission, AdmissionRequest
+from virtfleet.local.apiserver.extensions.webhook_rules import Webhook, follow
 from virtfleet.local.apiserver.kinds.registry import Kind, Kinds
 from virtfleet.local.apiserver.objects import json_patch
 from virtfleet.local.apiserver.objects.store import Store
@@ -38,32 +38,22 @@ class CallFailed(Exception):
     """A webhook that gave no usable answer; whether that refuses the write is its failurePolicy's to say."""
 
 
-class Webhooks:
+class Webhooks(Admission):
     """The part of admission that asks webhooks. `session` reaches Services by name."""
 
     def __init__(self, store: Store, kinds: Kinds, session: aiohttp.ClientSession) -> None:
         self._store = store
         self._kinds = kinds
         self._session = session
-        self._mutating = self._follow(MUTATING_WEBHOOKS)
-        self._validating = self._follow(VALIDATING_WEBHOOKS)
-
-    def _follow(self, res: Resource) -> list[Webhook]:
-        """The webhooks of all configurations of a kind, in a list that follows the store."""
-        storage = f"{res.group}/{res.plural}"
-        webhooks: list[Webhook] = []
-
-        def read(_: object = None) -> None:
-            records = sorted(self._store.scan(storage), key=lambda r: r.name)
-            webhooks[:] = [w for r in records for w in Webhook.of_configuration(orjson.loads(r.data))]
-
-        self._store.listen(storage, read)
-        read()
-        return webhooks
+        self._mutating: list[Webhook] = []
+        self._validating: list[Webhook] = []
+        for res, webhooks in ((MUTATING_WEBHOOKS, self._mutating), (VALIDATING_WEBHOOKS, self._validating)):
+            follow(store, res, partial(_read, webhooks))
 
     # --- admission ---------------------------------------------------------------------------------------------------
 
     async def mutate(self, request: AdmissionRequest) -> Obj | None:
+        """The object after all mutating webhooks."""
         repeatable: list[tuple[Webhook, Kind]] = []  # those already called that want to see later changes
         changed_since: set[int] = set()
         for webhook, kind in self._matching(self._mutating, request):
@@ -77,21 +67,16 @@ class Webhooks:
         return request.obj
 
     async def validate(self, request: AdmissionRequest) -> None:
-        calls = [self._validate_by(w, kind, request) for w, kind in self._matching(self._validating, request)]
-        if len(calls) == 1:
-            await calls[0]
-        elif calls:
-            for outcome in await asyncio.gather(*calls, return_exceptions=True):
-                if isinstance(outcome, BaseException):
-                    raise outcome
+        """Ask all validating webhooks, at the same time."""
+        calls = [self._ask(w, kind, request, mutating=False) for w, kind in self._matching(self._validating, request)]
+        for outcome in await asyncio.gather(*calls, return_exceptions=True) if calls else ():
+            if isinstance(outcome, BaseException):
+                raise outcome
 
     def _matching(self, webhooks: list[Webhook], request: AdmissionRequest) -> Iterator[tuple[Webhook, Kind]]:
         """The webhooks to ask, each with the version of the kind that it wants to see. Later ones see changes."""
-        if exempt(request):
-            return
         for webhook in list(webhooks):
-            kind = matched_kind(webhook, request, self._kinds)
-            if kind and selects(webhook, request, lambda name: namespace_labels(self._store, name)):
+            if kind := webhook.matcher.kind_of(request, self._kinds, self._store):
                 yield webhook, kind
 
     async def _mutate_by(self, webhook: Webhook, kind: Kind, request: AdmissionRequest) -> bool:
@@ -116,16 +101,13 @@ class Webhooks:
         request.obj = {**changed, "apiVersion": request.kind.resource.api_version}
         return True
 
-    async def _validate_by(self, webhook: Webhook, kind: Kind, request: AdmissionRequest) -> None:
-        await self._ask(webhook, kind, request, mutating=False)
-
     async def _ask(self, webhook: Webhook, kind: Kind, request: AdmissionRequest, *, mutating: bool) -> Obj | None:
         """The webhook's answer, which allows the request; None where it could not be had and that does not matter."""
         if request.dry_run and webhook.side_effects not in ("None", "NoneOnDryRun"):
             raise ApiError("BadRequest", f'admission webhook "{webhook.name}" does not support dry run')
         uid = str(uuid.uuid4())
         try:
-            answer = await self._call(webhook, _review({"uid": uid, **told(kind, request)}))
+            answer = await self._call(webhook, _review({"uid": uid, **described(kind, request)}))
             response = _checked(answer, uid, mutating=mutating)
         except CallFailed as error:
             message = f'failed calling webhook "{webhook.name}": {error}'
@@ -167,6 +149,10 @@ class Webhooks:
             return orjson.loads(said)
 
 
+def _read(webhooks: list[Webhook], configurations: list[Obj]) -> None:
+    webhooks[:] = [webhook for each in configurations for webhook in Webhook.of_configuration(each)]
+
+
 @lru_cache(maxsize=256)
 def _trusting(ca_bundle: str) -> ssl.SSLContext:
     """One context per bundle, so that connections are kept."""
@@ -180,7 +166,7 @@ def _review(asked: Obj) -> Obj:
     return {"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": asked}
 
 
-def told(kind: Kind, request: AdmissionRequest) -> Obj:
+def described(kind: Kind, request: AdmissionRequest) -> Obj:
     """A write as those who have a say in it see it, in the version of `kind`."""
     asked, shown = request.kind.resource, kind.resource
     body: Obj = {

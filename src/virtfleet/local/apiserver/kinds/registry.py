@@ -145,30 +145,27 @@ class Kind:
 
 
 class Kinds:
-    """The registry. Changes are seen by the next request; `generation` lets discovery and OpenAPI cache by it."""
+    """The registry. Changes are seen by the next request."""
 
     def __init__(self) -> None:
         self._kinds: dict[tuple[str, str, str], Kind] = {}
-        self.generation = 0
 
     def add(self, kind: Kind) -> None:
+        """Serve a kind."""
         self._kinds[kind.resource.group, kind.resource.version, kind.resource.plural] = kind
-        self.generation += 1
 
     def remove(self, group: str, plural: str) -> None:
+        """Serve no version of a kind any more."""
         for key in [k for k in self._kinds if k[0] == group and k[2] == plural]:
             del self._kinds[key]
-        self.generation += 1
 
     def find(self, group: str, version: str, plural: str) -> Kind | None:
+        """The kind that a path names."""
         return self._kinds.get((group, version, plural))
 
     def of_kind(self, api_version: str, kind: str) -> Kind | None:
-        group, _, version = api_version.rpartition("/")
-        for k in self._kinds.values():
-            if k.resource.kind == kind and k.resource.group == group and k.resource.version == version:
-                return k
-        return None
+        """The kind that an object names."""
+        return next((k for k in self if (k.resource.api_version, k.resource.kind) == (api_version, kind)), None)
 
     def __iter__(self) -> Iterator[Kind]:
         return iter(list(self._kinds.values()))

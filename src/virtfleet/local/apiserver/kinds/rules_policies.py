@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from virtfleet.api.selectors import SelectorError, from_label_selector
 from virtfleet.kube.resource import Obj
-from virtfleet.local.apiserver.kinds.metadata import now
 from virtfleet.local.apiserver.kinds.registry import Cause, Context, Rules
 from virtfleet.local.apiserver.kinds.rules_workloads import amount_faults
 from virtfleet.local.apiserver.objects import causes
@@ -152,17 +151,8 @@ def rule_faults(rule: Obj, at: str) -> Iterator[Cause]:
 
 class APIServiceRules(Rules):
     def prepare_create(self, obj: Obj, ctx: Context) -> None:
+        obj.setdefault("spec", {})
         obj["status"] = {}
-        if "service" not in obj.setdefault("spec", {}):
-            obj["status"]["conditions"] = [
-                {
-                    "type": "Available",
-                    "status": "True",
-                    "lastTransitionTime": now(),
-                    "reason": "Local",
-                    "message": "Local APIServices are always available",
-                }
-            ]
 
     def faults(self, obj: Obj) -> Iterator[Cause]:
         spec = obj.get("spec", {})
@@ -174,23 +164,8 @@ class APIServiceRules(Rules):
             if not 0 < spec.get(field, 0) <= limit:
                 why = f"must be positive and less than {limit}"
                 yield causes.invalid(f"spec.{field}", spec.get(field, 0), why)
-        service = spec.get("service")
-        if service is None:
-            if spec.get("caBundle"):
-                why = "local APIServices may not have a caBundle"
-                yield causes.invalid("spec.caBundle", f"{len(spec['caBundle'])} bytes", why)
-            return
         for field in ("namespace", "name"):
-            if not service.get(field):
+            if not spec.get("service", {}).get(field):
                 yield causes.required(f"spec.service.{field}")
         if spec.get("insecureSkipTLSVerify") and spec.get("caBundle"):
             yield causes.invalid("spec.insecureSkipTLSVerify", True, "may not be true if caBundle is present")
-
-    def fields(self, obj: Obj) -> Mapping[str, str]:
-        spec = obj.get("spec", {})
-        service = spec.get("service") or {}
-        return {
-            "spec.service.name": service.get("name", ""),
-            "spec.service.namespace": service.get("namespace", ""),
-            "spec.group": spec.get("group", ""),
-        }

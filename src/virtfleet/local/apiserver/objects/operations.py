@@ -21,7 +21,7 @@ import orjson
 from virtfleet.kube.api import Patch
 from virtfleet.kube.errors import ApiError, is_not_found
 from virtfleet.kube.resource import Obj
-from virtfleet.local.apiserver.extensions.admission import Admission, AdmissionRequest, Unguarded
+from virtfleet.local.apiserver.extensions.admission import Admission, AdmissionRequest
 from virtfleet.local.apiserver.kinds import metadata
 from virtfleet.local.apiserver.kinds.registry import Cause, Context, Kind, Kinds
 from virtfleet.local.apiserver.kinds.schema import TooManyError
@@ -80,7 +80,7 @@ class Operations:
     def __init__(self, store: Store, kinds: Kinds, admission: Admission | None = None) -> None:
         self.store = store
         self.kinds = kinds
-        self.admission: Admission = admission or Unguarded()
+        self.admission = admission or Admission()
         self.watchers = Watchers(store)
         self.posts: dict[tuple[str, str, str], Post] = {}  # (group, plural, subresource or "")
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)

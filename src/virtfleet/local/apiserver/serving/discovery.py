@@ -35,28 +35,6 @@ def version_rank(version: str) -> tuple[int, int, int, str]:
     return (stability, -int(match[1]), -int(match[3] or 0), version)
 
 
-def local_api_services() -> list[Obj]:
-    """The APIServices of the built-in groups, which say that no other server has them."""
-    served = {tuple(entry["groupVersion"].rpartition("/")[::2]) for entry in facts().resources}
-    priority = {"": 18000} | {group: 17900 - 100 * place for place, group in enumerate(facts().groups)}
-    return [
-        {
-            "metadata": {
-                "name": f"{version}.{group}",
-                "labels": {"kube-aggregator.kubernetes.io/automanaged": "onstart"},
-            },
-            "spec": {
-                "group": group,
-                "version": version,
-                "groupPriorityMinimum": priority[group],
-                "versionPriority": 1 if not group else 15,
-            },
-        }
-        for group, version in sorted(served)
-        if group != "apiregistration.k8s.io"  # the aggregator's own
-    ]
-
-
 class Discovery:
     """Documents below /api and /apis. `extra_groups` gives APIGroupDiscovery objects of aggregated servers."""
 

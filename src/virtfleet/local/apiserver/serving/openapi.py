@@ -8,7 +8,7 @@ keep documents; only hashes are kept here, and made again only for groups whose 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
@@ -16,10 +16,10 @@ import orjson
 from aiohttp import web
 
 from virtfleet import __version__
-from virtfleet.kube.api import Patch
 from virtfleet.kube.resource import Obj
 from virtfleet.local.apiserver.kinds.builtin import facts
 from virtfleet.local.apiserver.kinds.registry import Kind, Kinds
+from virtfleet.local.apiserver.objects.patching import accepted_patches
 from virtfleet.local.apiserver.serving.discovery import Document, cached
 
 ROOT = "/openapi/v3"
@@ -30,32 +30,25 @@ _OLD_PROTOBUF = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 
 
 class OpenApi:
-    """Documents below /openapi. `extra` gives those of aggregated servers, by name."""
+    """Documents below /openapi, about the kinds of this server alone."""
 
-    def __init__(self, kinds: Kinds, extra: Callable[[], Mapping[str, bytes]] = dict) -> None:
+    def __init__(self, kinds: Kinds) -> None:
         self._kinds = kinds
-        self._extra = extra
         self._hashes: dict[str, tuple[list[Kind], str]] = {}
 
     def handler(self, path: str) -> Document | None:
+        """What answers for a path; None where there is no such document."""
         if path == ROOT:
             return self._index
         if path == OLD_ROOT:
             return _old_document
-        name = path.removeprefix(f"{ROOT}/")
-        if name == path:
-            return None
-        if name in self._groups():
-            return self._document
-        return self._extra_document if name in self._extra() else None
+        return self._document if path.removeprefix(f"{ROOT}/") in self._groups() else None
 
     async def _index(self, request: web.Request) -> web.StreamResponse:
         paths = {
             name: {"serverRelativeURL": f"{ROOT}/{name}?hash={self._hash(name, kinds)}"}
             for name, kinds in self._groups().items()
         }
-        for name, document in self._extra().items():
-            paths.setdefault(name, {"serverRelativeURL": f"{ROOT}/{name}?hash={_digest(document)}"})
         body = orjson.dumps({"paths": paths})
         return cached(request, body, _digest(body), "application/json")
 
@@ -68,15 +61,11 @@ class OpenApi:
             answer.headers["Cache-Control"] = "public, max-age=31536000, immutable"
         return answer
 
-    async def _extra_document(self, request: web.Request) -> web.StreamResponse:
-        document = self._extra()[request.path.rstrip("/").removeprefix(f"{ROOT}/")]
-        return cached(request, document, _digest(document), "application/json")
-
     def _groups(self) -> dict[str, list[Kind]]:
-        found: dict[str, list[Kind]] = {}
+        groups: dict[str, list[Kind]] = {}
         for kind in self._kinds:
-            found.setdefault(kind.resource.root.lstrip("/"), []).append(kind)
-        return found
+            groups.setdefault(kind.resource.root.lstrip("/"), []).append(kind)
+        return groups
 
     def _hash(self, name: str, kinds: list[Kind]) -> str:
         known = self._hashes.get(name)
@@ -159,18 +148,14 @@ def _paths(kind: Kind) -> Obj:
     collection = f"{root}/{resource.plural}"
     one: Obj = {}
     if "patch" in kind.verbs:
-        one["patch"] = _operation(kind, "patch", [p for p in Patch if _accepts(kind, p)])
+        one["patch"] = _operation(kind, "patch", accepted_patches(kind))
     if "update" in kind.verbs:
         one["put"] = _operation(kind, "put", ["*/*"])
     many = {"post": _operation(kind, "post", ["*/*"])} if "create" in kind.verbs else {}
     return {path: item for path, item in ((collection, many), (f"{collection}/{{name}}", one)) if item}
 
 
-def _accepts(kind: Kind, patch: Patch) -> bool:
-    return patch in (Patch.JSON, Patch.MERGE) or (patch == Patch.STRATEGIC and not kind.custom)
-
-
-def _operation(kind: Kind, action: str, content_types: list[Any]) -> Obj:
+def _operation(kind: Kind, action: str, content_types: Iterable[str]) -> Obj:
     resource = kind.resource
     text = {"type": "string", "uniqueItems": True}
     return {
