@@ -113,9 +113,9 @@ def call(**more: Any) -> Call:
 
 
 @asynccontextmanager
-async def opened(directory: Path, admission: Admission | None = None, **store: Any) -> AsyncIterator[Operations]:
+async def opened(directory: Path, admission: Admission | None = None) -> AsyncIterator[Operations]:
     """Operations over a store, with the namespace `ns`."""
-    operations = Operations(Store(directory, **store), test_kinds(), admission)
+    operations = Operations(Store(directory), test_kinds(), admission)
     namespaces = operations.kinds.find("", "v1", "namespaces")
     assert namespaces is not None
     if operations.store.get("/namespaces", "", "ns") is None:

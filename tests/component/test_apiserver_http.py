@@ -360,7 +360,7 @@ class TestWatch:
             await watching_clients(operations, 0)
 
     async def test_history_that_is_gone_is_an_error_event(self, tmp_path: Path) -> None:
-        async with opened(tmp_path, keep_changes=0) as operations:
+        async with opened(tmp_path) as operations:
             kind = operations.kinds.find("", "v1", "pods")
             assert kind
             for i in range(30):

@@ -81,7 +81,7 @@ class InProcessApi:
                 for event_type, event in batch:
                     yield WatchEvent(event_type, served(kind, event.data(event_type)))
                 if not batch:
-                    yield WatchEvent("BOOKMARK", bookmark(kind, watchers.revision()))
+                    yield WatchEvent("BOOKMARK", bookmark(kind, self._operations.store.revision))
                     if timeout is not None:
                         return
 

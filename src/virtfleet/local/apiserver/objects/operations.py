@@ -96,13 +96,13 @@ class Operations:
         return served(kind, record.data)
 
     async def list(self, selection: Selection, paging: Paging | None = None) -> Listing:
-        return await listing.page(self.store, selection, paging or Paging())
+        return listing.page(self.store, selection, paging or Paging())
 
     async def watch(
         self, selection: Selection, resource_version: str = "", initial_events: bool | None = None
     ) -> Watcher:
         """To be given back with `watchers.close`."""
-        return await self.watchers.open(selection, resource_version, initial_events)
+        return self.watchers.open(selection, resource_version, initial_events)
 
     # Creating
 

@@ -80,7 +80,7 @@ async def send_watch(
                 )
                 await asyncio.sleep(_pause(operations))
             elif bookmarks:
-                marked = bookmark(watcher.selection.kind, operations.watchers.revision())
+                marked = bookmark(watcher.selection.kind, operations.store.revision)
                 await stream.write(form.event(_MARK, marked))
         await stream.write_eof()
     except ConnectionError:
