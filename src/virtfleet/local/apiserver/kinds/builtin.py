@@ -20,7 +20,7 @@ from virtfleet.local.apiserver.kinds.registry import Kind, Kinds, Rules, Stored,
 from virtfleet.local.apiserver.kinds.rules import builtin_rules
 from virtfleet.local.apiserver.kinds.schema import Node, StructuralSchema, fill_node
 from virtfleet.local.apiserver.kinds.schema_validation import Validator, json_schema
-from virtfleet.local.apiserver.tables.columns import COLUMNS
+from virtfleet.local.apiserver.tables.columns import builtin_columns
 
 SCALE = {"specReplicas": ".spec.replicas", "statusReplicas": ".status.replicas", "labelSelector": ".spec.selector"}
 SERVICE_NETWORK = "10.96.0.0/16"
@@ -127,7 +127,7 @@ def _kind(entry: dict[str, Any], subresources: list[dict[str, Any]], rules: Mapp
             if sub["kind"] != entry["kind"]
         },
         schema=schema_of(resource, entry["type"]),
-        columns=COLUMNS.get(f"{group}/{entry['name']}", ()),
+        columns=builtin_columns().get(f"{group}/{entry['name']}", ()),
         rules=rules.get(f"{group}/{entry['name']}", Rules()),
         scale=SCALE if any(sub["name"] == "scale" for sub in subresources) else {},
     )
