@@ -19,7 +19,7 @@ from yarl import URL
 
 from virtfleet.kube.resource import NAMESPACES, PODS, Obj, Resource
 from virtfleet.local.apiserver.extensions.admission import Admission
-from virtfleet.local.apiserver.kinds.registry import Cause, Context, Kind, Kinds, Rules
+from virtfleet.local.apiserver.kinds.registry import Cause, Kind, Kinds, Rules, WriteContext
 from virtfleet.local.apiserver.objects import causes
 from virtfleet.local.apiserver.objects.operations import Call, Operations
 from virtfleet.local.apiserver.objects.store import Store
@@ -58,10 +58,10 @@ class PodSchema:
 
 
 class PodRules(Rules):
-    def prepare_create(self, obj: Obj, ctx: Context) -> None:
+    def prepare_create(self, obj: Obj, ctx: WriteContext) -> None:
         obj["status"] = {"phase": "Pending"}
 
-    def validate_update(self, obj: Obj, old: Obj, ctx: Context) -> list[Cause]:
+    def validate_update(self, obj: Obj, old: Obj, ctx: WriteContext) -> list[Cause]:
         if old["spec"].get("nodeName") and obj["spec"].get("nodeName") != old["spec"]["nodeName"]:
             return [causes.forbidden("spec.nodeName", "may not change once set")]
         return []

@@ -11,7 +11,7 @@ import pytest
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import Obj
 from virtfleet.local.apiserver.kinds import builtin, pod_spec
-from virtfleet.local.apiserver.kinds.registry import Context, Kind, Kinds
+from virtfleet.local.apiserver.kinds.registry import Kind, Kinds, WriteContext
 from virtfleet.local.apiserver.rights.access import MASTER
 
 
@@ -52,7 +52,7 @@ class Server:
 
     def create(self, group: str, plural: str, obj: Obj, name: str = "x") -> tuple[Obj, list[str]]:
         kind = self.kind(group, plural)
-        context = Context(MASTER, "default")
+        context = WriteContext(MASTER, "default")
         obj["metadata"] = {"name": name, "creationTimestamp": "2024-01-01T00:00:00Z", **obj.get("metadata", {})}
         if kind.resource.namespaced:
             obj["metadata"].setdefault("namespace", "default")
@@ -66,7 +66,7 @@ class Server:
 
     def update(self, group: str, plural: str, old: Obj, change: Obj, subresource: str = "") -> tuple[Obj, list[str]]:
         kind = self.kind(group, plural)
-        context = Context(MASTER, "default", subresource)
+        context = WriteContext(MASTER, "default", subresource)
         obj = {**orjson.loads(orjson.dumps(old)), **change}
         assert kind.schema
         kind.schema.shape(obj)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -11,27 +10,11 @@ import pytest
 from virtfleet.kube.resource import Obj
 from virtfleet.local.apiserver.kinds import crd_schema
 from virtfleet.local.apiserver.kinds.crds import custom_kind
-from virtfleet.local.apiserver.kinds.registry import Context, Kinds
+from virtfleet.local.apiserver.kinds.registry import Kinds, WriteContext
 from virtfleet.local.apiserver.kinds.rules_crds import CrdRules
 from virtfleet.local.apiserver.rights.access import MASTER
 
-CONTEXT = Context(MASTER, "")
-
-
-@dataclass(frozen=True)
-class Stored:
-    data: bytes
-
-
-@dataclass
-class Definitions:
-    objects: list[Obj] = field(default_factory=list)
-
-    def get(self, storage: str, namespace: str, name: str) -> Stored | None:
-        return None
-
-    def scan(self, storage: str, namespace: str | None = None) -> list[Stored]:
-        return [Stored(orjson.dumps(obj)) for obj in self.objects]
+CONTEXT = WriteContext(MASTER, "")
 
 
 def definition(plural: str = "things", kind: str = "Thing", **names: Any) -> Obj:
@@ -54,7 +37,7 @@ def conditions(crd: Obj) -> dict[str, str]:
 
 def test_an_accepted_definition_is_established_at_once() -> None:
     crd = definition()
-    rules = CrdRules(Definitions(), Kinds())
+    rules = CrdRules(Kinds())
     rules.prepare_create(crd, CONTEXT)
     assert rules.validate_create(crd, CONTEXT) == []
     assert conditions(crd) == {"NamesAccepted": "True NoConflicts", "Established": "True InitialNamesAccepted"}
@@ -68,30 +51,8 @@ def test_an_accepted_definition_is_established_at_once() -> None:
     assert crd["metadata"]["finalizers"] == ["customresourcecleanup.apiextensions.k8s.io"]
 
 
-@pytest.mark.parametrize(
-    ("second", "reason"),
-    [
-        (definition("others", "Thing"), "ListKindConflict"),
-        (definition("others", "Other", singular="thing"), "SingularConflict"),
-        (definition("others", "Other", shortNames=["th"]), "ShortNamesConflict"),
-    ],
-)
-def test_a_name_belongs_to_whoever_had_it_first(second: Obj, reason: str) -> None:
-    stored = Definitions()
-    rules = CrdRules(stored, Kinds())
-    first = definition(shortNames=["th"])
-    rules.prepare_create(first, CONTEXT)
-    stored.objects.append(first)
-    rules.prepare_create(second, CONTEXT)
-    assert conditions(second) == {"NamesAccepted": f"False {reason}", "Established": "False NotAccepted"}
-    stored.objects.clear()
-    again = orjson.loads(orjson.dumps(second))
-    rules.prepare_update(again, second, CONTEXT)
-    assert conditions(again)["Established"] == "True InitialNamesAccepted"
-
-
 def test_a_new_storage_version_joins_the_stored_ones() -> None:
-    rules = CrdRules(Definitions(), Kinds())
+    rules = CrdRules(Kinds())
     old = definition()
     rules.prepare_create(old, CONTEXT)
     new = orjson.loads(orjson.dumps(old))
@@ -122,7 +83,7 @@ def test_a_new_storage_version_joins_the_stored_ones() -> None:
     ],
 )
 def test_faulty_definitions_are_refused(change: Obj, fault: str) -> None:
-    rules = CrdRules(Definitions(), Kinds())
+    rules = CrdRules(Kinds())
     crd = definition()
     crd["spec"] |= change
     rules.prepare_create(crd, CONTEXT)

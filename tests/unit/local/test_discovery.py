@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import orjson
 import pytest
 from aiohttp import web
@@ -20,7 +22,7 @@ AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryLi
 @pytest.fixture
 def kinds() -> Kinds:
     registry = Kinds()
-    builtin.register(registry)
+    builtin.register(registry, Mock())
     return registry
 
 

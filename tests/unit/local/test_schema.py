@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import Mock
 
 import orjson
 import pytest
@@ -25,7 +26,7 @@ def schema_of(spec: dict[str, Any]) -> Schema:
 
 def pods() -> Schema:
     kinds = Kinds()
-    builtin.register(kinds)
+    builtin.register(kinds, Mock())
     kind = kinds.find("", "v1", "pods")
     assert kind and kind.schema
     return kind.schema
@@ -302,7 +303,7 @@ def test_merge_keys_are_those_of_kubernetes(path: tuple[str, ...], strategy: tup
 
 def test_a_type_may_contain_itself() -> None:
     kinds = Kinds()
-    builtin.register(kinds)
+    builtin.register(kinds, Mock())
     kind = kinds.find("apiextensions.k8s.io", "v1", "customresourcedefinitions")
     assert kind and kind.schema
     props = {"type": "object", "properties": {"a": {"type": "object", "properties": {"b": {"typo": 1}}}}}
@@ -312,7 +313,7 @@ def test_a_type_may_contain_itself() -> None:
 
 def test_every_built_in_kind_compiles() -> None:
     kinds = Kinds()
-    builtin.register(kinds)
+    builtin.register(kinds, Mock())
     for kind in kinds:
         assert kind.schema
         assert isinstance(kind.schema.validate({"metadata": {"name": "x"}}), list), kind.resource

@@ -16,9 +16,9 @@ from typing import Any
 import orjson
 
 from virtfleet.kube.resource import Resource
-from virtfleet.local.apiserver.kinds.registry import Kind, Kinds, Rules, Stored, StoredObject
+from virtfleet.local.apiserver.kinds.registry import Kind, Kinds, Rules, Stored
 from virtfleet.local.apiserver.kinds.rules import builtin_rules
-from virtfleet.local.apiserver.kinds.schema import Node, StructuralSchema, fill_node
+from virtfleet.local.apiserver.kinds.schema import SchemaNode, StructuralSchema, fill_node
 from virtfleet.local.apiserver.kinds.schema_validation import Validator, json_schema
 from virtfleet.local.apiserver.tables.columns import builtin_columns
 
@@ -36,7 +36,7 @@ class Facts:
         self.groups: list[str] = facts["groups"]  # in the order of discovery
         self.resources: list[dict[str, Any]] = facts["resources"]
         self.types: dict[str, dict[str, Any]] = facts["types"]
-        self._nodes: dict[str, Node] = {}
+        self._nodes: dict[str, SchemaNode] = {}
         for name, note in orjson.loads(files.joinpath("builtin_notes.json").read_bytes()).items():
             self._annotate(self.types[name], note)
 
@@ -46,12 +46,12 @@ class Facts:
         for name, facts in note.get("fields", {}).items():
             schema["properties"][name] |= {"description" if key == "doc" else key: v for key, v in facts.items()}
 
-    def node(self, name: str) -> Node:
+    def node(self, name: str) -> SchemaNode:
         """The compiled type; shared by all kinds that use it."""
         if name not in self._nodes:
             package, _, struct = name.rpartition(".")
             go_type = "" if "properties" not in self.types[name] else f"{package.rpartition('.')[2]}.{struct}"
-            self._nodes[name] = Node(typed=True, go_type=go_type)
+            self._nodes[name] = SchemaNode(typed=True, go_type=go_type)
             fill_node(self._nodes[name], self.types[name], self.node)
         return self._nodes[name]
 
@@ -87,19 +87,9 @@ def schema_of(resource: Resource, type_name: str) -> StructuralSchema:
     )
 
 
-class NothingStored:
-    """For servers without a store."""
-
-    def get(self, storage: str, namespace: str, name: str) -> None:
-        return None
-
-    def scan(self, storage: str, namespace: str | None = None) -> tuple[StoredObject, ...]:
-        return ()
-
-
-def register(kinds: Kinds, stored: Stored | None = None, *, services: str = SERVICE_NETWORK) -> None:
+def register(kinds: Kinds, stored: Stored, *, services: str = SERVICE_NETWORK) -> None:
     """Add every built-in kind. Rules look other objects up in `stored`; `services` is the range of cluster IPs."""
-    rules = builtin_rules(kinds, stored or NothingStored(), ipaddress.IPv4Network(services))
+    rules = builtin_rules(kinds, stored, ipaddress.IPv4Network(services))
     subresources: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for entry in facts().resources:
         plural, _, subresource = entry["name"].partition("/")

@@ -77,7 +77,7 @@ class Stored(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class WriteContext:
     """What a kind's rules may know of the request beside the objects."""
 
     user: User
@@ -92,20 +92,20 @@ class Rules:
     # Writes to the kind happen one after the other, because its rules look at the kind's other objects.
     exclusive = False
 
-    def prepare_create(self, obj: Obj, ctx: Context) -> None:
+    def prepare_create(self, obj: Obj, ctx: WriteContext) -> None:
         """Complete or reset fields before validation (allocated addresses, initial status)."""
 
-    def prepare_update(self, obj: Obj, old: Obj, ctx: Context) -> None:
+    def prepare_update(self, obj: Obj, old: Obj, ctx: WriteContext) -> None:
         """The same for an update; may copy fields that the writer does not own from `old`."""
 
     def faults(self, obj: Obj) -> Iterable[Cause]:
         """What is wrong with an object by itself."""
         return ()
 
-    def validate_create(self, obj: Obj, ctx: Context) -> list[Cause]:
+    def validate_create(self, obj: Obj, ctx: WriteContext) -> list[Cause]:
         return list(self.faults(obj))
 
-    def validate_update(self, obj: Obj, old: Obj, ctx: Context) -> list[Cause]:
+    def validate_update(self, obj: Obj, old: Obj, ctx: WriteContext) -> list[Cause]:
         """Kinds that keep fields from changing add to this."""
         return [] if ctx.subresource == "status" else list(self.faults(obj))
 

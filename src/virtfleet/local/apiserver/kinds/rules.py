@@ -44,7 +44,7 @@ def builtin_rules(kinds: Kinds, stored: Stored, services: ipaddress.IPv4Network)
         "admissionregistration.k8s.io/validatingadmissionpolicies": AdmissionPolicyRules(),
         "admissionregistration.k8s.io/validatingadmissionpolicybindings": AdmissionBindingRules(),
         "admissionregistration.k8s.io/validatingwebhookconfigurations": WebhookRules(),
-        "apiextensions.k8s.io/customresourcedefinitions": CrdRules(stored, kinds),
+        "apiextensions.k8s.io/customresourcedefinitions": CrdRules(kinds),
         "apiregistration.k8s.io/apiservices": APIServiceRules(),
         "apps/daemonsets": DaemonSetRules(),
         "apps/deployments": DeploymentRules(),

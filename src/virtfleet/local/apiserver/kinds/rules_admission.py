@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from virtfleet.api.selectors import SelectorError, from_label_selector
 from virtfleet.kube.resource import Obj
 from virtfleet.local.apiserver.extensions.expressions import Condition, ExpressionError
-from virtfleet.local.apiserver.kinds.registry import Cause, Context, Rules
+from virtfleet.local.apiserver.kinds.registry import Cause, Rules, WriteContext
 from virtfleet.local.apiserver.kinds.rules_policies import rule_faults
 from virtfleet.local.apiserver.objects import causes
 
@@ -16,7 +16,7 @@ _MOST_EXPRESSIONS = 64
 
 
 class AdmissionPolicyRules(Rules):
-    def prepare_create(self, obj: Obj, ctx: Context) -> None:
+    def prepare_create(self, obj: Obj, ctx: WriteContext) -> None:
         obj["status"] = {}
 
     def faults(self, obj: Obj) -> Iterator[Cause]:

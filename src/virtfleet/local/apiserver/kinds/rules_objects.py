@@ -10,7 +10,7 @@ import orjson
 
 from virtfleet.kube.resource import Obj
 from virtfleet.local.apiserver.kinds.metadata import label_faults
-from virtfleet.local.apiserver.kinds.registry import Cause, Context, Rules, Stored
+from virtfleet.local.apiserver.kinds.registry import Cause, Rules, Stored, WriteContext
 from virtfleet.local.apiserver.objects import causes
 
 NAMESPACE_LABEL = "kubernetes.io/metadata.name"
@@ -35,7 +35,7 @@ _SECRET_KEYS = {
 
 
 class NamespaceRules(Rules):
-    def prepare_create(self, obj: Obj, ctx: Context) -> None:
+    def prepare_create(self, obj: Obj, ctx: WriteContext) -> None:
         finalizers = obj.get("spec", {}).get("finalizers", [])
         if NAMESPACE_FINALIZER not in finalizers:
             finalizers = [*finalizers, NAMESPACE_FINALIZER]
@@ -43,7 +43,7 @@ class NamespaceRules(Rules):
         obj["status"] = {"phase": "Active"}
         _label_with_name(obj)
 
-    def prepare_update(self, obj: Obj, old: Obj, ctx: Context) -> None:
+    def prepare_update(self, obj: Obj, old: Obj, ctx: WriteContext) -> None:
         if ctx.subresource != "finalize":
             obj["spec"] = old.get("spec", {})
         if ctx.subresource != "status":
@@ -60,7 +60,7 @@ def _label_with_name(obj: Obj) -> None:
 
 
 class NodeRules(Rules):
-    def prepare_create(self, obj: Obj, ctx: Context) -> None:
+    def prepare_create(self, obj: Obj, ctx: WriteContext) -> None:
         obj.setdefault("spec", {})
 
     def faults(self, obj: Obj) -> Iterator[Cause]:
@@ -93,7 +93,7 @@ class ConfigRules(Rules):
         if size > SIZE_LIMIT:
             yield causes.too_long(self.maps[0], SIZE_LIMIT)
 
-    def validate_update(self, obj: Obj, old: Obj, ctx: Context) -> list[Cause]:
+    def validate_update(self, obj: Obj, old: Obj, ctx: WriteContext) -> list[Cause]:
         found = super().validate_update(obj, old, ctx)
         if old.get("immutable"):
             changed = [name for name in (*self.maps, "immutable") if obj.get(name) != old.get(name)]
@@ -113,13 +113,13 @@ def _key_faults(key: str) -> Iterator[str]:
 class SecretRules(ConfigRules):
     maps = ("data",)
 
-    def prepare_create(self, obj: Obj, ctx: Context) -> None:
+    def prepare_create(self, obj: Obj, ctx: WriteContext) -> None:
         texts = obj.pop("stringData", None)
         if texts:
             encoded = {key: base64.b64encode(text.encode()).decode() for key, text in texts.items()}
             obj["data"] = {**obj.get("data", {}), **encoded}
 
-    def prepare_update(self, obj: Obj, old: Obj, ctx: Context) -> None:
+    def prepare_update(self, obj: Obj, old: Obj, ctx: WriteContext) -> None:
         self.prepare_create(obj, ctx)
 
     def faults(self, obj: Obj) -> Iterator[Cause]:
@@ -128,7 +128,7 @@ class SecretRules(ConfigRules):
             if key not in obj.get("data", {}):
                 yield causes.required(f"data[{key}]")
 
-    def validate_update(self, obj: Obj, old: Obj, ctx: Context) -> list[Cause]:
+    def validate_update(self, obj: Obj, old: Obj, ctx: WriteContext) -> list[Cause]:
         found = super().validate_update(obj, old, ctx)
         if obj.get("type") != old.get("type"):
             found.append(causes.invalid("type", obj.get("type"), "field is immutable"))
@@ -142,7 +142,7 @@ class ClaimRules(Rules):
     def __init__(self, stored: Stored) -> None:
         self._stored = stored
 
-    def prepare_create(self, obj: Obj, ctx: Context) -> None:
+    def prepare_create(self, obj: Obj, ctx: WriteContext) -> None:
         spec = obj.setdefault("spec", {})
         obj["status"] = {"phase": "Pending"}
         _add_finalizer(obj, CLAIM_FINALIZER)
@@ -162,7 +162,7 @@ class ClaimRules(Rules):
         if "storage" not in spec.get("resources", {}).get("requests", {}):
             yield causes.required("spec.resources[storage]")
 
-    def validate_update(self, obj: Obj, old: Obj, ctx: Context) -> list[Cause]:
+    def validate_update(self, obj: Obj, old: Obj, ctx: WriteContext) -> list[Cause]:
         found = super().validate_update(obj, old, ctx)
         mutable = {"resources", "volumeAttributesClassName"}
         if not old["spec"].get("volumeName"):
@@ -177,7 +177,7 @@ class ClaimRules(Rules):
 
 
 class VolumeRules(Rules):
-    def prepare_create(self, obj: Obj, ctx: Context) -> None:
+    def prepare_create(self, obj: Obj, ctx: WriteContext) -> None:
         obj.setdefault("spec", {})
         obj["status"] = {"phase": "Pending"}
         _add_finalizer(obj, VOLUME_FINALIZER)

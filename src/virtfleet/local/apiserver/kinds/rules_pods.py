@@ -11,7 +11,7 @@ from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import Obj
 from virtfleet.local.apiserver.kinds import pod_spec
 from virtfleet.local.apiserver.kinds.metadata import generated
-from virtfleet.local.apiserver.kinds.registry import Cause, Context, Rules, Stored
+from virtfleet.local.apiserver.kinds.registry import Cause, Rules, Stored, WriteContext
 from virtfleet.local.apiserver.objects import causes
 
 TOKEN_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -29,7 +29,7 @@ class PodRules(Rules):
     def __init__(self, stored: Stored) -> None:
         self._stored = stored
 
-    def prepare_create(self, obj: Obj, ctx: Context) -> None:
+    def prepare_create(self, obj: Obj, ctx: WriteContext) -> None:
         spec = obj.setdefault("spec", {})
         _complete(spec)
         if spec.get("terminationGracePeriodSeconds", 0) < 0:
@@ -39,7 +39,7 @@ class PodRules(Rules):
         _add_tolerations(spec)
         obj["status"] = {"phase": "Pending", "qosClass": pod_spec.qos_class(spec)}
 
-    def prepare_update(self, obj: Obj, old: Obj, ctx: Context) -> None:
+    def prepare_update(self, obj: Obj, old: Obj, ctx: WriteContext) -> None:
         if ctx.subresource == "status":
             status = obj.setdefault("status", {})
             if "qosClass" in old.get("status", {}):
@@ -56,7 +56,7 @@ class PodRules(Rules):
     def faults(self, obj: Obj) -> list[Cause]:
         return pod_spec.faults(obj["spec"], "spec")
 
-    def validate_update(self, obj: Obj, old: Obj, ctx: Context) -> list[Cause]:
+    def validate_update(self, obj: Obj, old: Obj, ctx: WriteContext) -> list[Cause]:
         # A binding is what gives the pod its node.
         if ctx.subresource in ("status", "binding") or obj["spec"] == old["spec"]:
             return []
@@ -82,7 +82,7 @@ class PodRules(Rules):
         seconds = asked if asked is not None else spec.get("terminationGracePeriodSeconds", 0)
         return int(seconds) if seconds >= 0 else 1
 
-    def _assign_account(self, obj: Obj, ctx: Context) -> None:
+    def _assign_account(self, obj: Obj, ctx: WriteContext) -> None:
         """The service account, its image pull secrets, and the volume with its token."""
         spec = obj["spec"]
         name = spec.setdefault("serviceAccountName", "default")

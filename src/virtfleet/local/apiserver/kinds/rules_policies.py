@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from virtfleet.api.selectors import SelectorError, from_label_selector
 from virtfleet.kube.resource import Obj
-from virtfleet.local.apiserver.kinds.registry import Cause, Context, Rules
+from virtfleet.local.apiserver.kinds.registry import Cause, Rules, WriteContext
 from virtfleet.local.apiserver.kinds.rules_workloads import amount_faults
 from virtfleet.local.apiserver.objects import causes
 
@@ -20,7 +20,7 @@ class RoleRules(Rules):
     def __init__(self, *, namespaced: bool) -> None:
         self._namespaced = namespaced
 
-    def prepare_create(self, obj: Obj, ctx: Context) -> None:
+    def prepare_create(self, obj: Obj, ctx: WriteContext) -> None:
         obj.setdefault("rules", [])
 
     def faults(self, obj: Obj) -> Iterator[Cause]:
@@ -46,16 +46,16 @@ class BindingRules(Rules):
     def __init__(self, roles: list[str]) -> None:
         self._roles = roles
 
-    def prepare_create(self, obj: Obj, ctx: Context) -> None:
+    def prepare_create(self, obj: Obj, ctx: WriteContext) -> None:
         obj.setdefault("roleRef", {})
         for subject in obj.get("subjects", ()):
             if subject.get("kind") in ("User", "Group"):
                 subject.setdefault("apiGroup", RBAC_GROUP)
 
-    def prepare_update(self, obj: Obj, old: Obj, ctx: Context) -> None:
+    def prepare_update(self, obj: Obj, old: Obj, ctx: WriteContext) -> None:
         self.prepare_create(obj, ctx)
 
-    def validate_update(self, obj: Obj, old: Obj, ctx: Context) -> list[Cause]:
+    def validate_update(self, obj: Obj, old: Obj, ctx: WriteContext) -> list[Cause]:
         found = super().validate_update(obj, old, ctx)
         if obj["roleRef"] != old["roleRef"]:
             found.append(causes.invalid("roleRef", obj["roleRef"], "cannot change roleRef"))
@@ -87,7 +87,7 @@ class BindingRules(Rules):
 
 
 class DisruptionBudgetRules(Rules):
-    def prepare_create(self, obj: Obj, ctx: Context) -> None:
+    def prepare_create(self, obj: Obj, ctx: WriteContext) -> None:
         obj.setdefault("spec", {})
         counts = ("currentHealthy", "desiredHealthy", "disruptionsAllowed", "expectedPods")
         obj["status"] = dict.fromkeys(counts, 0)
@@ -150,7 +150,7 @@ def rule_faults(rule: Obj, at: str) -> Iterator[Cause]:
 
 
 class APIServiceRules(Rules):
-    def prepare_create(self, obj: Obj, ctx: Context) -> None:
+    def prepare_create(self, obj: Obj, ctx: WriteContext) -> None:
         obj.setdefault("spec", {})
         obj["status"] = {}
 

@@ -13,7 +13,7 @@ import orjson
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import Obj
 from virtfleet.local.apiserver.kinds.metadata import dns_label, label_faults
-from virtfleet.local.apiserver.kinds.registry import Cause, Context, Rules, Stored
+from virtfleet.local.apiserver.kinds.registry import Cause, Rules, Stored, WriteContext
 from virtfleet.local.apiserver.objects import causes
 
 HEADLESS = "None"
@@ -28,13 +28,13 @@ class ServiceRules(Rules):
         self._stored = stored
         self._network = network
 
-    def prepare_create(self, obj: Obj, ctx: Context) -> None:
+    def prepare_create(self, obj: Obj, ctx: WriteContext) -> None:
         spec = obj.setdefault("spec", {})
         _complete(spec)
         self._allocate(obj)
         obj["status"] = {"loadBalancer": {}}
 
-    def prepare_update(self, obj: Obj, old: Obj, ctx: Context) -> None:
+    def prepare_update(self, obj: Obj, old: Obj, ctx: WriteContext) -> None:
         if ctx.subresource == "status":
             return
         spec, was = obj.setdefault("spec", {}), old["spec"]
@@ -50,10 +50,10 @@ class ServiceRules(Rules):
                     port.setdefault("nodePort", kept)
         self._allocate(obj)
 
-    def validate_create(self, obj: Obj, ctx: Context) -> list[Cause]:
+    def validate_create(self, obj: Obj, ctx: WriteContext) -> list[Cause]:
         return list(_spec_faults(obj["spec"])) or list(self._allocation_faults(obj))
 
-    def validate_update(self, obj: Obj, old: Obj, ctx: Context) -> list[Cause]:
+    def validate_update(self, obj: Obj, old: Obj, ctx: WriteContext) -> list[Cause]:
         if ctx.subresource == "status":
             return []
         spec, was = obj["spec"], old["spec"]

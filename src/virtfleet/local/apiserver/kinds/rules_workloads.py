@@ -10,7 +10,7 @@ from virtfleet.api.selectors import SelectorError, from_label_selector
 from virtfleet.kube.resource import Obj
 from virtfleet.local.apiserver.kinds import pod_spec
 from virtfleet.local.apiserver.kinds.metadata import label_faults
-from virtfleet.local.apiserver.kinds.registry import Cause, Context, Rules
+from virtfleet.local.apiserver.kinds.registry import Cause, Rules, WriteContext
 from virtfleet.local.apiserver.objects import causes
 
 _PERCENT = re.compile(r"[0-9]+%")
@@ -26,11 +26,11 @@ class WorkloadRules(Rules):
     strategy = ""
     empty_selector = ""
 
-    def prepare_create(self, obj: Obj, ctx: Context) -> None:
+    def prepare_create(self, obj: Obj, ctx: WriteContext) -> None:
         self._complete(obj)
         obj["status"] = {}
 
-    def prepare_update(self, obj: Obj, old: Obj, ctx: Context) -> None:
+    def prepare_update(self, obj: Obj, old: Obj, ctx: WriteContext) -> None:
         self._complete(obj)
 
     def _complete(self, obj: Obj) -> None:
@@ -42,7 +42,7 @@ class WorkloadRules(Rules):
     def _complete_rolling(self, rolling: Obj) -> None:
         """The defaults of a rolling update that nobody described."""
 
-    def validate_update(self, obj: Obj, old: Obj, ctx: Context) -> list[Cause]:
+    def validate_update(self, obj: Obj, old: Obj, ctx: WriteContext) -> list[Cause]:
         found = super().validate_update(obj, old, ctx)
         if obj["spec"].get("selector") != old["spec"].get("selector"):
             found.append(causes.invalid("spec.selector", obj["spec"].get("selector"), "field is immutable"))
@@ -73,7 +73,7 @@ class WorkloadRules(Rules):
 class ReplicaSetRules(WorkloadRules):
     empty_selector = "empty selector is invalid for deployment"
 
-    def prepare_create(self, obj: Obj, ctx: Context) -> None:
+    def prepare_create(self, obj: Obj, ctx: WriteContext) -> None:
         super().prepare_create(obj, ctx)
         obj["status"] = {"replicas": 0}
 
@@ -103,7 +103,7 @@ class DaemonSetRules(WorkloadRules):
     strategy = "updateStrategy"
     empty_selector = "empty selector is invalid for daemonset"
 
-    def prepare_create(self, obj: Obj, ctx: Context) -> None:
+    def prepare_create(self, obj: Obj, ctx: WriteContext) -> None:
         super().prepare_create(obj, ctx)
         counts = ("currentNumberScheduled", "desiredNumberScheduled", "numberMisscheduled", "numberReady")
         obj["status"] = dict.fromkeys(counts, 0)

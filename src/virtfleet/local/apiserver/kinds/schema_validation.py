@@ -18,7 +18,7 @@ from virtfleet.local.apiserver.kinds.registry import Cause
 from virtfleet.local.apiserver.objects import causes
 
 if TYPE_CHECKING:
-    from virtfleet.local.apiserver.kinds.schema import Node
+    from virtfleet.local.apiserver.kinds.schema import SchemaNode
 
 # Keywords that mean the same in CRDs and in JSON Schema draft 4.
 _KEPT = (
@@ -82,7 +82,7 @@ class Validator:
     def _compiled(self) -> jsonschema_rs.Draft4Validator:
         return jsonschema_rs.Draft4Validator(self._make(), validate_formats=True)
 
-    def faults(self, obj: Obj, root: Node) -> list[Cause]:
+    def faults(self, obj: Obj, root: SchemaNode) -> list[Cause]:
         found: list[Cause] = []
         if not self._compiled.is_valid(obj):
             found = [cause for error in self._compiled.iter_errors(obj) if (cause := self._cause(error))]
@@ -158,7 +158,7 @@ def _type_name(value: Any) -> str:
     return names.get(type(value), "array")
 
 
-def _check_lists(node: Node, value: Any, path: list[str | int], found: list[Cause]) -> None:
+def _check_lists(node: SchemaNode, value: Any, path: list[str | int], found: list[Cause]) -> None:
     """Duplicates in lists of type set or map, and embedded objects that do not say what they are."""
     if isinstance(value, dict):
         if node.embedded:
@@ -181,7 +181,7 @@ def _check_lists(node: Node, value: Any, path: list[str | int], found: list[Caus
                 _check_lists(node.items, item, [*path, index], found)
 
 
-def _list_key(node: Node, item: Any) -> Any:
+def _list_key(node: SchemaNode, item: Any) -> Any:
     if node.list_type == "map" and isinstance(item, dict):
         return {key: item[key] for key in node.list_map_keys if key in item}
     return item

@@ -15,7 +15,6 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-import msgspec
 import orjson
 
 from virtfleet.kube.api import Patch
@@ -23,7 +22,7 @@ from virtfleet.kube.errors import ApiError, is_not_found
 from virtfleet.kube.resource import Obj
 from virtfleet.local.apiserver.extensions.admission import Admission, AdmissionRequest
 from virtfleet.local.apiserver.kinds import metadata
-from virtfleet.local.apiserver.kinds.registry import Cause, Context, Kind, Kinds
+from virtfleet.local.apiserver.kinds.registry import Cause, Kind, Kinds, WriteContext
 from virtfleet.local.apiserver.kinds.schema import TooManyError
 from virtfleet.local.apiserver.objects import causes, deletion, listing, patching, refusals, scaling
 from virtfleet.local.apiserver.objects.deletion import DeleteOptions, Outcome
@@ -49,7 +48,7 @@ class Call:
     field_validation: str = "Ignore"  # Ignore, Warn, Strict: what to do about fields that are unknown or given twice
     duplicates: list[str] = field(default_factory=list)  # faults of that kind which the decoder found
     warnings: list[str] = field(default_factory=list)
-    options: Obj | None = None  # as webhooks are told
+    options: Obj | None = None  # as webhooks see them
     patches: bool = False  # what it means to write has been made of the stored object
 
 
@@ -57,17 +56,6 @@ class Post(Protocol):
     """Answers POSTs that store nothing by themselves."""
 
     async def __call__(self, obj: Obj, *, namespace: str, name: str, user: User, dry_run: bool) -> Obj: ...
-
-
-class _Ending(msgspec.Struct):
-    deletionTimestamp: str | None = None
-
-
-class _Namespace(msgspec.Struct):
-    metadata: _Ending
-
-
-_namespace = msgspec.json.Decoder(_Namespace)
 
 
 def served(kind: Kind, data: bytes) -> bytes:
@@ -119,7 +107,7 @@ class Operations:
 
     async def _begin(self, kind: Kind, namespace: str, obj: Obj, request: AdmissionRequest, call: Call) -> bytes:
         prefix = "" if obj["metadata"].get("name") else obj["metadata"].get("generateName", "")
-        context = Context(call.user, namespace, "", call.dry_run)
+        context = WriteContext(call.user, namespace, "", call.dry_run)
         metadata.begin(obj)
         if kind.custom and "status" in kind.subresources:
             obj.pop("status", None)
@@ -220,7 +208,7 @@ class Operations:
         _check_version(kind, old, obj)
         metadata.keep_system_fields(obj, old)
         obj = _separated(kind, obj, old, subresource)
-        context = Context(call.user, record.namespace, subresource, call.dry_run)
+        context = WriteContext(call.user, record.namespace, subresource, call.dry_run)
         kind.rules.prepare_update(obj, old, context)
         if _counts_generations(kind, obj) and _desired(kind, obj) != _desired(kind, old):
             obj["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
@@ -261,12 +249,11 @@ class Operations:
 
     async def delete_collection(self, selection: Selection, options: DeleteOptions, call: Call) -> Listing:
         """Delete what is selected now; the answer holds the objects as they were."""
-        found = await self.list(selection)
-        records = found.records
-        for i in range(0, len(records), _DELETED_AT_ONCE):
-            batch = (self._delete_if_there(selection.kind, r, options, call) for r in records[i : i + _DELETED_AT_ONCE])
-            await asyncio.gather(*batch)
-        return found
+        listed = await self.list(selection)
+        for i in range(0, len(listed.records), _DELETED_AT_ONCE):
+            some = listed.records[i : i + _DELETED_AT_ONCE]
+            await asyncio.gather(*(self._delete_if_there(selection.kind, r, options, call) for r in some))
+        return listed
 
     async def _delete_if_there(self, kind: Kind, record: Record, options: DeleteOptions, call: Call) -> None:
         try:
@@ -317,7 +304,7 @@ class Operations:
         record = self.store.get("/namespaces", "", namespace)
         if record is None:
             raise refusals.namespace_not_found(namespace)
-        if _namespace.decode(record.data).metadata.deletionTimestamp:
+        if orjson.loads(record.data)["metadata"].get("deletionTimestamp"):
             raise refusals.terminating_namespace(kind, name, namespace)
 
 
@@ -410,8 +397,8 @@ def _desired(kind: Kind, obj: Obj) -> Any:
 
 def _refuse_faulty(kind: Kind, obj: Obj, faults: list[Cause]) -> None:
     """Refuse what rules or the schema found faults in; what both found is said once."""
-    told = {(fault.field, fault.reason) for fault in faults}
+    by_rules = {(fault.field, fault.reason) for fault in faults}
     by_schema = kind.schema.validate(obj) if kind.schema else []
-    found = faults + [fault for fault in by_schema if (fault.field, fault.reason) not in told]
-    if found:
-        raise refusals.invalid(kind, obj["metadata"].get("name", ""), found)
+    faults += [fault for fault in by_schema if (fault.field, fault.reason) not in by_rules]
+    if faults:
+        raise refusals.invalid(kind, obj["metadata"].get("name", ""), faults)

@@ -9,24 +9,22 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from functools import cache
-from typing import Any
 
 import orjson
 from aiohttp import web
 
 from virtfleet import __version__
 from virtfleet.kube.resource import Obj
-from virtfleet.local.apiserver.kinds.builtin import facts
 from virtfleet.local.apiserver.kinds.registry import Kind, Kinds
 from virtfleet.local.apiserver.objects.patching import accepted_patches
 from virtfleet.local.apiserver.serving.discovery import Document, cached
 
 ROOT = "/openapi/v3"
-# kubectl asks for the old form, in protobuf, before it sends a List, and looks at the items itself by what that
-# describes: the built-in kinds. It leaves those of other kinds to the server.
+# kubectl asks for the old form, in protobuf, before it sends a List. It leaves items of kinds that are not described
+# there to the server, and so there is nothing in it: `swagger: "2.0"`, and the title.
 OLD_ROOT = "/openapi/v2"
-_OLD_PROTOBUF = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+_OLD_TYPE = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+_OLD_DOCUMENT = b"\n\x032.0\x12\x0c\n\nKubernetes"
 
 
 class OpenApi:
@@ -75,47 +73,7 @@ class OpenApi:
 
 
 async def _old_document(request: web.Request) -> web.StreamResponse:
-    if "protobuf" in request.headers.get("Accept", ""):
-        return web.Response(body=_old_protobuf(), content_type=_OLD_PROTOBUF)
-    return web.json_response({"swagger": "2.0", "info": {"title": "Kubernetes", "version": __version__}, "paths": {}})
-
-
-@cache
-def _old_protobuf() -> bytes:
-    definitions = b"".join(_named(name, _old_schema(schema)) for name, schema in facts().types.items())
-    return _field(1, b"2.0") + _field(2, _field(1, b"Kubernetes")) + _field(9, definitions)
-
-
-def _old_schema(schema: dict[str, Any]) -> bytes:
-    """A Schema message of the OpenAPI v2 document, with what kubectl's validation reads."""
-    if "$ref" in schema:
-        return _field(1, f"#/definitions/{schema['$ref']}".encode())
-    parts = [_field(2, schema.get("format", "").encode())]
-    parts += [_field(19, name.encode()) for name in schema.get("required", ())]
-    if isinstance(schema.get("additionalProperties"), dict):
-        parts.append(_field(21, _field(1, _old_schema(schema["additionalProperties"]))))
-    if type_ := "string" if "oneOf" in schema else schema.get("type", ""):  # a quantity, or a number or text
-        parts.append(_field(22, _field(1, type_.encode())))
-    if "items" in schema:
-        parts.append(_field(23, _field(1, _old_schema(schema["items"]))))
-    if properties := schema.get("properties"):
-        parts.append(_field(25, b"".join(_named(name, _old_schema(part)) for name, part in properties.items())))
-    if kinds := schema.get("x-kubernetes-group-version-kind"):
-        said = _field(1, b"x-kubernetes-group-version-kind") + _field(2, _field(2, orjson.dumps(kinds)))
-        parts.append(_field(31, said))
-    return b"".join(parts)
-
-
-def _named(name: str, schema: bytes) -> bytes:
-    return _field(1, _field(1, name.encode()) + _field(2, schema))
-
-
-def _field(number: int, content: bytes) -> bytes:
-    return _varint(number << 3 | 2) + _varint(len(content)) + content
-
-
-def _varint(number: int) -> bytes:
-    return bytes([number]) if number < 128 else bytes([number & 127 | 128]) + _varint(number >> 7)
+    return web.Response(body=_OLD_DOCUMENT, content_type=_OLD_TYPE)
 
 
 def _digest(document: bytes) -> str:

@@ -20,20 +20,11 @@ _DESCRIPTIONS = {
 }
 
 
-def table(
-    kind: Kind,
-    objects: Iterable[Obj],
-    resource_version: str = "",
-    continue_: str = "",
-    include_object: str = "Metadata",
-) -> Obj:
+def table(kind: Kind, objects: Iterable[Obj], metadata: Obj, include_object: str = "Metadata") -> Obj:
     """`include_object` says what rides along with each row: None, Metadata or Object."""
     columns = kind.columns or (NAME, AGE)
     if kind.custom:
         columns = (NAME, *(kind.columns or (CUSTOM_AGE,)))
-    metadata: dict[str, Any] = {"resourceVersion": resource_version}
-    if continue_:
-        metadata["continue"] = continue_
     return {
         "kind": "Table",
         "apiVersion": "meta.k8s.io/v1",
