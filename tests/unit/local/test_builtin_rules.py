@@ -196,7 +196,7 @@ def test_quality_of_service_follows_requests_and_limits(server: Server, resource
         ),
         (
             {"name": "c", "image": "i", "ports": [{"containerPort": 70000}]},
-            "spec.containers[0].ports[0].containerPort: Invalid value: 70000: must be between 1 and 65535, inclusive",
+            "spec.containers[0].ports[0].containerPort: Invalid value: 70000: must be less than or equal to 65535",
         ),
         (
             {"name": "c", "image": "i", "resources": {"limits": {"cpu": "1"}, "requests": {"cpu": "2"}}},
@@ -245,7 +245,7 @@ def test_faulty_containers_are_refused(server: Server, container: Obj, fault: st
                 }
             },
             "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms: "
-            "Required value: must have at least one node selector term",
+            "Required value",
         ),
     ],
 )
@@ -385,7 +385,7 @@ def test_the_address_of_a_service_does_not_change(server: Server) -> None:
     ("ports", "fault"),
     [
         ([], "spec.ports: Required value"),
-        ([{"port": 0}], "spec.ports[0].port: Invalid value: 0: must be between 1 and 65535, inclusive"),
+        ([{"port": 0}], "spec.ports[0].port: Invalid value: 0: must be greater than or equal to 1"),
         ([{"port": 1}, {"port": 2}], "spec.ports[0].name: Required value"),
         ([{"port": 1, "name": "a"}, {"port": 2, "name": "a"}], 'spec.ports[1].name: Duplicate value: "a"'),
         (
@@ -453,13 +453,13 @@ def test_selectors_match_their_template_and_stay(server: Server, plural: str) ->
         (
             "daemonsets",
             {"updateStrategy": {"rollingUpdate": {"maxUnavailable": "200%"}}},
-            'spec.updateStrategy.rollingUpdate.maxUnavailable: Invalid value: "200%": must not be greater than 100%',
+            'spec.updateStrategy.rollingUpdate.maxUnavailable: Invalid value: "200%": '
+            "must match '^(100|[0-9]{1,2})%$'",
         ),
         (
             "daemonsets",
             {"updateStrategy": {"rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}},
-            "spec.updateStrategy.rollingUpdate.maxSurge: Invalid value: 1: "
-            "daemons are replaced one by one here: leave it out, and set maxUnavailable",
+            'spec.updateStrategy.rollingUpdate.maxSurge: Unsupported value: 1: supported values: "0", "0%"',
         ),
         (
             "daemonsets",
@@ -559,10 +559,7 @@ def test_a_webhook_with_conditions_that_nobody_would_evaluate_is_refused(server:
         "matchConditions": [{"name": "only-mine", "expression": "request.name == 'mine'"}],
     }
     _, faults = server.create("admissionregistration.k8s.io", "validatingwebhookconfigurations", {"webhooks": [hook]})
-    assert faults == [
-        "webhooks[0].matchConditions: Forbidden: conditions in CEL are not evaluated here; "
-        "select with rules, namespaceSelector and objectSelector"
-    ]
+    assert faults == ["webhooks[0].matchConditions: Forbidden: this API server does not do that; leave it out"]
 
 
 def test_field_selectors_know_their_fields_even_of_nothing(server: Server) -> None:

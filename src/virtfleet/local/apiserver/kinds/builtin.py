@@ -1,8 +1,8 @@
 """The built-in kinds: Kubernetes' own facts about them (builtin_schemas.json), with our notes on top.
 
-The schemas say names and types. What Kubernetes defines in code instead (defaults, allowed values) and one line of
-documentation for the fields people meet most are in builtin_notes.json. What a kind does beyond its schema is in the
-rules modules, how it is printed in the columns modules.
+The schemas say names and types. What Kubernetes defines in code instead (defaults, allowed values, what this server
+does not do: `not`) and one line of documentation for the fields people meet most are in builtin_notes.json. What a kind
+does beyond its schema is in the rules modules, how it is printed in the tables room.
 """
 
 from __future__ import annotations
@@ -43,8 +43,14 @@ class Facts:
     def _annotate(self, schema: dict[str, Any], note: dict[str, Any]) -> None:
         if "doc" in note:
             schema["description"] = note["doc"]
+        if "required" in note:
+            schema["required"] = list({*schema.get("required", ()), *note["required"]})
         for name, facts in note.get("fields", {}).items():
-            schema["properties"][name] |= {"description" if key == "doc" else key: v for key, v in facts.items()}
+            described = schema["properties"][name]
+            items = described.get("items", {}) | facts.get("items", {})
+            described |= {"description" if key == "doc" else key: v for key, v in facts.items()}
+            if items:
+                described["items"] = items
 
     def node(self, name: str) -> SchemaNode:
         """The compiled type; shared by all kinds that use it."""
@@ -57,13 +63,13 @@ class Facts:
 
     def reach(self, name: str) -> set[str]:
         """The types that a type consists of, itself included."""
-        found: set[str] = set()
+        reached: set[str] = set()
         queue = [name]
         while queue:
-            if (name := queue.pop()) not in found:
-                found.add(name)
+            if (name := queue.pop()) not in reached:
+                reached.add(name)
                 queue += _references(self.types[name])
-        return found
+        return reached
 
     def json_schema(self, name: str) -> dict[str, Any]:
         definitions = {part: json_schema(self.types[part]) for part in self.reach(name)}
@@ -124,11 +130,11 @@ def _kind(entry: dict[str, Any], subresources: list[dict[str, Any]], rules: Mapp
 
 
 def _references(schema: dict[str, Any]) -> list[str]:
-    found = [schema["$ref"]] if "$ref" in schema else []
+    names = [schema["$ref"]] if "$ref" in schema else []
     for part in [*schema.get("properties", {}).values(), schema.get("items"), schema.get("additionalProperties")]:
         if isinstance(part, dict):
-            found += _references(part)
-    return found
+            names += _references(part)
+    return names
 
 
 def _openapi(schema: dict[str, Any]) -> dict[str, Any]:

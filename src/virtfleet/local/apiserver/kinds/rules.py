@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 
 from virtfleet.local.apiserver.kinds.registry import Kinds, Rules, Stored
-from virtfleet.local.apiserver.kinds.rules_admission import AdmissionBindingRules, AdmissionPolicyRules
+from virtfleet.local.apiserver.kinds.rules_admission import AdmissionPolicyRules
 from virtfleet.local.apiserver.kinds.rules_crds import CrdRules
 from virtfleet.local.apiserver.kinds.rules_objects import (
     ClaimRules,
@@ -42,7 +42,6 @@ def builtin_rules(kinds: Kinds, stored: Stored, services: ipaddress.IPv4Network)
         "/services": ServiceRules(stored, services),
         "admissionregistration.k8s.io/mutatingwebhookconfigurations": WebhookRules(),
         "admissionregistration.k8s.io/validatingadmissionpolicies": AdmissionPolicyRules(),
-        "admissionregistration.k8s.io/validatingadmissionpolicybindings": AdmissionBindingRules(),
         "admissionregistration.k8s.io/validatingwebhookconfigurations": WebhookRules(),
         "apiextensions.k8s.io/customresourcedefinitions": CrdRules(kinds),
         "apiregistration.k8s.io/apiservices": APIServiceRules(),

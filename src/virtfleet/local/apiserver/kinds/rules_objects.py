@@ -19,7 +19,6 @@ DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 CLAIM_FINALIZER = "kubernetes.io/pvc-protection"
 VOLUME_FINALIZER = "kubernetes.io/pv-protection"
 SIZE_LIMIT = 1024 * 1024  # of values as they are stored
-ACCESS_MODES = ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"]
 _KEY = re.compile(r"[-._a-zA-Z0-9]+")
 _KEY_FORM = (
     "a valid config key must consist of alphanumeric characters, '-', '_' or '.' "
@@ -158,7 +157,6 @@ class ClaimRules(Rules):
 
     def faults(self, obj: Obj) -> Iterator[Cause]:
         spec = obj.get("spec", {})
-        yield from _access_mode_faults(spec)
         if "storage" not in spec.get("resources", {}).get("requests", {}):
             yield causes.required("spec.resources[storage]")
 
@@ -184,18 +182,8 @@ class VolumeRules(Rules):
 
     def faults(self, obj: Obj) -> Iterator[Cause]:
         spec = obj.get("spec", {})
-        yield from _access_mode_faults(spec)
         if "storage" not in spec.get("capacity", {}):
             yield causes.required("spec.capacity")
-
-
-def _access_mode_faults(spec: Obj) -> Iterator[Cause]:
-    modes = spec.get("accessModes", [])
-    if not modes:
-        yield causes.required("spec.accessModes", "at least 1 access mode is required")
-    for mode in modes:
-        if mode not in ACCESS_MODES:
-            yield causes.unsupported("spec.accessModes", mode, ACCESS_MODES)
 
 
 def _add_finalizer(obj: Obj, finalizer: str) -> None:

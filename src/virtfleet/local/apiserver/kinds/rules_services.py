@@ -184,12 +184,7 @@ def _spec_faults(spec: Obj) -> Iterator[Cause]:
         elif name in names:
             yield causes.duplicate(f"{at}.name", name)
         names.add(name)
-        if not 1 <= number <= 65535:
-            yield causes.invalid(f"{at}.port", number, "must be between 1 and 65535, inclusive")
         identity = (port.get("protocol", "TCP"), number)
         if identity in numbers:
             yield causes.duplicate(at, {"protocol": identity[0], "port": number})
         numbers.add(identity)
-        target = port.get("targetPort")
-        if isinstance(target, int) and not 1 <= target <= 65535:
-            yield causes.invalid(f"{at}.targetPort", target, "must be between 1 and 65535, inclusive")

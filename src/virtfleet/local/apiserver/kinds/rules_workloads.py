@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from virtfleet.api.selectors import SelectorError, from_label_selector
@@ -12,12 +11,6 @@ from virtfleet.local.apiserver.kinds import pod_spec
 from virtfleet.local.apiserver.kinds.metadata import label_faults
 from virtfleet.local.apiserver.kinds.registry import Cause, Rules, WriteContext
 from virtfleet.local.apiserver.objects import causes
-
-_PERCENT = re.compile(r"[0-9]+%")
-_PERCENT_FORM = (
-    "a valid percent string must be a numeric string followed by an ending '%' "
-    "(e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')"
-)
 
 
 class WorkloadRules(Rules):
@@ -57,17 +50,10 @@ class WorkloadRules(Rules):
         policy = template["spec"].get("restartPolicy", "Always")
         if policy != "Always":
             yield causes.unsupported("spec.template.spec.restartPolicy", policy, ["Always"])
-        for name in ("replicas", "minReadySeconds", "revisionHistoryLimit"):
-            if spec.get(name, 0) < 0:
-                yield causes.invalid(f"spec.{name}", spec[name], "must be greater than or equal to 0")
-        if self.strategy:
-            yield from self._strategy_faults(spec.get(self.strategy, {}), f"spec.{self.strategy}")
+        yield from self._strategy_faults(spec.get(self.strategy, {}))
 
-    def _strategy_faults(self, strategy: Obj, field: str) -> Iterator[Cause]:
-        rolling = strategy.get("rollingUpdate", {})
-        for name in ("maxUnavailable", "maxSurge"):
-            if name in rolling:
-                yield from amount_faults(rolling[name], f"{field}.rollingUpdate.{name}")
+    def _strategy_faults(self, strategy: Obj) -> Iterable[Cause]:
+        return ()
 
 
 class ReplicaSetRules(WorkloadRules):
@@ -89,14 +75,13 @@ class DeploymentRules(WorkloadRules):
         rolling.setdefault("maxUnavailable", "25%")
         rolling.setdefault("maxSurge", "25%")
 
-    def _strategy_faults(self, strategy: Obj, field: str) -> Iterator[Cause]:
-        yield from super()._strategy_faults(strategy, field)
-        rolling = strategy.get("rollingUpdate")
+    def _strategy_faults(self, strategy: Obj) -> Iterator[Cause]:
+        rolling, field = strategy.get("rollingUpdate"), "spec.strategy.rollingUpdate"
         if strategy.get("type") == "Recreate" and rolling is not None:
-            yield causes.forbidden(f"{field}.rollingUpdate", "may not be specified when strategy `type` is 'Recreate'")
+            yield causes.forbidden(field, "may not be specified when strategy `type` is 'Recreate'")
         elif rolling and _is_zero(rolling.get("maxUnavailable")) and _is_zero(rolling.get("maxSurge")):
             why = "may not be 0 when `maxSurge` is 0"
-            yield causes.invalid(f"{field}.rollingUpdate.maxUnavailable", rolling.get("maxUnavailable"), why)
+            yield causes.invalid(f"{field}.maxUnavailable", rolling.get("maxUnavailable"), why)
 
 
 class DaemonSetRules(WorkloadRules):
@@ -112,27 +97,10 @@ class DaemonSetRules(WorkloadRules):
         rolling.setdefault("maxUnavailable", 1)
         rolling.setdefault("maxSurge", 0)
 
-    def _strategy_faults(self, strategy: Obj, field: str) -> Iterator[Cause]:
-        yield from super()._strategy_faults(strategy, field)
-        rolling = strategy.get("rollingUpdate")
-        if not rolling:
-            return
-        if not _is_zero(rolling.get("maxSurge")):
-            why = "daemons are replaced one by one here: leave it out, and set maxUnavailable"
-            yield causes.invalid(f"{field}.rollingUpdate.maxSurge", rolling["maxSurge"], why)
-        elif _is_zero(rolling.get("maxUnavailable")):
-            yield causes.required(f"{field}.rollingUpdate.maxUnavailable", "cannot be 0 when maxSurge is 0")
-
-
-def amount_faults(amount: int | str, field: str) -> Iterator[Cause]:
-    """A number of pods or a percentage of them."""
-    if isinstance(amount, str):
-        if not _PERCENT.fullmatch(amount):
-            yield causes.invalid(field, amount, _PERCENT_FORM)
-        elif int(amount[:-1]) > 100:
-            yield causes.invalid(field, amount, "must not be greater than 100%")
-    elif amount < 0:
-        yield causes.invalid(field, amount, "must be greater than or equal to 0")
+    def _strategy_faults(self, strategy: Obj) -> Iterator[Cause]:
+        if (rolling := strategy.get("rollingUpdate")) and _is_zero(rolling.get("maxUnavailable")):
+            field = "spec.updateStrategy.rollingUpdate.maxUnavailable"
+            yield causes.required(field, "cannot be 0 when maxSurge is 0")
 
 
 def _is_zero(amount: Any) -> bool:
