@@ -13,7 +13,7 @@ from aiohttp import web
 from apiserver_kit import Client, call, opened, pod, serving, soon
 
 from virtfleet.kube.resource import Obj
-from virtfleet.local.apiserver.objects import watching
+from virtfleet.local.apiserver.objects import store, watching
 from virtfleet.local.apiserver.objects.operations import Operations
 from virtfleet.local.apiserver.rights.access import User
 from virtfleet.local.apiserver.serving import streams
@@ -340,7 +340,10 @@ class TestWatch:
                     event_type, _ = await stream.next()
             await watching_clients(operations, 0)
 
-    async def test_history_that_is_gone_is_an_error_event(self, tmp_path: Path) -> None:
+    async def test_history_that_is_gone_is_an_error_event(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(store, "WINDOW", 10)
         async with opened(tmp_path) as operations:
             kind = operations.kinds.find("", "v1", "pods")
             assert kind

@@ -1,8 +1,8 @@
 """The store: every object of the cluster, durable, with a history that watches and paged lists read from.
 
-The table holds the current revision of every object; its number is the resourceVersion. The same is held in memory as
-JSON bytes, so reads never touch the disk. The latest changes are in memory alone: whoever asks for more, or after a
-restart, is told to start over from the present.
+The table holds the current revision of every object, whose number is the resourceVersion, and the latest changes. The
+same is held in memory as JSON bytes, so reads never touch the disk. Whoever asks for older changes is told to start
+over from the present; each commit also removes the rows that nobody can ask for any more.
 
 Writes are committed in groups. A write is checked against the current object on the event loop, gets its revision, and
 is queued; a thread commits whatever is queued in one transaction with one fsync. Only after that is the write visible
@@ -35,12 +35,11 @@ from virtfleet.kube.resource import Obj
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-WINDOW = 1000  # changes per storage that are remembered
+WINDOW = 4000  # changes that are remembered
 
 _ROWS = 100  # per statement
 _SURE = 5.0  # seconds for which a write that succeeded says that the next one will
 
-# Rows of earlier versions may have `previous` or be `removed`: history, which goes with the next write.
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS revisions (
     revision INTEGER PRIMARY KEY, previous INTEGER NOT NULL, removed INTEGER NOT NULL,
@@ -80,13 +79,12 @@ class _Write(msgspec.Struct):
 class _Shelf:
     """All objects of one storage, their order, and the latest changes."""
 
-    __slots__ = ("keys", "records", "since", "window")
+    __slots__ = ("changes", "keys", "records")
 
-    def __init__(self, since: int = 0) -> None:
+    def __init__(self) -> None:
         self.records: dict[tuple[str, str], Record] = {}
         self.keys: list[tuple[str, str]] = []
-        self.window: deque[Change] = deque()
-        self.since = since  # the window holds every change after this revision
+        self.changes: deque[Change] = deque()
 
     def apply(self, change: Change) -> None:
         """Make the change the present."""
@@ -100,12 +98,6 @@ class _Shelf:
                 insort(self.keys, key)
             self.records[key] = record
 
-    def remember(self, change: Change) -> None:
-        """Keep the change for those who come later."""
-        self.window.append(change)
-        if len(self.window) > WINDOW:
-            self.since = self.window.popleft().record.revision
-
 
 class Store:
     """Opens (or makes) the database under `directory`; only one process can have it open."""
@@ -116,6 +108,7 @@ class Store:
         self._db = _open(directory / "store.db")
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
         self._shelves: dict[str, _Shelf] = {}
+        self._latest: deque[_Shelf] = deque()  # where the latest changes are, oldest first
         self._dead: list[int] = []  # rows that the next commit removes
         self._listeners: dict[str, list[Callable[[Change], None]]] = {}
         self._queue: list[_Write] = []
@@ -123,21 +116,33 @@ class Store:
         self._committing = False
         self._failure: BaseException | None = None  # of the last attempt to write
         self._written = 0.0  # when the last one succeeded
-        # Of the last commit; never 0, which means "any" to clients.
-        self.revision = max(1, self._db.execute("SELECT max(revision) FROM compaction").fetchone()[0])
+        # The newest change that is not remembered; none of them is 0, which means "any" to clients.
+        self.compacted = max(1, self._db.execute("SELECT max(revision) FROM compaction").fetchone()[0])
+        self.revision = self.compacted  # of the last commit
         self._load()
-        self._loaded = self._assigned = self.revision
+        self._assigned = self.revision
 
     def _load(self) -> None:
         rows = self._db.execute("SELECT revision, removed, storage, namespace, name, data FROM revisions ORDER BY 1")
         for revision, removed, storage, namespace, name, data in rows:
             record = Record(sys.intern(storage), sys.intern(namespace), name, revision, data)
-            change = _change(record, self.get(storage, namespace, name), bool(removed))
-            self._shelves.setdefault(storage, _Shelf()).apply(change)
-            self._dead += _dead_after(change)
-            self.revision = max(self.revision, revision)
-        for shelf in self._shelves.values():
-            shelf.since = self.revision
+            self._apply(_change(record, self.get(storage, namespace, name), bool(removed)))
+
+    def _apply(self, change: Change) -> None:
+        """Make a change the present, and forget the oldest where there are too many."""
+        shelf = self._shelves.setdefault(change.record.storage, _Shelf())
+        shelf.apply(change)
+        self.revision = max(self.revision, change.record.revision)
+        if change.record.revision > self.compacted:
+            shelf.changes.append(change)
+            self._latest.append(shelf)
+        if len(self._latest) > WINDOW:
+            forgotten = self._latest.popleft().changes.popleft()
+            self.compacted = forgotten.record.revision
+            if forgotten.previous:
+                self._dead.append(forgotten.previous.revision)
+            if forgotten.type == "DELETED":
+                self._dead.append(forgotten.record.revision)
 
     # Reading
 
@@ -158,16 +163,10 @@ class Store:
 
     def since(self, storage: str, revision: int) -> list[Change]:
         """Every change after `revision`; Expired if they are not remembered."""
-        shelf = self._shelf(storage)
-        if revision < shelf.since:
-            raise ApiError("Expired", f"too old resource version: {revision} ({shelf.since})")
-        return list(takewhile(lambda change: change.record.revision > revision, reversed(shelf.window)))[::-1]
-
-    def _shelf(self, storage: str) -> _Shelf:
-        shelf = self._shelves.get(storage)
-        if shelf is None:
-            shelf = self._shelves[storage] = _Shelf(self._loaded)
-        return shelf
+        if revision < self.compacted:
+            raise ApiError("Expired", f"too old resource version: {revision} ({self.compacted})")
+        changes = reversed(self._shelves[storage].changes) if storage in self._shelves else ()
+        return list(takewhile(lambda change: change.record.revision > revision, changes))[::-1]
 
     def listen(self, storage: str, listener: Callable[[Change], None]) -> None:
         """Call `listener` on the event loop for every change, after its commit and before the writer's answer."""
@@ -178,7 +177,7 @@ class Store:
     async def trouble(self) -> str:
         """Why nothing can be written, if so: found out by writing, unless somebody did so just now."""
         if time.monotonic() - self._written > _SURE:
-            attempt = asyncio.get_running_loop().run_in_executor(self._thread, self._commit, [])
+            attempt = asyncio.get_running_loop().run_in_executor(self._thread, self._commit, [], [])
             await asyncio.wait([attempt])
             self._attempted(attempt.exception())
         return self._refusal(self._failure).message if self._failure else ""
@@ -210,13 +209,16 @@ class Store:
     def _commit_queue(self) -> None:
         writes, self._queue = self._queue, []
         self._committing = True
-        commit = asyncio.get_running_loop().run_in_executor(self._thread, self._commit, [w.change for w in writes])
-        commit.add_done_callback(partial(self._committed, writes))
+        changes, dead = [write.change for write in writes], list(self._dead)
+        commit = asyncio.get_running_loop().run_in_executor(self._thread, self._commit, changes, dead, self.compacted)
+        commit.add_done_callback(partial(self._committed, writes, len(dead)))
 
-    def _committed(self, writes: list[_Write], commit: asyncio.Future[None]) -> None:
+    def _committed(self, writes: list[_Write], dead: int, commit: asyncio.Future[None]) -> None:
         failure = commit.exception()
         self._attempted(failure)
         self._committing = False
+        if failure is None:
+            del self._dead[:dead]
         if self._queue:
             self._commit_queue()
         for write in writes:
@@ -227,10 +229,7 @@ class Store:
                 write.done.set_exception(self._refusal(failure))
                 write.done.exception()  # the writer may have gone; then nobody else fetches it
                 continue
-            shelf = self._shelf(record.storage)
-            shelf.apply(write.change)
-            shelf.remember(write.change)
-            self.revision = record.revision
+            self._apply(write.change)
             for listener in self._listeners.get(record.storage, ()):
                 try:
                     listener(write.change)
@@ -252,22 +251,17 @@ class Store:
 
     # On the store's thread
 
-    def _commit(self, changes: list[Change]) -> None:
-        dead = [*self._dead, *(change.previous.revision for change in changes if change.previous)]
+    def _commit(self, changes: list[Change], dead: list[int], compacted: int = 0) -> None:
         with _transaction(self._db):
             # One statement for many rows: each statement gives the interpreter away, and gets it back late when the
             # event loop is busy.
-            for some in _portions([change.record for change in changes if change.type != "DELETED"]):
-                rows = ",".join(["(?,0,0,?,?,?,?)"] * len(some))
-                values = [v for r in some for v in (r.revision, r.storage, r.namespace, r.name, r.data)]
-                self._db.execute(f"INSERT INTO revisions VALUES {rows}", values)
-            for some_dead in _portions(dead):
-                places = ",".join("?" * len(some_dead))
-                self._db.execute(f"DELETE FROM revisions WHERE revision IN ({places})", some_dead)
-            # What was removed leaves no row that would tell the newest revision.
-            newest = changes[-1].record.revision if changes else 0
-            self._db.execute("UPDATE compaction SET revision = max(revision, ?)", (newest,))
-        self._dead = []
+            for some in _portions(changes):
+                rows = ",".join(["(?,?,?,?,?,?,?)"] * len(some))
+                self._db.execute(f"INSERT INTO revisions VALUES {rows}", [v for change in some for v in _row(change)])
+            for rest in _portions(dead):
+                self._db.execute(f"DELETE FROM revisions WHERE revision IN ({','.join('?' * len(rest))})", rest)
+            if dead or not changes:
+                self._db.execute("UPDATE compaction SET revision = max(revision, ?)", (compacted,))
 
     # Life
 
@@ -291,10 +285,11 @@ def _change(record: Record, previous: Record | None, removed: bool) -> Change:
     return Change("DELETED" if removed else "MODIFIED" if previous else "ADDED", record, previous)
 
 
-def _dead_after(change: Change) -> list[int]:
-    """The rows that nobody needs after a change that was stored as a row."""
-    previous = [change.previous.revision] if change.previous else []
-    return [*previous, change.record.revision] if change.type == "DELETED" else previous
+def _row(change: Change) -> tuple[int | str | bytes, ...]:
+    record, previous = change.record, change.previous
+    removed = change.type == "DELETED"
+    address = (record.storage, record.namespace, record.name)
+    return (record.revision, previous.revision if previous else 0, removed, *address, record.data)
 
 
 def _portions(values: list[T]) -> Iterator[list[T]]:
