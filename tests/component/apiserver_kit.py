@@ -19,8 +19,9 @@ from yarl import URL
 
 from virtfleet.kube.resource import NAMESPACES, PODS, Obj, Resource
 from virtfleet.local.apiserver.extensions.admission import Admission
-from virtfleet.local.apiserver.kinds.registry import Cause, Kind, Kinds, Rules, WriteContext
+from virtfleet.local.apiserver.kinds.registry import Kind, Kinds, Rules
 from virtfleet.local.apiserver.objects import causes
+from virtfleet.local.apiserver.objects.causes import Cause
 from virtfleet.local.apiserver.objects.operations import Call, Operations
 from virtfleet.local.apiserver.objects.store import Store
 from virtfleet.local.apiserver.rights.access import ANONYMOUS, MASTER, Attributes, Decision, User
@@ -58,10 +59,10 @@ class PodSchema:
 
 
 class PodRules(Rules):
-    def prepare_create(self, obj: Obj, ctx: WriteContext) -> None:
+    def prepare_create(self, obj: Obj) -> None:
         obj["status"] = {"phase": "Pending"}
 
-    def validate_update(self, obj: Obj, old: Obj, ctx: WriteContext) -> list[Cause]:
+    def update_faults(self, obj: Obj, old: Obj, subresource: str) -> list[Cause]:
         if old["spec"].get("nodeName") and obj["spec"].get("nodeName") != old["spec"]["nodeName"]:
             return [causes.forbidden("spec.nodeName", "may not change once set")]
         return []

@@ -489,7 +489,7 @@ async def test_kinds_that_allocate_are_written_one_after_the_other(tmp_path: Pat
         class Allocating(type(Pods(operations).kind.rules)):  # type: ignore[misc]
             exclusive = True
 
-            def prepare_create(self, obj: Obj, ctx: Any) -> None:
+            def prepare_create(self, obj: Obj) -> None:
                 obj["spec"]["replicas"] = len(list(operations.store.scan("example.io/widgets")))
                 numbers.append(obj["spec"]["replicas"])
 

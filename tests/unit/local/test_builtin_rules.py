@@ -11,8 +11,7 @@ import pytest
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import Obj
 from virtfleet.local.apiserver.kinds import builtin, pod_spec
-from virtfleet.local.apiserver.kinds.registry import Kind, Kinds, WriteContext
-from virtfleet.local.apiserver.rights.access import MASTER
+from virtfleet.local.apiserver.kinds.registry import Kind, Kinds
 
 
 @dataclass(frozen=True)
@@ -52,26 +51,24 @@ class Server:
 
     def create(self, group: str, plural: str, obj: Obj, name: str = "x") -> tuple[Obj, list[str]]:
         kind = self.kind(group, plural)
-        context = WriteContext(MASTER, "default")
         obj["metadata"] = {"name": name, "creationTimestamp": "2024-01-01T00:00:00Z", **obj.get("metadata", {})}
         if kind.resource.namespaced:
             obj["metadata"].setdefault("namespace", "default")
         assert kind.schema
         kind.schema.shape(obj)
-        kind.rules.prepare_create(obj, context)
-        faults = [*kind.schema.validate(obj), *kind.rules.validate_create(obj, context)]
+        kind.rules.prepare_create(obj)
+        faults = [*kind.schema.validate(obj), *kind.rules.faults(obj)]
         if not faults:
             self.shelf.objects.setdefault(kind.storage, []).append(obj)
         return obj, list(dict.fromkeys(f"{f.field}: {f.message}" for f in faults))
 
     def update(self, group: str, plural: str, old: Obj, change: Obj, subresource: str = "") -> tuple[Obj, list[str]]:
         kind = self.kind(group, plural)
-        context = WriteContext(MASTER, "default", subresource)
         obj = {**orjson.loads(orjson.dumps(old)), **change}
         assert kind.schema
         kind.schema.shape(obj)
-        kind.rules.prepare_update(obj, old, context)
-        faults = [*kind.schema.validate(obj), *kind.rules.validate_update(obj, old, context)]
+        kind.rules.prepare_update(obj, old, subresource)
+        faults = [*kind.schema.validate(obj), *kind.rules.update_faults(obj, old, subresource)]
         return obj, list(dict.fromkeys(f"{f.field}: {f.message}" for f in faults))
 
 
@@ -353,13 +350,9 @@ def test_a_full_range_says_so() -> None:
         server.create("", "services", service(), name="one-too-many")
 
 
-def test_headless_and_external_services_have_no_address(server: Server) -> None:
+def test_headless_services_have_no_address(server: Server) -> None:
     headless, faults = server.create("", "services", service(clusterIP="None"), name="a")
     assert (headless["spec"]["clusterIP"], faults) == ("None", [])
-    external, faults = server.create(
-        "", "services", {"spec": {"type": "ExternalName", "externalName": "a.b"}}, name="b"
-    )
-    assert ("clusterIP" in external["spec"], faults) == (False, [])
 
 
 def test_node_ports_are_kept_when_the_client_leaves_them_out(server: Server) -> None:

@@ -14,17 +14,18 @@ from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import PODS, Obj, Resource
 from virtfleet.local.apiserver.kinds import builtin
 from virtfleet.local.apiserver.kinds.crds import custom_schema
-from virtfleet.local.apiserver.kinds.registry import Kinds, Schema
+from virtfleet.local.apiserver.kinds.registry import Kinds
+from virtfleet.local.apiserver.kinds.schema import StructuralSchema
 
 THINGS = Resource("example.com", "v1", "things", "Thing")
 NAMES = st.sampled_from(["a", "b", "c", "d"])
 
 
-def schema_of(spec: dict[str, Any]) -> Schema:
+def schema_of(spec: dict[str, Any]) -> StructuralSchema:
     return custom_schema(THINGS, {"type": "object", "properties": {"spec": spec}})
 
 
-def pods() -> Schema:
+def pods() -> StructuralSchema:
     kinds = Kinds()
     builtin.register(kinds, Mock())
     kind = kinds.find("", "v1", "pods")
@@ -32,7 +33,7 @@ def pods() -> Schema:
     return kind.schema
 
 
-def messages(schema: Schema, obj: Obj) -> list[str]:
+def messages(schema: StructuralSchema, obj: Obj) -> list[str]:
     return [f"{cause.field}: {cause.message}" for cause in schema.validate(obj)]
 
 

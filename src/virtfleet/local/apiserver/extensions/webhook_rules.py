@@ -12,7 +12,7 @@ from virtfleet.api.selectors import Selector, from_label_selector
 from virtfleet.kube.resource import Obj, Resource
 from virtfleet.local.apiserver.extensions import services
 from virtfleet.local.apiserver.extensions.admission import AdmissionRequest
-from virtfleet.local.apiserver.kinds.registry import Kind, Kinds, Stored
+from virtfleet.local.apiserver.kinds.registry import Kind, Kinds
 from virtfleet.local.apiserver.objects.store import Store
 
 
@@ -71,7 +71,7 @@ class Matcher:
             section.get("matchPolicy") or "Equivalent",
         )
 
-    def kind_of(self, request: AdmissionRequest, kinds: Kinds, stored: Stored) -> Kind | None:
+    def kind_of(self, request: AdmissionRequest, kinds: Kinds, stored: Store) -> Kind | None:
         """The version of the written kind that is to be shown, or None if the write is not what this is about.
 
         Nobody could make a webhook or policy that guards its own removal.
@@ -92,7 +92,7 @@ class Matcher:
             return next((k for k in others if any(k.resource.version in v for v in versions)), None)
         return None
 
-    def _selects(self, request: AdmissionRequest, stored: Stored) -> bool:
+    def _selects(self, request: AdmissionRequest, stored: Store) -> bool:
         """Whether the selectors take the object. That one of the old and the new object matches is enough."""
         objects = [obj for obj in (request.obj, request.old) if obj]
         space: Obj | None = None  # where there is none, no selector exempts from anything
@@ -115,7 +115,6 @@ class Webhook:
     matcher: Matcher
     failure_policy: str  # Fail, Ignore
     side_effects: str
-    reinvocation_policy: str  # Never, IfNeeded
     timeout: int
 
     @classmethod
@@ -130,7 +129,6 @@ class Webhook:
                 Matcher.of(hook, hook.get("rules") or []),
                 hook.get("failurePolicy") or "Fail",
                 hook.get("sideEffects") or "Unknown",
-                hook.get("reinvocationPolicy") or "Never",
                 hook.get("timeoutSeconds") or 10,
             )
 

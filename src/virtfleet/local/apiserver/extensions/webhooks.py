@@ -1,8 +1,8 @@
 """Admission webhooks: the last word on a write by servers that administrators registered.
 
 Mutating webhooks are called one after the other, ordered by the name of their configuration; each sees what those
-before it did, and one that asks for it (reinvocationPolicy IfNeeded) is called again when a later one changed the
-object. Validating ones are called all at once. What a webhook is asked and what it may answer is AdmissionReview v1.
+before it did. Validating ones are called all at once. What a webhook is asked and what it may answer is
+AdmissionReview v1.
 """
 
 from __future__ import annotations
@@ -54,16 +54,8 @@ class Webhooks(Admission):
 
     async def mutate(self, request: AdmissionRequest) -> Obj | None:
         """The object after all mutating webhooks."""
-        repeatable: list[tuple[Webhook, Kind]] = []  # those already called that want to see later changes
-        changed_since: set[int] = set()
         for webhook, kind in self._matching(self._mutating, request):
-            if await self._mutate_by(webhook, kind, request):
-                changed_since.update(range(len(repeatable)))
-            if webhook.reinvocation_policy == "IfNeeded":
-                repeatable.append((webhook, kind))
-        for i, (webhook, kind) in enumerate(repeatable):
-            if i in changed_since:
-                await self._mutate_by(webhook, kind, request)
+            await self._mutate_by(webhook, kind, request)
         return request.obj
 
     async def validate(self, request: AdmissionRequest) -> None:
@@ -79,27 +71,23 @@ class Webhooks(Admission):
             if kind := webhook.matcher.kind_of(request, self._kinds, self._store):
                 yield webhook, kind
 
-    async def _mutate_by(self, webhook: Webhook, kind: Kind, request: AdmissionRequest) -> bool:
-        """Ask one webhook and apply its patch; whether the object is another one now."""
+    async def _mutate_by(self, webhook: Webhook, kind: Kind, request: AdmissionRequest) -> None:
+        """Ask one webhook and apply its patch."""
         response = await self._ask(webhook, kind, request, mutating=True)
         patch = response.get("patch") if response else None
         if not patch:
-            return False
+            return
         if request.obj is None:
             raise _internal(
                 f'admission webhook "{webhook.name}" attempted to modify the object, '
                 "which is not supported for this operation"
             )
-        before = orjson.dumps(request.obj)
         try:
-            changed = json_patch.apply(orjson.loads(before), json_patch.operations(patch))
+            changed = json_patch.apply(orjson.loads(orjson.dumps(request.obj)), json_patch.operations(patch))
         except json_patch.JsonPatchError as error:
             raise _internal(str(error)) from error
-        if orjson.dumps(changed) == before:
-            return False
         # The webhook may have been shown another version than the one that is being written.
         request.obj = {**changed, "apiVersion": request.kind.resource.api_version}
-        return True
 
     async def _ask(self, webhook: Webhook, kind: Kind, request: AdmissionRequest, *, mutating: bool) -> Obj | None:
         """The webhook's answer, which allows the request; None where it could not be had and that does not matter."""

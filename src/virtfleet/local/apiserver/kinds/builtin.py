@@ -16,10 +16,11 @@ from typing import Any
 import orjson
 
 from virtfleet.kube.resource import Resource
-from virtfleet.local.apiserver.kinds.registry import Kind, Kinds, Rules, Stored
+from virtfleet.local.apiserver.kinds.registry import Kind, Kinds, Rules
 from virtfleet.local.apiserver.kinds.rules import builtin_rules
 from virtfleet.local.apiserver.kinds.schema import SchemaNode, StructuralSchema, fill_node
 from virtfleet.local.apiserver.kinds.schema_validation import Validator, json_schema
+from virtfleet.local.apiserver.objects.store import Store
 from virtfleet.local.apiserver.tables.columns import builtin_columns
 
 SCALE = {"specReplicas": ".spec.replicas", "statusReplicas": ".status.replicas", "labelSelector": ".spec.selector"}
@@ -72,19 +73,23 @@ class Facts:
         return reached
 
     def json_schema(self, name: str) -> dict[str, Any]:
+        """What objects are validated with."""
         definitions = {part: json_schema(self.types[part]) for part in self.reach(name)}
         return {**definitions[name], "definitions": definitions}
 
     def openapi(self, name: str) -> dict[str, Any]:
+        """What is published."""
         return {part: _openapi(self.types[part]) for part in self.reach(name)}
 
 
 @cache
 def facts() -> Facts:
+    """The facts, read at the first call."""
     return Facts()
 
 
 def schema_of(resource: Resource, type_name: str) -> StructuralSchema:
+    """The schema of a built-in kind."""
     return StructuralSchema(
         resource,
         root=partial(facts().node, type_name),
@@ -93,7 +98,7 @@ def schema_of(resource: Resource, type_name: str) -> StructuralSchema:
     )
 
 
-def register(kinds: Kinds, stored: Stored, *, services: str = SERVICE_NETWORK) -> None:
+def register(kinds: Kinds, stored: Store, *, services: str = SERVICE_NETWORK) -> None:
     """Add every built-in kind. Rules look other objects up in `stored`; `services` is the range of cluster IPs."""
     rules = builtin_rules(kinds, stored, ipaddress.IPv4Network(services))
     subresources: dict[tuple[str, str], list[dict[str, Any]]] = {}

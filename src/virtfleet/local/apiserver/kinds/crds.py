@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import orjson
@@ -26,7 +26,6 @@ from virtfleet.local.apiserver.objects.operations import Call, Operations
 from virtfleet.local.apiserver.objects.selection import Selection
 from virtfleet.local.apiserver.objects.store import Change
 from virtfleet.local.apiserver.rights.access import MASTER
-from virtfleet.local.apiserver.tables import jsonpath
 
 log = logging.getLogger(__name__)
 
@@ -118,22 +117,6 @@ class CustomKinds:
         await self._operations.patch(kind, "", meta["name"], Patch.MERGE, orjson.dumps(patch), Call(MASTER))
 
 
-class CustomRules(Rules):
-    """Field selectors that the definition allows."""
-
-    def __init__(self, selectable: tuple[str, ...]) -> None:
-        self._selectable = selectable
-
-    def fields(self, obj: Obj) -> Mapping[str, str]:
-        return {path.lstrip("."): _text(jsonpath.find(path, obj)) for path in self._selectable}
-
-
-def _text(values: list[Any]) -> str:
-    if not values or values[0] is None:
-        return ""
-    return str(values[0]).lower() if isinstance(values[0], bool) else str(values[0])
-
-
 def custom_kind(spec: Obj, version: Obj, *, ending: bool = False) -> Kind:
     """One version of a definition as a served kind; while the definition is `ending`, nothing new is created."""
     names = spec["names"]
@@ -161,7 +144,7 @@ def custom_kind(spec: Obj, version: Obj, *, ending: bool = False) -> Kind:
             for column in version.get("additionalPrinterColumns", ())
         ),
         schema=custom_schema(resource, version["schema"]["openAPIV3Schema"]),
-        rules=CustomRules(tuple(field["jsonPath"] for field in version.get("selectableFields", ()))),
+        rules=_rules(version.get("selectableFields", ())),
         scale={
             key: scale[f"{key}Path"]
             for key in ("specReplicas", "statusReplicas", "labelSelector")
@@ -169,6 +152,12 @@ def custom_kind(spec: Obj, version: Obj, *, ending: bool = False) -> Kind:
         },
         custom=True,
     )
+
+
+def _rules(selectable: Iterable[Obj]) -> Rules:
+    rules = Rules()
+    rules.selectable = {field["jsonPath"].lstrip("."): "" for field in selectable}
+    return rules
 
 
 def custom_schema(resource: Resource, schema: dict[str, Any]) -> StructuralSchema:

@@ -16,8 +16,9 @@ from typing import Any
 
 from virtfleet.api.selectors import label_key_error, label_value_error
 from virtfleet.kube.resource import Obj
-from virtfleet.local.apiserver.kinds.registry import Cause, Kind
+from virtfleet.local.apiserver.kinds.registry import Kind
 from virtfleet.local.apiserver.objects import causes
+from virtfleet.local.apiserver.objects.causes import Cause
 
 _LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN = rf"{_LABEL}(\.{_LABEL})*"
@@ -231,6 +232,7 @@ def _value_fault(value: str) -> str | None:
 
 
 def label_faults(labels: dict[str, str] | None, field: str) -> list[Cause]:
+    """What is wrong with labels."""
     found = []
     for key, value in (labels or {}).items():
         if why := _key_fault(key):

@@ -11,8 +11,8 @@ from typing import Any
 from virtfleet.api.quantity import Quantity
 from virtfleet.kube.resource import Obj
 from virtfleet.local.apiserver.kinds.metadata import dns_label, label_faults, subdomain
-from virtfleet.local.apiserver.kinds.registry import Cause
 from virtfleet.local.apiserver.objects import causes
+from virtfleet.local.apiserver.objects.causes import Cause
 
 # Resources of which a container may be promised less than it may use; of all others the two must be equal.
 OVERCOMMITTABLE = ("cpu", "memory", "ephemeral-storage")

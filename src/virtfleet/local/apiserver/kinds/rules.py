@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 
-from virtfleet.local.apiserver.kinds.registry import Kinds, Rules, Stored
+from virtfleet.local.apiserver.kinds.registry import Kinds, Rules
 from virtfleet.local.apiserver.kinds.rules_admission import AdmissionPolicyRules
 from virtfleet.local.apiserver.kinds.rules_crds import CrdRules
 from virtfleet.local.apiserver.kinds.rules_objects import (
@@ -26,9 +26,10 @@ from virtfleet.local.apiserver.kinds.rules_policies import (
 )
 from virtfleet.local.apiserver.kinds.rules_services import ServiceRules
 from virtfleet.local.apiserver.kinds.rules_workloads import DaemonSetRules, DeploymentRules, ReplicaSetRules
+from virtfleet.local.apiserver.objects.store import Store
 
 
-def builtin_rules(kinds: Kinds, stored: Stored, services: ipaddress.IPv4Network) -> dict[str, Rules]:
+def builtin_rules(kinds: Kinds, stored: Store, services: ipaddress.IPv4Network) -> dict[str, Rules]:
     """By the storage name of the kind."""
     return {
         "/configmaps": ConfigRules(),

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from virtfleet.kube.resource import Obj
 from virtfleet.local.apiserver.extensions.expressions import Condition, ExpressionError
-from virtfleet.local.apiserver.kinds.registry import Cause, Rules, WriteContext
+from virtfleet.local.apiserver.kinds.registry import Rules
 from virtfleet.local.apiserver.kinds.rules_policies import selector_faults
 from virtfleet.local.apiserver.objects import causes
+from virtfleet.local.apiserver.objects.causes import Cause
 
 
 class AdmissionPolicyRules(Rules):
-    def prepare_create(self, obj: Obj, ctx: WriteContext) -> None:
-        obj["status"] = {}
+    """Conditions that can be asked."""
+
+    initial_status: Mapping[str, Any] = {}
 
     def faults(self, obj: Obj) -> Iterator[Cause]:
         """Selectors and expressions that cannot be read."""

@@ -6,14 +6,15 @@ that a client that reads the answer already sees the kind Established.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from virtfleet.kube.resource import Obj
 from virtfleet.local.apiserver.kinds import crd_schema
 from virtfleet.local.apiserver.kinds.metadata import dns_label_1035, now, subdomain
-from virtfleet.local.apiserver.kinds.registry import Cause, Kinds, Rules, WriteContext
+from virtfleet.local.apiserver.kinds.registry import Kinds, Rules
 from virtfleet.local.apiserver.objects import causes
+from virtfleet.local.apiserver.objects.causes import Cause
 from virtfleet.local.apiserver.tables import jsonpath
 
 STORAGE = "apiextensions.k8s.io/customresourcedefinitions"
@@ -24,20 +25,21 @@ COLUMN_TYPES = ["boolean", "date", "integer", "number", "string"]
 class CrdRules(Rules):
     """Definitions are accepted as soon as they are right; two of one group may want the same names."""
 
+    initial_status: Mapping[str, Any] = {}
+    finalizer = CLEANUP_FINALIZER
+    fixed: Mapping[str, str] = dict.fromkeys(
+        ("spec.group", "spec.scope", "spec.names.plural", "spec.names.kind"), "field is immutable"
+    )
+
     def __init__(self, kinds: Kinds) -> None:
         self._kinds = kinds
 
-    def prepare_create(self, obj: Obj, ctx: WriteContext) -> None:
-        """Fill in names, and work the status out."""
-        _complete(obj)
-        finalizers = obj["metadata"].get("finalizers", [])
-        if CLEANUP_FINALIZER not in finalizers:
-            obj["metadata"]["finalizers"] = [*finalizers, CLEANUP_FINALIZER]
-        obj["status"] = _status(obj["spec"], {})
-
-    def prepare_update(self, obj: Obj, old: Obj, ctx: WriteContext) -> None:
-        """Work the status out anew."""
-        _complete(obj)
+    def complete(self, obj: Obj) -> None:
+        """Names that follow from others, and the status."""
+        names = obj.setdefault("spec", {}).setdefault("names", {})
+        if kind := names.get("kind"):
+            names.setdefault("singular", kind.lower())
+            names.setdefault("listKind", f"{kind}List")
         obj["status"] = _status(obj["spec"], obj.get("status", {}))
 
     def faults(self, obj: Obj) -> Iterator[Cause]:
@@ -47,18 +49,9 @@ class CrdRules(Rules):
             yield causes.forbidden("spec.group", "this group is the API server's own")
         yield from _faults(obj)
 
-    def validate_update(self, obj: Obj, old: Obj, ctx: WriteContext) -> list[Cause]:
-        """Identity does not change, nor do versions go in which there may be objects."""
-        faults = super().validate_update(obj, old, ctx)
-        spec, was = obj["spec"], old["spec"]
-        for path, new, before in (
-            ("spec.group", spec.get("group"), was.get("group")),
-            ("spec.scope", spec.get("scope"), was.get("scope")),
-            ("spec.names.plural", spec["names"].get("plural"), was["names"].get("plural")),
-            ("spec.names.kind", spec["names"].get("kind"), was["names"].get("kind")),
-        ):
-            if new != before:
-                faults.append(causes.invalid(path, new, "field is immutable"))
+    def update_faults(self, obj: Obj, old: Obj, subresource: str) -> list[Cause]:
+        """Versions stay in which there may be objects."""
+        faults, spec = super().update_faults(obj, old, subresource), obj["spec"]
         names = {version.get("name") for version in spec.get("versions", ())}
         for index, version in enumerate(obj["status"].get("storedVersions", ())):
             if version not in names:
@@ -90,13 +83,6 @@ def _status(spec: Obj, was: Obj) -> Obj:
         "acceptedNames": {"plural": "", "kind": "", **spec["names"]},
         "storedVersions": [*stored, *(name for name in storing if name not in stored)],
     }
-
-
-def _complete(obj: Obj) -> None:
-    names = obj.setdefault("spec", {}).setdefault("names", {})
-    if kind := names.get("kind"):
-        names.setdefault("singular", kind.lower())
-        names.setdefault("listKind", f"{kind}List")
 
 
 def _faults(obj: Obj) -> Iterator[Cause]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from virtfleet.api.selectors import SelectorError, from_label_selector
 from virtfleet.kube.resource import Obj
-from virtfleet.local.apiserver.kinds.registry import Cause, Rules, WriteContext
+from virtfleet.local.apiserver.kinds.registry import Rules
 from virtfleet.local.apiserver.objects import causes
+from virtfleet.local.apiserver.objects.causes import Cause
 
 RBAC_GROUP = "rbac.authorization.k8s.io"
 
@@ -21,13 +23,17 @@ def selector_faults(selector: Obj | None, field: str) -> Iterator[Cause]:
 
 
 class RoleRules(Rules):
+    """What somebody may do."""
+
     def __init__(self, *, namespaced: bool) -> None:
         self._namespaced = namespaced
 
-    def prepare_create(self, obj: Obj, ctx: WriteContext) -> None:
+    def complete(self, obj: Obj) -> None:
+        """A role always has rules, be there none."""
         obj.setdefault("rules", [])
 
     def faults(self, obj: Obj) -> Iterator[Cause]:
+        """What is wrong with one."""
         for index, rule in enumerate(obj.get("rules", ())):
             at = f"rules[{index}]"
             urls = rule.get("nonResourceURLs")
@@ -45,25 +51,22 @@ class RoleRules(Rules):
 
 
 class BindingRules(Rules):
+    """Who may do it."""
+
     def __init__(self, roles: list[str]) -> None:
         self._roles = roles
 
-    def prepare_create(self, obj: Obj, ctx: WriteContext) -> None:
+    fixed: Mapping[str, str] = {"roleRef": "cannot change roleRef"}
+
+    def complete(self, obj: Obj) -> None:
+        """Users and groups are RBAC's own."""
         obj.setdefault("roleRef", {})
         for subject in obj.get("subjects", ()):
             if subject.get("kind") in ("User", "Group"):
                 subject.setdefault("apiGroup", RBAC_GROUP)
 
-    def prepare_update(self, obj: Obj, old: Obj, ctx: WriteContext) -> None:
-        self.prepare_create(obj, ctx)
-
-    def validate_update(self, obj: Obj, old: Obj, ctx: WriteContext) -> list[Cause]:
-        found = super().validate_update(obj, old, ctx)
-        if obj["roleRef"] != old["roleRef"]:
-            found.append(causes.invalid("roleRef", obj["roleRef"], "cannot change roleRef"))
-        return found
-
     def faults(self, obj: Obj) -> Iterator[Cause]:
+        """What is wrong with one."""
         role = obj["roleRef"]
         if role.get("kind") not in self._roles:
             yield causes.unsupported("roleRef.kind", role.get("kind", ""), self._roles)
@@ -79,13 +82,15 @@ class BindingRules(Rules):
 
 
 class DisruptionBudgetRules(Rules):
-    def prepare_create(self, obj: Obj, ctx: WriteContext) -> None:
-        obj.setdefault("spec", {})
-        counts = ("currentHealthy", "desiredHealthy", "disruptionsAllowed", "expectedPods")
-        obj["status"] = dict.fromkeys(counts, 0)
+    """How many pods must stay."""
+
+    initial_status: Mapping[str, Any] = dict.fromkeys(
+        ("currentHealthy", "desiredHealthy", "disruptionsAllowed", "expectedPods"), 0
+    )
 
     def faults(self, obj: Obj) -> Iterator[Cause]:
-        spec = obj["spec"]
+        """What is wrong with one."""
+        spec = obj.get("spec", {})
         if "minAvailable" in spec and "maxUnavailable" in spec:
             yield causes.invalid("spec", spec, "minAvailable and maxUnavailable cannot be both set")
         yield from selector_faults(spec.get("selector"), "spec.selector")
@@ -109,11 +114,12 @@ class WebhookRules(Rules):
 
 
 class APIServiceRules(Rules):
-    def prepare_create(self, obj: Obj, ctx: WriteContext) -> None:
-        obj.setdefault("spec", {})
-        obj["status"] = {}
+    """A group that another server answers for."""
+
+    initial_status: Mapping[str, Any] = {}
 
     def faults(self, obj: Obj) -> Iterator[Cause]:
+        """What is wrong with one."""
         spec = obj.get("spec", {})
         name = f"{spec.get('version', '')}.{spec.get('group', '')}"
         if obj["metadata"].get("name") != name:

@@ -9,41 +9,32 @@ from virtfleet.api.selectors import SelectorError, from_label_selector
 from virtfleet.kube.resource import Obj
 from virtfleet.local.apiserver.kinds import pod_spec
 from virtfleet.local.apiserver.kinds.metadata import label_faults
-from virtfleet.local.apiserver.kinds.registry import Cause, Rules, WriteContext
+from virtfleet.local.apiserver.kinds.registry import Rules
 from virtfleet.local.apiserver.objects import causes
+from virtfleet.local.apiserver.objects.causes import Cause
 
 
 class WorkloadRules(Rules):
     """What the three have in common; `strategy` names the field that says how pods are replaced."""
 
     strategy = ""
-    empty_selector = ""
 
-    def prepare_create(self, obj: Obj, ctx: WriteContext) -> None:
-        self._complete(obj)
-        obj["status"] = {}
+    initial_status: Mapping[str, Any] = {}
+    fixed: Mapping[str, str] = {"spec.selector": "field is immutable"}
+    rolling: Mapping[str, Any] = {}  # of an update that nobody described
 
-    def prepare_update(self, obj: Obj, old: Obj, ctx: WriteContext) -> None:
-        self._complete(obj)
-
-    def _complete(self, obj: Obj) -> None:
+    def complete(self, obj: Obj) -> None:
+        """The pod template, and how pods are replaced."""
         spec = obj.setdefault("spec", {})
         pod_spec.complete(spec.setdefault("template", {}).setdefault("spec", {}))
-        if spec.get(self.strategy, {}).get("type") == "RollingUpdate":
-            self._complete_rolling(spec[self.strategy].setdefault("rollingUpdate", {}))
-
-    def _complete_rolling(self, rolling: Obj) -> None:
-        """The defaults of a rolling update that nobody described."""
-
-    def validate_update(self, obj: Obj, old: Obj, ctx: WriteContext) -> list[Cause]:
-        found = super().validate_update(obj, old, ctx)
-        if obj["spec"].get("selector") != old["spec"].get("selector"):
-            found.append(causes.invalid("spec.selector", obj["spec"].get("selector"), "field is immutable"))
-        return found
+        strategy = spec.get(self.strategy, {})
+        if strategy.get("type") == "RollingUpdate":
+            strategy["rollingUpdate"] = {**self.rolling, **strategy.get("rollingUpdate", {})}
 
     def faults(self, obj: Obj) -> Iterator[Cause]:
+        """Selector, template and strategy."""
         spec = obj["spec"]
-        yield from _selector_faults(spec, self.empty_selector)
+        yield from _selector_faults(spec)
         template = spec["template"]
         yield from label_faults(template.get("metadata", {}).get("labels"), "spec.template.metadata.labels")
         yield from pod_spec.faults(template["spec"], "spec.template.spec")
@@ -57,23 +48,17 @@ class WorkloadRules(Rules):
 
 
 class ReplicaSetRules(WorkloadRules):
-    empty_selector = "empty selector is invalid for deployment"
+    """As many pods as there should be."""
 
-    def prepare_create(self, obj: Obj, ctx: WriteContext) -> None:
-        super().prepare_create(obj, ctx)
-        obj["status"] = {"replicas": 0}
-
-    def fields(self, obj: Obj) -> Mapping[str, str]:
-        return {"status.replicas": str(obj.get("status", {}).get("replicas", 0))}
+    initial_status: Mapping[str, Any] = {"replicas": 0}
+    selectable: Mapping[str, Any] = {"status.replicas": 0}
 
 
 class DeploymentRules(WorkloadRules):
-    strategy = "strategy"
-    empty_selector = "empty selector is invalid for deployment"
+    """Pods that are replaced by a strategy."""
 
-    def _complete_rolling(self, rolling: Obj) -> None:
-        rolling.setdefault("maxUnavailable", "25%")
-        rolling.setdefault("maxSurge", "25%")
+    strategy = "strategy"
+    rolling: Mapping[str, Any] = {"maxUnavailable": "25%", "maxSurge": "25%"}
 
     def _strategy_faults(self, strategy: Obj) -> Iterator[Cause]:
         rolling, field = strategy.get("rollingUpdate"), "spec.strategy.rollingUpdate"
@@ -85,17 +70,13 @@ class DeploymentRules(WorkloadRules):
 
 
 class DaemonSetRules(WorkloadRules):
+    """A pod on each node."""
+
     strategy = "updateStrategy"
-    empty_selector = "empty selector is invalid for daemonset"
-
-    def prepare_create(self, obj: Obj, ctx: WriteContext) -> None:
-        super().prepare_create(obj, ctx)
-        counts = ("currentNumberScheduled", "desiredNumberScheduled", "numberMisscheduled", "numberReady")
-        obj["status"] = dict.fromkeys(counts, 0)
-
-    def _complete_rolling(self, rolling: Obj) -> None:
-        rolling.setdefault("maxUnavailable", 1)
-        rolling.setdefault("maxSurge", 0)
+    rolling: Mapping[str, Any] = {"maxUnavailable": 1, "maxSurge": 0}
+    initial_status: Mapping[str, Any] = dict.fromkeys(
+        ("currentNumberScheduled", "desiredNumberScheduled", "numberMisscheduled", "numberReady"), 0
+    )
 
     def _strategy_faults(self, strategy: Obj) -> Iterator[Cause]:
         if (rolling := strategy.get("rollingUpdate")) and _is_zero(rolling.get("maxUnavailable")):
@@ -107,18 +88,17 @@ def _is_zero(amount: Any) -> bool:
     return amount in (None, 0, "0", "0%")
 
 
-def _selector_faults(spec: Obj, empty: str) -> Iterator[Cause]:
+def _selector_faults(spec: Obj) -> Iterator[Cause]:
     selector = spec.get("selector")
     if selector is None:
-        yield causes.required("spec.selector")
-        return
+        return  # the schema says so
     try:
         matcher = from_label_selector(selector)
     except SelectorError as error:
         yield causes.invalid("spec.selector", selector, str(error))
         return
     if not selector.get("matchLabels") and not selector.get("matchExpressions"):
-        yield causes.invalid("spec.selector", selector, empty)
+        yield causes.invalid("spec.selector", selector, "empty selector is invalid for deployment")
     labels = spec["template"].get("metadata", {}).get("labels", {})
     if not matcher.matches(labels):
         why = "`selector` does not match template `labels`"

@@ -20,10 +20,9 @@ import orjson
 
 from virtfleet.api.quantity import Quantity, QuantityError
 from virtfleet.kube.resource import Obj, Resource
-from virtfleet.local.apiserver.kinds.registry import Cause
 from virtfleet.local.apiserver.kinds.schema_validation import Validator
 from virtfleet.local.apiserver.objects import causes, refusals
-from virtfleet.local.apiserver.objects.causes import field_path
+from virtfleet.local.apiserver.objects.causes import Cause, field_path
 
 Path = tuple[()] | tuple["Path", str | int]  # the way to the parent, and the last step; most are never looked at
 Class = type  # inside SchemaNode, `type` is a field
@@ -135,7 +134,7 @@ def _go_type(schema: dict[str, Any], node: SchemaNode) -> str:
 
 
 class StructuralSchema:
-    """A schema as the operations use it (kinds.Schema). Its parts are made when first needed."""
+    """A schema as the operations use it. Its parts are made when first needed."""
 
     def __init__(
         self,
@@ -155,6 +154,12 @@ class StructuralSchema:
         return self._make_root()
 
     def shape(self, obj: Obj, stored: Obj | None = None) -> list[str]:
+        """Remove, in place, fields that the schema does not know, and fill in what it has defaults for; returns the
+        paths of what was removed. The first step of every write. What is as in `stored` has been shaped already.
+
+        Raises ApiError (BadRequest) for what Kubernetes could not even decode: wrong types in built-in kinds and in
+        the metadata of any kind; TooManyError for a list or map that is larger than the schema allows.
+        """
         unknown: list[str] = []
         shaped: Obj = {}
         if stored and self._root.typed:  # the schema of a custom kind may have changed since
@@ -169,12 +174,15 @@ class StructuralSchema:
         return unknown
 
     def validate(self, obj: Obj) -> list[Cause]:
+        """The faults of an object that has been shaped."""
         return self._validator.faults(obj, self._root)
 
     def openapi(self) -> dict[str, Any]:
+        """The OpenAPI v3 components, by name: the kind's own schema and all that it refers to."""
         return self._make_openapi()
 
     def merge_key(self, path: tuple[str, ...]) -> tuple[str | None, str | None]:
+        """For strategic merge: (patchStrategy, patchMergeKey) of the field at `path` (list indexes left out)."""
         node: SchemaNode | None = self._root
         for part in path:
             while node and node.items:

@@ -14,8 +14,8 @@ import jsonschema_rs
 import orjson
 
 from virtfleet.kube.resource import Obj
-from virtfleet.local.apiserver.kinds.registry import Cause
 from virtfleet.local.apiserver.objects import causes
+from virtfleet.local.apiserver.objects.causes import Cause
 
 if TYPE_CHECKING:
     from virtfleet.local.apiserver.kinds.schema import SchemaNode

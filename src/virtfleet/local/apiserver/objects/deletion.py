@@ -26,6 +26,8 @@ _IMMORTAL = ("default", "kube-system", "kube-public")
 
 
 class Outcome(enum.Enum):
+    """What became of a deletion."""
+
     UNCHANGED = enum.auto()  # deletion is under way already
     MARKED = enum.auto()  # grace or finalizers hold it
     REMOVED = enum.auto()
@@ -33,6 +35,8 @@ class Outcome(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class DeleteOptions:
+    """How to delete, and when not to."""
+
     grace: int | None = None
     propagation: str | None = None
     uid: str | None = None

@@ -22,9 +22,10 @@ from virtfleet.kube.errors import ApiError, is_not_found
 from virtfleet.kube.resource import Obj
 from virtfleet.local.apiserver.extensions.admission import Admission, AdmissionRequest
 from virtfleet.local.apiserver.kinds import metadata
-from virtfleet.local.apiserver.kinds.registry import Cause, Kind, Kinds, WriteContext
+from virtfleet.local.apiserver.kinds.registry import Kind, Kinds
 from virtfleet.local.apiserver.kinds.schema import TooManyError
 from virtfleet.local.apiserver.objects import causes, deletion, listing, patching, refusals, scaling
+from virtfleet.local.apiserver.objects.causes import Cause
 from virtfleet.local.apiserver.objects.deletion import DeleteOptions, Outcome
 from virtfleet.local.apiserver.objects.listing import Listing, Paging
 from virtfleet.local.apiserver.objects.selection import Selection
@@ -65,6 +66,8 @@ def served(kind: Kind, data: bytes) -> bytes:
 
 
 class Operations:
+    """What can be done with objects."""
+
     def __init__(self, store: Store, kinds: Kinds, admission: Admission | None = None) -> None:
         self.store = store
         self.kinds = kinds
@@ -76,6 +79,7 @@ class Operations:
     # Reading
 
     def get(self, kind: Kind, namespace: str, name: str, subresource: str = "") -> bytes:
+        """One object, or its scale."""
         record = self.store.get(kind.storage, namespace, name)
         if record is None:
             raise refusals.not_found(kind, name)
@@ -84,6 +88,7 @@ class Operations:
         return served(kind, record.data)
 
     async def list(self, selection: Selection, paging: Paging | None = None) -> Listing:
+        """One page of what is selected."""
         return listing.page(self.store, selection, paging or Paging())
 
     async def watch(
@@ -95,6 +100,7 @@ class Operations:
     # Creating
 
     async def create(self, kind: Kind, namespace: str, obj: Obj, call: Call) -> bytes:
+        """A new object."""
         self._decode(kind, obj, call)
         _place(kind, namespace, None, obj)
         self._require_namespace(kind, namespace, obj["metadata"].get("name", ""))
@@ -107,18 +113,17 @@ class Operations:
 
     async def _begin(self, kind: Kind, namespace: str, obj: Obj, request: AdmissionRequest, call: Call) -> bytes:
         prefix = "" if obj["metadata"].get("name") else obj["metadata"].get("generateName", "")
-        context = WriteContext(call.user, namespace, "", call.dry_run)
         metadata.begin(obj)
         if kind.custom and "status" in kind.subresources:
             obj.pop("status", None)
-        kind.rules.prepare_create(obj, context)
+        kind.rules.prepare_create(obj)
         if _counts_generations(kind, obj):
             obj["metadata"]["generation"] = 1
         for _ in range(_NAME_ATTEMPTS if prefix else 1):
             if prefix:
                 obj["metadata"]["name"] = metadata.generated(prefix)
             name = obj["metadata"].get("name", "")
-            _refuse_faulty(kind, obj, metadata.faults(kind, obj) + kind.rules.validate_create(obj, context))
+            _refuse_faulty(kind, obj, [*metadata.faults(kind, obj), *kind.rules.faults(obj)])
             request.obj, request.name = obj, name
             await self._admit(request, call)
             if obj["metadata"].pop("resourceVersion", "") not in ("", "0"):
@@ -145,6 +150,7 @@ class Operations:
     # Changing
 
     async def update(self, kind: Kind, namespace: str, name: str, obj: Obj, call: Call, subresource: str = "") -> bytes:
+        """The object as the client wants it to be."""
         raw = orjson.dumps(obj)  # every attempt starts from what the client sent
         if subresource == "scale":
             scaled = await self._change(
@@ -156,6 +162,7 @@ class Operations:
     async def patch(
         self, kind: Kind, namespace: str, name: str, how: Patch, patch: bytes, call: Call, subresource: str = ""
     ) -> bytes:
+        """The object with some changes."""
         call.patches = True
         if subresource == "scale":
 
@@ -208,12 +215,11 @@ class Operations:
         _check_version(kind, old, obj)
         metadata.keep_system_fields(obj, old)
         obj = _separated(kind, obj, old, subresource)
-        context = WriteContext(call.user, record.namespace, subresource, call.dry_run)
-        kind.rules.prepare_update(obj, old, context)
+        kind.rules.prepare_update(obj, old, subresource)
         if _counts_generations(kind, obj) and _desired(kind, obj) != _desired(kind, old):
             obj["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
         faults = metadata.faults(kind, obj) + metadata.update_faults(obj, old)
-        _refuse_faulty(kind, obj, faults + kind.rules.validate_update(obj, old, context))
+        _refuse_faulty(kind, obj, faults + kind.rules.update_faults(obj, old, subresource))
         request.obj = obj
         await self._admit(request, call)
         obj["metadata"]["resourceVersion"] = str(record.revision)

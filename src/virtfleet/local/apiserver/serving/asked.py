@@ -37,6 +37,7 @@ class Asked:
     user: User
 
     def form(self) -> Form:
+        """The form of the answer."""
         accepted = negotiation.accept(self.request.headers.get("Accept", ""))
         return form(self.kind, accepted, self.request.query.get("includeObject", ""))
 
@@ -45,11 +46,13 @@ class Asked:
         return data if self.info.subresource == "scale" else form.one(data)
 
     def selection(self) -> Selection:
+        """What is asked for."""
         query = self.request.query
         labels, fields = query.get("labelSelector", ""), query.get("fieldSelector", "")
         return select(self.kind, self.namespace or None, labels, fields)
 
     def call(self, options: str) -> Call:
+        """Who writes, and how."""
         query = self.request.query
         dry_run, validation = query.get("dryRun", ""), query.get("fieldValidation", "") or "Warn"
         manager = query.get("fieldManager", "")
@@ -70,6 +73,7 @@ class Asked:
         return Call(self.user, dry_run == "All", validation, options=told)
 
     async def body(self, options: str) -> tuple[Obj, Call]:
+        """The object that was sent."""
         call = self.call(options)
         obj, call.duplicates = negotiation.decode(
             self.request.headers.get("Content-Type", ""),
@@ -92,6 +96,7 @@ class Asked:
         return body
 
     async def delete_options(self) -> tuple[DeleteOptions, Call]:
+        """How to delete."""
         body = await self.request.read()
         given: Any = {}
         if body:

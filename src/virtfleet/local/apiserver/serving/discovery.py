@@ -43,6 +43,7 @@ class Discovery:
         self._extra_groups = extra_groups
 
     def handler(self, path: str) -> Document | None:
+        """What answers for a path; None where there is no such document."""
         parts = path.strip("/").split("/")
         if path in ("/api", "/apis"):
             return self._root

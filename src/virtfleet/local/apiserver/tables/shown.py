@@ -77,8 +77,6 @@ def service_external_ip(service: Obj) -> str:
     """Where a service is reached from outside."""
     spec = service["spec"]
     addresses: list[str] = list(spec.get("externalIPs", ()))
-    if spec.get("type") == "ExternalName":
-        return str(spec.get("externalName", ""))
     if spec.get("type") == "LoadBalancer":
         ingress = service.get("status", {}).get("loadBalancer", {}).get("ingress", ())
         addresses = [i.get("ip") or i.get("hostname", "") for i in ingress] + addresses
