@@ -24,7 +24,7 @@ from virtfleet.local.apiserver.objects import causes
 from virtfleet.local.apiserver.objects.causes import Cause
 from virtfleet.local.apiserver.objects.operations import Call, Operations
 from virtfleet.local.apiserver.objects.store import Store
-from virtfleet.local.apiserver.rights.access import ANONYMOUS, MASTER, Attributes, Decision, User
+from virtfleet.local.apiserver.rights.access import ANONYMOUS, MASTER, Attributes, User
 from virtfleet.local.apiserver.serving.http import Server
 
 READ_WRITE = frozenset({"get", "update", "patch"})
@@ -155,8 +155,8 @@ async def serving(operations: Operations, allowed: set[str] | None = None) -> As
         name = request.headers.get("X-User", "admin")
         return ANONYMOUS if name == "anonymous" else User(name, ("system:authenticated",))
 
-    def authorize(asked: Attributes) -> Decision:
-        return Decision(allowed is None or asked.verb in allowed or not asked.resource)
+    def authorize(asked: Attributes) -> bool:
+        return allowed is None or asked.verb in allowed or not asked.resource
 
     server = Server(operations, operations.kinds, authenticate, authorize)
     [port] = await server.start([("127.0.0.1", 0)])

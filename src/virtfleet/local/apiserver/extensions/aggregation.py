@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from urllib.parse import quote, unquote
 
@@ -42,41 +41,19 @@ _REMOTE = "x-remote-"
 _CONSUMED = ("authorization", "cookie", "impersonate-")
 
 
-@dataclass(frozen=True, slots=True)
 class ApiService:
     """An APIService object that names a Service; `available` is what its condition says."""
 
-    name: str
-    group: str
-    version: str
-    url: str
-    namespace: str
-    service: str
-    port: int
-    ca_bundle: str
-    insecure: bool
-    available: bool
-
-    @classmethod
-    def of(cls, obj: Obj) -> ApiService | None:
-        """None for one of this server's own groups, which no longer are written down."""
+    def __init__(self, obj: Obj) -> None:
         spec = obj["spec"]
-        service = spec.get("service")
-        if not service:
-            return None
-        port = service.get("port") or 443
-        return cls(
-            obj["metadata"]["name"],
-            spec["group"],
-            spec["version"],
-            f"https://{services.host(service['namespace'], service['name'])}:{port}",
-            service["namespace"],
-            service["name"],
-            port,
-            spec.get("caBundle") or "",
-            bool(spec.get("insecureSkipTLSVerify")),
-            _condition(obj).get("status") == "True",
-        )
+        self.name: str = obj["metadata"]["name"]
+        self.group, self.version = str(spec["group"]), str(spec["version"])
+        self.namespace, self.service = str(spec["service"]["namespace"]), str(spec["service"]["name"])
+        self.port: int = spec["service"].get("port") or 443
+        self.url = f"https://{services.host(self.namespace, self.service)}:{self.port}"
+        self.ca_bundle: str = spec.get("caBundle") or ""
+        self.insecure = bool(spec.get("insecureSkipTLSVerify"))
+        self.available = _condition(obj).get("status") == "True"
 
     @property
     def root(self) -> str:
@@ -119,9 +96,8 @@ class Aggregation:
         self.controller.queue.add(change.record.name)
 
     def _read(self, name: str, obj: Obj | None) -> None:
-        service = ApiService.of(obj) if obj else None
-        if service:
-            self._services[name] = service
+        if obj and obj["spec"].get("service"):  # older clusters have some of this server's own groups without
+            self._services[name] = ApiService(obj)
         else:
             self._services.pop(name, None)
 

@@ -1,7 +1,7 @@
 """Admission policies: conditions that administrators set and the API server checks itself, without asking anybody.
 
 A ValidatingAdmissionPolicy says which writes it is about and what must hold of them; it counts where a binding names
-it. Messages are those of Kubernetes. What is left out here is refused when a policy is made (`rules_admission`).
+it. Messages are those of Kubernetes. What is left out here is refused when a policy is made (builtin_notes.json).
 """
 
 from __future__ import annotations

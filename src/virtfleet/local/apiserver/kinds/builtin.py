@@ -21,7 +21,7 @@ from virtfleet.local.apiserver.kinds.rules import builtin_rules
 from virtfleet.local.apiserver.kinds.schema import SchemaNode, StructuralSchema, fill_node
 from virtfleet.local.apiserver.kinds.schema_validation import Validator, json_schema
 from virtfleet.local.apiserver.objects.store import Store
-from virtfleet.local.apiserver.tables.columns import builtin_columns
+from virtfleet.local.apiserver.tables.table import builtin_columns
 
 SCALE = {"specReplicas": ".spec.replicas", "statusReplicas": ".status.replicas", "labelSelector": ".spec.selector"}
 SERVICE_NETWORK = "10.96.0.0/16"

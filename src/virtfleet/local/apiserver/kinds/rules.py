@@ -5,7 +5,6 @@ from __future__ import annotations
 import ipaddress
 
 from virtfleet.local.apiserver.kinds.registry import Kinds, Rules
-from virtfleet.local.apiserver.kinds.rules_admission import AdmissionPolicyRules
 from virtfleet.local.apiserver.kinds.rules_crds import CrdRules
 from virtfleet.local.apiserver.kinds.rules_objects import (
     ClaimRules,
@@ -18,6 +17,7 @@ from virtfleet.local.apiserver.kinds.rules_objects import (
 )
 from virtfleet.local.apiserver.kinds.rules_pods import PodRules
 from virtfleet.local.apiserver.kinds.rules_policies import (
+    AdmissionPolicyRules,
     APIServiceRules,
     BindingRules,
     DisruptionBudgetRules,

@@ -1,4 +1,4 @@
-"""Rules of the kinds that govern others: RBAC, disruption budgets, webhooks, aggregated APIs."""
+"""Rules of the kinds that govern others: RBAC, disruption budgets, webhooks, admission policies, aggregated APIs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from virtfleet.api.selectors import SelectorError, from_label_selector
 from virtfleet.kube.resource import Obj
+from virtfleet.local.apiserver.extensions.expressions import Condition, ExpressionError
 from virtfleet.local.apiserver.kinds.registry import Rules
 from virtfleet.local.apiserver.objects import causes
 from virtfleet.local.apiserver.objects.causes import Cause
@@ -111,6 +112,25 @@ class WebhookRules(Rules):
                 yield causes.required(f"{at}.clientConfig", "exactly one of url or service is required")
             for selector in ("namespaceSelector", "objectSelector"):
                 yield from selector_faults(hook.get(selector), f"{at}.{selector}")
+
+
+class AdmissionPolicyRules(Rules):
+    """Conditions that can be asked."""
+
+    initial_status: Mapping[str, Any] = {}
+
+    def faults(self, obj: Obj) -> Iterator[Cause]:
+        """Selectors and expressions that cannot be read."""
+        spec = obj.get("spec") or {}
+        match = spec.get("matchConstraints") or {}
+        for selector in ("namespaceSelector", "objectSelector"):
+            yield from selector_faults(match.get(selector), f"spec.matchConstraints.{selector}")
+        for field in ("matchConditions", "validations"):
+            for index, each in enumerate(spec.get(field) or ()):
+                try:
+                    Condition(each.get("expression", ""))
+                except ExpressionError as error:
+                    yield causes.invalid(f"spec.{field}[{index}].expression", each.get("expression"), str(error))
 
 
 class APIServiceRules(Rules):

@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import orjson
@@ -152,30 +153,31 @@ class Operations:
     async def update(self, kind: Kind, namespace: str, name: str, obj: Obj, call: Call, subresource: str = "") -> bytes:
         """The object as the client wants it to be."""
         raw = orjson.dumps(obj)  # every attempt starts from what the client sent
-        if subresource == "scale":
-            scaled = await self._change(
-                kind, namespace, name, lambda old: scaling.write(kind, old, orjson.loads(raw)), call
-            )
-            return orjson.dumps(scaling.read(kind, orjson.loads(scaled)))
-        return await self._change(kind, namespace, name, lambda old: orjson.loads(raw), call, subresource)
+        return await self._write(kind, namespace, name, lambda _form, _old: orjson.loads(raw), call, subresource)
 
     async def patch(
         self, kind: Kind, namespace: str, name: str, how: Patch, patch: bytes, call: Call, subresource: str = ""
     ) -> bytes:
         """The object with some changes."""
         call.patches = True
-        if subresource == "scale":
 
-            def scale(old: Obj) -> Obj:
-                wanted = patching.apply(scaling.FORM, how, scaling.read(kind, old), orjson.loads(patch))
-                return scaling.write(kind, old, wanted)
+        def derive(form: Kind, old: Obj) -> Obj:
+            return patching.apply(form, how, old, orjson.loads(patch))
 
-            return orjson.dumps(
-                scaling.read(kind, orjson.loads(await self._change(kind, namespace, name, scale, call)))
-            )
-        return await self._change(
-            kind, namespace, name, lambda old: patching.apply(kind, how, old, orjson.loads(patch)), call, subresource
-        )
+        return await self._write(kind, namespace, name, derive, call, subresource)
+
+    async def _write(
+        self, kind: Kind, namespace: str, name: str, derive: Callable[[Kind, Obj], Obj], call: Call, subresource: str
+    ) -> bytes:
+        """Change the object, or what its scale says of it."""
+        if subresource != "scale":
+            return await self._change(kind, namespace, name, partial(derive, kind), call, subresource)
+
+        def scale(old: Obj) -> Obj:
+            return scaling.write(kind, old, derive(scaling.FORM, scaling.read(kind, old)))
+
+        scaled = await self._change(kind, namespace, name, scale, call)
+        return orjson.dumps(scaling.read(kind, orjson.loads(scaled)))
 
     async def _change(
         self, kind: Kind, namespace: str, name: str, derive: Callable[[Obj], Obj], call: Call, subresource: str = ""

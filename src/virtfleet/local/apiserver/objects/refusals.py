@@ -114,12 +114,11 @@ def terminating_namespace(kind: Kind, name: str, namespace: str) -> ApiError:
     )
 
 
-def forbidden(asked: Attributes, reason: str) -> ApiError:
+def forbidden(asked: Attributes) -> ApiError:
     """What an authorizer did not allow."""
     who = f"User {quoted(asked.user.name)} cannot {asked.verb}"
-    suffix = f": {reason}" if reason else ""
     if not asked.resource:
-        return ApiError("Forbidden", f"forbidden: {who} path {quoted(asked.path)}{suffix}", details={})
+        return ApiError("Forbidden", f"forbidden: {who} path {quoted(asked.path)}", details={})
     resource = f"{asked.resource}/{asked.subresource}" if asked.subresource else asked.resource
     where = f'in the namespace "{asked.namespace}"' if asked.namespace else "at the cluster scope"
     qualified = f"{asked.resource}.{asked.group}" if asked.group else asked.resource
@@ -127,7 +126,7 @@ def forbidden(asked: Attributes, reason: str) -> ApiError:
     details = {"name": asked.name, "group": asked.group, "kind": asked.resource}
     return ApiError(
         "Forbidden",
-        f'{subject} is forbidden: {who} resource "{resource}" in API group "{asked.group}" {where}{suffix}',
+        f'{subject} is forbidden: {who} resource "{resource}" in API group "{asked.group}" {where}',
         details={key: value for key, value in details.items() if value},
     )
 

@@ -12,7 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import orjson
 
@@ -23,17 +23,12 @@ from virtfleet.local.apiserver.objects.listing import parse_version
 from virtfleet.local.apiserver.objects.selection import Facts, Selection
 from virtfleet.local.apiserver.objects.store import Change, Record, Store
 
+if TYPE_CHECKING:
+    from virtfleet.local.apiserver.tables.forms import Form
+
 QUEUE_LIMIT = 5000  # events that wait for one watcher; they are shared, so this costs references only
 BATCH = 200
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
-
-
-class Form(Protocol):
-    """How events are sent. Equal keys mean equal bytes."""
-
-    key: tuple[str, ...]
-
-    def event(self, event_type: str, data: bytes) -> bytes: ...
 
 
 class Event:

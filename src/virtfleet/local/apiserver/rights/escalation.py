@@ -55,7 +55,7 @@ class EscalationGuard(Admission):
         attributes = Attributes(
             request.user, verb, group=GROUP, resource=plural, namespace=request.namespace, name=name
         )
-        return self._authorizer(attributes).allowed
+        return self._authorizer(attributes)
 
     def _confirm(self, request: AdmissionRequest, rules: Iterable[Rule]) -> None:
         missing = self._authorizer.missing(request.user, rules, request.namespace)

@@ -83,8 +83,7 @@ class Reviews:
             raise _invalid("spec.resourceAttributes", "null", either)
         fields = ("verb", "group", "version", "resource", "subresource", "namespace", "name", "path")
         asked: dict[str, Any] = {f: (resource or path or {}).get(f, "") for f in fields}
-        decision = self._authorizer(Attributes(user, **asked))
-        return {"allowed": decision.allowed, **({"reason": decision.reason} if decision.reason else {})}
+        return {"allowed": self._authorizer(Attributes(user, **asked))}
 
     def _self_rules(self, obj: Obj, namespace: str, user: User) -> Obj:
         asked = (obj.get("spec") or {}).get("namespace", "")

@@ -25,7 +25,7 @@ from virtfleet.local.apiserver.objects import causes, patching, refusals
 from virtfleet.local.apiserver.objects.deletion import Outcome
 from virtfleet.local.apiserver.objects.listing import Paging
 from virtfleet.local.apiserver.objects.operations import Call, Operations
-from virtfleet.local.apiserver.rights.access import ANONYMOUS, Attributes, Decision, User
+from virtfleet.local.apiserver.rights.access import ANONYMOUS, Attributes, User
 from virtfleet.local.apiserver.serving import diagnostics, negotiation, requestinfo
 from virtfleet.local.apiserver.serving.asked import Asked
 from virtfleet.local.apiserver.serving.requestinfo import RequestInfo
@@ -40,7 +40,7 @@ _SHOWN_LAST = ("/pods", "/services", "/serviceaccounts", "/persistentvolumes", "
 _OPEN_PATHS = (*diagnostics.HEALTH, "/version")
 
 Authenticate = Callable[[web.Request], Awaitable[User]]
-Authorize = Callable[[Attributes], Decision]
+Authorize = Callable[[Attributes], bool]
 Document = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Aggregator = Callable[[web.Request, str, str, User], Awaitable[web.StreamResponse | None]]
 
@@ -123,9 +123,8 @@ class Server:
             raise ApiError("Unauthorized", "Unauthorized")
         what = (info.group, info.version, info.resource, info.subresource, info.namespace, info.name, info.path)
         asked = Attributes(user, info.verb, *what)
-        decision = self.authorize(asked)
-        if not decision.allowed:
-            raise refusals.forbidden(asked, decision.reason)
+        if not self.authorize(asked):
+            raise refusals.forbidden(asked)
 
     async def _route(self, request: web.Request, info: RequestInfo, user: User) -> web.StreamResponse:
         if not info.resource:

@@ -7,7 +7,6 @@ never in memory a second time.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
 
 import orjson
 
@@ -19,24 +18,6 @@ from virtfleet.local.apiserver.serving.negotiation import TABLE
 from virtfleet.local.apiserver.tables import table as tables
 
 _PIECE = 100  # objects of a list that are sent together
-
-
-class Form(Protocol):
-    """One form for the objects of one kind. Equal keys mean equal bytes."""
-
-    key: tuple[str, ...]
-
-    def one(self, data: bytes) -> bytes:
-        """An object."""
-        ...
-
-    def many(self, listing: Listing) -> Iterator[bytes]:
-        """A list."""
-        ...
-
-    def event(self, event_type: str, data: bytes) -> bytes:
-        """A line of a watch."""
-        ...
 
 
 def event_line(event_type: str, body: bytes) -> bytes:
@@ -107,6 +88,9 @@ class Table:
 
     def _table(self, objects: list[Obj], metadata: Obj) -> bytes:
         return orjson.dumps(tables.table(self._kind, objects, metadata, self._include))
+
+
+Form = Plain | Table  # one form for the objects of one kind; equal keys mean equal bytes
 
 
 def form(kind: Kind, accepted: str, include: str) -> Form:
