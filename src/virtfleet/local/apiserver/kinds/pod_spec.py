@@ -66,23 +66,23 @@ def qos_class(spec: Obj) -> str:
 
 def faults(spec: Obj, field: str) -> list[Cause]:
     """What is wrong with a pod spec at `field`."""
-    found = _volume_faults(spec.get("volumes", []), f"{field}.volumes")
+    faults = _volume_faults(spec.get("volumes", []), f"{field}.volumes")
     volumes = {volume.get("name") for volume in spec.get("volumes", ())}
     seen: set[str] = set()
     for place, container in containers(spec):
         at = f"{field}.{place}"
-        found += _name_faults(container.get("name"), at, seen)
-        found += _container_faults(container, at, volumes)
-    found += label_faults(spec.get("nodeSelector"), f"{field}.nodeSelector")
+        faults += _name_faults(container.get("name"), at, seen)
+        faults += _container_faults(container, at, volumes)
+    faults += label_faults(spec.get("nodeSelector"), f"{field}.nodeSelector")
     for name, check in (("hostname", dns_label), ("subdomain", dns_label), ("nodeName", subdomain)):
         if spec.get(name) and (why := check(spec[name])):
-            found.append(causes.invalid(f"{field}.{name}", spec[name], why))
+            faults.append(causes.invalid(f"{field}.{name}", spec[name], why))
     if spec.get("dnsPolicy") == "None" and not spec.get("dnsConfig", {}).get("nameservers"):
         missing = "dnsConfig.nameservers" if "dnsConfig" in spec else "dnsConfig"
-        found.append(causes.required(f"{field}.{missing}", "must provide nameservers when `dnsPolicy` is None"))
-    found += _toleration_faults(spec.get("tolerations", []), f"{field}.tolerations")
-    found += _node_affinity_faults(spec, f"{field}.affinity.nodeAffinity")
-    return found
+        faults.append(causes.required(f"{field}.{missing}", "must provide nameservers when `dnsPolicy` is None"))
+    faults += _toleration_faults(spec.get("tolerations", []), f"{field}.tolerations")
+    faults += _node_affinity_faults(spec, f"{field}.affinity.nodeAffinity")
+    return faults
 
 
 def _name_faults(name: str | None, field: str, seen: set[str]) -> list[Cause]:
@@ -98,46 +98,47 @@ def _name_faults(name: str | None, field: str, seen: set[str]) -> list[Cause]:
 
 
 def _volume_faults(volumes: list[Obj], field: str) -> list[Cause]:
-    found: list[Cause] = []
+    faults: list[Cause] = []
     seen: set[str] = set()
     for index, volume in enumerate(volumes):
         at = f"{field}[{index}]"
-        found += _name_faults(volume.get("name"), at, seen)
+        faults += _name_faults(volume.get("name"), at, seen)
         sources = [key for key in volume if key != "name"]
-        found += [causes.forbidden(f"{at}.{extra}", "may not specify more than 1 volume type") for extra in sources[1:]]
-    return found
+        why = "may not specify more than 1 volume type"
+        faults += [causes.forbidden(f"{at}.{extra}", why) for extra in sources[1:]]
+    return faults
 
 
 def _container_faults(container: Obj, field: str, volumes: set[Any]) -> list[Cause]:
-    found: list[Cause] = []
-    found += _mount_faults(container, field, volumes)
-    found += resource_faults(container.get("resources", {}), f"{field}.resources")
+    faults: list[Cause] = []
+    faults += _mount_faults(container, field, volumes)
+    faults += resource_faults(container.get("resources", {}), f"{field}.resources")
     for probe in ("livenessProbe", "readinessProbe", "startupProbe"):
         if probe in container:
-            found += _probe_faults(container[probe], f"{field}.{probe}")
-    return found
+            faults += _probe_faults(container[probe], f"{field}.{probe}")
+    return faults
 
 
 def _mount_faults(container: Obj, field: str, volumes: set[Any]) -> list[Cause]:
-    found: list[Cause] = []
+    faults: list[Cause] = []
     paths: set[str] = set()
     for index, mount in enumerate(container.get("volumeMounts", ())):
         at = f"{field}.volumeMounts[{index}]"
         if mount.get("name") and mount["name"] not in volumes:
-            found.append(causes.not_found(f"{at}.name", mount["name"]))
+            faults.append(causes.not_found(f"{at}.name", mount["name"]))
         if (path := mount.get("mountPath", "")) in paths:
-            found.append(causes.invalid(f"{at}.mountPath", path, "must be unique"))
+            faults.append(causes.invalid(f"{at}.mountPath", path, "must be unique"))
         paths.add(path)
     for index, device in enumerate(container.get("volumeDevices", ())):
         if device.get("name") not in volumes:
-            found.append(causes.not_found(f"{field}.volumeDevices[{index}].name", device.get("name")))
-    return found
+            faults.append(causes.not_found(f"{field}.volumeDevices[{index}].name", device.get("name")))
+    return faults
 
 
 def resource_faults(resources: Obj, field: str) -> list[Cause]:
     """Requests against limits."""
     requests, limits = resources.get("requests", {}), resources.get("limits", {})
-    found = [
+    faults = [
         causes.invalid(f"{field}.{kind}[{name}]", amount, "must be greater than or equal to 0")
         for kind, listed in (("limits", limits), ("requests", requests))
         for name, amount in listed.items()
@@ -148,12 +149,12 @@ def resource_faults(resources: Obj, field: str) -> list[Cause]:
         at = f"{field}.requests"
         if name in OVERCOMMITTABLE:
             if limit is not None and Quantity.parse(amount) > Quantity.parse(limit):
-                found.append(causes.invalid(at, amount, f"must be less than or equal to {name} limit of {limit}"))
+                faults.append(causes.invalid(at, amount, f"must be less than or equal to {name} limit of {limit}"))
         elif limit is None:
-            found.append(causes.required(f"{field}.limits", "Limit must be set for non overcommitable resources"))
+            faults.append(causes.required(f"{field}.limits", "Limit must be set for non overcommitable resources"))
         elif Quantity.parse(amount) != Quantity.parse(limit):
-            found.append(causes.invalid(at, amount, f"must be equal to {name} limit of {limit}"))
-    return found
+            faults.append(causes.invalid(at, amount, f"must be equal to {name} limit of {limit}"))
+    return faults
 
 
 def _probe_faults(probe: Obj, field: str) -> Iterator[Cause]:

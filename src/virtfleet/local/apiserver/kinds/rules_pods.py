@@ -169,23 +169,23 @@ def _change_faults(spec: Obj, old: Obj) -> list[Cause]:
     for group in ("containers", "initContainers"):
         if len(spec.get(group, ())) != len(old.get(group, ())):
             return [causes.forbidden(f"spec.{group}", "pod updates may not add or remove containers")]
-    found: list[Cause] = []
+    faults: list[Cause] = []
     if not all(t in _tolerated(spec) for t in _tolerated(old)):
         why = "existing toleration can not be modified except its tolerationSeconds"
-        found.append(causes.forbidden("spec.tolerations", why))
+        faults.append(causes.forbidden("spec.tolerations", why))
     deadline, before = spec.get("activeDeadlineSeconds"), old.get("activeDeadlineSeconds")
     if before is not None and deadline is None:
         why = "must not update from a positive integer to nil value"
-        found.append(causes.invalid("spec.activeDeadlineSeconds", deadline, why))
+        faults.append(causes.invalid("spec.activeDeadlineSeconds", deadline, why))
     elif before is not None and deadline > before:
         why = "must be less than or equal to previous value"
-        found.append(causes.invalid("spec.activeDeadlineSeconds", deadline, why))
+        faults.append(causes.invalid("spec.activeDeadlineSeconds", deadline, why))
     mine, theirs = _fixed(spec), _fixed(old)
     changed = sorted(key for key in mine.keys() | theirs.keys() if mine.get(key) != theirs.get(key))
     if changed:
         why = f"pod updates may not change fields other than {MUTABLE}\nchanged: {', '.join(changed)}"
-        found.append(causes.forbidden("spec", why))
-    return found
+        faults.append(causes.forbidden("spec", why))
+    return faults
 
 
 def _tolerated(spec: Obj) -> list[Obj]:

@@ -308,10 +308,10 @@ def _canonical(quantity: str | int | float) -> str:
 
 def _wrong_type(node: SchemaNode, value: Any, owner: SchemaNode, path: Path) -> _DecodeError:
     """In the words of Go's JSON package: the innermost struct, and the whole path without indexes."""
-    found = {bool: "bool", str: "string", dict: "object", list: "array"}.get(type(value), "number")
+    given = {bool: "bool", str: "string", dict: "object", list: "array"}.get(type(value), "number")
     struct = owner.go_type.rpartition(".")[2]
     place = ".".join([struct, *(part for part in _parts(path) if isinstance(part, str))])
-    return _DecodeError(f"json: cannot unmarshal {found} into Go struct field {place} of type {node.go_type}")
+    return _DecodeError(f"json: cannot unmarshal {given} into Go struct field {place} of type {node.go_type}")
 
 
 def _parts(path: Path) -> list[str | int]:

@@ -89,12 +89,12 @@ def check_allowed(kind: Kind, obj: Obj, options: DeleteOptions) -> None:
     meta = obj["metadata"]
     if kind.storage == _NAMESPACES and meta["name"] in _IMMORTAL:
         raise ApiError("Forbidden", f'namespaces "{meta["name"]}" is forbidden: this namespace may not be deleted')
-    for field, wanted, found in (
+    for field, wanted, present in (
         ("UID", options.uid, meta["uid"]),
         ("ResourceVersion", options.resource_version, meta["resourceVersion"]),
     ):
-        if wanted and wanted != found:
-            raise refusals.precondition_failed(kind, meta["name"], field, wanted, found)
+        if wanted and wanted != present:
+            raise refusals.precondition_failed(kind, meta["name"], field, wanted, present)
 
 
 def begin(kind: Kind, obj: Obj, options: DeleteOptions) -> Outcome:

@@ -359,9 +359,9 @@ def _place(kind: Kind, namespace: str, name: str | None, obj: Obj) -> None:
 
 
 def _check_uid(kind: Kind, old: Obj, obj: Obj) -> None:
-    wanted, found = obj["metadata"].get("uid"), old["metadata"]["uid"]
-    if wanted and wanted != found:
-        raise refusals.precondition_failed(kind, old["metadata"]["name"], "UID", wanted, found)
+    wanted, present = obj["metadata"].get("uid"), old["metadata"]["uid"]
+    if wanted and wanted != present:
+        raise refusals.precondition_failed(kind, old["metadata"]["name"], "UID", wanted, present)
 
 
 def _check_version(kind: Kind, old: Obj, obj: Obj) -> None:

@@ -69,10 +69,10 @@ def conflict(kind: Kind, name: str, why: str = MODIFIED) -> ApiError:
     return ApiError("Conflict", message, details=_details(kind, name))
 
 
-def precondition_failed(kind: Kind, name: str, field: str, wanted: str, found: str) -> ApiError:
+def precondition_failed(kind: Kind, name: str, field: str, wanted: str, present: str) -> ApiError:
     """The object is not the one that was meant."""
     return conflict(
-        kind, name, f"Precondition failed: {field} in precondition: {wanted}, {field} in object meta: {found}"
+        kind, name, f"Precondition failed: {field} in precondition: {wanted}, {field} in object meta: {present}"
     )
 
 

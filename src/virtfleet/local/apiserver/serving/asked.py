@@ -65,12 +65,12 @@ class Asked:
             wrong.append(causes.unsupported("fieldValidation", validation, ("", "Ignore", "Strict", "Warn")))
         if wrong:
             raise refusals.invalid_options(options, wrong)
-        told: Obj = {"kind": options, "apiVersion": "meta.k8s.io/v1"}
+        sent: Obj = {"kind": options, "apiVersion": "meta.k8s.io/v1"}
         if dry_run:
-            told["dryRun"] = [dry_run]
+            sent["dryRun"] = [dry_run]
         if manager:
-            told["fieldManager"] = manager
-        return Call(self.user, dry_run == "All", validation, options=told)
+            sent["fieldManager"] = manager
+        return Call(self.user, dry_run == "All", validation, options=sent)
 
     async def body(self, options: str) -> tuple[Obj, Call]:
         """The object that was sent."""
@@ -104,8 +104,8 @@ class Asked:
         if not isinstance(given, dict):
             raise refusals.bad_request("DeleteOptions must be a JSON object")
         options = deletion.parse_options(given, dict(self.request.query))
-        told = {**given, "kind": "DeleteOptions", "apiVersion": "meta.k8s.io/v1"}
-        return options, Call(self.user, options.dry_run, options=told)
+        sent = {**given, "kind": "DeleteOptions", "apiVersion": "meta.k8s.io/v1"}
+        return options, Call(self.user, options.dry_run, options=sent)
 
     def number(self, name: str) -> int | None:
         """A number in the query, negative ones taken for 0; None where there is none."""

@@ -66,10 +66,10 @@ class Discovery:
         return _json({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": [address]})
 
     def _group(self, name: str) -> Document | None:
-        found = [group for group in self._named() if group["metadata"]["name"] == name]
-        if not found:
+        groups = [group for group in self._named() if group["metadata"]["name"] == name]
+        if not groups:
             return None
-        return _constant({"kind": "APIGroup", "apiVersion": "v1", **_legacy_group(found[0])})
+        return _constant({"kind": "APIGroup", "apiVersion": "v1", **_legacy_group(groups[0])})
 
     def _resources(self, group: str, version: str) -> Document | None:
         """None for what other servers serve: they are asked themselves."""
@@ -96,9 +96,9 @@ class Discovery:
         return [_group_of(name, merged[name]) for name in names]
 
     def _own_groups(self) -> list[Obj]:
-        found: dict[str, dict[str, list[Kind]]] = {}
+        groups: dict[str, dict[str, list[Kind]]] = {}
         for kind in sorted(self._kinds, key=_plural):
-            found.setdefault(kind.resource.group, {}).setdefault(kind.resource.version, []).append(kind)
+            groups.setdefault(kind.resource.group, {}).setdefault(kind.resource.version, []).append(kind)
         return [
             _group_of(
                 group,
@@ -107,7 +107,7 @@ class Discovery:
                     for version, kinds in versions.items()
                 ],
             )
-            for group, versions in found.items()
+            for group, versions in groups.items()
         ]
 
 
