@@ -132,17 +132,7 @@ def custom_kind(spec: Obj, version: Obj, *, ending: bool = False) -> Kind:
         verbs=ALL_VERBS - {"create"} if ending else ALL_VERBS,
         subresources={name: _CHANGING for name in ("status", "scale") if name in subresources},
         subresource_kinds={"scale": ("autoscaling", "v1", "Scale")} if scale else {},
-        columns=tuple(
-            Column(
-                column["name"],
-                column["type"],
-                column.get("format", ""),
-                column.get("description", ""),
-                column.get("priority", 0),
-                column["jsonPath"],
-            )
-            for column in version.get("additionalPrinterColumns", ())
-        ),
+        columns=tuple(map(_column, version.get("additionalPrinterColumns", ()))),
         schema=custom_schema(resource, version["schema"]["openAPIV3Schema"]),
         rules=_rules(version.get("selectableFields", ())),
         scale={
@@ -152,6 +142,11 @@ def custom_kind(spec: Obj, version: Obj, *, ending: bool = False) -> Kind:
         },
         custom=True,
     )
+
+
+def _column(column: Obj) -> Column:
+    optional = {key: column[key] for key in ("format", "description", "priority") if key in column}
+    return Column(column["name"], column["type"], path=column["jsonPath"], **optional)
 
 
 def _rules(selectable: Iterable[Obj]) -> Rules:

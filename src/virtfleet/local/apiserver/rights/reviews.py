@@ -32,7 +32,6 @@ class Reviews:
             (AUTHENTICATION, "tokenreviews"): self._token,
             (AUTHENTICATION, "selfsubjectreviews"): self._self,
             (AUTHORIZATION, "subjectaccessreviews"): self._access,
-            (AUTHORIZATION, "localsubjectaccessreviews"): self._local_access,
             (AUTHORIZATION, "selfsubjectaccessreviews"): self._self_access,
             (AUTHORIZATION, "selfsubjectrulesreviews"): self._self_rules,
         }
@@ -63,15 +62,6 @@ class Reviews:
         return self._decide(
             spec, User(spec.get("user", ""), tuple(spec.get("groups") or ()), spec.get("uid", ""), extra)
         )
-
-    def _local_access(self, obj: Obj, namespace: str, user: User) -> Obj:
-        spec = obj.get("spec") or {}
-        if spec.get("nonResourceAttributes"):
-            raise _invalid("spec.nonResourceAttributes", "null", "disallowed on this kind of request")
-        asked = (spec.get("resourceAttributes") or {}).get("namespace", "")
-        if asked != namespace:
-            raise bad_request(f"spec.resourceAttributes.namespace must match namespace: {namespace}")
-        return self._access(obj, namespace, user)
 
     def _self_access(self, obj: Obj, namespace: str, user: User) -> Obj:
         return self._decide(obj.get("spec") or {}, user)
