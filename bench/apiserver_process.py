@@ -22,7 +22,7 @@ from virtfleet.local.apiserver.kinds import builtin
 from virtfleet.local.apiserver.kinds.registry import Kinds
 from virtfleet.local.apiserver.objects.operations import Operations
 from virtfleet.local.apiserver.objects.store import Store
-from virtfleet.local.apiserver.rights.access import MASTER, Decision, User
+from virtfleet.local.apiserver.rights.access import MASTER, User
 from virtfleet.local.apiserver.serving.http import Server
 
 BARE_ANSWER = b"x" * 4096
@@ -42,7 +42,7 @@ async def serve(directory: Path, port: int) -> None:
     store = Store(directory)
     kinds = Kinds()
     builtin.register(kinds, store)
-    server = Server(Operations(store, kinds), kinds, everyone, lambda asked: Decision(True))
+    server = Server(Operations(store, kinds), kinds, everyone, lambda asked: True)
     await server.start([("127.0.0.1", port)], context)
     app = web.Application()
     app.router.add_get("/bare", bare)

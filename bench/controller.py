@@ -32,7 +32,7 @@ from bench.simulator import NAMESPACE, Simulation, simulation
 from virtfleet.kube import certificates
 from virtfleet.kube.certificates import Authority, Credential, Lifespan, Profile, server_context
 from virtfleet.kube.resource import VMIS, Obj
-from virtfleet.local.apiserver.rights.access import MASTER, Decision, User
+from virtfleet.local.apiserver.rights.access import MASTER, User
 from virtfleet.local.apiserver.serving.http import Server
 
 TITLE = "virt-controller alone: 2,000 VMIs on 100 simulated nodes"
@@ -171,7 +171,7 @@ async def served(cluster: Simulation) -> AsyncIterator[str]:
     async def everyone(request: web.Request) -> User:
         return MASTER
 
-    server = Server(cluster.operations, cluster.operations.kinds, everyone, lambda asked: Decision(True))
+    server = Server(cluster.operations, cluster.operations.kinds, everyone, lambda asked: True)
     [port] = await server.start([("127.0.0.1", 0)], server_context(_credential()))
     try:
         yield f"https://127.0.0.1:{port}"

@@ -36,6 +36,10 @@ _OWN = (
 )
 # What the local server answers otherwise, and why.
 OTHERWISE: dict[str, tuple[Any, str]] = {
+    "strictness 13 POST /api/v1/namespaces/{ns}/configmaps": (
+        [415, {"causes": [], "reason": "UnsupportedMediaType"}],
+        "neither VirtFleet nor kubectl nor virtctl sends YAML",
+    ),
     "lists 27 GET /api/v1/namespaces/{ns}/configmaps/l1": (
         [406, {"causes": [], "reason": "NotAcceptable"}],
         "neither VirtFleet nor kubectl nor virtctl asks for metadata alone",

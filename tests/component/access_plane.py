@@ -164,10 +164,7 @@ async def plane(directory: Path) -> AsyncIterator[Plane]:
         custom_kinds.load()
         server = Server(operations, kinds, Identity(tokens, authorizer), authorizer)
         server.aggregator = aggregation = Aggregation(store, api, session, lambda: pki.front_proxy)
-        documents = (
-            Discovery(kinds, aggregation.extra_groups),
-            OpenApi(kinds, aggregation.openapi),
-        )
+        documents = (Discovery(kinds, aggregation.extra_groups), OpenApi(kinds))
         server.documents = lambda path: next((h for d in documents if (h := d.handler(path))), None)
         context = RotatingContext(listening_context(pki.serving, pki.authority.bundle))
         [port] = await server.start([("127.0.0.1", 0)], context.listening)

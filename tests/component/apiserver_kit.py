@@ -19,11 +19,12 @@ from yarl import URL
 
 from virtfleet.kube.resource import NAMESPACES, PODS, Obj, Resource
 from virtfleet.local.apiserver.extensions.admission import Admission
-from virtfleet.local.apiserver.kinds.registry import Cause, Context, Kind, Kinds, Rules
+from virtfleet.local.apiserver.kinds.registry import Kind, Kinds, Rules
 from virtfleet.local.apiserver.objects import causes
+from virtfleet.local.apiserver.objects.causes import Cause
 from virtfleet.local.apiserver.objects.operations import Call, Operations
 from virtfleet.local.apiserver.objects.store import Store
-from virtfleet.local.apiserver.rights.access import ANONYMOUS, MASTER, Attributes, Decision, User
+from virtfleet.local.apiserver.rights.access import ANONYMOUS, MASTER, Attributes, User
 from virtfleet.local.apiserver.serving.http import Server
 
 READ_WRITE = frozenset({"get", "update", "patch"})
@@ -58,10 +59,10 @@ class PodSchema:
 
 
 class PodRules(Rules):
-    def prepare_create(self, obj: Obj, ctx: Context) -> None:
+    def prepare_create(self, obj: Obj) -> None:
         obj["status"] = {"phase": "Pending"}
 
-    def validate_update(self, obj: Obj, old: Obj, ctx: Context) -> list[Cause]:
+    def update_faults(self, obj: Obj, old: Obj, subresource: str) -> list[Cause]:
         if old["spec"].get("nodeName") and obj["spec"].get("nodeName") != old["spec"]["nodeName"]:
             return [causes.forbidden("spec.nodeName", "may not change once set")]
         return []
@@ -113,9 +114,9 @@ def call(**more: Any) -> Call:
 
 
 @asynccontextmanager
-async def opened(directory: Path, admission: Admission | None = None, **store: Any) -> AsyncIterator[Operations]:
+async def opened(directory: Path, admission: Admission | None = None) -> AsyncIterator[Operations]:
     """Operations over a store, with the namespace `ns`."""
-    operations = Operations(Store(directory, **store), test_kinds(), admission)
+    operations = Operations(Store(directory), test_kinds(), admission)
     namespaces = operations.kinds.find("", "v1", "namespaces")
     assert namespaces is not None
     if operations.store.get("/namespaces", "", "ns") is None:
@@ -154,8 +155,8 @@ async def serving(operations: Operations, allowed: set[str] | None = None) -> As
         name = request.headers.get("X-User", "admin")
         return ANONYMOUS if name == "anonymous" else User(name, ("system:authenticated",))
 
-    def authorize(asked: Attributes) -> Decision:
-        return Decision(allowed is None or asked.verb in allowed or not asked.resource)
+    def authorize(asked: Attributes) -> bool:
+        return allowed is None or asked.verb in allowed or not asked.resource
 
     server = Server(operations, operations.kinds, authenticate, authorize)
     [port] = await server.start([("127.0.0.1", 0)])

@@ -32,7 +32,7 @@ from virtfleet.local.apiserver.objects.inprocess import InProcessApi
 from virtfleet.local.apiserver.objects.namespace_defaults import NamespaceDefaults
 from virtfleet.local.apiserver.objects.operations import Operations
 from virtfleet.local.apiserver.objects.store import Store
-from virtfleet.local.apiserver.rights.access import MASTER, Decision, User
+from virtfleet.local.apiserver.rights.access import MASTER, User
 from virtfleet.local.apiserver.rights.tokens import ServiceAccountTokens, SigningKeys
 from virtfleet.local.apiserver.serving.discovery import Discovery
 from virtfleet.local.apiserver.serving.http import Server
@@ -135,7 +135,7 @@ class NodeCluster:
     async def serve(self) -> None:
         """Answer over HTTP too, for agents that are processes of their own."""
         nodes = [NodeSpec("n1"), NodeSpec("n2")]
-        self._server = Server(self.operations, self.kinds, _everyone, lambda _: Decision(True))
+        self._server = Server(self.operations, self.kinds, _everyone, lambda _: True)
         self._server.documents = Discovery(self.kinds).handler
         self._proxy = NodeProxy(self.api, self.directory, self.network.cluster)
         self._server.connectors |= self._proxy.connectors()

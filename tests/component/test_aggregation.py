@@ -54,11 +54,6 @@ class Gateway:
             return web.Response(status=500)
         if request.path == ROOT:
             return web.json_response(RESOURCES)
-        if request.path == "/openapi/v3":
-            paths = {f"apis/{GROUP}/v1": {"serverRelativeURL": f"/openapi/v3/apis/{GROUP}/v1?hash=1"}}
-            return web.json_response({"paths": paths})
-        if request.path.startswith("/openapi/v3/"):
-            return web.json_response({"openapi": "3.0.0", "info": {"title": "gateway"}})
         self.seen.append(request)
         if request.path.endswith("/console"):
             return await self._console(request)
@@ -247,10 +242,6 @@ async def test_clients_discover_what_aggregated_servers_serve(server: Plane, gat
         }
     ]
 
-    paths = (await server.call("GET", "/openapi/v3")).body["paths"]
-    document = await server.call("GET", paths[f"apis/{GROUP}/v1"]["serverRelativeURL"])
-    assert document.body["info"]["title"] == "gateway"
-
 
 async def test_a_removed_apiservice_is_forgotten(server: Plane, gateway: Gateway) -> None:
     await available(server, gateway)
@@ -258,12 +249,3 @@ async def test_a_removed_apiservice_is_forgotten(server: Plane, gateway: Gateway
     assert (await server.call("GET", f"{ROOT}/namespaces/default/machines/a")).status == 404
     groups = (await server.call("GET", "/apis")).body["groups"]
     assert GROUP not in [group["name"] for group in groups]
-
-
-async def test_local_apiservices_are_always_available(server: Plane) -> None:
-    def found() -> Any:
-        record = server.store.get("apiregistration.k8s.io/apiservices", "", "v1.apps")
-        return record and (orjson.loads(record.data).get("status") or {}).get("conditions")
-
-    [local] = await until(found)
-    assert (local["status"], local["reason"]) == ("True", "Local")

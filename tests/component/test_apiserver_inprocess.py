@@ -76,13 +76,13 @@ async def test_a_watch_ends_after_its_timeout_or_with_the_server(tmp_path: Path)
             assert [event.type async for event in events] == ["ADDED", "BOOKMARK"]
         async with api.watch(PODS) as events:
             assert (await soon(anext(events))).type == "ADDED"
-            operations.watchers.end("/pods")
+            operations.watchers.end()
             assert [event async for event in events] == []
 
 
 async def test_history_that_is_gone_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "WINDOW", 5)
-    async with opened(tmp_path, keep_changes=5) as operations:
+    async with opened(tmp_path) as operations:
         api = InProcessApi(operations, MASTER)
         for i in range(20):
             await api.create(PODS, pod(f"p{i}"), "ns")

@@ -13,7 +13,7 @@ from apiserver_kit import WIDGETS, call, opened, pod
 from virtfleet.kube.api import Patch
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import Obj
-from virtfleet.local.apiserver.extensions.admission import AdmissionRequest, Unguarded
+from virtfleet.local.apiserver.extensions.admission import Admission, AdmissionRequest
 from virtfleet.local.apiserver.kinds.registry import Kind
 from virtfleet.local.apiserver.objects.deletion import DeleteOptions, Outcome
 from virtfleet.local.apiserver.objects.operations import Operations
@@ -408,7 +408,7 @@ class TestDelete:
             assert pods.exists("a")
 
 
-class Guard(Unguarded):
+class Guard(Admission):
     """Labels what it mutates, and refuses images called bad."""
 
     def __init__(self) -> None:
@@ -431,7 +431,7 @@ class Guard(Unguarded):
             raise ApiError("Forbidden", "admission webhook denied the deletion")
 
 
-class Slow(Unguarded):
+class Slow(Admission):
     """Lets every other task run in the midst of a write."""
 
     async def mutate(self, request: AdmissionRequest) -> Obj | None:
@@ -440,7 +440,7 @@ class Slow(Unguarded):
         return request.obj
 
 
-class Renaming(Unguarded):
+class Renaming(Admission):
     """Answers with another object than it was asked about."""
 
     async def mutate(self, request: AdmissionRequest) -> Obj | None:
@@ -489,7 +489,7 @@ async def test_kinds_that_allocate_are_written_one_after_the_other(tmp_path: Pat
         class Allocating(type(Pods(operations).kind.rules)):  # type: ignore[misc]
             exclusive = True
 
-            def prepare_create(self, obj: Obj, ctx: Any) -> None:
+            def prepare_create(self, obj: Obj) -> None:
                 obj["spec"]["replicas"] = len(list(operations.store.scan("example.io/widgets")))
                 numbers.append(obj["spec"]["replicas"])
 

@@ -146,13 +146,13 @@ async def test_objects_go_before_their_definition(cluster: Cluster) -> None:
     assert not cluster.is_stored("apiextensions.k8s.io/customresourcedefinitions", "", "things.example.com")
 
 
-async def test_a_waiting_definition_gets_the_names_that_become_free(cluster: Cluster) -> None:
-    await cluster.create(cluster.definitions, "", definition())
-    waiting = await cluster.create(cluster.definitions, "", definition("others"))
-    assert waiting["status"]["conditions"][0]["reason"] == "ListKindConflict"
-    assert cluster.kinds.find("example.com", "v1", "others") is None
-    await cluster.delete(cluster.definitions, "", "things.example.com")
-    await eventually(lambda: cluster.kinds.find("example.com", "v1", "others") is not None)
+async def test_groups_of_built_in_kinds_are_not_to_be_had(cluster: Cluster) -> None:
+    crd = definition()
+    crd["spec"]["group"] = "rbac.authorization.k8s.io"
+    crd["metadata"]["name"] = "things.rbac.authorization.k8s.io"
+    with pytest.raises(ApiError) as refused:
+        await cluster.create(cluster.definitions, "", crd)
+    assert "this group is the API server's own" in refused.value.message
 
 
 async def test_a_version_that_is_not_served_any_more_disappears(cluster: Cluster) -> None:

@@ -15,7 +15,7 @@ from virtfleet.local.apiserver.kinds.crds import CustomKinds
 from virtfleet.local.apiserver.kinds.registry import Kinds
 from virtfleet.local.apiserver.objects.operations import Call, Operations
 from virtfleet.local.apiserver.objects.store import Store
-from virtfleet.local.apiserver.rights.access import MASTER, Decision, User
+from virtfleet.local.apiserver.rights.access import MASTER, User
 from virtfleet.local.apiserver.serving.discovery import Discovery
 from virtfleet.local.apiserver.serving.http import Server
 from virtfleet.local.apiserver.serving.openapi import OpenApi
@@ -92,7 +92,7 @@ async def kubectl(tmp_path: Path) -> AsyncIterator[Kubectl]:
     async def everybody(request: web.Request) -> User:
         return MASTER
 
-    server = Server(operations, kinds, everybody, lambda attributes: Decision(True))
+    server = Server(operations, kinds, everybody, lambda attributes: True)
     discovery, openapi = Discovery(kinds), OpenApi(kinds)
     server.documents = lambda path: discovery.handler(path) or openapi.handler(path)
     namespaces = kinds.find("", "v1", "namespaces")

@@ -121,22 +121,6 @@ async def test_mutations_are_applied_in_the_order_of_their_configurations_names(
     assert (await server.call("GET", f"{MAPS}/m")).body["data"] == {"x": "ab"}
 
 
-async def test_a_webhook_that_asks_for_it_is_called_again_after_a_later_change(server: Plane, hooks: Hooks) -> None:
-    def count(asked: Obj) -> Obj:
-        number = int(asked["object"]["data"].get("n", "0")) + 1
-        return patch({"op": "add", "path": "/data/n", "value": str(number)})
-
-    def once(asked: Obj) -> Obj:
-        return {} if "late" in asked["object"]["data"] else patch({"op": "add", "path": "/data/late", "value": "1"})
-
-    await hooks.register("mutating", "a", count, reinvocationPolicy="IfNeeded")
-    await hooks.register("mutating", "b", count)
-    await hooks.register("mutating", "c", once)
-    answer = await server.call("POST", MAPS, config_map("m", x=""))
-    assert [path for path, _ in hooks.seen] == ["/a", "/b", "/c", "/a"]
-    assert answer.body["data"] == {"x": "", "n": "3", "late": "1"}
-
-
 async def test_what_a_mutation_leaves_is_validated(server: Plane, hooks: Hooks) -> None:
     await hooks.register("mutating", "m", lambda _: patch({"op": "add", "path": "/data/bad key", "value": "1"}))
     answer = await server.call("POST", MAPS, config_map("m", x=""))

@@ -83,7 +83,7 @@ async def serve(data: Path, settings: Settings) -> None:
         nodes = NodeProxy(api, data, settings.name)
         stack.push_async_callback(nodes.close)
         server.connectors |= nodes.connectors()
-        discovery, openapi = Discovery(kinds, aggregation.extra_groups), OpenApi(kinds, aggregation.openapi)
+        discovery, openapi = Discovery(kinds, aggregation.extra_groups), OpenApi(kinds)
         server.documents = lambda path: discovery.handler(path) or openapi.handler(path)
 
         if for_pods != LOOPBACK:

@@ -11,8 +11,7 @@ import pytest
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import Obj
 from virtfleet.local.apiserver.kinds import builtin, pod_spec
-from virtfleet.local.apiserver.kinds.registry import Context, Kind, Kinds
-from virtfleet.local.apiserver.rights.access import MASTER
+from virtfleet.local.apiserver.kinds.registry import Kind, Kinds
 
 
 @dataclass(frozen=True)
@@ -52,26 +51,24 @@ class Server:
 
     def create(self, group: str, plural: str, obj: Obj, name: str = "x") -> tuple[Obj, list[str]]:
         kind = self.kind(group, plural)
-        context = Context(MASTER, "default")
         obj["metadata"] = {"name": name, "creationTimestamp": "2024-01-01T00:00:00Z", **obj.get("metadata", {})}
         if kind.resource.namespaced:
             obj["metadata"].setdefault("namespace", "default")
         assert kind.schema
         kind.schema.shape(obj)
-        kind.rules.prepare_create(obj, context)
-        faults = [*kind.schema.validate(obj), *kind.rules.validate_create(obj, context)]
+        kind.rules.prepare_create(obj)
+        faults = [*kind.schema.validate(obj), *kind.rules.faults(obj)]
         if not faults:
             self.shelf.objects.setdefault(kind.storage, []).append(obj)
         return obj, list(dict.fromkeys(f"{f.field}: {f.message}" for f in faults))
 
     def update(self, group: str, plural: str, old: Obj, change: Obj, subresource: str = "") -> tuple[Obj, list[str]]:
         kind = self.kind(group, plural)
-        context = Context(MASTER, "default", subresource)
         obj = {**orjson.loads(orjson.dumps(old)), **change}
         assert kind.schema
         kind.schema.shape(obj)
-        kind.rules.prepare_update(obj, old, context)
-        faults = [*kind.schema.validate(obj), *kind.rules.validate_update(obj, old, context)]
+        kind.rules.prepare_update(obj, old, subresource)
+        faults = [*kind.schema.validate(obj), *kind.rules.update_faults(obj, old, subresource)]
         return obj, list(dict.fromkeys(f"{f.field}: {f.message}" for f in faults))
 
 
@@ -196,7 +193,7 @@ def test_quality_of_service_follows_requests_and_limits(server: Server, resource
         ),
         (
             {"name": "c", "image": "i", "ports": [{"containerPort": 70000}]},
-            "spec.containers[0].ports[0].containerPort: Invalid value: 70000: must be between 1 and 65535, inclusive",
+            "spec.containers[0].ports[0].containerPort: Invalid value: 70000: must be less than or equal to 65535",
         ),
         (
             {"name": "c", "image": "i", "resources": {"limits": {"cpu": "1"}, "requests": {"cpu": "2"}}},
@@ -245,7 +242,7 @@ def test_faulty_containers_are_refused(server: Server, container: Obj, fault: st
                 }
             },
             "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms: "
-            "Required value: must have at least one node selector term",
+            "Required value",
         ),
     ],
 )
@@ -353,13 +350,9 @@ def test_a_full_range_says_so() -> None:
         server.create("", "services", service(), name="one-too-many")
 
 
-def test_headless_and_external_services_have_no_address(server: Server) -> None:
+def test_headless_services_have_no_address(server: Server) -> None:
     headless, faults = server.create("", "services", service(clusterIP="None"), name="a")
     assert (headless["spec"]["clusterIP"], faults) == ("None", [])
-    external, faults = server.create(
-        "", "services", {"spec": {"type": "ExternalName", "externalName": "a.b"}}, name="b"
-    )
-    assert ("clusterIP" in external["spec"], faults) == (False, [])
 
 
 def test_node_ports_are_kept_when_the_client_leaves_them_out(server: Server) -> None:
@@ -385,7 +378,7 @@ def test_the_address_of_a_service_does_not_change(server: Server) -> None:
     ("ports", "fault"),
     [
         ([], "spec.ports: Required value"),
-        ([{"port": 0}], "spec.ports[0].port: Invalid value: 0: must be between 1 and 65535, inclusive"),
+        ([{"port": 0}], "spec.ports[0].port: Invalid value: 0: must be greater than or equal to 1"),
         ([{"port": 1}, {"port": 2}], "spec.ports[0].name: Required value"),
         ([{"port": 1, "name": "a"}, {"port": 2, "name": "a"}], 'spec.ports[1].name: Duplicate value: "a"'),
         (
@@ -453,13 +446,13 @@ def test_selectors_match_their_template_and_stay(server: Server, plural: str) ->
         (
             "daemonsets",
             {"updateStrategy": {"rollingUpdate": {"maxUnavailable": "200%"}}},
-            'spec.updateStrategy.rollingUpdate.maxUnavailable: Invalid value: "200%": must not be greater than 100%',
+            'spec.updateStrategy.rollingUpdate.maxUnavailable: Invalid value: "200%": '
+            "must match '^(100|[0-9]{1,2})%$'",
         ),
         (
             "daemonsets",
             {"updateStrategy": {"rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}},
-            "spec.updateStrategy.rollingUpdate.maxSurge: Invalid value: 1: "
-            "daemons are replaced one by one here: leave it out, and set maxUnavailable",
+            'spec.updateStrategy.rollingUpdate.maxSurge: Unsupported value: 1: supported values: "0", "0%"',
         ),
         (
             "daemonsets",
@@ -559,10 +552,7 @@ def test_a_webhook_with_conditions_that_nobody_would_evaluate_is_refused(server:
         "matchConditions": [{"name": "only-mine", "expression": "request.name == 'mine'"}],
     }
     _, faults = server.create("admissionregistration.k8s.io", "validatingwebhookconfigurations", {"webhooks": [hook]})
-    assert faults == [
-        "webhooks[0].matchConditions: Forbidden: conditions in CEL are not evaluated here; "
-        "select with rules, namespaceSelector and objectSelector"
-    ]
+    assert faults == ["webhooks[0].matchConditions: Forbidden: this API server does not do that; leave it out"]
 
 
 def test_field_selectors_know_their_fields_even_of_nothing(server: Server) -> None:

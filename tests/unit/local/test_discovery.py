@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import orjson
 import pytest
 from aiohttp import web
@@ -11,7 +13,7 @@ from virtfleet.kube.resource import Obj, Resource
 from virtfleet.local.apiserver.kinds import builtin
 from virtfleet.local.apiserver.kinds.crds import custom_schema
 from virtfleet.local.apiserver.kinds.registry import Kind, Kinds
-from virtfleet.local.apiserver.serving.discovery import Discovery, local_api_services, version_rank
+from virtfleet.local.apiserver.serving.discovery import Discovery, version_rank
 from virtfleet.local.apiserver.serving.openapi import OpenApi
 
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
@@ -20,7 +22,7 @@ AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryLi
 @pytest.fixture
 def kinds() -> Kinds:
     registry = Kinds()
-    builtin.register(registry)
+    builtin.register(registry, Mock())
     return registry
 
 
@@ -96,13 +98,6 @@ async def test_groups_of_aggregated_servers_are_listed_but_not_answered_for(kind
     assert "sub.example.com" in [g["name"] for g in (await read(discovery, "/apis"))["groups"]]
     assert discovery.handler("/apis/sub.example.com/v1") is None
     assert discovery.handler("/apis/unknown") is None
-
-
-def test_built_in_groups_are_local_api_services() -> None:
-    names = [service["metadata"]["name"] for service in local_api_services()]
-    assert "v1." in names
-    assert "v1.apps" in names
-    assert "v1.apiregistration.k8s.io" not in names
 
 
 async def test_every_document_of_the_index_is_whole(kinds: Kinds) -> None:

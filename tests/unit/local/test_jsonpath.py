@@ -28,7 +28,6 @@ OBJ = {
         (".status.conditions[*].type", ["Ready", "Old"]),
         ('.status.conditions[?(@.type=="Ready")].status', ["True"]),
         (".status.conditions[?(@.type == 'Old')].status", ["False"]),
-        (".status.conditions[?(@.n > 2)].type", ["Ready"]),
         (".status.conditions[?(@.type != 'Ready')].type", ["Old"]),
         (".status.conditions[?(@.missing)].type", []),
         (r".metadata.labels.a\.b/c", ["d"]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import Mock
 
 import orjson
 import pytest
@@ -13,25 +14,26 @@ from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import PODS, Obj, Resource
 from virtfleet.local.apiserver.kinds import builtin
 from virtfleet.local.apiserver.kinds.crds import custom_schema
-from virtfleet.local.apiserver.kinds.registry import Kinds, Schema
+from virtfleet.local.apiserver.kinds.registry import Kinds
+from virtfleet.local.apiserver.kinds.schema import StructuralSchema
 
 THINGS = Resource("example.com", "v1", "things", "Thing")
 NAMES = st.sampled_from(["a", "b", "c", "d"])
 
 
-def schema_of(spec: dict[str, Any]) -> Schema:
+def schema_of(spec: dict[str, Any]) -> StructuralSchema:
     return custom_schema(THINGS, {"type": "object", "properties": {"spec": spec}})
 
 
-def pods() -> Schema:
+def pods() -> StructuralSchema:
     kinds = Kinds()
-    builtin.register(kinds)
+    builtin.register(kinds, Mock())
     kind = kinds.find("", "v1", "pods")
     assert kind and kind.schema
     return kind.schema
 
 
-def messages(schema: Schema, obj: Obj) -> list[str]:
+def messages(schema: StructuralSchema, obj: Obj) -> list[str]:
     return [f"{cause.field}: {cause.message}" for cause in schema.validate(obj)]
 
 
@@ -302,7 +304,7 @@ def test_merge_keys_are_those_of_kubernetes(path: tuple[str, ...], strategy: tup
 
 def test_a_type_may_contain_itself() -> None:
     kinds = Kinds()
-    builtin.register(kinds)
+    builtin.register(kinds, Mock())
     kind = kinds.find("apiextensions.k8s.io", "v1", "customresourcedefinitions")
     assert kind and kind.schema
     props = {"type": "object", "properties": {"a": {"type": "object", "properties": {"b": {"typo": 1}}}}}
@@ -312,7 +314,7 @@ def test_a_type_may_contain_itself() -> None:
 
 def test_every_built_in_kind_compiles() -> None:
     kinds = Kinds()
-    builtin.register(kinds)
+    builtin.register(kinds, Mock())
     for kind in kinds:
         assert kind.schema
         assert isinstance(kind.schema.validate({"metadata": {"name": "x"}}), list), kind.resource

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -15,7 +16,7 @@ from virtfleet.local.apiserver.tables.ages import human, since
 from virtfleet.local.apiserver.tables.table import table
 
 KINDS = Kinds()
-builtin.register(KINDS)
+builtin.register(KINDS, Mock())
 
 
 def kind(group: str, plural: str) -> Kind:
@@ -27,7 +28,7 @@ def kind(group: str, plural: str) -> Kind:
 def row(group: str, plural: str, obj: Obj) -> dict[str, Any]:
     """The cells by the names of their columns."""
     obj["metadata"] = {"name": "x", "creationTimestamp": timestamp(90), **obj.get("metadata", {})}
-    made = table(kind(group, plural), [obj])
+    made = table(kind(group, plural), [obj], {})
     names = [column["name"] for column in made["columnDefinitions"]]
     return dict(zip(names, made["rows"][0]["cells"], strict=True))
 
@@ -218,7 +219,7 @@ def test_custom_columns_follow_their_type_and_path() -> None:
             "conditions": [{"type": "Ready", "status": "True"}],
         },
     }
-    made = table(custom(columns), [obj], "7", "more")
+    made = table(custom(columns), [obj], {"resourceVersion": "7", "continue": "more"})
     assert made["rows"][0]["cells"] == ["x", "Running", "True", 2, "50m", None, None]
     assert [c["priority"] for c in made["columnDefinitions"]] == [0, 0, 1, 0, 0, 0, 0]
     assert made["metadata"] == {"resourceVersion": "7", "continue": "more"}
@@ -226,13 +227,13 @@ def test_custom_columns_follow_their_type_and_path() -> None:
 
 def test_a_custom_kind_without_columns_shows_its_age() -> None:
     obj = {"metadata": {"name": "x", "creationTimestamp": timestamp(3000)}}
-    assert table(custom([]), [obj])["rows"][0]["cells"] == ["x", "50m"]
+    assert table(custom([]), [obj], {})["rows"][0]["cells"] == ["x", "50m"]
 
 
 @pytest.mark.parametrize("include", ["None", "Metadata", "Object"])
 def test_rows_carry_what_was_asked_for(include: str) -> None:
     obj = {"metadata": {"name": "x"}, "data": {"a": "b"}}
-    made = table(kind("", "configmaps"), [obj], include_object=include)["rows"][0]
+    made = table(kind("", "configmaps"), [obj], {}, include)["rows"][0]
     expected = {"None": None, "Metadata": {"name": "x"}, "Object": {"name": "x"}}[include]
     assert (made.get("object") or {}).get("metadata") == expected
     assert ("data" in (made.get("object") or {})) == (include == "Object")

@@ -23,7 +23,7 @@ from virtfleet.cli.manifests import Manifest
 from virtfleet.installation import Installation
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import KUBEVIRTS, VMI_MIGRATIONS, Obj
-from virtfleet.local.apiserver.extensions.admission import AdmissionRequest
+from virtfleet.local.apiserver.extensions.admission import Admission, AdmissionRequest
 from virtfleet.local.apiserver.kinds.crds import custom_kind
 from virtfleet.local.apiserver.kinds.registry import Kind, Kinds
 from virtfleet.local.apiserver.objects.operations import Call, Operations
@@ -52,7 +52,7 @@ class Verdict:
         return self
 
 
-class Rules:
+class Rules(Admission):
     """Admission for one installation, asked directly. `warnings` are told of refused objects, too."""
 
     def __init__(self, cluster: Installation) -> None:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import resources
 
 import orjson
+import yaml
 
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.errors import is_already_exists, is_not_found
 from virtfleet.kube.resource import (
-    API_SERVICES,
     CLUSTER_ROLE_BINDINGS,
     CLUSTER_ROLES,
     CONFIG_MAPS,
@@ -28,10 +29,9 @@ from virtfleet.kube.resource import (
     Obj,
     Resource,
 )
-from virtfleet.local.apiserver.rights import policy
 from virtfleet.local.apiserver.rights.pki import FRONT_PROXY, Pki
-from virtfleet.local.apiserver.serving.discovery import local_api_services
 
+AUTO_UPDATE = "rbac.authorization.kubernetes.io/autoupdate"
 SYSTEM_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
 Complete = Callable[[Obj], Obj | None]  # what there is -> the patch that completes it, or None
 
@@ -49,11 +49,7 @@ async def bootstrap(api: KubeApi, pki: Pki, front: Front, storage_classes: Seque
     """Create or complete every default object. Safe to repeat, and to be killed at any point."""
     await asyncio.gather(*(_ensure(api, NAMESPACES, {"metadata": {"name": n}}) for n in SYSTEM_NAMESPACES))
     await asyncio.gather(
-        *(_ensure(api, CLUSTER_ROLES, role, _lacking("rules", role)) for role in policy.cluster_roles()),
-        *(_ensure(api, CLUSTER_ROLE_BINDINGS, b, _lacking("subjects", b)) for b in policy.cluster_role_bindings()),
-        *(_ensure(api, ROLES, role, _lacking("rules", role)) for role in policy.roles()),
-        *(_ensure(api, PRIORITY_CLASSES, c) for c in _priority_classes()),
-        *(_ensure(api, API_SERVICES, s) for s in local_api_services()),
+        *(_ensure(api, kind, obj, _lacking(obj)) for kind, obj in default_objects()),
         *(_ensure(api, STORAGE_CLASSES, c) for c in storage_classes),
         _ensure(api, CONFIG_MAPS, (published := _authentication(pki)), _differing(published, "data")),
         _ensure(api, SERVICES, _service(front)),
@@ -61,11 +57,23 @@ async def bootstrap(api: KubeApi, pki: Pki, front: Front, storage_classes: Seque
     )
 
 
+def default_objects() -> list[tuple[Resource, Obj]]:
+    """What is in bootstrap.yaml: roles and bindings, marked as the cluster's own, and classes of priority."""
+    kinds = {res.kind: res for res in (CLUSTER_ROLES, CLUSTER_ROLE_BINDINGS, ROLES, PRIORITY_CLASSES)}
+    text = resources.files(__package__).joinpath("bootstrap.yaml").read_text()
+    objects = [(kinds[obj["kind"]], obj) for obj in yaml.load_all(text, Loader=yaml.CSafeLoader)]
+    for res, obj in objects:
+        if res is not PRIORITY_CLASSES:
+            obj["metadata"].setdefault("labels", {})["kubernetes.io/bootstrapping"] = "rbac-defaults"
+            obj["metadata"]["annotations"] = {AUTO_UPDATE: "true"}
+    return objects
+
+
 async def _ensure(api: KubeApi, res: Resource, obj: Obj, complete: Complete = lambda _: None) -> None:
     meta = obj["metadata"]
     namespace = meta.get("namespace")
     try:
-        found = await api.get(res, meta["name"], namespace)
+        present = await api.get(res, meta["name"], namespace)
     except Exception as error:
         if not is_not_found(error):
             raise
@@ -75,19 +83,22 @@ async def _ensure(api: KubeApi, res: Resource, obj: Obj, complete: Complete = la
             if not is_already_exists(race):
                 raise
         return
-    if patch := complete(found):
+    if patch := complete(present):
         await api.patch(res, meta["name"], patch, namespace)
 
 
-def _lacking(field: str, wanted: Obj) -> Complete:
-    """Adds the entries of a list that are missing, where the administrator has not said no."""
+def _lacking(wanted: Obj) -> Complete:
+    """Adds rules and subjects that are missing, where the administrator has not said no."""
 
-    def complete(found: Obj) -> Obj | None:
-        if (found["metadata"].get("annotations") or {}).get(policy.AUTO_UPDATE) == "false":
+    def complete(present: Obj) -> Obj | None:
+        if (present["metadata"].get("annotations") or {}).get(AUTO_UPDATE) == "false":
             return None
-        have = found.get(field) or []
-        lacking = [entry for entry in wanted.get(field) or () if entry not in have]
-        return {field: have + lacking} if lacking else None
+        patch: Obj = {}
+        for field in ("rules", "subjects"):
+            have = present.get(field) or []
+            if lacking := [entry for entry in wanted.get(field) or () if entry not in have]:
+                patch[field] = have + lacking
+        return patch or None
 
     return complete
 
@@ -95,27 +106,10 @@ def _lacking(field: str, wanted: Obj) -> Complete:
 def _differing(wanted: Obj, *fields: str) -> Complete:
     """Sets fields that the cluster itself owns."""
 
-    def complete(found: Obj) -> Obj | None:
-        different = {f: wanted[f] for f in fields if found.get(f) != wanted[f]}
-        return different or None
+    def complete(present: Obj) -> Obj | None:
+        return {f: wanted[f] for f in fields if present.get(f) != wanted[f]} or None
 
     return complete
-
-
-def _priority_classes() -> list[Obj]:
-    about = "Used for system critical pods that must "
-    return [
-        {
-            "metadata": {"name": "system-node-critical"},
-            "value": 2_000_001_000,
-            "description": about + "not be moved from their current node.",
-        },
-        {
-            "metadata": {"name": "system-cluster-critical"},
-            "value": 2_000_000_000,
-            "description": about + "run in the cluster, but can be moved to another node if necessary.",
-        },
-    ]
 
 
 def _authentication(pki: Pki) -> Obj:

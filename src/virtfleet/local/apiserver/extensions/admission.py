@@ -1,13 +1,12 @@
 """Admission as the operations see it: the last word before a write, after the kind's own rules.
 
 The operations call `mutate` on the completed object, validate what came back, then call `validate`. The webhooks that
-administrators register (`webhooks.py`) are one implementation; `Unguarded` is for servers without any.
+administrators register (`webhooks.py`) are one implementation.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from virtfleet.kube.resource import Obj
 from virtfleet.local.apiserver.kinds.registry import Kind
@@ -16,7 +15,7 @@ from virtfleet.local.apiserver.rights.access import User
 
 @dataclass(slots=True)
 class AdmissionRequest:
-    """One write in the terms of admission. `warnings` collects what the requester should be told."""
+    """One write in the terms of admission. `warnings` collects what the requester should know."""
 
     operation: str  # CREATE, UPDATE, DELETE, CONNECT
     kind: Kind
@@ -31,37 +30,30 @@ class AdmissionRequest:
     warnings: list[str] = field(default_factory=list)
 
 
-class Admission(Protocol):
-    """Refusals are raised as ApiError."""
+class Admission:
+    """Admits everything; those who have a say override a part. Refusals are raised as ApiError."""
 
     async def mutate(self, request: AdmissionRequest) -> Obj | None:
         """The object as it should be written."""
-        ...
-
-    async def validate(self, request: AdmissionRequest) -> None: ...
-
-
-class Unguarded:
-    """Admits everything."""
-
-    async def mutate(self, request: AdmissionRequest) -> Obj | None:
         return request.obj
 
     async def validate(self, request: AdmissionRequest) -> None:
-        return None
+        """Refuse the write, or do nothing."""
 
 
-class Chain:
+class Chain(Admission):
     """Several, in order: each sees what the one before made of the object."""
 
     def __init__(self, *links: Admission) -> None:
         self._links = links
 
     async def mutate(self, request: AdmissionRequest) -> Obj | None:
+        """The object as all of them made it."""
         for link in self._links:
             request.obj = await link.mutate(request)
         return request.obj
 
     async def validate(self, request: AdmissionRequest) -> None:
+        """Ask all of them, until one refuses."""
         for link in self._links:
             await link.validate(request)

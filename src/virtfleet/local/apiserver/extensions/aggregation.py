@@ -10,8 +10,6 @@ from __future__ import annotations
 import base64
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 from urllib.parse import quote, unquote
 
 import aiohttp
@@ -32,55 +30,34 @@ from virtfleet.local.apiserver.objects.store import Change, Store
 from virtfleet.local.apiserver.rights.access import User
 
 _STORAGE = f"{API_SERVICES.group}/{API_SERVICES.plural}"
-_PROBE_TIMEOUT = aiohttp.ClientTimeout(total=5)
+_CHECK_TIMEOUT = aiohttp.ClientTimeout(total=5)
 # Seconds until the next look at a server that works, and at one that does not.
 _AGAIN, _SOON = 30.0, 2.0
 
-# The prober asks as a superuser, so that no aggregated server can refuse it for want of rights.
-_PROBER = User("system:kube-aggregator", ("system:masters",))
+# The check asks as a superuser, so that no aggregated server can refuse it for want of rights.
+_CHECKER = User("system:kube-aggregator", ("system:masters",))
 _REMOTE = "x-remote-"
 # These speak to this server alone.
 _CONSUMED = ("authorization", "cookie", "impersonate-")
 
 
-@dataclass(frozen=True, slots=True)
 class ApiService:
     """An APIService object that names a Service; `available` is what its condition says."""
 
-    name: str
-    group: str
-    version: str
-    url: str
-    namespace: str
-    service: str
-    port: int
-    ca_bundle: str
-    insecure: bool
-    available: bool
-
-    @classmethod
-    def of(cls, obj: Obj) -> ApiService | None:
-        """None for a local one, which is a statement about this server's own groups."""
+    def __init__(self, obj: Obj) -> None:
         spec = obj["spec"]
-        service = spec.get("service")
-        if not service:
-            return None
-        port = service.get("port") or 443
-        return cls(
-            obj["metadata"]["name"],
-            spec["group"],
-            spec["version"],
-            f"https://{services.host(service['namespace'], service['name'])}:{port}",
-            service["namespace"],
-            service["name"],
-            port,
-            spec.get("caBundle") or "",
-            bool(spec.get("insecureSkipTLSVerify")),
-            _condition(obj).get("status") == "True",
-        )
+        self.name: str = obj["metadata"]["name"]
+        self.group, self.version = str(spec["group"]), str(spec["version"])
+        self.namespace, self.service = str(spec["service"]["namespace"]), str(spec["service"]["name"])
+        self.port: int = spec["service"].get("port") or 443
+        self.url = f"https://{services.host(self.namespace, self.service)}:{self.port}"
+        self.ca_bundle: str = spec.get("caBundle") or ""
+        self.insecure = bool(spec.get("insecureSkipTLSVerify"))
+        self.available = _condition(obj).get("status") == "True"
 
     @property
     def root(self) -> str:
+        """The path below which the server answers."""
         return f"apis/{self.group}/{self.version}"
 
 
@@ -104,7 +81,6 @@ class Aggregation:
         self._credential = credential
         self._services: dict[str, ApiService] = {}
         self._discovered: dict[str, list[Obj]] = {}  # APIService name -> entries of its APIResourceList
-        self._openapi: dict[str, tuple[str, bytes]] = {}  # root -> what the server calls this version, document
         self._contexts: dict[tuple[str, bool, bytes], ssl.SSLContext] = {}
         self.controller = Controller("apiservices", self.reconcile, workers=4)
         store.listen(_STORAGE, self._changed)
@@ -120,9 +96,8 @@ class Aggregation:
         self.controller.queue.add(change.record.name)
 
     def _read(self, name: str, obj: Obj | None) -> None:
-        service = ApiService.of(obj) if obj else None
-        if service:
-            self._services[name] = service
+        if obj and obj["spec"].get("service"):  # older clusters have some of this server's own groups without
+            self._services[name] = ApiService(obj)
         else:
             self._services.pop(name, None)
 
@@ -183,25 +158,18 @@ class Aggregation:
             for s in self._services.values()
         ]
 
-    def openapi(self) -> dict[str, bytes]:
-        """The OpenAPI v3 documents of aggregated servers, by the names they have below /openapi/v3."""
-        return {s.root: self._openapi[s.root][1] for s in self._services.values() if s.root in self._openapi}
-
     # --- availability ------------------------------------------------------------------------------------------------
 
     async def reconcile(self, name: str) -> float | None:
-        record = self._store.get(_STORAGE, "", name)
-        if record is None:
+        """Look whether a server answers, and say so in the status of its APIService."""
+        record, service = self._store.get(_STORAGE, "", name), self._services.get(name)
+        if record is None or service is None:
             self._discovered.pop(name, None)
             return None
         obj = orjson.loads(record.data)
-        service = ApiService.of(obj)
-        if service is None:
-            await self._report(obj, True, "Local", "Local APIServices are always available")
-            return None
         try:
             services.endpoints(self._store, service.namespace, service.service, service.port)
-            self._discovered[name] = await self._probe(service)
+            self._discovered[name] = await self._resources_of(service)
         except services.Unreachable as error:
             await self._report(obj, False, error.reason, str(error))
             return None  # until Service or endpoints change
@@ -213,32 +181,18 @@ class Aggregation:
         await self._report(obj, True, "Passed", "all checks passed")
         return _AGAIN
 
-    async def _probe(self, service: ApiService) -> list[Obj]:
+    async def _resources_of(self, service: ApiService) -> list[Obj]:
         """Ask for what every aggregated server has to serve."""
-        found = await self._fetch(service, f"/{service.root}")
-        resources: list[Obj] = found.get("resources") or []
-        try:
-            index = await self._fetch(service, "/openapi/v3")
-            if entry := (index.get("paths") or {}).get(service.root):
-                version = entry["serverRelativeURL"]
-                if self._openapi.get(service.root, ("",))[0] != version:
-                    document = orjson.dumps(await self._fetch(service, version))
-                    self._openapi[service.root] = (version, document)
-        except (aiohttp.ClientResponseError, ValueError):
-            self._openapi.pop(service.root, None)  # a server need not describe itself
-        return resources
-
-    async def _fetch(self, service: ApiService, path: str) -> Any:
-        headers = {**dict(_identity_headers(_PROBER)), "Accept": "application/json"}
+        headers = {**dict(_identity_headers(_CHECKER)), "Accept": "application/json"}
         async with self._session.get(
-            service.url + path,
+            f"{service.url}/{service.root}",
             headers=headers,
             ssl=self._context(service),
-            timeout=_PROBE_TIMEOUT,
+            timeout=_CHECK_TIMEOUT,
             allow_redirects=False,
             raise_for_status=True,
         ) as answer:
-            return orjson.loads(await answer.read())
+            return orjson.loads(await answer.read()).get("resources") or []
 
     async def _report(self, obj: Obj, available: bool, reason: str, message: str) -> None:
         old = _condition(obj)
@@ -264,7 +218,7 @@ def _identity_headers(user: User) -> list[tuple[str, str]]:
 
 def _resources(service: ApiService, listed: list[Obj]) -> list[Obj]:
     """An APIResourceList's entries in the aggregated form, subresources below their resources."""
-    found: dict[str, Obj] = {}
+    resources: dict[str, Obj] = {}
     for entry in listed:
         plural, _, subresource = entry["name"].partition("/")
         response = {
@@ -272,7 +226,7 @@ def _resources(service: ApiService, listed: list[Obj]) -> list[Obj]:
             "version": entry.get("version") or service.version,
             "kind": entry.get("kind", ""),
         }
-        resource = found.setdefault(
+        resource = resources.setdefault(
             plural,
             {
                 "resource": plural,
@@ -291,4 +245,4 @@ def _resources(service: ApiService, listed: list[Obj]) -> list[Obj]:
             for field in ("verbs", "shortNames", "categories"):
                 if field in entry:
                     resource[field] = entry[field]
-    return list(found.values())
+    return list(resources.values())

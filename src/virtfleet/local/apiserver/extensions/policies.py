@@ -1,25 +1,22 @@
 """Admission policies: conditions that administrators set and the API server checks itself, without asking anybody.
 
 A ValidatingAdmissionPolicy says which writes it is about and what must hold of them; it counts where a binding names
-it. Messages are those of Kubernetes. What is left out here is refused when a policy is made (`rules_admission`).
+it. Messages are those of Kubernetes. What is left out here is refused when a policy is made (builtin_notes.json).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
-
-from virtfleet.api.selectors import Selector, from_label_selector
 from virtfleet.kube.errors import CODES, ApiError
-from virtfleet.kube.resource import POLICIES, POLICY_BINDINGS, Obj, Resource
-from virtfleet.local.apiserver.extensions.admission import AdmissionRequest
+from virtfleet.kube.resource import POLICIES, POLICY_BINDINGS, Obj
+from virtfleet.local.apiserver.extensions.admission import Admission, AdmissionRequest
 from virtfleet.local.apiserver.extensions.expressions import Condition, ExpressionError
-from virtfleet.local.apiserver.extensions.webhook_rules import Rule, exempt, matched_kind, namespace_labels, selects
-from virtfleet.local.apiserver.extensions.webhooks import told
+from virtfleet.local.apiserver.extensions.webhook_rules import Matcher, follow
+from virtfleet.local.apiserver.extensions.webhooks import described
 from virtfleet.local.apiserver.kinds.registry import Kinds
 from virtfleet.local.apiserver.objects.store import Store
 
@@ -31,24 +28,19 @@ class Policy:
     """One policy, its expressions compiled."""
 
     name: str
-    rules: tuple[Rule, ...]
-    namespace_selector: Selector
-    object_selector: Selector
-    match_policy: str  # Equivalent, Exact
+    matcher: Matcher
     failure_policy: str  # Fail, Ignore
     conditions: tuple[Condition, ...]
     validations: tuple[tuple[Condition, str, str], ...]  # what must hold, the message and the reason if it does not
 
     @classmethod
     def of(cls, policy: Obj) -> Policy:
+        """From the object, which its rules let pass."""
         spec = policy["spec"]
         match = spec["matchConstraints"]
         return cls(
             policy["metadata"]["name"],
-            tuple(Rule.of(rule) for rule in match["resourceRules"]),
-            from_label_selector(match.get("namespaceSelector") or {}),
-            from_label_selector(match.get("objectSelector") or {}),
-            match.get("matchPolicy") or "Equivalent",
+            Matcher.of(match, match["resourceRules"]),
             spec.get("failurePolicy") or "Fail",
             tuple(Condition(each["expression"]) for each in spec.get("matchConditions") or ()),
             tuple(
@@ -85,7 +77,7 @@ class Policy:
         return True
 
 
-class Policies:
+class Policies(Admission):
     """The part of admission that checks policies, as they are in the store."""
 
     def __init__(self, store: Store, kinds: Kinds) -> None:
@@ -93,41 +85,27 @@ class Policies:
         self._kinds = kinds
         self._policies: dict[str, Policy] = {}
         self._bindings: list[tuple[str, str]] = []  # name, and that of the policy
-        self._follow(POLICIES, self._read_policies)
-        self._follow(POLICY_BINDINGS, self._read_bindings)
+        follow(store, POLICIES, self._read_policies)
+        follow(store, POLICY_BINDINGS, self._read_bindings)
 
-    def _follow(self, res: Resource, read: Callable[[list[Obj]], None]) -> None:
-        storage = f"{res.group}/{res.plural}"
+    def _read_policies(self, policies: list[Obj]) -> None:
+        self._policies = {policy["metadata"]["name"]: Policy.of(policy) for policy in policies}
 
-        def changed(_: object = None) -> None:
-            read([orjson.loads(record.data) for record in sorted(self._store.scan(storage), key=lambda r: r.name)])
-
-        self._store.listen(storage, changed)
-        changed()
-
-    def _read_policies(self, found: list[Obj]) -> None:
-        self._policies = {policy["metadata"]["name"]: Policy.of(policy) for policy in found}
-
-    def _read_bindings(self, found: list[Obj]) -> None:
-        self._bindings = [(binding["metadata"]["name"], binding["spec"]["policyName"]) for binding in found]
-
-    async def mutate(self, request: AdmissionRequest) -> Obj | None:
-        return request.obj
+    def _read_bindings(self, bindings: list[Obj]) -> None:
+        self._bindings = [(binding["metadata"]["name"], binding["spec"]["policyName"]) for binding in bindings]
 
     async def validate(self, request: AdmissionRequest) -> None:
+        """Refuse what a bound policy denies."""
         for binding, policy, values in self._matching(request):
             if denied := policy.denies(values):
                 why, reason = denied
                 raise _refusal(request, f"'{policy.name}' with binding '{binding}' denied request: {why}", reason)
 
     def _matching(self, request: AdmissionRequest) -> Iterator[tuple[str, Policy, Obj]]:
-        if exempt(request):
-            return
         for binding, name in self._bindings:
             policy = self._policies.get(name)
-            kind = matched_kind(policy, request, self._kinds) if policy else None
-            if policy and kind and selects(policy, request, lambda name: namespace_labels(self._store, name)):
-                asked = told(kind, request)
+            if policy and (kind := policy.matcher.kind_of(request, self._kinds, self._store)):
+                asked = described(kind, request)
                 yield binding, policy, {"request": asked, "object": asked["object"], "oldObject": asked["oldObject"]}
 
 

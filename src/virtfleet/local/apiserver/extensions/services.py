@@ -11,9 +11,10 @@ import random
 import socket
 
 import aiohttp
-import msgspec
+import orjson
 from aiohttp.abc import AbstractResolver, ResolveResult
 
+from virtfleet.kube.resource import Obj
 from virtfleet.local.apiserver.objects.store import Store
 
 SUFFIX = ".svc"
@@ -27,72 +28,36 @@ class Unreachable(OSError):
         self.reason = reason
 
 
-class _ServicePort(msgspec.Struct, frozen=True):
-    port: int
-    name: str = ""
-
-
-class _ServiceSpec(msgspec.Struct, frozen=True):
-    ports: list[_ServicePort] = []
-
-
-class _Service(msgspec.Struct, frozen=True):
-    spec: _ServiceSpec
-
-
-class _Meta(msgspec.Struct, frozen=True):
-    labels: dict[str, str] = {}
-
-
-class _Conditions(msgspec.Struct, frozen=True):
-    ready: bool | None = None
-
-
-class _Endpoint(msgspec.Struct, frozen=True):
-    addresses: list[str] = []
-    conditions: _Conditions = _Conditions()
-
-
-class _SlicePort(msgspec.Struct, frozen=True):
-    port: int | None = None
-    name: str | None = None
-
-
-class _Slice(msgspec.Struct, frozen=True):
-    metadata: _Meta
-    endpoints: list[_Endpoint] | None = None
-    ports: list[_SlicePort] | None = None
-
-
 def endpoints(store: Store, namespace: str, name: str, port: int) -> list[tuple[str, int]]:
     """Address and port of every ready endpoint behind a port of a Service."""
     record = store.get("/services", namespace, name)
     if record is None:
         raise Unreachable("ServiceNotFound", f'service/{name} in "{namespace}" is not present')
-    service = msgspec.json.decode(record.data, type=_Service)
-    served = next((p for p in service.spec.ports if p.port == port), None)
+    ports = orjson.loads(record.data)["spec"].get("ports", ())
+    served = next((p.get("name", "") for p in ports if p["port"] == port), None)
     if served is None:
         raise Unreachable("ServicePortError", f'service/{name} in "{namespace}" is not listening on port {port}')
-    found = (msgspec.json.decode(r.data, type=_Slice) for r in store.scan("discovery.k8s.io/endpointslices", namespace))
-    slices = [s for s in found if s.metadata.labels.get("kubernetes.io/service-name") == name]
+    everything: list[Obj] = [orjson.loads(r.data) for r in store.scan("discovery.k8s.io/endpointslices", namespace)]
+    slices = [s for s in everything if s["metadata"].get("labels", {}).get("kubernetes.io/service-name") == name]
     if not slices:
         raise Unreachable("EndpointsNotFound", f'cannot find endpointslices for service/{name} in "{namespace}"')
     ready = [
-        (address, there.port)
+        (address, there["port"])
         for s in slices
-        for there in s.ports or ()
-        if (there.name or "") == served.name and there.port
-        for endpoint in s.endpoints or ()
-        if endpoint.conditions.ready is not False
-        for address in endpoint.addresses[:1]
+        for there in s.get("ports") or ()
+        if there.get("name", "") == served and there.get("port")
+        for endpoint in s.get("endpoints") or ()
+        if endpoint.get("conditions", {}).get("ready") is not False
+        for address in endpoint.get("addresses", ())[:1]
     ]
     if not ready:
-        missing = f'endpointslices for service/{name} in "{namespace}" have no addresses with port name "{served.name}"'
+        missing = f'endpointslices for service/{name} in "{namespace}" have no addresses with port name "{served}"'
         raise Unreachable("MissingEndpoints", missing)
     return ready
 
 
 def host(namespace: str, name: str) -> str:
+    """The name of a Service as a host."""
     return f"{name}.{namespace}{SUFFIX}"
 
 
@@ -106,6 +71,7 @@ class ClusterResolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
+        """The addresses of the ready pods behind a Service."""
         if not host.endswith(SUFFIX):
             return await self._others.resolve(host, port, family)
         name, _, namespace = host.removesuffix(SUFFIX).partition(".")
@@ -124,6 +90,7 @@ class ClusterResolver(AbstractResolver):
         ]
 
     async def close(self) -> None:
+        """Give up what resolves other names."""
         await self._others.close()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
@@ -12,9 +12,8 @@ from virtfleet.api.selectors import Selector, from_label_selector
 from virtfleet.kube.resource import Obj, Resource
 from virtfleet.local.apiserver.extensions import services
 from virtfleet.local.apiserver.extensions.admission import AdmissionRequest
-from virtfleet.local.apiserver.kinds.registry import Kind, Kinds, Stored
-
-Labels = dict[str, str]
+from virtfleet.local.apiserver.kinds.registry import Kind, Kinds
+from virtfleet.local.apiserver.objects.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +28,7 @@ class Rule:
 
     @classmethod
     def of(cls, rule: Mapping[str, Any]) -> Rule:
+        """A rule of a webhook or policy."""
         return cls(
             frozenset(rule.get("operations") or ()),
             frozenset(rule.get("apiGroups") or ()),
@@ -42,21 +42,67 @@ class Rule:
         return (
             _has(self.operations, operation)
             and _has(self.groups, res.group)
-            and self._in_scope(res.namespaced)
-            and self._names(res.plural, subresource)
+            and self.scope in ("*", "Namespaced" if res.namespaced else "Cluster")
+            # A rule's "*" names resources without their subresources, "pods/*" pods with all of theirs.
+            and any((f"{r}/{s}" if s else r) in self.resources for r in (res.plural, "*") for s in (subresource, "*"))
         )
-
-    def _in_scope(self, namespaced: bool) -> bool:
-        return self.scope == "*" or self.scope == ("Namespaced" if namespaced else "Cluster")
-
-    def _names(self, plural: str, subresource: str) -> bool:
-        # A rule's "*" names resources without their subresources, "pods/*" pods with all of theirs.
-        subresources = (subresource, "*")
-        return any((f"{r}/{s}" if s else r) in self.resources for r in (plural, "*") for s in subresources)
 
 
 def _has(values: frozenset[str], wanted: str) -> bool:
     return wanted in values or "*" in values
+
+
+@dataclass(frozen=True, slots=True)
+class Matcher:
+    """What a webhook or policy says of the writes that it is about."""
+
+    rules: tuple[Rule, ...]
+    namespaces: Selector
+    objects: Selector
+    policy: str  # Equivalent, Exact
+
+    @classmethod
+    def of(cls, section: Obj, rules: list[Obj]) -> Matcher:
+        """`section` is where the selectors and the policy are."""
+        return cls(
+            tuple(Rule.of(rule) for rule in rules),
+            from_label_selector(section.get("namespaceSelector") or {}),
+            from_label_selector(section.get("objectSelector") or {}),
+            section.get("matchPolicy") or "Equivalent",
+        )
+
+    def kind_of(self, request: AdmissionRequest, kinds: Kinds, stored: Store) -> Kind | None:
+        """The version of the written kind that is to be shown, or None if the write is not what this is about.
+
+        Nobody could make a webhook or policy that guards its own removal.
+        """
+        if request.kind.resource.group == "admissionregistration.k8s.io":
+            return None
+        kind = self._version(request, kinds)
+        return kind if kind and self._selects(request, stored) else None
+
+    def _version(self, request: AdmissionRequest, kinds: Kinds) -> Kind | None:
+        """With the policy Equivalent, a rule that names another version of the kind counts as well, in that version."""
+        res = request.kind.resource
+        versions = [r.versions for r in self.rules if r.covers(request.operation, res, request.subresource)]
+        if any(_has(v, res.version) for v in versions):
+            return request.kind
+        if versions and self.policy == "Equivalent":
+            others = (k for k in kinds if (k.resource.group, k.resource.plural) == (res.group, res.plural))
+            return next((k for k in others if any(k.resource.version in v for v in versions)), None)
+        return None
+
+    def _selects(self, request: AdmissionRequest, stored: Store) -> bool:
+        """Whether the selectors take the object. That one of the old and the new object matches is enough."""
+        objects = [obj for obj in (request.obj, request.old) if obj]
+        space: Obj | None = None  # where there is none, no selector exempts from anything
+        if request.kind.storage == "/namespaces":
+            space = objects[0]
+        elif record := stored.get("/namespaces", "", request.namespace):
+            space = orjson.loads(record.data)
+        if space and not self.namespaces.matches(space["metadata"].get("labels")):
+            return False
+        return any(self.objects.matches(obj["metadata"].get("labels")) for obj in objects)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,30 +112,23 @@ class Webhook:
     name: str
     url: str
     ca_bundle: str  # base64 of PEM; "" for the machine's own
-    rules: tuple[Rule, ...]
-    namespace_selector: Selector
-    object_selector: Selector
-    match_policy: str  # Equivalent, Exact
+    matcher: Matcher
     failure_policy: str  # Fail, Ignore
     side_effects: str
-    reinvocation_policy: str  # Never, IfNeeded
     timeout: int
 
     @classmethod
     def of_configuration(cls, configuration: Obj) -> Iterator[Webhook]:
+        """The webhooks of a ValidatingWebhookConfiguration or a mutating one."""
         for hook in configuration.get("webhooks") or ():
             client = hook["clientConfig"]
             yield cls(
                 hook["name"],
                 _url(client),
                 client.get("caBundle") or "",
-                tuple(Rule.of(r) for r in hook.get("rules") or ()),
-                from_label_selector(hook.get("namespaceSelector") or {}),
-                from_label_selector(hook.get("objectSelector") or {}),
-                hook.get("matchPolicy") or "Equivalent",
+                Matcher.of(hook, hook.get("rules") or []),
                 hook.get("failurePolicy") or "Fail",
                 hook.get("sideEffects") or "Unknown",
-                hook.get("reinvocationPolicy") or "Never",
                 hook.get("timeoutSeconds") or 10,
             )
 
@@ -102,59 +141,12 @@ def _url(client: Obj) -> str:
     return str(client["url"])
 
 
-class Matcher(Protocol):
-    """What webhooks and policies say of the writes that they are about."""
+def follow(store: Store, res: Resource, read: Callable[[list[Obj]], None]) -> None:
+    """Let all objects of a kind be read, ordered by name, now and after every change of one."""
+    storage = f"{res.group}/{res.plural}"
 
-    @property
-    def rules(self) -> tuple[Rule, ...]: ...
+    def changed(_: object = None) -> None:
+        read([orjson.loads(record.data) for record in store.scan(storage)])
 
-    @property
-    def namespace_selector(self) -> Selector: ...
-
-    @property
-    def object_selector(self) -> Selector: ...
-
-    @property
-    def match_policy(self) -> str: ...
-
-
-def exempt(request: AdmissionRequest) -> bool:
-    """Nobody could make a webhook or policy that guards its own removal."""
-    return request.kind.resource.group == "admissionregistration.k8s.io"
-
-
-def namespace_labels(stored: Stored, name: str) -> Labels:
-    record = stored.get("/namespaces", "", name)
-    return (orjson.loads(record.data)["metadata"].get("labels") or {}) if record else {}
-
-
-def matched_kind(matcher: Matcher, request: AdmissionRequest, kinds: Kinds) -> Kind | None:
-    """The version of the written kind that is asked for, or None if this write is not.
-
-    With matchPolicy Equivalent a matcher that names another version of the kind is asked as well, in that version.
-    """
-    res = request.kind.resource
-    versions = [r.versions for r in matcher.rules if r.covers(request.operation, res, request.subresource)]
-    if any(_has(v, res.version) for v in versions):
-        return request.kind
-    if versions and matcher.match_policy == "Equivalent":
-        others = (k for k in kinds if (k.resource.group, k.resource.plural) == (res.group, res.plural))
-        return next((k for k in others if any(k.resource.version in v for v in versions)), None)
-    return None
-
-
-def selects(matcher: Matcher, request: AdmissionRequest, labels_of: Callable[[str], Labels]) -> bool:
-    """Whether the matcher's selectors take the object. That one of the old and the new object matches is enough."""
-    labels = _namespace_labels(request, labels_of)
-    if labels is not None and not matcher.namespace_selector.matches(labels):
-        return False
-    objects = [obj for obj in (request.obj, request.old) if obj]
-    return any(matcher.object_selector.matches(obj["metadata"].get("labels")) for obj in objects)
-
-
-def _namespace_labels(request: AdmissionRequest, labels_of: Callable[[str], Labels]) -> Labels | None:
-    """What a namespaceSelector looks at; None where there is no namespace, which no selector exempts."""
-    if str(request.kind.resource) == "namespaces":
-        obj = request.obj or request.old or {}
-        return obj["metadata"].get("labels") or {}
-    return labels_of(request.namespace) if request.namespace else None
+    store.listen(storage, changed)
+    changed()

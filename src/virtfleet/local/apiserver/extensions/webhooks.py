@@ -1,8 +1,8 @@
 """Admission webhooks: the last word on a write by servers that administrators registered.
 
 Mutating webhooks are called one after the other, ordered by the name of their configuration; each sees what those
-before it did, and one that asks for it (reinvocationPolicy IfNeeded) is called again when a later one changed the
-object. Validating ones are called all at once. What a webhook is asked and what it may answer is AdmissionReview v1.
+before it did. Validating ones are called all at once. What a webhook is asked and what it may answer is
+AdmissionReview v1.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import logging
 import ssl
 import uuid
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import aiohttp
@@ -22,8 +22,8 @@ import orjson
 from virtfleet.kube import certificates, proxy
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS, Obj, Resource
-from virtfleet.local.apiserver.extensions.admission import AdmissionRequest
-from virtfleet.local.apiserver.extensions.webhook_rules import Webhook, exempt, matched_kind, namespace_labels, selects
+from virtfleet.local.apiserver.extensions.admission import Admission, AdmissionRequest
+from virtfleet.local.apiserver.extensions.webhook_rules import Webhook, follow
 from virtfleet.local.apiserver.kinds.registry import Kind, Kinds
 from virtfleet.local.apiserver.objects import json_patch
 from virtfleet.local.apiserver.objects.store import Store
@@ -38,86 +38,56 @@ class CallFailed(Exception):
     """A webhook that gave no usable answer; whether that refuses the write is its failurePolicy's to say."""
 
 
-class Webhooks:
+class Webhooks(Admission):
     """The part of admission that asks webhooks. `session` reaches Services by name."""
 
     def __init__(self, store: Store, kinds: Kinds, session: aiohttp.ClientSession) -> None:
         self._store = store
         self._kinds = kinds
         self._session = session
-        self._mutating = self._follow(MUTATING_WEBHOOKS)
-        self._validating = self._follow(VALIDATING_WEBHOOKS)
-
-    def _follow(self, res: Resource) -> list[Webhook]:
-        """The webhooks of all configurations of a kind, in a list that follows the store."""
-        storage = f"{res.group}/{res.plural}"
-        webhooks: list[Webhook] = []
-
-        def read(_: object = None) -> None:
-            records = sorted(self._store.scan(storage), key=lambda r: r.name)
-            webhooks[:] = [w for r in records for w in Webhook.of_configuration(orjson.loads(r.data))]
-
-        self._store.listen(storage, read)
-        read()
-        return webhooks
+        self._mutating: list[Webhook] = []
+        self._validating: list[Webhook] = []
+        for res, webhooks in ((MUTATING_WEBHOOKS, self._mutating), (VALIDATING_WEBHOOKS, self._validating)):
+            follow(store, res, partial(_read, webhooks))
 
     # --- admission ---------------------------------------------------------------------------------------------------
 
     async def mutate(self, request: AdmissionRequest) -> Obj | None:
-        repeatable: list[tuple[Webhook, Kind]] = []  # those already called that want to see later changes
-        changed_since: set[int] = set()
+        """The object after all mutating webhooks."""
         for webhook, kind in self._matching(self._mutating, request):
-            if await self._mutate_by(webhook, kind, request):
-                changed_since.update(range(len(repeatable)))
-            if webhook.reinvocation_policy == "IfNeeded":
-                repeatable.append((webhook, kind))
-        for i, (webhook, kind) in enumerate(repeatable):
-            if i in changed_since:
-                await self._mutate_by(webhook, kind, request)
+            await self._mutate_by(webhook, kind, request)
         return request.obj
 
     async def validate(self, request: AdmissionRequest) -> None:
-        calls = [self._validate_by(w, kind, request) for w, kind in self._matching(self._validating, request)]
-        if len(calls) == 1:
-            await calls[0]
-        elif calls:
-            for outcome in await asyncio.gather(*calls, return_exceptions=True):
-                if isinstance(outcome, BaseException):
-                    raise outcome
+        """Ask all validating webhooks, at the same time."""
+        calls = [self._ask(w, kind, request, mutating=False) for w, kind in self._matching(self._validating, request)]
+        for outcome in await asyncio.gather(*calls, return_exceptions=True) if calls else ():
+            if isinstance(outcome, BaseException):
+                raise outcome
 
     def _matching(self, webhooks: list[Webhook], request: AdmissionRequest) -> Iterator[tuple[Webhook, Kind]]:
         """The webhooks to ask, each with the version of the kind that it wants to see. Later ones see changes."""
-        if exempt(request):
-            return
         for webhook in list(webhooks):
-            kind = matched_kind(webhook, request, self._kinds)
-            if kind and selects(webhook, request, lambda name: namespace_labels(self._store, name)):
+            if kind := webhook.matcher.kind_of(request, self._kinds, self._store):
                 yield webhook, kind
 
-    async def _mutate_by(self, webhook: Webhook, kind: Kind, request: AdmissionRequest) -> bool:
-        """Ask one webhook and apply its patch; whether the object is another one now."""
+    async def _mutate_by(self, webhook: Webhook, kind: Kind, request: AdmissionRequest) -> None:
+        """Ask one webhook and apply its patch."""
         response = await self._ask(webhook, kind, request, mutating=True)
         patch = response.get("patch") if response else None
         if not patch:
-            return False
+            return
         if request.obj is None:
             raise _internal(
                 f'admission webhook "{webhook.name}" attempted to modify the object, '
                 "which is not supported for this operation"
             )
-        before = orjson.dumps(request.obj)
         try:
-            changed = json_patch.apply(orjson.loads(before), json_patch.operations(patch))
+            changed = json_patch.apply(orjson.loads(orjson.dumps(request.obj)), json_patch.operations(patch))
         except json_patch.JsonPatchError as error:
             raise _internal(str(error)) from error
-        if orjson.dumps(changed) == before:
-            return False
         # The webhook may have been shown another version than the one that is being written.
         request.obj = {**changed, "apiVersion": request.kind.resource.api_version}
-        return True
-
-    async def _validate_by(self, webhook: Webhook, kind: Kind, request: AdmissionRequest) -> None:
-        await self._ask(webhook, kind, request, mutating=False)
 
     async def _ask(self, webhook: Webhook, kind: Kind, request: AdmissionRequest, *, mutating: bool) -> Obj | None:
         """The webhook's answer, which allows the request; None where it could not be had and that does not matter."""
@@ -125,7 +95,7 @@ class Webhooks:
             raise ApiError("BadRequest", f'admission webhook "{webhook.name}" does not support dry run')
         uid = str(uuid.uuid4())
         try:
-            answer = await self._call(webhook, _review({"uid": uid, **told(kind, request)}))
+            answer = await self._call(webhook, _review({"uid": uid, **described(kind, request)}))
             response = _checked(answer, uid, mutating=mutating)
         except CallFailed as error:
             message = f'failed calling webhook "{webhook.name}": {error}'
@@ -167,6 +137,10 @@ class Webhooks:
             return orjson.loads(said)
 
 
+def _read(webhooks: list[Webhook], configurations: list[Obj]) -> None:
+    webhooks[:] = [webhook for each in configurations for webhook in Webhook.of_configuration(each)]
+
+
 @lru_cache(maxsize=256)
 def _trusting(ca_bundle: str) -> ssl.SSLContext:
     """One context per bundle, so that connections are kept."""
@@ -180,7 +154,7 @@ def _review(asked: Obj) -> Obj:
     return {"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": asked}
 
 
-def told(kind: Kind, request: AdmissionRequest) -> Obj:
+def described(kind: Kind, request: AdmissionRequest) -> Obj:
     """A write as those who have a say in it see it, in the version of `kind`."""
     asked, shown = request.kind.resource, kind.resource
     body: Obj = {

@@ -1,8 +1,8 @@
 """The built-in kinds: Kubernetes' own facts about them (builtin_schemas.json), with our notes on top.
 
-The schemas say names and types. What Kubernetes defines in code instead (defaults, allowed values) and one line of
-documentation for the fields people meet most are in builtin_notes.json. What a kind does beyond its schema is in the
-rules modules, how it is printed in the columns modules.
+The schemas say names and types. What Kubernetes defines in code instead (defaults, allowed values, what this server
+does not do: `not`) and one line of documentation for the fields people meet most are in builtin_notes.json. What a kind
+does beyond its schema is in the rules modules, how it is printed in the tables room.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from typing import Any
 import orjson
 
 from virtfleet.kube.resource import Resource
-from virtfleet.local.apiserver.kinds.registry import Kind, Kinds, Rules, Stored, StoredObject
+from virtfleet.local.apiserver.kinds.registry import Kind, Kinds, Rules
 from virtfleet.local.apiserver.kinds.rules import builtin_rules
-from virtfleet.local.apiserver.kinds.schema import Node, StructuralSchema, fill_node
+from virtfleet.local.apiserver.kinds.schema import SchemaNode, StructuralSchema, fill_node
 from virtfleet.local.apiserver.kinds.schema_validation import Validator, json_schema
-from virtfleet.local.apiserver.tables.columns import COLUMNS
+from virtfleet.local.apiserver.objects.store import Store
+from virtfleet.local.apiserver.tables.table import builtin_columns
 
 SCALE = {"specReplicas": ".spec.replicas", "statusReplicas": ".status.replicas", "labelSelector": ".spec.selector"}
 SERVICE_NETWORK = "10.96.0.0/16"
@@ -36,49 +37,59 @@ class Facts:
         self.groups: list[str] = facts["groups"]  # in the order of discovery
         self.resources: list[dict[str, Any]] = facts["resources"]
         self.types: dict[str, dict[str, Any]] = facts["types"]
-        self._nodes: dict[str, Node] = {}
+        self._nodes: dict[str, SchemaNode] = {}
         for name, note in orjson.loads(files.joinpath("builtin_notes.json").read_bytes()).items():
             self._annotate(self.types[name], note)
 
     def _annotate(self, schema: dict[str, Any], note: dict[str, Any]) -> None:
         if "doc" in note:
             schema["description"] = note["doc"]
+        if "required" in note:
+            schema["required"] = list({*schema.get("required", ()), *note["required"]})
         for name, facts in note.get("fields", {}).items():
-            schema["properties"][name] |= {"description" if key == "doc" else key: v for key, v in facts.items()}
+            described = schema["properties"][name]
+            items = described.get("items", {}) | facts.get("items", {})
+            described |= {"description" if key == "doc" else key: v for key, v in facts.items()}
+            if items:
+                described["items"] = items
 
-    def node(self, name: str) -> Node:
+    def node(self, name: str) -> SchemaNode:
         """The compiled type; shared by all kinds that use it."""
         if name not in self._nodes:
             package, _, struct = name.rpartition(".")
             go_type = "" if "properties" not in self.types[name] else f"{package.rpartition('.')[2]}.{struct}"
-            self._nodes[name] = Node(typed=True, go_type=go_type)
+            self._nodes[name] = SchemaNode(typed=True, go_type=go_type)
             fill_node(self._nodes[name], self.types[name], self.node)
         return self._nodes[name]
 
     def reach(self, name: str) -> set[str]:
         """The types that a type consists of, itself included."""
-        found: set[str] = set()
+        reached: set[str] = set()
         queue = [name]
         while queue:
-            if (name := queue.pop()) not in found:
-                found.add(name)
+            if (name := queue.pop()) not in reached:
+                reached.add(name)
                 queue += _references(self.types[name])
-        return found
+        return reached
 
     def json_schema(self, name: str) -> dict[str, Any]:
+        """What objects are validated with."""
         definitions = {part: json_schema(self.types[part]) for part in self.reach(name)}
         return {**definitions[name], "definitions": definitions}
 
     def openapi(self, name: str) -> dict[str, Any]:
+        """What is published."""
         return {part: _openapi(self.types[part]) for part in self.reach(name)}
 
 
 @cache
 def facts() -> Facts:
+    """The facts, read at the first call."""
     return Facts()
 
 
 def schema_of(resource: Resource, type_name: str) -> StructuralSchema:
+    """The schema of a built-in kind."""
     return StructuralSchema(
         resource,
         root=partial(facts().node, type_name),
@@ -87,19 +98,9 @@ def schema_of(resource: Resource, type_name: str) -> StructuralSchema:
     )
 
 
-class NothingStored:
-    """For servers without a store."""
-
-    def get(self, storage: str, namespace: str, name: str) -> None:
-        return None
-
-    def scan(self, storage: str, namespace: str | None = None) -> tuple[StoredObject, ...]:
-        return ()
-
-
-def register(kinds: Kinds, stored: Stored | None = None, *, services: str = SERVICE_NETWORK) -> None:
+def register(kinds: Kinds, stored: Store, *, services: str = SERVICE_NETWORK) -> None:
     """Add every built-in kind. Rules look other objects up in `stored`; `services` is the range of cluster IPs."""
-    rules = builtin_rules(kinds, stored or NothingStored(), ipaddress.IPv4Network(services))
+    rules = builtin_rules(kinds, stored, ipaddress.IPv4Network(services))
     subresources: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for entry in facts().resources:
         plural, _, subresource = entry["name"].partition("/")
@@ -127,18 +128,18 @@ def _kind(entry: dict[str, Any], subresources: list[dict[str, Any]], rules: Mapp
             if sub["kind"] != entry["kind"]
         },
         schema=schema_of(resource, entry["type"]),
-        columns=COLUMNS.get(f"{group}/{entry['name']}", ()),
+        columns=builtin_columns().get(f"{group}/{entry['name']}", ()),
         rules=rules.get(f"{group}/{entry['name']}", Rules()),
         scale=SCALE if any(sub["name"] == "scale" for sub in subresources) else {},
     )
 
 
 def _references(schema: dict[str, Any]) -> list[str]:
-    found = [schema["$ref"]] if "$ref" in schema else []
+    names = [schema["$ref"]] if "$ref" in schema else []
     for part in [*schema.get("properties", {}).values(), schema.get("items"), schema.get("additionalProperties")]:
         if isinstance(part, dict):
-            found += _references(part)
-    return found
+            names += _references(part)
+    return names
 
 
 def _openapi(schema: dict[str, Any]) -> dict[str, Any]:

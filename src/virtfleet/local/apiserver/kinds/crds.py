@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import orjson
@@ -18,15 +18,14 @@ from virtfleet.kube.errors import ApiError, is_conflict, is_not_found
 from virtfleet.kube.resource import Obj, Resource
 from virtfleet.local.apiserver.kinds.builtin import OBJECT_META, facts
 from virtfleet.local.apiserver.kinds.registry import ALL_VERBS, Column, Kind, Kinds, Rules
-from virtfleet.local.apiserver.kinds.rules_crds import CLEANUP_FINALIZER, STORAGE, is_established
-from virtfleet.local.apiserver.kinds.schema import Node, StructuralSchema, compile_node
+from virtfleet.local.apiserver.kinds.rules_crds import CLEANUP_FINALIZER, STORAGE
+from virtfleet.local.apiserver.kinds.schema import SchemaNode, StructuralSchema, compile_node
 from virtfleet.local.apiserver.kinds.schema_validation import Validator, json_schema
 from virtfleet.local.apiserver.objects.deletion import DeleteOptions
 from virtfleet.local.apiserver.objects.operations import Call, Operations
 from virtfleet.local.apiserver.objects.selection import Selection
 from virtfleet.local.apiserver.objects.store import Change
 from virtfleet.local.apiserver.rights.access import MASTER
-from virtfleet.local.apiserver.tables import jsonpath
 
 log = logging.getLogger(__name__)
 
@@ -59,8 +58,8 @@ class CustomKinds:
     def _changed(self, change: Change) -> None:
         crd = orjson.loads(change.record.data)
         if change.type == "DELETED":
-            self._withdraw(crd["metadata"]["name"])
-            self._work.set()  # its names are free now
+            if served := self._served.pop(crd["metadata"]["name"], None):
+                self._kinds.remove(served[0], served[1])
         else:
             self._serve(crd)
             if crd["metadata"].get("deletionTimestamp"):
@@ -68,8 +67,6 @@ class CustomKinds:
 
     def _serve(self, crd: Obj) -> None:
         name = crd["metadata"]["name"]
-        if not is_established(crd):
-            return
         ending = bool(crd["metadata"].get("deletionTimestamp"))
         group, plural = crd["spec"]["group"], crd["spec"]["names"]["plural"]
         made_from = orjson.dumps([crd["spec"], ending])
@@ -81,12 +78,8 @@ class CustomKinds:
                 self._kinds.add(custom_kind(crd["spec"], version, ending=ending))
         self._served[name] = (group, plural, made_from)
 
-    def _withdraw(self, name: str) -> None:
-        if served := self._served.pop(name, None):
-            self._kinds.remove(served[0], served[1])
-
     async def run(self) -> None:
-        """Finish deletions, and give waiting definitions the names that became free."""
+        """Finish deletions."""
         while True:
             await self._work.wait()
             self._work.clear()
@@ -95,8 +88,6 @@ class CustomKinds:
                 try:
                     if crd["metadata"].get("deletionTimestamp"):
                         await self._finish(crd)
-                    elif not is_established(crd):
-                        await self._patch(crd, {})  # names may have become free; the rules look again at every write
                 except ApiError as error:
                     if not (is_conflict(error) or is_not_found(error)):
                         log.warning("definition %s: %s", crd["metadata"]["name"], error.message)
@@ -112,34 +103,18 @@ class CustomKinds:
         await self._operations.delete_collection(Selection(kind), DeleteOptions(), Call(MASTER))
         if next(iter(self._store.scan(storage)), None) is None:
             kept = [f for f in crd["metadata"]["finalizers"] if f != CLEANUP_FINALIZER]
-            await self._patch(crd, {"finalizers": kept or None})
+            await self._let_go(crd["metadata"], kept)
 
     def _follow(self, storage: str) -> None:
         if storage not in self._followed:
             self._followed.add(storage)
             self._store.listen(storage, lambda change: self._work.set() if change.type == "DELETED" else None)
 
-    async def _patch(self, crd: Obj, metadata: Obj) -> None:
+    async def _let_go(self, meta: Obj, finalizers: list[str]) -> None:
         kind = self._kinds.find("apiextensions.k8s.io", "v1", "customresourcedefinitions")
         assert kind is not None, "definitions are a built-in kind"
-        patch = orjson.dumps({"metadata": {**metadata, "resourceVersion": crd["metadata"]["resourceVersion"]}})
-        await self._operations.patch(kind, "", crd["metadata"]["name"], Patch.MERGE, patch, Call(MASTER))
-
-
-class CustomRules(Rules):
-    """Field selectors that the definition allows."""
-
-    def __init__(self, selectable: tuple[str, ...]) -> None:
-        self._selectable = selectable
-
-    def fields(self, obj: Obj) -> Mapping[str, str]:
-        return {path.lstrip("."): _text(jsonpath.find(path, obj)) for path in self._selectable}
-
-
-def _text(values: list[Any]) -> str:
-    if not values or values[0] is None:
-        return ""
-    return str(values[0]).lower() if isinstance(values[0], bool) else str(values[0])
+        patch = {"metadata": {"finalizers": finalizers or None, "resourceVersion": meta["resourceVersion"]}}
+        await self._operations.patch(kind, "", meta["name"], Patch.MERGE, orjson.dumps(patch), Call(MASTER))
 
 
 def custom_kind(spec: Obj, version: Obj, *, ending: bool = False) -> Kind:
@@ -157,19 +132,9 @@ def custom_kind(spec: Obj, version: Obj, *, ending: bool = False) -> Kind:
         verbs=ALL_VERBS - {"create"} if ending else ALL_VERBS,
         subresources={name: _CHANGING for name in ("status", "scale") if name in subresources},
         subresource_kinds={"scale": ("autoscaling", "v1", "Scale")} if scale else {},
-        columns=tuple(
-            Column(
-                column["name"],
-                column["type"],
-                column.get("format", ""),
-                column.get("description", ""),
-                column.get("priority", 0),
-                column["jsonPath"],
-            )
-            for column in version.get("additionalPrinterColumns", ())
-        ),
+        columns=tuple(map(_column, version.get("additionalPrinterColumns", ()))),
         schema=custom_schema(resource, version["schema"]["openAPIV3Schema"]),
-        rules=CustomRules(tuple(field["jsonPath"] for field in version.get("selectableFields", ()))),
+        rules=_rules(version.get("selectableFields", ())),
         scale={
             key: scale[f"{key}Path"]
             for key in ("specReplicas", "statusReplicas", "labelSelector")
@@ -179,12 +144,23 @@ def custom_kind(spec: Obj, version: Obj, *, ending: bool = False) -> Kind:
     )
 
 
+def _column(column: Obj) -> Column:
+    optional = {key: column[key] for key in ("format", "description", "priority") if key in column}
+    return Column(column["name"], column["type"], path=column["jsonPath"], **optional)
+
+
+def _rules(selectable: Iterable[Obj]) -> Rules:
+    rules = Rules()
+    rules.selectable = {field["jsonPath"].lstrip("."): "" for field in selectable}
+    return rules
+
+
 def custom_schema(resource: Resource, schema: dict[str, Any]) -> StructuralSchema:
     """The schema of a definition's version, with the fields that every object has."""
 
-    def root() -> Node:
+    def root() -> SchemaNode:
         node = compile_node(schema, typed=False)
-        text = Node(type="string", typed=True, go_type="string")
+        text = SchemaNode(type="string", typed=True, go_type="string")
         node.fields |= {"apiVersion": text, "kind": text, "metadata": facts().node(OBJECT_META)}
         return node
 

@@ -16,8 +16,9 @@ from typing import Any
 from virtfleet.api.selectors import label_key_error, label_value_error
 from virtfleet.api.times import timestamp
 from virtfleet.kube.resource import Obj
-from virtfleet.local.apiserver.kinds.registry import Cause, Kind
+from virtfleet.local.apiserver.kinds.registry import Kind
 from virtfleet.local.apiserver.objects import causes
+from virtfleet.local.apiserver.objects.causes import Cause
 
 _LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN = rf"{_LABEL}(\.{_LABEL})*"
@@ -142,48 +143,48 @@ def keep_system_fields(obj: Obj, old: Obj) -> None:
 def faults(kind: Kind, obj: Obj) -> list[Cause]:
     """What is wrong with the metadata of an object about to be stored."""
     meta = obj["metadata"]
-    found = _name_faults(kind, meta)
+    faults = _name_faults(kind, meta)
     if meta.get("namespace") and (why := dns_label(meta["namespace"])):
-        found.append(causes.invalid("metadata.namespace", meta["namespace"], why))
-    found += label_faults(meta.get("labels"), "metadata.labels")
-    found += _annotation_faults(meta.get("annotations"))
-    found += _owner_faults(meta.get("ownerReferences") or [])
-    found += _finalizer_faults(kind, meta.get("finalizers") or [])
-    return found
+        faults.append(causes.invalid("metadata.namespace", meta["namespace"], why))
+    faults += label_faults(meta.get("labels"), "metadata.labels")
+    faults += _annotation_faults(meta.get("annotations"))
+    faults += _owner_faults(meta.get("ownerReferences") or [])
+    faults += _finalizer_faults(kind, meta.get("finalizers") or [])
+    return faults
 
 
 def update_faults(obj: Obj, old: Obj) -> list[Cause]:
     """What an update may not do to metadata."""
     meta, was = obj["metadata"], old["metadata"]
-    found: list[Cause] = []
+    faults: list[Cause] = []
     if was.get("deletionTimestamp"):
         extra = sorted(set(meta.get("finalizers") or ()) - set(was.get("finalizers") or ()))
         if extra:
             why = "no new finalizers can be added if the object is being deleted, found new finalizers "
             shown = ", ".join(causes.quoted(e) for e in extra)
-            found.append(causes.forbidden("metadata.finalizers", f"{why}[]string{{{shown}}}"))
-    found += [
+            faults.append(causes.forbidden("metadata.finalizers", f"{why}[]string{{{shown}}}"))
+    faults += [
         causes.invalid(f"metadata.{field}", meta.get(field), "field is immutable")
         for field in ("name", "namespace", "uid", "deletionTimestamp", "deletionGracePeriodSeconds")
         if meta.get(field) != was.get(field)
     ]
-    return found * 2  # Kubernetes looks at it for all kinds, and again for each
+    return faults * 2  # Kubernetes looks at it for all kinds, and again for each
 
 
 def _name_faults(kind: Kind, meta: dict[str, Any]) -> list[Cause]:
     check = _NAME_CHECKS.get(kind.storage, subdomain)
-    found = []
+    faults = []
     if prefix := meta.get("generateName"):
         # A trailing dash is fine in a prefix, since something follows it.
         masked = prefix[:-1] + "a" if len(prefix) > 1 and prefix.endswith("-") else prefix
         if why := check(masked):
-            found.append(causes.invalid("metadata.generateName", prefix, why))
+            faults.append(causes.invalid("metadata.generateName", prefix, why))
     name = meta.get("name")
     if not name:
-        found.append(causes.required("metadata.name", "name or generateName is required"))
+        faults.append(causes.required("metadata.name", "name or generateName is required"))
     elif why := check(name):
-        found.append(causes.invalid("metadata.name", name, why))
-    return found
+        faults.append(causes.invalid("metadata.name", name, why))
+    return faults
 
 
 _KEY_NAME = (
@@ -218,27 +219,28 @@ def _value_fault(value: str) -> str | None:
 
 
 def label_faults(labels: dict[str, str] | None, field: str) -> list[Cause]:
-    found = []
+    """What is wrong with labels."""
+    faults = []
     for key, value in (labels or {}).items():
         if why := _key_fault(key):
-            found.append(causes.invalid(field, key, why))
+            faults.append(causes.invalid(field, key, why))
         if why := _value_fault(value):
-            found.append(causes.invalid(field, value, why))
-    return found
+            faults.append(causes.invalid(field, value, why))
+    return faults
 
 
 def _annotation_faults(annotations: dict[str, str] | None) -> list[Cause]:
     if not annotations:
         return []
     field = "metadata.annotations"
-    found = [causes.invalid(field, key, why) for key in annotations if (why := _key_fault(key.lower()))]
+    faults = [causes.invalid(field, key, why) for key in annotations if (why := _key_fault(key.lower()))]
     if len("".join((*annotations, *annotations.values())).encode()) > _ANNOTATIONS_LIMIT:
-        found.append(causes.too_long(field, _ANNOTATIONS_LIMIT))
-    return found
+        faults.append(causes.too_long(field, _ANNOTATIONS_LIMIT))
+    return faults
 
 
 def _owner_faults(owners: list[dict[str, Any]]) -> list[Cause]:
-    found = [
+    faults = [
         causes.invalid(f"metadata.ownerReferences.{field}", owner.get(field, ""), "must not be empty")
         for owner in owners
         for field in ("apiVersion", "kind", "name", "uid")
@@ -247,8 +249,8 @@ def _owner_faults(owners: list[dict[str, Any]]) -> list[Cause]:
     controllers = [f"{owner.get('kind')}/{owner.get('name')}" for owner in owners if owner.get("controller")]
     if len(controllers) > 1:
         why = 'Only one reference can have Controller set to true. Found "true" in references for '
-        found.append(causes.invalid("metadata.ownerReferences", owners, f"{why}{controllers[0]} and {controllers[1]}"))
-    return found
+        faults.append(causes.invalid("metadata.ownerReferences", owners, f"{why}{controllers[0]} and {controllers[1]}"))
+    return faults
 
 
 _STANDARD_FINALIZERS = ("kubernetes", "orphan", "foregroundDeletion")
@@ -256,15 +258,15 @@ _STANDARD_FINALIZERS = ("kubernetes", "orphan", "foregroundDeletion")
 
 def _finalizer_faults(kind: Kind, finalizers: list[str]) -> list[Cause]:
     field = "metadata.finalizers"
-    found = [causes.invalid(field, name, why) for name in finalizers if (why := _key_fault(name or ""))]
+    faults = [causes.invalid(field, name, why) for name in finalizers if (why := _key_fault(name or ""))]
     if not kind.custom and kind.resource.group != "apiextensions.k8s.io":
         why = "name is neither a standard finalizer name nor is it fully qualified"
-        found += [
+        faults += [
             causes.invalid(f"{field}[{index}]", name, why)
             for index, name in enumerate(finalizers)
             if "/" not in name and name not in _STANDARD_FINALIZERS
         ]
     if "orphan" in finalizers and "foregroundDeletion" in finalizers:
         why = "finalizer orphan and foregroundDeletion cannot be both set"
-        found.append(causes.invalid(field, finalizers, why))
-    return found
+        faults.append(causes.invalid(field, finalizers, why))
+    return faults

@@ -5,21 +5,17 @@ Pure functions over the decoded spec, whose types the schema has already checked
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
 from virtfleet.api.quantity import Quantity
 from virtfleet.kube.resource import Obj
 from virtfleet.local.apiserver.kinds.metadata import dns_label, label_faults, subdomain
-from virtfleet.local.apiserver.kinds.registry import Cause
 from virtfleet.local.apiserver.objects import causes
+from virtfleet.local.apiserver.objects.causes import Cause
 
 # Resources of which a container may be promised less than it may use; of all others the two must be equal.
 OVERCOMMITTABLE = ("cpu", "memory", "ephemeral-storage")
-_LONGEST_DEADLINE = 2**31 - 1
-_VARIABLE = re.compile(r"[ -<>-~]+")
-_VARIABLE_FORM = "a valid environment variable name must consist only of printable ASCII characters other than '='"
 
 
 def containers(spec: Obj) -> Iterator[tuple[str, Obj]]:
@@ -70,34 +66,29 @@ def qos_class(spec: Obj) -> str:
 
 def faults(spec: Obj, field: str) -> list[Cause]:
     """What is wrong with a pod spec at `field`."""
-    found = _volume_faults(spec.get("volumes", []), f"{field}.volumes")
+    faults = _volume_faults(spec.get("volumes", []), f"{field}.volumes")
     volumes = {volume.get("name") for volume in spec.get("volumes", ())}
-    if not spec.get("containers"):
-        found.append(causes.required(f"{field}.containers"))
     seen: set[str] = set()
     for place, container in containers(spec):
         at = f"{field}.{place}"
-        found += _name_faults(container.get("name"), at, seen)
-        found += _container_faults(container, at, volumes)
-    found += label_faults(spec.get("nodeSelector"), f"{field}.nodeSelector")
+        faults += _name_faults(container.get("name"), at, seen)
+        faults += _container_faults(container, at, volumes)
+    faults += label_faults(spec.get("nodeSelector"), f"{field}.nodeSelector")
     for name, check in (("hostname", dns_label), ("subdomain", dns_label), ("nodeName", subdomain)):
         if spec.get(name) and (why := check(spec[name])):
-            found.append(causes.invalid(f"{field}.{name}", spec[name], why))
-    if not 1 <= spec.get("activeDeadlineSeconds", 1) <= _LONGEST_DEADLINE:
-        why = f"must be between 1 and {_LONGEST_DEADLINE}, inclusive"
-        found.append(causes.invalid(f"{field}.activeDeadlineSeconds", spec["activeDeadlineSeconds"], why))
+            faults.append(causes.invalid(f"{field}.{name}", spec[name], why))
     if spec.get("dnsPolicy") == "None" and not spec.get("dnsConfig", {}).get("nameservers"):
         missing = "dnsConfig.nameservers" if "dnsConfig" in spec else "dnsConfig"
-        found.append(causes.required(f"{field}.{missing}", "must provide nameservers when `dnsPolicy` is None"))
-    found += _toleration_faults(spec.get("tolerations", []), f"{field}.tolerations")
-    found += _node_affinity_faults(spec, f"{field}.affinity.nodeAffinity")
-    return found
+        faults.append(causes.required(f"{field}.{missing}", "must provide nameservers when `dnsPolicy` is None"))
+    faults += _toleration_faults(spec.get("tolerations", []), f"{field}.tolerations")
+    faults += _node_affinity_faults(spec, f"{field}.affinity.nodeAffinity")
+    return faults
 
 
 def _name_faults(name: str | None, field: str, seen: set[str]) -> list[Cause]:
     """Of a volume or container at `field`, beside those `seen` before it."""
     if not name:
-        return [causes.required(f"{field}.name")]
+        return []  # the schema says so
     if why := dns_label(name):
         return [causes.invalid(f"{field}.name", name, why)]
     if name in seen:
@@ -106,81 +97,48 @@ def _name_faults(name: str | None, field: str, seen: set[str]) -> list[Cause]:
     return []
 
 
-_NEEDED_OF_VOLUMES = {
-    "hostPath": "path",
-    "persistentVolumeClaim": "claimName",
-    "secret": "secretName",
-    "configMap": "name",
-}
-
-
 def _volume_faults(volumes: list[Obj], field: str) -> list[Cause]:
-    found: list[Cause] = []
+    faults: list[Cause] = []
     seen: set[str] = set()
     for index, volume in enumerate(volumes):
         at = f"{field}[{index}]"
-        found += _name_faults(volume.get("name"), at, seen)
+        faults += _name_faults(volume.get("name"), at, seen)
         sources = [key for key in volume if key != "name"]
-        found += [causes.forbidden(f"{at}.{extra}", "may not specify more than 1 volume type") for extra in sources[1:]]
-        found += [
-            causes.required(f"{at}.{source}.{_NEEDED_OF_VOLUMES[source]}")
-            for source in sources
-            if source in _NEEDED_OF_VOLUMES and not volume[source].get(_NEEDED_OF_VOLUMES[source])
-        ]
-    return found
+        why = "may not specify more than 1 volume type"
+        faults += [causes.forbidden(f"{at}.{extra}", why) for extra in sources[1:]]
+    return faults
 
 
 def _container_faults(container: Obj, field: str, volumes: set[Any]) -> list[Cause]:
-    found: list[Cause] = []
-    image = container.get("image", "")
-    if not image:
-        found.append(causes.required(f"{field}.image"))
-    elif image != image.strip():
-        found.append(causes.invalid(f"{field}.image", image, "must not have leading or trailing whitespace"))
-    for index, port in enumerate(container.get("ports", ())):
-        for name in ("containerPort", "hostPort"):
-            if name in port and not 1 <= port[name] <= 65535 and not (name == "hostPort" and port[name] == 0):
-                why = "must be between 1 and 65535, inclusive"
-                found.append(causes.invalid(f"{field}.ports[{index}].{name}", port[name], why))
-    for index, variable in enumerate(container.get("env", ())):
-        if not (name := variable.get("name")):
-            found.append(causes.required(f"{field}.env[{index}].name"))
-        elif not _VARIABLE.fullmatch(name):
-            found.append(causes.invalid(f"{field}.env[{index}].name", name, _VARIABLE_FORM))
-    found += _mount_faults(container, field, volumes)
-    found += resource_faults(container.get("resources", {}), f"{field}.resources")
+    faults: list[Cause] = []
+    faults += _mount_faults(container, field, volumes)
+    faults += resource_faults(container.get("resources", {}), f"{field}.resources")
     for probe in ("livenessProbe", "readinessProbe", "startupProbe"):
         if probe in container:
-            found += _probe_faults(container[probe], f"{field}.{probe}")
-    return found
+            faults += _probe_faults(container[probe], f"{field}.{probe}")
+    return faults
 
 
 def _mount_faults(container: Obj, field: str, volumes: set[Any]) -> list[Cause]:
-    found: list[Cause] = []
+    faults: list[Cause] = []
     paths: set[str] = set()
     for index, mount in enumerate(container.get("volumeMounts", ())):
         at = f"{field}.volumeMounts[{index}]"
-        if not mount.get("name"):
-            found.append(causes.required(f"{at}.name"))
-        elif mount["name"] not in volumes:
-            found.append(causes.not_found(f"{at}.name", mount["name"]))
-        path = mount.get("mountPath")
-        if not path:
-            found.append(causes.required(f"{at}.mountPath"))
-        elif path in paths:
-            found.append(causes.invalid(f"{at}.mountPath", path, "must be unique"))
-        else:
-            paths.add(path)
+        if mount.get("name") and mount["name"] not in volumes:
+            faults.append(causes.not_found(f"{at}.name", mount["name"]))
+        if (path := mount.get("mountPath", "")) in paths:
+            faults.append(causes.invalid(f"{at}.mountPath", path, "must be unique"))
+        paths.add(path)
     for index, device in enumerate(container.get("volumeDevices", ())):
         if device.get("name") not in volumes:
-            found.append(causes.not_found(f"{field}.volumeDevices[{index}].name", device.get("name")))
-    return found
+            faults.append(causes.not_found(f"{field}.volumeDevices[{index}].name", device.get("name")))
+    return faults
 
 
 def resource_faults(resources: Obj, field: str) -> list[Cause]:
     """Requests against limits."""
     requests, limits = resources.get("requests", {}), resources.get("limits", {})
-    found = [
+    faults = [
         causes.invalid(f"{field}.{kind}[{name}]", amount, "must be greater than or equal to 0")
         for kind, listed in (("limits", limits), ("requests", requests))
         for name, amount in listed.items()
@@ -191,12 +149,12 @@ def resource_faults(resources: Obj, field: str) -> list[Cause]:
         at = f"{field}.requests"
         if name in OVERCOMMITTABLE:
             if limit is not None and Quantity.parse(amount) > Quantity.parse(limit):
-                found.append(causes.invalid(at, amount, f"must be less than or equal to {name} limit of {limit}"))
+                faults.append(causes.invalid(at, amount, f"must be less than or equal to {name} limit of {limit}"))
         elif limit is None:
-            found.append(causes.required(f"{field}.limits", "Limit must be set for non overcommitable resources"))
+            faults.append(causes.required(f"{field}.limits", "Limit must be set for non overcommitable resources"))
         elif Quantity.parse(amount) != Quantity.parse(limit):
-            found.append(causes.invalid(at, amount, f"must be equal to {name} limit of {limit}"))
-    return found
+            faults.append(causes.invalid(at, amount, f"must be equal to {name} limit of {limit}"))
+    return faults
 
 
 def _probe_faults(probe: Obj, field: str) -> Iterator[Cause]:
@@ -205,9 +163,6 @@ def _probe_faults(probe: Obj, field: str) -> Iterator[Cause]:
         yield causes.required(field, "must specify a handler type")
     for extra in handlers[1:]:
         yield causes.forbidden(f"{field}.{extra}", "may not specify more than 1 handler type")
-    for name in ("initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold"):
-        if probe.get(name, 0) < 0:
-            yield causes.invalid(f"{field}.{name}", probe[name], "must be greater than or equal to 0")
 
 
 def _toleration_faults(tolerations: list[Obj], field: str) -> Iterator[Cause]:
@@ -230,11 +185,8 @@ def _node_affinity_faults(spec: Obj, field: str) -> Iterator[Cause]:
     required = spec.get("affinity", {}).get("nodeAffinity", {}).get("requiredDuringSchedulingIgnoredDuringExecution")
     if required is None:
         return
-    terms = required.get("nodeSelectorTerms", [])
     at = f"{field}.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
-    if not terms:
-        yield causes.required(at, "must have at least one node selector term")
-    for index, term in enumerate(terms):
+    for index, term in enumerate(required.get("nodeSelectorTerms", ())):
         for number, expression in enumerate(term.get("matchExpressions", ())):
             where = f"{at}[{index}].matchExpressions[{number}]"
             values, operator = expression.get("values", []), expression.get("operator")

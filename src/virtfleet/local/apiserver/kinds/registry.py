@@ -8,22 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from virtfleet.kube.resource import Obj, Resource
-from virtfleet.local.apiserver.rights.access import User
+from virtfleet.local.apiserver.objects import causes
+from virtfleet.local.apiserver.objects.causes import Cause
+
+if TYPE_CHECKING:
+    from virtfleet.local.apiserver.kinds.schema import StructuralSchema
 
 ALL_VERBS = frozenset({"get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"})
 CREATE_ONLY = frozenset({"create"})  # reviews: TokenReview, SubjectAccessReview
-
-
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """One fault of an object, as it goes into a Status' details.causes."""
-
-    field: str  # spec.containers[0].image
-    reason: str  # FieldValueRequired, FieldValueInvalid, FieldValueNotSupported, FieldValueDuplicate, ...
-    message: str  # as Kubernetes words it: `Required value: ...`, `Invalid value: "x": ...`
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,84 +33,61 @@ class Column:
     path: str | Callable[[Obj], Any] = ""
 
 
-class Schema(Protocol):
-    """The structural schema of a kind. All methods work on the decoded object."""
-
-    def shape(self, obj: Obj, stored: Obj | None = None) -> list[str]:
-        """Remove, in place, fields that the schema does not know, and fill in what it has defaults for; returns the
-        paths of what was removed. The first step of every write. What is as in `stored` has been shaped already.
-
-        Raises ApiError (BadRequest) for what Kubernetes could not even decode: wrong types in built-in kinds and in
-        the metadata of any kind; schema.TooManyError for a list or map that is larger than the schema allows.
-        """
-        ...
-
-    def validate(self, obj: Obj) -> list[Cause]: ...
-
-    def openapi(self) -> dict[str, Any]:
-        """The OpenAPI v3 components, by name: the kind's own schema and all that it refers to."""
-        ...
-
-    def merge_key(self, path: tuple[str, ...]) -> tuple[str | None, str | None]:
-        """For strategic merge: (patchStrategy, patchMergeKey) of the field at `path` (list indexes left out)."""
-        ...
-
-
-class StoredObject(Protocol):
-    """One object as the store holds it."""
-
-    @property
-    def data(self) -> bytes: ...
-
-
-class Stored(Protocol):
-    """What rules may look up: objects by the storage name of their kind, `group/plural`."""
-
-    def get(self, storage: str, namespace: str, name: str) -> StoredObject | None: ...
-
-    def scan(self, storage: str, namespace: str | None = None) -> Iterable[StoredObject]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Context:
-    """What a kind's rules may know of the request beside the objects."""
-
-    user: User
-    namespace: str
-    subresource: str = ""
-    dry_run: bool = False
-
-
 class Rules:
-    """What one kind does beyond its schema. The base does nothing; kinds override what they need."""
+    """What one kind does beyond its schema. Kinds say what they need, and override what is their own."""
 
-    # Writes to the kind happen one after the other, because its rules look at the kind's other objects.
-    exclusive = False
+    exclusive = False  # writes happen one after the other, because the rules look at the kind's other objects
+    initial_status: Mapping[str, Any] | None = None  # of every new object
+    finalizer = ""  # of every new object
+    fixed: Mapping[str, str] = {}  # fields that do not change, and what is said when they do
+    selectable: Mapping[str, Any] = {}  # what field selectors may ask for beside name and namespace; what absence means
 
-    def prepare_create(self, obj: Obj, ctx: Context) -> None:
+    def prepare_create(self, obj: Obj) -> None:
         """Complete or reset fields before validation (allocated addresses, initial status)."""
+        if self.initial_status is not None:
+            obj["status"] = dict(self.initial_status)
+        finalizers = obj["metadata"].get("finalizers", [])
+        if self.finalizer and self.finalizer not in finalizers:
+            obj["metadata"]["finalizers"] = [*finalizers, self.finalizer]
+        self.complete(obj)
 
-    def prepare_update(self, obj: Obj, old: Obj, ctx: Context) -> None:
+    def prepare_update(self, obj: Obj, old: Obj, subresource: str) -> None:
         """The same for an update; may copy fields that the writer does not own from `old`."""
+        self.complete(obj)
+
+    def complete(self, obj: Obj) -> None:
+        """Fill in what follows from other fields."""
 
     def faults(self, obj: Obj) -> Iterable[Cause]:
         """What is wrong with an object by itself."""
         return ()
 
-    def validate_create(self, obj: Obj, ctx: Context) -> list[Cause]:
-        return list(self.faults(obj))
-
-    def validate_update(self, obj: Obj, old: Obj, ctx: Context) -> list[Cause]:
-        """Kinds that keep fields from changing add to this."""
-        return [] if ctx.subresource == "status" else list(self.faults(obj))
+    def update_faults(self, obj: Obj, old: Obj, subresource: str) -> list[Cause]:
+        """What is wrong with an update."""
+        if subresource == "status":
+            return []
+        changed = [(path, why) for path, why in self.fixed.items() if _at(path, obj) != _at(path, old)]
+        return [*self.faults(obj), *(causes.invalid(path, _at(path, obj), why) for path, why in changed)]
 
     def fields(self, obj: Obj) -> Mapping[str, str]:
-        """What field selectors may ask for, beside metadata.name and metadata.namespace."""
-        return {}
+        """What field selectors compare with."""
+        return {path: _text(_at(path, obj), absent) for path, absent in self.selectable.items()}
 
     def grace(self, obj: Obj, asked: int | None) -> int | None:
         """Seconds between deletion's start and the object's removal; None for kinds that know no such time."""
         return None
+
+
+def _at(path: str, obj: Obj) -> Any:
+    value: Any = obj
+    for part in path.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return value
+
+
+def _text(value: Any, absent: Any) -> str:
+    value = absent if value is None else value
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +104,7 @@ class Kind:
     # (group, version, kind) of what a subresource takes where that is not the kind itself: scale, binding, eviction...
     subresource_kinds: Mapping[str, tuple[str, str, str]] = field(default_factory=dict)
     columns: tuple[Column, ...] = ()
-    schema: Schema | None = None
+    schema: StructuralSchema | None = None
     rules: Rules = field(default_factory=Rules)
     # Paths of the scale subresource: specReplicas, statusReplicas, labelSelector; empty where there is none.
     scale: Mapping[str, str] = field(default_factory=dict)
@@ -145,30 +117,27 @@ class Kind:
 
 
 class Kinds:
-    """The registry. Changes are seen by the next request; `generation` lets discovery and OpenAPI cache by it."""
+    """The registry. Changes are seen by the next request."""
 
     def __init__(self) -> None:
         self._kinds: dict[tuple[str, str, str], Kind] = {}
-        self.generation = 0
 
     def add(self, kind: Kind) -> None:
+        """Serve a kind."""
         self._kinds[kind.resource.group, kind.resource.version, kind.resource.plural] = kind
-        self.generation += 1
 
     def remove(self, group: str, plural: str) -> None:
+        """Serve no version of a kind any more."""
         for key in [k for k in self._kinds if k[0] == group and k[2] == plural]:
             del self._kinds[key]
-        self.generation += 1
 
     def find(self, group: str, version: str, plural: str) -> Kind | None:
+        """The kind that a path names."""
         return self._kinds.get((group, version, plural))
 
     def of_kind(self, api_version: str, kind: str) -> Kind | None:
-        group, _, version = api_version.rpartition("/")
-        for k in self._kinds.values():
-            if k.resource.kind == kind and k.resource.group == group and k.resource.version == version:
-                return k
-        return None
+        """The kind that an object names."""
+        return next((k for k in self if (k.resource.api_version, k.resource.kind) == (api_version, kind)), None)
 
     def __iter__(self) -> Iterator[Kind]:
         return iter(list(self._kinds.values()))

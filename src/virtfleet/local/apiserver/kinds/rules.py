@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 
-from virtfleet.local.apiserver.kinds.registry import Kinds, Rules, Stored
-from virtfleet.local.apiserver.kinds.rules_admission import AdmissionBindingRules, AdmissionPolicyRules
+from virtfleet.local.apiserver.kinds.registry import Kinds, Rules
 from virtfleet.local.apiserver.kinds.rules_crds import CrdRules
 from virtfleet.local.apiserver.kinds.rules_objects import (
     ClaimRules,
@@ -18,6 +17,7 @@ from virtfleet.local.apiserver.kinds.rules_objects import (
 )
 from virtfleet.local.apiserver.kinds.rules_pods import PodRules
 from virtfleet.local.apiserver.kinds.rules_policies import (
+    AdmissionPolicyRules,
     APIServiceRules,
     BindingRules,
     DisruptionBudgetRules,
@@ -26,9 +26,10 @@ from virtfleet.local.apiserver.kinds.rules_policies import (
 )
 from virtfleet.local.apiserver.kinds.rules_services import ServiceRules
 from virtfleet.local.apiserver.kinds.rules_workloads import DaemonSetRules, DeploymentRules, ReplicaSetRules
+from virtfleet.local.apiserver.objects.store import Store
 
 
-def builtin_rules(kinds: Kinds, stored: Stored, services: ipaddress.IPv4Network) -> dict[str, Rules]:
+def builtin_rules(kinds: Kinds, stored: Store, services: ipaddress.IPv4Network) -> dict[str, Rules]:
     """By the storage name of the kind."""
     return {
         "/configmaps": ConfigRules(),
@@ -42,9 +43,8 @@ def builtin_rules(kinds: Kinds, stored: Stored, services: ipaddress.IPv4Network)
         "/services": ServiceRules(stored, services),
         "admissionregistration.k8s.io/mutatingwebhookconfigurations": WebhookRules(),
         "admissionregistration.k8s.io/validatingadmissionpolicies": AdmissionPolicyRules(),
-        "admissionregistration.k8s.io/validatingadmissionpolicybindings": AdmissionBindingRules(),
         "admissionregistration.k8s.io/validatingwebhookconfigurations": WebhookRules(),
-        "apiextensions.k8s.io/customresourcedefinitions": CrdRules(stored, kinds),
+        "apiextensions.k8s.io/customresourcedefinitions": CrdRules(kinds),
         "apiregistration.k8s.io/apiservices": APIServiceRules(),
         "apps/daemonsets": DaemonSetRules(),
         "apps/deployments": DeploymentRules(),

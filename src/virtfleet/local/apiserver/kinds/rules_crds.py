@@ -6,145 +6,83 @@ that a client that reads the answer already sees the kind Established.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
-
-import orjson
 
 from virtfleet.kube.resource import Obj
 from virtfleet.local.apiserver.kinds import crd_schema
 from virtfleet.local.apiserver.kinds.metadata import dns_label_1035, now, subdomain
-from virtfleet.local.apiserver.kinds.registry import Cause, Context, Kinds, Rules, Stored
+from virtfleet.local.apiserver.kinds.registry import Kinds, Rules
 from virtfleet.local.apiserver.objects import causes
+from virtfleet.local.apiserver.objects.causes import Cause
 from virtfleet.local.apiserver.tables import jsonpath
 
 STORAGE = "apiextensions.k8s.io/customresourcedefinitions"
 CLEANUP_FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
 COLUMN_TYPES = ["boolean", "date", "integer", "number", "string"]
-# (field, reason of the conflict, whether it is a name of resources or of kinds)
-_NAMES = (
-    ("plural", "PluralConflict", True),
-    ("singular", "SingularConflict", True),
-    ("kind", "KindConflict", False),
-    ("listKind", "ListKindConflict", False),
-)
 
 
 class CrdRules(Rules):
-    exclusive = True  # a name is free only as long as nobody else takes it
+    """Definitions are accepted as soon as they are right; two of one group may want the same names."""
 
-    def __init__(self, stored: Stored, kinds: Kinds) -> None:
-        self._stored = stored
+    initial_status: Mapping[str, Any] = {}
+    finalizer = CLEANUP_FINALIZER
+    fixed: Mapping[str, str] = dict.fromkeys(
+        ("spec.group", "spec.scope", "spec.names.plural", "spec.names.kind"), "field is immutable"
+    )
+
+    def __init__(self, kinds: Kinds) -> None:
         self._kinds = kinds
 
-    def prepare_create(self, obj: Obj, ctx: Context) -> None:
-        _complete(obj)
-        finalizers = obj["metadata"].get("finalizers", [])
-        if CLEANUP_FINALIZER not in finalizers:
-            obj["metadata"]["finalizers"] = [*finalizers, CLEANUP_FINALIZER]
-        obj["status"] = self._status(obj, {})
-
-    def prepare_update(self, obj: Obj, old: Obj, ctx: Context) -> None:
-        _complete(obj)
-        obj["status"] = self._status(obj, obj.get("status", {}))
+    def complete(self, obj: Obj) -> None:
+        """Names that follow from others, and the status."""
+        names = obj.setdefault("spec", {}).setdefault("names", {})
+        if kind := names.get("kind"):
+            names.setdefault("singular", kind.lower())
+            names.setdefault("listKind", f"{kind}List")
+        obj["status"] = _status(obj["spec"], obj.get("status", {}))
 
     def faults(self, obj: Obj) -> Iterator[Cause]:
-        return _faults(obj)
+        """What is wrong with a definition."""
+        group = obj["spec"].get("group")
+        if any(kind.resource.group == group for kind in self._kinds if not kind.custom):
+            yield causes.forbidden("spec.group", "this group is the API server's own")
+        yield from _faults(obj)
 
-    def validate_update(self, obj: Obj, old: Obj, ctx: Context) -> list[Cause]:
-        found = super().validate_update(obj, old, ctx)
-        spec, was = obj["spec"], old["spec"]
-        for path, new, before in (
-            ("spec.group", spec.get("group"), was.get("group")),
-            ("spec.scope", spec.get("scope"), was.get("scope")),
-            ("spec.names.plural", spec["names"].get("plural"), was["names"].get("plural")),
-            ("spec.names.kind", spec["names"].get("kind"), was["names"].get("kind")),
-        ):
-            if new != before and is_established(old):
-                found.append(causes.invalid(path, new, "field is immutable"))
+    def update_faults(self, obj: Obj, old: Obj, subresource: str) -> list[Cause]:
+        """Versions stay in which there may be objects."""
+        faults, spec = super().update_faults(obj, old, subresource), obj["spec"]
         names = {version.get("name") for version in spec.get("versions", ())}
         for index, version in enumerate(obj["status"].get("storedVersions", ())):
             if version not in names:
                 why = f"missing from spec.versions; {version} was previously a storage version, and must remain in "
                 why += "spec.versions until a storage migration ensures no data remains persisted in it"
-                found.append(causes.invalid(f"status.storedVersions[{index}]", version, why))
-        return found
-
-    def _status(self, obj: Obj, was: Obj) -> Obj:
-        """Accepted names, stored versions and conditions; nothing of this is the writer's to decide."""
-        spec = obj["spec"]
-        accepted, conflict = self._accept(obj, was.get("acceptedNames", {}))
-        conditions = {condition["type"]: condition for condition in was.get("conditions", ())}
-        names = ("False", *conflict) if conflict else ("True", "NoConflicts", "no conflicts found")
-        established = conditions.get("Established", {}).get("status") == "True"
-        if not conflict or established:
-            serving = ("True", "InitialNamesAccepted", "the initial names have been accepted")
-        else:
-            serving = ("False", "NotAccepted", "not all names are accepted")
-        for type_, state in (("NamesAccepted", names), ("Established", serving)):
-            conditions[type_] = _condition(type_, *state, conditions.get(type_))
-        storing = [v.get("name", "") for v in spec.get("versions", ()) if v.get("storage")]
-        stored = was.get("storedVersions", [])
-        return {
-            "conditions": list(conditions.values()),
-            "acceptedNames": accepted,
-            "storedVersions": [*stored, *(name for name in storing if name not in stored)],
-        }
-
-    def _accept(self, obj: Obj, was: Obj) -> tuple[Obj, tuple[str, str] | None]:
-        """The names that are this definition's own, and what is wrong with those it cannot have."""
-        wanted = obj["spec"].get("names", {})
-        resources, kinds = self._taken(obj)
-        accepted, conflict = dict(was), None
-        for field, reason, of_resources in _NAMES:
-            name = wanted.get(field, "")
-            if name != was.get(field) and name in (resources if of_resources else kinds):
-                conflict = (reason, f"{causes.quoted(name)} is already in use")
-            else:
-                accepted[field] = name
-        shorts = [name for name in wanted.get("shortNames", ()) if name in resources]
-        if shorts:
-            conflict = ("ShortNamesConflict", ", ".join(f"{causes.quoted(name)} is already in use" for name in shorts))
-        for field in ("shortNames", "categories"):
-            if field in wanted and not (shorts and field == "shortNames"):
-                accepted[field] = wanted[field]
-        accepted.setdefault("plural", "")
-        accepted.setdefault("kind", "")
-        return accepted, conflict
-
-    def _taken(self, obj: Obj) -> tuple[set[str], set[str]]:
-        """Names of resources and of kinds that others in the group have."""
-        resources: set[str] = set()
-        kinds: set[str] = set()
-        group = obj["spec"].get("group")
-        for record in self._stored.scan(STORAGE):
-            other = orjson.loads(record.data)
-            if other["spec"]["group"] == group and other["metadata"]["name"] != obj["metadata"].get("name"):
-                names = other.get("status", {}).get("acceptedNames", {})
-                resources |= {names.get("plural", ""), names.get("singular", ""), *names.get("shortNames", ())}
-                kinds |= {names.get("kind", ""), names.get("listKind", "")}
-        for kind in self._kinds:
-            if kind.resource.group == group and not kind.custom:
-                resources |= {kind.resource.plural, kind.singular, *kind.short_names}
-                kinds |= {kind.resource.kind, kind.list_kind}
-        return resources - {""}, kinds - {""}
+                faults.append(causes.invalid(f"status.storedVersions[{index}]", version, why))
+        return faults
 
 
-def is_established(crd: Obj) -> bool:
-    conditions = crd.get("status", {}).get("conditions", ())
-    return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
-
-
-def _complete(obj: Obj) -> None:
-    names = obj.setdefault("spec", {}).setdefault("names", {})
-    if kind := names.get("kind"):
-        names.setdefault("singular", kind.lower())
-        names.setdefault("listKind", f"{kind}List")
-
-
-def _condition(type_: str, status: str, reason: str, message: str, was: Obj | None) -> Obj:
-    changed = now() if was is None or was["status"] != status else was.get("lastTransitionTime", now())
-    return {"type": type_, "status": status, "reason": reason, "message": message, "lastTransitionTime": changed}
+def _status(spec: Obj, was: Obj) -> Obj:
+    """Accepted names, stored versions and conditions; nothing of this is the writer's to decide."""
+    since = {condition["type"]: condition.get("lastTransitionTime") for condition in was.get("conditions", ())}
+    stored = was.get("storedVersions", [])
+    storing = [v.get("name", "") for v in spec.get("versions", ()) if v.get("storage")]
+    return {
+        "conditions": [
+            {
+                "type": type_,
+                "status": "True",
+                "lastTransitionTime": since.get(type_) or now(),
+                "reason": r,
+                "message": m,
+            }
+            for type_, r, m in (
+                ("NamesAccepted", "NoConflicts", "no conflicts found"),
+                ("Established", "InitialNamesAccepted", "the initial names have been accepted"),
+            )
+        ],
+        "acceptedNames": {"plural": "", "kind": "", **spec["names"]},
+        "storedVersions": [*stored, *(name for name in storing if name not in stored)],
+    }
 
 
 def _faults(obj: Obj) -> Iterator[Cause]:

@@ -5,21 +5,21 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import orjson
 
 from virtfleet.kube.resource import Obj
 from virtfleet.local.apiserver.kinds.metadata import label_faults
-from virtfleet.local.apiserver.kinds.registry import Cause, Context, Rules, Stored
+from virtfleet.local.apiserver.kinds.registry import Rules
 from virtfleet.local.apiserver.objects import causes
+from virtfleet.local.apiserver.objects.causes import Cause
+from virtfleet.local.apiserver.objects.store import Store
 
 NAMESPACE_LABEL = "kubernetes.io/metadata.name"
 NAMESPACE_FINALIZER = "kubernetes"
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
-CLAIM_FINALIZER = "kubernetes.io/pvc-protection"
-VOLUME_FINALIZER = "kubernetes.io/pv-protection"
 SIZE_LIMIT = 1024 * 1024  # of values as they are stored
-ACCESS_MODES = ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"]
 _KEY = re.compile(r"[-._a-zA-Z0-9]+")
 _KEY_FORM = (
     "a valid config key must consist of alphanumeric characters, '-', '_' or '.' "
@@ -35,35 +35,44 @@ _SECRET_KEYS = {
 
 
 class NamespaceRules(Rules):
-    def prepare_create(self, obj: Obj, ctx: Context) -> None:
+    """Held by a finalizer of its spec, labelled with its name."""
+
+    initial_status: Mapping[str, Any] = {"phase": "Active"}
+    selectable: Mapping[str, Any] = {"status.phase": ""}
+
+    def prepare_create(self, obj: Obj) -> None:
+        """The finalizer keeps it until its content is gone."""
         finalizers = obj.get("spec", {}).get("finalizers", [])
         if NAMESPACE_FINALIZER not in finalizers:
             finalizers = [*finalizers, NAMESPACE_FINALIZER]
         obj["spec"] = {"finalizers": finalizers}
-        obj["status"] = {"phase": "Active"}
-        _label_with_name(obj)
+        super().prepare_create(obj)
 
-    def prepare_update(self, obj: Obj, old: Obj, ctx: Context) -> None:
-        if ctx.subresource != "finalize":
+    def prepare_update(self, obj: Obj, old: Obj, subresource: str) -> None:
+        """Only its own subresources change spec and status."""
+        if subresource != "finalize":
             obj["spec"] = old.get("spec", {})
-        if ctx.subresource != "status":
+        if subresource != "status":
             obj["status"] = old.get("status", {})
-        _label_with_name(obj)
+        self.complete(obj)
 
-    def fields(self, obj: Obj) -> Mapping[str, str]:
-        return {"status.phase": obj.get("status", {}).get("phase", ""), "name": obj["metadata"].get("name", "")}
-
-
-def _label_with_name(obj: Obj) -> None:
-    if name := obj["metadata"].get("name"):
-        obj["metadata"]["labels"] = {**(obj["metadata"].get("labels") or {}), NAMESPACE_LABEL: name}
+    def complete(self, obj: Obj) -> None:
+        """The label with its name."""
+        if name := obj["metadata"].get("name"):
+            obj["metadata"]["labels"] = {**(obj["metadata"].get("labels") or {}), NAMESPACE_LABEL: name}
 
 
 class NodeRules(Rules):
-    def prepare_create(self, obj: Obj, ctx: Context) -> None:
+    """Taints, each once."""
+
+    selectable: Mapping[str, Any] = {"spec.unschedulable": False}
+
+    def complete(self, obj: Obj) -> None:
+        """A node always has a spec."""
         obj.setdefault("spec", {})
 
     def faults(self, obj: Obj) -> Iterator[Cause]:
+        """What is wrong with one."""
         seen: set[tuple[str, str]] = set()
         for index, taint in enumerate(obj.get("spec", {}).get("taints", ())):
             at = f"spec.taints[{index}]"
@@ -73,9 +82,6 @@ class NodeRules(Rules):
                 yield causes.duplicate(at, taint)
             seen.add(identity)
 
-    def fields(self, obj: Obj) -> Mapping[str, str]:
-        return {"spec.unschedulable": str(bool(obj.get("spec", {}).get("unschedulable"))).lower()}
-
 
 class ConfigRules(Rules):
     """ConfigMaps, and what Secrets share with them."""
@@ -83,6 +89,7 @@ class ConfigRules(Rules):
     maps: tuple[str, ...] = ("data", "binaryData")
 
     def faults(self, obj: Obj) -> Iterator[Cause]:
+        """What is wrong with one."""
         size, binary = 0, obj.get("binaryData", {})
         for name in self.maps:
             for key, value in obj.get(name, {}).items():
@@ -93,12 +100,13 @@ class ConfigRules(Rules):
         if size > SIZE_LIMIT:
             yield causes.too_long(self.maps[0], SIZE_LIMIT)
 
-    def validate_update(self, obj: Obj, old: Obj, ctx: Context) -> list[Cause]:
-        found = super().validate_update(obj, old, ctx)
+    def update_faults(self, obj: Obj, old: Obj, subresource: str) -> list[Cause]:
+        """What is immutable stays."""
+        faults = super().update_faults(obj, old, subresource)
         if old.get("immutable"):
             changed = [name for name in (*self.maps, "immutable") if obj.get(name) != old.get(name)]
-            found += [causes.forbidden(name, "field is immutable when `immutable` is set") for name in changed]
-        return found
+            faults += [causes.forbidden(name, "field is immutable when `immutable` is set") for name in changed]
+        return faults
 
 
 def _key_faults(key: str) -> Iterator[str]:
@@ -111,41 +119,40 @@ def _key_faults(key: str) -> Iterator[str]:
 
 
 class SecretRules(ConfigRules):
-    maps = ("data",)
+    """What its type promises is there."""
 
-    def prepare_create(self, obj: Obj, ctx: Context) -> None:
+    maps = ("data",)
+    fixed: Mapping[str, str] = {"type": "field is immutable"}
+    selectable: Mapping[str, Any] = {"type": ""}
+
+    def complete(self, obj: Obj) -> None:
+        """Texts are kept in base64."""
         texts = obj.pop("stringData", None)
         if texts:
             encoded = {key: base64.b64encode(text.encode()).decode() for key, text in texts.items()}
             obj["data"] = {**obj.get("data", {}), **encoded}
 
-    def prepare_update(self, obj: Obj, old: Obj, ctx: Context) -> None:
-        self.prepare_create(obj, ctx)
-
     def faults(self, obj: Obj) -> Iterator[Cause]:
+        """What is wrong with one."""
         yield from super().faults(obj)
         for key in _SECRET_KEYS.get(obj.get("type", ""), ()):
             if key not in obj.get("data", {}):
                 yield causes.required(f"data[{key}]")
 
-    def validate_update(self, obj: Obj, old: Obj, ctx: Context) -> list[Cause]:
-        found = super().validate_update(obj, old, ctx)
-        if obj.get("type") != old.get("type"):
-            found.append(causes.invalid("type", obj.get("type"), "field is immutable"))
-        return found
-
-    def fields(self, obj: Obj) -> Mapping[str, str]:
-        return {"type": obj.get("type", "")}
-
 
 class ClaimRules(Rules):
-    def __init__(self, stored: Stored) -> None:
+    """Storage that somebody wants."""
+
+    initial_status: Mapping[str, Any] = {"phase": "Pending"}
+    finalizer = "kubernetes.io/pvc-protection"
+
+    def __init__(self, stored: Store) -> None:
         self._stored = stored
 
-    def prepare_create(self, obj: Obj, ctx: Context) -> None:
+    def prepare_create(self, obj: Obj) -> None:
+        """Where no class is named, the default one is meant."""
+        super().prepare_create(obj)
         spec = obj.setdefault("spec", {})
-        obj["status"] = {"phase": "Pending"}
-        _add_finalizer(obj, CLAIM_FINALIZER)
         if "storageClassName" not in spec and (name := self._default_class()):
             spec["storageClassName"] = name
 
@@ -157,13 +164,14 @@ class ClaimRules(Rules):
         return newest["name"] if newest else None
 
     def faults(self, obj: Obj) -> Iterator[Cause]:
+        """What is wrong with one."""
         spec = obj.get("spec", {})
-        yield from _access_mode_faults(spec)
         if "storage" not in spec.get("resources", {}).get("requests", {}):
             yield causes.required("spec.resources[storage]")
 
-    def validate_update(self, obj: Obj, old: Obj, ctx: Context) -> list[Cause]:
-        found = super().validate_update(obj, old, ctx)
+    def update_faults(self, obj: Obj, old: Obj, subresource: str) -> list[Cause]:
+        """Little of a claim changes."""
+        faults = super().update_faults(obj, old, subresource)
         mutable = {"resources", "volumeAttributesClassName"}
         if not old["spec"].get("volumeName"):
             mutable.add("volumeName")
@@ -172,52 +180,38 @@ class ClaimRules(Rules):
         spec, was = obj.get("spec", {}), old["spec"]
         if any(spec.get(key) != was.get(key) for key in (spec.keys() | was.keys()) - mutable):
             why = "spec is immutable after creation except resources.requests and volumeAttributesClassName"
-            found.append(causes.forbidden("spec", f"{why} for bound claims"))
-        return found
+            faults.append(causes.forbidden("spec", f"{why} for bound claims"))
+        return faults
 
 
 class VolumeRules(Rules):
-    def prepare_create(self, obj: Obj, ctx: Context) -> None:
-        obj.setdefault("spec", {})
-        obj["status"] = {"phase": "Pending"}
-        _add_finalizer(obj, VOLUME_FINALIZER)
+    """Storage that is there."""
+
+    initial_status: Mapping[str, Any] = {"phase": "Pending"}
+    finalizer = "kubernetes.io/pv-protection"
 
     def faults(self, obj: Obj) -> Iterator[Cause]:
+        """What is wrong with one."""
         spec = obj.get("spec", {})
-        yield from _access_mode_faults(spec)
         if "storage" not in spec.get("capacity", {}):
             yield causes.required("spec.capacity")
 
 
-def _access_mode_faults(spec: Obj) -> Iterator[Cause]:
-    modes = spec.get("accessModes", [])
-    if not modes:
-        yield causes.required("spec.accessModes", "at least 1 access mode is required")
-    for mode in modes:
-        if mode not in ACCESS_MODES:
-            yield causes.unsupported("spec.accessModes", mode, ACCESS_MODES)
-
-
-def _add_finalizer(obj: Obj, finalizer: str) -> None:
-    present = obj["metadata"].get("finalizers", [])
-    if finalizer not in present:
-        obj["metadata"]["finalizers"] = [*present, finalizer]
-
-
 class EventRules(Rules):
+    """In the namespace of what it is about."""
+
+    selectable: Mapping[str, Any] = dict.fromkeys(
+        (
+            *(f"involvedObject.{name}" for name in ("kind", "namespace", "name", "uid", "apiVersion", "fieldPath")),
+            "reason",
+            "reportingComponent",
+            "type",
+        ),
+        "",
+    )
+
     def faults(self, obj: Obj) -> Iterator[Cause]:
+        """What is wrong with one."""
         namespace = obj.get("involvedObject", {}).get("namespace", "")
         if (namespace or "default") != obj["metadata"].get("namespace"):
             yield causes.invalid("involvedObject.namespace", namespace, "does not match event.namespace")
-
-    def fields(self, obj: Obj) -> Mapping[str, str]:
-        about = obj.get("involvedObject", {})
-        names = ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
-        source = obj.get("source", {}).get("component", "") or obj.get("reportingComponent", "")
-        return {
-            **{f"involvedObject.{name}": about.get(name, "") for name in names},
-            "reason": obj.get("reason", ""),
-            "reportingComponent": obj.get("reportingComponent", ""),
-            "source": source,
-            "type": obj.get("type", ""),
-        }

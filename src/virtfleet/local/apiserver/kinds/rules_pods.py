@@ -12,8 +12,10 @@ from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import Obj
 from virtfleet.local.apiserver.kinds import pod_spec
 from virtfleet.local.apiserver.kinds.metadata import generated
-from virtfleet.local.apiserver.kinds.registry import Cause, Context, Rules, Stored
+from virtfleet.local.apiserver.kinds.registry import Rules
 from virtfleet.local.apiserver.objects import causes
+from virtfleet.local.apiserver.objects.causes import Cause
+from virtfleet.local.apiserver.objects.store import Store
 
 TOKEN_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
 # One hour and a little: the seven seconds tell tokens that were mounted by default from those asked for.
@@ -27,21 +29,31 @@ MUTABLE = (
 
 
 class PodRules(Rules):
-    def __init__(self, stored: Stored) -> None:
+    """Pods: account, priority, tolerations, and what an update may do."""
+
+    selectable: Mapping[str, Any] = {
+        **dict.fromkeys(("spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName"), ""),
+        **dict.fromkeys(("status.phase", "status.podIP", "status.nominatedNodeName"), ""),
+        "spec.hostNetwork": False,
+    }
+
+    def __init__(self, stored: Store) -> None:
         self._stored = stored
 
-    def prepare_create(self, obj: Obj, ctx: Context) -> None:
+    def prepare_create(self, obj: Obj) -> None:
+        """What a new pod is given."""
         spec = obj.setdefault("spec", {})
         _complete(spec)
         if spec.get("terminationGracePeriodSeconds", 0) < 0:
             spec["terminationGracePeriodSeconds"] = 1
-        self._assign_account(obj, ctx)
+        self._assign_account(obj)
         self._assign_priority(obj)
         _add_tolerations(spec)
         obj["status"] = {"phase": "Pending", "qosClass": pod_spec.qos_class(spec)}
 
-    def prepare_update(self, obj: Obj, old: Obj, ctx: Context) -> None:
-        if ctx.subresource == "status":
+    def prepare_update(self, obj: Obj, old: Obj, subresource: str) -> None:
+        """What a status keeps, and what a spec is given."""
+        if subresource == "status":
             status = obj.setdefault("status", {})
             if "qosClass" in old.get("status", {}):
                 status.setdefault("qosClass", old["status"]["qosClass"])
@@ -55,43 +67,33 @@ class PodRules(Rules):
             _add_tolerations(obj["spec"])
 
     def faults(self, obj: Obj) -> list[Cause]:
+        """What is wrong with the spec."""
         return pod_spec.faults(obj["spec"], "spec")
 
-    def validate_update(self, obj: Obj, old: Obj, ctx: Context) -> list[Cause]:
+    def update_faults(self, obj: Obj, old: Obj, subresource: str) -> list[Cause]:
+        """What of a spec may not change."""
         # A binding is what gives the pod its node.
-        if ctx.subresource in ("status", "binding") or obj["spec"] == old["spec"]:
+        if subresource in ("status", "binding") or obj["spec"] == old["spec"]:
             return []
         return self.faults(obj) + _change_faults(obj["spec"], old["spec"])
 
-    def fields(self, obj: Obj) -> Mapping[str, str]:
-        spec, status = obj.get("spec", {}), obj.get("status", {})
-        return {
-            "spec.nodeName": spec.get("nodeName", ""),
-            "spec.restartPolicy": spec.get("restartPolicy", ""),
-            "spec.schedulerName": spec.get("schedulerName", ""),
-            "spec.serviceAccountName": spec.get("serviceAccountName", ""),
-            "spec.hostNetwork": str(bool(spec.get("hostNetwork"))).lower(),
-            "status.phase": status.get("phase", ""),
-            "status.podIP": status.get("podIP", ""),
-            "status.nominatedNodeName": status.get("nominatedNodeName", ""),
-        }
-
     def grace(self, obj: Obj, asked: int | None) -> int:
+        """Only what runs on a node needs time."""
         spec = obj.get("spec", {})
         if not spec.get("nodeName") or obj.get("status", {}).get("phase") in FINAL:
             return 0
         seconds = asked if asked is not None else spec.get("terminationGracePeriodSeconds", 0)
         return int(seconds) if seconds >= 0 else 1
 
-    def _assign_account(self, obj: Obj, ctx: Context) -> None:
+    def _assign_account(self, obj: Obj) -> None:
         """The service account, its image pull secrets, and the volume with its token."""
-        spec = obj["spec"]
+        spec, namespace = obj["spec"], obj["metadata"].get("namespace", "")
         name = spec.setdefault("serviceAccountName", "default")
         spec["serviceAccount"] = name
-        record = self._stored.get("/serviceaccounts", ctx.namespace, name)
+        record = self._stored.get("/serviceaccounts", namespace, name)
         # A namespace's `default` account is made by a controller moments after the namespace; a pod may be quicker.
         if record is None and name != "default":
-            why = f'error looking up service account {ctx.namespace}/{name}: serviceaccount "{name}" not found'
+            why = f'error looking up service account {namespace}/{name}: serviceaccount "{name}" not found'
             raise _forbidden(obj, why)
         account: Obj = orjson.loads(record.data) if record else {}
         if "imagePullSecrets" not in spec and account.get("imagePullSecrets"):
@@ -106,14 +108,14 @@ class PodRules(Rules):
             record = self._stored.get("scheduling.k8s.io/priorityclasses", "", name)
             if record is None:
                 raise _forbidden(obj, f"no PriorityClass with name {name} was found")
-            found: Obj = orjson.loads(record.data)
+            chosen: Obj = orjson.loads(record.data)
         else:
             classes = (orjson.loads(r.data) for r in self._stored.scan("scheduling.k8s.io/priorityclasses"))
-            found = min((c for c in classes if c.get("globalDefault")), key=lambda c: c["value"], default={})
-            if found:
-                spec["priorityClassName"] = found["metadata"]["name"]
-        spec["priority"] = found.get("value", 0)
-        spec.setdefault("preemptionPolicy", found.get("preemptionPolicy", "PreemptLowerPriority"))
+            chosen = min((c for c in classes if c.get("globalDefault")), key=lambda c: c["value"], default={})
+            if chosen:
+                spec["priorityClassName"] = chosen["metadata"]["name"]
+        spec["priority"] = chosen.get("value", 0)
+        spec.setdefault("preemptionPolicy", chosen.get("preemptionPolicy", "PreemptLowerPriority"))
 
 
 def _complete(spec: Obj) -> None:
@@ -168,23 +170,23 @@ def _change_faults(spec: Obj, old: Obj) -> list[Cause]:
     for group in ("containers", "initContainers"):
         if len(spec.get(group, ())) != len(old.get(group, ())):
             return [causes.forbidden(f"spec.{group}", "pod updates may not add or remove containers")]
-    found: list[Cause] = []
+    faults: list[Cause] = []
     if not all(t in _tolerated(spec) for t in _tolerated(old)):
         why = "existing toleration can not be modified except its tolerationSeconds"
-        found.append(causes.forbidden("spec.tolerations", why))
+        faults.append(causes.forbidden("spec.tolerations", why))
     deadline, before = spec.get("activeDeadlineSeconds"), old.get("activeDeadlineSeconds")
     if before is not None and deadline is None:
         why = "must not update from a positive integer to nil value"
-        found.append(causes.invalid("spec.activeDeadlineSeconds", deadline, why))
+        faults.append(causes.invalid("spec.activeDeadlineSeconds", deadline, why))
     elif before is not None and deadline > before:
         why = "must be less than or equal to previous value"
-        found.append(causes.invalid("spec.activeDeadlineSeconds", deadline, why))
+        faults.append(causes.invalid("spec.activeDeadlineSeconds", deadline, why))
     mine, theirs = _fixed(spec), _fixed(old)
     changed = sorted(key for key in mine.keys() | theirs.keys() if mine.get(key) != theirs.get(key))
     if changed:
         why = f"pod updates may not change fields other than {MUTABLE}\nchanged: {', '.join(changed)}"
-        found.append(causes.forbidden("spec", why))
-    return found
+        faults.append(causes.forbidden("spec", why))
+    return faults
 
 
 def _tolerated(spec: Obj) -> list[Obj]:

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import orjson
 
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import Obj
 from virtfleet.local.apiserver.kinds.metadata import dns_label, label_faults
-from virtfleet.local.apiserver.kinds.registry import Cause, Context, Rules, Stored
+from virtfleet.local.apiserver.kinds.registry import Rules
 from virtfleet.local.apiserver.objects import causes
+from virtfleet.local.apiserver.objects.causes import Cause
+from virtfleet.local.apiserver.objects.store import Store
 
 HEADLESS = "None"
 NODE_PORTS = range(30000, 32768)
@@ -22,57 +25,52 @@ FIRST_FREE = 10  # the addresses before it are for services that choose: kuberne
 
 
 class ServiceRules(Rules):
+    """Addresses and ports that nobody else has."""
+
+    selectable: Mapping[str, Any] = {"spec.clusterIP": "", "spec.type": ""}
     exclusive = True  # addresses and ports are free only as long as nobody else takes them
 
-    def __init__(self, stored: Stored, network: ipaddress.IPv4Network) -> None:
+    def __init__(self, stored: Store, network: ipaddress.IPv4Network) -> None:
         self._stored = stored
         self._network = network
 
-    def prepare_create(self, obj: Obj, ctx: Context) -> None:
+    def prepare_create(self, obj: Obj) -> None:
+        """Give it what it lacks."""
         spec = obj.setdefault("spec", {})
         _complete(spec)
         self._allocate(obj)
         obj["status"] = {"loadBalancer": {}}
 
-    def prepare_update(self, obj: Obj, old: Obj, ctx: Context) -> None:
-        if ctx.subresource == "status":
+    def prepare_update(self, obj: Obj, old: Obj, subresource: str) -> None:
+        """Keep what the writer left out."""
+        if subresource == "status":
             return
         spec, was = obj.setdefault("spec", {}), old["spec"]
         _complete(spec)
-        if spec["type"] != "ExternalName" and was.get("type") != "ExternalName":
-            for field in ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"):
-                if field in was:
-                    spec.setdefault(field, was[field])
-            ports = {(p.get("protocol"), p.get("port")): p.get("nodePort") for p in was.get("ports", ())}
-            for port in spec.get("ports", ()) if _has_node_ports(spec) else ():
-                kept = ports.get((port.get("protocol"), port.get("port")))
-                if kept:
-                    port.setdefault("nodePort", kept)
+        for field in ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"):
+            if field in was:
+                spec.setdefault(field, was[field])
+        ports = {(p.get("protocol"), p.get("port")): p.get("nodePort") for p in was.get("ports", ())}
+        for port in spec.get("ports", ()) if _has_node_ports(spec) else ():
+            if kept := ports.get((port.get("protocol"), port.get("port"))):
+                port.setdefault("nodePort", kept)
         self._allocate(obj)
 
-    def validate_create(self, obj: Obj, ctx: Context) -> list[Cause]:
+    def faults(self, obj: Obj) -> list[Cause]:
+        """What is wrong with the spec, or else with the choice of address and ports."""
         return list(_spec_faults(obj["spec"])) or list(self._allocation_faults(obj))
 
-    def validate_update(self, obj: Obj, old: Obj, ctx: Context) -> list[Cause]:
-        if ctx.subresource == "status":
-            return []
+    def update_faults(self, obj: Obj, old: Obj, subresource: str) -> list[Cause]:
+        """An address stays."""
+        faults = super().update_faults(obj, old, subresource)
         spec, was = obj["spec"], old["spec"]
-        found = list(_spec_faults(spec))
-        if "ExternalName" not in (spec["type"], was.get("type")) and spec.get("clusterIP") != was.get("clusterIP"):
-            found.append(causes.invalid("spec.clusterIPs[0]", spec.get("clusterIPs"), "field is immutable"))
-        return found or list(self._allocation_faults(obj))
-
-    def fields(self, obj: Obj) -> Mapping[str, str]:
-        spec = obj.get("spec", {})
-        return {"spec.clusterIP": spec.get("clusterIP", ""), "spec.type": spec.get("type", "")}
+        if spec.get("clusterIP") != was.get("clusterIP"):
+            faults.append(causes.invalid("spec.clusterIPs[0]", spec.get("clusterIPs"), "field is immutable"))
+        return faults
 
     def _allocate(self, obj: Obj) -> None:
         """Give the service the address and node ports that it lacks."""
         spec = obj["spec"]
-        if spec["type"] == "ExternalName":
-            for field in ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"):
-                spec.pop(field, None)
-            return
         others = self._others(obj)
         if not spec.get("clusterIP"):
             spec["clusterIP"] = (spec.get("clusterIPs") or [""])[0] or self._free_address(others)
@@ -148,8 +146,7 @@ def _complete(spec: Obj) -> None:
     for port in spec.get("ports", ()):
         if port.get("targetPort") in (None, 0, ""):
             port["targetPort"] = port.get("port", 0)
-    if spec["type"] != "ExternalName":
-        spec.setdefault("internalTrafficPolicy", "Cluster")
+    spec.setdefault("internalTrafficPolicy", "Cluster")
     if spec["type"] in ("NodePort", "LoadBalancer"):
         spec.setdefault("externalTrafficPolicy", "Cluster")
     else:
@@ -164,10 +161,7 @@ def _complete(spec: Obj) -> None:
 
 def _spec_faults(spec: Obj) -> Iterator[Cause]:
     ports = spec.get("ports", [])
-    if spec["type"] == "ExternalName":
-        if not spec.get("externalName"):
-            yield causes.required("spec.externalName")
-    elif not ports and spec.get("clusterIP") != HEADLESS:
+    if not ports and spec.get("clusterIP") != HEADLESS:
         yield causes.required("spec.ports")
     if spec["type"] in ("NodePort", "LoadBalancer") and spec.get("clusterIP") == HEADLESS:
         yield causes.invalid("spec.clusterIPs[0]", HEADLESS, f"may not be set to 'None' for {spec['type']} services")
@@ -184,12 +178,7 @@ def _spec_faults(spec: Obj) -> Iterator[Cause]:
         elif name in names:
             yield causes.duplicate(f"{at}.name", name)
         names.add(name)
-        if not 1 <= number <= 65535:
-            yield causes.invalid(f"{at}.port", number, "must be between 1 and 65535, inclusive")
         identity = (port.get("protocol", "TCP"), number)
         if identity in numbers:
             yield causes.duplicate(at, {"protocol": identity[0], "port": number})
         numbers.add(identity)
-        target = port.get("targetPort")
-        if isinstance(target, int) and not 1 <= target <= 65535:
-            yield causes.invalid(f"{at}.targetPort", target, "must be between 1 and 65535, inclusive")

@@ -1,8 +1,8 @@
 """Structural schemas: what a kind's objects look like, and the two things done with that on every write.
 
-A schema is compiled once into a tree of `Node`s. `shape` brings an object into the schema's shape: unknown fields go,
-and are reported; what is absent is filled in from defaults. `validate` (schema_validation.py) finds faults. There are
-two dialects. Custom kinds follow their CRD. Built-in kinds, and the metadata of all kinds, are `typed`: Kubernetes
+A schema is compiled once into a tree of `SchemaNode`s. `shape` brings an object into the schema's shape: unknown fields
+go, and are reported; what is absent is filled in from defaults. `validate` (schema_validation.py) finds faults. There
+are two dialects. Custom kinds follow their CRD. Built-in kinds, and the metadata of all kinds, are `typed`: Kubernetes
 decodes them into Go structs, so a value of a wrong type is a bad request rather than an invalid object, null means
 absent, and quantities come out in canonical form.
 """
@@ -20,27 +20,26 @@ import orjson
 
 from virtfleet.api.quantity import Quantity, QuantityError
 from virtfleet.kube.resource import Obj, Resource
-from virtfleet.local.apiserver.kinds.registry import Cause
 from virtfleet.local.apiserver.kinds.schema_validation import Validator
 from virtfleet.local.apiserver.objects import causes, refusals
-from virtfleet.local.apiserver.objects.causes import field_path
+from virtfleet.local.apiserver.objects.causes import Cause, field_path
 
 Path = tuple[()] | tuple["Path", str | int]  # the way to the parent, and the last step; most are never looked at
-Class = type  # inside Node, `type` is a field
+Class = type  # inside SchemaNode, `type` is a field
 EMBEDDED_FIELDS = ("apiVersion", "kind", "metadata")
 
 
 @dataclass(slots=True)
-class Node:
+class SchemaNode:
     """One place in a schema. `fields` and `defaults` are shared between uses of a type and filled after creation."""
 
     type: str = ""  # object array string integer number boolean quantity int-or-string byte; "" for anything
     typed: bool = False
     go_type: str = ""  # as messages about wrong types name it
-    fields: dict[str, Node] = field(default_factory=dict)
+    fields: dict[str, SchemaNode] = field(default_factory=dict)
     defaults: dict[str, Any] = field(default_factory=dict)
-    items: Node | None = None
-    values: Node | None = None  # of a map
+    items: SchemaNode | None = None
+    values: SchemaNode | None = None  # of a map
     open: bool = False  # unknown fields are kept
     embedded: bool = False  # a whole object of some kind
     nullable: bool = False
@@ -58,9 +57,11 @@ class Node:
 _SIMPLE: dict[str, type] = {"string": str, "integer": int, "boolean": bool}
 
 
-def compile_node(schema: dict[str, Any], *, typed: bool, resolve: Callable[[str], Node] | None = None) -> Node:
+def compile_node(
+    schema: dict[str, Any], *, typed: bool, resolve: Callable[[str], SchemaNode] | None = None
+) -> SchemaNode:
     """The node of a schema; `resolve` finds the types that a $ref names."""
-    node = Node(typed=typed)
+    node = SchemaNode(typed=typed)
     if "$ref" in schema and resolve:
         node = resolve(schema["$ref"])
         if len(schema) > 1:
@@ -71,10 +72,10 @@ def compile_node(schema: dict[str, Any], *, typed: bool, resolve: Callable[[str]
     return node
 
 
-def fill_node(node: Node, schema: dict[str, Any], resolve: Callable[[str], Node] | None = None) -> None:
+def fill_node(node: SchemaNode, schema: dict[str, Any], resolve: Callable[[str], SchemaNode] | None = None) -> None:
     """Fill in a node made beforehand, so that a type may contain itself."""
 
-    def compiled(part: dict[str, Any]) -> Node:
+    def compiled(part: dict[str, Any]) -> SchemaNode:
         return compile_node(part, typed=node.typed, resolve=resolve)
 
     node.type = _type_of(schema)
@@ -96,10 +97,10 @@ def fill_node(node: Node, schema: dict[str, Any], resolve: Callable[[str], Node]
     if node.typed and not node.fields and not node.values:
         node.open = True  # RawExtension, FieldsV1, JSON: whatever the writer puts there
     if node.embedded:
-        node.fields.setdefault("metadata", Node(type="object", open=True))
+        node.fields.setdefault("metadata", SchemaNode(type="object", open=True))
 
 
-def _read_use(node: Node, schema: dict[str, Any]) -> None:
+def _read_use(node: SchemaNode, schema: dict[str, Any]) -> None:
     """What a schema says about this use of a type rather than about the type."""
     node.nullable = bool(schema.get("nullable"))
     node.choice = "enum" in schema
@@ -120,7 +121,7 @@ def _type_of(schema: dict[str, Any]) -> str:
     return str(schema.get("type", ""))
 
 
-def _go_type(schema: dict[str, Any], node: Node) -> str:
+def _go_type(schema: dict[str, Any], node: SchemaNode) -> str:
     """The Go type behind a field, as messages about wrong types name it."""
     if node.type == "integer":
         return str(schema.get("format", "int64"))
@@ -133,13 +134,13 @@ def _go_type(schema: dict[str, Any], node: Node) -> str:
 
 
 class StructuralSchema:
-    """A schema as the operations use it (kinds.Schema). Its parts are made when first needed."""
+    """A schema as the operations use it. Its parts are made when first needed."""
 
     def __init__(
         self,
         resource: Resource,
         *,
-        root: Callable[[], Node],
+        root: Callable[[], SchemaNode],
         validator: Validator,
         openapi: Callable[[], dict[str, Any]],
     ) -> None:
@@ -149,10 +150,16 @@ class StructuralSchema:
         self._make_openapi = openapi
 
     @cached_property
-    def _root(self) -> Node:
+    def _root(self) -> SchemaNode:
         return self._make_root()
 
     def shape(self, obj: Obj, stored: Obj | None = None) -> list[str]:
+        """Remove, in place, fields that the schema does not know, and fill in what it has defaults for; returns the
+        paths of what was removed. The first step of every write. What is as in `stored` has been shaped already.
+
+        Raises ApiError (BadRequest) for what Kubernetes could not even decode: wrong types in built-in kinds and in
+        the metadata of any kind; TooManyError for a list or map that is larger than the schema allows.
+        """
         unknown: list[str] = []
         shaped: Obj = {}
         if stored and self._root.typed:  # the schema of a custom kind may have changed since
@@ -167,13 +174,16 @@ class StructuralSchema:
         return unknown
 
     def validate(self, obj: Obj) -> list[Cause]:
+        """The faults of an object that has been shaped."""
         return self._validator.faults(obj, self._root)
 
     def openapi(self) -> dict[str, Any]:
+        """The OpenAPI v3 components, by name: the kind's own schema and all that it refers to."""
         return self._make_openapi()
 
     def merge_key(self, path: tuple[str, ...]) -> tuple[str | None, str | None]:
-        node: Node | None = self._root
+        """For strategic merge: (patchStrategy, patchMergeKey) of the field at `path` (list indexes left out)."""
+        node: SchemaNode | None = self._root
         for part in path:
             while node and node.items:
                 node = node.items
@@ -207,12 +217,12 @@ _SCALARS: dict[str, tuple[type, ...]] = {
 _ZEROS: dict[str, Callable[[], Any]] = {"object": dict, "string": str, "integer": int, "boolean": bool}
 
 
-def _zero(node: Node) -> Any:
+def _zero(node: SchemaNode) -> Any:
     """What Go makes of a null in a list or map."""
     return _ZEROS[node.type]() if node.typed and node.type in _ZEROS else None
 
 
-def _shape(node: Node, value: Any, owner: Node, path: Path, unknown: list[str]) -> Any:
+def _shape(node: SchemaNode, value: Any, owner: SchemaNode, path: Path, unknown: list[str]) -> Any:
     """The value in the schema's shape. `owner` is the struct that the field at `path` is in."""
     if isinstance(value, dict):
         if node.typed and node.type not in ("object", ""):
@@ -232,7 +242,7 @@ def _shape(node: Node, value: Any, owner: Node, path: Path, unknown: list[str]) 
     return value
 
 
-def _shape_object(node: Node, obj: Obj, owner: Node, path: Path, unknown: list[str]) -> None:
+def _shape_object(node: SchemaNode, obj: Obj, owner: SchemaNode, path: Path, unknown: list[str]) -> None:
     """This is where a write spends its time, so it goes into a value only where there can be something to do."""
     if len(obj) > node.most:
         raise TooManyError(causes.too_many(_text(path), len(obj), node.most))
@@ -264,7 +274,7 @@ def _shape_object(node: Node, obj: Obj, owner: Node, path: Path, unknown: list[s
             obj[name] = default
 
 
-def _is_absent(node: Node, value: Any) -> bool:
+def _is_absent(node: SchemaNode, value: Any) -> bool:
     """What Go leaves out when it encodes: nulls, empty maps and lists, and choices that were not made."""
     if value is None:
         return not node.nullable
@@ -273,7 +283,7 @@ def _is_absent(node: Node, value: Any) -> bool:
     )
 
 
-def _decode(node: Node, value: Any, owner: Node, path: Path) -> Any:
+def _decode(node: SchemaNode, value: Any, owner: SchemaNode, path: Path) -> Any:
     """A typed scalar as Kubernetes keeps it."""
     if value is None:
         return None
@@ -296,12 +306,12 @@ def _canonical(quantity: str | int | float) -> str:
         raise _DecodeError(str(error)) from None
 
 
-def _wrong_type(node: Node, value: Any, owner: Node, path: Path) -> _DecodeError:
+def _wrong_type(node: SchemaNode, value: Any, owner: SchemaNode, path: Path) -> _DecodeError:
     """In the words of Go's JSON package: the innermost struct, and the whole path without indexes."""
-    found = {bool: "bool", str: "string", dict: "object", list: "array"}.get(type(value), "number")
+    given = {bool: "bool", str: "string", dict: "object", list: "array"}.get(type(value), "number")
     struct = owner.go_type.rpartition(".")[2]
     place = ".".join([struct, *(part for part in _parts(path) if isinstance(part, str))])
-    return _DecodeError(f"json: cannot unmarshal {found} into Go struct field {place} of type {node.go_type}")
+    return _DecodeError(f"json: cannot unmarshal {given} into Go struct field {place} of type {node.go_type}")
 
 
 def _parts(path: Path) -> list[str | int]:

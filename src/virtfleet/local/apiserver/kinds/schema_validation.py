@@ -14,11 +14,11 @@ import jsonschema_rs
 import orjson
 
 from virtfleet.kube.resource import Obj
-from virtfleet.local.apiserver.kinds.registry import Cause
 from virtfleet.local.apiserver.objects import causes
+from virtfleet.local.apiserver.objects.causes import Cause
 
 if TYPE_CHECKING:
-    from virtfleet.local.apiserver.kinds.schema import Node
+    from virtfleet.local.apiserver.kinds.schema import SchemaNode
 
 # Keywords that mean the same in CRDs and in JSON Schema draft 4.
 _KEPT = (
@@ -30,6 +30,12 @@ _FORMATS = {"date-time": "date-time", "datetime": "date-time"} | {
     name: name for name in ("date", "email", "hostname", "ipv4", "ipv6", "uri", "uuid")
 }
 _BASE64 = r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
+_COMPARISONS = {
+    "minimum": "greater than or equal to",
+    "exclusiveMinimum": "greater than",
+    "maximum": "less than or equal to",
+    "exclusiveMaximum": "less than",
+}
 _INTEGERS = {"int32": (-(2**31), 2**31 - 1), "int64": (-(2**63), 2**63 - 1)}
 
 
@@ -38,7 +44,9 @@ def json_schema(schema: dict[str, Any]) -> dict[str, Any]:
     result: dict[str, Any] = {key: schema[key] for key in _KEPT if key in schema}
     if "$ref" in schema:
         reference = {"$ref": f"#/definitions/{schema['$ref']}"}
-        return {"anyOf": [reference, {"type": "null"}]} if schema.get("nullable") else reference
+        if schema.get("nullable"):
+            return {"anyOf": [reference, {"type": "null"}]}
+        result["allOf"] = [reference]
     if schema.get("x-kubernetes-int-or-string") or schema.get("format") == "int-or-string":
         types = ["integer", "string"]
     else:
@@ -82,32 +90,40 @@ class Validator:
     def _compiled(self) -> jsonschema_rs.Draft4Validator:
         return jsonschema_rs.Draft4Validator(self._make(), validate_formats=True)
 
-    def faults(self, obj: Obj, root: Node) -> list[Cause]:
-        found: list[Cause] = []
+    def faults(self, obj: Obj, root: SchemaNode) -> list[Cause]:
+        """What is wrong with an object whose shape is right."""
+        faults: list[Cause] = []
         if not self._compiled.is_valid(obj):
-            found = [cause for error in self._compiled.iter_errors(obj) if (cause := self._cause(error))]
+            faults = [cause for error in self._compiled.iter_errors(obj) if (cause := self._cause(error))]
         if not self._typed:
-            _check_lists(root, obj, [], found)
-        return found
+            _check_lists(root, obj, [], faults)
+        return faults
 
     def _cause(self, error: jsonschema_rs.ValidationError) -> Cause | None:
         path: list[str | int] = list(error.instance_path)
-        if self._typed and error.kind.name == "required" and path[:1] in (["status"], ["metadata"]):
+        if not self._typed:
+            return _cause(error, causes.field_path(path), " in body should")
+        if error.kind.name == "required" and path[:1] in (["status"], ["metadata"]):
             return None  # the zero value: Kubernetes writes the status itself, and metadata.py looks at metadata
-        return _cause(error, causes.field_path(path))
+        if error.instance == "" and error.kind.name in ("minLength", "pattern"):
+            return causes.required(causes.field_path(path))
+        if error.kind.name == "not":
+            return causes.forbidden(causes.field_path(path), "this API server does not do that; leave it out")
+        return _cause(error, causes.field_path(path), " must")
 
 
-def _cause(error: jsonschema_rs.ValidationError, field: str) -> Cause:
-    body = f"{field} in body"
+def _cause(error: jsonschema_rs.ValidationError, field: str, must: str) -> Cause:
     value: Any = error.instance
     kind: dict[str, Any] = error.kind.as_dict()
+    body = f"{field} in body"
+    should = f"{field}{must}" if "body" in must else must.strip()
     match error.kind.name:
         case "required":
             return causes.required(causes.field_path([p for p in (field, kind["property"]) if p]))
         case "type":
-            found = _type_name(value)
+            type_ = _type_name(value)
             wanted = ",".join(t for t in kind["types"] if t != "null")
-            return causes.type_invalid(field, found, f"{body} must be of type {wanted}: {causes.quoted(found)}")
+            return causes.type_invalid(field, type_, f"{body} must be of type {wanted}: {causes.quoted(type_)}")
         case "enum":
             options = [o if isinstance(o, str) else causes.quoted(o) for o in kind["options"] if o is not None]
             return causes.unsupported(field, value, options)
@@ -115,26 +131,17 @@ def _cause(error: jsonschema_rs.ValidationError, field: str) -> Cause:
             return causes.too_long(field, kind["limit"])
         case "maxItems" | "maxProperties":
             return causes.too_many(field, len(value), kind["limit"])
-        case "minLength":
-            detail = f"{body} should be at least {kind['limit']} chars long"
-        case "minItems":
-            detail = f"{body} should have at least {kind['limit']} items"
-        case "minProperties":
-            detail = f"{body} should have at least {kind['limit']} properties"
+        case "minLength" | "minItems" | "minProperties":
+            what = {"minLength": "chars long", "minItems": "items", "minProperties": "properties"}[error.kind.name]
+            detail = f"{should} {'be' if what == 'chars long' else 'have'} at least {kind['limit']} {what}"
         case "pattern" if kind["pattern"] == _BASE64:
             detail = f"{body} must be of type byte: {causes.quoted(value)}"
         case "pattern":
-            detail = f"{body} should match '{kind['pattern']}'"
-        case "minimum":
-            detail = f"{body} should be greater than or equal to {kind['limit']}"
-        case "exclusiveMinimum":
-            detail = f"{body} should be greater than {kind['limit']}"
-        case "maximum":
-            detail = f"{body} should be less than or equal to {kind['limit']}"
-        case "exclusiveMaximum":
-            detail = f"{body} should be less than {kind['limit']}"
+            detail = f"{should} match '{kind['pattern']}'"
+        case "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum":
+            detail = f"{should} be {_COMPARISONS[error.kind.name]} {kind['limit']}"
         case "multipleOf":
-            detail = f"{body} should be a multiple of {kind['multiple_of']}"
+            detail = f"{should} be a multiple of {kind['multiple_of']}"
         case "format":
             detail = f"{body} must be of type {kind['format']}: {causes.quoted(value)}"
         case "uniqueItems":
@@ -142,8 +149,8 @@ def _cause(error: jsonschema_rs.ValidationError, field: str) -> Cause:
         case "anyOf":
             detail = f'"{field}" must validate at least one schema (anyOf)'
         case "oneOf":
-            found = "none" if isinstance(error.kind, jsonschema_rs.ValidationErrorKind.OneOfNotValid) else "several"
-            detail = f'"{field}" must validate one and only one schema (oneOf). Found {found} valid'
+            valid = "none" if isinstance(error.kind, jsonschema_rs.ValidationErrorKind.OneOfNotValid) else "several"
+            detail = f'"{field}" must validate one and only one schema (oneOf). Found {valid} valid'
         case "not":
             detail = f'"{field}" must not validate the schema (not)'
         case _:
@@ -158,15 +165,15 @@ def _type_name(value: Any) -> str:
     return names.get(type(value), "array")
 
 
-def _check_lists(node: Node, value: Any, path: list[str | int], found: list[Cause]) -> None:
+def _check_lists(node: SchemaNode, value: Any, path: list[str | int], faults: list[Cause]) -> None:
     """Duplicates in lists of type set or map, and embedded objects that do not say what they are."""
     if isinstance(value, dict):
         if node.embedded:
-            found += [causes.required(causes.field_path([*path, f]), "must not be empty")
+            faults += [causes.required(causes.field_path([*path, f]), "must not be empty")
                       for f in ("apiVersion", "kind") if not value.get(f)]  # fmt: skip
         for key, part in value.items():
             if isinstance(part, dict | list) and (child := node.fields.get(key) or node.values):
-                _check_lists(child, part, [*path, key], found)
+                _check_lists(child, part, [*path, key], faults)
     elif node.items:
         if node.list_type in ("set", "map"):
             seen: set[bytes] = set()
@@ -174,14 +181,14 @@ def _check_lists(node: Node, value: Any, path: list[str | int], found: list[Caus
                 key = _list_key(node, item)
                 identity = orjson.dumps(key, option=orjson.OPT_SORT_KEYS)
                 if identity in seen:
-                    found.append(causes.duplicate(causes.field_path([*path, index]), key))
+                    faults.append(causes.duplicate(causes.field_path([*path, index]), key))
                 seen.add(identity)
         for index, item in enumerate(value):
             if isinstance(item, dict | list):
-                _check_lists(node.items, item, [*path, index], found)
+                _check_lists(node.items, item, [*path, index], faults)
 
 
-def _list_key(node: Node, item: Any) -> Any:
+def _list_key(node: SchemaNode, item: Any) -> Any:
     if node.list_type == "map" and isinstance(item, dict):
         return {key: item[key] for key in node.list_map_keys if key in item}
     return item

@@ -6,11 +6,19 @@ kubectl prints these messages to people and scripts match on them, so their form
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
-from virtfleet.local.apiserver.kinds.registry import Cause
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """One fault of an object, as it goes into a Status' details.causes."""
+
+    field: str  # spec.containers[0].image
+    reason: str  # FieldValueRequired, FieldValueInvalid, FieldValueNotSupported, FieldValueDuplicate, ...
+    message: str  # as Kubernetes words it: `Required value: ...`, `Invalid value: "x": ...`
 
 
 def field_path(parts: Iterable[str | int]) -> str:
@@ -30,39 +38,48 @@ def quoted(value: Any) -> str:
 
 
 def required(field: str, detail: str = "") -> Cause:
+    """A field that is absent or empty."""
     return Cause(field, "FieldValueRequired", _with("Required value", detail))
 
 
 def invalid(field: str, value: Any, detail: str) -> Cause:
+    """A value that is not right."""
     return Cause(field, "FieldValueInvalid", _with(f"Invalid value: {quoted(value)}", detail))
 
 
 def type_invalid(field: str, value: Any, detail: str) -> Cause:
+    """A value of a wrong type."""
     return Cause(field, "FieldValueTypeInvalid", _with(f"Invalid value: {quoted(value)}", detail))
 
 
 def unsupported(field: str, value: Any, supported: Iterable[str]) -> Cause:
+    """A value that is not one of a few."""
     detail = "supported values: " + ", ".join(quoted(str(v)) for v in supported)
     return Cause(field, "FieldValueNotSupported", _with(f"Unsupported value: {quoted(value)}", detail))
 
 
 def duplicate(field: str, value: Any) -> Cause:
+    """A value that is there twice."""
     return Cause(field, "FieldValueDuplicate", f"Duplicate value: {quoted(value)}")
 
 
 def not_found(field: str, value: Any) -> Cause:
+    """A reference to nothing."""
     return Cause(field, "FieldValueNotFound", f"Not found: {quoted(value)}")
 
 
 def forbidden(field: str, detail: str) -> Cause:
+    """A field that may not be there, or not change."""
     return Cause(field, "FieldValueForbidden", _with("Forbidden", detail))
 
 
 def too_long(field: str, limit: int) -> Cause:
+    """A value that is too long."""
     return Cause(field, "FieldValueTooLong", f"Too long: may not be more than {limit} byte{_s(limit)}")
 
 
 def too_many(field: str, actual: int, limit: int) -> Cause:
+    """A list or map that is too large."""
     return Cause(field, "FieldValueTooMany", f"Too many: {actual}: must have at most {limit} item{_s(limit)}")
 
 

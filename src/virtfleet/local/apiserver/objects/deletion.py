@@ -25,6 +25,8 @@ _IMMORTAL = ("default", "kube-system", "kube-public")
 
 
 class Outcome(enum.Enum):
+    """What became of a deletion."""
+
     UNCHANGED = enum.auto()  # deletion is under way already
     MARKED = enum.auto()  # grace or finalizers hold it
     REMOVED = enum.auto()
@@ -32,6 +34,8 @@ class Outcome(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class DeleteOptions:
+    """How to delete, and when not to."""
+
     grace: int | None = None
     propagation: str | None = None
     uid: str | None = None
@@ -84,12 +88,12 @@ def check_allowed(kind: Kind, obj: Obj, options: DeleteOptions) -> None:
     meta = obj["metadata"]
     if kind.storage == _NAMESPACES and meta["name"] in _IMMORTAL:
         raise ApiError("Forbidden", f'namespaces "{meta["name"]}" is forbidden: this namespace may not be deleted')
-    for field, wanted, found in (
+    for field, wanted, present in (
         ("UID", options.uid, meta["uid"]),
         ("ResourceVersion", options.resource_version, meta["resourceVersion"]),
     ):
-        if wanted and wanted != found:
-            raise refusals.precondition_failed(kind, meta["name"], field, wanted, found)
+        if wanted and wanted != present:
+            raise refusals.precondition_failed(kind, meta["name"], field, wanted, present)
 
 
 def begin(kind: Kind, obj: Obj, options: DeleteOptions) -> Outcome:

@@ -26,6 +26,8 @@ from virtfleet.local.apiserver.serving.streams import BOOKMARK_SECONDS
 
 
 class InProcessApi:
+    """KubeApi without a network."""
+
     def __init__(self, operations: Operations, user: User = MASTER) -> None:
         self._operations = operations
         self._user = user
@@ -33,6 +35,7 @@ class InProcessApi:
     async def get(
         self, res: Resource, name: str, namespace: str | None = None, *, subresource: str | None = None
     ) -> Obj:
+        """One object."""
         kind = self._kind(res)
         return _decoded(self._operations.get(kind, _namespace(res, namespace), name, subresource or ""))
 
@@ -46,6 +49,7 @@ class InProcessApi:
         limit: int = 500,
         resource_version: str = "",
     ) -> AsyncIterator[Page]:
+        """A list, page by page."""
         kind = self._kind(res)
         selection = select(kind, namespace or None, labels, fields)
         paging: Paging | None = Paging(limit, "", resource_version)
@@ -58,6 +62,7 @@ class InProcessApi:
     async def list(
         self, res: Resource, namespace: str | None = None, *, labels: str = "", fields: str = ""
     ) -> list[Obj]:
+        """All of them."""
         pages = self.pages(res, namespace, labels=labels, fields=fields, limit=0)
         return [orjson.loads(item) async for page in pages for item in page.items]
 
@@ -72,6 +77,7 @@ class InProcessApi:
         resource_version: str = "",
         timeout: float | None = None,
     ) -> AsyncIterator[AsyncIterator[WatchEvent]]:
+        """What happens from now on, or from a version."""
         kind = self._kind(res)
         watchers = self._operations.watchers
         watcher = await self._operations.watch(select(kind, namespace or None, labels, fields), resource_version)
@@ -81,7 +87,7 @@ class InProcessApi:
                 for event_type, event in batch:
                     yield WatchEvent(event_type, served(kind, event.data(event_type)))
                 if not batch:
-                    yield WatchEvent("BOOKMARK", bookmark(kind, watchers.revision()))
+                    yield WatchEvent("BOOKMARK", bookmark(kind, self._operations.store.revision))
                     if timeout is not None:
                         return
 
@@ -100,6 +106,7 @@ class InProcessApi:
         subresource: str | None = None,
         dry_run: bool = False,
     ) -> Obj:
+        """Make an object, or post to something that stores nothing."""
         kind, call = self._kind(res), Call(self._user, dry_run)
         where = _namespace(res, namespace or obj.get("metadata", {}).get("namespace"))
         own = _copy(obj)
@@ -108,6 +115,7 @@ class InProcessApi:
         return _decoded(await self._operations.create(kind, where, own, call))
 
     async def replace(self, res: Resource, obj: Obj, *, subresource: str | None = None) -> Obj:
+        """Write the whole object."""
         meta = obj["metadata"]
         where = _namespace(res, meta.get("namespace"))
         call = Call(self._user)
@@ -126,6 +134,7 @@ class InProcessApi:
         subresource: str | None = None,
         dry_run: bool = False,
     ) -> Obj:
+        """Change a part."""
         kind, call, body = self._kind(res), Call(self._user, dry_run), orjson.dumps(patch)
         where = _namespace(res, namespace)
         return _decoded(await self._operations.patch(kind, where, name, how, body, call, subresource or ""))
@@ -141,6 +150,7 @@ class InProcessApi:
         uid: str | None = None,
         resource_version: str | None = None,
     ) -> Obj:
+        """Delete one object."""
         options = DeleteOptions(grace, propagation, uid, resource_version)
         where = _namespace(res, namespace)
         _, data = await self._operations.delete(self._kind(res), where, name, options, Call(self._user))
@@ -149,6 +159,7 @@ class InProcessApi:
     async def delete_collection(
         self, res: Resource, namespace: str | None = None, *, labels: str = "", fields: str = ""
     ) -> None:
+        """Delete what is selected."""
         selection = select(self._kind(res), namespace or None, labels, fields)
         await self._operations.delete_collection(selection, DeleteOptions(), Call(self._user))
 

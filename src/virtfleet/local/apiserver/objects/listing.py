@@ -45,10 +45,11 @@ class Listing:
     remaining: int | None = None
 
 
-async def page(store: Store, selection: Selection, paging: Paging) -> Listing:
+def page(store: Store, selection: Selection, paging: Paging) -> Listing:
+    """The page that is asked for."""
     revision, after = _starting_point(store, paging)
     try:
-        records = await _state_at(store, selection, revision)
+        records = _state_at(store, selection, revision)
     except ApiError as error:
         if paging.token and error.reason == "Expired":
             raise ApiError("Expired", _EXPIRED) from error
@@ -103,16 +104,12 @@ def _starting_point(store: Store, paging: Paging) -> tuple[int, tuple[str, str] 
     return (version if paging.match == "Exact" else store.revision), None
 
 
-async def _state_at(store: Store, selection: Selection, revision: int) -> list[Record]:
+def _state_at(store: Store, selection: Selection, revision: int) -> list[Record]:
     records = list(store.scan(selection.kind.storage, selection.namespace))
     if revision == store.revision:
         return records
-    # No other task runs between these two reads: `since` looks at the present before it waits for anything.
-    changes = await store.since(selection.kind.storage, revision)
-    if not changes:
-        return records
     past = {(record.namespace, record.name): record for record in records}
-    for change in reversed(changes):
+    for change in reversed(store.since(selection.kind.storage, revision)):
         key = (change.record.namespace, change.record.name)
         if change.previous is not None:
             past[key] = change.previous

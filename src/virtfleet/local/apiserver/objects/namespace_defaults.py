@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import msgspec
+import orjson
 
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.controller import Controller
@@ -11,18 +11,6 @@ from virtfleet.kube.resource import CONFIG_MAPS, SERVICE_ACCOUNTS, Obj, Resource
 from virtfleet.local.apiserver.objects.store import Change, Store
 
 ROOT_CA = "kube-root-ca.crt"
-
-
-class _Meta(msgspec.Struct, frozen=True):
-    deletionTimestamp: str | None = None
-
-
-class _Namespace(msgspec.Struct, frozen=True):
-    metadata: _Meta
-
-
-class _Authority(msgspec.Struct, frozen=True):
-    data: dict[str, str] = {}
 
 
 class NamespaceDefaults:
@@ -46,15 +34,16 @@ class NamespaceDefaults:
             self.controller.queue.add(record.namespace)
 
     async def reconcile(self, namespace: str) -> None:
+        """Give a namespace what it lacks."""
         record = self._store.get("/namespaces", "", namespace)
-        if record is None or msgspec.json.decode(record.data, type=_Namespace).metadata.deletionTimestamp:
+        if record is None or orjson.loads(record.data)["metadata"].get("deletionTimestamp"):
             return
         if self._store.get("/serviceaccounts", namespace, "default") is None:
             await self._create(SERVICE_ACCOUNTS, {"metadata": {"name": "default"}}, namespace)
         published = self._store.get("/configmaps", namespace, ROOT_CA)
         if published is None:
             await self._create(CONFIG_MAPS, {"metadata": {"name": ROOT_CA}, "data": self._data}, namespace)
-        elif msgspec.json.decode(published.data, type=_Authority).data != self._data:
+        elif orjson.loads(published.data).get("data") != self._data:
             await self._api.patch(CONFIG_MAPS, ROOT_CA, {"data": self._data}, namespace)
 
     async def _create(self, res: Resource, obj: Obj, namespace: str) -> None:

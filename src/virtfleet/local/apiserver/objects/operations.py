@@ -13,19 +13,20 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
-import msgspec
 import orjson
 
 from virtfleet.kube.api import Patch
 from virtfleet.kube.errors import ApiError, is_not_found
 from virtfleet.kube.resource import Obj
-from virtfleet.local.apiserver.extensions.admission import Admission, AdmissionRequest, Unguarded
+from virtfleet.local.apiserver.extensions.admission import Admission, AdmissionRequest
 from virtfleet.local.apiserver.kinds import metadata
-from virtfleet.local.apiserver.kinds.registry import Cause, Context, Kind, Kinds
+from virtfleet.local.apiserver.kinds.registry import Kind, Kinds
 from virtfleet.local.apiserver.kinds.schema import TooManyError
 from virtfleet.local.apiserver.objects import causes, deletion, listing, patching, refusals, scaling
+from virtfleet.local.apiserver.objects.causes import Cause
 from virtfleet.local.apiserver.objects.deletion import DeleteOptions, Outcome
 from virtfleet.local.apiserver.objects.listing import Listing, Paging
 from virtfleet.local.apiserver.objects.selection import Selection
@@ -49,7 +50,7 @@ class Call:
     field_validation: str = "Ignore"  # Ignore, Warn, Strict: what to do about fields that are unknown or given twice
     duplicates: list[str] = field(default_factory=list)  # faults of that kind which the decoder found
     warnings: list[str] = field(default_factory=list)
-    options: Obj | None = None  # as webhooks are told
+    options: Obj | None = None  # as webhooks see them
     patches: bool = False  # what it means to write has been made of the stored object
 
 
@@ -59,17 +60,6 @@ class Post(Protocol):
     async def __call__(self, obj: Obj, *, namespace: str, name: str, user: User, dry_run: bool) -> Obj: ...
 
 
-class _Ending(msgspec.Struct):
-    deletionTimestamp: str | None = None
-
-
-class _Namespace(msgspec.Struct):
-    metadata: _Ending
-
-
-_namespace = msgspec.json.Decoder(_Namespace)
-
-
 def served(kind: Kind, data: bytes) -> bytes:
     """Stored bytes in the version of `kind`; versions differ in their name only."""
     prefix = b'{"apiVersion":"%s"' % kind.resource.api_version.encode()
@@ -77,10 +67,12 @@ def served(kind: Kind, data: bytes) -> bytes:
 
 
 class Operations:
+    """What can be done with objects."""
+
     def __init__(self, store: Store, kinds: Kinds, admission: Admission | None = None) -> None:
         self.store = store
         self.kinds = kinds
-        self.admission: Admission = admission or Unguarded()
+        self.admission = admission or Admission()
         self.watchers = Watchers(store)
         self.posts: dict[tuple[str, str, str], Post] = {}  # (group, plural, subresource or "")
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -88,6 +80,7 @@ class Operations:
     # Reading
 
     def get(self, kind: Kind, namespace: str, name: str, subresource: str = "") -> bytes:
+        """One object, or its scale."""
         record = self.store.get(kind.storage, namespace, name)
         if record is None:
             raise refusals.not_found(kind, name)
@@ -96,17 +89,19 @@ class Operations:
         return served(kind, record.data)
 
     async def list(self, selection: Selection, paging: Paging | None = None) -> Listing:
-        return await listing.page(self.store, selection, paging or Paging())
+        """One page of what is selected."""
+        return listing.page(self.store, selection, paging or Paging())
 
     async def watch(
         self, selection: Selection, resource_version: str = "", initial_events: bool | None = None
     ) -> Watcher:
         """To be given back with `watchers.close`."""
-        return await self.watchers.open(selection, resource_version, initial_events)
+        return self.watchers.open(selection, resource_version, initial_events)
 
     # Creating
 
     async def create(self, kind: Kind, namespace: str, obj: Obj, call: Call) -> bytes:
+        """A new object."""
         self._decode(kind, obj, call)
         _place(kind, namespace, None, obj)
         self._require_namespace(kind, namespace, obj["metadata"].get("name", ""))
@@ -119,18 +114,17 @@ class Operations:
 
     async def _begin(self, kind: Kind, namespace: str, obj: Obj, request: AdmissionRequest, call: Call) -> bytes:
         prefix = "" if obj["metadata"].get("name") else obj["metadata"].get("generateName", "")
-        context = Context(call.user, namespace, "", call.dry_run)
         metadata.begin(obj)
         if kind.custom and "status" in kind.subresources:
             obj.pop("status", None)
-        kind.rules.prepare_create(obj, context)
+        kind.rules.prepare_create(obj)
         if _counts_generations(kind, obj):
             obj["metadata"]["generation"] = 1
         for _ in range(_NAME_ATTEMPTS if prefix else 1):
             if prefix:
                 obj["metadata"]["name"] = metadata.generated(prefix)
             name = obj["metadata"].get("name", "")
-            _refuse_faulty(kind, obj, metadata.faults(kind, obj) + kind.rules.validate_create(obj, context))
+            _refuse_faulty(kind, obj, [*metadata.faults(kind, obj), *kind.rules.faults(obj)])
             request.obj, request.name = obj, name
             await self._admit(request, call)
             if obj["metadata"].pop("resourceVersion", "") not in ("", "0"):
@@ -157,30 +151,33 @@ class Operations:
     # Changing
 
     async def update(self, kind: Kind, namespace: str, name: str, obj: Obj, call: Call, subresource: str = "") -> bytes:
+        """The object as the client wants it to be."""
         raw = orjson.dumps(obj)  # every attempt starts from what the client sent
-        if subresource == "scale":
-            scaled = await self._change(
-                kind, namespace, name, lambda old: scaling.write(kind, old, orjson.loads(raw)), call
-            )
-            return orjson.dumps(scaling.read(kind, orjson.loads(scaled)))
-        return await self._change(kind, namespace, name, lambda old: orjson.loads(raw), call, subresource)
+        return await self._write(kind, namespace, name, lambda _form, _old: orjson.loads(raw), call, subresource)
 
     async def patch(
         self, kind: Kind, namespace: str, name: str, how: Patch, patch: bytes, call: Call, subresource: str = ""
     ) -> bytes:
+        """The object with some changes."""
         call.patches = True
-        if subresource == "scale":
 
-            def scale(old: Obj) -> Obj:
-                wanted = patching.apply(scaling.FORM, how, scaling.read(kind, old), orjson.loads(patch))
-                return scaling.write(kind, old, wanted)
+        def derive(form: Kind, old: Obj) -> Obj:
+            return patching.apply(form, how, old, orjson.loads(patch))
 
-            return orjson.dumps(
-                scaling.read(kind, orjson.loads(await self._change(kind, namespace, name, scale, call)))
-            )
-        return await self._change(
-            kind, namespace, name, lambda old: patching.apply(kind, how, old, orjson.loads(patch)), call, subresource
-        )
+        return await self._write(kind, namespace, name, derive, call, subresource)
+
+    async def _write(
+        self, kind: Kind, namespace: str, name: str, derive: Callable[[Kind, Obj], Obj], call: Call, subresource: str
+    ) -> bytes:
+        """Change the object, or what its scale says of it."""
+        if subresource != "scale":
+            return await self._change(kind, namespace, name, partial(derive, kind), call, subresource)
+
+        def scale(old: Obj) -> Obj:
+            return scaling.write(kind, old, derive(scaling.FORM, scaling.read(kind, old)))
+
+        scaled = await self._change(kind, namespace, name, scale, call)
+        return orjson.dumps(scaling.read(kind, orjson.loads(scaled)))
 
     async def _change(
         self, kind: Kind, namespace: str, name: str, derive: Callable[[Obj], Obj], call: Call, subresource: str = ""
@@ -220,12 +217,11 @@ class Operations:
         _check_version(kind, old, obj)
         metadata.keep_system_fields(obj, old)
         obj = _separated(kind, obj, old, subresource)
-        context = Context(call.user, record.namespace, subresource, call.dry_run)
-        kind.rules.prepare_update(obj, old, context)
+        kind.rules.prepare_update(obj, old, subresource)
         if _counts_generations(kind, obj) and _desired(kind, obj) != _desired(kind, old):
             obj["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
         faults = metadata.faults(kind, obj) + metadata.update_faults(obj, old)
-        _refuse_faulty(kind, obj, faults + kind.rules.validate_update(obj, old, context))
+        _refuse_faulty(kind, obj, faults + kind.rules.update_faults(obj, old, subresource))
         request.obj = obj
         await self._admit(request, call)
         obj["metadata"]["resourceVersion"] = str(record.revision)
@@ -261,12 +257,11 @@ class Operations:
 
     async def delete_collection(self, selection: Selection, options: DeleteOptions, call: Call) -> Listing:
         """Delete what is selected now; the answer holds the objects as they were."""
-        found = await self.list(selection)
-        records = found.records
-        for i in range(0, len(records), _DELETED_AT_ONCE):
-            batch = (self._delete_if_there(selection.kind, r, options, call) for r in records[i : i + _DELETED_AT_ONCE])
-            await asyncio.gather(*batch)
-        return found
+        listed = await self.list(selection)
+        for i in range(0, len(listed.records), _DELETED_AT_ONCE):
+            some = listed.records[i : i + _DELETED_AT_ONCE]
+            await asyncio.gather(*(self._delete_if_there(selection.kind, r, options, call) for r in some))
+        return listed
 
     async def _delete_if_there(self, kind: Kind, record: Record, options: DeleteOptions, call: Call) -> None:
         try:
@@ -317,7 +312,7 @@ class Operations:
         record = self.store.get("/namespaces", "", namespace)
         if record is None:
             raise refusals.namespace_not_found(namespace)
-        if _namespace.decode(record.data).metadata.deletionTimestamp:
+        if orjson.loads(record.data)["metadata"].get("deletionTimestamp"):
             raise refusals.terminating_namespace(kind, name, namespace)
 
 
@@ -364,9 +359,9 @@ def _place(kind: Kind, namespace: str, name: str | None, obj: Obj) -> None:
 
 
 def _check_uid(kind: Kind, old: Obj, obj: Obj) -> None:
-    wanted, found = obj["metadata"].get("uid"), old["metadata"]["uid"]
-    if wanted and wanted != found:
-        raise refusals.precondition_failed(kind, old["metadata"]["name"], "UID", wanted, found)
+    wanted, present = obj["metadata"].get("uid"), old["metadata"]["uid"]
+    if wanted and wanted != present:
+        raise refusals.precondition_failed(kind, old["metadata"]["name"], "UID", wanted, present)
 
 
 def _check_version(kind: Kind, old: Obj, obj: Obj) -> None:
@@ -410,8 +405,8 @@ def _desired(kind: Kind, obj: Obj) -> Any:
 
 def _refuse_faulty(kind: Kind, obj: Obj, faults: list[Cause]) -> None:
     """Refuse what rules or the schema found faults in; what both found is said once."""
-    told = {(fault.field, fault.reason) for fault in faults}
+    by_rules = {(fault.field, fault.reason) for fault in faults}
     by_schema = kind.schema.validate(obj) if kind.schema else []
-    found = faults + [fault for fault in by_schema if (fault.field, fault.reason) not in told]
-    if found:
-        raise refusals.invalid(kind, obj["metadata"].get("name", ""), found)
+    faults += [fault for fault in by_schema if (fault.field, fault.reason) not in by_rules]
+    if faults:
+        raise refusals.invalid(kind, obj["metadata"].get("name", ""), faults)

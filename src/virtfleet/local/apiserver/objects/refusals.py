@@ -7,8 +7,8 @@ from typing import Any
 
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import Resource
-from virtfleet.local.apiserver.kinds.registry import Cause, Kind
-from virtfleet.local.apiserver.objects.causes import quoted
+from virtfleet.local.apiserver.kinds.registry import Kind
+from virtfleet.local.apiserver.objects.causes import Cause, quoted
 from virtfleet.local.apiserver.rights.access import Attributes
 
 MODIFIED = "the object has been modified; please apply your changes to the latest version and try again"
@@ -20,10 +20,12 @@ def _details(kind: Kind, name: str, **more: Any) -> dict[str, Any]:
 
 
 def qualified_kind(kind: Kind) -> str:
+    """`Deployment.apps`."""
     return f"{kind.resource.kind}.{kind.resource.group}" if kind.resource.group else kind.resource.kind
 
 
 def bad_request(message: str) -> ApiError:
+    """What makes no sense."""
     return ApiError("BadRequest", message)
 
 
@@ -34,22 +36,27 @@ def undecodable(resource: Resource, why: str) -> ApiError:
 
 
 def not_found(kind: Kind, name: str) -> ApiError:
+    """No such object."""
     return ApiError("NotFound", f'{kind.resource} "{name}" not found', details=_details(kind, name))
 
 
 def namespace_not_found(name: str) -> ApiError:
+    """No such namespace."""
     return ApiError("NotFound", f'namespaces "{name}" not found', details={"name": name, "kind": "namespaces"})
 
 
 def no_such_path() -> ApiError:
+    """No such resource."""
     return ApiError("NotFound", "the server could not find the requested resource", details={})
 
 
 def already_exists(kind: Kind, name: str) -> ApiError:
+    """The name is taken."""
     return ApiError("AlreadyExists", f'{kind.resource} "{name}" already exists', details=_details(kind, name))
 
 
 def generate_name_exhausted(kind: Kind, name: str) -> ApiError:
+    """All names that were tried are taken."""
     message = (
         f'{kind.resource} "{name}" already exists, the server was not able to generate a unique name for the object'
     )
@@ -57,17 +64,20 @@ def generate_name_exhausted(kind: Kind, name: str) -> ApiError:
 
 
 def conflict(kind: Kind, name: str, why: str = MODIFIED) -> ApiError:
+    """Somebody else was quicker."""
     message = f'Operation cannot be fulfilled on {kind.resource} "{name}": {why}'
     return ApiError("Conflict", message, details=_details(kind, name))
 
 
-def precondition_failed(kind: Kind, name: str, field: str, wanted: str, found: str) -> ApiError:
+def precondition_failed(kind: Kind, name: str, field: str, wanted: str, present: str) -> ApiError:
+    """The object is not the one that was meant."""
     return conflict(
-        kind, name, f"Precondition failed: {field} in precondition: {wanted}, {field} in object meta: {found}"
+        kind, name, f"Precondition failed: {field} in precondition: {wanted}, {field} in object meta: {present}"
     )
 
 
 def invalid(kind: Kind, name: str, causes: Sequence[Cause]) -> ApiError:
+    """An object with faults."""
     return _invalid(qualified_kind(kind), kind.resource.group, kind.resource.kind, name, causes)
 
 
@@ -90,6 +100,7 @@ def _invalid(qualified: str, group: str, kind: str, name: str, causes: Sequence[
 
 
 def terminating_namespace(kind: Kind, name: str, namespace: str) -> ApiError:
+    """A namespace that is going takes nothing new."""
     cause = {
         "reason": "NamespaceTerminating",
         "message": f"namespace {namespace} is being terminated",
@@ -103,12 +114,11 @@ def terminating_namespace(kind: Kind, name: str, namespace: str) -> ApiError:
     )
 
 
-def forbidden(asked: Attributes, reason: str) -> ApiError:
+def forbidden(asked: Attributes) -> ApiError:
     """What an authorizer did not allow."""
     who = f"User {quoted(asked.user.name)} cannot {asked.verb}"
-    suffix = f": {reason}" if reason else ""
     if not asked.resource:
-        return ApiError("Forbidden", f"forbidden: {who} path {quoted(asked.path)}{suffix}", details={})
+        return ApiError("Forbidden", f"forbidden: {who} path {quoted(asked.path)}", details={})
     resource = f"{asked.resource}/{asked.subresource}" if asked.subresource else asked.resource
     where = f'in the namespace "{asked.namespace}"' if asked.namespace else "at the cluster scope"
     qualified = f"{asked.resource}.{asked.group}" if asked.group else asked.resource
@@ -116,12 +126,13 @@ def forbidden(asked: Attributes, reason: str) -> ApiError:
     details = {"name": asked.name, "group": asked.group, "kind": asked.resource}
     return ApiError(
         "Forbidden",
-        f'{subject} is forbidden: {who} resource "{resource}" in API group "{asked.group}" {where}{suffix}',
+        f'{subject} is forbidden: {who} resource "{resource}" in API group "{asked.group}" {where}',
         details={key: value for key, value in details.items() if value},
     )
 
 
 def method_not_allowed() -> ApiError:
+    """That cannot be done to it."""
     return ApiError("MethodNotAllowed", "the server does not allow this method on the requested resource", details={})
 
 
@@ -141,10 +152,12 @@ def bad_version(why: str) -> ApiError:
 
 
 def too_large(message: str) -> ApiError:
+    """More than is read."""
     return ApiError("RequestEntityTooLarge", f"Request entity too large: {message}")
 
 
 def unknown_format(accepted: Sequence[str]) -> ApiError:
+    """A body that cannot be read."""
     return ApiError(
         "UnsupportedMediaType",
         "the body of the request was in an unknown format - accepted media types include: " + ", ".join(accepted),
@@ -152,10 +165,12 @@ def unknown_format(accepted: Sequence[str]) -> ApiError:
 
 
 def not_acceptable(accepted: Sequence[str]) -> ApiError:
+    """An answer that cannot be given."""
     return ApiError("NotAcceptable", "only the following media types are accepted: " + ", ".join(accepted))
 
 
 def too_large_version(asked: int, current: int) -> ApiError:
+    """A version that is still to come."""
     return ApiError(
         "Timeout",
         f"Timeout: Too large resource version: {asked}, current: {current}",

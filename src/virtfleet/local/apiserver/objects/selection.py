@@ -5,6 +5,7 @@ Field selectors know metadata.name and metadata.namespace for every kind, and be
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -15,6 +16,9 @@ from virtfleet.api.selectors import EVERYTHING, Selector, SelectorError, parse_l
 from virtfleet.local.apiserver.kinds.registry import Kind
 from virtfleet.local.apiserver.objects import refusals
 from virtfleet.local.apiserver.objects.store import Record
+
+_COMMA = re.compile(r"(?<!\\),")  # that is not escaped
+_TERM = re.compile(r"(.*?)(!=|==|=)(.*)", re.DOTALL)
 
 
 class _Metadata(msgspec.Struct):
@@ -30,6 +34,8 @@ _labelled = msgspec.json.Decoder(_Labelled)
 
 @dataclass(frozen=True, slots=True)
 class FieldTerm:
+    """One comparison of a field selector."""
+
     key: str
     value: str
     equal: bool
@@ -47,11 +53,13 @@ class Facts:
 
     @property
     def labels(self) -> dict[str, str]:
+        """The object's labels."""
         if self._labels is None:
             self._labels = _labelled.decode(self.record.data).metadata.labels or {}
         return self._labels
 
     def fields(self, kind: Kind) -> Mapping[str, str]:
+        """What its kind lets field selectors ask for."""
         if self._fields is None:
             self._fields = kind.rules.fields(orjson.loads(self.record.data))
         return self._fields
@@ -73,6 +81,7 @@ class Selection:
         return self.name is None and not self.labels and not self.fields
 
     def matches(self, facts: Facts) -> bool:
+        """Whether an object is chosen."""
         record = facts.record
         if self.namespace is not None and record.namespace != self.namespace:
             return False
@@ -122,29 +131,9 @@ def name_in_fields(text: str) -> str:
 
 def _parse_fields(text: str) -> tuple[FieldTerm, ...]:
     terms = []
-    for part in _split(text):
-        for operator in ("!=", "==", "="):
-            key, found, value = part.partition(operator)
-            if found:
-                terms.append(FieldTerm(key.strip(), _unescape(value), operator != "!="))
-                break
-        else:
+    for part in filter(None, _COMMA.split(text)):
+        term = _TERM.fullmatch(part)
+        if term is None:
             raise refusals.bad_request(f"invalid selector: '{text}'; can't understand '{part}'")
+        terms.append(FieldTerm(term[1].strip(), re.sub(r"\\(.)", r"\1", term[3]), term[2] != "!="))
     return tuple(terms)
-
-
-def _split(text: str) -> list[str]:
-    """At commas that are not escaped."""
-    parts, part, escaped = [], "", False
-    for character in text:
-        if character == "," and not escaped:
-            parts.append(part)
-            part = ""
-        else:
-            part += character
-        escaped = character == "\\" and not escaped
-    return [p for p in [*parts, part] if p]
-
-
-def _unescape(value: str) -> str:
-    return value.replace("\\,", ",").replace("\\=", "=").replace("\\\\", "\\")

@@ -12,7 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import orjson
 
@@ -23,17 +23,12 @@ from virtfleet.local.apiserver.objects.listing import parse_version
 from virtfleet.local.apiserver.objects.selection import Facts, Selection
 from virtfleet.local.apiserver.objects.store import Change, Record, Store
 
+if TYPE_CHECKING:
+    from virtfleet.local.apiserver.tables.forms import Form
+
 QUEUE_LIMIT = 5000  # events that wait for one watcher; they are shared, so this costs references only
 BATCH = 200
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
-
-
-class Form(Protocol):
-    """How events are sent. Equal keys mean equal bytes."""
-
-    key: tuple[str, ...]
-
-    def event(self, event_type: str, data: bytes) -> bytes: ...
 
 
 class Event:
@@ -64,6 +59,7 @@ class Event:
         return self.change.record.data
 
     def encoded(self, event_type: str, form: Form) -> bytes:
+        """The event as it is sent in a form."""
         key = (event_type, *form.key)
         line = self._encoded.get(key)
         if line is None:
@@ -74,9 +70,8 @@ class Event:
 class Watcher:
     """One watch. `batch` gives what is there, waiting if nothing is; None when the watch has ended."""
 
-    def __init__(self, selection: Selection, after: int) -> None:
+    def __init__(self, selection: Selection) -> None:
         self.selection = selection
-        self.after = after  # changes up to this revision are not for this watcher
         self.initial: Iterator[tuple[str, Event]] = iter(())
         self.ended = False
         self.on_overflow: Callable[[], None] = lambda: None
@@ -84,8 +79,7 @@ class Watcher:
         self._wake: asyncio.Future[None] | None = None
 
     def offer(self, event: Event) -> None:
-        if event.change.record.revision <= self.after:
-            return
+        """Queue the event if it is one of the selection."""
         event_type = event.type_for(self.selection)
         if event_type is None:
             return
@@ -97,6 +91,7 @@ class Watcher:
         self._awake()
 
     def end(self) -> None:
+        """Give nothing any more."""
         self.ended = True
         self._queue.clear()
         self.initial = iter(())
@@ -134,7 +129,7 @@ class Watchers:
     def __len__(self) -> int:
         return sum(map(len, self._by_storage.values()))
 
-    async def open(self, selection: Selection, resource_version: str, initial_events: bool | None) -> Watcher:
+    def open(self, selection: Selection, resource_version: str, initial_events: bool | None) -> Watcher:
         """`initial_events`: True also marks the end of the initial state; None follows the resourceVersion as always:
         without one, the watch begins with the present state."""
         try:
@@ -144,34 +139,25 @@ class Watchers:
         if version > self._store.revision:
             # Nobody was ever given this version: it is of another store, and its client has to start over.
             raise ApiError("Expired", f"too large resource version: {version}, current: {self._store.revision}")
-        from_present = initial_events or (initial_events is None and not version)
-        watcher = Watcher(selection, 0 if from_present else version)
-        self._add(watcher)
-        if from_present:
+        watcher = Watcher(selection)
+        if initial_events or (initial_events is None and not version):
             records = list(self._store.scan(selection.kind.storage, selection.namespace))
             watcher.initial = _present(selection, records, self._store.revision if initial_events else None)
         elif version:
-            try:
-                # Changes from here on are offered to the watcher; those until here are read, without a gap between.
-                watcher.initial = _history(selection, await self._store.since(selection.kind.storage, version))
-            except ApiError:
-                self.close(watcher)
-                raise
+            watcher.initial = _history(selection, self._store.since(selection.kind.storage, version))
+        self._add(watcher)
         return watcher
 
     def close(self, watcher: Watcher) -> None:
+        """End one watch, and forget it."""
         watcher.end()
         self._by_storage[watcher.selection.kind.storage].discard(watcher)
 
-    def end(self, storage: str | None = None) -> None:
-        """End all watches (of a storage whose kind is gone)."""
-        for name, watchers in self._by_storage.items():
-            if storage in (None, name):
-                for watcher in watchers:
-                    watcher.end()
-
-    def revision(self) -> int:
-        return self._store.revision
+    def end(self) -> None:
+        """End all watches."""
+        for watchers in self._by_storage.values():
+            for watcher in watchers:
+                watcher.end()
 
     def _add(self, watcher: Watcher) -> None:
         storage = watcher.selection.kind.storage

@@ -34,11 +34,3 @@ class Attributes:
     namespace: str = ""
     name: str = ""
     path: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """The authorizer's answer; `reason` goes into reviews and into the log."""
-
-    allowed: bool
-    reason: str = ""

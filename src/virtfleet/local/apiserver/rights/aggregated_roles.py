@@ -28,6 +28,7 @@ class AggregatedRoles:
         self.controller.queue.add("all")
 
     async def reconcile(self, _: str) -> None:
+        """Give every sum the rules of its parts."""
         roles: list[Obj] = [orjson.loads(record.data) for record in self._store.scan(_STORAGE)]
         for role in roles:
             if role.get("aggregationRule"):

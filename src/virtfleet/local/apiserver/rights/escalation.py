@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import Obj
-from virtfleet.local.apiserver.extensions.admission import AdmissionRequest
+from virtfleet.local.apiserver.extensions.admission import Admission, AdmissionRequest
 from virtfleet.local.apiserver.objects.causes import quoted
 from virtfleet.local.apiserver.rights.access import Attributes
 from virtfleet.local.apiserver.rights.rbac import EVERYTHING, GROUP, Authorizer, Rule
@@ -19,16 +19,14 @@ _ROLES = ("roles", "clusterroles")
 _BINDINGS = ("rolebindings", "clusterrolebindings")
 
 
-class EscalationGuard:
+class EscalationGuard(Admission):
     """The part of admission that guards roles and bindings."""
 
     def __init__(self, authorizer: Authorizer) -> None:
         self._authorizer = authorizer
 
-    async def mutate(self, request: AdmissionRequest) -> Obj | None:
-        return request.obj
-
     async def validate(self, request: AdmissionRequest) -> None:
+        """Refuse a role or binding that gives more than its writer has."""
         if request.kind.resource.group != GROUP or request.obj is None:
             return
         plural = request.kind.resource.plural
@@ -57,7 +55,7 @@ class EscalationGuard:
         attributes = Attributes(
             request.user, verb, group=GROUP, resource=plural, namespace=request.namespace, name=name
         )
-        return self._authorizer(attributes).allowed
+        return self._authorizer(attributes)
 
     def _confirm(self, request: AdmissionRequest, rules: Iterable[Rule]) -> None:
         missing = self._authorizer.missing(request.user, rules, request.namespace)

@@ -78,9 +78,8 @@ class Identity:
 
         def check(resource: str, named: str, **more: str) -> None:
             attributes = Attributes(user, "impersonate", resource=resource, name=named, **more)
-            decision = self._authorize(attributes)
-            if not decision.allowed:
-                raise refusals.forbidden(attributes, decision.reason)
+            if not self._authorize(attributes):
+                raise refusals.forbidden(attributes)
 
         if account:
             check("serviceaccounts", account, namespace=namespace)

@@ -18,7 +18,7 @@ import orjson
 
 from virtfleet.kube.resource import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, ROLE_BINDINGS, ROLES, Obj
 from virtfleet.local.apiserver.objects.store import Change, Record, Store
-from virtfleet.local.apiserver.rights.access import Attributes, Decision, User
+from virtfleet.local.apiserver.rights.access import Attributes, User
 
 MASTERS = "system:masters"
 GROUP = CLUSTER_ROLES.group
@@ -75,7 +75,6 @@ _RoleKey = tuple[str, str]  # (namespace, name); the namespace of a ClusterRole 
 
 @dataclass(frozen=True, slots=True)
 class _Binding:
-    name: str
     namespace: str  # "": everywhere
     role: _RoleKey
     subjects: tuple[tuple[str, str], ...]
@@ -86,15 +85,7 @@ class _Binding:
         ref = binding["roleRef"]
         role = ("" if ref["kind"] == "ClusterRole" else record.namespace, ref["name"])
         subjects = (_subject(s, record.namespace) for s in binding.get("subjects") or ())
-        return cls(record.name, record.namespace, role, tuple(subjects))
-
-    def reason(self, subject: tuple[str, str]) -> str:
-        binding = (
-            f'RoleBinding "{self.name}/{self.namespace}"' if self.namespace else f'ClusterRoleBinding "{self.name}"'
-        )
-        namespace, role = self.role
-        of = f'Role "{role}/{namespace}"' if namespace else f'ClusterRole "{role}"'
-        return f'RBAC: allowed by {binding} of {of} to {subject[0]} "{subject[1]}"'
+        return cls(record.namespace, role, tuple(subjects))
 
 
 def _subject(subject: Obj, namespace: str) -> tuple[str, str]:
@@ -109,7 +100,7 @@ class Authorizer:
     def __init__(self, store: Store) -> None:
         self._roles: dict[_RoleKey, _Role] = {}
         self._bindings: dict[tuple[str, str], dict[_RoleKey, _Binding]] = {}  # by subject, then by place and name
-        self._remembered: dict[tuple[object, ...], tuple[tuple[frozenset[str], str], ...]] = {}
+        self._remembered: dict[tuple[object, ...], tuple[frozenset[str], ...]] = {}
         for kind in (CLUSTER_ROLES, ROLES):
             self._follow(store, f"{kind.group}/{kind.plural}", self._role_changed)
         for kind in (CLUSTER_ROLE_BINDINGS, ROLE_BINDINGS):
@@ -142,39 +133,33 @@ class Authorizer:
 
     # --- decisions ---------------------------------------------------------------------------------------------------
 
-    def __call__(self, a: Attributes) -> Decision:
+    def __call__(self, a: Attributes) -> bool:
         if MASTERS in a.user.groups:
-            return Decision(True)
+            return True
         if not a.resource:
-            for role, reason in self._granted(a.user, ""):
-                if role.allows_path(a.verb, a.path):
-                    return Decision(True, reason)
-            return Decision(False)
-        for names, reason in self._lookup(a.user, a.verb, a.group, a.resource, a.subresource, a.namespace):
-            if not names or a.name in names:
-                return Decision(True, reason)
-        return Decision(False)
+            return any(role.allows_path(a.verb, a.path) for role in self._granted(a.user, ""))
+        grants = self._lookup(a.user, a.verb, a.group, a.resource, a.subresource, a.namespace)
+        return any(not names or a.name in names for names in grants)
 
-    def _lookup(self, user: User, *asked: str) -> tuple[tuple[frozenset[str], str], ...]:
-        """Each grant of the verb on the resource: the names that it is limited to (none: all), and whence it comes."""
+    def _lookup(self, user: User, *asked: str) -> tuple[frozenset[str], ...]:
+        """Each grant of the verb on the resource: the names that it is limited to (none: all)."""
         key = (user.name, user.groups, asked)
-        found = self._remembered.get(key)
-        if found is None:
+        grants = self._remembered.get(key)
+        if grants is None:
             verb, group, resource, subresource, namespace = asked
             keys = _keys(group, resource, subresource)
-            granted = self._granted(user, namespace)
-            found = tuple((names, reason) for role, reason in granted for names in role.names(verb, keys))
+            grants = tuple(names for role in self._granted(user, namespace) for names in role.names(verb, keys))
             if len(self._remembered) >= _MEMORY:
                 self._remembered.clear()
-            self._remembered[key] = found
-        return found
+            self._remembered[key] = grants
+        return grants
 
-    def _granted(self, user: User, namespace: str) -> Iterator[tuple[_Role, str]]:
-        """The user's roles in a namespace (those that hold everywhere included), and whence each comes."""
+    def _granted(self, user: User, namespace: str) -> Iterator[_Role]:
+        """The user's roles in a namespace, those that hold everywhere included."""
         for subject in (("User", user.name), *(("Group", g) for g in user.groups)):
             for binding in self._bindings.get(subject, {}).values():
                 if binding.namespace in ("", namespace) and (role := self._roles.get(binding.role)):
-                    yield role, binding.reason(subject)
+                    yield role
 
     # --- what a user may do altogether -------------------------------------------------------------------------------
 
@@ -182,7 +167,7 @@ class Authorizer:
         """Every rule that holds for the user in the namespace."""
         if MASTERS in user.groups:
             return list(EVERYTHING)
-        return [rule for role, _ in self._granted(user, namespace) for rule in role.rules]
+        return [rule for role in self._granted(user, namespace) for rule in role.rules]
 
     def role_rules(self, namespace: str, name: str) -> tuple[Rule, ...] | None:
         """The rules of a role; of a ClusterRole where the namespace is empty."""
@@ -217,5 +202,5 @@ def _holds(held: _Role, atom: Rule) -> bool:
         return held.allows_path(verb, atom["nonResourceURLs"][0])
     resource, _, subresource = atom["resources"][0].partition("/")
     wanted = atom.get("resourceNames", [None])[0]
-    found = held.names(verb, _keys(atom["apiGroups"][0], resource, subresource))
-    return any(not names or wanted in names for names in found)
+    grants = held.names(verb, _keys(atom["apiGroups"][0], resource, subresource))
+    return any(not names or wanted in names for names in grants)

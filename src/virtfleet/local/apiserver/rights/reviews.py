@@ -32,7 +32,6 @@ class Reviews:
             (AUTHENTICATION, "tokenreviews"): self._token,
             (AUTHENTICATION, "selfsubjectreviews"): self._self,
             (AUTHORIZATION, "subjectaccessreviews"): self._access,
-            (AUTHORIZATION, "localsubjectaccessreviews"): self._local_access,
             (AUTHORIZATION, "selfsubjectaccessreviews"): self._self_access,
             (AUTHORIZATION, "selfsubjectrulesreviews"): self._self_rules,
         }
@@ -64,15 +63,6 @@ class Reviews:
             spec, User(spec.get("user", ""), tuple(spec.get("groups") or ()), spec.get("uid", ""), extra)
         )
 
-    def _local_access(self, obj: Obj, namespace: str, user: User) -> Obj:
-        spec = obj.get("spec") or {}
-        if spec.get("nonResourceAttributes"):
-            raise _invalid("spec.nonResourceAttributes", "null", "disallowed on this kind of request")
-        asked = (spec.get("resourceAttributes") or {}).get("namespace", "")
-        if asked != namespace:
-            raise bad_request(f"spec.resourceAttributes.namespace must match namespace: {namespace}")
-        return self._access(obj, namespace, user)
-
     def _self_access(self, obj: Obj, namespace: str, user: User) -> Obj:
         return self._decide(obj.get("spec") or {}, user)
 
@@ -83,8 +73,7 @@ class Reviews:
             raise _invalid("spec.resourceAttributes", "null", either)
         fields = ("verb", "group", "version", "resource", "subresource", "namespace", "name", "path")
         asked: dict[str, Any] = {f: (resource or path or {}).get(f, "") for f in fields}
-        decision = self._authorizer(Attributes(user, **asked))
-        return {"allowed": decision.allowed, **({"reason": decision.reason} if decision.reason else {})}
+        return {"allowed": self._authorizer(Attributes(user, **asked))}
 
     def _self_rules(self, obj: Obj, namespace: str, user: User) -> Obj:
         asked = (obj.get("spec") or {}).get("namespace", "")

@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import Any
 
 import jwt
-import msgspec
+import orjson
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from jwt.types import Options
@@ -51,9 +51,11 @@ class SigningKeys:
 
     @classmethod
     def load(cls, pem: bytes) -> SigningKeys:
+        """From what `dump` gave."""
         return cls(tuple(certificates.load_keys(pem)))
 
     def dump(self) -> bytes:
+        """All keys, in PEM."""
         return certificates.dump_keys(self._keys.values())
 
     def rotated(self) -> SigningKeys:
@@ -61,6 +63,7 @@ class SigningKeys:
         return SigningKeys((ec.generate_private_key(ec.SECP256R1()), *list(self._keys.values())[:1]))
 
     def sign(self, claims: dict[str, Any]) -> str:
+        """A token."""
         key_id, key = next(iter(self._keys.items()))
         return jwt.encode(claims, key, algorithm="ES256", headers={"kid": key_id})
 
@@ -92,27 +95,8 @@ def service_account(user: str) -> tuple[str, str]:
 
 
 def service_account_groups(namespace: str) -> tuple[str, ...]:
+    """The groups of all service accounts of a namespace."""
     return "system:serviceaccounts", f"system:serviceaccounts:{namespace}"
-
-
-class _Meta(msgspec.Struct, frozen=True):
-    uid: str = ""
-    deletionTimestamp: datetime | None = None
-
-
-class _Spec(msgspec.Struct, frozen=True):
-    nodeName: str = ""
-    serviceAccountName: str = ""
-
-
-class _Bound(msgspec.Struct, frozen=True):
-    """As much of an object as binding a token to it takes."""
-
-    metadata: _Meta
-    spec: _Spec = _Spec()
-
-
-_decoder = msgspec.json.Decoder(_Bound)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +119,7 @@ class ServiceAccountTokens:
     # --- checking ----------------------------------------------------------------------------------------------------
 
     def verify(self, token: str, audiences: Collection[str] = (ISSUER,)) -> Verified:
+        """Whose token this is, if it is good now."""
         claims = self._claims(token)
         now = time.time()
         if claims.get("iss") != ISSUER:
@@ -165,16 +150,16 @@ class ServiceAccountTokens:
         return User(claims["sub"], groups, account["uid"], extra)
 
     def _check(self, res: Resource, namespace: str, ref: Obj) -> None:
-        found = self._find(res, namespace, ref["name"])
-        if found is None or found.metadata.uid != ref["uid"]:
+        bound = self._find(res, namespace, ref["name"])
+        if bound is None or bound["metadata"]["uid"] != ref["uid"]:
             raise Unauthenticated(f"the token is bound to {res} {ref['name']} ({ref['uid']}), which does not exist")
-        going = found.metadata.deletionTimestamp
-        if going and time.time() > going.timestamp() + _GRACE:
+        going = bound["metadata"].get("deletionTimestamp")
+        if going and time.time() > datetime.fromisoformat(going).timestamp() + _GRACE:
             raise Unauthenticated(f"the token is bound to {res} {ref['name']}, which has been deleted")
 
-    def _find(self, res: Resource, namespace: str, name: str) -> _Bound | None:
+    def _find(self, res: Resource, namespace: str, name: str) -> Obj | None:
         record = self._store.get(f"{res.group}/{res.plural}", namespace, name)
-        return _decoder.decode(record.data) if record else None
+        return orjson.loads(record.data) if record else None
 
     # --- issuing -----------------------------------------------------------------------------------------------------
 
@@ -189,7 +174,7 @@ class ServiceAccountTokens:
         account = self._find(SERVICE_ACCOUNTS, namespace, name)
         if account is None:
             raise _missing(SERVICE_ACCOUNTS, name)
-        private: Obj = {"namespace": namespace, "serviceaccount": {"name": name, "uid": account.metadata.uid}}
+        private: Obj = {"namespace": namespace, "serviceaccount": {"name": name, "uid": account["metadata"]["uid"]}}
         if ref := spec.get("boundObjectRef"):
             private |= self._binding(ref, namespace, name)
         now = int(time.time())
@@ -214,26 +199,26 @@ class ServiceAccountTokens:
         res = _BINDABLE.get(kind)
         if res is None or ref.get("apiVersion") not in (None, "", "v1"):
             raise ApiError("BadRequest", f"cannot bind token to object of type {ref.get('apiVersion')}, Kind={kind}")
-        found = self._find(res, namespace if res.namespaced else "", ref["name"])
-        if found is None:
+        bound = self._find(res, namespace if res.namespaced else "", ref["name"])
+        if bound is None:
             raise _missing(res, ref["name"])
-        if ref.get("uid") and ref["uid"] != found.metadata.uid:
+        if ref.get("uid") and ref["uid"] != bound["metadata"]["uid"]:
             raise ApiError(
                 "Conflict",
                 f'Operation cannot be fulfilled on {res} "{ref["name"]}": '
                 f"the UID in the bound object reference ({ref['uid']}) does not match the UID in record. "
                 "The object might have been deleted and then recreated",
             )
-        claims = {kind.lower(): {"name": ref["name"], "uid": found.metadata.uid}}
+        claims = {kind.lower(): {"name": ref["name"], "uid": bound["metadata"]["uid"]}}
         if res is PODS:
-            if found.spec.serviceAccountName != account:
+            if bound["spec"].get("serviceAccountName") != account:
                 raise ApiError(
                     "BadRequest",
                     f'cannot bind token for serviceaccount "{account}" '
                     "to pod running with different serviceaccount name.",
                 )
-            if node := self._find(NODES, "", found.spec.nodeName):
-                claims["node"] = {"name": found.spec.nodeName, "uid": node.metadata.uid}
+            if node := self._find(NODES, "", bound["spec"].get("nodeName", "")):
+                claims["node"] = {"name": node["metadata"]["name"], "uid": node["metadata"]["uid"]}
         return claims
 
 

@@ -37,6 +37,7 @@ class Asked:
     user: User
 
     def form(self) -> Form:
+        """The form of the answer."""
         accepted = negotiation.accept(self.request.headers.get("Accept", ""))
         return form(self.kind, accepted, self.request.query.get("includeObject", ""))
 
@@ -45,11 +46,13 @@ class Asked:
         return data if self.info.subresource == "scale" else form.one(data)
 
     def selection(self) -> Selection:
+        """What is asked for."""
         query = self.request.query
         labels, fields = query.get("labelSelector", ""), query.get("fieldSelector", "")
         return select(self.kind, self.namespace or None, labels, fields)
 
     def call(self, options: str) -> Call:
+        """Who writes, and how."""
         query = self.request.query
         dry_run, validation = query.get("dryRun", ""), query.get("fieldValidation", "") or "Warn"
         manager = query.get("fieldManager", "")
@@ -62,14 +65,15 @@ class Asked:
             wrong.append(causes.unsupported("fieldValidation", validation, ("", "Ignore", "Strict", "Warn")))
         if wrong:
             raise refusals.invalid_options(options, wrong)
-        told: Obj = {"kind": options, "apiVersion": "meta.k8s.io/v1"}
+        sent: Obj = {"kind": options, "apiVersion": "meta.k8s.io/v1"}
         if dry_run:
-            told["dryRun"] = [dry_run]
+            sent["dryRun"] = [dry_run]
         if manager:
-            told["fieldManager"] = manager
-        return Call(self.user, dry_run == "All", validation, options=told)
+            sent["fieldManager"] = manager
+        return Call(self.user, dry_run == "All", validation, options=sent)
 
     async def body(self, options: str) -> tuple[Obj, Call]:
+        """The object that was sent."""
         call = self.call(options)
         obj, call.duplicates = negotiation.decode(
             self.request.headers.get("Content-Type", ""),
@@ -92,6 +96,7 @@ class Asked:
         return body
 
     async def delete_options(self) -> tuple[DeleteOptions, Call]:
+        """How to delete."""
         body = await self.request.read()
         given: Any = {}
         if body:
@@ -99,8 +104,8 @@ class Asked:
         if not isinstance(given, dict):
             raise refusals.bad_request("DeleteOptions must be a JSON object")
         options = deletion.parse_options(given, dict(self.request.query))
-        told = {**given, "kind": "DeleteOptions", "apiVersion": "meta.k8s.io/v1"}
-        return options, Call(self.user, options.dry_run, options=told)
+        sent = {**given, "kind": "DeleteOptions", "apiVersion": "meta.k8s.io/v1"}
+        return options, Call(self.user, options.dry_run, options=sent)
 
     def number(self, name: str) -> int | None:
         """A number in the query, negative ones taken for 0; None where there is none."""

@@ -1,16 +1,14 @@
-"""What the server says about itself: health, version, and counts for Prometheus."""
+"""What the server says about itself: health and version."""
 
 from __future__ import annotations
 
 import platform
-from collections import Counter
 from collections.abc import Mapping
 
 from aiohttp import web
 
 from virtfleet import __version__
 from virtfleet.kube.resource import Obj
-from virtfleet.local.apiserver.objects.operations import Operations
 
 HEALTH = ("/livez", "/readyz", "/healthz")
 KUBERNETES_MINOR = 36  # whose behaviour this server follows
@@ -28,6 +26,7 @@ def health(name: str, troubles: Mapping[str, str], verbose: bool) -> web.Respons
 
 
 def version() -> Obj:
+    """The version of Kubernetes that this is, in a way."""
     machine = platform.machine()
     return {
         "major": "1",
@@ -36,19 +35,3 @@ def version() -> Obj:
         "gitTreeState": "clean",
         "platform": f"linux/{_MACHINES.get(machine, machine)}",
     }
-
-
-def metrics(answered: Counter[tuple[str, str, int]], operations: Operations) -> str:
-    """In Prometheus' text format."""
-    lines = ["# TYPE apiserver_request_total counter"]
-    lines += [
-        f'apiserver_request_total{{verb="{verb}",resource="{resource}",code="{code}"}} {count}'
-        for (verb, resource, code), count in sorted(answered.items())
-    ]
-    lines += [
-        "# TYPE apiserver_watchers gauge",
-        f"apiserver_watchers {len(operations.watchers)}",
-        "# TYPE apiserver_store_revision counter",
-        f"apiserver_store_revision {operations.store.revision}",
-    ]
-    return "\n".join(lines) + "\n"

@@ -35,28 +35,6 @@ def version_rank(version: str) -> tuple[int, int, int, str]:
     return (stability, -int(match[1]), -int(match[3] or 0), version)
 
 
-def local_api_services() -> list[Obj]:
-    """The APIServices of the built-in groups, which say that no other server has them."""
-    served = {tuple(entry["groupVersion"].rpartition("/")[::2]) for entry in facts().resources}
-    priority = {"": 18000} | {group: 17900 - 100 * place for place, group in enumerate(facts().groups)}
-    return [
-        {
-            "metadata": {
-                "name": f"{version}.{group}",
-                "labels": {"kube-aggregator.kubernetes.io/automanaged": "onstart"},
-            },
-            "spec": {
-                "group": group,
-                "version": version,
-                "groupPriorityMinimum": priority[group],
-                "versionPriority": 1 if not group else 15,
-            },
-        }
-        for group, version in sorted(served)
-        if group != "apiregistration.k8s.io"  # the aggregator's own
-    ]
-
-
 class Discovery:
     """Documents below /api and /apis. `extra_groups` gives APIGroupDiscovery objects of aggregated servers."""
 
@@ -65,6 +43,7 @@ class Discovery:
         self._extra_groups = extra_groups
 
     def handler(self, path: str) -> Document | None:
+        """What answers for a path; None where there is no such document."""
         parts = path.strip("/").split("/")
         if path in ("/api", "/apis"):
             return self._root
@@ -87,10 +66,10 @@ class Discovery:
         return _json({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": [address]})
 
     def _group(self, name: str) -> Document | None:
-        found = [group for group in self._named() if group["metadata"]["name"] == name]
-        if not found:
+        groups = [group for group in self._named() if group["metadata"]["name"] == name]
+        if not groups:
             return None
-        return _constant({"kind": "APIGroup", "apiVersion": "v1", **_legacy_group(found[0])})
+        return _constant({"kind": "APIGroup", "apiVersion": "v1", **_legacy_group(groups[0])})
 
     def _resources(self, group: str, version: str) -> Document | None:
         """None for what other servers serve: they are asked themselves."""
@@ -117,9 +96,9 @@ class Discovery:
         return [_group_of(name, merged[name]) for name in names]
 
     def _own_groups(self) -> list[Obj]:
-        found: dict[str, dict[str, list[Kind]]] = {}
+        groups: dict[str, dict[str, list[Kind]]] = {}
         for kind in sorted(self._kinds, key=_plural):
-            found.setdefault(kind.resource.group, {}).setdefault(kind.resource.version, []).append(kind)
+            groups.setdefault(kind.resource.group, {}).setdefault(kind.resource.version, []).append(kind)
         return [
             _group_of(
                 group,
@@ -128,7 +107,7 @@ class Discovery:
                     for version, kinds in versions.items()
                 ],
             )
-            for group, versions in found.items()
+            for group, versions in groups.items()
         ]
 
 

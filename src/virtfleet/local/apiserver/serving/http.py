@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
@@ -26,7 +25,7 @@ from virtfleet.local.apiserver.objects import causes, patching, refusals
 from virtfleet.local.apiserver.objects.deletion import Outcome
 from virtfleet.local.apiserver.objects.listing import Paging
 from virtfleet.local.apiserver.objects.operations import Call, Operations
-from virtfleet.local.apiserver.rights.access import ANONYMOUS, Attributes, Decision, User
+from virtfleet.local.apiserver.rights.access import ANONYMOUS, Attributes, User
 from virtfleet.local.apiserver.serving import diagnostics, negotiation, requestinfo
 from virtfleet.local.apiserver.serving.asked import Asked
 from virtfleet.local.apiserver.serving.requestinfo import RequestInfo
@@ -41,7 +40,7 @@ _SHOWN_LAST = ("/pods", "/services", "/serviceaccounts", "/persistentvolumes", "
 _OPEN_PATHS = (*diagnostics.HEALTH, "/version")
 
 Authenticate = Callable[[web.Request], Awaitable[User]]
-Authorize = Callable[[Attributes], Decision]
+Authorize = Callable[[Attributes], bool]
 Document = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Aggregator = Callable[[web.Request, str, str, User], Awaitable[web.StreamResponse | None]]
 
@@ -66,7 +65,6 @@ class Server:
         self.documents: Callable[[str], Document | None] = lambda path: None
         self.aggregator: Aggregator | None = None
         self.ready: dict[str, Callable[[], Awaitable[str]]] = {}  # what /readyz asks: what is wrong, if anything
-        self._answered: Counter[tuple[str, str, int]] = Counter()
         self._runner: web.ServerRunner | None = None
 
     # Life
@@ -82,6 +80,7 @@ class Server:
         return [address[1] for address in self._runner.addresses]
 
     async def stop(self) -> None:
+        """End all watches, and let other requests end."""
         if self._runner is not None:
             self.operations.watchers.end()
             await self._runner.cleanup()
@@ -91,7 +90,6 @@ class Server:
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         assert isinstance(request, web.Request)
-        verb, resource = request.method.lower(), ""
         try:
             info = requestinfo.read(
                 request.method,
@@ -99,7 +97,6 @@ class Server:
                 request.query.get("watch", ""),
                 request.query.get("fieldSelector", ""),
             )
-            verb, resource = info.verb, info.resource
             user = await self.authenticate(request)
             self._admit(info, user)
             answer = await self._route(request, info, user)
@@ -109,10 +106,7 @@ class Server:
             answer = _failure(refusals.too_large(f"limit is {BODY_LIMIT}"))
         except web.HTTPException as error:
             answer = _failure(ApiError("Unknown", error.reason, code=error.status))
-        except (
-            RecursionError,
-            orjson.JSONEncodeError,
-        ):  # what was read as JSON can be written as such, but for its depth
+        except (RecursionError, orjson.JSONEncodeError):  # what was read as JSON can be written, but for its depth
             answer = _failure(refusals.bad_request("the object is nested too deeply"))
         except ConnectionError:
             # The client is gone, or a stream that is passed on broke off, which must not look like its end.
@@ -122,26 +116,15 @@ class Server:
         except Exception as error:
             log.exception("%s %s failed", request.method, request.path)
             answer = _failure(ApiError("InternalError", f"Internal error occurred: {error}"))
-        self._answered[verb, resource, answer.status] += 1
         return answer
 
     def _admit(self, info: RequestInfo, user: User) -> None:
         if user is ANONYMOUS and info.path.rstrip("/") not in _OPEN_PATHS:
             raise ApiError("Unauthorized", "Unauthorized")
-        asked = Attributes(
-            user,
-            info.verb,
-            info.group,
-            info.version,
-            info.resource,
-            info.subresource,
-            info.namespace,
-            info.name,
-            info.path,
-        )
-        decision = self.authorize(asked)
-        if not decision.allowed:
-            raise refusals.forbidden(asked, decision.reason)
+        what = (info.group, info.version, info.resource, info.subresource, info.namespace, info.name, info.path)
+        asked = Attributes(user, info.verb, *what)
+        if not self.authorize(asked):
+            raise refusals.forbidden(asked)
 
     async def _route(self, request: web.Request, info: RequestInfo, user: User) -> web.StreamResponse:
         if not info.resource:
@@ -278,8 +261,6 @@ class Server:
             return diagnostics.health(path[1:], {"ping": "", **waited_for}, "verbose" in request.query)
         if path == "/version":
             return _answer(orjson.dumps(diagnostics.version()))
-        if path == "/metrics":
-            return web.Response(text=diagnostics.metrics(self._answered, self.operations))
         parts = path.split("/")
         if len(parts) == 4 and parts[1] == "apis":
             return await self._aggregated(request, parts[2], parts[3], user)

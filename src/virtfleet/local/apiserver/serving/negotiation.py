@@ -1,33 +1,31 @@
-"""Content negotiation: what clients may send (JSON, YAML, protobuf) and which forms of an answer they may ask for."""
+"""Content negotiation: what clients may send (JSON, protobuf) and which forms of an answer they may ask for."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
 import orjson
-import yaml
 
 from virtfleet.kube.api import Patch
 from virtfleet.local.apiserver.objects import refusals
 from virtfleet.local.apiserver.serving import protobuf
 
-JSON, YAML = "application/json", "application/yaml"
-_LARGEST_YAML = 64 * 1024
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # with libyaml, where there is one
+JSON = "application/json"
 TABLE, _GROUP, _VERSION = "Table", "meta.k8s.io", "v1"
 
 
 def media_type(content_type: str) -> str:
+    """Without parameters."""
     return content_type.partition(";")[0].strip().lower()
 
 
 def decode(content_type: str, body: bytes, *, find_duplicates: bool) -> tuple[Any, list[str]]:
     """The body, and the faults `duplicate field "x"` that JSON hides."""
     media = media_type(content_type) or JSON
-    if media == YAML:
-        media, body = JSON, _json_of_yaml(body)
     if media == JSON or media.endswith("+json"):
         try:
             document = orjson.loads(body)
@@ -38,22 +36,11 @@ def decode(content_type: str, body: bytes, *, find_duplicates: bool) -> tuple[An
             raise refusals.bad_request("the object is nested too deeply") from None
     if media == protobuf.MEDIA_TYPE:
         return protobuf.decode(body), []
-    raise refusals.unknown_format((JSON, YAML, protobuf.MEDIA_TYPE))
-
-
-def _json_of_yaml(body: bytes) -> bytes:
-    """Written by hand it is small, and it is slow to read; aliases could make something large of it all the same."""
-    if len(body) > _LARGEST_YAML:
-        raise refusals.too_large(f"a body in YAML may have {_LARGEST_YAML} bytes; send JSON")
-    try:
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(body, Loader=_Loader)):
-            raise refusals.bad_request("yaml: aliases are not read; write the value out")
-        return orjson.dumps(yaml.load(body, Loader=_Loader), option=orjson.OPT_NON_STR_KEYS)
-    except (yaml.YAMLError, ValueError, TypeError) as error:
-        raise refusals.bad_request(f"yaml: {error}") from error
+    raise refusals.unknown_format((JSON, protobuf.MEDIA_TYPE))
 
 
 def patch_type(content_type: str, accepted: tuple[Patch, ...]) -> Patch:
+    """The format that a patch is in; refused if it is none."""
     try:
         return Patch(media_type(content_type))
     except ValueError:
@@ -98,39 +85,29 @@ def _may_repeat(body: bytes, document: Any) -> bool:
     return body.count(_KEY) != orjson.dumps(document).count(_KEY) or any(sign in body for sign in _UNUSUAL)
 
 
-class _Repeated(dict[str, Any]):
-    """An object of the document that has a key twice."""
+class _Object(dict[str, Any]):
+    """An object of the document that remembers which keys it has twice."""
 
-    keys_twice: tuple[str, ...]
+    twice: tuple[str, ...] = ()
+
+    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
+        super().__init__(pairs)
+        if len(self) < len(pairs):
+            counted = Counter(key for key, _ in pairs)
+            self.twice = tuple(key for key in self if counted[key] > 1)
 
 
 def _duplicates(body: bytes) -> list[str]:
-    found = False
-
-    def check(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        nonlocal found
-        plain = dict(pairs)
-        if len(plain) == len(pairs):
-            return plain
-        found = True
-        repeated = _Repeated(pairs)
-        keys = [key for key, _ in pairs]
-        repeated.keys_twice = tuple(key for key in plain if keys.count(key) > 1)
-        return repeated
-
-    document = json.loads(body, object_pairs_hook=check)
-    return list(_where(document, "")) if found else []
+    return list(_where(json.loads(body, object_pairs_hook=_Object), ""))
 
 
-def _where(value: Any, path: str) -> list[str]:
-    faults = []
-    if isinstance(value, dict):
+def _where(value: Any, path: str) -> Iterator[str]:
+    if isinstance(value, _Object):
         for key, inner in value.items():
             below = f"{path}.{key}" if path else key
-            if isinstance(value, _Repeated) and key in value.keys_twice:
-                faults.append(f'duplicate field "{below}"')
-            faults += _where(inner, below)
+            if key in value.twice:
+                yield f'duplicate field "{below}"'
+            yield from _where(inner, below)
     elif isinstance(value, list):
-        for i, inner in enumerate(value):
-            faults += _where(inner, f"{path}[{i}]")
-    return faults
+        for index, inner in enumerate(value):
+            yield from _where(inner, f"{path}[{index}]")

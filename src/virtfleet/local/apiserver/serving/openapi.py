@@ -8,54 +8,45 @@ keep documents; only hashes are kept here, and made again only for groups whose 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
-from functools import cache
-from typing import Any
+from collections.abc import Iterable
 
 import orjson
 from aiohttp import web
 
 from virtfleet import __version__
-from virtfleet.kube.api import Patch
 from virtfleet.kube.resource import Obj
-from virtfleet.local.apiserver.kinds.builtin import facts
 from virtfleet.local.apiserver.kinds.registry import Kind, Kinds
+from virtfleet.local.apiserver.objects.patching import accepted_patches
 from virtfleet.local.apiserver.serving.discovery import Document, cached
 
 ROOT = "/openapi/v3"
-# kubectl asks for the old form, in protobuf, before it sends a List, and looks at the items itself by what that
-# describes: the built-in kinds. It leaves those of other kinds to the server.
+# kubectl asks for the old form, in protobuf, before it sends a List. It leaves items of kinds that are not described
+# there to the server, and so there is nothing in it: `swagger: "2.0"`, and the title.
 OLD_ROOT = "/openapi/v2"
-_OLD_PROTOBUF = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+_OLD_TYPE = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+_OLD_DOCUMENT = b"\n\x032.0\x12\x0c\n\nKubernetes"
 
 
 class OpenApi:
-    """Documents below /openapi. `extra` gives those of aggregated servers, by name."""
+    """Documents below /openapi, about the kinds of this server alone."""
 
-    def __init__(self, kinds: Kinds, extra: Callable[[], Mapping[str, bytes]] = dict) -> None:
+    def __init__(self, kinds: Kinds) -> None:
         self._kinds = kinds
-        self._extra = extra
         self._hashes: dict[str, tuple[list[Kind], str]] = {}
 
     def handler(self, path: str) -> Document | None:
+        """What answers for a path; None where there is no such document."""
         if path == ROOT:
             return self._index
         if path == OLD_ROOT:
             return _old_document
-        name = path.removeprefix(f"{ROOT}/")
-        if name == path:
-            return None
-        if name in self._groups():
-            return self._document
-        return self._extra_document if name in self._extra() else None
+        return self._document if path.removeprefix(f"{ROOT}/") in self._groups() else None
 
     async def _index(self, request: web.Request) -> web.StreamResponse:
         paths = {
             name: {"serverRelativeURL": f"{ROOT}/{name}?hash={self._hash(name, kinds)}"}
             for name, kinds in self._groups().items()
         }
-        for name, document in self._extra().items():
-            paths.setdefault(name, {"serverRelativeURL": f"{ROOT}/{name}?hash={_digest(document)}"})
         body = orjson.dumps({"paths": paths})
         return cached(request, body, _digest(body), "application/json")
 
@@ -68,15 +59,11 @@ class OpenApi:
             answer.headers["Cache-Control"] = "public, max-age=31536000, immutable"
         return answer
 
-    async def _extra_document(self, request: web.Request) -> web.StreamResponse:
-        document = self._extra()[request.path.rstrip("/").removeprefix(f"{ROOT}/")]
-        return cached(request, document, _digest(document), "application/json")
-
     def _groups(self) -> dict[str, list[Kind]]:
-        found: dict[str, list[Kind]] = {}
+        groups: dict[str, list[Kind]] = {}
         for kind in self._kinds:
-            found.setdefault(kind.resource.root.lstrip("/"), []).append(kind)
-        return found
+            groups.setdefault(kind.resource.root.lstrip("/"), []).append(kind)
+        return groups
 
     def _hash(self, name: str, kinds: list[Kind]) -> str:
         known = self._hashes.get(name)
@@ -86,47 +73,7 @@ class OpenApi:
 
 
 async def _old_document(request: web.Request) -> web.StreamResponse:
-    if "protobuf" in request.headers.get("Accept", ""):
-        return web.Response(body=_old_protobuf(), content_type=_OLD_PROTOBUF)
-    return web.json_response({"swagger": "2.0", "info": {"title": "Kubernetes", "version": __version__}, "paths": {}})
-
-
-@cache
-def _old_protobuf() -> bytes:
-    definitions = b"".join(_named(name, _old_schema(schema)) for name, schema in facts().types.items())
-    return _field(1, b"2.0") + _field(2, _field(1, b"Kubernetes")) + _field(9, definitions)
-
-
-def _old_schema(schema: dict[str, Any]) -> bytes:
-    """A Schema message of the OpenAPI v2 document, with what kubectl's validation reads."""
-    if "$ref" in schema:
-        return _field(1, f"#/definitions/{schema['$ref']}".encode())
-    parts = [_field(2, schema.get("format", "").encode())]
-    parts += [_field(19, name.encode()) for name in schema.get("required", ())]
-    if isinstance(schema.get("additionalProperties"), dict):
-        parts.append(_field(21, _field(1, _old_schema(schema["additionalProperties"]))))
-    if type_ := "string" if "oneOf" in schema else schema.get("type", ""):  # a quantity, or a number or text
-        parts.append(_field(22, _field(1, type_.encode())))
-    if "items" in schema:
-        parts.append(_field(23, _field(1, _old_schema(schema["items"]))))
-    if properties := schema.get("properties"):
-        parts.append(_field(25, b"".join(_named(name, _old_schema(part)) for name, part in properties.items())))
-    if kinds := schema.get("x-kubernetes-group-version-kind"):
-        said = _field(1, b"x-kubernetes-group-version-kind") + _field(2, _field(2, orjson.dumps(kinds)))
-        parts.append(_field(31, said))
-    return b"".join(parts)
-
-
-def _named(name: str, schema: bytes) -> bytes:
-    return _field(1, _field(1, name.encode()) + _field(2, schema))
-
-
-def _field(number: int, content: bytes) -> bytes:
-    return _varint(number << 3 | 2) + _varint(len(content)) + content
-
-
-def _varint(number: int) -> bytes:
-    return bytes([number]) if number < 128 else bytes([number & 127 | 128]) + _varint(number >> 7)
+    return web.Response(body=_OLD_DOCUMENT, content_type=_OLD_TYPE)
 
 
 def _digest(document: bytes) -> str:
@@ -159,18 +106,14 @@ def _paths(kind: Kind) -> Obj:
     collection = f"{root}/{resource.plural}"
     one: Obj = {}
     if "patch" in kind.verbs:
-        one["patch"] = _operation(kind, "patch", [p for p in Patch if _accepts(kind, p)])
+        one["patch"] = _operation(kind, "patch", accepted_patches(kind))
     if "update" in kind.verbs:
         one["put"] = _operation(kind, "put", ["*/*"])
     many = {"post": _operation(kind, "post", ["*/*"])} if "create" in kind.verbs else {}
     return {path: item for path, item in ((collection, many), (f"{collection}/{{name}}", one)) if item}
 
 
-def _accepts(kind: Kind, patch: Patch) -> bool:
-    return patch in (Patch.JSON, Patch.MERGE) or (patch == Patch.STRATEGIC and not kind.custom)
-
-
-def _operation(kind: Kind, action: str, content_types: list[Any]) -> Obj:
+def _operation(kind: Kind, action: str, content_types: Iterable[str]) -> Obj:
     resource = kind.resource
     text = {"type": "string", "uniqueItems": True}
     return {

@@ -18,6 +18,9 @@ from importlib import resources
 from typing import Any
 
 import orjson
+from google.protobuf.empty_pb2 import Empty
+from google.protobuf.message import DecodeError
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from virtfleet.api import times
 from virtfleet.kube.resource import Obj
@@ -26,7 +29,6 @@ from virtfleet.local.apiserver.objects import refusals
 
 MEDIA_TYPE = "application/vnd.kubernetes.protobuf"
 _MAGIC = b"k8s\x00"
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Wire = int | bytes  # what the wire format can say of a value
@@ -49,7 +51,7 @@ def decode(body: bytes) -> Obj:
         if name is None:
             raise Malformed(f"{kind!r} of version {api_version!r} is not a kind that can be sent so; send it as JSON")
         return {"apiVersion": api_version, "kind": kind, **_message(name, _raw(envelope.get(2, b"")))}
-    except ValueError as error:
+    except (ValueError, DecodeError) as error:
         raise refusals.bad_request(f"the body is not a protobuf message of this API: {error}") from error
 
 
@@ -64,11 +66,11 @@ def _numbers() -> dict[str, Numbers]:
 @cache
 def _types() -> dict[tuple[str, str], str]:
     """(apiVersion, kind) -> the type that describes it."""
-    found = {}
-    for name in _numbers():
-        for gvk in facts().types[name].get("x-kubernetes-group-version-kind", ()):
-            found[f"{gvk['group']}/{gvk['version']}".lstrip("/"), gvk["kind"]] = name
-    return found
+    return {
+        (f"{gvk['group']}/{gvk['version']}".lstrip("/"), gvk["kind"]): name
+        for name in _numbers()
+        for gvk in facts().types[name].get("x-kubernetes-group-version-kind", ())
+    }
 
 
 def _message(name: str, data: bytes) -> Obj:
@@ -88,7 +90,7 @@ def _fill(obj: Obj, numbers: Numbers, properties: dict[str, Any], data: bytes) -
         name = field.lstrip("*")
         schema = properties[name]
         if schema.get("type") == "array":
-            obj.setdefault(name, []).extend(_elements(schema["items"], wire))
+            obj.setdefault(name, []).append(_value(schema["items"], wire))
         elif schema.get("type") == "object" and isinstance(schema.get("additionalProperties"), dict):
             key, value = _entry(schema["additionalProperties"], _raw(wire))
             obj.setdefault(name, {})[key] = value
@@ -96,17 +98,6 @@ def _fill(obj: Obj, numbers: Numbers, properties: dict[str, Any], data: bytes) -
             value = _value(schema, wire)
             if value is not None and (value or field != name):
                 obj[name] = value
-
-
-def _elements(schema: dict[str, Any], wire: Wire) -> list[Any]:
-    """One element of a repeated field, or all of them where numbers are packed."""
-    if isinstance(wire, bytes) and schema.get("type") in ("integer", "boolean"):
-        numbers, at = [], 0
-        while at < len(wire):
-            number, at = _varint(wire, at)
-            numbers.append(_value(schema, number))
-        return numbers
-    return [_value(schema, wire)]
 
 
 def _entry(schema: dict[str, Any], data: bytes) -> tuple[str, Any]:
@@ -133,7 +124,7 @@ def _value(schema: dict[str, Any], wire: Wire) -> Any:
         case "integer":
             return _signed(wire)
         case "number":
-            return struct.unpack("<d", _raw(wire))[0]
+            return struct.unpack("<d", struct.pack("<q", _signed(wire)))[0]
         case kind:
             raise Malformed(f"a value of type {kind} has no place in it")
 
@@ -176,41 +167,13 @@ _SPECIAL: dict[str, Callable[[bytes], Any]] = {
 }
 
 
-# The wire format.
-
-
 def _fields(data: bytes) -> Iterator[tuple[int, Wire]]:
-    at = 0
-    while at < len(data):
-        tag, at = _varint(data, at)
-        kind = tag & 7
-        if kind == _VARINT:
-            value: Wire
-            value, at = _varint(data, at)
-        else:
-            if kind == _BYTES:
-                size, at = _varint(data, at)
-            elif kind in (_FIXED64, _FIXED32):
-                size = 8 if kind == _FIXED64 else 4
-            else:
-                raise Malformed(f"there is no wire type {kind}")
-            if at + size > len(data):
-                raise Malformed("it ends too early")
-            value, at = data[at : at + size], at + size
-        yield tag >> 3, value
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        if at >= len(data) or shift > 63:
-            raise Malformed("a number in it does not end")
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
+    """The fields of a message by their numbers, whatever it is a message of."""
+    fields = UnknownFieldSet(Empty.FromString(data))
+    for field in (fields[index] for index in range(len(fields))):
+        if not isinstance(field.data, int | bytes):
+            raise Malformed("there are groups in it")
+        yield field.field_number, field.data
 
 
 def _raw(wire: Wire) -> bytes:

@@ -10,8 +10,9 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
+from itertools import chain
 
 import orjson
 from aiohttp import web
@@ -24,7 +25,6 @@ from virtfleet.local.apiserver.tables.forms import Form, event_line
 log = logging.getLogger(__name__)
 
 HEADERS = {"Cache-Control": "no-cache, private", "Content-Type": "application/json"}
-GZIP_FROM = 128 * 1024  # below that, compressing costs more than it saves
 BOOKMARK_SECONDS = 60.0
 STALLED_SECONDS = 60.0  # beyond the end of a watch: then its client does not read, and is cut off
 _WRITE = 256 * 1024
@@ -36,27 +36,30 @@ _MARK = "BOOKMARK"
 
 async def send_pieces(request: web.Request, pieces: Iterable[bytes]) -> web.StreamResponse:
     """A body that may be large. Small ones are sent whole."""
+    portions = _portions(pieces)
+    first, second = next(portions, b""), next(portions, None)
+    if second is None:
+        return web.Response(body=first, headers=HEADERS)
+    stream = web.StreamResponse(headers=HEADERS)
+    await stream.prepare(request)
+    for portion in chain((first, second), portions):
+        await stream.write(portion)
+    await stream.write_eof()
+    return stream
+
+
+def _portions(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """The pieces put together to what is worth a write."""
     waiting: list[bytes] = []
     size = 0
-    stream: web.StreamResponse | None = None
     for piece in pieces:
         waiting.append(piece)
         size += len(piece)
         if size >= _WRITE:
-            if stream is None:
-                stream = web.StreamResponse(headers=HEADERS)
-                if "gzip" in request.headers.get("Accept-Encoding", ""):
-                    stream.enable_compression(web.ContentCoding.gzip)
-                await stream.prepare(request)
-            await stream.write(b"".join(waiting))
+            yield b"".join(waiting)
             waiting, size = [], 0
-    if stream is None:
-        whole = web.Response(body=b"".join(waiting), headers=HEADERS)
-        if size >= GZIP_FROM and "gzip" in request.headers.get("Accept-Encoding", ""):
-            whole.enable_compression(web.ContentCoding.gzip)
-        return whole
-    await stream.write_eof(b"".join(waiting))
-    return stream
+    if waiting:
+        yield b"".join(waiting)
 
 
 async def send_watch(
@@ -75,12 +78,11 @@ async def send_watch(
             if events is None or request.transport is None:
                 break
             if events:
-                await _write(
-                    stream, [event.encoded(kind, form) for kind, event in events if bookmarks or kind != _MARK]
-                )
+                for lines in _portions(e.encoded(kind, form) for kind, e in events if bookmarks or kind != _MARK):
+                    await stream.write(lines)
                 await asyncio.sleep(_pause(operations))
             elif bookmarks:
-                marked = bookmark(watcher.selection.kind, operations.watchers.revision())
+                marked = bookmark(watcher.selection.kind, operations.store.revision)
                 await stream.write(form.event(_MARK, marked))
         await stream.write_eof()
     except ConnectionError:
@@ -114,16 +116,3 @@ async def _open(request: web.Request) -> web.StreamResponse:
     stream.enable_chunked_encoding()
     await stream.prepare(request)
     return stream
-
-
-async def _write(stream: web.StreamResponse, lines: list[bytes]) -> None:
-    waiting: list[bytes] = []
-    size = 0
-    for line in lines:
-        waiting.append(line)
-        size += len(line)
-        if size >= _WRITE:
-            await stream.write(b"".join(waiting))
-            waiting, size = [], 0
-    if waiting:
-        await stream.write(b"".join(waiting))

@@ -7,7 +7,6 @@ never in memory a second time.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
 
 import orjson
 
@@ -21,19 +20,8 @@ from virtfleet.local.apiserver.tables import table as tables
 _PIECE = 100  # objects of a list that are sent together
 
 
-class Form(Protocol):
-    """One form for the objects of one kind. Equal keys mean equal bytes."""
-
-    key: tuple[str, ...]
-
-    def one(self, data: bytes) -> bytes: ...
-
-    def many(self, listing: Listing) -> Iterator[bytes]: ...
-
-    def event(self, event_type: str, data: bytes) -> bytes: ...
-
-
 def event_line(event_type: str, body: bytes) -> bytes:
+    """One line of a watch."""
     return b'{"type":"%s","object":%s}\n' % (event_type.encode(), body)
 
 
@@ -46,9 +34,11 @@ class Plain:
         self._head = len(f'{{"apiVersion":"{kind.resource.api_version}","kind":"{kind.resource.kind}",')
 
     def one(self, data: bytes) -> bytes:
+        """The object."""
         return served(self._kind, data)
 
     def many(self, listing: Listing) -> Iterator[bytes]:
+        """A list, in pieces."""
         head = {
             "kind": self._kind.list_kind,
             "apiVersion": self._kind.resource.api_version,
@@ -67,6 +57,7 @@ class Plain:
         return data if self._kind.custom else b"{" + data[self._head :]
 
     def event(self, event_type: str, data: bytes) -> bytes:
+        """One line of a watch."""
         return event_line(event_type, served(self._kind, data))
 
 
@@ -79,23 +70,27 @@ class Table:
         self.key: tuple[str, ...] = ("table", kind.resource.api_version, self._include)
 
     def one(self, data: bytes) -> bytes:
+        """The object as the only row."""
         obj = orjson.loads(served(self._kind, data))
-        return self._table([obj], obj["metadata"]["resourceVersion"])
+        return self._table([obj], {"resourceVersion": obj["metadata"]["resourceVersion"]})
 
     def many(self, listing: Listing) -> Iterator[bytes]:
+        """A row for each object."""
         objects = [orjson.loads(served(self._kind, record.data)) for record in listing.records]
-        yield self._table(objects, str(listing.revision), listing)
+        yield self._table(objects, _list_metadata(listing))
 
     def event(self, event_type: str, data: bytes) -> bytes:
+        """A table of one row; of none for a mark."""
         if event_type == "BOOKMARK":
-            return event_line(event_type, self._table([], orjson.loads(data)["metadata"]["resourceVersion"]))
+            version = orjson.loads(data)["metadata"]["resourceVersion"]
+            return event_line(event_type, self._table([], {"resourceVersion": version}))
         return event_line(event_type, self.one(data))
 
-    def _table(self, objects: list[Obj], resource_version: str, listing: Listing | None = None) -> bytes:
-        table = tables.table(self._kind, objects, resource_version, listing.token if listing else "", self._include)
-        if listing and listing.remaining is not None:
-            table["metadata"]["remainingItemCount"] = listing.remaining
-        return orjson.dumps(table)
+    def _table(self, objects: list[Obj], metadata: Obj) -> bytes:
+        return orjson.dumps(tables.table(self._kind, objects, metadata, self._include))
+
+
+Form = Plain | Table  # one form for the objects of one kind; equal keys mean equal bytes
 
 
 def form(kind: Kind, accepted: str, include: str) -> Form:

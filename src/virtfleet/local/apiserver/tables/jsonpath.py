@@ -21,18 +21,10 @@ _STEP = re.compile(
       | \[\s*'(?P<quoted>(?:\\.|[^'\\])+)'\s*\]
       | \[\s*"(?P<doubly>(?:\\.|[^"\\])+)"\s*\]
       | \[\s*(?P<index>-?\d+)\s*\]
-      | \[\?\(\s*@(?P<path>[^=!<>]*?)\s*(?:(?P<operator>==|!=|<=|>=|<|>)\s*(?P<value>.+?))?\s*\)\]
+      | \[\?\(\s*@(?P<path>[^=!<>]*?)\s*(?:(?P<operator>==|!=)\s*(?P<value>.+?))?\s*\)\]
     """,
     re.VERBOSE,
 )
-_OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
-    "==": lambda a, b: bool(a == b),
-    "!=": lambda a, b: bool(a != b),
-    "<": lambda a, b: bool(a < b),
-    ">": lambda a, b: bool(a > b),
-    "<=": lambda a, b: bool(a <= b),
-    ">=": lambda a, b: bool(a >= b),
-}
 
 
 class JsonPathError(ValueError):
@@ -43,7 +35,7 @@ def find(path: str, obj: Any) -> list[Any]:
     """All values at a path; none where something on the way is missing."""
     values = [obj]
     for step in steps(path):
-        values = [found for value in values for found in step(value)]
+        values = [each for value in values for each in step(value)]
     return values
 
 
@@ -56,15 +48,15 @@ def steps(path: str) -> tuple[Step, ...]:
     rest = rest.removeprefix("$")
     if rest and rest[0] not in ".[":
         rest = f".{rest}"
-    found: list[Step] = []
+    taken: list[Step] = []
     position = 0
     while position < len(rest):
         match = _STEP.match(rest, position)
         if match is None:
             raise JsonPathError(f"{path!r} is not a JSONPath that is understood here: see {rest[position:]!r}")
-        found.append(_step(match))
+        taken.append(_step(match))
         position = match.end()
-    return tuple(found)
+    return tuple(taken)
 
 
 def _step(match: re.Match[str]) -> Step:
@@ -89,12 +81,7 @@ def _filter(path: str, operator: str | None, constant: str | None) -> Step:
 
     def holds(item: Any) -> bool:
         values = find(path, item)
-        if operator is None:
-            return bool(values)
-        try:
-            return any(_OPERATORS[operator](value, wanted) for value in values)
-        except TypeError:
-            return False
+        return bool(values) if operator is None else any((value == wanted) is (operator == "==") for value in values)
 
     return lambda value: [item for item in _everything(value) if holds(item)]
 

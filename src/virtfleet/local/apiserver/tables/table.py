@@ -1,17 +1,60 @@
-"""The Table form of lists and objects, in which `kubectl get` asks for everything it prints."""
+"""The Table form of lists and objects, in which `kubectl get` asks for everything it prints.
+
+Columns of built-in kinds are described in columns.yaml, those of custom kinds in their definitions.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import cache, partial
+from importlib import resources
 from typing import Any
+
+import yaml
 
 from virtfleet.api.names import FINAL
 from virtfleet.kube.resource import Obj
 from virtfleet.local.apiserver.kinds.registry import Column, Kind
 from virtfleet.local.apiserver.objects.causes import quoted
-from virtfleet.local.apiserver.tables import jsonpath
+from virtfleet.local.apiserver.tables import jsonpath, shown, shown_pods
 from virtfleet.local.apiserver.tables.ages import since
-from virtfleet.local.apiserver.tables.columns import AGE, NAME
+
+
+def _at(path: str, default: Any, obj: Obj) -> Any:
+    """The value at a path, or the values."""
+    values = [value for value in jsonpath.find(path, obj) if value is not None]
+    return ",".join(map(str, values)) if len(values) > 1 else next(iter(values), default)
+
+
+def _age(obj: Obj) -> str:
+    return since(obj["metadata"].get("creationTimestamp"))
+
+
+NAME = Column("Name", format="name", path=partial(_at, ".metadata.name", ""))
+AGE = Column("Age", path=_age)
+
+
+@cache
+def builtin_columns() -> dict[str, tuple[Column, ...]]:
+    """By the storage name of the kind."""
+    text = resources.files(__package__).joinpath("columns.yaml").read_text()
+    described = yaml.load(text, Loader=yaml.CSafeLoader)
+    return {storage: tuple(map(_column, columns)) for storage, columns in described.items()}
+
+
+def _column(entry: str | Obj) -> Column:
+    if isinstance(entry, str):
+        return {"Name": NAME, "Age": AGE}[entry]
+    value: Callable[[Obj], Any]
+    if "path" in entry:
+        value = partial(_at, entry["path"], entry.get("default", ""))
+    else:
+        value = getattr(shown, entry["shown"], None) or getattr(shown_pods, entry["shown"])
+    if "of" in entry:
+        value = partial(value, entry["of"])
+    priority = 1 if entry.get("wide") else 0
+    return Column(entry["name"], entry.get("type", "string"), entry.get("format", ""), priority=priority, path=value)
+
 
 # What a CRD without columns of its own gets.
 CUSTOM_AGE = Column("Age", "date", path=".metadata.creationTimestamp")
@@ -21,20 +64,11 @@ _DESCRIPTIONS = {
 }
 
 
-def table(
-    kind: Kind,
-    objects: Iterable[Obj],
-    resource_version: str = "",
-    continue_: str = "",
-    include_object: str = "Metadata",
-) -> Obj:
+def table(kind: Kind, objects: Iterable[Obj], metadata: Obj, include_object: str = "Metadata") -> Obj:
     """`include_object` says what rides along with each row: None, Metadata or Object."""
     columns = kind.columns or (NAME, AGE)
     if kind.custom:
         columns = (NAME, *(kind.columns or (CUSTOM_AGE,)))
-    metadata: dict[str, Any] = {"resourceVersion": resource_version}
-    if continue_:
-        metadata["continue"] = continue_
     return {
         "kind": "Table",
         "apiVersion": "meta.k8s.io/v1",

@@ -1,14 +1,11 @@
-"""The columns of pods. The status word sums up phase, containers and deletion; nothing else is read as often."""
+"""What the columns of pods show."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from virtfleet.api.names import FINAL
 from virtfleet.kube.resource import Obj
-from virtfleet.local.apiserver.kinds.registry import Column
 from virtfleet.local.apiserver.tables.ages import since
 
 NONE = "<none>"
@@ -26,6 +23,7 @@ class Summary:
 
 
 def summarize(pod: Obj) -> Summary:
+    """The status word sums up phase, containers and deletion; nothing else is read as often."""
     spec, status = pod.get("spec", {}), pod.get("status", {})
     word = status.get("reason") or status.get("phase", "")
     if any(c["type"] == "PodScheduled" and c.get("reason") == "SchedulingGated" for c in status.get("conditions", ())):
@@ -102,33 +100,26 @@ def _condition(status: Obj, type_: str) -> bool:
     return any(c["type"] == type_ and c["status"] == "True" for c in status.get("conditions", ()))
 
 
-def _readiness(pod: Obj) -> str:
+def pod_ready(pod: Obj) -> str:
+    """How many of a pod's containers are ready."""
     summary = summarize(pod)
     return f"{summary.ready}/{summary.total}"
 
 
-def _restarts(pod: Obj) -> str:
+def pod_status(pod: Obj) -> str:
+    """What a pod is doing, in one word."""
+    return summarize(pod).word
+
+
+def pod_restarts(pod: Obj) -> str:
+    """How often containers were started again, and when last."""
     summary = summarize(pod)
     ago = f" ({since(summary.restarted)} ago)" if summary.restarts and summary.restarted else ""
     return f"{summary.restarts}{ago}"
 
 
-def _gates(pod: Obj) -> str:
+def pod_gates(pod: Obj) -> str:
+    """How many of a pod's readiness gates are passed."""
     gates = pod.get("spec", {}).get("readinessGates", ())
     passed = sum(_condition(pod.get("status", {}), gate["conditionType"]) for gate in gates)
     return f"{passed}/{len(gates)}" if gates else NONE
-
-
-def _first_ip(ips: Iterable[dict[str, Any]]) -> str:
-    return next((ip.get("ip") or NONE for ip in ips), NONE)
-
-
-COLUMNS = (
-    Column("Ready", path=_readiness),
-    Column("Status", path=lambda pod: summarize(pod).word),
-    Column("Restarts", path=_restarts),
-    Column("IP", priority=1, path=lambda pod: _first_ip(pod.get("status", {}).get("podIPs", ()))),
-    Column("Node", priority=1, path=lambda pod: pod.get("spec", {}).get("nodeName") or NONE),
-    Column("Nominated Node", priority=1, path=lambda pod: pod.get("status", {}).get("nominatedNodeName") or NONE),
-    Column("Readiness Gates", priority=1, path=_gates),
-)
