@@ -13,7 +13,7 @@ from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import Obj, Resource
 from virtfleet.local.controllers import claims, pods
 from virtfleet.local.controllers.deployment_sets import annotations_for, same_template, set_for, status_of
-from virtfleet.local.controllers.disruption import Health, expectation, still_disrupted
+from virtfleet.local.controllers.disruption import expectation, still_disrupted
 from virtfleet.local.controllers.endpoints import slices
 from virtfleet.local.controllers.eviction import check
 from virtfleet.local.controllers.namespace import one_version_each
@@ -128,12 +128,6 @@ def test_a_rollout_moves_and_ends_and_a_pod_that_is_lost_later_is_no_rollout() -
 )
 def test_what_a_budget_expects_of_four_pods_of_ten_replicas(spec: Obj, expected: tuple[int, int]) -> None:
     assert expectation(spec, 4, 10) == expected
-
-
-def test_a_budget_without_pods_allows_nothing() -> None:
-    assert Health(expected=0, desired=0, current=1).allowed == 0
-    assert Health(expected=5, desired=3, current=2).allowed == 0
-    assert Health(expected=5, desired=3, current=5).allowed == 2
 
 
 def test_an_eviction_that_did_not_happen_is_forgotten_after_a_while() -> None:

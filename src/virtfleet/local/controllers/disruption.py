@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from virtfleet.api import conditions
 from virtfleet.api.conditions import seconds
@@ -18,19 +17,6 @@ from virtfleet.local.controllers.pods import Pod
 from virtfleet.local.controllers.rollout import scaled
 
 DELETION_TIMEOUT = 120.0  # seconds after which an eviction that was allowed but did not happen is forgotten
-
-
-@dataclass(frozen=True, slots=True)
-class Health:
-    """The numbers of a budget."""
-
-    expected: int
-    desired: int
-    current: int
-
-    @property
-    def allowed(self) -> int:
-        return max(self.current - self.desired, 0) if self.expected > 0 else 0
 
 
 def expectation(spec: Mapping[str, object], covered: int, scale: int) -> tuple[int, int]:
@@ -56,10 +42,6 @@ def still_disrupted(noted: Mapping[str, str], pods: Iterable[Pod], now: float) -
     """Evictions that were allowed and whose pods are still to go."""
     there = {p.name for p in pods if p.deleting is None}
     return {name: at for name, at in noted.items() if name in there and seconds(at) + DELETION_TIMEOUT > now}
-
-
-def healthy(pods: Iterable[Pod], disrupted: Mapping[str, str]) -> int:
-    return sum(p.ready and p.deleting is None and p.name not in disrupted for p in pods)
 
 
 class Unscalable(Exception):
@@ -95,16 +77,17 @@ class Disruptions:
             await self._write(budget, {**status, "disruptionsAllowed": 0}, "SyncFailed", str(error), now)
             return None
         expected, desired = expectation(budget["spec"], len(pods), scale)
-        health = Health(expected, desired, healthy(pods, disrupted))
+        current = sum(p.ready and p.deleting is None and p.name not in disrupted for p in pods)
+        allowed = max(current - desired, 0) if expected > 0 else 0
         numbers = {
-            "expectedPods": health.expected,
-            "desiredHealthy": health.desired,
-            "currentHealthy": health.current,
-            "disruptionsAllowed": health.allowed,
+            "expectedPods": expected,
+            "desiredHealthy": desired,
+            "currentHealthy": current,
+            "disruptionsAllowed": allowed,
             "disruptedPods": disrupted,
             "observedGeneration": budget["metadata"].get("generation", 0),
         }
-        reason = "SufficientPods" if health.allowed else "InsufficientPods"
+        reason = "SufficientPods" if allowed else "InsufficientPods"
         await self._write(budget, {**status, **numbers}, reason, "", now)
         return min((seconds(at) + DELETION_TIMEOUT - now for at in disrupted.values()), default=None)
 

@@ -131,10 +131,7 @@ class NodeLifecycle:
         """Nobody on a silent node says that its pods stopped answering."""
         for pod in self._pods.by_index("node", name):
             if pod.ready:
-                changed = timestamp(time.time())
-                condition = {"type": "Ready", "status": "False", "lastTransitionTime": changed}
-                patch = {"status": {"conditions": [condition]}}
-                await self._pods.patch(pod.key, patch, uid=pod.uid, subresource="status")
+                await self._put_condition(pod, {"type": "Ready", "status": "False"})
                 self._recorder.warning(pod.reference, "NodeNotReady", "Node is not ready")
 
     # -- taints
@@ -194,12 +191,10 @@ class NodeLifecycle:
 
     async def _mark(self, pod: Pod, reason: str, message: str, phase: str = "") -> None:
         """Say on the pod why it goes."""
-        condition = {
-            "type": "DisruptionTarget",
-            "status": "True",
-            "reason": reason,
-            "message": message,
-            "lastTransitionTime": timestamp(time.time()),
-        }
-        status: Obj = {"conditions": [condition]} | ({"phase": phase} if phase else {})
-        await self._pods.patch(pod.key, {"status": status}, uid=pod.uid, subresource="status")
+        condition = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": message}
+        await self._put_condition(pod, condition, {"phase": phase} if phase else {})
+
+    async def _put_condition(self, pod: Pod, condition: Obj, more: Obj | None = None) -> None:
+        changed = {**condition, "lastTransitionTime": timestamp(time.time())}
+        patch = {"status": {"conditions": [changed], **(more or {})}}
+        await self._pods.patch(pod.key, patch, uid=pod.uid, subresource="status")

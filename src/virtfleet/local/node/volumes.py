@@ -17,7 +17,7 @@ from typing import Any
 
 from virtfleet.api.quantity import Quantity
 from virtfleet.kube.api import KubeApi
-from virtfleet.kube.errors import ApiError, is_not_found
+from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import (
     CONFIG_MAPS,
     PERSISTENT_VOLUME_CLAIMS,
@@ -25,7 +25,6 @@ from virtfleet.kube.resource import (
     SECRETS,
     SERVICE_ACCOUNTS,
     Obj,
-    Resource,
 )
 from virtfleet.local.node import mounts, projections
 from virtfleet.local.node.downward import Facts, field, resource
@@ -112,8 +111,6 @@ class Volumes:
             return _host_path(self._layout.host_path(volume["hostPath"]["path"]), volume["hostPath"].get("type") or "")
         if "persistentVolumeClaim" in volume:
             return await self._claim(pod, name, volume["persistentVolumeClaim"]["claimName"])
-        if "ephemeral" in volume:
-            return await self._claim(pod, name, f"{pod['metadata']['name']}-{name}")
         if "emptyDir" in volume:
             return self._empty_dir(pod, name, volume["emptyDir"] or {})
         for kind, plugin in _PROJECTING.items():
@@ -141,10 +138,12 @@ class Volumes:
         mode = default_mode if default_mode is not None else _DEFAULT_MODE
         match kind:
             case "configMap":
-                return projections.keyed(await self._object(pod, CONFIG_MAPS, source["name"], source), source, mode)
+                config = await projections.object_of(self._api, pod, CONFIG_MAPS, source["name"], source)
+                return projections.keyed(config, source, mode)
             case "secret":
                 name = source.get("secretName") or source["name"]
-                return projections.keyed(await self._object(pod, SECRETS, name, source), source, mode)
+                secret = await projections.object_of(self._api, pod, SECRETS, name, source)
+                return projections.keyed(secret, source, mode)
             case "downwardAPI":
                 return {
                     item["path"]: File(
@@ -162,14 +161,6 @@ class Volumes:
                         files |= await self._files(pod, volume, part, inner, mode, facts)
                 return files
         raise ConfigError(f"projected volumes have no source {kind} on this node")
-
-    async def _object(self, pod: Obj, res: Resource, name: str, source: Obj) -> Obj | None:
-        try:
-            return await self._api.get(res, name, pod["metadata"]["namespace"])
-        except ApiError as error:
-            if is_not_found(error) and source.get("optional"):
-                return None
-            raise
 
     async def _token(self, pod: Obj, volume: str, source: Obj) -> str:
         meta = pod["metadata"]
