@@ -58,7 +58,7 @@ def satisfies(volume: Obj, claim: Obj) -> bool:
         and (not have.get("claimRef") or is_for(volume, claim))
         and (have.get("storageClassName") or "") == (want.get("storageClassName") or "")
         and mode_of(volume) == mode_of(claim)
-        and set(want["accessModes"]) <= set(have["accessModes"])
+        and set(want.get("accessModes") or ()) <= set(have.get("accessModes") or ())
         and size_of(volume) >= amounts((want.get("resources") or {}).get("requests")).get("storage", 0)
         and (
             want.get("selector") is None
@@ -113,7 +113,7 @@ class Storage:
             return "node(s) didn't match PersistentVolume's node affinity"
         for claim in waiting:
             storage_class = self._class(claim)
-            made = storage_class is not None and storage_class["provisioner"] != NO_PROVISIONER
+            made = storage_class is not None and storage_class.get("provisioner") != NO_PROVISIONER
             if not made and not best_match(claim, self.volumes(), node):
                 return "node(s) didn't find available persistent volumes to bind"
         return ""

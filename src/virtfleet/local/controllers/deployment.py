@@ -121,8 +121,10 @@ class Deployments:
     async def _existing(self, deployment: Obj, key: str) -> Obj:
         """A set of that name is there: ours, which the cache is about to show, or somebody else's."""
         there = await self._sets.find(key)
-        ours = there is None or is_controlled_by(there, deployment["metadata"]["uid"])
-        if there is not None and ours and same_template(there["spec"]["template"], deployment["spec"]["template"]):
+        if there is None:
+            raise ApiError("Conflict", f"replica set {key} has gone just now")
+        ours = is_controlled_by(there, deployment["metadata"]["uid"])
+        if ours and same_template(there["spec"]["template"], deployment["spec"]["template"]):
             self._sets.observe(there)
             return deployment
         count = ((deployment.get("status") or {}).get("collisionCount") or 0) + 1

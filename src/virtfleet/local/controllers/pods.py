@@ -6,7 +6,6 @@ All controllers share one cache of these. What pods of one template have in comm
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any
@@ -141,11 +140,11 @@ def template_of(pod: Obj) -> Template:
         tolerations=tuple(spec.get("tolerations") or ()),
         spread=tuple(spec.get("topologySpreadConstraints") or ()),
         host_ports=tuple(
-            (p.get("protocol", "TCP"), p.get("hostIP") or "0.0.0.0", p.get("hostPort") or p["containerPort"])
+            (p.get("protocol", "TCP"), p.get("hostIP") or "0.0.0.0", p.get("hostPort") or p.get("containerPort", 0))
             for p in ports
             if p.get("hostPort") or spec.get("hostNetwork")
         ),
-        ports=tuple((p["name"], p.get("protocol", "TCP"), p["containerPort"]) for p in ports if p.get("name")),
+        ports=tuple((p["name"], p.get("protocol", "TCP"), p.get("containerPort", 0)) for p in ports if p.get("name")),
         claims=tuple(claim["claimName"] for claim in claims),
         scheduler=spec.get("schedulerName", "default-scheduler"),
         gated=bool(spec.get("schedulingGates")),
@@ -182,12 +181,15 @@ def until_available(pods: Iterable[Pod], min_ready: int, now: float) -> float | 
 
 def total_requests(spec: Obj) -> dict[str, int]:
     """What the pod asks of a node: its containers together, or its largest init container where that asks for more."""
-    total: Counter[str] = Counter()
+    total: dict[str, int] = {}
     for container in spec.get("containers") or ():
-        total.update(_requests(container))
+        for name, amount in _requests(container).items():
+            total[name] = total.get(name, 0) + amount
     for container in spec.get("initContainers") or ():
-        total |= Counter(_requests(container))
-    total.update(amounts(spec.get("overhead")))
+        for name, amount in _requests(container).items():
+            total[name] = max(total.get(name, 0), amount)
+    for name, amount in amounts(spec.get("overhead")).items():
+        total[name] = total.get(name, 0) + amount
     return {name: total[name] for name in sorted(total) if total[name]}
 
 

@@ -78,6 +78,11 @@ def _reference(claim: Obj) -> Obj:
     return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", **meta}
 
 
+def _claim_key(reference: Obj) -> str:
+    """What users wrote into a volume may lack a part; then it names no claim."""
+    return f"{reference.get('namespace', '')}/{reference.get('name', '')}"
+
+
 def make_storage(directory: Path, size: int | None) -> None:
     """Make a volume's directory, and the raw file of `size` bytes that a block volume is."""
     directory.mkdir(parents=True, exist_ok=True)
@@ -121,7 +126,7 @@ class Volumes:
 
     def _interested(self, volume: Obj) -> Iterable[str]:
         ref = volume["spec"].get("claimRef")
-        return [f"{ref['namespace']}/{ref['name']}"] if ref else self._unbound()
+        return [_claim_key(ref)] if ref else self._unbound()
 
     # -- claims
 
@@ -149,7 +154,7 @@ class Volumes:
         elif storage_class is None:
             reason = "no persistent volumes available for this claim and no storage class is set"
             self._say(claim, "FailedBinding", reason)
-        elif storage_class["provisioner"] == PROVISIONER:
+        elif storage_class.get("provisioner") == PROVISIONER:
             await self._provision(claim, storage_class, node)
 
     async def _provision(self, claim: Obj, storage_class: Obj, node: NodeView | None) -> None:
@@ -191,7 +196,7 @@ class Volumes:
             await self._bind(claim, volume)  # the user named the volume
         elif is_for(volume, claim) and not is_bound(claim):
             await self._make(claim, volume)
-            status = {"phase": "Bound", "accessModes": spec["accessModes"], "capacity": spec["capacity"]}
+            status = {"phase": "Bound", "accessModes": spec.get("accessModes"), "capacity": spec.get("capacity")}
             await self._claims.write_status(claim, status)
 
     async def _make(self, claim: Obj, volume: Obj) -> None:
@@ -238,7 +243,7 @@ class Volumes:
         ref = volume["spec"].get("claimRef") or {}
         if not ref.get("uid"):
             return "Available"
-        key = f"{ref['namespace']}/{ref['name']}"
+        key = _claim_key(ref)
         claim = self._claims.get(key)
         if claim is None or claim["metadata"]["uid"] != ref["uid"]:
             # Data is at stake, and the cache may not know a claim that was just made.

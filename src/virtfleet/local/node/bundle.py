@@ -91,15 +91,16 @@ def config(pod: Obj, container: Obj, parts: Parts, host: HostFacts) -> dict[str,
     privileged = is_privileged(container)
     granted = capabilities(container, host.capabilities)
     devices = [*(host.devices if privileged else ()), *parts.devices]
+    joined = [{"type": kind, **({"path": path} if path else {})} for kind, path in parts.namespaces.items()]
     linux: dict[str, Any] = {
-        "namespaces": [{"type": "mount"}, *_namespaces(parts.namespaces)],
+        "namespaces": [{"type": "mount"}, *joined],
         "cgroupsPath": parts.cgroup,
         "resources": {**cgroups.resources(container), "devices": _device_rules(privileged, devices)},
         "devices": [_node(device) for device in _once(devices)],
         **masks(container),
     }
-    if sysctls := _sysctls(pod):
-        linux["sysctl"] = sysctls
+    if sysctls := (pod["spec"].get("securityContext") or {}).get("sysctls"):
+        linux["sysctl"] = {s["name"]: s["value"] for s in sysctls}
     if profile := _seccomp(pod, container, parts, granted, host):
         linux["seccomp"] = profile
     if propagation := _root_propagation(parts.mounts):
@@ -147,14 +148,6 @@ def environment(image: Image, declared: Mapping[str, str], hostname: str, more: 
     """The image's variables, those that device plugins add, and the container's, in that order of precedence."""
     merged = dict(entry.partition("=")[::2] for entry in (_DEFAULT_PATH, f"HOSTNAME={hostname}", *image.env))
     return [f"{name}={value}" for name, value in {**merged, **more, **declared}.items()]
-
-
-def _namespaces(namespaces: Mapping[str, str]) -> list[dict[str, str]]:
-    return [{"type": kind, **({"path": path} if path else {})} for kind, path in namespaces.items()]
-
-
-def _sysctls(pod: Obj) -> dict[str, str]:
-    return {s["name"]: s["value"] for s in (pod["spec"].get("securityContext") or {}).get("sysctls") or ()}
 
 
 def _seccomp(pod: Obj, container: Obj, parts: Parts, granted: Sequence[str], host: HostFacts) -> dict[str, Any] | None:

@@ -145,17 +145,20 @@ class Volumes:
                 secret = await projections.object_of(self._api, pod, SECRETS, name, source)
                 return projections.keyed(secret, source, mode)
             case "downwardAPI":
-                return {
-                    item["path"]: File(
-                        _downward(pod, item, facts).encode(),
-                        item["mode"] if item.get("mode") is not None else mode,
+                files: Files = {}
+                for item in source.get("items") or ():
+                    named = item.get("fieldRef")
+                    text = (
+                        field(pod, named["fieldPath"], facts)
+                        if named
+                        else resource(pod, item["resourceFieldRef"], "", facts)
                     )
-                    for item in source.get("items") or ()
-                }
+                    files[item["path"]] = File(text.encode(), item["mode"] if item.get("mode") is not None else mode)
+                return files
             case "serviceAccountToken":
                 return {source["path"]: File((await self._token(pod, volume, source)).encode(), mode)}
             case "projected":
-                files: Files = {}
+                files = {}
                 for projection in source.get("sources") or ():
                     for part, inner in projection.items():
                         files |= await self._files(pod, volume, part, inner, mode, facts)
@@ -247,12 +250,6 @@ class Volumes:
 
 _PROJECTING = {"configMap": "configmap", "secret": "secret", "projected": "projected", "downwardAPI": "downward-api"}
 _ALL_BLOCK_LINKS = "nodes/*/root/var/lib/kubelet/pods/*/volumeDevices/*/*"
-
-
-def _downward(pod: Obj, item: Obj, facts: Facts) -> str:
-    if "fieldRef" in item:
-        return field(pod, item["fieldRef"]["fieldPath"], facts)
-    return resource(pod, item["resourceFieldRef"], "", facts)
 
 
 def _host_path(path: Path, kind: str) -> Path:
