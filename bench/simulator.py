@@ -17,7 +17,7 @@ from typing import Any
 
 from virtfleet.admission.review import complete
 from virtfleet.admission.updates import Requester
-from virtfleet.api import conditions, crds, names
+from virtfleet.api import conditions, crds, names, times
 from virtfleet.api.names import Phase, VMICondition
 from virtfleet.controller import lifecycle
 from virtfleet.controller.launcherpod import LauncherPod
@@ -144,7 +144,7 @@ class Kubelets(_Agents):
 
 def running_status(number: int = 1, *, ready: bool = True) -> Obj:
     """The status of a launcher Pod that runs."""
-    since = conditions.timestamp(time.time())
+    since = times.timestamp()
     address = f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
     return {
         "phase": "Running",

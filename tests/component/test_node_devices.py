@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 import pytest
-from node_cluster import NodeCluster, needs_root, node_cluster, state
+from node_cluster import NodeCluster, needs_root, node_cluster
 
 from virtfleet.kube.deviceplugin import HEALTHY, UNHEALTHY, VERSION, caller, channel, handler, message
 from virtfleet.kube.resource import NODES
@@ -33,16 +33,14 @@ class Plugin:
         self.health = {"g0": HEALTHY, "g1": HEALTHY}
         self.changed = asyncio.Event()
         self.allocated: list[list[str]] = []
-        self.started: list[list[str]] = []
-        self.trouble = ""  # why no container can be prepared
 
-    async def start(self) -> grpc.aio.Server:
+    async def start(self, *, pre_start: bool = False) -> grpc.aio.Server:
         server = grpc.aio.server()
         server.add_generic_rpc_handlers((handler("DevicePlugin", self),))
         server.add_insecure_port(f"unix://{self._directory}/gadget.sock")
         await server.start()
         async with channel(Path(self._directory, "kubelet.sock")) as kubelet:
-            options = message("DevicePluginOptions", pre_start_required=True, get_preferred_allocation_available=True)
+            options = message("DevicePluginOptions", pre_start_required=pre_start)
             request = message(
                 "RegisterRequest", version=VERSION, endpoint="gadget.sock", resource_name=RESOURCE, options=options
             )
@@ -68,15 +66,9 @@ class Plugin:
         return message("AllocateResponse", container_responses=[answer])
 
     async def GetPreferredAllocation(self, request: Any, context: Any) -> Any:
-        (wish,) = request.container_requests
-        chosen = sorted(wish.available_deviceIDs, reverse=True)[: wish.allocation_size]
-        answer = message("ContainerPreferredAllocationResponse", deviceIDs=chosen)
-        return message("PreferredAllocationResponse", container_responses=[answer])
+        return message("PreferredAllocationResponse")
 
     async def PreStartContainer(self, request: Any, context: Any) -> Any:
-        if self.trouble:
-            await context.abort(grpc.StatusCode.INTERNAL, self.trouble)
-        self.started.append(list(request.devices_ids))
         return message("PreStartContainerResponse")
 
     async def GetDevicePluginOptions(self, request: Any, context: Any) -> Any:
@@ -104,8 +96,8 @@ async def test_devices_and_environment_of_a_plugin_reach_the_container_that_aske
     await offered(cluster, RESOURCE, "2", "2")
     script = "echo $GADGET; head -c 3 /dev/gadget | wc -c; cat /gadget/name"
     text = await cluster.output("p", script, **asking(RESOURCE))
-    assert text.splitlines()[:2] == ["g1", "3"], "the plugin preferred g1"
-    assert plugin.allocated == plugin.started == [["g1"]]
+    assert text.splitlines()[:2] == ["g0", "3"]
+    assert plugin.allocated == [["g0"]]
 
     without = await cluster.output("q", "ls /dev/gadget 2>&1; echo x$GADGET", container={})
     assert "No such file" in without and without.endswith("x")
@@ -159,21 +151,13 @@ async def test_a_plugin_that_registers_with_a_restarted_agent_finds_its_devices_
     assert not (cluster.layout().kubelet / "device-plugins/gadget.sock").exists(), "that is how plugins notice"
     server = await plugin.start()
     await offered(cluster, RESOURCE, "2", "2")
-    assert await cluster.output("q", "echo $GADGET", **asking(RESOURCE)) == "g0", "g1 is still p's"
-    assert plugin.allocated == [["g1"], ["g0"]], "an adopted container is not allotted its device again"
+    assert await cluster.output("q", "echo $GADGET", **asking(RESOURCE)) == "g1", "g0 is still p's"
+    assert plugin.allocated == [["g0"], ["g1"]], "an adopted container is not allotted its device again"
     await cluster.delete("p")
     await server.stop(None)
 
 
-async def test_a_plugin_that_cannot_prepare_a_device_holds_the_container_back(cluster: NodeCluster) -> None:
+async def test_a_plugin_that_wants_to_prepare_each_device_is_told_that_nobody_would_ask(cluster: NodeCluster) -> None:
     plugin = Plugin(cluster.layout().kubelet / "device-plugins")
-    plugin.trouble = "out of gadget oil"
-    server = await plugin.start()
-    await offered(cluster, RESOURCE, "2", "2")
-    await cluster.run("p", "echo ran", **asking(RESOURCE))
-    pod = await cluster.until("p", lambda p: "Error" in state(p).get("waiting", {}).get("reason", ""))
-    assert "out of gadget oil" in state(pod)["waiting"]["message"]
-    plugin.trouble = ""
-    await cluster.phase("p", "Succeeded")
-    assert cluster.log("p") == "ran"
-    await server.stop(None)
+    with pytest.raises(grpc.aio.AioRpcError, match="PreStartContainer"):
+        await plugin.start(pre_start=True)

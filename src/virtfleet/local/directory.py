@@ -50,12 +50,12 @@ def default_directory() -> Path:
 def home(instead: str) -> Path:
     """The user's home directory, which must be there; where it is not, a variable can name a directory instead."""
     try:
-        found = Path.home()
+        place = Path.home()
     except RuntimeError:
-        found = None
-    if found is None or not found.is_dir():
+        place = None
+    if place is None or not place.is_dir():
         raise RuntimeError(f"this user has no home directory: name a directory of yours with {instead}=DIR")
-    return found
+    return place
 
 
 def cluster_name(directory: Path) -> str:

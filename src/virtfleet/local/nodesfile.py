@@ -78,30 +78,30 @@ def parse(data: Any) -> list[NodeSpec]:
 
 
 def _problems(node: NodeSpec, seen: set[str]) -> list[str]:
-    found = []
+    problems = []
     if not _DNS_LABEL.fullmatch(node.name):
-        found.append(f"name: {node.name!r} is not a name of lower-case letters, digits and '-' (at most 63)")
+        problems.append(f"name: {node.name!r} is not a name of lower-case letters, digits and '-' (at most 63)")
     if node.name in seen:
-        found.append(f"name: {node.name!r} is used twice")
-    found += _label_problems(node.labels)
+        problems.append(f"name: {node.name!r} is used twice")
+    problems += _label_problems(node.labels)
     for i, taint in enumerate(node.taints):
         if why := label_key_error(taint.key):
-            found.append(f"taints[{i}].key: {taint.key!r}: {why}")
+            problems.append(f"taints[{i}].key: {taint.key!r}: {why}")
         if taint.effect not in _EFFECTS:
-            found.append(f"taints[{i}].effect: {taint.effect!r} is none of {', '.join(_EFFECTS)}")
+            problems.append(f"taints[{i}].effect: {taint.effect!r} is none of {', '.join(_EFFECTS)}")
     for resource, count in node.devices.items():
         if "/" not in resource or label_key_error(resource):
-            found.append(f"devices: {resource!r} is not a resource name such as vendor.example/device")
+            problems.append(f"devices: {resource!r} is not a resource name such as vendor.example/device")
         if count < 0:
-            found.append(f"devices: {resource!r} needs a number of 0 or more, not {count}")
-    return found
+            problems.append(f"devices: {resource!r} needs a number of 0 or more, not {count}")
+    return problems
 
 
 def _label_problems(labels: Mapping[str, str]) -> list[str]:
-    found = []
+    problems = []
     for key, value in labels.items():
         if why := label_key_error(key):
-            found.append(f"labels: {key!r}: {why}")
+            problems.append(f"labels: {key!r}: {why}")
         if why := label_value_error(value):
-            found.append(f"labels[{key}]: {value!r}: {why}")
-    return found
+            problems.append(f"labels[{key}]: {value!r}: {why}")
+    return problems

@@ -7,7 +7,7 @@ from typing import Any
 from local_cluster import Cluster, Kubelets
 
 from virtfleet.kube.api import Patch
-from virtfleet.kube.resource import CONTROLLER_REVISIONS, DAEMON_SETS, NODES, PODS, Obj
+from virtfleet.kube.resource import DAEMON_SETS, NODES, PODS, Obj
 
 
 def a_daemon(**spec: Any) -> Obj:
@@ -117,22 +117,6 @@ async def test_a_failed_pod_is_replaced(cluster: Cluster) -> None:
     await cluster.api.patch(PODS, name, {"status": {"phase": "Failed"}}, "default", subresource="status")
     await cluster.gone(PODS, name)
     await on_nodes(cluster, "node0", "node1", "node2")
-
-
-async def test_each_template_is_kept_as_a_revision_that_undo_can_go_back_to(cluster: Cluster) -> None:
-    await cluster.api.create(DAEMON_SETS, a_daemon(), "default")
-    await on_nodes(cluster, "node0", "node1", "node2")
-    await set_image(cluster, "two")
-    await on_nodes(cluster, "node0", "node1", "node2", image="two")
-    first, second = sorted(await cluster.api.list(CONTROLLER_REVISIONS, "default"), key=lambda r: r["revision"])
-    assert (first["revision"], second["revision"]) == (1, 2)
-    # what `kubectl rollout undo` does
-    await cluster.api.patch(DAEMON_SETS, "agent", first["data"], "default", how=Patch.STRATEGIC)
-    pods = await on_nodes(cluster, "node0", "node1", "node2", image="one")
-    revisions = {r["metadata"]["name"]: r["revision"] for r in await cluster.api.list(CONTROLLER_REVISIONS, "default")}
-    assert revisions == {first["metadata"]["name"]: 3, second["metadata"]["name"]: 2}
-    hashes = {p["metadata"]["labels"]["controller-revision-hash"] for p in pods}
-    assert hashes == {first["metadata"]["labels"]["controller-revision-hash"]}
 
 
 async def test_a_pod_counts_as_available_only_after_it_was_ready_for_long_enough(cluster: Cluster) -> None:

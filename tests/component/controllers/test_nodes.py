@@ -134,7 +134,7 @@ async def test_pods_of_a_node_that_is_gone_are_collected(cluster: Cluster) -> No
     assert await cluster.api.get(PODS, "fine", "default")
 
 
-def a_node(status: str, *present: Obj, **spec: Any) -> nodes.Node:
+def a_node(status: str, *present: Obj, **spec: Any) -> nodes.NodeView:
     listed = [{"type": "Ready", "status": status}] if status else []
     obj = {"metadata": {"name": "n"}, "spec": {"taints": list(present), **spec}, "status": {"conditions": listed}}
     return nodes.decode(orjson.dumps(obj))

@@ -14,17 +14,17 @@ from virtfleet.local.controllers.daemonset_plan import (
     Daemon,
     Plan,
     Strategy,
-    Wish,
+    Verdict,
     by_node,
     keep_one_per_node,
     pinned,
     target,
     tolerations,
     update,
-    wish,
+    verdict,
 )
 
-RUN, STAY, LEAVE = Wish(True, True), Wish(False, True), Wish(False, False)
+RUN, STAY, LEAVE = Verdict(True, True), Verdict(False, True), Verdict(False, False)
 
 
 def a_pod(
@@ -40,8 +40,8 @@ def a_pod(
     return pods.decode(orjson.dumps(obj))
 
 
-def a_daemon(wishes: dict[str, Wish], there: list[pods.Pod], *, unavailable: int = 1) -> Daemon:
-    return Daemon("new", Strategy(True, unavailable), 0, wishes, by_node(there), now=1e9)
+def a_daemon(verdicts: dict[str, Verdict], there: list[pods.Pod], *, unavailable: int = 1) -> Daemon:
+    return Daemon("new", Strategy(True, unavailable), 0, verdicts, by_node(there), now=1e9)
 
 
 def names(plan: Plan) -> tuple[list[str], list[str]]:
@@ -52,7 +52,7 @@ def settle(daemon: Daemon) -> tuple[list[str], list[str]]:
     return names(keep_one_per_node(daemon, lambda pod: True))
 
 
-def a_node(name: str, **spec: Any) -> nodes.Node:
+def a_node(name: str, **spec: Any) -> nodes.NodeView:
     labels = spec.pop("labels", {})
     return nodes.decode(orjson.dumps({"metadata": {"name": name, "labels": labels}, "spec": spec}))
 
@@ -68,9 +68,11 @@ def a_node(name: str, **spec: Any) -> nodes.Node:
         ({"labels": {"pool": "gpu"}, "taints": [{"key": nodes.UNSCHEDULABLE, "effect": "NoSchedule"}]}, RUN),
     ],
 )
-def test_a_daemon_follows_labels_and_taints_and_outlives_a_nodes_troubles(spec: dict[str, Any], expected: Wish) -> None:
+def test_a_daemon_follows_labels_and_taints_and_outlives_a_nodes_troubles(
+    spec: dict[str, Any], expected: Verdict
+) -> None:
     template = {"spec": {"nodeSelector": {"pool": "gpu"}, "tolerations": tolerations({})}}
-    assert wish(a_node("a", **spec), pods.template_of(template)) == expected
+    assert verdict(a_node("a", **spec), pods.template_of(template)) == expected
 
 
 def test_a_pod_is_counted_for_the_node_it_is_pinned_to_before_it_is_bound() -> None:
@@ -159,12 +161,12 @@ def test_status_counts_what_kubectl_rollout_status_looks_at() -> None:
 def test_an_update_reaches_every_node_and_stays_within_its_limits(
     count: int, unavailable: int, broken: set[int]
 ) -> None:
-    wishes = {f"n{i}": RUN for i in range(count)}
+    verdicts = {f"n{i}": RUN for i in range(count)}
     there = [a_pod(f"old{i}", f"n{i}", revision="old", ready=i not in broken) for i in range(count)]
     strategy = Strategy.of({"updateStrategy": {"rollingUpdate": {"maxUnavailable": unavailable}}}, count)
     available = sum(p.ready for p in there)
     for step in range(100):
-        daemon = Daemon("new", strategy, 0, wishes, by_node(there), now=1e9)
+        daemon = Daemon("new", strategy, 0, verdicts, by_node(there), now=1e9)
         plan = keep_one_per_node(daemon, lambda pod: True) or update(daemon)
         if not plan:
             waiting = [p for p in there if not p.ready and p.labels["controller-revision-hash"] == "new"]
@@ -176,5 +178,5 @@ def test_an_update_reaches_every_node_and_stays_within_its_limits(
         there += [a_pod(f"new-{step}-{node}", node, ready=False) for node in plan.create]
         nodes_served = {p.node for p in there if p.ready}
         assert len(nodes_served) >= min(available, count - strategy.unavailable)
-    assert sorted(p.node for p in there) == sorted(wishes)
+    assert sorted(p.node for p in there) == sorted(verdicts)
     assert all(p.labels["controller-revision-hash"] == "new" for p in there)

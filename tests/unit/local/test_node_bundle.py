@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from virtfleet.local.node import bundle, seccomp
-from virtfleet.local.node.bundle import Device, Machine, Mount, Parts
+from virtfleet.local.node.bundle import Device, HostFacts, Mount, Parts
 from virtfleet.local.node.images import Image, Underlay
 from virtfleet.local.node.security import CAPABILITIES, ConfigError, User, bounding_set, capabilities, resolve_user
 
-HERE = Machine(
+HERE = HostFacts(
     architecture="x86_64",
     capabilities=[name for name in CAPABILITIES if name != "CAP_SYS_RESOURCE"],
     memory=16 << 30,

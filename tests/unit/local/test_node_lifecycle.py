@@ -11,13 +11,13 @@ from virtfleet.local.node.containers import Container
 from virtfleet.local.node.lifecycle import LONG_RUN, Seen, next_backoff, plan, restart_at
 from virtfleet.local.node.podstatus import Outcome, PodFacts, is_part_of
 from virtfleet.local.node.probes import Tally
+from virtfleet.local.node.unserved import unserved
 
 NOW = 1_000_000.0
 
 
-def pod(*containers: str, init: dict[str, bool] | None = None, policy: str = "Always", **spec: Any) -> dict[str, Any]:
-    """A pod; `init` maps init containers to whether they are sidecars."""
-    inits = [{"name": n, "image": "i", **({"restartPolicy": "Always"} if s else {})} for n, s in (init or {}).items()]
+def pod(*containers: str, init: tuple[str, ...] = (), policy: str = "Always", **spec: Any) -> dict[str, Any]:
+    inits = [{"name": name, "image": "i"} for name in init]
     named = [{"name": name, "image": "i"} for name in containers]
     return {
         "metadata": {"name": "p", "namespace": "n", "uid": "u"},
@@ -40,28 +40,12 @@ def ended(code: int = 0, *, ago: float = 0, backoff: float = 0, lasted: float = 
 
 
 def test_init_containers_go_one_after_the_other_then_all_the_others_at_once() -> None:
-    whole = pod("a", "b", init={"i1": False, "i2": False})
+    whole = pod("a", "b", init=("i1", "i2"))
     seen = dict.fromkeys(("a", "b", "i1", "i2"), Seen())
     assert plan(whole, seen, NOW).start == ["i1"]
     assert plan(whole, seen | {"i1": running()}, NOW).start == []
     assert plan(whole, seen | {"i1": ended()}, NOW).start == ["i2"]
     assert plan(whole, seen | {"i1": ended(), "i2": ended()}, NOW).start == ["a", "b"]
-
-
-def test_a_sidecar_must_have_started_before_the_next_one_and_is_kept_running() -> None:
-    whole = pod("a", init={"side": True, "i": False})
-    seen = dict.fromkeys(("a", "side", "i"), Seen())
-    assert plan(whole, seen, NOW).start == ["side"]
-    starting = Seen(run=running().run, started=False)
-    assert plan(whole, seen | {"side": starting}, NOW).start == []
-    assert plan(whole, seen | {"side": running()}, NOW).start == ["i"]
-    at_work = {"side": ended(1), "i": ended(), "a": running()}
-    assert plan(whole, at_work, NOW).start == ["side"], "restarted beside the running container"
-
-
-def test_sidecars_are_ended_when_the_containers_have_finished() -> None:
-    result = plan(pod("a", init={"side": True}, policy="Never"), {"a": ended(), "side": running()}, NOW)
-    assert result.done and list(result.kill) == ["side"]
 
 
 @pytest.mark.parametrize(
@@ -75,8 +59,8 @@ def test_the_restart_policy_says_who_runs_again(policy: str, code: int, again: b
 
 def test_a_failed_init_container_fails_the_pod_that_never_restarts_and_is_tried_again_in_others() -> None:
     seen = {"a": Seen(), "i": ended(1)}
-    assert plan(pod("a", init={"i": False}, policy="Never"), seen, NOW).done
-    assert plan(pod("a", init={"i": False}), seen, NOW).start == ["i"]
+    assert plan(pod("a", init=("i",), policy="Never"), seen, NOW).done
+    assert plan(pod("a", init=("i",)), seen, NOW).start == ["i"]
 
 
 def test_pauses_double_from_ten_seconds_to_five_minutes_and_end_with_a_long_run() -> None:
@@ -133,7 +117,7 @@ def test_the_phase_follows_from_the_containers_and_the_policy(policy: str, seen:
 
 
 def test_before_init_containers_are_done_the_others_wait_with_that_reason() -> None:
-    told = status(pod("a", init={"i": False}), {"a": Seen(), "i": running()})
+    told = status(pod("a", init=("i",)), {"a": Seen(), "i": running()})
     assert told["containerStatuses"][0]["state"] == {"waiting": {"reason": "PodInitializing"}}
     assert condition(told, "Initialized")["reason"] == "ContainersNotInitialized"
     assert condition(told, "Initialized")["message"] == "containers with incomplete status: [i]"
@@ -212,3 +196,20 @@ def test_who_is_killed_first_follows_from_what_was_asked_for(amounts: Any, qos: 
     whole = {"spec": {"containers": [container]}}
     assert cgroups.qos_class(whole) == qos
     assert cgroups.oom_score(whole, container, 16 << 30) == score
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"shareProcessNamespace": True}, "spec.shareProcessNamespace"),
+        ({"containers": [{"name": "a", "lifecycle": {"preStop": {}}}]}, "spec.containers[0].lifecycle"),
+        (
+            {"containers": [{"name": "a", "livenessProbe": {"grpc": {"port": 1}}}]},
+            "spec.containers[0].livenessProbe.grpc",
+        ),
+        ({"initContainers": [{"name": "s", "restartPolicy": "Always"}]}, "spec.initContainers[0].restartPolicy"),
+    ],
+)
+def test_what_this_node_cannot_do_is_named(change: dict[str, Any], field: str) -> None:
+    assert unserved(pod("a")) == ""
+    assert unserved(pod("a", **change)) == f"the local cluster has nothing for {field}; leave that out"

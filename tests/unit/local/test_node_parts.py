@@ -159,13 +159,14 @@ def test_variables_refer_to_those_before_them() -> None:
 async def test_variables_come_from_objects_and_missing_ones_are_named() -> None:
     objects = {"cm": {"kind": "ConfigMap", "data": {"k": "v"}}}
 
-    async def lookup(_: Any, namespace: str, name: str) -> Any:
-        if name not in objects:
-            raise ApiError("NotFound", f'configmaps "{name}" not found')
-        return objects[name]
+    class Api:
+        async def get(self, _: Any, name: str, namespace: str) -> Any:
+            if name not in objects:
+                raise ApiError("NotFound", f'configmaps "{name}" not found')
+            return objects[name]
 
     async def values(**container: Any) -> dict[str, str]:
-        return await declared(pod(), {"name": "c", **container}, lookup, FACTS, {"GIVEN": "1"})
+        return await declared(pod(), {"name": "c", **container}, Api(), FACTS, {"GIVEN": "1"})
 
     def key(name: str, key: str, **more: Any) -> list[Any]:
         return [{"name": "X", "valueFrom": {"configMapKeyRef": {"name": name, "key": key, **more}}}]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
-from virtfleet.local.controllers.rollout import Bounds, Set, grow, is_scaling, resized, rolling, scaled, shrink
+from virtfleet.local.controllers.rollout import Bounds, Set, grow, paused, rolling, scaled, shrink
 
 
 @pytest.mark.parametrize(
@@ -70,33 +70,6 @@ def test_a_rollout_ends_with_the_new_set_only_and_stays_within_its_bounds(
     assert all(s.replicas == 0 for s in old)
 
 
-def test_resizing_is_seen_by_what_the_sets_were_sized_for() -> None:
-    assert is_scaling(5, [Set("a", 3, desired=3)])
-    assert not is_scaling(3, [Set("a", 3, desired=3), Set("empty", 0, desired=9)])
-
-
-def test_a_lone_set_takes_the_new_size() -> None:
-    assert resized(Bounds(5), Set("a", 3, 3), [Set("old", 0)], was=3, rolling=True) == {"a": 5}
-    assert resized(Bounds(5), None, [Set("x", 0, created=1), Set("y", 0, created=2)], was=0, rolling=True) == {"y": 5}
-
-
-def test_resizing_in_the_middle_of_a_rollout_keeps_the_proportions() -> None:
-    bounds = Bounds(15, 3, 2)
-    new = Set("new", 5, 0, created=2, desired=10, maximum=13)
-    old = [Set("old", 8, 8, created=1, desired=10, maximum=13)]
-    assert resized(bounds, new, old, was=13, rolling=True) == {"old": 11, "new": 7}
-
-
-def test_a_finished_new_set_takes_over_completely() -> None:
-    new = Set("new", 4, 4, desired=4, maximum=5)
-    assert resized(Bounds(4, 1, 0), new, [Set("adopted", 2, 2)], was=6, rolling=True) == {"adopted": 0}
-
-
-@given(replicas=st.integers(0, 30), sizes=st.lists(st.integers(1, 12), min_size=2, max_size=4), surge=st.integers(0, 5))
-@example(replicas=1, sizes=[1, 1, 1, 1], surge=1)
-def test_proportional_sizes_add_up_to_all_that_is_allowed(replicas: int, sizes: list[int], surge: int) -> None:
-    bounds = Bounds.of(replicas, surge, 1)
-    sets = [Set(f"s{i}", n, 0, created=i, desired=99, maximum=sum(sizes)) for i, n in enumerate(sizes)]
-    result = resized(bounds, sets[-1], sets[:-1], was=sum(sizes), rolling=True)
-    assert sum(result.values()) == (bounds.most if replicas else 0)
-    assert all(n >= 0 for n in result.values())
+def test_of_a_paused_deployment_a_lone_set_takes_the_new_size_and_nothing_moves_between_several() -> None:
+    assert paused(Bounds(5), [Set("a", 3, 3), Set("old", 0)]) == {"a": 5}
+    assert paused(Bounds(5), [Set("a", 3, 3), Set("old", 1, 1)]) == {}

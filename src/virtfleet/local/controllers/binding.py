@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 
+from virtfleet.api import conditions
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.errors import ApiError, is_conflict
 from virtfleet.kube.resource import PODS, Obj
 from virtfleet.local.apiserver.rights.access import User
-from virtfleet.local.controllers import conditions
 
 ATTEMPTS = 10
 SUCCESS: Obj = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
@@ -59,13 +59,13 @@ def _check(pod: Obj, meta: Obj) -> None:
 
 def _bound(pod: Obj, meta: Obj, node: str) -> Obj:
     status = pod.get("status") or {}
-    scheduled = {"type": "PodScheduled", "status": "True"}
+    listed = conditions.put(status.get("conditions") or [], "PodScheduled", "True", time.time())
     notes = {**(pod["metadata"].get("annotations") or {}), **(meta.get("annotations") or {})}
     return {
         **pod,
         "metadata": {**pod["metadata"], **({"annotations": notes} if notes else {})},
         "spec": {**pod["spec"], "nodeName": node},
-        "status": {**status, "conditions": conditions.put(status.get("conditions"), scheduled, time.time())},
+        "status": {**status, "conditions": listed},
     }
 
 

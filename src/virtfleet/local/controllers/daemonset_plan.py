@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from virtfleet.kube.resource import Obj
-from virtfleet.local.controllers.nodes import NOT_READY, UNREACHABLE, UNSCHEDULABLE, Node
+from virtfleet.local.controllers.nodes import NOT_READY, UNREACHABLE, UNSCHEDULABLE, NodeView
 from virtfleet.local.controllers.pods import Pod, Template
 from virtfleet.local.controllers.rollout import Amount, scaled
 
@@ -21,7 +21,7 @@ REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class Verdict:
     """Whether a node should get a pod of the daemon, and whether one that is there may stay."""
 
     run: bool
@@ -58,16 +58,7 @@ class Strategy:
 
 def tolerations(spec: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The template's tolerations and those that every daemon pod has: daemons outlive a node's troubles."""
-    keys = [
-        (NOT_READY, "NoExecute"),
-        (UNREACHABLE, "NoExecute"),
-        ("node.kubernetes.io/disk-pressure", "NoSchedule"),
-        ("node.kubernetes.io/memory-pressure", "NoSchedule"),
-        ("node.kubernetes.io/pid-pressure", "NoSchedule"),
-        (UNSCHEDULABLE, "NoSchedule"),
-    ]
-    if spec.get("hostNetwork"):
-        keys.append(("node.kubernetes.io/network-unavailable", "NoSchedule"))
+    keys = [(NOT_READY, "NoExecute"), (UNREACHABLE, "NoExecute"), (UNSCHEDULABLE, "NoSchedule")]
     added = [{"key": key, "operator": "Exists", "effect": effect} for key, effect in keys]
     return [*(t for t in spec.get("tolerations") or () if t not in added), *added]
 
@@ -91,13 +82,13 @@ def target(pod: Pod) -> str:
     return ""
 
 
-def wish(node: Node, template: Template) -> Wish:
-    """What the daemon wants of a node. `template` has the daemon's tolerations."""
+def verdict(node: NodeView, template: Template) -> Verdict:
+    """What becomes of the daemon on a node. `template` has the daemon's tolerations."""
     if not node.admits(template):
-        return Wish(run=False, stay=False)
+        return Verdict(run=False, stay=False)
     if node.untolerated(template.tolerations, "NoSchedule", "NoExecute"):
-        return Wish(run=False, stay=not node.untolerated(template.tolerations, "NoExecute"))
-    return Wish(run=True, stay=True)
+        return Verdict(run=False, stay=not node.untolerated(template.tolerations, "NoExecute"))
+    return Verdict(run=True, stay=True)
 
 
 def oldest_first(pods: Iterable[Pod]) -> list[Pod]:
@@ -106,11 +97,11 @@ def oldest_first(pods: Iterable[Pod]) -> list[Pod]:
 
 def by_node(pods: Iterable[Pod]) -> dict[str, list[Pod]]:
     """The daemon's pods by the node they are for; pods that are finished and on their way out count no more."""
-    found: dict[str, list[Pod]] = {}
+    there: dict[str, list[Pod]] = {}
     for pod in pods:
         if not (pod.terminal and pod.deleting is not None):
-            found.setdefault(target(pod), []).append(pod)
-    return found
+            there.setdefault(target(pod), []).append(pod)
+    return there
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +111,7 @@ class Daemon:
     revision: str
     strategy: Strategy
     min_ready_seconds: int
-    wishes: Mapping[str, Wish]  # by node
+    verdicts: Mapping[str, Verdict]  # by node
     pods: Mapping[str, list[Pod]]  # by node
     now: float
 
@@ -130,17 +121,12 @@ class Daemon:
     def available(self, pod: Pod) -> bool:
         return pod.available(self.min_ready_seconds, self.now)
 
-    def until_available(self) -> list[float]:
-        """In how many seconds each ready pod will have been so for long enough; nobody else would tell."""
-        young = [p for there in self.pods.values() for p in there if p.ready and not self.available(p)]
-        return [max(p.ready_since + self.min_ready_seconds - self.now, 0.1) for p in young]
-
     def status(self) -> Obj:
         """The numbers of the daemon set's status."""
         desired = current = misscheduled = ready = available = updated = 0
-        for node, wished in self.wishes.items():
+        for node, wanted in self.verdicts.items():
             there = oldest_first(self.pods.get(node, ()))
-            if not wished.run:
+            if not wanted.run:
                 misscheduled += bool(there)
                 continue
             desired += 1
@@ -161,19 +147,19 @@ class Daemon:
 
 
 def keep_one_per_node(daemon: Daemon, may_retry: Callable[[Pod], bool]) -> Plan:
-    """One pod on every node that wishes it, none elsewhere. Failed pods are replaced when `may_retry` says so."""
+    """One pod on every node that verdicts it, none elsewhere. Failed pods are replaced when `may_retry` says so."""
     plan = Plan()
-    for node, wished in daemon.wishes.items():
+    for node, wanted in daemon.verdicts.items():
         there = daemon.pods.get(node, [])
-        if not wished.stay:
+        if not wanted.stay:
             plan.delete += [p for p in there if p.deleting is None]
-        elif wished.run and not there:
+        elif wanted.run and not there:
             plan.create.append(node)
         else:
             due = [p for p in there if p.terminal and p.deleting is None and (p.phase == "Succeeded" or may_retry(p))]
             plan.finished += due
             plan.delete += due + oldest_first(p for p in there if p.active)[1:]
-    gone = [pods for node, pods in daemon.pods.items() if node not in daemon.wishes]
+    gone = [pods for node, pods in daemon.pods.items() if node not in daemon.verdicts]
     # Pods that were bound go with their node; nobody else deletes those that never were.
     plan.delete += [p for pods in gone for p in pods if not p.node and p.deleting is None]
     return plan
@@ -186,10 +172,10 @@ def update(daemon: Daemon) -> Plan:
         return Plan()
     unavailable = 0
     broken, healthy = [], []
-    for node in sorted(daemon.wishes):
+    for node in sorted(daemon.verdicts):
         there = [p for p in daemon.pods.get(node, ()) if p.deleting is None]
         old, new = [p for p in there if not daemon.updated(p)], [p for p in there if daemon.updated(p)]
-        if not daemon.wishes[node].run and not old and not new:
+        if not daemon.verdicts[node].run and not old and not new:
             continue
         if len(old) == 1 and not new:
             if daemon.available(old[0]):

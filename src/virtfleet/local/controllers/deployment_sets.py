@@ -1,19 +1,22 @@
-"""How a deployment's template, history and sizes are written on its replica sets. Pure."""
+"""How a deployment's template and history are written on its replica sets, and what it says of them. Pure.
+
+`kubectl rollout` reads these words.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
+from virtfleet.api import conditions, times
 from virtfleet.kube.resource import DEPLOYMENTS, REPLICA_SETS, Obj, owner_reference
-from virtfleet.local.controllers import conditions, rollout
+from virtfleet.local.controllers import rollout
 from virtfleet.local.controllers.revisions import named, template_hash
 from virtfleet.local.controllers.rollout import Bounds
 
 HASH = "pod-template-hash"
 REVISION = "deployment.kubernetes.io/revision"
-HISTORY = "deployment.kubernetes.io/revision-history"
-DESIRED = "deployment.kubernetes.io/desired-replicas"
-MAXIMUM = "deployment.kubernetes.io/max-replicas"
-NOT_COPIED = {REVISION, HISTORY, DESIRED, MAXIMUM, "kubectl.kubernetes.io/last-applied-configuration"}
-HISTORY_LIMIT = 2000  # characters
+NOT_COPIED = {REVISION, "kubectl.kubernetes.io/last-applied-configuration"}
+DONE = "NewReplicaSetAvailable"
 
 
 def same_template(one: Obj, other: Obj) -> bool:
@@ -48,41 +51,22 @@ def revision(obj: Obj) -> int:
     return int(text) if text.isdigit() else 0
 
 
-def next_revision(old: list[Obj]) -> int:
-    """The number of the present template, after those of the past."""
-    return max(map(revision, old), default=0) + 1
-
-
 def numbers(replica_set: Obj) -> rollout.Set:
-    meta, notes = replica_set["metadata"], replica_set["metadata"].get("annotations") or {}
-
-    def number(key: str) -> int | None:
-        return int(notes[key]) if notes.get(key, "").isdigit() else None
-
+    created = replica_set["metadata"].get("creationTimestamp")
     return rollout.Set(
-        name=meta["name"],
+        name=replica_set["metadata"]["name"],
         replicas=replica_set["spec"].get("replicas", 1),
         available=(replica_set.get("status") or {}).get("availableReplicas", 0),
-        created=conditions.seconds(meta.get("creationTimestamp")),
-        desired=number(DESIRED),
-        maximum=number(MAXIMUM),
+        created=times.seconds(created) if created else 0.0,
     )
 
 
-def annotations_for(deployment: Obj, replica_set: Obj | None, number: int) -> dict[str, str]:
-    """The annotations of the new replica set: the deployment's, and its place in the history."""
-    mine = dict((replica_set or {"metadata": {}})["metadata"].get("annotations") or {})
+def annotations_for(deployment: Obj, replica_set: Obj | None, old: list[Obj]) -> dict[str, str]:
+    """The annotations of the new replica set: the deployment's, and its number in the history, after all old ones."""
+    mine = (replica_set or {"metadata": {}})["metadata"].get("annotations") or {}
     theirs = deployment["metadata"].get("annotations") or {}
-    result = {**mine, **{k: v for k, v in theirs.items() if k not in NOT_COPIED}}
-    before = mine.get(REVISION, "")
-    if int(before or 0) < number:
-        result[REVISION] = str(number)
-        if before:  # this template was current before: remember as what
-            history = [*filter(None, mine.get(HISTORY, "").split(",")), before]
-            while len(",".join(history)) > HISTORY_LIMIT:
-                history.pop(0)
-            result[HISTORY] = ",".join(history)
-    return result
+    number = max([revision(s) + 1 for s in old] + ([revision(replica_set)] if replica_set else []), default=1)
+    return {**mine, **{k: v for k, v in theirs.items() if k not in NOT_COPIED}, REVISION: str(max(number, 1))}
 
 
 def set_for(deployment: Obj, old: list[Obj], size: int) -> Obj:
@@ -92,7 +76,6 @@ def set_for(deployment: Obj, old: list[Obj], size: int) -> Obj:
     template_meta = spec["template"].get("metadata") or {}
     labels = {**(template_meta.get("labels") or {}), HASH: name}
     selector = spec["selector"]
-    notes = annotations_for(deployment, None, next_revision(old))
     return {
         "apiVersion": REPLICA_SETS.api_version,
         "kind": REPLICA_SETS.kind,
@@ -100,7 +83,7 @@ def set_for(deployment: Obj, old: list[Obj], size: int) -> Obj:
             "name": named(meta["name"], name),
             "namespace": meta["namespace"],
             "labels": labels,
-            "annotations": {**notes, **sized_for(bounds_of(deployment))},
+            "annotations": annotations_for(deployment, None, old),
             "ownerReferences": [owner_reference(deployment, DEPLOYMENTS)],
         },
         "spec": {
@@ -117,6 +100,61 @@ def by_age(sets: list[Obj]) -> list[Obj]:
     return sorted(sets, key=lambda s: (s["metadata"].get("creationTimestamp", ""), s["metadata"]["name"]))
 
 
-def sized_for(bounds: Bounds) -> dict[str, str]:
-    """What a set's size was worked out from, so that a resize of the deployment is told from a rollout."""
-    return {DESIRED: str(bounds.replicas), MAXIMUM: str(bounds.most)}
+def is_complete(deployment: Obj, status: Obj) -> bool:
+    replicas = deployment["spec"].get("replicas", 1)
+    return bool(
+        status.get("updatedReplicas", 0) == status.get("replicas", 0) == status.get("availableReplicas", 0) == replicas
+        and status.get("observedGeneration", 0) >= deployment["metadata"].get("generation", 0)
+    )
+
+
+def status_of(deployment: Obj, new: Obj | None, old: list[Obj], now: float) -> Obj:
+    """The status that follows from the replica sets."""
+    every = [*([new] if new else []), *old]
+    available = _total(every, "availableReplicas")
+    asked = sum(s["spec"].get("replicas", 1) for s in every)
+    status: dict[str, Any] = {
+        "observedGeneration": deployment["metadata"].get("generation", 0),
+        "replicas": _total(every, "replicas"),
+        "updatedReplicas": _total([new], "replicas") if new else 0,
+        "readyReplicas": _total(every, "readyReplicas"),
+        "availableReplicas": available,
+        "unavailableReplicas": max(asked - available, 0),
+    }
+    listed = (deployment.get("status") or {}).get("conditions") or []
+    enough = available >= bounds_of(deployment).least
+    listed = conditions.put(
+        listed,
+        "Available",
+        "True" if enough else "False",
+        now,
+        reason="MinimumReplicasAvailable" if enough else "MinimumReplicasUnavailable",
+        message=f"Deployment {'has' if enough else 'does not have'} minimum availability.",
+    )
+    return {**status, "conditions": _failures(every, _progress(deployment, new, status, listed, now), now)}
+
+
+def _total(sets: list[Obj], field: str) -> int:
+    return sum((s.get("status") or {}).get(field, 0) for s in sets)
+
+
+def _progress(deployment: Obj, new: Obj | None, status: Obj, listed: list[Obj], now: float) -> list[Obj]:
+    """Say how the rollout goes. One that was done stays so: a resize or a lost pod is no rollout."""
+    what = f'ReplicaSet "{new["metadata"]["name"]}"' if new else f'Deployment "{deployment["metadata"]["name"]}"'
+    value, reason, message = "True", "ReplicaSetUpdated", f"{what} is progressing."
+    updated = status["replicas"] == status["updatedReplicas"]
+    if deployment["spec"].get("paused"):
+        value, reason, message = "Unknown", "DeploymentPaused", "Deployment is paused"
+    elif is_complete(deployment, status) or (updated and conditions.holds(listed, "Progressing", reason=DONE)):
+        reason, message = DONE, f"{what} has successfully progressed."
+    return conditions.put(listed, "Progressing", value, now, reason=reason, message=message)
+
+
+def _failures(every: list[Obj], listed: list[Obj], now: float) -> list[Obj]:
+    """Pass on why replica sets cannot get their pods; the new set's reason before those of old ones."""
+    kind = "ReplicaFailure"
+    for replica_set in every:
+        failure = conditions.find((replica_set.get("status") or {}).get("conditions") or (), kind)
+        if failure:
+            return conditions.put(listed, kind, "True", now, reason=failure["reason"], message=failure["message"])
+    return conditions.drop(listed, kind)

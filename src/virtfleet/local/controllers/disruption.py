@@ -4,33 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
+from virtfleet.api import conditions
 from virtfleet.api.selectors import SelectorError, from_label_selector
-from virtfleet.kube.api import KubeApi
-from virtfleet.kube.cache import Cache
+from virtfleet.api.times import seconds
+from virtfleet.kube.cache import key_of
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.resource import POD_DISRUPTION_BUDGETS, Obj
-from virtfleet.local.controllers import conditions, ownership
-from virtfleet.local.controllers.conditions import seconds
+from virtfleet.local.controllers.caches import Caches
+from virtfleet.local.controllers.collection import controller_of
 from virtfleet.local.controllers.pods import Pod
-from virtfleet.local.controllers.podstore import PodStore
 from virtfleet.local.controllers.rollout import scaled
 
 DELETION_TIMEOUT = 120.0  # seconds after which an eviction that was allowed but did not happen is forgotten
-
-
-@dataclass(frozen=True, slots=True)
-class Health:
-    """The numbers of a budget."""
-
-    expected: int
-    desired: int
-    current: int
-
-    @property
-    def allowed(self) -> int:
-        return max(self.current - self.desired, 0) if self.expected > 0 else 0
 
 
 def expectation(spec: Mapping[str, object], covered: int, scale: int) -> tuple[int, int]:
@@ -58,10 +44,6 @@ def still_disrupted(noted: Mapping[str, str], pods: Iterable[Pod], now: float) -
     return {name: at for name, at in noted.items() if name in there and seconds(at) + DELETION_TIMEOUT > now}
 
 
-def healthy(pods: Iterable[Pod], disrupted: Mapping[str, str]) -> int:
-    return sum(p.ready and p.deleting is None and p.name not in disrupted for p in pods)
-
-
 class Unscalable(Exception):
     """Pods whose workload does not say how many of them there should be."""
 
@@ -69,30 +51,15 @@ class Unscalable(Exception):
 class Disruptions:
     """The controller."""
 
-    def __init__(
-        self,
-        api: KubeApi,
-        budgets: Cache[Obj],
-        replica_sets: Cache[Obj],
-        deployments: Cache[Obj],
-        pods: PodStore,
-    ) -> None:
-        self._api = api
-        self._budgets = budgets
-        self._replica_sets = replica_sets
-        self._deployments = deployments
-        self._pods = pods
-        self._controller = Controller("disruption", self.reconcile, [replica_sets, deployments])
-        self._controller.follow(budgets)
-        self._controller.follow(pods.cache, self._budgets_of)
-
-    async def run(self) -> None:
-        await self._controller.run()
+    def __init__(self, caches: Caches) -> None:
+        self._api, self._budgets, self._pods = caches.api, caches.budgets, caches.pods
+        self._replica_sets, self._deployments = caches.replica_sets, caches.deployments
+        self.controller = Controller("disruption", self.reconcile, [self._replica_sets, self._deployments])
+        self.controller.follow(self._budgets)
+        self.controller.follow(self._pods, self._budgets_of)
 
     def _budgets_of(self, pod: Pod) -> Iterable[str]:
-        for budget in self._budgets.by_index("namespace", pod.namespace):
-            if _selects(budget, pod):
-                yield f"{pod.namespace}/{budget['metadata']['name']}"
+        return [key_of(b) for b in self._budgets.by_index("namespace", pod.namespace) if covers(b, pod.labels)]
 
     async def reconcile(self, key: str) -> float | None:
         """Count, and write what the count allows."""
@@ -101,8 +68,8 @@ class Disruptions:
             return None
         now = time.time()
         status = budget.get("status") or {}
-        pods = [p for p in self._pods.in_namespace(budget["metadata"]["namespace"]) if _selects(budget, p)]
-        pods = [p for p in pods if not p.terminal]
+        there = self._pods.by_index("namespace", budget["metadata"]["namespace"])
+        pods = [p for p in there if not p.terminal and covers(budget, p.labels)]
         disrupted = still_disrupted(status.get("disruptedPods") or {}, pods, now)
         try:
             scale = self._scale(pods) if needs_scale(budget["spec"]) else 0
@@ -110,16 +77,17 @@ class Disruptions:
             await self._write(budget, {**status, "disruptionsAllowed": 0}, "SyncFailed", str(error), now)
             return None
         expected, desired = expectation(budget["spec"], len(pods), scale)
-        health = Health(expected, desired, healthy(pods, disrupted))
+        current = sum(p.ready and p.deleting is None and p.name not in disrupted for p in pods)
+        allowed = max(current - desired, 0) if expected > 0 else 0
         numbers = {
-            "expectedPods": health.expected,
-            "desiredHealthy": health.desired,
-            "currentHealthy": health.current,
-            "disruptionsAllowed": health.allowed,
+            "expectedPods": expected,
+            "desiredHealthy": desired,
+            "currentHealthy": current,
+            "disruptionsAllowed": allowed,
             "disruptedPods": disrupted,
             "observedGeneration": budget["metadata"].get("generation", 0),
         }
-        reason = "SufficientPods" if health.allowed else "InsufficientPods"
+        reason = "SufficientPods" if allowed else "InsufficientPods"
         await self._write(budget, {**status, **numbers}, reason, "", now)
         return min((seconds(at) + DELETION_TIMEOUT - now for at in disrupted.values()), default=None)
 
@@ -132,7 +100,7 @@ class Disruptions:
             replica_set = self._replica_sets.get(f"{pod.namespace}/{pod.owner_name}")
             if pod.owner_kind != "ReplicaSet" or replica_set is None:
                 raise Unscalable(f'found no controllers for pod "{pod.name}"')
-            owner = ownership.controller_of(replica_set)
+            owner = controller_of(replica_set)
             deployment = self._deployments.get(f"{pod.namespace}/{owner['name']}") if owner else None
             workload = deployment or replica_set
             total[workload["metadata"]["uid"]] = workload["spec"].get("replicas", 1)
@@ -140,21 +108,18 @@ class Disruptions:
 
     async def _write(self, budget: Obj, status: Obj, reason: str, message: str, now: float) -> None:
         """Write the status, unless an eviction came between: then count again."""
-        condition = {
-            "type": "DisruptionAllowed",
-            "status": "True" if reason == "SufficientPods" else "False",
-            "reason": reason,
-            "message": message,
-            "observedGeneration": status.get("observedGeneration", 0),
-        }
-        status = {**status, "conditions": conditions.put(status.get("conditions"), condition, now)}
+        allowed = "True" if reason == "SufficientPods" else "False"
+        listed = status.get("conditions") or []
+        listed = conditions.put(listed, "DisruptionAllowed", allowed, now, reason=reason, message=message)
+        status = {**status, "conditions": [{"message": "", **c} for c in listed]}  # which its schema demands
         if status != budget.get("status"):
             answer = await self._api.replace(POD_DISRUPTION_BUDGETS, {**budget, "status": status}, subresource="status")
             self._budgets.observe(answer)
 
 
-def _selects(budget: Obj, pod: Pod) -> bool:
+def covers(budget: Obj, labels: Mapping[str, str] | None) -> bool:
+    """Whether a pod with these labels is the budget's business."""
     try:
-        return from_label_selector(budget["spec"].get("selector")).matches(pod.labels)
+        return from_label_selector((budget.get("spec") or {}).get("selector")).matches(labels)
     except SelectorError:
         return False

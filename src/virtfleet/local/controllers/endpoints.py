@@ -7,23 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from virtfleet.api.times import timestamp
-from virtfleet.kube.api import KubeApi
-from virtfleet.kube.cache import Cache
+from virtfleet.kube.cache import key_of
 from virtfleet.kube.controller import Controller
-from virtfleet.kube.errors import ApiError, is_already_exists
+from virtfleet.kube.errors import is_already_exists
 from virtfleet.kube.resource import ENDPOINT_SLICES, SERVICES, Obj, owner_reference
+from virtfleet.local.controllers.caches import SERVICE_NAME, Caches, service_of
 from virtfleet.local.controllers.pods import Pod
-from virtfleet.local.controllers.podstore import PodStore
-from virtfleet.local.controllers.presence import remove
 from virtfleet.local.controllers.revisions import template_hash
 
-SERVICE_NAME = "kubernetes.io/service-name"
 MANAGED_BY = "endpointslice.kubernetes.io/managed-by"
 MANAGER = "endpointslice-controller.k8s.io"
 HEADLESS = "service.kubernetes.io/headless"
-TRIGGER = "endpoints.kubernetes.io/last-change-trigger-time"
-SLICE_LIMIT = 100
 
 Port = tuple[str, str, int, str]  # name, protocol, number, appProtocol
 
@@ -35,7 +29,7 @@ def selects(service: Obj, pod: Pod) -> bool:
 
 def ports(service: Obj, pod: Pod) -> tuple[Port, ...]:
     """The service's ports as this pod has them: a named target may be another number in each pod."""
-    found: list[Port] = []
+    numbered: list[Port] = []
     for port in service["spec"].get("ports") or ():
         protocol, want = port.get("protocol", "TCP"), port.get("targetPort") or port["port"]
         if isinstance(want, str) and not want.isdigit():
@@ -44,8 +38,8 @@ def ports(service: Obj, pod: Pod) -> tuple[Port, ...]:
         else:
             number = int(want)
         if number is not None:
-            found.append((port.get("name", ""), protocol, number, port.get("appProtocol", "")))
-    return tuple(found)
+            numbered.append((port.get("name", ""), protocol, number, port.get("appProtocol", "")))
+    return tuple(numbered)
 
 
 def slices(service: Obj, pods: Iterable[Pod]) -> dict[str, Obj]:
@@ -58,20 +52,20 @@ def slices(service: Obj, pods: Iterable[Pod]) -> dict[str, Obj]:
     meta = service["metadata"]
     result = {}
     for its_ports, members in (groups or {(): []}).items():
-        for start in range(0, max(len(members), 1), SLICE_LIMIT):
-            number = start // SLICE_LIMIT
-            name = f"{meta['name']}-{template_hash([meta['uid'], its_ports, number], 0)[:5]}"
-            result[name] = {
-                "metadata": {
-                    "name": name,
-                    "namespace": meta["namespace"],
-                    "labels": _labels(service),
-                    "ownerReferences": [owner_reference(service, SERVICES)],
-                },
-                "addressType": "IPv4",
-                "endpoints": members[start : start + SLICE_LIMIT],
-                "ports": [_port(p) for p in its_ports],
-            }
+        name = f"{meta['name']}-{template_hash([meta['uid'], its_ports, 0], 0)[:5]}"
+        result[name] = {
+            "apiVersion": ENDPOINT_SLICES.api_version,
+            "kind": ENDPOINT_SLICES.kind,
+            "metadata": {
+                "name": name,
+                "namespace": meta["namespace"],
+                "labels": _labels(service),
+                "ownerReferences": [owner_reference(service, SERVICES)],
+            },
+            "addressType": "IPv4",
+            "endpoints": members,
+            "ports": [_port(p) for p in its_ports],
+        }
     return result
 
 
@@ -113,23 +107,16 @@ def _port(port: Port) -> Obj:
 class Endpoints:
     """The controller. Services without a selector have endpoints that somebody else writes."""
 
-    def __init__(self, api: KubeApi, services: Cache[Obj], slices: Cache[Obj], pods: PodStore) -> None:
-        self._api = api
-        self._services = services
-        self._slices = slices
-        self._pods = pods
-        self._controller = Controller("endpoints", self.reconcile, workers=5)
-        self._controller.follow(services)
-        self._controller.follow(slices, _service_of)
-        self._controller.follow(pods.cache, self._services_of)
-
-    async def run(self) -> None:
-        await self._controller.run()
+    def __init__(self, caches: Caches) -> None:
+        self._services, self._slices, self._pods = caches.services, caches.slices, caches.pods
+        self._api = caches.api
+        self.controller = Controller("endpoints", self.reconcile, workers=5)
+        self.controller.follow(self._services)
+        self.controller.follow(self._slices, service_of)
+        self.controller.follow(self._pods, self._services_of)
 
     def _services_of(self, pod: Pod) -> Iterable[str]:
-        for service in self._services.by_index("namespace", pod.namespace):
-            if selects(service, pod):
-                yield f"{pod.namespace}/{service['metadata']['name']}"
+        return [key_of(s) for s in self._services.by_index("namespace", pod.namespace) if selects(s, pod)]
 
     async def reconcile(self, key: str) -> None:
         """Write the slices that the service should have; they go with it, because it owns them."""
@@ -138,42 +125,30 @@ class Endpoints:
             return
         if service["spec"].get("type") == "ExternalName":
             return
-        namespace = key.partition("/")[0]
-        wanted = slices(service, self._pods.in_namespace(namespace))
-        for found in self._slices.by_index("service", key):
-            if found["metadata"]["name"] not in wanted and _is_managed(found):
-                await remove(self._api, ENDPOINT_SLICES, found)
+        namespace = service["metadata"]["namespace"]
+        wanted = slices(service, self._pods.by_index("namespace", namespace))
+        for piece in self._slices.by_index("service", key):
+            managed = piece["metadata"]["labels"].get(MANAGED_BY) == MANAGER
+            if managed and piece["metadata"]["name"] not in wanted:
+                await self._slices.remove(key_of(piece), piece["metadata"]["uid"])
         for name, piece in wanted.items():
             await self._put(piece, self._slices.get(f"{namespace}/{name}"))
 
     async def _put(self, wanted: Obj, there: Obj | None) -> None:
         """Create or replace, if it is not so already."""
-        if there is not None and _same(there, wanted):
-            return
-        res, meta = ENDPOINT_SLICES, {**wanted["metadata"], "annotations": {TRIGGER: timestamp()}}
-        obj = {"apiVersion": res.api_version, "kind": res.kind, **wanted, "metadata": meta}
         if there is None:
             try:
-                answer = await self._api.create(res, obj, meta["namespace"])
-            except ApiError as error:
-                if not is_already_exists(error):
+                await self._slices.create(wanted, wanted["metadata"]["namespace"])
+                return
+            except Exception as error:
+                there = await self._slices.find(key_of(wanted))
+                if not is_already_exists(error) or there is None:
                     raise
-                answer = await self._api.get(res, meta["name"], meta["namespace"])
-        else:
-            meta["resourceVersion"] = there["metadata"]["resourceVersion"]
-            answer = await self._api.replace(res, obj)
-        self._slices.observe(answer)
+        if not _same(there, wanted):
+            meta = {**wanted["metadata"], "resourceVersion": there["metadata"]["resourceVersion"]}
+            self._slices.observe(await self._api.replace(ENDPOINT_SLICES, {**wanted, "metadata": meta}))
 
 
 def _same(there: Obj, wanted: Obj) -> bool:
     lists = all((there.get(field) or []) == wanted[field] for field in ("endpoints", "ports"))
     return lists and (there["metadata"].get("labels") or {}) == wanted["metadata"]["labels"]
-
-
-def _is_managed(piece: Obj) -> bool:
-    return (piece["metadata"].get("labels") or {}).get(MANAGED_BY) == MANAGER
-
-
-def _service_of(piece: Obj) -> Iterable[str]:
-    name = (piece["metadata"].get("labels") or {}).get(SERVICE_NAME)
-    return [f"{piece['metadata']['namespace']}/{name}"] if name and _is_managed(piece) else []

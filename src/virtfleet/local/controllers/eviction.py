@@ -5,18 +5,17 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from virtfleet.api import conditions
 from virtfleet.api.names import FINAL
-from virtfleet.api.selectors import SelectorError, from_label_selector
 from virtfleet.api.times import timestamp
 from virtfleet.kube.api import KubeApi, Patch
 from virtfleet.kube.errors import ApiError, is_conflict
 from virtfleet.kube.resource import POD_DISRUPTION_BUDGETS, PODS, Obj
 from virtfleet.local.apiserver.rights.access import User
-from virtfleet.local.controllers import conditions
 from virtfleet.local.controllers.binding import SUCCESS
+from virtfleet.local.controllers.disruption import covers
 
 ATTEMPTS = 10
-MANY = 2000  # evictions that the disruption controller has not confirmed yet
 REFUSED = "Cannot evict pod as it would violate the pod's disruption budget."
 
 
@@ -51,14 +50,9 @@ class Eviction:
 
     async def _budget(self, pod: Obj) -> Obj | None:
         """The budget that covers the pod."""
-        covering = []
-        for budget in await self._api.list(POD_DISRUPTION_BUDGETS, pod["metadata"]["namespace"]):
-            try:
-                selector = from_label_selector((budget.get("spec") or {}).get("selector"))
-            except SelectorError:
-                continue
-            if selector.matches(pod["metadata"].get("labels")):
-                covering.append(budget)
+        meta = pod["metadata"]
+        budgets = await self._api.list(POD_DISRUPTION_BUDGETS, meta["namespace"])
+        covering = [budget for budget in budgets if covers(budget, meta.get("labels"))]
         if len(covering) > 1:
             why = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
             raise ApiError("InternalError", why)
@@ -77,14 +71,14 @@ class Eviction:
 
     async def _delete(self, pod: Obj, options: Obj, *, exactly: bool) -> None:
         meta, asked = pod["metadata"], options.get("preconditions") or {}
-        target = {
-            "type": "DisruptionTarget",
-            "status": "True",
-            "reason": "EvictionByEvictionAPI",
-            "message": "Eviction API: evicting",
-        }
-        status = pod.get("status") or {}
-        listed = conditions.put(status.get("conditions"), target, time.time())
+        listed = conditions.put(
+            (pod.get("status") or {}).get("conditions") or [],
+            "DisruptionTarget",
+            "True",
+            time.time(),
+            reason="EvictionByEvictionAPI",
+            message="Eviction API: evicting",
+        )
         version = asked.get("resourceVersion") or (meta["resourceVersion"] if exactly else None)
         patch: Obj = {"metadata": {"uid": asked.get("uid") or meta["uid"]}, "status": {"conditions": listed}}
         if version:
@@ -111,8 +105,7 @@ def _may_go_anyway(pod: Obj) -> bool:
 
 def spares(budget: Obj, pod: Obj) -> bool:
     """Whether the budget lets the pod go without counting it, because it is not ready."""
-    ready = conditions.find((pod.get("status") or {}).get("conditions"), "Ready")
-    if ready and ready.get("status") == "True":
+    if conditions.holds((pod.get("status") or {}).get("conditions") or (), "Ready"):
         return False
     if budget["spec"].get("unhealthyPodEvictionPolicy") == "AlwaysAllow":
         return True
@@ -125,13 +118,10 @@ def check(budget: Obj) -> None:
     name, status = budget["metadata"]["name"], budget.get("status") or {}
     if status.get("observedGeneration", 0) < budget["metadata"].get("generation", 0):
         raise _too_many(f"The disruption budget {name} is still being processed by the server.", retry_after=10)
-    if len(status.get("disruptedPods") or ()) > MANY:
-        why = "DisruptedPods map too big - too many evictions not confirmed by PDB controller"
-        raise ApiError("Forbidden", f'poddisruptionbudgets.policy "{name}" is forbidden: {why}')
     if status.get("disruptionsAllowed", 0) > 0:
         return
     has, needs = status.get("currentHealthy", 0), status.get("desiredHealthy", 0)
-    failed = conditions.find(status.get("conditions"), "DisruptionAllowed") or {}
+    failed = conditions.find(status.get("conditions") or (), "DisruptionAllowed") or {}
     if failed.get("reason") == "SyncFailed":
         why = f"does not allow evicting pods currently because it failed sync: {failed.get('message', '')}"
     elif has <= needs:

@@ -1,25 +1,23 @@
 """Garbage collection: objects go when all their owners are gone, and owners wait for them where that was asked for.
 
-The graph is small: for each object its uid and its owners, for each owner the objects that name it. Objects that share
-an owner share its record. Whether an owner is really absent is always asked of the API server, because a graph that
-lags behind must never delete anything.
+The graph is small: for each object its uid and its owners, for each owner the objects that name it. Whether an owner is
+really absent is always asked of the API server, because a graph that lags behind must never delete anything.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from weakref import WeakValueDictionary
 
 import msgspec
 
-from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache, split_key
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ApiError, is_conflict, is_not_found
 from virtfleet.kube.resource import Obj, Resource
+from virtfleet.local.controllers.caches import Caches
+from virtfleet.local.controllers.collection import find
 from virtfleet.local.controllers.namespace import one_version_each
-from virtfleet.local.controllers.presence import find
 
 ORPHAN = "orphan"
 FOREGROUND = "foregroundDeletion"
@@ -29,60 +27,47 @@ REMEMBERED = 4096
 NEW_KINDS = 2.0  # seconds between looks for kinds that came or went without a CustomResourceDefinition's doing
 
 
-class Owner(msgspec.Struct, frozen=True, weakref=True):
-    """An owner reference."""
+class Owner(msgspec.Struct, rename="camel", frozen=True):
+    """An owner reference. The foreground deletion of an owner waits for objects that block it."""
 
-    uid: str
-    kind: str
-    name: str
-    group: str
-    blocks: bool  # whether the owner's foreground deletion waits for the object
-
-
-class Item(msgspec.Struct, frozen=True, eq=False):
-    """What the graph keeps of an object."""
-
-    uid: str
-    deleting: bool
-    finalizers: tuple[str, ...]  # of those that are ours
-    owners: tuple[Owner, ...]
-
-
-class _Reference(msgspec.Struct, rename="camel"):
     uid: str
     kind: str
     name: str
     api_version: str
     block_owner_deletion: bool | None = None
 
+    @property
+    def group(self) -> str:
+        return self.api_version.rpartition("/")[0]
 
-class _Metadata(msgspec.Struct, rename="camel"):
+
+class Item(msgspec.Struct, rename="camel", frozen=True, eq=False):
+    """What the graph keeps of an object."""
+
     uid: str = ""
     deletion_timestamp: str | None = None
     finalizers: list[str] | None = None
-    owner_references: list[_Reference] | None = None
+    owner_references: list[Owner] | None = None
+
+    @property
+    def owners(self) -> list[Owner]:
+        return self.owner_references or []
+
+    @property
+    def pending(self) -> str:
+        """What is to be done with its dependents before it may go: ORPHAN, FOREGROUND, or nothing."""
+        return next((f for f in (ORPHAN, FOREGROUND) if f in (self.finalizers or ())), "")
 
 
 class _Object(msgspec.Struct):
-    metadata: _Metadata
+    metadata: Item
 
 
 _decoder = msgspec.json.Decoder(_Object)
-_owners: WeakValueDictionary[tuple[str, str, bool], Owner] = WeakValueDictionary()
 
 
 def decode(data: bytes) -> Item:
-    meta = _decoder.decode(data).metadata
-    ours = tuple(f for f in meta.finalizers or () if f in (ORPHAN, FOREGROUND))
-    owners = tuple(_owner(r) for r in meta.owner_references or ())
-    return Item(meta.uid, meta.deletion_timestamp is not None, ours, owners)
-
-
-def _owner(ref: _Reference) -> Owner:
-    blocks = bool(ref.block_owner_deletion)
-    group = ref.api_version.rpartition("/")[0]
-    owner = Owner(ref.uid, ref.kind, ref.name, group, blocks)
-    return _owners.setdefault((ref.uid, ref.api_version, blocks), owner)
+    return _decoder.decode(data).metadata
 
 
 class Graph:
@@ -98,7 +83,7 @@ class Graph:
             if not dependents:
                 self._dependents.pop(owner.uid, None)
         for owner in new.owners if new else ():
-            self._dependents.setdefault(owner.uid, {})[item_id] = owner.blocks
+            self._dependents.setdefault(owner.uid, {})[item_id] = bool(owner.block_owner_deletion)
 
     def dependents(self, uid: str) -> list[str]:
         return list(self._dependents.get(uid, ()))
@@ -110,24 +95,20 @@ class Graph:
 class Garbage:
     """The collector. `kinds` are all kinds that are served now; it is asked again and again."""
 
-    def __init__(self, api: KubeApi, crds: Cache[Obj], kinds: Callable[[], Iterable[Resource]]) -> None:
-        self._api = api
-        self._kinds = kinds
+    def __init__(self, caches: Caches, kinds: Callable[[], Iterable[Resource]]) -> None:
+        self._api, self._kinds = caches.api, kinds
         self._graph = Graph()
         self._caches: dict[str, Cache[Item]] = {}  # by group/plural
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._gone: dict[str, None] = {}  # uids of owners that were seen to go, also where their kind went with them
         self._kinds_changed = asyncio.Event()
-        self._controller = Controller("garbage", self.reconcile, [crds], workers=8)
-        crds.on_change(lambda _key, _old, _new: self._kinds_changed.set())
+        self._controller = Controller("garbage", self.reconcile, [caches.crds], workers=8)
+        caches.crds.on_change(lambda _key, _old, _new: self._kinds_changed.set())
 
     async def run(self) -> None:
-        try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._follow_kinds(group))
-                group.create_task(self._controller.run())
-        finally:
-            self._tasks.clear()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._follow_kinds(group))
+            group.create_task(self._controller.run())
 
     # -- the graph
 
@@ -167,132 +148,97 @@ class Garbage:
         if new is None:
             assert old is not None
             if dependents := self._graph.dependents(old.uid):
-                self._remember(old.uid)
+                self._gone[old.uid] = None
+                if len(self._gone) > REMEMBERED:
+                    del self._gone[next(iter(self._gone))]
             for dependent in dependents:
                 self._controller.queue.add(dependent)
             for owner in old.owners:
                 self._look_at_owner(owner, item_id)
-        elif new.owners or new.finalizers:
+        elif new.owners or new.pending:
             self._controller.queue.add(item_id)
             for owner in old.owners if old else ():
                 if owner not in new.owners:
                     self._look_at_owner(owner, item_id)
 
-    def _remember(self, uid: str) -> None:
-        self._gone[uid] = None
-        if len(self._gone) > REMEMBERED:
-            del self._gone[next(iter(self._gone))]
-
     def _look_at_owner(self, owner: Owner, item_id: str) -> None:
         """An owner in foreground deletion may be waiting for just this object."""
-        found = self._cache_of(owner)
-        if found:
-            kind, cache = found
+        cache = self._cache_of(owner)
+        if cache is not None:
+            kind = _id(cache.resource)
             namespace = split_key(item_id.partition("|")[2])[0]
             for key in (f"{namespace}/{owner.name}", owner.name) if namespace else (owner.name,):
                 item = cache.get(key)
-                if item and item.uid == owner.uid and item.finalizers:
+                if item and item.uid == owner.uid and item.pending:
                     self._controller.queue.add(f"{kind}|{key}")
 
-    def _cache_of(self, owner: Owner) -> tuple[str, Cache[Item]] | None:
-        for kind, cache in self._caches.items():
-            if cache.resource.kind == owner.kind and cache.resource.group == owner.group:
-                return kind, cache
-        return None
+    def _cache_of(self, owner: Owner) -> Cache[Item] | None:
+        wanted = (owner.kind, owner.group)
+        return next((c for c in self._caches.values() if (c.resource.kind, c.resource.group) == wanted), None)
 
     # -- collecting
 
-    async def reconcile(self, item_id: str) -> float | None:
+    async def reconcile(self, item_id: str) -> None:
         """Free or delete the dependents of an owner on its way out; delete an object that has no owner left."""
         kind, _, key = item_id.partition("|")
         cache = self._caches.get(kind)
         item = cache.get(key) if cache else None
         if cache is None or item is None:
-            return None
-        if item.deleting:
-            if item.finalizers:
-                await self._all_known()
-            if ORPHAN in item.finalizers:
-                await self._orphan_dependents(cache.resource, key, item)
-            elif FOREGROUND in item.finalizers:
-                await self._delete_dependents(cache.resource, key, item)
-            return None
-        if item.owners:
-            await self._judge(cache.resource, item_id, key)
-        return None
-
-    async def _all_known(self) -> None:
-        """The dependents of an object can be of any kind."""
-        for cache in list(self._caches.values()):
-            await cache.synced.wait()
-
-    async def _orphan_dependents(self, resource: Resource, key: str, item: Item) -> None:
-        for dependent in self._graph.dependents(item.uid):
-            await self._drop_references(dependent, {item.uid})
-        await self._remove_finalizer(resource, key, item.uid, ORPHAN)
-
-    async def _delete_dependents(self, resource: Resource, key: str, item: Item) -> None:
-        dependents = self._graph.dependents(item.uid)
-        for dependent in dependents:
-            self._controller.queue.add(dependent)
-        if not self._graph.blocking(item.uid):
-            await self._remove_finalizer(resource, key, item.uid, FOREGROUND)
+            return
+        if item.deletion_timestamp is None:
+            if item.owners:
+                await self._judge(cache.resource, item_id, key)
+        elif item.pending:
+            for other in list(self._caches.values()):  # dependents can be of any kind
+                await other.synced.wait()
+            for dependent in self._graph.dependents(item.uid):
+                if item.pending == ORPHAN:
+                    await self._drop_references(dependent, {item.uid})
+                else:
+                    self._controller.queue.add(dependent)
+            if item.pending == ORPHAN or not self._graph.blocking(item.uid):
+                await self._remove_finalizer(cache.resource, key, item.uid, item.pending)
 
     async def _judge(self, resource: Resource, item_id: str, key: str) -> None:
         """Delete the object unless one of its owners is there to stay."""
-        namespace, name = split_key(key)
-        live = await find(self._api, resource, name, namespace)
+        live = await find(self._api, resource, key)
         if live is None or live["metadata"].get("deletionTimestamp"):
             return
-        absent: set[str] = set()
-        waiting: set[str] = set()
-        solid = False
-        for ref in live["metadata"].get("ownerReferences") or ():
-            owner = _owner(msgspec.convert(ref, _Reference))
-            state = await self._state(owner, namespace)
-            if state == "absent":
-                absent.add(owner.uid)
-            elif state == "waiting":
-                waiting.add(owner.uid)
-            else:
-                solid = True
-        if solid:
-            if absent or waiting:
-                await self._drop_references(item_id, absent | waiting)
+        owners = msgspec.convert(live["metadata"].get("ownerReferences") or [], list[Owner])
+        states = {owner.uid: await self._state(owner, split_key(key)[0]) for owner in owners}
+        leaving = {uid for uid, state in states.items() if state != "solid"}
+        if not leaving:
             return
-        if not absent and not waiting:
+        if len(leaving) < len(states):
+            await self._drop_references(item_id, leaving)
             return
-        await self._delete(resource, live, foreground=bool(waiting and self._graph.dependents(live["metadata"]["uid"])))
+        waiting = "waiting" in states.values()
+        await self._delete(resource, live, foreground=waiting and bool(self._graph.dependents(live["metadata"]["uid"])))
 
     async def _state(self, owner: Owner, namespace: str | None) -> str:
         """solid, absent, or waiting for its dependents to go. What cannot be told counts as solid."""
         if owner.uid in self._gone:  # a uid never comes back
             return "absent"
-        found = self._cache_of(owner)
-        if found is None:
+        cache = self._cache_of(owner)
+        if cache is None:
             return "solid"  # a kind that is not served: perhaps not any more, perhaps not yet
-        _, cache = found
         if cache.resource.namespaced and namespace is None:
             return "solid"  # an object of the cluster cannot belong to one of a namespace; nobody can look it up
-        owner_namespace = namespace if cache.resource.namespaced else None
-        key = f"{owner_namespace}/{owner.name}" if owner_namespace else owner.name
+        key = f"{namespace}/{owner.name}" if cache.resource.namespaced else owner.name
         known = cache.get(key)
-        if known and known.uid == owner.uid:
-            return "waiting" if known.deleting and FOREGROUND in known.finalizers else "solid"
-        live = await find(self._api, cache.resource, owner.name, owner_namespace)
-        if live is None or live["metadata"]["uid"] != owner.uid:
-            return "absent"
-        meta = live["metadata"]
-        waits = meta.get("deletionTimestamp") and FOREGROUND in (meta.get("finalizers") or ())
-        return "waiting" if waits else "solid"
+        if known is None or known.uid != owner.uid:
+            live = await find(self._api, cache.resource, key)
+            if live is None or live["metadata"]["uid"] != owner.uid:
+                return "absent"
+            known = msgspec.convert(live["metadata"], Item)
+        return "waiting" if known.deletion_timestamp and FOREGROUND in (known.finalizers or ()) else "solid"
 
     # -- writes
 
     async def _delete(self, resource: Resource, live: Obj, *, foreground: bool) -> None:
         meta = live["metadata"]
         held = meta.get("finalizers") or ()
-        if FOREGROUND in held:
-            foreground = True
+        foreground = foreground or FOREGROUND in held
         propagation = "Orphan" if ORPHAN in held else "Foreground" if foreground else "Background"
         try:
             await self._api.delete(
@@ -312,39 +258,31 @@ class Garbage:
         cache = self._caches.get(kind)
         if cache is None:
             return
-        namespace, name = split_key(key)
 
-        def without(live: Obj) -> Obj:
-            kept = [r for r in live["metadata"].get("ownerReferences") or () if r["uid"] not in owners]
-            return {"ownerReferences": kept}
+        def without(meta: Obj) -> Obj:
+            return {"ownerReferences": [r for r in meta.get("ownerReferences") or () if r["uid"] not in owners]}
 
-        await self._patch_metadata(cache.resource, name, namespace, "", without)
+        await self._patch_metadata(cache.resource, key, "", without)
 
     async def _remove_finalizer(self, resource: Resource, key: str, uid: str, finalizer: str) -> None:
-        namespace, name = split_key(key)
+        def without(meta: Obj) -> Obj:
+            return {"finalizers": [f for f in meta.get("finalizers") or () if f != finalizer]}
 
-        def without(live: Obj) -> Obj:
-            return {"finalizers": [f for f in live["metadata"].get("finalizers") or () if f != finalizer]}
+        await self._patch_metadata(resource, key, uid, without)
 
-        await self._patch_metadata(resource, name, namespace, uid, without)
-
-    async def _patch_metadata(
-        self, resource: Resource, name: str, namespace: str | None, uid: str, change: Callable[[Obj], Obj]
-    ) -> None:
+    async def _patch_metadata(self, resource: Resource, key: str, uid: str, change: Callable[[Obj], Obj]) -> None:
         """Change lists of the metadata, of the object as it is now and of no later one."""
-        while True:
-            live = await find(self._api, resource, name, namespace)
-            if live is None or (uid and live["metadata"]["uid"] != uid):
-                return
+        namespace, name = split_key(key)
+        while (live := await find(self._api, resource, key)) is not None:
             meta = live["metadata"]
-            patch = {"metadata": {**change(live), "uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}}
+            if uid and meta["uid"] != uid:
+                return
+            patch = {"metadata": {**change(meta), "uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}}
             try:
                 await self._api.patch(resource, name, patch, namespace)
                 return
             except ApiError as error:
-                if not is_conflict(error):
-                    if is_not_found(error):
-                        return
+                if not is_conflict(error) and not is_not_found(error):
                     raise
 
 

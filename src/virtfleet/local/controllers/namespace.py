@@ -6,13 +6,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
-from virtfleet.kube.api import KubeApi
-from virtfleet.kube.cache import Cache
+from virtfleet.api import conditions
+from virtfleet.api.conditions import Condition
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ApiError, is_not_found
-from virtfleet.kube.resource import NAMESPACES, Obj, Resource
-from virtfleet.local.controllers import conditions
-from virtfleet.local.controllers.conditions import Condition
+from virtfleet.kube.resource import NAMESPACES, Resource
+from virtfleet.local.controllers.caches import Caches
 
 FINALIZER = "kubernetes"
 LOOK_AGAIN = 0.5  # seconds; pods need their grace period, finalizers their controllers
@@ -55,22 +54,17 @@ def report(
     for kind, fine in _FINE.items():
         reason, message = trouble.get(kind, fine)
         status = "True" if kind in trouble else "False"
-        result = conditions.put(result, {"type": kind, "status": status, "reason": reason, "message": message}, now)
+        result = conditions.put(result, kind, status, now, reason=reason, message=message)
     return result
 
 
 class Namespaces:
     """The controller. `kinds` are all kinds that are served now, those of custom resources included."""
 
-    def __init__(self, api: KubeApi, namespaces: Cache[Obj], kinds: Callable[[], Iterable[Resource]]) -> None:
-        self._api = api
-        self._namespaces = namespaces
-        self._kinds = kinds
-        self._controller = Controller("namespace", self.reconcile, workers=4)
-        self._controller.follow(namespaces)
-
-    async def run(self) -> None:
-        await self._controller.run()
+    def __init__(self, caches: Caches, kinds: Callable[[], Iterable[Resource]]) -> None:
+        self._api, self._namespaces, self._kinds = caches.api, caches.namespaces, kinds
+        self.controller = Controller("namespace", self.reconcile, workers=4)
+        self.controller.follow(self._namespaces)
 
     async def reconcile(self, name: str) -> float | None:
         """Empty the namespace; when nothing is left, let it go."""
@@ -81,7 +75,9 @@ class Namespaces:
             return None
         remaining, finalizers, failures = await self._empty(name)
         if remaining or failures:
-            await self._report(namespace, remaining, finalizers, failures)
+            listed = (namespace.get("status") or {}).get("conditions")
+            listed = report(listed, remaining, finalizers, failures, time.time())
+            await self._namespaces.write_status(namespace, {"conditions": listed})
             return LOOK_AGAIN
         await self._release(name)
         return None
@@ -104,16 +100,6 @@ class Namespaces:
                 if not is_not_found(error):  # the kind itself went meanwhile
                     failures.append(error.message)
         return +remaining, finalizers, failures
-
-    async def _report(
-        self, namespace: Obj, remaining: Mapping[Resource, int], finalizers: Mapping[str, int], failures: list[str]
-    ) -> None:
-        status = namespace.get("status") or {}
-        listed = report(status.get("conditions"), remaining, finalizers, failures, time.time())
-        if listed != status.get("conditions"):
-            patch = {"status": {"conditions": listed}}
-            answer = await self._api.patch(NAMESPACES, namespace["metadata"]["name"], patch, subresource="status")
-            self._namespaces.observe(answer)
 
     async def _release(self, name: str) -> None:
         live = await self._api.get(NAMESPACES, name)

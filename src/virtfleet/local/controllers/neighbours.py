@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from virtfleet.api.selectors import NOTHING, Requirement, Selector, from_label_selector
-from virtfleet.local.controllers.nodes import Node
+from virtfleet.local.controllers.nodes import NodeView
 from virtfleet.local.controllers.pods import Pod
 from virtfleet.local.controllers.seats import Seat
 
@@ -73,7 +73,7 @@ class Spread:
     counts: Counter[str]
     fewest: int
 
-    def refuses(self, node: Node) -> str:
+    def refuses(self, node: NodeView) -> str:
         reason = "node(s) didn't match pod topology spread constraints"
         value = node.labels.get(self.topology)
         if value is None:
@@ -95,7 +95,7 @@ class Neighbourhood:
     def of(cls, pod: Pod, seats: list[Seat], namespaces: Namespaces) -> Neighbourhood:
         it = cls()
         attract, repel, prefer = terms(pod, "podAffinity"), terms(pod, "podAntiAffinity"), preferences(pod)
-        found: list[set[str]] = [set() for _ in attract]
+        near: list[set[str]] = [set() for _ in attract]
         for seat in seats:
             labels = seat.node.labels
             for guard in seat.guards.values():
@@ -105,7 +105,7 @@ class Neighbourhood:
             if not (attract or repel or prefer):
                 continue
             for other in seat.pods.values():
-                for term, values in zip(attract, found, strict=True):
+                for term, values in zip(attract, near, strict=True):
                     if term.topology in labels and term.selects(other, namespaces):
                         values.add(labels[term.topology])
                 for term in repel:
@@ -115,14 +115,14 @@ class Neighbourhood:
                     if term.topology in labels and term.selects(other, namespaces):
                         it.liked[term.topology, labels[term.topology]] += weight
         # The first pod of a group that wants to be together may go anywhere.
-        first = not any(found) and all(term.selects(pod, namespaces) for term in attract)
-        it.wanted = [] if first else [(t.topology, values) for t, values in zip(attract, found, strict=True)]
+        first = not any(near) and all(term.selects(pod, namespaces) for term in attract)
+        it.wanted = [] if first else [(t.topology, values) for t, values in zip(attract, near, strict=True)]
         it.spreads = [
             _spread(c, pod, seats) for c in pod.template.spread if c.get("whenUnsatisfiable") == "DoNotSchedule"
         ]
         return it
 
-    def refuse_affinity(self, node: Node) -> str:
+    def refuse_affinity(self, node: NodeView) -> str:
         if any(node.labels.get(topology) not in values for topology, values in self.wanted):
             return "node(s) didn't match pod affinity rules"
         if any(node.labels.get(topology) == value for topology, value in self.avoided):
@@ -131,10 +131,10 @@ class Neighbourhood:
             return "node(s) didn't satisfy existing pods anti-affinity rules"
         return ""
 
-    def refuse_spread(self, node: Node) -> str:
+    def refuse_spread(self, node: NodeView) -> str:
         return next((reason for spread in self.spreads if (reason := spread.refuses(node))), "")
 
-    def preference(self, node: Node) -> float:
+    def preference(self, node: NodeView) -> float:
         return sum(weight for (topology, value), weight in self.liked.items() if node.labels.get(topology) == value)
 
 

@@ -7,54 +7,33 @@ here and not what the node's clock says, so that neither a wrong clock nor a res
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
+from virtfleet.api import times
 from virtfleet.api.selectors import tolerates
 from virtfleet.api.times import timestamp
-from virtfleet.kube.api import KubeApi, Patch
-from virtfleet.kube.cache import Cache
+from virtfleet.kube.api import Patch
 from virtfleet.kube.controller import Controller
-from virtfleet.kube.events import Recorder, Reference
-from virtfleet.kube.resource import NODES, Obj
-from virtfleet.local.controllers import conditions, presence
-from virtfleet.local.controllers.nodes import NOT_READY, UNREACHABLE, UNSCHEDULABLE, Node
+from virtfleet.kube.events import Reference
+from virtfleet.kube.resource import Obj
+from virtfleet.local.controllers.caches import LEASE_NAMESPACE, Caches
+from virtfleet.local.controllers.nodes import NOT_READY, UNREACHABLE, UNSCHEDULABLE, NodeView
 from virtfleet.local.controllers.pods import Pod
-from virtfleet.local.controllers.podstore import PodStore
 
-LEASE_NAMESPACE = "kube-node-lease"
 GRACE = 40.0  # seconds without a sign of life; as long, pods of a node that does not exist are left alone
 STARTUP_GRACE = 60.0  # the same for nodes that never reported
 
-_PRESSURES = {
-    "MemoryPressure": "node.kubernetes.io/memory-pressure",
-    "DiskPressure": "node.kubernetes.io/disk-pressure",
-    "PIDPressure": "node.kubernetes.io/pid-pressure",
-    "NetworkUnavailable": "node.kubernetes.io/network-unavailable",
-}
 # The taints that this controller sets and removes; all others are people's.
-OURS = {NOT_READY, UNREACHABLE, UNSCHEDULABLE, *_PRESSURES.values()}
+OURS = {NOT_READY, UNREACHABLE, UNSCHEDULABLE}
 _WATCHED = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure")
 
 Taint = dict[str, Any]
 
 
-class _LeaseSpec(msgspec.Struct, rename="camel", frozen=True):
-    renew_time: str = ""
-
-
-class Lease(msgspec.Struct, frozen=True):
-    """When a node said that it lives, as it wrote it."""
-
-    spec: _LeaseSpec = _LeaseSpec()
-
-
-decode_lease: Callable[[bytes], Lease] = msgspec.json.Decoder(Lease).decode
-
-
-def taints(node: Node, now: float) -> tuple[Taint, ...]:
+def taints(node: NodeView, now: float) -> tuple[Taint, ...]:
     """The taints that the node should have: ours as its conditions say, everybody else's as they are."""
     wanted: list[tuple[str, str]] = []
     if node.ready == "Unknown":
@@ -63,7 +42,6 @@ def taints(node: Node, now: float) -> tuple[Taint, ...]:
         wanted += [(NOT_READY, "NoSchedule"), (NOT_READY, "NoExecute")]
     elif not node.ready:  # never reported: nothing runs there that could be evicted
         wanted.append((NOT_READY, "NoSchedule"))
-    wanted += [(key, "NoSchedule") for kind, key in _PRESSURES.items() if node.conditions.get(kind) == "True"]
     if node.unschedulable:
         wanted.append((UNSCHEDULABLE, "NoSchedule"))
     there = {(t["key"], t["effect"]): t for t in node.taints}
@@ -87,39 +65,23 @@ def eviction_time(pod: Pod, present: Iterable[Taint]) -> float | None:
             return 0.0
         limits = [t["tolerationSeconds"] for t in covering if t.get("tolerationSeconds") is not None]
         if limits and len(limits) == len(covering):
-            ends.append(conditions.seconds(taint.get("timeAdded")) + max(min(limits), 0))
+            added = times.seconds(taint["timeAdded"]) if taint.get("timeAdded") else 0.0
+            ends.append(added + max(min(limits), 0))
     return min(ends, default=None)
 
 
 class NodeLifecycle:
     """The controller; keys are names of nodes, of those too that only pods still speak of."""
 
-    def __init__(
-        self,
-        api: KubeApi,
-        nodes: Cache[Node],
-        leases: Cache[Lease],
-        pods: PodStore,
-        recorder: Recorder,
-        *,
-        grace: float = GRACE,
-    ) -> None:
-        self._api = api
-        self._nodes = nodes
-        self._leases = leases
-        self._pods = pods
-        self._recorder = recorder
+    def __init__(self, caches: Caches, *, grace: float = GRACE) -> None:
+        self._nodes, self._leases, self._pods = caches.nodes, caches.leases, caches.pods
+        self._recorder = caches.recorder("node-controller")
         self._grace = grace
-        self._signs: dict[
-            str, tuple[tuple[str, str], float]
-        ] = {}  # node -> its last sign of life, and when it was seen
+        self._signs: dict[str, tuple[tuple[str, str], float]] = {}  # node -> its last sign of life, and when it came
         self._missing: dict[str, float] = {}  # node that only pods speak of -> since when
-        self._controller = Controller("nodelifecycle", self.reconcile, [leases], workers=4)
-        self._controller.follow(nodes)
-        self._controller.follow(pods.cache, lambda pod: [pod.node] if pod.node else [])
-
-    async def run(self) -> None:
-        await self._controller.run()
+        self.controller = Controller("nodelifecycle", self.reconcile, [self._leases], workers=4)
+        self.controller.follow(self._nodes)
+        self.controller.follow(self._pods, lambda pod: [pod.node] if pod.node else [])
 
     async def reconcile(self, name: str) -> float | None:
         """Judge the node's life, keep its taints, evict what has to leave."""
@@ -139,17 +101,17 @@ class NodeLifecycle:
 
     # -- signs of life
 
-    def _silent_in(self, node: Node) -> float:
+    def _silent_in(self, node: NodeView) -> float:
         """Seconds until the node counts as dead; negative if it does already."""
-        lease = self._leases.get(f"{LEASE_NAMESPACE}/{node.name}")
-        sign = (lease.spec.renew_time if lease else "", node.heartbeat)
+        lease = self._leases.get(f"{LEASE_NAMESPACE}/{node.name}") or {}
+        sign = ((lease.get("spec") or {}).get("renewTime") or "", node.heartbeat)
         now = time.monotonic()
         if node.name not in self._signs or self._signs[node.name][0] != sign:
             self._signs[node.name] = (sign, now)
         grace = self._grace if node.ready else max(self._grace, STARTUP_GRACE)
         return self._signs[node.name][1] + grace - now
 
-    async def _declare_unknown(self, node: Node) -> None:
+    async def _declare_unknown(self, node: NodeView) -> None:
         now = timestamp()
         listed = []
         for kind in _WATCHED:
@@ -161,33 +123,32 @@ class NodeLifecycle:
             if node.conditions.get(kind) != "Unknown":
                 condition["lastTransitionTime"] = now
             listed.append(condition)
-        await self._patch_node(node, {"status": {"conditions": listed}}, subresource="status")
+        await self._nodes.patch(node.name, {"status": {"conditions": listed}}, subresource="status")
         about = Reference("v1", "Node", "", node.name, node.uid)
         self._recorder.normal(about, "NodeNotReady", f"Node {node.name} status is now: NodeNotReady")
 
     async def _unready_pods(self, name: str) -> None:
         """Nobody on a silent node says that its pods stopped answering."""
-        for pod in self._pods.on_node(name):
+        for pod in self._pods.by_index("node", name):
             if pod.ready:
-                changed = timestamp()
-                condition = {"type": "Ready", "status": "False", "lastTransitionTime": changed}
-                await self._pods.patch(pod, {"status": {"conditions": [condition]}}, subresource="status")
+                await self._put_condition(pod, {"type": "Ready", "status": "False"})
                 self._recorder.warning(pod.reference, "NodeNotReady", "Node is not ready")
 
     # -- taints
 
-    async def _keep_taints(self, node: Node) -> None:
+    async def _keep_taints(self, node: NodeView) -> None:
         if taints(node, 0.0) == node.taints:
             return
-        live = await presence.find(self._api, NODES, node.name)
+        live = await self._nodes.find(node.name)
         if live is None or live["metadata"]["uid"] != node.uid:
             return
         # The list has no key of its own that a patch could merge by, so it is written as a whole, on what is there now.
         present = tuple(live.get("spec", {}).get("taints") or ())
         wanted = taints(msgspec.structs.replace(node, taints=present), time.time())
         if wanted != present:
-            meta = {"uid": node.uid, "resourceVersion": live["metadata"]["resourceVersion"]}
-            await self._patch_node(node, {"metadata": meta, "spec": {"taints": list(wanted)}}, how=Patch.MERGE)
+            meta = {"resourceVersion": live["metadata"]["resourceVersion"]}
+            patch = {"metadata": meta, "spec": {"taints": list(wanted)}}
+            await self._nodes.patch(node.name, patch, uid=node.uid, how=Patch.MERGE)
 
     async def _evict(self, name: str) -> float | None:
         """Delete the pods whose time is over; the answer is when the next one's will be."""
@@ -196,7 +157,7 @@ class NodeLifecycle:
         if not present:
             return None
         waits = []
-        for pod in self._pods.on_node(name):
+        for pod in self._pods.by_index("node", name):
             end = None if pod.deleting is not None else eviction_time(pod, present)
             if end is None:
                 continue
@@ -206,44 +167,34 @@ class NodeLifecycle:
                 continue
             self._recorder.normal(pod.reference, "TaintManagerEviction", f"Marking for deletion Pod {pod.key}")
             await self._mark(pod, "DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint")
-            await self._pods.delete(pod)
+            await self._pods.remove(pod.key, pod.uid)
         return min(waits, default=None)
 
     # -- pods of nodes that are gone
 
     async def _collect_pods(self, name: str) -> float | None:
         self._signs.pop(name, None)
-        orphans = self._pods.on_node(name)
+        orphans = self._pods.by_index("node", name)
         if not orphans:
             self._missing.pop(name, None)
             return None
         left = self._missing.setdefault(name, time.monotonic()) + self._grace - time.monotonic()
         if left > 0:
             return left
-        if await presence.find(self._api, NODES, name) is not None:
+        if await self._nodes.find(name) is not None:
             return None
         for pod in orphans:
             if not pod.terminal:
                 await self._mark(pod, "DeletionByPodGC", "PodGC: node no longer exists", phase="Failed")
-            await self._pods.delete(pod, grace=0)
+            await self._pods.remove(pod.key, pod.uid, grace=0)
         return None
-
-    # -- writes
 
     async def _mark(self, pod: Pod, reason: str, message: str, phase: str = "") -> None:
         """Say on the pod why it goes."""
-        condition = {
-            "type": "DisruptionTarget",
-            "status": "True",
-            "reason": reason,
-            "message": message,
-            "lastTransitionTime": timestamp(),
-        }
-        status: Obj = {"conditions": [condition]} | ({"phase": phase} if phase else {})
-        await self._pods.patch(pod, {"status": status}, subresource="status")
+        condition = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": message}
+        await self._put_condition(pod, condition, {"phase": phase} if phase else {})
 
-    async def _patch_node(
-        self, node: Node, patch: Obj, *, how: Patch = Patch.STRATEGIC, subresource: str | None = None
-    ) -> None:
-        if answer := await presence.patch(self._api, NODES, node.name, patch, how=how, subresource=subresource):
-            self._nodes.observe(answer)
+    async def _put_condition(self, pod: Pod, condition: Obj, more: Obj | None = None) -> None:
+        changed = {**condition, "lastTransitionTime": timestamp()}
+        patch = {"status": {"conditions": [changed], **(more or {})}}
+        await self._pods.patch(pod.key, patch, uid=pod.uid, subresource="status")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 
 import msgspec
+import orjson
 
 from virtfleet.api.selectors import node_selector_matches, tolerates
 from virtfleet.local.controllers.pods import Template, amounts
@@ -15,12 +15,11 @@ UNREACHABLE = "node.kubernetes.io/unreachable"
 UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 
 
-class Node(msgspec.Struct, frozen=True, eq=False):
+class NodeView(msgspec.Struct, frozen=True, eq=False):
     """One node, as far as controllers need it."""
 
     name: str
     uid: str = ""
-    created: float = 0.0
     labels: dict[str, str] = {}
     taints: tuple[dict[str, Any], ...] = ()
     unschedulable: bool = False
@@ -46,50 +45,18 @@ class Node(msgspec.Struct, frozen=True, eq=False):
         return node_selector_matches(required, self.labels, self.name)
 
 
-class _Metadata(msgspec.Struct):
-    name: str
-    uid: str = ""
-    labels: dict[str, str] | None = None
-    created: datetime | None = msgspec.field(default=None, name="creationTimestamp")
-
-
-class _Spec(msgspec.Struct):
-    taints: list[dict[str, Any]] | None = None
-    unschedulable: bool | None = None
-
-
-class _Condition(msgspec.Struct, rename="camel"):
-    type: str
-    status: str
-    last_heartbeat_time: str | None = None
-
-
-class _Status(msgspec.Struct):
-    allocatable: dict[str, str | int | float] | None = None
-    conditions: list[_Condition] | None = None
-
-
-class _Node(msgspec.Struct):
-    metadata: _Metadata
-    spec: _Spec = msgspec.field(default_factory=_Spec)
-    status: _Status = msgspec.field(default_factory=_Status)
-
-
-_decoder = msgspec.json.Decoder(_Node)
-
-
-def decode(data: bytes) -> Node:
+def decode(data: bytes) -> NodeView:
     """A node's projection from its JSON."""
-    node = _decoder.decode(data)
-    ready = next((c for c in node.status.conditions or () if c.type == "Ready"), None)
-    return Node(
-        name=node.metadata.name,
-        uid=node.metadata.uid,
-        created=node.metadata.created.timestamp() if node.metadata.created else 0.0,
-        labels=node.metadata.labels or {},
-        taints=tuple(node.spec.taints or ()),
-        unschedulable=bool(node.spec.unschedulable),
-        allocatable=amounts(node.status.allocatable),
-        conditions={c.type: c.status for c in node.status.conditions or ()},
-        heartbeat=(ready.last_heartbeat_time if ready else None) or "",
+    node = orjson.loads(data)
+    meta, spec, status = node["metadata"], node.get("spec") or {}, node.get("status") or {}
+    conditions = {c["type"]: c for c in status.get("conditions") or ()}
+    return NodeView(
+        name=meta["name"],
+        uid=meta.get("uid", ""),
+        labels=meta.get("labels") or {},
+        taints=tuple(spec.get("taints") or ()),
+        unschedulable=bool(spec.get("unschedulable")),
+        allocatable=amounts(status.get("allocatable")),
+        conditions={kind: c["status"] for kind, c in conditions.items()},
+        heartbeat=conditions.get("Ready", {}).get("lastHeartbeatTime") or "",
     )

@@ -7,13 +7,13 @@ Kubernetes' scheduler, because people, dashboards and autoscalers read them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from virtfleet.api.selectors import node_term_matches, tolerates
 from virtfleet.local.controllers.neighbours import Neighbourhood
-from virtfleet.local.controllers.nodes import UNSCHEDULABLE, Node
+from virtfleet.local.controllers.nodes import UNSCHEDULABLE, NodeView
 from virtfleet.local.controllers.pods import Pod, Template
 from virtfleet.local.controllers.seats import Book, Seat
 
@@ -23,18 +23,10 @@ class Volumes:
     """What the pod's claims allow. `blocker` says why no node will do, whichever it is."""
 
     blocker: str = ""
-    admits: Callable[[Node], str] = lambda node: ""  # the reason why not, "" where the node will do
+    admits: Callable[[NodeView], str] = lambda node: ""  # the reason why not, "" where the node will do
 
 
 NO_VOLUMES = Volumes()
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why one node will not do. `final`: removing other pods from it would not help either."""
-
-    reasons: tuple[str, ...]
-    final: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +44,14 @@ def place(pod: Pod, book: Book, volumes: Volumes = NO_VOLUMES) -> Placement:
     if not total:
         return Placement(message="no nodes available to schedule pods")
     if volumes.blocker:
-        return Placement(message=_message(total, [volumes.blocker], [Refusal((), final=True)] * total))
+        return Placement(message=f"0/{total} nodes are available: {volumes.blocker}.")
     neighbours = Neighbourhood.of(pod, seats, book.namespaces)
-    fitting, refusals = [], []
-    for seat in seats:
-        refusal = refuse(pod, seat, volumes, neighbours)
-        if refusal:
-            refusals.append(refusal)
-        else:
-            fitting.append(seat)
+    refusals = {seat.node.name: refuse(pod, seat, volumes, neighbours) for seat in seats}
+    fitting = [seat for seat in seats if not refusals[seat.node.name]]
     if not fitting:
-        counts = Counter(reason for refusal in refusals for reason in refusal.reasons)
-        return Placement(message=_message(total, sorted(f"{n} {reason}" for reason, n in counts.items()), refusals))
+        counts = Counter(reason for reasons in refusals.values() for reason in reasons)
+        why = ", ".join(sorted(f"{n} {reason}" for reason, n in counts.items()))
+        return Placement(message=f"0/{total} nodes are available: {why}.")
     if len(fitting) == 1:
         return Placement(node=fitting[0].node.name)
     points = score(pod, fitting, neighbours)
@@ -71,36 +59,21 @@ def place(pod: Pod, book: Book, volumes: Volumes = NO_VOLUMES) -> Placement:
     return Placement(node=best.node.name)
 
 
-def _message(total: int, why: list[str], refusals: Iterable[Refusal]) -> str:
-    hopes = Counter(
-        "Preemption is not helpful for scheduling" if r.final else "No preemption victims found for incoming pod"
-        for r in refusals
-    )
-    preemption = ", ".join(sorted(f"{n} {hope}" for hope, n in hopes.items()))
-    none = f"0/{total} nodes are available"
-    return f"{none}: {', '.join(why)}. no new claims to deallocate, preemption: {none}: {preemption}."
-
-
-def refuse(pod: Pod, seat: Seat, volumes: Volumes, neighbours: Neighbourhood) -> Refusal | None:
-    """The first filter that the node does not pass."""
+def refuse(pod: Pod, seat: Seat, volumes: Volumes, neighbours: Neighbourhood) -> list[str]:
+    """What the first filter says that the node does not pass."""
     template, node = pod.template, seat.node
     if node.unschedulable and not tolerates(template.tolerations, {"key": UNSCHEDULABLE, "effect": "NoSchedule"}):
-        return Refusal(("node(s) were unschedulable",), final=True)
+        return ["node(s) were unschedulable"]
     if taint := node.untolerated(template.tolerations, "NoSchedule", "NoExecute"):
-        return Refusal((f"node(s) had untolerated taint {{{taint['key']}: {taint.get('value') or ''}}}",), final=True)
+        return [f"node(s) had untolerated taint {{{taint['key']}: {taint.get('value') or ''}}}"]
     if not node.admits(template):
-        return Refusal(("node(s) didn't match Pod's node affinity/selector",), final=True)
+        return ["node(s) didn't match Pod's node affinity/selector"]
     if ports_taken(template, seat):
-        return Refusal(("node(s) didn't have free ports for the requested pod ports",), final=False)
-    if refusal := lacks_resources(template, seat):
-        return refusal
-    if reason := volumes.admits(node):
-        return Refusal((reason,), final=True)
-    if reason := neighbours.refuse_spread(node):
-        return Refusal((reason,), final=False)
-    if reason := neighbours.refuse_affinity(node):
-        return Refusal((reason,), final=False)
-    return None
+        return ["node(s) didn't have free ports for the requested pod ports"]
+    if reasons := lacks_resources(template, seat):
+        return reasons
+    reason = volumes.admits(node) or neighbours.refuse_spread(node) or neighbours.refuse_affinity(node)
+    return [reason] if reason else []
 
 
 def ports_taken(template: Template, seat: Seat) -> bool:
@@ -113,17 +86,12 @@ def ports_taken(template: Template, seat: Seat) -> bool:
     return False
 
 
-def lacks_resources(template: Template, seat: Seat) -> Refusal | None:
-    """Every resource that does not fit. Asking for more than the node ever has is final."""
-    reasons, final = [], False
-    allocatable = seat.node.allocatable
-    if len(seat.pods) + 1 > allocatable.get("pods", 0):
-        reasons.append("Too many pods")
-    for name, asked in template.requests.items():
-        if asked > allocatable.get(name, 0) - seat.used[name]:
-            reasons.append(f"Insufficient {name}")
-            final |= asked > allocatable.get(name, 0)
-    return Refusal(tuple(reasons), final) if reasons else None
+def lacks_resources(template: Template, seat: Seat) -> list[str]:
+    """Every resource that does not fit."""
+    allocatable, used = seat.node.allocatable, seat.used
+    reasons = ["Too many pods"] if len(seat.pods) + 1 > allocatable.get("pods", 0) else []
+    short = [name for name, asked in template.requests.items() if asked > allocatable.get(name, 0) - used[name]]
+    return [*reasons, *(f"Insufficient {name}" for name in short)]
 
 
 def score(pod: Pod, seats: list[Seat], neighbours: Neighbourhood) -> dict[str, float]:
@@ -145,13 +113,13 @@ def _spanned(raw: dict[str, float]) -> dict[str, float]:
     return {name: 100 * (value - low) / (high - low) for name, value in raw.items()}
 
 
-def _soft_taints(template: Template, node: Node) -> float:
+def _soft_taints(template: Template, node: NodeView) -> float:
     return sum(
         1 for t in node.taints if t.get("effect") == "PreferNoSchedule" and not tolerates(template.tolerations, t)
     )
 
 
-def _preference(template: Template, node: Node) -> float:
+def _preference(template: Template, node: NodeView) -> float:
     affinity: dict[str, Any] = template.affinity.get("nodeAffinity") or {}
     return sum(
         float(p.get("weight", 0))

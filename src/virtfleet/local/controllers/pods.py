@@ -6,20 +6,20 @@ All controllers share one cache of these. What pods of one template have in comm
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import datetime
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 from weakref import WeakValueDictionary
 
 import msgspec
+import orjson
 
+from virtfleet.api.conditions import find
 from virtfleet.api.names import FINAL
 from virtfleet.api.quantity import Quantity
+from virtfleet.api.times import seconds
 from virtfleet.kube.events import Reference
-from virtfleet.kube.resource import Obj
-
-DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
+from virtfleet.kube.resource import Obj, Resource, owner_reference
 
 
 class Template(msgspec.Struct, frozen=True, weakref=True, eq=False):
@@ -56,8 +56,6 @@ class Pod(msgspec.Struct, frozen=True, eq=False):
     phase: str
     ready: bool
     ready_since: float
-    restarts: int  # of the container that restarted most
-    deletion_cost: int
     ips: tuple[str, ...]
     unschedulable: str  # what the scheduler said about it last
     template: Template
@@ -75,6 +73,11 @@ class Pod(msgspec.Struct, frozen=True, eq=False):
         return self.template.labels
 
     @property
+    def claims(self) -> list[str]:
+        """The keys of the claims that the pod uses."""
+        return [f"{self.namespace}/{claim}" for claim in self.template.claims]
+
+    @property
     def terminal(self) -> bool:
         return self.phase in FINAL
 
@@ -88,211 +91,112 @@ class Pod(msgspec.Struct, frozen=True, eq=False):
         return self.ready and (min_ready_seconds == 0 or self.ready_since + min_ready_seconds <= now)
 
 
-class _Wire(msgspec.Struct, rename="camel"):
-    pass
-
-
-class _Owner(_Wire):
-    uid: str
-    kind: str
-    name: str
-    controller: bool | None = None
-
-
-class _Metadata(_Wire):
-    name: str
-    uid: str = ""
-    namespace: str = ""
-    generation: int = 0
-    creation_timestamp: datetime | None = None
-    deletion_timestamp: datetime | None = None
-    labels: dict[str, str] | None = None
-    annotations: dict[str, str] | None = None
-    owner_references: list[_Owner] | None = None
-
-
-class _Port(_Wire):
-    container_port: int = 0
-    host_port: int = 0
-    name: str = ""
-    protocol: str = "TCP"
-    host_i_p: str = msgspec.field(default="", name="hostIP")
-
-
-class _Resources(_Wire):
-    requests: dict[str, str | int | float] | None = None
-
-
-class _Container(_Wire):
-    resources: _Resources = msgspec.field(default_factory=_Resources)
-    ports: list[_Port] | None = None
-    restart_policy: str = ""
-
-
-class _Claim(_Wire):
-    claim_name: str
-
-
-class _Volume(_Wire):
-    name: str
-    persistent_volume_claim: _Claim | None = None
-    ephemeral: msgspec.Raw | None = None
-
-
-class _Spec(_Wire):
-    node_name: str = ""
-    node_selector: dict[str, str] | None = None
-    affinity: dict[str, Any] | None = None
-    tolerations: list[dict[str, Any]] | None = None
-    topology_spread_constraints: list[dict[str, Any]] | None = None
-    containers: list[_Container] | None = None
-    init_containers: list[_Container] | None = None
-    overhead: dict[str, str | int | float] | None = None
-    volumes: list[_Volume] | None = None
-    scheduler_name: str = "default-scheduler"
-    scheduling_gates: list[msgspec.Raw] | None = None
-    host_network: bool | None = None
-    hostname: str = ""
-    subdomain: str = ""
-
-
-class _Condition(_Wire):
-    type: str
-    status: str
-    message: str = ""
-    last_transition_time: datetime | None = None
-
-
-class _ContainerStatus(_Wire):
-    restart_count: int = 0
-
-
-class _Address(_Wire):
-    ip: str
-
-
-class _Status(_Wire):
-    phase: str = "Pending"
-    conditions: list[_Condition] | None = None
-    container_statuses: list[_ContainerStatus] | None = None
-    pod_i_p: str = msgspec.field(default="", name="podIP")
-    pod_i_ps: list[_Address] | None = msgspec.field(default=None, name="podIPs")
-
-
-class _Pod(_Wire):
-    metadata: _Metadata
-    spec: _Spec = msgspec.field(default_factory=_Spec)
-    status: _Status = msgspec.field(default_factory=_Status)
-
-
-_decoder = msgspec.json.Decoder(_Pod)
+INDEXES: dict[str, Callable[[Pod], Iterable[str]]] = {
+    "namespace": lambda pod: (pod.namespace,),
+    "owner": lambda pod: (pod.owner_uid,) if pod.owner_uid else (),
+    "node": lambda pod: (pod.node,) if pod.node else (),
+    "claim": lambda pod: pod.claims,
+}
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 _templates: WeakValueDictionary[bytes, Template] = WeakValueDictionary()
 
 
 def decode(data: bytes) -> Pod:
     """A pod's projection from its JSON."""
-    pod = _decoder.decode(data)
-    meta, status = pod.metadata, pod.status
-    owner = next((o for o in meta.owner_references or () if o.controller), None)
-    conditions = {c.type: c for c in status.conditions or ()}
-    ready, scheduled = conditions.get("Ready"), conditions.get("PodScheduled")
+    pod = orjson.loads(data)
+    meta, status = pod["metadata"], pod.get("status") or {}
+    owner: Obj = next((o for o in meta.get("ownerReferences") or () if o.get("controller")), {})
+    conditions = status.get("conditions") or ()
+    ready, scheduled = find(conditions, "Ready") or {}, find(conditions, "PodScheduled") or {}
+    template = template_of(pod)
     return Pod(
-        namespace=meta.namespace,
-        name=meta.name,
-        uid=meta.uid,
-        generation=meta.generation,
-        created=_seconds(meta.creation_timestamp),
-        deleting=meta.deletion_timestamp.timestamp() if meta.deletion_timestamp else None,
-        owner_uid=owner.uid if owner else "",
-        owner_kind=owner.kind if owner else "",
-        owner_name=owner.name if owner else "",
-        node=pod.spec.node_name,
-        phase=status.phase or "Pending",
-        ready=ready is not None and ready.status == "True",
-        ready_since=_seconds(ready.last_transition_time) if ready else 0.0,
-        restarts=max((c.restart_count for c in status.container_statuses or ()), default=0),
-        deletion_cost=_integer((meta.annotations or {}).get(DELETION_COST, "")),
-        ips=tuple(a.ip for a in status.pod_i_ps or ()) or ((status.pod_i_p,) if status.pod_i_p else ()),
-        unschedulable=scheduled.message if scheduled and scheduled.status == "False" else "",
-        template=_shared(_template(meta, pod.spec)),
+        namespace=meta.get("namespace", ""),
+        name=meta["name"],
+        uid=meta.get("uid", ""),
+        generation=meta.get("generation", 0),
+        created=_moment(meta, "creationTimestamp") or 0.0,
+        deleting=_moment(meta, "deletionTimestamp"),
+        owner_uid=owner.get("uid", ""),
+        owner_kind=owner.get("kind", ""),
+        owner_name=owner.get("name", ""),
+        node=(pod.get("spec") or {}).get("nodeName") or "",
+        phase=status.get("phase") or "Pending",
+        ready=ready.get("status") == "True",
+        ready_since=_moment(ready, "lastTransitionTime") or 0.0,
+        ips=tuple(a["ip"] for a in status.get("podIPs") or ()) or tuple(filter(None, [status.get("podIP")])),
+        unschedulable=scheduled.get("message") or "" if scheduled.get("status") == "False" else "",
+        template=_templates.setdefault(_encode(template), template),  # the one that equals this one
     )
 
 
-def template_of(template: Obj) -> Template:
-    """The same of a pod template, before there is a pod."""
-    return _template(
-        msgspec.convert({"name": "", **(template.get("metadata") or {})}, _Metadata),
-        msgspec.convert(template.get("spec") or {}, _Spec),
-    )
-
-
-def _template(meta: _Metadata, spec: _Spec) -> Template:
-    containers = spec.containers or []
+def template_of(pod: Obj) -> Template:
+    """What matters of a pod, or of a pod template before there is a pod."""
+    spec = pod.get("spec") or {}
+    ports = [p for c in spec.get("containers") or () for p in c.get("ports") or ()]
+    claims = [v["persistentVolumeClaim"] for v in spec.get("volumes") or () if v.get("persistentVolumeClaim")]
     return Template(
-        labels=meta.labels or {},
+        labels=(pod.get("metadata") or {}).get("labels") or {},
         requests=total_requests(spec),
-        node_selector=spec.node_selector or {},
-        affinity=spec.affinity or {},
-        tolerations=tuple(spec.tolerations or ()),
-        spread=tuple(spec.topology_spread_constraints or ()),
+        node_selector=spec.get("nodeSelector") or {},
+        affinity=spec.get("affinity") or {},
+        tolerations=tuple(spec.get("tolerations") or ()),
+        spread=tuple(spec.get("topologySpreadConstraints") or ()),
         host_ports=tuple(
-            (p.protocol, p.host_i_p or "0.0.0.0", p.host_port or p.container_port)
-            for c in containers
-            for p in c.ports or ()
-            if p.host_port or spec.host_network
+            (p.get("protocol", "TCP"), p.get("hostIP") or "0.0.0.0", p.get("hostPort") or p.get("containerPort", 0))
+            for p in ports
+            if p.get("hostPort") or spec.get("hostNetwork")
         ),
-        ports=tuple((p.name, p.protocol, p.container_port) for c in containers for p in c.ports or () if p.name),
-        claims=tuple(_claims(meta.name, spec.volumes or [])),
-        scheduler=spec.scheduler_name,
-        gated=bool(spec.scheduling_gates),
-        hostname=spec.hostname,
-        subdomain=spec.subdomain,
+        ports=tuple((p["name"], p.get("protocol", "TCP"), p.get("containerPort", 0)) for p in ports if p.get("name")),
+        claims=tuple(claim["claimName"] for claim in claims),
+        scheduler=spec.get("schedulerName", "default-scheduler"),
+        gated=bool(spec.get("schedulingGates")),
+        hostname=spec.get("hostname") or "",
+        subdomain=spec.get("subdomain") or "",
     )
 
 
-def _shared(template: Template) -> Template:
-    """The one template that equals this one."""
-    key = _encode(template)
-    return _templates.setdefault(key, template)
+def pod_from_template(template: Obj, owner: Obj, resource: Resource) -> Obj:
+    """A pod as the template says, controlled by `owner` and named after it."""
+    meta = template.get("metadata") or {}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            **{k: meta[k] for k in ("labels", "annotations", "finalizers") if meta.get(k)},
+            "generateName": f"{owner['metadata']['name']}-",
+            "ownerReferences": [owner_reference(owner, resource)],
+        },
+        "spec": template["spec"],
+    }
 
 
-def _claims(pod: str, volumes: list[_Volume]) -> list[str]:
-    """Names of the pod's claims; an ephemeral volume's claim is named after pod and volume."""
-    return [
-        v.persistent_volume_claim.claim_name if v.persistent_volume_claim else f"{pod}-{v.name}"
-        for v in volumes
-        if v.persistent_volume_claim or v.ephemeral
-    ]
+def owners_of(kind: str) -> Callable[[Pod], Iterable[str]]:
+    """For `Controller.follow`: the key of the pod's owner, where that is of this kind."""
+    return lambda pod: (f"{pod.namespace}/{pod.owner_name}",) if pod.owner_kind == kind else ()
 
 
-def total_requests(spec: _Spec) -> dict[str, int]:
-    """What the pod asks of a node.
+def until_available(pods: Iterable[Pod], min_ready: int, now: float) -> float | None:
+    """When the next ready pod will have been so for long enough; nobody else would tell."""
+    young = [p.ready_since + min_ready - now for p in pods if p.ready and not p.available(min_ready, now)]
+    return max(min(young), 0.1) if young else None
 
-    Containers add up. Init containers run one after another, each beside the sidecars (init containers that keep
-    running) before it, so that the largest of those steps counts where it exceeds the sum.
-    """
-    running: dict[str, int] = {}
-    peak: dict[str, int] = {}
-    for init in spec.init_containers or ():
-        asks = amounts(init.resources.requests)
-        if init.restart_policy == "Always":
-            _add(running, asks)
-            step = running
-        else:
-            step = {name: running.get(name, 0) + n for name, n in asks.items()}
-        for name, n in step.items():
-            peak[name] = max(peak.get(name, 0), n)
-    for container in spec.containers or ():
-        _add(running, amounts(container.resources.requests))
-    total = {name: max(running.get(name, 0), peak.get(name, 0)) for name in running.keys() | peak.keys()}
-    _add(total, amounts(spec.overhead))
+
+def total_requests(spec: Obj) -> dict[str, int]:
+    """What the pod asks of a node: its containers together, or its largest init container where that asks for more."""
+    total: dict[str, int] = {}
+    for container in spec.get("containers") or ():
+        for name, amount in _requests(container).items():
+            total[name] = total.get(name, 0) + amount
+    for container in spec.get("initContainers") or ():
+        for name, amount in _requests(container).items():
+            total[name] = max(total.get(name, 0), amount)
+    for name, amount in amounts(spec.get("overhead")).items():
+        total[name] = total.get(name, 0) + amount
     return {name: total[name] for name in sorted(total) if total[name]}
 
 
-def _add(total: dict[str, int], more: Mapping[str, int]) -> None:
-    for name, n in more.items():
-        total[name] = total.get(name, 0) + n
+def _requests(container: Obj) -> dict[str, int]:
+    return amounts((container.get("resources") or {}).get("requests"))
 
 
 def amounts(resources: Mapping[str, str | int | float] | None) -> dict[str, int]:
@@ -306,12 +210,5 @@ def _amount(milli: bool, quantity: str | int | float) -> int:
     return parsed.milli() if milli else parsed.value()
 
 
-def _seconds(at: datetime | None) -> float:
-    return at.timestamp() if at else 0.0
-
-
-def _integer(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        return 0
+def _moment(obj: Obj, field: str) -> float | None:
+    return seconds(obj[field]) if obj.get(field) else None

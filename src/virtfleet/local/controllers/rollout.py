@@ -54,8 +54,12 @@ class Set:
     replicas: int  # as asked for
     available: int = 0
     created: float = 0.0
-    desired: int | None = None  # the deployment's replicas when it was last sized
-    maximum: int | None = None  # and what it allowed together with the surge
+
+
+def paused(bounds: Bounds, sets: list[Set]) -> Sizes:
+    """Nothing moves from set to set; where there is only one in use, it follows the deployment's size."""
+    active = [s for s in sets if s.replicas]
+    return {active[0].name: bounds.replicas} if len(active) == 1 else {}
 
 
 def rolling(bounds: Bounds, new: Set, old: list[Set]) -> Sizes:
@@ -90,47 +94,3 @@ def shrink(bounds: Bounds, new: Set, old: list[Set]) -> Sizes:
         sizes[name] -= cut
         spare -= cut
     return {s.name: sizes[s.name] for s in old if s.name in sizes and sizes[s.name] != s.replicas}
-
-
-def is_scaling(replicas: int, sets: list[Set]) -> bool:
-    """Whether the deployment was resized since its active sets were last sized."""
-    return any(s.replicas and s.desired is not None and s.desired != replicas for s in sets)
-
-
-def resized(bounds: Bounds, new: Set | None, old: list[Set], *, was: int, rolling: bool) -> Sizes:
-    """Sizes after the deployment itself was resized: in proportion, so that a rollout gets neither faster nor riskier.
-
-    `was` is the number of pods that the deployment had, for sets that do not remember what they were sized for.
-    """
-    newest_first = sorted(old, key=lambda s: -s.created)
-    active = [s for s in [*newest_first, *([new] if new else [])] if s.replicas]
-    if len(active) <= 1:
-        only = active[0] if active else new or newest_first[0]
-        return {only.name: bounds.replicas}
-    if new and new.replicas == bounds.replicas == new.desired == new.available:
-        return {s.name: 0 for s in active if s is not new}
-    if not rolling:
-        return {}
-    missing = (bounds.most if bounds.replicas else 0) - sum(s.replicas for s in active)
-    active.sort(key=lambda s: (-s.replicas, -s.created if missing > 0 else s.created))
-    sizes: Sizes = {}
-    left = missing
-    for s in active:
-        share = _share(bounds, s, was)
-        share = min(share, left) if missing > 0 else max(share, left)
-        sizes[s.name] = s.replicas + (share if missing else 0)
-        left -= share if missing else 0
-    for s in active:  # what rounding left over, to or from the largest first
-        rest = max(left, -sizes[s.name])
-        sizes[s.name] += rest
-        left -= rest
-    return sizes
-
-
-def _share(bounds: Bounds, s: Set, was: int) -> int:
-    """By how much one set grows when all sets keep their proportions."""
-    if bounds.replicas == 0:
-        return -s.replicas
-    before = s.maximum or was or s.replicas
-    exact = s.replicas * bounds.most / before
-    return int(exact + 0.5) - s.replicas

@@ -7,19 +7,18 @@ event, and waits until something changed that could help: a node, the end of ano
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from virtfleet.api.times import timestamp
-from virtfleet.kube.api import KubeApi
-from virtfleet.kube.cache import Cache
+from virtfleet.kube.cache import Cache, key_of
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import is_conflict, is_not_found
-from virtfleet.kube.events import Recorder
-from virtfleet.kube.resource import PERSISTENT_VOLUME_CLAIMS, PODS, Obj
-from virtfleet.local.controllers.claims import SELECTED_NODE, Claim, Storage, StorageClass, Volume
-from virtfleet.local.controllers.nodes import Node
+from virtfleet.kube.resource import PODS, Obj
+from virtfleet.local.controllers.caches import Caches
+from virtfleet.local.controllers.claims import SELECTED_NODE, Storage, selected_node
+from virtfleet.local.controllers.nodes import NodeView
 from virtfleet.local.controllers.placement import place
 from virtfleet.local.controllers.pods import Pod
-from virtfleet.local.controllers.podstore import PodStore
 from virtfleet.local.controllers.seats import Book
 
 NAME = "default-scheduler"
@@ -33,42 +32,27 @@ LOOK_AGAIN = 60.0  # seconds until an unschedulable pod is tried even though not
 class Scheduler:
     """One pod at a time decides, many bind at the same time."""
 
-    def __init__(
-        self,
-        api: KubeApi,
-        pods: PodStore,
-        nodes: Cache[Node],
-        namespaces: Cache[Obj],
-        claims: Cache[Claim],
-        volumes: Cache[Volume],
-        classes: Cache[StorageClass],
-        recorder: Recorder,
-    ) -> None:
-        self._api = api
-        self._pods = pods
-        self._nodes = nodes
-        self._recorder = recorder
+    def __init__(self, caches: Caches) -> None:
+        self._api, self._pods, self._claims = caches.api, caches.pods, caches.claims
+        self._recorder = caches.recorder(NAME)
         self._labels: dict[str, dict[str, str]] = {}  # of namespaces
         self._book = Book(self._labels)
-        self._storage = Storage(claims.get, volumes.get, volumes.list, classes.get)
+        self._storage = Storage(caches.claims.get, caches.volumes.get, caches.volumes.list, caches.classes.get)
         self._waiting: set[str] = set()  # keys of pods that fit nowhere, or whose claims are on their way
         self._bound: set[str] = set()  # uids of pods that are bound though the cache does not show it yet
         self._waking: asyncio.TimerHandle | None = None
-        self._controller = Controller(
-            "scheduler", self.reconcile, [pods.cache, nodes, namespaces, claims, volumes, classes], workers=WORKERS
-        )
-        nodes.on_change(self._node_changed)
-        pods.cache.on_change(self._pod_changed)
-        namespaces.on_change(self._namespace_changed)
-        for cache in (claims, volumes, classes):
+        storage = [caches.claims, caches.volumes, caches.classes]
+        needed: list[Cache[Any]] = [caches.pods, caches.nodes, caches.namespaces, *storage]
+        self.controller = Controller("scheduler", self.reconcile, needed, workers=WORKERS)
+        caches.nodes.on_change(self._node_changed)
+        caches.pods.on_change(self._pod_changed)
+        caches.namespaces.on_change(self._namespace_changed)
+        for cache in storage:
             cache.on_change(lambda _key, _old, _new: self._wake())
-
-    async def run(self) -> None:
-        await self._controller.run()
 
     # -- keeping the book
 
-    def _node_changed(self, name: str, old: Node | None, new: Node | None) -> None:
+    def _node_changed(self, name: str, old: NodeView | None, new: NodeView | None) -> None:
         if new is None:
             self._book.node_gone(name)
             return
@@ -89,7 +73,7 @@ class Scheduler:
             self._book.enter(new, new.node)
             self._bound.discard(new.uid)
         else:
-            self._controller.queue.add(key)
+            self.controller.queue.add(key)
 
     def _namespace_changed(self, name: str, _old: Obj | None, new: Obj | None) -> None:
         if new is None:
@@ -106,7 +90,7 @@ class Scheduler:
     def _woken(self) -> None:
         self._waking = None
         for key in sorted(self._waiting):
-            self._controller.queue.add(key)
+            self.controller.queue.add(key)
 
     # -- scheduling
 
@@ -133,13 +117,11 @@ class Scheduler:
         self._waiting.discard(key)
         return None
 
-    async def _announce(self, claims: list[Claim], node: str) -> None:
+    async def _announce(self, claims: list[Obj], node: str) -> None:
         """Tell the volume controller on which node the claims are needed; the bound claims bring the pod back."""
         for claim in claims:
-            if claim.selected_node != node:
-                patch = {"metadata": {"annotations": {SELECTED_NODE: node}}}
-                meta = claim.metadata
-                await self._api.patch(PERSISTENT_VOLUME_CLAIMS, meta.name, patch, meta.namespace)
+            if selected_node(claim) != node:
+                await self._claims.patch(key_of(claim), {"metadata": {"annotations": {SELECTED_NODE: node}}})
 
     async def _bind(self, pod: Pod, node: str) -> None:
         binding = {
@@ -167,10 +149,11 @@ class Scheduler:
         condition |= {"message": message, "observedGeneration": pod.generation}
         if not pod.unschedulable:
             condition["lastTransitionTime"] = timestamp()
-        await self._pods.patch(pod, {"status": {"conditions": [condition]}}, subresource="status")
+        patch = {"status": {"conditions": [condition]}}
+        await self._pods.patch(pod.key, patch, uid=pod.uid, subresource="status")
         self._recorder.warning(pod.reference, "FailedScheduling", message)
 
 
-def _offers(node: Node) -> tuple[object, ...]:
+def _offers(node: NodeView) -> tuple[object, ...]:
     """What of a node decides whether pods fit."""
     return node.labels, node.taints, node.unschedulable, node.allocatable

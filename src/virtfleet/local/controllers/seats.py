@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from virtfleet.local.controllers.nodes import Node
+from virtfleet.local.controllers.nodes import NodeView
 from virtfleet.local.controllers.pods import Pod
 
 
@@ -18,7 +18,7 @@ class Seat:
 
     __slots__ = ("guards", "node", "owners", "pods", "ports", "used")
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: NodeView) -> None:
         self.node = node
         self.pods: dict[str, Pod] = {}  # by uid
         self.guards: dict[str, Pod] = {}  # those of them with anti-affinity, which others must respect
@@ -57,7 +57,7 @@ class Book:
         """The seats of nodes that exist."""
         return [self._seats[name] for name in sorted(self._nodes)]
 
-    def node_seen(self, node: Node) -> None:
+    def node_seen(self, node: NodeView) -> None:
         self._nodes.add(node.name)
         self._seat(node.name).node = node
 
@@ -77,12 +77,9 @@ class Book:
             self._seats[node].remove(uid)
             self._drop_if_empty(node)
 
-    def where(self, uid: str) -> str | None:
-        return self._where.get(uid)
-
     def _seat(self, name: str) -> Seat:
         if name not in self._seats:
-            self._seats[name] = Seat(Node(name=name))
+            self._seats[name] = Seat(NodeView(name=name))
         return self._seats[name]
 
     def _drop_if_empty(self, name: str) -> None:

@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import logging
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from ipaddress import IPv4Network
@@ -21,8 +22,8 @@ from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.events import Recorder
 from virtfleet.kube.resource import PODS, Obj
-from virtfleet.local.node import cgroups, hostimage, logfiles, mounts, network
-from virtfleet.local.node.assembly import Node
+from virtfleet.local.node import cgroups, hostimage, mounts, network
+from virtfleet.local.node.assembly import NodeParts
 from virtfleet.local.node.containers import Container
 from virtfleet.local.node.devices import Devices
 from virtfleet.local.node.layout import Layout
@@ -55,11 +56,11 @@ class Agent:
         layout.create()
         store = hostimage.open_store(layout.images)
         puller = Puller(store)
-        devices = Devices(layout.kubelet / "device-plugins", self._offer_changed)
+        devices = Devices(layout.kubelet / "device-plugins", lambda: self._object.changed())
         self._object = NodeObject(api, spec, addresses, layout.data, devices.offers, store.all)
         self._recorder = Recorder(api, "kubelet", spec.name)
-        self._pods: Cache[Obj] = Cache(api, PODS, fields=f"spec.nodeName={spec.name}", decode=_decode)
-        self.node = Node(
+        self._pods: Cache[Obj] = Cache(api, PODS, fields=f"spec.nodeName={spec.name}", decode=orjson.loads)
+        self.node = NodeParts(
             layout=layout,
             api=api,
             store=store,
@@ -106,7 +107,7 @@ class Agent:
                 log.info("node %s takes pods", self._spec.name)
 
     async def _announce(self) -> None:
-        await asyncio.gather(*(worker.told.wait() for worker in list(self.workers.values())))
+        await asyncio.gather(*(worker.reported.wait() for worker in list(self.workers.values())))
         await self._object.announce()
 
     async def _tidy_up(self, adopted: list[Container]) -> None:
@@ -122,7 +123,7 @@ class Agent:
                 await self.node.volumes.remove(path.name)
         for path in self._layout.logs.iterdir():
             if path.name.rpartition("_")[2] not in wanted:
-                logfiles.remove(path)
+                shutil.rmtree(path, ignore_errors=True)
         for uid in cgroups.children(self._layout.cgroup) - wanted:
             await remove_group(f"{self._layout.cgroup}/{uid}")
 
@@ -140,9 +141,6 @@ class Agent:
     def _ended(self, run: Container) -> None:
         if worker := self.workers.get(run.pod):
             worker.wake()
-
-    def _offer_changed(self) -> None:
-        self._object.changed()
 
     async def _stop_workers(self) -> None:
         for worker in list(self.workers.values()):
@@ -162,8 +160,3 @@ def _only_one(layout: Layout) -> Iterator[None]:
         yield
     finally:
         os.close(lock)
-
-
-def _decode(data: bytes) -> Obj:
-    pod: Obj = orjson.loads(data)
-    return pod

@@ -14,9 +14,9 @@ import orjson
 
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.confined import read_inside
-from virtfleet.kube.resource import Obj, Resource
+from virtfleet.kube.resource import Obj
 from virtfleet.local.node import bundle, environment, lifecycle, machine
-from virtfleet.local.node.bundle import Device, Machine, Mount, Parts
+from virtfleet.local.node.bundle import Device, HostFacts, Mount, Parts
 from virtfleet.local.node.containers import GRACE, Container
 from virtfleet.local.node.devices import Allocation, Devices
 from virtfleet.local.node.downward import Facts
@@ -33,7 +33,7 @@ _MESSAGE_PATH = "/dev/termination-log"
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class NodeParts:
     """All that the workers of a node's pods share."""
 
     layout: Layout
@@ -60,15 +60,14 @@ class Ground:
 
     sandbox: Sandbox
     places: Mapping[str, Path]
-    shared_pid: str = ""  # path of the process namespace that the pod shares
 
 
-async def make(node: Node, pod: Obj, container: Obj, image: Image, ground: Ground, run: Container) -> None:
+async def make(node: NodeParts, pod: Obj, container: Obj, image: Image, ground: Ground, run: Container) -> None:
     """Create the container of `run`, up to the point before its program starts."""
     here = machine.inspect(with_devices=is_privileged(container))
     rootfs = node.runtime.prepare(run, node.store.trees(image))
     variables = await environment.declared(
-        pod, container, _lookup(node.api), node.facts(ground.sandbox), _service_variables(node.api_server)
+        pod, container, node.api, node.facts(ground.sandbox), _service_variables(node.api_server)
     )
     container = _expanded(container, variables)
     given = node.devices.of(pod["metadata"]["uid"], container["name"])
@@ -116,7 +115,7 @@ def new_run(layout: Layout, pod: Obj, container: Obj, image: Image, before: Cont
         pod=meta["uid"],
         name=container["name"],
         attempt=attempt,
-        version=lifecycle.version(container),
+        version=container["image"],
         image=image.name,
         image_id=image.id,
         log=str(layout.pod_logs(pod) / container["name"] / f"{attempt}.log"),
@@ -132,14 +131,6 @@ def grace_of(pod: Obj) -> float:
     return GRACE if seconds is None else float(seconds)
 
 
-def _lookup(api: KubeApi) -> environment.Lookup:
-    async def get(res: Resource, namespace: str, name: str) -> Obj:
-        obj = await api.get(res, name, namespace)
-        return {**obj, "kind": res.kind}
-
-    return get
-
-
 def _service_variables(api_server: tuple[str, int]) -> dict[str, str]:
     host, port = api_server[0], str(api_server[1])
     return {
@@ -150,10 +141,10 @@ def _service_variables(api_server: tuple[str, int]) -> dict[str, str]:
     }
 
 
-def _namespaces(pod: Obj, ground: Ground, here: Machine) -> dict[str, str]:
+def _namespaces(pod: Obj, ground: Ground, here: HostFacts) -> dict[str, str]:
     namespaces = dict(ground.sandbox.namespaces)
     if not pod["spec"].get("hostPID"):
-        namespaces["pid"] = ground.shared_pid
+        namespaces["pid"] = ""
     if here.unified:
         namespaces["cgroup"] = ""
     return namespaces

@@ -6,6 +6,8 @@ device plugins allotted) is looked up by the caller and comes in as data.
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -48,9 +50,16 @@ class Device:
     gid: int = 0
     access: str = "rwm"
 
+    @classmethod
+    def of(cls, path: str, info: os.stat_result, access: str = "rwm") -> Device:
+        """The device that `info` is about, at `path` of a container."""
+        mode, number = info.st_mode, info.st_rdev
+        kind = "b" if stat.S_ISBLK(mode) else "c"
+        return cls(path, kind, os.major(number), os.minor(number), stat.S_IMODE(mode), info.st_uid, info.st_gid, access)
+
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class HostFacts:
     """What of this machine decides a container's configuration."""
 
     architecture: str  # as uname says
@@ -78,20 +87,21 @@ class Parts:
     annotations: Mapping[str, str] = field(default_factory=dict)
 
 
-def config(pod: Obj, container: Obj, parts: Parts, machine: Machine) -> dict[str, Any]:
+def config(pod: Obj, container: Obj, parts: Parts, host: HostFacts) -> dict[str, Any]:
     privileged = is_privileged(container)
-    granted = capabilities(container, machine.capabilities)
-    devices = [*(machine.devices if privileged else ()), *parts.devices]
+    granted = capabilities(container, host.capabilities)
+    devices = [*(host.devices if privileged else ()), *parts.devices]
+    joined = [{"type": kind, **({"path": path} if path else {})} for kind, path in parts.namespaces.items()]
     linux: dict[str, Any] = {
-        "namespaces": [{"type": "mount"}, *_namespaces(parts.namespaces)],
+        "namespaces": [{"type": "mount"}, *joined],
         "cgroupsPath": parts.cgroup,
         "resources": {**cgroups.resources(container), "devices": _device_rules(privileged, devices)},
         "devices": [_node(device) for device in _once(devices)],
         **masks(container),
     }
-    if sysctls := _sysctls(pod):
-        linux["sysctl"] = sysctls
-    if profile := _seccomp(pod, container, parts, granted, machine):
+    if sysctls := (pod["spec"].get("securityContext") or {}).get("sysctls"):
+        linux["sysctl"] = {s["name"]: s["value"] for s in sysctls}
+    if profile := _seccomp(pod, container, parts, granted, host):
         linux["seccomp"] = profile
     if propagation := _root_propagation(parts.mounts):
         linux["rootfsPropagation"] = propagation
@@ -101,14 +111,14 @@ def config(pod: Obj, container: Obj, parts: Parts, machine: Machine) -> dict[str
             "path": parts.rootfs,
             "readonly": bool((container.get("securityContext") or {}).get("readOnlyRootFilesystem")),
         },
-        "process": _process(pod, container, parts, granted, machine),
+        "process": _process(pod, container, parts, granted, host),
         "mounts": [*_system_mounts(privileged), *map(_underlay, parts.underlays), *map(_bind, parts.mounts)],
         "annotations": dict(parts.annotations),
         "linux": linux,
     }
 
 
-def _process(pod: Obj, container: Obj, parts: Parts, granted: Sequence[str], machine: Machine) -> dict[str, Any]:
+def _process(pod: Obj, container: Obj, parts: Parts, granted: Sequence[str], host: HostFacts) -> dict[str, Any]:
     args = command_line(container, parts.image)
     if not args:
         raise ConfigError(f"no command specified: neither container {container['name']} nor its image has one")
@@ -122,7 +132,7 @@ def _process(pod: Obj, container: Obj, parts: Parts, granted: Sequence[str], mac
         "cwd": container.get("workingDir") or parts.image.workdir,
         "capabilities": {kind: list(granted) for kind in ("bounding", "effective", "permitted")},
         "noNewPrivileges": escalation is False,
-        "oomScoreAdj": max(cgroups.oom_score(pod, container, machine.memory), machine.oom_score),
+        "oomScoreAdj": max(cgroups.oom_score(pod, container, host.memory), host.oom_score),
     }
 
 
@@ -140,20 +150,12 @@ def environment(image: Image, declared: Mapping[str, str], hostname: str, more: 
     return [f"{name}={value}" for name, value in {**merged, **more, **declared}.items()]
 
 
-def _namespaces(namespaces: Mapping[str, str]) -> list[dict[str, str]]:
-    return [{"type": kind, **({"path": path} if path else {})} for kind, path in namespaces.items()]
-
-
-def _sysctls(pod: Obj) -> dict[str, str]:
-    return {s["name"]: s["value"] for s in (pod["spec"].get("securityContext") or {}).get("sysctls") or ()}
-
-
-def _seccomp(pod: Obj, container: Obj, parts: Parts, granted: Sequence[str], machine: Machine) -> dict[str, Any] | None:
+def _seccomp(pod: Obj, container: Obj, parts: Parts, granted: Sequence[str], host: HostFacts) -> dict[str, Any] | None:
     if is_privileged(container):
         return None
     match (setting(pod, container, "seccompProfile") or {}).get("type"):
         case "RuntimeDefault":
-            return seccomp.profile(granted, machine.architecture)
+            return seccomp.profile(granted, host.architecture)
         case "Localhost":
             return parts.seccomp
     return None

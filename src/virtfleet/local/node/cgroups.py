@@ -81,16 +81,13 @@ def oom_score(pod: Obj, container: Obj, memory: int) -> int:
     return min(max(1000 - 1000 * Quantity.parse(request).value() // memory, 2), 999)
 
 
-def kill_all(path: str) -> bool:
-    """Kill every process in the group `path` and below it; tells whether there was one."""
-    found = False
+def kill_all(path: str) -> None:
+    """Kill every process in the group `path` and below it."""
     for group in _groups(path):
         with contextlib.suppress(OSError):
             for pid in (group / "cgroup.procs").read_text().split():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(pid), signal.SIGKILL)
-                    found = True
-    return found
 
 
 def remove(path: str) -> bool:

@@ -10,7 +10,6 @@ from pathlib import Path
 import msgspec
 
 UNKNOWN_EXIT = 137  # what Kubernetes says of a container whose end nobody saw
-PAUSE = "pause"  # the container whose process ids a pod shares; a name that no API object can have beside it
 GRACE = 30.0  # Kubernetes' default
 
 
@@ -21,7 +20,7 @@ class Container(msgspec.Struct, kw_only=True, omit_defaults=True):
     pod: str  # its uid
     name: str
     attempt: int = 0
-    version: str = ""  # of the spec it was made from
+    version: str = ""  # the image as its spec named it, which can change under a running pod
     image: str = ""
     image_id: str = ""
     log: str = ""

@@ -22,8 +22,7 @@ from virtfleet.api.quantity import Quantity
 from virtfleet.kube.deviceplugin import HEALTHY, KUBELET_SOCKET, VERSION, address, caller, channel, handler, message
 from virtfleet.kube.resource import Obj
 from virtfleet.local.node.containers import write_atomically
-from virtfleet.local.node.lifecycle import init_containers, is_sidecar
-from virtfleet.local.node.security import ConfigError
+from virtfleet.local.node.lifecycle import init_containers
 from virtfleet.work import tasks
 
 _CHECKPOINT = "virtfleet_checkpoint"
@@ -55,8 +54,6 @@ class Plugin:
 
     resource: str
     channel: grpc.aio.Channel
-    preferring: bool = False
-    pre_start: bool = False
     health: dict[str, bool] = field(default_factory=dict)
     watching: asyncio.Task[None] | None = None
 
@@ -100,12 +97,9 @@ class Devices:
             await context.abort(
                 grpc.StatusCode.INVALID_ARGUMENT, f"requested API version {request.version!r} is not supported"
             )
-        plugin = Plugin(
-            request.resource_name,
-            channel(self._directory / request.endpoint),
-            request.options.get_preferred_allocation_available,
-            request.options.pre_start_required,
-        )
+        if request.options.pre_start_required:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this node makes no PreStartContainer calls")
+        plugin = Plugin(request.resource_name, channel(self._directory / request.endpoint))
         before = self._plugins.get(plugin.resource)
         self._plugins[plugin.resource] = plugin
         if before is not None:
@@ -132,43 +126,31 @@ class Devices:
             return
         async with self._lock:
             allotted: dict[str, list[Allocation]] = {}
-            reusable: set[str] = set()  # of init containers, which have ended when the others begin
             for container in (*init_containers(pod), *pod["spec"]["containers"]):
                 for resource, count in _wanted(container).items():
-                    mine = {f"{a.resource}/{i}" for got in allotted.values() for a in got for i in a.ids} - reusable
-                    got = await self._allot(resource, count, mine, reusable)
+                    got = await self._allot(resource, count, allotted)
                     allotted.setdefault(container["name"], []).append(got)
-                    if container in init_containers(pod) and not is_sidecar(container):
-                        reusable |= {f"{resource}/{i}" for i in got.ids}
-                    else:
-                        reusable -= {f"{resource}/{i}" for i in got.ids}
             if allotted:
                 self._allocations[uid] = allotted
                 self._save()
 
-    async def _allot(self, resource: str, count: int, mine: set[str], reusable: set[str]) -> Allocation:
+    async def _allot(self, resource: str, count: int, before: dict[str, list[Allocation]]) -> Allocation:
+        """`before` is what the pod has been allotted already."""
         plugin = self._plugins.get(resource)
         if plugin is None:
             raise AdmissionRefused(f"Allocate failed due to no device plugin for {resource} on this node")
-        taken = mine | {
-            f"{a.resource}/{i}"
-            for pod in self._allocations.values()
-            for got in pod.values()
-            for a in got
-            for i in a.ids
-        }
-        free = [i for i, healthy in sorted(plugin.health.items()) if healthy and f"{resource}/{i}" not in taken]
+        pods = [*self._allocations.values(), before]
+        given_away = [a for pod in pods for got in pod.values() for a in got if a.resource == resource]
+        taken = {i for a in given_away for i in a.ids}
+        free = [i for i, healthy in sorted(plugin.health.items()) if healthy and i not in taken]
         if len(free) < count:
             raise AdmissionRefused(
                 f"Allocate failed due to requested number of devices unavailable for {resource}. "
                 f"Requested: {count}, Available: {len(free)}, which is unexpected"
             )
-        again = [i for i in free if f"{resource}/{i}" in reusable]
+        ids = free[:count]
+        request = message("AllocateRequest", container_requests=[message("ContainerAllocateRequest", devices_ids=ids)])
         try:
-            ids = await self._prefer(plugin, free, again[:count], count)
-            request = message(
-                "AllocateRequest", container_requests=[message("ContainerAllocateRequest", devices_ids=ids)]
-            )
             answer = await caller(plugin.channel, "DevicePlugin", "Allocate")(request, timeout=_CALL_TIMEOUT)
         except grpc.aio.AioRpcError as error:
             raise AdmissionRefused(
@@ -186,37 +168,8 @@ class Devices:
             annotations=dict(given.annotations),
         )
 
-    async def _prefer(self, plugin: Plugin, free: list[str], must: list[str], count: int) -> list[str]:
-        """Which of the free devices: the plugin's preference where it has one."""
-        fallback = [*must, *(i for i in free if i not in must)][:count]
-        if not plugin.preferring or len(must) >= count:
-            return fallback
-        wish = message(
-            "ContainerPreferredAllocationRequest",
-            available_deviceIDs=free,
-            must_include_deviceIDs=must,
-            allocation_size=count,
-        )
-        request = message("PreferredAllocationRequest", container_requests=[wish])
-        answer = await caller(plugin.channel, "DevicePlugin", "GetPreferredAllocation")(request, timeout=_CALL_TIMEOUT)
-        chosen = list(answer.container_responses[0].deviceIDs) if answer.container_responses else []
-        return chosen if len(chosen) == count and set(chosen) <= set(free) else fallback
-
     def of(self, uid: str, container: str) -> list[Allocation]:
         return self._allocations.get(uid, {}).get(container, [])
-
-    async def before_start(self, uid: str, container: str) -> None:
-        """Tell plugins that asked for it that a container with their devices is about to start."""
-        for got in self.of(uid, container):
-            plugin = self._plugins.get(got.resource)
-            if plugin is not None and plugin.pre_start:
-                request = message("PreStartContainerRequest", devices_ids=got.ids)
-                try:
-                    await caller(plugin.channel, "DevicePlugin", "PreStartContainer")(request, timeout=_CALL_TIMEOUT)
-                except grpc.aio.AioRpcError as error:
-                    raise ConfigError(
-                        f"device plugin PreStartContainer rpc failed for {got.resource}: {error.details()}"
-                    ) from None
 
     def release(self, uid: str) -> None:
         if self._allocations.pop(uid, None) is not None:

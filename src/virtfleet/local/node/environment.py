@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 
-from virtfleet.kube.errors import ApiError, is_not_found
+from virtfleet.kube.api import KubeApi
+from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import CONFIG_MAPS, SECRETS, Obj, Resource
 from virtfleet.local.node.downward import Facts, field, resource
-from virtfleet.local.node.projections import values_of
+from virtfleet.local.node.projections import object_of, values_of
 from virtfleet.local.node.security import ConfigError
-
-Lookup = Callable[[Resource, str, str], Awaitable[Obj]]  # resource, namespace, name
 
 _REFERENCE = re.compile(r"\$(\$|\(([A-Za-z_.\-][\w.\-]*)\))")
 
@@ -19,14 +18,14 @@ _REFERENCE = re.compile(r"\$(\$|\(([A-Za-z_.\-][\w.\-]*)\))")
 async def declared(
     pod: Obj,
     container: Obj,
-    lookup: Lookup,
+    api: KubeApi,
     facts: Facts,
     given: Mapping[str, str],
 ) -> dict[str, str]:
     """`given` are variables that a spec may refer to and override, such as the API server's address."""
     result = dict(given)
     for source in container.get("envFrom") or ():
-        result |= await _whole_object(pod, source, lookup)
+        result |= await _whole_object(pod, source, api)
     for entry in container.get("env") or ():
         reference = entry.get("valueFrom") or {}
         if "fieldRef" in reference:
@@ -34,9 +33,9 @@ async def declared(
         elif "resourceFieldRef" in reference:
             value = resource(pod, reference["resourceFieldRef"], container["name"], facts)
         elif "configMapKeyRef" in reference:
-            value = await _key(pod, reference["configMapKeyRef"], CONFIG_MAPS, lookup)
+            value = await _key(pod, reference["configMapKeyRef"], CONFIG_MAPS, api)
         elif "secretKeyRef" in reference:
-            value = await _key(pod, reference["secretKeyRef"], SECRETS, lookup)
+            value = await _key(pod, reference["secretKeyRef"], SECRETS, api)
         else:
             value = expand(entry.get("value") or "", result)
         if value is not None:
@@ -49,17 +48,17 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
     return _REFERENCE.sub(lambda m: "$" if m[1] == "$" else variables.get(m[2], m[0]), text)
 
 
-async def _whole_object(pod: Obj, source: Obj, lookup: Lookup) -> dict[str, str]:
+async def _whole_object(pod: Obj, source: Obj, api: KubeApi) -> dict[str, str]:
     prefix = source.get("prefix") or ""
     for kind, res in (("configMapRef", CONFIG_MAPS), ("secretRef", SECRETS)):
         if kind in source:
-            obj = await _object(pod, source[kind], res, lookup)
+            obj = await _object(pod, source[kind], res, api)
             return {prefix + key: value.decode(errors="replace") for key, value in values_of(obj or {}).items()}
     return {}
 
 
-async def _key(pod: Obj, reference: Obj, res: Resource, lookup: Lookup) -> str | None:
-    obj = await _object(pod, reference, res, lookup)
+async def _key(pod: Obj, reference: Obj, res: Resource, api: KubeApi) -> str | None:
+    obj = await _object(pod, reference, res, api)
     value = values_of(obj or {}).get(reference["key"])
     if value is not None:
         return value.decode(errors="replace")
@@ -69,10 +68,8 @@ async def _key(pod: Obj, reference: Obj, res: Resource, lookup: Lookup) -> str |
     raise ConfigError(f"couldn't find key {reference['key']} in {res.kind} {where}")
 
 
-async def _object(pod: Obj, reference: Obj, res: Resource, lookup: Lookup) -> Obj | None:
+async def _object(pod: Obj, reference: Obj, res: Resource, api: KubeApi) -> Obj | None:
     try:
-        return await lookup(res, pod["metadata"]["namespace"], reference["name"])
+        return await object_of(api, pod, res, reference["name"], reference)
     except ApiError as error:
-        if is_not_found(error) and reference.get("optional"):
-            return None
         raise ConfigError(error.message) from None

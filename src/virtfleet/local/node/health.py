@@ -1,4 +1,4 @@
-"""The health of one running container: its post-start hook, then its startup probe, then liveness and readiness."""
+"""The health of one running container: its startup probe, then liveness and readiness."""
 
 from __future__ import annotations
 
@@ -8,19 +8,17 @@ from collections.abc import Callable, Sequence
 
 from virtfleet.kube.resource import Obj
 from virtfleet.local.node.containers import Container
-from virtfleet.local.node.probes import probing, tally
+from virtfleet.local.node.probes import Tally, probing
 from virtfleet.local.node.runtime import Runtime
-from virtfleet.local.node.stopping import HookFailure, run_hook
 from virtfleet.work import tasks
 
-_HOOK_TIMEOUT = 3600.0
 log = logging.getLogger(__name__)
 
 
 class Health:
     """`started`, `ready` and `unhealthy` are current; `wake` is called when one of them has changed.
 
-    `known` is the status that an earlier agent wrote of this very run: where it stands, no hook is run again.
+    `known` is the status that an earlier agent wrote of this very run.
     """
 
     def __init__(
@@ -35,26 +33,15 @@ class Health:
     ) -> None:
         self._runtime, self._container, self._run, self._address = runtime, container, run, address
         self._wake, self._warn = wake, warn
-        self._adopted = known is not None
-        hook = (container.get("lifecycle") or {}).get("postStart")
-        self.started = bool(known and known.get("started")) or not (hook or container.get("startupProbe"))
+        self.started = bool(known and known.get("started")) or not container.get("startupProbe")
         self.ready = bool(known and known.get("ready")) or (self.started and not container.get("readinessProbe"))
         self.unhealthy = ""
-        self.grace: float | None = None  # a probe may have one of its own
         self._task = tasks.keep(self._live, f"health: {run.name}")
 
     def stop(self) -> None:
         self._task.cancel()
 
     async def _live(self) -> None:
-        hook = (self._container.get("lifecycle") or {}).get("postStart")
-        if hook and not self._adopted:
-            try:
-                await run_hook(self._runtime, hook, self._container, self._run, self._address, _HOOK_TIMEOUT)
-            except HookFailure as error:
-                self._warn("FailedPostStartHook", f"PostStartHook failed: {error}")
-                return self._end(f"FailedPostStartHook: {error}", None)
-            self._adopted = True  # it was done, whatever comes now
         if self._container.get("startupProbe") and not self.started:
             await self._probe("startup", until_success=True)
             if self.unhealthy:
@@ -69,10 +56,10 @@ class Health:
 
     async def _probe(self, kind: str, *, until_success: bool = False) -> None:
         probe = self._container[f"{kind}Probe"]
-        count = tally(probe, verdict=kind == "liveness")
+        count = Tally(kind == "liveness", probe.get("successThreshold") or 1, probe.get("failureThreshold") or 3)
         done = asyncio.Event()
 
-        def told(success: bool, message: str) -> None:
+        def answered(success: bool, message: str) -> None:
             if not success:
                 self._warn("Unhealthy", f"{kind.capitalize()} probe failed: {message}")
             if not count.count(success):
@@ -82,19 +69,14 @@ class Health:
                     self.ready = success
                     self._wake()
             elif not success:
-                self._end(f"Container {self._run.name} failed {kind} probe, will be restarted", probe)
+                self.unhealthy = f"Container {self._run.name} failed {kind} probe, will be restarted"
+                self._wake()
                 done.set()
             elif until_success:
                 done.set()
 
-        asking = probing(probe, self._container, self._address, self._execute, told)
+        asking = probing(probe, self._container, self._address, self._execute, answered)
         await tasks.first_of(asking, done.wait(), forgiven=())
-
-    def _end(self, why: str, probe: Obj | None) -> None:
-        self.unhealthy = why
-        if probe and probe.get("terminationGracePeriodSeconds") is not None:
-            self.grace = float(probe["terminationGracePeriodSeconds"])
-        self._wake()
 
     async def _execute(self, argv: Sequence[str], timeout: float) -> tuple[int, str]:
         return await self._runtime.run_in(self._run, argv, timeout)

@@ -1,6 +1,6 @@
 """What to do next with a pod's containers. Pure: from the spec and what was seen of each container to a few actions.
 
-Init containers run one after the other, sidecars among them stay; then the ordinary containers run side by side.
+Init containers run one after the other; then the ordinary containers run side by side.
 Whoever ends is run again as the restart policy says, after a pause that doubles with every try.
 """
 
@@ -22,7 +22,7 @@ class Seen:
 
     run: Container | None = None  # the latest
     previous: Container | None = None
-    started: bool = False  # running, post-start hook done, startup probe passed
+    started: bool = False  # running, startup probe passed
     ready: bool = False
     waiting: tuple[str, str] | None = None  # reason and message while there is no run
     unhealthy: str = ""  # why it must be ended
@@ -38,50 +38,27 @@ class Plan:
     done: bool = False
 
 
-def is_sidecar(container: Obj) -> bool:
-    return container.get("restartPolicy") == "Always"
-
-
 def init_containers(pod: Obj) -> list[Obj]:
     return list(pod["spec"].get("initContainers") or ())
-
-
-def version(container: Obj) -> str:
-    """Of a container's spec, as far as it can change under a running pod."""
-    return str(container.get("image") or "")
 
 
 def plan(pod: Obj, seen: Mapping[str, Seen], now: float) -> Plan:
     result = Plan()
     policy = pod["spec"].get("restartPolicy") or "Always"
-    begun = any(seen[c["name"]].run for c in pod["spec"]["containers"])
-    if not begun and not _initialize(pod, seen, policy, now, result):
-        return result
+    if not any(seen[c["name"]].run for c in pod["spec"]["containers"]):
+        for container in init_containers(pod):
+            if not has_succeeded(seen[container["name"]]):
+                # A failed init container is run again unless the pod never restarts anything; then the pod has failed.
+                own_policy = "Never" if policy == "Never" else "OnFailure"
+                result.done = _keep(container, seen[container["name"]], own_policy, now, result)
+                return result
     over = [_keep(c, seen[c["name"]], policy, now, result) for c in pod["spec"]["containers"]]
-    sidecars = [c for c in init_containers(pod) if is_sidecar(c)]
-    if all(over):
-        result.done = True
-        running = [c["name"] for c in sidecars if (run := seen[c["name"]].run) and not run.finished]
-        result.kill |= dict.fromkeys(running, "the pod's containers have finished")
-    elif begun:
-        for container in sidecars:
-            _keep(container, seen[container["name"]], "Always", now, result)
+    result.done = all(over)
     return result
 
 
-def _initialize(pod: Obj, seen: Mapping[str, Seen], policy: str, now: float, result: Plan) -> bool:
-    """Plan for the init containers; True when the ordinary containers may run."""
-    for container in init_containers(pod):
-        view = seen[container["name"]]
-        if is_sidecar(container):
-            _keep(container, view, "Always", now, result)
-            if not view.started:
-                return False
-        elif not (view.run and view.run.finished and view.run.exit_code == 0):
-            # A failed init container is run again unless the pod never restarts anything; then the pod has failed.
-            result.done = _keep(container, view, "Never" if policy == "Never" else "OnFailure", now, result)
-            return False
-    return True
+def has_succeeded(view: Seen) -> bool:
+    return bool(view.run and view.run.finished and view.run.exit_code == 0)
 
 
 def _keep(container: Obj, view: Seen, policy: str, now: float, result: Plan) -> bool:
@@ -93,7 +70,7 @@ def _keep(container: Obj, view: Seen, policy: str, now: float, result: Plan) -> 
     if not run.finished:
         if view.unhealthy:
             result.kill[name] = view.unhealthy
-        elif run.version != version(container):
+        elif run.version != container["image"]:
             result.kill[name] = f"Container {name} definition changed, will be restarted"
         return False
     if policy == "Never" or (policy == "OnFailure" and run.exit_code == 0):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,7 +63,3 @@ def tail_text(path: Path, lines: int, limit: int) -> str:
     """The end of a container's output, for its termination message."""
     entries = [entry for raw in last_lines(path, lines)[0] if (entry := parse(raw))]
     return b"".join(entry.render(False) for entry in entries)[-limit:].decode(errors="replace")
-
-
-def remove(directory: Path) -> None:
-    shutil.rmtree(directory, ignore_errors=True)

@@ -7,7 +7,7 @@ import platform
 import stat
 from pathlib import Path
 
-from virtfleet.local.node.bundle import Device, Machine
+from virtfleet.local.node.bundle import Device, HostFacts
 from virtfleet.local.node.cgroups import ROOT
 from virtfleet.local.node.security import bounding_set
 
@@ -15,11 +15,11 @@ from virtfleet.local.node.security import bounding_set
 _NOT_NODES = {"/dev/pts", "/dev/shm", "/dev/mqueue", "/dev/console", "/dev/fd"}
 
 
-def inspect(*, with_devices: bool) -> Machine:
+def inspect(*, with_devices: bool) -> HostFacts:
     """Only privileged containers get all devices, and there are many to look at."""
     capabilities = bounding_set(Path("/proc/self/status").read_text())
     own_score = int(Path("/proc/self/oom_score_adj").read_text())
-    return Machine(
+    return HostFacts(
         architecture=platform.machine(),
         capabilities=capabilities,
         memory=memory(),
@@ -34,15 +34,12 @@ def memory() -> int:
 
 
 def _devices() -> list[Device]:
-    found = []
+    devices = []
     for directory, names, files in os.walk("/dev"):
         names[:] = [name for name in names if os.path.join(directory, name) not in _NOT_NODES]
         for path in (os.path.join(directory, name) for name in files):
             info = os.lstat(path)
             if path in _NOT_NODES or not (stat.S_ISBLK(info.st_mode) or stat.S_ISCHR(info.st_mode)):
                 continue
-            kind = "b" if stat.S_ISBLK(info.st_mode) else "c"
-            major, minor = os.major(info.st_rdev), os.minor(info.st_rdev)
-            mode = stat.S_IMODE(info.st_mode)
-            found.append(Device(path, kind, major, minor, mode, info.st_uid, info.st_gid))
-    return found
+            devices.append(Device.of(path, info))
+    return devices

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote, urlencode
 
@@ -27,28 +28,20 @@ class NodeProxy:
         self._sessions: dict[str, aiohttp.ClientSession] = {}
 
     def connectors(self) -> dict[tuple[str, str, str], Connector]:
-        return {("", "pods", "log"): self._log, ("", "pods", "exec"): self._exec}
+        return {("", "pods", what): partial(self._pass_on, what) for what in ("log", "exec")}
 
     async def close(self) -> None:
         for session in self._sessions.values():
             await session.close()
 
-    async def _log(
-        self, request: web.Request, *, namespace: str, name: str, subpath: str, user: User
+    async def _pass_on(
+        self, what: str, request: web.Request, *, namespace: str, name: str, subpath: str, user: User
     ) -> web.StreamResponse:
-        return await self._pass_on("logs", request, namespace, name)
-
-    async def _exec(
-        self, request: web.Request, *, namespace: str, name: str, subpath: str, user: User
-    ) -> web.StreamResponse:
-        return await self._pass_on("exec", request, namespace, name)
-
-    async def _pass_on(self, what: str, request: web.Request, namespace: str, name: str) -> web.StreamResponse:
         pod = await self._api.get(PODS, name, namespace)
         container = request.query.get("container") or _default_container(pod)
         node = pod["spec"].get("nodeName")
         if not node:
-            if what == "logs":
+            if what == "log":
                 return web.Response(status=204)  # nothing was ever written
             raise ApiError("BadRequest", f"pod {name} does not have a host assigned")
         query = urlencode([(key, value) for key, value in request.query.items() if key != "container"])

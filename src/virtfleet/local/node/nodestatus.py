@@ -8,13 +8,14 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from ipaddress import IPv4Network
 from pathlib import Path
 
 import msgspec
 
 import virtfleet
+from virtfleet.api import conditions
 from virtfleet.api.times import precise_now, timestamp
 from virtfleet.kube.api import KubeApi, Patch
 from virtfleet.kube.errors import ApiError, is_already_exists, is_not_found
@@ -41,10 +42,11 @@ def labels(spec: NodeSpec) -> dict[str, str]:
 
 def capacity(data: Path, offers: Mapping[str, tuple[int, int]], *, healthy: bool) -> dict[str, str]:
     """What the machine has, and what plugins offer: all of it, or what of it can be used now."""
-    pages = {
-        f"hugepages-{_page_size(int(path.name.split('-')[1].removesuffix('kB')))}": _huge(path)
-        for path in sorted(Path("/sys/kernel/mm/hugepages").glob("hugepages-*kB"))
-    }
+    pages = {}
+    for path in sorted(Path("/sys/kernel/mm/hugepages").glob("hugepages-*kB")):
+        size, count = int(path.name[len("hugepages-") : -len("kB")]), int((path / "nr_hugepages").read_text())
+        name = f"{size >> 20}Gi" if size >= 1 << 20 else f"{size >> 10}Mi"
+        pages[f"hugepages-{name}"] = f"{count * size >> 10}Mi" if count else "0"
     return {
         "cpu": str(os.cpu_count() or 1),
         "memory": f"{machine.memory() // 1024}Ki",
@@ -53,16 +55,6 @@ def capacity(data: Path, offers: Mapping[str, tuple[int, int]], *, healthy: bool
         **pages,
         **{name: str(usable if healthy else total) for name, (total, usable) in sorted(offers.items())},
     }
-
-
-def _page_size(kibibytes: int) -> str:
-    return f"{kibibytes >> 20}Gi" if kibibytes >= 1 << 20 else f"{kibibytes >> 10}Mi"
-
-
-def _huge(path: Path) -> str:
-    pages = int((path / "nr_hugepages").read_text())
-    size = int(path.name.split("-")[1].removesuffix("kB"))
-    return f"{pages * size >> 10}Mi" if pages else "0"
 
 
 def status(
@@ -97,26 +89,16 @@ def status(
 
 
 def _conditions(old: Obj, now: float) -> list[Obj]:
-    before = {c["type"]: c for c in old.get("conditions") or ()}
     verdicts = {
         "MemoryPressure": ("False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
         "DiskPressure": ("False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
         "PIDPressure": ("False", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
         "Ready": ("True", "KubeletReady", "kubelet is posting ready status"),
     }
-    return [
-        {
-            "type": kind,
-            "status": value,
-            "reason": reason,
-            "message": message,
-            "lastHeartbeatTime": timestamp(now),
-            "lastTransitionTime": b["lastTransitionTime"]
-            if (b := before.get(kind)) and b.get("status") == value and b.get("lastTransitionTime")
-            else timestamp(now),
-        }
-        for kind, (value, reason, message) in verdicts.items()
-    ]
+    listed = old.get("conditions") or []
+    for kind, (value, reason, message) in verdicts.items():
+        listed = conditions.put(listed, kind, value, now, reason=reason, message=message)
+    return [{**c, "lastHeartbeatTime": timestamp(now)} for c in listed if c["type"] in verdicts]
 
 
 def _os_release() -> dict[str, str]:
@@ -156,12 +138,7 @@ class NodeObject:
 
     async def register(self) -> None:
         """Make the node known, however long the API server is away."""
-        while True:
-            try:
-                return await self._register()
-            except ApiError as error:
-                log.warning("the node is not registered yet: %s", error.message)
-                await asyncio.sleep(_RETRY)
+        await self._surely(self._register, "the node is not registered yet")
 
     async def _register(self) -> None:
         """Make the Node object, or bring to an existing one what is new in the nodes file."""
@@ -204,13 +181,16 @@ class NodeObject:
 
     async def announce(self) -> None:
         """What the API server has of this node and its pods was seen by this process, and by none before it."""
-        note = {"annotations": {AGENT: str(os.getpid())}}
+        note = {"metadata": {"annotations": {AGENT: str(os.getpid())}}}
+        await self._surely(lambda: self._api.patch(NODES, self._spec.name, note), "the node's agent is not known yet")
+
+    async def _surely(self, action: Callable[[], Awaitable[object]], trouble: str) -> None:
         while True:
             try:
-                await self._api.patch(NODES, self._spec.name, {"metadata": note})
+                await action()
                 return
             except ApiError as error:
-                log.warning("the node's agent is not known yet: %s", error.message)
+                log.warning("%s: %s", trouble, error.message)
                 await asyncio.sleep(_RETRY)
 
     async def report(self) -> None:

@@ -6,31 +6,34 @@ import asyncio
 import contextlib
 import os
 import signal
-import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 from virtfleet.kube.resource import Obj
-from virtfleet.local.node.assembly import Node
-from virtfleet.local.node.containers import PAUSE, Container
+from virtfleet.local.node.assembly import NodeParts, termination_path
+from virtfleet.local.node.containers import Container
 from virtfleet.local.node.health import Health
-from virtfleet.local.node.lifecycle import Seen, init_containers, is_sidecar
-from virtfleet.local.node.stopping import stop
-from virtfleet.local.node.terminationmessage import termination_message
+from virtfleet.local.node.layout import Layout
+from virtfleet.local.node.lifecycle import Seen, init_containers
+from virtfleet.local.node.logfiles import tail_text
+
+_MESSAGE_LIMIT = 4096
+_LOG_LIMIT, _LOG_LINES = 2048, 80
 
 Tell = Callable[[str, str], None]  # an event's reason and message
 
 
 def described(pod: Obj, name: str) -> Obj:
     """A container of the pod as its spec has it."""
-    found: Obj = next(c for c in (*init_containers(pod), *pod["spec"]["containers"]) if c["name"] == name)
-    return found
+    container: Obj = next(c for c in (*init_containers(pod), *pod["spec"]["containers"]) if c["name"] == name)
+    return container
 
 
 class PodRuns:
     """`wake` is called when a container's health has changed; `warn` and `say` record events."""
 
     def __init__(
-        self, node: Node, wake: Callable[[], None], say: Tell, warn: Tell, adopted: Iterable[Container]
+        self, node: NodeParts, wake: Callable[[], None], say: Tell, warn: Tell, adopted: Iterable[Container]
     ) -> None:
         self._node, self._wake, self._say, self._warn = node, wake, say, warn
         self.by_name: dict[str, list[Container]] = {}  # the latest last
@@ -75,12 +78,12 @@ class PodRuns:
                 os.unlink(old.log)
 
     async def take_in_ends(self, pod: Obj) -> None:
-        """Note why containers ended, and free what they held. No end is told or acted upon before."""
+        """Note why containers ended, and free what they held. No end is published or acted upon before."""
         while ended := [run for runs in self.by_name.values() for run in runs if run.finished and not run.retired]:
             for run in ended:
                 self._stop_probing(run.name)
-                if not run.message and run.name != PAUSE:
-                    run.message = termination_message(self._node.layout, described(pod, run.name), run)
+                if not run.message:
+                    run.message = _last_words(self._node.layout, described(pod, run.name), run)
                 await self._node.runtime.retire(run)
 
     async def remove_all(self) -> None:
@@ -99,7 +102,7 @@ class PodRuns:
             if entry.get("containerID")
         }
         for name, runs in self.by_name.items():
-            if runs[-1].running and name != PAUSE and name not in self._health:
+            if runs[-1].running and name not in self._health:
                 self.begin_probing(described(pod, name), runs[-1], address, known.get(runs[-1].id, {}))
 
     def begin_probing(self, container: Obj, run: Container, address: str, known: Obj | None = None) -> None:
@@ -115,31 +118,18 @@ class PodRuns:
 
     # Ending.
 
-    async def end(self, pod: Obj, name: str, grace: float, address: str, reason: str) -> None:
-        """End one container that is to be run again; a probe may have a grace period of its own."""
-        run, health = self.latest(name), self._health.get(name)
+    async def end(self, name: str, grace: float, reason: str) -> None:
+        """End one container that is to be run again."""
+        run = self.latest(name)
         if run is not None and not run.finished:
             self._say("Killing", reason)
-            own = health.grace if health else None
-            await self._stop(described(pod, name), run, grace if own is None else own, address)
+            await self._stop(run, grace)
 
-    async def end_all(self, pod: Obj, grace: float, address: str) -> None:
-        """The ordinary containers side by side, then the sidecars one after the other, the last one first."""
-        deadline = time.monotonic() + grace
-        running = {name: runs[-1] for name, runs in self.by_name.items() if not runs[-1].finished}
-        pause = running.pop(PAUSE, None)
-        sidecars = [c["name"] for c in init_containers(pod) if is_sidecar(c)]
-        for name in running:
-            self._say("Killing", f"Stopping container {name}")
-        await asyncio.gather(
-            *(self._stop(described(pod, n), run, grace, address) for n, run in running.items() if n not in sidecars)
-        )
-        for name in reversed(sidecars):
-            if name in running:
-                left = max(0.0, deadline - time.monotonic())
-                await self._stop(described(pod, name), running[name], left, address)
-        if pause is not None:
-            await self._stop({"name": PAUSE}, pause, 0, address)
+    async def end_all(self, grace: float) -> None:
+        running = [runs[-1] for runs in self.by_name.values() if not runs[-1].finished]
+        for run in running:
+            self._say("Killing", f"Stopping container {run.name}")
+        await asyncio.gather(*(self._stop(run, grace) for run in running))
 
     def kill_all(self) -> None:
         """No more grace for anyone."""
@@ -147,8 +137,16 @@ class PodRuns:
             if not runs[-1].finished:
                 self._node.runtime.kill(runs[-1], signal.SIGKILL)
 
-    async def _stop(self, container: Obj, run: Container, grace: float, address: str) -> None:
+    async def _stop(self, run: Container, grace: float) -> None:
         self._stop_probing(run.name)
-        trouble = await stop(self._node.runtime, container, run, grace, address)
-        if trouble:
-            self._warn("FailedPreStopHook", trouble)
+        await self._node.runtime.stop(run, grace)
+
+
+def _last_words(layout: Layout, container: Obj, run: Container) -> str:
+    """What the container wrote to its file; where that is empty and the policy says so, the end of its log."""
+    written = ""
+    with contextlib.suppress(OSError), open(termination_path(layout, run), "rb") as file:
+        written = file.read(_MESSAGE_LIMIT).decode(errors="replace")
+    if not written and run.exit_code and container.get("terminationMessagePolicy") == "FallbackToLogsOnError":
+        return tail_text(Path(run.log), _LOG_LINES, _LOG_LIMIT)
+    return written

@@ -11,7 +11,7 @@ from virtfleet.api.times import timestamp
 from virtfleet.kube.resource import Obj
 from virtfleet.local.node import cgroups
 from virtfleet.local.node.containers import Container
-from virtfleet.local.node.lifecycle import Seen, init_containers, is_sidecar
+from virtfleet.local.node.lifecycle import Seen, has_succeeded, init_containers
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +64,8 @@ def status(pod: Obj, seen: Mapping[str, Seen], facts: PodFacts, now: float) -> O
 
 
 def is_initialized(pod: Obj, seen: Mapping[str, Seen]) -> bool:
-    if any(seen[c["name"]].run for c in pod["spec"]["containers"]):
-        return True
-    return all(
-        view.started if is_sidecar(container) else bool(view.run and view.run.finished and view.run.exit_code == 0)
-        for container in init_containers(pod)
-        for view in [seen[container["name"]]]
-    )
+    begun = any(seen[c["name"]].run for c in pod["spec"]["containers"])
+    return begun or all(has_succeeded(seen[c["name"]]) for c in init_containers(pod))
 
 
 def _container_status(container: Obj, view: Seen, *, initialized: bool, init: bool) -> Obj:
@@ -80,7 +75,7 @@ def _container_status(container: Obj, view: Seen, *, initialized: bool, init: bo
         "image": run.image if run else container.get("image", ""),
         "imageID": run.image_id if run else "",
         "restartCount": run.attempt if run else 0,
-        "ready": _is_ready(container, view, init),
+        "ready": has_succeeded(view) if init else view.ready,
         "started": view.started,
         "state": {},
         "lastState": {},
@@ -100,12 +95,6 @@ def _container_status(container: Obj, view: Seen, *, initialized: bool, init: bo
     return result
 
 
-def _is_ready(container: Obj, view: Seen, init: bool) -> bool:
-    if init and not is_sidecar(container):
-        return bool(view.run and view.run.finished and view.run.exit_code == 0)
-    return view.ready
-
-
 def _terminated(run: Container) -> Obj:
     result: Obj = {
         "exitCode": run.exit_code,
@@ -123,9 +112,8 @@ def _phase(pod: Obj, own: list[Obj], init: list[Obj], over: bool) -> str:
     policy = "Never" if over else pod["spec"].get("restartPolicy") or "Always"
     ended = [s["state"].get("terminated") or s["lastState"].get("terminated") for s in own]
     running = any("running" in s["state"] for s in own)
-    regular = [s for c, s in zip(init_containers(pod), init, strict=True) if not is_sidecar(c)]
     if not running and not any(ended):
-        failed = [s for s in regular if (s["state"].get("terminated") or {}).get("exitCode")]
+        failed = [s for s in init if (s["state"].get("terminated") or {}).get("exitCode")]
         return "Failed" if over or (failed and policy == "Never") else "Pending"
     if running:
         return (
@@ -145,8 +133,7 @@ def _conditions(
     pod: Obj, own: list[Obj], init: list[Obj], facts: PodFacts, phase: str, initialized: bool, now: float
 ) -> list[Obj]:
     old = {c["type"]: c for c in (pod.get("status") or {}).get("conditions") or ()}
-    sidecars = [s for c, s in zip(init_containers(pod), init, strict=True) if is_sidecar(c)]
-    unready = [s["name"] for s in (*sidecars, *own) if not s["ready"]]
+    unready = [s["name"] for s in own if not s["ready"]]
     pending = [s["name"] for s in init if not s["ready"]]
     containers = _verdict(phase, unready, "ContainersNotReady", "containers with unready status")
     gates = [g["conditionType"] for g in pod["spec"].get("readinessGates") or ()]

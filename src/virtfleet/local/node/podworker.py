@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import shutil
 import time
 from collections.abc import Iterable
 
@@ -18,11 +19,10 @@ from virtfleet.kube.api import Patch
 from virtfleet.kube.errors import ApiError, is_not_found
 from virtfleet.kube.events import Recorder, Reference
 from virtfleet.kube.resource import PODS, Obj
-from virtfleet.local.node import assembly, lifecycle, logfiles, podstatus
-from virtfleet.local.node.assembly import Ground, Node, grace_of
-from virtfleet.local.node.containers import PAUSE, Container
+from virtfleet.local.node import assembly, lifecycle, podstatus
+from virtfleet.local.node.assembly import Ground, NodeParts, grace_of
+from virtfleet.local.node.containers import Container
 from virtfleet.local.node.devices import AdmissionRefused
-from virtfleet.local.node.images import HOST
 from virtfleet.local.node.lifecycle import Plan
 from virtfleet.local.node.podruns import PodRuns, described
 from virtfleet.local.node.podstatus import Outcome, PodFacts
@@ -30,6 +30,7 @@ from virtfleet.local.node.pulling import ImageUnavailable
 from virtfleet.local.node.runtime import RuntimeFailure, remove_group
 from virtfleet.local.node.sandbox import NoAddress
 from virtfleet.local.node.security import ConfigError
+from virtfleet.local.node.unserved import unserved
 from virtfleet.local.node.volumes import VolumeError
 from virtfleet.work.commands import CommandError
 from virtfleet.work.tasks import start
@@ -43,7 +44,7 @@ log = logging.getLogger(__name__)
 class PodWorker:
     """The life of one pod on this node."""
 
-    def __init__(self, node: Node, recorder: Recorder, pod: Obj, adopted: Iterable[Container] = ()) -> None:
+    def __init__(self, node: NodeParts, recorder: Recorder, pod: Obj, adopted: Iterable[Container] = ()) -> None:
         self._node = node
         self._recorder = recorder
         self.pod = pod
@@ -56,7 +57,7 @@ class PodWorker:
         self._refreshed = 0.0
         self._over = False  # nothing of the pod will run any more
         self._done = False  # nothing is left to do
-        self.told = asyncio.Event()  # the API server has what this agent saw, not what one before it did
+        self.reported = asyncio.Event()  # the API server has what this agent saw, not what one before it did
         self.task = start(self._run(), f"pod: {pod['metadata']['name']}")
 
     def update(self, pod: Obj | None) -> None:
@@ -88,9 +89,9 @@ class PodWorker:
                     await self._woken.wait()
             self._woken.clear()
             try:
-                await self._tell_first()
+                await self._report_first()
                 pause = await self._round()
-                self.told.set()
+                self.reported.set()
             except ApiError as error:
                 log.warning("pod %s: %s; trying again", self.uid, error.message)
                 pause = _RETRY
@@ -98,13 +99,13 @@ class PodWorker:
                 log.exception("pod %s: a round failed; trying again", self.uid)
                 pause = _RETRY
 
-    async def _tell_first(self) -> None:
+    async def _report_first(self) -> None:
         """What ended while nobody looked is said before anything is done about it, which may take its time."""
-        if self.told.is_set() or (self.runs.any_running() and not self._is_leaving()):
+        if self.reported.is_set() or (self.runs.any_running() and not self._is_leaving()):
             return
         if self.runs.by_name and not self._is_leaving() and (self.pod.get("status") or {}).get("phase") not in FINAL:
             await self._publish()
-        self.told.set()
+        self.reported.set()
 
     async def _round(self) -> float | None:
         """One pass over everything. The answer is how long to sleep at most; None when only a change can matter."""
@@ -113,7 +114,7 @@ class PodWorker:
             self._done = True
             return None
         if (self.pod.get("status") or {}).get("phase") in FINAL or self._over:
-            await self.runs.end_all(self.pod, 0, self._address())
+            await self.runs.end_all(0)
             await self._clear_away()
             return None
         if await self._refused() or self._failed_as_a_whole():
@@ -126,8 +127,10 @@ class PodWorker:
     # The steps of a round.
 
     async def _refused(self) -> bool:
-        """Whether the node cannot give the pod its devices."""
+        """Whether the node cannot do what the pod asks for, or cannot give it its devices."""
         try:
+            if why := unserved(self.pod):
+                raise AdmissionRefused(why)
             await self._node.devices.admit(self.pod)
         except AdmissionRefused as refusal:
             self._outcome = Outcome("UnexpectedAdmissionError", str(refusal))
@@ -164,7 +167,7 @@ class PodWorker:
             if not (plan.kill or plan.done):
                 return await self._start_planned(plan)
         for name, reason in plan.kill.items():
-            await self.runs.end(self.pod, name, grace_of(self.pod), self._address(), reason)
+            await self.runs.end(name, grace_of(self.pod), reason)
         if plan.done:
             await self._finish()
         return 0.0
@@ -182,8 +185,6 @@ class PodWorker:
             elif abs(time.time() - self._refreshed) >= _REFRESH:  # the clock may have been set back
                 await node.volumes.refresh(self.pod, node.facts(self._ground.sandbox))
                 self._refreshed = time.time()
-            if self.pod["spec"].get("shareProcessNamespace"):
-                self._ground = await self._with_shared_pids(self._ground)
         except ImageUnavailable as why:
             for container in self.pod["spec"]["containers"]:
                 self._wait_for_image(container["name"], why)
@@ -195,19 +196,6 @@ class PodWorker:
             self._warn("FailedCreatePodSandBox", f"Failed to create pod sandbox: {error}")
             return _RETRY
         return None
-
-    async def _with_shared_pids(self, ground: Ground) -> Ground:
-        """A process that does nothing but reap, as the first one of the namespace that the pod's containers share."""
-        run = self.runs.latest(PAUSE)
-        if run is None or run.finished:
-            image = self._node.store.find(HOST)
-            assert image is not None
-            container = {"name": PAUSE, "image": HOST, "command": ["/usr/bin/catatonit", "-P"]}
-            run = assembly.new_run(self._node.layout, self.pod, container, image, run)
-            await self.runs.add(run)
-            await assembly.make(self._node, self.pod, container, image, ground, run)
-            await self._node.runtime.start(run)
-        return Ground(ground.sandbox, ground.places, f"/proc/{run.pid}/ns/pid")
 
     async def _start_planned(self, plan: Plan) -> float:
         for name in plan.paused:
@@ -228,7 +216,6 @@ class PodWorker:
         run = assembly.new_run(node.layout, self.pod, container, image, self.runs.latest(name))
         self._say("Pulled", f'Container image "{container["image"]}" already present on machine')
         try:
-            await node.devices.before_start(self.uid, name)
             await assembly.make(node, self.pod, container, image, self._ground, run)
         except (ConfigError, RuntimeFailure, OSError, ApiError) as error:
             await node.runtime.remove(run)
@@ -273,7 +260,7 @@ class PodWorker:
 
     async def _finish(self) -> None:
         """The pod has succeeded or failed: end what still runs, tell it, and free everything but records and logs."""
-        await self.runs.end_all(self.pod, grace_of(self.pod), self._address())
+        await self.runs.end_all(grace_of(self.pod))
         await self._tell_the_end()
         await self._clear_away()
 
@@ -285,14 +272,14 @@ class PodWorker:
             await self._tell_the_end()
         await self._clear_away()
         await self.runs.remove_all()
-        logfiles.remove(self._node.layout.pod_logs(self.pod))
+        shutil.rmtree(self._node.layout.pod_logs(self.pod), ignore_errors=True)
         if not self._gone:
             await self._let_go()
 
     async def _end_all_unless_forced(self, grace: float) -> None:
         """End all containers in grace, which is over when the object is removed meanwhile."""
         async with asyncio.TaskGroup() as group:
-            ending = group.create_task(self.runs.end_all(self.pod, grace, self._address()))
+            ending = group.create_task(self.runs.end_all(grace))
             while not ending.done():
                 woken = group.create_task(self._woken.wait())
                 await asyncio.wait([ending, woken], return_when=asyncio.FIRST_COMPLETED)
@@ -324,7 +311,7 @@ class PodWorker:
             if not is_not_found(error) and error.reason != "Conflict":  # another pod has the name already
                 raise
 
-    # What is told.
+    # What is published.
 
     async def _publish(self) -> None:
         """Write the status if it is not what the API server has."""
@@ -351,7 +338,7 @@ class PodWorker:
                 raise
 
     def _address(self) -> str:
-        """Where probes and hooks reach the pod."""
+        """Where probes reach the pod."""
         return next(iter(self._ground.sandbox.addresses if self._ground else ()), self._node.addresses[0])
 
     def _deadline(self) -> float:

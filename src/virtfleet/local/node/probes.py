@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 import aiohttp
-import grpc
 
 from virtfleet.kube.resource import Obj
 
@@ -42,16 +41,9 @@ class Tally:
         self.verdict = success
         return True
 
-    def reset(self) -> None:
-        self._last, self._row = None, 0
-
-
-def tally(probe: Obj, *, verdict: bool) -> Tally:
-    return Tally(verdict, probe.get("successThreshold") or 1, probe.get("failureThreshold") or 3)
-
 
 async def probing(
-    probe: Obj, container: Obj, address: str, execute: Execute, told: Callable[[bool, str], None]
+    probe: Obj, container: Obj, address: str, execute: Execute, answered: Callable[[bool, str], None]
 ) -> None:
     """Carry out one probe for as long as the container runs, and tell each result."""
     period = probe.get("periodSeconds") or 10
@@ -61,9 +53,9 @@ async def probing(
         try:
             await attempt(probe, container, address, execute)
         except ProbeFailure as failure:
-            told(False, str(failure))
+            answered(False, str(failure))
         else:
-            told(True, "")
+            answered(True, "")
         # Many containers of one node begin at one moment; their probes need not stay in step.
         await asyncio.sleep(period * random.uniform(0.95, 1.05))
 
@@ -79,17 +71,15 @@ async def attempt(probe: Obj, container: Obj, address: str, execute: Execute) ->
         if code:
             raise ProbeFailure(output.strip() or f"command exited with {code}")
     elif "httpGet" in probe:
-        await http_get(probe["httpGet"], container, address, timeout)
+        await _http_get(probe["httpGet"], container, address, timeout)
     elif "tcpSocket" in probe:
         await _tcp(probe["tcpSocket"], container, address, timeout)
-    elif "grpc" in probe:
-        await _grpc(probe["grpc"], address, timeout)
     else:
         raise ProbeFailure("the probe has no handler that this node knows")
 
 
-async def http_get(action: Obj, container: Obj, address: str, timeout: float) -> None:
-    host, port = action.get("host") or address, port_number(action["port"], container)
+async def _http_get(action: Obj, container: Obj, address: str, timeout: float) -> None:
+    host, port = action.get("host") or address, _port(action["port"], container)
     scheme, path = (action.get("scheme") or "HTTP").lower(), "/" + (action.get("path") or "/").lstrip("/")
     headers = {"User-Agent": _USER_AGENT, "Accept": "*/*"}
     headers |= {header["name"]: header["value"] for header in action.get("httpHeaders") or ()}
@@ -111,7 +101,7 @@ async def http_get(action: Obj, container: Obj, address: str, timeout: float) ->
 
 
 async def _tcp(action: Obj, container: Obj, address: str, timeout: float) -> None:
-    host, port = action.get("host") or address, port_number(action["port"], container)
+    host, port = action.get("host") or address, _port(action["port"], container)
     try:
         async with asyncio.timeout(timeout):
             _, writer = await asyncio.open_connection(host, port)
@@ -122,22 +112,8 @@ async def _tcp(action: Obj, container: Obj, address: str, timeout: float) -> Non
         raise ProbeFailure(f"dial tcp {host}:{port}: {error}") from None
 
 
-async def _grpc(action: Obj, address: str, timeout: float) -> None:
-    """grpc.health.v1.Health/Check, whose two small messages are written and read by hand."""
-    service = (action.get("service") or "").encode()
-    request = b"\x0a" + bytes([len(service)]) + service if service else b""
-    async with grpc.aio.insecure_channel(f"{address}:{action['port']}") as channel:
-        check = channel.unary_unary("/grpc.health.v1.Health/Check")
-        try:
-            answer: bytes = await check(request, timeout=timeout)
-        except grpc.aio.AioRpcError as error:
-            raise ProbeFailure(f"gRPC health check failed: {error.details()}") from None
-    if answer != b"\x08\x01":
-        raise ProbeFailure(f"service unhealthy (responded with {answer.hex() or 'UNKNOWN'})")
-
-
-def port_number(port: int | str, container: Obj) -> int:
-    """A port of a probe or hook, which may be the name of one of the container's."""
+def _port(port: int | str, container: Obj) -> int:
+    """A port of a probe, which may be the name of one of the container's."""
     if isinstance(port, int) or port.isdigit():
         return int(port)
     for declared in container.get("ports") or ():

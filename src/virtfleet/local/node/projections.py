@@ -15,7 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from virtfleet.kube.resource import Obj
+from virtfleet.kube.api import KubeApi
+from virtfleet.kube.errors import ApiError, is_not_found
+from virtfleet.kube.resource import Obj, Resource
 from virtfleet.local.node.security import ConfigError
 
 
@@ -28,6 +30,16 @@ class File:
 
 
 Files = dict[str, File]  # by path in the volume
+
+
+async def object_of(api: KubeApi, pod: Obj, res: Resource, name: str, source: Obj) -> Obj | None:
+    """An object beside the pod that a source refers to; None where it is absent and may be so."""
+    try:
+        return {**await api.get(res, name, pod["metadata"]["namespace"]), "kind": res.kind}
+    except ApiError as error:
+        if is_not_found(error) and source.get("optional"):
+            return None
+        raise
 
 
 def values_of(obj: Obj) -> dict[str, bytes]:

@@ -36,7 +36,7 @@ class _Trouble:
     pause: float
     until: float
     message: str
-    told: bool = False
+    published: bool = False  # some container's status has it
 
 
 class Puller:
@@ -63,8 +63,8 @@ class Puller:
         if image is not None and (policy != "Always" or not image.origin or fresh):
             return image
         trouble = self._trouble.get(canonical(name))
-        if trouble is not None and not trouble.told:
-            trouble.told = True
+        if trouble is not None and not trouble.published:
+            trouble.published = True
             raise ImageUnavailable(name, "ErrImagePull", trouble.message, time.time() + 1)
         backing_off = trouble and f'Back-off pulling image "{name}": ErrImagePull: {trouble.message}'
         if trouble is not None and 0 < trouble.until - time.time() <= trouble.pause:  # or the clock was set

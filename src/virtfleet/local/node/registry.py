@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 
 from virtfleet.local.node.images import Image, ImageError, ImageStore, canonical
+from virtfleet.local.node.runtime import last_word
 from virtfleet.work.commands import CommandError, started
 
 _LIMIT = 900.0  # seconds for an image to come, and for one layer to be unpacked
@@ -105,14 +106,7 @@ async def _skopeo(*arguments: str, progress: Progress) -> None:
     except CommandError as error:
         raise ImageError(str(error)) from None
     if code:
-        raise ImageError(_last_message(complaint.decode(errors="replace").strip()))
-
-
-def _last_message(complaint: str) -> str:
-    """skopeo logs `time=... level=fatal msg="..."`; people want the message."""
-    last = complaint.splitlines()[-1] if complaint else "skopeo failed and said nothing"
-    _, found, message = last.partition('msg="')
-    return message.rstrip('"').replace('\\"', '"') if found else last
+        raise ImageError(last_word(complaint.decode(errors="replace")))
 
 
 async def _unpack(blob: Path, tree: Path) -> None:
@@ -124,4 +118,4 @@ async def _unpack(blob: Path, tree: Path) -> None:
         except CommandError as error:
             raise ImageError(f"layer {blob.name[:16]} cannot be unpacked: {error}") from None
     if process.returncode:
-        raise ImageError(f"layer {blob.name[:16]} cannot be unpacked: {_last_message(complaint.decode())}")
+        raise ImageError(f"layer {blob.name[:16]} cannot be unpacked: {last_word(complaint.decode())}")

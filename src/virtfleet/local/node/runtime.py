@@ -27,6 +27,8 @@ from virtfleet.work.commands import CommandError, run
 
 _RUNC = shutil.which("runc", path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin") or "runc"
 _CREATE_TIMEOUT = 120.0
+_LEAST_GRACE = 2.0  # seconds that a container has after its signal, unless it gets none at all
+_KILL_PATIENCE = 30.0  # a process in the kernel's hands may take a while even then
 _MAX_OUTPUT = 10 * 1024
 log = logging.getLogger(__name__)
 
@@ -77,14 +79,8 @@ class Runtime:
             *("conmon", "--api-version", "1", "--cid", container.id, "--cuuid", container.id, "--name", container.name),
             *("--runtime", _RUNC, "--runtime-arg", f"--root={self._layout.runtime}", "--bundle", str(home)),
             *("--container-pidfile", str(home / "pid"), "--conmon-pidfile", str(home / "monitor.pid")),
-            *(
-                "--persist-dir",
-                str(home),
-                "--exit-dir",
-                str(self._layout.exits),
-                "--log-path",
-                f"k8s-file:{container.log}",
-            ),
+            *("--persist-dir", str(home), "--exit-dir", str(self._layout.exits)),
+            *("--log-path", f"k8s-file:{container.log}"),
             *("--log-level", "error", "--no-sync-log", "--full-attach", *(["--terminal"] if terminal else [])),
         ]
         complaints = os.open(home / "monitor.log", os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -107,7 +103,7 @@ class Runtime:
         result: dict[str, Any] = orjson.loads(answer or b'{"data": -1}')
         if result["data"] < 0:
             said = result.get("message") or (home / "monitor.log").read_text() or "conmon ended without an answer"
-            raise RuntimeFailure(_reason(said))
+            raise RuntimeFailure(last_word(said))
         return int(result["data"])
 
     async def start(self, container: Container) -> None:
@@ -115,7 +111,7 @@ class Runtime:
         try:
             await self._runc("start", container.id)
         except CommandError as error:
-            raise RuntimeFailure(_reason(str(error))) from None
+            raise RuntimeFailure(last_word(str(error))) from None
         self.files.save(container)
 
     def kill(self, container: Container, number: int) -> None:
@@ -126,13 +122,23 @@ class Runtime:
         if number == signal.SIGKILL:
             cgroups.kill_all(container.cgroup)
 
-    async def wait(self, container: Container, timeout: float) -> bool:
-        """Whether the container ended within `timeout` seconds."""
+    async def stop(self, container: Container, grace: float) -> None:
+        """End the container in grace: its stop signal, time to finish, and only then the hard way."""
+        if grace > 0:
+            self.kill(container, container.stop_number)
+            await self._wait(container, max(grace, _LEAST_GRACE))
+        if not container.finished:
+            self.kill(container, signal.SIGKILL)
+            await self._wait(container, _KILL_PATIENCE)
+        if not container.finished:
+            text = "The container did not end when killed"
+            container.fail(time.time(), UNKNOWN_EXIT, "ContainerStatusUnknown", text)
+
+    async def _wait(self, container: Container, timeout: float) -> None:
         if not container.finished:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout):
                     await self._finished.setdefault(container.id, asyncio.Event()).wait()
-        return bool(container.finished)
 
     async def retire(self, container: Container) -> None:
         """End the container if it still runs, and leave nothing of it but its record and its log."""
@@ -339,8 +345,8 @@ async def _read_line(fd: int) -> bytes:
         transport.close()
 
 
-def _reason(message: str) -> str:
-    """runc's last word, without its log prefix."""
-    last = message.strip().splitlines()[-1]
-    _, found, text = last.partition('msg="')
-    return text.rstrip('"').replace('\\"', '"') if found else last
+def last_word(complaint: str) -> str:
+    """runc and skopeo log `time=... level=fatal msg="..."`; people want the message of the last line."""
+    last = (complaint.strip().splitlines() or ["it failed and said nothing"])[-1]
+    _, marked, message = last.partition('msg="')
+    return message.rstrip('"').replace('\\"', '"') if marked else last

@@ -1,8 +1,7 @@
 """Pod sandboxes: the namespaces that a pod's containers share, and the files that tell them who and where they are.
 
 The namespaces are held by bind mounts, not by a process: nothing that could be killed, nothing to reap. Process ids are
-the exception, because such a namespace lives only as long as its first process; a pod that shares them has one of its
-own for that, as one more container (see `podworker`).
+the exception, because such a namespace lives only as long as its first process: each container has its own.
 """
 
 from __future__ import annotations

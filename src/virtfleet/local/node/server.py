@@ -16,6 +16,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from virtfleet.api import times
+from virtfleet.kube.cache import key_of
 from virtfleet.kube.errors import ApiError
 from virtfleet.local.node import logfiles
 from virtfleet.local.node.containers import Container
@@ -39,7 +40,7 @@ class AgentServer:
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
         application = web.Application(middlewares=[_refusals])
-        application.router.add_get("/logs/{namespace}/{pod}/{container}", self._logs)
+        application.router.add_get("/log/{namespace}/{pod}/{container}", self._logs)
         application.router.add_route("*", "/exec/{namespace}/{pod}/{container}", self._exec)
         runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
         await runner.setup()
@@ -78,14 +79,7 @@ class AgentServer:
     def _run(self, request: web.Request, *, previous: bool = False) -> Container:
         """The run of the container that is asked for; refusals are worded as the kubelet's."""
         namespace, pod, name = (request.match_info[key] for key in ("namespace", "pod", "container"))
-        worker = next(
-            (
-                w
-                for w in self._workers.values()
-                if (w.pod["metadata"]["namespace"], w.pod["metadata"]["name"]) == (namespace, pod)
-            ),
-            None,
-        )
+        worker = next((w for w in self._workers.values() if key_of(w.pod) == f"{namespace}/{pod}"), None)
         if worker is None:
             raise ApiError("NotFound", f'pod "{pod}" is not on this node')
         if name not in [c["name"] for c in (*init_containers(worker.pod), *worker.pod["spec"]["containers"])]:

@@ -52,7 +52,7 @@ def frontends(services: Iterable[Obj], slices: Iterable[Obj]) -> list[Frontend]:
     for piece in slices:
         owner = (piece["metadata"].get("labels") or {}).get("kubernetes.io/service-name", "")
         endpoints[piece["metadata"]["namespace"], owner].append(piece)
-    found = []
+    reachable = []
     for service in services:
         meta, spec = service["metadata"], service["spec"]
         if not _is_ipv4(spec.get("clusterIP") or "") or spec.get("type") == "ExternalName":
@@ -63,7 +63,7 @@ def frontends(services: Iterable[Obj], slices: Iterable[Obj]) -> list[Frontend]:
                 for piece in endpoints[meta["namespace"], meta["name"]]
                 for backend in _backends(piece, port.get("name") or "")
             }
-            found.append(
+            reachable.append(
                 Frontend(
                     name=f"{meta['namespace']}/{meta['name']}:{port.get('name') or port['port']}",
                     address=spec["clusterIP"],
@@ -73,7 +73,7 @@ def frontends(services: Iterable[Obj], slices: Iterable[Obj]) -> list[Frontend]:
                     backends=tuple(sorted(backends)),
                 )
             )
-    return sorted(found, key=lambda f: f.name)
+    return sorted(reachable, key=lambda f: f.name)
 
 
 def _backends(piece: Obj, port_name: str) -> Iterable[tuple[str, int]]:
@@ -95,9 +95,9 @@ def _is_ipv4(address: str) -> bool:
     return True
 
 
-def render(network: ClusterNetwork, found: list[Frontend]) -> str:
+def render(network: ClusterNetwork, frontends: list[Frontend]) -> str:
     """The cluster's table as a transaction for `nft -f`."""
-    served = [f for f in found if f.backends]
+    served = [f for f in frontends if f.backends]
     key = "ip daddr . meta l4proto . th dport"
     maps = [
         _map("services", "ipv4_addr . inet_proto . inet_service", served, "{0.address} . {0.protocol} . {0.port}"),
@@ -107,13 +107,13 @@ def render(network: ClusterNetwork, found: list[Frontend]) -> str:
             [f for f in served if f.node_port],
             "{0.protocol} . {0.node_port}",
         ),
-        _set(
-            "unserved",
+        _elements(
+            "set unserved",
             "ipv4_addr . inet_proto . inet_service",
-            [f"{f.address} . {f.protocol} . {f.port}" for f in found if not f.backends],
+            [f"{f.address} . {f.protocol} . {f.port}" for f in frontends if not f.backends],
         ),
         # A pod that reaches itself through its own Service would see its own address as the sender.
-        _set("itself", "ipv4_addr . ipv4_addr", sorted({f"{a} . {a}" for f in served for a, _ in f.backends})),
+        _elements("set itself", "ipv4_addr . ipv4_addr", sorted({f"{a} . {a}" for f in served for a, _ in f.backends})),
     ]
     chains = [_service_chain(f) for f in served]
     translate = [f"{key} vmap @services", "fib daddr type local meta l4proto . th dport vmap @node_ports"]
@@ -143,12 +143,8 @@ def render(network: ClusterNetwork, found: list[Frontend]) -> str:
     return f"table ip {network.table}\ndelete table ip {network.table}\ntable ip {network.table} {{\n{body}\n}}\n"
 
 
-def _map(name: str, kind: str, found: list[Frontend], key: str) -> str:
-    return _elements(f"map {name}", f"{kind} : verdict", [f"{key.format(f)} : goto {f.chain}" for f in found])
-
-
-def _set(name: str, kind: str, elements: list[str]) -> str:
-    return _elements(f"set {name}", kind, elements)
+def _map(name: str, kind: str, served: list[Frontend], key: str) -> str:
+    return _elements(f"map {name}", f"{kind} : verdict", [f"{key.format(f)} : goto {f.chain}" for f in served])
 
 
 def _elements(head: str, kind: str, elements: list[str]) -> str:

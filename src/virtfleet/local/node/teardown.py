@@ -12,7 +12,7 @@ import signal
 from pathlib import Path
 
 from virtfleet.local.node import cgroups, mounts, network
-from virtfleet.local.node.containers import PAUSE, Container, ContainerFiles
+from virtfleet.local.node.containers import Container, ContainerFiles
 from virtfleet.local.node.layout import Layout
 from virtfleet.local.node.network import ClusterNetwork
 from virtfleet.local.node.runtime import boot_id, kill_monitor, pidfd, remove_group
@@ -53,7 +53,7 @@ def _running(node: Layout) -> list[Container]:
     if not node.containers.is_dir():
         return []
     boot, known = boot_id(), [run for _, run in ContainerFiles(node.containers).load() if run]
-    return [run for run in known if run.running and run.boot == boot and run.name != PAUSE]
+    return [run for run in known if run.running and run.boot == boot]
 
 
 async def _end_in_grace(run: Container) -> None:

@@ -79,16 +79,6 @@ def device_node(path: str, target: str, access: str = "rwm") -> Device:
         info = os.stat(path)
     except OSError as error:
         raise ConfigError(f"device {path}: {error.strerror}") from None
-    kind = "b" if stat.S_ISBLK(info.st_mode) else "c" if stat.S_ISCHR(info.st_mode) else ""
-    if not kind:
+    if not (stat.S_ISBLK(info.st_mode) or stat.S_ISCHR(info.st_mode)):
         raise ConfigError(f"{path} is not a device node")
-    return Device(
-        path=target,
-        kind=kind,
-        major=os.major(info.st_rdev),
-        minor=os.minor(info.st_rdev),
-        mode=stat.S_IMODE(info.st_mode),
-        uid=info.st_uid,
-        gid=info.st_gid,
-        access=access,
-    )
+    return Device.of(target, info, access)

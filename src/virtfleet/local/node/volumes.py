@@ -17,7 +17,7 @@ from typing import Any
 from virtfleet.api import times
 from virtfleet.api.quantity import Quantity
 from virtfleet.kube.api import KubeApi
-from virtfleet.kube.errors import ApiError, is_not_found
+from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import (
     CONFIG_MAPS,
     PERSISTENT_VOLUME_CLAIMS,
@@ -25,7 +25,6 @@ from virtfleet.kube.resource import (
     SECRETS,
     SERVICE_ACCOUNTS,
     Obj,
-    Resource,
 )
 from virtfleet.local.node import mounts, projections
 from virtfleet.local.node.downward import Facts, field, resource
@@ -112,8 +111,6 @@ class Volumes:
             return _host_path(self._layout.host_path(volume["hostPath"]["path"]), volume["hostPath"].get("type") or "")
         if "persistentVolumeClaim" in volume:
             return await self._claim(pod, name, volume["persistentVolumeClaim"]["claimName"])
-        if "ephemeral" in volume:
-            return await self._claim(pod, name, f"{pod['metadata']['name']}-{name}")
         if "emptyDir" in volume:
             return self._empty_dir(pod, name, volume["emptyDir"] or {})
         for kind, plugin in _PROJECTING.items():
@@ -141,35 +138,32 @@ class Volumes:
         mode = default_mode if default_mode is not None else _DEFAULT_MODE
         match kind:
             case "configMap":
-                return projections.keyed(await self._object(pod, CONFIG_MAPS, source["name"], source), source, mode)
+                config = await projections.object_of(self._api, pod, CONFIG_MAPS, source["name"], source)
+                return projections.keyed(config, source, mode)
             case "secret":
                 name = source.get("secretName") or source["name"]
-                return projections.keyed(await self._object(pod, SECRETS, name, source), source, mode)
+                secret = await projections.object_of(self._api, pod, SECRETS, name, source)
+                return projections.keyed(secret, source, mode)
             case "downwardAPI":
-                return {
-                    item["path"]: File(
-                        _downward(pod, item, facts).encode(),
-                        item["mode"] if item.get("mode") is not None else mode,
+                files: Files = {}
+                for item in source.get("items") or ():
+                    named = item.get("fieldRef")
+                    text = (
+                        field(pod, named["fieldPath"], facts)
+                        if named
+                        else resource(pod, item["resourceFieldRef"], "", facts)
                     )
-                    for item in source.get("items") or ()
-                }
+                    files[item["path"]] = File(text.encode(), item["mode"] if item.get("mode") is not None else mode)
+                return files
             case "serviceAccountToken":
                 return {source["path"]: File((await self._token(pod, volume, source)).encode(), mode)}
             case "projected":
-                files: Files = {}
+                files = {}
                 for projection in source.get("sources") or ():
                     for part, inner in projection.items():
                         files |= await self._files(pod, volume, part, inner, mode, facts)
                 return files
         raise ConfigError(f"projected volumes have no source {kind} on this node")
-
-    async def _object(self, pod: Obj, res: Resource, name: str, source: Obj) -> Obj | None:
-        try:
-            return await self._api.get(res, name, pod["metadata"]["namespace"])
-        except ApiError as error:
-            if is_not_found(error) and source.get("optional"):
-                return None
-            raise
 
     async def _token(self, pod: Obj, volume: str, source: Obj) -> str:
         meta = pod["metadata"]
@@ -256,12 +250,6 @@ class Volumes:
 
 _PROJECTING = {"configMap": "configmap", "secret": "secret", "projected": "projected", "downwardAPI": "downward-api"}
 _ALL_BLOCK_LINKS = "nodes/*/root/var/lib/kubelet/pods/*/volumeDevices/*/*"
-
-
-def _downward(pod: Obj, item: Obj, facts: Facts) -> str:
-    if "fieldRef" in item:
-        return field(pod, item["fieldRef"]["fieldPath"], facts)
-    return resource(pod, item["resourceFieldRef"], "", facts)
 
 
 def _host_path(path: Path, kind: str) -> Path:
