@@ -71,7 +71,7 @@ class _NodeMeta(msgspec.Struct):
     annotations: dict[str, str] = {}
 
 
-class Node(msgspec.Struct):
+class NodeView(msgspec.Struct):
     """A node as far as pools look at it."""
 
     name: str
@@ -98,10 +98,10 @@ class _Node(msgspec.Struct):
 _node = msgspec.json.Decoder(_Node)
 
 
-def decode_node(data: bytes) -> Node:
+def decode_node(data: bytes) -> NodeView:
     node = _node.decode(data)
     meta, ready = node.metadata, any(c.type == "Ready" and c.status == "True" for c in node.status.conditions)
-    return Node(meta.name, meta.labels, meta.annotations.get(names.HANDLER_VERSION, ""), ready)
+    return NodeView(meta.name, meta.labels, meta.annotations.get(names.HANDLER_VERSION, ""), ready)
 
 
 def decode_instance(data: bytes) -> Obj:
@@ -143,7 +143,7 @@ class World:
         }
         components = f"{names.APP_LABEL} in ({VIRT_HANDLER}, {PROOF}, {VIRT_API}, {VIRT_CONTROLLER})"
         self.pods: Cache[HandlerPod] = Cache(api, PODS, namespace=namespace, labels=components, decode=decode_pod)
-        self.nodes: Cache[Node] = Cache(api, NODES, decode=decode_node)
+        self.nodes: Cache[NodeView] = Cache(api, NODES, decode=decode_node)
         self.instances: Cache[Obj] = Cache(api, VMIS, decode=decode_instance)
         self._serving_instances = asyncio.Event()
 

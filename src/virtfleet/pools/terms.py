@@ -29,6 +29,9 @@ Rule: TypeAlias = tuple[Mapping[str, str], bool]
 Term: TypeAlias = dict[str, tuple[bool, frozenset[str]]]
 """key -> (True: In, False: NotIn; values). All conditions must hold; an empty Term here means every node."""
 
+ABSENT = (False, frozenset[str]())
+"""The condition that a node has no such label."""
+
 
 class TooManyTermsError(ValueError):
     """The decision list cannot be said in `MAX_TERMS` terms."""
@@ -57,6 +60,8 @@ def expressions(term: Term) -> list[dict[str, Any]]:
     """A term as matchExpressions, in the order of keys and values, so that equal input gives equal objects."""
     return [
         {"key": key, "operator": "In" if positive else "NotIn", "values": sorted(values)}
+        if values
+        else {"key": key, "operator": "DoesNotExist"}
         for key, (positive, values) in sorted(term.items())
     ]
 
