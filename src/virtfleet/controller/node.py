@@ -2,14 +2,17 @@
 
 A handler writes the time onto its node every minute or two. After five minutes without, the node takes no more VMs. Its
 VMIs may well go on running: only those without a living Pod have failed.
+
+What a handler writes is only ever compared with what it wrote before: no clock is compared with another machine's, and
+one that jumps silences nobody. So a virt-controller that has just come to lead gives every handler its five minutes.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
-from virtfleet.api import conditions, names
+from virtfleet.api import names
 from virtfleet.api.names import Phase
 from virtfleet.controller import lifecycle
 from virtfleet.controller.launcherpod import LauncherPod
@@ -27,17 +30,30 @@ LOOK_AGAIN = 60.0  # how often VMIs on a silent node are looked at
 NODE_UNRESPONSIVE = "NodeUnresponsive"
 
 
-def silence_left(node: Node | None, now: float, limit: float = SILENCE) -> float:
-    """Seconds until the handler of a node counts as unresponsive; none where the node is gone.
+class Heartbeats:
+    """When each node's handler was last seen to write something new, by our own clock."""
 
-    A node on which no handler ever wrote is not ours to judge: infinite.
-    """
-    if node is None:
-        return 0.0
-    try:
-        return conditions.seconds(node.metadata.annotations.heartbeat) + limit - now
-    except ValueError:
-        return float("inf")
+    def __init__(self, limit: float = SILENCE, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limit = limit
+        self._clock = clock
+        self._seen: dict[str, tuple[str, float]] = {}  # node -> what was written, when that was new
+
+    def left(self, name: str, node: Node | None) -> float:
+        """Seconds until the handler of a node counts as unresponsive; none where the node is gone.
+
+        A node on which no handler ever wrote is not ours to judge: infinite.
+        """
+        if node is None:
+            self._seen.pop(name, None)
+            return 0.0
+        written = node.metadata.annotations.heartbeat
+        if not written:
+            return float("inf")
+        before, since = self._seen.get(name, ("", 0.0))
+        if written != before:
+            since = self._clock()
+            self._seen[name] = written, since
+        return since + self._limit - self._clock()
 
 
 def lost(vmi: Instance, pods: Iterable[LauncherPod]) -> bool:
@@ -63,7 +79,7 @@ class Nodes:
         self._nodes = nodes
         self._instances = instances
         self._pods = launchers
-        self._silence = silence
+        self._heartbeats = Heartbeats(silence)
         self.controller = Controller("node", self.reconcile, [launchers.cache], workers=4)
         self.controller.follow(nodes)
         self.controller.follow(instances, lambda vmi: [vmi.status.node_name] if vmi.status.node_name else [])
@@ -71,7 +87,7 @@ class Nodes:
     async def reconcile(self, key: str) -> float | None:
         """Mark a silent node, and fail what is lost on it."""
         node = self._nodes.get(key)
-        left = silence_left(node, time.time(), self._silence)
+        left = self._heartbeats.left(key, node)
         if left == float("inf"):
             return None
         if left > 0:
