@@ -38,7 +38,7 @@ async def control(options: argparse.Namespace) -> None:
 
 def main() -> int:
     options = component.arguments(COMPONENT, __doc__ or "").parse_args()
-    component.log_as_told(COMPONENT, options)
+    component.start_logging(COMPONENT, options)
     return process.run(control(options))
 
 

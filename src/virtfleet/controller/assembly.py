@@ -14,9 +14,9 @@ from virtfleet.controller.records import (
     Instance,
     decode_claim,
     decode_instance,
-    decode_machine,
     decode_node,
     decode_replica_set,
+    decode_vm,
 )
 from virtfleet.controller.replicaset import ReplicaSets
 from virtfleet.controller.virtualmachine import VirtualMachines
@@ -57,32 +57,32 @@ class VirtController:
         self._recorder = recorder = Recorder(api, COMPONENT, host)
         instances: Cache[Instance] = Cache(api, VMIS, decode=decode_instance, indexes=_INDEXES)
         pods = launcher_cache(api)
-        machines = Cache(api, VMS, decode=decode_machine, indexes={"claim": virtualmachine.claim_keys})
+        vms = Cache(api, VMS, decode=decode_vm, indexes={"claim": virtualmachine.claim_keys})
         sets = Cache(
-            api, VMI_REPLICA_SETS, decode=decode_replica_set, indexes={"namespace": lambda found: [found.namespace]}
+            api, VMI_REPLICA_SETS, decode=decode_replica_set, indexes={"namespace": lambda each: [each.namespace]}
         )
         nodes = Cache(api, NODES, decode=decode_node)
         claims = Cache(api, PERSISTENT_VOLUME_CLAIMS, decode=decode_claim)
         migrations = Cache(api, VMI_MIGRATIONS, decode=decode_migration)
         installations = Cache(api, KUBEVIRTS, decode=Installation.decode)
         launchers = LauncherPods(api, pods)
-        self._caches: list[Cache[Any]] = [instances, pods, machines, sets, nodes, claims, migrations, installations]
+        self._caches: list[Cache[Any]] = [instances, pods, vms, sets, nodes, claims, migrations, installations]
         self._controllers = [
             Instances(
                 api,
                 recorder,
                 instances=instances,
                 launchers=launchers,
-                machines=machines,
+                vms=vms,
                 claims=claims,
                 installations=installations,
             ).controller,
-            VirtualMachines(api, recorder, machines=machines, instances=instances, claims=claims).controller,
+            VirtualMachines(api, recorder, vms=vms, instances=instances, claims=claims).controller,
             ReplicaSets(api, recorder, sets=sets, instances=instances).controller,
             Migrations(api, recorder, migrations=migrations).controller,
             Nodes(api, recorder, nodes=nodes, instances=instances, launchers=launchers, silence=silence).controller,
         ]
-        self.metrics = metrics.Fleet(machines, instances, launchers)
+        self.metrics = metrics.Fleet(vms, instances, launchers)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:

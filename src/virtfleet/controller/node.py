@@ -17,7 +17,7 @@ from virtfleet.api.names import Phase
 from virtfleet.controller import lifecycle
 from virtfleet.controller.launcherpod import LauncherPod
 from virtfleet.controller.pods import LauncherPods
-from virtfleet.controller.records import Instance, Node
+from virtfleet.controller.records import Instance, NodeRecord
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.controller import Controller
@@ -38,7 +38,7 @@ class Heartbeats:
         self._clock = clock
         self._seen: dict[str, tuple[str, float]] = {}  # node -> what was written, when that was new
 
-    def left(self, name: str, node: Node | None) -> float:
+    def left(self, name: str, node: NodeRecord | None) -> float:
         """Seconds until the handler of a node counts as unresponsive; none where the node is gone.
 
         A node on which no handler ever wrote is not ours to judge: infinite.
@@ -69,7 +69,7 @@ class Nodes:
         api: KubeApi,
         recorder: Recorder,
         *,
-        nodes: Cache[Node],
+        nodes: Cache[NodeRecord],
         instances: Cache[Instance],
         launchers: LauncherPods,
         silence: float = SILENCE,
@@ -100,7 +100,7 @@ class Nodes:
                 await self._fail(vmi)
         return LOOK_AGAIN if vmis else None
 
-    async def _mark(self, node: Node) -> None:
+    async def _mark(self, node: NodeRecord) -> None:
         if node.metadata.labels.get(names.SCHEDULABLE) != "true":
             return
         self._nodes.observe(

@@ -52,8 +52,8 @@ class LauncherPods:
     async def listed(self, vmi: Instance) -> list[LauncherPod]:
         """The VMI's Pods by the API server's own word."""
         labels = f"{LAUNCHERS},{names.CREATED_BY}={vmi.uid}"
-        found = await self._api.list(PODS, vmi.namespace, labels=labels)
-        return [pod for pod in map(self._seen, found) if pod.controlled_by(vmi.uid)]
+        listed = await self._api.list(PODS, vmi.namespace, labels=labels)
+        return [pod for pod in map(self._seen, listed) if pod.controlled_by(vmi.uid)]
 
     async def create(self, vmi: Instance, pod: Obj) -> tuple[LauncherPod, bool]:
         """The VMI's Pod, and whether it was made just now. Raises ForeignPod where its name is taken."""

@@ -210,7 +210,7 @@ class Template(Record):
     spec: Volumes = msgspec.field(default_factory=Volumes)
 
 
-class MachineSpec(Record):
+class VmSpec(Record):
     template: Template = msgspec.field(default_factory=Template)
     run_strategy: str = ""
     running: bool | None = None
@@ -228,18 +228,18 @@ class StartFailure(Record):
     retry_after_timestamp: str = ""
 
 
-class MachineStatus(Record):
+class VmStatus(Record):
     printable_status: str = ""
     run_strategy: str = ""
     state_change_requests: list[Request] = []
     start_failure: StartFailure | None = None
 
 
-class Machine(Whole):
+class Vm(Whole):
     """A VM."""
 
-    spec: MachineSpec = msgspec.field(default_factory=MachineSpec)
-    status: MachineStatus = msgspec.field(default_factory=MachineStatus)
+    spec: VmSpec = msgspec.field(default_factory=VmSpec)
+    status: VmStatus = msgspec.field(default_factory=VmStatus)
 
     @property
     def strategy(self) -> str:
@@ -263,7 +263,7 @@ class ReplicaSet(Whole):
         return _reference(VMI_REPLICA_SETS, self.metadata)
 
 
-class Node(Kept):
+class NodeRecord(Kept):
     @property
     def reference(self) -> Reference:
         return _reference(NODES, self.metadata)
@@ -294,10 +294,10 @@ class Claim(Kept):
 
 
 _instance = msgspec.json.Decoder(Instance)
-_machine = msgspec.json.Decoder(Machine)
+_vm = msgspec.json.Decoder(Vm)
 _replica_set = msgspec.json.Decoder(ReplicaSet)
 
-decode_node = msgspec.json.Decoder(Node).decode
+decode_node = msgspec.json.Decoder(NodeRecord).decode
 decode_claim = msgspec.json.Decoder(Claim).decode
 
 
@@ -307,16 +307,16 @@ def decode_instance(data: bytes) -> Instance:
     return vmi
 
 
-def decode_machine(data: bytes) -> Machine:
-    vm = _machine.decode(data)
+def decode_vm(data: bytes) -> Vm:
+    vm = _vm.decode(data)
     vm.raw = bytes(data)
     return vm
 
 
 def decode_replica_set(data: bytes) -> ReplicaSet:
-    found = _replica_set.decode(data)
-    found.raw = bytes(data)
-    return found
+    replica_set = _replica_set.decode(data)
+    replica_set.raw = bytes(data)
+    return replica_set
 
 
 def _reference(resource: Resource, meta: Meta) -> Reference:

@@ -190,13 +190,13 @@ class ReplicaSets:
         return str(failures[0]) if failures else ""
 
     def _free_slots(self, replica_set: ReplicaSet, obj: Obj, missing: int) -> list[Obj]:
-        found: list[Obj] = []
+        free: list[Obj] = []
         for slot in count():
-            if len(found) == missing:
-                return found
+            if len(free) == missing:
+                return free
             vmi = templates.instance_of_replica_set(obj, slot)
             if self._instances.get(f"{replica_set.namespace}/{vmi['metadata']['name']}") is None:
-                found.append(vmi)
+                free.append(vmi)
         raise AssertionError("there are always more slots")
 
     async def _create(self, replica_set: ReplicaSet, vmi: Obj) -> None:

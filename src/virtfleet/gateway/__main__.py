@@ -68,7 +68,7 @@ def main() -> int:
     )
     parser.add_argument("--handler-port", type=int, default=component.PORT, help="the port of virt-handlers")
     options = parser.parse_args()
-    component.log_as_told(NAME, options)
+    component.start_logging(NAME, options)
     return process.run(run(options))
 
 

@@ -105,7 +105,7 @@ class FrontProxy:
 
 def _values(request: web.Request, headers: tuple[str, ...]) -> tuple[str, ...]:
     """Those of the first header that is there."""
-    return next((tuple(found) for header in headers if (found := request.headers.getall(header, []))), ())
+    return next((tuple(values) for header in headers if (values := request.headers.getall(header, []))), ())
 
 
 def _extra(request: web.Request, prefixes: tuple[str, ...]) -> dict[str, tuple[str, ...]]:

@@ -64,8 +64,8 @@ def _node(kind: str, name: str, namespace: str, children: Iterable[Obj] = (), *,
     }
     if optional:
         node["optional"] = True
-    if found := list(children):
-        node["children"] = found
+    if below := list(children):
+        node["children"] = below
     return node
 
 

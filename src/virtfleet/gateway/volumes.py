@@ -53,10 +53,10 @@ def add(machine: Vm | Vmi, options: AddVolumeOptions) -> ApiError:
         return bad_request("AddVolumeOptions requires disk to not be nil")
     if options.volume_source is None or not options.volume_source.name:
         return bad_request("AddVolumeOptions requires VolumeSource to not be nil: name a claim or a DataVolume in it")
-    found = Findings()
-    check_pluggable(options.disk, options.name, "disk", found)
-    if not found.allowed:
-        return bad_request(found.causes[0].message)
+    findings = Findings()
+    check_pluggable(options.disk, options.name, "disk", findings)
+    if not findings.allowed:
+        return bad_request(findings.causes[0].message)
     for volume in _volumes(machine):
         if volume.name == options.name:
             return machine.conflict(

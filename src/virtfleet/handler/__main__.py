@@ -43,7 +43,7 @@ def main() -> int:
     parser.add_argument("--facts", type=Path, default=place.facts, help="what the launcher image found out")
     parser.add_argument("--node-root", type=Path, default=place.root, help="the node's own root directory")
     options = parser.parse_args()
-    component.log_as_told(COMPONENT, options)
+    component.start_logging(COMPONENT, options)
     return process.run(handle(options), process.spawning_loop)
 
 

@@ -57,7 +57,7 @@ def arguments(name: str, description: str) -> argparse.ArgumentParser:
     return parser
 
 
-def log_as_told(name: str, options: argparse.Namespace) -> None:
+def start_logging(name: str, options: argparse.Namespace) -> None:
     process.log_as_json(name, "DEBUG" if options.verbosity >= DEBUG_VERBOSITY else "INFO")
 
 
@@ -83,10 +83,10 @@ class MountedCredential:
 
 
 def _read(directory: Path) -> Credential:
-    found = Credential.of(certificates.read(directory))
-    if found is None:
+    credential = Credential.of(certificates.read(directory))
+    if credential is None:
         raise NoCertificate(f"{directory} holds no certificate with its key; the operator's Secret belongs there")
-    return found
+    return credential
 
 
 # From a component's own credential to the authorities (PEM) that certificates of its clients must be of.

@@ -69,7 +69,7 @@ def main() -> int:
     if options.command == "manifest":
         sys.stdout.write(manifest.text())
         return 0
-    component.log_as_told(NAME, options)
+    component.start_logging(NAME, options)
     with tempfile.TemporaryDirectory() as directory:
         if not options.certificates.is_dir():
             options.certificates = Path(directory)

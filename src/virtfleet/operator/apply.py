@@ -1,7 +1,7 @@
 """From what is installed to what should be: the difference of two objects, as a JSON patch. Pure.
 
 The server adds defaults to what it is given, and others may add labels or annotations, so an installed object is never
-equal to the rendered one. It is right when it holds everything that is wanted, and was written for this very wish (the
+equal to the rendered one. It is right when it holds everything that is wanted, and was written for just that (the
 `applied` annotation). Then nothing is written. That annotation also names the fields that were written, so that those
 go that are no longer wanted, and what others added stays.
 """
@@ -78,18 +78,18 @@ def _notes(installed: Obj, wanted: Obj, field: str) -> list[dict[str, Any]]:
 
 
 def _leftovers(installed: Obj, wanted: Obj, written: dict[str, Any]) -> list[dict[str, Any]]:
-    """What was written for an earlier wish and is in the present one no more."""
-    present, wished = fields(installed), fields(wanted)
+    """What was written earlier and is wanted no more."""
+    present, named = fields(installed), fields(wanted)
     operations = []
     for section, keys in written.items():
         if section in IDENTITY or section not in present:
             continue
         notes = section in ("labels", "annotations")
-        if section not in wished and not notes:
+        if section not in named and not notes:
             operations.append({"op": "remove", "path": f"/{_escaped(section)}"})
         elif isinstance(keys, list):
             path = f"/metadata/{section}" if notes else f"/{_escaped(section)}"
-            gone = (set(keys) & set(present[section])) - {*wished.get(section, ()), APPLIED}
+            gone = (set(keys) & set(present[section])) - {*named.get(section, ()), APPLIED}
             operations += [{"op": "remove", "path": f"{path}/{_escaped(key)}"} for key in sorted(gone)]
     return operations
 

@@ -35,7 +35,7 @@ class Verdict:
 
 @dataclass(slots=True)
 class Findings:
-    """What one look at an installation findings."""
+    """What one look at an installation found."""
 
     deployments: Mapping[str, Obj] = field(default_factory=dict)
     daemon_sets: Mapping[str, Obj] = field(default_factory=dict)
@@ -140,8 +140,8 @@ def _available(deployed: bool, ready: bool, findings: Findings, shortfalls: Sequ
         return Verdict(AVAILABLE, True, "AllComponentsReady", "all components are ready")
     if deployed and _works(findings):
         return Verdict(AVAILABLE, True, "VMsAreServed", "VMs are served while something changes or is repaired")
-    told = [*shortfalls, *([findings.trouble] if findings.trouble else [])]
-    return Verdict(AVAILABLE, False, "ComponentsNotReady", "; ".join(told) or "components are being installed")
+    reasons = [*shortfalls, *([findings.trouble] if findings.trouble else [])]
+    return Verdict(AVAILABLE, False, "ComponentsNotReady", "; ".join(reasons) or "components are being installed")
 
 
 def _progressing(steps: Sequence[str], stopped: tuple[str, str] | None) -> Verdict:
@@ -173,8 +173,8 @@ def _degraded(
     if mixed := _mixed_versions(installation, findings):
         return Verdict(DEGRADED, True, "HandlerVersionsDiffer", mixed)
     if shortfalls:
-        told = [*shortfalls, *([findings.trouble] if findings.trouble else [])]
-        return Verdict(DEGRADED, True, "ComponentsNotReady", "; ".join(told))
+        reasons = [*shortfalls, *([findings.trouble] if findings.trouble else [])]
+        return Verdict(DEGRADED, True, "ComponentsNotReady", "; ".join(reasons))
     return Verdict(DEGRADED, False, "Healthy")
 
 
@@ -193,11 +193,11 @@ def _resting(installation: Installation) -> Iterable[Verdict]:
         if not gates.enabled(gate) and (pools := listed(installation.kubevirt, listing))
     }
     if resting:
-        told = "; ".join(
+        message = "; ".join(
             f"{count} listed pools rest while the feature gate {gate} is off; the primary handler serves their nodes"
             for gate, count in resting.items()
         )
-        yield Verdict(RESTING, True, "FeatureGateOff", told)
+        yield Verdict(RESTING, True, "FeatureGateOff", message)
 
 
 def _works(findings: Findings) -> bool:
@@ -257,8 +257,8 @@ def _mixed_versions(installation: Installation, findings: Findings) -> str:
             by_version.setdefault(node.version, set()).add(pool.daemon_set if pool else VIRT_HANDLER)
     if len(by_version) < 2:
         return ""
-    told = "; ".join(f"{version}: {', '.join(sorted(who))}" for version, who in sorted(by_version.items()))
-    return f"handlers report different versions ({told}); give every pool an image of one version"
+    reported = "; ".join(f"{version}: {', '.join(sorted(who))}" for version, who in sorted(by_version.items()))
+    return f"handlers report different versions ({reported}); give every pool an image of one version"
 
 
 def _pools(installation: Installation, findings: Findings) -> list[Obj]:

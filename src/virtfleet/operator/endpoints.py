@@ -73,7 +73,7 @@ def _checks(kinds: Iterable[OwnKind]) -> list[dict[str, Any]]:
     alike: dict[tuple[str, tuple[str, ...], Operations], list[OwnKind]] = {}
     for kind in kinds:
         alike.setdefault((kind.group, kind.versions, kind.checked), []).append(kind)
-    return [_rule(found, found[0].checked) for found in alike.values()]
+    return [_rule(group, group[0].checked) for group in alike.values()]
 
 
 def _rule(kinds: Sequence[OwnKind], operations: Operations) -> dict[str, Any]:

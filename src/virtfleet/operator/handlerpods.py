@@ -136,8 +136,8 @@ class HandlerPod(msgspec.Struct):
             if waiting and waiting.reason in _FAILURES:
                 who = f"container {container.name} of {self.metadata.name} on {self.spec.node_name}"
                 image = self._image(container.name)
-                told = f"{who} (image {image})" if image else who
-                return f"{told}: {waiting.reason}" + (f": {waiting.message}" if waiting.message else "")
+                asked = f"{who} (image {image})" if image else who
+                return f"{asked}: {waiting.reason}" + (f": {waiting.message}" if waiting.message else "")
         return ""
 
     def _image(self, container: str) -> str:
@@ -157,19 +157,19 @@ class HandlerPod(msgspec.Struct):
 
 
 def unserved(pods: Iterable[HandlerPod], down: Container[str], now: datetime) -> dict[str, str]:
-    """Nodes that should have a handler and have none that is ready: name -> why. Changes under way are not told.
+    """Nodes that should have a handler and have none that is ready: name -> why. Changes under way are left out.
 
     `down` are nodes that are not Ready themselves.
     """
     pods = list(pods)
     served = {pod.spec.node_name for pod in pods if pod.ready and pod.spec.node_name not in down}
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for pod in sorted(pods, key=lambda pod: pod.metadata.name):
         node = pod.spec.node_name or "no node yet"
         why = "the node itself is not Ready" if node in down else pod.trouble(now)
         if why and node not in served:
-            found.setdefault(node, why)
-    return found
+            reasons.setdefault(node, why)
+    return reasons
 
 
 decode_pod = msgspec.json.Decoder(HandlerPod).decode

@@ -25,7 +25,7 @@ _NOTE = "# The operator of VirtFleet. Made by `python -m virtfleet.operator mani
 def objects() -> list[Obj]:
     installation = Installation({"metadata": {"name": "kubevirt", "namespace": NAMESPACE}})
     [own] = [d for d in crds.definitions() if d["metadata"]["name"] == OWN_DEFINITION]
-    found = [
+    parts = [
         _namespace(),
         own,
         _priority_class(),
@@ -34,7 +34,7 @@ def objects() -> list[Obj]:
         *roles.own_role(installation, roles.OPERATOR, roles.operator_own_rules()),
         _deployment(installation),
     ]
-    return [_ours(obj) for obj in found]
+    return [_ours(obj) for obj in parts]
 
 
 def text() -> str:

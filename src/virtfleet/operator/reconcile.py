@@ -37,7 +37,7 @@ from virtfleet.pools.terms import TooManyTermsError
 logger = logging.getLogger(__name__)
 
 COUNTING_PAUSE = 1.0
-"""Seconds for which changes of counts are gathered before they are told."""
+"""Seconds for which changes of counts are gathered before they are reported."""
 
 _ADMISSION = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration", "APIService")
 
@@ -156,7 +156,7 @@ class Operator:
         except ApiError as error:
             if not is_already_exists(error):
                 raise
-            # Somebody else's, or older than the label by which ours are findings: it becomes ours.
+            # Somebody else's, or older than the label by which ours are found: it becomes ours.
             installed = await self._api.get(resource, meta["name"], meta.get("namespace"))
             await self._change(wanted, difference(installed, wanted))
             return
@@ -276,7 +276,7 @@ class Operator:
         return True
 
     async def _remove_leftovers(self, objects: Iterable[Obj]) -> None:
-        """What was installed for an earlier wish. Definitions stay, because VMs would go with them."""
+        """What is installed and wanted no more. Definitions stay, because VMs would go with them."""
         wanted = {(obj["kind"], key_of(obj)) for obj in objects}
         for resource in INSTALLED:
             if resource.kind not in ("DaemonSet", "CustomResourceDefinition"):

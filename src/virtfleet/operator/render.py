@@ -40,10 +40,10 @@ def render(installation: Installation, trust: bytes = b"", key: str = "") -> lis
 
 
 def _definitions(installation: Installation) -> list[Obj]:
-    found = [d for d in crds.definitions() if d["metadata"]["name"] != OWN_DEFINITION]
+    definitions = [d for d in crds.definitions() if d["metadata"]["name"] != OWN_DEFINITION]
     return [
         {**d, "metadata": {**d["metadata"], "labels": {**d["metadata"]["labels"], **installation.labels}}}
-        for d in found
+        for d in definitions
     ]
 
 

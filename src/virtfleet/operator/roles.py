@@ -144,11 +144,11 @@ def operator_own_rules() -> list[Rule]:
 
 
 def _distinct(rules: Iterable[Rule]) -> list[Rule]:
-    found: list[Rule] = []
+    distinct: list[Rule] = []
     for each in rules:
-        if each not in found:
-            found.append(each)
-    return found
+        if each not in distinct:
+            distinct.append(each)
+    return distinct
 
 
 def render(installation: Installation) -> list[Obj]:

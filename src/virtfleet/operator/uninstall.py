@@ -57,14 +57,14 @@ class Uninstall:
 
     async def _workloads(self) -> list[tuple[Resource, Obj]]:
         """VMs before their instances, so that nobody starts these again."""
-        found: list[tuple[Resource, Obj]] = []
+        workloads: list[tuple[Resource, Obj]] = []
         for resource in _WORKLOADS:
             try:
-                found += [(resource, obj) for obj in await self._api.list(resource)]
+                workloads += [(resource, obj) for obj in await self._api.list(resource)]
             except ApiError as error:
                 if not is_not_found(error):  # the kind is gone already
                     raise
-        return found
+        return workloads
 
     async def _remove(self, workloads: Iterable[tuple[Resource, Obj]]) -> None:
         for resource, obj in workloads:
@@ -98,10 +98,10 @@ class Uninstall:
         """The phase, and who has to go first. Returns the object as it is then."""
         meta, old = kubevirt["metadata"], kubevirt.get("status") or {}
         known = old.get("conditions") or []
-        told = [Verdict(DEGRADED, True, "WorkloadsExist", waiting_for)] if waiting_for else []
+        verdicts = [Verdict(DEGRADED, True, "WorkloadsExist", waiting_for)] if waiting_for else []
         others = [c for c in known if c["type"] != DEGRADED]
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        status = {"phase": phase, "health": phase, "conditions": [*others, *conditions(known, told, now)]}
+        status = {"phase": phase, "health": phase, "conditions": [*others, *conditions(known, verdicts, now)]}
         if any(old.get(key) != value for key, value in status.items()):
             stored = await self._api.patch(
                 KUBEVIRTS, meta["name"], {"status": status}, meta["namespace"], subresource="status"

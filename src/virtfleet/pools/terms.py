@@ -178,14 +178,14 @@ def _refusals(term: Term, rules: Sequence[Rule], otherwise: bool) -> list[Mappin
     A rule refuses none if an earlier one admits all its nodes: the node with the labels of its selector and no others
     is the last to be taken from it. (Inside `In [a, b]` there may be no such node, and too many rules are named.)
     """
-    found: list[Mapping[str, str]] = []
+    refusals: list[Mapping[str, str]] = []
     admitting: list[Mapping[str, str]] = []
     for selector, verdict in (*_restrict(rules, term), ({}, otherwise)):
         if verdict:
             admitting.append(selector)
         elif not any(other.items() <= selector.items() for other in admitting):
-            found.append(selector)
-    return found
+            refusals.append(selector)
+    return refusals
 
 
 def _widen(term: Term, rules: Sequence[Rule], otherwise: bool) -> Term:
