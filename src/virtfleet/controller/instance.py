@@ -20,7 +20,7 @@ from virtfleet.installation import Installation
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.controller import Controller
-from virtfleet.kube.errors import ApiError, is_already_exists, is_not_found
+from virtfleet.kube.errors import ApiError, ignoring, is_already_exists, is_not_found
 from virtfleet.kube.events import Recorder
 from virtfleet.kube.resource import POD_DISRUPTION_BUDGETS, VMIS, VMS, Obj
 from virtfleet.pods import launcher
@@ -143,25 +143,17 @@ class Instances:
         wanted = disruption.budget(vmi.object())
         if wanted is None:
             return
-        try:
+        with ignoring(is_already_exists):
             await self._api.create(POD_DISRUPTION_BUDGETS, wanted)
-        except ApiError as error:
-            if not is_already_exists(error):
-                raise
 
     # -- the VMI
 
     async def _write(self, vmi: Instance, patch: Obj, at: Situation) -> None:
         if not patch:
             return
-        try:
-            answer = await self._api.patch(VMIS, vmi.name, patch, vmi.namespace)
-        except ApiError as error:
-            if not is_not_found(error):
-                raise
-            return
-        self._instances.observe(answer)
-        self._tell(vmi, patch.get("status") or {}, at)
+        with ignoring(is_not_found):
+            self._instances.observe(await self._api.patch(VMIS, vmi.name, patch, vmi.namespace))
+            self._tell(vmi, patch.get("status") or {}, at)
 
     def _tell(self, vmi: Instance, status: Obj, at: Situation) -> None:
         """Events for what went wrong, once for each thing that did."""

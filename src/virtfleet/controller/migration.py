@@ -16,7 +16,7 @@ from virtfleet.controller.records import FINAL, Kept, Record
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.controller import Controller
-from virtfleet.kube.errors import ApiError, is_not_found
+from virtfleet.kube.errors import ignoring, is_not_found
 from virtfleet.kube.events import Recorder, Reference
 from virtfleet.kube.resource import VMI_MIGRATIONS, Obj
 
@@ -79,12 +79,8 @@ class Migrations:
         """Finalizers are everybody's: no write over what was not seen."""
         seen = {"resourceVersion": migration.metadata.resource_version}
         patch = {**patch, "metadata": {**patch.get("metadata", {}), **seen}}
-        try:
+        with ignoring(is_not_found):
             answer = await self._api.patch(
                 VMI_MIGRATIONS, migration.name, patch, migration.namespace, subresource=subresource
             )
-        except ApiError as error:
-            if not is_not_found(error):
-                raise
-            return
-        self._migrations.observe(answer)
+            self._migrations.observe(answer)

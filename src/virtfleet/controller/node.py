@@ -21,7 +21,7 @@ from virtfleet.controller.records import Instance, NodeRecord
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.controller import Controller
-from virtfleet.kube.errors import ApiError, is_not_found
+from virtfleet.kube.errors import ignoring, is_not_found
 from virtfleet.kube.events import Recorder
 from virtfleet.kube.resource import NODES, VMIS
 
@@ -115,11 +115,7 @@ class Nodes:
             "metadata": {"resourceVersion": vmi.metadata.resource_version},
             "status": lifecycle.entered(vmi, Phase.FAILED, NODE_UNRESPONSIVE, time.time()),
         }
-        try:
+        with ignoring(is_not_found):
             self._instances.observe(await self._api.patch(VMIS, vmi.name, patch, vmi.namespace))
-        except ApiError as error:
-            if not is_not_found(error):
-                raise
-            return
-        what = f"virt-handler on node {vmi.status.node_name} is not responsive, marking VMI as failed"
-        self._recorder.warning(vmi.reference, NODE_UNRESPONSIVE, what)
+            what = f"virt-handler on node {vmi.status.node_name} is not responsive, marking VMI as failed"
+            self._recorder.warning(vmi.reference, NODE_UNRESPONSIVE, what)

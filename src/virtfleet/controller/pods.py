@@ -13,7 +13,7 @@ from virtfleet.controller.launcherpod import LauncherPod, decode_pod
 from virtfleet.controller.records import Instance
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
-from virtfleet.kube.errors import ApiError, is_already_exists, is_conflict, is_not_found
+from virtfleet.kube.errors import ignoring, is_already_exists, is_conflict, is_not_found
 from virtfleet.kube.resource import PODS, VMIS, Obj
 
 LAUNCHERS = f"{names.APP_LABEL}={names.LAUNCHER_APP}"
@@ -57,11 +57,8 @@ class LauncherPods:
 
     async def create(self, vmi: Instance, pod: Obj) -> tuple[LauncherPod, bool]:
         """The VMI's Pod, and whether it was made just now. Raises ForeignPod where its name is taken."""
-        try:
+        with ignoring(is_already_exists):
             return self._seen(await self._api.create(PODS, pod)), True
-        except ApiError as error:
-            if not is_already_exists(error):
-                raise
         there = self._seen(await self._api.get(PODS, pod["metadata"]["name"], vmi.namespace))
         if not there.controlled_by(vmi.uid):
             raise ForeignPod(f"Pod {there.name} exists and is not the VMI's; delete it")
@@ -71,15 +68,12 @@ class LauncherPods:
         """Ask for the Pod's end. The answer is the Pod as it is now, None if it is gone."""
         if pod.deleting:
             return pod
-        try:
+        # A conflict means that another Pod has the name by now, which is none of this one's business.
+        with ignoring(is_not_found, is_conflict):
             answer = await self._api.delete(PODS, pod.name, pod.namespace, uid=pod.uid)
-        except ApiError as error:
-            # A conflict means that another Pod has the name by now, which is none of this one's business.
-            if not (is_not_found(error) or is_conflict(error)):
-                raise
-            return None
-        # A Pod that no node has is gone at once, and the answer only says so.
-        return self._seen(answer) if "deletionTimestamp" in answer.get("metadata", {}) else None
+            # A Pod that no node has is gone at once, and the answer only says so.
+            return self._seen(answer) if "deletionTimestamp" in answer.get("metadata", {}) else None
+        return None
 
     def _seen(self, obj: Obj) -> LauncherPod:
         """What the server answered, for us and for the cache."""

@@ -13,7 +13,7 @@ from virtfleet.controller.vmstatus import View
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.controller import Controller
-from virtfleet.kube.errors import ApiError, is_already_exists, is_conflict, is_not_found
+from virtfleet.kube.errors import ApiError, ignoring, is_already_exists, is_conflict, is_not_found
 from virtfleet.kube.events import Recorder
 from virtfleet.kube.resource import CONTROLLER_REVISIONS, VMIS, VMS, Obj, owner_reference
 
@@ -116,25 +116,16 @@ class VirtualMachines:
 
     async def _start(self, vm: Vm) -> Instance | None:
         obj = vm.object()
-        await self._create_once(templates.revision(obj))
+        with ignoring(is_already_exists):  # from an earlier attempt to start
+            await self._api.create(CONTROLLER_REVISIONS, templates.revision(obj))
         wanted = templates.instance_of_vm(obj, paused=strategy.wants_start_paused(vm))
-        try:
+        with ignoring(is_already_exists):
             self._instances.observe(await self._api.create(VMIS, wanted))
-        except ApiError as error:
-            if not is_already_exists(error):
-                raise
-            self._instances.observe(await self._api.get(VMIS, vm.name, vm.namespace))
-            return await self._instance_of(vm)
-        what = f"Started the virtual machine by creating the new virtual machine instance {vm.name}"
-        self._recorder.normal(vm.reference, "SuccessfulCreate", what)
-        return self._instances.get(vm.key)
-
-    async def _create_once(self, revision: Obj) -> None:
-        try:
-            await self._api.create(CONTROLLER_REVISIONS, revision)
-        except ApiError as error:
-            if not is_already_exists(error):  # an earlier attempt to start
-                raise
+            what = f"Started the virtual machine by creating the new virtual machine instance {vm.name}"
+            self._recorder.normal(vm.reference, "SuccessfulCreate", what)
+            return self._instances.get(vm.key)
+        self._instances.observe(await self._api.get(VMIS, vm.name, vm.namespace))
+        return await self._instance_of(vm)
 
     async def _stop(self, vm: Vm, vmi: Instance) -> Instance | None:
         if not vmi.deleting:
@@ -182,24 +173,18 @@ class VirtualMachines:
         if left == vmi.metadata.finalizers:
             return
         if vmi.status.virtual_machine_revision_name:
-            try:
+            with ignoring(is_not_found):
                 await self._api.delete(CONTROLLER_REVISIONS, vmi.status.virtual_machine_revision_name, vmi.namespace)
-            except ApiError as error:
-                if not is_not_found(error):
-                    raise
         await self._patch_instance(vmi, {"metadata": {"finalizers": left}})
 
     # -- changes that wait for a restart
 
     async def _changes_since_start(self, vm: Vm, vmi: Instance) -> list[str]:
-        try:
-            name = vmi.status.virtual_machine_revision_name
+        name = vmi.status.virtual_machine_revision_name
+        with ignoring(is_not_found):
             started_with = await self._api.get(CONTROLLER_REVISIONS, name, vmi.namespace)
-        except ApiError as error:
-            if not is_not_found(error):
-                raise
-            return []  # nobody can tell any more
-        return templates.template_changes(started_with["data"]["spec"], vm.object()["spec"])
+            return templates.template_changes(started_with["data"]["spec"], vm.object()["spec"])
+        return []  # nobody can tell any more
 
     async def _brought_up_to_date(self, vm: Vm, vmi: Instance) -> Instance:
         """An instance that is as the template wants it is of the VM's newest generation."""

@@ -15,7 +15,7 @@ from virtfleet.api.view import read
 from virtfleet.api.vm import VirtualMachine
 from virtfleet.api.vmi import VirtualMachineInstance
 from virtfleet.kube.api import KubeApi
-from virtfleet.kube.errors import ApiError, is_not_found
+from virtfleet.kube.errors import ApiError, ignoring, is_not_found
 from virtfleet.kube.resource import VMIS, VMS, Obj, Resource
 
 VM_NOT_RUNNING = "VM is not running"
@@ -86,12 +86,9 @@ class Machines:
         return Vmi(obj, read(VirtualMachineInstance, obj))
 
     async def vmi_if_any(self, namespace: str, name: str) -> Vmi | None:
-        try:
+        with ignoring(is_not_found):
             return await self.vmi(namespace, name)
-        except ApiError as error:
-            if is_not_found(error):
-                return None
-            raise
+        return None
 
     async def vmi_of_vm(self, namespace: str, name: str) -> Vmi:
         """The instance that a VM runs now."""
@@ -102,12 +99,9 @@ class Machines:
         return vmi
 
     async def _get(self, resource: Resource, namespace: str, name: str) -> Obj:
-        try:
+        with ignoring(is_not_found):
             return await self._api.get(resource, name, namespace)
-        except ApiError as error:
-            if is_not_found(error):
-                raise not_found(resource, name, namespace) from error
-            raise
+        raise not_found(resource, name, namespace)
 
 
 def not_found(resource: Resource, name: str, namespace: str) -> ApiError:

@@ -17,7 +17,7 @@ import msgspec
 from virtfleet.api.names import Phase
 from virtfleet.gateway.machines import VM_NOT_RUNNING, Machines, Vm, Vmi, bad_request
 from virtfleet.kube.api import KubeApi
-from virtfleet.kube.errors import ApiError, is_conflict, is_not_found
+from virtfleet.kube.errors import ApiError, ignoring, is_conflict, is_not_found
 from virtfleet.kube.resource import VMIS, VMS, Obj
 
 _ATTEMPTS = 5
@@ -193,8 +193,5 @@ class Power:
 
     async def _give(self, vmi: Vmi, seconds: int | None, dry_run: bool) -> None:
         patch = {"spec": {"terminationGracePeriodSeconds": seconds}}
-        try:
+        with ignoring(is_not_found):  # one that has just gone needs no time
             await self._api.patch(VMIS, vmi.name, patch, vmi.namespace, dry_run=dry_run)
-        except ApiError as error:
-            if not is_not_found(error):  # one that has just gone needs no time
-                raise

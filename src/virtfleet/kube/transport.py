@@ -34,7 +34,7 @@ from virtfleet.kube.api import Patch
 from virtfleet.kube.config import Config
 from virtfleet.kube.credentials import ConfigError
 from virtfleet.kube.errors import ApiError
-from virtfleet.work.pacing import Backoff, TokenBucket
+from virtfleet.work.pacing import Backoff
 
 logger = logging.getLogger(__name__)
 
@@ -66,9 +66,8 @@ class _Failure(Exception):
 
 
 class Transport:
-    """One server's connections, credentials and pace.
+    """One server's connections and credentials.
 
-    `qps` and `burst` limit the rate of requests; without, there is none and the server's own fairness decides.
     `idle` is how long a watch may be silent before the connection counts as dead; servers send bookmarks every minute.
     """
 
@@ -77,14 +76,11 @@ class Transport:
         config: Config,
         *,
         user_agent: str = f"virtfleet/{__version__}",
-        qps: float | None = None,
-        burst: int = 10,
         patience: float = 10.0,
         idle: float = 120.0,
     ) -> None:
         self._config = config
         self._user_agent = user_agent
-        self._bucket = TokenBucket(qps, burst) if qps else None
         self._patience = patience
         self._idle = idle
         self._warned: set[str] = set()
@@ -225,8 +221,6 @@ class Transport:
         backoff = Backoff(0.1, 2.0)
         renewed = False
         while True:
-            if self._bucket:
-                await asyncio.sleep(self._bucket.reserve())
             try:
                 grant = await self._config.grant()
                 tls = self._config.tls(grant)

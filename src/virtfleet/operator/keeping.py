@@ -50,7 +50,7 @@ def look(
     serving = {pod.spec.node_name: pod for pod in pods if not pod.ending}
     occupied = {pod.spec.node_name for pod in pods}
     staying = {name: ds for name, ds in installed.items() if not ds["metadata"].get("deletionTimestamp")}
-    made = Counter(pod.daemon_set for pod in pods if not pod.ending)
+    placed = Counter(pod.daemon_set for pod in serving.values() if pod.spec.node_name)
     result = Keeping()
     for node in nodes:
         if not node.ready:
@@ -66,7 +66,7 @@ def look(
         elif pod and pod.daemon_set == keeper:
             if successor != keeper:
                 result.moves.append(Change(pod, successor))
-        elif node.name in occupied or made[keeper] < desired(staying[keeper]):
+        elif node.name in occupied or placed[keeper] < desired(staying[keeper]):
             result.between[node.name] = keeper
             result.transit += pod is not None
         else:  # its DaemonSet has been given other nodes by the administrator

@@ -17,7 +17,7 @@ from virtfleet.installation import Installation
 from virtfleet.kube.api import KubeApi, Patch
 from virtfleet.kube.cache import key_of
 from virtfleet.kube.controller import Controller
-from virtfleet.kube.errors import ApiError, is_already_exists, is_conflict, is_not_found
+from virtfleet.kube.errors import ApiError, ignoring, is_already_exists, is_conflict, is_not_found
 from virtfleet.kube.events import Recorder, Reference
 from virtfleet.kube.resource import DAEMON_SETS, KUBEVIRTS, NODES, PODS, Obj
 from virtfleet.operator import certificates, conditions, keeping, proof, rollout
@@ -151,17 +151,13 @@ class Operator:
 
     async def _create(self, wanted: Obj) -> None:
         resource, meta = RESOURCES[wanted["kind"]], wanted["metadata"]
-        try:
-            stored = await self._api.create(resource, wanted)
-        except ApiError as error:
-            if not is_already_exists(error):
-                raise
-            # Somebody else's, or older than the label by which ours are found: it becomes ours.
-            installed = await self._api.get(resource, meta["name"], meta.get("namespace"))
-            await self._change(wanted, difference(installed, wanted))
+        with ignoring(is_already_exists):
+            self._world.installed[wanted["kind"]].observe(await self._api.create(resource, wanted))
+            logger.info("made %s %s", wanted["kind"], meta["name"])
             return
-        logger.info("made %s %s", wanted["kind"], meta["name"])
-        self._world.installed[wanted["kind"]].observe(stored)
+        # Somebody else's, or older than the label by which ours are found: it becomes ours.
+        installed = await self._api.get(resource, meta["name"], meta.get("namespace"))
+        await self._change(wanted, difference(installed, wanted))
 
     async def _change(self, wanted: Obj, operations: list[Obj]) -> None:
         resource, meta = RESOURCES[wanted["kind"]], wanted["metadata"]
@@ -247,23 +243,16 @@ class Operator:
         for name, wanted in proving.needed.items():
             if name not in there:
                 logger.info("trying new images on %s: %s", wanted["spec"]["nodeName"], name)
-                try:
+                with ignoring(is_already_exists):
                     self._world.pods.observe(await self._api.create(PODS, wanted))
-                except ApiError as error:
-                    if not is_already_exists(error):
-                        raise
 
     async def _delete_pod(self, pod: HandlerPod) -> None:
         if pod.ending:
             return
-        try:
+        with ignoring(is_not_found):
             answer = await self._api.delete(PODS, pod.metadata.name, self._world.namespace, uid=pod.metadata.uid)
-        except ApiError as error:
-            if not is_not_found(error):
-                raise
-            return
-        if "deletionTimestamp" in answer.get("metadata", {}):
-            self._world.pods.observe(answer)
+            if "deletionTimestamp" in answer.get("metadata", {}):
+                self._world.pods.observe(answer)
 
     async def _admit(self, objects: Iterable[Obj]) -> bool:
         """Let virt-api check VMs once it can; before, webhooks would only refuse everything."""
@@ -289,17 +278,9 @@ class Operator:
             if meta.get("deletionTimestamp"):
                 continue
             logger.info("deleting %s %s", obj["kind"], meta["name"])
-            try:
-                await self._api.delete(
-                    RESOURCES[obj["kind"]],
-                    meta["name"],
-                    meta.get("namespace"),
-                    uid=meta["uid"],
-                    propagation="Foreground",
-                )
-            except ApiError as error:
-                if not is_not_found(error):
-                    raise
+            resource, namespace = RESOURCES[obj["kind"]], meta.get("namespace")
+            with ignoring(is_not_found):
+                await self._api.delete(resource, meta["name"], namespace, uid=meta["uid"], propagation="Foreground")
 
     # -- telling
 

@@ -136,6 +136,7 @@ class SlowToEnd(Kubelets):
         super().__init__(api)
         self.unpullable: Callable[[str], bool] = lambda image: False
         self.dark: set[str] = set()  # nodes without power
+        self._pulled: set[tuple[str, str]] = set()  # node and image: what is there needs no registry
 
     async def _act(self, pod: Pod) -> None:
         if pod.node in self.dark:
@@ -147,10 +148,11 @@ class SlowToEnd(Kubelets):
         else:
             full = await self._api.get(PODS, pod.name, pod.namespace)
             asked = [*full["spec"].get("initContainers", ()), *full["spec"]["containers"]]
-            bad = [c for c in asked if self.unpullable(c["image"])]
+            bad = [c for c in asked if (pod.node, c["image"]) not in self._pulled and self.unpullable(c["image"])]
             if bad and pod.phase != "Running":
                 await self._tell(pod, {"phase": "Pending", "containerStatuses": [_waiting(bad[0])]})
                 return
+            self._pulled |= {(pod.node, c["image"]) for c in asked}
             if full["metadata"].get("labels", {}).get("kubevirt.io") == "virt-handler-proof":
                 await self._tell(pod, {"phase": "Succeeded", "containerStatuses": []})
                 return
@@ -205,8 +207,10 @@ class Watchtower:
         elif node:
             others = [other for other, where in self._at.items() if where == node and other != name]
             self.doubles += [f"{name} came to {node} while {other} was there" for other in others]
-            if name not in self._at and node in self._left and not images <= self._tried[node]:
-                self.unproven.append(f"{name} came to {node} with {images - self._tried[node]}")
+            if name not in self._at and node in self._left:
+                self._left.remove(node)
+                if new := images - self._tried[node]:
+                    self.unproven.append(f"{name} came to {node} with {new}")
             self._at[name] = node
 
     def handlers(self) -> dict[str, str]:

@@ -240,10 +240,11 @@ async def at_rest(fleet: Hollow, nodes: int = 5) -> None:
     async def check() -> bool:
         kubevirt = await fleet.kubevirt()
         assert kubevirt["status"]["observedGeneration"] == kubevirt["metadata"]["generation"]
-        assert (await told(fleet))["Progressing"] == "False" and len(fleet.tower.handlers()) == nodes
+        assert (await told(fleet))["Progressing"] == "False", kubevirt["status"]["conditions"]
         pods = [await fleet.handler(node) for node in fleet.tower.handlers()]
-        assert not any("deletionTimestamp" in pod["metadata"] for pod in pods)
-        assert all(c["status"] == "True" for pod in pods for c in pod["status"]["conditions"] if c["type"] == "Ready")
+        assert len(pods) == nodes and not any("deletionTimestamp" in pod["metadata"] for pod in pods)
+        ready = [c["status"] for pod in pods for c in pod["status"].get("conditions", ()) if c["type"] == "Ready"]
+        assert ready == ["True"] * nodes
         return await fleet.keepers() == await fleet.owners()
 
     await fleet.until(check)

@@ -65,6 +65,9 @@ def test_a_node_that_was_let_go_is_between_two_handlers_until_the_next_is_there(
 def test_a_node_whose_handler_is_replaced_is_between_two_handlers() -> None:
     assert at(by(PRIMARY), pod(0, OLD, ending=True)).between == {"node0": PRIMARY}
     assert at(by(PRIMARY)).between == {"node0": PRIMARY}
+    waiting = pod(0, NEW)
+    waiting.spec.node_name = ""
+    assert at(by(PRIMARY), waiting).between == {"node0": PRIMARY}, "the scheduler has not placed it yet"
 
 
 def test_a_label_that_nobody_answers_for_goes() -> None:

@@ -211,15 +211,6 @@ def test_a_vmi_is_outdated_when_its_pool_expects_another_image() -> None:
     assert fleet.outdated(vmi), "the default image is wrong for a VMI of a pool"
 
 
-def test_a_migration_keeps_the_source_image_unless_it_is_an_update() -> None:
-    fleet = fleet_of(yaml.safe_load(TWO_POOLS))
-    vmi = yaml.safe_load(GPU_VM)
-    old = "registry.example.com/kubevirt/virt-launcher:v0.9.0-gpu"
-    new = "registry.example.com/kubevirt/virt-launcher:v1.0.0-gpu"
-    assert fleet.migration_image(vmi, old, workload_update=False) == old
-    assert fleet.migration_image(vmi, old, workload_update=True) == new
-
-
 def test_pools_by_architecture() -> None:
     kubevirt = yaml.safe_load(TWO_POOLS)
     kubevirt["spec"]["additionalVirtHandlers"] = [
