@@ -47,10 +47,10 @@ def look(
 ) -> Keeping:
     """Over all nodes that are up. `installed` are the handlers' DaemonSets by name."""
     pods = sorted(pods, key=lambda pod: pod.ready)
-    serving = {pod.spec.node_name: pod for pod in pods if not pod.ending}
-    occupied = {pod.spec.node_name for pod in pods}
+    serving = {pod.node: pod for pod in pods if not pod.ending}
+    occupied = {pod.node for pod in pods}
     staying = {name: ds for name, ds in installed.items() if not ds["metadata"].get("deletionTimestamp")}
-    placed = Counter(pod.daemon_set for pod in serving.values() if pod.spec.node_name)
+    placed = Counter(pod.daemon_set for pod in serving.values() if pod.node)
     result = Keeping()
     for node in nodes:
         if not node.ready:

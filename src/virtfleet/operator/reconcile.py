@@ -206,7 +206,7 @@ class Operator:
             return False  # the next look follows, and the DaemonSet controller has seen the labels by then
         await self._apply(want for name, want in wanted.items() if name not in unfinished)
         down = self._world.down()
-        busy = {pod.daemon_set for pod in self._world.handlers() if pod.spec.node_name not in down}
+        busy = {pod.daemon_set for pod in self._world.handlers() if pod.node not in down}
         for name, daemon_set in installed.items():
             if name in wanted:
                 continue

@@ -48,7 +48,7 @@ class Change:
 
     @property
     def node(self) -> str:
-        return self.pod.spec.node_name
+        return self.pod.node
 
     @property
     def moves(self) -> bool:
@@ -84,7 +84,7 @@ class Fleet:
     """DaemonSets that are still to be changed."""
 
     def up(self) -> list[HandlerPod]:
-        return [pod for pod in self.pods if pod.spec.node_name not in self.down]
+        return [pod for pod in self.pods if pod.node not in self.down]
 
     def batch(self) -> int:
         return max(1, sum(map(desired, self.sets.values())) // SHARE)
@@ -120,7 +120,7 @@ def observed(workload: Obj) -> bool:
 def _rollout(fleet: Fleet, name: str, now: datetime) -> Rollout:
     pods = [pod for pod in fleet.pods if pod.daemon_set == name]
     new = [pod for pod in pods if _up_to_date(fleet, pod) and not pod.ending]
-    up = [pod for pod in new if pod.spec.node_name not in fleet.down]
+    up = [pod for pod in new if pod.node not in fleet.down]
     missing = max(0, desired(fleet.sets[name]) - len(pods))
     return Rollout(
         updated=len(new),

@@ -82,7 +82,7 @@ class Uninstall:
     def _handlers_end(self) -> bool:
         """Whether a handler still says goodbye, which it does on its node."""
         down = self._world.down()
-        return any(pod.spec.node_name not in down for pod in self._world.handlers())
+        return any(pod.node not in down for pod in self._world.handlers())
 
     async def _tell(self, kubevirt: Obj, phase: str, waiting_for: str = "") -> Obj:
         """The phase, and who has to go first. Returns the object as it is then."""
