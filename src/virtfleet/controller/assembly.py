@@ -5,34 +5,19 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from virtfleet.controller import instance, metrics, virtualmachine
+from virtfleet.controller import instance, metrics, records, virtualmachine
 from virtfleet.controller.instance import Instances
 from virtfleet.controller.migration import Migrations, decode_migration
 from virtfleet.controller.node import SILENCE, Nodes
 from virtfleet.controller.pods import LauncherPods, launcher_cache
-from virtfleet.controller.records import (
-    Instance,
-    decode_claim,
-    decode_instance,
-    decode_node,
-    decode_replica_set,
-    decode_vm,
-)
+from virtfleet.controller.records import Instance
 from virtfleet.controller.replicaset import ReplicaSets
 from virtfleet.controller.virtualmachine import VirtualMachines
 from virtfleet.installation import Installation
+from virtfleet.kube import resource
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.events import Recorder
-from virtfleet.kube.resource import (
-    KUBEVIRTS,
-    NODES,
-    PERSISTENT_VOLUME_CLAIMS,
-    VMI_MIGRATIONS,
-    VMI_REPLICA_SETS,
-    VMIS,
-    VMS,
-)
 
 COMPONENT = "virt-controller"
 
@@ -55,16 +40,19 @@ class VirtController:
 
     def __init__(self, api: KubeApi, host: str = "", *, silence: float = SILENCE) -> None:
         self._recorder = recorder = Recorder(api, COMPONENT, host)
-        instances: Cache[Instance] = Cache(api, VMIS, decode=decode_instance, indexes=_INDEXES)
+        instances: Cache[Instance] = Cache(api, resource.VMIS, decode=records.decode_instance, indexes=_INDEXES)
         pods = launcher_cache(api)
-        vms = Cache(api, VMS, decode=decode_vm, indexes={"claim": virtualmachine.claim_keys})
+        vms = Cache(api, resource.VMS, decode=records.decode_vm, indexes={"claim": virtualmachine.claim_keys})
         sets = Cache(
-            api, VMI_REPLICA_SETS, decode=decode_replica_set, indexes={"namespace": lambda each: [each.namespace]}
+            api,
+            resource.VMI_REPLICA_SETS,
+            decode=records.decode_replica_set,
+            indexes={"namespace": lambda each: [each.namespace]},
         )
-        nodes = Cache(api, NODES, decode=decode_node)
-        claims = Cache(api, PERSISTENT_VOLUME_CLAIMS, decode=decode_claim)
-        migrations = Cache(api, VMI_MIGRATIONS, decode=decode_migration)
-        installations = Cache(api, KUBEVIRTS, decode=Installation.decode)
+        nodes = Cache(api, resource.NODES, decode=records.decode_node)
+        claims = Cache(api, resource.PERSISTENT_VOLUME_CLAIMS, decode=records.decode_claim)
+        migrations = Cache(api, resource.VMI_MIGRATIONS, decode=decode_migration)
+        installations = Cache(api, resource.KUBEVIRTS, decode=Installation.decode)
         launchers = LauncherPods(api, pods)
         self._caches: list[Cache[Any]] = [instances, pods, vms, sets, nodes, claims, migrations, installations]
         self._controllers = [

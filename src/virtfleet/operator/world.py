@@ -10,32 +10,10 @@ import msgspec
 import orjson
 
 from virtfleet.api import names
+from virtfleet.kube import resource
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache, key_of
-from virtfleet.kube.resource import (
-    API_SERVICES,
-    CLUSTER_ROLE_BINDINGS,
-    CLUSTER_ROLES,
-    CONFIG_MAPS,
-    CRDS,
-    DAEMON_SETS,
-    DEPLOYMENTS,
-    KUBEVIRTS,
-    MUTATING_WEBHOOKS,
-    NODES,
-    POD_DISRUPTION_BUDGETS,
-    PODS,
-    POLICIES,
-    POLICY_BINDINGS,
-    ROLE_BINDINGS,
-    ROLES,
-    SECRETS,
-    SERVICE_ACCOUNTS,
-    SERVICES,
-    VALIDATING_WEBHOOKS,
-    VMIS,
-    Obj,
-)
+from virtfleet.kube.resource import KUBEVIRTS, NODES, PODS, VMIS, Obj
 from virtfleet.operator.deployments import VIRT_CONTROLLER
 from virtfleet.operator.endpoints import VIRT_API
 from virtfleet.operator.handlerpods import HandlerPod, decode_pod
@@ -44,25 +22,25 @@ from virtfleet.operator.proof import PROOF
 
 # Kinds that the operator installs, in the order in which they are taken away.
 INSTALLED = (
-    VALIDATING_WEBHOOKS,
-    MUTATING_WEBHOOKS,
-    API_SERVICES,
-    DAEMON_SETS,
-    DEPLOYMENTS,
-    POD_DISRUPTION_BUDGETS,
-    SERVICES,
-    CONFIG_MAPS,
-    SECRETS,
-    ROLE_BINDINGS,
-    ROLES,
-    CLUSTER_ROLE_BINDINGS,
-    CLUSTER_ROLES,
-    SERVICE_ACCOUNTS,
-    POLICY_BINDINGS,
-    POLICIES,
-    CRDS,
+    resource.VALIDATING_WEBHOOKS,
+    resource.MUTATING_WEBHOOKS,
+    resource.API_SERVICES,
+    resource.DAEMON_SETS,
+    resource.DEPLOYMENTS,
+    resource.POD_DISRUPTION_BUDGETS,
+    resource.SERVICES,
+    resource.CONFIG_MAPS,
+    resource.SECRETS,
+    resource.ROLE_BINDINGS,
+    resource.ROLES,
+    resource.CLUSTER_ROLE_BINDINGS,
+    resource.CLUSTER_ROLES,
+    resource.SERVICE_ACCOUNTS,
+    resource.POLICY_BINDINGS,
+    resource.POLICIES,
+    resource.CRDS,
 )
-RESOURCES = {resource.kind: resource for resource in INSTALLED}
+RESOURCES = {each.kind: each for each in INSTALLED}
 
 
 class _NodeMeta(msgspec.Struct):
@@ -120,26 +98,18 @@ def decode_instance(data: bytes) -> Obj:
     }
 
 
-def _decode(data: bytes) -> Obj:
-    obj: Obj = orjson.loads(data)
-    return obj
-
-
 class World:
     """Caches of everything that the operator decides by."""
 
     def __init__(self, api: KubeApi, namespace: str) -> None:
         self.namespace = namespace
-        self.kubevirts: Cache[Obj] = Cache(api, KUBEVIRTS, namespace=namespace, decode=_decode)
+        self.kubevirts: Cache[Obj] = Cache(api, KUBEVIRTS, namespace=namespace, decode=orjson.loads)
+        managed = f"{names.MANAGED_BY}={names.MANAGED_BY_OPERATOR}"
         self.installed: dict[str, Cache[Obj]] = {
-            resource.kind: Cache(
-                api,
-                resource,
-                namespace=namespace if resource.namespaced else None,
-                labels=f"{names.MANAGED_BY}={names.MANAGED_BY_OPERATOR}",
-                decode=_decode,
+            each.kind: Cache(
+                api, each, namespace=namespace if each.namespaced else None, labels=managed, decode=orjson.loads
             )
-            for resource in INSTALLED
+            for each in INSTALLED
         }
         components = f"{names.APP_LABEL} in ({VIRT_HANDLER}, {PROOF}, {VIRT_API}, {VIRT_CONTROLLER})"
         self.pods: Cache[HandlerPod] = Cache(api, PODS, namespace=namespace, labels=components, decode=decode_pod)
