@@ -13,7 +13,7 @@ import aiohttp
 import virtfleet
 from virtfleet.gateway.frontproxy import FrontProxy
 from virtfleet.gateway.handlers import Handlers
-from virtfleet.gateway.knowledge import CachedKnowledge
+from virtfleet.gateway.knowledge import Knowledge
 from virtfleet.gateway.subresources import Subresources
 from virtfleet.gateway.webhooks import Webhooks
 from virtfleet.kube import component, config, process
@@ -27,18 +27,20 @@ NAME = "virt-api"
 
 
 async def run(options: argparse.Namespace) -> None:
+    """virt-api, for as long as it is not ended."""
     async with Client(config.load(options.kubeconfig), user_agent=f"{NAME}/{virtfleet.__version__}") as api:
         await serve(options, api)
 
 
 async def serve(options: argparse.Namespace, api: KubeApi) -> None:
     # Bodies pass through as they come, and any number of streams may be open at once.
+    """Follow what answers depend on, and answer."""
     connector = aiohttp.TCPConnector(limit=0)
     async with (
         aiohttp.ClientSession(connector=connector, auto_decompress=False) as session,
         asyncio.TaskGroup() as group,
     ):
-        knowledge = CachedKnowledge(api)
+        knowledge = Knowledge(api)
         front_proxy = FrontProxy(api)
         handlers = Handlers(
             api, options.namespace, MountedCredential(options.certificates), session, options.handler_port
@@ -62,6 +64,7 @@ async def serve(options: argparse.Namespace, api: KubeApi) -> None:
 
 
 def main() -> int:
+    """The process."""
     parser = component.arguments(NAME, "Admission webhooks and the subresource API.")
     parser.add_argument(
         "--namespace", default=os.environ.get("POD_NAMESPACE") or "kubevirt", help="that of the installation"

@@ -35,6 +35,7 @@ def read(body: bytes, namespace: str) -> Obj:
 
 
 def expanded(vm: Obj) -> Obj:
+    """The VM as it is whole. Raises ApiError where it names what VirtFleet does not have."""
     spec = vm.get("spec") or {}
     for field in ("instancetype", "preference"):
         if spec.get(field):

@@ -25,67 +25,86 @@ FINAL = (Phase.SUCCEEDED, Phase.FAILED)
 
 @dataclass(frozen=True, slots=True)
 class Vm:
+    """A VM, as it is and as it is read."""
+
     object: Obj
     view: VirtualMachine
 
     @property
     def name(self) -> str:
+        """Its name."""
         return self.view.metadata.name
 
     @property
     def strategy(self) -> str:
+        """Its run strategy, also where it is said in the old way."""
         spec = self.view.spec
         return spec.run_strategy or ("Always" if spec.running else "Halted")
 
     def conflict(self, why: str) -> ApiError:
+        """The VM is not in the state that the request needs."""
         return _conflict(VMS, self.name, why)
 
 
 @dataclass(frozen=True, slots=True)
 class Vmi:
+    """A VMI, as it is and as it is read."""
+
     object: Obj
     view: VirtualMachineInstance
 
     @property
     def name(self) -> str:
+        """Its name."""
         return self.view.metadata.name
 
     @property
     def namespace(self) -> str:
+        """Its namespace."""
         return self.view.metadata.namespace
 
     @property
     def phase(self) -> str:
+        """Its phase, empty at first."""
         return self.view.status.phase
 
     @property
     def running(self) -> bool:
+        """Whether its guest runs."""
         return self.phase == Phase.RUNNING
 
     @property
     def final(self) -> bool:
+        """Whether it is over."""
         return self.phase in FINAL
 
     def has(self, condition: str) -> bool:
+        """Whether a condition holds."""
         return any(c.type == condition and c.status == "True" for c in self.view.status.conditions)
 
     def conflict(self, why: str) -> ApiError:
+        """The VMI is not in the state that the request needs."""
         return _conflict(VMIS, self.name, why)
 
 
 class Machines:
+    """Reads VMs and VMIs."""
+
     def __init__(self, api: KubeApi) -> None:
         self._api = api
 
     async def vm(self, namespace: str, name: str) -> Vm:
+        """A VM. Raises ApiError where there is none."""
         obj = await self._get(VMS, namespace, name)
         return Vm(obj, read(VirtualMachine, obj))
 
     async def vmi(self, namespace: str, name: str) -> Vmi:
+        """A VMI. Raises ApiError where there is none."""
         obj = await self._get(VMIS, namespace, name)
         return Vmi(obj, read(VirtualMachineInstance, obj))
 
     async def vmi_if_any(self, namespace: str, name: str) -> Vmi | None:
+        """A VMI, if there is one."""
         with ignoring(is_not_found):
             return await self.vmi(namespace, name)
         return None
@@ -105,12 +124,14 @@ class Machines:
 
 
 def not_found(resource: Resource, name: str, namespace: str) -> ApiError:
+    """There is no such object."""
     kind = resource.kind.lower()
     message = f'{kind}.{names.GROUP} "{name}" not found in namespace {namespace}'
     return ApiError("NotFound", message, details=_details(resource, name))
 
 
 def bad_request(why: str) -> ApiError:
+    """The request itself is wrong."""
     return ApiError("BadRequest", why)
 
 

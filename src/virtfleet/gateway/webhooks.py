@@ -14,8 +14,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import hmac
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import orjson
 from aiohttp import web
@@ -26,6 +26,7 @@ from virtfleet.admission.review import complete, complete_update, review, review
 from virtfleet.admission.templates import check_migration_target
 from virtfleet.admission.updates import Requester
 from virtfleet.gateway import reviews
+from virtfleet.gateway.knowledge import Knowledge, NotYet
 from virtfleet.gateway.reviews import Malformed, TooLarge
 from virtfleet.installation import Installation
 from virtfleet.kube.component import admission_path
@@ -34,22 +35,6 @@ from virtfleet.kube.resource import KUBEVIRTS, VMI_MIGRATIONS, Obj
 
 _VERSION = "admission.k8s.io/v1"
 _BODIES = 16  # that are held at once
-
-
-class NotYet(Exception):
-    """What decisions need is not known yet."""
-
-
-class Knowledge(Protocol):
-    """What decisions need of the cluster. Every method raises NotYet while it cannot know."""
-
-    def cluster(self) -> Installation: ...
-
-    def vmis(self) -> Iterable[Obj]: ...
-
-    def vmi(self, namespace: str, name: str) -> Obj | None: ...
-
-    def migrations_of(self, namespace: str, vmi: str) -> Sequence[Obj]: ...
 
 
 class Webhooks:
@@ -61,6 +46,7 @@ class Webhooks:
         self._bodies = asyncio.Semaphore(_BODIES)
 
     def routes(self) -> list[web.RouteDef]:
+        """The paths that API servers are told."""
         webhooks = {"mutate": self.mutate, "validate": self.validate}
         return [web.post(admission_path("{key}", name), self._answerer(each)) for name, each in webhooks.items()]
 
