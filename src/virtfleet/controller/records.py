@@ -155,7 +155,6 @@ class InstanceStatus(Record):
     node_name: str = ""
     conditions: list[dict[str, Any]] = []
     active_pods: dict[str, str] = {}
-    launcher_container_image_version: str = ""
     phase_transition_timestamps: list[Transition] = []
     virtual_machine_revision_name: str = ""
     migration_state: MigrationState | None = None

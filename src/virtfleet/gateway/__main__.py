@@ -10,16 +10,14 @@ from typing import Any
 
 import aiohttp
 
-import virtfleet
 from virtfleet.gateway.frontproxy import FrontProxy
 from virtfleet.gateway.handlers import Handlers
 from virtfleet.gateway.knowledge import Knowledge
 from virtfleet.gateway.subresources import Subresources
 from virtfleet.gateway.webhooks import Webhooks
-from virtfleet.kube import component, config, process
+from virtfleet.kube import component, process
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
-from virtfleet.kube.client import Client
 from virtfleet.kube.component import ADMISSION_KEY, MountedCredential
 from virtfleet.kube.credentials import Material
 
@@ -28,7 +26,7 @@ NAME = "virt-api"
 
 async def run(options: argparse.Namespace) -> None:
     """virt-api, for as long as it is not ended."""
-    async with Client(config.load(options.kubeconfig), user_agent=f"{NAME}/{virtfleet.__version__}") as api:
+    async with component.client(NAME, options) as api:
         await serve(options, api)
 
 
