@@ -7,7 +7,7 @@ the first words of refusals are KubeVirt's, because tools look for them; what to
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from virtfleet.api import names
 from virtfleet.api.names import Phase
@@ -23,35 +23,15 @@ VMI_NOT_RUNNING = "VMI is not running"
 FINAL = (Phase.SUCCEEDED, Phase.FAILED)
 
 
-@dataclass(frozen=True, slots=True)
-class Vm:
-    """A VM, as it is and as it is read."""
-
-    object: Obj
-    view: VirtualMachine
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-        return self.view.metadata.name
-
-    @property
-    def strategy(self) -> str:
-        """Its run strategy, also where it is said in the old way."""
-        spec = self.view.spec
-        return spec.run_strategy or ("Always" if spec.running else "Halted")
-
-    def conflict(self, why: str) -> ApiError:
-        """The VM is not in the state that the request needs."""
-        return _conflict(VMS, self.name, why)
+V = TypeVar("V", VirtualMachine, VirtualMachineInstance)
 
 
 @dataclass(frozen=True, slots=True)
-class Vmi:
-    """A VMI, as it is and as it is read."""
+class _Machine(Generic[V]):
+    """An object, as it is and as it is read."""
 
     object: Obj
-    view: VirtualMachineInstance
+    view: V
 
     @property
     def name(self) -> str:
@@ -62,6 +42,26 @@ class Vmi:
     def namespace(self) -> str:
         """Its namespace."""
         return self.view.metadata.namespace
+
+    def conflict(self, why: str) -> ApiError:
+        """It is not in the state that the request needs."""
+        kind = (VMS if isinstance(self.view, VirtualMachine) else VMIS).kind.lower()
+        message = f'Operation cannot be fulfilled on {kind}.{names.GROUP} "{self.name}": {why}'
+        return ApiError("Conflict", message, details=_details(kind, self.name))
+
+
+class Vm(_Machine[VirtualMachine]):
+    """A VM."""
+
+    @property
+    def strategy(self) -> str:
+        """Its run strategy, also where it is said in the old way."""
+        spec = self.view.spec
+        return spec.run_strategy or ("Always" if spec.running else "Halted")
+
+
+class Vmi(_Machine[VirtualMachineInstance]):
+    """A VMI."""
 
     @property
     def phase(self) -> str:
@@ -81,10 +81,6 @@ class Vmi:
     def has(self, condition: str) -> bool:
         """Whether a condition holds."""
         return any(c.type == condition and c.status == "True" for c in self.view.status.conditions)
-
-    def conflict(self, why: str) -> ApiError:
-        """The VMI is not in the state that the request needs."""
-        return _conflict(VMIS, self.name, why)
 
 
 class Machines:
@@ -127,7 +123,7 @@ def not_found(resource: Resource, name: str, namespace: str) -> ApiError:
     """There is no such object."""
     kind = resource.kind.lower()
     message = f'{kind}.{names.GROUP} "{name}" not found in namespace {namespace}'
-    return ApiError("NotFound", message, details=_details(resource, name))
+    return ApiError("NotFound", message, details=_details(kind, name))
 
 
 def bad_request(why: str) -> ApiError:
@@ -135,11 +131,5 @@ def bad_request(why: str) -> ApiError:
     return ApiError("BadRequest", why)
 
 
-def _conflict(resource: Resource, name: str, why: str) -> ApiError:
-    kind = resource.kind.lower()
-    message = f'Operation cannot be fulfilled on {kind}.{names.GROUP} "{name}": {why}'
-    return ApiError("Conflict", message, details=_details(resource, name))
-
-
-def _details(resource: Resource, name: str) -> dict[str, Any]:
-    return {"name": name, "group": names.GROUP, "kind": resource.kind.lower()}
+def _details(kind: str, name: str) -> dict[str, Any]:
+    return {"name": name, "group": names.GROUP, "kind": kind}
