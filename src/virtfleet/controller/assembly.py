@@ -22,15 +22,10 @@ from virtfleet.kube.events import Recorder
 COMPONENT = "virt-controller"
 
 
-def _owner(vmi: Instance) -> list[str]:
-    owner = vmi.controller
-    return [owner.uid] if owner else []
-
-
 _INDEXES = {
     "node": lambda vmi: [vmi.status.node_name] if vmi.status.node_name else [],
     "claim": instance.claim_keys,
-    "owner": _owner,
+    "owner": records.owner_uids,
     "uncontrolled": lambda vmi: [] if vmi.controller else [vmi.namespace],
 }
 

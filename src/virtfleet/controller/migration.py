@@ -17,7 +17,7 @@ from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ignoring, is_not_found
-from virtfleet.kube.events import Recorder, Reference
+from virtfleet.kube.events import Recorder
 from virtfleet.kube.resource import VMI_MIGRATIONS, Obj
 
 FAILED_MIGRATION = "FailedMigration"
@@ -31,12 +31,8 @@ class MigrationStatus(Record):
 class Migration(Kept):
     """A request to move a VM."""
 
+    resource = VMI_MIGRATIONS
     status: MigrationStatus = msgspec.field(default_factory=MigrationStatus)
-
-    @property
-    def reference(self) -> Reference:
-        meta = self.metadata
-        return Reference(VMI_MIGRATIONS.api_version, VMI_MIGRATIONS.kind, meta.namespace, meta.name, meta.uid)
 
 
 decode_migration = msgspec.json.Decoder(Migration).decode

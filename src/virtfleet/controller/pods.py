@@ -10,7 +10,7 @@ import orjson
 
 from virtfleet.api import names
 from virtfleet.controller.launcherpod import LauncherPod, decode_pod
-from virtfleet.controller.records import Instance
+from virtfleet.controller.records import Instance, owner_uids
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.errors import ignoring, is_already_exists, is_conflict, is_not_found
@@ -24,12 +24,7 @@ class ForeignPod(Exception):
 
 
 def launcher_cache(api: KubeApi) -> Cache[LauncherPod]:
-    return Cache(api, PODS, labels=LAUNCHERS, decode=decode_pod, indexes={"owner": _owner})
-
-
-def _owner(pod: LauncherPod) -> list[str]:
-    owner = pod.controller
-    return [owner.uid] if owner else []
+    return Cache(api, PODS, labels=LAUNCHERS, decode=decode_pod, indexes={"owner": owner_uids})
 
 
 def owners(pod: LauncherPod) -> list[str]:

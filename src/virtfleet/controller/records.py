@@ -7,7 +7,8 @@ long as that can still happen.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 import orjson
@@ -15,7 +16,7 @@ import orjson
 from virtfleet.api import names
 from virtfleet.api.names import Phase
 from virtfleet.kube.events import Reference
-from virtfleet.kube.resource import NODES, VMI_REPLICA_SETS, VMIS, VMS, Obj, Resource
+from virtfleet.kube.resource import NODES, PERSISTENT_VOLUME_CLAIMS, VMI_REPLICA_SETS, VMIS, VMS, Obj, Resource
 
 UNPROCESSED = ("", Phase.PENDING)
 FINAL = (Phase.SUCCEEDED, Phase.FAILED)
@@ -57,6 +58,7 @@ class Meta(Record):
 class Kept(Record):
     """What every record has."""
 
+    resource: ClassVar[Resource]
     metadata: Meta
 
     @property
@@ -82,6 +84,12 @@ class Kept(Record):
     @property
     def controller(self) -> Owner | None:
         return next((owner for owner in self.metadata.owner_references if owner.controller), None)
+
+    @property
+    def reference(self) -> Reference:
+        """For events about the object."""
+        meta, resource = self.metadata, self.resource
+        return Reference(resource.api_version, resource.kind, meta.namespace, meta.name, meta.uid)
 
     def controlled_by(self, uid: str) -> bool:
         owner = self.controller
@@ -163,6 +171,7 @@ class InstanceStatus(Record):
 class Instance(Whole):
     """A VMI. Its JSON is kept as long as its Pod is still to be made."""
 
+    resource = VMIS
     spec: Volumes = msgspec.field(default_factory=Volumes)
     status: InstanceStatus = msgspec.field(default_factory=InstanceStatus)
 
@@ -196,10 +205,6 @@ class Instance(Whole):
     @property
     def pool(self) -> str:
         return self.metadata.labels.get(names.HANDLER_POOL, "")
-
-    @property
-    def reference(self) -> Reference:
-        return _reference(VMIS, self.metadata)
 
 
 # --- VMs
@@ -237,6 +242,7 @@ class VmStatus(Record):
 class Vm(Whole):
     """A VM."""
 
+    resource = VMS
     spec: VmSpec = msgspec.field(default_factory=VmSpec)
     status: VmStatus = msgspec.field(default_factory=VmStatus)
 
@@ -246,10 +252,6 @@ class Vm(Whole):
             return self.spec.run_strategy
         return "Always" if self.spec.running else "Halted"
 
-    @property
-    def reference(self) -> Reference:
-        return _reference(VMS, self.metadata)
-
 
 # --- replica sets, nodes, claims
 
@@ -257,15 +259,13 @@ class Vm(Whole):
 class ReplicaSet(Whole):
     """A replica set of VMIs."""
 
-    @property
-    def reference(self) -> Reference:
-        return _reference(VMI_REPLICA_SETS, self.metadata)
+    resource = VMI_REPLICA_SETS
 
 
 class NodeRecord(Kept):
-    @property
-    def reference(self) -> Reference:
-        return _reference(NODES, self.metadata)
+    """A node."""
+
+    resource = NODES
 
 
 class ClaimSpec(Record):
@@ -280,6 +280,9 @@ class ClaimStatus(Record):
 
 
 class Claim(Kept):
+    """A claim of a volume."""
+
+    resource = PERSISTENT_VOLUME_CLAIMS
     spec: ClaimSpec = msgspec.field(default_factory=ClaimSpec)
     status: ClaimStatus = msgspec.field(default_factory=ClaimStatus)
 
@@ -292,31 +295,28 @@ class Claim(Kept):
         return self.status.phase == "Bound"
 
 
-_instance = msgspec.json.Decoder(Instance)
-_vm = msgspec.json.Decoder(Vm)
-_replica_set = msgspec.json.Decoder(ReplicaSet)
+def owner_uids(record: Kept) -> list[str]:
+    """An index of records: who controls them."""
+    owner = record.controller
+    return [owner.uid] if owner else []
 
+
+W = TypeVar("W", bound=Whole)
+
+
+def _whole(kind: type[W], needed: Callable[[W], bool] = lambda _: True) -> Callable[[bytes], W]:
+    decoder = msgspec.json.Decoder(kind)
+
+    def decode(data: bytes) -> W:
+        record = decoder.decode(data)
+        record.raw = bytes(data) if needed(record) else b""
+        return record
+
+    return decode
+
+
+decode_instance = _whole(Instance, lambda vmi: vmi.unprocessed)
+decode_vm = _whole(Vm)
+decode_replica_set = _whole(ReplicaSet)
 decode_node = msgspec.json.Decoder(NodeRecord).decode
 decode_claim = msgspec.json.Decoder(Claim).decode
-
-
-def decode_instance(data: bytes) -> Instance:
-    vmi = _instance.decode(data)
-    vmi.raw = bytes(data) if vmi.unprocessed else b""
-    return vmi
-
-
-def decode_vm(data: bytes) -> Vm:
-    vm = _vm.decode(data)
-    vm.raw = bytes(data)
-    return vm
-
-
-def decode_replica_set(data: bytes) -> ReplicaSet:
-    replica_set = _replica_set.decode(data)
-    replica_set.raw = bytes(data)
-    return replica_set
-
-
-def _reference(resource: Resource, meta: Meta) -> Reference:
-    return Reference(resource.api_version, resource.kind, meta.namespace, meta.name, meta.uid)
