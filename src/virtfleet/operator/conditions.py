@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import virtfleet
 from virtfleet.installation import Installation
 from virtfleet.kube.resource import Obj
 from virtfleet.operator.digest import digest
 from virtfleet.operator.handlers import VIRT_HANDLER
-from virtfleet.operator.rollout import Plan, Rollout
+from virtfleet.operator.rollout import Plan, Rollout, desired, observed
 from virtfleet.operator.world import NodeView
 from virtfleet.pools.model import POOL_FIELDS, listed, owner
 from virtfleet.pools.overlap import shadowed
@@ -202,22 +202,23 @@ def _resting(installation: Installation) -> Iterable[Verdict]:
 
 def _works(findings: Findings) -> bool:
     """Whether VMs can be made and started: somebody of each component of the control plane is there."""
-    return bool(findings.deployments) and all(
-        (d.get("status") or {}).get("availableReplicas") for d in findings.deployments.values()
-    )
+    return bool(findings.deployments) and all(_count(d, "availableReplicas") for d in findings.deployments.values())
+
+
+def _count(workload: Obj, what: str) -> int:
+    return (workload.get("status") or {}).get(what) or 0
 
 
 def _shortfalls(findings: Findings) -> list[str]:
     short = []
     for name, deployment in sorted(findings.deployments.items()):
         wanted = deployment["spec"].get("replicas", 1)
-        available = (deployment.get("status") or {}).get("availableReplicas", 0)
+        available = _count(deployment, "availableReplicas")
         if available < wanted:
             short.append(f"{name} has {available} of {wanted} replicas")
     for name, daemon_set in sorted(findings.daemon_sets.items()):
-        counts = daemon_set.get("status") or {}
-        wanted, ready = counts.get("desiredNumberScheduled", 0), counts.get("numberReady", 0)
-        if ready < wanted or not counts:
+        wanted, ready = desired(daemon_set), _count(daemon_set, "numberReady")
+        if ready < wanted or not daemon_set.get("status"):
             short.append(f"{name} is ready on {ready} of {wanted} nodes")
     return short
 
@@ -229,12 +230,12 @@ def _steps_left(findings: Findings) -> list[str]:
     elif not findings.handed_over and not findings.held:
         steps.append("nodes change their handlers")
     for name, obj in sorted({**findings.deployments, **findings.daemon_sets}.items()):
-        if (obj.get("status") or {}).get("observedGeneration", 0) < obj["metadata"].get("generation", 0):
+        if not observed(obj):
             steps.append(f"{name} has changed")
     for name, deployment in sorted(findings.deployments.items()):
-        updated = (deployment.get("status") or {}).get("updatedReplicas", 0)
-        if updated < deployment["spec"].get("replicas", 1):
-            steps.append(f"{name} is updated on {updated} of {deployment['spec'].get('replicas', 1)} replicas")
+        updated, wanted = _count(deployment, "updatedReplicas"), deployment["spec"].get("replicas", 1)
+        if updated < wanted:
+            steps.append(f"{name} is updated on {updated} of {wanted} replicas")
     for name, rollout in sorted(findings.plan.rollouts.items()):
         if rollout.outdated:
             total = rollout.outdated + rollout.updated
@@ -271,53 +272,52 @@ def _pools(installation: Installation, findings: Findings) -> list[Obj]:
     hidden = {pool.name for pool in shadowed(pools)}
     result = []
     for pool in pools:
-        counts = (findings.daemon_sets.get(pool.daemon_set) or {}).get("status") or {}
+        daemon_set: Obj = findings.daemon_sets.get(pool.daemon_set) or {}
+        wanted, ready, nodes = desired(daemon_set), _count(daemon_set, "numberReady"), len(owned[pool.name])
         rollout = findings.plan.rollouts.get(pool.daemon_set) or Rollout(0, 0)
         entry: Obj = {
             "name": pool.name,
-            "desiredHandlers": counts.get("desiredNumberScheduled", 0),
-            "readyHandlers": counts.get("numberReady", 0),
+            "desiredHandlers": wanted,
+            "readyHandlers": ready,
             "updatedHandlers": rollout.updated,
             "versions": sorted({node.version for node in owned[pool.name] if node.version}),
-            "nodes": len(owned[pool.name]),
+            "nodes": nodes,
             "conditions": _pool_conditions(
-                counts, rollout, len(owned[pool.name]), pool.name in hidden, findings.plan.failure
+                wanted, ready, rollout, nodes, hidden=pool.name in hidden, stopped=findings.plan.failure
             ),
         }
         if findings.instances is not None:
-            entry |= {"matchedVMIs": matched.get(pool.name, 0), "outdatedVMIs": outdated.get(pool.name, 0)}
+            entry |= {"matchedVMIs": matched[pool.name], "outdatedVMIs": outdated[pool.name]}
         result.append(entry)
     return result
 
 
-def _instances(installation: Installation, findings: Findings) -> tuple[dict[str, int], dict[str, int]]:
-    matched: dict[str, int] = {}
-    outdated: dict[str, int] = {}
+def _instances(installation: Installation, findings: Findings) -> tuple[Counter[str], Counter[str]]:
+    """VMIs of each pool, and those of them that run on another image than they would get now."""
+    matched, outdated = Counter[str](), Counter[str]()
     for vmi in findings.instances or ():
         launcher = installation.fleet.launcher(vmi)
         if launcher.pool:
-            name = launcher.pool.name
-            matched[name] = matched.get(name, 0) + 1
             running = vmi["status"]["launcherContainerImageVersion"]
-            outdated[name] = outdated.get(name, 0) + (bool(running) and running != launcher.image)
+            matched[launcher.pool.name] += 1
+            outdated[launcher.pool.name] += bool(running) and running != launcher.image
     return matched, outdated
 
 
 def _pool_conditions(
-    counts: Mapping[str, Any], rollout: Rollout, nodes: int, hidden: bool, stopped: tuple[str, str] | None
+    wanted: int, ready: int, rollout: Rollout, nodes: int, *, hidden: bool, stopped: tuple[str, str] | None
 ) -> list[Obj]:
     """Ready or not, and why. Without a time: the conditions of the KubeVirt object have those."""
-    desired, ready = counts.get("desiredNumberScheduled", 0), counts.get("numberReady", 0)
     if hidden:
         verdict = ("False", "Shadowed", "earlier pools own every node that this one selects; reorder them")
     elif rollout.failure:
         verdict = ("False", stopped[0] if stopped else "HandlersFail", rollout.failure)
-    elif ready < desired:
-        verdict = ("False", "HandlersNotReady", f"{ready} of {desired} handlers are ready")
-    elif not desired and nodes:
+    elif ready < wanted:
+        verdict = ("False", "HandlersNotReady", f"{ready} of {wanted} handlers are ready")
+    elif not wanted and nodes:
         waiting = f"{nodes} nodes keep their handler until this pool's is proven there"
         verdict = ("False", *(stopped or ("HandlersNotReady", waiting)))
-    elif not desired:
+    elif not wanted:
         verdict = ("False", "NoNodes", "no node has the labels of its nodeSelector")
     else:
         verdict = ("True", "HandlersReady", "")
