@@ -22,10 +22,12 @@ import orjson
 from aiohttp import web
 
 from bench.report import Figure
-from virtfleet.gateway.webhooks import MUTATE, VALIDATE, Webhooks
+from virtfleet.gateway.webhooks import Webhooks
 from virtfleet.installation import Installation
 from virtfleet.kube import certificates
 from virtfleet.kube.certificates import Authority, Lifespan, Profile
+from virtfleet.kube.component import admission_path
+from virtfleet.kube.credentials import Material
 
 TITLE = "admission through the webhook"
 ROUNDS, CLIENTS = 400, 50
@@ -69,7 +71,7 @@ def _serve(context_files: dict[str, bytes], told: Connection) -> None:
 
     async def main() -> None:
         app = web.Application()
-        app.add_routes([*Webhooks(Nothing()).routes(), web.post("/yes", _yes)])
+        app.add_routes([*Webhooks(Nothing(), Material("key", b"key")).routes(), web.post("/yes", _yes)])
         runner = web.AppRunner(app, access_log=None)
         await runner.setup()
         credential = certificates.Credential.of(context_files)
@@ -132,8 +134,8 @@ async def _measure(url: str, context: ssl.SSLContext) -> list[Figure]:
         for clients in (1, CLIENTS):
             await _latencies(session, f"{url}/yes", _review(), clients)  # connections are made before the clock runs
             bare = await _latencies(session, f"{url}/yes", _review(), clients)
-            for name, path in (("defaults", MUTATE), ("validation", VALIDATE)):
-                took = await _latencies(session, url + path, _review(), clients)
+            for name, path in (("defaults", "mutate"), ("validation", "validate")):
+                took = await _latencies(session, url + admission_path("key", path), _review(), clients)
                 who = f"{name}, {clients} client{'s' if clients > 1 else ''}"
                 aim = "under 5 ms p50" if clients == 1 else ""
                 middle = statistics.median(took)

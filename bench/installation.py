@@ -19,7 +19,7 @@ from bench.report import Figure
 from virtfleet.installation import Installation
 from virtfleet.kube.resource import Obj
 from virtfleet.operator.apply import difference
-from virtfleet.operator.handover import step
+from virtfleet.operator.keeping import moves_nodes
 from virtfleet.operator.render import render
 
 TITLE = "installation: from nothing to Available, and the reconcile of what is as it should be"
@@ -34,7 +34,7 @@ def run() -> list[Figure]:
     def reconcile() -> None:
         fresh = render(Installation(kubevirt))
         assert not any(difference(have, want) for have, want in zip(installed, fresh, strict=True))
-        assert step(sets, {o["metadata"]["name"]: o for o in fresh if o["kind"] == "DaemonSet"}).done
+        assert not moves_nodes(sets, {o["metadata"]["name"]: o for o in fresh if o["kind"] == "DaemonSet"})
 
     read = median_us(lambda: orjson.loads(orjson.dumps(wanted)), rounds=20)
 

@@ -61,7 +61,7 @@ async def test_every_request_says_who_asks(api: Client, server: ScriptedServer) 
     assert server.headers[-1]["Accept-Encoding"] == "identity"
 
 
-@pytest.mark.parametrize("how", list(Patch))
+@pytest.mark.parametrize("how", [Patch.JSON, Patch.MERGE, Patch.STRATEGIC])
 async def test_a_patch_says_which_kind_it_is(api: Client, server: ScriptedServer, how: Patch) -> None:
     seen: list[web.Request] = []
 
@@ -75,7 +75,6 @@ async def test_a_patch_says_which_kind_it_is(api: Client, server: ScriptedServer
     assert result == {"got": body}
     assert seen[0].headers["Content-Type"] == how
     assert seen[0].query["dryRun"] == "All"
-    assert seen[0].query.get("fieldManager") == ("virtfleet" if how is Patch.APPLY else None)
 
 
 async def test_a_deletion_carries_its_options(api: Client, server: ScriptedServer) -> None:
@@ -303,15 +302,12 @@ async def test_a_refused_websocket_is_an_api_error(api: Client, server: Scripted
     assert (raised.value.code, raised.value.reason, raised.value.message) == (403, "Forbidden", "no")
 
 
-async def test_raw_requests_and_streams_reach_any_path(api: Client, server: ScriptedServer) -> None:
+async def test_raw_requests_reach_any_path(api: Client, server: ScriptedServer) -> None:
     async def answer(request: web.Request) -> web.StreamResponse:
         return web.Response(body=b"%s %s" % (request.query_string.encode(), await request.read()))
 
     server.next("POST", "/version", answer)
     assert await api.request("POST", "/version", params={"a": "b c"}, body=b"x") == b"a=b c x"
-    server.next("GET", "/log", answer)
-    async with api.stream("/log", {"follow": "true"}) as chunks:
-        assert b"".join([chunk async for chunk in chunks]) == b"follow=true "
 
 
 async def test_warnings_are_logged_once(api: Client, server: ScriptedServer, caplog: pytest.LogCaptureFixture) -> None:
@@ -338,14 +334,3 @@ async def test_requests_are_counted_by_verb_resource_and_code(api: Client) -> No
         await api.replace(PODS, pod("nobody"), subresource="status")
     await api.create(PODS, pod("counted"))
     assert (requests(**refused), requests(**made)) == (before[0] + 1, before[1] + 1)
-
-
-async def test_a_rate_limit_holds_requests_back(server: ScriptedServer) -> None:
-    async with Client(Config(server.url), qps=0.001, burst=2) as api:
-        await api.list(PODS)
-        await api.list(PODS)
-        third = asyncio.create_task(api.list(PODS))
-        _, pending = await asyncio.wait([third], timeout=0.2)
-        assert pending
-        assert server.count("GET", "/pods") == 2
-        third.cancel()

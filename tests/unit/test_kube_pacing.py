@@ -30,8 +30,3 @@ def test_a_bucket_never_gives_more_than_its_burst_and_its_rate(pauses: list[floa
         now += pause
         taken += bucket.take()
         assert taken <= burst + 0.5 * now + 1e-6
-
-
-def test_reserving_says_how_long_to_wait_for_the_token() -> None:
-    bucket = TokenBucket(2.0, 2, clock=lambda: 0.0)
-    assert [bucket.reserve() for _ in range(4)] == [0.0, 0.0, 0.5, 1.0]

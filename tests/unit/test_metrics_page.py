@@ -15,7 +15,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.metrics_core import Metric
 
 from virtfleet.controller import metrics as controller
-from virtfleet.controller.records import decode_instance, decode_machine
+from virtfleet.controller.records import decode_instance, decode_vm
 from virtfleet.handler import metrics as handler
 from virtfleet.handler.pods.launchers import Presence
 from virtfleet.protocol.messages import Stats
@@ -54,7 +54,7 @@ def fleet() -> controller.Fleet:
 
     named = b'{"metadata": {"name": "a", "namespace": "b"}}'
     pods: Any = SimpleNamespace(of=lambda _: [])
-    return controller.Fleet(cache(decode_machine(named)), cache(decode_instance(named)), pods)
+    return controller.Fleet(cache(decode_vm(named)), cache(decode_instance(named)), pods)
 
 
 async def usage() -> handler.Usage:

@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
-import os
-import socket
 import sys
 
 from prometheus_client import REGISTRY
 
-import virtfleet
 from virtfleet.controller.assembly import COMPONENT, VirtController
 from virtfleet.controller.metrics import LEADING
-from virtfleet.kube import component, config, process
-from virtfleet.kube.client import Client
+from virtfleet.kube import component, process
 from virtfleet.kube.election import Election
 
 
 async def control(options: argparse.Namespace) -> None:
-    identity = os.environ.get("POD_NAME") or socket.gethostname()
-    async with (
-        Client(config.load(options.kubeconfig), user_agent=f"{COMPONENT}/{virtfleet.__version__}") as api,
-        asyncio.TaskGroup() as group,
-    ):
+    identity = component.identity()
+    async with component.client(COMPONENT, options) as api:
 
         async def lead() -> None:
             controller = VirtController(api, identity)
@@ -31,14 +23,13 @@ async def control(options: argparse.Namespace) -> None:
             LEADING.set(1)
             await controller.run()
 
-        serving = group.create_task(component.serve(options))
-        await Election(api, namespace=api.namespace, name=COMPONENT, identity=identity).run(lead)
-        serving.cancel()
+        election = Election(api, namespace=api.namespace, name=COMPONENT, identity=identity)
+        await component.serve_and_lead(options, election, lead)
 
 
 def main() -> int:
     options = component.arguments(COMPONENT, __doc__ or "").parse_args()
-    component.log_as_told(COMPONENT, options)
+    component.start_logging(COMPONENT, options)
     return process.run(control(options))
 
 

@@ -16,9 +16,9 @@ _KVM = "devices.kubevirt.io/kvm"
 
 def placement(message: str) -> str:
     """The scheduler's words, and what to do about them."""
-    found = sorted(set(_SCARCE.findall(message)))
-    amounts = [what for what in found if what in _AMOUNTS]
-    devices = [what for what in found if what not in _AMOUNTS]
+    scarce = sorted(set(_SCARCE.findall(message)))
+    amounts = [what for what in scarce if what in _AMOUNTS]
+    devices = [what for what in scarce if what not in _AMOUNTS]
     hints = []
     if amounts:
         hints.append(f"ask for less {' and '.join(amounts)}, stop other VMs, or add a node")
@@ -28,11 +28,11 @@ def placement(message: str) -> str:
         )
     if _KVM in devices:
         hints.append("where KVM does not work, developerConfiguration.useEmulation of the KubeVirt object lets VMs run")
-    if _LABELS in message and not found:
+    if _LABELS in message and not scarce:
         hints.append(
             "no node has the labels that the VM's nodeSelector, affinity, CPU model, machine type or hypervisor needs:"
             " compare them with `kubectl get nodes --show-labels`"
         )
-    if _TAINT in message and not found:
+    if _TAINT in message and not scarce:
         hints.append("add a toleration to the VM, or remove the taint from a node")
     return f"No node can run the VM: {message}{' What to do: ' if hints else ''}{'; '.join(hints)}"

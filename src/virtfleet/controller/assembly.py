@@ -5,47 +5,27 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from virtfleet.controller import instance, metrics, virtualmachine
+from virtfleet.controller import instance, metrics, records, virtualmachine
 from virtfleet.controller.instance import Instances
 from virtfleet.controller.migration import Migrations, decode_migration
 from virtfleet.controller.node import SILENCE, Nodes
 from virtfleet.controller.pods import LauncherPods, launcher_cache
-from virtfleet.controller.records import (
-    Instance,
-    decode_claim,
-    decode_instance,
-    decode_machine,
-    decode_node,
-    decode_replica_set,
-)
+from virtfleet.controller.records import Instance
 from virtfleet.controller.replicaset import ReplicaSets
 from virtfleet.controller.virtualmachine import VirtualMachines
 from virtfleet.installation import Installation
+from virtfleet.kube import resource
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.events import Recorder
-from virtfleet.kube.resource import (
-    KUBEVIRTS,
-    NODES,
-    PERSISTENT_VOLUME_CLAIMS,
-    VMI_MIGRATIONS,
-    VMI_REPLICA_SETS,
-    VMIS,
-    VMS,
-)
 
 COMPONENT = "virt-controller"
-
-
-def _owner(vmi: Instance) -> list[str]:
-    owner = vmi.controller
-    return [owner.uid] if owner else []
 
 
 _INDEXES = {
     "node": lambda vmi: [vmi.status.node_name] if vmi.status.node_name else [],
     "claim": instance.claim_keys,
-    "owner": _owner,
+    "owner": records.owner_uids,
     "uncontrolled": lambda vmi: [] if vmi.controller else [vmi.namespace],
 }
 
@@ -55,34 +35,37 @@ class VirtController:
 
     def __init__(self, api: KubeApi, host: str = "", *, silence: float = SILENCE) -> None:
         self._recorder = recorder = Recorder(api, COMPONENT, host)
-        instances: Cache[Instance] = Cache(api, VMIS, decode=decode_instance, indexes=_INDEXES)
+        instances: Cache[Instance] = Cache(api, resource.VMIS, decode=records.decode_instance, indexes=_INDEXES)
         pods = launcher_cache(api)
-        machines = Cache(api, VMS, decode=decode_machine, indexes={"claim": virtualmachine.claim_keys})
+        vms = Cache(api, resource.VMS, decode=records.decode_vm, indexes={"claim": virtualmachine.claim_keys})
         sets = Cache(
-            api, VMI_REPLICA_SETS, decode=decode_replica_set, indexes={"namespace": lambda found: [found.namespace]}
+            api,
+            resource.VMI_REPLICA_SETS,
+            decode=records.decode_replica_set,
+            indexes={"namespace": lambda each: [each.namespace]},
         )
-        nodes = Cache(api, NODES, decode=decode_node)
-        claims = Cache(api, PERSISTENT_VOLUME_CLAIMS, decode=decode_claim)
-        migrations = Cache(api, VMI_MIGRATIONS, decode=decode_migration)
-        installations = Cache(api, KUBEVIRTS, decode=Installation.decode)
+        nodes = Cache(api, resource.NODES, decode=records.decode_node)
+        claims = Cache(api, resource.PERSISTENT_VOLUME_CLAIMS, decode=records.decode_claim)
+        migrations = Cache(api, resource.VMI_MIGRATIONS, decode=decode_migration)
+        installations = Cache(api, resource.KUBEVIRTS, decode=Installation.decode)
         launchers = LauncherPods(api, pods)
-        self._caches: list[Cache[Any]] = [instances, pods, machines, sets, nodes, claims, migrations, installations]
+        self._caches: list[Cache[Any]] = [instances, pods, vms, sets, nodes, claims, migrations, installations]
         self._controllers = [
             Instances(
                 api,
                 recorder,
                 instances=instances,
                 launchers=launchers,
-                machines=machines,
+                vms=vms,
                 claims=claims,
                 installations=installations,
             ).controller,
-            VirtualMachines(api, recorder, machines=machines, instances=instances, claims=claims).controller,
+            VirtualMachines(api, recorder, vms=vms, instances=instances, claims=claims).controller,
             ReplicaSets(api, recorder, sets=sets, instances=instances).controller,
             Migrations(api, recorder, migrations=migrations).controller,
             Nodes(api, recorder, nodes=nodes, instances=instances, launchers=launchers, silence=silence).controller,
         ]
-        self.metrics = metrics.Fleet(machines, instances, launchers)
+        self.metrics = metrics.Fleet(vms, instances, launchers)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:

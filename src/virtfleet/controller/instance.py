@@ -15,12 +15,12 @@ from virtfleet.controller import advice, disruption, lifecycle, pods
 from virtfleet.controller.launcherpod import LauncherPod
 from virtfleet.controller.lifecycle import CLAIM_NOT_FOUND, FAILED_CREATE, Situation, Trouble
 from virtfleet.controller.pods import ForeignPod, LauncherPods
-from virtfleet.controller.records import Claim, Instance, Machine
+from virtfleet.controller.records import Claim, Instance, Vm
 from virtfleet.installation import Installation
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.controller import Controller
-from virtfleet.kube.errors import ApiError, is_already_exists, is_not_found
+from virtfleet.kube.errors import ApiError, ignoring, is_already_exists, is_not_found
 from virtfleet.kube.events import Recorder
 from virtfleet.kube.resource import POD_DISRUPTION_BUDGETS, VMIS, VMS, Obj
 from virtfleet.pods import launcher
@@ -55,7 +55,7 @@ class Instances:
         *,
         instances: Cache[Instance],
         launchers: LauncherPods,
-        machines: Cache[Machine],
+        vms: Cache[Vm],
         claims: Cache[Claim],
         installations: Cache[Installation],
     ) -> None:
@@ -63,10 +63,10 @@ class Instances:
         self._recorder = recorder
         self._instances = instances
         self._pods = launchers
-        self._machines = machines
+        self._vms = vms
         self._claims = claims
         self._installations = installations
-        self.controller = Controller(kinds.VMI.singular, self.reconcile, [machines, installations], workers=WORKERS)
+        self.controller = Controller(kinds.VMI.singular, self.reconcile, [vms, installations], workers=WORKERS)
         self.controller.follow(instances)
         self.controller.follow(launchers.cache, pods.owners)
         self.controller.follow(claims, self._waiting_for_claim)
@@ -77,14 +77,14 @@ class Instances:
         vmi = self._instances.get(key)
         if vmi is None:
             return None
-        found = await self._existing_pods(vmi)
-        found = await self._without_strays(vmi, found)
+        existing = await self._existing_pods(vmi)
+        existing = await self._without_strays(vmi, existing)
         if vmi.deleting:
-            found = await self._delete_pods(vmi, found)
+            existing = await self._delete_pods(vmi, existing)
         trouble = None
-        if vmi.unprocessed and not vmi.deleting and not found:
-            found, trouble = await self._create_pod(vmi)
-        at = Situation(vmi, tuple(found), self._claims_of(vmi), trouble, self._vm_is_gone(vmi))
+        if vmi.unprocessed and not vmi.deleting and not existing:
+            existing, trouble = await self._create_pod(vmi)
+        at = Situation(vmi, tuple(existing), self._claims_of(vmi), trouble, self._vm_is_gone(vmi))
         await self._write(vmi, lifecycle.change(at, time.time()), at)
         if trouble and trouble.reason == FAILED_CREATE:
             raise CannotCreatePod(trouble.message)
@@ -101,17 +101,17 @@ class Instances:
             return known
         return await self._pods.listed(vmi)
 
-    async def _without_strays(self, vmi: Instance, found: list[LauncherPod]) -> list[LauncherPod]:
-        strays = lifecycle.strays(vmi, found)
+    async def _without_strays(self, vmi: Instance, existing: list[LauncherPod]) -> list[LauncherPod]:
+        strays = lifecycle.strays(vmi, existing)
         for pod in strays:
             logger.warning("deleting Pod %s: VMI %s had gone on without it", pod.key, vmi.key)
             await self._pods.delete(pod)
-        return [pod for pod in found if pod not in strays]
+        return [pod for pod in existing if pod not in strays]
 
-    async def _delete_pods(self, vmi: Instance, found: Iterable[LauncherPod]) -> list[LauncherPod]:
+    async def _delete_pods(self, vmi: Instance, existing: Iterable[LauncherPod]) -> list[LauncherPod]:
         """Ask all Pods to end; the answer is those that still do."""
         left = []
-        for pod in found:
+        for pod in existing:
             now = await self._pods.delete(pod)
             if not pod.deleting:
                 self._recorder.normal(vmi.reference, "SuccessfulDelete", f"Deleted virtual machine pod {pod.name}")
@@ -143,25 +143,17 @@ class Instances:
         wanted = disruption.budget(vmi.object())
         if wanted is None:
             return
-        try:
+        with ignoring(is_already_exists):
             await self._api.create(POD_DISRUPTION_BUDGETS, wanted)
-        except ApiError as error:
-            if not is_already_exists(error):
-                raise
 
     # -- the VMI
 
     async def _write(self, vmi: Instance, patch: Obj, at: Situation) -> None:
         if not patch:
             return
-        try:
-            answer = await self._api.patch(VMIS, vmi.name, patch, vmi.namespace)
-        except ApiError as error:
-            if not is_not_found(error):
-                raise
-            return
-        self._instances.observe(answer)
-        self._tell(vmi, patch.get("status") or {}, at)
+        with ignoring(is_not_found):
+            self._instances.observe(await self._api.patch(VMIS, vmi.name, patch, vmi.namespace))
+            self._tell(vmi, patch.get("status") or {}, at)
 
     def _tell(self, vmi: Instance, status: Obj, at: Situation) -> None:
         """Events for what went wrong, once for each thing that did."""
@@ -183,14 +175,14 @@ class Instances:
 
     def _claims_of(self, vmi: Instance) -> dict[str, Claim]:
         """The claims that exist, by the names of their volumes."""
-        found = ((volume, self._claims.get(f"{vmi.namespace}/{claim}")) for volume, claim in vmi.spec.claims.items())
-        return {volume: claim for volume, claim in found if claim}
+        claims = ((volume, self._claims.get(f"{vmi.namespace}/{claim}")) for volume, claim in vmi.spec.claims.items())
+        return {volume: claim for volume, claim in claims if claim}
 
     def _vm_is_gone(self, vmi: Instance) -> bool:
         owner = vmi.controller
         if owner is None or owner.kind != VMS.kind:
             return True
-        vm = self._machines.get(f"{vmi.namespace}/{owner.name}")
+        vm = self._vms.get(f"{vmi.namespace}/{owner.name}")
         return vm is None or vm.uid != owner.uid
 
     def _waiting_for_claim(self, claim: Claim) -> list[str]:

@@ -9,6 +9,7 @@ import msgspec
 
 from virtfleet.api import names
 from virtfleet.controller.records import Kept, Record
+from virtfleet.kube.resource import PODS
 from virtfleet.pods.launcher import COMPUTE
 
 _HYPERVISOR = "--hypervisor="
@@ -56,6 +57,7 @@ class PodStatus(Record):
 class LauncherPod(Kept):
     """The Pod of a VMI, or of one of its migrations."""
 
+    resource = PODS
     spec: PodSpec = msgspec.field(default_factory=PodSpec)
     status: PodStatus = msgspec.field(default_factory=PodStatus)
 

@@ -159,13 +159,13 @@ def _marks(pod: LauncherPod) -> Obj:
 
 
 def _hand_over(vmi: Instance, pod: LauncherPod, claims: Mapping[str, Claim]) -> Obj:
-    told: Obj = {"nodeName": pod.node, "launcherContainerImageVersion": pod.image}
+    status: Obj = {"nodeName": pod.node, "launcherContainerImageVersion": pod.image}
     if pod.status.qos_class:
-        told["qosClass"] = pod.status.qos_class
+        status["qosClass"] = pod.status.qos_class
     if claims:
         # So that no handler needs to read claims. All volumes are named: what a status leaves out is not there yet.
-        told["volumeStatus"] = [_volume_status(volume.name, claims.get(volume.name)) for volume in vmi.spec.volumes]
-    return told
+        status["volumeStatus"] = [_volume_status(volume.name, claims.get(volume.name)) for volume in vmi.spec.volumes]
+    return status
 
 
 def _volume_status(volume: str, claim: Claim | None) -> Obj:

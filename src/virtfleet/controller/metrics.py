@@ -18,7 +18,7 @@ from virtfleet.api import names, times
 from virtfleet.api.names import PrintableStatus
 from virtfleet.controller import lifecycle
 from virtfleet.controller.pods import LauncherPods
-from virtfleet.controller.records import Instance, Machine
+from virtfleet.controller.records import Instance, Vm
 from virtfleet.kube.cache import Cache
 
 _SECONDS = (0.5, 1, 2, 5, 10, 20, 30, 60, 90, 120, 180, 300, 600, 1800, 3600)
@@ -55,8 +55,8 @@ _ERROR = "error"
 class Fleet(Collector):
     """The VMs and VMIs that there are."""
 
-    def __init__(self, machines: Cache[Machine], instances: Cache[Instance], launchers: LauncherPods) -> None:
-        self._machines = machines
+    def __init__(self, vms: Cache[Vm], instances: Cache[Instance], launchers: LauncherPods) -> None:
+        self._vms = vms
         self._instances = instances
         self._pods = launchers
         instances.on_change(observe_transition)
@@ -65,11 +65,11 @@ class Fleet(Collector):
         return ()  # nothing is to be counted when this is registered
 
     def collect(self) -> Iterable[Metric]:
-        yield from self._of_machines()
+        yield from self._of_vms()
         yield from self._of_instances()
 
-    def _of_machines(self) -> Iterable[Metric]:
-        vms = self._machines.list()
+    def _of_vms(self) -> Iterable[Metric]:
+        vms = self._vms.list()
         number = GaugeMetricFamily("kubevirt_number_of_vms", "Number of VMs", labels=["namespace"])
         for namespace, count in Counter(vm.namespace for vm in vms).items():
             number.add_metric([namespace], count)

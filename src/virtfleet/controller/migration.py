@@ -17,8 +17,8 @@ from virtfleet.controller.records import Kept, Record
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.controller import Controller
-from virtfleet.kube.errors import ApiError, is_not_found
-from virtfleet.kube.events import Recorder, Reference
+from virtfleet.kube.errors import ignoring, is_not_found
+from virtfleet.kube.events import Recorder
 from virtfleet.kube.resource import VMI_MIGRATIONS, Obj
 
 FAILED_MIGRATION = "FailedMigration"
@@ -32,12 +32,8 @@ class MigrationStatus(Record):
 class Migration(Kept):
     """A request to move a VM."""
 
+    resource = VMI_MIGRATIONS
     status: MigrationStatus = msgspec.field(default_factory=MigrationStatus)
-
-    @property
-    def reference(self) -> Reference:
-        meta = self.metadata
-        return Reference(VMI_MIGRATIONS.api_version, VMI_MIGRATIONS.kind, meta.namespace, meta.name, meta.uid)
 
 
 decode_migration = msgspec.json.Decoder(Migration).decode
@@ -80,12 +76,8 @@ class Migrations:
         """Finalizers are everybody's: no write over what was not seen."""
         seen = {"resourceVersion": migration.metadata.resource_version}
         patch = {**patch, "metadata": {**patch.get("metadata", {}), **seen}}
-        try:
+        with ignoring(is_not_found):
             answer = await self._api.patch(
                 VMI_MIGRATIONS, migration.name, patch, migration.namespace, subresource=subresource
             )
-        except ApiError as error:
-            if not is_not_found(error):
-                raise
-            return
-        self._migrations.observe(answer)
+            self._migrations.observe(answer)

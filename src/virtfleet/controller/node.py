@@ -2,23 +2,26 @@
 
 A handler writes the time onto its node every minute or two. After five minutes without, the node takes no more VMs. Its
 VMIs may well go on running: only those without a living Pod have failed.
+
+What a handler writes is only ever compared with what it wrote before: no clock is compared with another machine's, and
+one that jumps silences nobody. So a virt-controller that has just come to lead gives every handler its five minutes.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
-from virtfleet.api import names, times
+from virtfleet.api import names
 from virtfleet.api.names import Phase
 from virtfleet.controller import lifecycle
 from virtfleet.controller.launcherpod import LauncherPod
 from virtfleet.controller.pods import LauncherPods
-from virtfleet.controller.records import Instance, Node
+from virtfleet.controller.records import Instance, NodeRecord
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.controller import Controller
-from virtfleet.kube.errors import ApiError, is_not_found
+from virtfleet.kube.errors import ignoring, is_not_found
 from virtfleet.kube.events import Recorder
 from virtfleet.kube.resource import NODES, VMIS
 
@@ -27,17 +30,30 @@ LOOK_AGAIN = 60.0  # how often VMIs on a silent node are looked at
 NODE_UNRESPONSIVE = "NodeUnresponsive"
 
 
-def silence_left(node: Node | None, now: float, limit: float = SILENCE) -> float:
-    """Seconds until the handler of a node counts as unresponsive; none where the node is gone.
+class Heartbeats:
+    """When each node's handler was last seen to write something new, by our own clock."""
 
-    A node on which no handler ever wrote is not ours to judge: infinite.
-    """
-    if node is None:
-        return 0.0
-    try:
-        return times.seconds(node.metadata.annotations.heartbeat) + limit - now
-    except ValueError:
-        return float("inf")
+    def __init__(self, limit: float = SILENCE, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limit = limit
+        self._clock = clock
+        self._seen: dict[str, tuple[str, float]] = {}  # node -> what was written, when that was new
+
+    def left(self, name: str, node: NodeRecord | None) -> float:
+        """Seconds until the handler of a node counts as unresponsive; none where the node is gone.
+
+        A node on which no handler ever wrote is not ours to judge: infinite.
+        """
+        if node is None:
+            self._seen.pop(name, None)
+            return 0.0
+        written = node.metadata.annotations.heartbeat
+        if not written:
+            return float("inf")
+        before, since = self._seen.get(name, ("", 0.0))
+        if written != before:
+            since = self._clock()
+            self._seen[name] = written, since
+        return since + self._limit - self._clock()
 
 
 def lost(vmi: Instance, pods: Iterable[LauncherPod]) -> bool:
@@ -53,7 +69,7 @@ class Nodes:
         api: KubeApi,
         recorder: Recorder,
         *,
-        nodes: Cache[Node],
+        nodes: Cache[NodeRecord],
         instances: Cache[Instance],
         launchers: LauncherPods,
         silence: float = SILENCE,
@@ -63,7 +79,7 @@ class Nodes:
         self._nodes = nodes
         self._instances = instances
         self._pods = launchers
-        self._silence = silence
+        self._heartbeats = Heartbeats(silence)
         self.controller = Controller("node", self.reconcile, [launchers.cache], workers=4)
         self.controller.follow(nodes)
         self.controller.follow(instances, lambda vmi: [vmi.status.node_name] if vmi.status.node_name else [])
@@ -71,7 +87,7 @@ class Nodes:
     async def reconcile(self, key: str) -> float | None:
         """Mark a silent node, and fail what is lost on it."""
         node = self._nodes.get(key)
-        left = silence_left(node, time.time(), self._silence)
+        left = self._heartbeats.left(key, node)
         if left == float("inf"):
             return None
         if left > 0:
@@ -84,7 +100,7 @@ class Nodes:
                 await self._fail(vmi)
         return LOOK_AGAIN if vmis else None
 
-    async def _mark(self, node: Node) -> None:
+    async def _mark(self, node: NodeRecord) -> None:
         if node.metadata.labels.get(names.SCHEDULABLE) != "true":
             return
         self._nodes.observe(
@@ -99,11 +115,7 @@ class Nodes:
             "metadata": {"resourceVersion": vmi.metadata.resource_version},
             "status": lifecycle.entered(vmi, Phase.FAILED, NODE_UNRESPONSIVE, time.time()),
         }
-        try:
+        with ignoring(is_not_found):
             self._instances.observe(await self._api.patch(VMIS, vmi.name, patch, vmi.namespace))
-        except ApiError as error:
-            if not is_not_found(error):
-                raise
-            return
-        what = f"virt-handler on node {vmi.status.node_name} is not responsive, marking VMI as failed"
-        self._recorder.warning(vmi.reference, NODE_UNRESPONSIVE, what)
+            what = f"virt-handler on node {vmi.status.node_name} is not responsive, marking VMI as failed"
+            self._recorder.warning(vmi.reference, NODE_UNRESPONSIVE, what)

@@ -10,10 +10,10 @@ import orjson
 
 from virtfleet.api import names
 from virtfleet.controller.launcherpod import LauncherPod, decode_pod
-from virtfleet.controller.records import Instance
+from virtfleet.controller.records import Instance, owner_uids
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
-from virtfleet.kube.errors import ApiError, is_already_exists, is_conflict, is_not_found
+from virtfleet.kube.errors import ignoring, is_already_exists, is_conflict, is_not_found
 from virtfleet.kube.resource import PODS, VMIS, Obj
 
 LAUNCHERS = f"{names.APP_LABEL}={names.LAUNCHER_APP}"
@@ -24,12 +24,7 @@ class ForeignPod(Exception):
 
 
 def launcher_cache(api: KubeApi) -> Cache[LauncherPod]:
-    return Cache(api, PODS, labels=LAUNCHERS, decode=decode_pod, indexes={"owner": _owner})
-
-
-def _owner(pod: LauncherPod) -> list[str]:
-    owner = pod.controller
-    return [owner.uid] if owner else []
+    return Cache(api, PODS, labels=LAUNCHERS, decode=decode_pod, indexes={"owner": owner_uids})
 
 
 def owners(pod: LauncherPod) -> list[str]:
@@ -52,16 +47,13 @@ class LauncherPods:
     async def listed(self, vmi: Instance) -> list[LauncherPod]:
         """The VMI's Pods by the API server's own word."""
         labels = f"{LAUNCHERS},{names.CREATED_BY}={vmi.uid}"
-        found = await self._api.list(PODS, vmi.namespace, labels=labels)
-        return [pod for pod in map(self._seen, found) if pod.controlled_by(vmi.uid)]
+        listed = await self._api.list(PODS, vmi.namespace, labels=labels)
+        return [pod for pod in map(self._seen, listed) if pod.controlled_by(vmi.uid)]
 
     async def create(self, vmi: Instance, pod: Obj) -> tuple[LauncherPod, bool]:
         """The VMI's Pod, and whether it was made just now. Raises ForeignPod where its name is taken."""
-        try:
+        with ignoring(is_already_exists):
             return self._seen(await self._api.create(PODS, pod)), True
-        except ApiError as error:
-            if not is_already_exists(error):
-                raise
         there = self._seen(await self._api.get(PODS, pod["metadata"]["name"], vmi.namespace))
         if not there.controlled_by(vmi.uid):
             raise ForeignPod(f"Pod {there.name} exists and is not the VMI's; delete it")
@@ -71,15 +63,12 @@ class LauncherPods:
         """Ask for the Pod's end. The answer is the Pod as it is now, None if it is gone."""
         if pod.deleting:
             return pod
-        try:
+        # A conflict means that another Pod has the name by now, which is none of this one's business.
+        with ignoring(is_not_found, is_conflict):
             answer = await self._api.delete(PODS, pod.name, pod.namespace, uid=pod.uid)
-        except ApiError as error:
-            # A conflict means that another Pod has the name by now, which is none of this one's business.
-            if not (is_not_found(error) or is_conflict(error)):
-                raise
-            return None
-        # A Pod that no node has is gone at once, and the answer only says so.
-        return self._seen(answer) if "deletionTimestamp" in answer.get("metadata", {}) else None
+            # A Pod that no node has is gone at once, and the answer only says so.
+            return self._seen(answer) if "deletionTimestamp" in answer.get("metadata", {}) else None
+        return None
 
     def _seen(self, obj: Obj) -> LauncherPod:
         """What the server answered, for us and for the cache."""

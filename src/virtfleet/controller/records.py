@@ -7,7 +7,8 @@ long as that can still happen.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 import orjson
@@ -15,7 +16,7 @@ import orjson
 from virtfleet.api import names
 from virtfleet.api.names import FINAL, Phase
 from virtfleet.kube.events import Reference
-from virtfleet.kube.resource import NODES, VMI_REPLICA_SETS, VMIS, VMS, Obj, Resource
+from virtfleet.kube.resource import NODES, PERSISTENT_VOLUME_CLAIMS, VMI_REPLICA_SETS, VMIS, VMS, Obj, Resource
 
 UNPROCESSED = ("", Phase.PENDING)
 
@@ -56,6 +57,7 @@ class Meta(Record):
 class Kept(Record):
     """What every record has."""
 
+    resource: ClassVar[Resource]
     metadata: Meta
 
     @property
@@ -81,6 +83,12 @@ class Kept(Record):
     @property
     def controller(self) -> Owner | None:
         return next((owner for owner in self.metadata.owner_references if owner.controller), None)
+
+    @property
+    def reference(self) -> Reference:
+        """For events about the object."""
+        meta, resource = self.metadata, self.resource
+        return Reference(resource.api_version, resource.kind, meta.namespace, meta.name, meta.uid)
 
     def controlled_by(self, uid: str) -> bool:
         owner = self.controller
@@ -154,7 +162,6 @@ class InstanceStatus(Record):
     node_name: str = ""
     conditions: list[dict[str, Any]] = []
     active_pods: dict[str, str] = {}
-    launcher_container_image_version: str = ""
     phase_transition_timestamps: list[Transition] = []
     virtual_machine_revision_name: str = ""
     migration_state: MigrationState | None = None
@@ -163,6 +170,7 @@ class InstanceStatus(Record):
 class Instance(Whole):
     """A VMI. Its JSON is kept as long as its Pod is still to be made."""
 
+    resource = VMIS
     spec: Volumes = msgspec.field(default_factory=Volumes)
     status: InstanceStatus = msgspec.field(default_factory=InstanceStatus)
 
@@ -197,10 +205,6 @@ class Instance(Whole):
     def pool(self) -> str:
         return self.metadata.labels.get(names.HANDLER_POOL, "")
 
-    @property
-    def reference(self) -> Reference:
-        return _reference(VMIS, self.metadata)
-
 
 # --- VMs
 
@@ -209,7 +213,7 @@ class Template(Record):
     spec: Volumes = msgspec.field(default_factory=Volumes)
 
 
-class MachineSpec(Record):
+class VmSpec(Record):
     template: Template = msgspec.field(default_factory=Template)
     run_strategy: str = ""
     running: bool | None = None
@@ -227,28 +231,25 @@ class StartFailure(Record):
     retry_after_timestamp: str = ""
 
 
-class MachineStatus(Record):
+class VmStatus(Record):
     printable_status: str = ""
     run_strategy: str = ""
     state_change_requests: list[Request] = []
     start_failure: StartFailure | None = None
 
 
-class Machine(Whole):
+class Vm(Whole):
     """A VM."""
 
-    spec: MachineSpec = msgspec.field(default_factory=MachineSpec)
-    status: MachineStatus = msgspec.field(default_factory=MachineStatus)
+    resource = VMS
+    spec: VmSpec = msgspec.field(default_factory=VmSpec)
+    status: VmStatus = msgspec.field(default_factory=VmStatus)
 
     @property
     def strategy(self) -> str:
         if self.spec.run_strategy:
             return self.spec.run_strategy
         return "Always" if self.spec.running else "Halted"
-
-    @property
-    def reference(self) -> Reference:
-        return _reference(VMS, self.metadata)
 
 
 # --- replica sets, nodes, claims
@@ -257,15 +258,13 @@ class Machine(Whole):
 class ReplicaSet(Whole):
     """A replica set of VMIs."""
 
-    @property
-    def reference(self) -> Reference:
-        return _reference(VMI_REPLICA_SETS, self.metadata)
+    resource = VMI_REPLICA_SETS
 
 
-class Node(Kept):
-    @property
-    def reference(self) -> Reference:
-        return _reference(NODES, self.metadata)
+class NodeRecord(Kept):
+    """A node."""
+
+    resource = NODES
 
 
 class ClaimSpec(Record):
@@ -280,6 +279,9 @@ class ClaimStatus(Record):
 
 
 class Claim(Kept):
+    """A claim of a volume."""
+
+    resource = PERSISTENT_VOLUME_CLAIMS
     spec: ClaimSpec = msgspec.field(default_factory=ClaimSpec)
     status: ClaimStatus = msgspec.field(default_factory=ClaimStatus)
 
@@ -292,31 +294,28 @@ class Claim(Kept):
         return self.status.phase == "Bound"
 
 
-_instance = msgspec.json.Decoder(Instance)
-_machine = msgspec.json.Decoder(Machine)
-_replica_set = msgspec.json.Decoder(ReplicaSet)
+def owner_uids(record: Kept) -> list[str]:
+    """An index of records: who controls them."""
+    owner = record.controller
+    return [owner.uid] if owner else []
 
-decode_node = msgspec.json.Decoder(Node).decode
+
+W = TypeVar("W", bound=Whole)
+
+
+def _whole(kind: type[W], needed: Callable[[W], bool] = lambda _: True) -> Callable[[bytes], W]:
+    decoder = msgspec.json.Decoder(kind)
+
+    def decode(data: bytes) -> W:
+        record = decoder.decode(data)
+        record.raw = bytes(data) if needed(record) else b""
+        return record
+
+    return decode
+
+
+decode_instance = _whole(Instance, lambda vmi: vmi.unprocessed)
+decode_vm = _whole(Vm)
+decode_replica_set = _whole(ReplicaSet)
+decode_node = msgspec.json.Decoder(NodeRecord).decode
 decode_claim = msgspec.json.Decoder(Claim).decode
-
-
-def decode_instance(data: bytes) -> Instance:
-    vmi = _instance.decode(data)
-    vmi.raw = bytes(data) if vmi.unprocessed else b""
-    return vmi
-
-
-def decode_machine(data: bytes) -> Machine:
-    vm = _machine.decode(data)
-    vm.raw = bytes(data)
-    return vm
-
-
-def decode_replica_set(data: bytes) -> ReplicaSet:
-    found = _replica_set.decode(data)
-    found.raw = bytes(data)
-    return found
-
-
-def _reference(resource: Resource, meta: Meta) -> Reference:
-    return Reference(resource.api_version, resource.kind, meta.namespace, meta.name, meta.uid)

@@ -17,7 +17,7 @@ from virtfleet.controller.records import Instance, ReplicaSet
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.controller import Controller
-from virtfleet.kube.errors import ApiError, is_already_exists, is_conflict, is_not_found
+from virtfleet.kube.errors import ApiError, ignoring, is_already_exists, is_conflict, is_not_found
 from virtfleet.kube.events import Recorder
 from virtfleet.kube.resource import VMI_REPLICA_SETS, VMIS, Obj, owner_reference
 
@@ -158,14 +158,11 @@ class ReplicaSets:
 
     async def _is_there_to_stay(self, replica_set: ReplicaSet) -> bool:
         """A set that is deleted without its instances must not take them back."""
-        try:
+        with ignoring(is_not_found):
             live = await self._api.get(VMI_REPLICA_SETS, replica_set.name, replica_set.namespace)
-        except ApiError as error:
-            if is_not_found(error):
-                return False
-            raise
-        meta = live["metadata"]
-        return bool(meta["uid"] == replica_set.uid and not meta.get("deletionTimestamp"))
+            meta = live["metadata"]
+            return bool(meta["uid"] == replica_set.uid and not meta.get("deletionTimestamp"))
+        return False
 
     async def _set_owner(self, vmi: Instance, owners: list[Obj]) -> None:
         meta = {"ownerReferences": owners, "resourceVersion": vmi.metadata.resource_version}
@@ -190,13 +187,13 @@ class ReplicaSets:
         return str(failures[0]) if failures else ""
 
     def _free_slots(self, replica_set: ReplicaSet, obj: Obj, missing: int) -> list[Obj]:
-        found: list[Obj] = []
+        free: list[Obj] = []
         for slot in count():
-            if len(found) == missing:
-                return found
+            if len(free) == missing:
+                return free
             vmi = templates.instance_of_replica_set(obj, slot)
             if self._instances.get(f"{replica_set.namespace}/{vmi['metadata']['name']}") is None:
-                found.append(vmi)
+                free.append(vmi)
         raise AssertionError("there are always more slots")
 
     async def _create(self, replica_set: ReplicaSet, vmi: Obj) -> None:

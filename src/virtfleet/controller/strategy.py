@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from virtfleet.api import times
 from virtfleet.api.names import Phase
-from virtfleet.controller.records import Instance, Machine, Request, StartFailure
+from virtfleet.controller.records import Instance, Request, StartFailure, Vm
 
 START, STOP = "Start", "Stop"
 PAUSED = "paused"  # of a start request's data: start the guest paused
@@ -41,7 +41,7 @@ class Decision:
 _NOTHING = Decision(Act.NOTHING)
 
 
-def decide(vm: Machine, vmi: Instance | None, now: float) -> Decision:
+def decide(vm: Vm, vmi: Instance | None, now: float) -> Decision:
     """What a VM that is not being deleted needs."""
     if vmi is not None:
         return Decision(_with_instance(vm, vmi))
@@ -55,7 +55,7 @@ def decide(vm: Machine, vmi: Instance | None, now: float) -> Decision:
     return Decision(Act.NOTHING, left) if left > 0 else Decision(Act.START)
 
 
-def _is_to_start(vm: Machine) -> bool:
+def _is_to_start(vm: Vm) -> bool:
     if vm.strategy in ("Always", "Once"):
         return True
     if vm.strategy == "RerunOnFailure":
@@ -64,7 +64,7 @@ def _is_to_start(vm: Machine) -> bool:
     return vm.strategy == "Manual" and wants_start(vm)
 
 
-def _with_instance(vm: Machine, vmi: Instance) -> Act:
+def _with_instance(vm: Vm, vmi: Instance) -> Act:
     if vmi.deleting:
         return Act.NOTHING
     asked = wants_stop(vm, vmi)
@@ -85,7 +85,7 @@ def _with_instance(vm: Machine, vmi: Instance) -> Act:
 # --- requests: only the first one counts, until it is done
 
 
-def _first(vm: Machine) -> Request | None:
+def _first(vm: Vm) -> Request | None:
     """The request that counts.
 
     A halted VM was told to stop by whoever changed it last, so that all that waits from before is void: the second half
@@ -97,28 +97,28 @@ def _first(vm: Machine) -> Request | None:
     return first
 
 
-def wants_start(vm: Machine) -> bool:
+def wants_start(vm: Vm) -> bool:
     first = _first(vm)
     return first is not None and first.action == START
 
 
-def wants_start_paused(vm: Machine) -> bool:
+def wants_start_paused(vm: Vm) -> bool:
     first = _first(vm)
     return first is not None and first.action == START and first.data.get(PAUSED) == "true"
 
 
-def wants_stop(vm: Machine, vmi: Instance) -> bool:
+def wants_stop(vm: Vm, vmi: Instance) -> bool:
     """A stop names the instance that it means, so that it cannot hit the next one; one that names none means any."""
     first = _first(vm)
     return first is not None and first.action == STOP and (not first.uid or first.uid == vmi.uid)
 
 
-def _is_to_stop_any(vm: Machine) -> bool:
+def _is_to_stop_any(vm: Vm) -> bool:
     first = _first(vm)
     return first is not None and first.action == STOP and not first.uid
 
 
-def pending_requests(vm: Machine, vmi: Instance | None) -> list[Request]:
+def pending_requests(vm: Vm, vmi: Instance | None) -> list[Request]:
     """The requests without a first one that is done; none where they are void."""
     first = _first(vm)
     if first is None:
@@ -131,7 +131,7 @@ def pending_requests(vm: Machine, vmi: Instance | None) -> list[Request]:
 # --- back-off
 
 
-def pause_left(vm: Machine, now: float) -> float:
+def pause_left(vm: Vm, now: float) -> float:
     failure = vm.status.start_failure
     return times.seconds(failure.retry_after_timestamp) - now if failure and failure.retry_after_timestamp else 0.0
 
@@ -142,7 +142,7 @@ def pause_after(failures: int) -> int:
     return min(pause + random.randrange(pause // 2 + 1), LONGEST_PAUSE)
 
 
-def start_failure(vm: Machine, vmi: Instance | None, now: float) -> StartFailure | None:
+def start_failure(vm: Vm, vmi: Instance | None, now: float) -> StartFailure | None:
     """The failures in a row: instances that ended before they ran, and that nobody had asked to.
 
     One that ran, or another strategy, ends the row.

@@ -25,7 +25,7 @@ def _instance(template: Obj, owner: Obj, resource: Resource, name: str) -> Obj:
     }
 
 
-def instance_of_machine(vm: Obj, *, paused: bool = False) -> Obj:
+def instance_of_vm(vm: Obj, *, paused: bool = False) -> Obj:
     """The instance of a VM. It has the VM's name, so that there is never a second one."""
     meta = vm["metadata"]
     vmi = _instance(vm["spec"]["template"], vm, VMS, meta["name"])

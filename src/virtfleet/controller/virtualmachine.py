@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 
 from virtfleet.api import kinds, names
-from virtfleet.controller import machinestatus, strategy, templates
+from virtfleet.controller import strategy, templates, vmstatus
 from virtfleet.controller.lifecycle import FAILED_CREATE, Trouble
-from virtfleet.controller.machinestatus import View
-from virtfleet.controller.records import Claim, Instance, Machine
+from virtfleet.controller.records import Claim, Instance, Vm
 from virtfleet.controller.strategy import Act
+from virtfleet.controller.vmstatus import View
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.controller import Controller
-from virtfleet.kube.errors import ApiError, is_already_exists, is_conflict, is_not_found
+from virtfleet.kube.errors import ApiError, ignoring, is_already_exists, is_conflict, is_not_found
 from virtfleet.kube.events import Recorder
 from virtfleet.kube.resource import CONTROLLER_REVISIONS, VMIS, VMS, Obj, owner_reference
 
@@ -22,12 +22,12 @@ FAILED_DELETE = "FailedDelete"
 _ORPHAN = "orphan"  # the garbage collector's finalizer for an owner whose dependents are to stay
 
 
-def claim_keys(vm: Machine) -> list[str]:
+def claim_keys(vm: Vm) -> list[str]:
     """An index of VMs: the claims of their volumes."""
     return [f"{vm.namespace}/{claim}" for claim in vm.spec.template.spec.claims.values()]
 
 
-def _is_behind(vm: Machine, vmi: Instance) -> bool:
+def _is_behind(vm: Vm, vmi: Instance) -> bool:
     """The VM has changed since this instance was started."""
     started = vmi.metadata.annotations.vm_generation
     known = bool(vmi.status.virtual_machine_revision_name) and not vmi.deleting and not vmi.final
@@ -46,24 +46,24 @@ class VirtualMachines:
         api: KubeApi,
         recorder: Recorder,
         *,
-        machines: Cache[Machine],
+        vms: Cache[Vm],
         instances: Cache[Instance],
         claims: Cache[Claim],
     ) -> None:
         self._api = api
         self._recorder = recorder
-        self._machines = machines
+        self._vms = vms
         self._instances = instances
         self._claims = claims
         self.controller = Controller(kinds.VM.singular, self.reconcile, workers=WORKERS)
-        self.controller.follow(machines)
+        self.controller.follow(vms)
         # An instance without a VM is none of ours; a VM that comes later is looked at when it comes.
-        self.controller.follow(instances, lambda vmi: [vmi.key] if machines.get(vmi.key) else [])
-        self.controller.follow(claims, lambda claim: [vm.key for vm in machines.by_index("claim", claim.key)])
+        self.controller.follow(instances, lambda vmi: [vmi.key] if vms.get(vmi.key) else [])
+        self.controller.follow(claims, lambda claim: [vm.key for vm in vms.by_index("claim", claim.key)])
 
     async def reconcile(self, key: str) -> float | None:
         """Do what the run strategy asks for, say how it stands, let an instance go whose end was noted."""
-        vm = self._machines.get(key)
+        vm = self._vms.get(key)
         if vm is None:
             return None
         if vm.deleting:
@@ -97,7 +97,7 @@ class VirtualMachines:
 
     # -- starting and stopping
 
-    async def _act(self, act: Act, vm: Machine, vmi: Instance | None) -> tuple[Machine, Instance | None]:
+    async def _act(self, act: Act, vm: Vm, vmi: Instance | None) -> tuple[Vm, Instance | None]:
         """The VM and its instance afterwards."""
         match act:
             case Act.START:
@@ -114,29 +114,20 @@ class VirtualMachines:
                 vm = await self._patch(vm, {"spec": on})
         return vm, vmi
 
-    async def _start(self, vm: Machine) -> Instance | None:
+    async def _start(self, vm: Vm) -> Instance | None:
         obj = vm.object()
-        await self._create_once(templates.revision(obj))
-        wanted = templates.instance_of_machine(obj, paused=strategy.wants_start_paused(vm))
-        try:
+        with ignoring(is_already_exists):  # from an earlier attempt to start
+            await self._api.create(CONTROLLER_REVISIONS, templates.revision(obj))
+        wanted = templates.instance_of_vm(obj, paused=strategy.wants_start_paused(vm))
+        with ignoring(is_already_exists):
             self._instances.observe(await self._api.create(VMIS, wanted))
-        except ApiError as error:
-            if not is_already_exists(error):
-                raise
-            self._instances.observe(await self._api.get(VMIS, vm.name, vm.namespace))
-            return await self._instance_of(vm)
-        what = f"Started the virtual machine by creating the new virtual machine instance {vm.name}"
-        self._recorder.normal(vm.reference, "SuccessfulCreate", what)
-        return self._instances.get(vm.key)
+            what = f"Started the virtual machine by creating the new virtual machine instance {vm.name}"
+            self._recorder.normal(vm.reference, "SuccessfulCreate", what)
+            return self._instances.get(vm.key)
+        self._instances.observe(await self._api.get(VMIS, vm.name, vm.namespace))
+        return await self._instance_of(vm)
 
-    async def _create_once(self, revision: Obj) -> None:
-        try:
-            await self._api.create(CONTROLLER_REVISIONS, revision)
-        except ApiError as error:
-            if not is_already_exists(error):  # an earlier attempt to start
-                raise
-
-    async def _stop(self, vm: Machine, vmi: Instance) -> Instance | None:
+    async def _stop(self, vm: Vm, vmi: Instance) -> Instance | None:
         if not vmi.deleting:
             try:
                 answer = await self._api.delete(VMIS, vmi.name, vmi.namespace, uid=vmi.uid)
@@ -150,7 +141,7 @@ class VirtualMachines:
             self._recorder.normal(vm.reference, "SuccessfulDelete", what)
         return self._instances.get(vm.key)
 
-    async def _end(self, vm: Machine) -> None:
+    async def _end(self, vm: Vm) -> None:
         """Take the instance away before the VM, unless somebody wants to keep it."""
         vmi = self._instances.get(vm.key)
         owned = vmi is not None and vmi.controlled_by(vm.uid)
@@ -166,7 +157,7 @@ class VirtualMachines:
 
     # -- the instance
 
-    async def _instance_of(self, vm: Machine) -> Instance | None:
+    async def _instance_of(self, vm: Vm) -> Instance | None:
         """The VM's instance; one that nobody controls becomes the VM's."""
         vmi = self._instances.get(vm.key)
         if vmi is None or vmi.controlled_by(vm.uid):
@@ -182,56 +173,50 @@ class VirtualMachines:
         if left == vmi.metadata.finalizers:
             return
         if vmi.status.virtual_machine_revision_name:
-            try:
+            with ignoring(is_not_found):
                 await self._api.delete(CONTROLLER_REVISIONS, vmi.status.virtual_machine_revision_name, vmi.namespace)
-            except ApiError as error:
-                if not is_not_found(error):
-                    raise
         await self._patch_instance(vmi, {"metadata": {"finalizers": left}})
 
     # -- changes that wait for a restart
 
-    async def _changes_since_start(self, vm: Machine, vmi: Instance) -> list[str]:
-        try:
-            name = vmi.status.virtual_machine_revision_name
+    async def _changes_since_start(self, vm: Vm, vmi: Instance) -> list[str]:
+        name = vmi.status.virtual_machine_revision_name
+        with ignoring(is_not_found):
             started_with = await self._api.get(CONTROLLER_REVISIONS, name, vmi.namespace)
-        except ApiError as error:
-            if not is_not_found(error):
-                raise
-            return []  # nobody can tell any more
-        return templates.template_changes(started_with["data"]["spec"], vm.object()["spec"])
+            return templates.template_changes(started_with["data"]["spec"], vm.object()["spec"])
+        return []  # nobody can tell any more
 
-    async def _brought_up_to_date(self, vm: Machine, vmi: Instance) -> Instance:
+    async def _brought_up_to_date(self, vm: Vm, vmi: Instance) -> Instance:
         """An instance that is as the template wants it is of the VM's newest generation."""
         newest = {names.VM_GENERATION: str(vm.metadata.generation)}
         return await self._patch_instance(vmi, {"metadata": {"annotations": newest}})
 
     # -- writing
 
-    async def _with_finalizer(self, vm: Machine) -> Machine:
+    async def _with_finalizer(self, vm: Vm) -> Vm:
         if names.VM_FINALIZER in vm.metadata.finalizers:
             return vm
         return await self._patch(vm, {"metadata": {"finalizers": [*vm.metadata.finalizers, names.VM_FINALIZER]}})
 
     async def _write_status(self, view: View) -> None:
-        change = machinestatus.change(view, time.time())
+        change = vmstatus.change(view, time.time())
         if not change:
             return
         await self._patch(view.vm, {"status": change}, "status")
         if view.trouble and "conditions" in change:  # not at every attempt that fails in the same way
             self._recorder.warning(view.vm.reference, view.trouble.reason, view.trouble.message)
 
-    async def _patch(self, vm: Machine, patch: Obj, subresource: str | None = None) -> Machine:
+    async def _patch(self, vm: Vm, patch: Obj, subresource: str | None = None) -> Vm:
         """Requests are added by others, and finalizers are everybody's: no write over what was not seen."""
         patch = {**patch, "metadata": {**patch.get("metadata", {}), "resourceVersion": vm.metadata.resource_version}}
-        self._machines.observe(await self._api.patch(VMS, vm.name, patch, vm.namespace, subresource=subresource))
-        return self._machines.get(vm.key) or vm
+        self._vms.observe(await self._api.patch(VMS, vm.name, patch, vm.namespace, subresource=subresource))
+        return self._vms.get(vm.key) or vm
 
     async def _patch_instance(self, vmi: Instance, patch: Obj) -> Instance:
         patch = {**patch, "metadata": {**patch["metadata"], "resourceVersion": vmi.metadata.resource_version}}
         self._instances.observe(await self._api.patch(VMIS, vmi.name, patch, vmi.namespace))
         return self._instances.get(vmi.key) or vmi
 
-    def _claims_of(self, vm: Machine) -> tuple[Claim, ...]:
-        found = (self._claims.get(key) for key in claim_keys(vm))
-        return tuple(claim for claim in found if claim)
+    def _claims_of(self, vm: Vm) -> tuple[Claim, ...]:
+        claims = (self._claims.get(key) for key in claim_keys(vm))
+        return tuple(claim for claim in claims if claim)

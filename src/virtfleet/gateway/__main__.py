@@ -10,16 +10,14 @@ from typing import Any
 
 import aiohttp
 
-import virtfleet
 from virtfleet.gateway.frontproxy import FrontProxy
 from virtfleet.gateway.handlers import Handlers
-from virtfleet.gateway.knowledge import CachedKnowledge
+from virtfleet.gateway.knowledge import Knowledge
 from virtfleet.gateway.subresources import Subresources
 from virtfleet.gateway.webhooks import Webhooks
-from virtfleet.kube import component, config, process
+from virtfleet.kube import component, process
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
-from virtfleet.kube.client import Client
 from virtfleet.kube.component import ADMISSION_KEY, MountedCredential
 from virtfleet.kube.credentials import Material
 
@@ -27,18 +25,20 @@ NAME = "virt-api"
 
 
 async def run(options: argparse.Namespace) -> None:
-    async with Client(config.load(options.kubeconfig), user_agent=f"{NAME}/{virtfleet.__version__}") as api:
+    """virt-api, for as long as it is not ended."""
+    async with component.client(NAME, options) as api:
         await serve(options, api)
 
 
 async def serve(options: argparse.Namespace, api: KubeApi) -> None:
     # Bodies pass through as they come, and any number of streams may be open at once.
+    """Follow what answers depend on, and answer."""
     connector = aiohttp.TCPConnector(limit=0)
     async with (
         aiohttp.ClientSession(connector=connector, auto_decompress=False) as session,
         asyncio.TaskGroup() as group,
     ):
-        knowledge = CachedKnowledge(api)
+        knowledge = Knowledge(api)
         front_proxy = FrontProxy(api)
         handlers = Handlers(
             api, options.namespace, MountedCredential(options.certificates), session, options.handler_port
@@ -62,13 +62,14 @@ async def serve(options: argparse.Namespace, api: KubeApi) -> None:
 
 
 def main() -> int:
+    """The process."""
     parser = component.arguments(NAME, "Admission webhooks and the subresource API.")
     parser.add_argument(
         "--namespace", default=os.environ.get("POD_NAMESPACE") or "kubevirt", help="that of the installation"
     )
     parser.add_argument("--handler-port", type=int, default=component.PORT, help="the port of virt-handlers")
     options = parser.parse_args()
-    component.log_as_told(NAME, options)
+    component.start_logging(NAME, options)
     return process.run(run(options))
 
 

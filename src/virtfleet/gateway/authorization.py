@@ -15,6 +15,8 @@ log = logging.getLogger(__name__)
 
 
 class Authorization:
+    """Asks the API server."""
+
     def __init__(self, api: KubeApi) -> None:
         self._api = api
 

@@ -20,6 +20,7 @@ _ACTIONS = {"GET": "get", "PUT": "put"}
 
 
 def group() -> Obj:
+    """The group with its versions."""
     versions = [{"groupVersion": f"{GROUP}/{version}", "version": version} for version in VERSIONS]
     return {
         "kind": "APIGroup",
@@ -32,6 +33,7 @@ def group() -> Obj:
 
 
 def groups() -> Obj:
+    """All groups that virt-api serves."""
     return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [group()]}
 
 
@@ -60,6 +62,7 @@ def resources(version: str) -> Obj:
 
 
 def openapi_index() -> Obj:
+    """Where the OpenAPI v3 document of each version is; its hash says whether it is new."""
     return {
         "paths": {
             f"apis/{GROUP}/{version}": {

@@ -19,13 +19,13 @@ def read(body: bytes, namespace: str) -> Obj:
         vm = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise bad_request(f"Can not unmarshal Request body to struct, error: {error}") from error
-    found = Findings()
+    findings = Findings()
     if not isinstance(vm, dict) or (vm.get("apiVersion"), vm.get("kind")) != (VMS.api_version, VMS.kind):
-        found.invalid("kind", f"send a {VMS.kind} of {VMS.api_version}")
+        findings.invalid("kind", f"send a {VMS.kind} of {VMS.api_version}")
     else:
-        shape.check(shape.without_nulls(vm), found)
-    if not found.allowed:
-        causes = [{"message": f"{c.field}: {c.message}", "field": c.field} for c in found.causes]
+        shape.check(shape.without_nulls(vm), findings)
+    if not findings.allowed:
+        causes = [{"message": f"{c.field}: {c.message}", "field": c.field} for c in findings.causes]
         why = "; ".join(cause["message"] for cause in causes)
         raise ApiError("BadRequest", f"Object is not a valid VirtualMachine: {why}", details={"causes": causes})
     metadata = vm.get("metadata") or {}
@@ -35,6 +35,7 @@ def read(body: bytes, namespace: str) -> Obj:
 
 
 def expanded(vm: Obj) -> Obj:
+    """The VM as it is whole. Raises ApiError where it names what VirtFleet does not have."""
     spec = vm.get("spec") or {}
     for field in ("instancetype", "preference"):
         if spec.get(field):

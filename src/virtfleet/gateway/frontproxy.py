@@ -30,6 +30,8 @@ NAMESPACE, NAME = "kube-system", "extension-apiserver-authentication"
 
 @dataclass(frozen=True, slots=True)
 class User:
+    """Whom the API server has authenticated."""
+
     name: str
     groups: tuple[str, ...] = ()
     uid: str = ""
@@ -53,6 +55,7 @@ class _ConfigMap(msgspec.Struct):
 
 
 def read_settings(config_map: bytes) -> Settings:
+    """What the ConfigMap says."""
     data = msgspec.json.decode(config_map, type=_ConfigMap).data
 
     def texts(key: str) -> tuple[str, ...]:
@@ -105,7 +108,7 @@ class FrontProxy:
 
 def _values(request: web.Request, headers: tuple[str, ...]) -> tuple[str, ...]:
     """Those of the first header that is there."""
-    return next((tuple(found) for header in headers if (found := request.headers.getall(header, []))), ())
+    return next((tuple(values) for header in headers if (values := request.headers.getall(header, []))), ())
 
 
 def _extra(request: web.Request, prefixes: tuple[str, ...]) -> dict[str, tuple[str, ...]]:

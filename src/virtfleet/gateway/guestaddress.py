@@ -14,32 +14,8 @@ import msgspec
 from virtfleet.api import names
 from virtfleet.gateway.machines import Vmi, bad_request
 from virtfleet.kube.api import KubeApi
+from virtfleet.kube.pods import PodView
 from virtfleet.kube.resource import PODS
-
-
-class _Address(msgspec.Struct):
-    ip: str = ""
-
-
-class _Meta(msgspec.Struct):
-    uid: str
-
-
-class _Spec(msgspec.Struct, rename="camel"):
-    node_name: str = ""
-    host_network: bool = False
-
-
-class _Status(msgspec.Struct):
-    podIP: str = ""
-    hostIPs: list[_Address] = []
-    hostIP: str = ""
-
-
-class _Pod(msgspec.Struct):
-    metadata: _Meta
-    spec: _Spec
-    status: _Status = msgspec.field(default_factory=_Status)
 
 
 async def address_of(api: KubeApi, vmi: Vmi) -> str:
@@ -48,20 +24,20 @@ async def address_of(api: KubeApi, vmi: Vmi) -> str:
     if not status.interfaces or (networks and all(network.pod is None for network in networks)):
         raise bad_request("no network interfaces are present: the VMI has none on the network of Pods, or none yet")
     pods = await api.list(PODS, vmi.namespace, labels=f"{names.CREATED_BY}={vmi.view.metadata.uid}")
-    for pod in (msgspec.convert(obj, _Pod) for obj in pods):
-        if pod.metadata.uid in status.active_pods and pod.spec.node_name == status.node_name and pod.status.podIP:
+    for pod in (msgspec.convert(obj, PodView) for obj in pods):
+        if pod.metadata.uid in status.active_pods and pod.node == status.node_name and pod.status.pod_ip:
             if why := _why_not(pod):
-                raise bad_request(f"the launcher's Pod has address {pod.status.podIP}, {why}; nothing connects there")
-            return pod.status.podIP
+                raise bad_request(f"the launcher's Pod has address {pod.status.pod_ip}, {why}; nothing connects there")
+            return pod.status.pod_ip
     raise bad_request("no network interfaces are present: the launcher's Pod has no address yet")
 
 
-def _why_not(pod: _Pod) -> str:
+def _why_not(pod: PodView) -> str:
     """What keeps an address from being a Pod's own."""
-    nodes_own = {pod.status.hostIP, *(address.ip for address in pod.status.hostIPs)}
-    if pod.spec.host_network or pod.status.podIP in nodes_own:
+    nodes_own = {pod.status.host_ip, *(address.ip for address in pod.status.host_ips)}
+    if pod.spec.host_network or pod.status.pod_ip in nodes_own:
         return "which is its node's"
-    return why_not_a_pods(pod.status.podIP)
+    return why_not_a_pods(pod.status.pod_ip)
 
 
 def why_not_a_pods(text: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import ssl
-from collections.abc import Iterable
+from datetime import UTC, datetime
 
 import aiohttp
 import msgspec
@@ -24,52 +24,16 @@ from virtfleet.kube.cache import Cache
 from virtfleet.kube.certificates import Credential
 from virtfleet.kube.component import PORT, MountedCredential
 from virtfleet.kube.errors import ApiError
+from virtfleet.kube.pods import PodView
 from virtfleet.kube.resource import PODS, VMIS
 
 log = logging.getLogger(__name__)
 
 VIRT_HANDLER = "virt-handler"
+_LONG_AGO = datetime.min.replace(tzinfo=UTC)
 _PATIENCE = 30.0  # seconds in which a handler answers what is no stream; it waits less for its launchers
 # A handler has no use for anything else that a client sends, least of all for words about users.
 _PASSED_ON = ("accept", "content-type", "sec-websocket-")
-
-
-class _Meta(msgspec.Struct, rename="camel"):
-    name: str
-    deletion_timestamp: str | None = None
-    creation_timestamp: str = ""
-
-
-class _Condition(msgspec.Struct):
-    type: str = ""
-    status: str = ""
-
-
-class _Spec(msgspec.Struct, rename="camel"):
-    node_name: str = ""
-
-
-class _Status(msgspec.Struct, rename="camel"):
-    pod_ip: str = msgspec.field(default="", name="podIP")
-    conditions: list[_Condition] = []
-
-
-class HandlerPod(msgspec.Struct):
-    """What is kept of a handler's Pod."""
-
-    metadata: _Meta
-    spec: _Spec = msgspec.field(default_factory=_Spec)
-    status: _Status = msgspec.field(default_factory=_Status)
-
-    @property
-    def acting(self) -> bool:
-        """Ready is who holds the node's lock: of two handlers on one node only one ever is."""
-        ready = any(c.type == "Ready" and c.status == "True" for c in self.status.conditions)
-        return ready and bool(self.status.pod_ip) and self.metadata.deletion_timestamp is None
-
-
-def _node_of(pod: HandlerPod) -> Iterable[str]:
-    return (pod.spec.node_name,)
 
 
 class Handlers:
@@ -83,13 +47,13 @@ class Handlers:
         session: aiohttp.ClientSession,
         port: int = PORT,
     ) -> None:
-        self.pods: Cache[HandlerPod] = Cache(
+        self.pods: Cache[PodView] = Cache(
             api,
             PODS,
             namespace=namespace,
             labels=f"{names.APP_LABEL}={VIRT_HANDLER}",
-            decode=msgspec.json.Decoder(HandlerPod).decode,
-            indexes={"node": _node_of},
+            decode=msgspec.json.Decoder(PodView).decode,
+            indexes={"node": lambda pod: (pod.node,)},
         )
         self._credential = credential
         self._session = session
@@ -124,7 +88,7 @@ class Handlers:
         return "" if self.pods.synced.is_set() else "the virt-handlers have not been read yet"
 
     def _address(self, node: str) -> str:
-        acting = [pod for pod in self.pods.by_index("node", node) if pod.acting]
+        acting = [pod for pod in self.pods.by_index("node", node) if pod.ready and pod.status.pod_ip]
         if not acting:
             raise ApiError(
                 "ServiceUnavailable",
@@ -132,7 +96,7 @@ class Handlers:
                 f"see kubectl get pods -A -o wide -l {names.APP_LABEL}={VIRT_HANDLER}",
             )
         # Where the API server shows two for a moment, the younger one is taking over.
-        address = max(acting, key=lambda pod: pod.metadata.creation_timestamp).status.pod_ip
+        address = max(acting, key=lambda pod: pod.metadata.creation_timestamp or _LONG_AGO).status.pod_ip
         return f"[{address}]" if ":" in address else address
 
     def _tls(self) -> ssl.SSLContext:

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 
 import orjson
 
-from virtfleet.gateway.webhooks import NotYet
 from virtfleet.installation import Installation
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
@@ -17,8 +16,12 @@ def _vmi_of(migration: Obj) -> Iterable[str]:
     return (f"{migration['metadata']['namespace']}/{migration['spec'].get('vmiName')}",)
 
 
-class CachedKnowledge:
-    """Run `caches`."""
+class NotYet(Exception):
+    """What decisions need is not known yet."""
+
+
+class Knowledge:
+    """Run `caches`. What is asked before they are read raises NotYet."""
 
     def __init__(self, api: KubeApi) -> None:
         self._installations: Cache[Installation] = Cache(api, KUBEVIRTS, decode=Installation.decode)
@@ -27,17 +30,21 @@ class CachedKnowledge:
         self.caches = (self._installations, self._vmis, self._migrations)
 
     def cluster(self) -> Installation:
+        """The installation that this virt-api belongs to."""
         for installation in self._installations.list():
             return installation
         raise NotYet("virt-api knows no KubeVirt object yet; create one, or try again in a moment")
 
     def vmis(self) -> Iterable[Obj]:
+        """All VMIs."""
         return _read_once(self._vmis).list()
 
     def vmi(self, namespace: str, name: str) -> Obj | None:
+        """A VMI, if there is one of that name."""
         return _read_once(self._vmis).get(f"{namespace}/{name}")
 
     def migrations_of(self, namespace: str, vmi: str) -> Sequence[Obj]:
+        """The migrations of a VMI."""
         return _read_once(self._migrations).by_index("vmi", f"{namespace}/{vmi}")
 
     def missing(self) -> str:

@@ -7,7 +7,7 @@ the first words of refusals are KubeVirt's, because tools look for them; what to
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from virtfleet.api import names
 from virtfleet.api.names import FINAL, Phase
@@ -15,82 +15,94 @@ from virtfleet.api.view import read
 from virtfleet.api.vm import VirtualMachine
 from virtfleet.api.vmi import VirtualMachineInstance
 from virtfleet.kube.api import KubeApi
-from virtfleet.kube.errors import ApiError, is_not_found
+from virtfleet.kube.errors import ApiError, ignoring, is_not_found
 from virtfleet.kube.resource import VMIS, VMS, Obj, Resource
 
 VM_NOT_RUNNING = "VM is not running"
 VMI_NOT_RUNNING = "VMI is not running"
 
 
-@dataclass(frozen=True, slots=True)
-class Vm:
-    object: Obj
-    view: VirtualMachine
-
-    @property
-    def name(self) -> str:
-        return self.view.metadata.name
-
-    @property
-    def strategy(self) -> str:
-        spec = self.view.spec
-        return spec.run_strategy or ("Always" if spec.running else "Halted")
-
-    def conflict(self, why: str) -> ApiError:
-        return _conflict(VMS, self.name, why)
+V = TypeVar("V", VirtualMachine, VirtualMachineInstance)
 
 
 @dataclass(frozen=True, slots=True)
-class Vmi:
+class _Machine(Generic[V]):
+    """An object, as it is and as it is read."""
+
     object: Obj
-    view: VirtualMachineInstance
+    view: V
 
     @property
     def name(self) -> str:
+        """Its name."""
         return self.view.metadata.name
 
     @property
     def namespace(self) -> str:
+        """Its namespace."""
         return self.view.metadata.namespace
+
+    def conflict(self, why: str) -> ApiError:
+        """It is not in the state that the request needs."""
+        kind = (VMS if isinstance(self.view, VirtualMachine) else VMIS).kind.lower()
+        message = f'Operation cannot be fulfilled on {kind}.{names.GROUP} "{self.name}": {why}'
+        return ApiError("Conflict", message, details=_details(kind, self.name))
+
+
+class Vm(_Machine[VirtualMachine]):
+    """A VM."""
+
+    @property
+    def strategy(self) -> str:
+        """Its run strategy, also where it is said in the old way."""
+        spec = self.view.spec
+        return spec.run_strategy or ("Always" if spec.running else "Halted")
+
+
+class Vmi(_Machine[VirtualMachineInstance]):
+    """A VMI."""
 
     @property
     def phase(self) -> str:
+        """Its phase, empty at first."""
         return self.view.status.phase
 
     @property
     def running(self) -> bool:
+        """Whether its guest runs."""
         return self.phase == Phase.RUNNING
 
     @property
     def final(self) -> bool:
+        """Whether it is over."""
         return self.phase in FINAL
 
     def has(self, condition: str) -> bool:
+        """Whether a condition holds."""
         return any(c.type == condition and c.status == "True" for c in self.view.status.conditions)
-
-    def conflict(self, why: str) -> ApiError:
-        return _conflict(VMIS, self.name, why)
 
 
 class Machines:
+    """Reads VMs and VMIs."""
+
     def __init__(self, api: KubeApi) -> None:
         self._api = api
 
     async def vm(self, namespace: str, name: str) -> Vm:
+        """A VM. Raises ApiError where there is none."""
         obj = await self._get(VMS, namespace, name)
         return Vm(obj, read(VirtualMachine, obj))
 
     async def vmi(self, namespace: str, name: str) -> Vmi:
+        """A VMI. Raises ApiError where there is none."""
         obj = await self._get(VMIS, namespace, name)
         return Vmi(obj, read(VirtualMachineInstance, obj))
 
     async def vmi_if_any(self, namespace: str, name: str) -> Vmi | None:
-        try:
+        """A VMI, if there is one."""
+        with ignoring(is_not_found):
             return await self.vmi(namespace, name)
-        except ApiError as error:
-            if is_not_found(error):
-                return None
-            raise
+        return None
 
     async def vmi_of_vm(self, namespace: str, name: str) -> Vmi:
         """The instance that a VM runs now."""
@@ -101,29 +113,22 @@ class Machines:
         return vmi
 
     async def _get(self, resource: Resource, namespace: str, name: str) -> Obj:
-        try:
+        with ignoring(is_not_found):
             return await self._api.get(resource, name, namespace)
-        except ApiError as error:
-            if is_not_found(error):
-                raise not_found(resource, name, namespace) from error
-            raise
+        raise not_found(resource, name, namespace)
 
 
 def not_found(resource: Resource, name: str, namespace: str) -> ApiError:
+    """There is no such object."""
     kind = resource.kind.lower()
     message = f'{kind}.{names.GROUP} "{name}" not found in namespace {namespace}'
-    return ApiError("NotFound", message, details=_details(resource, name))
+    return ApiError("NotFound", message, details=_details(kind, name))
 
 
 def bad_request(why: str) -> ApiError:
+    """The request itself is wrong."""
     return ApiError("BadRequest", why)
 
 
-def _conflict(resource: Resource, name: str, why: str) -> ApiError:
-    kind = resource.kind.lower()
-    message = f'Operation cannot be fulfilled on {kind}.{names.GROUP} "{name}": {why}'
-    return ApiError("Conflict", message, details=_details(resource, name))
-
-
-def _details(resource: Resource, name: str) -> dict[str, Any]:
-    return {"name": name, "group": names.GROUP, "kind": resource.kind.lower()}
+def _details(kind: str, name: str) -> dict[str, Any]:
+    return {"name": name, "group": names.GROUP, "kind": kind}

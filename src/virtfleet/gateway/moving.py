@@ -10,21 +10,28 @@ from virtfleet.kube.resource import VMI_MIGRATIONS, VMIS, Obj
 
 
 class MigrateOptions(msgspec.Struct, rename="camel"):
+    """The body of a request to migrate."""
+
     added_node_selector: dict[str, str] | None = None
     dry_run: list[str] | None = None
 
 
 class EvacuateCancelOptions(msgspec.Struct, rename="camel"):
+    """The body of a request to stay."""
+
     evacuation_node_name: str = ""
     dry_run: list[str] | None = None
 
 
 class Moving:
+    """Carries such requests out."""
+
     def __init__(self, api: KubeApi, machines: Machines) -> None:
         self._api = api
         self._machines = machines
 
     async def migrate(self, namespace: str, name: str, options: MigrateOptions) -> None:
+        """Ask virt-controller to move a VM."""
         vm = await self._machines.vm(namespace, name)
         vmi = await self._machines.vmi(namespace, name)
         if not vmi.running:
@@ -41,6 +48,7 @@ class Moving:
         await self._api.create(VMI_MIGRATIONS, migration, namespace, dry_run=bool(options.dry_run))
 
     async def cancel_evacuation(self, vmi: Vmi, options: EvacuateCancelOptions) -> None:
+        """Let a VMI stay on the node that it was to leave."""
         leaving = vmi.view.status.evacuation_node_name
         if not leaving:
             return

@@ -32,17 +32,21 @@ _KINDS = {
 
 
 class ObjectGraphOptions(msgspec.Struct, rename="camel"):
+    """The body of a request for a graph."""
+
     include_optional_nodes: bool | None = None
     label_selector: dict[str, Any] | None = None
 
 
 def of_vm(vm: Vm, vmi: Vmi | None, options: ObjectGraphOptions) -> Obj:
+    """The graph of a VM and of its instance, if it runs."""
     namespace, spec = vm.view.metadata.namespace, vm.view.spec.template.spec
     instance = [_node(VMIS.kind, vmi.name, namespace, [_launcher(vmi)])] if vmi else []
     return _root(VMS.kind, vm.name, namespace, [*instance, *_dependencies(spec, namespace)], options)
 
 
 def of_vmi(vmi: Vmi, options: ObjectGraphOptions) -> Obj:
+    """The graph of a VMI."""
     children = [_launcher(vmi), *_dependencies(vmi.view.spec, vmi.namespace)]
     return _root(VMIS.kind, vmi.name, vmi.namespace, children, options)
 
@@ -64,8 +68,8 @@ def _node(kind: str, name: str, namespace: str, children: Iterable[Obj] = (), *,
     }
     if optional:
         node["optional"] = True
-    if found := list(children):
-        node["children"] = found
+    if below := list(children):
+        node["children"] = below
     return node
 
 

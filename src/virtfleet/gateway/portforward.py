@@ -37,7 +37,9 @@ class Connection(Protocol):
         """Empty at the end."""
         ...
 
-    async def send(self, data: bytes) -> None: ...
+    async def send(self, data: bytes) -> None:
+        """Waits while the guest reads slowly."""
+        ...
 
 
 class _Tcp:

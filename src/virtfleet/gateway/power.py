@@ -17,7 +17,7 @@ import msgspec
 from virtfleet.api.names import Phase
 from virtfleet.gateway.machines import VM_NOT_RUNNING, Machines, Vm, Vmi, bad_request
 from virtfleet.kube.api import KubeApi
-from virtfleet.kube.errors import ApiError, is_conflict, is_not_found
+from virtfleet.kube.errors import ApiError, ignoring, is_conflict, is_not_found
 from virtfleet.kube.resource import VMIS, VMS, Obj
 
 _ATTEMPTS = 5
@@ -25,16 +25,22 @@ _AT_ONCE = 1  # seconds: the shortest time in which a guest is ended safely
 
 
 class StartOptions(msgspec.Struct, rename="camel"):
+    """The body of a request to start."""
+
     paused: bool = False
     dry_run: list[str] | None = None
 
 
 class StopOptions(msgspec.Struct, rename="camel"):
+    """The body of a request to stop."""
+
     grace_period: int | None = None
     dry_run: list[str] | None = None
 
 
 class RestartOptions(msgspec.Struct, rename="camel"):
+    """The body of a request to restart."""
+
     grace_period_seconds: int | None = None
     dry_run: list[str] | None = None
 
@@ -52,6 +58,7 @@ class Change:
 
 
 def start(vm: Vm, vmi: Vmi | None, paused: bool) -> Change:
+    """What starts the VM."""
     if vm.view.metadata.deletion_timestamp:
         raise vm.conflict("VM is being deleted; create it again when it is gone")
     if vmi and not vmi.final and vmi.phase not in ("", Phase.UNKNOWN):
@@ -75,6 +82,7 @@ def start(vm: Vm, vmi: Vmi | None, paused: bool) -> Change:
 
 
 def stop(vm: Vm, vmi: Vmi | None, grace: int | None) -> Change:
+    """What stops the VM, in `grace` seconds if they are given."""
     running = vmi if vmi and not vmi.final else None
     match vm.strategy:
         case "Always" | "Once":
@@ -93,6 +101,7 @@ def stop(vm: Vm, vmi: Vmi | None, grace: int | None) -> Change:
 
 
 def restart(vm: Vm, vmi: Vmi | None, at_once: bool) -> Change:
+    """What stops the VM's instance and starts another one."""
     if vm.strategy not in ("Always", "RerunOnFailure", "Manual"):
         raise vm.conflict(f"RunStategy {vm.strategy} does not support manual restart requests; use virtctl start")
     if vmi is None:
@@ -142,20 +151,25 @@ def _version(vm: Vm) -> Obj:
 
 
 class Power:
+    """Carries such requests out."""
+
     def __init__(self, api: KubeApi, machines: Machines) -> None:
         self._api = api
         self._machines = machines
 
     async def start(self, namespace: str, name: str, options: StartOptions) -> None:
+        """Start a VM, or pause it as soon as it has started."""
         await self._change(namespace, name, lambda vm, vmi: start(vm, vmi, options.paused), options.dry_run)
 
     async def stop(self, namespace: str, name: str, options: StopOptions) -> None:
+        """Stop a VM."""
         grace = options.grace_period
         if grace is not None and grace < 0:
             raise bad_request("gracePeriod has to be greater or equal to 0")
         await self._change(namespace, name, lambda vm, vmi: stop(vm, vmi, grace), options.dry_run)
 
     async def restart(self, namespace: str, name: str, options: RestartOptions) -> None:
+        """Restart a VM."""
         grace = options.grace_period_seconds
         if grace is not None and grace > 0:
             raise bad_request(
@@ -193,8 +207,5 @@ class Power:
 
     async def _give(self, vmi: Vmi, seconds: int | None, dry_run: bool) -> None:
         patch = {"spec": {"terminationGracePeriodSeconds": seconds}}
-        try:
+        with ignoring(is_not_found):  # one that has just gone needs no time
             await self._api.patch(VMIS, vmi.name, patch, vmi.namespace, dry_run=dry_run)
-        except ApiError as error:
-            if not is_not_found(error):  # one that has just gone needs no time
-                raise

@@ -53,6 +53,7 @@ def _soft_reboot(vmi: Vmi) -> None:
 
 
 def not_paused(vmi: Vmi) -> None:
+    """The guest is not paused."""
     if vmi.has(VMICondition.PAUSED):
         raise vmi.conflict(f"VMI is paused; let it go on with virtctl unpause vmi {vmi.name}")
 
@@ -83,6 +84,7 @@ def _reachable(vmi: Vmi) -> None:
 
 
 def on_a_node(vmi: Vmi) -> None:
+    """A handler has the VMI."""
     if vmi.phase not in (Phase.RUNNING, Phase.SCHEDULED):
         raise bad_request(
             f"Unable to connect to VirtualMachineInstance because phase is {vmi.phase or Phase.PENDING} "

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from virtfleet.gateway.machines import bad_request
-from virtfleet.kube.errors import ApiError
-
 _NO_SEV = "SEV attestation is not there yet; start the VM without launchSecurity.sev.attestation"
 
 INSTEAD = {
@@ -20,7 +17,3 @@ INSTEAD = {
     "sev/setupsession": _NO_SEV,
     "sev/injectlaunchsecret": _NO_SEV,
 }
-
-
-def refusal(subresource: str) -> ApiError:
-    return bad_request(INSTEAD[subresource])

@@ -59,8 +59,8 @@ class TooLarge(Exception):
 
 def read(body: bytes) -> Obj:
     """The request of a review that has all that the decision needs. Raises Malformed or TooLarge."""
-    if body.count(b"{") + body.count(b"[") > _MOST_PARTS and (found := _UID.search(body, 0, 1024)):
-        raise TooLarge(found[1].decode(), f"{MOST_VALUES} values")
+    if body.count(b"{") + body.count(b"[") > _MOST_PARTS and (uid := _UID.search(body, 0, 1024)):
+        raise TooLarge(uid[1].decode(), f"{MOST_VALUES} values")
     try:
         review = orjson.loads(body)
         request = msgspec.convert(review, _Review).request

@@ -10,7 +10,7 @@ import logging
 import platform
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 import orjson
@@ -23,12 +23,11 @@ from virtfleet.gateway import discovery, expansion, objectgraph, portforward, re
 from virtfleet.gateway.authorization import Authorization
 from virtfleet.gateway.frontproxy import FrontProxy
 from virtfleet.gateway.handlers import Handlers
-from virtfleet.gateway.knowledge import CachedKnowledge
+from virtfleet.gateway.knowledge import Knowledge, NotYet
 from virtfleet.gateway.machines import Machines, Vm, Vmi, bad_request
 from virtfleet.gateway.moving import EvacuateCancelOptions, MigrateOptions, Moving
 from virtfleet.gateway.power import Power, RestartOptions, StartOptions, StopOptions
 from virtfleet.gateway.preconditions import CHECKS
-from virtfleet.gateway.webhooks import NotYet
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.errors import ApiError
 
@@ -65,7 +64,7 @@ Serve = Callable[[Asked], Awaitable[web.StreamResponse]]
 class Subresources:
     """`routes` of virt-api. What it needs of others is given to it; run their caches."""
 
-    def __init__(self, api: KubeApi, front_proxy: FrontProxy, handlers: Handlers, knowledge: CachedKnowledge) -> None:
+    def __init__(self, api: KubeApi, front_proxy: FrontProxy, handlers: Handlers, knowledge: Knowledge) -> None:
         self._api = api
         self._front_proxy = front_proxy
         self._authorization = Authorization(api)
@@ -77,16 +76,16 @@ class Subresources:
         self._own: dict[tuple[str, str], Serve] = {
             (VM, "portforward"): self._port_forward,
             (VMI, "portforward"): self._port_forward,
-            (VM, "start"): self._start,
-            (VM, "stop"): self._stop,
-            (VM, "restart"): self._restart,
-            (VM, "migrate"): self._migrate,
+            (VM, "start"): self._accepted(self._power.start, StartOptions),
+            (VM, "stop"): self._accepted(self._power.stop, StopOptions),
+            (VM, "restart"): self._accepted(self._power.restart, RestartOptions),
+            (VM, "migrate"): self._accepted(self._moving.migrate, MigrateOptions),
             (VM, "evacuate/cancel"): self._cancel_evacuation,
             (VMI, "evacuate/cancel"): self._cancel_evacuation,
-            (VM, "addvolume"): self._add_volume,
-            (VMI, "addvolume"): self._add_volume,
-            (VM, "removevolume"): self._remove_volume,
-            (VMI, "removevolume"): self._remove_volume,
+            (VM, "addvolume"): self._plugging(volumes.add, volumes.AddVolumeOptions),
+            (VMI, "addvolume"): self._plugging(volumes.add, volumes.AddVolumeOptions),
+            (VM, "removevolume"): self._plugging(volumes.remove, volumes.RemoveVolumeOptions),
+            (VMI, "removevolume"): self._plugging(volumes.remove, volumes.RemoveVolumeOptions),
             (VM, "objectgraph"): self._object_graph,
             (VMI, "objectgraph"): self._object_graph,
             (VM, "expand-spec"): self._expand,
@@ -97,6 +96,7 @@ class Subresources:
         }
 
     def routes(self) -> list[web.RouteDef]:
+        """Documents, and all subresources in all versions."""
         documents: dict[str, Any] = {
             "/apis": discovery.groups(),
             f"/apis/{GROUP}": discovery.group(),
@@ -125,7 +125,8 @@ class Subresources:
         return web.get(path, serve)
 
     def _guarded(self, entry: Subresource, version: str) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-        serve = self._own.get((entry.resource, entry.name)) or self._otherwise(entry)
+        otherwise = self._ask_handler if entry.server is Server.HANDLER else _refuse
+        serve = self._own.get((entry.resource, entry.name), otherwise)
 
         async def answer(request: web.Request) -> web.StreamResponse:
             namespace, name = request.match_info.get("namespace", ""), request.match_info.get("name", "")
@@ -151,9 +152,6 @@ class Subresources:
 
         return answer
 
-    def _otherwise(self, entry: Subresource) -> Serve:
-        return self._ask_handler if entry.server is Server.HANDLER else _refuse
-
     # --- carried out by the handler of the VMI's node
 
     async def _ask_handler(self, asked: Asked) -> web.StreamResponse:
@@ -169,34 +167,26 @@ class Subresources:
     async def _port_forward(self, asked: Asked) -> web.StreamResponse:
         return await portforward.forward(asked.request, await self._vmi(asked), self._api)
 
-    async def _start(self, asked: Asked) -> web.StreamResponse:
-        await self._power.start(asked.namespace, asked.name, await asked.options(StartOptions))
-        return web.Response(status=202)
+    def _accepted(self, carry_out: Callable[[str, str, T], Awaitable[None]], form: type[T]) -> Serve:
+        """What is asked of a VM by its name, and carried out later."""
 
-    async def _stop(self, asked: Asked) -> web.StreamResponse:
-        await self._power.stop(asked.namespace, asked.name, await asked.options(StopOptions))
-        return web.Response(status=202)
+        async def serve(asked: Asked) -> web.StreamResponse:
+            await carry_out(asked.namespace, asked.name, await asked.options(form))
+            return web.Response(status=202)
 
-    async def _restart(self, asked: Asked) -> web.StreamResponse:
-        await self._power.restart(asked.namespace, asked.name, await asked.options(RestartOptions))
-        return web.Response(status=202)
-
-    async def _migrate(self, asked: Asked) -> web.StreamResponse:
-        await self._moving.migrate(asked.namespace, asked.name, await asked.options(MigrateOptions))
-        return web.Response(status=202)
+        return serve
 
     async def _cancel_evacuation(self, asked: Asked) -> web.StreamResponse:
         options = await asked.options(EvacuateCancelOptions)
         await self._moving.cancel_evacuation(await self._vmi(asked), options)
         return web.Response()
 
-    async def _add_volume(self, asked: Asked) -> web.StreamResponse:
-        options = await asked.options(volumes.AddVolumeOptions)
-        raise volumes.add(await self._machine(asked), options)
+    def _plugging(self, refuse: Callable[[Vm | Vmi, T], NoReturn], form: type[T]) -> Serve:
+        async def serve(asked: Asked) -> web.StreamResponse:
+            options = await asked.options(form)
+            refuse(await self._machine(asked), options)
 
-    async def _remove_volume(self, asked: Asked) -> web.StreamResponse:
-        options = await asked.options(volumes.RemoveVolumeOptions)
-        raise volumes.remove(await self._machine(asked), options)
+        return serve
 
     async def _object_graph(self, asked: Asked) -> web.StreamResponse:
         options = await asked.options(objectgraph.ObjectGraphOptions)
@@ -244,7 +234,7 @@ class Subresources:
 
 
 async def _refuse(asked: Asked) -> web.StreamResponse:
-    raise refused.refusal(asked.subresource.name)
+    raise bad_request(refused.INSTEAD[asked.subresource.name])
 
 
 def _json(document: Any, status: int = 200) -> web.Response:

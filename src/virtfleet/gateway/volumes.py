@@ -5,7 +5,7 @@ Carrying them out comes later; until then a request without a fault is refused t
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -36,50 +36,54 @@ class _Source(msgspec.Struct, rename="camel"):
 
 
 class AddVolumeOptions(msgspec.Struct, rename="camel"):
+    """The body of a request to attach a volume."""
+
     name: str = ""
     disk: dict[str, Any] | None = None
     volume_source: _Source | None = None
 
 
 class RemoveVolumeOptions(msgspec.Struct):
+    """The body of a request to detach a volume."""
+
     name: str = ""
 
 
-def add(machine: Vm | Vmi, options: AddVolumeOptions) -> ApiError:
-    """Why the volume is not attached."""
+def add(machine: Vm | Vmi, options: AddVolumeOptions) -> NoReturn:
+    """Say why the volume is not attached."""
     if not options.name:
-        return bad_request("AddVolumeOptions requires name to be set")
+        raise bad_request("AddVolumeOptions requires name to be set")
     if options.disk is None:
-        return bad_request("AddVolumeOptions requires disk to not be nil")
+        raise bad_request("AddVolumeOptions requires disk to not be nil")
     if options.volume_source is None or not options.volume_source.name:
-        return bad_request("AddVolumeOptions requires VolumeSource to not be nil: name a claim or a DataVolume in it")
-    found = Findings()
-    check_pluggable(options.disk, options.name, "disk", found)
-    if not found.allowed:
-        return bad_request(found.causes[0].message)
+        raise bad_request("AddVolumeOptions requires VolumeSource to not be nil: name a claim or a DataVolume in it")
+    findings = Findings()
+    check_pluggable(options.disk, options.name, "disk", findings)
+    if not findings.allowed:
+        raise bad_request(findings.causes[0].message)
     for volume in _volumes(machine):
         if volume.name == options.name:
-            return machine.conflict(
+            raise machine.conflict(
                 f"Unable to add volume [{options.name}] because volume with that name already exists"
             )
         if options.volume_source.name == _source(volume):
-            return machine.conflict(
+            raise machine.conflict(
                 f"Unable to add volume source [{options.volume_source.name}] because it already exists"
             )
-    return _later(f"volume {options.name} cannot be attached to a running VM yet")
+    raise _later(f"volume {options.name} cannot be attached to a running VM yet")
 
 
-def remove(machine: Vm | Vmi, options: RemoveVolumeOptions) -> ApiError:
-    """Why the volume is not detached."""
+def remove(machine: Vm | Vmi, options: RemoveVolumeOptions) -> NoReturn:
+    """Say why the volume is not detached."""
     if not options.name:
-        return bad_request("RemoveVolumeOptions requires name to be set")
+        raise bad_request("RemoveVolumeOptions requires name to be set")
     volume = next((v for v in _volumes(machine) if options.name in (v.name, _source(v))), None)
     if volume is None:
-        return machine.conflict(f"Unable to remove volume [{options.name}] because it does not exist")
+        raise machine.conflict(f"Unable to remove volume [{options.name}] because it does not exist")
     source = volume.data_volume or volume.persistent_volume_claim
     if source is None or not source.hotpluggable:
-        return machine.conflict(f"Unable to remove volume [{volume.name}] because it is not hotpluggable")
-    return _later(f"volume {options.name} cannot be detached from a running VM yet")
+        raise machine.conflict(f"Unable to remove volume [{volume.name}] because it is not hotpluggable")
+    raise _later(f"volume {options.name} cannot be detached from a running VM yet")
 
 
 def _later(what: str) -> ApiError:

@@ -14,8 +14,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import hmac
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import orjson
 from aiohttp import web
@@ -26,6 +26,7 @@ from virtfleet.admission.review import complete, complete_update, review, review
 from virtfleet.admission.templates import check_migration_target
 from virtfleet.admission.updates import Requester
 from virtfleet.gateway import reviews
+from virtfleet.gateway.knowledge import Knowledge, NotYet
 from virtfleet.gateway.reviews import Malformed, TooLarge
 from virtfleet.installation import Installation
 from virtfleet.kube.component import admission_path
@@ -34,22 +35,6 @@ from virtfleet.kube.resource import KUBEVIRTS, VMI_MIGRATIONS, Obj
 
 _VERSION = "admission.k8s.io/v1"
 _BODIES = 16  # that are held at once
-
-
-class NotYet(Exception):
-    """What decisions need is not known yet."""
-
-
-class Knowledge(Protocol):
-    """What decisions need of the cluster. Every method raises NotYet while it cannot know."""
-
-    def cluster(self) -> Installation: ...
-
-    def vmis(self) -> Iterable[Obj]: ...
-
-    def vmi(self, namespace: str, name: str) -> Obj | None: ...
-
-    def migrations_of(self, namespace: str, vmi: str) -> Sequence[Obj]: ...
 
 
 class Webhooks:
@@ -61,6 +46,7 @@ class Webhooks:
         self._bodies = asyncio.Semaphore(_BODIES)
 
     def routes(self) -> list[web.RouteDef]:
+        """The paths that API servers are told."""
         webhooks = {"mutate": self.mutate, "validate": self.validate}
         return [web.post(admission_path("{key}", name), self._answerer(each)) for name, each in webhooks.items()]
 
@@ -69,14 +55,14 @@ class Webhooks:
         obj, cluster = request["object"], self._knowledge.cluster()
         if request["operation"] == "UPDATE":
             return _patched(obj, complete_update(obj, request["oldObject"], cluster, _requester(request)))
-        completed, found = complete(obj, cluster, _requester(request))
-        return _patched(obj, completed) if found.allowed else _refused(request, found)
+        completed, findings = complete(obj, cluster, _requester(request))
+        return _patched(obj, completed) if findings.allowed else _refused(request, findings)
 
     def validate(self, request: Obj) -> Obj:
         """The answer to a validating review."""
-        found = self._findings(request)
-        answer = {"allowed": True} if found.allowed else _refused(request, found)
-        return {**answer, "warnings": found.warnings} if found.warnings else answer
+        findings = self._findings(request)
+        answer = {"allowed": True} if findings.allowed else _refused(request, findings)
+        return {**answer, "warnings": findings.warnings} if findings.warnings else answer
 
     def _findings(self, request: Obj) -> Findings:
         user = _requester(request)
@@ -87,29 +73,29 @@ class Webhooks:
         obj: Obj = request["object"]
         cluster = Installation(obj) if kubevirt else self._knowledge.cluster()
         if request["operation"] == "CREATE":
-            found = review(obj, cluster, user)
-            if found.allowed and obj["kind"] == VMI_MIGRATIONS.kind:
-                self._check_target(obj, request["namespace"], found)
-            return found
-        found = review_update(obj, request["oldObject"], cluster, user)
+            findings = review(obj, cluster, user)
+            if findings.allowed and obj["kind"] == VMI_MIGRATIONS.kind:
+                self._check_target(obj, request["namespace"], findings)
+            return findings
+        findings = review_update(obj, request["oldObject"], cluster, user)
         if kubevirt:
-            check_removal(obj, request["oldObject"], self._knowledge.vmis(), found)
-        return found
+            check_removal(obj, request["oldObject"], self._knowledge.vmis(), findings)
+        return findings
 
-    def _check_target(self, migration: Obj, namespace: str, found: Findings) -> None:
+    def _check_target(self, migration: Obj, namespace: str, findings: Findings) -> None:
         name = migration["spec"]["vmiName"]
         vmi, others = self._knowledge.vmi(namespace, name), self._knowledge.migrations_of(namespace, name)
-        check_migration_target(migration, vmi, others, found)
+        check_migration_target(migration, vmi, others, findings)
 
     def _deletion(self, kubevirt: Obj) -> Findings:
         """Uninstalling while VMs run takes the strategy that says so."""
-        found = Findings()
+        findings = Findings()
         if not Installation(kubevirt).uninstalled_with_vms and (left := _names(self._knowledge.vmis())):
-            found.forbidden(
+            findings.forbidden(
                 "spec.uninstallStrategy",
                 f"there are still VMIs: {left}; delete them first, or set uninstallStrategy to RemoveWorkloads",
             )
-        return found
+        return findings
 
     def _answerer(self, decide: Callable[[Obj], Obj]) -> Callable[[web.Request], Any]:
         async def answer(request: web.Request) -> web.Response:
@@ -158,9 +144,9 @@ def _patched(obj: Obj, completed: Obj) -> Obj:
     return {"allowed": True, "patchType": "JSONPatch", "patch": base64.b64encode(orjson.dumps(patch)).decode()}
 
 
-def _refused(request: Obj, found: Findings) -> Obj:
-    causes = [{"reason": c.reason, "message": c.message, "field": c.field} for c in found.causes]
-    message = ", ".join(f"{c.field}: {c.message}" if c.field else c.message for c in found.causes)
+def _refused(request: Obj, findings: Findings) -> Obj:
+    causes = [{"reason": c.reason, "message": c.message, "field": c.field} for c in findings.causes]
+    message = ", ".join(f"{c.field}: {c.message}" if c.field else c.message for c in findings.causes)
     status = {"code": 422, "reason": "Invalid", "message": message, "details": {"causes": causes}}
     return {"allowed": False, "status": status}
 

@@ -11,17 +11,15 @@ from pathlib import Path
 
 from prometheus_client import REGISTRY
 
-import virtfleet
 from virtfleet.handler.assembly import COMPONENT, Place, VirtHandler
 from virtfleet.installation import VMS_PER_NODE
-from virtfleet.kube import component, config, process
-from virtfleet.kube.client import Client
+from virtfleet.kube import component, process
 
 
 async def handle(options: argparse.Namespace) -> None:
     place = Place(options.pods, options.kubelet, options.private, options.facts, options.node_root)
-    name = f"{os.environ.get('POD_NAME') or socket.gethostname()} {options.pool}".strip()
-    async with Client(config.load(options.kubeconfig), user_agent=f"{COMPONENT}/{virtfleet.__version__}") as api:
+    name = f"{component.identity()} {options.pool}".strip()
+    async with component.client(COMPONENT, options) as api:
         gateway = f"{api.namespace}:virt-api"
         handler = VirtHandler(api, options.node, name, place, gateway=gateway, most_vms=options.max_devices)
         REGISTRY.register(handler.usage)
@@ -43,7 +41,7 @@ def main() -> int:
     parser.add_argument("--facts", type=Path, default=place.facts, help="what the launcher image found out")
     parser.add_argument("--node-root", type=Path, default=place.root, help="the node's own root directory")
     options = parser.parse_args()
-    component.log_as_told(COMPONENT, options)
+    component.start_logging(COMPONENT, options)
     return process.run(handle(options), process.spawning_loop)
 
 

@@ -53,14 +53,7 @@ class KubeApi(Protocol):
     ) -> Obj: ...
 
     def pages(
-        self,
-        res: Resource,
-        namespace: str | None = None,
-        *,
-        labels: str = "",
-        fields: str = "",
-        limit: int = 500,
-        resource_version: str = "",
+        self, res: Resource, namespace: str | None = None, *, labels: str = "", fields: str = "", limit: int = 500
     ) -> AsyncIterator[Page]: ...
 
     async def list(

@@ -368,7 +368,7 @@ def client_context(
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     elif trust:
-        context.load_verify_locations(cadata=trust.decode())
+        context.load_verify_locations(cadata=trust.decode("ascii", "ignore"))
     else:
         context.load_default_certs()
     if credential:
@@ -385,7 +385,7 @@ def _load(context: ssl.SSLContext, credential: Credential) -> None:
     descriptor = os.memfd_create("credential", os.MFD_CLOEXEC)
     try:
         with open(descriptor, "wb", closefd=False) as file:
-            file.write(credential.key + credential.certificate)
+            file.write(credential.key + b"\n" + credential.certificate)
         context.load_cert_chain(f"/proc/self/fd/{descriptor}")
     finally:
         os.close(descriptor)

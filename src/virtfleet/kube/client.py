@@ -26,27 +26,19 @@ class Client(Transport):
         return await self._call("get", "GET", res, _path(res, namespace, name, subresource), subresource)
 
     async def pages(
-        self,
-        res: Resource,
-        namespace: str | None = None,
-        *,
-        labels: str = "",
-        fields: str = "",
-        limit: int = 500,
-        resource_version: str = "",
+        self, res: Resource, namespace: str | None = None, *, labels: str = "", fields: str = "", limit: int = 500
     ) -> AsyncIterator[Page]:
         params = _selection(labels, fields)
         if limit:
             params["limit"] = str(limit)
-        if resource_version:
-            params["resourceVersion"] = resource_version
         while True:
-            page = split_list(await self._fetch("list", str(res), "GET", res.path(namespace), params=params))
+            page = split_list(
+                await self.request("GET", res.path(namespace), params=params, verb="list", resource=str(res))
+            )
             yield page
             if not page.more:
                 return
             params["continue"] = page.more
-            params.pop("resourceVersion", None)  # the token carries it
 
     async def list(
         self, res: Resource, namespace: str | None = None, *, labels: str = "", fields: str = ""
@@ -74,7 +66,7 @@ class Client(Transport):
             params["resourceVersion"] = resource_version
         if timeout is not None:
             params["timeoutSeconds"] = str(math.ceil(timeout))
-        async with self._stream("watch", str(res), res.path(namespace), params, self._idle) as chunks:
+        async with self._stream("watch", str(res), res.path(namespace), params) as chunks:
             yield split_events(chunks)
 
     async def create(
@@ -135,7 +127,7 @@ class Client(Transport):
         self, res: Resource, namespace: str | None = None, *, labels: str = "", fields: str = ""
     ) -> None:
         params = _selection(labels, fields)
-        await self._fetch("deletecollection", str(res), "DELETE", res.path(namespace), params=params)
+        await self.request("DELETE", res.path(namespace), params=params, verb="deletecollection", resource=str(res))
 
     async def _call(
         self,
@@ -149,18 +141,14 @@ class Client(Transport):
         content_type: str = "application/json",
         dry_run: bool = False,
     ) -> Obj:
-        params = {"dryRun": "All"} if dry_run else {}
-        if content_type == Patch.APPLY:  # the one patch that must say whose fields these are
-            params["fieldManager"] = self._user_agent.partition("/")[0]
-        resource = f"{res}/{subresource}" if subresource else str(res)
-        answer = await self._fetch(
-            verb,
-            resource,
+        answer = await self.request(
             method,
             path,
-            params=params,
+            params={"dryRun": "All"} if dry_run else {},
             body=None if body is None else orjson.dumps(body),
             content_type=content_type,
+            verb=verb,
+            resource=f"{res}/{subresource}" if subresource else str(res),
         )
         try:
             obj: Obj = orjson.loads(answer)

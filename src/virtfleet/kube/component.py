@@ -11,16 +11,22 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import os
+import socket
 import ssl
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
+from typing import Any
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, Counter, generate_latest
 
-from virtfleet.kube import certificates, process
+import virtfleet
+from virtfleet.kube import certificates, config, process
 from virtfleet.kube.certificates import Credential, RotatingContext
+from virtfleet.kube.client import Client
+from virtfleet.kube.election import Election
 from virtfleet.work import tasks
 
 log = logging.getLogger(__name__)
@@ -57,7 +63,27 @@ def arguments(name: str, description: str) -> argparse.ArgumentParser:
     return parser
 
 
-def log_as_told(name: str, options: argparse.Namespace) -> None:
+def client(name: str, options: argparse.Namespace) -> Client:
+    """The component's way to the API server."""
+    return Client(config.load(options.kubeconfig), user_agent=f"{name}/{virtfleet.__version__}")
+
+
+async def serve_and_lead(
+    options: argparse.Namespace, election: Election, lead: Callable[[], Coroutine[Any, Any, None]]
+) -> None:
+    """Answer probes and tell metrics, and `lead` as soon as it is this process's turn; until that ends."""
+    async with asyncio.TaskGroup() as group:
+        serving = group.create_task(serve(options))
+        await election.run(lead)
+        serving.cancel()
+
+
+def identity() -> str:
+    """Who this process is among its likes."""
+    return os.environ.get("POD_NAME") or socket.gethostname()
+
+
+def start_logging(name: str, options: argparse.Namespace) -> None:
     process.log_as_json(name, "DEBUG" if options.verbosity >= DEBUG_VERBOSITY else "INFO")
 
 
@@ -83,10 +109,10 @@ class MountedCredential:
 
 
 def _read(directory: Path) -> Credential:
-    found = Credential.of(certificates.read(directory))
-    if found is None:
+    credential = Credential.of(certificates.read(directory))
+    if credential is None:
         raise NoCertificate(f"{directory} holds no certificate with its key; the operator's Secret belongs there")
-    return found
+    return credential
 
 
 # From a component's own credential to the authorities (PEM) that certificates of its clients must be of.

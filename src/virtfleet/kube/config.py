@@ -14,10 +14,11 @@ import os
 import ssl
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
+from virtfleet.kube.certificates import Credential, client_context
 from virtfleet.kube.credentials import (
     ConfigError,
     Credentials,
@@ -54,7 +55,7 @@ class Config:
         self._credentials = credentials or StoredCredentials()
         self._ca = ca
         self._insecure = insecure
-        self._tls: tuple[tuple[bytes, bytes, bytes], ssl.SSLContext] | None = None
+        self._tls: tuple[Credential, ssl.SSLContext] | None = None
 
     async def grant(self) -> Grant:
         return await self._credentials.grant()
@@ -70,10 +71,12 @@ class Config:
         """
         if self.server.startswith("http://"):
             return None
-        material = (self._ca.read() if self._ca else b"", grant.certificate, grant.key)
+        ca = self._ca.read() if self._ca else b""
+        material = Credential(grant.certificate, grant.key, ca)
         if self._tls is None or self._tls[0] != material:
+            own = material if grant.certificate else None
             try:
-                self._tls = (material, _context(*material, insecure=self._insecure))
+                self._tls = (material, client_context(ca, own, insecure=self._insecure))
             except (ssl.SSLError, ValueError) as error:
                 if self._tls is None:
                     raise ConfigError(f"TLS for {self.server}: {error}") from error
@@ -82,36 +85,20 @@ class Config:
         return self._tls[1]
 
 
-def _context(ca: bytes, certificate: bytes, key: bytes, *, insecure: bool) -> ssl.SSLContext:
-    context = ssl.create_default_context(cadata=ca.decode("ascii", "ignore") if ca else None)
-    if insecure:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    if certificate:
-        # The ssl module takes only paths. An anonymous file keeps the private key off every disk.
-        descriptor = os.memfd_create("client-certificate")
-        try:
-            os.write(descriptor, certificate + b"\n" + key)
-            context.load_cert_chain(f"/proc/self/fd/{descriptor}")
-        finally:
-            os.close(descriptor)
-    return context
-
-
-def load(kubeconfig: str | Path | None = None, context: str = "") -> Config:
+def load(kubeconfig: str | Path | None = None) -> Config:
     """The file asked for, else $KUBECONFIG, else the service account of this pod, else ~/.kube/config."""
     if kubeconfig:
-        return from_kubeconfig([Path(kubeconfig)], context)
+        return from_kubeconfig([Path(kubeconfig)])
     if named := os.environ.get("KUBECONFIG"):
-        return from_kubeconfig([Path(part) for part in named.split(os.pathsep) if part], context)
-    if os.environ.get("KUBERNETES_SERVICE_HOST") and not context:
+        return from_kubeconfig([Path(part) for part in named.split(os.pathsep) if part])
+    if os.environ.get("KUBERNETES_SERVICE_HOST"):
         return in_cluster()
     home = Path.home() / ".kube" / "config"
     if not home.exists():
         raise ConfigError(
             f"no cluster is configured: $KUBECONFIG is not set, {home} does not exist, and this is no pod"
         )
-    return from_kubeconfig([home], context)
+    return from_kubeconfig([home])
 
 
 def in_cluster(account: Path = SERVICE_ACCOUNT) -> Config:
@@ -163,77 +150,67 @@ class _Context(msgspec.Struct):
     namespace: str = ""
 
 
-class _NamedCluster(msgspec.Struct):
+class _Entry(msgspec.Struct):
+    """An entry of one of the three lists."""
+
     name: str
-    cluster: _Cluster
-
-
-class _NamedUser(msgspec.Struct):
-    name: str
-    user: _User
-
-
-class _NamedContext(msgspec.Struct):
-    name: str
-    context: _Context
+    cluster: _Cluster = msgspec.field(default_factory=_Cluster)
+    user: _User = msgspec.field(default_factory=_User)
+    context: _Context = msgspec.field(default_factory=_Context)
 
 
 class _Kubeconfig(msgspec.Struct, rename="kebab"):
     current_context: str = ""
-    clusters: list[_NamedCluster] | None = None
-    users: list[_NamedUser] | None = None
-    contexts: list[_NamedContext] | None = None
+    clusters: list[_Entry] | None = None
+    users: list[_Entry] | None = None
+    contexts: list[_Entry] | None = None
 
 
-def from_kubeconfig(paths: list[Path], context: str = "") -> Config:
-    """One context of the files, merged as kubectl does: an earlier file wins over a later one, missing are skipped."""
+_Entries = dict[str, tuple[Path, _Entry]]
+
+
+def from_kubeconfig(paths: list[Path]) -> Config:
+    """The files merged as kubectl does: an earlier one wins over a later one, missing ones are skipped."""
     files = [(path, _read(path)) for path in paths if path.exists()]
     if not files:
         raise ConfigError(f"kubeconfig: {', '.join(map(str, paths))}: no such file")
-    clusters: dict[str, tuple[Path, _Cluster]] = {}
-    users: dict[str, tuple[Path, _User]] = {}
-    contexts: dict[str, tuple[Path, _Context]] = {}
-    for path, file in files:
-        for cluster in file.clusters or ():
-            clusters.setdefault(cluster.name, (path, cluster.cluster))
-        for user in file.users or ():
-            users.setdefault(user.name, (path, user.user))
-        for entry in file.contexts or ():
-            contexts.setdefault(entry.name, (path, entry.context))
-
-    chosen = context or next((file.current_context for _, file in files if file.current_context), "")
+    clusters: _Entries = {entry.name: (path, entry) for path, file in files[::-1] for entry in file.clusters or ()}
+    users: _Entries = {entry.name: (path, entry) for path, file in files[::-1] for entry in file.users or ()}
+    contexts: _Entries = {entry.name: (path, entry) for path, file in files[::-1] for entry in file.contexts or ()}
+    chosen = next((file.current_context for _, file in files if file.current_context), "")
     if not chosen:
         raise ConfigError(f"{paths[0]}: current-context is not set; there are {_names(contexts)}")
-    where, selected = _lookup(files[0][0], "current-context" if not context else "context", chosen, contexts)
-    cluster_file, cluster_spec = _lookup(where, f"contexts[{chosen}].context.cluster", selected.cluster, clusters)
-    cluster_field = f"{cluster_file}: clusters[{selected.cluster}].cluster"
-    if cluster_spec.proxy_url:
-        raise ConfigError(f"{cluster_field}.proxy-url: proxies are not supported")
-    if not cluster_spec.server:
-        raise ConfigError(f"{cluster_field}.server: is not set")
+    where, named = _lookup(files[0][0], "current-context", chosen, contexts)
+    context = named.context
+    cluster_file, entry = _lookup(where, f"contexts[{chosen}].context.cluster", context.cluster, clusters)
+    cluster, field = entry.cluster, f"{cluster_file}: clusters[{context.cluster}].cluster"
+    if cluster.proxy_url:
+        raise ConfigError(f"{field}.proxy-url: proxies are not supported")
+    if not cluster.server:
+        raise ConfigError(f"{field}.server: is not set")
     ca = _material(
-        cluster_field,
+        field,
         cluster_file,
         "certificate-authority",
-        cluster_spec.certificate_authority,
-        cluster_spec.certificate_authority_data,
+        cluster.certificate_authority,
+        cluster.certificate_authority_data,
     )
     credentials: Credentials = StoredCredentials()
-    if selected.user:
-        user_file, user_spec = _lookup(where, f"contexts[{chosen}].context.user", selected.user, users)
-        user_field = f"{user_file}: users[{selected.user}].user"
-        credentials = _credentials(user_field, user_file, user_spec, _cluster_info(cluster_spec, ca))
+    if context.user:
+        user_file, entry = _lookup(where, f"contexts[{chosen}].context.user", context.user, users)
+        user_field = f"{user_file}: users[{context.user}].user"
+        credentials = _credentials(user_field, user_file, entry.user, _cluster_info(cluster, ca))
     try:
         return Config(
-            cluster_spec.server,
+            cluster.server,
             credentials,
-            namespace=selected.namespace or "default",
+            namespace=context.namespace or "default",
             ca=ca,
-            insecure=cluster_spec.insecure_skip_tls_verify,
-            tls_server_name=cluster_spec.tls_server_name,
+            insecure=cluster.insecure_skip_tls_verify,
+            tls_server_name=cluster.tls_server_name,
         )
     except ConfigError as error:
-        raise ConfigError(f"{cluster_field}.{error}") from error
+        raise ConfigError(f"{field}.{error}") from error
 
 
 def _read(path: Path) -> _Kubeconfig:
@@ -245,10 +222,7 @@ def _read(path: Path) -> _Kubeconfig:
         raise ConfigError(f"{path}: {error}") from error
 
 
-_T = TypeVar("_T")
-
-
-def _lookup(path: Path, field: str, name: str, entries: dict[str, tuple[Path, _T]]) -> tuple[Path, _T]:
+def _lookup(path: Path, field: str, name: str, entries: _Entries) -> tuple[Path, _Entry]:
     if name not in entries:
         raise ConfigError(f"{path}: {field}: {name!r} does not exist; there are {_names(entries)}")
     return entries[name]

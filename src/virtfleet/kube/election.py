@@ -19,7 +19,7 @@ from typing import Any
 
 from virtfleet.api.times import precise_now
 from virtfleet.kube.api import KubeApi
-from virtfleet.kube.errors import ApiError, is_conflict, is_not_found
+from virtfleet.kube.errors import ApiError, ignoring, is_conflict, is_not_found
 from virtfleet.kube.resource import LEASES, Obj
 from virtfleet.work.tasks import held
 
@@ -138,25 +138,19 @@ class Election:
                         "leaseDurationSeconds": 1,
                         "renewTime": precise_now(),
                     }
-                    try:
+                    with ignoring(is_conflict):  # with a renewal of ours that was still on its way
                         await self._api.replace(LEASES, {**lease, "spec": free})
-                    except ApiError as error:
-                        if not is_conflict(error):  # a renewal of ours that was still on its way
-                            raise
         except (ApiError, TimeoutError) as error:
             logger.warning("lease %s/%s is left to expire: %s", self._namespace, self._name, error or "no answer")
 
     async def _look(self) -> Obj | None:
-        try:
+        with ignoring(is_not_found):
             lease = await self._api.get(LEASES, self._name, self._namespace)
-        except ApiError as error:
-            if is_not_found(error):
-                return None
-            raise
-        lease.setdefault("spec", {})
-        if lease["spec"] != self._spec:
-            self._spec, self._seen = lease["spec"], _now()
-        return lease
+            lease.setdefault("spec", {})
+            if lease["spec"] != self._spec:
+                self._spec, self._seen = lease["spec"], _now()
+            return lease
+        return None
 
     def _held_by_other(self, lease: Obj) -> bool:
         holder = lease["spec"].get("holderIdentity")

@@ -6,6 +6,7 @@ one. Reasons and codes are those of Kubernetes, because kubectl, client-go and p
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 # reason -> HTTP code, for the reasons that Kubernetes defines.
@@ -86,6 +87,18 @@ def is_conflict(error: BaseException) -> bool:
 
 def is_already_exists(error: BaseException) -> bool:
     return isinstance(error, ApiError) and error.reason == "AlreadyExists"
+
+
+class ignoring:
+    """For a request whose refusal, of one of these kinds, is as good as success."""
+
+    def __init__(self, *expected: Callable[[BaseException], bool]) -> None:
+        self._expected = expected
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        return error is not None and any(fits(error) for fits in self._expected)
 
 
 def is_gone(error: BaseException) -> bool:

@@ -18,7 +18,7 @@ from typing import Generic, Self, TypeVar
 
 from virtfleet.api.times import timestamp
 from virtfleet.kube.api import KubeApi
-from virtfleet.kube.errors import ApiError, is_already_exists, is_not_found
+from virtfleet.kube.errors import ApiError, ignoring, is_already_exists, is_not_found
 from virtfleet.kube.resource import EVENTS, Obj
 from virtfleet.work.pacing import Backoff, TokenBucket
 
@@ -178,17 +178,11 @@ class Recorder:
         namespace = occurrence.about.namespace or "default"
         if series.count > 1:
             news = {"count": series.count, "lastTimestamp": timestamp(series.last), "message": series.message}
-            try:
+            with ignoring(is_not_found):  # where it has expired: it is begun anew
                 await self._api.patch(EVENTS, series.name, news, namespace)
                 return
-            except ApiError as error:
-                if not is_not_found(error):  # it has expired: begin it anew
-                    raise
-        try:
+        with ignoring(is_already_exists):  # from an earlier attempt whose answer was lost
             await self._api.create(EVENTS, self._event(occurrence, series, namespace))
-        except ApiError as error:
-            if not is_already_exists(error):  # an earlier attempt whose answer was lost
-                raise
 
     def _event(self, occurrence: Occurrence, series: Series, namespace: str) -> Obj:
         about = occurrence.about

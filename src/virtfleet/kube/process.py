@@ -83,14 +83,14 @@ def spawning_loop() -> asyncio.AbstractEventLoop:
 async def _until_signal(main: Coroutine[Any, Any, None]) -> int:
     loop = asyncio.get_running_loop()
     task = held(main, "main")
-    told = False
+    stopping = False
 
     def stop(number: signal.Signals) -> None:
-        nonlocal told
-        if told:
+        nonlocal stopping
+        if stopping:
             logger.warning("%s again: ending at once", number.name)
             os._exit(128 + number)
-        told = True
+        stopping = True
         logger.info("%s: stopping", number.name)
         task.cancel()
 
@@ -99,7 +99,7 @@ async def _until_signal(main: Coroutine[Any, Any, None]) -> int:
     try:
         await asyncio.wait((task,))
         if task.cancelled():
-            return 0 if told else 1
+            return 0 if stopping else 1
         if error := task.exception():
             logger.error("%s", error, exc_info=error)
             return 1

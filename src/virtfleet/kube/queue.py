@@ -65,7 +65,7 @@ class Queue:
             self._hand_out(key)
 
     def add_after(self, key: str, delay: float) -> None:
-        """Add the key when `delay` seconds have passed. Of several such wishes the earliest counts."""
+        """Add the key when `delay` seconds have passed. Of several such delays the shortest counts."""
         if self._closed:
             return
         if delay <= 0:

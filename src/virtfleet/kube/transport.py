@@ -34,7 +34,7 @@ from virtfleet.kube.api import Patch
 from virtfleet.kube.config import Config
 from virtfleet.kube.credentials import ConfigError
 from virtfleet.kube.errors import ApiError
-from virtfleet.work.pacing import Backoff, TokenBucket
+from virtfleet.work.pacing import Backoff
 
 logger = logging.getLogger(__name__)
 
@@ -66,9 +66,8 @@ class _Failure(Exception):
 
 
 class Transport:
-    """One server's connections, credentials and pace.
+    """One server's connections and credentials.
 
-    `qps` and `burst` limit the rate of requests; without, there is none and the server's own fairness decides.
     `idle` is how long a watch may be silent before the connection counts as dead; servers send bookmarks every minute.
     """
 
@@ -77,14 +76,11 @@ class Transport:
         config: Config,
         *,
         user_agent: str = f"virtfleet/{__version__}",
-        qps: float | None = None,
-        burst: int = 10,
         patience: float = 10.0,
         idle: float = 120.0,
     ) -> None:
         self._config = config
         self._user_agent = user_agent
-        self._bucket = TokenBucket(qps, burst) if qps else None
         self._patience = patience
         self._idle = idle
         self._warned: set[str] = set()
@@ -112,26 +108,6 @@ class Transport:
             await self._session.close()
             self._session = None
 
-    async def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        params: dict[str, str] | None = None,
-        body: bytes | None = None,
-        content_type: str = "application/json",
-    ) -> bytes:
-        """Any path of the server (/version, /openapi/v3, a subresource); the answer's body as it came."""
-        return await self._fetch(
-            method.lower(), "", method, path, params=params or {}, body=body, content_type=content_type
-        )
-
-    @asynccontextmanager
-    async def stream(self, path: str, params: dict[str, str] | None = None) -> AsyncIterator[AsyncIterator[bytes]]:
-        """A GET whose body comes bit by bit and may be silent for as long as it likes: logs."""
-        async with self._stream("get", "", path, params or {}, None) as chunks:
-            yield chunks
-
     @asynccontextmanager
     async def websocket(
         self, path: str, params: dict[str, str] | None = None, protocols: Iterable[str] = ()
@@ -152,19 +128,18 @@ class Transport:
         finally:
             await connection.close()
 
-    # -- the way to the wire
-
-    async def _fetch(
+    async def request(
         self,
-        verb: str,
-        resource: str,
         method: str,
         path: str,
         *,
-        params: dict[str, str],
+        params: dict[str, str] | None = None,
         body: bytes | None = None,
         content_type: str = "application/json",
+        verb: str = "",
+        resource: str = "",
     ) -> bytes:
+        """Any path of the server; the answer's body as it came. `verb` and `resource` are what it counts as."""
         url = self._url(path, params)
         timeout = aiohttp.ClientTimeout(total=REQUEST_TIME, sock_connect=CONNECT_TIME)
 
@@ -181,14 +156,15 @@ class Transport:
                 return response.status, answer
 
         repeatable = method in ("GET", "PUT", "DELETE") or (method == "PATCH" and content_type != Patch.JSON)
-        return await self._persist(verb, resource, f"{method} {path}", attempt, repeatable=repeatable)
+        return await self._persist(verb or method.lower(), resource, f"{method} {path}", attempt, repeatable=repeatable)
 
     @asynccontextmanager
     async def _stream(
-        self, verb: str, resource: str, path: str, params: dict[str, str], idle: float | None
+        self, verb: str, resource: str, path: str, params: dict[str, str]
     ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """A GET whose body comes bit by bit."""
         url = self._url(path, params)
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIME, sock_read=idle)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIME, sock_read=self._idle)
 
         async def attempt(settings: dict[str, Any]) -> tuple[int, aiohttp.ClientResponse]:
             response = await self._open_session().get(url, timeout=timeout, allow_redirects=False, **settings)
@@ -211,6 +187,8 @@ class Transport:
         finally:
             response.close()
 
+    # -- the way to the wire
+
     async def _persist(
         self,
         verb: str,
@@ -225,8 +203,6 @@ class Transport:
         backoff = Backoff(0.1, 2.0)
         renewed = False
         while True:
-            if self._bucket:
-                await asyncio.sleep(self._bucket.reserve())
             try:
                 grant = await self._config.grant()
                 tls = self._config.tls(grant)

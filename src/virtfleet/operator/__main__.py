@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import socket
 import sys
 import tempfile
 from datetime import timedelta
@@ -16,11 +15,9 @@ from pathlib import Path
 
 from prometheus_client import Gauge
 
-import virtfleet
-from virtfleet.kube import component, config, process
+from virtfleet.kube import component, process
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.certificates import Authority, Lifespan, Profile
-from virtfleet.kube.client import Client
 from virtfleet.kube.election import Election
 from virtfleet.kube.events import Recorder
 from virtfleet.operator import manifest
@@ -44,15 +41,11 @@ async def lead(api: KubeApi, namespace: str) -> None:
 
 
 async def run(options: argparse.Namespace) -> None:
-    identity = os.environ.get("POD_NAME") or socket.gethostname()
-    async with Client(config.load(options.kubeconfig), user_agent=f"{NAME}/{virtfleet.__version__}") as api:
-        namespace = os.environ.get("POD_NAMESPACE", manifest.NAMESPACE)
-        election = Election(api, namespace=namespace, name=NAME, identity=identity, **LEASE_TIMES)
+    namespace = os.environ.get("POD_NAMESPACE", manifest.NAMESPACE)
+    async with component.client(NAME, options) as api:
+        election = Election(api, namespace=namespace, name=NAME, identity=component.identity(), **LEASE_TIMES)
         LEADING.set_function(lambda: election.leading)
-        async with asyncio.TaskGroup() as group:
-            serving = group.create_task(component.serve(options))
-            await election.run(lambda: lead(api, namespace))
-            serving.cancel()
+        await component.serve_and_lead(options, election, lambda: lead(api, namespace))
 
 
 def certify(directory: Path) -> None:
@@ -69,7 +62,7 @@ def main() -> int:
     if options.command == "manifest":
         sys.stdout.write(manifest.text())
         return 0
-    component.log_as_told(NAME, options)
+    component.start_logging(NAME, options)
     with tempfile.TemporaryDirectory() as directory:
         if not options.certificates.is_dir():
             options.certificates = Path(directory)

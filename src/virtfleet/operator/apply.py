@@ -1,7 +1,7 @@
 """From what is installed to what should be: the difference of two objects, as a JSON patch. Pure.
 
 The server adds defaults to what it is given, and others may add labels or annotations, so an installed object is never
-equal to the rendered one. It is right when it holds everything that is wanted, and was written for this very wish (the
+equal to the rendered one. It is right when it holds everything that is wanted, and was written for just that (the
 `applied` annotation). Then nothing is written. That annotation also names the fields that were written, so that those
 go that are no longer wanted, and what others added stays.
 """
@@ -14,7 +14,7 @@ import orjson
 
 from virtfleet.api.quantity import Quantity, QuantityError
 from virtfleet.kube.resource import Obj
-from virtfleet.operator.render import APPLIED, IDENTITY, fields
+from virtfleet.operator.render import APPLIED, IDENTITY, NOTES, fields
 
 _AMOUNTS = ("requests", "limits")  # the server spells quantities in its own way
 
@@ -46,50 +46,41 @@ def _same_amounts(installed: Any, wanted: Any) -> bool:
 
 def difference(installed: Obj, wanted: Obj) -> list[dict[str, Any]]:
     """Operations that bring the installed object to the wanted one; none where it is right."""
-    installed_notes = installed["metadata"].get("annotations") or {}
-    as_before = installed_notes.get(APPLIED) == wanted["metadata"]["annotations"][APPLIED]
-    operations: list[dict[str, Any]] = []
-    for section, value in wanted.items():
-        if section in IDENTITY:
-            continue
-        if not isinstance(value, dict) or not isinstance(installed.get(section), dict):
-            if not as_before or not covers(installed.get(section), value):
-                operations.append({"op": "add", "path": f"/{section}", "value": value})
-            continue
-        operations += [
-            {"op": "add", "path": f"/{section}/{_escaped(key)}", "value": inner}
-            for key, inner in value.items()
-            if not covers(installed[section].get(key), inner)
-            or (not as_before and installed[section].get(key) != inner)
-        ]
-    operations += [*_notes(installed, wanted, "labels"), *_notes(installed, wanted, "annotations")]
-    return operations if as_before else [*operations, *_leftovers(installed, wanted, _record(installed_notes))]
+    notes = installed["metadata"].get("annotations") or {}
+    as_before = notes.get(APPLIED) == wanted["metadata"]["annotations"][APPLIED]
+    there, operations = _sections(installed), []
+    for path, want in _sections(wanted).items():
+        have = there.get(path)
+        if isinstance(want, dict) and isinstance(have, dict):
+            operations += [
+                {"op": "add", "path": f"{path}/{_escaped(key)}", "value": inner}
+                for key, inner in want.items()
+                if not covers(have.get(key), inner) or (not as_before and have.get(key) != inner)
+            ]
+        elif not as_before or not covers(have, want):
+            operations.append({"op": "add", "path": path, "value": want})
+    return operations if as_before else [*operations, *_leftovers(installed, wanted, _record(notes))]
 
 
-def _notes(installed: Obj, wanted: Obj, field: str) -> list[dict[str, Any]]:
-    have, want = installed["metadata"].get(field), wanted["metadata"].get(field) or {}
-    if not have:
-        return [{"op": "add", "path": f"/metadata/{field}", "value": want}] if want else []
-    return [
-        {"op": "add", "path": f"/metadata/{field}/{_escaped(key)}", "value": value}
-        for key, value in want.items()
-        if have.get(key) != value
-    ]
+def _sections(obj: Obj) -> dict[str, Any]:
+    """What the operator writes of an object, by the path of each part."""
+    sections = {f"/{_escaped(key)}": value for key, value in obj.items() if key not in IDENTITY}
+    notes = {f"/metadata/{field}": obj["metadata"].get(field) for field in NOTES}
+    return sections | {path: value for path, value in notes.items() if value}
 
 
 def _leftovers(installed: Obj, wanted: Obj, written: dict[str, Any]) -> list[dict[str, Any]]:
-    """What was written for an earlier wish and is in the present one no more."""
-    present, wished = fields(installed), fields(wanted)
+    """What was written earlier and is wanted no more."""
+    present, named = fields(installed), fields(wanted)
     operations = []
     for section, keys in written.items():
-        if section in IDENTITY or section not in present:
+        if section not in present:
             continue
-        notes = section in ("labels", "annotations")
-        if section not in wished and not notes:
-            operations.append({"op": "remove", "path": f"/{_escaped(section)}"})
-        elif isinstance(keys, list):
-            path = f"/metadata/{section}" if notes else f"/{_escaped(section)}"
-            gone = (set(keys) & set(present[section])) - {*wished.get(section, ()), APPLIED}
+        path = f"/metadata/{section}" if section in NOTES else f"/{_escaped(section)}"
+        if section not in named:
+            operations.append({"op": "remove", "path": path})
+        else:
+            gone = (set(keys) & set(present[section])) - {*named[section], APPLIED}
             operations += [{"op": "remove", "path": f"{path}/{_escaped(key)}"} for key in sorted(gone)]
     return operations
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import virtfleet
 from virtfleet.installation import Installation
 from virtfleet.kube.resource import Obj
 from virtfleet.operator.digest import digest
 from virtfleet.operator.handlers import VIRT_HANDLER
-from virtfleet.operator.rollout import Plan, Rollout
-from virtfleet.operator.world import Node
+from virtfleet.operator.rollout import Plan, Rollout, desired, observed
+from virtfleet.operator.world import NodeView
 from virtfleet.pools.model import POOL_FIELDS, listed, owner
 from virtfleet.pools.overlap import shadowed
 
@@ -44,7 +44,7 @@ class Findings:
     """Nodes that should have a ready handler and have none: name -> why."""
     trouble: str = ""
     """Why a Pod of the control plane does not come up."""
-    nodes: Sequence[Node] = ()
+    nodes: Sequence[NodeView] = ()
     instances: Iterable[Obj] | None = None
     admission: bool = False
     """Whether VMs are checked: the webhooks are there."""
@@ -59,31 +59,31 @@ class Findings:
     """Reason and message of what keeps the operator from going on."""
 
 
-def status(installation: Installation, found: Findings, now: str) -> Obj:
+def status(installation: Installation, findings: Findings, now: str) -> Obj:
     """The new status of the KubeVirt object."""
     old = installation.kubevirt.get("status") or {}
     deployed = old.get("phase") == DEPLOYED
-    shortfalls, stopped = _shortfalls(found), _stopped(found)
-    steps = [] if stopped else _steps_left(found)
-    ready = not shortfalls and found.admission and not steps and not stopped
+    shortfalls, stopped = _shortfalls(findings), _stopped(findings)
+    steps = [] if stopped else _steps_left(findings)
+    ready = not shortfalls and findings.admission and not steps and not stopped
     verdicts = [
-        *_created(old, found),
-        _available(deployed, ready, found, shortfalls),
+        *_created(old, findings),
+        _available(deployed, ready, findings, shortfalls),
         _progressing(steps if deployed or not shortfalls else shortfalls, stopped),
-        _degraded(installation, found, stopped, [] if steps or not deployed else shortfalls),
+        _degraded(installation, findings, stopped, [] if steps or not deployed else shortfalls),
         *_resting(installation),
     ]
     version, identity = installation.tag, digest(installation.spec)
     new: Obj = {
         "phase": DEPLOYED if deployed or ready else DEPLOYING,
-        "health": _health(deployed or ready, found, verdicts),
+        "health": _health(deployed or ready, findings, verdicts),
         "conditions": conditions(old.get("conditions") or (), verdicts, now),
         "observedGeneration": installation.kubevirt["metadata"].get("generation", 0),
         "operatorVersion": virtfleet.__version__,
         "targetKubeVirtVersion": version,
         "targetKubeVirtRegistry": installation.registry,
         "targetDeploymentID": identity,
-        "virtHandlerPools": _pools(installation, found),
+        "virtHandlerPools": _pools(installation, findings),
     }
     if ready:
         new |= {
@@ -94,10 +94,10 @@ def status(installation: Installation, found: Findings, now: str) -> Obj:
     return new
 
 
-def _health(deployed: bool, found: Findings, verdicts: Iterable[Verdict]) -> str:
+def _health(deployed: bool, findings: Findings, verdicts: Iterable[Verdict]) -> str:
     """All conditions in one word, for people."""
     holds = {verdict.type for verdict in verdicts if verdict.status}
-    if deployed and not _works(found):
+    if deployed and not _works(findings):
         return "Unavailable"
     if DEGRADED in holds:
         return "Degraded"
@@ -126,22 +126,22 @@ def conditions(old: Iterable[Obj], verdicts: Iterable[Verdict], now: str) -> lis
     return result
 
 
-def _created(old: Obj, found: Findings) -> Iterable[Verdict]:
+def _created(old: Obj, findings: Findings) -> Iterable[Verdict]:
     """Once and for all, as KubeVirt has it: it says nothing of how things are now."""
-    if found.created or any(c["type"] == CREATED and c["status"] == "True" for c in old.get("conditions") or ()):
+    if findings.created or any(c["type"] == CREATED and c["status"] == "True" for c in old.get("conditions") or ()):
         yield Verdict(CREATED, True, "AllResourcesCreated", "all resources were created")
 
 
-def _available(deployed: bool, ready: bool, found: Findings, shortfalls: Sequence[str]) -> Verdict:
+def _available(deployed: bool, ready: bool, findings: Findings, shortfalls: Sequence[str]) -> Verdict:
     """Whether VMs can be made, and those that run can be reached: a handler that is being replaced is soon back."""
-    if deployed and _works(found) and found.unserved:
-        return Verdict(AVAILABLE, False, "HandlersNotReady", _without_handler(found))
+    if deployed and _works(findings) and findings.unserved:
+        return Verdict(AVAILABLE, False, "HandlersNotReady", _without_handler(findings))
     if ready:
         return Verdict(AVAILABLE, True, "AllComponentsReady", "all components are ready")
-    if deployed and _works(found):
+    if deployed and _works(findings):
         return Verdict(AVAILABLE, True, "VMsAreServed", "VMs are served while something changes or is repaired")
-    told = [*shortfalls, *([found.trouble] if found.trouble else [])]
-    return Verdict(AVAILABLE, False, "ComponentsNotReady", "; ".join(told) or "components are being installed")
+    reasons = [*shortfalls, *([findings.trouble] if findings.trouble else [])]
+    return Verdict(AVAILABLE, False, "ComponentsNotReady", "; ".join(reasons) or "components are being installed")
 
 
 def _progressing(steps: Sequence[str], stopped: tuple[str, str] | None) -> Verdict:
@@ -152,36 +152,36 @@ def _progressing(steps: Sequence[str], stopped: tuple[str, str] | None) -> Verdi
     return Verdict(PROGRESSING, True, "Changing", "; ".join(steps))
 
 
-def _stopped(found: Findings) -> tuple[str, str] | None:
+def _stopped(findings: Findings) -> tuple[str, str] | None:
     """Reason and message of what keeps the operator from going on."""
-    if found.error:
-        return found.error
-    if found.held and found.trouble:
-        text = f"the control plane does not come up, so no handler is touched: {found.trouble}"
+    if findings.error:
+        return findings.error
+    if findings.held and findings.trouble:
+        text = f"the control plane does not come up, so no handler is touched: {findings.trouble}"
         return "ControlPlaneFailed", text
-    return found.plan.failure
+    return findings.plan.failure
 
 
 def _degraded(
-    installation: Installation, found: Findings, stopped: tuple[str, str] | None, shortfalls: Sequence[str]
+    installation: Installation, findings: Findings, stopped: tuple[str, str] | None, shortfalls: Sequence[str]
 ) -> Verdict:
     if stopped:
         return Verdict(DEGRADED, True, *stopped)
-    if found.unserved:
-        failing = any(rollout.failure for rollout in found.plan.rollouts.values())
-        return Verdict(DEGRADED, True, "HandlersFail" if failing else "HandlersNotReady", _without_handler(found))
-    if mixed := _mixed_versions(installation, found):
+    if findings.unserved:
+        failing = any(rollout.failure for rollout in findings.plan.rollouts.values())
+        return Verdict(DEGRADED, True, "HandlersFail" if failing else "HandlersNotReady", _without_handler(findings))
+    if mixed := _mixed_versions(installation, findings):
         return Verdict(DEGRADED, True, "HandlerVersionsDiffer", mixed)
     if shortfalls:
-        told = [*shortfalls, *([found.trouble] if found.trouble else [])]
-        return Verdict(DEGRADED, True, "ComponentsNotReady", "; ".join(told))
+        reasons = [*shortfalls, *([findings.trouble] if findings.trouble else [])]
+        return Verdict(DEGRADED, True, "ComponentsNotReady", "; ".join(reasons))
     return Verdict(DEGRADED, False, "Healthy")
 
 
-def _without_handler(found: Findings) -> str:
-    nodes = [f"{node} ({why})" for node, why in sorted(found.unserved.items())]
+def _without_handler(findings: Findings) -> str:
+    nodes = [f"{node} ({why})" for node, why in sorted(findings.unserved.items())]
     more = f" and {len(nodes) - _NAMED} more" if len(nodes) > _NAMED else ""
-    return f"{len(nodes)} of {len(found.nodes)} nodes have no ready handler: {', '.join(nodes[:_NAMED])}{more}"
+    return f"{len(nodes)} of {len(findings.nodes)} nodes have no ready handler: {', '.join(nodes[:_NAMED])}{more}"
 
 
 def _resting(installation: Installation) -> Iterable[Verdict]:
@@ -193,131 +193,131 @@ def _resting(installation: Installation) -> Iterable[Verdict]:
         if not gates.enabled(gate) and (pools := listed(installation.kubevirt, listing))
     }
     if resting:
-        told = "; ".join(
+        message = "; ".join(
             f"{count} listed pools rest while the feature gate {gate} is off; the primary handler serves their nodes"
             for gate, count in resting.items()
         )
-        yield Verdict(RESTING, True, "FeatureGateOff", told)
+        yield Verdict(RESTING, True, "FeatureGateOff", message)
 
 
-def _works(found: Findings) -> bool:
+def _works(findings: Findings) -> bool:
     """Whether VMs can be made and started: somebody of each component of the control plane is there."""
-    return bool(found.deployments) and all(
-        (d.get("status") or {}).get("availableReplicas") for d in found.deployments.values()
-    )
+    return bool(findings.deployments) and all(_count(d, "availableReplicas") for d in findings.deployments.values())
 
 
-def _shortfalls(found: Findings) -> list[str]:
+def _count(workload: Obj, what: str) -> int:
+    return (workload.get("status") or {}).get(what) or 0
+
+
+def _shortfalls(findings: Findings) -> list[str]:
     short = []
-    for name, deployment in sorted(found.deployments.items()):
+    for name, deployment in sorted(findings.deployments.items()):
         wanted = deployment["spec"].get("replicas", 1)
-        available = (deployment.get("status") or {}).get("availableReplicas", 0)
+        available = _count(deployment, "availableReplicas")
         if available < wanted:
             short.append(f"{name} has {available} of {wanted} replicas")
-    for name, daemon_set in sorted(found.daemon_sets.items()):
-        counts = daemon_set.get("status") or {}
-        wanted, ready = counts.get("desiredNumberScheduled", 0), counts.get("numberReady", 0)
-        if ready < wanted or not counts:
+    for name, daemon_set in sorted(findings.daemon_sets.items()):
+        wanted, ready = desired(daemon_set), _count(daemon_set, "numberReady")
+        if ready < wanted or not daemon_set.get("status"):
             short.append(f"{name} is ready on {ready} of {wanted} nodes")
     return short
 
 
-def _steps_left(found: Findings) -> list[str]:
-    steps = ["handlers wait for the control plane"] if found.held and _works(found) else []
-    if found.moving:
-        steps.append(f"{found.moving} nodes get the handler of their pool, once it is proven there")
-    elif not found.handed_over and not found.held:
+def _steps_left(findings: Findings) -> list[str]:
+    steps = ["handlers wait for the control plane"] if findings.held and _works(findings) else []
+    if findings.moving:
+        steps.append(f"{findings.moving} nodes get the handler of their pool, once it is proven there")
+    elif not findings.handed_over and not findings.held:
         steps.append("nodes change their handlers")
-    for name, obj in sorted({**found.deployments, **found.daemon_sets}.items()):
-        if (obj.get("status") or {}).get("observedGeneration", 0) < obj["metadata"].get("generation", 0):
+    for name, obj in sorted({**findings.deployments, **findings.daemon_sets}.items()):
+        if not observed(obj):
             steps.append(f"{name} has changed")
-    for name, deployment in sorted(found.deployments.items()):
-        updated = (deployment.get("status") or {}).get("updatedReplicas", 0)
-        if updated < deployment["spec"].get("replicas", 1):
-            steps.append(f"{name} is updated on {updated} of {deployment['spec'].get('replicas', 1)} replicas")
-    for name, rollout in sorted(found.plan.rollouts.items()):
+    for name, deployment in sorted(findings.deployments.items()):
+        updated, wanted = _count(deployment, "updatedReplicas"), deployment["spec"].get("replicas", 1)
+        if updated < wanted:
+            steps.append(f"{name} is updated on {updated} of {wanted} replicas")
+    for name, rollout in sorted(findings.plan.rollouts.items()):
         if rollout.outdated:
             total = rollout.outdated + rollout.updated
             steps.append(f"{name}: {rollout.outdated} of {total} handlers are to be replaced")
         elif rollout.starting:
             steps.append(f"{name}: {rollout.starting} handlers are starting")
-    if not found.admission:
+    if not findings.admission:
         steps.append("admission waits for virt-api")
     return steps
 
 
-def _mixed_versions(installation: Installation, found: Findings) -> str:
+def _mixed_versions(installation: Installation, findings: Findings) -> str:
     """All handlers must be of one version. While they are replaced they cannot be."""
-    if any(not rollout.done for rollout in found.plan.rollouts.values()):
+    if any(not rollout.done for rollout in findings.plan.rollouts.values()):
         return ""
     by_version: dict[str, set[str]] = {}
-    for node in found.nodes:
+    for node in findings.nodes:
         if node.version:
             pool = owner(installation.fleet.pools, node.labels)
             by_version.setdefault(node.version, set()).add(pool.daemon_set if pool else VIRT_HANDLER)
     if len(by_version) < 2:
         return ""
-    told = "; ".join(f"{version}: {', '.join(sorted(who))}" for version, who in sorted(by_version.items()))
-    return f"handlers report different versions ({told}); give every pool an image of one version"
+    reported = "; ".join(f"{version}: {', '.join(sorted(who))}" for version, who in sorted(by_version.items()))
+    return f"handlers report different versions ({reported}); give every pool an image of one version"
 
 
-def _pools(installation: Installation, found: Findings) -> list[Obj]:
+def _pools(installation: Installation, findings: Findings) -> list[Obj]:
     pools = installation.fleet.pools
-    owned: dict[str, list[Node]] = {pool.name: [] for pool in pools}
-    for node in found.nodes:
+    owned: dict[str, list[NodeView]] = {pool.name: [] for pool in pools}
+    for node in findings.nodes:
         if pool := owner(pools, node.labels):
             owned[pool.name].append(node)
-    matched, outdated = _instances(installation, found)
+    matched, outdated = _instances(installation, findings)
     hidden = {pool.name for pool in shadowed(pools)}
     result = []
     for pool in pools:
-        counts = (found.daemon_sets.get(pool.daemon_set) or {}).get("status") or {}
-        rollout = found.plan.rollouts.get(pool.daemon_set) or Rollout(0, 0)
+        daemon_set: Obj = findings.daemon_sets.get(pool.daemon_set) or {}
+        wanted, ready, nodes = desired(daemon_set), _count(daemon_set, "numberReady"), len(owned[pool.name])
+        rollout = findings.plan.rollouts.get(pool.daemon_set) or Rollout(0, 0)
         entry: Obj = {
             "name": pool.name,
-            "desiredHandlers": counts.get("desiredNumberScheduled", 0),
-            "readyHandlers": counts.get("numberReady", 0),
+            "desiredHandlers": wanted,
+            "readyHandlers": ready,
             "updatedHandlers": rollout.updated,
             "versions": sorted({node.version for node in owned[pool.name] if node.version}),
-            "nodes": len(owned[pool.name]),
+            "nodes": nodes,
             "conditions": _pool_conditions(
-                counts, rollout, len(owned[pool.name]), pool.name in hidden, found.plan.failure
+                wanted, ready, rollout, nodes, hidden=pool.name in hidden, stopped=findings.plan.failure
             ),
         }
-        if found.instances is not None:
-            entry |= {"matchedVMIs": matched.get(pool.name, 0), "outdatedVMIs": outdated.get(pool.name, 0)}
+        if findings.instances is not None:
+            entry |= {"matchedVMIs": matched[pool.name], "outdatedVMIs": outdated[pool.name]}
         result.append(entry)
     return result
 
 
-def _instances(installation: Installation, found: Findings) -> tuple[dict[str, int], dict[str, int]]:
-    matched: dict[str, int] = {}
-    outdated: dict[str, int] = {}
-    for vmi in found.instances or ():
+def _instances(installation: Installation, findings: Findings) -> tuple[Counter[str], Counter[str]]:
+    """VMIs of each pool, and those of them that run on another image than they would get now."""
+    matched, outdated = Counter[str](), Counter[str]()
+    for vmi in findings.instances or ():
         launcher = installation.fleet.launcher(vmi)
         if launcher.pool:
-            name = launcher.pool.name
-            matched[name] = matched.get(name, 0) + 1
             running = vmi["status"]["launcherContainerImageVersion"]
-            outdated[name] = outdated.get(name, 0) + (bool(running) and running != launcher.image)
+            matched[launcher.pool.name] += 1
+            outdated[launcher.pool.name] += bool(running) and running != launcher.image
     return matched, outdated
 
 
 def _pool_conditions(
-    counts: Mapping[str, Any], rollout: Rollout, nodes: int, hidden: bool, stopped: tuple[str, str] | None
+    wanted: int, ready: int, rollout: Rollout, nodes: int, *, hidden: bool, stopped: tuple[str, str] | None
 ) -> list[Obj]:
     """Ready or not, and why. Without a time: the conditions of the KubeVirt object have those."""
-    desired, ready = counts.get("desiredNumberScheduled", 0), counts.get("numberReady", 0)
     if hidden:
         verdict = ("False", "Shadowed", "earlier pools own every node that this one selects; reorder them")
     elif rollout.failure:
         verdict = ("False", stopped[0] if stopped else "HandlersFail", rollout.failure)
-    elif ready < desired:
-        verdict = ("False", "HandlersNotReady", f"{ready} of {desired} handlers are ready")
-    elif not desired and nodes:
+    elif ready < wanted:
+        verdict = ("False", "HandlersNotReady", f"{ready} of {wanted} handlers are ready")
+    elif not wanted and nodes:
         waiting = f"{nodes} nodes keep their handler until this pool's is proven there"
         verdict = ("False", *(stopped or ("HandlersNotReady", waiting)))
-    elif not desired:
+    elif not wanted:
         verdict = ("False", "NoNodes", "no node has the labels of its nodeSelector")
     else:
         verdict = ("True", "HandlersReady", "")

@@ -35,47 +35,58 @@ RESTRICTED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"
 
 
 def render(installation: Installation) -> list[Obj]:
-    objects = [_deployment(installation, component) for component in _COMPONENTS]
+    objects = [_component(installation, component) for component in _COMPONENTS]
     if installation.replicas > 1:
         objects += [_budget(installation, component) for component in _COMPONENTS]
     return objects
 
 
-def _deployment(installation: Installation, component: str) -> Obj:
+def _component(installation: Installation, component: str) -> Obj:
     account, flags, verbosity = _COMPONENTS[component]
-    labels = {names.APP_LABEL: component, METRICS_LABEL: "true"}
+    made = deployment(
+        installation,
+        component,
+        account,
+        replicas=installation.replicas,
+        labels=installation.labels,
+        args=[f"--verbosity={installation.verbosity(verbosity)}", *installation.flags(flags)],
+        volumeMounts=[CERTIFICATES_MOUNT],
+    )
+    made["spec"]["template"]["spec"] |= {"volumes": [certificates(component)], **installation.pulling()}
+    return made
+
+
+def deployment(
+    installation: Installation, component: str, account: str, *, replicas: int, labels: dict[str, str], **container: Any
+) -> Obj:
+    """The Deployment of a component of the control plane; the container is as all of them are, and as given."""
+    selector = {names.APP_LABEL: component}
+    basics = {
+        "name": component,
+        "image": installation.image(component),
+        "imagePullPolicy": installation.pull_policy,
+        "env": IDENTITY,
+        **watched(),
+        "resources": memory.resources(component, "5m"),
+        "securityContext": RESTRICTED,
+    }
+    pod = {
+        "serviceAccountName": account,
+        "priorityClassName": names.PRIORITY_CLASS,
+        "securityContext": RESTRICTED_POD,
+        **spread(installation.placement("infra"), component),
+        "containers": [{**basics, **container}],
+    }
+    metadata = {"labels": {**labels, **selector, METRICS_LABEL: "true"}}
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": installation.metadata(component, {names.APP_LABEL: component}),
+        "metadata": installation.metadata(component, selector),
         "spec": {
-            "replicas": installation.replicas,
-            "selector": {"matchLabels": {names.APP_LABEL: component}},
+            "replicas": replicas,
+            "selector": {"matchLabels": selector},
             "strategy": {"type": "RollingUpdate"},
-            "template": {
-                "metadata": {"labels": {**installation.labels, **labels}},
-                "spec": {
-                    "serviceAccountName": account,
-                    "priorityClassName": names.PRIORITY_CLASS,
-                    "securityContext": RESTRICTED_POD,
-                    **spread(installation.placement("infra"), component),
-                    "containers": [
-                        {
-                            "name": component,
-                            "image": installation.image(component),
-                            "imagePullPolicy": installation.pull_policy,
-                            "args": [f"--verbosity={installation.verbosity(verbosity)}", *installation.flags(flags)],
-                            "env": IDENTITY,
-                            **watched(),
-                            "resources": memory.resources(component, "5m"),
-                            "securityContext": RESTRICTED,
-                            "volumeMounts": [CERTIFICATES_MOUNT],
-                        }
-                    ],
-                    "volumes": [certificates(component)],
-                    **installation.pulling(),
-                },
-            },
+            "template": {"metadata": metadata, "spec": pod},
         },
     }
 

@@ -18,28 +18,18 @@ METRICS_LABEL = "prometheus.kubevirt.io"
 
 
 def services(installation: Installation) -> list[Obj]:
-    virt_api = {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": installation.metadata(VIRT_API, {names.APP_LABEL: VIRT_API}),
-        "spec": {
-            "type": "ClusterIP",
-            "selector": {names.APP_LABEL: VIRT_API},
-            "ports": [{"name": "https", "port": 443, "targetPort": PORT, "protocol": "TCP"}],
-        },
-    }
-    metrics = {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": installation.metadata(METRICS, {METRICS_LABEL: "true"}),
-        "spec": {
-            "type": "ClusterIP",
-            "clusterIP": "None",
-            "selector": {METRICS_LABEL: "true"},
-            "ports": [{"name": "metrics", "port": 443, "targetPort": PORT, "protocol": "TCP"}],
-        },
-    }
-    return [virt_api, metrics]
+    https = {"name": "https", "port": 443, "targetPort": PORT, "protocol": "TCP"}
+    measured = {METRICS_LABEL: "true"}
+    return [
+        _service(installation, VIRT_API, {names.APP_LABEL: VIRT_API}, https),
+        _service(installation, METRICS, measured, {**https, "name": "metrics"}, clusterIP="None"),
+    ]
+
+
+def _service(installation: Installation, name: str, labels: dict[str, str], port: Obj, **more: str) -> Obj:
+    """A Service for the Pods that have its own labels."""
+    spec = {"type": "ClusterIP", "selector": labels, "ports": [port], **more}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": installation.metadata(name, labels), "spec": spec}
 
 
 def admission(installation: Installation, trust: bytes, key: str) -> list[Obj]:
@@ -73,7 +63,7 @@ def _checks(kinds: Iterable[OwnKind]) -> list[dict[str, Any]]:
     alike: dict[tuple[str, tuple[str, ...], Operations], list[OwnKind]] = {}
     for kind in kinds:
         alike.setdefault((kind.group, kind.versions, kind.checked), []).append(kind)
-    return [_rule(found, found[0].checked) for found in alike.values()]
+    return [_rule(group, group[0].checked) for group in alike.values()]
 
 
 def _rule(kinds: Sequence[OwnKind], operations: Operations) -> dict[str, Any]:

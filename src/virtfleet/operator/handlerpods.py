@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from virtfleet.api import names
+from virtfleet.kube.pods import PodView
 from virtfleet.operator.handlers import CONTENT, VIRT_HANDLER
 
 RESTARTED = "kubectl.kubernetes.io/restartedAt"
@@ -20,64 +21,8 @@ STARTING = timedelta(minutes=2)
 _FAILURES = frozenset((*names.STUCK, "CrashLoopBackOff", "RunContainerError"))
 
 
-class _Waiting(msgspec.Struct):
-    reason: str = ""
-    message: str = ""
-
-
-class _State(msgspec.Struct):
-    waiting: _Waiting | None = None
-
-
-class _Container(msgspec.Struct):
-    """A container of a Pod's spec or, with a state, of its status."""
-
-    name: str = ""
-    image: str = ""
-    state: _State | None = None
-
-
-class _Owner(msgspec.Struct):
-    kind: str = ""
-    name: str = ""
-
-
-class _Meta(msgspec.Struct, rename="camel"):
-    name: str
-    uid: str = ""
-    labels: dict[str, str] = {}
-    annotations: dict[str, str] = {}
-    creation_timestamp: datetime | None = None
-    deletion_timestamp: datetime | None = None
-    owner_references: list[_Owner] = []
-
-
-class _Condition(msgspec.Struct):
-    type: str = ""
-    status: str = ""
-    message: str = ""
-
-
-class _Spec(msgspec.Struct, rename="camel"):
-    node_name: str = ""
-    containers: list[_Container] = []
-    init_containers: list[_Container] = []
-
-
-class _Status(msgspec.Struct, rename="camel"):
-    phase: str = ""
-    message: str = ""
-    conditions: list[_Condition] = []
-    container_statuses: list[_Container] = []
-    init_container_statuses: list[_Container] = []
-
-
-class HandlerPod(msgspec.Struct):
+class HandlerPod(PodView):
     """What the operator keeps of a handler's Pod, of a proof, and of a Pod of the control plane."""
-
-    metadata: _Meta
-    spec: _Spec = msgspec.field(default_factory=_Spec)
-    status: _Status = msgspec.field(default_factory=_Status)
 
     @property
     def daemon_set(self) -> str:
@@ -102,14 +47,6 @@ class HandlerPod(msgspec.Struct):
         marks = [CONTENT, RESTARTED] if RESTARTED in template else [CONTENT]
         return all(self.metadata.annotations.get(mark) == template.get(mark) for mark in marks)
 
-    @property
-    def ending(self) -> bool:
-        return self.metadata.deletion_timestamp is not None
-
-    @property
-    def ready(self) -> bool:
-        return not self.ending and any(c.type == "Ready" and c.status == "True" for c in self.status.conditions)
-
     def starting(self, now: datetime) -> bool:
         """Whether it is not ready because it has only just begun."""
         created = self.metadata.creation_timestamp
@@ -119,14 +56,14 @@ class HandlerPod(msgspec.Struct):
     def failure(self) -> str:
         """Why it will not come up, in words; empty where it may."""
         if self.status.phase == "Failed":
-            return f"{self.metadata.name} on {self.spec.node_name} has failed: {self.status.message or 'for no reason'}"
+            return f"{self.metadata.name} on {self.node} has failed: {self.status.message or 'for no reason'}"
         for container in (*self.status.init_container_statuses, *self.status.container_statuses):
             waiting = container.state.waiting if container.state else None
             if waiting and waiting.reason in _FAILURES:
-                who = f"container {container.name} of {self.metadata.name} on {self.spec.node_name}"
+                who = f"container {container.name} of {self.metadata.name} on {self.node}"
                 image = self._image(container.name)
-                told = f"{who} (image {image})" if image else who
-                return f"{told}: {waiting.reason}" + (f": {waiting.message}" if waiting.message else "")
+                asked = f"{who} (image {image})" if image else who
+                return f"{asked}: {waiting.reason}" + (f": {waiting.message}" if waiting.message else "")
         return ""
 
     def _image(self, container: str) -> str:
@@ -146,19 +83,19 @@ class HandlerPod(msgspec.Struct):
 
 
 def unserved(pods: Iterable[HandlerPod], down: Container[str], now: datetime) -> dict[str, str]:
-    """Nodes that should have a handler and have none that is ready: name -> why. Changes under way are not told.
+    """Nodes that should have a handler and have none that is ready: name -> why. Changes under way are left out.
 
     `down` are nodes that are not Ready themselves.
     """
     pods = list(pods)
-    served = {pod.spec.node_name for pod in pods if pod.ready and pod.spec.node_name not in down}
-    found: dict[str, str] = {}
+    served = {pod.node for pod in pods if pod.ready and pod.node not in down}
+    reasons: dict[str, str] = {}
     for pod in sorted(pods, key=lambda pod: pod.metadata.name):
-        node = pod.spec.node_name or "no node yet"
+        node = pod.node or "no node yet"
         why = "the node itself is not Ready" if node in down else pod.trouble(now)
         if why and node not in served:
-            found.setdefault(node, why)
-    return found
+            reasons.setdefault(node, why)
+    return reasons
 
 
 decode_pod = msgspec.json.Decoder(HandlerPod).decode

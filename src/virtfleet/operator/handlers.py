@@ -20,16 +20,12 @@ from virtfleet.operator import deployments, memory, roles
 from virtfleet.operator.digest import digest
 from virtfleet.operator.endpoints import METRICS_LABEL
 from virtfleet.pools.model import Pool
-from virtfleet.pools.placement import handler_placement, restrict_affinity
+from virtfleet.pools.placement import handler_placement
 
 VIRT_HANDLER = "virt-handler"
 CONTENT = "virtfleet.io/handler-content"
 """Annotation of handler Pods: what they were made of, but for their placement."""
 
-PRIMARY = "primary"
-"""Value of the label by which the primary handler keeps a node."""
-
-_PRIMARY = frozenset((PRIMARY,))
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PLACEMENT = ("nodeSelector", "affinity", "tolerations")
 NODE_FACTS = "/var/lib/kubevirt-node-labeller"
@@ -72,7 +68,7 @@ def _daemon_set(installation: Installation, pool: Pool | None) -> Obj:
                 "metadata": {"labels": labels},
                 "spec": {
                     **_content(installation, pool),
-                    **_alone(_kept(installation, pool, handler_placement(installation.fleet.pools, pool, workloads))),
+                    **_alone(handler_placement(installation.fleet.pools, pool, workloads)),
                 },
             },
         },
@@ -87,25 +83,6 @@ def marked(daemon_set: Obj) -> Obj:
     annotations = {**metadata.get("annotations", {}), CONTENT: digest([metadata, content])}
     template = {**spec["template"], "metadata": {**metadata, "annotations": annotations}}
     return {**daemon_set, "spec": {**spec, "template": template}}
-
-
-def _kept(installation: Installation, pool: Pool | None, placement: dict[str, Any]) -> dict[str, Any]:
-    """The placement with the rule that the primary handler keeps its nodes until the operator lets them go.
-
-    A node that gets a pool's labels would else lose its handler at that moment, whatever the pool's images are worth.
-    """
-    if not installation.fleet.pools:
-        return placement
-    affinity = placement.get("affinity") or {}
-    if pool:
-        return {**placement, "affinity": restrict_affinity(affinity, [{names.SERVED_BY: (False, _PRIMARY)}])}
-    kept = restrict_affinity(installation.placement("workloads").get("affinity"), [{names.SERVED_BY: (True, _PRIMARY)}])
-    more = kept["nodeAffinity"][_REQUIRED].get("nodeSelectorTerms") or ()
-    node = affinity.get("nodeAffinity") or {}
-    if not (terms := (node.get(_REQUIRED) or {}).get("nodeSelectorTerms")):
-        return placement  # it admits every node
-    node = {**node, _REQUIRED: {"nodeSelectorTerms": [*terms, *more]}}
-    return {**placement, "affinity": {**affinity, "nodeAffinity": node}}
 
 
 def _alone(placement: dict[str, Any]) -> dict[str, Any]:
@@ -163,9 +140,7 @@ def _handler(installation: Installation, pool: Pool | None, image: str) -> dict[
         "imagePullPolicy": installation.pull_policy,
         "args": [*arguments, *installation.flags("handler")],
         "env": [*deployments.IDENTITY, node, address],
-        "ports": [
-            {"name": "https", "containerPort": PORT, "protocol": "TCP"},
-        ],
+        "ports": [{"name": "https", "containerPort": PORT, "protocol": "TCP"}],
         "startupProbe": deployments.probe("/healthz", period=1, failures=120),
         "livenessProbe": deployments.probe("/healthz", period=45),
         # Ready is who holds the node's lock: of two handlers on one node only one ever is.

@@ -13,7 +13,6 @@ from virtfleet.api import crds, names
 from virtfleet.installation import Installation
 from virtfleet.kube.resource import Obj
 from virtfleet.operator import deployments, roles
-from virtfleet.operator.endpoints import METRICS_LABEL
 from virtfleet.operator.render import OWN_DEFINITION
 
 VIRT_OPERATOR = "virt-operator"
@@ -25,16 +24,16 @@ _NOTE = "# The operator of VirtFleet. Made by `python -m virtfleet.operator mani
 def objects() -> list[Obj]:
     installation = Installation({"metadata": {"name": "kubevirt", "namespace": NAMESPACE}})
     [own] = [d for d in crds.definitions() if d["metadata"]["name"] == OWN_DEFINITION]
-    found = [
+    parts = [
         _namespace(),
         own,
         _priority_class(),
-        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": installation.metadata(roles.OPERATOR)},
-        *roles.cluster_role(installation, roles.OPERATOR, roles.operator_cluster_rules()),
-        *roles.own_role(installation, roles.OPERATOR, roles.operator_own_rules()),
-        _deployment(installation),
+        roles.service_account(installation, roles.OPERATOR),
+        *roles.granted(installation, roles.OPERATOR, roles.operator_cluster_rules()),
+        *roles.granted(installation, roles.OPERATOR, roles.operator_own_rules(), namespaced=True),
+        deployments.deployment(installation, VIRT_OPERATOR, roles.OPERATOR, replicas=_REPLICAS, labels={}),
     ]
-    return [_ours(obj) for obj in found]
+    return [_ours(obj) for obj in parts]
 
 
 def text() -> str:
@@ -69,37 +68,4 @@ def _priority_class() -> Obj:
         "value": 1_000_000_000,
         "globalDefault": False,
         "description": "For the components of VirtFleet, without which VMs cannot be managed.",
-    }
-
-
-def _deployment(installation: Installation) -> Obj:
-    selector = {names.APP_LABEL: VIRT_OPERATOR}
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": installation.metadata(VIRT_OPERATOR, selector),
-        "spec": {
-            "replicas": _REPLICAS,
-            "selector": {"matchLabels": selector},
-            "template": {
-                "metadata": {"labels": {**selector, METRICS_LABEL: "true"}},
-                "spec": {
-                    "serviceAccountName": roles.OPERATOR,
-                    "priorityClassName": names.PRIORITY_CLASS,
-                    "securityContext": deployments.RESTRICTED_POD,
-                    **deployments.spread({}, VIRT_OPERATOR),
-                    "containers": [
-                        {
-                            "name": VIRT_OPERATOR,
-                            "image": installation.image(VIRT_OPERATOR),
-                            "imagePullPolicy": "IfNotPresent",
-                            "env": deployments.IDENTITY,
-                            **deployments.watched(),
-                            "resources": {"requests": {"cpu": "5m", "memory": "64Mi"}},
-                            "securityContext": deployments.RESTRICTED,
-                        }
-                    ],
-                },
-            },
-        },
     }

@@ -7,7 +7,7 @@ component alone instead of the node. On a small cluster virt-api has 57 MiB and 
 
 from __future__ import annotations
 
-_REQUESTS = {"virt-api": 80, "virt-controller": 64, "virt-handler": 96}
+_REQUESTS = {"virt-api": 80, "virt-controller": 64, "virt-operator": 64, "virt-handler": 96}
 _API_LIMIT = 768
 _HANDLER_BASE, _PER_VM = 384, 4
 

@@ -43,20 +43,18 @@ class Proving:
         self.failure = ""
         """Why one of them is not given."""
 
-    def proven(self, pod: HandlerPod, daemon_set: Obj) -> bool:
-        """Whether the Pod may go, as far as the handler is concerned that the DaemonSet puts in its place."""
-        if pod.ending or pod.failure or images(daemon_set) <= pod.images:
+    def proven(self, daemon_set: Obj, node: str, pod: HandlerPod | None = None) -> bool:
+        """Whether a handler of the DaemonSet may come to the node, in the place of the Pod if there is one."""
+        if pod and (pod.ending or pod.failure or images(daemon_set) <= pod.images):
             return True  # nothing is lost with it, or what comes is on the node already
-        wanted = render(self._installation, daemon_set, pod.spec.node_name)
+        wanted = render(self._installation, daemon_set, node)
         name = wanted["metadata"]["name"]
         self.needed[name] = wanted
         there = self._there.get(name)
         if there and there.failure and not self.failure:
-            what = daemon_set["metadata"]["name"]
-            self.failure = (
-                f"{what} does not work on {pod.spec.node_name}, so {pod.metadata.name} stays: {there.failure}"
-            )
-        return there is not None and given(there)
+            stays = f", so {pod.metadata.name} stays" if pod else ""
+            self.failure = f"{daemon_set['metadata']['name']} does not work on {node}{stays}: {there.failure}"
+        return there is not None and not there.ending and there.status.phase == "Succeeded"
 
 
 def render(installation: Installation, daemon_set: Obj, node: str) -> Obj:
@@ -85,10 +83,6 @@ def render(installation: Installation, daemon_set: Obj, node: str) -> Obj:
         "metadata": {**metadata, "ownerReferences": [owner]},
         "spec": content,
     }
-
-
-def given(proof: HandlerPod) -> bool:
-    return not proof.ending and proof.status.phase == "Succeeded"
 
 
 def stale(proof: HandlerPod, now: datetime) -> bool:

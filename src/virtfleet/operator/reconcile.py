@@ -17,16 +17,15 @@ from virtfleet.installation import Installation
 from virtfleet.kube.api import KubeApi, Patch
 from virtfleet.kube.cache import key_of
 from virtfleet.kube.controller import Controller
-from virtfleet.kube.errors import ApiError, is_already_exists, is_conflict, is_not_found
+from virtfleet.kube.errors import ApiError, ignoring, is_already_exists, is_conflict, is_not_found
 from virtfleet.kube.events import Recorder, Reference
-from virtfleet.kube.resource import KUBEVIRTS, NODES, PODS, Obj
-from virtfleet.operator import certificates, conditions, handover, keeping, proof, rollout
+from virtfleet.kube.resource import DAEMON_SETS, KUBEVIRTS, NODES, PODS, Obj
+from virtfleet.operator import certificates, conditions, keeping, proof, rollout
 from virtfleet.operator.apply import difference
 from virtfleet.operator.conditions import DEGRADED, Findings
 from virtfleet.operator.customize import PatchError
 from virtfleet.operator.endpoints import VIRT_API
 from virtfleet.operator.handlerpods import STARTING, HandlerPod, unserved
-from virtfleet.operator.handlers import PRIMARY, VIRT_HANDLER
 from virtfleet.operator.keeping import Keeping
 from virtfleet.operator.proof import AGAIN, PROOF, Proving
 from virtfleet.operator.render import render
@@ -38,7 +37,7 @@ from virtfleet.pools.terms import TooManyTermsError
 logger = logging.getLogger(__name__)
 
 COUNTING_PAUSE = 1.0
-"""Seconds for which changes of counts are gathered before they are told."""
+"""Seconds for which changes of counts are gathered before they are reported."""
 
 _ADMISSION = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration", "APIService")
 
@@ -84,18 +83,18 @@ class Operator:
         if kubevirt["metadata"].get("deletionTimestamp"):
             return await self._uninstall.step(kubevirt)
         await self._keep_until_uninstalled(kubevirt)
-        installation, found = Installation(kubevirt), Findings()
+        installation, findings = Installation(kubevirt), Findings()
         again: float | None = None
         try:
-            again = await self._install(installation, found)
+            again = await self._install(installation, findings)
         except (TooManyTermsError, PatchError) as error:
-            found.error = ("InvalidConfiguration", str(error))  # what is installed stays until it is corrected
+            findings.error = ("InvalidConfiguration", str(error))  # what is installed stays until it is corrected
         except ApiError as error:
             if not is_conflict(error):
-                found.error = ("Refused", error.message)
-                await self._report(installation, found)
+                findings.error = ("Refused", error.message)
+                await self._report(installation, findings)
             raise
-        await self._report(installation, found)
+        await self._report(installation, findings)
         return again
 
     def _in_charge(self) -> str:
@@ -118,7 +117,7 @@ class Operator:
             stored = await self._api.patch(KUBEVIRTS, meta["name"], {"metadata": wanted}, meta["namespace"])
             self._world.kubevirts.observe(stored)
 
-    async def _install(self, installation: Installation, found: Findings) -> float | None:
+    async def _install(self, installation: Installation, findings: Findings) -> float | None:
         issued = certificates.issue(installation, self._world.named("Secret"), self._now())
         objects = render(installation, issued.trust, issued.admission_key)
         await self._apply(obj for obj in objects if obj["kind"] == "CustomResourceDefinition")
@@ -128,14 +127,14 @@ class Operator:
         await self._apply(issued.objects)
         later = ("CustomResourceDefinition", "DaemonSet", *_ADMISSION)
         await self._apply(obj for obj in objects if obj["kind"] not in later)
-        await self._bring_handlers(installation, objects, found)
-        found.admission = await self._admit(objects)
+        await self._bring_handlers(installation, objects, findings)
+        findings.admission = await self._admit(objects)
         await self._remove_leftovers([*issued.objects, *objects])
-        found.created = found.admission
+        findings.created = findings.admission
         pauses = [issued.look_again]
-        if any(each.starting for each in found.plan.rollouts.values()):
+        if any(each.starting for each in findings.plan.rollouts.values()):
             pauses.append(STARTING)
-        if found.plan.failure:
+        if findings.plan.failure:
             pauses.append(AGAIN)
         return min(pauses).total_seconds()
 
@@ -152,17 +151,13 @@ class Operator:
 
     async def _create(self, wanted: Obj) -> None:
         resource, meta = RESOURCES[wanted["kind"]], wanted["metadata"]
-        try:
-            stored = await self._api.create(resource, wanted)
-        except ApiError as error:
-            if not is_already_exists(error):
-                raise
-            # Somebody else's, or older than the label by which ours are found: it becomes ours.
-            installed = await self._api.get(resource, meta["name"], meta.get("namespace"))
-            await self._change(wanted, difference(installed, wanted))
+        with ignoring(is_already_exists):
+            self._world.installed[wanted["kind"]].observe(await self._api.create(resource, wanted))
+            logger.info("made %s %s", wanted["kind"], meta["name"])
             return
-        logger.info("made %s %s", wanted["kind"], meta["name"])
-        self._world.installed[wanted["kind"]].observe(stored)
+        # Somebody else's, or older than the label by which ours are found: it becomes ours.
+        installed = await self._api.get(resource, meta["name"], meta.get("namespace"))
+        await self._change(wanted, difference(installed, wanted))
 
     async def _change(self, wanted: Obj, operations: list[Obj]) -> None:
         resource, meta = RESOURCES[wanted["kind"]], wanted["metadata"]
@@ -181,57 +176,53 @@ class Operator:
             for d in definitions
         )
 
-    async def _bring_handlers(self, installation: Installation, objects: Iterable[Obj], found: Findings) -> None:
+    async def _bring_handlers(self, installation: Installation, objects: Iterable[Obj], findings: Findings) -> None:
         """Handlers to the nodes that are theirs now, and new handlers in the place of old ones."""
         wanted = {obj["metadata"]["name"]: obj for obj in objects if obj["kind"] == "DaemonSet"}
-        installed, settled = self._world.named("DaemonSet"), self._primary_is_placed(wanted)
+        installed, pods = self._world.named("DaemonSet"), self._world.handlers()
         control_plane = self._world.named("Deployment").values()
-        found.held = bool(installed) and not all(map(rollout.settled, control_plane))
-        pools, pods = installation.fleet.pools, self._world.handlers()
-        nodes = keeping.look(pools, self._world.nodes.list(), pods, settled=settled)
+        findings.held = bool(installed) and not all(map(rollout.settled, control_plane))
+        nodes = keeping.look(installation.fleet.pools, installed, self._world.nodes.list(), pods)
         proving = Proving(installation, {pod.metadata.name: pod for pod in self._world.pods_of(PROOF)})
-        placed = not found.held and await self._hand_over_nodes(wanted, nodes, found, proving)
+        unfinished = keeping.unfinished(installed, wanted, nodes.between, proving)
+        placed = not findings.held and await self._place(wanted, nodes, unfinished)
         sets = {name: ds for name, ds in self._world.named("DaemonSet").items() if name in wanted}
-        fleet = Fleet(sets, pods, self._world.down(), nodes.moves, nodes.transit)
-        found.plan = rollout.plan(fleet, proving, self._now())
-        found.moving = len(nodes.moves) + nodes.transit
+        findings.handed_over = placed and len(sets) == len(self._world.named("DaemonSet"))
+        fleet = Fleet(sets, pods, self._world.down(), nodes.moves, nodes.transit, unfinished)
+        findings.plan = rollout.plan(fleet, proving, self._now())
+        findings.moving = len(nodes.moves) + nodes.transit
         if placed:
-            await self._replace(found.plan.replace)
+            await self._replace(findings.plan.replace)
             await self._prove(proving)
 
-    def _primary_is_placed(self, wanted: Mapping[str, Obj]) -> bool:
-        primary = self._world.named("DaemonSet").get(VIRT_HANDLER)
-        return primary is not None and handover.placement(primary) == handover.placement(wanted[VIRT_HANDLER])
-
-    async def _hand_over_nodes(
-        self, wanted: Mapping[str, Obj], nodes: Keeping, found: Findings, proving: Proving
-    ) -> bool:
-        """DaemonSets to the placement that they should have, once nothing is lost by it.
+    async def _place(self, wanted: Mapping[str, Obj], nodes: Keeping, unfinished: frozenset[str]) -> bool:
+        """DaemonSets to the content and the placement that they should have, those aside that are unfinished.
 
         False where labels had to be written first: then nothing else is decided by what was seen before.
         """
         installed = self._world.named("DaemonSet")
-        found.handed_over = False
-        await self._label(nodes.keep, PRIMARY)
-        await self._label(nodes.release, None)
-        if handover.pending(installed, wanted):
-            if nodes.keep:
-                return False  # the next look follows, and the DaemonSet controller has seen the labels by then
-            most = Fleet(installed, ()).batch()
-            if not rollout.cleared(nodes.leaving, wanted, proving, most):
-                await self._apply(handover.held(ds, wanted[name]) for name, ds in installed.items() if name in wanted)
-                return True
-        step = handover.step(installed, wanted)
-        await self._delete(step.delete)
-        await self._apply(step.apply)
-        found.handed_over = step.done
+        await self._label(nodes.labels)
+        if nodes.labels and keeping.moves_nodes(installed, wanted):
+            return False  # the next look follows, and the DaemonSet controller has seen the labels by then
+        await self._apply(want for name, want in wanted.items() if name not in unfinished)
+        down = self._world.down()
+        busy = {pod.daemon_set for pod in self._world.handlers() if pod.node not in down}
+        for name, daemon_set in installed.items():
+            if name in wanted:
+                continue
+            if name not in busy:
+                await self._delete([daemon_set])
+            elif change := keeping.narrowing(daemon_set):
+                stored = await self._api.patch(DAEMON_SETS, name, change, self._world.namespace)
+                self._world.installed["DaemonSet"].observe(stored)
         return True
 
-    async def _label(self, nodes: Iterable[str], value: str | None) -> None:
-        """Let the primary handler keep nodes, or with None let it go."""
-        for node in nodes:
-            logger.info("node %s: %s", node, "the primary handler keeps it" if value else "is let go")
-            stored = await self._api.patch(NODES, node, {"metadata": {"labels": {names.SERVED_BY: value}}})
+    async def _label(self, nodes: Mapping[str, str | None]) -> None:
+        """Say on nodes whose handler keeps them."""
+        for node, keeper in nodes.items():
+            logger.info("node %s: %s", node, f"{keeper} keeps it" if keeper else "nobody keeps it")
+            labels = {names.SERVED_BY: keeping.value(keeper)}
+            stored = await self._api.patch(NODES, node, {"metadata": {"labels": labels}})
             self._world.nodes.observe(stored)
 
     async def _replace(self, changes: Iterable[Change]) -> None:
@@ -239,7 +230,7 @@ class Operator:
         for change in changes:
             logger.info("replacing %s on %s by %s", change.pod.metadata.name, change.node, change.successor)
             if change.moves:
-                await self._label([change.node], None)
+                await self._label({change.node: change.successor})
             else:
                 await self._delete_pod(change.pod)
 
@@ -252,20 +243,16 @@ class Operator:
         for name, wanted in proving.needed.items():
             if name not in there:
                 logger.info("trying new images on %s: %s", wanted["spec"]["nodeName"], name)
-                try:
+                with ignoring(is_already_exists):
                     self._world.pods.observe(await self._api.create(PODS, wanted))
-                except ApiError as error:
-                    if not is_already_exists(error):
-                        raise
 
     async def _delete_pod(self, pod: HandlerPod) -> None:
         if pod.ending:
             return
-        try:
-            await self._api.delete(PODS, pod.metadata.name, self._world.namespace, uid=pod.metadata.uid)
-        except ApiError as error:
-            if not is_not_found(error):
-                raise
+        with ignoring(is_not_found):
+            answer = await self._api.delete(PODS, pod.metadata.name, self._world.namespace, uid=pod.metadata.uid)
+            if "deletionTimestamp" in answer.get("metadata", {}):
+                self._world.pods.observe(answer)
 
     async def _admit(self, objects: Iterable[Obj]) -> bool:
         """Let virt-api check VMs once it can; before, webhooks would only refuse everything."""
@@ -278,7 +265,7 @@ class Operator:
         return True
 
     async def _remove_leftovers(self, objects: Iterable[Obj]) -> None:
-        """What was installed for an earlier wish. Definitions stay, because VMs would go with them."""
+        """What is installed and wanted no more. Definitions stay, because VMs would go with them."""
         wanted = {(obj["kind"], key_of(obj)) for obj in objects}
         for resource in INSTALLED:
             if resource.kind not in ("DaemonSet", "CustomResourceDefinition"):
@@ -291,29 +278,21 @@ class Operator:
             if meta.get("deletionTimestamp"):
                 continue
             logger.info("deleting %s %s", obj["kind"], meta["name"])
-            try:
-                await self._api.delete(
-                    RESOURCES[obj["kind"]],
-                    meta["name"],
-                    meta.get("namespace"),
-                    uid=meta["uid"],
-                    propagation="Foreground",
-                )
-            except ApiError as error:
-                if not is_not_found(error):
-                    raise
+            resource, namespace = RESOURCES[obj["kind"]], meta.get("namespace")
+            with ignoring(is_not_found):
+                await self._api.delete(resource, meta["name"], namespace, uid=meta["uid"], propagation="Foreground")
 
     # -- telling
 
-    async def _report(self, installation: Installation, found: Findings) -> None:
-        found.deployments = self._world.named("Deployment")
-        found.daemon_sets = self._world.named("DaemonSet")
-        found.nodes = self._world.nodes.list()
-        found.instances = self._world.running_instances()
-        found.unserved = unserved(self._world.handlers(), self._world.down(), self._now())
-        pods = [pod for name in found.deployments for pod in self._world.pods_of(name)]
-        found.trouble = next((pod.failure for pod in pods if pod.failure and not pod.ending), "")
-        status = conditions.status(installation, found, self._timestamp())
+    async def _report(self, installation: Installation, findings: Findings) -> None:
+        findings.deployments = self._world.named("Deployment")
+        findings.daemon_sets = self._world.named("DaemonSet")
+        findings.nodes = self._world.nodes.list()
+        findings.instances = self._world.running_instances()
+        findings.unserved = unserved(self._world.handlers(), self._world.down(), self._now())
+        pods = [pod for name in findings.deployments for pod in self._world.pods_of(name)]
+        findings.trouble = next((pod.failure for pod in pods if pod.failure and not pod.ending), "")
+        status = conditions.status(installation, findings, self._timestamp())
         own = names.ARCHITECTURES.get(platform.machine(), platform.machine())
         status["defaultArchitecture"] = installation.known_architecture or own
         self._tell_of_trouble(installation.kubevirt, status)

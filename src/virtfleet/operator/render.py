@@ -20,6 +20,8 @@ APPLIED = "virtfleet.io/applied"
 IDENTITY = ("apiVersion", "kind", "metadata", "status")
 """Of an object, what is not for the operator to change as a section."""
 
+NOTES = ("labels", "annotations")
+
 OWN_DEFINITION = str(KUBEVIRTS)
 """Comes with the operator's own manifest."""
 
@@ -40,10 +42,10 @@ def render(installation: Installation, trust: bytes = b"", key: str = "") -> lis
 
 
 def _definitions(installation: Installation) -> list[Obj]:
-    found = [d for d in crds.definitions() if d["metadata"]["name"] != OWN_DEFINITION]
+    definitions = [d for d in crds.definitions() if d["metadata"]["name"] != OWN_DEFINITION]
     return [
         {**d, "metadata": {**d["metadata"], "labels": {**d["metadata"]["labels"], **installation.labels}}}
-        for d in found
+        for d in definitions
     ]
 
 
@@ -65,5 +67,5 @@ def stamped(obj: Obj) -> Obj:
 def fields(obj: Obj) -> dict[str, list[str]]:
     """The names of what an object says: its sections and the fields in them, its labels and its annotations."""
     sections = {key: value for key, value in obj.items() if key not in IDENTITY}
-    sections |= {field: obj["metadata"].get(field) or {} for field in ("labels", "annotations")}
+    sections |= {field: obj["metadata"].get(field) or {} for field in NOTES}
     return {key: sorted(value) if isinstance(value, dict) else [] for key, value in sections.items()}

@@ -144,59 +144,50 @@ def operator_own_rules() -> list[Rule]:
 
 
 def _distinct(rules: Iterable[Rule]) -> list[Rule]:
-    found: list[Rule] = []
+    distinct: list[Rule] = []
     for each in rules:
-        if each not in found:
-            found.append(each)
-    return found
+        if each not in distinct:
+            distinct.append(each)
+    return distinct
 
 
 def render(installation: Installation) -> list[Obj]:
     """Service accounts, roles and bindings of the components, and the roles for people."""
     objects: list[Obj] = []
     for account, rules in CLUSTER_RULES.items():
-        objects.append(_account(installation, account))
-        objects += cluster_role(installation, account, rules)
+        objects += [service_account(installation, account), *granted(installation, account, rules)]
     for account, rules in OWN_RULES.items():
-        objects += own_role(installation, account, rules)
+        objects += granted(installation, account, rules, namespaced=True)
     for name, rules in PEOPLE.items():
         label = {f"{RBAC}/aggregate-to-{name}": "true"} if name in _AGGREGATED else {}
-        metadata = installation.metadata(f"{names.GROUP}:{name}", label, namespaced=False)
-        objects.append({"apiVersion": f"{RBAC}/v1", "kind": "ClusterRole", "metadata": metadata, "rules": rules})
+        objects.append(
+            _role("ClusterRole", installation.metadata(f"{names.GROUP}:{name}", label, namespaced=False), rules)
+        )
     metadata = installation.metadata(f"{names.GROUP}:default", namespaced=False)
     everybody = {"kind": "Group", "name": "system:authenticated", "apiGroup": RBAC}
-    return [
-        *objects,
-        {"apiVersion": f"{RBAC}/v1", "kind": "ClusterRole", "metadata": metadata, "rules": EVERYBODY},
-        _binding("ClusterRoleBinding", metadata, "ClusterRole", everybody),
-    ]
+    return [*objects, _role("ClusterRole", metadata, EVERYBODY), _binding("ClusterRole", metadata, everybody)]
 
 
-def _account(installation: Installation, name: str) -> Obj:
+def service_account(installation: Installation, name: str) -> Obj:
     return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": installation.metadata(name)}
 
 
-def cluster_role(installation: Installation, account: str, rules: list[Rule]) -> list[Obj]:
-    metadata = installation.metadata(account, namespaced=False)
-    role = {"apiVersion": f"{RBAC}/v1", "kind": "ClusterRole", "metadata": metadata, "rules": rules}
-    return [role, _binding("ClusterRoleBinding", metadata, "ClusterRole", _subject(installation, account))]
+def granted(installation: Installation, account: str, rules: list[Rule], *, namespaced: bool = False) -> list[Obj]:
+    """The role of a service account and its binding: in the whole cluster, or in the installation's namespace."""
+    kind, metadata = "Role" if namespaced else "ClusterRole", installation.metadata(account, namespaced=namespaced)
+    subject = {"kind": "ServiceAccount", "name": account, "namespace": installation.namespace}
+    return [_role(kind, metadata, rules), _binding(kind, metadata, subject)]
 
 
-def own_role(installation: Installation, account: str, rules: list[Rule]) -> list[Obj]:
-    metadata = installation.metadata(account)
-    role = {"apiVersion": f"{RBAC}/v1", "kind": "Role", "metadata": metadata, "rules": rules}
-    return [role, _binding("RoleBinding", metadata, "Role", _subject(installation, account))]
+def _role(kind: str, metadata: dict[str, Any], rules: list[Rule]) -> Obj:
+    return {"apiVersion": f"{RBAC}/v1", "kind": kind, "metadata": metadata, "rules": rules}
 
 
-def _subject(installation: Installation, account: str) -> dict[str, str]:
-    return {"kind": "ServiceAccount", "name": account, "namespace": installation.namespace}
-
-
-def _binding(kind: str, metadata: dict[str, Any], role_kind: str, subject: dict[str, str]) -> Obj:
+def _binding(kind: str, metadata: dict[str, Any], subject: dict[str, str]) -> Obj:
     return {
         "apiVersion": f"{RBAC}/v1",
-        "kind": kind,
+        "kind": f"{kind}Binding",
         "metadata": metadata,
-        "roleRef": {"apiGroup": RBAC, "kind": role_kind, "name": metadata["name"]},
+        "roleRef": {"apiGroup": RBAC, "kind": kind, "name": metadata["name"]},
         "subjects": [subject],
     }

@@ -48,7 +48,7 @@ class Change:
 
     @property
     def node(self) -> str:
-        return self.pod.spec.node_name
+        return self.pod.node
 
     @property
     def moves(self) -> bool:
@@ -77,15 +77,17 @@ class Fleet:
     down: frozenset[str] = frozenset()
     """Nodes that are not Ready themselves: nothing can be replaced there, and nobody waits for them."""
     moves: Sequence[Change] = ()
-    """Handlers of the primary on nodes that are a pool's now, also of a pool that has no DaemonSet yet."""
+    """Handlers on nodes that are another DaemonSet's now, also of one that does not exist yet."""
     transit: int = 0
     """Nodes that were let go and have their old handler for a last moment."""
+    unfinished: frozenset[str] = frozenset()
+    """DaemonSets that are still to be changed."""
 
     def up(self) -> list[HandlerPod]:
-        return [pod for pod in self.pods if pod.spec.node_name not in self.down]
+        return [pod for pod in self.pods if pod.node not in self.down]
 
     def batch(self) -> int:
-        return max(1, sum(map(_desired, self.sets.values())) // SHARE)
+        return max(1, sum(map(desired, self.sets.values())) // SHARE)
 
 
 def plan(fleet: Fleet, proving: Proving, now: datetime) -> Plan:
@@ -93,39 +95,33 @@ def plan(fleet: Fleet, proving: Proving, now: datetime) -> Plan:
     rollouts = {name: _rollout(fleet, name, now) for name in fleet.sets}
     moves = [change for change in fleet.moves if change.successor in fleet.sets]
     changes = sorted((*_outdated(fleet), *moves), key=lambda change: _order(rollouts, change))
-    tried = all(rollouts[change.successor].tried for change in changes)
-    most = fleet.batch() if tried else 1
-    ready = [c for c in changes[:most] if proving.proven(c.pod, fleet.sets[c.successor])]
+    most = fleet.batch() if _tried(fleet, rollouts, changes) else 1
+    ready = [c for c in changes[:most] if _proven(fleet, c, proving)]
     failure = _failure(rollouts, changes, proving)
-    away = _away(fleet, rollouts, now)
+    away = _away(fleet, rollouts)
     replace = [] if failure else ready[: max(0, most - away)]
     return Plan(rollouts, replace, len(changes), failure)
-
-
-def cleared(leaving: Iterable[Change], sets: Mapping[str, Obj], proving: Proving, most: int) -> bool:
-    """Whether all these handlers may go at once: what comes in their place is proven on every node."""
-    waiting = 0
-    for change in sorted(leaving, key=lambda change: change.node):
-        waiting += not proving.proven(change.pod, sets[change.successor])
-        if waiting >= most:  # so many proofs at a time
-            break
-    return not waiting
 
 
 def settled(deployment: Obj) -> bool:
     """Whether all Pods of a Deployment are of its present template, and one of them at least works."""
     counts, wanted = deployment.get("status") or {}, deployment["spec"].get("replicas", 1)
-    seen = (counts.get("observedGeneration") or 0) >= (deployment["metadata"].get("generation") or 0)
     updated = counts.get("updatedReplicas") or 0
     alone = updated >= wanted and (counts.get("replicas") or 0) <= updated
-    return bool(seen and alone and counts.get("availableReplicas"))
+    return bool(observed(deployment) and alone and counts.get("availableReplicas"))
+
+
+def observed(workload: Obj) -> bool:
+    """Whether its controller has acted on the object as it is now."""
+    seen = (workload.get("status") or {}).get("observedGeneration") or 0
+    return bool(seen >= (workload["metadata"].get("generation") or 0))
 
 
 def _rollout(fleet: Fleet, name: str, now: datetime) -> Rollout:
     pods = [pod for pod in fleet.pods if pod.daemon_set == name]
     new = [pod for pod in pods if _up_to_date(fleet, pod) and not pod.ending]
-    up = [pod for pod in new if pod.spec.node_name not in fleet.down]
-    missing = max(0, _desired(fleet.sets[name]) - len(pods))
+    up = [pod for pod in new if pod.node not in fleet.down]
+    missing = max(0, desired(fleet.sets[name]) - len(pods))
     return Rollout(
         updated=len(new),
         outdated=sum(not _up_to_date(fleet, pod) for pod in pods),
@@ -161,7 +157,21 @@ def _failure(rollouts: Mapping[str, Rollout], changes: Sequence[Change], proving
     return None
 
 
-def _away(fleet: Fleet, rollouts: Mapping[str, Rollout], now: datetime) -> int:
+def _tried(fleet: Fleet, rollouts: Mapping[str, Rollout], changes: Iterable[Change]) -> bool:
+    """Whether all handlers that are to come, or are about to, are known to work."""
+    coming = {change.successor for change in changes} | {pod.daemon_set for pod in fleet.up() if pod.ending}
+    return all(rollout.tried for name, rollout in rollouts.items() if rollout.starting or name in coming)
+
+
+def _proven(fleet: Fleet, change: Change, proving: Proving) -> bool:
+    """Whether a handler may go: what its DaemonSet makes in its place is what it should be, and works there."""
+    successor = fleet.sets[change.successor]
+    if change.successor in fleet.unfinished or not observed(successor):
+        return False
+    return proving.proven(successor, change.node, change.pod)
+
+
+def _away(fleet: Fleet, rollouts: Mapping[str, Rollout]) -> int:
     """Nodes without a handler that soon have one."""
     going = sum(pod.ending for pod in fleet.up())
     return fleet.transit + going + sum(rollout.starting for rollout in rollouts.values())
@@ -171,5 +181,6 @@ def _up_to_date(fleet: Fleet, pod: HandlerPod) -> bool:
     return pod.made_from(fleet.sets[pod.daemon_set]["spec"]["template"]["metadata"].get("annotations") or {})
 
 
-def _desired(daemon_set: Obj) -> int:
+def desired(daemon_set: Obj) -> int:
+    """On how many nodes a DaemonSet should have a Pod, by its controller's word."""
     return int((daemon_set.get("status") or {}).get("desiredNumberScheduled") or 0)

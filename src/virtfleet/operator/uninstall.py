@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from virtfleet.api import names, times
 from virtfleet.api.kinds import KINDS, VMI
 from virtfleet.installation import WAIT_FOR_VMS, Installation
 from virtfleet.kube.api import KubeApi
-from virtfleet.kube.errors import ApiError, is_not_found
+from virtfleet.kube.errors import ignoring, is_not_found
 from virtfleet.kube.resource import KUBEVIRTS, NODES, Obj, Resource, of_kind
 from virtfleet.operator.conditions import DEGRADED, DELETED, DELETING, Verdict, conditions
 from virtfleet.operator.render import OWN_DEFINITION
@@ -45,8 +43,8 @@ class Uninstall:
         blocked = bool(workloads) and not Installation(kubevirt).uninstalled_with_vms
         kubevirt = await self._tell(kubevirt, DELETING, _named(workloads) if blocked else "")
         if workloads:
-            if not blocked:
-                await self._remove(workloads)
+            for resource, obj in [] if blocked else workloads:
+                await self._delete(resource, obj)
             return WAIT
         if await self._remove_components() or self._handlers_end():
             return WAIT
@@ -56,20 +54,17 @@ class Uninstall:
 
     async def _workloads(self) -> list[tuple[Resource, Obj]]:
         """VMs before their instances, so that nobody starts these again."""
-        found: list[tuple[Resource, Obj]] = []
+        workloads: list[tuple[Resource, Obj]] = []
         for resource in _WORKLOADS:
-            try:
-                found += [(resource, obj) for obj in await self._api.list(resource)]
-            except ApiError as error:
-                if not is_not_found(error):  # the kind is gone already
-                    raise
-        return found
+            with ignoring(is_not_found):  # the kind is gone already
+                workloads += [(resource, obj) for obj in await self._api.list(resource)]
+        return workloads
 
-    async def _remove(self, workloads: Iterable[tuple[Resource, Obj]]) -> None:
-        for resource, obj in workloads:
-            meta = obj["metadata"]
-            if not meta.get("deletionTimestamp"):
-                await self._api.delete(resource, meta["name"], meta["namespace"], uid=meta["uid"])
+    async def _delete(self, resource: Resource, obj: Obj) -> None:
+        meta = obj["metadata"]
+        if not meta.get("deletionTimestamp"):
+            with ignoring(is_not_found):
+                await self._api.delete(resource, meta["name"], meta.get("namespace"), uid=meta["uid"])
 
     async def _remove_components(self) -> bool:
         """Delete what is installed, kind by kind; True while something is left."""
@@ -77,13 +72,7 @@ class Uninstall:
             objects = self._world.installed[resource.kind].list()
             left = [obj for obj in objects if obj["metadata"]["name"] != OWN_DEFINITION]
             for obj in left:
-                meta = obj["metadata"]
-                if not meta.get("deletionTimestamp"):
-                    try:
-                        await self._api.delete(resource, meta["name"], meta.get("namespace"), uid=meta["uid"])
-                    except ApiError as error:
-                        if not is_not_found(error):
-                            raise
+                await self._delete(resource, obj)
             if left:
                 return True
         return False
@@ -91,16 +80,16 @@ class Uninstall:
     def _handlers_end(self) -> bool:
         """Whether a handler still says goodbye, which it does on its node."""
         down = self._world.down()
-        return any(pod.spec.node_name not in down for pod in self._world.handlers())
+        return any(pod.node not in down for pod in self._world.handlers())
 
     async def _tell(self, kubevirt: Obj, phase: str, waiting_for: str = "") -> Obj:
         """The phase, and who has to go first. Returns the object as it is then."""
         meta, old = kubevirt["metadata"], kubevirt.get("status") or {}
         known = old.get("conditions") or []
-        told = [Verdict(DEGRADED, True, "WorkloadsExist", waiting_for)] if waiting_for else []
+        verdicts = [Verdict(DEGRADED, True, "WorkloadsExist", waiting_for)] if waiting_for else []
         others = [c for c in known if c["type"] != DEGRADED]
         now = times.timestamp()
-        status = {"phase": phase, "health": phase, "conditions": [*others, *conditions(known, told, now)]}
+        status = {"phase": phase, "health": phase, "conditions": [*others, *conditions(known, verdicts, now)]}
         if any(old.get(key) != value for key, value in status.items()):
             stored = await self._api.patch(
                 KUBEVIRTS, meta["name"], {"status": status}, meta["namespace"], subresource="status"

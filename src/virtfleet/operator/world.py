@@ -11,32 +11,10 @@ import orjson
 
 from virtfleet.api import names
 from virtfleet.api.names import FINAL
+from virtfleet.kube import resource
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache, key_of
-from virtfleet.kube.resource import (
-    API_SERVICES,
-    CLUSTER_ROLE_BINDINGS,
-    CLUSTER_ROLES,
-    CONFIG_MAPS,
-    CRDS,
-    DAEMON_SETS,
-    DEPLOYMENTS,
-    KUBEVIRTS,
-    MUTATING_WEBHOOKS,
-    NODES,
-    POD_DISRUPTION_BUDGETS,
-    PODS,
-    POLICIES,
-    POLICY_BINDINGS,
-    ROLE_BINDINGS,
-    ROLES,
-    SECRETS,
-    SERVICE_ACCOUNTS,
-    SERVICES,
-    VALIDATING_WEBHOOKS,
-    VMIS,
-    Obj,
-)
+from virtfleet.kube.resource import KUBEVIRTS, NODES, PODS, VMIS, Obj
 from virtfleet.operator.deployments import VIRT_CONTROLLER
 from virtfleet.operator.endpoints import VIRT_API
 from virtfleet.operator.handlerpods import HandlerPod, decode_pod
@@ -45,25 +23,25 @@ from virtfleet.operator.proof import PROOF
 
 # Kinds that the operator installs, in the order in which they are taken away.
 INSTALLED = (
-    VALIDATING_WEBHOOKS,
-    MUTATING_WEBHOOKS,
-    API_SERVICES,
-    DAEMON_SETS,
-    DEPLOYMENTS,
-    POD_DISRUPTION_BUDGETS,
-    SERVICES,
-    CONFIG_MAPS,
-    SECRETS,
-    ROLE_BINDINGS,
-    ROLES,
-    CLUSTER_ROLE_BINDINGS,
-    CLUSTER_ROLES,
-    SERVICE_ACCOUNTS,
-    POLICY_BINDINGS,
-    POLICIES,
-    CRDS,
+    resource.VALIDATING_WEBHOOKS,
+    resource.MUTATING_WEBHOOKS,
+    resource.API_SERVICES,
+    resource.DAEMON_SETS,
+    resource.DEPLOYMENTS,
+    resource.POD_DISRUPTION_BUDGETS,
+    resource.SERVICES,
+    resource.CONFIG_MAPS,
+    resource.SECRETS,
+    resource.ROLE_BINDINGS,
+    resource.ROLES,
+    resource.CLUSTER_ROLE_BINDINGS,
+    resource.CLUSTER_ROLES,
+    resource.SERVICE_ACCOUNTS,
+    resource.POLICY_BINDINGS,
+    resource.POLICIES,
+    resource.CRDS,
 )
-RESOURCES = {resource.kind: resource for resource in INSTALLED}
+RESOURCES = {each.kind: each for each in INSTALLED}
 
 
 class _NodeMeta(msgspec.Struct):
@@ -72,7 +50,7 @@ class _NodeMeta(msgspec.Struct):
     annotations: dict[str, str] = {}
 
 
-class Node(msgspec.Struct):
+class NodeView(msgspec.Struct):
     """A node as far as pools look at it."""
 
     name: str
@@ -99,10 +77,10 @@ class _Node(msgspec.Struct):
 _node = msgspec.json.Decoder(_Node)
 
 
-def decode_node(data: bytes) -> Node:
+def decode_node(data: bytes) -> NodeView:
     node = _node.decode(data)
     meta, ready = node.metadata, any(c.type == "Ready" and c.status == "True" for c in node.status.conditions)
-    return Node(meta.name, meta.labels, meta.annotations.get(names.HANDLER_VERSION, ""), ready)
+    return NodeView(meta.name, meta.labels, meta.annotations.get(names.HANDLER_VERSION, ""), ready)
 
 
 def decode_instance(data: bytes) -> Obj:
@@ -121,30 +99,22 @@ def decode_instance(data: bytes) -> Obj:
     }
 
 
-def _decode(data: bytes) -> Obj:
-    obj: Obj = orjson.loads(data)
-    return obj
-
-
 class World:
     """Caches of everything that the operator decides by."""
 
     def __init__(self, api: KubeApi, namespace: str) -> None:
         self.namespace = namespace
-        self.kubevirts: Cache[Obj] = Cache(api, KUBEVIRTS, namespace=namespace, decode=_decode)
+        self.kubevirts: Cache[Obj] = Cache(api, KUBEVIRTS, namespace=namespace, decode=orjson.loads)
+        managed = f"{names.MANAGED_BY}={names.MANAGED_BY_OPERATOR}"
         self.installed: dict[str, Cache[Obj]] = {
-            resource.kind: Cache(
-                api,
-                resource,
-                namespace=namespace if resource.namespaced else None,
-                labels=f"{names.MANAGED_BY}={names.MANAGED_BY_OPERATOR}",
-                decode=_decode,
+            each.kind: Cache(
+                api, each, namespace=namespace if each.namespaced else None, labels=managed, decode=orjson.loads
             )
-            for resource in INSTALLED
+            for each in INSTALLED
         }
         components = f"{names.APP_LABEL} in ({VIRT_HANDLER}, {PROOF}, {VIRT_API}, {VIRT_CONTROLLER})"
         self.pods: Cache[HandlerPod] = Cache(api, PODS, namespace=namespace, labels=components, decode=decode_pod)
-        self.nodes: Cache[Node] = Cache(api, NODES, decode=decode_node)
+        self.nodes: Cache[NodeView] = Cache(api, NODES, decode=decode_node)
         self.instances: Cache[Obj] = Cache(api, VMIS, decode=decode_instance)
         self._serving_instances = asyncio.Event()
 

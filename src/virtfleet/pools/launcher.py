@@ -95,13 +95,6 @@ class Fleet:
         running = (vmi.get("status") or {}).get("launcherContainerImageVersion")
         return bool(running) and running != self.launcher(vmi).image
 
-    def migration_image(self, vmi: Mapping[str, Any], source_image: str, *, workload_update: bool) -> str:
-        """The image of a migration's target pod.
-
-        A migration that moves a VM keeps what it runs on; one that the workload updater started exists to change it.
-        """
-        return self.launcher(vmi).image if workload_update else source_image
-
 
 def _conflict(hypervisor: str, pool: Pool | None) -> str:
     if pool is None or not pool.hypervisor or registry.canonical(pool.hypervisor) == hypervisor:

@@ -1,8 +1,9 @@
 """Where handlers and launcher pods may go.
 
-Exactly one handler DaemonSet admits each node: the affinity of the primary refuses what any pool owns, the affinity of
-a pool what an earlier pool owns. A launcher pod goes to the nodes of its VMI's pool, and stays off nodes that an
-exclusive pool keeps for its own VMIs.
+Exactly one handler DaemonSet admits each node: the one that the node's label `served-by` names, whatever its other
+labels are; on a node without that label the affinity of the primary refuses what any pool owns, the affinity of a pool
+what an earlier pool owns. A launcher pod goes to the nodes of its VMI's pool, and stays off nodes that an exclusive
+pool keeps for its own VMIs.
 
 All functions build new objects; the affinity they are given is left as it is.
 """
@@ -12,10 +13,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from virtfleet.api import names
 from virtfleet.pools.model import Pool
-from virtfleet.pools.terms import MAX_TERMS, Term, TooManyTermsError, admitted, expressions
+from virtfleet.pools.terms import ABSENT, MAX_TERMS, Rule, Term, TooManyTermsError, admitted, expressions
 
 OS_LABEL = "kubernetes.io/os"
+PRIMARY = "primary"
+"""Value of `served-by` on nodes of the primary handler. Those of a pool have the name of its DaemonSet."""
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 # Conditions that no node meets. Kubernetes has no shorter way to say so inside a term.
@@ -30,20 +34,15 @@ def handler_placement(
     `workloads` is `spec.workloads.nodePlacement` of the KubeVirt object; it holds for every handler.
     """
     workloads = workloads or {}
-    node_selector = {OS_LABEL: "linux", **(workloads.get("nodeSelector") or {})}
-    ours = owned_terms(pools, pool)
-    if pool is not None:
-        # Where the administrator's own placement asks for another value of a key, no node can have both. The pool's
-        # wish then goes into the affinity, which admits nothing, instead of silently replacing the other one.
-        contradicted = {k: v for k, v in pool.node_selector.items() if node_selector.get(k, v) != v}
-        node_selector |= {k: v for k, v in pool.node_selector.items() if k not in contradicted}
-        ours = [{**term, **{k: (True, frozenset((v,))) for k, v in contradicted.items()}} for term in ours]
-    affinity = restrict_affinity(workloads.get("affinity"), ours)
+    keeper = pool.daemon_set if pool else PRIMARY
+    kept: Term = {names.SERVED_BY: (True, frozenset((keeper,)))}
+    owned = [{**term, names.SERVED_BY: ABSENT} for term in owned_terms(pools, pool)]
+    affinity = restrict_affinity(workloads.get("affinity"), [kept, *owned])
     required = ((affinity.get("nodeAffinity") or {}).get(_REQUIRED) or {}).get("nodeSelectorTerms") or ()
     if len(required) > MAX_TERMS:
         raise TooManyTermsError
     placement = {
-        "nodeSelector": dict(sorted(node_selector.items())),
+        "nodeSelector": dict(sorted({OS_LABEL: "linux", **(workloads.get("nodeSelector") or {})}.items())),
         "affinity": affinity,
         "tolerations": list(workloads.get("tolerations") or ()),
     }
@@ -51,19 +50,18 @@ def handler_placement(
 
 
 def owned_terms(pools: Sequence[Pool], pool: Pool | None) -> list[Term]:
-    """Terms for the nodes that a handler owns; for a pool, among those that its nodeSelector already selects.
-
-    An empty list means that earlier pools take every node of this one.
-    """
-    if pool is None:
-        return admitted([(p.node_selector, False) for p in pools], otherwise=True)
-    earlier = pools[: pools.index(pool)]
-    return admitted([(p.node_selector, False) for p in earlier], otherwise=True, given=pool.node_selector)
+    """Terms for the nodes that a handler owns by their labels; none where earlier pools take every node of a pool."""
+    earlier = pools[: pools.index(pool)] if pool else pools
+    return _terms([(p.node_selector, False) for p in earlier], pool)
 
 
 def launcher_terms(pools: Sequence[Pool], pool: Pool | None) -> list[Term]:
     """Terms for the nodes that pools leave to the launcher pods of VMIs that matched `pool` (None: no pool)."""
-    rules = [(p.node_selector, p == pool or not p.exclusive) for p in pools]
+    return _terms([(p.node_selector, p == pool or not p.exclusive) for p in pools], pool)
+
+
+def _terms(rules: Sequence[Rule], pool: Pool | None) -> list[Term]:
+    """What the rules admit of the nodes that a pool selects; None: of all nodes."""
     given = pool.node_selector if pool else {}
     fixed: Term = {key: (True, frozenset((value,))) for key, value in given.items()}
     return [{**fixed, **term} for term in admitted(rules, otherwise=True, given=given)]

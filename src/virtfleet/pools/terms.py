@@ -29,6 +29,9 @@ Rule: TypeAlias = tuple[Mapping[str, str], bool]
 Term: TypeAlias = dict[str, tuple[bool, frozenset[str]]]
 """key -> (True: In, False: NotIn; values). All conditions must hold; an empty Term here means every node."""
 
+ABSENT = (False, frozenset[str]())
+"""The condition that a node has no such label."""
+
 
 class TooManyTermsError(ValueError):
     """The decision list cannot be said in `MAX_TERMS` terms."""
@@ -57,6 +60,8 @@ def expressions(term: Term) -> list[dict[str, Any]]:
     """A term as matchExpressions, in the order of keys and values, so that equal input gives equal objects."""
     return [
         {"key": key, "operator": "In" if positive else "NotIn", "values": sorted(values)}
+        if values
+        else {"key": key, "operator": "DoesNotExist"}
         for key, (positive, values) in sorted(term.items())
     ]
 
@@ -173,14 +178,14 @@ def _refusals(term: Term, rules: Sequence[Rule], otherwise: bool) -> list[Mappin
     A rule refuses none if an earlier one admits all its nodes: the node with the labels of its selector and no others
     is the last to be taken from it. (Inside `In [a, b]` there may be no such node, and too many rules are named.)
     """
-    found: list[Mapping[str, str]] = []
+    refusals: list[Mapping[str, str]] = []
     admitting: list[Mapping[str, str]] = []
     for selector, verdict in (*_restrict(rules, term), ({}, otherwise)):
         if verdict:
             admitting.append(selector)
         elif not any(other.items() <= selector.items() for other in admitting):
-            found.append(selector)
-    return found
+            refusals.append(selector)
+    return refusals
 
 
 def _widen(term: Term, rules: Sequence[Rule], otherwise: bool) -> Term:

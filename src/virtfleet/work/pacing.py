@@ -46,12 +46,6 @@ class TokenBucket:
         self._tokens -= 1
         return True
 
-    def reserve(self) -> float:
-        """Take a token in any case; the answer is how many seconds to wait until it is really there."""
-        self._fill()
-        self._tokens -= 1
-        return max(0.0, -self._tokens / self._rate)
-
     def _fill(self) -> None:
         now = self._clock()
         self._tokens = min(self._burst, self._tokens + (now - self._filled) * self._rate)

@@ -27,7 +27,7 @@ from virtfleet.api import crds
 from virtfleet.api.subresources import GROUP, PROTOCOL
 from virtfleet.gateway import __main__ as virt_api
 from virtfleet.gateway.handlers import Handlers
-from virtfleet.gateway.knowledge import CachedKnowledge
+from virtfleet.gateway.knowledge import Knowledge
 from virtfleet.installation import Installation
 from virtfleet.kube import certificates, peers
 from virtfleet.kube.certificates import Credential
@@ -128,7 +128,7 @@ class Kit:
     made: list[Handlers]
     admission_key: str
     webhooks: list[Obj] = field(default_factory=list)
-    knowledge: list[CachedKnowledge] = field(default_factory=list)
+    knowledge: list[Knowledge] = field(default_factory=list)
     handlers: dict[str, PretendHandler] = field(default_factory=dict)
 
     @property
@@ -303,10 +303,8 @@ async def gateway(directory: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
         )
         made: list[Handlers] = []
         monkeypatch.setattr(virt_api, "Handlers", lambda *args: made.append(Handlers(*args)) or made[0])
-        knowledge: list[CachedKnowledge] = []
-        monkeypatch.setattr(
-            virt_api, "CachedKnowledge", lambda api: knowledge.append(CachedKnowledge(api)) or knowledge[0]
-        )
+        knowledge: list[Knowledge] = []
+        monkeypatch.setattr(virt_api, "Knowledge", lambda api: knowledge.append(Knowledge(api)) or knowledge[0])
         task = asyncio.create_task(virt_api.run(options))
         kit = Kit(server, port, handler_port, credentials, task, made, issued.admission_key, knowledge=knowledge)
         try:

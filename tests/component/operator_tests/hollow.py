@@ -136,6 +136,7 @@ class SlowToEnd(Kubelets):
         super().__init__(api)
         self.unpullable: Callable[[str], bool] = lambda image: False
         self.dark: set[str] = set()  # nodes without power
+        self._pulled: set[tuple[str, str]] = set()  # node and image: what is there needs no registry
 
     async def _act(self, pod: Pod) -> None:
         if pod.node in self.dark:
@@ -147,10 +148,11 @@ class SlowToEnd(Kubelets):
         else:
             full = await self._api.get(PODS, pod.name, pod.namespace)
             asked = [*full["spec"].get("initContainers", ()), *full["spec"]["containers"]]
-            bad = [c for c in asked if self.unpullable(c["image"])]
+            bad = [c for c in asked if (pod.node, c["image"]) not in self._pulled and self.unpullable(c["image"])]
             if bad and pod.phase != "Running":
                 await self._tell(pod, {"phase": "Pending", "containerStatuses": [_waiting(bad[0])]})
                 return
+            self._pulled |= {(pod.node, c["image"]) for c in asked}
             if full["metadata"].get("labels", {}).get("kubevirt.io") == "virt-handler-proof":
                 await self._tell(pod, {"phase": "Succeeded", "containerStatuses": []})
                 return
@@ -176,17 +178,12 @@ class Watchtower:
     def __init__(self, store: Store) -> None:
         self._at: dict[str, str] = {}  # pod -> node
         self._tried: dict[str, set[str]] = {}  # node -> images that have run there
-        self._wish = 0  # generation of the KubeVirt object
         self._served: set[str] = set()  # handlers that have been ready
-        self._left: dict[str, int] = {}  # node -> what was wished for when its handler went
+        self._left: set[str] = set()  # nodes that have lost one of them
         self.doubles: list[str] = []
         self.unproven: list[str] = []
         """Handlers in whose favour another one was taken away, with images that had never run on the node."""
         store.listen("/pods", self._see)
-        store.listen("kubevirt.io/kubevirts", self._see_wish)
-
-    def _see_wish(self, change: Change) -> None:
-        self._wish = orjson.loads(change.record.data)["metadata"]["generation"]
 
     def _see(self, change: Change) -> None:
         pod = orjson.loads(change.record.data)
@@ -204,14 +201,16 @@ class Watchtower:
         if component != "virt-handler":
             return
         if name in self._served and (change.type == "DELETED" or "deletionTimestamp" in pod["metadata"]):
-            self._left.setdefault(node, self._wish)
+            self._left.add(node)
         if change.type == "DELETED":
             self._at.pop(name, None)
         elif node:
             others = [other for other, where in self._at.items() if where == node and other != name]
             self.doubles += [f"{name} came to {node} while {other} was there" for other in others]
-            if name not in self._at and self._left.pop(node, None) == self._wish and not images <= self._tried[node]:
-                self.unproven.append(f"{name} came to {node} with {images - self._tried[node]}")
+            if name not in self._at and node in self._left:
+                self._left.remove(node)
+                if new := images - self._tried[node]:
+                    self.unproven.append(f"{name} came to {node} with {new}")
             self._at[name] = node
 
     def handlers(self) -> dict[str, str]:
@@ -326,6 +325,12 @@ class Hollow:
         """node -> DaemonSet of its handler"""
         pods = {node: await self.handler(node) for node in sorted(self.tower.handlers())}
         return {node: pod["metadata"]["ownerReferences"][0]["name"] for node, pod in pods.items()}
+
+    async def keepers(self) -> dict[str, str]:
+        """node -> DaemonSet that its label names"""
+        labels = {n["metadata"]["name"]: n["metadata"]["labels"] for n in await self.api.list(NODES)}
+        named = {node: labels[node].get("virtfleet.io/served-by", "nobody") for node in sorted(labels)}
+        return {node: "virt-handler" if name == "primary" else name for node, name in named.items()}
 
     async def label(self, node: str, **labels: str | None) -> None:
         await self.api.patch(NODES, node, {"metadata": {"labels": labels}})

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hollow import NAMESPACE, Hollow, hollow
 
-from virtfleet.kube.resource import EVENTS, NODES, PODS, Obj
+from virtfleet.kube.resource import EVENTS, PODS, Obj
 
 GATES = {"developerConfiguration": {"featureGates": ["VirtHandlerPools", "AdditionalVirtHandlers"]}}
 BAD = "registry.invalid/virt-launcher:none"
@@ -101,10 +101,7 @@ async def test_a_node_that_is_labelled_into_a_broken_pool_keeps_its_handler(flee
     await fleet.install(configuration=GATES, virtHandlerPools=[pool("slop", BAD, slop="true")])
     before = dict(fleet.tower.handlers())
 
-    async def kept() -> bool:
-        return all(n["metadata"]["labels"].get("virtfleet.io/served-by") for n in await fleet.api.list(NODES))
-
-    await fleet.until(kept)
+    await at_rest(fleet, nodes=3)
     await fleet.label("node1", slop="true")
     await fleet.condition("Degraded", reason="ImageUnproven")
     assert fleet.tower.handlers() == before
@@ -134,11 +131,7 @@ async def test_a_pool_is_not_taken_away_before_the_primarys_images_are_proven_on
     await fleet.settled()
     assert await fleet.daemon_sets() == ["virt-handler"]
     assert not fleet.tower.unproven
-
-    async def clean() -> bool:
-        return not any("virtfleet.io/served-by" in n["metadata"]["labels"] for n in await fleet.api.list(NODES))
-
-    await fleet.until(clean)
+    await at_rest(fleet, nodes=3)
 
 
 async def test_a_killed_operator_finds_its_proofs_again(fleet: Hollow) -> None:
@@ -193,49 +186,65 @@ async def test_a_node_that_is_down_is_named_and_holds_nobody_up(fleet: Hollow) -
     await fleet.until(others)
 
 
+@pytest.mark.parametrize("seed", [23, 42])
 async def test_pools_images_and_labels_change_at_random_and_no_handler_goes_before_its_successor_is_proven(
-    tmp_path: Path,
+    tmp_path: Path, seed: int
 ) -> None:
-    dice = random.Random(23)
+    dice = random.Random(seed)
     async with hollow(tmp_path, nodes=5) as fleet:
         await fleet.install(configuration=GATES, virtHandlerPools=[pool("idle", nobody="x")])
-        for round_number in range(6):
+        await at_rest(fleet)
+        for round_number in range(8):
             fleet.refuse(lambda image: "invalid" in image)
             pools = [
                 pool(name, dice.choice([BAD, "", f"registry.example.com/virt-launcher:{round_number}"]), **selector)
-                for name in dice.sample(["p", "q", "r"], dice.randint(1, 3))
+                for name in dice.sample(["p", "q", "r"], dice.randint(0, 3))
                 for selector in [{dice.choice("xy"): dice.choice("12")}]
             ]
             await fleet.configure(virtHandlerPools=pools, imageTag=dice.choice([None, "v2", "v3"]))
             if round_number % 3 == 2:
                 await fleet.kill_operator()
                 fleet.start_operator()
-            await at_rest(fleet)
-            if dice.random() < 0.6:
+            if dice.random() < 0.6:  # else what comes next finds nodes between two handlers
+                await at_rest(fleet)
+            if dice.random() < 0.5:
                 fleet.refuse(lambda image: False)
-                await fleet.settled()
-            await at_rest(fleet)
-            kept = [n["metadata"]["name"] for n in await fleet.api.list(NODES, labels="virtfleet.io/served-by")]
-            if kept:
-                await fleet.label(dice.choice(kept), **{dice.choice("xy"): dice.choice("12")})
-                await at_rest(fleet)  # a node between two handlers gets what is wished next unproven: docs/pools.md
+            for _ in range(dice.randint(0, 3)):  # into a pool, out of one, or from one to the next
+                await fleet.label(f"node{dice.randrange(5)}", **{dice.choice("xy"): dice.choice(["1", "2", None])})
         fleet.refuse(lambda image: False)
         await fleet.settled()
         assert fleet.tower.doubles == []
         assert fleet.tower.unproven == []
 
 
-async def at_rest(fleet: Hollow) -> None:
-    """Everything is done, or stopped; every node has a handler, and the primary keeps those that are its own."""
+async def test_a_node_that_leaves_its_pool_keeps_its_handler_until_the_primarys_is_proven(fleet: Hollow) -> None:
+    await fleet.label("node1", slop="true")
+    await fleet.install(configuration=GATES, virtHandlerPools=[pool("slop", slop="true")])
+    await fleet.settled()
+    await at_rest(fleet, nodes=3)
+    before = dict(fleet.tower.handlers())
+    fleet.refuse(lambda image: "virt-launcher:0.1.0" in image)
+    await fleet.label("node1", slop=None)
+    degraded = await fleet.condition("Degraded", reason="ImageUnproven")
+    assert "virt-handler does not work on node1" in degraded["message"]
+    assert fleet.tower.handlers() == before
+    fleet.refuse(lambda image: False)
+    await fleet.settled()
+    assert (await fleet.owners())["node1"] == "virt-handler"
+    assert not fleet.tower.unproven
+
+
+async def at_rest(fleet: Hollow, nodes: int = 5) -> None:
+    """Everything is done, or stopped; every node has a handler, which keeps it."""
 
     async def check() -> bool:
         kubevirt = await fleet.kubevirt()
         assert kubevirt["status"]["observedGeneration"] == kubevirt["metadata"]["generation"]
-        assert (await told(fleet))["Progressing"] == "False" and len(fleet.tower.handlers()) == 5
+        assert (await told(fleet))["Progressing"] == "False", kubevirt["status"]["conditions"]
         pods = [await fleet.handler(node) for node in fleet.tower.handlers()]
-        assert not any("deletionTimestamp" in pod["metadata"] for pod in pods)
-        assert all(c["status"] == "True" for pod in pods for c in pod["status"]["conditions"] if c["type"] == "Ready")
-        kept = {n["metadata"]["name"] for n in await fleet.api.list(NODES, labels="virtfleet.io/served-by")}
-        return kept >= {node for node, owner in (await fleet.owners()).items() if owner == "virt-handler"}
+        assert len(pods) == nodes and not any("deletionTimestamp" in pod["metadata"] for pod in pods)
+        ready = [c["status"] for pod in pods for c in pod["status"].get("conditions", ()) if c["type"] == "Ready"]
+        assert ready == ["True"] * nodes
+        return await fleet.keepers() == await fleet.owners()
 
     await fleet.until(check)

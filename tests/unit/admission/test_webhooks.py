@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from examples import examples
 from virtfleet.admission.review import complete
-from virtfleet.gateway.webhooks import NotYet, Webhooks
+from virtfleet.gateway.knowledge import NotYet
+from virtfleet.gateway.webhooks import Webhooks
 from virtfleet.installation import Installation
 from virtfleet.kube.credentials import Material
 

@@ -11,12 +11,12 @@ from virtfleet.controller.launcherpod import LauncherPod, decode_pod
 from virtfleet.controller.records import (
     Claim,
     Instance,
-    Machine,
-    Node,
+    NodeRecord,
+    Vm,
     decode_claim,
     decode_instance,
-    decode_machine,
     decode_node,
+    decode_vm,
 )
 
 NOW = 1_800_000_000.0
@@ -95,11 +95,11 @@ def vm(
     status: dict[str, Any] | None = None,
     spec: dict[str, Any] | None = None,
     **metadata: Any,
-) -> Machine:
+) -> Vm:
     told = {**(status or {}), **({"stateChangeRequests": list(requests)} if requests else {})}
     metadata.setdefault("generation", 1)
     wanted = {"runStrategy": strategy, "template": {"spec": {"domain": {}}}} if spec is None else spec
-    return decode_machine(
+    return decode_vm(
         orjson.dumps({"metadata": meta("vm", "vm-uid", deleting, **metadata), "spec": wanted, "status": told})
     )
 
@@ -122,7 +122,7 @@ def claim(name: str, *, phase: str = "Bound", mode: str = "Filesystem") -> Claim
     return decode_claim(orjson.dumps(obj))
 
 
-def node(heartbeat: str | None, *, schedulable: str = "true") -> Node:
+def node(heartbeat: str | None, *, schedulable: str = "true") -> NodeRecord:
     notes = {} if heartbeat is None else {names.HANDLER_HEARTBEAT: heartbeat}
     obj = {"metadata": {"name": "node1", "labels": {names.SCHEDULABLE: schedulable}, "annotations": notes}}
     return decode_node(orjson.dumps(obj))

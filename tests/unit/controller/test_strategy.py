@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from controller.objects import NOW, START, THEN, VMI_UID, stop, vm, vmi
 from virtfleet.api import times
 from virtfleet.controller import strategy
-from virtfleet.controller.records import Instance, Machine
+from virtfleet.controller.records import Instance, Vm
 from virtfleet.controller.strategy import Act, decide
 
 GOING = vmi("Running", deleting=True)
@@ -67,7 +67,7 @@ ASKED_TO_START = {"action": "Start", "data": {"paused": "true", "generation": "1
         (vm("WaitAsReceiver"), None, Act.NOTHING),
     ],
 )
-def test_what_is_done(machine: Machine, instance: Instance | None, act: Act) -> None:
+def test_what_is_done(machine: Vm, instance: Instance | None, act: Act) -> None:
     assert decide(machine, instance, NOW).act is act
 
 

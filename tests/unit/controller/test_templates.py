@@ -19,7 +19,7 @@ def machine(**spec: Any) -> dict[str, Any]:
 
 def test_an_instance_has_its_vms_name_labels_and_owner() -> None:
     vm = machine()
-    vmi = templates.instance_of_machine(vm)
+    vmi = templates.instance_of_vm(vm)
     assert vmi["metadata"] == {
         "name": "web",
         "namespace": "ns",
@@ -41,15 +41,15 @@ def test_an_instance_has_its_vms_name_labels_and_owner() -> None:
 
 
 def test_a_guest_knows_its_machine_over_all_starts() -> None:
-    first, second = (templates.instance_of_machine(machine()) for _ in range(2))
+    first, second = (templates.instance_of_vm(machine()) for _ in range(2))
     assert first["spec"]["domain"]["firmware"] == second["spec"]["domain"]["firmware"]
-    chosen = templates.instance_of_machine(machine(domain={"firmware": {"uuid": "mine", "serial": "s"}}))
+    chosen = templates.instance_of_vm(machine(domain={"firmware": {"uuid": "mine", "serial": "s"}}))
     assert chosen["spec"]["domain"]["firmware"] == {"uuid": "mine", "serial": "s"}
 
 
 def test_a_vm_that_wants_an_input_device_and_lists_none_gets_a_tablet() -> None:
     def inputs(**devices: Any) -> Any:
-        made = templates.instance_of_machine(machine(domain={"devices": devices}))
+        made = templates.instance_of_vm(machine(domain={"devices": devices}))
         return made["spec"]["domain"]["devices"].get("inputs")
 
     assert inputs(autoattachInputDevice=True) == [{"name": "default-0", "type": "tablet"}]
@@ -60,13 +60,13 @@ def test_a_vm_that_wants_an_input_device_and_lists_none_gets_a_tablet() -> None:
 
 def test_the_template_is_left_as_it_is() -> None:
     vm, same = machine(), machine()
-    templates.instance_of_machine(vm, paused=True)["metadata"]["labels"]["more"] = "x"
+    templates.instance_of_vm(vm, paused=True)["metadata"]["labels"]["more"] = "x"
     assert vm == same
 
 
 def test_a_paused_start_is_a_start_strategy() -> None:
-    assert templates.instance_of_machine(machine(), paused=True)["spec"]["startStrategy"] == "Paused"
-    assert "startStrategy" not in templates.instance_of_machine(machine())["spec"]
+    assert templates.instance_of_vm(machine(), paused=True)["spec"]["startStrategy"] == "Paused"
+    assert "startStrategy" not in templates.instance_of_vm(machine())["spec"]
 
 
 def test_changes_are_named_by_their_path() -> None:

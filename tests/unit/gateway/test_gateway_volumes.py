@@ -12,6 +12,7 @@ from virtfleet.api.vm import VirtualMachine
 from virtfleet.api.vmi import VirtualMachineInstance
 from virtfleet.gateway import volumes
 from virtfleet.gateway.machines import Vm, Vmi
+from virtfleet.kube.errors import ApiError
 
 VOLUMES = [
     {"name": "root", "containerDisk": {"image": "i"}},
@@ -45,8 +46,9 @@ def machines() -> list[Vm | Vmi]:
 )
 def test_a_volume_to_attach_is_checked_and_then_refused(body: Any, code: int, words: str) -> None:
     for machine in machines():
-        refusal = volumes.add(machine, msgspec.convert(body, volumes.AddVolumeOptions))
-        assert (refusal.code, words in refusal.message) == (code, True), refusal.message
+        with pytest.raises(ApiError) as refusal:
+            volumes.add(machine, msgspec.convert(body, volumes.AddVolumeOptions))
+        assert (refusal.value.code, words in refusal.value.message) == (code, True), refusal.value.message
 
 
 @pytest.mark.parametrize(
@@ -61,5 +63,6 @@ def test_a_volume_to_attach_is_checked_and_then_refused(body: Any, code: int, wo
 )
 def test_a_volume_to_detach_is_checked_and_then_refused(name: str, code: int, words: str) -> None:
     for machine in machines():
-        refusal = volumes.remove(machine, volumes.RemoveVolumeOptions(name))
-        assert (refusal.code, words in refusal.message) == (code, True), refusal.message
+        with pytest.raises(ApiError) as refusal:
+            volumes.remove(machine, volumes.RemoveVolumeOptions(name))
+        assert (refusal.value.code, words in refusal.value.message) == (code, True), refusal.value.message

@@ -8,7 +8,7 @@ from virtfleet.installation import Installation
 from virtfleet.kube.resource import Obj
 from virtfleet.operator.conditions import Findings, status
 from virtfleet.operator.rollout import Plan, Rollout
-from virtfleet.operator.world import Node
+from virtfleet.operator.world import NodeView
 
 from .fleets import kubevirt, pool
 
@@ -64,7 +64,7 @@ def test_a_first_installation_is_not_available_before_every_handler_is() -> None
 
 
 def test_a_node_that_loses_its_handler_later_is_named_and_the_installation_is_neither_available_nor_healthy() -> None:
-    nodes = [Node(name, {}, "") for name in "abc"]
+    nodes = [NodeView(name, {}, "") for name in "abc"]
     missing = look(
         daemon_sets={"virt-handler": handlers(ready=2)}, nodes=nodes, unserved={"b": "container x: ErrImagePull"}
     )
@@ -78,7 +78,7 @@ def test_a_node_that_loses_its_handler_later_is_named_and_the_installation_is_ne
 
 
 def test_many_nodes_without_a_handler_are_counted_and_some_are_named() -> None:
-    nodes = [Node(f"n{i}", {}, "") for i in range(40)]
+    nodes = [NodeView(f"n{i}", {}, "") for i in range(40)]
     new, _ = told(look(nodes=nodes, unserved={f"n{i}": "gone" for i in range(30)}), DEPLOYED)
     [available] = [c for c in new["conditions"] if c["type"] == "Available"]
     assert available["message"].startswith("30 of 40 nodes") and available["message"].endswith("and 25 more")
@@ -164,7 +164,7 @@ def test_a_condition_keeps_the_time_of_its_last_change() -> None:
 
 
 def test_versions_may_differ_while_handlers_are_replaced_and_not_after() -> None:
-    nodes = [Node("a", {}, "0.1.0"), Node("b", {"pool": "gpu"}, "0.0.9")]
+    nodes = [NodeView("a", {}, "0.1.0"), NodeView("b", {"pool": "gpu"}, "0.0.9")]
     pools = {"virtHandlerPools": [pool("gpu")]}
     sets = {"virt-handler": handlers(1, 1), "virt-handler-gpu": handlers(1, 1)}
     rolling = look(nodes=nodes, daemon_sets=sets, plan=Plan({"virt-handler-gpu": Rollout(0, 1)}))
@@ -181,7 +181,7 @@ def test_a_pool_that_earlier_ones_hide_is_told_so() -> None:
 
 
 def test_a_pool_whose_nodes_wait_for_it_to_be_proven_is_told_so_and_not_that_it_has_none() -> None:
-    pools, nodes = {"virtHandlerPools": [pool("gpu")]}, [Node("a", {"pool": "gpu"}, "")]
+    pools, nodes = {"virtHandlerPools": [pool("gpu")]}, [NodeView("a", {"pool": "gpu"}, "")]
     empty = {"virt-handler-gpu": handlers(0, 0)}
     for failure, reason in ((None, "HandlersNotReady"), (("ImageUnproven", "why"), "ImageUnproven")):
         new, _ = told(look(nodes=nodes, daemon_sets=empty, plan=Plan(failure=failure)), DEPLOYED, **pools)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
+from pools.nodes import pod_admits
 
 from virtfleet.operator import manifest, roles
 from virtfleet.operator.customize import PatchError
@@ -151,7 +152,8 @@ def test_pools_keep_placement_tolerations_and_the_limit_of_vms() -> None:
         assert spec["nodeSelector"]["role"] == "compute"
         assert {"key": "dedicated", "operator": "Exists"} in spec["tolerations"]
         assert "--max-devices=7" in spec["containers"][0]["args"]
-    assert pod_spec(made["DaemonSet", "virt-handler-gpu"])["nodeSelector"]["pool"] == "gpu"
+    gpu, linux = pod_spec(made["DaemonSet", "virt-handler-gpu"]), {"kubernetes.io/os": "linux", "role": "compute"}
+    assert pod_admits(gpu, {**linux, "pool": "gpu"}) and not pod_admits(gpu, linux)
 
 
 def test_the_scheduler_places_one_handler_a_node() -> None:

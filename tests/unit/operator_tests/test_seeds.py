@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
+from pools.nodes import pod_admits
 
 from tests.reference import beside
 from virtfleet.admission.review import complete
@@ -59,7 +60,8 @@ def test_the_basic_example_has_a_daemon_set_with_both_images() -> None:
     spec = made["virt-handler-gpu-pool"]["spec"]["template"]["spec"]
     assert spec["containers"][0]["image"] == "registry.example.com/kubevirt/virt-handler:v1.0.0-gpu"
     assert spec["initContainers"][0]["image"] == "registry.example.com/kubevirt/virt-launcher:v1.0.0-gpu"
-    assert spec["nodeSelector"]["node.kubernetes.io/gpu"] == "true"
+    for labels, admitted in (({"node.kubernetes.io/gpu": "true"}, True), ({}, False)):
+        assert pod_admits(spec, {"kubernetes.io/os": "linux", **labels}) is admitted
 
 
 def test_the_example_of_several_pools_has_one_daemon_set_each_and_the_default_handler() -> None:

@@ -162,6 +162,10 @@ def test_a_vmi_matches_when_its_node_selector_is_a_superset(
     assert (match(pools, {"spec": {"nodeSelector": vmi}}) is not None) == matches
 
 
+def kept_by(daemon_set: str) -> dict[str, Any]:
+    return {"key": "virtfleet.io/served-by", "operator": "In", "values": [daemon_set]}
+
+
 def test_the_primary_handler_keeps_off_the_nodes_of_both_pools() -> None:
     pools = pools_of(yaml.safe_load(TWO_POOLS))
     primary = handler_placement(pools, None)
@@ -171,11 +175,13 @@ def test_the_primary_handler_keeps_off_the_nodes_of_both_pools() -> None:
             "nodeAffinity": {
                 "requiredDuringSchedulingIgnoredDuringExecution": {
                     "nodeSelectorTerms": [
+                        {"matchExpressions": [kept_by("primary")]},
                         {
                             "matchExpressions": [
-                                {"key": "accelerator", "operator": "NotIn", "values": ["intel-fpga", "nvidia-gpu"]}
+                                {"key": "accelerator", "operator": "NotIn", "values": ["intel-fpga", "nvidia-gpu"]},
+                                {"key": "virtfleet.io/served-by", "operator": "DoesNotExist"},
                             ]
-                        }
+                        },
                     ]
                 }
             }
@@ -183,9 +189,16 @@ def test_the_primary_handler_keeps_off_the_nodes_of_both_pools() -> None:
     }
     assert pod_admits(primary, {"kubernetes.io/os": "linux"})
     # One key with two values: no node can have both, so the pools need no affinity against each other.
-    assert handler_placement(pools, pools[1]) == {
-        "nodeSelector": {"accelerator": "intel-fpga", "kubernetes.io/os": "linux"}
-    }
+    second = handler_placement(pools, pools[1])["affinity"]["nodeAffinity"]
+    assert second["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"] == [
+        {"matchExpressions": [kept_by("virt-handler-fpga-pool")]},
+        {
+            "matchExpressions": [
+                {"key": "accelerator", "operator": "In", "values": ["intel-fpga"]},
+                {"key": "virtfleet.io/served-by", "operator": "DoesNotExist"},
+            ]
+        },
+    ]
 
 
 def test_a_vmi_is_outdated_when_its_pool_expects_another_image() -> None:
@@ -196,15 +209,6 @@ def test_a_vmi_is_outdated_when_its_pool_expects_another_image() -> None:
     assert not fleet.outdated(vmi)
     vmi["status"] = {"launcherContainerImageVersion": DEFAULT}
     assert fleet.outdated(vmi), "the default image is wrong for a VMI of a pool"
-
-
-def test_a_migration_keeps_the_source_image_unless_it_is_an_update() -> None:
-    fleet = fleet_of(yaml.safe_load(TWO_POOLS))
-    vmi = yaml.safe_load(GPU_VM)
-    old = "registry.example.com/kubevirt/virt-launcher:v0.9.0-gpu"
-    new = "registry.example.com/kubevirt/virt-launcher:v1.0.0-gpu"
-    assert fleet.migration_image(vmi, old, workload_update=False) == old
-    assert fleet.migration_image(vmi, old, workload_update=True) == new
 
 
 def test_pools_by_architecture() -> None:

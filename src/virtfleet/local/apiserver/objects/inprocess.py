@@ -40,19 +40,12 @@ class InProcessApi:
         return _decoded(self._operations.get(kind, _namespace(res, namespace), name, subresource or ""))
 
     async def pages(
-        self,
-        res: Resource,
-        namespace: str | None = None,
-        *,
-        labels: str = "",
-        fields: str = "",
-        limit: int = 500,
-        resource_version: str = "",
+        self, res: Resource, namespace: str | None = None, *, labels: str = "", fields: str = "", limit: int = 500
     ) -> AsyncIterator[Page]:
         """A list, page by page."""
         kind = self._kind(res)
         selection = select(kind, namespace or None, labels, fields)
-        paging: Paging | None = Paging(limit, "", resource_version)
+        paging: Paging | None = Paging(limit)
         while paging is not None:
             listing = await self._operations.list(selection, paging)
             items = [served(kind, record.data) for record in listing.records]

@@ -12,7 +12,7 @@ from virtfleet.api.conditions import Condition
 from virtfleet.api.names import Phase, PrintableStatus, VMCondition, VMICondition
 from virtfleet.controller import lifecycle, strategy
 from virtfleet.controller.lifecycle import Trouble
-from virtfleet.controller.records import Claim, Instance, Machine
+from virtfleet.controller.records import Claim, Instance, Vm
 from virtfleet.kube.resource import Obj
 
 # Conditions of a VM that are not its instance's.
@@ -26,7 +26,7 @@ _NAMED = 5  # changed fields that are named
 class View:
     """Everything that the status depends on."""
 
-    vm: Machine
+    vm: Vm
     vmi: Instance | None
     claims: tuple[Claim, ...] = ()
     """The claims of the VM's volumes that exist."""
@@ -68,10 +68,10 @@ def _wanted(view: View, old: Obj, now: float) -> Obj:
 
 def _conditions(view: View, old: list[Condition], now: float) -> list[Condition]:
     vmi = view.vmi
-    told = vmi.status.conditions if vmi else []
+    reported = vmi.status.conditions if vmi else []
     wanted = [c for c in old if c.get("type") in _OWN]
-    wanted += [c for c in told if c.get("type") not in _OWN]
-    if ready := conditions.find(told, VMICondition.READY):
+    wanted += [c for c in reported if c.get("type") not in _OWN]
+    if ready := conditions.find(reported, VMICondition.READY):
         wanted = [ready, *conditions.drop(wanted, VMCondition.READY)]
     else:
         reason, message = _NO_CONDITION if vmi else _NO_INSTANCE

@@ -10,7 +10,7 @@ from controller.objects import NOW, START, claim, condition, stop, vm, vmi
 from controller.test_strategy import failures
 from virtfleet.api.conditions import find
 from virtfleet.controller.lifecycle import Trouble
-from virtfleet.controller.machinestatus import View, change, printable
+from virtfleet.controller.vmstatus import View, change, printable
 
 UNSCHEDULABLE = condition("PodScheduled", "False", "Unschedulable")
 
