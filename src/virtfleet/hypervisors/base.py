@@ -22,6 +22,7 @@ from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain import traits
 from virtfleet.domain.context import Context
 from virtfleet.domain.errors import DomainError
+from virtfleet.hypervisors.migration import Migration
 from virtfleet.hypervisors.support import Supports
 
 _OWN: Final = "ua-"  # libvirt keeps aliases with this prefix for its users
@@ -153,12 +154,12 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
     private_dir: str = "/var/run/kubevirt-private"
     log_filters: str = ""
     """libvirt's own filter syntax; the daemon's default where empty."""
+    host_uuid: str = ""
+    """What the daemon takes itself for: libvirt moves no domain to the same host, and Pods may share a machine."""
     modular: bool = True
     """Whether the modular daemon is installed."""
     driver_dir: str = ""
     """Directory with the one driver that a monolithic daemon shall load."""
-    hugepages: bool = False
-    shared_filesystems: tuple[str, ...] = ()
 
 
 class Process(msgspec.Struct, frozen=True, kw_only=True):
@@ -209,6 +210,8 @@ class Hypervisor(ABC):
     descriptor: ClassVar[Descriptor]
     supports: ClassVar[Supports] = {}
     """What works, what works as an experiment, and what is impossible. What is not named here is refused."""
+    migration: ClassVar[Migration] = Migration()
+    """The steps by which a running VM moves; refused unless the hypervisor brings its own."""
 
     @property
     def refusal(self) -> str:

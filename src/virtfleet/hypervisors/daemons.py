@@ -69,6 +69,8 @@ def _daemon_configuration(descriptor: Descriptor, settings: DaemonSettings, runt
     text = _LOG
     if descriptor.root:
         text += f'unix_sock_dir = {quoted(runtime)}\nunix_sock_rw_perms = "0700"\nunix_sock_ro_perms = "0700"\n'
+    if settings.host_uuid:
+        text += f"host_uuid = {quoted(settings.host_uuid)}\n"
     if settings.log_filters:
         text += f"log_filters = {quoted(settings.log_filters)}\n"
     return text

@@ -10,15 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from typing import Final
+from xml.etree.ElementTree import Element
 
 import msgspec
 
 from virtfleet.api import names
+from virtfleet.api.migration import MigrationOptions
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain import traits
 from virtfleet.hypervisors import asking
 from virtfleet.hypervisors.asking import Asked
 from virtfleet.hypervisors.base import Hypervisor
+from virtfleet.hypervisors.migration import Obstacle
 from virtfleet.hypervisors.support import WORKS, Level, Support
 
 
@@ -243,12 +246,18 @@ def _named(hypervisor: Hypervisor, feature: Feature, architecture: str) -> Suppo
     return None
 
 
-def why_immobile(hypervisor: Hypervisor, architecture: str) -> str:
-    """Why no VM of a hypervisor moves to another node while it runs, or nothing."""
-    found = support(hypervisor, "live-migration", architecture)
-    if found.level in (Level.WORKS, Level.EXPERIMENTAL):
-        return ""
-    return IMMOBILE if found.admitted else f"hypervisor {hypervisor.descriptor.name} cannot migrate: {found.reason}"
+def obstacles(
+    hypervisor: Hypervisor, vmi: VMI, domain: Element | None = None, options: MigrationOptions | None = None
+) -> Iterator[Obstacle]:
+    """What keeps a VM on its node while it runs: what its owner could change first, what nobody can change last."""
+    found = support(hypervisor, "live-migration", vmi.spec.architecture or "amd64")
+    if found.level is not Level.IMPOSSIBLE:
+        yield from hypervisor.migration.obstacles(vmi, domain, options)
+    if found.admitted:
+        yield Obstacle(names.NotMigratable.NOT_YET, IMMOBILE)
+    elif found.level in (Level.ABSENT, Level.IMPOSSIBLE):
+        name = hypervisor.descriptor.name
+        yield Obstacle(names.NotMigratable.OTHER, f"hypervisor {name} cannot migrate: {found.reason}")
 
 
 def at(level: Level, hypervisor: Hypervisor, architecture: str = "amd64") -> list[Feature]:

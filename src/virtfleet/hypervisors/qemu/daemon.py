@@ -23,16 +23,11 @@ cgroup_controllers = [ ]
 
 
 def plan(descriptor: Descriptor, settings: DaemonSettings) -> DaemonPlan:
-    text = _QEMU_CONF
-    if settings.hugepages:
-        text += 'hugetlbfs_mount = "/dev/hugepages"\n'
-    if settings.shared_filesystems:
-        text += f"shared_filesystems = [ {', '.join(map(daemons.quoted, settings.shared_filesystems))} ]\n"
     return daemons.plan(
         descriptor,
         settings,
         scheme="qemu",
-        driver_files={"qemu.conf": text},
+        driver_files={"qemu.conf": _QEMU_CONF},
         directories=("qemu/nvram",),
         log_daemon=True,
     )

@@ -8,7 +8,9 @@ from xml.etree.ElementTree import Element
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain.context import Context
 from virtfleet.hypervisors.base import DaemonPlan, DaemonSettings, Host, Hypervisor, Overheads, Tuning
+from virtfleet.hypervisors.migration import Migration
 from virtfleet.hypervisors.qemu import adapt, daemon, document, needs, tuning
+from virtfleet.hypervisors.qemu.migration import QemuMigration
 from virtfleet.hypervisors.support import Level, Support, impossible, works
 
 OVERHEADS = Overheads.of(log_daemon="20Mi", daemon="32Mi", vmm="60Mi", emulation=f"{adapt.TRANSLATED_CODE_MIB}Mi")
@@ -48,6 +50,7 @@ class Qemu(Hypervisor):
     domain_type: ClassVar[str]
     """Type of the domain where CPUs are not emulated."""
     kernel_threads: ClassVar[tuple[str, ...]] = ()
+    migration: ClassVar[Migration] = QemuMigration()
 
     def build(self, vmi: VMI, context: Context) -> Element:
         return document.build(vmi, context, "qemu" if context.emulated else self.domain_type)

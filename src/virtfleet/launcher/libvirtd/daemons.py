@@ -44,7 +44,12 @@ def plan_for(hypervisor: Hypervisor, *, log_filters: str = "") -> DaemonPlan:
         cgroups.enclose()
         mapped.uncover()
     return hypervisor.daemon(
-        DaemonSettings(modular=modular(hypervisor), driver_dir=driver_dir, log_filters=log_filters)
+        DaemonSettings(
+            modular=modular(hypervisor),
+            driver_dir=driver_dir,
+            log_filters=log_filters,
+            host_uuid=Path("/proc/sys/kernel/random/uuid").read_text().strip(),
+        )
     )
 
 
