@@ -20,10 +20,9 @@ from tests.waiting import eventually
 from virtfleet.api.migration import ExperimentalMigrationOptions, MigrationOptions
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance
-from virtfleet.domain.context import Context
+from virtfleet.domain.context import Context, Host
 from virtfleet.domain.xml import add, child
 from virtfleet.hypervisors import registry
-from virtfleet.hypervisors.base import Host
 from virtfleet.hypervisors.migration import Mode, Route
 from virtfleet.launcher.failure import Failure
 from virtfleet.launcher.libvirtd.connection import Connection
@@ -74,7 +73,8 @@ class Side:
 
     def document(self, wanted: VirtualMachineInstance) -> Element:
         """As a launcher would make it here, with this side's paths."""
-        domain = QEMU.adapt(QEMU.build(wanted, Context(emulated=True)), Host(libvirt_version=9_000_000))
+        context = Context(emulated=True, host=Host(libvirt_version=9_000_000))
+        domain = QEMU.adapt(QEMU.build(wanted, context), context)
         rom = self.directory / "private" / "rom"
         rom.write_bytes(firmware())
         add(child(domain, "os"), "loader", str(rom), readonly="yes", type="rom")

@@ -45,6 +45,18 @@ class BlockSizes(msgspec.Struct, frozen=True):
     discard_granularity: int
 
 
+class Host(msgspec.Struct, frozen=True, kw_only=True):
+    """The libvirt and firmware that are really there."""
+
+    libvirt_version: int = 0
+    """As libvirt counts: 9.0.0 is 9000000."""
+    firmware: frozenset[str] = frozenset()
+    """Firmware files that exist; empty where that is not known."""
+    machines: frozenset[str] = frozenset()
+    """Machine types that exist; empty where that is not known."""
+    vhost_net: bool = True
+
+
 class Context(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of the cluster and facts of the node."""
 
@@ -82,9 +94,13 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     """PCI addresses of virtual functions, by interface."""
     bridges: dict[str, str] = {}
     """Bridge of the Pod that an interface joins, by interface, where it is not the first network's."""
+    taps: dict[str, str] = {}
+    """Tap device of each interface."""
     cpus: tuple[int, ...] = ()
     """Physical CPUs of the Pod."""
     cells: tuple[NumaCell, ...] = ()
+    host: Host = Host()
+    """What the launcher finds around it."""
 
     @property
     def direct_memory_access(self) -> bool:

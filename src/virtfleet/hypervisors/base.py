@@ -23,7 +23,8 @@ from virtfleet.domain import traits
 from virtfleet.domain.context import Context
 from virtfleet.domain.errors import DomainError
 from virtfleet.hypervisors.migration import Migration
-from virtfleet.hypervisors.support import Supports
+from virtfleet.hypervisors.proof import Device, Learned, Step
+from virtfleet.hypervisors.support import Level, Supports
 
 _OWN: Final = "ua-"  # libvirt keeps aliases with this prefix for its users
 _MI: Final = 1024 * 1024
@@ -104,12 +105,8 @@ class Descriptor(msgspec.Struct, frozen=True, kw_only=True):
     connection: Connection = Connection.DAEMON
     events: Events = Events.NATIVE
     uri: str
-    user: str = "qemu"
-    """User of the Pod that the libvirt daemon runs as, and that connects to it."""
     daemon: str = ""
     """Modular libvirt daemon; "" where the driver has none."""
-    socket: str = ""
-    """Socket of the libvirt daemon inside the Pod."""
     root: bool = False
     """Whether the launcher runs as root."""
     capabilities: tuple[str, ...] = ()
@@ -121,25 +118,20 @@ class Descriptor(msgspec.Struct, frozen=True, kw_only=True):
 
     device: str = ""
     """Device node under /dev and resource under devices.kubevirt.io; "" where nodes are found by label."""
+    emulation: str = ""
+    """libvirt's type of domains whose CPUs are emulated for want of the device; "" where it cannot do without it."""
     machines: bool = False
-    """Whether nodes are labelled with the machine types that it has there; a VM of another one waits for a node."""
+    """Whether its libvirt describes the CPUs and machine types of a node, which is labelled with them; a VM of another
+    machine type waits for a node."""
+    learned: Learned | None = None
+    """What its libvirt finds out about programs, where that is worth keeping."""
     processes: tuple[str, ...] = ()
     """How command names of the hypervisor's process begin."""
-    pid_dir: str = ""
     vcpu_thread: str = ""
     """Pattern of the names of threads that run virtual CPUs; the first group is the CPU's number."""
 
-    cdrom: bool = True
-    """Whether it has a CD-ROM device. An ISO image as an ordinary disk works everywhere."""
-    boot_order: bool = True
-    balloon: bool = True
-    block_sources: bool = True
-    """Whether libvirt's driver takes block devices as disks; else they are given as files."""
-    disk_driver: str = ""
     disk_bus: str = "sata"
     """Bus of disks that do not choose one."""
-    stacked_images: bool = True
-    """Whether it reads an image over another one; else the launcher makes a raw disk of its own for each VM."""
 
     @property
     def by_leave(self) -> bool:
@@ -190,20 +182,6 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     """Kernel threads that serve the VM and follow its CPUs."""
 
 
-class Host(msgspec.Struct, frozen=True, kw_only=True):
-    """The libvirt and firmware that are really there."""
-
-    libvirt_version: int
-    """As libvirt counts: 9.0.0 is 9000000."""
-    firmware: frozenset[str] = frozenset()
-    """Firmware files that exist; empty where that is not known."""
-    machines: frozenset[str] = frozenset()
-    """Machine types that exist; empty where that is not known."""
-    taps: dict[str, str] = {}
-    """Tap device of each interface."""
-    vhost_net: bool = True
-
-
 class Hypervisor(ABC):
     """One hypervisor."""
 
@@ -218,11 +196,15 @@ class Hypervisor(ABC):
         """Why no VM can run on it yet."""
         return ""
 
+    def has(self, feature: str) -> bool:
+        """Whether a feature works, by the table of its own; `features.support` knows what VirtFleet does of it."""
+        return feature in self.supports and self.supports[feature].level is Level.WORKS
+
     @abstractmethod
     def build(self, vmi: VMI, context: Context) -> Element:
         """The domain document of a VMI."""
 
-    def adapt(self, domain: Element, host: Host) -> Element:
+    def adapt(self, domain: Element, context: Context) -> Element:
         """Fit a domain document to the libvirt and firmware that are really there, in place."""
         return domain
 
@@ -230,13 +212,18 @@ class Hypervisor(ABC):
     def daemon(self, settings: DaemonSettings) -> DaemonPlan:
         """How to set up and start libvirt for one VM."""
 
+    def proof(self, machine: str) -> tuple[Step, ...]:
+        """How a node with CPUs of the kind `machine` (x86_64 and so on) proves that it works there."""
+        return (Device(self.descriptor.device),) if self.descriptor.device else ()
+
     def tuning(self, vmi: VMI, context: Context) -> Tuning:
         """What the handler does to the hypervisor's process."""
         return Tuning()
 
     def devices(self, vmi: VMI, *, emulated: bool) -> tuple[str, ...]:
         """Devices under devices.kubevirt.io that its Pod asks for. Those that the VMI names itself come on top."""
-        own = (self.descriptor.device,) if self.descriptor.device and not emulated else ()
+        without = not self.descriptor.device or (emulated and self.descriptor.emulation)
+        own = () if without else (self.descriptor.device,)
         return (*own, "tun") if traits.taps(vmi) else own
 
     def memory(self, vmi: VMI) -> int:

@@ -21,17 +21,11 @@ class Bhyve(Announced):
         ),
         launcher_image="virt-launcher-bhyve",
         uri="bhyve:///system",
-        user="root",
         daemon="virtbhyved",
-        socket="/var/run/libvirt/virtbhyved-sock",
         root=True,
         privileged=True,
         device="vmm",
         processes=("bhyve",),
-        pid_dir="/run/libvirt/bhyve",
-        boot_order=False,
-        balloon=False,
-        stacked_images=False,
     )
     supports: ClassVar[Supports] = impossible(
         ("disk-usb lun shareable-disk io-threads block-multiqueue", "bhyve has SATA, virtio and NVMe disks"),

@@ -18,6 +18,7 @@ from virtfleet.domain.targets import TargetNames
 from virtfleet.domain.xml import add
 from virtfleet.hypervisors import daemons
 from virtfleet.hypervisors.base import DaemonPlan, DaemonSettings, Descriptor, Hypervisor, Overheads, Tuning
+from virtfleet.hypervisors.proof import Program, Step
 from virtfleet.hypervisors.support import Supports, impossible, works
 
 _FIRMWARE = "/usr/share/cloud-hypervisor/hypervisor-fw"
@@ -40,16 +41,9 @@ class CloudHypervisor(Hypervisor):
         launcher_image="virt-launcher-cloud-hypervisor",
         uri="ch:///session",
         daemon="virtchd",
-        socket="/var/run/libvirt/virtchd-sock",
         device="kvm",
         processes=("cloud-hypervisor",),
-        pid_dir="/run/libvirt/ch",
         vcpu_thread=r"^vcpu(\d+)$",
-        cdrom=False,
-        boot_order=False,
-        balloon=False,
-        block_sources=False,
-        stacked_images=False,
         disk_bus="virtio",
     )
     supports: ClassVar[Supports] = {
@@ -79,6 +73,9 @@ class CloudHypervisor(Hypervisor):
             ("disk-virtio/s390x", "it runs on amd64 and arm64 only"),
         ),
     }
+
+    def proof(self, machine: str) -> tuple[Step, ...]:
+        return (*super().proof(machine), Program("cloud-hypervisor"))
 
     def build(self, vmi: VMI, context: Context) -> Element:
         if context.emulated:

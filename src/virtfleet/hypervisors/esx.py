@@ -23,9 +23,6 @@ class Esx(Announced):
         connection=Connection.REMOTE,
         events=Events.POLLED,
         uri="esx://{host}",
-        boot_order=False,
-        block_sources=False,
-        stacked_images=False,
     )
     supports: ClassVar[Supports] = impossible(
         (

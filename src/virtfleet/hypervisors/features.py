@@ -241,8 +241,8 @@ def support(hypervisor: Hypervisor, key: str, architecture: str = "amd64") -> Su
 
 def _named(hypervisor: Hypervisor, feature: Feature, architecture: str) -> Support | None:
     for key in (feature.key, feature.part_of):
-        if found := hypervisor.supports.get(f"{key}/{architecture}") or hypervisor.supports.get(key):
-            return found
+        if named := hypervisor.supports.get(f"{key}/{architecture}") or hypervisor.supports.get(key):
+            return named
     return None
 
 
@@ -250,14 +250,14 @@ def obstacles(
     hypervisor: Hypervisor, vmi: VMI, domain: Element | None = None, options: MigrationOptions | None = None
 ) -> Iterator[Obstacle]:
     """What keeps a VM on its node while it runs: what its owner could change first, what nobody can change last."""
-    found = support(hypervisor, "live-migration", vmi.spec.architecture or "amd64")
-    if found.level is not Level.IMPOSSIBLE:
+    moving = support(hypervisor, "live-migration", vmi.spec.architecture or "amd64")
+    if moving.level is not Level.IMPOSSIBLE:
         yield from hypervisor.migration.obstacles(vmi, domain, options)
-    if found.admitted:
+    if moving.admitted:
         yield Obstacle(names.NotMigratable.NOT_YET, IMMOBILE)
-    elif found.level in (Level.ABSENT, Level.IMPOSSIBLE):
+    elif moving.level in (Level.ABSENT, Level.IMPOSSIBLE):
         name = hypervisor.descriptor.name
-        yield Obstacle(names.NotMigratable.OTHER, f"hypervisor {name} cannot migrate: {found.reason}")
+        yield Obstacle(names.NotMigratable.OTHER, f"hypervisor {name} cannot migrate: {moving.reason}")
 
 
 def at(level: Level, hypervisor: Hypervisor, architecture: str = "amd64") -> list[Feature]:
@@ -275,24 +275,24 @@ def refusals(hypervisor: Hypervisor, vmi: VMI, gates: Collection[str] = (), path
         yield Finding(f"{path}.hypervisor", hypervisor.refusal)
         return
     refused: set[str] = set()
-    for feature, found in _asked(hypervisor, vmi):
-        if found.level is Level.WORKS or found.admitted or found.gate in gates or feature.part_of in refused:
+    for feature, has in _asked(hypervisor, vmi):
+        if has.level is Level.WORKS or has.admitted or has.gate in gates or feature.part_of in refused:
             continue
         refused.add(feature.key)
-        message = f"hypervisor {name} does not support {feature.title}: {found.reason}"
-        if found.level is Level.EXPERIMENTAL:
+        message = f"hypervisor {name} does not support {feature.title}: {has.reason}"
+        if has.level is Level.EXPERIMENTAL:
             message = (
-                f"{feature.title} on hypervisor {name} is experimental ({found.reason}); "
-                f"the feature gate {found.gate} enables it"
+                f"{feature.title} on hypervisor {name} is experimental ({has.reason}); "
+                f"the feature gate {has.gate} enables it"
             )
         yield Finding(_placed(feature.field, path), message)
 
 
 def warnings(hypervisor: Hypervisor, vmi: VMI, path: str = "spec") -> Iterator[str]:
     """What a VMI is admitted with although nothing comes of it."""
-    for feature, found in _asked(hypervisor, vmi):
-        if found.admitted and not (feature.not_yet and feature.not_yet.quiet):
-            yield NotYet(found.reason, found.advice).warning(_placed(feature.field, path))
+    for feature, has in _asked(hypervisor, vmi):
+        if has.admitted and not (feature.not_yet and feature.not_yet.quiet):
+            yield NotYet(has.reason, has.advice).warning(_placed(feature.field, path))
 
 
 def _placed(field: str, path: str) -> str:

@@ -40,9 +40,7 @@ class Lxc(Hypervisor):
         overheads=Overheads.of(daemon="32Mi", vmm="24Mi"),
         launcher_image="virt-launcher-lxc",
         uri="lxc:///system",
-        user="root",
         daemon="virtlxcd",
-        socket="/var/run/libvirt/virtlxcd-sock",
         root=True,
         capabilities=(
             *("SYS_ADMIN", "SETPCAP", "SETUID", "SETGID", "SETFCAP"),  # namespaces, mounts, control groups, users
@@ -52,11 +50,6 @@ class Lxc(Hypervisor):
         ),
         container=True,
         processes=("libvirt_lxc",),
-        pid_dir="/run/libvirt/lxc",
-        cdrom=False,
-        boot_order=False,
-        balloon=False,
-        stacked_images=False,
         disk_bus="virtio",
     )
     supports: ClassVar[Supports] = {

@@ -24,15 +24,9 @@ class OpenVZ(Announced):
         connection=Connection.LIBRARY,
         events=Events.POLLED,
         uri="openvz:///system",
-        user="root",
         root=True,
         privileged=True,
         container=True,
-        cdrom=False,
-        boot_order=False,
-        balloon=False,
-        block_sources=False,
-        stacked_images=False,
         disk_bus="virtio",
     )
     supports: ClassVar[Supports] = impossible(

@@ -59,8 +59,8 @@ def get(name: str) -> Hypervisor:
     if target is None:
         raise UnknownHypervisor(name)
     module, _, attribute = target.partition(":")
-    found: type[Hypervisor] = getattr(importlib.import_module(module), attribute)
-    return found()
+    chosen: type[Hypervisor] = getattr(importlib.import_module(module), attribute)
+    return chosen()
 
 
 def resolve(vmi: str, pool: str, cluster: str) -> str:

@@ -23,10 +23,8 @@ class VirtualBox(Announced):
         events=Events.POLLED,
         uri="vbox:///session",
         daemon="virtvboxd",
-        socket="/var/run/libvirt/virtvboxd-sock",
         device="vboxdrv",
         processes=("VBoxHeadless",),
-        balloon=False,
     )
     supports: ClassVar[Supports] = impossible(
         (

@@ -21,13 +21,9 @@ class Virtuozzo(Announced):
         ),
         launcher_image="virt-launcher-virtuozzo",
         uri="vz:///system",
-        user="root",
         daemon="virtvzd",
-        socket="/var/run/libvirt/virtvzd-sock",
         root=True,
         privileged=True,
-        pid_dir="/run/libvirt/vz",
-        stacked_images=False,
     )
     supports: ClassVar[Supports] = impossible(
         (

@@ -25,10 +25,6 @@ class Vmware(Announced):
         uri="vmwarews:///session",
         device="vmmon",
         processes=("vmware-vmx",),
-        balloon=False,
-        boot_order=False,
-        block_sources=False,
-        stacked_images=False,
     )
     supports: ClassVar[Supports] = impossible(
         (

@@ -21,14 +21,10 @@ class Xen(Announced):
         ),
         launcher_image="virt-launcher-xen",
         uri="xen:///system",
-        user="root",
         daemon="virtxend",
-        socket="/var/run/libvirt/virtxend-sock",
         root=True,
         privileged=True,
         processes=("qemu-system", "qemu-dm"),
-        pid_dir="/run/libvirt/libxl",
-        disk_driver="qemu",
     )
     supports: ClassVar[Supports] = impossible(
         ("disk-virtio disk-sata disk-usb", "its disks are on the xen, ide and scsi buses"),

@@ -27,9 +27,6 @@ class Mock(Hypervisor):
         connection=Connection.LIBRARY,
         events=Events.NATIVE,
         uri="test:///default",
-        cdrom=False,
-        boot_order=False,
-        balloon=False,
         disk_bus="virtio",
     )
     supports: ClassVar[Supports] = {

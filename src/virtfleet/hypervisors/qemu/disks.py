@@ -168,8 +168,8 @@ def _block_sizes(element: Element, draft: Draft, disk: Disk) -> None:
             )
         granularity = custom.discard_granularity
     elif wanted.match_volume and wanted.match_volume.enabled is not False:
-        found = _found_sizes(draft, disk.name)
-        sizes, granularity = (found.logical, found.physical), found.discard_granularity
+        known = _sizes_of(draft, disk.name)
+        sizes, granularity = (known.logical, known.physical), known.discard_granularity
     else:
         return
     add(
@@ -181,11 +181,11 @@ def _block_sizes(element: Element, draft: Draft, disk: Disk) -> None:
     )
 
 
-def _found_sizes(draft: Draft, volume: str) -> BlockSizes:
-    found = draft.context.block_sizes.get(volume)
-    if found is None:
+def _sizes_of(draft: Draft, volume: str) -> BlockSizes:
+    known = draft.context.block_sizes.get(volume)
+    if known is None:
         raise DomainError(f"disk {volume!r}: the block size of its volume is not known")
-    return found
+    return known
 
 
 def _claim_size(element: Element, info: PersistentVolumeClaimInfo) -> None:

@@ -7,8 +7,9 @@ from xml.etree.ElementTree import Element
 
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain.context import Context
-from virtfleet.hypervisors.base import DaemonPlan, DaemonSettings, Host, Hypervisor, Overheads, Tuning
+from virtfleet.hypervisors.base import DaemonPlan, DaemonSettings, Descriptor, Hypervisor, Overheads, Tuning
 from virtfleet.hypervisors.migration import Migration
+from virtfleet.hypervisors.proof import Learned, Program, Step
 from virtfleet.hypervisors.qemu import adapt, daemon, document, needs, tuning
 from virtfleet.hypervisors.qemu.migration import QemuMigration
 from virtfleet.hypervisors.support import Level, Support, impossible, works
@@ -44,6 +45,35 @@ QEMU: Final[dict[str, Support]] = {
 """What QEMU's machines have, whichever accelerator runs them."""
 
 
+def described(
+    *,
+    name: str,
+    title: str,
+    device: str,
+    processes: tuple[str, ...],
+    vcpu_thread: str,
+    overheads: Overheads = OVERHEADS,
+) -> Descriptor:
+    """A description of QEMU with one accelerator, by what is the accelerator's."""
+    return Descriptor(
+        name=name,
+        title=title,
+        overheads=overheads,
+        launcher_image="virt-launcher",
+        uri="qemu:///session",
+        daemon="virtqemud",
+        device=device,
+        emulation="qemu",
+        machines=True,
+        learned=Learned(
+            programs=("bin/qemu-system-*", "libexec/qemu-kvm", "sbin/virtqemud", "sbin/libvirtd"),
+            directory="qemu/cache/capabilities",
+        ),
+        processes=processes,
+        vcpu_thread=vcpu_thread,
+    )
+
+
 class Qemu(Hypervisor):
     """QEMU with some accelerator."""
 
@@ -53,13 +83,16 @@ class Qemu(Hypervisor):
     migration: ClassVar[Migration] = QemuMigration()
 
     def build(self, vmi: VMI, context: Context) -> Element:
-        return document.build(vmi, context, "qemu" if context.emulated else self.domain_type)
+        return document.build(vmi, context, self.descriptor.emulation if context.emulated else self.domain_type)
 
-    def adapt(self, domain: Element, host: Host) -> Element:
-        return adapt.adapt(domain, host)
+    def adapt(self, domain: Element, context: Context) -> Element:
+        return adapt.adapt(domain, context)
 
     def daemon(self, settings: DaemonSettings) -> DaemonPlan:
         return daemon.plan(self.descriptor, settings)
+
+    def proof(self, machine: str) -> tuple[Step, ...]:
+        return (*super().proof(machine), Program(f"qemu-system-{machine}"))
 
     def tuning(self, vmi: VMI, context: Context) -> Tuning:
         return tuning.tuning(vmi, context, kernel_threads=self.kernel_threads)
