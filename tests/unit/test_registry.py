@@ -35,7 +35,7 @@ class Plugin(Hypervisor):
     """Somebody else's hypervisor, which says of itself what `supports` says."""
 
     descriptor: ClassVar[Descriptor] = Descriptor(
-        name="theirs", title="Theirs", overheads=Overheads.of(daemon="0", vmm="0"), launcher_image="l", uri="theirs:///"
+        name="theirs", title="Theirs", overheads=Overheads(daemon="0", vmm="0"), launcher_image="l", uri="theirs:///"
     )
 
     def __init__(self, supports: Supports) -> None:

@@ -21,7 +21,6 @@ from virtfleet.api.quantity import Quantity
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain import traits
 from virtfleet.domain.context import Context
-from virtfleet.domain.errors import DomainError
 from virtfleet.hypervisors.migration import Migration
 from virtfleet.hypervisors.proof import Device, Learned, Step
 from virtfleet.hypervisors.support import Level, Supports
@@ -54,43 +53,20 @@ class Overheads(msgspec.Struct, frozen=True, kw_only=True):
     `python -m bench launcher` measures again, and fails where a figure here is below what it sees.
     """
 
-    monitor: Quantity
-    launcher: Quantity
-    log_daemon: Quantity
-    daemon: Quantity
-    vmm: Quantity
-    emulation: Quantity
+    daemon: str
+    vmm: str
+    monitor: str = "2Mi"
+    launcher: str = "44Mi"
+    log_daemon: str = "0"
+    emulation: str = "0"
     """What the VMM needs more where it emulates CPUs: buffers for translated code."""
-    estimate: str
+    estimate: str = ""
     """Where daemon and VMM could not be measured: what their figures are taken from. "" where they were."""
-
-    @staticmethod
-    def of(
-        *,
-        daemon: str,
-        vmm: str,
-        monitor: str = "2Mi",
-        launcher: str = "44Mi",
-        log_daemon: str = "0",
-        emulation: str = "0",
-        estimate: str = "",
-    ) -> Overheads:
-        """Reaper and launcher are VirtFleet's own, and the same for all."""
-        parse = Quantity.parse
-        return Overheads(
-            monitor=parse(monitor),
-            launcher=parse(launcher),
-            log_daemon=parse(log_daemon),
-            daemon=parse(daemon),
-            vmm=parse(vmm),
-            emulation=parse(emulation),
-            estimate=estimate,
-        )
 
     def total(self, *, emulated: bool = False) -> Quantity:
         """All of them."""
-        always = self.monitor + self.launcher + self.log_daemon + self.daemon + self.vmm
-        return always + self.emulation if emulated else always
+        always = (self.monitor, self.launcher, self.log_daemon, self.daemon, self.vmm)
+        return sum(map(Quantity.parse, (*always, self.emulation) if emulated else always), Quantity.parse("0"))
 
 
 class Descriptor(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,6 +108,11 @@ class Descriptor(msgspec.Struct, frozen=True, kw_only=True):
 
     disk_bus: str = "sata"
     """Bus of disks that do not choose one."""
+
+    @property
+    def scheme(self) -> str:
+        """libvirt's name for its driver."""
+        return self.uri.partition(":")[0]
 
     @property
     def by_leave(self) -> bool:
@@ -244,18 +225,3 @@ def own_alias(device: Element) -> str:
     alias = device.find("alias")
     name = alias.get("name", "") if alias is not None else ""
     return name.removeprefix(_OWN) if name.startswith(_OWN) else ""
-
-
-class Announced(Hypervisor):
-    """A hypervisor that is described, so that its name and its limits are known, but cannot run VMs yet."""
-
-    @property
-    def refusal(self) -> str:
-        name = self.descriptor.name
-        return f"VMs cannot run on hypervisor {name} yet: VirtFleet knows what it can do, but does not drive it"
-
-    def build(self, vmi: VMI, context: Context) -> Element:
-        raise DomainError(self.refusal)
-
-    def daemon(self, settings: DaemonSettings) -> DaemonPlan:
-        raise DomainError(self.refusal)

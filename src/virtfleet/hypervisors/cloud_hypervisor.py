@@ -33,7 +33,7 @@ class CloudHypervisor(Hypervisor):
     descriptor: ClassVar[Descriptor] = Descriptor(
         name="cloud-hypervisor",
         title="Cloud Hypervisor",
-        overheads=Overheads.of(
+        overheads=Overheads(
             daemon="32Mi",
             vmm="30Mi",
             estimate="the daemon as measured with libvirt's QEMU driver, the VMM half of QEMU: it has few devices",
@@ -106,7 +106,7 @@ class CloudHypervisor(Hypervisor):
     def daemon(self, settings: DaemonSettings) -> DaemonPlan:
         if not settings.modular:
             raise DomainError("cloud-hypervisor needs virtchd: libvirtd is not built with its driver")
-        return daemons.plan(self.descriptor, settings, scheme="ch", driver_files={"ch.conf": ""}, directories=("ch",))
+        return daemons.plan(self.descriptor, settings, {"ch.conf": ""}, directories=("ch",))
 
     def tuning(self, vmi: VMI, context: Context) -> Tuning:
         return Tuning(lock_memory=context.direct_memory_access)

@@ -16,9 +16,8 @@ _LOG = 'log_outputs = "1:stderr"\n'
 def plan(
     descriptor: Descriptor,
     settings: DaemonSettings,
-    *,
-    scheme: str,
     driver_files: Mapping[str, str],
+    *,
     directories: tuple[str, ...] = (),
     log_daemon: bool = False,
 ) -> DaemonPlan:
@@ -36,7 +35,7 @@ def plan(
     if log_daemon:
         files[log_configuration] = _LOG
     return DaemonPlan(
-        uri=f"{scheme}+unix:///{mode}?socket={socket}",
+        uri=f"{descriptor.scheme}+unix:///{mode}?socket={socket}",
         directories=(runtime, private, *(f"{private}/{directory}" for directory in directories)),
         files=files,
         daemon=Process(

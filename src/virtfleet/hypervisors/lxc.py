@@ -37,7 +37,7 @@ class Lxc(Hypervisor):
     descriptor: ClassVar[Descriptor] = Descriptor(
         name="lxc",
         title="Linux containers",
-        overheads=Overheads.of(daemon="32Mi", vmm="24Mi"),
+        overheads=Overheads(daemon="32Mi", vmm="24Mi"),
         launcher_image="virt-launcher-lxc",
         uri="lxc:///system",
         daemon="virtlxcd",
@@ -87,7 +87,7 @@ class Lxc(Hypervisor):
         return root
 
     def daemon(self, settings: DaemonSettings) -> DaemonPlan:
-        return daemons.plan(self.descriptor, settings, scheme="lxc", driver_files={"lxc.conf": _LXC_CONF})
+        return daemons.plan(self.descriptor, settings, {"lxc.conf": _LXC_CONF})
 
     def devices(self, vmi: VMI, *, emulated: bool) -> tuple[str, ...]:
         return ("fuse",)  # libvirt shows the guest its own /proc/meminfo with it

@@ -49,7 +49,7 @@ class DescriptionContract:
         d = self.hypervisor.descriptor
         assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", d.name)
         assert d.title and d.launcher_image and "://" in d.uri
-        assert d.overheads.launcher.value() > 0
+        assert d.overheads.total().value() > 0
         assert not (d.privileged or d.capabilities) or d.root, "a launcher with power on the node runs as root"
         assert not (d.privileged and d.capabilities), "capabilities are instead of a privileged Pod"
         assert re.compile(d.vcpu_thread).groups == (1 if d.vcpu_thread else 0), "one group: the number of the CPU"

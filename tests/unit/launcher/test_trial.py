@@ -22,7 +22,7 @@ class Theirs(Hypervisor):
     descriptor: ClassVar[Descriptor] = Descriptor(
         name="theirs",
         title="Theirs",
-        overheads=Overheads.of(daemon="0", vmm="0"),
+        overheads=Overheads(daemon="0", vmm="0"),
         launcher_image="l",
         connection=Connection.LIBRARY,
         uri="theirs:///",

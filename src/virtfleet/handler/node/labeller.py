@@ -30,27 +30,10 @@ PERIOD = (180.0, 216.0)
 REALTIME_SETTING = Path("/proc/sys/kernel/sched_rt_runtime_us")
 
 # Models that no guest should be given any more, unless the configuration says otherwise.
-OBSOLETE_MODELS = frozenset(
-    [
-        "486",
-        "pentium",
-        "pentium2",
-        "pentium3",
-        "pentiumpro",
-        "coreduo",
-        "n270",
-        "core2duo",
-        "Conroe",
-        "athlon",
-        "phenom",
-        "qemu32",
-        "qemu64",
-        "kvm32",
-        "kvm64",
-        "Opteron_G1",
-        "Opteron_G2",
-    ]
-)
+OBSOLETE_MODELS = frozenset((
+    "486", "pentium", "pentium2", "pentium3", "pentiumpro", "coreduo", "n270", "core2duo", "Conroe", "athlon",
+    "phenom", "qemu32", "qemu64", "kvm32", "kvm64", "Opteron_G1", "Opteron_G2",
+))  # fmt: skip
 _LABEL_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
