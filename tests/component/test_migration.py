@@ -150,7 +150,9 @@ async def until_it_moves(moving: asyncio.Task[None], source: Side) -> None:
 async def test_a_guest_moves_with_its_disk_and_runs_on_one_side_only(pair: Pair) -> None:
     pair.source.disk.write_bytes(os.urandom(8 * MIB))
     departure = pair.begin()
-    options = MigrationOptions(allow_auto_converge=True, allow_workload_disruption=True, completion_timeout_per_gi_b=2)
+    options = MigrationOptions(
+        allow_auto_converge=True, allow_workload_disruption=True, completion_timeout_per_gi_b=2, max_downtime_ms=400
+    )
     await departure.run(pair.target.document(pair.wanted), pair.route, options)
     assert pair.sides() == (False, True)
     assert await arrived(pair.connections[1], NAME, QEMU)

@@ -96,6 +96,7 @@ def test_settings_become_flags_and_parameters() -> None:
         allow_auto_converge=True,
         allow_post_copy=True,
         unsafe_migration_override=True,
+        max_downtime_ms=500,
         experimental=ExperimentalMigrationOptions(compression="zstd"),
     )
     run = STEPS.run(vmi(), document("/here"), document("/there"), ROUTE, options)
@@ -103,6 +104,7 @@ def test_settings_become_flags_and_parameters() -> None:
     assert run.parameters["bandwidth"] == 2, "MiB, as libvirt counts, and not less than was asked for"
     assert (run.parameters["migrate_disks"], run.parameters["disks_uri"]) == (["vda"], "unix:///s/disks")
     assert run.parameters["compression"] == "zstd"
+    assert (run.copied, run.longest_pause) == (("vda",), 500)
 
 
 def test_disks_that_are_only_here_are_copied() -> None:

@@ -54,6 +54,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     flags: tuple[str, ...]
     """Names behind VIR_MIGRATE_."""
     parameters: dict[str, str | int | list[str]]
+    copied: tuple[str, ...] = ()
+    """Targets of the disks that go along."""
+    longest_pause: int = 0
+    """Milliseconds that the guest may stand still at the end; libvirt's default where 0."""
 
 
 class Finish(msgspec.Struct, frozen=True, kw_only=True):

@@ -91,7 +91,8 @@ class QemuMigration(Migration):
             flags.append("COMPRESSED")
             parameters["compression"] = options.experimental.compression
         uri = f"qemu+unix:///session?socket={route.libvirt}"
-        return Run(uri=uri, flags=tuple(flags), parameters=parameters)
+        pause = options.max_downtime_ms or 0
+        return Run(uri=uri, flags=tuple(flags), parameters=parameters, copied=tuple(disks), longest_pause=pause)
 
     def abort(self, mode: Mode) -> str:
         return "the guest already runs on the target: without it, it would be lost" if mode is Mode.POST_COPY else ""

@@ -51,6 +51,7 @@ class Departure:
             run = self._steps.run(self._vmi, running, there, route, options)
         except DomainError as error:
             raise Failure(str(error)) from None
+        copied = await self._connection.run(partial(self._bytes, run.copied))
         moving = tasks.start(self._move(run), "migration")
         began = progressed = time.monotonic()
         least: int | None = None
@@ -60,7 +61,7 @@ class Departure:
             if left is not None and (least is None or left < least):
                 least, progressed = left, now
             self.look = Look(mode=self.look.mode, elapsed=now - began, stuck=now - progressed)
-            turn = pace(self._vmi, options, self.look)
+            turn = pace(self._vmi, options, self.look, copied=copied)
             if turn and not self._aborted:
                 await self._take(turn)
         trouble = moving.result()
@@ -87,6 +88,10 @@ class Departure:
         domain = connection.lookupByName(self._name)
         return fromstring(domain.XMLDesc(libvirt.VIR_DOMAIN_XML_MIGRATABLE | libvirt.VIR_DOMAIN_XML_SECURE))
 
+    def _bytes(self, disks: tuple[str, ...], connection: libvirt.virConnect) -> int:
+        domain = connection.lookupByName(self._name)
+        return sum(domain.blockInfo(disk)[0] for disk in disks)
+
     async def _move(self, run: Run) -> str:
         """What libvirt says against it. An error may come after the domain has left, so it decides nothing."""
 
@@ -95,6 +100,8 @@ class Departure:
             flags = sum(getattr(libvirt, f"VIR_MIGRATE_{flag}") for flag in run.flags)
             if domain.state()[0] == libvirt.VIR_DOMAIN_PAUSED:
                 flags |= libvirt.VIR_MIGRATE_PAUSED
+            if run.longest_pause:
+                domain.migrateSetMaxDowntime(run.longest_pause)
             domain.migrateToURI3(run.uri, run.parameters, flags)
 
         try:
