@@ -33,7 +33,6 @@ LACKING = {
     "AMD SEV-SNP": "launchSecurity",  # libvirt 10.5
     "AMD SEV-ES": "SEV launch security is not supported",
     "TPMs": "TPM version '2.0' is not supported",  # swtpm_setup
-    "a claim whose changed blocks are tracked": "validate",  # libvirt 10.10
     "passt with ports": "validate",  # libvirt 11.1
 }
 # What needs a real CPU, and is refused where CPUs are emulated.

@@ -37,14 +37,6 @@ class AssignedDevice(msgspec.Struct, frozen=True):
     address: str
 
 
-class BlockSizes(msgspec.Struct, frozen=True):
-    """Sector sizes of a volume, as its device or file system tells them."""
-
-    logical: int
-    physical: int
-    discard_granularity: int
-
-
 class Host(msgspec.Struct, frozen=True, kw_only=True):
     """The libvirt and firmware that are really there."""
 
@@ -82,10 +74,6 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     """Volumes whose space must not be given back by discarding."""
     disk_formats: dict[str, str] = {}
     """Format of the image in a containerDisk, by volume; qcow2 where unknown."""
-    overlays: dict[str, str] = {}
-    """Overlay that records changed blocks, by volume."""
-    block_sizes: dict[str, BlockSizes] = {}
-    """Sector sizes of volumes whose disks shall match them."""
     gpus: dict[str, AssignedDevice] = {}
     """Devices for `gpus`, by name in the VMI."""
     host_devices: dict[str, AssignedDevice] = {}
