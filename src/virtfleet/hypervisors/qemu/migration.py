@@ -100,7 +100,7 @@ class QemuMigration(Migration):
     def finish(self, *, source: bool) -> Finish:
         if source:  # what firmware and TPM have kept may lie on a volume that the target uses now
             return Finish(states=("SHUTOFF_MIGRATED",), undefine=("KEEP_NVRAM", "KEEP_TPM"))
-        return Finish(states=("RUNNING_MIGRATED", "RUNNING_UNPAUSED", "RUNNING_POSTCOPY", "PAUSED_USER"))
+        return Finish(states=("RUNNING_MIGRATED", "RUNNING_UNPAUSED", "PAUSED_USER"))
 
 
 def copied(vmi: VMI, running: Element) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from contextlib import suppress
 from functools import partial
 from xml.etree.ElementTree import Element, fromstring
 
@@ -43,15 +44,7 @@ class Departure:
 
     async def run(self, there: Element, route: Route, options: MigrationOptions) -> None:
         """Move the domain to a target that has prepared the document `there`; Failure where it stays."""
-        running = await self._connection.run(self._document)
-        refused = [obstacle.message for obstacle in self._steps.obstacles(self._vmi, running, options)]
-        if refused:
-            raise Failure(f"the VM cannot move: {'; '.join(refused)}")
-        try:
-            run = self._steps.run(self._vmi, running, there, route, options)
-        except DomainError as error:
-            raise Failure(str(error)) from None
-        copied = await self._connection.run(partial(self._bytes, run.copied))
+        run, copied = await self._plan(there, route, options)
         moving = tasks.start(self._move(run), "migration")
         began = progressed = time.monotonic()
         least: int | None = None
@@ -66,7 +59,25 @@ class Departure:
                 await self._take(turn)
         trouble = moving.result()
         if not await shown(self._connection, self._name, self._steps.finish(source=True)):
+            await self._stay()
             raise Failure(f"the VM has not moved: {self._aborted or trouble}")
+
+    async def _plan(self, there: Element, route: Route, options: MigrationOptions) -> tuple[Run, int]:
+        """How it goes, and how many bytes of disks go along."""
+        try:
+            running = await self._connection.run(self._document)
+            if refused := [o.message for o in self._steps.obstacles(self._vmi, running, options)]:
+                raise Failure(f"the VM cannot move: {'; '.join(refused)}")
+            run = self._steps.run(self._vmi, running, there, route, options)
+            return run, await self._connection.run(partial(self._bytes, run.copied))
+        except (DomainError, libvirt.libvirtError) as error:
+            raise Failure(explained(str(error))) from None
+
+    async def _stay(self) -> None:
+        """Let a guest that stood still for the migration's sake run on here."""
+        if self.look.mode is Mode.PAUSED:
+            with suppress(libvirt.libvirtError):  # libvirt has done it, or it has ended
+                await self._connection.run(lambda c: c.lookupByName(self._name).resume())
 
     async def finish(self) -> None:
         """Forget the domain that has left, and none of what it kept on volumes."""
