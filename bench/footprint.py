@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from bench.report import Figure
+from virtfleet.api.quantity import Quantity
 from virtfleet.hypervisors.base import Descriptor
 from virtfleet.launcher.alone.standalone import Standalone
 
@@ -29,7 +30,7 @@ def figures(seen: Mapping[str, int], descriptor: Descriptor) -> list[Figure]:
     for role, title in _ROLES.items():
         if role not in seen:
             continue
-        planned = getattr(descriptor.overheads, role)
+        planned = Quantity.parse(getattr(descriptor.overheads, role))
         problem = "BELOW what is seen" if planned.value() < seen[role] * 1024 else ""
         name = f"{descriptor.name}: {title}, resident"
         found.append(Figure(name, seen[role] / _MIB, "MiB", aim=f"planned {planned}", problem=problem))
@@ -48,7 +49,7 @@ def resident(vm: Standalone, descriptor: Descriptor, guest_kib: int) -> dict[str
             if role == "vmm":
                 guest, code = _mappings(process, guest_kib)
                 total -= guest
-                if descriptor.overheads.emulation:
+                if Quantity.parse(descriptor.overheads.emulation).value():
                     found["emulation"] = found.get("emulation", 0) + code
                     total -= code
             found[role] = found.get(role, 0) + total

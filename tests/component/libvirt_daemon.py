@@ -20,7 +20,9 @@ USER, GROUP = "nobody", "nogroup"
 
 
 @contextmanager
-def running(hypervisor: Hypervisor, driver: str, directory: Path) -> Iterator[libvirt.virConnect]:
+def running(
+    hypervisor: Hypervisor, driver: str, directory: Path, *, host_uuid: str = ""
+) -> Iterator[libvirt.virConnect]:
     """A connection to the hypervisor's daemon, which has one driver and ends with the context."""
     name = hypervisor.descriptor.daemon
     modular = Path(f"/usr/sbin/{name}").exists()
@@ -37,6 +39,7 @@ def running(hypervisor: Hypervisor, driver: str, directory: Path) -> Iterator[li
             private_dir=str(directory / "private"),
             modular=modular,
             driver_dir=str(drivers),
+            host_uuid=host_uuid,
         )
     )
     for path in plan.directories:

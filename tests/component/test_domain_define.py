@@ -20,10 +20,9 @@ from tests.unit.domain_samples import SAMPLES, Sample, vmi
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance
 from virtfleet.cli.look.render_domain import pretend_node
-from virtfleet.domain.context import Context
+from virtfleet.domain.context import Context, Host
 from virtfleet.domain.errors import DomainError
 from virtfleet.hypervisors import registry
-from virtfleet.hypervisors.base import Host
 from virtfleet.installation import Installation
 
 QEMU = registry.get("qemu-kvm")
@@ -34,7 +33,6 @@ LACKING = {
     "AMD SEV-SNP": "launchSecurity",  # libvirt 10.5
     "AMD SEV-ES": "SEV launch security is not supported",
     "TPMs": "TPM version '2.0' is not supported",  # swtpm_setup
-    "a claim whose changed blocks are tracked": "validate",  # libvirt 10.10
     "passt with ports": "validate",  # libvirt 11.1
 }
 # What needs a real CPU, and is refused where CPUs are emulated.
@@ -70,7 +68,8 @@ def host(connection: libvirt.virConnect) -> Host:
 def define(
     connection: libvirt.virConnect, host: Host, name: str, vmi: VirtualMachineInstance, context: Context
 ) -> None:
-    domain = QEMU.adapt(QEMU.build(vmi, msgspec.structs.replace(context, emulated=True)), host)
+    context = msgspec.structs.replace(context, emulated=True, host=host)
+    domain = QEMU.adapt(QEMU.build(vmi, context), context)
     document = ET.tostring(domain, encoding="unicode")
     try:
         defined = connection.defineXMLFlags(document, libvirt.VIR_DOMAIN_DEFINE_VALIDATE)

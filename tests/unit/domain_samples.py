@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance
-from virtfleet.domain.context import AssignedDevice, BlockSizes, Context, NumaCell
+from virtfleet.domain.context import AssignedDevice, Context, NumaCell
 
 UID = "11111111-1111-4111-8111-111111111111"
 PRIVATE = f"/var/run/kubevirt-private/{UID}"
@@ -49,8 +49,6 @@ NODE = Context(
     sriov={"default": "0000:65:00.1"},
     block_volumes=frozenset({"block"}),
     preallocated_volumes=frozenset({"thick"}),
-    block_sizes={"root": BlockSizes(4096, 4096, 4096)},
-    overlays={"tracked": "/cbt/tracked.qcow2"},
 )
 
 
@@ -108,14 +106,6 @@ SAMPLES = [
     ),
     Sample("a claim that is a block device", disk(CLAIM, "block"), ('<source dev="/dev/block" name="block"/>',)),
     Sample("a preallocated claim", disk(CLAIM, "thick"), ('<driver name="qemu" type="raw" error_policy="stop"/>',)),
-    Sample(
-        "a claim whose changed blocks are tracked",
-        disk(CLAIM, "tracked"),
-        (
-            '<source file="/cbt/tracked.qcow2"><dataStore type="file"><format type="raw"/>'
-            '<source file="/var/run/kubevirt-private/vmi-disks/tracked/disk.img"/></dataStore></source>',
-        ),
-    ),
     Sample(
         "an empty disk", disk({"emptyDisk": {"capacity": "1Gi"}}),
         ('<source file="/var/run/libvirt/empty-disks/data.qcow2"/>',),
@@ -184,11 +174,6 @@ SAMPLES = [
         {"domain.devices.disks": [{"name": "root", "disk": {"bus": "virtio"}, "blockSize": {
             "custom": {"logical": 512, "physical": 4096, "discardGranularity": 0}}}]},
         ('<blockio logical_block_size="512" physical_block_size="4096" discard_granularity="0"/>',),
-    ),
-    Sample(
-        "block sizes of the volume",
-        {"domain.devices.disks": [{"name": "root", "disk": {"bus": "virtio"}, "blockSize": {"matchVolume": {}}}]},
-        ('<blockio logical_block_size="4096" physical_block_size="4096" discard_granularity="4096"/>',),
     ),
     Sample(
         "a disk that was added while the VM ran", disk(CLAIM, disk={"bus": "scsi"}),

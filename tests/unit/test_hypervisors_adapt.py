@@ -7,15 +7,16 @@ from xml.etree.ElementTree import Element, fromstring
 
 import pytest
 
+from virtfleet.domain.context import Context, Host
 from virtfleet.domain.errors import DomainError
 from virtfleet.hypervisors import registry
-from virtfleet.hypervisors.base import Host
 
 QEMU = registry.get("qemu-kvm")
 
 
-def adapted(document: str, **host: Any) -> Element:
-    return QEMU.adapt(fromstring(document), Host(**{"libvirt_version": 9_000_000, **host}))
+def adapted(document: str, *, taps: dict[str, str] | None = None, **host: Any) -> Element:
+    here = Host(**{"libvirt_version": 9_000_000, **host})
+    return QEMU.adapt(fromstring(document), Context(taps=taps or {}, host=here))
 
 
 def test_memory_that_can_grow_gets_slots_and_a_numa_cell_where_libvirt_wants_them() -> None:

@@ -8,6 +8,7 @@ import sys
 import zipfile
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from virtfleet.api.view import read
@@ -17,6 +18,8 @@ from virtfleet.domain.errors import DomainError
 from virtfleet.hypervisors import registry
 from virtfleet.hypervisors.base import Hypervisor
 from virtfleet.hypervisors.features import refusals
+from virtfleet.hypervisors.proof import Step, TinyGuest
+from virtfleet.hypervisors.support import works
 from virtfleet.hypervisors.testing import DescriptionContract, HypervisorContract
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "hypervisor-plugin"
@@ -54,6 +57,36 @@ class TestHypervisorsThatAreAnnounced(DescriptionContract):
         assert [(r.field, r.message) for r in found] == [("spec.hypervisor", self.hypervisor.refusal)]
         with pytest.raises(DomainError, match=self.hypervisor.descriptor.name):
             self.hypervisor.build(vmi, Context())
+
+
+class Careless(registry.get("lxc").__class__):  # type: ignore[misc]
+    """A hypervisor that promises what it does not keep."""
+
+    descriptor = msgspec.structs.replace(registry.get("lxc").descriptor, name="careless", device="nothing")
+    supports = registry.get("lxc").supports | works("live-migration")
+
+    def proof(self, machine: str) -> tuple[Step, ...]:
+        return (TinyGuest(command=("vmm",), files={"rom": b""}, does="nothing", status=0, seconds=1),)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "test_steps_of_a_migration_are_its_own_or_refused",
+        "test_cpus_are_emulated_only_where_it_says_so",
+        "test_the_pod_asks_for_devices_and_memory",
+        "test_a_node_proves_its_device_before_guests_use_it",
+    ],
+)
+def test_the_contract_finds_what_a_plugin_does_not_keep(broken: str) -> None:
+    contract = type("Contract", (HypervisorContract,), {"hypervisor": Careless()})()
+    with pytest.raises(AssertionError):
+        getattr(contract, broken)()
+
+
+def test_the_contract_needs_no_pytest_to_be_there() -> None:
+    program = "import sys, virtfleet.hypervisors.testing; sys.exit('pytest' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False, timeout=60).returncode == 0
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,9 @@ from lxml import etree
 from tests.unit.domain_samples import NODE
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance
+from virtfleet.domain.context import Context, Host
 from virtfleet.domain.xml import text
 from virtfleet.hypervisors import registry
-from virtfleet.hypervisors.base import Host
 
 SCHEMA = Path("/usr/share/libvirt/schemas/domain.rng")
 
@@ -68,5 +68,5 @@ def test_documents_are_valid(name: str, domain: dict[str, Any]) -> None:
         "networks": [{"name": "default", "pod": {}}, {"name": "red", "multus": {"networkName": "red"}}],
     }
     vmi = read(VirtualMachineInstance, {"metadata": {"name": "vm", "namespace": "ns", "uid": "u"}, "spec": spec})
-    document = hypervisor.adapt(hypervisor.build(vmi, NODE), Host(libvirt_version=9_000_000))
+    document = hypervisor.adapt(hypervisor.build(vmi, NODE), Context(host=Host(libvirt_version=9_000_000)))
     schema().assertValid(etree.fromstring(text(document)))

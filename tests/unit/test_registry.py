@@ -19,10 +19,10 @@ from virtfleet.hypervisors.features import (
     FEATURES,
     IMMOBILE,
     Feature,
+    obstacles,
     refusals,
     support,
     warnings,
-    why_immobile,
 )
 from virtfleet.hypervisors.notyet import EMPTY_GATES
 from virtfleet.hypervisors.support import Level, Support, Supports, works
@@ -35,7 +35,7 @@ class Plugin(Hypervisor):
     """Somebody else's hypervisor, which says of itself what `supports` says."""
 
     descriptor: ClassVar[Descriptor] = Descriptor(
-        name="theirs", title="Theirs", overheads=Overheads.of(daemon="0", vmm="0"), launcher_image="l", uri="theirs:///"
+        name="theirs", title="Theirs", overheads=Overheads(daemon="0", vmm="0"), launcher_image="l", uri="theirs:///"
     )
 
     def __init__(self, supports: Supports) -> None:
@@ -102,7 +102,7 @@ def test_an_experimental_feature_needs_its_gate() -> None:
 def test_nobody_is_told_to_switch_on_a_gate_of_something_that_virtfleet_does_not_do() -> None:
     plugin = Plugin({"live-migration": Support(Level.EXPERIMENTAL, "new", gate="Move")})
     assert list(refusals(plugin, asking(BY_KEY["live-migration"]))) == []
-    assert why_immobile(plugin, "amd64") == IMMOBILE
+    assert [o.message for o in obstacles(plugin, read(VirtualMachineInstance, {}))][1:] == [IMMOBILE]
     gates = {f.not_yet.gate for f in FEATURES if f.not_yet and f.not_yet.gate}
     assert gates <= EMPTY_GATES
 
@@ -110,7 +110,7 @@ def test_nobody_is_told_to_switch_on_a_gate_of_something_that_virtfleet_does_not
 def test_nothing_moves_yet() -> None:
     for name in RUNNING:
         assert support(registry.get(name), "live-migration").level in (Level.ABSENT, Level.IMPOSSIBLE)
-        assert why_immobile(registry.get(name), "amd64")
+        assert list(obstacles(registry.get(name), read(VirtualMachineInstance, {})))
 
 
 def test_every_predicate_can_be_asked_of_an_empty_vmi() -> None:

@@ -150,10 +150,12 @@ class NotMigratable:
 
     DISKS: Final = "DisksNotLiveMigratable"
     INTERFACE: Final = "InterfaceNotLiveMigratable"
+    VIRTIOFS: Final = "VirtIOFSNotLiveMigratable"
     HOST_DEVICE: Final = "HostDeviceNotLiveMigratable"
     SEV: Final = "SEVNotLiveMigratable"
     SECURE_EXECUTION: Final = "SecureExecutionNotLiveMigratable"
     TDX: Final = "TDXNotLiveMigratable"
+    TSC_FREQUENCY: Final = "NoTSCFrequencyNotLiveMigratable"
     HYPERV_PASSTHROUGH: Final = "HypervPassthroughNotLiveMigratable"
     PERSISTENT_RESERVATION: Final = "PersistentReservationNotLiveMigratable"
     NOT_YET: Final = "MigrationNotSupported"

@@ -6,12 +6,15 @@ A condition carries the scheduler's own words, which other tools read. People re
 from __future__ import annotations
 
 import re
+from functools import cache
+
+from virtfleet.api import names
+from virtfleet.hypervisors import registry
 
 _SCARCE = re.compile(r"Insufficient ([\w./-]+\w)")
 _AMOUNTS = ("cpu", "memory", "ephemeral-storage")
 _LABELS = "node affinity/selector"
 _TAINT = "untolerated taint"
-_KVM = "devices.kubevirt.io/kvm"
 
 
 def placement(message: str) -> str:
@@ -26,8 +29,8 @@ def placement(message: str) -> str:
         hints.append(
             f"no node has enough of {', '.join(devices)} left: stop VMs that use it, or add a node that has it"
         )
-    if _KVM in devices:
-        hints.append("where KVM does not work, developerConfiguration.useEmulation of the KubeVirt object lets VMs run")
+    if any(device in _dispensable() for device in devices):
+        hints.append("where it does not work, developerConfiguration.useEmulation of the KubeVirt object lets VMs run")
     if _LABELS in message and not scarce:
         hints.append(
             "no node has the labels that the VM's nodeSelector, affinity, CPU model, machine type or hypervisor needs:"
@@ -36,3 +39,10 @@ def placement(message: str) -> str:
     if _TAINT in message and not scarce:
         hints.append("add a toleration to the VM, or remove the taint from a node")
     return f"No node can run the VM: {message}{' What to do: ' if hints else ''}{'; '.join(hints)}"
+
+
+@cache
+def _dispensable() -> frozenset[str]:
+    """Devices of hypervisors that can do without, by emulating CPUs."""
+    described = (registry.get(name).descriptor for name in registry.names())
+    return frozenset(names.DEVICE_PREFIX + d.device for d in described if d.emulation)

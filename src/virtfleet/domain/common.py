@@ -90,11 +90,16 @@ def tsc_frequency(vmi: VMI) -> int | None:
     hints = vmi.status.topology_hints
     if not hints or not hints.tsc_frequency or hints.tsc_frequency < 0:
         return None
-    cpu, features = vmi.spec.domain.cpu, vmi.spec.domain.features
+    cpu = vmi.spec.domain.cpu
     invariant = cpu and any(f.name == "invtsc" and f.policy in ("require", "force") for f in cpu.features)
+    return hints.tsc_frequency if invariant or notified_of_tsc(vmi) else None
+
+
+def notified_of_tsc(vmi: VMI) -> bool:
+    """Whether the guest wants to be told when its time stamp counter changes, as by a migration."""
+    features = vmi.spec.domain.features
     hyperv = features and features.hyperv
-    notified = hyperv and hyperv.reenlightenment and hyperv.reenlightenment.enabled
-    return hints.tsc_frequency if invariant or notified else None
+    return bool(hyperv and hyperv.reenlightenment and hyperv.reenlightenment.enabled)
 
 
 def reboot_policy(root: Element, vmi: VMI) -> None:

@@ -37,12 +37,16 @@ class AssignedDevice(msgspec.Struct, frozen=True):
     address: str
 
 
-class BlockSizes(msgspec.Struct, frozen=True):
-    """Sector sizes of a volume, as its device or file system tells them."""
+class Host(msgspec.Struct, frozen=True, kw_only=True):
+    """The libvirt and firmware that are really there."""
 
-    logical: int
-    physical: int
-    discard_granularity: int
+    libvirt_version: int = 0
+    """As libvirt counts: 9.0.0 is 9000000."""
+    firmware: frozenset[str] = frozenset()
+    """Firmware files that exist; empty where that is not known."""
+    machines: frozenset[str] = frozenset()
+    """Machine types that exist; empty where that is not known."""
+    vhost_net: bool = True
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,10 +74,6 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     """Volumes whose space must not be given back by discarding."""
     disk_formats: dict[str, str] = {}
     """Format of the image in a containerDisk, by volume; qcow2 where unknown."""
-    overlays: dict[str, str] = {}
-    """Overlay that records changed blocks, by volume."""
-    block_sizes: dict[str, BlockSizes] = {}
-    """Sector sizes of volumes whose disks shall match them."""
     gpus: dict[str, AssignedDevice] = {}
     """Devices for `gpus`, by name in the VMI."""
     host_devices: dict[str, AssignedDevice] = {}
@@ -82,9 +82,13 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     """PCI addresses of virtual functions, by interface."""
     bridges: dict[str, str] = {}
     """Bridge of the Pod that an interface joins, by interface, where it is not the first network's."""
+    taps: dict[str, str] = {}
+    """Tap device of each interface."""
     cpus: tuple[int, ...] = ()
     """Physical CPUs of the Pod."""
     cells: tuple[NumaCell, ...] = ()
+    host: Host = Host()
+    """What the launcher finds around it."""
 
     @property
     def direct_memory_access(self) -> bool:

@@ -25,8 +25,6 @@ class Source(msgspec.Struct, frozen=True):
     """Name that libvirt shows besides the path of a block device."""
     backing: Source | None = None
     """Image below this one, which is never written to."""
-    data: Source | None = None
-    """Where the data is, if `path` only records which blocks changed."""
     discard: bool | None = None
     """Whether freed blocks are given back; None leaves it to the kind of disk."""
 
@@ -50,9 +48,9 @@ def source(vmi: VMI, volume: Volume, index: int, context: Context, *, stacked: b
         config_drive = not volume.cloud_init_no_cloud
         return Source(paths.cloud_init(vmi.metadata.namespace, vmi.metadata.name, config_drive))
     if volume.host_disk:
-        return _recorded(name, Source(paths.host_disk(name, volume.host_disk.path)), context)
+        return Source(paths.host_disk(name, volume.host_disk.path))
     if volume.persistent_volume_claim or volume.data_volume:
-        return _recorded(name, _claim(name, context), context)
+        return _claim(name, context)
     if volume.ephemeral:
         return Source(paths.ephemeral_disk(name), "qcow2", backing=_claim(name, context), discard=True)
     if volume.empty_disk:
@@ -72,8 +70,7 @@ def hotplugged(volume: Volume, context: Context) -> Source:
         raise DomainError(f"volume {volume.name!r} cannot be added to a running VM: it is no claim")
     block = volume.name in context.block_volumes
     path = paths.hotplug_device(volume.name) if block else paths.hotplug_image(volume.name)
-    claim = Source(path, block=block, discard=_discards(volume.name, context))
-    return _recorded(volume.name, claim, context)
+    return Source(path, block=block, discard=_discards(volume.name, context))
 
 
 def config_kind(volume: Volume) -> str:
@@ -96,14 +93,6 @@ def _claim(name: str, context: Context) -> Source:
     if name in context.block_volumes:
         return Source(paths.claim_device(name), block=True, name=name, discard=_discards(name, context))
     return Source(paths.claim_image(name), discard=_discards(name, context))
-
-
-def _recorded(name: str, data: Source, context: Context) -> Source:
-    """The overlay that records changed blocks of a volume, where there is one."""
-    overlay = context.overlays.get(name)
-    if not overlay:
-        return data
-    return Source(overlay, "qcow2", name=data.name, data=data, discard=data.discard)
 
 
 def _discards(name: str, context: Context) -> bool | None:

@@ -29,8 +29,8 @@ def add(parent: Element, tag: str, text: str | int | None = None, /, **attribute
 
 def child(parent: Element, tag: str) -> Element:
     """The element of this name, made where it is missing."""
-    found = parent.find(tag)
-    return add(parent, tag) if found is None else found
+    present = parent.find(tag)
+    return add(parent, tag) if present is None else present
 
 
 def yes_no(value: bool | None, default: bool = True) -> str:

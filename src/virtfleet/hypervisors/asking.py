@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from virtfleet.api import names, traits
@@ -11,6 +12,27 @@ from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain import volumes
 
 Asked = Callable[[VMI], object]
+
+
+@cache
+def said(field: str) -> Asked:
+    """Whether anything is said in a field, other than that it is off; `[]` is each of a list."""
+    steps = field.split(".")
+    return lambda vmi: _said(vmi, steps)
+
+
+def _said(value: Any, steps: list[str]) -> bool:
+    if not steps or not value:
+        return bool(value)
+    name, each, _ = steps[0].partition("[]")
+    inner = getattr(value, _attributes(value.__class__)[name])
+    return any(_said(item, steps[1:]) for item in (inner if each else (inner,)))
+
+
+@cache
+def _attributes(view: Any) -> dict[str, str]:
+    """Names of a view's attributes, by the names of its fields in the API."""
+    return dict(zip(view.__struct_encode_fields__, view.__struct_fields__, strict=True))
 
 
 def bus(name: str) -> Asked:
@@ -23,32 +45,8 @@ def disk_image(vmi: VMI) -> bool:
     return any(disk.name in own for disk in vmi.spec.domain.devices.disks)
 
 
-def disk(attribute: str) -> Asked:
-    return lambda vmi: any(getattr(disk, attribute) for disk in vmi.spec.domain.devices.disks)
-
-
 def volume(*kinds: str) -> Asked:
     return lambda vmi: any(getattr(volume, kind) for volume in vmi.spec.volumes for kind in kinds)
-
-
-def interface(binding: str) -> Asked:
-    return lambda vmi: any(getattr(i, binding) for i in vmi.spec.domain.devices.interfaces)
-
-
-def device(name: str) -> Asked:
-    return lambda vmi: getattr(vmi.spec.domain.devices, name)
-
-
-def claimed(kind: str) -> Asked:
-    return lambda vmi: any(device.claim_name for device in getattr(vmi.spec.domain.devices, kind))
-
-
-def cpu(name: str) -> Asked:
-    return lambda vmi: vmi.spec.domain.cpu and getattr(vmi.spec.domain.cpu, name)
-
-
-def feature(name: str) -> Asked:
-    return lambda vmi: vmi.spec.domain.features and getattr(vmi.spec.domain.features, name)
 
 
 def annotation(name: str) -> Asked:
@@ -59,23 +57,15 @@ def eviction(*strategies: str) -> Asked:
     return lambda vmi: vmi.spec.eviction_strategy in strategies
 
 
-def acpi_tables(vmi: VMI) -> object:
-    return vmi.spec.domain.firmware and vmi.spec.domain.firmware.acpi
+def block_size_of_volume(vmi: VMI) -> bool:
+    sizes = [disk.block_size.match_volume for disk in vmi.spec.domain.devices.disks if disk.block_size]
+    return any(size and size.enabled is not False for size in sizes)
 
 
 def boot_order(vmi: VMI) -> bool:
     devices = vmi.spec.domain.devices
     orders = [disk.boot_order for disk in devices.disks] + [interface.boot_order for interface in devices.interfaces]
     return any(order is not None for order in orders)
-
-
-def block_size_of_volume(vmi: VMI) -> bool:
-    sizes = [disk.block_size.match_volume for disk in vmi.spec.domain.devices.disks if disk.block_size]
-    return any(size and size.enabled is not False for size in sizes)
-
-
-def reservation(vmi: VMI) -> bool:
-    return any(disk.lun and disk.lun.reservation for disk in vmi.spec.domain.devices.disks)
 
 
 def tags(vmi: VMI) -> bool:
@@ -92,16 +82,6 @@ def _efi(vmi: VMI) -> Any:
 def secure_boot(vmi: VMI) -> bool:
     efi = _efi(vmi)
     return efi is not None and efi.secure_boot is not False
-
-
-def persistent_efi(vmi: VMI) -> bool:
-    efi = _efi(vmi)
-    return efi is not None and bool(efi.persistent)
-
-
-def kernel_boot(vmi: VMI) -> bool:
-    firmware = vmi.spec.domain.firmware
-    return bool(firmware and firmware.kernel_boot and firmware.kernel_boot.container)
 
 
 def tpm(vmi: VMI) -> bool:
@@ -137,11 +117,6 @@ def credentials_by_agent(vmi: VMI) -> bool:
 
 def guest_agent(vmi: VMI) -> bool:
     return credentials_by_agent(vmi) or traits.probes_inside(vmi) > 0
-
-
-def attestation(vmi: VMI) -> bool:
-    security = vmi.spec.domain.launch_security
-    return bool(security and security.sev and security.sev.attestation)
 
 
 def istio(vmi: VMI) -> bool:

@@ -21,8 +21,9 @@ from virtfleet.api import traits
 from virtfleet.api.quantity import Quantity
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain.context import Context
-from virtfleet.domain.errors import DomainError
-from virtfleet.hypervisors.support import Supports
+from virtfleet.hypervisors.migration import Migration
+from virtfleet.hypervisors.proof import Device, Learned, Step
+from virtfleet.hypervisors.support import Level, Supports
 
 _OWN: Final = "ua-"  # libvirt keeps aliases with this prefix for its users
 _MI: Final = 1024 * 1024
@@ -52,43 +53,20 @@ class Overheads(msgspec.Struct, frozen=True, kw_only=True):
     `python -m bench launcher` measures again, and fails where a figure here is below what it sees.
     """
 
-    monitor: Quantity
-    launcher: Quantity
-    log_daemon: Quantity
-    daemon: Quantity
-    vmm: Quantity
-    emulation: Quantity
+    daemon: str
+    vmm: str
+    monitor: str = "2Mi"
+    launcher: str = "44Mi"
+    log_daemon: str = "0"
+    emulation: str = "0"
     """What the VMM needs more where it emulates CPUs: buffers for translated code."""
-    estimate: str
+    estimate: str = ""
     """Where daemon and VMM could not be measured: what their figures are taken from. "" where they were."""
-
-    @staticmethod
-    def of(
-        *,
-        daemon: str,
-        vmm: str,
-        monitor: str = "2Mi",
-        launcher: str = "44Mi",
-        log_daemon: str = "0",
-        emulation: str = "0",
-        estimate: str = "",
-    ) -> Overheads:
-        """Reaper and launcher are VirtFleet's own, and the same for all."""
-        parse = Quantity.parse
-        return Overheads(
-            monitor=parse(monitor),
-            launcher=parse(launcher),
-            log_daemon=parse(log_daemon),
-            daemon=parse(daemon),
-            vmm=parse(vmm),
-            emulation=parse(emulation),
-            estimate=estimate,
-        )
 
     def total(self, *, emulated: bool = False) -> Quantity:
         """All of them."""
-        always = self.monitor + self.launcher + self.log_daemon + self.daemon + self.vmm
-        return always + self.emulation if emulated else always
+        always = (self.monitor, self.launcher, self.log_daemon, self.daemon, self.vmm)
+        return sum(map(Quantity.parse, (*always, self.emulation) if emulated else always), Quantity.parse("0"))
 
 
 class Descriptor(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,12 +81,8 @@ class Descriptor(msgspec.Struct, frozen=True, kw_only=True):
     connection: Connection = Connection.DAEMON
     events: Events = Events.NATIVE
     uri: str
-    user: str = "qemu"
-    """User of the Pod that the libvirt daemon runs as, and that connects to it."""
     daemon: str = ""
     """Modular libvirt daemon; "" where the driver has none."""
-    socket: str = ""
-    """Socket of the libvirt daemon inside the Pod."""
     root: bool = False
     """Whether the launcher runs as root."""
     capabilities: tuple[str, ...] = ()
@@ -120,25 +94,25 @@ class Descriptor(msgspec.Struct, frozen=True, kw_only=True):
 
     device: str = ""
     """Device node under /dev and resource under devices.kubevirt.io; "" where nodes are found by label."""
+    emulation: str = ""
+    """libvirt's type of domains whose CPUs are emulated for want of the device; "" where it cannot do without it."""
     machines: bool = False
-    """Whether nodes are labelled with the machine types that it has there; a VM of another one waits for a node."""
+    """Whether its libvirt describes the CPUs and machine types of a node, which is labelled with them; a VM of another
+    machine type waits for a node."""
+    learned: Learned | None = None
+    """What its libvirt finds out about programs, where that is worth keeping."""
     processes: tuple[str, ...] = ()
     """How command names of the hypervisor's process begin."""
-    pid_dir: str = ""
     vcpu_thread: str = ""
     """Pattern of the names of threads that run virtual CPUs; the first group is the CPU's number."""
 
-    cdrom: bool = True
-    """Whether it has a CD-ROM device. An ISO image as an ordinary disk works everywhere."""
-    boot_order: bool = True
-    balloon: bool = True
-    block_sources: bool = True
-    """Whether libvirt's driver takes block devices as disks; else they are given as files."""
-    disk_driver: str = ""
     disk_bus: str = "sata"
     """Bus of disks that do not choose one."""
-    stacked_images: bool = True
-    """Whether it reads an image over another one; else the launcher makes a raw disk of its own for each VM."""
+
+    @property
+    def scheme(self) -> str:
+        """libvirt's name for its driver."""
+        return self.uri.partition(":")[0]
 
     @property
     def by_leave(self) -> bool:
@@ -153,12 +127,12 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
     private_dir: str = "/var/run/kubevirt-private"
     log_filters: str = ""
     """libvirt's own filter syntax; the daemon's default where empty."""
+    host_uuid: str = ""
+    """What the daemon takes itself for: libvirt moves no domain to the same host, and Pods may share a machine."""
     modular: bool = True
     """Whether the modular daemon is installed."""
     driver_dir: str = ""
     """Directory with the one driver that a monolithic daemon shall load."""
-    hugepages: bool = False
-    shared_filesystems: tuple[str, ...] = ()
 
 
 class Process(msgspec.Struct, frozen=True, kw_only=True):
@@ -189,37 +163,29 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     """Kernel threads that serve the VM and follow its CPUs."""
 
 
-class Host(msgspec.Struct, frozen=True, kw_only=True):
-    """The libvirt and firmware that are really there."""
-
-    libvirt_version: int
-    """As libvirt counts: 9.0.0 is 9000000."""
-    firmware: frozenset[str] = frozenset()
-    """Firmware files that exist; empty where that is not known."""
-    machines: frozenset[str] = frozenset()
-    """Machine types that exist; empty where that is not known."""
-    taps: dict[str, str] = {}
-    """Tap device of each interface."""
-    vhost_net: bool = True
-
-
 class Hypervisor(ABC):
     """One hypervisor."""
 
     descriptor: ClassVar[Descriptor]
     supports: ClassVar[Supports] = {}
     """What works, what works as an experiment, and what is impossible. What is not named here is refused."""
+    migration: ClassVar[Migration] = Migration()
+    """The steps by which a running VM moves; refused unless the hypervisor brings its own."""
 
     @property
     def refusal(self) -> str:
         """Why no VM can run on it yet."""
         return ""
 
+    def has(self, feature: str) -> bool:
+        """Whether a feature works, by the table of its own; `features.support` knows what VirtFleet does of it."""
+        return feature in self.supports and self.supports[feature].level is Level.WORKS
+
     @abstractmethod
     def build(self, vmi: VMI, context: Context) -> Element:
         """The domain document of a VMI."""
 
-    def adapt(self, domain: Element, host: Host) -> Element:
+    def adapt(self, domain: Element, context: Context) -> Element:
         """Fit a domain document to the libvirt and firmware that are really there, in place."""
         return domain
 
@@ -227,13 +193,18 @@ class Hypervisor(ABC):
     def daemon(self, settings: DaemonSettings) -> DaemonPlan:
         """How to set up and start libvirt for one VM."""
 
+    def proof(self, machine: str) -> tuple[Step, ...]:
+        """How a node with CPUs of the kind `machine` (x86_64 and so on) proves that it works there."""
+        return (Device(self.descriptor.device),) if self.descriptor.device else ()
+
     def tuning(self, vmi: VMI, context: Context) -> Tuning:
         """What the handler does to the hypervisor's process."""
         return Tuning()
 
     def devices(self, vmi: VMI, *, emulated: bool) -> tuple[str, ...]:
         """Devices under devices.kubevirt.io that its Pod asks for. Those that the VMI names itself come on top."""
-        own = (self.descriptor.device,) if self.descriptor.device and not emulated else ()
+        without = not self.descriptor.device or (emulated and self.descriptor.emulation)
+        own = () if without else (self.descriptor.device,)
         return (*own, "tun") if traits.taps(vmi) else own
 
     def memory(self, vmi: VMI) -> int:
@@ -254,18 +225,3 @@ def own_alias(device: Element) -> str:
     alias = device.find("alias")
     name = alias.get("name", "") if alias is not None else ""
     return name.removeprefix(_OWN) if name.startswith(_OWN) else ""
-
-
-class Announced(Hypervisor):
-    """A hypervisor that is described, so that its name and its limits are known, but cannot run VMs yet."""
-
-    @property
-    def refusal(self) -> str:
-        name = self.descriptor.name
-        return f"VMs cannot run on hypervisor {name} yet: VirtFleet knows what it can do, but does not drive it"
-
-    def build(self, vmi: VMI, context: Context) -> Element:
-        raise DomainError(self.refusal)
-
-    def daemon(self, settings: DaemonSettings) -> DaemonPlan:
-        raise DomainError(self.refusal)

@@ -19,6 +19,7 @@ from virtfleet.domain.targets import TargetNames
 from virtfleet.domain.xml import add
 from virtfleet.hypervisors import daemons
 from virtfleet.hypervisors.base import DaemonPlan, DaemonSettings, Descriptor, Hypervisor, Overheads, Tuning
+from virtfleet.hypervisors.proof import Program, Step
 from virtfleet.hypervisors.support import Supports, impossible, works
 
 _FIRMWARE = "/usr/share/cloud-hypervisor/hypervisor-fw"
@@ -33,7 +34,7 @@ class CloudHypervisor(Hypervisor):
     descriptor: ClassVar[Descriptor] = Descriptor(
         name="cloud-hypervisor",
         title="Cloud Hypervisor",
-        overheads=Overheads.of(
+        overheads=Overheads(
             daemon="32Mi",
             vmm="30Mi",
             estimate="the daemon as measured with libvirt's QEMU driver, the VMM half of QEMU: it has few devices",
@@ -41,16 +42,9 @@ class CloudHypervisor(Hypervisor):
         launcher_image="virt-launcher-cloud-hypervisor",
         uri="ch:///session",
         daemon="virtchd",
-        socket="/var/run/libvirt/virtchd-sock",
         device="kvm",
         processes=("cloud-hypervisor",),
-        pid_dir="/run/libvirt/ch",
         vcpu_thread=r"^vcpu(\d+)$",
-        cdrom=False,
-        boot_order=False,
-        balloon=False,
-        block_sources=False,
-        stacked_images=False,
         disk_bus="virtio",
     )
     supports: ClassVar[Supports] = {
@@ -81,6 +75,9 @@ class CloudHypervisor(Hypervisor):
         ),
     }
 
+    def proof(self, machine: str) -> tuple[Step, ...]:
+        return (*super().proof(machine), Program("cloud-hypervisor"))
+
     def build(self, vmi: VMI, context: Context) -> Element:
         if context.emulated:
             raise DomainError("cloud-hypervisor cannot emulate CPUs: it needs a working /dev/kvm")
@@ -110,7 +107,7 @@ class CloudHypervisor(Hypervisor):
     def daemon(self, settings: DaemonSettings) -> DaemonPlan:
         if not settings.modular:
             raise DomainError("cloud-hypervisor needs virtchd: libvirtd is not built with its driver")
-        return daemons.plan(self.descriptor, settings, scheme="ch", driver_files={"ch.conf": ""}, directories=("ch",))
+        return daemons.plan(self.descriptor, settings, {"ch.conf": ""}, directories=("ch",))
 
     def tuning(self, vmi: VMI, context: Context) -> Tuning:
         return Tuning(lock_memory=context.direct_memory_access)

@@ -16,9 +16,8 @@ _LOG = 'log_outputs = "1:stderr"\n'
 def plan(
     descriptor: Descriptor,
     settings: DaemonSettings,
-    *,
-    scheme: str,
     driver_files: Mapping[str, str],
+    *,
     directories: tuple[str, ...] = (),
     log_daemon: bool = False,
 ) -> DaemonPlan:
@@ -36,7 +35,7 @@ def plan(
     if log_daemon:
         files[log_configuration] = _LOG
     return DaemonPlan(
-        uri=f"{scheme}+unix:///{mode}?socket={socket}",
+        uri=f"{descriptor.scheme}+unix:///{mode}?socket={socket}",
         directories=(runtime, private, *(f"{private}/{directory}" for directory in directories)),
         files=files,
         daemon=Process(
@@ -69,6 +68,8 @@ def _daemon_configuration(descriptor: Descriptor, settings: DaemonSettings, runt
     text = _LOG
     if descriptor.root:
         text += f'unix_sock_dir = {quoted(runtime)}\nunix_sock_rw_perms = "0700"\nunix_sock_ro_perms = "0700"\n'
+    if settings.host_uuid:
+        text += f"host_uuid = {quoted(settings.host_uuid)}\n"
     if settings.log_filters:
         text += f"log_filters = {quoted(settings.log_filters)}\n"
     return text

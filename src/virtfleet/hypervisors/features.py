@@ -10,14 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from typing import Final
+from xml.etree.ElementTree import Element
 
 import msgspec
 
 from virtfleet.api import names, traits
+from virtfleet.api.migration import MigrationOptions
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.hypervisors import asking
-from virtfleet.hypervisors.asking import Asked
+from virtfleet.hypervisors.asking import Asked, said
 from virtfleet.hypervisors.base import Hypervisor
+from virtfleet.hypervisors.migration import Obstacle
 from virtfleet.hypervisors.support import WORKS, Level, Support
 
 
@@ -43,12 +46,17 @@ class Feature(msgspec.Struct, frozen=True):
     key: str
     title: str
     field: str
-    asked: Asked
+    sign: Asked | None = None
+    """How to see that it is asked for, where it is not by saying anything in the field."""
     not_yet: NotYet | None = None
     part_of: str = ""
     """Key of the feature that this is a part of: hypervisors that name only that one have this as well."""
     everywhere: bool = False
     """Whether no hypervisor has to do anything for it."""
+
+    def asked(self, vmi: VMI) -> object:
+        """Whether a VMI asks for it."""
+        return (self.sign or said(self.field))(vmi)
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -84,35 +92,34 @@ FEATURES: Final = (
     Feature("disk-sata", "SATA disks", f"{_D}.disks", asking.bus("sata")),
     Feature("disk-scsi", "SCSI disks", f"{_D}.disks", asking.bus("scsi")),
     Feature("disk-usb", "USB disks", f"{_D}.disks", asking.bus("usb")),
-    Feature("cdrom", "CD-ROM drives", f"{_D}.disks", asking.disk("cdrom")),
-    Feature("lun", "SCSI LUNs", f"{_D}.disks", asking.disk("lun")),
-    Feature("lun-reservation", "SCSI reservations", f"{_D}.disks[].lun.reservation", asking.reservation,
-            NotYet("no node offers devices.kubevirt.io/pr-helper, so the VM finds no node", "remove reservation"),
-            part_of="lun"),
-    Feature("shareable-disk", "shared disks", f"{_D}.disks", asking.disk("shareable")),
+    Feature("cdrom", "CD-ROM drives", f"{_D}.disks", said(f"{_D}.disks[].cdrom")),
+    Feature("lun", "SCSI LUNs", f"{_D}.disks", said(f"{_D}.disks[].lun")),
+    Feature("lun-reservation", "SCSI reservations", f"{_D}.disks[].lun.reservation",
+            part_of="lun", not_yet=NotYet(
+                "no node offers devices.kubevirt.io/pr-helper, so the VM finds no node", "remove reservation")),
+    Feature("shareable-disk", "shared disks", f"{_D}.disks", said(f"{_D}.disks[].shareable")),
     Feature("boot-order", "boot order", f"{_D}.disks", asking.boot_order),
-    Feature("block-size", "block sizes", f"{_D}.disks[].blockSize", asking.disk("block_size")),
+    Feature("block-size", "block sizes", f"{_D}.disks[].blockSize"),
     Feature("block-size-of-volume", "block sizes of the volume", f"{_D}.disks[].blockSize.matchVolume",
             asking.block_size_of_volume,
             NotYet(f"block sizes are not looked up and {_NO_START}", "write them into blockSize.custom"),
             part_of="block-size"),
     Feature("changed-block-tracking", "changed block tracking", f"{_D}.disks[].changedBlockTracking",
-            asking.disk("changed_block_tracking"),
-            NotYet("changed blocks are not recorded", "back up whole disks")),
-    Feature("io-threads", "I/O threads", "spec.domain.ioThreadsPolicy", lambda v: v.spec.domain.io_threads_policy),
-    Feature("block-multiqueue", "queues for disks", f"{_D}.blockMultiQueue", asking.device("block_multi_queue")),
+            not_yet=NotYet("changed blocks are not recorded", "back up whole disks")),
+    Feature("io-threads", "I/O threads", "spec.domain.ioThreadsPolicy"),
+    Feature("block-multiqueue", "queues for disks", f"{_D}.blockMultiQueue"),
     Feature("container-disk", "containerDisk volumes", "spec.volumes", asking.volume("container_disk")),
     Feature("claim", "claims as disks", "spec.volumes", asking.volume("persistent_volume_claim", "data_volume")),
-    Feature("data-volume", "waiting for DataVolumes", "spec.volumes[].dataVolume", asking.volume("data_volume"),
-            NotYet("the VM starts as soon as the claim can be mounted, also while CDI still fills it",
+    Feature("data-volume", "waiting for DataVolumes", "spec.volumes[].dataVolume",
+            not_yet=NotYet("the VM starts as soon as the claim can be mounted, also while CDI still fills it",
                    "start the VM when the DataVolume has Succeeded"),
             part_of="claim"),
-    Feature("memory-dump", "memory dumps", "spec.volumes[].memoryDump", asking.volume("memory_dump"),
-            NotYet(f"memory is not dumped and {_NO_START}",
+    Feature("memory-dump", "memory dumps", "spec.volumes[].memoryDump",
+            not_yet=NotYet(f"memory is not dumped and {_NO_START}",
                    "remove the volume and use a crash dump of the guest's own"),
             part_of="claim"),
-    Feature("host-disk", "disks of the node", "spec.volumes[].hostDisk", asking.volume("host_disk"),
-            NotYet("virt-handler does not prepare the file, which the VM opens as user 107",
+    Feature("host-disk", "disks of the node", "spec.volumes[].hostDisk",
+            not_yet=NotYet("virt-handler does not prepare the file, which the VM opens as user 107",
                    "make it and its directory on the node writable for that user")),
     Feature("ephemeral-disk", "ephemeral and empty disks", "spec.volumes", asking.volume("ephemeral", "empty_disk")),
     Feature("cloud-init", "cloud-init", "spec.volumes",
@@ -121,72 +128,69 @@ FEATURES: Final = (
             asking.volume("config_map", "secret", "service_account", "downward_api", "sysprep")),
     Feature("downward-metrics", "metrics of the node", f"{_D}.downwardMetrics",
             lambda v: v.spec.domain.devices.downward_metrics or asking.volume("downward_metrics")(v)),
-    Feature("filesystem", "shared directories", f"{_D}.filesystems", asking.device("filesystems")),
+    Feature("filesystem", "shared directories", f"{_D}.filesystems"),
     # network
-    Feature("net-bridge", "bridge binding", f"{_D}.interfaces", asking.interface("bridge")),
-    Feature("net-masquerade", "masquerade binding", f"{_D}.interfaces", asking.interface("masquerade")),
-    Feature("net-sriov", "SR-IOV", f"{_D}.interfaces[].sriov", asking.interface("sriov"), _NO_FUNCTION),
+    Feature("net-bridge", "bridge binding", f"{_D}.interfaces", said(f"{_D}.interfaces[].bridge")),
+    Feature("net-masquerade", "masquerade binding", f"{_D}.interfaces", said(f"{_D}.interfaces[].masquerade")),
+    Feature("net-sriov", "SR-IOV", f"{_D}.interfaces[].sriov", not_yet=_NO_FUNCTION),
     Feature("net-claim", "networks of resource claims", "spec.networks[].resourceClaim",
-            lambda v: any(network.resource_claim for network in v.spec.networks),
-            NotYet(_NO_FUNCTION.instead, "use a multus network with bridge", "NetworkDevicesWithDRA"),
+            not_yet=NotYet(_NO_FUNCTION.instead, "use a multus network with bridge", "NetworkDevicesWithDRA"),
             part_of="net-sriov"),
-    Feature("net-passt", "passt binding", f"{_D}.interfaces[].passtBinding", asking.interface("passt_binding"),
-            NotYet(f"passt is not run and {_NO_START}", "use masquerade", "PasstBinding")),
-    Feature("net-plugin", "network binding plugins", f"{_D}.interfaces[].binding", asking.interface("binding"),
-            NotYet(f"plugins are not run, so the interface is missing or {_NO_START}", "use masquerade or bridge")),
-    Feature("net-multiqueue", "queues for interfaces", f"{_D}.networkInterfaceMultiqueue",
-            asking.device("network_interface_multiqueue")),
+    Feature("net-passt", "passt binding", f"{_D}.interfaces[].passtBinding",
+            not_yet=NotYet(f"passt is not run and {_NO_START}", "use masquerade", "PasstBinding")),
+    Feature("net-plugin", "network binding plugins", f"{_D}.interfaces[].binding",
+            not_yet=NotYet(f"plugins are not run, so the interface is missing or {_NO_START}",
+                           "use masquerade or bridge")),
+    Feature("net-multiqueue", "queues for interfaces", f"{_D}.networkInterfaceMultiqueue"),
     Feature("istio", "Istio's proxy", f"metadata.annotations[{names.ISTIO_INJECT}]", asking.istio,
             NotYet("the guest's traffic does not pass Istio's proxy", "remove it"), everywhere=True),
     # CPU and memory
     Feature("cpu-model", "CPU models", "spec.domain.cpu.model", asking.cpu_model),
-    Feature("cpu-features", "CPU features", "spec.domain.cpu.features", asking.cpu("features")),
-    Feature("cpu-pinning", "dedicated CPUs", "spec.domain.cpu.dedicatedCpuPlacement",
-            asking.cpu("dedicated_cpu_placement")),
+    Feature("cpu-features", "CPU features", "spec.domain.cpu.features"),
+    Feature("cpu-pinning", "dedicated CPUs", "spec.domain.cpu.dedicatedCpuPlacement"),
     Feature("cpu-hotplug", "CPU hotplug", "spec.domain.cpu.maxSockets", asking.cpu_hotplug, _HOTPLUG),
-    Feature("numa", "NUMA passthrough", "spec.domain.cpu.numa", asking.cpu("numa")),
-    Feature("realtime", "real-time CPUs", "spec.domain.cpu.realtime", asking.cpu("realtime")),
+    Feature("numa", "NUMA passthrough", "spec.domain.cpu.numa"),
+    Feature("realtime", "real-time CPUs", "spec.domain.cpu.realtime"),
     Feature("memory-hotplug", "memory hotplug", "spec.domain.memory.maxGuest", asking.memory_hotplug, _HOTPLUG),
-    Feature("hugepages", "huge pages", "spec.domain.memory.hugepages", traits.hugepages),
-    Feature("balloon", "memory balloon", f"{_D}.autoattachMemBalloon", asking.device("autoattach_mem_balloon")),
+    Feature("hugepages", "huge pages", "spec.domain.memory.hugepages"),
+    Feature("balloon", "memory balloon", f"{_D}.autoattachMemBalloon"),
     # firmware and boot
-    Feature("efi", "EFI", "spec.domain.firmware.bootloader.efi", traits.efi),
+    Feature("efi", "EFI", "spec.domain.firmware.bootloader.efi"),
     Feature("efi-persistent", "EFI variables that last", "spec.domain.firmware.bootloader.efi.persistent",
-            asking.persistent_efi,
-            NotYet("EFI variables, boot entries among them, are lost whenever the VM stops",
+            not_yet=NotYet("EFI variables, boot entries among them, are lost whenever the VM stops",
                    "boot from the disk's default loader, EFI/BOOT"),
             part_of="efi"),
     Feature("secure-boot", "secure boot", "spec.domain.firmware.bootloader.efi.secureBoot", asking.secure_boot),
-    Feature("kernel-boot", "kernel boot", "spec.domain.firmware.kernelBoot.container", asking.kernel_boot),
-    Feature("acpi-tables", "ACPI tables", "spec.domain.firmware.acpi", asking.acpi_tables),
+    Feature("kernel-boot", "kernel boot", "spec.domain.firmware.kernelBoot.container"),
+    Feature("acpi-tables", "ACPI tables", "spec.domain.firmware.acpi"),
     Feature("ignition", "Ignition", f"metadata.annotations[{names.IGNITION}]", asking.annotation(names.IGNITION)),
     Feature("start-paused", "start paused", "spec.startStrategy", traits.starts_paused),
     # devices
     Feature("graphics", "graphics and VNC", f"{_D}.autoattachGraphicsDevice",
             lambda v: v.spec.domain.devices.autoattach_graphics_device or v.spec.domain.devices.video),
-    Feature("serial-console", "serial console", f"{_D}.autoattachSerialConsole",
-            asking.device("autoattach_serial_console")),
-    Feature("input", "input devices", f"{_D}.inputs", asking.device("inputs")),
+    Feature("serial-console", "serial console", f"{_D}.autoattachSerialConsole"),
+    Feature("input", "input devices", f"{_D}.inputs"),
     Feature("tpm", "TPM", f"{_D}.tpm", asking.tpm),
     Feature("tpm-persistent", "TPM that remembers", f"{_D}.tpm.persistent", asking.persistent_tpm,
             NotYet("what the TPM keeps is lost whenever the VM stops",
                    "keep keys that it guards, such as BitLocker's, elsewhere too"),
             part_of="tpm"),
-    Feature("watchdog", "watchdog", f"{_D}.watchdog", asking.device("watchdog")),
-    Feature("rng", "random number generator", f"{_D}.rng", asking.device("rng")),
-    Feature("sound", "sound", f"{_D}.sound", asking.device("sound")),
-    Feature("panic", "panic devices", f"{_D}.panicDevices", asking.device("panic_devices")),
-    Feature("usb-redirection", "USB redirection", f"{_D}.clientPassthrough", asking.device("client_passthrough"),
-            NotYet("the guest has the USB ports, but nothing can be plugged into them",
+    Feature("watchdog", "watchdog", f"{_D}.watchdog"),
+    Feature("rng", "random number generator", f"{_D}.rng"),
+    Feature("sound", "sound", f"{_D}.sound"),
+    Feature("panic", "panic devices", f"{_D}.panicDevices"),
+    Feature("usb-redirection", "USB redirection", f"{_D}.clientPassthrough",
+            not_yet=NotYet("the guest has the USB ports, but nothing can be plugged into them",
                    "pass a device of the node through in hostDevices")),
-    Feature("vsock", "vsock", f"{_D}.autoattachVSOCK", asking.device("autoattach_vsock"),
-            NotYet("the guest has no vsock", "reach it over the network, as virtctl port-forward does", "VSOCK")),
-    Feature("gpu", "GPUs", f"{_D}.gpus", asking.device("gpus")),
-    Feature("gpu-claim", "GPUs of resource claims", f"{_D}.gpus[].claimName", asking.claimed("gpus"),
-            NotYet(_NO_START, _BY_NAME, "GPUsWithDRA"), part_of="gpu"),
-    Feature("host-device", "host devices", f"{_D}.hostDevices", asking.device("host_devices")),
+    Feature("vsock", "vsock", f"{_D}.autoattachVSOCK",
+            not_yet=NotYet("the guest has no vsock", "reach it over the network, as virtctl port-forward does",
+                           "VSOCK")),
+    Feature("gpu", "GPUs", f"{_D}.gpus"),
+    Feature("gpu-claim", "GPUs of resource claims", f"{_D}.gpus[].claimName",
+            not_yet=NotYet(_NO_START, _BY_NAME, "GPUsWithDRA"), part_of="gpu"),
+    Feature("host-device", "host devices", f"{_D}.hostDevices"),
     Feature("host-device-claim", "host devices of resource claims", f"{_D}.hostDevices[].claimName",
-            asking.claimed("host_devices"), NotYet(_NO_START, _BY_NAME, "HostDevicesWithDRA"), part_of="host-device"),
+            not_yet=NotYet(_NO_START, _BY_NAME, "HostDevicesWithDRA"), part_of="host-device"),
     Feature("device-tags", "tags of devices", f"{_D}.*[].tag", asking.tags,
             NotYet("the guest is not told the tags of its devices",
                    "know disks by serial and interfaces by macAddress"),
@@ -199,16 +203,16 @@ FEATURES: Final = (
             part_of="guest-agent"),
     # hypervisor features
     Feature("hyperv-enlightenments", "Hyper-V enlightenments", "spec.domain.features.hyperv",
-            lambda v: asking.feature("hyperv")(v) or asking.feature("hyperv_passthrough")(v)),
-    Feature("kvm-hidden", "hiding KVM", "spec.domain.features.kvm", asking.feature("kvm")),
+            lambda v: (f := v.spec.domain.features) and (f.hyperv or f.hyperv_passthrough)),
+    Feature("kvm-hidden", "hiding KVM", "spec.domain.features.kvm"),
     Feature("sev", "AMD SEV", "spec.domain.launchSecurity", traits.sev),
-    Feature("sev-attestation", "attestation of SEV", "spec.domain.launchSecurity.sev.attestation", asking.attestation,
-            NotYet("the guest is not attested and stays paused until virtctl unpause", "remove attestation"),
+    Feature("sev-attestation", "attestation of SEV", "spec.domain.launchSecurity.sev.attestation",
+            not_yet=NotYet("the guest is not attested and stays paused until virtctl unpause", "remove attestation"),
             part_of="sev"),
-    Feature("tdx", "Intel TDX", "spec.domain.launchSecurity.tdx", traits.tdx,
-            NotYet("no node offers devices.kubevirt.io/tdx, so the VM finds no node", "remove it",
+    Feature("tdx", "Intel TDX", "spec.domain.launchSecurity.tdx",
+            not_yet=NotYet("no node offers devices.kubevirt.io/tdx, so the VM finds no node", "remove it",
                    "WorkloadEncryptionTDX")),
-    Feature("clock", "clock and timers", "spec.domain.clock", lambda v: v.spec.domain.clock),
+    Feature("clock", "clock and timers", "spec.domain.clock"),
     # life
     Feature("live-migration", "live migration", "spec.evictionStrategy", asking.eviction("LiveMigrate"), NO_MOVES),
     Feature("evacuation", "evacuation by others, or if possible", "spec.evictionStrategy",
@@ -237,17 +241,23 @@ def support(hypervisor: Hypervisor, key: str, architecture: str = "amd64") -> Su
 
 def _named(hypervisor: Hypervisor, feature: Feature, architecture: str) -> Support | None:
     for key in (feature.key, feature.part_of):
-        if found := hypervisor.supports.get(f"{key}/{architecture}") or hypervisor.supports.get(key):
-            return found
+        if named := hypervisor.supports.get(f"{key}/{architecture}") or hypervisor.supports.get(key):
+            return named
     return None
 
 
-def why_immobile(hypervisor: Hypervisor, architecture: str) -> str:
-    """Why no VM of a hypervisor moves to another node while it runs, or nothing."""
-    found = support(hypervisor, "live-migration", architecture)
-    if found.level in (Level.WORKS, Level.EXPERIMENTAL):
-        return ""
-    return IMMOBILE if found.admitted else f"hypervisor {hypervisor.descriptor.name} cannot migrate: {found.reason}"
+def obstacles(
+    hypervisor: Hypervisor, vmi: VMI, domain: Element | None = None, options: MigrationOptions | None = None
+) -> Iterator[Obstacle]:
+    """What keeps a VM on its node while it runs: what its owner could change first, what nobody can change last."""
+    moving = support(hypervisor, "live-migration", vmi.spec.architecture or "amd64")
+    if moving.level is not Level.IMPOSSIBLE:
+        yield from hypervisor.migration.obstacles(vmi, domain, options)
+    if moving.admitted:
+        yield Obstacle(names.NotMigratable.NOT_YET, IMMOBILE)
+    elif moving.level in (Level.ABSENT, Level.IMPOSSIBLE):
+        name = hypervisor.descriptor.name
+        yield Obstacle(names.NotMigratable.OTHER, f"hypervisor {name} cannot migrate: {moving.reason}")
 
 
 def at(level: Level, hypervisor: Hypervisor, architecture: str = "amd64") -> list[Feature]:
@@ -265,24 +275,24 @@ def refusals(hypervisor: Hypervisor, vmi: VMI, gates: Collection[str] = (), path
         yield Finding(f"{path}.hypervisor", hypervisor.refusal)
         return
     refused: set[str] = set()
-    for feature, found in _asked(hypervisor, vmi):
-        if found.level is Level.WORKS or found.admitted or found.gate in gates or feature.part_of in refused:
+    for feature, has in _asked(hypervisor, vmi):
+        if has.level is Level.WORKS or has.admitted or has.gate in gates or feature.part_of in refused:
             continue
         refused.add(feature.key)
-        message = f"hypervisor {name} does not support {feature.title}: {found.reason}"
-        if found.level is Level.EXPERIMENTAL:
+        message = f"hypervisor {name} does not support {feature.title}: {has.reason}"
+        if has.level is Level.EXPERIMENTAL:
             message = (
-                f"{feature.title} on hypervisor {name} is experimental ({found.reason}); "
-                f"the feature gate {found.gate} enables it"
+                f"{feature.title} on hypervisor {name} is experimental ({has.reason}); "
+                f"the feature gate {has.gate} enables it"
             )
         yield Finding(_placed(feature.field, path), message)
 
 
 def warnings(hypervisor: Hypervisor, vmi: VMI, path: str = "spec") -> Iterator[str]:
     """What a VMI is admitted with although nothing comes of it."""
-    for feature, found in _asked(hypervisor, vmi):
-        if found.admitted and not (feature.not_yet and feature.not_yet.quiet):
-            yield NotYet(found.reason, found.advice).warning(_placed(feature.field, path))
+    for feature, has in _asked(hypervisor, vmi):
+        if has.admitted and not (feature.not_yet and feature.not_yet.quiet):
+            yield NotYet(has.reason, has.advice).warning(_placed(feature.field, path))
 
 
 def _placed(field: str, path: str) -> str:

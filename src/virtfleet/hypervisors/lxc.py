@@ -38,12 +38,10 @@ class Lxc(Hypervisor):
     descriptor: ClassVar[Descriptor] = Descriptor(
         name="lxc",
         title="Linux containers",
-        overheads=Overheads.of(daemon="32Mi", vmm="24Mi"),
+        overheads=Overheads(daemon="32Mi", vmm="24Mi"),
         launcher_image="virt-launcher-lxc",
         uri="lxc:///system",
-        user="root",
         daemon="virtlxcd",
-        socket="/var/run/libvirt/virtlxcd-sock",
         root=True,
         capabilities=(
             *("SYS_ADMIN", "SETPCAP", "SETUID", "SETGID", "SETFCAP"),  # namespaces, mounts, control groups, users
@@ -53,11 +51,6 @@ class Lxc(Hypervisor):
         ),
         container=True,
         processes=("libvirt_lxc",),
-        pid_dir="/run/libvirt/lxc",
-        cdrom=False,
-        boot_order=False,
-        balloon=False,
-        stacked_images=False,
         disk_bus="virtio",
     )
     supports: ClassVar[Supports] = {
@@ -95,7 +88,7 @@ class Lxc(Hypervisor):
         return root
 
     def daemon(self, settings: DaemonSettings) -> DaemonPlan:
-        return daemons.plan(self.descriptor, settings, scheme="lxc", driver_files={"lxc.conf": _LXC_CONF})
+        return daemons.plan(self.descriptor, settings, {"lxc.conf": _LXC_CONF})
 
     def devices(self, vmi: VMI, *, emulated: bool) -> tuple[str, ...]:
         return ("fuse",)  # libvirt shows the guest its own /proc/meminfo with it

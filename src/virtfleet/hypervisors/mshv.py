@@ -7,26 +7,20 @@ from typing import ClassVar
 import msgspec
 
 from virtfleet.hypervisors.base import Descriptor
-from virtfleet.hypervisors.qemu.hypervisor import OVERHEADS, QEMU, Qemu
+from virtfleet.hypervisors.qemu.hypervisor import OVERHEADS, QEMU, Qemu, described
 from virtfleet.hypervisors.support import Level, Support, Supports, impossible
 
 
 class Mshv(Qemu):
     """QEMU with the Microsoft hypervisor."""
 
-    descriptor: ClassVar[Descriptor] = Descriptor(
+    descriptor: ClassVar[Descriptor] = described(
         name="mshv",
         title="QEMU with the Microsoft hypervisor",
         overheads=msgspec.structs.replace(OVERHEADS, estimate="measured with the same QEMU, but without /dev/mshv"),
-        launcher_image="virt-launcher",
-        uri="qemu:///session",
-        daemon="virtqemud",
-        socket="/var/run/libvirt/virtqemud-sock",
         device="mshv",
         processes=("qemu-system",),
-        pid_dir="/run/libvirt/qemu/run",
         vcpu_thread=r"^CPU (\d+)/(?:MSHV|TCG)",
-        disk_driver="qemu",
     )
     domain_type = "hyperv"
     supports: ClassVar[Supports] = {

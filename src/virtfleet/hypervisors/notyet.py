@@ -35,67 +35,64 @@ def _set(*fields: str) -> Callable[[Section], Any]:
     return lambda spec: _at(spec, *fields) not in (None, False, "", [], {})
 
 
-def _absent(field: str, asked: Callable[[Section], object], instead: str, advice: str) -> AbsentField:
-    return AbsentField(field, asked, NotYet(instead, advice))
+def _absent(
+    field: str, instead: str, advice: str = "remove it", *, asked: Callable[[Section], object] | None = None
+) -> AbsentField:
+    """By default, it is asked for where anything is said in the field."""
+    return AbsentField(field, asked or _set(*field.split(".")), NotYet(instead, advice))
+
+
+def _configured(field: str, instead: str, advice: str = "remove it") -> AbsentField:
+    return _absent(f"configuration.{field}", instead, advice)
 
 
 VM: Final = (
     _absent(
         "instancetype",
-        _set("instancetype"),
         "there are no instance types, and the VM starts with what its template says",
         "write CPU and memory into spec.template.spec.domain",
     ),
     _absent(
         "preference",
-        _set("preference"),
         "there are no preferences, and the VM starts with what its template says",
         "write devices and firmware into spec.template.spec.domain",
     ),
     _absent(
         "dataVolumeTemplates",
-        _set("dataVolumeTemplates"),
         "no data volumes are made, and the VM waits for their claims",
         "create the DataVolumes or the claims yourself, under the same names",
     ),
     _absent(
         "updateVolumesStrategy",
-        lambda spec: spec.get("updateVolumesStrategy") == "Migration",
         "volumes do not migrate; other ones are used after a restart, with what is on them",
         "copy the data yourself while the VM is stopped",
+        asked=lambda spec: spec.get("updateVolumesStrategy") == "Migration",
     ),
     _absent(
         "runStrategy",
-        lambda spec: spec.get("runStrategy") == "WaitAsReceiver",
         "no VM is received from another cluster, so this one never starts",
         "use another runStrategy",
+        asked=lambda spec: spec.get("runStrategy") == "WaitAsReceiver",
     ),
 )
 
-_CONFIGURED = "configuration"
 _PACED = "requests are paced by VirtFleet itself"
 _NO_MOVES = "VMs do not move"
-_REMOVE = "remove it"
-
-
-def _configured(field: str, instead: str, advice: str = _REMOVE) -> AbsentField:
-    path = field.split(".")
-    return _absent(f"{_CONFIGURED}.{field}", _set(_CONFIGURED, *path), instead, advice)
 
 
 KUBEVIRT: Final = (
     _configured("migrations", f"{_NO_MOVES}, and these limits have no effect"),
     _absent(
         "configuration.evictionStrategy",
-        lambda spec: _at(spec, _CONFIGURED, "evictionStrategy") not in (None, "", "None"),
         f"{_NO_MOVES}: LiveMigrate and External hold a drain back, LiveMigrateIfPossible shuts guests down",
         "stop VMs when it suits, and then drain their nodes",
+        asked=lambda spec: _at(spec, "configuration", "evictionStrategy") not in (None, "", "None"),
     ),
     _absent(
         "workloadUpdateStrategy",
-        _set("workloadUpdateStrategy", "workloadUpdateMethods"),
         "running VMs keep the launcher that they were started with",
         "restart VMs to update their launchers",
+        asked=_set("workloadUpdateStrategy", "workloadUpdateMethods"),
     ),
     _configured(
         "liveUpdateConfiguration",
@@ -104,24 +101,23 @@ KUBEVIRT: Final = (
     ),
     _absent(
         "configuration.vmRolloutStrategy",
-        lambda spec: _at(spec, _CONFIGURED, "vmRolloutStrategy") == "LiveUpdate",
         "every change of a VM waits for its restart, as with Stage",
         "restart VMs with the condition RestartRequired",
+        asked=lambda spec: _at(spec, "configuration", "vmRolloutStrategy") == "LiveUpdate",
     ),
     _configured("vmStateStorageClass", "state of TPM and EFI is not kept"),
     _configured("mediatedDevicesConfiguration", "no mediated devices are made", "make them on the nodes yourself"),
     _absent(
         "configuration.network.binding",
-        _set(_CONFIGURED, "network", "binding"),
         "plugins are not run, and VMs that use one do not start or lack the interface",
         "use masquerade or bridge",
     ),
     _configured("tlsConfiguration", "servers speak TLS 1.2 and newer with the ciphers of their library"),
     _absent(
         "configuration.roleAggregationStrategy",
-        lambda spec: _at(spec, _CONFIGURED, "roleAggregationStrategy") == "Manual",
         "the roles for people are aggregated to view, edit and admin anyhow",
         "restrict those roles instead",
+        asked=lambda spec: _at(spec, "configuration", "roleAggregationStrategy") == "Manual",
     ),
     _configured(
         "autoCPULimitNamespaceLabelSelector", "no VM gets a CPU limit by it", "set domain.resources.limits.cpu"
@@ -147,10 +143,10 @@ KUBEVIRT: Final = (
         for name in ("virtOperator", "nodeVerbosity", "virtSynchronizationController")
     ),
     *(
-        _absent(name, _set(name), "no ServiceMonitor is made", "scrape Pods with the label prometheus.kubevirt.io=true")
+        _absent(name, "no ServiceMonitor is made", "scrape Pods with the label prometheus.kubevirt.io=true")
         for name in ("monitorNamespace", "monitorAccount", "serviceMonitorNamespace")
     ),
-    _absent("synchronizationPort", _set("synchronizationPort"), "VMs do not move between clusters", _REMOVE),
+    _absent("synchronizationPort", "VMs do not move between clusters"),
 )
 
 EMPTY_GATES: Final = frozenset(
@@ -182,4 +178,4 @@ def behind(gate: str) -> str:
 
 def instead_of(gate: str) -> str:
     """What to do instead of switching a gate on behind which something is missing."""
-    return _ADVICE.get(gate, _REMOVE)
+    return _ADVICE.get(gate, "remove it")

@@ -20,15 +20,15 @@ _OWN: Final = {
     "qemu-kvm": "virtfleet.hypervisors.qemu_kvm:QemuKvm",
     "mshv": "virtfleet.hypervisors.mshv:Mshv",
     "cloud-hypervisor": "virtfleet.hypervisors.cloud_hypervisor:CloudHypervisor",
-    "xen": "virtfleet.hypervisors.xen:Xen",
+    "xen": "virtfleet.hypervisors.announced:Xen",
     "lxc": "virtfleet.hypervisors.lxc:Lxc",
-    "openvz": "virtfleet.hypervisors.openvz:OpenVZ",
-    "virtualbox": "virtfleet.hypervisors.virtualbox:VirtualBox",
-    "esx": "virtfleet.hypervisors.esx:Esx",
-    "vmware": "virtfleet.hypervisors.vmware:Vmware",
-    "hyperv": "virtfleet.hypervisors.hyperv:HyperV",
-    "virtuozzo": "virtfleet.hypervisors.virtuozzo:Virtuozzo",
-    "bhyve": "virtfleet.hypervisors.bhyve:Bhyve",
+    "openvz": "virtfleet.hypervisors.announced:OpenVZ",
+    "virtualbox": "virtfleet.hypervisors.announced:VirtualBox",
+    "esx": "virtfleet.hypervisors.announced:Esx",
+    "vmware": "virtfleet.hypervisors.announced:Vmware",
+    "hyperv": "virtfleet.hypervisors.announced:HyperV",
+    "virtuozzo": "virtfleet.hypervisors.announced:Virtuozzo",
+    "bhyve": "virtfleet.hypervisors.announced:Bhyve",
 }
 # Other names under which people may know them.
 ALIASES: Final = {"kvm": "qemu-kvm", "hyperv-direct": "mshv"}
@@ -59,8 +59,8 @@ def get(name: str) -> Hypervisor:
     if target is None:
         raise UnknownHypervisor(name)
     module, _, attribute = target.partition(":")
-    found: type[Hypervisor] = getattr(importlib.import_module(module), attribute)
-    return found()
+    chosen: type[Hypervisor] = getattr(importlib.import_module(module), attribute)
+    return chosen()
 
 
 def resolve(vmi: str, pool: str, cluster: str) -> str:

@@ -40,7 +40,6 @@ from virtfleet.handler.network.wanted import wishes
 from virtfleet.handler.pods.launchers import Presence
 from virtfleet.handler.vms import records, status
 from virtfleet.handler.vms.status import Situation
-from virtfleet.hypervisors.base import Host
 from virtfleet.installation import Installation
 from virtfleet.kube.credentials import Material
 from virtfleet.kube.errors import ApiError
@@ -261,7 +260,7 @@ def _run(obj: Obj) -> tuple[str, Obj | None]:
                 Situation(obj, found.vmi, hypervisor, presence, state, wired, GuestInfo(), True, "trouble"), 1e9
             )
     try:
-        document = hypervisor.adapt(hypervisor.build(found.vmi, context), Host(libvirt_version=9_000_000))
+        document = hypervisor.adapt(hypervisor.build(found.vmi, context), context)
     except DomainError as error:
         return f"no domain: {error}"[:60], pod
     xml.text(document)

@@ -212,7 +212,7 @@ def test_what_a_vm_has_costs_memory_beside_the_guest(edits: dict[str, Any], more
 
 def test_emulated_vms_need_no_device_but_room_for_translated_code() -> None:
     made = pod(where=kubevirt(configuration={"developerConfiguration": {"useEmulation": True}}))
-    assert amounts(made)["memory"] == f"{1024 + BESIDE + OVERHEADS.emulation.value() // MI}Mi"
+    assert amounts(made)["memory"] == f"{1024 + BESIDE + Quantity.parse(OVERHEADS.emulation).value() // MI}Mi"
     assert {k: v for k, v in amounts(made).items() if "/" in k} == {"devices.kubevirt.io/tun": "1"}
 
 

@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 
 from cluster.clusters import Cluster, Kubectl
+from virtfleet.hypervisors import registry
 from virtfleet.launcher.node import emulators
 from virtfleet.local import guestimage
 from waiting import eventually
 
 SECRET = "of the node, and of nobody else"
 NAMESPACE = "planted-links"
+DIRECTORY = str(emulators.directory(registry.get("qemu-kvm")))
 
 
 @pytest.fixture
@@ -64,11 +66,11 @@ def test_links_in_a_launcher_lead_its_handler_nowhere(fleet: Cluster, user: Kube
     first, *others = known
     inside = ("exec", pod["metadata"]["name"], "--", "sh", "-c")
     target = f"/proc/{os.getpid()}/root{secret}"
-    links = " && ".join(f"ln -sf {target} {emulators.DIRECTORY}/{name}" for name in (first, "loot.xml"))
-    user(*inside, f"cd {emulators.DIRECTORY} && rm {' '.join(others)} && {links}")
+    links = " && ".join(f"ln -sf {target} {DIRECTORY}/{name}" for name in (first, "loot.xml"))
+    user(*inside, f"cd {DIRECTORY} && rm {' '.join(others)} && {links}")
     # What was removed comes back when the start is tried again.
     user("annotate", "vmi", "planter", "try=again")
-    eventually(lambda: user.run(*inside, f"ls {emulators.DIRECTORY}/{others[-1]}").returncode == 0, 90)
+    eventually(lambda: user.run(*inside, f"ls {DIRECTORY}/{others[-1]}").returncode == 0, 90)
     assert secret.read_text() == SECRET
     assert (secret.stat().st_uid, secret.stat().st_mode & 0o777) == (0, 0o600)
 
@@ -79,6 +81,6 @@ def test_what_a_node_knows_is_its_own_and_reaches_every_launcher(fleet: Cluster,
     (pod,) = user.json("get", "pods", "-l", "kubevirt.io/domain=reader")["items"]
     facts = node_facts(fleet, pod["spec"]["nodeName"])
     assert {path.stat().st_uid for path in (facts, *facts.rglob("*"))} == {0}
-    names = user("exec", pod["metadata"]["name"], "--", "ls", emulators.DIRECTORY).split()
+    names = user("exec", pod["metadata"]["name"], "--", "ls", DIRECTORY).split()
     (known,) = emulators.load(facts).values()
     assert set(names) == set(known)

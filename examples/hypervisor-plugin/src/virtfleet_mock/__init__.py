@@ -23,14 +23,11 @@ class Mock(Hypervisor):
     descriptor: ClassVar[Descriptor] = Descriptor(
         name="mock",
         title="libvirt's test driver",
-        overheads=Overheads.of(daemon="0", vmm="0"),
+        overheads=Overheads(daemon="0", vmm="0"),
         launcher_image="virt-launcher-mock",
         connection=Connection.LIBRARY,
         events=Events.NATIVE,
         uri="test:///default",
-        cdrom=False,
-        boot_order=False,
-        balloon=False,
         disk_bus="virtio",
     )
     supports: ClassVar[Supports] = {

@@ -79,11 +79,11 @@ def _why(entry: dict[str, str]) -> str:
 @hypervisors.command(name="probe")
 @output_option
 def probe_command(output: str) -> None:
-    """What works on this machine, and why not. KVM is tried by running something on it."""
-    from virtfleet.launcher.node import kvmtrial as probe
+    """What works on this machine, and why not. Hardware virtualisation is tried by running something on it."""
+    from virtfleet.launcher.node import trial
     from virtfleet.local.guestimage import default_cache
 
-    found = {name: probe.hypervisor(registry.get(name), default_cache()) for name in registry.names()}
+    found = {name: trial.verdict(registry.get(name), default_cache()) for name in registry.names()}
     data = [{"name": name, "works": verdict.works, "reason": verdict.reason} for name, verdict in found.items()]
     rows = [(name, "yes" if verdict.works else "no", verdict.reason) for name, verdict in found.items()]
     result(output, data, table(rows, ("NAME", "WORKS", "REASON")))

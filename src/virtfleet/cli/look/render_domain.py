@@ -20,10 +20,9 @@ from virtfleet.api.vmi import VirtualMachineInstance
 from virtfleet.cli.manifests import cluster_of, objects
 from virtfleet.cli.output import CommandError
 from virtfleet.domain import xml
-from virtfleet.domain.context import AssignedDevice, Context, NumaCell
+from virtfleet.domain.context import AssignedDevice, Context, Host, NumaCell
 from virtfleet.domain.errors import DomainError
 from virtfleet.hypervisors import registry
-from virtfleet.hypervisors.base import Host
 from virtfleet.installation import Installation
 
 _CPUS = 64
@@ -58,7 +57,7 @@ def domain(
         )
         document = chosen.build(vmi, context)
         if adapted:
-            document = chosen.adapt(document, this_machine())
+            document = chosen.adapt(document, msgspec.structs.replace(context, host=this_machine()))
     except (msgspec.ValidationError, DomainError, registry.UnknownHypervisor) as error:
         raise CommandError(str(error)) from None
     click.echo(xml.text(document, pretty=True))

@@ -28,7 +28,7 @@ from virtfleet.hypervisors.base import Hypervisor
 from virtfleet.installation import Installation
 from virtfleet.launcher.alone.standalone import Standalone
 from virtfleet.launcher.failure import Failure
-from virtfleet.launcher.node import kvmtrial as probe
+from virtfleet.launcher.node import trial
 from virtfleet.local import guestimage
 from virtfleet.protocol.client import LauncherGone, Refused
 from virtfleet.protocol.messages import DomainState, Kill, Shutdown
@@ -45,7 +45,7 @@ _KINDS = (VMI.kind, VM.kind)
 @click.option("--hypervisor", default="", help="Hypervisor to use instead of the one that the objects say.")
 @click.option("--disk", "disks", multiple=True, metavar="VOLUME=PATH", help="A file to use for a volume; repeatable.")
 @click.option("--no-console", is_flag=True, help="Do not attach the console.")
-@click.option("--emulate", is_flag=True, help="Emulate CPUs even where KVM works.")
+@click.option("--emulate", is_flag=True, help="Emulate CPUs even where hardware could run them.")
 @output_option
 def launch(
     filename: str,
@@ -63,7 +63,7 @@ def launch(
     vmi = _vmi(filename, made, cluster)
     chosen = _hypervisor(hypervisor, vmi, cluster)
     cache = guestimage.default_cache()
-    emulated = _emulated(chosen.descriptor.device, emulate, cache, progress)
+    emulated = _emulated(chosen, emulate, cache, progress)
     context = cluster.context(vmi["spec"].get("architecture", ""))
     try:
         vm = Standalone(
@@ -109,10 +109,10 @@ def _hypervisor(named: str, vmi: dict[str, Any], cluster: Installation) -> Hyper
     return chosen
 
 
-def _emulated(device: str, wanted: bool, cache: Path, progress: Progress) -> bool:
-    if device != "kvm":
+def _emulated(hypervisor: Hypervisor, wanted: bool, cache: Path, progress: Progress) -> bool:
+    if not hypervisor.descriptor.emulation:
         return False
-    if not wanted and not (verdict := probe.kvm(cache)).works:
+    if not wanted and not (verdict := trial.verdict(hypervisor, cache)).works:
         progress(f"CPUs are emulated: {verdict.reason}")
         return True
     return wanted

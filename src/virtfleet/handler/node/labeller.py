@@ -30,27 +30,10 @@ PERIOD = (180.0, 216.0)
 REALTIME_SETTING = Path("/proc/sys/kernel/sched_rt_runtime_us")
 
 # Models that no guest should be given any more, unless the configuration says otherwise.
-OBSOLETE_MODELS = frozenset(
-    [
-        "486",
-        "pentium",
-        "pentium2",
-        "pentium3",
-        "pentiumpro",
-        "coreduo",
-        "n270",
-        "core2duo",
-        "Conroe",
-        "athlon",
-        "phenom",
-        "qemu32",
-        "qemu64",
-        "kvm32",
-        "kvm64",
-        "Opteron_G1",
-        "Opteron_G2",
-    ]
-)
+OBSOLETE_MODELS = frozenset((
+    "486", "pentium", "pentium2", "pentium3", "pentiumpro", "coreduo", "n270", "core2duo", "Conroe", "athlon",
+    "phenom", "qemu32", "qemu64", "kvm32", "kvm64", "Opteron_G1", "Opteron_G2",
+))  # fmt: skip
 _LABEL_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
@@ -86,7 +69,7 @@ def read(directory: Path) -> Facts:
 def labels(facts: Facts, obsolete: Collection[str] = OBSOLETE_MODELS) -> dict[str, str]:
     """The labels that follow from the facts."""
     host, guests = ET.fromstring(facts.capabilities), ET.fromstring(facts.domain_capabilities)
-    found: dict[str, str] = {}
+    wanted: dict[str, str] = {}
     for prefix, values in (
         (names.CPU_MODEL, _models(guests, obsolete)),
         (names.CPU_MODEL_MIGRATION, [*_models(guests, obsolete), *_host_model(guests)]),
@@ -98,10 +81,10 @@ def labels(facts: Facts, obsolete: Collection[str] = OBSOLETE_MODELS) -> dict[st
         (names.MACHINE_TYPE, set(_texts(host, "guest/arch/machine"))),
         (names.HYPERVISOR_WORKS, [name for name, trouble in facts.hypervisors.items() if not trouble]),
     ):
-        found |= {prefix + value: "true" for value in values if _LABEL_NAME.fullmatch(value)}
-    found |= _timers(host)
+        wanted |= {prefix + value: "true" for value in values if _LABEL_NAME.fullmatch(value)}
+    wanted |= _timers(host)
     present = {names.REALTIME: facts.realtime, **_confidential(guests)}
-    return found | {label: "true" for label, holds in present.items() if holds}
+    return wanted | {label: "true" for label, holds in present.items() if holds}
 
 
 def _models(guests: ET.Element, obsolete: Collection[str]) -> list[str]:

@@ -11,12 +11,12 @@ SYSFS = Path("/sys/devices/system")
 
 def cells(sysfs: Path = SYSFS) -> tuple[NumaCell, ...]:
     """The machine's NUMA nodes, with the threads of each CPU's core and the distances to other nodes."""
-    found = []
+    nodes = []
     for node in sorted((sysfs / "node").glob("node[0-9]*"), key=lambda path: int(path.name.removeprefix("node"))):
         cpus = tuple((cpu, _siblings(sysfs, cpu)) for cpu in ranges((node / "cpulist").read_text()))
         distances = tuple(enumerate(int(d) for d in (node / "distance").read_text().split()))
-        found.append(NumaCell(int(node.name.removeprefix("node")), cpus, distances))
-    return tuple(found)
+        nodes.append(NumaCell(int(node.name.removeprefix("node")), cpus, distances))
+    return tuple(nodes)
 
 
 def _siblings(sysfs: Path, cpu: int) -> tuple[int, ...]:
@@ -28,8 +28,8 @@ def _siblings(sysfs: Path, cpu: int) -> tuple[int, ...]:
 
 def ranges(text: str) -> tuple[int, ...]:
     """The kernel's lists, such as 0-3,8."""
-    found: list[int] = []
+    numbers: list[int] = []
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")
-        found += range(int(first), int(last or first) + 1)
-    return tuple(found)
+        numbers += range(int(first), int(last or first) + 1)
+    return tuple(numbers)

@@ -20,8 +20,9 @@ from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain import paths
 from virtfleet.handler.network.networks import Wired
 from virtfleet.handler.pods.launchers import Presence
-from virtfleet.handler.vms import migratable
+from virtfleet.hypervisors import features
 from virtfleet.hypervisors.base import Hypervisor
+from virtfleet.hypervisors.migration import copies_disks
 from virtfleet.kube.resource import Obj
 from virtfleet.protocol.messages import DomainState, GuestInfo, Status
 
@@ -165,7 +166,7 @@ def _machine(at: Situation, state: DomainState) -> Obj:
         **user,
         "memory": {"guestAtBoot": memory, "guestCurrent": memory, "guestRequested": memory},
         "currentCPUTopology": {"sockets": topology.sockets, "cores": topology.cores, "threads": topology.threads},
-        "migrationMethod": "BlockMigration" if migratable.copies_disks(at.vmi) else "LiveMigration",
+        "migrationMethod": "BlockMigration" if copies_disks(at.vmi) else "LiveMigration",
     }
 
 
@@ -212,7 +213,7 @@ def _if(
 
 
 def _mobility(vmi: VMI, hypervisor: Hypervisor, present: list[Condition], now: float) -> list[Condition]:
-    found = list(migratable.obstacles(vmi, hypervisor))
+    found = list(features.obstacles(hypervisor, vmi))
     beside_storage = [o for o in found if o.reason != NotMigratable.DISKS]
     first = found[0] if found else None
     present = conditions.put(

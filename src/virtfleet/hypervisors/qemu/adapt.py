@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import Final
 from xml.etree.ElementTree import Element
 
+from virtfleet.domain.context import Context, Host
 from virtfleet.domain.errors import DomainError
 from virtfleet.domain.interfaces import plain_mac
 from virtfleet.domain.xml import add, child
-from virtfleet.hypervisors.base import Host
 
 # Code that QEMU keeps after translating it. Without a limit of ours it would keep up to 1 GiB of it, beyond any memory
 # limit of a Pod; a guest that needs more is only translated again.
@@ -35,17 +35,17 @@ _ELSEWHERE: Final = {
 _FIRMWARE_DIRS: Final = ("/usr/share/OVMF", "/usr/share/AAVMF", "/usr/share/edk2/ovmf", "/usr/share/edk2/x64")
 
 
-def adapt(domain: Element, host: Host) -> Element:
+def adapt(domain: Element, context: Context) -> Element:
     """Fit the document, in place."""
     for rule in _ALWAYS:
-        rule(domain, host)
+        rule(domain, context)
     for since, known in _SINCE:
-        if host.libvirt_version < since:
-            known(domain, host)
+        if context.host.libvirt_version < since:
+            known(domain, context)
     return domain
 
 
-def _strip_notes(domain: Element, host: Host) -> None:
+def _strip_notes(domain: Element, context: Context) -> None:
     """Take out what is there for the launcher only, or what libvirt overlooks but its schema does not allow."""
     for disk in domain.iterfind("devices/disk"):
         for tag in ("capacity", "filesystemOverhead"):
@@ -75,7 +75,7 @@ def _strip_notes(domain: Element, host: Host) -> None:
         mac.set("address", plain_mac(mac.get("address", "")))
 
 
-def _disks(domain: Element, host: Host) -> None:
+def _disks(domain: Element, context: Context) -> None:
     for driver in domain.iterfind("devices/disk/driver[@io='native']"):
         if "cache" not in driver.attrib:
             driver.set("cache", "none")  # native I/O goes past the page cache, or not at all
@@ -84,30 +84,32 @@ def _disks(domain: Element, host: Host) -> None:
             controller.set("model", "qemu-xhci")
 
 
-def _machine(domain: Element, host: Host) -> None:
+def _machine(domain: Element, context: Context) -> None:
     """A machine type is what the guest was installed on: none is ever put in another's place."""
     kind = domain.find("os/type")
     machine = kind.get("machine", "") if kind is not None else ""
-    if machine and host.machines and machine not in host.machines:
-        newest = ", ".join(alias for alias in ("q35", "pc", "virt", "s390-ccw-virtio") if alias in host.machines)
+    if machine and context.host.machines and machine not in context.host.machines:
+        newest = ", ".join(
+            alias for alias in ("q35", "pc", "virt", "s390-ccw-virtio") if alias in context.host.machines
+        )
         raise DomainError(
             f"spec.domain.machine.type: this node has no machine type {machine!r}; choose one that it has"
             f" ({newest} for its newest), or a node that has this one"
         )
 
 
-def _firmware(domain: Element, host: Host) -> None:
+def _firmware(domain: Element, context: Context) -> None:
     loader, variables = domain.find("os/loader"), domain.find("os/nvram")
     if loader is None or loader.text is None:
         return
     secure = loader.get("secure", "no")
-    loader.text = _found(loader.text, secure, host)
+    loader.text = _present(loader.text, secure, context.host)
     template = variables.get("template") if variables is not None else None
     if variables is not None and template:
-        variables.set("template", _found(template, secure, host))
+        variables.set("template", _present(template, secure, context.host))
 
 
-def _found(path: str, secure: str, host: Host) -> str:
+def _present(path: str, secure: str, host: Host) -> str:
     """Where a firmware file really is. One that is nowhere stays, so that libvirt's message names it."""
     if not host.firmware or path in host.firmware:
         return path
@@ -118,18 +120,18 @@ def _found(path: str, secure: str, host: Host) -> str:
     return path
 
 
-def _network(domain: Element, host: Host) -> None:
+def _network(domain: Element, context: Context) -> None:
     for interface in domain.iterfind("devices/interface[@type='ethernet']"):
         alias = interface.find("alias")
-        tap = host.taps.get((alias.get("name", "") if alias is not None else "").removeprefix("ua-"))
+        tap = context.taps.get((alias.get("name", "") if alias is not None else "").removeprefix("ua-"))
         if tap:
             add(interface, "target", dev=tap, managed="no")
         for driver in interface.iterfind("driver[@name='vhost']"):
-            if not host.vhost_net:
+            if not context.host.vhost_net:
                 driver.set("name", "qemu")
 
 
-def _emulation(domain: Element, host: Host) -> None:
+def _emulation(domain: Element, context: Context) -> None:
     if domain.get("type") != "qemu":
         return
     cpu = domain.find("cpu")
@@ -141,7 +143,7 @@ def _emulation(domain: Element, host: Host) -> None:
     add(add(features, "tcg"), "tb-cache", TRANSLATED_CODE_MIB, unit="MiB")
 
 
-def _count_slots(domain: Element, host: Host) -> None:
+def _count_slots(domain: Element, context: Context) -> None:
     """Memory that can grow needs slots and a NUMA cell."""
     largest, memory, cpu = domain.find("maxMemory"), domain.find("memory"), domain.find("cpu")
     if largest is None or memory is None or cpu is None:
@@ -153,7 +155,7 @@ def _count_slots(domain: Element, host: Host) -> None:
         cell.set("memory", memory.text or "0")
 
 
-def _one_thread_per_disk(domain: Element, host: Host) -> None:
+def _one_thread_per_disk(domain: Element, context: Context) -> None:
     """A pool of I/O threads becomes one thread for each disk, in turn."""
     for number, driver in enumerate(domain.iterfind("devices/disk/driver[iothreads]")):
         pool = child(driver, "iothreads")
@@ -161,29 +163,29 @@ def _one_thread_per_disk(domain: Element, host: Host) -> None:
         driver.remove(pool)
 
 
-def _plain_variables(domain: Element, host: Host) -> None:
+def _plain_variables(domain: Element, context: Context) -> None:
     for variables in domain.iterfind("os/nvram"):
         variables.attrib.pop("format", None)
 
 
-def _no_display_on_pci(domain: Element, host: Host) -> None:
+def _no_display_on_pci(domain: Element, context: Context) -> None:
     for device in domain.iterfind("devices/hostdev[@type='pci']"):
         device.attrib.pop("display", None)
         device.attrib.pop("ramfb", None)
 
 
-def _plain_tlb_flush(domain: Element, host: Host) -> None:
+def _plain_tlb_flush(domain: Element, context: Context) -> None:
     for flush in domain.iterfind("features/hyperv/tlbflush"):
         for mode in list(flush):
             flush.remove(mode)
 
 
-def _no_discard_granularity(domain: Element, host: Host) -> None:
+def _no_discard_granularity(domain: Element, context: Context) -> None:
     for sizes in domain.iterfind("devices/disk/blockio"):
         sizes.attrib.pop("discard_granularity", None)
 
 
-_Rule = Callable[[Element, Host], None]
+_Rule = Callable[[Element, Context], None]
 _ALWAYS: Final[tuple[_Rule, ...]] = (_strip_notes, _machine, _firmware, _disks, _network, _emulation)
 # first version of libvirt that understands the document as it is built -> what to do before
 _SINCE: Final[tuple[tuple[int, _Rule], ...]] = (

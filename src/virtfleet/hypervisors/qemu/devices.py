@@ -44,6 +44,20 @@ def network(draft: Draft) -> None:
         draft.alias(element, interface.name)
 
 
+def serial_console(draft: Draft) -> None:
+    """Reached through a socket of the launcher's Pod."""
+    if not traits.serial_console(draft.vmi):
+        return
+    socket = paths.vmi_socket(draft.vmi.metadata.uid, "virt-serial0")
+    serial = add(draft.devices, "serial", type="unix")
+    add(serial, "target", port=0)
+    add(serial, "source", mode="bind", path=socket)
+    logged = draft.spec.log_serial_console
+    if draft.context.serial_console_log if logged is None else logged:
+        add(serial, "log", file=f"{socket}-log", append="on")
+    add(add(draft.devices, "console", type="pty"), "target", type="serial", port=0)
+
+
 def channels(draft: Draft) -> None:
     agent = add(draft.devices, "channel", type="unix")
     add(agent, "target", name="org.qemu.guest_agent.0", type="virtio")

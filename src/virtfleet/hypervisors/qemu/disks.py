@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from xml.etree.ElementTree import Element
 
-import msgspec
-
 from virtfleet.api import traits
 from virtfleet.api.disks import Disk, Volume
 from virtfleet.api.quantity import Quantity
 from virtfleet.api.vmistatus import PersistentVolumeClaimInfo
 from virtfleet.domain import paths, volumes
-from virtfleet.domain.context import BlockSizes
 from virtfleet.domain.errors import DomainError
 from virtfleet.domain.interfaces import pci_address
 from virtfleet.domain.targets import TargetNames
@@ -134,10 +131,6 @@ def _source(element: Element, source: Source, *, reservation: bool = False) -> N
     if reservation:
         reservations = add(target, "reservations", managed="no", migration="yes")
         add(reservations, "source", type="unix", path=paths.PR_HELPER_SOCKET, mode="client")
-    if source.data:
-        store = add(target, "dataStore", type=source.data.type)
-        add(store, "format", type=source.data.format)
-        _source(store, msgspec.structs.replace(source.data, name=""))
 
 
 def _read_only(disk: Disk) -> bool:
@@ -160,33 +153,19 @@ def _block_sizes(element: Element, draft: Draft, disk: Disk) -> None:
     wanted = disk.block_size
     if not wanted:
         return
+    if wanted.match_volume and wanted.match_volume.enabled is not False and not wanted.custom:
+        raise DomainError(
+            f"disk {disk.name!r}: the block size of its volume is not known; write it into blockSize.custom"
+        )
     if custom := wanted.custom:
-        sizes = (custom.logical or 0, custom.physical or 0)
-        if draft.architecture.name == "s390x" and max(sizes) > _S390X_MOST_BLOCK_SIZE:
+        logical, physical = custom.logical or 0, custom.physical or 0
+        if draft.architecture.name == "s390x" and max(logical, physical) > _S390X_MOST_BLOCK_SIZE:
             raise DomainError(
-                f"disk {disk.name!r}: custom block size (logical={sizes[0]}, physical={sizes[1]}) exceeds the maximum "
+                f"disk {disk.name!r}: custom block size (logical={logical}, physical={physical}) exceeds the maximum "
                 f"supported size of {_S390X_MOST_BLOCK_SIZE} for architecture s390x"
             )
-        granularity = custom.discard_granularity
-    elif wanted.match_volume and wanted.match_volume.enabled is not False:
-        found = _found_sizes(draft, disk.name)
-        sizes, granularity = (found.logical, found.physical), found.discard_granularity
-    else:
-        return
-    add(
-        element,
-        "blockio",
-        logical_block_size=sizes[0] or None,
-        physical_block_size=sizes[1] or None,
-        discard_granularity=granularity,
-    )
-
-
-def _found_sizes(draft: Draft, volume: str) -> BlockSizes:
-    found = draft.context.block_sizes.get(volume)
-    if found is None:
-        raise DomainError(f"disk {volume!r}: the block size of its volume is not known")
-    return found
+        sizes = {"logical_block_size": logical or None, "physical_block_size": physical or None}
+        add(element, "blockio", **sizes, discard_granularity=custom.discard_granularity)
 
 
 def _claim_size(element: Element, info: PersistentVolumeClaimInfo) -> None:

@@ -8,7 +8,7 @@ from xml.etree.ElementTree import Element
 
 from virtfleet.api import names
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
-from virtfleet.domain import common, console, hostdevices, paths
+from virtfleet.domain import common, hostdevices, paths
 from virtfleet.domain.context import Context
 from virtfleet.domain.xml import add
 from virtfleet.hypervisors.qemu import controllers, devices, firmware, machine
@@ -34,7 +34,6 @@ def _common(draft: Draft) -> None:
     common.clock(draft.root, draft.vmi)
     common.smbios(draft.root, draft.vmi, draft.context.smbios)
     common.reboot_policy(draft.root, draft.vmi)
-    console.serial_console(draft.devices, draft.vmi, draft.context)
     hostdevices.host_devices(draft.devices, draft.vmi, draft.context)
 
 
@@ -72,6 +71,7 @@ _PARTS: Final[tuple[Callable[[Draft], None], ...]] = (
     _common,
     _io_threads,
     devices.network,
+    devices.serial_console,
     devices.channels,
     devices.tpm,
     devices.vsock,

@@ -5,13 +5,32 @@ from __future__ import annotations
 from typing import ClassVar, Final
 from xml.etree.ElementTree import Element
 
+from virtfleet.api import traits
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain.context import Context
-from virtfleet.hypervisors.base import DaemonPlan, DaemonSettings, Host, Hypervisor, Overheads, Tuning
-from virtfleet.hypervisors.qemu import adapt, daemon, document, needs, tuning
+from virtfleet.hypervisors import daemons
+from virtfleet.hypervisors.base import DaemonPlan, DaemonSettings, Descriptor, Hypervisor, Overheads, Tuning
+from virtfleet.hypervisors.migration import Migration
+from virtfleet.hypervisors.proof import Learned, Program, Step
+from virtfleet.hypervisors.qemu import adapt, document, needs
+from virtfleet.hypervisors.qemu.migration import QemuMigration
 from virtfleet.hypervisors.support import Level, Support, impossible, works
 
-OVERHEADS = Overheads.of(log_daemon="20Mi", daemon="32Mi", vmm="60Mi", emulation=f"{adapt.TRANSLATED_CODE_MIB}Mi")
+OVERHEADS = Overheads(log_daemon="20Mi", daemon="32Mi", vmm="60Mi", emulation=f"{adapt.TRANSLATED_CODE_MIB}Mi")
+
+# QEMU writes its log through virtlogd, so that a restart of the daemon loses nothing. A session's qemu.conf has no
+# user: QEMU runs as the daemon does.
+_QEMU_CONF = """\
+stdio_handler = "logd"
+vnc_listen = "0.0.0.0"
+vnc_tls = 0
+vnc_sasl = 0
+dynamic_ownership = 0
+remember_owner = 0
+security_driver = "none"
+namespaces = [ ]
+cgroup_controllers = [ ]
+"""
 
 QEMU: Final[dict[str, Support]] = {
     **works(
@@ -42,24 +61,68 @@ QEMU: Final[dict[str, Support]] = {
 """What QEMU's machines have, whichever accelerator runs them."""
 
 
+def described(
+    *,
+    name: str,
+    title: str,
+    device: str,
+    processes: tuple[str, ...],
+    vcpu_thread: str,
+    overheads: Overheads = OVERHEADS,
+) -> Descriptor:
+    """A description of QEMU with one accelerator, by what is the accelerator's."""
+    return Descriptor(
+        name=name,
+        title=title,
+        overheads=overheads,
+        launcher_image="virt-launcher",
+        uri="qemu:///session",
+        daemon="virtqemud",
+        device=device,
+        emulation="qemu",
+        machines=True,
+        learned=Learned(
+            programs=("bin/qemu-system-*", "libexec/qemu-kvm", "sbin/virtqemud", "sbin/libvirtd"),
+            directory="qemu/cache/capabilities",
+        ),
+        processes=processes,
+        vcpu_thread=vcpu_thread,
+    )
+
+
 class Qemu(Hypervisor):
     """QEMU with some accelerator."""
 
     domain_type: ClassVar[str]
     """Type of the domain where CPUs are not emulated."""
     kernel_threads: ClassVar[tuple[str, ...]] = ()
+    migration: ClassVar[Migration] = QemuMigration()
 
     def build(self, vmi: VMI, context: Context) -> Element:
-        return document.build(vmi, context, "qemu" if context.emulated else self.domain_type)
+        return document.build(vmi, context, self.descriptor.emulation if context.emulated else self.domain_type)
 
-    def adapt(self, domain: Element, host: Host) -> Element:
-        return adapt.adapt(domain, host)
+    def adapt(self, domain: Element, context: Context) -> Element:
+        return adapt.adapt(domain, context)
 
     def daemon(self, settings: DaemonSettings) -> DaemonPlan:
-        return daemon.plan(self.descriptor, settings)
+        files = {"qemu.conf": _QEMU_CONF}
+        return daemons.plan(self.descriptor, settings, files, directories=("qemu/nvram",), log_daemon=True)
+
+    def proof(self, machine: str) -> tuple[Step, ...]:
+        return (*super().proof(machine), Program(f"qemu-system-{machine}"))
 
     def tuning(self, vmi: VMI, context: Context) -> Tuning:
-        return tuning.tuning(vmi, context, kernel_threads=self.kernel_threads)
+        cpu, memory = vmi.spec.domain.cpu, vmi.spec.domain.memory
+        reserved = memory.reserved_overhead if memory else None
+        return Tuning(
+            lock_memory=context.direct_memory_access
+            or traits.realtime(vmi)
+            or traits.sev(vmi)
+            or (reserved is not None and reserved.mem_lock == "Required"),
+            realtime_vcpus=cpu.realtime.mask if cpu and cpu.realtime else None,
+            isolate_emulator=bool(cpu and cpu.dedicated_cpu_placement and cpu.isolate_emulator_thread),
+            kernel_threads=self.kernel_threads if traits.dedicated_cpus(vmi) else (),
+        )
 
     def devices(self, vmi: VMI, *, emulated: bool) -> tuple[str, ...]:
         return (*super().devices(vmi, emulated=emulated), *needs.devices(vmi, emulated=emulated))

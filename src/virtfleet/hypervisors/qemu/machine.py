@@ -15,19 +15,10 @@ from virtfleet.hypervisors.qemu.draft import Draft
 _SEV_NO_DEBUG, _SEV_ENCRYPTED_STATE = 1 << 0, 1 << 2
 _SNP_SMT, _SNP_RESERVED = 1 << 16, 1 << 17  # the reserved bit must be set
 
-# element of libvirt -> field of the API, for enlightenments that are only on or off
-_HYPERV_SWITCHES = {
-    "relaxed": "relaxed",
-    "vapic": "vapic",
-    "vpindex": "vpindex",
-    "runtime": "runtime",
-    "synic": "synic",
-    "reset": "reset",
-    "frequencies": "frequencies",
-    "reenlightenment": "reenlightenment",
-    "ipi": "ipi",
-    "evmcs": "evmcs",
-}
+# Enlightenments that are only on or off; libvirt and the API give them the same names.
+_HYPERV_SWITCHES = (
+    "relaxed", "vapic", "vpindex", "runtime", "synic", "reset", "frequencies", "reenlightenment", "ipi", "evmcs",
+)  # fmt: skip
 
 
 def features(draft: Draft) -> None:
@@ -56,8 +47,8 @@ def features(draft: Draft) -> None:
 
 
 def _hyperv(element: Element, wanted: FeatureHyperv) -> None:
-    for tag, field in _HYPERV_SWITCHES.items():
-        _switch(element, tag, getattr(wanted, field))
+    for name in _HYPERV_SWITCHES:
+        _switch(element, name, getattr(wanted, name))
     if wanted.spinlocks:
         state = on_off(wanted.spinlocks.enabled)
         add(element, "spinlocks", state=state, retries=wanted.spinlocks.spinlocks)

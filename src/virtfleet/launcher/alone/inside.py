@@ -1,7 +1,8 @@
 """The inside of a sandbox: mounts what has to be private and becomes the launcher.
 
-`python -m virtfleet.launcher.alone.inside DIRECTORY USER ARGUMENTS...`, in namespaces that are its own already. It is
-gone before anything of the VM happens, so it imports next to nothing: its start is part of every `virtfleet launch`.
+`python -m virtfleet.launcher.alone.inside DIRECTORY USER DEVICES ARGUMENTS...`, in namespaces that are its own already.
+It is gone before anything of the VM happens, so it imports next to nothing: its start is part of every `virtfleet
+launch`.
 """
 
 from __future__ import annotations
@@ -17,12 +18,11 @@ from pathlib import Path
 from virtfleet.domain.paths import PRIVATE, USER
 from virtfleet.launcher.libvirtd import cgroups
 
-_DEVICES = ("kvm", "net/tun", "vhost-net")
 # What libvirt's system mode uses of a machine.
 _SYSTEM_DIRS = ("/etc/libvirt", "/var/lib/libvirt", "/var/log/libvirt", "/var/cache/libvirt")
 
 
-def enclose(directory: Path, user: int) -> None:
+def enclose(directory: Path, user: int, wanted: Sequence[str]) -> None:
     """Mount what must be private. The mount namespace is ours already."""
     if user == 0:
         cgroups.join(directory.name)
@@ -44,7 +44,7 @@ def enclose(directory: Path, user: int) -> None:
     devices = directory / "devices"
     devices.mkdir()
     _mount("-t", "tmpfs", "-o", "mode=755", "none", str(devices))
-    for name in _DEVICES:
+    for name in wanted:
         with suppress(FileNotFoundError):
             number = os.stat(f"/dev/{name}").st_rdev
             node = devices / name.replace("/", "-")
@@ -79,5 +79,5 @@ def become_launcher(user: int, arguments: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    enclose(Path(sys.argv[1]), int(sys.argv[2]))
-    become_launcher(int(sys.argv[2]), sys.argv[3:])
+    enclose(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3].split(","))
+    become_launcher(int(sys.argv[2]), sys.argv[4:])

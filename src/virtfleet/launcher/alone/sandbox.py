@@ -29,6 +29,7 @@ from virtfleet.work import commands
 _RUN = "/var/run/"
 _PREFIX = "vf-"  # short, because paths of sockets must be
 _TOOLS = ("unshare", "setpriv", "nsenter", "ip", "catatonit", "mount")
+_NETWORK_DEVICES = ("net/tun", "vhost-net")
 _POD_DIRS = (
     *(paths.PRIVATE, paths.SHARE, paths.SOCKETS, paths.CONTAINER_DISKS, paths.IMAGE_VOLUMES),
     *(paths.HOTPLUG_DISKS, paths.EPHEMERAL_DISKS, paths.LIBVIRT),
@@ -81,7 +82,15 @@ class Sandbox:
 
     async def start(self) -> None:
         """Start the launcher."""
-        inside = [sys.executable, "-m", "virtfleet.launcher.alone.inside", str(self.directory), str(self._user)]
+        devices = ",".join(filter(None, (self._descriptor.device, *_NETWORK_DEVICES)))
+        inside = [
+            sys.executable,
+            "-m",
+            "virtfleet.launcher.alone.inside",
+            str(self.directory),
+            str(self._user),
+            devices,
+        ]
         log = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         self.process = await asyncio.create_subprocess_exec(
             *("setpriv", "--pdeathsig", "KILL", "--"),

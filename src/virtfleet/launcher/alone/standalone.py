@@ -150,12 +150,12 @@ class Standalone:
 
 async def _known(hypervisor: Hypervisor, cache: Path) -> emulators.Known:
     """What libvirt knows of this machine's emulators: found out once, in a sandbox in which no guest ever runs."""
-    if not hypervisor.descriptor.uri.startswith("qemu:"):
+    if not hypervisor.descriptor.learned:
         return {}
-    here = emulators.programs(hypervisor)
+    here, name = emulators.programs(hypervisor), hypervisor.descriptor.name
     if here not in emulators.load(cache):
         directory = f"{paths.PRIVATE}/facts"
-        with Sandbox(hypervisor.descriptor, [COMMAND, f"--directory={directory}", "--emulators-only"]) as sandbox:
+        with Sandbox(hypervisor.descriptor, [COMMAND, f"--directory={directory}", f"--emulators-of={name}"]) as sandbox:
             await sandbox.start()
             assert sandbox.process is not None
             await sandbox.process.wait()

@@ -36,10 +36,11 @@ def enclose() -> None:
     """Make the launcher's own group the top of every tree, for it and for all that it starts."""
     import ctypes  # costs memory, and most launchers do not need it
 
-    found = usable(hierarchies(Path("/proc/self/mountinfo").read_text()))
+    trees = usable(hierarchies(Path("/proc/self/mountinfo").read_text()))
     if ctypes.CDLL(None, use_errno=True).unshare(_NEW_NAMESPACE):
-        raise Failure(f"no control groups of its own: {os.strerror(ctypes.get_errno())}; the Pod must be privileged")
-    for hierarchy, wanted in found.items():
+        reason = os.strerror(ctypes.get_errno())
+        raise Failure(f"no control groups of its own: {reason}; the container needs the capability SYS_ADMIN")
+    for hierarchy, wanted in trees.items():
         subprocess.run(["umount", hierarchy.path], check=True, timeout=_LIMIT)
         if wanted:
             options = ("-t", hierarchy.kind, "-o", hierarchy.options, hierarchy.kind)
@@ -83,24 +84,24 @@ def _own_groups() -> Iterator[Path]:
 
 def hierarchies(mountinfo: str) -> list[Hierarchy]:
     """The trees that are mounted, from the kernel's table."""
-    found = []
+    trees = []
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")
         kind, _, options = after.split(" ", 2)
         if kind.startswith("cgroup"):
             # An agent that is called when groups become empty is the node's affair, and refused inside a namespace.
             kept = ",".join(option for option in options.split(",") if not option.startswith("release_agent="))
-            found.append(Hierarchy(before.split()[4], kind, kept))
-    return found
+            trees.append(Hierarchy(before.split()[4], kind, kept))
+    return trees
 
 
-def usable(found: list[Hierarchy]) -> dict[Hierarchy, bool]:
+def usable(trees: list[Hierarchy]) -> dict[Hierarchy, bool]:
     """Whether libvirt shall see each of them: of two halves it would choose the new one, even without controllers.
 
     Controllers that nobody uses in the other half (hugetlb, say) turn up in this one, so it is asked for what counts.
     """
-    hybrid = any(hierarchy.kind != _UNIFIED for hierarchy in found)
-    return {h: h.kind != _UNIFIED or not hybrid or "memory" in _controllers(Path(h.path)) for h in found}
+    hybrid = any(hierarchy.kind != _UNIFIED for hierarchy in trees)
+    return {h: h.kind != _UNIFIED or not hybrid or "memory" in _controllers(Path(h.path)) for h in trees}
 
 
 def _controllers(unified: Path) -> list[str]:

@@ -11,6 +11,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -69,6 +70,9 @@ class Connection:
         if self._keeping:
             self._keeping.cancel()
             await asyncio.gather(self._keeping, return_exceptions=True)
+        if self._open.done():
+            with suppress(libvirt.libvirtError, Failure):
+                await self._threads.run(self._open.result().unregisterCloseCallback, _KEEPALIVE[0])
         for threads in (self._threads, self._guest_thread, self._urgent_thread):
             threads.close()
 
@@ -84,6 +88,14 @@ class Connection:
         """
         threads = self._urgent_thread if urgent else self._guest_thread
         return await self._run(threads, lambda _: self._on_its_own(call), limit)
+
+    async def apart(self, call: Callable[[libvirt.virConnect], T], *, limit: float) -> T:
+        """A call that may last for long, on a thread and a connection of its own."""
+        threads = Threads(1, "libvirt-apart")
+        try:
+            return await self._run(threads, lambda _: self._on_its_own(call), limit)
+        finally:
+            threads.close()
 
     def _on_its_own(self, call: Callable[[libvirt.virConnect], T]) -> T:
         connection = libvirt.open(self._uri)

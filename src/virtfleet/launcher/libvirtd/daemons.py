@@ -44,7 +44,12 @@ def plan_for(hypervisor: Hypervisor, *, log_filters: str = "") -> DaemonPlan:
         cgroups.enclose()
         mapped.uncover()
     return hypervisor.daemon(
-        DaemonSettings(modular=modular(hypervisor), driver_dir=driver_dir, log_filters=log_filters)
+        DaemonSettings(
+            modular=modular(hypervisor),
+            driver_dir=driver_dir,
+            log_filters=log_filters,
+            host_uuid=Path("/proc/sys/kernel/random/uuid").read_text().strip(),
+        )
     )
 
 
@@ -55,7 +60,7 @@ def lacking(hypervisor: Hypervisor) -> str:
     if modular(hypervisor) or (monolithic_driver(hypervisor) and Path("/usr/sbin/libvirtd").exists()):
         return ""
     daemon = hypervisor.descriptor.daemon
-    return f"neither {daemon} nor libvirtd with a driver for {_scheme(hypervisor)} is installed"
+    return f"neither {daemon} nor libvirtd with a driver for {hypervisor.descriptor.scheme} is installed"
 
 
 def modular(hypervisor: Hypervisor) -> bool:
@@ -63,13 +68,9 @@ def modular(hypervisor: Hypervisor) -> bool:
 
 
 def monolithic_driver(hypervisor: Hypervisor) -> Path | None:
-    name = f"libvirt_driver_{_scheme(hypervisor)}.so"
+    name = f"libvirt_driver_{hypervisor.descriptor.scheme}.so"
     places = (Path(directory, "libvirt/connection-driver", name) for directory in _DRIVER_DIRS)
     return next((path for path in places if path.exists()), None)
-
-
-def _scheme(hypervisor: Hypervisor) -> str:
-    return hypervisor.descriptor.uri.partition(":")[0]
 
 
 class Daemons:

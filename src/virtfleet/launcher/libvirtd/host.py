@@ -8,7 +8,7 @@ from pathlib import Path
 
 import libvirt
 
-from virtfleet.hypervisors.base import Host
+from virtfleet.domain.context import Host
 
 _FIRMWARE_ROOT = Path("/usr/share")
 _MACHINE = re.compile(r"<machine\b[^>]*>([^<]+)</machine>")

@@ -21,12 +21,10 @@ from virtfleet.domain import paths
 from virtfleet.hypervisors.base import Hypervisor
 from virtfleet.launcher.libvirtd.daemons import monolithic_driver
 
-DIRECTORY = f"{paths.PRIVATE}/libvirt/qemu/cache/capabilities"
 _KEPT = "emulators"
 _SETS = 4  # of programs: a node may have been of several pools
 _MOST = 1 << 20  # bytes that are worth sending
 _NAME = re.compile(r"[0-9a-f]{64}\.xml")
-_PROGRAMS = ("bin/qemu-system-*", "libexec/qemu-kvm", "sbin/virtqemud", "sbin/libvirtd")
 
 Files = dict[str, bytes]
 """Content by name, compressed: 30 KiB instead of 400."""
@@ -34,27 +32,37 @@ Known = dict[str, Files]
 """By programs."""
 
 
+def directory(hypervisor: Hypervisor) -> Path:
+    """Where its libvirt keeps what it finds out."""
+    assert hypervisor.descriptor.learned is not None
+    return Path(paths.PRIVATE, "libvirt", hypervisor.descriptor.learned.directory)
+
+
 def programs(hypervisor: Hypervisor) -> str:
     """The programs of an image, told apart by all that may not be the same in another build of them."""
-    found = {path for pattern in _PROGRAMS for path in Path("/usr").glob(pattern)}
+    learned = hypervisor.descriptor.learned
+    files = {path for pattern in (learned.programs if learned else ()) for path in Path("/usr").glob(pattern)}
     if driver := monolithic_driver(hypervisor):
-        found.add(driver)
-    states = [(path, path.stat()) for path in sorted(found)]
+        files.add(driver)
+    states = [(path, path.stat()) for path in sorted(files)]
     return " ".join([os.uname().release, *(f"{p} {s.st_size} {s.st_mtime_ns} {s.st_ctime_ns}" for p, s in states)])
 
 
-def found() -> Files:
+def learned(hypervisor: Hypervisor) -> Files:
     """What libvirt has found out here."""
-    return {file.name: zlib.compress(file.read_bytes()) for file in Path(DIRECTORY).glob("*.xml")}
+    return {file.name: zlib.compress(file.read_bytes()) for file in directory(hypervisor).glob("*.xml")}
 
 
-def put(files: Files) -> None:
+def put(hypervisor: Hypervisor, known: Known) -> None:
     """Let the libvirt that runs here know what another one found out, before the first domain is defined."""
-    for name, content in files.items():
+    if not hypervisor.descriptor.learned:
+        return
+    place = directory(hypervisor)
+    for name, content in known.get(programs(hypervisor), {}).items():
         with suppress(OSError):  # libvirt can find it out by itself
-            Path(DIRECTORY).mkdir(parents=True, exist_ok=True)
+            place.mkdir(parents=True, exist_ok=True)
             if _NAME.fullmatch(name):
-                Path(DIRECTORY, name).write_bytes(zlib.decompress(content))
+                (place / name).write_bytes(zlib.decompress(content))
 
 
 def save(directory: Path, of: str, files: Files) -> None:

@@ -11,7 +11,7 @@ import argparse
 import asyncio
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import libvirt
@@ -23,19 +23,17 @@ from virtfleet.hypervisors.base import Hypervisor
 from virtfleet.launcher.failure import Failure
 from virtfleet.launcher.libvirtd.connection import Connection
 from virtfleet.launcher.libvirtd.daemons import Daemons, lacking, plan_for
-from virtfleet.launcher.node import emulators
-from virtfleet.launcher.node import kvmtrial as probe
+from virtfleet.launcher.node import emulators, trial
 
 logger = logging.getLogger(__name__)
 
 COMMAND = "node-labeller"
-_EMULATED = "qemu"  # libvirt's domain type for guests whose CPUs are emulated
 
 
 def options(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog=f"virt-launcher {COMMAND}", description="Finds out what this node can run.")
     parser.add_argument("--directory", type=Path, required=True, help="where virt-handler looks for it")
-    parser.add_argument("--emulators-only", action="store_true", help="only what launchers want to know")
+    parser.add_argument("--emulators-of", metavar="HYPERVISOR", help="only what its launchers want to know")
     return parser.parse_args(arguments)
 
 
@@ -51,21 +49,27 @@ def find_out(directory: Path) -> None:
     """Write the facts. A hypervisor that does not work here is a fact too, so this fails only where nothing can."""
     directory.mkdir(parents=True, exist_ok=True)
     os.chown(directory, os.geteuid(), -1)
-    verdicts = {name: probe.hypervisor(registry.get(name), directory) for name in registry.names()}
+    verdicts = {name: trial.verdict(registry.get(name), directory) for name in registry.names()}
     _write(directory / paths.HYPERVISORS, msgspec.json.encode({name: v.reason for name, v in verdicts.items()}))
-    hypervisor = registry.get(registry.DEFAULT)
-    if missing := lacking(hypervisor):
-        logger.warning("nothing is known of this node's CPUs: %s", missing)
+    hypervisor = _describing(verdicts)
+    if hypervisor is None:
+        logger.warning("nothing is known of this node's CPUs: no hypervisor in this image can describe them")
         return
-    works = verdicts[registry.DEFAULT].works
+    works = verdicts[hypervisor.descriptor.name].works
     # This container's own: where libvirt makes its directories, and the device that launchers are given.
     theirs = ["/var/run", *([f"/dev/{hypervisor.descriptor.device}"] if works else [])]
-    told = _as_launcher(theirs, lambda: asyncio.run(_ask_libvirt(hypervisor, emulated=not works)))
-    if told:
-        answers = msgspec.msgpack.decode(told, type=Answers)
+    packed = _as_launcher(theirs, lambda: asyncio.run(_ask_libvirt(hypervisor, emulated=not works)))
+    if packed:
+        answers = msgspec.msgpack.decode(packed, type=Answers)
         _write(directory / paths.CAPABILITIES, answers.host.encode())
         _write(directory / paths.DOMAIN_CAPABILITIES, answers.guests.encode())
         emulators.save(directory, emulators.programs(hypervisor), answers.emulators)
+
+
+def _describing(verdicts: Mapping[str, trial.Verdict]) -> Hypervisor | None:
+    """The hypervisor whose libvirt describes the node's CPUs and machine types: one that works, if there is one."""
+    able = [h for h in map(registry.get, verdicts) if h.descriptor.machines and not h.refusal and not lacking(h)]
+    return next((h for h in able if verdicts[h.descriptor.name].works), next(iter(able), None))
 
 
 def _as_launcher(theirs: list[str], ask: Callable[[], bytes]) -> bytes:
@@ -89,9 +93,9 @@ def _as_launcher(theirs: list[str], ask: Callable[[], bytes]) -> bytes:
             os._exit(0)
     os.close(sending)
     with open(receiving, "rb") as answer:
-        told = answer.read()
+        packed = answer.read()
     os.waitpid(child, 0)
-    return told
+    return packed
 
 
 async def _ask_libvirt(hypervisor: Hypervisor, *, emulated: bool) -> bytes:
@@ -103,7 +107,7 @@ async def _ask_libvirt(hypervisor: Hypervisor, *, emulated: bool) -> bytes:
     connection.start()
     try:
         host = await connection.run(lambda c: c.getCapabilities())
-        domain_type = _EMULATED if emulated else None
+        domain_type = hypervisor.descriptor.emulation if emulated else None
         guests = await connection.run(lambda c: c.getDomainCapabilities(None, None, None, domain_type, 0))
     except (libvirt.libvirtError, Failure) as error:
         logger.error("libvirt does not say what this node can run: %s", error)
@@ -111,7 +115,7 @@ async def _ask_libvirt(hypervisor: Hypervisor, *, emulated: bool) -> bytes:
     finally:
         await connection.stop()
         await daemons.stop()
-    return msgspec.msgpack.encode(Answers(host, guests, emulators.found()))
+    return msgspec.msgpack.encode(Answers(host, guests, emulators.learned(hypervisor)))
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -122,11 +126,11 @@ def _write(path: Path, content: bytes) -> None:
 
 def run(arguments: list[str]) -> int:
     wanted = options(arguments)
-    if wanted.emulators_only:
-        hypervisor = registry.get(registry.DEFAULT)
-        told = asyncio.run(_ask_libvirt(hypervisor, emulated=True))
-        found = msgspec.msgpack.decode(told, type=Answers).emulators
-        emulators.save(wanted.directory, emulators.programs(hypervisor), found)
+    if wanted.emulators_of:
+        hypervisor = registry.get(wanted.emulators_of)
+        packed = asyncio.run(_ask_libvirt(hypervisor, emulated=True))
+        files = msgspec.msgpack.decode(packed, type=Answers).emulators
+        emulators.save(wanted.directory, emulators.programs(hypervisor), files)
     else:
         find_out(wanted.directory)
     return 0

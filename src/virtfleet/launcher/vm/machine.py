@@ -22,10 +22,10 @@ import msgspec
 from virtfleet.api import traits
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain import paths
-from virtfleet.domain.context import Context
+from virtfleet.domain.context import Context, Host
 from virtfleet.domain.errors import DomainError
 from virtfleet.domain.xml import text
-from virtfleet.hypervisors.base import Events, Host, Hypervisor
+from virtfleet.hypervisors.base import Events, Hypervisor
 from virtfleet.launcher.failure import Failure
 from virtfleet.launcher.guestnet.network import Network
 from virtfleet.launcher.libvirtd import host
@@ -73,7 +73,7 @@ class Machine:
         self._stirred = asyncio.Event()
         self._started = False
         self._accompanied = False
-        self._here = Host(libvirt_version=0)
+        self._here = Host()
         self._formats: dict[str, str] = {}
         self._node_name = ""
         self._grace = traits.GRACE
@@ -122,10 +122,12 @@ class Machine:
             self._node_name = vmi.status.node_name
             await self._network.serve(request.node)
             if not self._started:
-                emulators.put(request.emulators.get(emulators.programs(self._hypervisor), {}))
+                emulators.put(self._hypervisor, request.emulators)
                 self._formats, self._here = await asyncio.gather(disks.formats(vmi), self._domain.run(host.inspect))
-            context = msgspec.structs.replace(request.node.context, disk_formats=self._formats)
-            wanted = self._document(vmi, context, msgspec.structs.replace(self._here, taps=request.node.taps))
+            context = msgspec.structs.replace(
+                request.node.context, disk_formats=self._formats, taps=request.node.taps, host=self._here
+            )
+            wanted = self._document(vmi, context)
             if not self._started:
                 await disks.prepare(vmi, context, wanted)
                 for socket in (paths.vmi_socket(self._uid, ""), paths.DOWNWARD_METRICS_SOCKET):
@@ -139,9 +141,9 @@ class Machine:
         await self._look()
         return self._updates.latest.state
 
-    def _document(self, vmi: VMI, context: Context, here: Host) -> ET.Element:
+    def _document(self, vmi: VMI, context: Context) -> ET.Element:
         try:
-            return self._hypervisor.adapt(self._hypervisor.build(vmi, context), here)
+            return self._hypervisor.adapt(self._hypervisor.build(vmi, context), context)
         except DomainError as error:
             raise Failure(str(error)) from None
 
@@ -214,7 +216,7 @@ class Machine:
                 domain.updateDeviceFlags(text(device), _LIVE)
             _, largest, current, _, _ = domain.info()
             target = memory >> 10
-            if self._hypervisor.descriptor.balloon and target != current and target <= largest:
+            if self._hypervisor.has("balloon") and target != current and target <= largest:
                 domain.setMemoryFlags(target, _LIVE)
 
         await self._domain(adjust)

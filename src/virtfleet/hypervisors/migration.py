@@ -1,0 +1,204 @@
+"""A running VM goes to another node: the steps by name, which a hypervisor that can do it fills.
+
+`obstacles` says whether it may move at all. The target is prepared as for a start, up to the domain, and tells the
+document that it would start; `destination` is the one that it gets. The source takes the step `run`, is asked by
+`pace` what to do while it lasts, and may `abort` it as long as that loses nothing. `finish` is what either side shows
+when it is done. All of them decide only: the launcher's `libvirtd.migration` acts on what they say.
+
+A hypervisor without steps of its own refuses all of them.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+from xml.etree.ElementTree import Element
+
+import msgspec
+
+from virtfleet.api import names, traits
+from virtfleet.api.migration import MigrationOptions
+from virtfleet.api.names import NotMigratable
+from virtfleet.api.vmi import VirtualMachineInstance as VMI
+from virtfleet.domain.errors import DomainError
+
+_SHARED: Final = "ReadWriteMany"
+_GIB: Final = 1 << 30
+
+
+class Obstacle(NamedTuple):
+    """Something that a migration would fail over; the reason is one of the condition LiveMigratable."""
+
+    reason: str
+    message: str
+
+
+class Route(msgspec.Struct, frozen=True, kw_only=True):
+    """Sockets of the source's Pod that lead to the target: proxies, or the target itself on the same machine."""
+
+    libvirt: str
+    """To the target's libvirt daemon."""
+    memory: str
+    """To the target's hypervisor, which listens at the same path in its own Pod."""
+    disks: str
+    """The same for disks that are copied."""
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """The call by which libvirt moves a domain, in libvirt's own words."""
+
+    uri: str
+    """Of the target's libvirt."""
+    flags: tuple[str, ...]
+    """Names behind VIR_MIGRATE_."""
+    parameters: dict[str, str | int | list[str]]
+    copied: tuple[str, ...] = ()
+    """Targets of the disks that go along."""
+    longest_pause: int = 0
+    """Milliseconds that the guest may stand still at the end; libvirt's default where 0."""
+
+
+class Finish(msgspec.Struct, frozen=True, kw_only=True):
+    """What shows that one side is done, and what is left to do there."""
+
+    states: tuple[str, ...]
+    """Reasons of the domain's state, as libvirt names them behind VIR_DOMAIN_."""
+    undefine: tuple[str, ...] = ()
+    """Flags behind VIR_DOMAIN_UNDEFINE_ with which the source forgets the domain."""
+
+
+class Mode(enum.StrEnum):
+    """Where the guest runs meanwhile; the names are KubeVirt's."""
+
+    PRE_COPY = "PreCopy"  # on the source
+    PAUSED = "Paused"  # nowhere, on the source
+    POST_COPY = "PostCopy"  # on the target, with a part of its memory here
+
+
+class Look(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a migration is."""
+
+    mode: Mode = Mode.PRE_COPY
+    elapsed: float = 0
+    """Seconds since it began."""
+    stuck: float = 0
+    """Seconds since less was left than ever before."""
+
+
+class Turn(msgspec.Struct, frozen=True):
+    """What to do about a migration that takes long: another mode, or its end where there is none."""
+
+    mode: Mode | None
+    why: str
+
+
+class Migration:
+    """The steps; refused, each with the reason, where a hypervisor has none of its own."""
+
+    def __init__(self, refusal: str = "its hypervisor has no steps for a migration") -> None:
+        self.refusal = refusal
+
+    def obstacles(
+        self, vmi: VMI, domain: Element | None = None, options: MigrationOptions | None = None
+    ) -> Iterator[Obstacle]:
+        """What keeps a VM where it is; `domain` is the running one, `options` are those in force, where known."""
+        yield Obstacle(NotMigratable.OTHER, f"cannot migrate VMI: {self.refusal}")
+
+    def destination(self, running: Element, there: Element) -> Element:
+        """The target's document: what the guest sees as it runs, what the node gives as it is on the target."""
+        raise DomainError(f"the VM cannot be received: {self.refusal}")
+
+    def run(self, vmi: VMI, running: Element, there: Element, route: Route, options: MigrationOptions) -> Run:
+        """How libvirt moves the domain. `running` is its migratable document, `there` the one that the target made."""
+        raise DomainError(f"the VM cannot be moved: {self.refusal}")
+
+    def abort(self, mode: Mode) -> str:
+        """Why a migration cannot be aborted in this mode; "" where it can."""
+        return self.refusal
+
+    def finish(self, *, source: bool) -> Finish:
+        """What shows that one side is done."""
+        raise DomainError(f"the VM cannot have moved: {self.refusal}")
+
+
+def pace(vmi: VMI, options: MigrationOptions, look: Look, *, copied: int = 0) -> Turn | None:
+    """What to do about a migration now, by KubeVirt's limits; `copied` are bytes of disks that go along."""
+    if look.mode is Mode.POST_COPY:
+        return None  # the guest runs there: ending it would lose the guest
+    gib = -(-(traits.memory(vmi).value() + copied) // _GIB)
+    limit = (options.completion_timeout_per_gi_b or 0) * gib * (2 if look.mode is Mode.PAUSED else 1)
+    late = limit and look.elapsed > limit
+    why = f"it has not ended after {look.elapsed:.0f} s"
+    if late and look.mode is Mode.PRE_COPY and options.allow_workload_disruption:
+        return Turn(Mode.POST_COPY if options.allow_post_copy else Mode.PAUSED, why)
+    if options.progress_timeout and look.stuck > options.progress_timeout:
+        return Turn(None, f"it has made no progress for {look.stuck:.0f} s")
+    return Turn(None, why) if late else None
+
+
+def kept_by(vmi: VMI) -> Iterator[Obstacle]:
+    """What keeps any VM where it is: what its owner could change first, what nobody can change last."""
+    yield from _interfaces(vmi)
+    yield from _devices(vmi)
+    if traits.sev(vmi):
+        yield Obstacle(NotMigratable.SEV, "VMI uses SEV")
+    if traits.tdx(vmi):
+        yield Obstacle(NotMigratable.TDX, "VMI uses TDX")
+    if traits.secure_execution(vmi):
+        yield Obstacle(NotMigratable.SECURE_EXECUTION, "VMI uses Secure Execution")
+    features = vmi.spec.domain.features
+    passthrough = features.hyperv_passthrough if features else None
+    if passthrough and passthrough.enabled is not False:
+        yield Obstacle(NotMigratable.HYPERV_PASSTHROUGH, "VMI uses hyperv passthrough")
+    if any(disk.lun and disk.lun.reservation for disk in vmi.spec.domain.devices.disks):
+        yield Obstacle(NotMigratable.PERSISTENT_RESERVATION, "VMI uses SCSI persistent reservation")
+    yield from _volumes(vmi)
+
+
+def _interfaces(vmi: VMI) -> Iterator[Obstacle]:
+    primary = next((n.name for n in vmi.spec.networks if n.pod or (n.multus and n.multus.default)), None)
+    interface = next((i for i in vmi.spec.domain.devices.interfaces if i.name == primary), None)
+    if interface is None or interface.masquerade or interface.passt_binding:
+        return
+    if interface.bridge and names.ALLOW_POD_BRIDGE_MIGRATION in vmi.metadata.annotations:
+        return
+    yield Obstacle(
+        NotMigratable.INTERFACE,
+        "cannot migrate VMI which does not use masquerade or a migratable plugin to connect to the pod network",
+    )
+
+
+def _devices(vmi: VMI) -> Iterator[Obstacle]:
+    if vmi.spec.domain.devices.host_devices:
+        yield Obstacle(NotMigratable.HOST_DEVICE, "VMI specifies non-migratable generic PCI host device")
+    if vmi.spec.domain.devices.gpus:
+        yield Obstacle(NotMigratable.HOST_DEVICE, "VMI specifies non-migratable GPU device")
+
+
+def _volumes(vmi: VMI) -> Iterator[Obstacle]:
+    claims = {s.name: s.persistent_volume_claim_info for s in vmi.status.volume_status}
+    needs = "live migration requires that all PVCs must be shared (using ReadWriteMany access mode)"
+    for volume in vmi.spec.volumes:
+        if volume.persistent_volume_claim or volume.data_volume:
+            claim = claims.get(volume.name)
+            named = volume.persistent_volume_claim
+            name = named.claim_name if named else volume.data_volume.name if volume.data_volume else ""
+            if claim is None:
+                message = f"cannot migrate VMI: Unable to determine if PVC {name} is shared, {needs}"
+                yield Obstacle(NotMigratable.DISKS, message)
+            elif _SHARED not in claim.access_modes:
+                yield Obstacle(NotMigratable.DISKS, f"cannot migrate VMI: PVC {name} is not shared, {needs}")
+        elif volume.host_disk and not volume.host_disk.shared:
+            yield Obstacle(NotMigratable.DISKS, "cannot migrate VMI with non-shared HostDisk")
+
+
+def copies_disks(vmi: VMI) -> bool:
+    """Whether a migration would have to copy disks that are only here."""
+    writable = {d.name for d in vmi.spec.domain.devices.disks if not d.cdrom}
+    return any(volume.name in writable for volume in vmi.spec.volumes if volume.name not in shared(vmi))
+
+
+def shared(vmi: VMI) -> set[str]:
+    """Volumes that the target sees too: claims, and disks of nodes, which are checked to be shared."""
+    return {v.name for v in vmi.spec.volumes if v.persistent_volume_claim or v.data_volume or v.host_disk}

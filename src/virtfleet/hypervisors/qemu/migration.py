@@ -1,0 +1,123 @@
+"""The steps of a migration, as libvirt's QEMU driver takes them.
+
+The source's daemon drives it (peer to peer), so that a launcher that dies leaves nothing half done: libvirt itself ends
+or finishes it on both sides. Everything goes through unix sockets, behind which proxies may be.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from xml.etree.ElementTree import Element
+
+from virtfleet.api.migration import MigrationOptions
+from virtfleet.api.names import NotMigratable
+from virtfleet.api.quantity import Quantity
+from virtfleet.api.vmi import VirtualMachineInstance as VMI
+from virtfleet.domain import common, volumes
+from virtfleet.domain.errors import DomainError
+from virtfleet.domain.xml import text
+from virtfleet.hypervisors.base import own_alias
+from virtfleet.hypervisors.migration import Finish, Migration, Mode, Obstacle, Route, Run, kept_by, shared
+
+_MIB = 1 << 20
+_PLACED = ("cputune", "numatune")  # where on the node the guest runs
+# What a device says of the node, by kind; all else is what the guest sees of it.
+_OF_THE_NODE = {"disk": ("source", "backingStore"), "interface": ("source", "target")}
+_ABSENT_TARGET = "the target has no %s %r, which the VM has here: it must be prepared for the same VMI"
+
+
+class QemuMigration(Migration):
+    """Steps of QEMU."""
+
+    def obstacles(
+        self, vmi: VMI, domain: Element | None = None, options: MigrationOptions | None = None
+    ) -> Iterator[Obstacle]:
+        yield from kept_by(vmi)
+        if any(filesystem.virtiofs for filesystem in vmi.spec.domain.devices.filesystems):
+            yield Obstacle(NotMigratable.VIRTIOFS, "VMI uses virtiofs")
+        if any(interface.sriov for interface in vmi.spec.domain.devices.interfaces):
+            yield Obstacle(NotMigratable.HOST_DEVICE, "VMI has SR-IOV interfaces, which stay with their node")
+        if common.notified_of_tsc(vmi) and not vmi.status.topology_hints:
+            yield Obstacle(
+                NotMigratable.TSC_FREQUENCY,
+                "HyperV Reenlightenment VMIs cannot migrate when TSC Frequency is not exposed on the cluster: guest"
+                " timers might be inconsistent",
+            )
+        if domain is not None and domain.find("devices/hostdev") is not None:
+            yield Obstacle(NotMigratable.HOST_DEVICE, "the running domain has a device of its node")
+
+    def destination(self, running: Element, there: Element) -> Element:
+        document = copy.deepcopy(running)
+        for tag in _PLACED:
+            _replace(document, tag, there)
+        for firmware in ("os/loader", "os/nvram"):
+            here, other = document.find(firmware), there.find(firmware)
+            if here is not None and other is not None:
+                here.text = other.text
+                here.attrib.update(other.attrib)
+        for kind, parts in _OF_THE_NODE.items():
+            known = {own_alias(device): device for device in there.iterfind(f"devices/{kind}")}
+            for device in document.iterfind(f"devices/{kind}"):
+                name = own_alias(device)
+                if name not in known:
+                    raise DomainError(_ABSENT_TARGET % (kind, name))
+                for part in parts:
+                    if part != "target" or device.find("target[@managed='no']") is not None:
+                        _replace(device, part, known[name])
+        return document
+
+    def run(self, vmi: VMI, running: Element, there: Element, route: Route, options: MigrationOptions) -> Run:
+        document = text(self.destination(running, there))
+        flags = ["LIVE", "PEER2PEER", "PERSIST_DEST", "ABORT_ON_ERROR"]
+        parameters: dict[str, str | int | list[str]] = {
+            "migrate_uri": f"unix://{route.memory}",
+            "destination_xml": document,
+            "persistent_xml": document,
+        }
+        if disks := copied(vmi, running):
+            flags.append("NON_SHARED_INC")  # of stacked images the topmost: what lies below is on the target too
+            parameters |= {"migrate_disks": disks, "disks_uri": f"unix://{route.disks}"}
+        bandwidth = Quantity.parse(options.bandwidth_per_migration or 0).value()
+        if bandwidth:
+            parameters["bandwidth"] = -(-bandwidth // _MIB)
+        if options.unsafe_migration_override:
+            flags.append("UNSAFE")
+        if options.allow_auto_converge:
+            flags.append("AUTO_CONVERGE")
+        if options.allow_post_copy:
+            flags.append("POSTCOPY")
+        if options.experimental and options.experimental.compression not in ("", "none"):
+            flags.append("COMPRESSED")
+            parameters["compression"] = options.experimental.compression
+        uri = f"qemu+unix:///session?socket={route.libvirt}"
+        pause = options.max_downtime_ms or 0
+        return Run(uri=uri, flags=tuple(flags), parameters=parameters, copied=tuple(disks), longest_pause=pause)
+
+    def abort(self, mode: Mode) -> str:
+        return "the guest already runs on the target: without it, it would be lost" if mode is Mode.POST_COPY else ""
+
+    def finish(self, *, source: bool) -> Finish:
+        if source:  # what firmware and TPM have kept may lie on a volume that the target uses now
+            return Finish(states=("SHUTOFF_MIGRATED",), undefine=("KEEP_NVRAM", "KEEP_TPM"))
+        return Finish(states=("RUNNING_MIGRATED", "RUNNING_UNPAUSED", "PAUSED_USER"))
+
+
+def copied(vmi: VMI, running: Element) -> list[str]:
+    """Targets of the disks that are only here, and that the target cannot make by itself."""
+    elsewhere = shared(vmi)
+    made = {v.name for v in vmi.spec.volumes if volumes.seed(v) or volumes.config_kind(v) or v.container_disk}
+    targets = []
+    for disk in running.iterfind("devices/disk"):
+        name, target = own_alias(disk), disk.find("target")
+        unwritten = disk.find("readonly") is not None and name not in made
+        if target is not None and disk.get("device") != "cdrom" and name not in elsewhere and not unwritten:
+            targets.append(target.get("dev", ""))
+    return targets
+
+
+def _replace(document: Element, tag: str, there: Element) -> None:
+    """Put the other document's elements of this name in the place of one's own."""
+    for element in document.findall(tag):
+        document.remove(element)
+    document.extend(copy.deepcopy(element) for element in there.findall(tag))

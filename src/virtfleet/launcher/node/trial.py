@@ -1,0 +1,87 @@
+"""Whether a hypervisor really works here, by taking the steps of its proof. The answer holds until the next reboot."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import msgspec
+
+from virtfleet.hypervisors.base import Hypervisor
+from virtfleet.hypervisors.proof import Device, Program, Step, TinyGuest
+from virtfleet.launcher.libvirtd.daemons import lacking
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """Whether it works, and if not, why."""
+
+    works: bool
+    reason: str = ""
+
+
+class _Record(msgspec.Struct):
+    boot_id: str
+    verdict: Verdict
+
+
+def verdict(hypervisor: Hypervisor, cache: Path) -> Verdict:
+    """Whether a hypervisor works on this machine. Where a guest was run to see it, the answer is kept in `cache`."""
+    if missing := hypervisor.refusal or lacking(hypervisor):
+        return Verdict(False, missing)
+    steps = hypervisor.proof(os.uname().machine)
+    if not any(isinstance(step, TinyGuest) for step in steps):
+        return _tried(steps)
+    boot_id, kept = _BOOT_ID.read_text().strip(), cache / f"trial-{hypervisor.descriptor.name}.json"
+    try:
+        record = msgspec.json.decode(kept.read_bytes(), type=_Record)
+    except (OSError, msgspec.MsgspecError):
+        record = _Record("", Verdict(False))
+    if record.boot_id != boot_id:
+        record = _Record(boot_id, _tried(steps))
+        cache.mkdir(parents=True, exist_ok=True)
+        fresh = kept.with_suffix(f".{os.getpid()}")
+        fresh.write_bytes(msgspec.json.encode(record))
+        fresh.replace(kept)
+    return record.verdict
+
+
+def _tried(steps: tuple[Step, ...]) -> Verdict:
+    reason = next(filter(None, map(_trouble, steps)), "")
+    return Verdict(not reason, reason)
+
+
+def _trouble(step: Step) -> str:
+    """Why a step fails, or "" where it does not."""
+    match step:
+        case Device(name):
+            try:
+                os.close(os.open(f"/dev/{name}", os.O_RDWR | os.O_CLOEXEC))
+            except OSError as error:
+                return f"/dev/{name}: {error.strerror}"
+        case Program(name):
+            return "" if shutil.which(name) else f"{name} is not installed"
+        case TinyGuest():
+            return _guest(step)
+    return ""
+
+
+def _guest(wanted: TinyGuest) -> str:
+    with tempfile.TemporaryDirectory(prefix="virtfleet-trial-") as directory:
+        places = {name: f"{directory}/{name}" for name in wanted.files}
+        for name, content in wanted.files.items():
+            Path(places[name]).write_bytes(content)
+        command = [word.format_map(places) for word in wanted.command]
+        try:
+            done = subprocess.run(
+                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=wanted.seconds, check=False
+            )
+        except subprocess.TimeoutExpired:
+            return f"a guest that {wanted.does} did not end within {wanted.seconds:.0f} s, although its device opens"
+    if done.returncode == wanted.status:
+        return ""
+    return f"a tiny guest ended with status {done.returncode}: {done.stderr.strip()}"

@@ -1,0 +1,236 @@
+"""Two libvirt daemons on one machine, and a real guest that moves between them by the steps of its hypervisor."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import mkdtemp
+from uuid import uuid4
+from xml.etree.ElementTree import Element, tostring
+
+import libvirt
+import pytest
+
+from tests.component.libvirt_daemon import GROUP, USER, running
+from tests.waiting import eventually
+from virtfleet.api.migration import ExperimentalMigrationOptions, MigrationOptions
+from virtfleet.api.view import read
+from virtfleet.api.vmi import VirtualMachineInstance
+from virtfleet.domain.context import Context, Host
+from virtfleet.domain.xml import add, child
+from virtfleet.hypervisors import registry
+from virtfleet.hypervisors.migration import Mode, Route
+from virtfleet.launcher.failure import Failure
+from virtfleet.launcher.libvirtd.connection import Connection
+from virtfleet.launcher.libvirtd.migration import Departure, arrived
+
+QEMU = registry.get("qemu-kvm")
+NAME = "test_mover"
+MIB = 1 << 20
+# A firmware that goes to protected mode and then fills 16 MiB of memory with ever other words: it never comes to rest.
+RESTLESS = bytes.fromhex(
+    "fa2e660f011659000f20c00c010f22c066ea1800ffff080066b810008ed88ec0bf00000001b90000400040f3abebf3"
+).ljust(0x41, b"\xf4") + bytes.fromhex("0000000000000000ffff0000009acf00ffff00000092cf0017004100ffff")
+
+
+def firmware() -> bytes:
+    rom = bytearray(RESTLESS.ljust(1 << 16, b"\xf4"))
+    rom[0xFFF0:0xFFF3] = b"\xe9\x0d\x00"
+    return bytes(rom)
+
+
+def vmi(**devices: object) -> VirtualMachineInstance:
+    """A guest with one disk that is only here."""
+    plain = {"autoattachGraphicsDevice": False, "autoattachSerialConsole": False, "disableHotplug": True}
+    disk = {"name": "data", "disk": {"bus": "virtio"}}
+    return read(
+        VirtualMachineInstance,
+        {
+            "metadata": {"name": "mover", "namespace": "test", "uid": str(uuid4())},
+            "spec": {
+                "architecture": "amd64",
+                "domain": {"memory": {"guest": "64Mi"}, "devices": {**plain, "disks": [disk], **devices}},
+                "volumes": [{"name": "data", "emptyDisk": {"capacity": "8Mi"}}],
+            },
+        },
+    )
+
+
+class Side:
+    """One node: a daemon with a directory of its own, in which its disks lie."""
+
+    def __init__(self, directory: Path, opened: libvirt.virConnect) -> None:
+        self.directory = directory
+        self.libvirt = opened
+        self.disk = directory / "private" / "data.img"
+        self.disk.write_bytes(b"")
+        os.truncate(self.disk, 8 * MIB)
+        shutil.chown(self.disk, USER, GROUP)
+
+    def document(self, wanted: VirtualMachineInstance) -> Element:
+        """As a launcher would make it here, with this side's paths."""
+        context = Context(emulated=True, host=Host(libvirt_version=9_000_000))
+        domain = QEMU.adapt(QEMU.build(wanted, context), context)
+        rom = self.directory / "private" / "rom"
+        rom.write_bytes(firmware())
+        add(child(domain, "os"), "loader", str(rom), readonly="yes", type="rom")
+        for disk in domain.iterfind("devices/disk"):
+            child(disk, "driver").set("type", "raw")
+            child(disk, "source").set("file", str(self.disk))
+        return domain
+
+    def active(self) -> bool:
+        return any(
+            domain.name() == NAME for domain in self.libvirt.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)
+        )
+
+    def cpu_time(self) -> int:
+        return int(self.libvirt.lookupByName(NAME).info()[4])
+
+
+class Pair:
+    """Where a guest comes from, and where it goes."""
+
+    def __init__(self, source: Side, target: Side) -> None:
+        self.source, self.target = source, target
+        self.wanted = vmi()
+        socket = target.libvirt.getURI().partition("socket=")[2]
+        sockets = target.directory / "private"
+        self.route = Route(libvirt=socket, memory=str(sockets / "memory"), disks=str(sockets / "disks"))
+        self.connections = [Connection(side.libvirt.getURI(), lambda _: None) for side in (source, target)]
+
+    def begin(self) -> Departure:
+        source = self.source
+        source.libvirt.defineXML(tostring(source.document(self.wanted), encoding="unicode")).create()
+        eventually(lambda: source.cpu_time() > 0)
+        return Departure(self.connections[0], NAME, QEMU, self.wanted)
+
+    def sides(self) -> tuple[bool, bool]:
+        return self.source.active(), self.target.active()
+
+
+@pytest.fixture(scope="module")
+def sides() -> Iterator[tuple[Side, Side]]:
+    libvirt.registerErrorHandler(lambda *_: None, None)
+    with ExitStack() as stack:
+        made = []
+        for _ in range(2):
+            directory = Path(mkdtemp(prefix="vf-m-"))
+            directory.chmod(0o755)
+            opened = stack.enter_context(running(QEMU, "qemu", directory, host_uuid=str(uuid4())))
+            made.append(Side(directory, opened))
+        yield made[0], made[1]
+
+
+@pytest.fixture
+async def pair(sides: tuple[Side, Side]) -> AsyncIterator[Pair]:
+    made = Pair(*sides)
+    for connection in made.connections:
+        connection.start()
+    yield made
+    for side in sides:
+        for domain in side.libvirt.listAllDomains():
+            if domain.isActive():
+                domain.destroy()
+            domain.undefine()
+    for connection in made.connections:
+        await connection.stop()
+
+
+async def until_it_moves(moving: asyncio.Task[None], source: Side) -> None:
+    domain = source.libvirt.lookupByName(NAME)
+    await asyncio.to_thread(eventually, lambda: moving.done() or domain.jobStats().get("data_processed"))
+    assert not moving.done(), moving.exception()
+
+
+async def test_a_guest_moves_with_its_disk_and_runs_on_one_side_only(pair: Pair) -> None:
+    pair.source.disk.write_bytes(os.urandom(8 * MIB))
+    departure = pair.begin()
+    options = MigrationOptions(
+        allow_auto_converge=True, allow_workload_disruption=True, completion_timeout_per_gi_b=8, max_downtime_ms=400
+    )
+    await departure.run(pair.target.document(pair.wanted), pair.route, options)
+    assert pair.sides() == (False, True)
+    assert await arrived(pair.connections[1], NAME, QEMU)
+    before = pair.target.cpu_time()
+    eventually(lambda: pair.target.cpu_time() > before)
+    assert pair.target.disk.read_bytes() == pair.source.disk.read_bytes(), "the disk went along"
+    assert str(pair.target.disk) in pair.target.libvirt.lookupByName(NAME).XMLDesc()
+    await departure.finish()
+    assert pair.source.libvirt.listAllDomains() == []
+    assert pair.target.libvirt.lookupByName(NAME).isPersistent(), "it outlives a restart of the daemon there"
+
+
+async def test_an_aborted_migration_leaves_the_guest_where_it_was(pair: Pair) -> None:
+    departure = pair.begin()
+    slowly = MigrationOptions(bandwidth_per_migration="1Mi")
+    moving = asyncio.create_task(departure.run(pair.target.document(pair.wanted), pair.route, slowly))
+    await until_it_moves(moving, pair.source)
+    await departure.abort()
+    with pytest.raises(Failure, match="has not moved: it was aborted"):
+        await moving
+    assert pair.sides() == (True, False)
+    assert pair.source.libvirt.lookupByName(NAME).state()[0] == libvirt.VIR_DOMAIN_RUNNING
+    assert not await arrived(pair.connections[1], NAME, QEMU)
+    await departure.finish()
+    assert pair.source.active(), "a domain that has not left is not forgotten"
+
+
+@pytest.mark.parametrize("disruptive", [False, True], ids=["undisturbed", "paused first"])
+async def test_a_migration_that_takes_too_long_is_ended_and_the_guest_runs_on(pair: Pair, disruptive: bool) -> None:
+    departure = pair.begin()
+    options = MigrationOptions(
+        bandwidth_per_migration="1Mi", completion_timeout_per_gi_b=1, allow_workload_disruption=disruptive
+    )
+    with pytest.raises(Failure, match=r"it has not ended after \d+ s"):
+        await departure.run(pair.target.document(pair.wanted), pair.route, options)
+    assert departure.look.mode is (Mode.PAUSED if disruptive else Mode.PRE_COPY)
+    assert pair.sides() == (True, False)
+    assert pair.source.libvirt.lookupByName(NAME).state()[0] == libvirt.VIR_DOMAIN_RUNNING
+
+
+async def test_a_target_that_dies_on_the_way_leaves_the_guest_where_it_was(pair: Pair) -> None:
+    departure = pair.begin()
+    slowly = MigrationOptions(bandwidth_per_migration="1Mi")
+    moving = asyncio.create_task(departure.run(pair.target.document(pair.wanted), pair.route, slowly))
+    await until_it_moves(moving, pair.source)
+    os.kill(int((pair.target.directory / "run/libvirt/qemu/run" / f"{NAME}.pid").read_text()), signal.SIGKILL)
+    with pytest.raises(Failure, match="has not moved"):
+        await moving
+    assert pair.sides() == (True, False)
+    assert pair.source.libvirt.lookupByName(NAME).state()[0] == libvirt.VIR_DOMAIN_RUNNING
+
+
+async def test_what_may_not_move_is_refused_before_anything_happens(pair: Pair) -> None:
+    pair.begin()
+    bound = vmi(hostDevices=[{"name": "d", "deviceName": "x/y"}])
+    departure = Departure(pair.connections[0], NAME, QEMU, bound)
+    with pytest.raises(Failure, match="cannot move: VMI specifies non-migratable generic PCI host device"):
+        await departure.run(pair.target.document(pair.wanted), pair.route, MigrationOptions())
+    elsewhere = Departure(pair.connections[0], NAME, registry.get("lxc"), pair.wanted)
+    with pytest.raises(Failure, match="its hypervisor has no steps for a migration"):
+        await elsewhere.run(pair.target.document(pair.wanted), pair.route, MigrationOptions())
+    assert pair.sides() == (True, False)
+
+
+async def test_a_target_that_is_not_prepared_for_the_vm_is_refused(pair: Pair) -> None:
+    departure = pair.begin()
+    other = pair.target.document(pair.wanted)
+    child(other, "devices").remove(child(child(other, "devices"), "disk"))
+    with pytest.raises(Failure, match="the target has no disk 'data'"):
+        await departure.run(other, pair.route, MigrationOptions())
+    nonsense = MigrationOptions(experimental=ExperimentalMigrationOptions(compression="fast"))
+    with pytest.raises(Failure, match="has not moved"):
+        await departure.run(pair.target.document(pair.wanted), pair.route, nonsense)
+    assert pair.sides() == (True, False)
+    with pytest.raises(Failure, match="cannot be aborted"):
+        await departure.abort()
+
+
+def test_a_migration_whose_guest_runs_on_the_target_is_not_aborted() -> None:
+    assert QEMU.migration.abort(Mode.POST_COPY) and not QEMU.migration.abort(Mode.PRE_COPY)

@@ -1,0 +1,98 @@
+"""No module but a hypervisor's own knows a hypervisor by name: whoever acts on one, acts by what its contract says."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import virtfleet
+from virtfleet.hypervisors import registry
+
+SOURCE = Path(virtfleet.__file__).parent
+OURS = {name.replace("-", "_") for name in registry.names()} | {"qemu", "announced"}
+# What names one: its name and other names, the domain types, drivers and daemons of libvirt, and what it runs.
+WORDS = {*registry.names(), *registry.ALIASES, "qemu", "libxl", "virtqemud", "virtlxcd", "virtchd", "virtxend"}
+NAMED = re.compile(
+    rf"(?<![\w-])({'|'.join(sorted(map(re.escape, WORDS), key=len, reverse=True))})(?![\w-])", re.IGNORECASE
+)
+# A guest agent, tools for images and fields of KubeVirt's API have such words in them, and are nobody's hypervisor.
+OTHERS = re.compile(
+    r"qemu[ -]guest[ -]agent|org\.qemu\.guest_agent|qemu-(?:img|ga)|QEMUGuestAgent|kubevirt", re.IGNORECASE
+)
+# Where such words are what KubeVirt, libvirt or the machine itself call something.
+LEGITIMATE = {
+    "hypervisors/registry.py": "the list of them, with the name of the default",
+    "admission/defaults.py": "timers and enlightenments, as KubeVirt's API names them",
+    "admission/devices.py": "models of panic devices",
+    "admission/hyperv.py": "enlightenments, as KubeVirt's API names them",
+    "api/names.py": "labels, as KubeVirt names them",
+    "domain/xml.py": "libvirt's name for a part of its schema",
+    "hypervisors/features.py": "fields of KubeVirt's API",
+    "hypervisors/migration.py": "messages of KubeVirt's conditions",
+    "handler/node/labeller.py": "where libvirt lists enlightenments",
+    "launcher/failure.py": "how libvirt's messages begin, which are cut",
+    "launcher/alone/inside.py": "the account that launchers run as",
+    "local/node/hostimage.py": "accounts of the machine, and the launcher images that are built",
+}
+
+
+def own(path: Path) -> bool:
+    """Whether a module is a hypervisor's own."""
+    parts = path.relative_to(SOURCE).parts
+    return parts[0] == "hypervisors" and parts[1].removesuffix(".py") in OURS
+
+
+def modules() -> Iterator[Path]:
+    return (path for path in sorted(SOURCE.rglob("*.py")) if not own(path))
+
+
+def texts(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Every text of a module that is not there for its readers."""
+    explained = {
+        id(child.value)
+        for node in ast.walk(tree)
+        for child in ast.iter_child_nodes(node)
+        if isinstance(child, ast.Expr)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in explained:
+            yield node.lineno, node.value
+
+
+def names(path: Path) -> list[str]:
+    return [
+        f"line {line}: {text!r}"
+        for line, text in texts(ast.parse(path.read_text()))
+        if NAMED.search(OTHERS.sub("", text))
+    ]
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+def test_no_module_knows_a_hypervisor_by_name() -> None:
+    strangers = re.compile(rf"virtfleet\.hypervisors\.({'|'.join(OURS)})\b")
+    for path in modules():
+        place = str(path.relative_to(SOURCE))
+        assert place in LEGITIMATE or names(path) == [], place
+        assert [name for name in imported(ast.parse(path.read_text())) if strangers.match(name)] == [], place
+
+
+@pytest.mark.parametrize("place", LEGITIMATE)
+def test_places_that_may_have_such_words_still_do(place: str) -> None:
+    assert names(SOURCE / place), "take it off the list"
+
+
+def test_the_default_has_its_name_in_one_place() -> None:
+    assert [path.name for path in modules() if "qemu-kvm" in dict(texts(ast.parse(path.read_text()))).values()] == [
+        "registry.py"
+    ]
