@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -27,13 +25,6 @@ from virtfleet.launcher.alone.standalone import Standalone
 from vm.guests import admitted, eventually, guest, machine
 
 EMULATED = {"spec": {"configuration": {"developerConfiguration": {"useEmulation": True}}}}
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    directory = Path(tempfile.mkdtemp(prefix="vfh"))
-    yield directory
-    shutil.rmtree(directory)
 
 
 @pytest.fixture

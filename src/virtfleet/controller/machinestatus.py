@@ -63,6 +63,8 @@ def _wanted(view: View, old: Obj, now: float) -> Obj:
     if vmi and vmi.metadata.annotations.vm_generation.isdecimal():
         wanted["desiredGeneration"] = vm.metadata.generation
         wanted["observedGeneration"] = int(vmi.metadata.annotations.vm_generation)
+    if vmi and vmi.status.guest_abi:
+        wanted["guestABI"] = msgspec.to_builtins(vmi.status.guest_abi)
     return wanted
 
 

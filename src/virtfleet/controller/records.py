@@ -149,6 +149,23 @@ class MigrationState(Record):
     end_timestamp: str | None = None
 
 
+class AbiDevice(Record, omit_defaults=True):
+    name: str = ""
+    address: str = ""
+    mac: str = ""
+    target: str = ""
+
+
+class Abi(Record):
+    """What a VM keeps of the machine that its guest ran on; not the CPU, which is that of one run."""
+
+    machine: str = ""
+    loader: str = ""
+    variables: str = ""
+    secure_boot: bool = False
+    devices: list[AbiDevice] = []
+
+
 class InstanceStatus(Record):
     phase: str = ""
     node_name: str = ""
@@ -158,6 +175,7 @@ class InstanceStatus(Record):
     phase_transition_timestamps: list[Transition] = []
     virtual_machine_revision_name: str = ""
     migration_state: MigrationState | None = None
+    guest_abi: Abi | None = msgspec.field(default=None, name="guestABI")
 
 
 class Instance(Whole):

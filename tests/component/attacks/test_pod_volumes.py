@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import ast
 import os
-import shutil
 import socket
 import subprocess
 import sys
-import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ from typing import Any
 import pytest
 
 import virtfleet.handler
-from component.handler_kit import api_server, handler, scheduled
+from component.handler_kit import handler, scheduled
 from component.handler_launcher import SOCKET, FakeLauncher, launcher
 from component.kube_fixtures import eventually
 from component.pod_member import PodGroup
@@ -39,18 +37,10 @@ SECRET = "nameserver 192.0.2.99 # and nobody else's business"
 
 
 @pytest.fixture
-def place() -> Iterator[Path]:
-    directory = Path(tempfile.mkdtemp(prefix="vfa"))
-    (directory / "secret").write_text(SECRET)
-    (directory / "secret").chmod(0o600)
-    yield directory
-    shutil.rmtree(directory)
-
-
-@pytest.fixture
-async def api(place: Path) -> AsyncIterator[InProcessApi]:
-    async with api_server(place) as api:
-        yield api
+def place(place: Path) -> Path:
+    (place / "secret").write_text(SECRET)
+    (place / "secret").chmod(0o600)
+    return place
 
 
 def untouched(place: Path) -> None:

@@ -24,7 +24,7 @@ from virtfleet.launcher.node import emulators
 from virtfleet.launcher.node.facts import COMMAND
 from virtfleet.launcher.storage.disks import SERVICE_ACCOUNT
 from virtfleet.protocol.client import Client
-from virtfleet.protocol.messages import COMMAND_SOCKET, DomainState, Lease, Node, Sync
+from virtfleet.protocol.messages import COMMAND_SOCKET, DomainState, Lease, NodeFacts, Sync
 
 KERNEL_BOOT = "kernel-boot"
 _RETRY = 0.02
@@ -96,7 +96,7 @@ class Standalone:
         self.vmi = vmi
         await self._add_networks()
         context = msgspec.structs.replace(self._context, bridges=self._bridges)
-        node = Node(context=context, taps=self._taps, leases=list(self._leases.values()))
+        node = NodeFacts(context=context, taps=self._taps, leases=list(self._leases.values()))
         return await self.client.call(Sync(vmi=msgspec.json.encode(self.vmi), node=node, emulators=self._emulators))
 
     def link_volumes(self, sources: Mapping[str, Path]) -> None:

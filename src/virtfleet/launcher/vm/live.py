@@ -25,8 +25,8 @@ class Changes(NamedTuple):
 
 def devices(domain: Element, identity: Identity) -> dict[tuple[str, str], Element]:
     """Disks and interfaces by kind and identity."""
-    found = ((kind, device) for kind in _KINDS for device in domain.iterfind(f"devices/{kind}"))
-    return {(kind, known): device for kind, device in found if (known := identity(device))}
+    every = ((kind, device) for kind in _KINDS for device in domain.iterfind(f"devices/{kind}"))
+    return {(kind, known): device for kind, device in every if (known := identity(device))}
 
 
 def changes(running: Element, wanted: Element, identity: Identity) -> Changes:
@@ -74,6 +74,12 @@ def targets(domain: Element, kind: str) -> dict[str, str]:
     """What devices of a kind are called, by name: disks inside the guest, interfaces in the Pod."""
     return {
         name: target.get("dev", "")
-        for (found, name), device in devices(domain, own_alias).items()
-        if found == kind and (target := device.find("target")) is not None
+        for (of, name), device in devices(domain, own_alias).items()
+        if of == kind and (target := device.find("target")) is not None
     }
+
+
+def links(domain: Element) -> dict[str, str]:
+    """The state of each interface's link, by hardware address, which is there whatever the driver forgets."""
+    known = ((device.find("mac"), _link(device)) for device in domain.iterfind("devices/interface"))
+    return {mac.get("address", "").lower(): state for mac, state in known if mac is not None}
