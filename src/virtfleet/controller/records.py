@@ -14,6 +14,7 @@ import orjson
 
 from virtfleet.api import names
 from virtfleet.api.names import FINAL, Phase
+from virtfleet.api.vmistatus import GuestABI
 from virtfleet.kube.events import Reference
 from virtfleet.kube.resource import NODES, VMI_REPLICA_SETS, VMIS, VMS, Obj, Resource
 
@@ -149,23 +150,6 @@ class MigrationState(Record):
     end_timestamp: str | None = None
 
 
-class AbiDevice(Record, omit_defaults=True):
-    name: str = ""
-    address: str = ""
-    mac: str = ""
-    target: str = ""
-
-
-class Abi(Record):
-    """What a VM keeps of the machine that its guest ran on; not the CPU, which is that of one run."""
-
-    machine: str = ""
-    loader: str = ""
-    variables: str = ""
-    secure_boot: bool = False
-    devices: list[AbiDevice] = []
-
-
 class InstanceStatus(Record):
     phase: str = ""
     node_name: str = ""
@@ -175,7 +159,7 @@ class InstanceStatus(Record):
     phase_transition_timestamps: list[Transition] = []
     virtual_machine_revision_name: str = ""
     migration_state: MigrationState | None = None
-    guest_abi: Abi | None = msgspec.field(default=None, name="guestABI")
+    guest_abi: GuestABI | None = msgspec.field(default=None, name="guestABI")
 
 
 class Instance(Whole):
@@ -321,6 +305,8 @@ decode_claim = msgspec.json.Decoder(Claim).decode
 def decode_instance(data: bytes) -> Instance:
     vmi = _instance.decode(data)
     vmi.raw = bytes(data) if vmi.unprocessed else b""
+    if vmi.status.guest_abi:
+        vmi.status.guest_abi.cpu = None  # of this run, and long
     return vmi
 
 

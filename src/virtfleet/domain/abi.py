@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
+import msgspec
+
+from virtfleet.api.addresses import mac_address
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.api.vmistatus import GuestABI, GuestCPU, GuestDevice
 
@@ -61,6 +64,17 @@ def _devices(devices: list[GuestDevice]) -> Iterator[GuestDevice]:
         yield GuestDevice(device.name, address, mac, target)
 
 
+def written(abi: GuestABI) -> dict[str, Any]:
+    """As it is written: with every field, so that a patch leaves nothing of before. The CPU is that of one run."""
+    return {
+        "machine": abi.machine,
+        "loader": abi.loader,
+        "variables": abi.variables,
+        "secureBoot": abi.secure_boot,
+        "devices": msgspec.to_builtins(abi.devices),
+    }
+
+
 def _if(pattern: re.Pattern[str], text: str) -> str:
     return text if pattern.fullmatch(text) else ""
 
@@ -80,8 +94,9 @@ def machine(vmi: VMI) -> str:
 
 
 def mac(vmi: VMI, interface: str) -> str:
-    """The hardware address that an interface had; "" where none is known."""
-    return next((d.mac for d in _named(vmi, _INTERFACE) if d.name.endswith(f"/{interface}")), "")
+    """The hardware address of an interface whose spec names none: that which it had, else one that stays the VMI's."""
+    recorded = (d.mac for d in _named(vmi, _INTERFACE) if d.name.endswith(f"/{interface}"))
+    return next(recorded, "") or mac_address(vmi.metadata.uid, interface)
 
 
 def targets(vmi: VMI) -> dict[str, str]:

@@ -95,8 +95,6 @@ class DomainState(Message, frozen=True):
     """Whether it was ended by force because its grace period was over."""
     disks: Names = {}
     """Target of each disk in the guest, by volume."""
-    interfaces: Names = {}
-    """Tap or bridge port of each interface in the Pod, by name. A volume may have the same name."""
     links: Names = {}
     """up or down, by the hardware address of each interface."""
     abi: GuestABI | None = None

@@ -34,8 +34,8 @@ def assigned(vmi: VMI, variables: Mapping[str, str]) -> tuple[dict[str, Assigned
 def _hand_out(
     wanted: Iterable[GPU | HostDevice], pools: Mapping[str, list[AssignedDevice]]
 ) -> dict[str, AssignedDevice]:
-    found = {}
+    handed_out = {}
     for device in wanted:
         if pool := pools.get(device.device_name):
-            found[device.name] = pool.pop(0)
-    return found
+            handed_out[device.name] = pool.pop(0)
+    return handed_out

@@ -119,15 +119,15 @@ def _vfio(root: Path, group: str, devices: list[Path]) -> Unit:
 
 def _usb(root: Path, resource: str, selectors: Collection[USBSelector]) -> Units:
     """Sets of USB devices, one of each selector; each set goes to one VM."""
-    found: list[list[Path]] = [[] for _ in selectors]
+    by_selector: list[list[Path]] = [[] for _ in selectors]
     for device in sorted((root / "sys/bus/usb/devices").glob("*")):
         identity = (_text(device / "idVendor").lower(), _text(device / "idProduct").lower())
-        for devices, selector in zip(found, selectors, strict=True):
+        for devices, selector in zip(by_selector, selectors, strict=True):
             if identity == (selector.vendor.lower(), selector.product.lower()):
                 devices.append(device)
                 break
     name = resource.rpartition("/")[2]
-    return {f"{name}-{n}": _usb_set(root, devices) for n, devices in enumerate(zip(*found, strict=False))}
+    return {f"{name}-{n}": _usb_set(root, devices) for n, devices in enumerate(zip(*by_selector, strict=False))}
 
 
 def _usb_set(root: Path, devices: Collection[Path]) -> Unit:

@@ -8,12 +8,12 @@ is set to what it should be. Nothing heavy is imported: a process is started for
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Iterable, Mapping
 from ipaddress import IPv4Network, IPv6Network, ip_interface, ip_network
 
 import msgspec
 
+from virtfleet.api.addresses import mac_address
 from virtfleet.domain.paths import USER
 
 PRIMARY = "eth0"
@@ -89,12 +89,6 @@ class Plan(msgspec.Struct, frozen=True):
     """Their checksums are computed at once, because guests' DHCP clients look at packets before the kernel does."""
     routers: list[str] = []
     """Bridges that are the guest's router by IPv6, which somebody has to tell it."""
-
-
-def mac_address(owner: str, interface: str) -> str:
-    """A hardware address of the locally administered range that stays the same for its owner."""
-    digest = hashlib.sha256(f"{owner}/{interface}".encode()).hexdigest()
-    return "02:" + ":".join(digest[i : i + 2] for i in range(0, 10, 2))
 
 
 def plan(wanted: Iterable[InterfaceRequest], links: Mapping[str, Link], present: Collection[str]) -> Plan:

@@ -6,7 +6,7 @@ from virtfleet.api.addresses import guest_network
 from virtfleet.api.networks import Interface, Network
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain import abi, interfaces
-from virtfleet.handler.network.plan import GUESTS, GUESTS6, PRIMARY, InterfaceRequest, mac_address
+from virtfleet.handler.network.plan import GUESTS, GUESTS6, PRIMARY, InterfaceRequest
 from virtfleet.pods.networks import pod_interface
 
 
@@ -29,7 +29,8 @@ def _request(vmi: VMI, interface: Interface, network: Network, queues: int) -> I
         name=interface.name,
         link=pod_interface(network.name) if secondary else PRIMARY,
         masquerade=masquerade,
-        mac=interfaces.plain_mac(interface.mac_address) or (_own_mac(vmi, interface.name) if masquerade else ""),
+        # A guest in the Pod's place has the Pod's address, each time another one.
+        mac=interfaces.plain_mac(interface.mac_address) or (abi.mac(vmi, interface.name) if masquerade else ""),
         guests=_network(network.name, "vmNetworkCIDR", 4, (pod.vm_network_cidr if pod else "") or GUESTS),
         guests6=_network(network.name, "vmIPv6NetworkCIDR", 6, (pod.vm_ipv6_network_cidr if pod else "") or GUESTS6),
         ports=[
@@ -38,11 +39,6 @@ def _request(vmi: VMI, interface: Interface, network: Network, queues: int) -> I
         ],
         queues=queues,
     )
-
-
-def _own_mac(vmi: VMI, interface: str) -> str:
-    """The address that the guest had before, else a new one. A guest in the Pod's place has the Pod's, each time."""
-    return abi.mac(vmi, interface) or mac_address(vmi.metadata.uid, interface)
 
 
 def _network(name: str, field: str, version: int, text: str) -> str:

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from ipaddress import ip_interface
 from typing import Any
 
-import msgspec
-
 from virtfleet.api import conditions, times
 from virtfleet.api.conditions import Condition
 from virtfleet.api.names import FINAL, NotMigratable, Phase, VMICondition
@@ -199,14 +197,7 @@ def _guest_abi(at: Situation, said: messages.GuestABI) -> Obj:
         )
     )
     cpu = known.cpu or GuestCPU()
-    return {
-        "machine": known.machine,
-        "loader": known.loader,
-        "variables": known.variables,
-        "secureBoot": known.secure_boot,
-        "devices": msgspec.to_builtins(known.devices),
-        "cpu": {"model": cpu.model, "features": cpu.features},
-    }
+    return {**abi.written(known), "cpu": {"model": cpu.model, "features": cpu.features}}
 
 
 # --- conditions

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +13,7 @@ import msgspec
 
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
-from virtfleet.domain import interfaces, paths, traits
+from virtfleet.domain import abi, interfaces, paths, traits
 from virtfleet.domain.context import Context
 from virtfleet.domain.volumes import config_kind
 from virtfleet.hypervisors.base import Hypervisor
@@ -131,7 +130,7 @@ class Standalone:
             if interface.name in self._taps:
                 continue
             wanted = next(i for i in self.vmi["spec"]["domain"]["devices"]["interfaces"] if i["name"] == interface.name)
-            mac = wanted.setdefault("macAddress", _mac(vmi.metadata.uid, interface.name))
+            mac = wanted.setdefault("macAddress", abi.mac(vmi, interface.name))
             tap, bridge, lease = await self.sandbox.add_network(len(self._taps), mac, traits.hostname(vmi))
             self._taps[interface.name], self._bridges[interface.name] = tap, bridge
             self._leases[interface.name] = lease
@@ -160,9 +159,3 @@ async def _known(hypervisor: Hypervisor, cache: Path) -> emulators.Known:
             await sandbox.process.wait()
             emulators.save(cache, here, emulators.load(sandbox.path(directory)).get(here, {}))
     return emulators.load(cache)
-
-
-def _mac(uid: str, interface: str) -> str:
-    """An address of the locally administered range that stays the same for an interface."""
-    digest = hashlib.sha256(f"{uid}/{interface}".encode()).digest()
-    return "02:" + ":".join(f"{byte:02x}" for byte in digest[:5])

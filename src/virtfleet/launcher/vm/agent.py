@@ -125,8 +125,8 @@ def read(execute: str, answer: str, kind: type[T]) -> T:
     if len(answer) > LONGEST:
         raise Failure(f"the guest's agent answers {execute} with {len(answer)} bytes; at most {LONGEST} are read")
     try:
-        told = msgspec.json.decode(answer, type=dict[str, msgspec.Raw])
-        return msgspec.json.decode(told["return"], type=kind)
+        parts = msgspec.json.decode(answer, type=dict[str, msgspec.Raw])
+        return msgspec.json.decode(parts["return"], type=kind)
     except (msgspec.MsgspecError, ValueError, KeyError, RecursionError) as error:
         raise Failure(f"the guest's agent answers {execute} with what is none: {clean(str(error))}") from None
 
@@ -141,27 +141,29 @@ async def info(ask: Ask) -> GuestInfo:
     about: _About = await ask("guest-info", _About)
     known = {c.name for c in about.supported_commands[: 4 * _ENTRIES] if c.enabled}
 
-    async def told(execute: str, kind: Any) -> Any:
+    async def answered(execute: str, kind: Any) -> Any:
         return await ask(execute, kind) if execute in known else kind()
 
-    system = await told("guest-get-osinfo", dict[str, str])
+    system = await answered("guest-get-osinfo", dict[str, str])
     return GuestInfo(
         agent_version=clean(about.version),
         commands=sorted(map(clean, known))[:_ENTRIES],
         os={clean(key): clean(value) for key, value in list(system.items())[:_ENTRIES]},
-        hostname=clean((await told("guest-get-host-name", _Host)).host_name),
-        timezone=clean((await told("guest-get-timezone", _Timezone)).zone),
-        interfaces=interfaces(await told("guest-network-get-interfaces", list[_Interface])),
-        users=users(await told("guest-get-users", list[_User])),
-        filesystems=filesystems(await told("guest-get-fsinfo", list[_Filesystem])),
+        hostname=clean((await answered("guest-get-host-name", _Host)).host_name),
+        timezone=clean((await answered("guest-get-timezone", _Timezone)).zone),
+        interfaces=interfaces(await answered("guest-network-get-interfaces", list[_Interface])),
+        users=users(await answered("guest-get-users", list[_User])),
+        filesystems=filesystems(await answered("guest-get-fsinfo", list[_Filesystem])),
     )
 
 
-def users(told: list[_User]) -> list[GuestUser]:
-    return [GuestUser(name=clean(u.user), domain=clean(u.domain), login_time=u.login_time) for u in told[:_ENTRIES]]
+def users(logged_in: list[_User]) -> list[GuestUser]:
+    return [
+        GuestUser(name=clean(u.user), domain=clean(u.domain), login_time=u.login_time) for u in logged_in[:_ENTRIES]
+    ]
 
 
-def filesystems(told: list[_Filesystem]) -> list[GuestFilesystem]:
+def filesystems(mounted: list[_Filesystem]) -> list[GuestFilesystem]:
     return [
         GuestFilesystem(
             name=clean(f.name),
@@ -171,23 +173,23 @@ def filesystems(told: list[_Filesystem]) -> list[GuestFilesystem]:
             total_bytes=f.total_bytes,
             disks=[clean(disk.serial) for disk in f.disk[:_ENTRIES] if disk.serial],
         )
-        for f in told[:_ENTRIES]
+        for f in mounted[:_ENTRIES]
     ]
 
 
-def interfaces(told: list[_Interface]) -> list[GuestInterface]:
+def interfaces(links: list[_Interface]) -> list[GuestInterface]:
     return [
         GuestInterface(
             name=clean(i.name),
             mac=i.hardware_address if _MAC.fullmatch(i.hardware_address) else "",
             addresses=list(_addresses(i.ip_addresses[:_ENTRIES])),
         )
-        for i in told[:_ENTRIES]
+        for i in links[:_ENTRIES]
     ]
 
 
-def _addresses(told: Iterable[_Address]) -> Iterable[str]:
-    for address in told:
+def _addresses(entries: Iterable[_Address]) -> Iterable[str]:
+    for address in entries:
         try:
             yield str(ip_interface(f"{address.ip_address.partition('%')[0]}/{address.prefix}"))
         except ValueError:

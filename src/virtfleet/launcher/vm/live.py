@@ -9,8 +9,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 from xml.etree.ElementTree import Element
 
-from virtfleet.hypervisors.base import own_alias
-
 _KINDS = ("disk", "interface")
 Identity = Callable[[Element], str]
 
@@ -68,15 +66,6 @@ def _link(interface: Element) -> str:
 def _source(disk: Element) -> str:
     source = disk.find("source")
     return (source.get("file") or source.get("dev") or "") if source is not None else ""
-
-
-def targets(domain: Element, kind: str) -> dict[str, str]:
-    """What devices of a kind are called, by name: disks inside the guest, interfaces in the Pod."""
-    return {
-        name: target.get("dev", "")
-        for (of, name), device in devices(domain, own_alias).items()
-        if of == kind and (target := device.find("target")) is not None
-    }
 
 
 def links(domain: Element) -> dict[str, str]:
