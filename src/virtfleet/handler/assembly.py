@@ -61,7 +61,7 @@ class VirtHandler:
         self._lock = NodeLock(place.private / "handler.lock", name)
         self._recorder = Recorder(api, COMPONENT, node)
         self._installations: Cache[Installation] = Cache(api, KUBEVIRTS, decode=Installation.decode)
-        self._devices = Devices(place.kubelet / "device-plugins", self._sources, self._devices_changed)
+        self._devices = Devices(place.kubelet / "device-plugins", self._sources, lambda: self._heartbeat.changed())
         self._heartbeat = Heartbeat(api, node, self._devices.ready, place.kubelet / "cpu_manager_state")
         self._labeller = Labeller(api, node, self._labels)
         self._vms = NodeVms(
@@ -119,9 +119,6 @@ class VirtHandler:
         count = configuration.virtual_machine_instances_per_node or self._most_vms
         yield from hostdevices.shared(self._place.root, count, lambda device: works(self._facts, device))
         yield from hostdevices.permitted(self._place.root, configuration.permitted_host_devices)
-
-    def _devices_changed(self) -> None:
-        self._heartbeat.changed()
 
 
 def works(facts: Facts, device: str) -> bool:

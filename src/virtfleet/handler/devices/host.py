@@ -79,31 +79,31 @@ def permitted(root: Path, wanted: PermittedHostDevices | None) -> Iterator[Sourc
         if not mdev.external_resource_provider:
             by_resource[MDEV, mdev.resource_name].append(_type_name(mdev.mdev_name_selector))
     for (kind, resource), selectors in by_resource.items():
-        find = _pci if kind == PCI else _mediated
-        yield Source(resource, partial(find, root, selectors), variable(kind, resource))
+        bus, identity = ("pci", _pci) if kind == PCI else ("mdev", _mediated)
+        yield Source(resource, partial(_grouped, root, bus, identity, selectors), variable(kind, resource))
     for usb in wanted.usb:
         if not usb.external_resource_provider and usb.selectors:
             name = usb.resource_name
             yield Source(name, partial(_usb, root, name, usb.selectors), variable(USB, name))
 
 
-def _pci(root: Path, selectors: Collection[str]) -> Units:
-    """PCI devices that VFIO has, by IOMMU group: those of one group go to one VM."""
+def _grouped(root: Path, bus: str, identity: Callable[[Path], str], selectors: Collection[str]) -> Units:
+    """Devices that VFIO has, by IOMMU group: those of one group go to one VM."""
     groups: dict[str, list[Path]] = defaultdict(list)
-    for device in sorted((root / "sys/bus/pci/devices").glob("*")):
-        identity = f"{_hex(device / 'vendor')}:{_hex(device / 'device')}"
-        if identity in selectors and _target(device / "driver") == "vfio-pci":
+    for device in sorted((root / "sys/bus" / bus / "devices").glob("*")):
+        if (kind := identity(device)) and kind in selectors:
             groups[_target(device / "iommu_group")].append(device)
     return {group: _vfio(root, group, devices) for group, devices in groups.items() if group}
 
 
-def _mediated(root: Path, selectors: Collection[str]) -> Units:
-    groups: dict[str, list[Path]] = defaultdict(list)
-    for device in sorted((root / "sys/bus/mdev/devices").glob("*")):
-        kind = _text(device / "mdev_type/name") or _target(device / "mdev_type")
-        if _type_name(kind) in selectors:
-            groups[_target(device / "iommu_group")].append(device)
-    return {group: _vfio(root, group, devices) for group, devices in groups.items() if group}
+def _pci(device: Path) -> str:
+    """Vendor and product of a PCI device; nothing of one that another driver has."""
+    own = _target(device / "driver") == "vfio-pci"
+    return f"{_hex(device / 'vendor')}:{_hex(device / 'device')}" if own else ""
+
+
+def _mediated(device: Path) -> str:
+    return _type_name(_text(device / "mdev_type/name") or _target(device / "mdev_type"))
 
 
 def _vfio(root: Path, group: str, devices: list[Path]) -> Unit:

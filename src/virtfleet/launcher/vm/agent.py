@@ -31,8 +31,8 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Code = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 
 
-class _Told(msgspec.Struct, rename="kebab"):
-    """Base of what an agent tells; the names are its own."""
+class _Said(msgspec.Struct, rename="kebab"):
+    """Base of what an agent says; the names are its own."""
 
 
 class _Command(msgspec.Struct):
@@ -45,25 +45,25 @@ class _About(msgspec.Struct):
     supported_commands: list[_Command] = []
 
 
-class _Host(_Told):
+class _Host(_Said):
     host_name: str = ""
 
 
-class _Timezone(_Told):
+class _Timezone(_Said):
     zone: str = ""
 
 
-class _User(_Told):
+class _User(_Said):
     user: str = ""
     domain: str = ""
     login_time: Annotated[float, msgspec.Meta(ge=0, le=2**53)] = 0
 
 
-class _Disk(_Told):
+class _Disk(_Said):
     serial: str = ""
 
 
-class _Filesystem(_Told):
+class _Filesystem(_Said):
     name: str = ""
     mountpoint: str = ""
     type: str = ""
@@ -72,22 +72,22 @@ class _Filesystem(_Told):
     disk: list[_Disk] = []
 
 
-class _Address(_Told):
+class _Address(_Said):
     ip_address: str = ""
     prefix: Count = 0
 
 
-class _Interface(_Told):
+class _Interface(_Said):
     name: str = ""
     hardware_address: str = ""
     ip_addresses: list[_Address] = []
 
 
-class _Process(_Told):
+class _Process(_Said):
     pid: Count = 0
 
 
-class _Ended(_Told):
+class _Ended(_Said):
     exited: bool = False
     exitcode: Code = 0
     signal: Code = 0

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 from xml.etree import ElementTree as ET
 
 import libvirt
@@ -34,7 +33,7 @@ from virtfleet.launcher.server import Handlers, Updates
 from virtfleet.launcher.storage import disks
 from virtfleet.launcher.vm import abi, live, metrics, states
 from virtfleet.launcher.vm.console import Console
-from virtfleet.launcher.vm.domain import Domain
+from virtfleet.launcher.vm.domain import Domain, in_a_known_way
 from virtfleet.launcher.vm.metrics import Metric
 from virtfleet.launcher.vm.operations import Operations
 from virtfleet.protocol import messages as m
@@ -42,7 +41,6 @@ from virtfleet.work import tasks
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
 _ASK_AGAIN = 5.0  # seconds between requests to shut down: a guest that still boots does not hear the first
 # The power button, else a signal to a container's first process, else what the driver knows.
 _WAYS_DOWN = (libvirt.VIR_DOMAIN_SHUTDOWN_ACPI_POWER_BTN, libvirt.VIR_DOMAIN_SHUTDOWN_SIGNAL, 0)
@@ -369,11 +367,4 @@ def _ask_to_shut_down(domain: libvirt.virDomain) -> None:
     state, reason = domain.state()
     if state == libvirt.VIR_DOMAIN_PAUSED and reason == libvirt.VIR_DOMAIN_PAUSED_USER:
         domain.resume()  # a guest whose CPUs stand still cannot shut down
-    for way in _WAYS_DOWN:
-        try:
-            domain.shutdownFlags(way)
-        except libvirt.libvirtError as error:
-            if error.get_error_code() not in (libvirt.VIR_ERR_INVALID_ARG, libvirt.VIR_ERR_OPERATION_UNSUPPORTED):
-                raise
-        else:
-            return
+    in_a_known_way(domain.shutdownFlags, _WAYS_DOWN)
