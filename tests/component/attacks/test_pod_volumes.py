@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ast
 import os
 import socket
@@ -166,8 +167,8 @@ async def test_a_socket_that_nobody_accepts_from_holds_nobody_up(place: Path) ->
 async def test_the_place_of_a_pod_that_somebody_made_up_is_not_looked_at(api: InProcessApi, place: Path) -> None:
     await scheduled(api, place)
     await api.patch(VMIS, "vm", {"status": {"activePods": {"pod-vm": None, "../pods/pod-vm": "n1"}}}, "default")
-    async with handler(api, place) as machines, launcher(place / "pods/pod-vm") as real:
-        await machines.instances.synced.wait()
+    async with handler(api, place) as vms, launcher(place / "pods/pod-vm") as real:
+        await asyncio.gather(*(cache.synced.wait() for cache in vms.caches))
         await scheduled(api, place, "other")
         async with launcher(place / "pods/pod-other") as other:
             await eventually(lambda: other.synced)
