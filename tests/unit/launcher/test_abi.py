@@ -196,6 +196,19 @@ def test_an_address_in_the_spec_goes_before_those_on_record() -> None:
     assert first["name"] not in after, "libvirt finds another one"
 
 
+def test_all_places_can_come_from_the_spec_instead() -> None:
+    known = recorded(vmi(["a", "b"], ["x"]))
+    of = vmi(["a", "b"], ["x"], known)
+    of.metadata.annotations["kubevirt.io/placePCIDevicesOnRootComplex"] = "true"
+    after = places(document(of))
+    plain = vmi(["a", "b"], ["x"])
+    plain.metadata.annotations["kubevirt.io/placePCIDevicesOnRootComplex"] = "true"
+    assert places(document(plain)).items() <= after.items()
+    slots = [address.rpartition(".")[0] for name, address in after.items() if "pcie-root-port" not in name]
+    ports = {address.rpartition(".")[0] for name, address in after.items() if "pcie-root-port" in name}
+    assert len(set(slots)) == len(slots) and not ports & set(slots), "no function is added to what the spec placed"
+
+
 def test_a_disk_on_another_bus_is_another_device() -> None:
     known = recorded(vmi(["a"], []))
     of = vmi(["a"], [], known)

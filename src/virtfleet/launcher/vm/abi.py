@@ -83,9 +83,9 @@ def _keep_addresses(devices: Element, known: GuestABI) -> None:
 
     The ports that libvirt added stay where they were, even those that nothing sits behind any more: guests count them.
     """
-    given = {_address(device) for device in devices}
-    places = {device.name: device.address for device in known.devices if device.address and device.address not in given}
-    functions = Counter(address.rpartition(".")[0] for address in places.values())
+    given = {_slot(_address(device)) for device in devices}
+    places = {d.name: d.address for d in known.devices if d.address and _slot(d.address) not in given}
+    functions = Counter(map(_slot, places.values()))
     present = dict(_named(devices))
     for name, address in places.items():
         device = present.get(name)
@@ -94,8 +94,7 @@ def _keep_addresses(devices: Element, known: GuestABI) -> None:
             device = add(devices, "controller", type="pci", model=model, index=index)
         if device is not None and device.find("address") is None:
             place = pci_address(device, address, name)
-            slot, _, function = address.rpartition(".")
-            if function == "0" and functions[slot] > 1:
+            if address.endswith(".0") and functions[_slot(address)] > 1:
                 place.set("multifunction", "on")
 
 
@@ -156,3 +155,7 @@ def _address(device: Element) -> str:
         return ""
     domain, bus, slot, function = (int(address.get(part, "0"), 16) for part in ("domain", "bus", "slot", "function"))
     return f"{domain:04x}:{bus:02x}:{slot:02x}.{function:x}"
+
+
+def _slot(address: str) -> str:
+    return address.rpartition(".")[0]
