@@ -36,7 +36,7 @@ from virtfleet.api.subresources import GROUP, PROTOCOL
 from virtfleet.gateway.__main__ import serve
 from virtfleet.handler.access.api import CONSOLE, Access
 from virtfleet.handler.pods.files import VOLUMES
-from virtfleet.handler.vms.records import decode_instance
+from virtfleet.handler.vms.instances import decode_instance
 from virtfleet.kube import certificates, component
 from virtfleet.kube.api import Page, WatchEvent
 from virtfleet.kube.certificates import Authority, Credential, Lifespan, Profile
@@ -126,16 +126,16 @@ async def _report_tasks(told: Connection) -> None:
 
 async def virt_handler(place: Path, port: int, told: Connection) -> None:
     launcher = SimpleNamespace(state=DomainState(status=Status.RUNNING))
-    instances, vms, sockets = {}, [], []
+    running, sockets = {}, []
     for number in range(CONSOLES):
         name = f"vm{number}"
         directory = place / "pods" / name / VOLUMES / "private" / name
         directory.mkdir(parents=True)
         sockets.append(await asyncio.start_unix_server(_echo, directory / CONSOLE.name))
-        instances[f"default/{name}"] = decode_instance(orjson.dumps({"metadata": _meta(name, "default")}))
-        vms.append(SimpleNamespace(ghost=SimpleNamespace(uid=name, pod=name), launcher=launcher))
-    machines: Any = SimpleNamespace(instances=instances, vms=lambda: vms)
-    access = Access(machines, SimpleNamespace(), place / "pods", caller=GATEWAY, unready=lambda: "")  # type: ignore[arg-type]
+        instance = decode_instance(orjson.dumps({"metadata": _meta(name, "default")}))
+        running[f"default/{name}"] = instance, SimpleNamespace(record=SimpleNamespace(pod=name), launcher=launcher)
+    vms: Any = SimpleNamespace(running=running.get)
+    access = Access(vms, SimpleNamespace(), place / "pods", caller=GATEWAY, unready=lambda: "")  # type: ignore[arg-type]
     options = _options(place / "virt-handler", port)
     await component.serve(options, access.routes(), clients=component.own_authority)
 

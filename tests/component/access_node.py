@@ -27,8 +27,8 @@ from virtfleet.api.subresources import PROTOCOL
 from virtfleet.handler.access.api import CONSOLE, VNC, Access
 from virtfleet.handler.pods.files import VOLUMES
 from virtfleet.handler.pods.launchers import Launcher, Presence
-from virtfleet.handler.vms.ghosts import Ghost
-from virtfleet.handler.vms.records import decode_instance
+from virtfleet.handler.vms.instances import decode_instance
+from virtfleet.handler.vms.records import VmRecord
 from virtfleet.kube import certificates, component
 from virtfleet.kube.certificates import Authority, Credential, Lifespan, Profile
 from virtfleet.launcher.failure import Failure
@@ -177,14 +177,14 @@ async def node() -> AsyncIterator[Node]:
     launcher.becomes(m.Status.RUNNING, agent=True)
     following = Launcher(pod, lambda _: None, vmi=UID)
     instance = decode_instance(orjson.dumps({"metadata": {"name": "vm", "namespace": "default", "uid": UID}}))
-    ghost = Ghost(namespace="default", name="vm", uid=UID, pod="pod-vm")
-    vms = [SimpleNamespace(ghost=ghost, launcher=following)]
-    machines = SimpleNamespace(instances={"default/vm": instance}, vms=lambda: vms)
+    record = VmRecord(namespace="default", name="vm", uid=UID, pod="pod-vm")
+    vms = [SimpleNamespace(record=record, launcher=following)]
+    here = SimpleNamespace(running=lambda key: (instance, vms[0]) if vms and key == "default/vm" else None)
     events: list[str] = []
     recorder = SimpleNamespace(
         normal=lambda _, reason, text: events.append(reason), warning=lambda _, reason, text: events.append(reason)
     )
-    access = Access(machines, recorder, place / "pods", caller=GATEWAY, unready=lambda: made.unready)  # type: ignore[arg-type]
+    access = Access(here, recorder, place / "pods", caller=GATEWAY, unready=lambda: made.unready)  # type: ignore[arg-type]
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     made = Node(port, access, authority, launcher, pod / VOLUMES / "private", vms, events=events)

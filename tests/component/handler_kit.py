@@ -10,8 +10,8 @@ from typing import Any
 
 from virtfleet.api import crds, names
 from virtfleet.handler.network.networks import Networks
-from virtfleet.handler.vms.ghosts import Ghosts
-from virtfleet.handler.vms.reconcile import Machines
+from virtfleet.handler.vms.reconcile import NodeVms
+from virtfleet.handler.vms.records import VmRecords
 from virtfleet.installation import Installation
 from virtfleet.kube.events import Recorder
 from virtfleet.kube.resource import CRDS, NAMESPACES, VMIS, Obj
@@ -44,27 +44,28 @@ async def api_server(directory: Path) -> AsyncIterator[InProcessApi]:
 
 
 @asynccontextmanager
-async def handler(api: InProcessApi, place: Path, kubevirt: Obj | None = None) -> AsyncIterator[Machines]:
+async def handler(api: InProcessApi, place: Path, kubevirt: Obj | None = None) -> AsyncIterator[NodeVms]:
     """What serves the VMs of node n1, whose directories lie below `place`."""
     recorder = Recorder(api, "virt-handler", "n1")
-    machines = Machines(
+    vms = NodeVms(
         api,
         recorder,
         "n1",
         pods=place / "pods",
-        ghosts=Ghosts(place / "ghosts"),
+        records=VmRecords(place / "records"),
         networks=Networks(place / "networks"),
         facts=place / "facts",
         cluster=lambda: Installation(kubevirt or {}),
     )
-    tasks = [asyncio.create_task(t) for t in (recorder.run(), machines.instances.run(), machines.controller.run())]
+    running = (recorder.run(), *(cache.run() for cache in vms.caches), vms.controller.run())
+    tasks = [asyncio.create_task(t) for t in running]
     try:
-        yield machines
+        yield vms
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
-        await machines.close()
+        await vms.close()
 
 
 async def scheduled(api: InProcessApi, place: Path, name: str = "vm", **spec: Any) -> Obj:

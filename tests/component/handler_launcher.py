@@ -26,6 +26,7 @@ class FakeLauncher:
         self.pod = pod
         self.updates = Updates()
         self.synced: list[m.Sync] = []
+        self.prepared: list[m.Prepare] = []
         self.asked: list[str] = []
         self.refusal = ""
         self.obeys = True  # shuts down when it is asked to
@@ -35,7 +36,13 @@ class FakeLauncher:
         self.process: PodMember | None = None
 
     def _handlers(self) -> dict[type[m.Message], object]:
-        return {m.Sync: self._sync, m.Shutdown: self._shutdown, m.Kill: self._kill, m.GetGuestInfo: self._guest_info}
+        return {
+            m.Sync: self._sync,
+            m.Prepare: self._prepare,
+            m.Shutdown: self._shutdown,
+            m.Kill: self._kill,
+            m.GetGuestInfo: self._guest_info,
+        }
 
     async def start(self) -> None:
         await self._server.start()  # type: ignore[arg-type]
@@ -74,6 +81,13 @@ class FakeLauncher:
         self.synced.append(request)
         if not self.updates.latest.state.status:
             self.becomes(m.Status.RUNNING, name="default_vm", uuid="u", disks={"root": "vda"})
+        return self.updates.latest.state
+
+    async def _prepare(self, request: m.Prepare) -> m.DomainState:
+        self.asked.append("Prepare")
+        if self.refusal:
+            raise Failure(self.refusal)
+        self.prepared.append(request)
         return self.updates.latest.state
 
     async def _shutdown(self, request: m.Shutdown) -> m.Done:

@@ -15,7 +15,7 @@ from handler_launcher import SOCKET, FakeLauncher, launcher
 from kube_fixtures import eventually
 
 from virtfleet.handler.pods.launchers import Launcher, Presence, Unresponsive
-from virtfleet.handler.vms.ghosts import Ghost, Ghosts
+from virtfleet.handler.vms.records import VmRecord, VmRecords
 from virtfleet.protocol.client import Refused
 from virtfleet.protocol.messages import DomainState, Event, Status, Sync, Unpause, Update
 
@@ -145,12 +145,29 @@ async def test_a_link_to_the_socket_of_another_pod_is_not_followed(pod: Path, ca
 
 
 def test_records_outlive_the_handler(tmp_path: Path) -> None:
-    ghost = Ghost(namespace="default", name="vm", uid="u1", pod="p1")
-    Ghosts(tmp_path).add(ghost)
+    record = VmRecord(namespace="default", name="vm", uid="u1", pod="p1", since=7.0)
+    VmRecords(tmp_path).add(record)
     (tmp_path / "torn.json").write_text("{")
-    found = Ghosts(tmp_path)
-    assert found.of("default/vm") == [ghost]
-    assert found.keys() == {"default/vm"}
-    found.remove("u1")
+    records = VmRecords(tmp_path)
+    assert records.of_vmi("u1") == records.all() == [record]
+    assert records.of_pod("p1") == record
+    records.remove("p1")
     assert not list(tmp_path.iterdir()), "a record that cannot be read is no use to anybody"
-    assert Ghosts(tmp_path).keys() == set()
+    assert VmRecords(tmp_path).all() == []
+
+
+def test_records_of_an_earlier_version_are_found_and_go(tmp_path: Path) -> None:
+    """They were named after the VMI."""
+    (tmp_path / "u1.json").write_text('{"namespace":"default","name":"vm","uid":"u1","pod":"p1"}')
+    records = VmRecords(tmp_path)
+    assert [record.key for record in records.all()] == ["default/vm/p1"]
+    records.remove("p1")
+    assert not list(tmp_path.iterdir())
+
+
+def test_of_two_pods_of_a_vmi_the_later_one_comes_last(tmp_path: Path) -> None:
+    records = VmRecords(tmp_path)
+    for pod, since in (("b", 2.0), ("a", 1.0), ("c", 3.0)):
+        records.add(VmRecord(namespace="default", name="vm", uid="u1", pod=pod, since=since))
+    records.add(VmRecord(namespace="default", name="vm", uid="u1", pod="a", since=9.0))
+    assert [record.pod for record in VmRecords(tmp_path).of_vmi("u1")] == ["a", "b", "c"], "first seen, not last"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
-import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,13 +17,6 @@ from virtfleet.local.node.devices import AdmissionRefused
 from virtfleet.local.node.devices import Devices as Kubelet
 
 TUN = "devices.kubevirt.io/tun"
-
-
-@pytest.fixture
-async def place() -> AsyncIterator[Path]:
-    directory = Path(tempfile.mkdtemp(prefix="vfh"))
-    yield directory
-    shutil.rmtree(directory)
 
 
 @asynccontextmanager

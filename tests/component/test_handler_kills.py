@@ -5,16 +5,13 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from handler_kit import api_server, handler, scheduled
 from handler_launcher import FakeLauncher
 from kube_fixtures import eventually
 
-from virtfleet.handler.vms.ghosts import Ghosts
+from virtfleet.handler.vms.records import VmRecords
 from virtfleet.kube.resource import VMIS
 from virtfleet.local.apiserver.objects.inprocess import InProcessApi
 from virtfleet.protocol.messages import Status
@@ -22,14 +19,7 @@ from virtfleet.protocol.messages import Status
 ROUNDS, VMS = 25, 6
 
 
-@pytest.fixture
-def place() -> Iterator[Path]:
-    directory = Path(tempfile.mkdtemp(prefix="vfh"))
-    yield directory
-    shutil.rmtree(directory)
-
-
-class Machine:
+class Life:
     """A VM with what stands around it: the kubelet that starts its launcher, the controller that lets its VMI go."""
 
     def __init__(self, api: InProcessApi, place: Path, name: str, ending: str) -> None:
@@ -67,16 +57,16 @@ async def test_handlers_that_end_at_any_moment_lose_nothing(place: Path) -> None
     chance = random.Random(7)
     endings = {"delete": "Succeeded", "Shutdown": "Succeeded", "Crashed": "Failed"}
     async with api_server(place) as api:
-        machines = [Machine(api, place, f"vm{n}", [*endings][n % len(endings)]) for n in range(VMS)]
-        lives = [asyncio.create_task(machine.live(chance)) for machine in machines]
+        lives = [Life(api, place, f"vm{n}", [*endings][n % len(endings)]) for n in range(VMS)]
+        living = [asyncio.create_task(life.live(chance)) for life in lives]
         for _ in range(ROUNDS):
             async with handler(api, place):
                 await asyncio.sleep(chance.uniform(0, 0.08))
         async with handler(api, place):
-            await asyncio.gather(*lives)
-            await eventually(lambda: not Ghosts(place / "ghosts").keys())
-    for number, machine in enumerate(machines):
-        assert machine.last_phase == [*endings.values()][number % len(endings)]
-        assert machine.launcher.asked.count("Kill") == 0
-        assert not machine.launcher.pod.exists()
+            await asyncio.gather(*living)
+            await eventually(lambda: not VmRecords(place / "records").all())
+    for number, life in enumerate(lives):
+        assert life.last_phase == [*endings.values()][number % len(endings)]
+        assert life.launcher.asked.count("Kill") == 0
+        assert not life.launcher.pod.exists()
     assert not list((place / "networks").glob("*"))

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shutil
 import signal
 import socket
 import ssl
 import sys
-import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -30,12 +28,10 @@ LIFESPAN = Lifespan(timedelta(hours=2), timedelta(hours=1))
 
 
 @pytest.fixture
-def place() -> Iterator[Path]:
-    directory = Path(tempfile.mkdtemp(prefix="vfh"))
-    (directory / "root/dev/net").mkdir(parents=True)
-    (directory / "root/dev/net/tun").touch()
-    yield directory
-    shutil.rmtree(directory)
+def place(place: Path) -> Path:
+    (place / "root/dev/net").mkdir(parents=True)
+    (place / "root/dev/net/tun").touch()
+    return place
 
 
 @pytest.fixture

@@ -3,39 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
-import tempfile
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
-from handler_kit import api_server, handler, scheduled
+from handler_kit import handler, scheduled
 from handler_launcher import FakeLauncher, launcher
 from kube_fixtures import eventually
 
 from virtfleet.api import names
-from virtfleet.handler.vms.ghosts import Ghost, Ghosts
+from virtfleet.handler.vms.records import VmRecord, VmRecords
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import EVENTS, VMIS, Obj
 from virtfleet.local.apiserver.objects.inprocess import InProcessApi
 from virtfleet.protocol.messages import GuestInfo, Status
 
 DEADLINE = 20.0
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    directory = Path(tempfile.mkdtemp(prefix="vfh"))  # a short name: sockets lie below it
-    yield directory
-    shutil.rmtree(directory)
-
-
-@pytest.fixture
-async def api(place: Path) -> AsyncIterator[InProcessApi]:
-    async with api_server(place) as api:
-        yield api
 
 
 async def vmi(api: InProcessApi, name: str = "vm") -> Obj:
@@ -110,7 +94,7 @@ async def test_a_handler_that_restarts_disturbs_nobody(api: InProcessApi, place:
 
 async def test_deleting_a_vmi_shuts_its_guest_down(api: InProcessApi, place: Path) -> None:
     await scheduled(api, place)
-    async with handler(api, place) as machines:
+    async with handler(api, place) as vms:
         real = FakeLauncher(place / "pods/pod-vm")
         await real.start()
         await phase(api, "Running")
@@ -120,8 +104,8 @@ async def test_deleting_a_vmi_shuts_its_guest_down(api: InProcessApi, place: Pat
         await reasons(api, "ShuttingDown", "Stopped")
         await real.end()
         await api.patch(VMIS, "vm", {"metadata": {"finalizers": []}}, "default")
-        await eventually(lambda: not Ghosts(place / "ghosts").keys())
-        assert machines.vms() == []
+        await eventually(lambda: not VmRecords(place / "records").all())
+        assert vms.vms() == []
 
 
 async def test_a_shorter_time_to_shut_down_is_passed_on(api: InProcessApi, place: Path) -> None:
@@ -206,7 +190,7 @@ async def test_the_guests_agent_is_asked_when_it_is_there(api: InProcessApi, pla
 
 async def test_a_vm_whose_vmi_vanished_is_ended(api: InProcessApi, place: Path) -> None:
     """Force deleted while no handler looked: only the record tells that something is still here."""
-    Ghosts(place / "ghosts").add(Ghost(namespace="default", name="vm", uid="u0", pod="pod-vm"))
+    VmRecords(place / "records").add(VmRecord(namespace="default", name="vm", uid="u0", pod="pod-vm"))
     (place / "networks").mkdir()
     (place / "networks/pod-vm.json").write_text("{}")
     async with launcher(place / "pods/pod-vm") as real:
@@ -214,12 +198,12 @@ async def test_a_vm_whose_vmi_vanished_is_ended(api: InProcessApi, place: Path) 
         async with handler(api, place):
             await eventually(lambda: real.asked == ["Kill"])
             await real.end()
-            await eventually(lambda: not Ghosts(place / "ghosts").keys())
+            await eventually(lambda: not VmRecords(place / "records").all())
             assert not list((place / "networks").iterdir())
 
 
 async def test_a_new_vmi_of_the_same_name_is_another_vm(api: InProcessApi, place: Path) -> None:
-    Ghosts(place / "ghosts").add(Ghost(namespace="default", name="vm", uid="old", pod="pod-old"))
+    VmRecords(place / "records").add(VmRecord(namespace="default", name="vm", uid="old", pod="pod-old"))
     (place / "pods/pod-old").mkdir(parents=True)
     await scheduled(api, place)
     async with launcher(place / "pods/pod-old") as old, launcher(place / "pods/pod-vm") as new:
@@ -235,7 +219,7 @@ async def test_nothing_is_ended_on_the_word_of_a_cache_alone(
 ) -> None:
     """A cache can lose a VMI, as with a server that was restored; the VM goes on until the server says so."""
     await scheduled(api, place)
-    async with handler(api, place) as machines, launcher(place / "pods/pod-vm") as real:
+    async with handler(api, place) as vms, launcher(place / "pods/pod-vm") as real:
         await phase(api, "Running")
         with monkeypatch.context() as blind:
             looked = asyncio.Event()
@@ -245,9 +229,9 @@ async def test_nothing_is_ended_on_the_word_of_a_cache_alone(
                 looked.set()
                 return await get(*arguments, **options)
 
-            blind.setattr(machines.instances, "get", lambda _: None)
+            blind.setattr(vms, "instance", lambda _: None)
             blind.setattr(api, "get", watched)
-            machines.controller.queue.add("default/vm")
+            vms.controller.queue.add("default/vm/pod-vm")
             await asyncio.wait_for(looked.wait(), DEADLINE)
         assert "Kill" not in real.asked
 

@@ -11,7 +11,7 @@ import pytest
 from handler_kit import handler
 from handler_launcher import launcher
 from kube_fixtures import eventually
-from test_handler_reconcile import api, condition, phase, place, reasons, scheduled, until, vmi
+from test_handler_reconcile import condition, phase, reasons, scheduled, until, vmi
 
 from virtfleet.handler.network.networks import Networks
 from virtfleet.handler.vms import preparation, tuning
@@ -19,7 +19,6 @@ from virtfleet.kube.resource import EVENTS, VMIS, Obj
 from virtfleet.local.apiserver.objects.inprocess import InProcessApi
 from virtfleet.protocol.messages import Status
 
-__all__ = ["api", "place"]
 SYNC = "Synchronized"
 
 
@@ -121,12 +120,12 @@ async def test_what_fails_after_the_start_is_done_again(
 async def test_a_start_that_cannot_succeed_is_tried_again_after_growing_pauses(api: InProcessApi, place: Path) -> None:
     """Whatever happens around it: its own status changes, somebody edits labels, the launcher stirs."""
     await scheduled(api, place)
-    async with handler(api, place) as machines, launcher(place / "pods/pod-vm") as real:
+    async with handler(api, place) as vms, launcher(place / "pods/pod-vm") as real:
         real.refusal = 'Failed to get "write" lock'
         await trouble(api)
         version = (await vmi(api))["metadata"]["resourceVersion"]
         for _ in range(50):
-            machines.controller.queue.add("default/vm")
+            vms.controller.queue.add("default/vm/pod-vm")
             real.becomes(Status.ABSENT)
             await asyncio.sleep(0.01)
         assert len(real.asked) <= 2

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
-import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from io import FileIO
 from pathlib import Path
 
@@ -14,13 +12,6 @@ import pytest
 from kube_fixtures import eventually
 
 from virtfleet.launcher.vm.console import Console
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    directory = Path(tempfile.mkdtemp(prefix="vfc"))
-    yield directory
-    shutil.rmtree(directory)
 
 
 @pytest.fixture

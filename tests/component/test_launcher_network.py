@@ -24,7 +24,7 @@ from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain.paths import USER
 from virtfleet.handler.network.networks import Networks
-from virtfleet.protocol.messages import Lease6, Node
+from virtfleet.protocol.messages import Lease6, NodeFacts
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0 or not shutil.which("nft") or not os.path.exists("/dev/net/tun"), reason="needs root, nft and tun"
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.skipif(
 
 LAUNCHER = """
 import asyncio, sys, msgspec
-from virtfleet.protocol.messages import Lease6, Node
+from virtfleet.protocol.messages import Lease6, NodeFacts
 from virtfleet.launcher.guestnet.network import Network
 
 async def main():
@@ -40,7 +40,7 @@ async def main():
     network.start()
     print("up", flush=True)
     line = await asyncio.to_thread(sys.stdin.buffer.readline)
-    await network.serve(msgspec.json.decode(line, type=Node))
+    await network.serve(msgspec.json.decode(line, type=NodeFacts))
     print("serving", flush=True)
     await asyncio.to_thread(sys.stdin.buffer.readline)
     network.close()
@@ -100,7 +100,7 @@ class Launcher:
 
     def serve(self, lease: Lease6) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.write(msgspec.json.encode(Node(leases6=[lease])) + b"\n")
+        self._process.stdin.write(msgspec.json.encode(NodeFacts(leases6=[lease])) + b"\n")
         self._process.stdin.flush()
         self._expect(b"serving\n")
 

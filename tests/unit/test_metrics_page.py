@@ -61,8 +61,8 @@ async def usage() -> handler.Usage:
     async def call(_: object) -> Stats:
         return Stats(values={key.replace("N", "0"): 1 for key in handler.METRICS})
 
-    ghost = SimpleNamespace(namespace="b", name="a")
-    vm: Any = SimpleNamespace(ghost=ghost, launcher=SimpleNamespace(presence=Presence.HERE, call=call))
+    record = SimpleNamespace(namespace="b", name="a")
+    vm: Any = SimpleNamespace(record=record, launcher=SimpleNamespace(presence=Presence.HERE, call=call))
     made = handler.Usage("n1", lambda: [vm])
     await made.gather()
     return made

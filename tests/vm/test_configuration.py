@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from virtfleet.api import names
 from virtfleet.domain import paths
-from virtfleet.launcher.vm.health import ask
+from virtfleet.launcher.probe import ask
 from virtfleet.protocol.messages import Freeze, GuestExec, GuestPing, Reset, Status, Unfreeze
 from vm.guests import VM, eventually, machine, running
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
+import logging
 import subprocess
 import sys
-import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -27,13 +26,6 @@ from virtfleet.launcher.alone.standalone import Standalone
 from vm.guests import admitted, eventually, guest, machine
 
 EMULATED = {"spec": {"configuration": {"developerConfiguration": {"useEmulation": True}}}}
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    directory = Path(tempfile.mkdtemp(prefix="vfh"))
-    yield directory
-    shutil.rmtree(directory)
 
 
 @pytest.fixture
@@ -106,6 +98,35 @@ async def default_route6(launched: Standalone) -> bool:
         return False
     finally:
         writer.close()
+
+
+async def test_a_pod_is_made_ready_for_a_guest_that_comes_from_another_node(
+    place: Path, cluster: int, own_devices: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By a real launcher: all that a start would find is there, and there is no domain."""
+    async with api_server(place) as api:
+        wanted = admitted(machine())
+        wanted["metadata"] |= {"labels": {names.NODE_NAME: "n2", names.MIGRATION_TARGET_NODE: "n1"}}
+        wanted["status"] = {
+            "phase": "Running",
+            "nodeName": "n2",
+            "activePods": {"pod-there": "n2", "pod-guest": "n1"},
+            "migrationState": {"migrationUid": "m1", "sourceNode": "n2", "targetNode": "n1"},
+        }
+        stored = await api.create(VMIS, wanted)
+        with caplog.at_level(logging.INFO):
+            async with pod(place, stored, cluster) as launched, handler(api, place, EMULATED):
+                await eventually(lambda: "the Pod is ready for the guest" in caplog.text)
+                links = await launched.sandbox.run("ip", "-o", "link")
+                assert "tap0" in links and "k6t-eth0" in links
+                assert launched.sandbox.path(paths.ephemeral_disk("root")).exists()
+                assert not launched.console.exists(), "nothing was started"
+                process = launched.sandbox.process
+                assert process is not None and process.returncode is None
+                await api.patch(VMIS, "guest", {"status": {"migrationState": {"failed": True}}}, "default")
+                assert await asyncio.wait_for(process.wait(), 60) is not None
+                await eventually(lambda: not list((place / "records").iterdir()))
+        assert (await api.get(VMIS, "guest", "default"))["status"]["phase"] == "Running", "the guest runs on elsewhere"
 
 
 async def test_a_guest_is_reached_survives_its_handler_and_shuts_down(

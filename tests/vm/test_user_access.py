@@ -122,3 +122,29 @@ def test_a_vm_is_restarted_stopped_and_started_and_its_console_waits_for_it(web:
         web.does(*command("start", "web"))
         waiting.says("virtfleet-guest ready name=web")
     assert web.runs() != second
+
+
+def test_a_guest_finds_its_devices_where_they_were_when_one_was_added_before_them(web: Used) -> None:
+    first = web.runs()
+    known = eventually(lambda: web.vm()["status"].get("guestABI"))
+    assert known["machine"].startswith("pc-q35-"), "the version, and not the alias that the spec has"
+    assert "cpu" not in known, "which is that of a run"
+    web.does(*command("stop", "web", "--force"))
+    eventually(lambda: web.vm()["status"]["printableStatus"] == "Stopped" and web.vmi() is None, PATIENCE)
+    added = [("volumes/0", {"emptyDisk": {"capacity": "8Mi"}}), ("domain/devices/disks/0", {"disk": {"bus": "virtio"}})]
+    patch = [
+        {"op": "add", "path": f"/spec/template/spec/{path}", "value": {"name": "added", **value}}
+        for path, value in added
+    ]
+    web.kubectl("patch", "vm", "web", "--type=json", "-p", json.dumps(patch))
+    web.does(*command("start", "web"))
+    web.runs(other_than=first)
+    vmi = web.vmi()
+    assert vmi is not None
+    now = vmi["status"]["guestABI"]
+    assert vmi["status"]["machine"]["type"] == now["machine"] == known["machine"]
+    places = {device["name"]: device for device in now["devices"]}
+    assert [places.get(device["name"]) for device in known["devices"]] == known["devices"]
+    assert {name.rpartition("/")[2] for name in places} >= {"added", "root", "seed", "default"}
+    (interface,) = vmi["status"]["interfaces"]
+    assert interface["mac"] in {device.get("mac") for device in known["devices"]}

@@ -1,7 +1,8 @@
-"""Addresses as users write them: the private network of guests behind a Pod's address, and places of PCI devices."""
+"""Addresses: networks of guests behind a Pod's address, places of PCI devices, and hardware addresses."""
 
 from __future__ import annotations
 
+import hashlib
 import re
 from ipaddress import IPv4Network, IPv6Network
 from typing import Final
@@ -33,3 +34,9 @@ def guest_network(text: str, version: int) -> IPv4Network | IPv6Network:
     if first.is_multicast or first.is_loopback or first.is_unspecified or "%" in text:
         raise NetworkError(f"guests cannot have addresses of {text!r}; use a private network such as {example}")
     return network
+
+
+def mac_address(owner: str, interface: str) -> str:
+    """A hardware address of the locally administered range that stays the same for its owner."""
+    digest = hashlib.sha256(f"{owner}/{interface}".encode()).hexdigest()
+    return "02:" + ":".join(digest[i : i + 2] for i in range(0, 10, 2))

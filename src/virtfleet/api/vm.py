@@ -9,7 +9,7 @@ from virtfleet.api.disks import ClaimSource, DataVolumeSource, Disk
 from virtfleet.api.meta import Condition, KubernetesObject
 from virtfleet.api.view import Raw, Required, View
 from virtfleet.api.vmi import VirtualMachineInstanceTemplateSpec
-from virtfleet.api.vmistatus import ChangedBlockTrackingStatus, StorageMigratedVolumeInfo
+from virtfleet.api.vmistatus import ChangedBlockTrackingStatus, GuestABI, StorageMigratedVolumeInfo
 
 
 class VirtualMachineSpec(View):
@@ -56,6 +56,8 @@ class VirtualMachineStatus(View):
     volume_requests: list[VirtualMachineVolumeRequest] = []
     volume_snapshot_statuses: list[VolumeSnapshotStatus] = []
     volume_update_state: VolumeUpdateState | None = None
+    guest_abi: GuestABI | None = field(name="guestABI", default=None)
+    """The machine as the guest knows it from its last run, which the next one keeps."""
 
 
 class VirtualMachine(KubernetesObject):

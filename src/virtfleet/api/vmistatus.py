@@ -57,6 +57,47 @@ class VirtualMachineInstanceStatus(View):
     selinux_context: str = ""
     topology_hints: TopologyHints | None = None
     virtual_machine_revision_name: str = ""
+    guest_abi: GuestABI | None = field(name="guestABI", default=None)
+    """The machine as the guest knows it, which it keeps over restarts and moves."""
+
+
+class GuestABI(View):
+    """What a guest relies on of its machine, as the running domain has it."""
+
+    machine: str = ""
+    """Machine type, with its version."""
+    loader: str = ""
+    """EFI firmware."""
+    variables: str = ""
+    """What the firmware's variables were made from."""
+    secure_boot: bool = False
+    """Whether the firmware checks what it boots."""
+    devices: list[GuestDevice] = []
+    """Devices with the places where the guest sees them."""
+    cpu: GuestCPU | None = None
+    """The CPU of this run; a restart may bring another."""
+
+
+class GuestDevice(View):
+    """A device and its place."""
+
+    name: Required[str] = ""
+    """Kind, model, and name in the spec or number."""
+    address: str = ""
+    """PCI address."""
+    mac: str = ""
+    """Hardware address of an interface."""
+    target: str = ""
+    """Name of a disk on its bus."""
+
+
+class GuestCPU(View):
+    """A CPU as the guest sees it."""
+
+    model: str = ""
+    """Its model, as libvirt calls it."""
+    features: list[str] = []
+    """Features beyond the model; those after a minus the model has, and this CPU does not."""
 
 
 class VirtualMachineInstanceNetworkInterface(View):

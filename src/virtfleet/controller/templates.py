@@ -32,6 +32,8 @@ def instance_of_vm(vm: Obj, *, paused: bool = False) -> Obj:
     vmi["metadata"].setdefault("annotations", {})[names.VM_GENERATION] = str(meta.get("generation", 0))
     vmi["metadata"]["finalizers"] = [names.VM_FINALIZER]
     vmi["status"] = {"virtualMachineRevisionName": revision_name(vm)}
+    if known := (vm.get("status") or {}).get("guestABI"):
+        vmi["status"]["guestABI"] = known
     domain = _with_input(vmi["spec"].get("domain") or {})
     vmi["spec"] = {**vmi["spec"], "domain": _with_identity(domain, meta["uid"])}
     if paused:

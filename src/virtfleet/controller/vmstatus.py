@@ -13,6 +13,7 @@ from virtfleet.api.names import Phase, PrintableStatus, VMCondition, VMIConditio
 from virtfleet.controller import lifecycle, strategy
 from virtfleet.controller.lifecycle import Trouble
 from virtfleet.controller.records import Claim, Instance, Vm
+from virtfleet.domain import abi
 from virtfleet.kube.resource import Obj
 
 # Conditions of a VM that are not its instance's.
@@ -63,6 +64,8 @@ def _wanted(view: View, old: Obj, now: float) -> Obj:
     if vmi and vmi.metadata.annotations.vm_generation.isdecimal():
         wanted["desiredGeneration"] = vm.metadata.generation
         wanted["observedGeneration"] = int(vmi.metadata.annotations.vm_generation)
+    if vmi and vmi.status.guest_abi:
+        wanted["guestABI"] = abi.written(vmi.status.guest_abi)
     return wanted
 
 

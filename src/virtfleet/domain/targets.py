@@ -1,13 +1,14 @@
 """Names of disks inside the guest: vda, vdb, sda and so on.
 
-A name that the VMI's status already gives to a volume stays its own, so that adding and removing disks while the VM
-runs renames none of the others.
+A name that the VMI's status already gives to a volume stays its own, so that adding and removing disks, while the VM
+runs or between two runs, renames none of the others.
 """
 
 from __future__ import annotations
 
 from virtfleet.api.traits import bus
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
+from virtfleet.domain import abi
 
 _PREFIXES = {"virtio": "vd", "sata": "sd", "scsi": "sd", "usb": "sd"}
 
@@ -16,8 +17,12 @@ class TargetNames:
     """Hands out names, disk by disk, in the order of the spec."""
 
     def __init__(self, vmi: VMI) -> None:
-        known = {status.name: status.target for status in vmi.status.volume_status if status.target}
-        self._given = {disk.name: known[disk.name] for disk in vmi.spec.domain.devices.disks if disk.name in known}
+        seen = {status.name: status.target for status in vmi.status.volume_status if status.target}
+        known = {**abi.targets(vmi), **seen}
+        disks = {disk.name: _PREFIXES.get(bus(disk), "") for disk in vmi.spec.domain.devices.disks}
+        self._given = {
+            name: known[name] for name, prefix in disks.items() if name in known and known[name].startswith(prefix)
+        }
         self._taken = {
             (_PREFIXES.get(bus(disk), ""), self._given[disk.name])
             for disk in vmi.spec.domain.devices.disks

@@ -18,8 +18,8 @@ from virtfleet.handler.node import labeller
 from virtfleet.handler.node.heartbeat import Heartbeat
 from virtfleet.handler.node.labeller import Facts, Labeller
 from virtfleet.handler.node.lock import NodeLock
-from virtfleet.handler.vms.ghosts import Ghosts
-from virtfleet.handler.vms.reconcile import Machines
+from virtfleet.handler.vms.reconcile import NodeVms
+from virtfleet.handler.vms.records import VmRecords
 from virtfleet.hypervisors import registry
 from virtfleet.installation import VMS_PER_NODE, Installation
 from virtfleet.kube.api import KubeApi
@@ -61,28 +61,27 @@ class VirtHandler:
         self._lock = NodeLock(place.private / "handler.lock", name)
         self._recorder = Recorder(api, COMPONENT, node)
         self._installations: Cache[Installation] = Cache(api, KUBEVIRTS, decode=Installation.decode)
-        ghosts = Ghosts(place.private / "ghost-records")
-        self._devices = Devices(place.kubelet / "device-plugins", self._sources, self._devices_changed)
+        self._devices = Devices(place.kubelet / "device-plugins", self._sources, lambda: self._heartbeat.changed())
         self._heartbeat = Heartbeat(api, node, self._devices.ready, place.kubelet / "cpu_manager_state")
         self._labeller = Labeller(api, node, self._labels)
-        self._machines = Machines(
+        self._vms = NodeVms(
             api,
             self._recorder,
             node,
             pods=place.pods,
-            ghosts=ghosts,
+            records=VmRecords(place.private / "ghost-records"),  # KubeVirt's name, and that of earlier versions
             networks=Networks(place.private / "network-info-cache"),
             facts=place.facts,
             cluster=self._cluster,
         )
-        self.access = Access(self._machines, self._recorder, place.pods, caller=gateway, unready=self.unready)
-        self.usage = Usage(node, self._machines.vms)
+        self.access = Access(self._vms, self._recorder, place.pods, caller=gateway, unready=self.unready)
+        self.usage = Usage(node, self._vms.vms)
 
     def unready(self) -> str:
         """Why this handler does not serve its node yet."""
         if not self._lock.held:
             return f"another handler serves this node: {self._lock.holder() or 'unknown'}"
-        if not self._machines.instances.synced.is_set():
+        if not self._vms.synced:
             return "the VMIs of this node have not been read yet"
         return ""
 
@@ -94,8 +93,8 @@ class VirtHandler:
                 group.create_task(self._installations.run())
                 await self._installations.synced.wait()
                 for work in (
-                    self._machines.instances.run(),
-                    self._machines.controller.run(),
+                    *(cache.run() for cache in self._vms.caches),
+                    self._vms.controller.run(),
                     self._devices.run(),
                     self._heartbeat.run(),
                     self._labeller.run(),
@@ -104,7 +103,7 @@ class VirtHandler:
                     group.create_task(work)
         finally:
             self.access.close()
-            await self._machines.close()
+            await self._vms.close()
             self._lock.release()
 
     def _cluster(self) -> Installation:
@@ -120,9 +119,6 @@ class VirtHandler:
         count = configuration.virtual_machine_instances_per_node or self._most_vms
         yield from hostdevices.shared(self._place.root, count, lambda device: works(self._facts, device))
         yield from hostdevices.permitted(self._place.root, configuration.permitted_host_devices)
-
-    def _devices_changed(self) -> None:
-        self._heartbeat.changed()
 
 
 def works(facts: Facts, device: str) -> bool:

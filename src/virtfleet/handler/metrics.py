@@ -16,7 +16,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from virtfleet.handler.pods.launchers import Presence, Unresponsive
-from virtfleet.handler.vms.reconcile import Following
+from virtfleet.handler.vms.work import PodWork
 from virtfleet.protocol.client import Refused
 from virtfleet.protocol.messages import GetStats
 
@@ -90,7 +90,7 @@ def samples(values: Values) -> Iterator[tuple[str, str, float]]:
 class Usage(Collector):
     """`run()` asks the launchers; what they said last is there for whoever looks."""
 
-    def __init__(self, node: str, vms: Callable[[], Iterable[Following]]) -> None:
+    def __init__(self, node: str, vms: Callable[[], Iterable[PodWork]]) -> None:
         self._node = node
         self._vms = vms
         self._last: dict[tuple[str, str], Values] = {}
@@ -102,18 +102,18 @@ class Usage(Collector):
 
     async def gather(self) -> None:
         here = [vm for vm in self._vms() if vm.launcher.presence is Presence.HERE]
-        told = await asyncio.gather(*(_ask(vm) for vm in here))
-        self._last = {(vm.ghost.namespace, vm.ghost.name): v for vm, v in zip(here, told, strict=True) if v}
+        answers = await asyncio.gather(*(_ask(vm) for vm in here))
+        self._last = {(vm.record.namespace, vm.record.name): v for vm, v in zip(here, answers, strict=True) if v}
 
     def describe(self) -> Iterable[Metric]:
         return ()  # nothing is to be counted when this is registered
 
     def collect(self) -> Iterable[Metric]:
-        found: dict[str, list[tuple[list[str], float]]] = defaultdict(list)
+        by_metric: dict[str, list[tuple[list[str], float]]] = defaultdict(list)
         for (namespace, name), values in self._last.items():
             for key, device, value in samples(values):
-                found[key].append(([self._node, namespace, name, *([device] if device else [])], value))
-        for key, entries in found.items():
+                by_metric[key].append(([self._node, namespace, name, *([device] if device else [])], value))
+        for key, entries in by_metric.items():
             known, kind = METRICS[key], key.partition(".")[0]
             labels = ["node", "namespace", "name", *([_LABEL[kind]] if kind in _LABEL else [])]
             family = (CounterMetricFamily if known.counts else GaugeMetricFamily)(
@@ -124,7 +124,7 @@ class Usage(Collector):
             yield family
 
 
-async def _ask(vm: Following) -> Values:
+async def _ask(vm: PodWork) -> Values:
     try:
         return (await vm.launcher.call(GetStats())).values
     except (Refused, Unresponsive):

@@ -13,7 +13,7 @@ sys.modules["ssl"] = None  # type: ignore[assignment]
 
 def main() -> None:
     if sys.argv[1:2] == ["probe"]:  # as often as every second, so without libvirt
-        from virtfleet.launcher.vm.health import main
+        from virtfleet.launcher.probe import main
     else:
         from virtfleet.launcher.main import main
 

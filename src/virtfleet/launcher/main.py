@@ -19,7 +19,7 @@ from virtfleet.launcher.libvirtd.daemons import Daemons, plan_for
 from virtfleet.launcher.node import facts as nodefacts
 from virtfleet.launcher.server import Server, Updates
 from virtfleet.launcher.vm import states
-from virtfleet.launcher.vm.machine import Machine
+from virtfleet.launcher.vm.guest import Guest
 from virtfleet.protocol.messages import COMMAND_SOCKET, Shutdown
 from virtfleet.work import tasks
 
@@ -61,21 +61,21 @@ async def launch(wanted: argparse.Namespace) -> int:
     hypervisor = registry.get(wanted.hypervisor)
     plan = plan_for(hypervisor, log_filters=wanted.libvirt_log_filters)
     updates = Updates()
-    machine = Machine(f"{wanted.namespace}_{wanted.name}", wanted.uid, hypervisor, plan.uri, updates)
+    guest = Guest(f"{wanted.namespace}_{wanted.name}", wanted.uid, hypervisor, plan.uri, updates)
     daemons = Daemons(plan)
-    server = Server(Path(COMMAND_SOCKET), machine.handlers(), updates, vmi=wanted.uid)
+    server = Server(Path(COMMAND_SOCKET), guest.handlers(), updates, vmi=wanted.uid)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, lambda: tasks.start(machine.shutdown(Shutdown()), "shutdown by signal"))
+        loop.add_signal_handler(number, lambda: tasks.start(guest.shutdown(Shutdown()), "shutdown by signal"))
     daemons.start()
-    machine.start()
+    guest.start()
     await server.start()
     try:
-        await machine.ended.wait()
+        await guest.ended.wait()
         _leave_word(msgspec.json.encode(updates.latest.state))
     finally:
         await server.close()
-        await machine.close()
+        await guest.close()
         await daemons.stop()
     return states.exit_code(updates.latest.state)
 

@@ -54,7 +54,7 @@ class Updates:
 def _put(queue: asyncio.Queue[Update | None], update: Update | None) -> None:
     """Whoever listens slowly misses what is oldest: each update says how everything is now."""
     if queue.full():
-        logger.warning("nobody listens; not told: %s", queue.get_nowait())
+        logger.warning("nobody listens; not sent: %s", queue.get_nowait())
     queue.put_nowait(update)
 
 

@@ -6,6 +6,7 @@ import re
 
 from virtfleet.api import names, traits
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
+from virtfleet.domain import abi
 from virtfleet.hypervisors.base import Descriptor
 from virtfleet.installation import Installation
 
@@ -21,8 +22,8 @@ def node_selector(vmi: VMI, hypervisor: Descriptor, settings: Installation) -> d
         wanted[ARCHITECTURE] = vmi.spec.architecture
     if not hypervisor.device:  # nodes with a device are found by the resource
         wanted[names.HYPERVISOR_WORKS + hypervisor.name] = "true"
-    if hypervisor.machines and (machine := vmi.spec.domain.machine) and _VERSIONED.fullmatch(machine.type):
-        wanted[names.MACHINE_TYPE + machine.type] = "true"
+    if hypervisor.machines and _VERSIONED.fullmatch(machine := abi.machine(vmi)):
+        wanted[names.MACHINE_TYPE + machine] = "true"
     cpu = vmi.spec.domain.cpu
     if cpu:
         if cpu.model and cpu.model not in ("host-model", "host-passthrough"):

@@ -50,5 +50,5 @@ def _fit(value: Any, kind: Any) -> Any:
 def _first(values: list[Any], most: int | None) -> list[Any]:
     if most is None or len(values) <= most:
         return values
-    logger.warning("of %d things the first %d are told, from %r on", len(values), most, values[0])
+    logger.warning("of %d things the first %d are sent, from %r on", len(values), most, values[0])
     return values[:most]

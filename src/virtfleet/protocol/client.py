@@ -91,10 +91,6 @@ class Client:
             raise
         return cls(reader, writer, hello)
 
-    def understands(self, request: type[Request[A]]) -> bool:
-        """Whether this launcher, which may be older than we are, knows a request."""
-        return request.__name__ in self._known
-
     async def call(self, request: Request[A]) -> A:
         """One request, one answer."""
         number, answers = self._send(request)

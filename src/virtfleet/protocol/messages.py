@@ -11,12 +11,13 @@ beyond what real guests have; a launcher cuts off what is more (`bounds`).
 from __future__ import annotations
 
 import enum
-from typing import Annotated, Final, Generic, TypeVar, get_args
+from typing import Annotated, Any, Final, Generic, TypeVar, get_args
 
 import msgspec
 from msgspec import Meta
 
 from virtfleet.domain import paths
+from virtfleet.domain.abi import MOST_DEVICES, MOST_FEATURES
 from virtfleet.domain.context import Context
 
 COMMAND_SOCKET: Final = f"{paths.SOCKETS}/launcher-sock"
@@ -56,6 +57,27 @@ class Status(enum.StrEnum):
         return self in (Status.SHUTOFF, Status.CRASHED)
 
 
+class GuestDevice(Message, frozen=True):
+    """A device of the domain, and where the guest sees it."""
+
+    name: Name = ""
+    address: Word = ""
+    mac: Word = ""
+    target: Word = ""
+
+
+class GuestABI(Message, frozen=True):
+    """What the guest relies on of its machine; the fields are those of the API's GuestABI."""
+
+    machine: Word = ""
+    loader: Name = ""
+    variables: Name = ""
+    secure_boot: bool = False
+    devices: Annotated[list[GuestDevice], Meta(max_length=MOST_DEVICES)] = []
+    cpu_model: Word = ""
+    cpu_features: Annotated[list[Word], Meta(max_length=MOST_FEATURES)] = []
+
+
 class DomainState(Message, frozen=True):
     """What the domain does, and why."""
 
@@ -73,8 +95,15 @@ class DomainState(Message, frozen=True):
     """Whether it was ended by force because its grace period was over."""
     disks: Names = {}
     """Target of each disk in the guest, by volume."""
-    interfaces: Names = {}
-    """Tap or bridge port of each interface in the Pod, by name. A volume may have the same name."""
+    links: Names = {}
+    """up or down, by the hardware address of each interface."""
+    abi: GuestABI | None = None
+    topology: tuple[int, int, int] = (0, 0, 0)
+    """Sockets, cores and threads that the guest has now; zero where a launcher of an earlier version does not say."""
+    boot_memory: int = 0
+    """Bytes that the guest started with."""
+    memory: int = 0
+    """Bytes that it has now."""
 
 
 class Event(Message, frozen=True):
@@ -127,7 +156,7 @@ class Lease6(Message, frozen=True):
     mtu: int = 0
 
 
-class Node(Message, frozen=True):
+class NodeFacts(Message, frozen=True):
     """What only the handler knows: facts of the node, and what it prepared for the VM."""
 
     context: Context = Context()
@@ -214,9 +243,13 @@ class Sync(Request[DomainState], frozen=True):
     """Make the domain as the VMI says: started if it was not yet, with devices added and removed if it runs."""
 
     vmi: bytes = b""
-    node: Node = Node()
+    node: NodeFacts = NodeFacts()
     emulators: dict[str, dict[str, bytes]] = {}
     """What the node's own launcher image found out about emulators; see the module of that name."""
+
+
+class Prepare(Sync, frozen=True):
+    """Make everything ready as for a start, and start nothing: the domain comes from another node."""
 
 
 class Watch(Request[Update], frozen=True):
@@ -288,7 +321,8 @@ class GuestExec(Request[Executed], frozen=True):
     timeout_seconds: int = 5
 
 
-REQUESTS: Final = {request.__name__: request for request in Request.__subclasses__()}
+_KINDS: tuple[type[Request[Any]], ...] = (*Request.__subclasses__(), Prepare)
+REQUESTS: Final = {request.__name__: request for request in _KINDS}
 
 
 def answer_to(request: type[Request[A]]) -> type[A]:

@@ -10,9 +10,7 @@ import asyncio
 import gc
 import random
 import resource
-import shutil
 import socket
-import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
@@ -20,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -173,20 +170,13 @@ async def strained() -> AsyncIterator[Strain]:
         watching.cancel()
 
 
-@pytest.fixture
-def place() -> Iterator[Path]:
-    directory = Path(tempfile.mkdtemp(prefix="vfx"))
-    yield directory
-    shutil.rmtree(directory)
-
-
 async def test_a_handler_full_of_hostile_launchers_serves_the_one_that_is_not(place: Path) -> None:
     async with api_server(place) as api:
         for number in range(len(KINDS)):
             await scheduled(api, place, f"bad{number}")
         hostile = [Hostile(place / f"pods/pod-bad{n}", kind, seed=n) for n, kind in enumerate(KINDS)]
         gc.collect()  # the test's own rubbish is nobody else's fault
-        async with handler(api, place) as machines, strained() as strain:
+        async with handler(api, place) as vms, strained() as strain:
             try:
                 await scheduled(api, place, "good")
                 async with launcher(place / "pods/pod-good") as real:
@@ -194,7 +184,7 @@ async def test_a_handler_full_of_hostile_launchers_serves_the_one_that_is_not(pl
                     for status in (m.Status.PAUSED, m.Status.RUNNING) * 5:
                         real.becomes(status, "User")
                         await told(api, status)
-                states = {vm.ghost.name: vm.launcher for vm in machines.vms()}
+                states = {vm.record.name: vm.launcher for vm in vms.vms()}
                 good = states.pop("good")
                 await eventually(lambda: good.presence is Presence.GONE)
                 assert not any(bad._following.done() for bad in states.values()), "one is no longer followed"

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import os
-import shutil
 import socket
 import subprocess
 import sys
-import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 import pytest
 
 import virtfleet.handler
-from component.handler_kit import api_server, handler, scheduled
+from component.handler_kit import handler, scheduled
 from component.handler_launcher import SOCKET, FakeLauncher, launcher
 from component.kube_fixtures import eventually
 from component.pod_member import PodGroup
@@ -39,18 +38,10 @@ SECRET = "nameserver 192.0.2.99 # and nobody else's business"
 
 
 @pytest.fixture
-def place() -> Iterator[Path]:
-    directory = Path(tempfile.mkdtemp(prefix="vfa"))
-    (directory / "secret").write_text(SECRET)
-    (directory / "secret").chmod(0o600)
-    yield directory
-    shutil.rmtree(directory)
-
-
-@pytest.fixture
-async def api(place: Path) -> AsyncIterator[InProcessApi]:
-    async with api_server(place) as api:
-        yield api
+def place(place: Path) -> Path:
+    (place / "secret").write_text(SECRET)
+    (place / "secret").chmod(0o600)
+    return place
 
 
 def untouched(place: Path) -> None:
@@ -176,8 +167,8 @@ async def test_a_socket_that_nobody_accepts_from_holds_nobody_up(place: Path) ->
 async def test_the_place_of_a_pod_that_somebody_made_up_is_not_looked_at(api: InProcessApi, place: Path) -> None:
     await scheduled(api, place)
     await api.patch(VMIS, "vm", {"status": {"activePods": {"pod-vm": None, "../pods/pod-vm": "n1"}}}, "default")
-    async with handler(api, place) as machines, launcher(place / "pods/pod-vm") as real:
-        await machines.instances.synced.wait()
+    async with handler(api, place) as vms, launcher(place / "pods/pod-vm") as real:
+        await asyncio.gather(*(cache.synced.wait() for cache in vms.caches))
         await scheduled(api, place, "other")
         async with launcher(place / "pods/pod-other") as other:
             await eventually(lambda: other.synced)

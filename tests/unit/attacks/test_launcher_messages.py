@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from msgspec import inspect
 
 from virtfleet.handler.pods.process import belongs
-from virtfleet.handler.vms.records import decode_instance
+from virtfleet.handler.vms.instances import decode_instance
 from virtfleet.protocol import messages as m
 from virtfleet.protocol import wire
 from virtfleet.protocol.bounds import fit
@@ -178,4 +178,4 @@ def test_other_groups_are_not_the_pods(groups: str) -> None:
 @pytest.mark.parametrize("forged", ["../../etc", "..", ".", "a/b", "", "x" * 64, "a\0b"])
 def test_a_forged_uid_of_a_pod_names_no_file(forged: str) -> None:
     vmi: dict[str, Any] = {"metadata": {"name": "vm"}, "spec": {}, "status": {"activePods": {forged: "n1", UID: "n1"}}}
-    assert decode_instance(msgspec.json.encode(vmi)).pod_on("n1") == UID
+    assert decode_instance(msgspec.json.encode(vmi)).pods_on("n1") == [UID]

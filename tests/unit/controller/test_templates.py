@@ -47,6 +47,12 @@ def test_a_guest_knows_its_machine_over_all_starts() -> None:
     assert chosen["spec"]["domain"]["firmware"] == {"uuid": "mine", "serial": "s"}
 
 
+def test_a_new_instance_begins_with_the_machine_that_the_guest_knows() -> None:
+    known = {"machine": "pc-q35-7.2", "devices": [{"name": "disk/virtio/root", "address": "0000:04:00.0"}]}
+    vmi = templates.instance_of_machine({**machine(), "status": {"guestABI": known}})
+    assert vmi["status"]["guestABI"] == known
+
+
 def test_a_vm_that_wants_an_input_device_and_lists_none_gets_a_tablet() -> None:
     def inputs(**devices: Any) -> Any:
         made = templates.instance_of_vm(machine(domain={"devices": devices}))

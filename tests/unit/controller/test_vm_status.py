@@ -52,6 +52,19 @@ def test_one_word_for_the_state(view: View, word: str) -> None:
     assert printable(view, failing=False) == word
 
 
+def test_a_vm_keeps_what_its_guest_knows_of_its_machine_but_the_cpu() -> None:
+    known = {
+        "machine": "pc-q35-7.2",
+        "loader": "",
+        "variables": "",
+        "secureBoot": False,
+        "devices": [{"name": "disk/virtio/root", "address": "0000:04:00.0", "target": "vda"}],
+    }
+    running = vmi("Running", status={"guestABI": {**known, "cpu": {"model": "Skylake-Client", "features": ["vmx"]}}})
+    assert change(View(vm("Always"), running), NOW)["guestABI"] == known
+    assert "guestABI" not in change(View(vm("Always"), vmi("Running")), NOW)
+
+
 def test_a_vm_that_fails_to_start_is_in_a_crash_loop_between_starts() -> None:
     assert printable(View(vm("Always"), None), failing=True) == "CrashLoopBackOff"
     assert printable(View(vm("Always"), vmi("Failed")), failing=True) == "CrashLoopBackOff"

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from virtfleet.handler.metrics import Usage, samples
 from virtfleet.handler.pods.launchers import Presence, Unresponsive
-from virtfleet.handler.vms.ghosts import Ghost
+from virtfleet.handler.vms.records import VmRecord
 from virtfleet.protocol.messages import Stats
 
 VALUES = {
@@ -30,8 +30,8 @@ def vm(name: str, stats: dict[str, Any] | None) -> Any:
             raise Unresponsive("it hangs")
         return Stats(values=stats)
 
-    ghost = Ghost(namespace="default", name=name, uid=name, pod=name)
-    return SimpleNamespace(ghost=ghost, launcher=SimpleNamespace(presence=Presence.HERE, call=call))
+    record = VmRecord(namespace="default", name=name, uid=name, pod=name)
+    return SimpleNamespace(record=record, launcher=SimpleNamespace(presence=Presence.HERE, call=call))
 
 
 def test_values_get_their_units_and_devices_their_names() -> None:

@@ -12,8 +12,8 @@ from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.handler.network import networks as network
 from virtfleet.handler.network import plan as netplan
 from virtfleet.handler.network.networks import Resolver
-from virtfleet.handler.network.plan import Link, Route, Wish
-from virtfleet.handler.network.wanted import wishes
+from virtfleet.handler.network.plan import InterfaceRequest, Link, Route
+from virtfleet.handler.network.wanted import requests
 
 ETH0 = Link("eth0", "0a:00:00:00:00:01", 1450, ["10.244.1.7/24"], [Route("0.0.0.0/0", "10.244.1.1")])
 BOTH = Link("eth0", "0a:00:00:00:00:01", 1450, ["10.244.1.7/24", "fd00::7/64"])
@@ -40,7 +40,7 @@ def vmi(
 
 
 def test_masquerade_puts_a_tap_and_a_private_address_behind_a_bridge() -> None:
-    made = netplan.plan(wishes(vmi()), {"eth0": ETH0}, ["lo", "eth0"])
+    made = netplan.plan(requests(vmi()), {"eth0": ETH0}, ["lo", "eth0"])
     assert made.commands == [
         "link add k6t-eth0 address 02:00:00:00:00:00 mtu 1450 type bridge",
         "tuntap add dev tap0 mode tap user 107 vnet_hdr",
@@ -53,18 +53,18 @@ def test_masquerade_puts_a_tap_and_a_private_address_behind_a_bridge() -> None:
 
 
 def test_bits_of_an_address_in_a_network_are_overlooked() -> None:
-    (wish,) = wishes(vmi(pod={"vmNetworkCIDR": "10.9.8.7/24", "vmIPv6NetworkCIDR": "fd10:0:2::2/120"}))
-    assert (wish.guests, wish.guests6) == ("10.9.8.0/24", "fd10:0:2::/120")
+    (nic,) = requests(vmi(pod={"vmNetworkCIDR": "10.9.8.7/24", "vmIPv6NetworkCIDR": "fd10:0:2::2/120"}))
+    assert (nic.guests, nic.guests6) == ("10.9.8.0/24", "fd10:0:2::/120")
 
 
 def test_a_plan_makes_no_link_twice() -> None:
-    wanted = wishes(vmi())
+    wanted = requests(vmi())
     again = netplan.plan(wanted, {"eth0": ETH0}, ["lo", "eth0", "k6t-eth0", "tap0"])
     assert not [command for command in again.commands if " add " in command]
 
 
 def test_both_families_are_translated_where_the_pod_has_both() -> None:
-    made = netplan.plan(wishes(vmi()), {"eth0": BOTH}, ["eth0"])
+    made = netplan.plan(requests(vmi()), {"eth0": BOTH}, ["eth0"])
     assert "addr replace fd10:0:2::1/120 dev k6t-eth0 nodad" in made.commands
     assert "table ip6 kubevirt" in made.rules
     assert made.sysctls["net/ipv6/conf/all/forwarding"] == "1"
@@ -76,7 +76,7 @@ def test_a_network_is_read_as_kubevirt_reads_it() -> None:
     pod = asked.spec.networks[0].pod
     assert pod is not None
     pod.vm_network_cidr, pod.vm_ipv6_network_cidr = "10.10.010.7/24", "fd10:0:2::2/120"
-    made = netplan.plan(wishes(asked), {"eth0": BOTH}, ["eth0"])
+    made = netplan.plan(requests(asked), {"eth0": BOTH}, ["eth0"])
     assert "addr replace 10.10.10.1/24 dev k6t-eth0" in made.commands
     assert "addr replace fd10:0:2::1/120 dev k6t-eth0 nodad" in made.commands
     (wired,) = network.wired(asked, {"eth0": BOTH})
@@ -87,13 +87,13 @@ def test_a_network_is_read_as_kubevirt_reads_it() -> None:
 def test_ports_limit_what_reaches_the_guest() -> None:
     ports = [{"port": 80}, {"port": 443, "protocol": "TCP"}, {"port": 53, "protocol": "UDP"}]
     ranges = [{"start": 8000, "end": 8010, "protocol": "TCP"}]
-    made = netplan.plan(wishes(vmi(ports=ports, portRanges=ranges)), {"eth0": ETH0}, ["eth0"])
+    made = netplan.plan(requests(vmi(ports=ports, portRanges=ranges)), {"eth0": ETH0}, ["eth0"])
     assert 'iifname "eth0" tcp dport { 80, 443, 8000-8010 } dnat to 10.0.2.2' in made.rules
     assert 'iifname "eth0" udp dport { 53 } dnat to 10.0.2.2' in made.rules
 
 
 def test_a_bridged_guest_takes_the_place_of_the_pod() -> None:
-    made = netplan.plan(wishes(vmi("bridge")), {"eth0": ETH0}, ["lo", "eth0"])
+    made = netplan.plan(requests(vmi("bridge")), {"eth0": ETH0}, ["lo", "eth0"])
     assert made.rules == ""
     assert made.commands[4:7] == ["link set eth0 down", "link set eth0 name eth0-nic", "link add eth0 type bridge"]
     assert "addr replace 10.244.1.7/24 dev eth0" in made.commands
@@ -105,33 +105,33 @@ def test_a_bridged_guest_takes_the_place_of_the_pod() -> None:
     [(["eth0-nic", "eth0"], []), (["eth0-nic"], ["link add eth0 type bridge"])],
 )
 def test_taking_over_goes_on_where_it_stopped(present: list[str], expected: list[str]) -> None:
-    made = netplan.plan(wishes(vmi("bridge")), {"eth0": ETH0}, present)
+    made = netplan.plan(requests(vmi("bridge")), {"eth0": ETH0}, present)
     assert [c for c in made.commands if c.startswith("link add eth0 ") or "name" in c] == expected
 
 
 def test_secondary_networks_have_links_of_their_own_with_names_the_kernel_takes() -> None:
-    (wish,) = wishes(vmi("bridge", multus=True))
-    names = {wish.link, wish.bridge, wish.tap, wish.moved}
+    (nic,) = requests(vmi("bridge", multus=True))
+    names = {nic.link, nic.bridge, nic.tap, nic.moved}
     assert len(names) == 4
     assert all(len(name) <= 15 for name in names)
 
 
 def test_several_queues_need_a_tap_that_has_them() -> None:
-    made = netplan.plan(wishes(vmi(queues=True)), {"eth0": ETH0}, ["eth0"])
+    made = netplan.plan(requests(vmi(queues=True)), {"eth0": ETH0}, ["eth0"])
     assert "tuntap add dev tap0 mode tap user 107 vnet_hdr multi_queue" in made.commands
 
 
 def test_a_guest_keeps_its_hardware_address() -> None:
-    (first,), (again,) = wishes(vmi()), wishes(vmi())
+    (first,), (again,) = requests(vmi()), requests(vmi())
     assert first.mac == again.mac
     assert first.mac.startswith("02:")
-    (own,) = wishes(vmi(macAddress="AA-BB-CC-00-11-22"))
+    (own,) = requests(vmi(macAddress="AA-BB-CC-00-11-22"))
     assert own.mac == "aa:bb:cc:00:11:22"
 
 
 def test_interfaces_that_are_to_go_or_do_not_use_the_namespace_are_not_wired() -> None:
-    assert wishes(vmi(state="absent")) == []
-    assert wishes(vmi("sriov")) == []
+    assert requests(vmi(state="absent")) == []
+    assert requests(vmi("sriov")) == []
 
 
 def test_a_masqueraded_guest_is_told_its_private_address() -> None:
@@ -191,5 +191,5 @@ def test_name_servers_come_from_the_pod() -> None:
 
 
 def test_wishes_travel_as_json() -> None:
-    wanted = wishes(vmi(ports=[{"port": 80}]))
-    assert msgspec.json.decode(msgspec.json.encode(wanted), type=list[Wish]) == wanted
+    wanted = requests(vmi(ports=[{"port": 80}]))
+    assert msgspec.json.decode(msgspec.json.encode(wanted), type=list[InterfaceRequest]) == wanted

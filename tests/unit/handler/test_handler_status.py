@@ -14,13 +14,22 @@ from virtfleet.handler.network.networks import Wired
 from virtfleet.handler.pods.launchers import Presence
 from virtfleet.handler.vms import status
 from virtfleet.handler.vms.decisions import Step, next_step
-from virtfleet.handler.vms.records import Instance, decode_instance
+from virtfleet.handler.vms.instances import Instance, Role, decode_instance, role_of
 from virtfleet.handler.vms.status import Situation
 from virtfleet.hypervisors import registry
-from virtfleet.protocol.messages import DomainState, GuestInfo, GuestInterface, Status
+from virtfleet.protocol.messages import DomainState, GuestABI, GuestDevice, GuestInfo, GuestInterface, Status
 
 NOW = 1_700_000_000.0
-RUNNING = DomainState(status=Status.RUNNING, name="default_vm", uuid="u", disks={"root": "vda"})
+RUNNING = DomainState(
+    status=Status.RUNNING,
+    name="default_vm",
+    uuid="u",
+    disks={"root": "vda"},
+    links={"02:00:00:00:00:01": "up"},
+    topology=(2, 1, 1),
+    boot_memory=128 << 20,
+    memory=96 << 20,
+)
 WIRED = Wired(
     name="default",
     mac="02:00:00:00:00:01",
@@ -143,11 +152,62 @@ def test_a_vm_that_runs_is_reported_in_one_patch() -> None:
         }
     ]
     assert told["volumeStatus"] == [{"name": "root", "target": "vda"}]
-    assert told["memory"]["guestCurrent"] == "128Mi"
+    assert told["memory"] == {"guestAtBoot": "128Mi", "guestCurrent": "96Mi", "guestRequested": "128Mi"}
+    assert told["currentCPUTopology"] == {"sockets": 2, "cores": 1, "threads": 1}, "whatever the spec says"
     assert told["runtimeUser"] == 107
     assert told["migrationMethod"] == "BlockMigration", "the disk is only here"
     assert conditions(change)["LiveMigratable"]["status"] == "False"
     assert conditions(change)["Ready"]["status"] == "True"
+
+
+def test_what_an_earlier_launcher_does_not_say_is_left_as_it_was() -> None:
+    earlier = DomainState(status=Status.RUNNING, name="default_vm", uuid="u", disks={"root": "vda"})
+    told = status.change(situation(instance(), earlier), NOW)["status"]
+    assert {"memory", "currentCPUTopology", "guestABI"} & told.keys() == set()
+    assert [interface["linkState"] for interface in told["interfaces"]] == ["up"]
+
+
+def test_interfaces_are_those_of_the_domain() -> None:
+    """Not those of the spec: one may not be plugged in yet, and its link may be down."""
+    down = msgspec.structs.replace(RUNNING, links={WIRED.mac: "down"})
+    (told,) = status.change(situation(instance(), down), NOW)["status"]["interfaces"]
+    assert told["linkState"] == "down"
+    without = msgspec.structs.replace(RUNNING, links={"02:00:00:00:00:02": "up"})
+    assert "interfaces" not in status.change(situation(instance(), without), NOW)["status"]
+
+
+def test_the_guests_machine_is_recorded_as_far_as_it_is_well_formed() -> None:
+    said = GuestABI(
+        machine="pc-q35-7.2",
+        loader="/usr/share/OVMF/../../etc/shadow",
+        devices=[
+            GuestDevice(name="disk/virtio/root", address="0000:04:00.0", target="vda"),
+            GuestDevice(name="disk/virtio/data", address="0000:04:00.0", target="../x"),
+            GuestDevice(name="interface/virtio/default", address="nonsense", mac=WIRED.mac),
+            GuestDevice(name="<script>", address="0000:05:00.0"),
+        ],
+        cpu_model="Skylake-Client",
+        cpu_features=["vmx", "-mpx", "; rm"],
+    )
+    change = status.change(situation(instance(), msgspec.structs.replace(RUNNING, abi=said)), NOW)
+    assert change["status"]["guestABI"] == {
+        "machine": "pc-q35-7.2",
+        "loader": "",
+        "variables": "",
+        "secureBoot": False,
+        "devices": [
+            {"name": "disk/virtio/root", "address": "0000:04:00.0", "target": "vda"},
+            {"name": "disk/virtio/data"},
+            {"name": "interface/virtio/default", "mac": WIRED.mac},
+        ],
+        "cpu": {"model": "Skylake-Client", "features": ["vmx", "-mpx"]},
+    }
+
+
+def test_interfaces_whose_names_a_driver_forgets_are_known_by_their_addresses() -> None:
+    said = GuestABI(devices=[GuestDevice(name="interface/bridge/0", mac=WIRED.mac)])
+    change = status.change(situation(instance(), msgspec.structs.replace(RUNNING, abi=said)), NOW)
+    assert [{"name": "interface/bridge/default", "mac": WIRED.mac}] == change["status"]["guestABI"]["devices"]
 
 
 def test_whether_a_probed_guest_is_ready_is_left_to_who_sees_the_probe() -> None:
@@ -308,4 +368,39 @@ HERE, COMING, GONE = Presence.HERE, Presence.COMING, Presence.GONE
     ],
 )
 def test_the_next_step(found: Instance, presence: Presence, state: DomainState | None, step: Step) -> None:
-    assert next_step(found, presence, state) is step
+    assert next_step(found, Role.SOURCE, presence, state) is step
+
+
+@pytest.mark.parametrize(
+    ("found", "presence", "state", "step"),
+    [
+        (instance(Phase.RUNNING), HERE, DomainState(), Step.PREPARE),
+        (instance(Phase.RUNNING, deleting=True), HERE, DomainState(), Step.PREPARE),
+        (instance(Phase.RUNNING), HERE, RUNNING, Step.NOTHING),
+        (instance(Phase.FAILED), HERE, DomainState(), Step.KILL),
+        (instance(Phase.RUNNING), COMING, DomainState(), Step.NOTHING),
+    ],
+)
+def test_a_target_is_prepared_and_never_started(
+    found: Instance, presence: Presence, state: DomainState, step: Step
+) -> None:
+    assert next_step(found, Role.TARGET, presence, state) is step
+
+
+@pytest.mark.parametrize(
+    ("runs_on", "migration", "role"),
+    [
+        ("n1", None, Role.SOURCE),
+        ("n1", {"targetNode": "n2"}, Role.SOURCE),
+        ("n1", {"targetNode": "n1", "completed": True, "endTimestamp": "2026-01-01T00:00:00Z"}, Role.SOURCE),
+        ("n2", {"targetNode": "n1"}, Role.TARGET),
+        ("n2", {"targetNode": "n3"}, None),
+        ("n2", {"targetNode": "n1", "failed": True}, None),
+        ("n2", {"targetNode": "n1", "endTimestamp": "2026-01-01T00:00:00Z"}, None),
+        ("n2", None, None),
+    ],
+)
+def test_what_a_node_is_to_a_vm(runs_on: str, migration: dict[str, Any] | None, role: Role | None) -> None:
+    obj = instance(Phase.RUNNING).object()
+    obj["status"] |= {"nodeName": runs_on, "migrationState": migration}
+    assert role_of(decode_instance(orjson.dumps(obj)).vmi, "n1") is role

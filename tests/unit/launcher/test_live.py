@@ -7,7 +7,6 @@ from xml.etree import ElementTree as ET
 from virtfleet.hypervisors import registry
 from virtfleet.hypervisors.base import own_alias
 from virtfleet.launcher.vm import live
-from virtfleet.launcher.vm.live import targets
 
 
 def changes(running: ET.Element, wanted: ET.Element) -> live.Changes:
@@ -62,7 +61,6 @@ def test_a_cdrom_gets_another_medium_and_a_disk_does_not() -> None:
 def test_devices_that_libvirt_named_itself_are_left_alone() -> None:
     own = "<disk><target dev='sdz'/><alias name='sata0-0-0'/></disk>"
     assert changes(domain(own), domain()) == ([], [], [])
-    assert targets(domain(own, disk("root")), "disk") == {"root": "vda"}
 
 
 def test_a_containers_interfaces_are_known_by_their_addresses() -> None:
@@ -76,10 +74,10 @@ def test_a_containers_interfaces_are_known_by_their_addresses() -> None:
     assert (len(change.detach), len(change.attach)) == (1, 1)
 
 
-def test_a_disk_and_an_interface_of_one_name_keep_their_own_targets() -> None:
-    both = domain(disk("data"), interface("data"))
-    assert targets(both, "disk") == {"data": "vda"}
-    assert targets(both, "interface") == {"data": "tap0"}
+def test_links_are_told_by_hardware_address() -> None:
+    up = "<interface><mac address='02:0A:00:00:00:01'/></interface>"
+    down = "<interface><mac address='02:0a:00:00:00:02'/><link state='down'/></interface>"
+    assert live.links(domain(up, down)) == {"02:0a:00:00:00:01": "up", "02:0a:00:00:00:02": "down"}
 
 
 def known(device: ET.Element) -> list[tuple[str, str]]:

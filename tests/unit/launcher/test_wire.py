@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from virtfleet.protocol import messages, wire
-from virtfleet.protocol.messages import REQUESTS, DomainState, Lease, Message, Node, Sync, answer_to
+from virtfleet.protocol.messages import REQUESTS, DomainState, Lease, Message, NodeFacts, Sync, answer_to
 
 
 def stream(*data: bytes) -> asyncio.StreamReader:
@@ -84,7 +84,7 @@ def test_every_request_has_an_answer() -> None:
 
 
 def test_facts_of_the_node_survive_the_way() -> None:
-    node = Node(taps={"default": "tap0"}, leases=[Lease(routes=[("0.0.0.0/0", "10.0.2.1")], options={240: "x"})])
+    node = NodeFacts(taps={"default": "tap0"}, leases=[Lease(routes=[("0.0.0.0/0", "10.0.2.1")], options={240: "x"})])
     assert wire.decode(wire.body(Sync(vmi=b"{}", node=node)), Sync).node == node
 
 

@@ -98,20 +98,19 @@ class Fleet:
 
     # What is left.
 
-    def remains(self, pods: set[str], vmis: set[str]) -> list[str]:
-        """What is on the machine of Pods and VMIs other than these, by their UIDs."""
+    def remains(self, pods: set[str]) -> list[str]:
+        """What is on the machine of Pods other than these, by their UIDs."""
         nodes = self.data / "nodes"
         kubelet, private = "root/var/lib/kubelet/pods", "root/var/run/kubevirt-private"
-        of_pods = [
+        return [
             *(f"process {p.program} of pod {p.pod}" for p in self.processes() if p.pod and p.pod not in pods),
             *(f"mount {path}" for path in self._mounts() if not _names_one_of(path, pods)),
             *(f"group {path}" for path in self._groups() if path.name not in pods),
             *(f"{path}" for path in nodes.glob(f"*/{kubelet}/*") if path.name not in pods),
             *(f"{path}" for path in nodes.glob("*/sandboxes/*") if path.name not in pods),
             *(f"{path}" for path in nodes.glob(f"*/{private}/network-info-cache/*") if path.stem not in pods),
+            *(f"{path}" for path in nodes.glob(f"*/{private}/ghost-records/*") if path.stem not in pods),
         ]
-        of_vmis = [path for path in nodes.glob(f"*/{private}/ghost-records/*") if path.stem not in vmis]
-        return [*of_pods, *(f"{path}" for path in of_vmis)]
 
     def _mounts(self) -> Iterator[str]:
         """Mounts that belong to some Pod."""

@@ -22,8 +22,8 @@ from virtfleet.handler.access.answers import COMMANDS, GUEST_ANSWERS, Command, O
 from virtfleet.handler.access.seats import End, Seats
 from virtfleet.handler.pods import files as podfiles
 from virtfleet.handler.pods.launchers import Launcher, Unresponsive
-from virtfleet.handler.vms.reconcile import Machines
-from virtfleet.handler.vms.records import Instance
+from virtfleet.handler.vms.instances import Instance
+from virtfleet.handler.vms.reconcile import NodeVms
 from virtfleet.kube import peers
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.events import Recorder
@@ -54,7 +54,7 @@ VNC = Socket("virt-vnc", "No graphics devices are present.")
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class RunningVm:
     """A VM of this node."""
 
     instance: Instance
@@ -70,16 +70,16 @@ class Machine:
         return f"{self.instance.vmi.metadata.namespace}/{self.name}"
 
 
-Action = Callable[[web.Request, Machine], Awaitable[web.StreamResponse]]
+Action = Callable[[web.Request, RunningVm], Awaitable[web.StreamResponse]]
 
 
 class Access:
     """Serves `routes` to the one client whose certificate has the name `caller`."""
 
     def __init__(
-        self, machines: Machines, recorder: Recorder, pods: Path, *, caller: str, unready: Callable[[], str]
+        self, vms: NodeVms, recorder: Recorder, pods: Path, *, caller: str, unready: Callable[[], str]
     ) -> None:
-        self._machines = machines
+        self._vms = vms
         self._recorder = recorder
         self._pods = pods
         self._caller = caller
@@ -105,7 +105,7 @@ class Access:
         async def answer(request: web.Request) -> web.StreamResponse:
             try:
                 self._admit(request)
-                return await action(request, self._machine(request))
+                return await action(request, self._vm(request))
             except Refused as error:
                 problem = ApiError("InternalError", str(error))
             except Unresponsive as error:
@@ -130,18 +130,17 @@ class Access:
         if why := self._unready():
             raise ApiError("ServiceUnavailable", why)
 
-    def _machine(self, request: web.Request) -> Machine:
+    def _vm(self, request: web.Request) -> RunningVm:
         key = f"{request.match_info['namespace']}/{request.match_info['name']}"
-        found = self._machines.instances.get(key)
-        for vm in self._machines.vms() if found else ():
-            if found and vm.ghost.uid == found.uid:
-                return Machine(found, vm.launcher, self._pods / vm.ghost.pod)
+        if here := self._vms.running(key):
+            instance, vm = here
+            return RunningVm(instance, vm.launcher, self._pods / vm.record.pod)
         raise ApiError("NotFound", f"VMI {key} does not run on this node", details={"kind": VMIS.plural})
 
     # What is asked of it.
 
     def _doing(self, command: Command) -> Action:
-        async def do(_: web.Request, vm: Machine) -> web.Response:
+        async def do(_: web.Request, vm: RunningVm) -> web.Response:
             check(vm.name, vm.launcher.state, command.obstacles)
             await vm.launcher.call(command.request)
             if command.event:
@@ -150,7 +149,7 @@ class Access:
 
         return do
 
-    async def _freeze(self, request: web.Request, vm: Machine) -> web.Response:
+    async def _freeze(self, request: web.Request, vm: RunningVm) -> web.Response:
         timeout = _unfreeze_timeout(await request.read())
         check(vm.name, vm.launcher.state, (Obstacle.NO_AGENT,))
         try:
@@ -161,14 +160,14 @@ class Access:
         return web.Response(status=202)
 
     def _telling(self, form: Callable[[GuestInfo], Obj]) -> Action:
-        async def tell(_: web.Request, vm: Machine) -> web.Response:
+        async def tell(_: web.Request, vm: RunningVm) -> web.Response:
             check(vm.name, vm.launcher.state, (Obstacle.NO_AGENT,))
             guest = await vm.launcher.call(GetGuestInfo())
             return web.Response(body=orjson.dumps(form(guest)), content_type="application/json")
 
         return tell
 
-    async def _screenshot(self, _: web.Request, vm: Machine) -> web.Response:
+    async def _screenshot(self, _: web.Request, vm: RunningVm) -> web.Response:
         check(vm.name, vm.launcher.state)
         async with self._pictures:
             picture = await vm.launcher.call(Screenshot())
@@ -176,13 +175,13 @@ class Access:
 
     # Consoles and screens.
 
-    async def _vnc(self, request: web.Request, vm: Machine) -> web.StreamResponse:
+    async def _vnc(self, request: web.Request, vm: RunningVm) -> web.StreamResponse:
         preserve = request.query.get("preserveSession", "") in _TRUE
         if preserve and self._seats.taken((vm.instance.uid, VNC)):
             raise ApiError("ServiceUnavailable", "Active VNC connection. Request denied.")
         return await self._stream(request, vm, VNC)
 
-    async def _stream(self, request: web.Request, vm: Machine, socket: Socket) -> web.StreamResponse:
+    async def _stream(self, request: web.Request, vm: RunningVm, socket: Socket) -> web.StreamResponse:
         check(vm.name, vm.launcher.state)
         client = access_stream.websocket()
         if not client.can_prepare(request):
@@ -203,7 +202,7 @@ class Access:
         return client
 
 
-async def _connect(vm: Machine, socket: Socket) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def _connect(vm: RunningVm, socket: Socket) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     try:
         connection = podfiles.connect(vm.pod, "private", vm.instance.uid, socket.name)
         return await asyncio.open_unix_connection(sock=connection)

@@ -19,14 +19,14 @@ def environment(content: bytes) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def assigned(vmi: VMI, told: Mapping[str, str]) -> tuple[dict[str, AssignedDevice], dict[str, AssignedDevice]]:
+def assigned(vmi: VMI, variables: Mapping[str, str]) -> tuple[dict[str, AssignedDevice], dict[str, AssignedDevice]]:
     """Devices for `gpus` and for `hostDevices`, by their names. Each address goes to one of them."""
     pools: dict[str, list[AssignedDevice]] = defaultdict(list)
     devices = vmi.spec.domain.devices
     wanted: list[GPU | HostDevice] = [*devices.gpus, *devices.host_devices]
     for resource in {device.device_name for device in wanted if device.device_name}:
         for prefix, kind in _KINDS.items():
-            addresses = told.get(variable(prefix, resource), "")
+            addresses = variables.get(variable(prefix, resource), "")
             pools[resource] += [AssignedDevice(kind, a.strip()) for a in addresses.split(",") if a.strip()]
     return _hand_out(devices.gpus, pools), _hand_out(devices.host_devices, pools)
 
@@ -34,8 +34,8 @@ def assigned(vmi: VMI, told: Mapping[str, str]) -> tuple[dict[str, AssignedDevic
 def _hand_out(
     wanted: Iterable[GPU | HostDevice], pools: Mapping[str, list[AssignedDevice]]
 ) -> dict[str, AssignedDevice]:
-    found = {}
+    handed_out = {}
     for device in wanted:
         if pool := pools.get(device.device_name):
-            found[device.name] = pool.pop(0)
-    return found
+            handed_out[device.name] = pool.pop(0)
+    return handed_out

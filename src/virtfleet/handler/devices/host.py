@@ -79,31 +79,31 @@ def permitted(root: Path, wanted: PermittedHostDevices | None) -> Iterator[Sourc
         if not mdev.external_resource_provider:
             by_resource[MDEV, mdev.resource_name].append(_type_name(mdev.mdev_name_selector))
     for (kind, resource), selectors in by_resource.items():
-        find = _pci if kind == PCI else _mediated
-        yield Source(resource, partial(find, root, selectors), variable(kind, resource))
+        bus, identity = ("pci", _pci) if kind == PCI else ("mdev", _mediated)
+        yield Source(resource, partial(_grouped, root, bus, identity, selectors), variable(kind, resource))
     for usb in wanted.usb:
         if not usb.external_resource_provider and usb.selectors:
             name = usb.resource_name
             yield Source(name, partial(_usb, root, name, usb.selectors), variable(USB, name))
 
 
-def _pci(root: Path, selectors: Collection[str]) -> Units:
-    """PCI devices that VFIO has, by IOMMU group: those of one group go to one VM."""
+def _grouped(root: Path, bus: str, identity: Callable[[Path], str], selectors: Collection[str]) -> Units:
+    """Devices that VFIO has, by IOMMU group: those of one group go to one VM."""
     groups: dict[str, list[Path]] = defaultdict(list)
-    for device in sorted((root / "sys/bus/pci/devices").glob("*")):
-        identity = f"{_hex(device / 'vendor')}:{_hex(device / 'device')}"
-        if identity in selectors and _target(device / "driver") == "vfio-pci":
+    for device in sorted((root / "sys/bus" / bus / "devices").glob("*")):
+        if (kind := identity(device)) and kind in selectors:
             groups[_target(device / "iommu_group")].append(device)
     return {group: _vfio(root, group, devices) for group, devices in groups.items() if group}
 
 
-def _mediated(root: Path, selectors: Collection[str]) -> Units:
-    groups: dict[str, list[Path]] = defaultdict(list)
-    for device in sorted((root / "sys/bus/mdev/devices").glob("*")):
-        kind = _text(device / "mdev_type/name") or _target(device / "mdev_type")
-        if _type_name(kind) in selectors:
-            groups[_target(device / "iommu_group")].append(device)
-    return {group: _vfio(root, group, devices) for group, devices in groups.items() if group}
+def _pci(device: Path) -> str:
+    """Vendor and product of a PCI device; nothing of one that another driver has."""
+    own = _target(device / "driver") == "vfio-pci"
+    return f"{_hex(device / 'vendor')}:{_hex(device / 'device')}" if own else ""
+
+
+def _mediated(device: Path) -> str:
+    return _type_name(_text(device / "mdev_type/name") or _target(device / "mdev_type"))
 
 
 def _vfio(root: Path, group: str, devices: list[Path]) -> Unit:
@@ -119,15 +119,15 @@ def _vfio(root: Path, group: str, devices: list[Path]) -> Unit:
 
 def _usb(root: Path, resource: str, selectors: Collection[USBSelector]) -> Units:
     """Sets of USB devices, one of each selector; each set goes to one VM."""
-    found: list[list[Path]] = [[] for _ in selectors]
+    by_selector: list[list[Path]] = [[] for _ in selectors]
     for device in sorted((root / "sys/bus/usb/devices").glob("*")):
         identity = (_text(device / "idVendor").lower(), _text(device / "idProduct").lower())
-        for devices, selector in zip(found, selectors, strict=True):
+        for devices, selector in zip(by_selector, selectors, strict=True):
             if identity == (selector.vendor.lower(), selector.product.lower()):
                 devices.append(device)
                 break
     name = resource.rpartition("/")[2]
-    return {f"{name}-{n}": _usb_set(root, devices) for n, devices in enumerate(zip(*found, strict=False))}
+    return {f"{name}-{n}": _usb_set(root, devices) for n, devices in enumerate(zip(*by_selector, strict=False))}
 
 
 def _usb_set(root: Path, devices: Collection[Path]) -> Unit:

@@ -1,4 +1,4 @@
-"""The guest's network on this node: set up inside the Pod, and what guest, launcher and status are told of it."""
+"""The guest's network on this node: set up inside the Pod, and what guest, launcher and status hear of it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import msgspec
 from virtfleet.api import traits
 from virtfleet.api.networks import DHCPOptions
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
-from virtfleet.handler.network.plan import Link, Route, Wish, dhcp_server, gateway_address, guest_address
+from virtfleet.handler.network.plan import InterfaceRequest, Link, Route, dhcp_server, gateway_address, guest_address
 from virtfleet.handler.network.setup import Order
-from virtfleet.handler.network.wanted import wishes
+from virtfleet.handler.network.wanted import requests
 from virtfleet.handler.pods.process import PodProcess
 from virtfleet.kube import confined
 from virtfleet.protocol.messages import Lease, Lease6
@@ -58,70 +58,70 @@ def wired(
 ) -> list[Wired]:
     """What came of the VMI's interfaces. Pure."""
     options = {i.name: i.dhcp_options for i in vmi.spec.domain.devices.interfaces}
-    found = []
-    for number, wish in enumerate(wishes(vmi)):
-        link = links[wish.link]
-        lease = _lease(wish, link, number, resolver, options[wish.name], traits.hostname(vmi))
-        found.append(
+    interfaces = []
+    for number, nic in enumerate(requests(vmi)):
+        link = links[nic.link]
+        lease = _lease(nic, link, number, resolver, options[nic.name], traits.hostname(vmi))
+        interfaces.append(
             Wired(
-                name=wish.name,
-                mac=wish.mac or link.mac,
-                tap=wish.tap,
-                bridge=wish.bridge,
-                link=wish.link,
+                name=nic.name,
+                mac=nic.mac or link.mac,
+                tap=nic.tap,
+                bridge=nic.bridge,
+                link=nic.link,
                 addresses=[a.partition("/")[0] for a in link.addresses],
                 lease=lease,
-                lease6=_lease6(wish, link, resolver),
-                queues=wish.queues,
+                lease6=_lease6(nic, link, resolver),
+                queues=nic.queues,
             )
         )
-    return found
+    return interfaces
 
 
 def _lease(
-    wish: Wish, link: Link, number: int, resolver: Resolver, options: DHCPOptions | None, name: str
+    nic: InterfaceRequest, link: Link, number: int, resolver: Resolver, options: DHCPOptions | None, name: str
 ) -> Lease | None:
     """What the guest is told by DHCP; None where the Pod has no IPv4 address for it."""
     if not link.address(4):
         return None
     routes: list[tuple[str, str]] = []
-    if wish.masquerade:
-        network = ip_network(wish.guests)
+    if nic.masquerade:
+        network = ip_network(nic.guests)
         address = f"{guest_address(network)}/{network.prefixlen}"
         server = gateway_address(network)
         routers = [server]
     else:
         address, server = link.address(4), dhcp_server(number)
         routers, routes = _passed_on(link)
-    told = options or DHCPOptions()
+    options = options or DHCPOptions()
     return Lease(
-        device=wish.bridge,
-        mac=wish.mac or link.mac,
+        device=nic.bridge,
+        mac=nic.mac or link.mac,
         address=address,
         server=server,
         routers=routers,
         routes=routes,
         dns=[s for s in resolver.servers if ":" not in s],
         search=resolver.search,
-        ntp=told.ntp_servers,
+        ntp=options.ntp_servers,
         mtu=link.mtu,
         hostname=name,
-        tftp_server=told.tftp_server_name,
-        boot_file=told.boot_file_name,
-        options={o.option: o.value for o in told.private_options if o.option is not None},
+        tftp_server=options.tftp_server_name,
+        boot_file=options.boot_file_name,
+        options={o.option: o.value for o in options.private_options if o.option is not None},
     )
 
 
-def _lease6(wish: Wish, link: Link, resolver: Resolver) -> Lease6 | None:
+def _lease6(nic: InterfaceRequest, link: Link, resolver: Resolver) -> Lease6 | None:
     """What the guest is told by DHCPv6 and as its router; None where it is not behind the Pod's IPv6 address.
 
     A guest that took the Pod's place is told by the cluster's own network.
     """
-    if not wish.masquerade or not link.address(6):
+    if not nic.masquerade or not link.address(6):
         return None
-    network = ip_network(wish.guests6)
+    network = ip_network(nic.guests6)
     return Lease6(
-        device=wish.bridge,
+        device=nic.bridge,
         address=f"{guest_address(network)}/{network.prefixlen}",
         dns=[s for s in resolver.servers if ":" in s],
         search=resolver.search,
@@ -165,7 +165,7 @@ class Networks:
     async def set_up(self, pod: str, process: PodProcess, vmi: VMI) -> list[Wired]:
         """Set the VMI's interfaces up in the Pod in which `process` runs; may be repeated."""
         try:
-            wanted = wishes(vmi)
+            wanted = requests(vmi)
         except ValueError as error:
             raise NetworkError(str(error)) from None
         if not wanted:
@@ -185,7 +185,7 @@ class Networks:
         """What was set up before; nothing where nothing was, where it is not finished, or where a crash broke it."""
         try:
             links = msgspec.json.decode(self._memory(pod).read_bytes(), type=dict[str, Link])
-            wanted = wishes(vmi)
+            wanted = requests(vmi)
         except (FileNotFoundError, ValueError):
             return []
         return wired(vmi, links, self._resolver(process)) if all(w.link in links for w in wanted) else []

@@ -8,12 +8,12 @@ is set to what it should be. Nothing heavy is imported: a process is started for
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Iterable, Mapping
 from ipaddress import IPv4Network, IPv6Network, ip_interface, ip_network
 
 import msgspec
 
+from virtfleet.api.addresses import mac_address
 from virtfleet.domain.paths import USER
 
 PRIMARY = "eth0"
@@ -44,7 +44,7 @@ class Link(msgspec.Struct, frozen=True):
         return next((a for a in self.addresses if ip_interface(a).version == version), "")
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True):
+class InterfaceRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What the VMI wants of one of its interfaces."""
 
     name: str
@@ -91,44 +91,38 @@ class Plan(msgspec.Struct, frozen=True):
     """Bridges that are the guest's router by IPv6, which somebody has to tell it."""
 
 
-def mac_address(owner: str, interface: str) -> str:
-    """A hardware address of the locally administered range that stays the same for its owner."""
-    digest = hashlib.sha256(f"{owner}/{interface}".encode()).hexdigest()
-    return "02:" + ":".join(digest[i : i + 2] for i in range(0, 10, 2))
-
-
-def plan(wanted: Iterable[Wish], links: Mapping[str, Link], present: Collection[str]) -> Plan:
+def plan(wanted: Iterable[InterfaceRequest], links: Mapping[str, Link], present: Collection[str]) -> Plan:
     """The plan. `links` are the Pod's interfaces as they were at first, `present` the names of those there are now."""
     commands: list[str] = []
     sysctls: dict[str, str] = {}
     rules: list[str] = []
     bridges: list[str] = []
     routers: list[str] = []
-    for number, wish in enumerate(wanted):
-        link = links[wish.link]
-        commands += _bridge(wish, link, present)
-        commands += _masquerade(wish, link) if wish.masquerade else _take_over(wish, link, number, present)
-        bridges.append(wish.bridge)
-        if wish.masquerade:
-            sysctls |= _forwarding(wish, link)
-            rules.append(_translation(wish, link))
-            routers += [wish.bridge] if link.address(6) else []
+    for number, nic in enumerate(wanted):
+        link = links[nic.link]
+        commands += _bridge(nic, link, present)
+        commands += _masquerade(nic, link) if nic.masquerade else _take_over(nic, link, number, present)
+        bridges.append(nic.bridge)
+        if nic.masquerade:
+            sysctls |= _forwarding(nic, link)
+            rules.append(_translation(nic, link))
+            routers += [nic.bridge] if link.address(6) else []
         else:
             # The Pod must not answer for the address that is the guest's now.
-            sysctls[f"net/ipv4/conf/{wish.bridge}/arp_ignore"] = "1"
+            sysctls[f"net/ipv4/conf/{nic.bridge}/arp_ignore"] = "1"
     return Plan(commands, sysctls, "".join(rules), bridges, routers)
 
 
-def _bridge(wish: Wish, link: Link, present: Collection[str]) -> list[str]:
-    several = " multi_queue" if wish.queues > 1 else ""
+def _bridge(nic: InterfaceRequest, link: Link, present: Collection[str]) -> list[str]:
+    several = " multi_queue" if nic.queues > 1 else ""
     make = {
-        wish.bridge: f"link add {wish.bridge} address {_BRIDGE_MAC} mtu {link.mtu} type bridge",
-        wish.tap: f"tuntap add dev {wish.tap} mode tap user {USER} vnet_hdr{several}",
+        nic.bridge: f"link add {nic.bridge} address {_BRIDGE_MAC} mtu {link.mtu} type bridge",
+        nic.tap: f"tuntap add dev {nic.tap} mode tap user {USER} vnet_hdr{several}",
     }
     return [
         *(command for name, command in make.items() if name not in present),
-        f"link set {wish.tap} mtu {link.mtu} master {wish.bridge} up",
-        f"link set {wish.bridge} up",
+        f"link set {nic.tap} mtu {link.mtu} master {nic.bridge} up",
+        f"link set {nic.bridge} up",
     ]
 
 
@@ -143,38 +137,38 @@ def gateway_address(network: IPv4Network | IPv6Network) -> str:
     return str(network[1])
 
 
-def _networks(wish: Wish, link: Link) -> list[IPv4Network | IPv6Network]:
+def _networks(nic: InterfaceRequest, link: Link) -> list[IPv4Network | IPv6Network]:
     """The guest's private networks, of the families that the Pod has."""
-    return [ip_network(n) for n in (wish.guests, wish.guests6) if link.address(ip_network(n).version)]
+    return [ip_network(n) for n in (nic.guests, nic.guests6) if link.address(ip_network(n).version)]
 
 
-def _masquerade(wish: Wish, link: Link) -> list[str]:
+def _masquerade(nic: InterfaceRequest, link: Link) -> list[str]:
     return [
-        f"addr replace {gateway_address(n)}/{n.prefixlen} dev {wish.bridge}{' nodad' if n.version == 6 else ''}"
-        for n in _networks(wish, link)
+        f"addr replace {gateway_address(n)}/{n.prefixlen} dev {nic.bridge}{' nodad' if n.version == 6 else ''}"
+        for n in _networks(nic, link)
     ]
 
 
-def _forwarding(wish: Wish, link: Link) -> dict[str, str]:
+def _forwarding(nic: InterfaceRequest, link: Link) -> dict[str, str]:
     sysctls: dict[str, str] = {}
-    for network in _networks(wish, link):
+    for network in _networks(nic, link):
         if network.version == 4:
             # The second one lets what the Pod sends to itself reach the guest.
-            sysctls |= {"net/ipv4/ip_forward": "1", f"net/ipv4/conf/{wish.bridge}/route_localnet": "1"}
+            sysctls |= {"net/ipv4/ip_forward": "1", f"net/ipv4/conf/{nic.bridge}/route_localnet": "1"}
         else:
             sysctls["net/ipv6/conf/all/forwarding"] = "1"
     return sysctls
 
 
-def _translation(wish: Wish, link: Link) -> str:
-    return "".join(_rules(wish, network) for network in _networks(wish, link))
+def _translation(nic: InterfaceRequest, link: Link) -> str:
+    return "".join(_rules(nic, network) for network in _networks(nic, link))
 
 
-def _rules(wish: Wish, network: IPv4Network | IPv6Network) -> str:
+def _rules(nic: InterfaceRequest, network: IPv4Network | IPv6Network) -> str:
     family, loopback = ("ip", "127.0.0.1") if network.version == 4 else ("ip6", "::1")
     guest, gateway = guest_address(network), gateway_address(network)
-    inbound = [f'iifname "{wish.link}" {ports}dnat to {guest}' for ports in _ports(wish)]
-    local = [f"{family} daddr {loopback} {ports}dnat to {guest}" for ports in _ports(wish)]
+    inbound = [f'iifname "{nic.link}" {ports}dnat to {guest}' for ports in _ports(nic)]
+    local = [f"{family} daddr {loopback} {ports}dnat to {guest}" for ports in _ports(nic)]
     table = f"table {family} {TABLE}"
     return f"""{table}
 delete {table}
@@ -189,17 +183,17 @@ delete {table}
   }}
   chain postrouting {{
     type nat hook postrouting priority 100;
-    {family} saddr {guest} oifname "{wish.link}" masquerade
-    {family} saddr {loopback} oifname "{wish.bridge}" snat to {gateway}
+    {family} saddr {guest} oifname "{nic.link}" masquerade
+    {family} saddr {loopback} oifname "{nic.bridge}" snat to {gateway}
   }}
 }}
 """
 
 
-def _ports(wish: Wish) -> list[str]:
+def _ports(nic: InterfaceRequest) -> list[str]:
     """What packets are forwarded, one match for each protocol."""
     by_protocol: dict[str, list[str]] = {}
-    for protocol, first, last in wish.ports:
+    for protocol, first, last in nic.ports:
         by_protocol.setdefault(protocol, []).append(str(first) if first == last else f"{first}-{last}")
     return [f"{protocol} dport {{ {', '.join(ports)} }} " for protocol, ports in by_protocol.items()] or [""]
 
@@ -207,22 +201,22 @@ def _ports(wish: Wish) -> list[str]:
 # --- bridge
 
 
-def _take_over(wish: Wish, link: Link, number: int, present: Collection[str]) -> list[str]:
+def _take_over(nic: InterfaceRequest, link: Link, number: int, present: Collection[str]) -> list[str]:
     """The Pod's interface becomes a port of the bridge. Another one, down, keeps its name and addresses.
 
     That one is a bridge without ports, because not every kernel has dummy interfaces.
     """
     rename = [
-        f"link set {wish.link} down",
-        f"link set {wish.link} name {wish.moved}",
-        f"link add {wish.link} type bridge",
+        f"link set {nic.link} down",
+        f"link set {nic.link} name {nic.moved}",
+        f"link add {nic.link} type bridge",
     ]
     return [
-        *(rename if wish.moved not in present else [] if wish.link in present else rename[2:]),
-        f"addr flush dev {wish.moved}",
-        f"link set {wish.moved} address {mac_address(link.mac, wish.moved)} master {wish.bridge} up",
-        *(f"addr replace {address} dev {wish.link}" for address in link.addresses),
-        f"addr replace {dhcp_server(number)}/32 dev {wish.bridge}",
+        *(rename if nic.moved not in present else [] if nic.link in present else rename[2:]),
+        f"addr flush dev {nic.moved}",
+        f"link set {nic.moved} address {mac_address(link.mac, nic.moved)} master {nic.bridge} up",
+        *(f"addr replace {address} dev {nic.link}" for address in link.addresses),
+        f"addr replace {dhcp_server(number)}/32 dev {nic.bridge}",
     ]
 
 

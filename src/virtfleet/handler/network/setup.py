@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from virtfleet.handler.network.plan import Link, Plan, Route, Wish, plan
+from virtfleet.handler.network.plan import InterfaceRequest, Link, Plan, Route, plan
 from virtfleet.launcher.guestnet.rawsocket import hand_over
 
 _SIOCETHTOOL, _ETHTOOL_STXCSUM = 0x8946, 0x17
@@ -28,7 +28,7 @@ _LIMIT = 20.0  # seconds that one command has; all of them together have what th
 class Order(msgspec.Struct, frozen=True):
     """What the handler wants done, and where the Pod's first state is kept."""
 
-    wishes: list[Wish]
+    requests: list[InterfaceRequest]
     memory: str
 
 
@@ -118,10 +118,10 @@ def main() -> int:
     try:
         now = inspect()
         first = first_state(Path(order.memory), now)
-        missing = [wish for wish in order.wishes if wish.link not in first]
+        missing = [nic for nic in order.requests if nic.link not in first]
         if missing:
             raise OSError(f"the Pod has no interface {missing[0].link} for network {missing[0].name!r}")
-        carry_out(plan(order.wishes, first, now.keys()))
+        carry_out(plan(order.requests, first, now.keys()))
     except OSError as error:
         sys.stderr.write(f"{error}\n")
         return 1

@@ -5,31 +5,32 @@ from __future__ import annotations
 from virtfleet.api.addresses import guest_network
 from virtfleet.api.networks import Interface, Network
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
-from virtfleet.domain import interfaces
-from virtfleet.handler.network.plan import GUESTS, GUESTS6, PRIMARY, Wish, mac_address
+from virtfleet.domain import abi, interfaces
+from virtfleet.handler.network.plan import GUESTS, GUESTS6, PRIMARY, InterfaceRequest
 from virtfleet.pods.networks import pod_interface
 
 
-def wishes(vmi: VMI) -> list[Wish]:
+def requests(vmi: VMI) -> list[InterfaceRequest]:
     """The interfaces that are connected through the Pod's network namespace. Raises ValueError where one cannot be."""
     networks = {network.name: network for network in vmi.spec.networks}
     queues = interfaces.queues(vmi)
     return [
-        _wish(vmi.metadata.uid, interface, networks[interface.name], queues)
+        _request(vmi, interface, networks[interface.name], queues)
         for interface in interfaces.present(vmi)
         if interface.masquerade or interface.bridge
     ]
 
 
-def _wish(uid: str, interface: Interface, network: Network, queues: int) -> Wish:
+def _request(vmi: VMI, interface: Interface, network: Network, queues: int) -> InterfaceRequest:
     secondary = network.multus is not None and not network.multus.default
     pod = network.pod
     masquerade = interface.masquerade is not None
-    return Wish(
+    return InterfaceRequest(
         name=interface.name,
         link=pod_interface(network.name) if secondary else PRIMARY,
         masquerade=masquerade,
-        mac=interfaces.plain_mac(interface.mac_address) or (mac_address(uid, interface.name) if masquerade else ""),
+        # A guest in the Pod's place has the Pod's address, each time another one.
+        mac=interfaces.plain_mac(interface.mac_address) or (abi.mac(vmi, interface.name) if masquerade else ""),
         guests=_network(network.name, "vmNetworkCIDR", 4, (pod.vm_network_cidr if pod else "") or GUESTS),
         guests6=_network(network.name, "vmIPv6NetworkCIDR", 6, (pod.vm_ipv6_network_cidr if pod else "") or GUESTS6),
         ports=[

@@ -88,11 +88,11 @@ class PodProcess:
             numbers = os.listdir(directory)
         finally:
             os.close(directory)
-        found = {}
+        names = {}
         for number in numbers:
             with suppress(FileNotFoundError, ProcessLookupError):
-                found[int(number)] = self.read(f"task/{number}/comm").decode(errors="replace").strip()
-        return found
+                names[int(number)] = self.read(f"task/{number}/comm").decode(errors="replace").strip()
+        return names
 
     def thread(self, number: int) -> int:
         """The number of a thread, which is one of this process and lives at this moment."""

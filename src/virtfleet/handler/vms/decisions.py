@@ -6,7 +6,7 @@ import enum
 
 from virtfleet.api.names import FINAL
 from virtfleet.handler.pods.launchers import Presence
-from virtfleet.handler.vms.records import Instance
+from virtfleet.handler.vms.instances import Instance, Role
 from virtfleet.protocol.messages import DomainState, Status
 
 
@@ -14,19 +14,22 @@ class Step(enum.Enum):
     """In the order in which they are considered: an end that was asked for goes before everything else."""
 
     NOTHING = "nothing"
-    SHUT_DOWN = "shut down"
     KILL = "kill"
+    PREPARE = "prepare"
+    SHUT_DOWN = "shut down"
     START = "start"
     UPDATE = "update"
 
 
-def next_step(found: Instance, presence: Presence, state: DomainState | None) -> Step:
+def next_step(instance: Instance, role: Role, presence: Presence, state: DomainState | None) -> Step:
     """The next step. Where nothing is known of the domain, nothing is done to it."""
     if presence is not Presence.HERE or state is None or state.status.ended:
         return Step.NOTHING
-    if found.phase in FINAL:
+    if instance.phase in FINAL:
         return Step.KILL
-    if found.deleting:
+    if role is Role.TARGET:  # the guest's end is the source's business, and with it this Pod's
+        return Step.PREPARE if state.status is Status.ABSENT else Step.NOTHING
+    if instance.deleting:
         return Step.SHUT_DOWN
     if state.stopping:
         return Step.NOTHING

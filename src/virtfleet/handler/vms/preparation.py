@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import orjson
@@ -15,14 +17,15 @@ from virtfleet.handler.devices import access as deviceaccess
 from virtfleet.handler.devices.assigned import assigned, environment
 from virtfleet.handler.network.networks import Networks, Wired
 from virtfleet.handler.node import topology
+from virtfleet.handler.pods.launchers import Launcher, Unresponsive
 from virtfleet.handler.pods.process import PodProcess
 from virtfleet.handler.vms import tuning
-from virtfleet.handler.vms.records import Instance
+from virtfleet.handler.vms.instances import Instance
 from virtfleet.hypervisors.base import Descriptor
 from virtfleet.installation import Installation
 from virtfleet.kube.resource import Obj
 from virtfleet.launcher.node import emulators
-from virtfleet.protocol.messages import Node, Sync
+from virtfleet.protocol.messages import NodeFacts, Sync
 
 
 class NotPossible(Exception):
@@ -34,36 +37,52 @@ def emulated(process: PodProcess, descriptor: Descriptor) -> bool:
     return bool(descriptor.device) and not process.has(f"dev/{descriptor.device}")
 
 
-async def prepare(
-    found: Instance, process: PodProcess, networks: Networks, cluster: Installation, facts: Path, *, started: bool
-) -> Sync:
-    """Make the node ready for a VM whose launcher is `process`; may be repeated.
+S = TypeVar("S", bound=Sync)
+
+
+class Preparation:
+    """Makes the node ready for VMs, those that start here and those that come from another node alike.
 
     `facts` is the directory with what the node's own launcher image found out.
     """
-    vmi, hypervisor, pod = found.vmi, found.hypervisor, process.pod
-    descriptor = hypervisor.descriptor
-    in_software = emulated(process, descriptor)
-    if in_software and not cluster.emulation:
-        raise NotPossible(
-            f"the Pod has no /dev/{descriptor.device}, and developerConfiguration.useEmulation does not allow emulation"
+
+    def __init__(self, networks: Networks, facts: Path, cluster: Callable[[], Installation]) -> None:
+        self.networks = networks
+        self._facts = facts
+        self._cluster = cluster
+
+    async def make(
+        self, instance: Instance, launcher: Launcher, kind: type[S], *, started: bool
+    ) -> tuple[S, PodProcess]:
+        """Make the node ready for a VM, and say so in an order to its launcher; may be repeated."""
+        process, cluster = launcher.process, self._cluster()
+        if process is None:
+            raise Unresponsive("not connected to the launcher")
+        vmi, hypervisor, pod = instance.vmi, instance.hypervisor, process.pod
+        descriptor = hypervisor.descriptor
+        in_software = emulated(process, descriptor)
+        if in_software and not cluster.emulation:
+            raise NotPossible(
+                f"the Pod has no /dev/{descriptor.device}, and developerConfiguration.useEmulation does not allow "
+                "emulation"
+            )
+        wired = self.networks.known(pod, process, vmi) if started else await self.networks.set_up(pod, process, vmi)
+        context = _context(vmi, process, cluster, wired, in_software)
+        if not descriptor.root:
+            more = [descriptor.device] if descriptor.device else []
+            deviceaccess.grant(process, [*more, *context.block_volumes])
+        tuning.before_start(process, hypervisor.tuning(vmi, context))
+        order = kind(
+            vmi=with_hardware_addresses(instance.object(), wired),
+            emulators={} if started else emulators.load(self._facts),
+            node=NodeFacts(
+                context=context,
+                taps={w.name: w.tap for w in wired},
+                leases=[w.lease for w in wired if w.lease],
+                leases6=[w.lease6 for w in wired if w.lease6],
+            ),
         )
-    wired = networks.known(pod, process, vmi) if started else await networks.set_up(pod, process, vmi)
-    context = _context(vmi, process, cluster, wired, in_software)
-    if not descriptor.root:
-        more = [descriptor.device] if descriptor.device else []
-        deviceaccess.grant(process, [*more, *context.block_volumes])
-    tuning.before_start(process, hypervisor.tuning(vmi, context))
-    return Sync(
-        vmi=with_hardware_addresses(found.object(), wired),
-        emulators={} if started else emulators.load(facts),
-        node=Node(
-            context=context,
-            taps={w.name: w.tap for w in wired},
-            leases=[w.lease for w in wired if w.lease],
-            leases6=[w.lease6 for w in wired if w.lease6],
-        ),
-    )
+        return order, process
 
 
 def _context(vmi: VMI, process: PodProcess, cluster: Installation, wired: list[Wired], in_software: bool) -> Context:

@@ -1,60 +1,84 @@
-"""What a handler keeps of each VMI on its node: the object as it is, and a view of it for reading."""
+"""Records of the launcher Pods that were ever worked on here, on the node's own disk.
+
+A VMI can vanish from the API server while its handler is not looking. What it left on this node is found by its record,
+which is written before anything is done for the VM and removed when nothing of it is left.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import logging
+from pathlib import Path
+
 import msgspec
-import orjson
 
-from virtfleet.api import names
-from virtfleet.api.vmi import VirtualMachineInstance as VMI
-from virtfleet.handler.pods.files import is_uid
-from virtfleet.hypervisors import registry
-from virtfleet.hypervisors.base import Hypervisor
-from virtfleet.kube.events import Reference
-from virtfleet.kube.resource import VMIS, Obj
+logger = logging.getLogger(__name__)
 
 
-class Instance(msgspec.Struct, eq=False):
-    """A VMI."""
+class VmRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A launcher Pod that is or was here, and the VM that it is for."""
 
-    raw: bytes
-    vmi: VMI
-
-    @property
-    def uid(self) -> str:
-        return self.vmi.metadata.uid
+    namespace: str
+    name: str
+    uid: str
+    """UID of the VMI."""
+    pod: str
+    """UID of the launcher's Pod."""
+    since: float = 0.0
+    """When it was first seen: a VMI that left and came back has two Pods here for a while, and the later one counts."""
 
     @property
-    def phase(self) -> str:
-        return self.vmi.status.phase
+    def vmi(self) -> str:
+        return f"{self.namespace}/{self.name}"
 
     @property
-    def deleting(self) -> bool:
-        return self.vmi.metadata.deletion_timestamp is not None
-
-    @property
-    def hypervisor(self) -> Hypervisor:
-        """What its launcher was made to run on."""
-        chosen = self.vmi.metadata.annotations.get(names.LAUNCHER_HYPERVISOR) or self.vmi.spec.hypervisor
-        return registry.get(chosen or registry.DEFAULT)
-
-    @property
-    def reference(self) -> Reference:
-        meta = self.vmi.metadata
-        return Reference(VMIS.api_version, VMIS.kind, meta.namespace, meta.name, meta.uid)
-
-    def pod_on(self, node: str) -> str:
-        """UID of its Pod on a node; "" where it has none there. Files of the node are named after it."""
-        pods = self.vmi.status.active_pods.items()
-        return next((uid for uid, where in pods if where == node and is_uid(uid)), "")
-
-    def object(self) -> Obj:
-        obj: Obj = orjson.loads(self.raw)
-        return obj
+    def key(self) -> str:
+        """What it is queued under."""
+        return f"{self.vmi}/{self.pod}"
 
 
-_view = msgspec.json.Decoder(VMI)
+class VmRecords:
+    """All records, by Pod; read once and kept in step with the directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        directory.mkdir(parents=True, exist_ok=True)
+        self._by_pod: dict[str, VmRecord] = {}
+        for path in directory.glob("*.json"):
+            if record := _read(path):
+                path.replace(self._path(record.pod))  # earlier versions named it after the VMI
+                self._by_pod[record.pod] = record
+
+    def of_pod(self, pod: str) -> VmRecord | None:
+        return self._by_pod.get(pod)
+
+    def of_vmi(self, uid: str) -> list[VmRecord]:
+        """Those of one VMI, the earliest first."""
+        return sorted((r for r in self._by_pod.values() if r.uid == uid), key=lambda record: record.since)
+
+    def all(self) -> list[VmRecord]:
+        return [*self._by_pod.values()]
+
+    def add(self, record: VmRecord) -> None:
+        if record.pod not in self._by_pod:
+            temporary = self._path(record.pod).with_suffix(".new")
+            temporary.write_bytes(msgspec.json.encode(record))
+            temporary.replace(self._path(record.pod))
+            self._by_pod[record.pod] = record
+
+    def remove(self, pod: str) -> None:
+        self._path(pod).unlink(missing_ok=True)
+        self._by_pod.pop(pod, None)
+
+    def _path(self, pod: str) -> Path:
+        return self._directory / f"{pod}.json"
 
 
-def decode_instance(data: bytes) -> Instance:
-    return Instance(bytes(data), _view.decode(data))
+def _read(path: Path) -> VmRecord | None:
+    with contextlib.suppress(OSError):
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=VmRecord)
+        except msgspec.MsgspecError as error:
+            logger.error("%s is no record of a VM and is removed: %s", path, error)
+            path.unlink()
+    return None

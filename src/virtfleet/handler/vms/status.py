@@ -16,14 +16,17 @@ from typing import Any
 from virtfleet.api import conditions, times, traits
 from virtfleet.api.conditions import Condition
 from virtfleet.api.names import FINAL, NotMigratable, Phase, VMICondition
+from virtfleet.api.quantity import BINARY, Quantity
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
-from virtfleet.domain import paths
+from virtfleet.api.vmistatus import GuestABI, GuestCPU, GuestDevice
+from virtfleet.domain import abi, paths
 from virtfleet.handler.network.networks import Wired
 from virtfleet.handler.pods.launchers import Presence
 from virtfleet.hypervisors import features
 from virtfleet.hypervisors.base import Hypervisor
 from virtfleet.hypervisors.migration import copies_disks
 from virtfleet.kube.resource import Obj
+from virtfleet.protocol import messages
 from virtfleet.protocol.messages import DomainState, GuestInfo, Status
 
 LAUNCHER_LOST = "LauncherLost"
@@ -159,15 +162,43 @@ def guest_os(guest: GuestInfo) -> Obj:
 
 def _machine(at: Situation, state: DomainState) -> Obj:
     """What the VM is made of."""
-    memory, topology = str(traits.memory(at.vmi)), traits.topology(at.vmi)
-    user = {"runtimeUser": 0 if at.hypervisor.descriptor.root else paths.USER} if at.hypervisor else {}
-    return {
-        **({"machine": {"type": state.machine}} if state.machine else {}),
-        **user,
-        "memory": {"guestAtBoot": memory, "guestCurrent": memory, "guestRequested": memory},
-        "currentCPUTopology": {"sockets": topology.sockets, "cores": topology.cores, "threads": topology.threads},
-        "migrationMethod": "BlockMigration" if copies_disks(at.vmi) else "LiveMigration",
-    }
+    made: Obj = {"migrationMethod": "BlockMigration" if copies_disks(at.vmi) else "LiveMigration"}
+    if state.machine:
+        made["machine"] = {"type": state.machine}
+    if at.hypervisor:
+        made["runtimeUser"] = 0 if at.hypervisor.descriptor.root else paths.USER
+    if state.memory:  # a launcher of an earlier version does not say
+        made["memory"] = {
+            "guestAtBoot": str(Quantity.of(state.boot_memory, BINARY)),
+            "guestCurrent": str(Quantity.of(state.memory, BINARY)),
+            "guestRequested": str(traits.memory(at.vmi)),
+        }
+    if all(state.topology):
+        made["currentCPUTopology"] = dict(zip(("sockets", "cores", "threads"), state.topology, strict=True))
+    if state.abi:
+        made["guestABI"] = _guest_abi(at, state.abi)
+    return made
+
+
+def _guest_abi(at: Situation, said: messages.GuestABI) -> Obj:
+    """What the guest relies on of its machine. Every field is there, so that a patch leaves nothing of before."""
+    names = {wired.mac: wired.name for wired in at.wired}  # some drivers forget them, and no address
+    devices = []
+    for each in said.devices:
+        kind, _, name = each.name.rpartition("/")
+        devices.append(GuestDevice(f"{kind}/{names.get(each.mac, name)}", each.address, each.mac, each.target))
+    known = abi.checked(
+        GuestABI(
+            said.machine,
+            said.loader,
+            said.variables,
+            said.secure_boot,
+            devices,
+            GuestCPU(said.cpu_model, said.cpu_features),
+        )
+    )
+    cpu = known.cpu or GuestCPU()
+    return {**abi.written(known), "cpu": {"model": cpu.model, "features": cpu.features}}
 
 
 # --- conditions
@@ -180,8 +211,8 @@ def _conditions(at: Situation, present: list[Condition], phase: str, now: float)
     elif at.runs:
         present = conditions.drop(present, kind.SYNCHRONIZED)
     if phase in FINAL:
-        told_while_it_ran = (kind.PAUSED, kind.AGENT_CONNECTED, kind.UNSUPPORTED_AGENT)
-        return [condition for condition in present if condition["type"] not in told_while_it_ran]
+        of_running_guests = (kind.PAUSED, kind.AGENT_CONNECTED, kind.UNSUPPORTED_AGENT)
+        return [condition for condition in present if condition["type"] not in of_running_guests]
     if not at.runs or at.state is None:
         return present
     paused = at.state.status is Status.PAUSED
@@ -213,9 +244,9 @@ def _if(
 
 
 def _mobility(vmi: VMI, hypervisor: Hypervisor, present: list[Condition], now: float) -> list[Condition]:
-    found = list(features.obstacles(hypervisor, vmi))
-    beside_storage = [o for o in found if o.reason != NotMigratable.DISKS]
-    first = found[0] if found else None
+    obstacles = list(features.obstacles(hypervisor, vmi))
+    beside_storage = [o for o in obstacles if o.reason != NotMigratable.DISKS]
+    first = obstacles[0] if obstacles else None
     present = conditions.put(
         present,
         VMICondition.LIVE_MIGRATABLE,
@@ -239,11 +270,14 @@ def _mobility(vmi: VMI, hypervisor: Hypervisor, present: list[Condition], now: f
 
 def _interfaces(at: Situation) -> list[Obj]:
     """Interfaces of the VMI as they are, then those that only the guest knows of."""
-    told = {i.mac.lower(): i for i in at.guest.interfaces} if at.guest else {}
+    by_mac = {i.mac.lower(): i for i in at.guest.interfaces} if at.guest else {}
     by_name = {i.name: i for i in at.vmi.spec.domain.devices.interfaces}
-    found: list[Obj] = []
+    links = at.state.links if at.state else {}
+    entries: list[Obj] = []
     for wired in at.wired:
-        guest = told.pop(wired.mac, None)
+        if links and wired.mac not in links:  # set up in the Pod, and not in the domain yet, or no more
+            continue
+        guest = by_mac.pop(wired.mac, None)
         # Behind address translation, what the guest calls its address means nothing to anybody else.
         translated = by_name[wired.name].masquerade is not None
         own = _usable(guest.addresses) if guest and not translated else []
@@ -257,10 +291,10 @@ def _interfaces(at: Situation) -> list[Obj]:
             "infoSource": "domain, guest-agent" if guest else "domain",
             "podInterfaceName": wired.link,
             "queueCount": max(wired.queues, 1),
-            "linkState": by_name[wired.name].state or "up",
+            "linkState": links.get(wired.mac, "up"),
         }
-        found.append({key: value for key, value in entry.items() if value})
-    for interface in told.values():
+        entries.append({key: value for key, value in entry.items() if value})
+    for interface in by_mac.values():
         addresses = _usable(interface.addresses)
         if interface.name != "lo":
             entry = {
@@ -270,18 +304,18 @@ def _interfaces(at: Situation) -> list[Obj]:
                 "interfaceName": interface.name,
                 "infoSource": "guest-agent",
             }
-            found.append({key: value for key, value in entry.items() if value})
-    return found
+            entries.append({key: value for key, value in entry.items() if value})
+    return entries
 
 
 def _usable(addresses: Sequence[str]) -> list[str]:
     """Those of the guest's addresses that others can use; what is no address at all is not repeated."""
-    found = []
+    usable = []
     for address in addresses:
         with suppress(ValueError):
             if not ip_interface(address).is_link_local:
-                found.append(address.partition("/")[0])
-    return found
+                usable.append(address.partition("/")[0])
+    return usable
 
 
 def _volumes(vmi: VMI, present: list[Obj], state: DomainState) -> list[Obj]:

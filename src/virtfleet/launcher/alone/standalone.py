@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +14,7 @@ import msgspec
 from virtfleet.api import traits
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
-from virtfleet.domain import interfaces, paths
+from virtfleet.domain import abi, interfaces, paths
 from virtfleet.domain.context import Context
 from virtfleet.domain.volumes import config_kind
 from virtfleet.hypervisors.base import Hypervisor
@@ -25,7 +24,7 @@ from virtfleet.launcher.node import emulators
 from virtfleet.launcher.node.facts import COMMAND
 from virtfleet.launcher.storage.disks import SERVICE_ACCOUNT
 from virtfleet.protocol.client import Client
-from virtfleet.protocol.messages import COMMAND_SOCKET, DomainState, Lease, Node, Sync
+from virtfleet.protocol.messages import COMMAND_SOCKET, DomainState, Lease, NodeFacts, Sync
 
 KERNEL_BOOT = "kernel-boot"
 _RETRY = 0.02
@@ -97,7 +96,7 @@ class Standalone:
         self.vmi = vmi
         await self._add_networks()
         context = msgspec.structs.replace(self._context, bridges=self._bridges)
-        node = Node(context=context, taps=self._taps, leases=list(self._leases.values()))
+        node = NodeFacts(context=context, taps=self._taps, leases=list(self._leases.values()))
         return await self.client.call(Sync(vmi=msgspec.json.encode(self.vmi), node=node, emulators=self._emulators))
 
     def link_volumes(self, sources: Mapping[str, Path]) -> None:
@@ -132,7 +131,7 @@ class Standalone:
             if interface.name in self._taps:
                 continue
             wanted = next(i for i in self.vmi["spec"]["domain"]["devices"]["interfaces"] if i["name"] == interface.name)
-            mac = wanted.setdefault("macAddress", _mac(vmi.metadata.uid, interface.name))
+            mac = wanted.setdefault("macAddress", abi.mac(vmi, interface.name))
             tap, bridge, lease = await self.sandbox.add_network(len(self._taps), mac, traits.hostname(vmi))
             self._taps[interface.name], self._bridges[interface.name] = tap, bridge
             self._leases[interface.name] = lease
@@ -161,9 +160,3 @@ async def _known(hypervisor: Hypervisor, cache: Path) -> emulators.Known:
             await sandbox.process.wait()
             emulators.save(cache, here, emulators.load(sandbox.path(directory)).get(here, {}))
     return emulators.load(cache)
-
-
-def _mac(uid: str, interface: str) -> str:
-    """An address of the locally administered range that stays the same for an interface."""
-    digest = hashlib.sha256(f"{uid}/{interface}".encode()).digest()
-    return "02:" + ":".join(f"{byte:02x}" for byte in digest[:5])

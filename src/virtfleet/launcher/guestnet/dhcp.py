@@ -87,7 +87,7 @@ def _settings(lease: Lease) -> Iterable[tuple[int, bytes]]:
 
 
 def _options(data: bytes) -> dict[int, bytes]:
-    found: dict[int, bytes] = {}
+    options: dict[int, bytes] = {}
     position = 0
     while position < len(data) and data[position] != 255:
         if data[position] == 0:
@@ -96,9 +96,9 @@ def _options(data: bytes) -> dict[int, bytes]:
         if position + 1 >= len(data):
             break
         length = data[position + 1]
-        found[data[position]] = data[position + 2 : position + 2 + length]
+        options[data[position]] = data[position + 2 : position + 2 + length]
         position += 2 + length
-    return {number: value for number, value in found.items() if value}
+    return {number: value for number, value in options.items() if value}
 
 
 def _encoded(options: Iterable[tuple[int, bytes]]) -> Iterable[bytes]:

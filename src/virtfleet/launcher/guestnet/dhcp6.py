@@ -69,11 +69,11 @@ def reply(lease: Lease6, packet: bytes) -> bytes | None:
     answer: Options = [(Option.SERVER_ID, _OURS)]
     if Option.CLIENT_ID in first:
         answer.append((Option.CLIENT_ID, first[Option.CLIENT_ID]))
-    told = Kind.REPLY
+    sent = Kind.REPLY
     match kind:
         case Kind.SOLICIT | Kind.REQUEST | Kind.RENEW | Kind.REBIND:
             if kind == Kind.SOLICIT and Option.RAPID_COMMIT not in first:
-                told = Kind.ADVERTISE
+                sent = Kind.ADVERTISE
             elif kind == Kind.SOLICIT:
                 answer.append((Option.RAPID_COMMIT, b""))
             answer += [(Option.IDENTITY, _identity(lease, wanted)) for o, wanted in asked if o == Option.IDENTITY]
@@ -88,7 +88,7 @@ def reply(lease: Lease6, packet: bytes) -> bytes | None:
             answer += _settings(lease)
         case _:
             return None
-    return bytes([told]) + packet[1:4] + encoded(answer)
+    return bytes([sent]) + packet[1:4] + encoded(answer)
 
 
 def _identity(lease: Lease6, wanted: bytes) -> bytes:
@@ -114,13 +114,13 @@ def _settings(lease: Lease6) -> Iterator[tuple[int, bytes]]:
 
 
 def decoded(data: bytes) -> Options:
-    found: Options = []
+    options: Options = []
     position = 0
     while position + 4 <= len(data):
         option, length = struct.unpack_from("!HH", data, position)
-        found.append((option, data[position + 4 : position + 4 + length]))
+        options.append((option, data[position + 4 : position + 4 + length]))
         position += 4 + length
-    return found
+    return options
 
 
 def encoded(options: Options) -> bytes:

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from virtfleet.launcher.guestnet import dhcp, dhcp6
 from virtfleet.launcher.guestnet.router import Routers
-from virtfleet.protocol.messages import Lease, Lease6, Node
+from virtfleet.protocol.messages import Lease, Lease6, NodeFacts
 
 L = TypeVar("L", bound=Lease | Lease6)
 
@@ -24,7 +24,7 @@ class Network:
     def start(self) -> None:
         self._routers.start()
 
-    async def serve(self, node: Node) -> None:
+    async def serve(self, node: NodeFacts) -> None:
         """Tell exactly what the handler decided. Asked again with the same, it changes nothing."""
         await self._dhcp.serve(node.leases)
         await self._dhcp6.serve(node.leases6)

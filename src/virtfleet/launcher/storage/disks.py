@@ -40,13 +40,13 @@ _LEAKS = 3  # how `qemu-img check` ends where space is lost, but no data
 async def formats(vmi: VMI) -> dict[str, str]:
     """Find the disks in container images; the answer is their formats, by volume."""
     roots = {filesystem.name for filesystem in vmi.spec.domain.devices.filesystems}
-    found = {
+    images = {
         volume.name: _container_disk(index, volume)
         for index, volume in enumerate(vmi.spec.volumes)
         if volume.container_disk and volume.name not in roots
     }
-    checked = await _together(*(_checked_format(name, path) for name, path in found.items()))
-    return dict(zip(found, checked, strict=True))
+    checked = await _together(*(_checked_format(name, path) for name, path in images.items()))
+    return dict(zip(images, checked, strict=True))
 
 
 async def prepare(vmi: VMI, context: Context, domain: Element) -> None:
@@ -136,23 +136,23 @@ def _container_disk(index: int, volume: Volume) -> str:
         return disk
     directory = _resolved(image, "/disk")
     listed = sorted(os.listdir(directory)) if directory.is_dir() else []
-    found = [name for name in listed if name[0] != "." and not _resolved(image, f"/disk/{name}").is_dir()]
-    if len(found) > 1:
-        raise Failure(f"{what} has several files under /disk ({', '.join(found)}); name one as `path`")
-    if not found:
+    files = [name for name in listed if name[0] != "." and not _resolved(image, f"/disk/{name}").is_dir()]
+    if len(files) > 1:
+        raise Failure(f"{what} has several files under /disk ({', '.join(files)}); name one as `path`")
+    if not files:
         raise Failure(f"{what} {volume.container_disk.image} has no file under /disk")
-    _link(disk, _inside(image, f"/disk/{found[0]}", what))
+    _link(disk, _inside(image, f"/disk/{files[0]}", what))
     return disk
 
 
 def _inside(image: Path, path: str, what: str) -> Path:
     """A file of an image."""
-    found = _resolved(image, path)
-    if not found.is_file():
-        named = f"/{found.relative_to(image.resolve())}"
+    file = _resolved(image, path)
+    if not file.is_file():
+        named = f"/{file.relative_to(image.resolve())}"
         link = "" if named == posixpath.normpath(f"/{path}") else f": it is a link to {named}, which the image has not"
         raise Failure(f"{what} has no file {path}{link}")
-    return found
+    return file
 
 
 def _resolved(image: Path, path: str) -> Path:
@@ -182,8 +182,8 @@ def _link(link: str, target: Path) -> None:
 async def _checked_format(name: str, path: str) -> str:
     """The format of somebody else's image. One that refers to other files could read what its owner must not."""
     try:
-        told = await _command("qemu-img", "info", "--output=json", "--force-share", path)
-        info: dict[str, Any] = msgspec.json.decode(told)
+        described = await _command("qemu-img", "info", "--output=json", "--force-share", path)
+        info: dict[str, Any] = msgspec.json.decode(described)
         if info["format"] == "qcow2":
             await _command("qemu-img", "check", "--force-share", "-f", "qcow2", path, accept=(0, _LEAKS))
     except Failure as error:

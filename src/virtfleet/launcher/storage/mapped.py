@@ -39,13 +39,13 @@ def uncover() -> None:
 
 def covers(mountinfo: str) -> list[str]:
     """Mounts over parts of /proc and /sys, from the kernel's table."""
-    found = []
+    mounts = []
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")
         path = before.split()[4]
         if path.startswith(("/proc/", "/sys/")) and not path.startswith("/sys/fs/") and after.split()[0] in _COVERS:
-            found.append(path)
-    return found
+            mounts.append(path)
+    return mounts
 
 
 def copy(source: str, target: str, first: int) -> None:

@@ -31,8 +31,8 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Code = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 
 
-class _Told(msgspec.Struct, rename="kebab"):
-    """Base of what an agent tells; the names are its own."""
+class _Said(msgspec.Struct, rename="kebab"):
+    """Base of what an agent says; the names are its own."""
 
 
 class _Command(msgspec.Struct):
@@ -45,25 +45,25 @@ class _About(msgspec.Struct):
     supported_commands: list[_Command] = []
 
 
-class _Host(_Told):
+class _Host(_Said):
     host_name: str = ""
 
 
-class _Timezone(_Told):
+class _Timezone(_Said):
     zone: str = ""
 
 
-class _User(_Told):
+class _User(_Said):
     user: str = ""
     domain: str = ""
     login_time: Annotated[float, msgspec.Meta(ge=0, le=2**53)] = 0
 
 
-class _Disk(_Told):
+class _Disk(_Said):
     serial: str = ""
 
 
-class _Filesystem(_Told):
+class _Filesystem(_Said):
     name: str = ""
     mountpoint: str = ""
     type: str = ""
@@ -72,22 +72,22 @@ class _Filesystem(_Told):
     disk: list[_Disk] = []
 
 
-class _Address(_Told):
+class _Address(_Said):
     ip_address: str = ""
     prefix: Count = 0
 
 
-class _Interface(_Told):
+class _Interface(_Said):
     name: str = ""
     hardware_address: str = ""
     ip_addresses: list[_Address] = []
 
 
-class _Process(_Told):
+class _Process(_Said):
     pid: Count = 0
 
 
-class _Ended(_Told):
+class _Ended(_Said):
     exited: bool = False
     exitcode: Code = 0
     signal: Code = 0
@@ -125,8 +125,8 @@ def read(execute: str, answer: str, kind: type[T]) -> T:
     if len(answer) > LONGEST:
         raise Failure(f"the guest's agent answers {execute} with {len(answer)} bytes; at most {LONGEST} are read")
     try:
-        told = msgspec.json.decode(answer, type=dict[str, msgspec.Raw])
-        return msgspec.json.decode(told["return"], type=kind)
+        parts = msgspec.json.decode(answer, type=dict[str, msgspec.Raw])
+        return msgspec.json.decode(parts["return"], type=kind)
     except (msgspec.MsgspecError, ValueError, KeyError, RecursionError) as error:
         raise Failure(f"the guest's agent answers {execute} with what is none: {clean(str(error))}") from None
 
@@ -141,27 +141,29 @@ async def info(ask: Ask) -> GuestInfo:
     about: _About = await ask("guest-info", _About)
     known = {c.name for c in about.supported_commands[: 4 * _ENTRIES] if c.enabled}
 
-    async def told(execute: str, kind: Any) -> Any:
+    async def answered(execute: str, kind: Any) -> Any:
         return await ask(execute, kind) if execute in known else kind()
 
-    system = await told("guest-get-osinfo", dict[str, str])
+    system = await answered("guest-get-osinfo", dict[str, str])
     return GuestInfo(
         agent_version=clean(about.version),
         commands=sorted(map(clean, known))[:_ENTRIES],
         os={clean(key): clean(value) for key, value in list(system.items())[:_ENTRIES]},
-        hostname=clean((await told("guest-get-host-name", _Host)).host_name),
-        timezone=clean((await told("guest-get-timezone", _Timezone)).zone),
-        interfaces=interfaces(await told("guest-network-get-interfaces", list[_Interface])),
-        users=users(await told("guest-get-users", list[_User])),
-        filesystems=filesystems(await told("guest-get-fsinfo", list[_Filesystem])),
+        hostname=clean((await answered("guest-get-host-name", _Host)).host_name),
+        timezone=clean((await answered("guest-get-timezone", _Timezone)).zone),
+        interfaces=interfaces(await answered("guest-network-get-interfaces", list[_Interface])),
+        users=users(await answered("guest-get-users", list[_User])),
+        filesystems=filesystems(await answered("guest-get-fsinfo", list[_Filesystem])),
     )
 
 
-def users(told: list[_User]) -> list[GuestUser]:
-    return [GuestUser(name=clean(u.user), domain=clean(u.domain), login_time=u.login_time) for u in told[:_ENTRIES]]
+def users(logged_in: list[_User]) -> list[GuestUser]:
+    return [
+        GuestUser(name=clean(u.user), domain=clean(u.domain), login_time=u.login_time) for u in logged_in[:_ENTRIES]
+    ]
 
 
-def filesystems(told: list[_Filesystem]) -> list[GuestFilesystem]:
+def filesystems(mounted: list[_Filesystem]) -> list[GuestFilesystem]:
     return [
         GuestFilesystem(
             name=clean(f.name),
@@ -171,23 +173,23 @@ def filesystems(told: list[_Filesystem]) -> list[GuestFilesystem]:
             total_bytes=f.total_bytes,
             disks=[clean(disk.serial) for disk in f.disk[:_ENTRIES] if disk.serial],
         )
-        for f in told[:_ENTRIES]
+        for f in mounted[:_ENTRIES]
     ]
 
 
-def interfaces(told: list[_Interface]) -> list[GuestInterface]:
+def interfaces(links: list[_Interface]) -> list[GuestInterface]:
     return [
         GuestInterface(
             name=clean(i.name),
             mac=i.hardware_address if _MAC.fullmatch(i.hardware_address) else "",
             addresses=list(_addresses(i.ip_addresses[:_ENTRIES])),
         )
-        for i in told[:_ENTRIES]
+        for i in links[:_ENTRIES]
     ]
 
 
-def _addresses(told: Iterable[_Address]) -> Iterable[str]:
-    for address in told:
+def _addresses(entries: Iterable[_Address]) -> Iterable[str]:
+    for address in entries:
         try:
             yield str(ip_interface(f"{address.ip_address.partition('%')[0]}/{address.prefix}"))
         except ValueError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -12,6 +12,7 @@ from virtfleet.launcher.failure import Failure, explained
 from virtfleet.launcher.libvirtd.connection import LIMIT, Connection
 
 T = TypeVar("T")
+_UNKNOWN_WAY = (libvirt.VIR_ERR_INVALID_ARG, libvirt.VIR_ERR_OPERATION_UNSUPPORTED)
 
 
 class Domain:
@@ -45,6 +46,17 @@ class Domain:
             return dict(values)
 
         return await self.run(collect)
+
+
+def in_a_known_way(call: Callable[[int], object], ways: Sequence[int]) -> None:
+    """A call with the first of these flags that the driver knows."""
+    for way in ways:
+        try:
+            call(way)
+            return
+        except libvirt.libvirtError as error:
+            if way == ways[-1] or error.get_error_code() not in _UNKNOWN_WAY:
+                raise
 
 
 @contextmanager

@@ -9,8 +9,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 from xml.etree.ElementTree import Element
 
-from virtfleet.hypervisors.base import own_alias
-
 _KINDS = ("disk", "interface")
 Identity = Callable[[Element], str]
 
@@ -25,8 +23,8 @@ class Changes(NamedTuple):
 
 def devices(domain: Element, identity: Identity) -> dict[tuple[str, str], Element]:
     """Disks and interfaces by kind and identity."""
-    found = ((kind, device) for kind in _KINDS for device in domain.iterfind(f"devices/{kind}"))
-    return {(kind, known): device for kind, device in found if (known := identity(device))}
+    every = ((kind, device) for kind in _KINDS for device in domain.iterfind(f"devices/{kind}"))
+    return {(kind, known): device for kind, device in every if (known := identity(device))}
 
 
 def changes(running: Element, wanted: Element, identity: Identity) -> Changes:
@@ -70,10 +68,7 @@ def _source(disk: Element) -> str:
     return (source.get("file") or source.get("dev") or "") if source is not None else ""
 
 
-def targets(domain: Element, kind: str) -> dict[str, str]:
-    """What devices of a kind are called, by name: disks inside the guest, interfaces in the Pod."""
-    return {
-        name: target.get("dev", "")
-        for (found, name), device in devices(domain, own_alias).items()
-        if found == kind and (target := device.find("target")) is not None
-    }
+def links(domain: Element) -> dict[str, str]:
+    """The state of each interface's link, by hardware address, which is there whatever the driver forgets."""
+    known = ((device.find("mac"), _link(device)) for device in domain.iterfind("devices/interface"))
+    return {mac.get("address", "").lower(): state for mac, state in known if mac is not None}

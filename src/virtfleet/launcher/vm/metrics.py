@@ -90,9 +90,9 @@ def _numbers(file: Path) -> dict[str, int]:
     return {line[0]: int(line[1]) for line in words if len(line) > 1}
 
 
-def document(found: list[Metric]) -> bytes:
+def document(measured: list[Metric]) -> bytes:
     root = ET.Element("metrics")
-    for metric in found:
+    for metric in measured:
         element = ET.SubElement(root, "metric", type=metric.type, context=metric.context)
         if metric.unit:
             element.set("unit", metric.unit)
@@ -103,9 +103,9 @@ def document(found: list[Metric]) -> bytes:
     return ET.tostring(root, short_empty_elements=False)
 
 
-def write_disk(path: str, found: list[Metric]) -> None:
+def write_disk(path: str, measured: list[Metric]) -> None:
     """Write the disk, which a guest may read at any moment: one that is being written says so."""
-    body = document(found) + b"\n"
+    body = document(measured) + b"\n"
     checksum, length = sum(body), len(body)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -13,7 +13,7 @@ import libvirt
 from virtfleet.launcher.failure import Failure
 from virtfleet.launcher.server import Handlers
 from virtfleet.launcher.vm import agent, picture
-from virtfleet.launcher.vm.domain import Domain
+from virtfleet.launcher.vm.domain import Domain, in_a_known_way
 from virtfleet.protocol import messages as m
 from virtfleet.work import tasks
 
@@ -21,7 +21,6 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _THAW_AGAIN = 5.0  # seconds between attempts
-_UNKNOWN_WAY = (libvirt.VIR_ERR_INVALID_ARG, libvirt.VIR_ERR_OPERATION_UNSUPPORTED)
 _POLL = 0.1  # between questions whether a command in the guest has ended
 _SLACK = 2.0  # for libvirt itself
 
@@ -67,7 +66,7 @@ class Operations:
         except Failure as error:
             logger.info("rebooting without the guest's agent: %s", error)
             ways = (libvirt.VIR_DOMAIN_REBOOT_ACPI_POWER_BTN, 0)
-        return await self._done(partial(_reboot, ways))
+        return await self._done(lambda domain: in_a_known_way(domain.reboot, ways))
 
     async def _reset(self, _: m.Reset) -> m.Done:
         return await self._done(lambda domain: domain.reset(0))
@@ -154,14 +153,3 @@ class Operations:
             limit=seconds + agent.SECONDS + _SLACK,
             urgent=urgent,
         )
-
-
-def _reboot(ways: tuple[int, ...], domain: libvirt.virDomain) -> None:
-    """In the first way that the driver knows."""
-    for way in ways:
-        try:
-            domain.reboot(way)
-            return
-        except libvirt.libvirtError as error:
-            if way == ways[-1] or error.get_error_code() not in _UNKNOWN_WAY:
-                raise

@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 
 import libvirt
 
-from virtfleet.launcher.vm import live
+from virtfleet.launcher.vm import abi, live
 from virtfleet.protocol.messages import DomainState, Status
 
 _STATUS: Final = {
@@ -58,8 +58,8 @@ _ORDERLY: Final = ("Shutdown", "Destroyed", "Saved", "Migrated")
 
 def status(state: int, reason: int) -> tuple[Status, str]:
     """What a domain does, and why."""
-    found = _STATUS.get(state, Status.RUNNING)
-    return found, _REASONS.get(found, {}).get(reason, "Unknown" if found in _REASONS else "")
+    known = _STATUS.get(state, Status.RUNNING)
+    return known, _REASONS.get(known, {}).get(reason, "Unknown" if known in _REASONS else "")
 
 
 def present(connection: libvirt.virConnect, name: str) -> DomainState:
@@ -70,21 +70,39 @@ def present(connection: libvirt.virConnect, name: str) -> DomainState:
         if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:
             raise
         return DomainState(status=Status.CRASHED, reason="Unknown", name=name)
-    found, reason = status(*domain.state())
-    if found.ended:
-        return DomainState(status=found, reason=reason, name=name, uuid=domain.UUIDString())
+    now, reason = status(*domain.state())
+    if now.ended:
+        return DomainState(status=now, reason=reason, name=name, uuid=domain.UUIDString())
     document = ET.fromstring(domain.XMLDesc())
-    system = document.find("os/type")
+    known = abi.record(document)
+    memory = _bytes(document.find("memory"))
     return DomainState(
-        status=found,
+        status=now,
         reason=reason,
         name=name,
         uuid=domain.UUIDString(),
-        machine=system.get("machine", "") if system is not None else "",
+        machine=known.machine,
         agent=document.find(_AGENT) is not None,
-        disks=live.targets(document, "disk"),
-        interfaces=live.targets(document, "interface"),
+        disks={device.name.rpartition("/")[2]: device.target for device in known.devices if device.target},
+        links=live.links(document),
+        abi=known,
+        topology=_topology(document),
+        boot_memory=memory - sum(_bytes(size) for size in document.iterfind("devices/memory/target/size")),
+        memory=_bytes(document.find("currentMemory")) or memory,
     )
+
+
+def _bytes(amount: ET.Element | None) -> int:
+    """Of an element of a running domain, in which libvirt counts in KiB."""
+    return int(amount.text or 0) << 10 if amount is not None else 0
+
+
+def _topology(domain: ET.Element) -> tuple[int, int, int]:
+    """Sockets, cores and threads of the CPUs that are in use, which may be fewer than could be added."""
+    vcpus, topology = domain.find("vcpu"), domain.find("cpu/topology")
+    count = int(vcpus.get("current") or vcpus.text or 0) if vcpus is not None else 0
+    cores, threads = (int(topology.get(part, "1")) if topology is not None else 1 for part in ("cores", "threads"))
+    return count // (cores * threads), cores, threads
 
 
 def exit_code(last: DomainState) -> int:

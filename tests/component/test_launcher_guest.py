@@ -12,23 +12,23 @@ import pytest
 from virtfleet.hypervisors import registry
 from virtfleet.launcher.failure import explained
 from virtfleet.launcher.server import Updates
-from virtfleet.launcher.vm.machine import Machine
+from virtfleet.launcher.vm.guest import Guest
 from virtfleet.protocol.messages import DomainState, GetState
 
 NAME = "default_vm"
 
 
 @pytest.fixture
-async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
+async def guest(tmp_path: Path) -> AsyncIterator[Guest]:
     node = tmp_path / "node.xml"
     node.write_text("<node><cpu><mhz>6000</mhz><model>i986</model><active>1</active></cpu></node>")
-    made = Machine(NAME, "u1", registry.get("qemu-kvm"), f"test://{node}", Updates())
+    made = Guest(NAME, "u1", registry.get("qemu-kvm"), f"test://{node}", Updates())
     made.start()
     yield made
     await made.close()
 
 
-async def test_a_domain_is_not_told_of_before_its_start_went_well(machine: Machine) -> None:
+async def test_a_domain_is_not_told_of_before_its_start_went_well(guest: Guest) -> None:
     """libvirt shows a domain whose process it has just started as paused; many end before they are ever more."""
 
     def half_started(connection: libvirt.virConnect) -> None:
@@ -38,8 +38,8 @@ async def test_a_domain_is_not_told_of_before_its_start_went_well(machine: Machi
         ET.SubElement(ET.SubElement(document, "os"), "type").text = "hvm"
         connection.createXML(ET.tostring(document, encoding="unicode")).suspend()
 
-    await machine._domain.run(half_started)
-    assert await machine.handlers()[GetState](GetState()) == DomainState()
+    await guest._domain.run(half_started)
+    assert await guest.handlers()[GetState](GetState()) == DomainState()
 
 
 def test_the_same_failure_has_the_same_words_each_time_and_says_what_to_do() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from virtfleet.launcher.failure import Failure
+from virtfleet.launcher.probe import ask
 from virtfleet.launcher.server import Server, Updates
-from virtfleet.launcher.vm.health import ask
 from virtfleet.protocol.messages import Done, Executed, GuestExec, GuestPing
 
 

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 from xml.etree import ElementTree as ET
 
 import libvirt
@@ -33,9 +32,9 @@ from virtfleet.launcher.libvirtd.connection import Connection
 from virtfleet.launcher.node import emulators
 from virtfleet.launcher.server import Handlers, Updates
 from virtfleet.launcher.storage import disks
-from virtfleet.launcher.vm import live, metrics, states
+from virtfleet.launcher.vm import abi, live, metrics, states
 from virtfleet.launcher.vm.console import Console
-from virtfleet.launcher.vm.domain import Domain
+from virtfleet.launcher.vm.domain import Domain, in_a_known_way
 from virtfleet.launcher.vm.metrics import Metric
 from virtfleet.launcher.vm.operations import Operations
 from virtfleet.protocol import messages as m
@@ -43,7 +42,6 @@ from virtfleet.work import tasks
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
 _ASK_AGAIN = 5.0  # seconds between requests to shut down: a guest that still boots does not hear the first
 # The power button, else a signal to a container's first process, else what the driver knows.
 _WAYS_DOWN = (libvirt.VIR_DOMAIN_SHUTDOWN_ACPI_POWER_BTN, libvirt.VIR_DOMAIN_SHUTDOWN_SIGNAL, 0)
@@ -55,7 +53,7 @@ _START = 300.0  # seconds: memory in large pages, or of an encrypted guest, is p
 _POLL = 2.0  # the same where the driver has no events
 
 
-class Machine:
+class Guest:
     """The domain of one VMI. `ended` is set when it is over, or when it was stopped before it began."""
 
     def __init__(self, name: str, uid: str, hypervisor: Hypervisor, uri: str, updates: Updates) -> None:
@@ -85,6 +83,7 @@ class Machine:
         """What is done on which request."""
         return {
             m.Sync: self.sync,
+            m.Prepare: self.prepare,
             m.GetState: self._state,
             m.Shutdown: self.shutdown,
             m.Kill: self._kill,
@@ -111,27 +110,12 @@ class Machine:
 
     async def sync(self, request: m.Sync) -> m.DomainState:
         """Start the domain, or bring the running one in line. Called again, it goes on where it stopped."""
-        try:
-            vmi = msgspec.json.decode(request.vmi, type=VMI)
-        except msgspec.MsgspecError as error:
-            raise Failure(f"the VMI cannot be read: {error}") from None
+        vmi = _read(request)
         async with self._syncing:
             if self.ended.is_set():
                 return self._updates.latest.state
-            self._grace = traits.grace(vmi)
-            self._node_name = vmi.status.node_name
-            await self._network.serve(request.node)
+            wanted = await self._ready(vmi, request)
             if not self._started:
-                emulators.put(self._hypervisor, request.emulators)
-                self._formats, self._here = await asyncio.gather(disks.formats(vmi), self._domain.run(host.inspect))
-            context = msgspec.structs.replace(
-                request.node.context, disk_formats=self._formats, taps=request.node.taps, host=self._here
-            )
-            wanted = self._document(vmi, context)
-            if not self._started:
-                await disks.prepare(vmi, context, wanted)
-                for socket in (paths.vmi_socket(self._uid, ""), paths.DOWNWARD_METRICS_SOCKET):
-                    os.makedirs(os.path.dirname(socket), exist_ok=True)
                 await self._start(wanted, paused=traits.starts_paused(vmi))
             else:
                 await self._adjust(wanted, traits.whole_bytes(traits.memory(vmi)))
@@ -141,21 +125,53 @@ class Machine:
         await self._look()
         return self._updates.latest.state
 
+    async def prepare(self, request: m.Prepare) -> m.DomainState:
+        """Make everything ready that a start would need, and start nothing. May be repeated."""
+        vmi = _read(request)
+        async with self._syncing:
+            if not self.ended.is_set() and not self._started:
+                await self._ready(vmi, request)
+        return self._updates.latest.state
+
+    async def _ready(self, vmi: VMI, request: m.Sync) -> ET.Element:
+        """What the domain's document names, made unless it runs; the answer is the document."""
+        self._grace = traits.grace(vmi)
+        self._node_name = vmi.status.node_name
+        await self._network.serve(request.node)
+        if not self._started:
+            emulators.put(self._hypervisor, request.emulators)
+            self._formats, self._here = await asyncio.gather(disks.formats(vmi), self._domain.run(host.inspect))
+        context = msgspec.structs.replace(
+            request.node.context, disk_formats=self._formats, taps=request.node.taps, host=self._here
+        )
+        wanted = self._document(vmi, context)
+        if not self._started:
+            await disks.prepare(vmi, context, wanted)
+            for socket in (paths.vmi_socket(self._uid, ""), paths.DOWNWARD_METRICS_SOCKET):
+                os.makedirs(os.path.dirname(socket), exist_ok=True)
+        return wanted
+
     def _document(self, vmi: VMI, context: Context) -> ET.Element:
+        """The document for what is here. One that a domain is made from has what its guest had before."""
         try:
-            return self._hypervisor.adapt(self._hypervisor.build(vmi, context), context)
+            document = self._hypervisor.build(vmi, context)
+            abi.keep_machine(document, vmi)
+            document = self._hypervisor.adapt(document, context)
+            if not self._started:
+                abi.keep_parts(document, vmi, context.host)
         except DomainError as error:
             raise Failure(str(error)) from None
+        return document
 
     async def _start(self, wanted: ET.Element, *, paused: bool) -> None:
         def start(connection: libvirt.virConnect) -> None:
             with suppress(libvirt.libvirtError):
-                found = connection.lookupByName(self._domain.name)
-                if found.isActive():
+                defined = connection.lookupByName(self._domain.name)
+                if defined.isActive():
                     return  # an answer was lost on the way
                 # What a start that failed has left is defined anew, by its identity: undefining would take the
                 # guest's firmware variables and TPM along.
-                _identify(wanted, found.UUIDString())
+                _identify(wanted, defined.UUIDString())
             domain = connection.defineXMLFlags(text(wanted), libvirt.VIR_DOMAIN_DEFINE_VALIDATE)
             domain.createWithFlags(libvirt.VIR_DOMAIN_START_PAUSED if paused else 0)
 
@@ -332,6 +348,13 @@ class Machine:
         task.add_done_callback(self._tasks.discard)
 
 
+def _read(request: m.Sync) -> VMI:
+    try:
+        return msgspec.json.decode(request.vmi, type=VMI)
+    except msgspec.MsgspecError as error:
+        raise Failure(f"the VMI cannot be read: {error}") from None
+
+
 def _dotted(version: int) -> str:
     return f"{version // 1_000_000}.{version // 1_000 % 1_000}.{version % 1_000}"
 
@@ -347,11 +370,4 @@ def _ask_to_shut_down(domain: libvirt.virDomain) -> None:
     state, reason = domain.state()
     if state == libvirt.VIR_DOMAIN_PAUSED and reason == libvirt.VIR_DOMAIN_PAUSED_USER:
         domain.resume()  # a guest whose CPUs stand still cannot shut down
-    for way in _WAYS_DOWN:
-        try:
-            domain.shutdownFlags(way)
-        except libvirt.libvirtError as error:
-            if error.get_error_code() not in (libvirt.VIR_ERR_INVALID_ARG, libvirt.VIR_ERR_OPERATION_UNSUPPORTED):
-                raise
-        else:
-            return
+    in_a_known_way(domain.shutdownFlags, _WAYS_DOWN)

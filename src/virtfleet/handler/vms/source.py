@@ -1,0 +1,157 @@
+"""VMs that run here, or should: each started, changed, reported and ended as its VMI says."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable
+
+from virtfleet.api.names import Phase
+from virtfleet.handler.pods.launchers import Presence, Unresponsive
+from virtfleet.handler.vms import preparation, status, tuning
+from virtfleet.handler.vms.decisions import Step, next_step
+from virtfleet.handler.vms.instances import Instance, Role
+from virtfleet.handler.vms.preparation import Preparation
+from virtfleet.handler.vms.status import Situation
+from virtfleet.handler.vms.work import Attempts, PodWork
+from virtfleet.hypervisors.registry import UnknownHypervisor
+from virtfleet.kube.events import Recorder
+from virtfleet.kube.resource import Obj
+from virtfleet.protocol.client import Refused
+from virtfleet.protocol.messages import GetGuestInfo, Kill, Shutdown, Sync
+from virtfleet.work import tasks
+
+logger = logging.getLogger(__name__)
+
+Write = Callable[[Instance, Obj], Awaitable[bool]]
+
+
+class Source:
+    """Brings a VM in line with its VMI, and the VMI's status in line with the VM.
+
+    `write` patches a VMI and says whether there was anything to write; `stir` has a Pod looked at again.
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        attempts: Attempts,
+        preparation: Preparation,
+        *,
+        write: Write,
+        stir: Callable[[str], None],
+    ) -> None:
+        self._recorder = recorder
+        self._attempts = attempts
+        self._preparation = preparation
+        self._write = write
+        self._stir = stir
+
+    async def reconcile(self, instance: Instance, vm: PodWork) -> float | None:
+        """Do what is to be done, ask the guest, say how it is; the answer is when to look again."""
+
+        async def act(step: Step, wanted: bytes) -> None:
+            await self._act(step, instance, vm, wanted)
+
+        step = next_step(instance, Role.SOURCE, vm.launcher.presence, vm.launcher.state)
+        again = await self._attempts.make(instance, vm, step, act)
+        asked = self._ask_guest(vm)
+        await self._report(instance, vm)
+        return min((seconds for seconds in (again, asked) if seconds is not None), default=None)
+
+    # What is done.
+
+    async def _act(self, step: Step, instance: Instance, vm: PodWork, wanted: bytes) -> None:
+        match step:
+            case Step.SHUT_DOWN:
+                await self._shut_down(instance, vm)
+            case Step.KILL:
+                await vm.launcher.call(Kill())
+            case Step.START:
+                await self._synchronize(instance, vm, started=False)
+            case Step.UPDATE if vm.done != (step, wanted):
+                await self._synchronize(instance, vm, started=True)
+        if step in (Step.START, Step.UPDATE):
+            vm.done = (Step.UPDATE, wanted)
+
+    async def _synchronize(self, instance: Instance, vm: PodWork, *, started: bool) -> None:
+        """Start the domain, or tell the launcher that the VMI asks for something else now."""
+        order, process = await self._preparation.make(instance, vm.launcher, Sync, started=started)
+        vm.launcher.state = await vm.launcher.call(order)
+        if not started:
+            self._recorder.normal(instance.reference, "Created", "VirtualMachineInstance defined.")
+        hypervisor = instance.hypervisor
+        tuning.after_start(process, hypervisor.descriptor, hypervisor.tuning(instance.vmi, order.node.context))
+
+    async def _shut_down(self, instance: Instance, vm: PodWork) -> None:
+        """Ask once, and again where the time that the guest has is another one. The launcher does the rest."""
+        grace = (instance.vmi.spec.termination_grace_period_seconds,)
+        if vm.asked_to_stop == grace:
+            return
+        await vm.launcher.call(Shutdown(grace_seconds=grace[0]))
+        if vm.asked_to_stop is None:
+            self._recorder.normal(instance.reference, "ShuttingDown", "Signaled Graceful Shutdown")
+        vm.asked_to_stop = grace
+
+    def _ask_guest(self, vm: PodWork) -> float | None:
+        """Ask the guest's agent now and then, and wait for nothing; the answer is when to look here again."""
+        state = vm.launcher.state
+        if vm.launcher.presence is not Presence.HERE or not state or not state.agent or state.status.ended:
+            vm.guest, vm.ask_guest_at = None, 0.0
+            vm.ask_pause.reset()
+            return None
+        left = vm.ask_guest_at - time.monotonic()
+        if left > 0:
+            return left
+        if vm.asking is None or vm.asking.done():
+            vm.asking = tasks.start(self._listen_to_guest(vm), f"guest: {vm.record.key}")
+        return None
+
+    async def _listen_to_guest(self, vm: PodWork) -> None:
+        try:
+            vm.guest = await vm.launcher.call(GetGuestInfo())
+        except (Refused, Unresponsive) as error:
+            logger.info("%s: the guest's agent does not answer: %s", vm.record.key, error)
+        finally:
+            vm.ask_guest_at = time.monotonic() + vm.ask_pause.next()
+            self._stir(vm.record.key)
+
+    # What is reported.
+
+    async def _report(self, instance: Instance, vm: PodWork) -> None:
+        """Write the VMI's status, if anything in it is new."""
+        change = status.change(self._situation(instance, vm), time.time())
+        if not await self._write(instance, change):
+            return
+        match change["status"].get("phase"):
+            case Phase.RUNNING:
+                self._recorder.normal(instance.reference, "Started", "VirtualMachineInstance started.")
+            case Phase.SUCCEEDED:
+                self._recorder.normal(instance.reference, "Stopped", "The VirtualMachineInstance was shut down.")
+            case Phase.FAILED if vm.launcher.state and vm.launcher.state.killed:
+                what = "The guest did not shut down within its grace period, and was killed."
+                self._recorder.warning(instance.reference, "Stopped", what)
+            case Phase.FAILED if vm.launcher.state and vm.launcher.state.status.ended:
+                self._recorder.warning(instance.reference, "Stopped", "The VirtualMachineInstance crashed.")
+            case Phase.FAILED:
+                what = "The virt-launcher of the VM ended without a word."
+                self._recorder.warning(instance.reference, "Stopped", what)
+
+    def _situation(self, instance: Instance, vm: PodWork) -> Situation:
+        launcher = vm.launcher
+        process = launcher.process
+        try:
+            hypervisor = instance.hypervisor
+        except UnknownHypervisor:
+            hypervisor = None
+        return Situation(
+            instance.object(),
+            instance.vmi,
+            hypervisor,
+            launcher.presence,
+            launcher.state,
+            self._preparation.networks.known(vm.record.pod, process, instance.vmi),
+            vm.guest,
+            hypervisor is not None and process is not None and preparation.emulated(process, hypervisor.descriptor),
+            vm.trouble,
+        )

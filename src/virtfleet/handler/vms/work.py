@@ -1,0 +1,115 @@
+"""A launcher Pod that is worked on, and how something is attempted for it: at once, and again after growing pauses."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from virtfleet.domain.errors import DomainError
+from virtfleet.handler.network.networks import NetworkError
+from virtfleet.handler.pods.launchers import Launcher, Unresponsive
+from virtfleet.handler.vms.decisions import Step
+from virtfleet.handler.vms.instances import Instance
+from virtfleet.handler.vms.preparation import NotPossible
+from virtfleet.handler.vms.records import VmRecord
+from virtfleet.hypervisors.registry import UnknownHypervisor
+from virtfleet.kube.events import Recorder
+from virtfleet.protocol.client import Refused
+from virtfleet.protocol.messages import GuestInfo
+from virtfleet.work.pacing import Backoff
+
+logger = logging.getLogger(__name__)
+
+SYNC_EVENT = "SyncFailed"
+# Seconds between questions to a guest's agent: often while the guest comes up, seldom afterwards.
+_ASK_FIRST, _ASK_MOST = 2.0, 60.0
+# Seconds between attempts at what cannot be done as things are.
+_RETRY_FIRST, _RETRY_MOST = 1.0, 60.0
+_LONGEST_WORDS = 2000  # of a message, which may be anybody's: libvirt's, the launcher's
+# What says by itself what is wrong. Anything else nobody has thought of, and its trace is needed.
+_EXPLAINED = (NotPossible, NetworkError, Refused, Unresponsive, DomainError, UnknownHypervisor, OSError)
+
+
+@dataclass(slots=True)
+class PodWork:
+    """A launcher Pod of a VM, and what need not be done again while this process lives."""
+
+    record: VmRecord
+    launcher: Launcher
+    done: tuple[Step, bytes] | None = None
+    """What the launcher did last of what changes its VM, and for which spec."""
+    asked_to_stop: tuple[int | None] | None = None
+    """The time that the guest was given to shut down."""
+    guest: GuestInfo | None = None
+    asking: asyncio.Task[None] | None = None
+    """A question to the guest that is under way. Nothing waits for its answer."""
+    ask_guest_at: float = 0.0
+    ask_pause: Backoff = field(default_factory=lambda: Backoff(_ASK_FIRST, _ASK_MOST))
+    trouble: str = ""
+    """What went wrong when it was last tried."""
+    tried: tuple[Step, bytes] | None = None
+    """What was tried last, and for which spec."""
+    retry_at: float = 0.0
+    pause: Backoff = field(default_factory=lambda: Backoff(_RETRY_FIRST, _RETRY_MOST))
+
+    async def close(self) -> None:
+        if self.asking:
+            self.asking.cancel()
+        await self.launcher.close()
+
+
+Act = Callable[[Step, bytes], Awaitable[None]]
+
+
+class Attempts:
+    """How things are attempted on a node. What fails is told to the owner of the VM, once for each reason."""
+
+    def __init__(self, recorder: Recorder, node: str) -> None:
+        self._recorder = recorder
+        self._node = node
+
+    async def make(self, instance: Instance, vm: PodWork, step: Step, act: Act) -> float | None:
+        """Do a step; the answer is when to try again what failed.
+
+        Whoever looks at the VM in the meantime does not shorten the pause; that something else is wanted ends it.
+        """
+        if step is Step.NOTHING:
+            return None
+        wanted = hashlib.sha256(msgspec.json.encode(instance.vmi.spec)).digest()
+        left = vm.retry_at - time.monotonic()
+        if vm.trouble and vm.tried == (step, wanted) and left > 0:
+            return left
+        vm.tried = (step, wanted)
+        try:
+            await act(step, wanted)
+        except Exception as error:
+            self._complain(instance, vm, error)
+            pause = vm.pause.next()
+            vm.retry_at = time.monotonic() + pause
+            return pause
+        vm.trouble = ""
+        vm.pause.reset()
+        return None
+
+    def _complain(self, instance: Instance, vm: PodWork, error: Exception) -> None:
+        trouble = self.words(error)
+        if trouble != vm.trouble:
+            trace = None if isinstance(error, _EXPLAINED) else error
+            logger.warning("%s: %s", vm.record.key, trouble, exc_info=trace)
+            self._recorder.warning(instance.reference, SYNC_EVENT, trouble)
+        vm.trouble = trouble
+
+    def words(self, error: Exception) -> str:
+        """What is wrong and what to do about it, for the owner of a VM."""
+        words = str(error)
+        if isinstance(error, UnknownHypervisor):
+            words = f"{words}: give the pool of node {self._node} a virt-handler image that has it"
+        elif not isinstance(error, _EXPLAINED):
+            words = f"{type(error).__name__}: {words}. That was not foreseen: see virt-handler's log on {self._node}"
+        return words if len(words) <= _LONGEST_WORDS else f"{words[:_LONGEST_WORDS]}…"
