@@ -61,12 +61,12 @@ class ServiceRules(Rules):
         return list(_spec_faults(obj["spec"])) or list(self._allocation_faults(obj))
 
     def update_faults(self, obj: Obj, old: Obj, subresource: str) -> list[Cause]:
-        """An address stays."""
-        faults = super().update_faults(obj, old, subresource)
-        spec, was = obj["spec"], old["spec"]
-        if spec.get("clusterIP") != was.get("clusterIP"):
-            faults.append(causes.invalid("spec.clusterIPs[0]", spec.get("clusterIPs"), "field is immutable"))
-        return faults
+        """An address stays; only then is it looked at."""
+        address = obj["spec"].get("clusterIP")
+        if subresource != "status" and address != old["spec"].get("clusterIP"):
+            why = causes.invalid("spec.clusterIPs[0]", obj["spec"].get("clusterIPs"), "field is immutable")
+            return [*_spec_faults(obj["spec"]), why]
+        return super().update_faults(obj, old, subresource)
 
     def _allocate(self, obj: Obj) -> None:
         """Give the service the address and node ports that it lacks."""
