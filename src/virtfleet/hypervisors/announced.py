@@ -23,6 +23,11 @@ from virtfleet.hypervisors.base import (
 from virtfleet.hypervisors.containers import IMPOSSIBLE_IN_CONTAINERS
 from virtfleet.hypervisors.support import Supports, impossible
 
+_LIKE_QEMU = Overheads(daemon="32Mi", vmm="60Mi", estimate="taken to be those of libvirt's QEMU driver")
+_ELSEWHERE = Overheads(
+    daemon="0", vmm="0", estimate="VM and VMM run on another machine; the driver lives in the launcher"
+)
+
 
 class Announced(Hypervisor):
     """A hypervisor that is described, so that its name and its limits are known, but cannot run VMs yet."""
@@ -45,11 +50,7 @@ class Xen(Announced):
     descriptor: ClassVar[Descriptor] = Descriptor(
         name="xen",
         title="Xen",
-        overheads=Overheads(
-            daemon="32Mi",
-            vmm="60Mi",
-            estimate="taken to be those of libvirt's QEMU driver: QEMU is the device model of HVM guests",
-        ),
+        overheads=_LIKE_QEMU,  # QEMU is the device model of HVM guests
         launcher_image="virt-launcher-xen",
         uri="xen:///system",
         daemon="virtxend",
@@ -113,7 +114,7 @@ class VirtualBox(Announced):
     descriptor: ClassVar[Descriptor] = Descriptor(
         name="virtualbox",
         title="VirtualBox",
-        overheads=Overheads(daemon="32Mi", vmm="60Mi", estimate="taken to be those of libvirt's QEMU driver"),
+        overheads=_LIKE_QEMU,
         launcher_image="virt-launcher-virtualbox",
         events=Events.POLLED,
         uri="vbox:///session",
@@ -153,9 +154,7 @@ class Esx(Announced):
     descriptor: ClassVar[Descriptor] = Descriptor(
         name="esx",
         title="VMware ESX",
-        overheads=Overheads(
-            daemon="0", vmm="0", estimate="VM and VMM run on another machine; the driver lives in the launcher"
-        ),
+        overheads=_ELSEWHERE,
         launcher_image="virt-launcher-esx",
         connection=Connection.REMOTE,
         events=Events.POLLED,
@@ -232,9 +231,7 @@ class HyperV(Announced):
     descriptor: ClassVar[Descriptor] = Descriptor(
         name="hyperv",
         title="Microsoft Hyper-V",
-        overheads=Overheads(
-            daemon="0", vmm="0", estimate="VM and VMM run on another machine; the driver lives in the launcher"
-        ),
+        overheads=_ELSEWHERE,
         launcher_image="virt-launcher-hyperv",
         connection=Connection.REMOTE,
         events=Events.POLLED,
@@ -268,7 +265,7 @@ class Virtuozzo(Announced):
     descriptor: ClassVar[Descriptor] = Descriptor(
         name="virtuozzo",
         title="Virtuozzo",
-        overheads=Overheads(daemon="32Mi", vmm="60Mi", estimate="taken to be those of libvirt's QEMU driver"),
+        overheads=_LIKE_QEMU,
         launcher_image="virt-launcher-virtuozzo",
         uri="vz:///system",
         daemon="virtvzd",

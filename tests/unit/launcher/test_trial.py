@@ -58,22 +58,22 @@ def guest(script: str, seconds: float = 30) -> TinyGuest:
     ],
 )
 def test_the_first_step_that_fails_is_the_reason(tmp_path: Path, steps: tuple[Step, ...], reason: str) -> None:
-    verdict = trial.verdict(Theirs(*steps), tmp_path)
-    assert verdict.works == (not reason)
-    assert verdict.reason.startswith(reason)
+    trouble = trial.trouble(Theirs(*steps), tmp_path)
+    assert bool(trouble) == bool(reason)
+    assert trouble.startswith(reason)
 
 
 def test_a_guest_is_run_once_until_the_machine_is_booted_again(tmp_path: Path) -> None:
     counted = f"echo run >> {tmp_path}/runs; exit 33"
     for _ in range(2):
-        assert trial.verdict(Theirs(guest(counted)), tmp_path / "cache").works
+        assert not trial.trouble(Theirs(guest(counted)), tmp_path / "cache")
     assert (tmp_path / "runs").read_text() == "run\n"
     (kept,) = (tmp_path / "cache").iterdir()
     kept.write_bytes(kept.read_bytes().replace(Path("/proc/sys/kernel/random/boot_id").read_bytes().strip(), b"before"))
-    assert trial.verdict(Theirs(guest(counted)), tmp_path / "cache").works
+    assert not trial.trouble(Theirs(guest(counted)), tmp_path / "cache")
     assert (tmp_path / "runs").read_text() == "run\nrun\n"
 
 
 def test_what_is_only_announced_does_not_work_here() -> None:
     announced = registry.get("xen")
-    assert trial.verdict(announced, Path("/nonexistent")) == trial.Verdict(False, announced.refusal)
+    assert trial.trouble(announced, Path("/nonexistent")) == announced.refusal

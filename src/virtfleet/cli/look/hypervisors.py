@@ -83,9 +83,9 @@ def probe_command(output: str) -> None:
     from virtfleet.launcher.node import trial
     from virtfleet.local.guestimage import default_cache
 
-    found = {name: trial.verdict(registry.get(name), default_cache()) for name in registry.names()}
-    data = [{"name": name, "works": verdict.works, "reason": verdict.reason} for name, verdict in found.items()]
-    rows = [(name, "yes" if verdict.works else "no", verdict.reason) for name, verdict in found.items()]
+    troubles = {name: trial.trouble(registry.get(name), default_cache()) for name in registry.names()}
+    data = [{"name": name, "works": not reason, "reason": reason} for name, reason in troubles.items()]
+    rows = [(name, "no" if reason else "yes", reason) for name, reason in troubles.items()]
     result(output, data, table(rows, ("NAME", "WORKS", "REASON")))
 
 

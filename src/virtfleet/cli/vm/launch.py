@@ -112,8 +112,8 @@ def _hypervisor(named: str, vmi: dict[str, Any], cluster: Installation) -> Hyper
 def _emulated(hypervisor: Hypervisor, wanted: bool, cache: Path, progress: Progress) -> bool:
     if not hypervisor.descriptor.emulation:
         return False
-    if not wanted and not (verdict := trial.verdict(hypervisor, cache)).works:
-        progress(f"CPUs are emulated: {verdict.reason}")
+    if not wanted and (reason := trial.trouble(hypervisor, cache)):
+        progress(f"CPUs are emulated: {reason}")
         return True
     return wanted
 

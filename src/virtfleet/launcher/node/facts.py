@@ -49,13 +49,13 @@ def find_out(directory: Path) -> None:
     """Write the facts. A hypervisor that does not work here is a fact too, so this fails only where nothing can."""
     directory.mkdir(parents=True, exist_ok=True)
     os.chown(directory, os.geteuid(), -1)
-    verdicts = {name: trial.verdict(registry.get(name), directory) for name in registry.names()}
-    _write(directory / paths.HYPERVISORS, msgspec.json.encode({name: v.reason for name, v in verdicts.items()}))
-    hypervisor = _describing(verdicts)
+    troubles = {name: trial.trouble(registry.get(name), directory) for name in registry.names()}
+    _write(directory / paths.HYPERVISORS, msgspec.json.encode(troubles))
+    hypervisor = _describing(troubles)
     if hypervisor is None:
         logger.warning("nothing is known of this node's CPUs: no hypervisor in this image can describe them")
         return
-    works = verdicts[hypervisor.descriptor.name].works
+    works = not troubles[hypervisor.descriptor.name]
     # This container's own: where libvirt makes its directories, and the device that launchers are given.
     theirs = ["/var/run", *([f"/dev/{hypervisor.descriptor.device}"] if works else [])]
     packed = _as_launcher(theirs, lambda: asyncio.run(_ask_libvirt(hypervisor, emulated=not works)))
@@ -66,10 +66,10 @@ def find_out(directory: Path) -> None:
         emulators.save(directory, emulators.programs(hypervisor), answers.emulators)
 
 
-def _describing(verdicts: Mapping[str, trial.Verdict]) -> Hypervisor | None:
+def _describing(troubles: Mapping[str, str]) -> Hypervisor | None:
     """The hypervisor whose libvirt describes the node's CPUs and machine types: one that works, if there is one."""
-    able = [h for h in map(registry.get, verdicts) if h.descriptor.machines and not h.refusal and not lacking(h)]
-    return next((h for h in able if verdicts[h.descriptor.name].works), next(iter(able), None))
+    able = [h for h in map(registry.get, troubles) if h.descriptor.machines and not h.refusal and not lacking(h)]
+    return next((h for h in able if not troubles[h.descriptor.name]), next(iter(able), None))
 
 
 def _as_launcher(theirs: list[str], ask: Callable[[], bytes]) -> bytes:

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -17,42 +18,33 @@ from virtfleet.launcher.libvirtd.daemons import lacking
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
-class Verdict(msgspec.Struct, frozen=True):
-    """Whether it works, and if not, why."""
-
-    works: bool
-    reason: str = ""
-
-
 class _Record(msgspec.Struct):
     boot_id: str
-    verdict: Verdict
+    reason: str
 
 
-def verdict(hypervisor: Hypervisor, cache: Path) -> Verdict:
-    """Whether a hypervisor works on this machine. Where a guest was run to see it, the answer is kept in `cache`."""
+def trouble(hypervisor: Hypervisor, cache: Path) -> str:
+    """Why a hypervisor does not work on this machine, or "". What a guest was run for is kept in `cache`."""
     if missing := hypervisor.refusal or lacking(hypervisor):
-        return Verdict(False, missing)
+        return missing
     steps = hypervisor.proof(os.uname().machine)
     if not any(isinstance(step, TinyGuest) for step in steps):
-        return _tried(steps)
+        return _first_trouble(steps)
     boot_id, kept = _BOOT_ID.read_text().strip(), cache / f"trial-{hypervisor.descriptor.name}.json"
-    try:
+    with suppress(OSError, msgspec.MsgspecError):
         record = msgspec.json.decode(kept.read_bytes(), type=_Record)
-    except (OSError, msgspec.MsgspecError):
-        record = _Record("", Verdict(False))
-    if record.boot_id != boot_id:
-        record = _Record(boot_id, _tried(steps))
-        cache.mkdir(parents=True, exist_ok=True)
-        fresh = kept.with_suffix(f".{os.getpid()}")
-        fresh.write_bytes(msgspec.json.encode(record))
-        fresh.replace(kept)
-    return record.verdict
+        if record.boot_id == boot_id:
+            return record.reason
+    reason = _first_trouble(steps)
+    cache.mkdir(parents=True, exist_ok=True)
+    fresh = kept.with_suffix(f".{os.getpid()}")
+    fresh.write_bytes(msgspec.json.encode(_Record(boot_id, reason)))
+    fresh.replace(kept)
+    return reason
 
 
-def _tried(steps: tuple[Step, ...]) -> Verdict:
-    reason = next(filter(None, map(_trouble, steps)), "")
-    return Verdict(not reason, reason)
+def _first_trouble(steps: tuple[Step, ...]) -> str:
+    return next(filter(None, map(_trouble, steps)), "")
 
 
 def _trouble(step: Step) -> str:
