@@ -49,7 +49,7 @@ def test_a_guest_knows_its_machine_over_all_starts() -> None:
 
 def test_a_new_instance_begins_with_the_machine_that_the_guest_knows() -> None:
     known = {"machine": "pc-q35-7.2", "devices": [{"name": "disk/virtio/root", "address": "0000:04:00.0"}]}
-    vmi = templates.instance_of_machine({**machine(), "status": {"guestABI": known}})
+    vmi = templates.instance_of_vm({**machine(), "status": {"guestABI": known}})
     assert vmi["status"]["guestABI"] == known
 
 

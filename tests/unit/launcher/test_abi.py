@@ -48,9 +48,10 @@ def vmi(disks: list[str], nics: list[str], known: Any = None, machine: str = "q3
 
 def document(of: VMI, host: Host = HOST) -> ET.Element:
     """As a launcher makes it."""
-    made = QEMU.build(of, Context())
+    context = Context(host=host)
+    made = QEMU.build(of, context)
     abi.keep_machine(made, of)
-    made = QEMU.adapt(made, host)
+    made = QEMU.adapt(made, context)
     abi.keep_parts(made, of, host)
     return made
 
