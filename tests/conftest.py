@@ -1,9 +1,54 @@
-"""Settings of all tests: how hard property tests try. `make test-fast` takes the profile `fast`."""
+"""Settings of all tests: how hard property tests try, and which tests are left out, counted with their reasons.
+
+A test is left out by a mark, never by itself: `local_home` where KUBECONFIG names a cluster that is not ours to break,
+`on_demand` unless somebody asks for it. What is left out is printed at the end, and so is what skipped itself.
+"""
 
 from __future__ import annotations
 
+import os
+from collections import Counter
+
+import pytest
 from hypothesis import settings
 
 settings.register_profile("full", deadline=None)
 settings.register_profile("fast", deadline=None, max_examples=15)
 settings.load_profile("full")
+
+LEFT_OUT = pytest.StashKey[Counter[str]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[LEFT_OUT] = Counter()
+
+
+@pytest.hookimpl(trylast=True)  # after the directories' own conftest files have marked their tests
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    left_out = {item: why for item in items if (why := _left_out(item))}
+    config.stash[LEFT_OUT].update(left_out.values())
+    config.hook.pytest_deselected(items=list(left_out))
+    items[:] = [item for item in items if item not in left_out]
+
+
+def _left_out(item: pytest.Item) -> str:
+    """Why a test does not run here."""
+    if os.environ.get("KUBECONFIG") and (mark := item.get_closest_marker("local_home")):
+        return f"local home only: {mark.args[0]}"
+    if mark := item.get_closest_marker("on_demand"):
+        variable, why = mark.args
+        return "" if os.environ.get(variable) else f"on demand ({variable}=1): {why}"
+    return ""
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    left_out = config.stash[LEFT_OUT] + Counter(
+        f"skipped itself: {report.longrepr[2].removeprefix('Skipped: ')}"
+        for report in terminalreporter.getreports("skipped")
+        if isinstance(report.longrepr, tuple)
+    )
+    if not left_out:
+        return
+    terminalreporter.section(f"{left_out.total()} tests left out", sep="-")
+    for why, count in left_out.most_common():
+        terminalreporter.line(f"{count:5} {why}")

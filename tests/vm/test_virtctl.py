@@ -22,7 +22,6 @@ NAMESPACE = "virtctl"
 
 pytestmark = [
     pytest.mark.timeout(600),
-    pytest.mark.skipif(os.geteuid() != 0, reason="nodes run real containers, which needs root"),
     pytest.mark.skipif(not VIRTCTL, reason="no virtctl: name one with VIRTCTL"),
     pytest.mark.skipif(not shutil.which("ssh"), reason="needs an ssh client"),
 ]
