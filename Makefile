@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Of `make images`.
 REGISTRY ?= docker.io/virtfleet
 
-.PHONY: help bootstrap up down test test-fast test-kube test-golden lint bench docs images lock clean
+.PHONY: help bootstrap up down test whole test-fast quick test-kube test-golden lint bench docs images lock clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -32,12 +32,20 @@ lint: bootstrap  ## style, types, import directions
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-test-fast: lint  ## lint and every test that boots no VM, within two minutes
+# Most tests wait, so lint goes on beside them.
+test-fast: bootstrap  ## lint and every test that boots no VM, within two minutes
+	@$(MAKE) --no-print-directory -j 2 lint quick
+
+quick:
 	@$(PYTEST) tests/unit tests/component -q -n 4 --hypothesis-profile=fast -m "not slow and not vm"
 
-test: lint  ## everything
+# Two processes for clusters and VMs, each with clusters of its own: guests boot, and tests wait for them.
+test: bootstrap  ## everything
+	@$(MAKE) --no-print-directory -j 2 lint whole
+	@$(LANE) tests/cluster tests/vm -q -n 2 --dist loadgroup
+
+whole:
 	@$(LANE) tests/unit tests/component -q -n 3
-	@$(LANE) tests/cluster tests/vm -q
 
 test-kube: bootstrap  ## the tests of clusters and VMs on the Kubernetes that KUBECONFIG names, with images of this tree
 	@scripts/test-kube

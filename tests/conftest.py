@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -39,6 +40,18 @@ def _left_out(item: pytest.Item) -> str:
         variable, why = mark.args
         return "" if os.environ.get(variable) else f"on demand ({variable}=1): {why}"
     return ""
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker of several tells what it left out, which is the same with all of them."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["left_out"] = dict(session.config.stash[LEFT_OUT])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    node.config.stash[LEFT_OUT] = Counter(getattr(node, "workeroutput", {}).get("left_out"))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -18,6 +18,11 @@ from rawapi import RawApi
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
+        if item.path.parent != Path(__file__).parent:
+            continue
+        # Who shares a cluster is tested by one process.
+        shared = "cluster" in getattr(item, "fixturenames", ())
+        item.add_marker(pytest.mark.xdist_group("cluster" if shared else item.path.name))
         if "local_cluster" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.local_home("it breaks the cluster"))
 

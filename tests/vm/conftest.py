@@ -22,8 +22,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.vm)
-            if "fleet" not in getattr(item, "fixturenames", ()):
+            shared = "fleet" in getattr(item, "fixturenames", ())
+            if not shared:
                 item.add_marker(pytest.mark.local_home("no cluster takes part"))
+            # Who shares a cluster, or a guest, is tested by one process.
+            of = "trouble" if item.path.parent.name == "trouble" else "fleet" if shared else item.path.name
+            item.add_marker(pytest.mark.xdist_group(of))
 
 
 @pytest.fixture(scope="session")

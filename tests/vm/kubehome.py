@@ -56,6 +56,10 @@ def install(kubectl: Kubectl) -> None:
     kubectl("apply", "-f", str(MANIFEST))
     kubectl("wait", "crd/kubevirts.kubevirt.io", "--for=condition=Established", "--timeout=60s")
     kubectl("apply", "-f", str(KUBEVIRT))
+    wait_until_available(kubectl)
+
+
+def wait_until_available(kubectl: Kubectl) -> None:
     ready = ("wait", "kubevirt/kubevirt", "--for=condition=Available", "--timeout=60s")
     eventually(lambda: kubectl.run(*ready).returncode == 0, PATIENCE)
 
