@@ -221,6 +221,8 @@ def _take_over(wish: Wish, link: Link, number: int, present: Collection[str]) ->
         *(rename if wish.moved not in present else [] if wish.link in present else rename[2:]),
         f"addr flush dev {wish.moved}",
         f"link set {wish.moved} address {mac_address(link.mac, wish.moved)} master {wish.bridge} up",
+        # A cluster's bridge may send back what the guest says; the guest is not to be looked for on that side then.
+        f"link set {wish.moved} type bridge_slave learning off",
         *(f"addr replace {address} dev {wish.link}" for address in link.addresses),
         f"addr replace {dhcp_server(number)}/32 dev {wish.bridge}",
     ]
