@@ -508,7 +508,8 @@ def test_another_virtfleet_replaces_the_components_and_no_vm(live: Fleet, guests
     with HandlerWatch(live.cluster.kubeconfig) as watch:
         facts = json.loads(live.cluster.virtfleet("up", "-o", "json").stdout)
     assert facts["kubevirt"]["version"] == __version__
-    assert not before & {pod["metadata"]["name"] for pod in live.admin.json("get", "pods")["items"]}
+    # A virt-api that ends answers for a while.
+    eventually(lambda: not before & {pod["metadata"]["name"] for pod in live.admin.json("get", "pods")["items"]})
     assert not watch.doubles
     live.settled()
     assert run_on(live, guests)
