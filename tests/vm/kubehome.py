@@ -112,7 +112,7 @@ def _volumes(node: str) -> list[dict[str, Any]]:
             {
                 "name": "disks",
                 "image": IMAGE,
-                "command": ["/bin/sh", "-c", f"chmod 777 /disks/*; {FOREVER[-1]}"],
+                "command": ["/bin/sh", "-c", f"rm -rf /disks/*/*; chmod 777 /disks/*; {FOREVER[-1]}"],
                 "volumeMounts": [{"name": str(n), "mountPath": f"/disks/{n}"} for n in range(VOLUMES)],
             }
         ],

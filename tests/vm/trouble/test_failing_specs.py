@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import stat
 import subprocess
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -90,12 +91,13 @@ def import_disk(fleet: Fleet, archive: Path, name: str, content: bytes) -> None:
 
 
 def test_an_image_that_nobody_has(fleet: Fleet, owner: Owner, tmp_path: Path) -> None:
-    owner.creates(volumes=[from_image("localhost:1/nothing:here")])
+    image = f"localhost:1/nothing:{uuid.uuid4().hex}"
+    owner.creates(volumes=[from_image(image)])
     owner.sees("ErrImagePull", "ImagePullBackOff")
-    owner.reads_condition("Synchronized", "localhost:1/nothing:here", "connection refused")
-    owner.reads_event("ErrImagePull", "localhost:1/nothing:here")
+    owner.reads_condition("Synchronized", image, "connection refused")
+    owner.reads_event("ErrImagePull", image)
     owner.has_one_instance_throughout()
-    import_disk(fleet, tmp_path / "image.tar", "localhost:1/nothing:here", bytes(1 << 20))
+    import_disk(fleet, tmp_path / "image.tar", image, bytes(1 << 20))
     owner.sees("Running")
 
 
