@@ -47,9 +47,13 @@ class Load:
     def _ask(self) -> None:
         raw = RawApi(self._kubeconfig)
         while not self._stop.is_set():
-            for answer in (raw("POST", self.ADMITTED, tiny("asked")), raw("GET", self.AGGREGATED)):
-                code = answer.code
-                self.answers[str(code) if code < 300 else f"{code}: {answer.body[:300]!r}"] += 1
+            for request in (("POST", self.ADMITTED, tiny("asked")), ("GET", self.AGGREGATED)):
+                try:
+                    answer = raw(*request)
+                    said = str(answer.code) if answer.code < 300 else f"{answer.code}: {answer.body[:300]!r}"
+                except OSError as error:
+                    said = repr(error)
+                self.answers[said] += 1
 
 
 def test_no_request_fails_while_a_virt_api_is_replaced(fleet: Cluster) -> None:
