@@ -2,16 +2,17 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 BIN := .venv/bin
-PYTEST := $(BIN)/python -m pytest
+# Tests start clusters of their own; only `test-kube` takes the one that KUBECONFIG names.
+PYTEST := env -u KUBECONFIG $(BIN)/python -m pytest
 # What fails beside others and passes alone is written into tests/ledger.json, and fails the run the second time.
-LANE := $(BIN)/python scripts/lane
+LANE := env -u KUBECONFIG $(BIN)/python scripts/lane
 # Starting quickly needs compiled modules, whatever the caller's environment says.
 unexport PYTHONDONTWRITEBYTECODE
 
 # Of `make images`.
 REGISTRY ?= docker.io/virtfleet
 
-.PHONY: help bootstrap up down test test-fast test-golden lint bench docs images lock clean
+.PHONY: help bootstrap up down test whole test-fast quick test-kube test-golden lint bench docs images lock clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -31,12 +32,23 @@ lint: bootstrap  ## style, types, import directions
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-test-fast: lint  ## lint and every test that boots no VM, within two minutes
+# Most tests wait, so lint goes on beside them.
+test-fast: bootstrap  ## lint and every test that boots no VM, within two minutes
+	@$(MAKE) --no-print-directory -j 2 lint quick
+
+quick:
 	@$(PYTEST) tests/unit tests/component -q -n 4 --hypothesis-profile=fast -m "not slow and not vm"
 
-test: lint  ## everything
+# Two processes for clusters and VMs, each with clusters of its own: guests boot, and tests wait for them.
+test: bootstrap  ## everything
+	@$(MAKE) --no-print-directory -j 2 lint whole
+	@$(LANE) tests/cluster tests/vm -q -n 2 --dist loadgroup
+
+whole:
 	@$(LANE) tests/unit tests/component -q -n 3
-	@$(LANE) tests/cluster tests/vm -q
+
+test-kube: bootstrap  ## the tests of clusters and VMs on the Kubernetes that KUBECONFIG names, with images of this tree
+	@scripts/test-kube
 
 test-golden: bootstrap  ## boot every reference VMI that can boot here (about ten minutes)
 	@BOOT_GOLDEN=1 $(PYTEST) tests/vm/test_golden_boot.py -q

@@ -1,11 +1,18 @@
-"""Settings of all tests: how hard property tests try (`make test-fast` takes the profile `fast`); a place to work."""
+"""Settings of all tests: how hard property tests try, which tests are left out, and a place to work.
+
+A test is left out by a mark, never by itself: `local_home` where KUBECONFIG names a cluster that is not ours to break,
+`on_demand` unless somebody asks for it. What is left out is printed at the end, and so is what skipped itself.
+"""
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -21,3 +28,53 @@ def place() -> Iterator[Path]:
     directory = Path(tempfile.mkdtemp(prefix="vfh"))
     yield directory
     shutil.rmtree(directory)
+
+
+LEFT_OUT = pytest.StashKey[Counter[str]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[LEFT_OUT] = Counter()
+
+
+@pytest.hookimpl(trylast=True)  # after the directories' own conftest files have marked their tests
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    left_out = {item: why for item in items if (why := _left_out(item))}
+    config.stash[LEFT_OUT].update(left_out.values())
+    config.hook.pytest_deselected(items=list(left_out))
+    items[:] = [item for item in items if item not in left_out]
+
+
+def _left_out(item: pytest.Item) -> str:
+    """Why a test does not run here."""
+    if os.environ.get("KUBECONFIG") and (mark := item.get_closest_marker("local_home")):
+        return f"local home only: {mark.args[0]}"
+    if mark := item.get_closest_marker("on_demand"):
+        variable, why = mark.args
+        return "" if os.environ.get(variable) else f"on demand ({variable}=1): {why}"
+    return ""
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker of several tells what it left out, which is the same with all of them."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["left_out"] = dict(session.config.stash[LEFT_OUT])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    node.config.stash[LEFT_OUT] = Counter(getattr(node, "workeroutput", {}).get("left_out"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    left_out = config.stash[LEFT_OUT] + Counter(
+        f"skipped itself: {report.longrepr[2].removeprefix('Skipped: ')}"
+        for report in terminalreporter.getreports("skipped")
+        if isinstance(report.longrepr, tuple)
+    )
+    if not left_out:
+        return
+    terminalreporter.section(f"{left_out.total()} tests left out", sep="-")
+    for why, count in left_out.most_common():
+        terminalreporter.line(f"{count:5} {why}")

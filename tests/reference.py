@@ -20,5 +20,5 @@ def beside(path: str) -> Path:
     """A path of the material that lies beside the repository, or a skipped test."""
     material = _BESIDE / path
     if not material.exists():
-        pytest.skip(f"the reference {path} is not here")
+        pytest.skip(f"needs ../shared/{path}")
     return material

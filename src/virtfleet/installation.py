@@ -83,6 +83,10 @@ class Installation:
     def annotations(self) -> Mapping[str, str]:
         return (self.kubevirt.get("metadata") or {}).get("annotations") or {}
 
+    @property
+    def uninstalling(self) -> bool:
+        return "deletionTimestamp" in (self.kubevirt.get("metadata") or {})
+
     @cached_property
     def gates(self) -> FeatureGates:
         return FeatureGates.of(self.kubevirt)

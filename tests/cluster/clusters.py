@@ -10,9 +10,12 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+# The cluster to test against, instead of a local one of our own.
+KUBECONFIG = os.environ.get("KUBECONFIG", "")
 BIN = Path(sys.executable).parent
 KUBECTL = str(BIN / "kubectl")
 VIRTFLEET = str(BIN / "virtfleet")
@@ -33,7 +36,13 @@ class Cluster:
     data: Path | None = None
     port: int = 0
 
+    @cached_property
+    def nodes(self) -> list[str]:
+        """Names of the nodes, in order."""
+        return sorted(node["metadata"]["name"] for node in Kubectl(self).json("get", "nodes")["items"])
+
     def virtfleet(self, *args: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        assert self.data, "a command of the local home"
         command = [VIRTFLEET, args[0], "--data", str(self.data), *args[1:]]
         return subprocess.run(command, check=check, capture_output=True, text=True, timeout=400)
 

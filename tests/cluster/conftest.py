@@ -1,25 +1,36 @@
 """A cluster to test against: the one that KUBECONFIG names, else a local one of our own.
 
 The tests here are written once and run against both, so that the local cluster can be compared with a real Kubernetes.
-What only a local cluster can show (killing its server, filling its disk) asks for the fixture `local_cluster`.
+What only a local cluster can show (killing its server, filling its disk) asks for the fixture `local_cluster`, or has
+the mark `local_home` and starts one itself.
 """
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from clusters import NODES, Cluster, Kubectl, start_local, stop_local
+from clusters import KUBECONFIG, NODES, Cluster, Kubectl, start_local, stop_local
 from rawapi import RawApi
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.parent != Path(__file__).parent:
+            continue
+        # Who shares a cluster is tested by one process.
+        shared = "cluster" in getattr(item, "fixturenames", ())
+        item.add_marker(pytest.mark.xdist_group("cluster" if shared else item.path.name))
+        if "local_cluster" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.local_home("it breaks the cluster"))
 
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    if configured := os.environ.get("KUBECONFIG"):
-        yield Cluster(Path(configured))
+    if KUBECONFIG:
+        yield Cluster(Path(KUBECONFIG))
         return
     local = start_local(NODES)
     yield local

@@ -21,7 +21,11 @@ from rawapi import RawApi
 from virtfleet.local import supervisor
 from waiting import eventually
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.local_home("it breaks the cluster"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root"),
+]
 
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
 SHUTDOWN, WITHOUT_FLUSH = 0x8004587D, 2  # EXT4_IOC_SHUTDOWN: from then on every access is an I/O error

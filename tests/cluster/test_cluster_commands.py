@@ -14,6 +14,8 @@ from clusters import VIRTFLEET, Cluster, Kubectl, free_port, start_local, stop_l
 from virtfleet.local import supervisor
 from waiting import eventually
 
+pytestmark = pytest.mark.local_home("commands of the local home")
+
 
 def virtfleet(*args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([VIRTFLEET, *args], capture_output=True, text=True, timeout=120)

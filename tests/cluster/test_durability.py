@@ -93,6 +93,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(mount)], check=True)
 
 
+@pytest.mark.local_home("it breaks the cluster")
 def test_a_full_disk_is_said_clearly_and_writes_go_on_when_there_is_room(small_disk: Path) -> None:
     data = small_disk / "c"
     cluster = Cluster(data / "kubeconfig", data, free_port())

@@ -366,7 +366,7 @@ def test_describe_reads_every_kind_that_administrators_look_at(kubectl: Kubectl)
     assert "TargetPort:" in kubectl("describe", "service", "s")
     assert "Status:       Active" in kubectl("describe", "namespace", kubectl.namespace)
     assert kubectl("describe", "clusterrole", "view")
-    assert kubectl("describe", "storageclass")
+    kubectl("describe", "storageclass")  # a cluster may have none
     assert kubectl("get", "all").count("d") > 0
 
 

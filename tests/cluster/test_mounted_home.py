@@ -15,6 +15,7 @@ from virtfleet.local.node import mounts
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.local_home("it breaks the cluster"),
     pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root"),
 ]
 

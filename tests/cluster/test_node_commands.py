@@ -16,9 +16,10 @@ from manifests import pod
 from ocilayout import layer, oci_layout
 from waiting import eventually
 
-pytestmark = pytest.mark.skipif(
-    os.geteuid() != 0 or "KUBECONFIG" in os.environ, reason="needs root and a local cluster of its own"
-)
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="nodes need root"),
+    pytest.mark.local_home("commands for a local cluster's nodes and images"),
+]
 
 TOLERANT = {"tolerations": [{"operator": "Exists"}], "nodeSelector": {"tier": "gold"}}
 

@@ -9,14 +9,15 @@ import subprocess
 from typing import Any
 
 import pytest
-from clusters import VIRTFLEET, Cluster, Kubectl, start_local, stop_local
+from clusters import KUBECONFIG, VIRTFLEET, Cluster, Kubectl, start_local, stop_local
 from manifests import FOREVER, IMAGE, pod, workload
 
 from waiting import eventually
 
 pytestmark = pytest.mark.skipif(
-    os.geteuid() != 0 and "KUBECONFIG" not in os.environ, reason="local nodes run real containers, which needs root"
+    os.geteuid() != 0 and not KUBECONFIG, reason="local nodes run real containers, which needs root"
 )
+its_own_nodes = pytest.mark.local_home("its nodes have pretend devices, and are killed")
 
 
 def shell(script: str, **extra: Any) -> list[dict[str, Any]]:
@@ -131,13 +132,12 @@ def test_a_pod_may_do_what_its_service_account_may_and_no_more(kubectl: Kubectl)
 @pytest.fixture(scope="module")
 def fleet() -> Any:
     """A local cluster of its own whose nodes may fail, with pretend devices on one of them."""
-    if "KUBECONFIG" in os.environ:
-        pytest.skip("only a local cluster's nodes may be killed")
     local = start_local("nodes: [{name: plain}, {name: special, devices: {superduper.io/MegaSlop_9000: 2}}]")
     yield local
     stop_local(local)
 
 
+@its_own_nodes
 def test_devices_are_counted_handed_out_and_given_back(fleet: Cluster) -> None:
     kubectl = Kubectl(fleet)
 
@@ -167,6 +167,7 @@ def running(kubectl: Kubectl, prefix: str) -> set[str]:
     }
 
 
+@its_own_nodes
 def test_a_node_that_loses_its_power_comes_back_with_its_pods(fleet: Cluster) -> None:
     kubectl = Kubectl(fleet)
     kubectl.apply(pod("p", nodeSelector={"kubernetes.io/hostname": "plain"}))

@@ -140,6 +140,7 @@ def test_a_service_has_the_ready_pods_as_endpoints(kubectl: Kubectl) -> None:
     eventually(lambda: not addresses())
 
 
+@pytest.mark.local_home("a real cluster may have no default class")
 def test_a_claim_of_the_default_class_is_bound_when_a_pod_uses_it(kubectl: Kubectl) -> None:
     claim = {
         "apiVersion": "v1",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -33,6 +33,7 @@ class Served:
     url: str
     trust: bytes
     clients: bytes
+    end: Callable[[], object] = lambda: None
 
     async def ask(self, path: str = "/who", client: Credential | None = None) -> object:
         """The answer on a connection of its own."""
@@ -72,8 +73,9 @@ async def served(tmp_path: Path, friends: Authority, monkeypatch: pytest.MonkeyP
     options = argparse.Namespace(certificates=tmp_path, host="127.0.0.1", port=port)
     made = Served(f"https://127.0.0.1:{port}", own.bundle, friends.bundle)
     serving = asyncio.create_task(
-        component.serve(options, [web.get("/who", who)], clients=lambda credential: made.clients)
+        component.serve(options, [web.get("/who", who)], clients=lambda credential: made.clients, farewell=0.5)
     )
+    made.end = serving.cancel
     async with asyncio.timeout(30):
         while True:
             try:
@@ -90,6 +92,22 @@ async def test_callers_need_no_certificate_and_then_are_nobody(served: Served) -
     assert await served.ask("/healthz") == "ok"
     assert "python_info" in str(await served.ask("/metrics"))
     assert await served.ask() is None
+
+
+async def test_a_server_that_is_told_to_end_says_so_and_answers_until_everybody_knows(served: Served) -> None:
+    context = certificates.client_context(served.trust)
+    async with aiohttp.ClientSession() as session:
+        async with session.get(f"{served.url}/readyz", ssl=context) as answer:
+            assert (answer.status, answer.headers.get("Connection")) == (200, None)
+        served.end()
+        async with session.get(f"{served.url}/readyz", ssl=context) as answer:
+            assert (answer.status, await answer.text()) == (503, "it is told to end")
+            assert answer.headers["Connection"] == "close"
+    assert await served.ask() is None
+    async with asyncio.timeout(30):
+        with pytest.raises(aiohttp.ClientConnectorError):
+            while True:
+                await served.ask()
 
 
 async def test_a_caller_with_a_trusted_certificate_is_known_by_its_names(served: Served, friends: Authority) -> None:

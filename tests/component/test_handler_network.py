@@ -115,6 +115,24 @@ async def test_a_bridged_guest_is_the_pod(tmp_path: Path, cluster: Namespace, po
             assert inside.ask("10.9.0.1", 8080) == "10.9.0.7"
 
 
+async def test_a_bridged_guest_reaches_out_where_the_cluster_sends_it_back_what_it_says(
+    tmp_path: Path, cluster: Namespace, pod: Namespace
+) -> None:
+    """Bridges of Kubernetes networks are often in hairpin mode, so that a Pod can reach itself through a Service."""
+    cluster.ip(
+        "link add cni0 type bridge",
+        "addr flush dev toPod",
+        "link set toPod master cni0",
+        "link set toPod type bridge_slave hairpin on",
+        "addr add 10.9.0.1/24 dev cni0",
+        "link set cni0 up",
+    )
+    found = await set_up(tmp_path, pod, vmi("bridge"))
+    assert found.lease
+    with guest(pod, found.lease.address, "10.9.0.1", found.mac) as inside, cluster.serving(8080):
+        assert eventually(lambda: inside.ask("10.9.0.1", 8080)) == "10.9.0.7"
+
+
 @pytest.mark.parametrize("binding", ["masquerade", "bridge"])
 async def test_setting_up_again_changes_nothing(tmp_path: Path, pod: Namespace, binding: str) -> None:
     first = await set_up(tmp_path, pod, vmi(binding))

@@ -21,7 +21,7 @@ from kube_fixtures import ScriptedServer, eventually
 from virtfleet.api import names
 from virtfleet.kube import certificates
 from virtfleet.kube.certificates import Authority, Lifespan, Profile
-from virtfleet.kube.resource import NODES
+from virtfleet.kube.resource import KUBEVIRTS, NODES
 from virtfleet.local.node.devices import Devices as Kubelet
 
 LIFESPAN = Lifespan(timedelta(hours=2), timedelta(hours=1))
@@ -145,6 +145,23 @@ async def test_a_handler_serves_its_node_and_leaves_it_in_order(
         assert await asyncio.wait_for(handler.process.wait(), 20) == 0
         assert label(server) == "false"
         assert not list((place / "kubelet/device-plugins").glob("kubevirt-*"))
+
+
+async def test_a_handler_of_an_installation_that_goes_leaves_nothing_but_records_of_vms(
+    place: Path, server: ScriptedServer, kubelet: Kubelet
+) -> None:
+    deleted = {"name": "kubevirt", "namespace": "kubevirt", "deletionTimestamp": "2026-01-01T00:00:00Z"}
+    server.put(KUBEVIRTS, {"metadata": deleted})
+    (place / "facts/emulators").mkdir(parents=True)
+    record = place / "private/record-of-a-vm/one"
+    record.parent.mkdir(parents=True)
+    record.touch()
+    async with Handler(place, server, "handler-a") as handler:
+        await handler.ready()
+        handler.process.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(handler.process.wait(), 20) == 0
+    assert list((place / "facts").iterdir()) == []
+    assert list((place / "private").iterdir()) == [record.parent] and record.exists()
 
 
 async def test_of_two_handlers_one_serves_and_the_other_takes_over(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -181,9 +182,10 @@ class TestInterruptions:
             await eventually(lambda: names(cache) == ["a", "b"])
         assert server.count("GET", "limit=") == 1
 
-    async def test_a_silent_connection_is_given_up_and_the_watch_goes_on(
-        self, api: Client, server: ScriptedServer
+    async def test_a_silent_connection_is_given_up_without_alarm_and_the_watch_goes_on(
+        self, api: Client, server: ScriptedServer, caplog: pytest.LogCaptureFixture
     ) -> None:
+        caplog.set_level(logging.INFO)
         cache = cache_of(api)
         async with following(cache, watching=server):
             deaf = server.watchers[0]
@@ -193,6 +195,7 @@ class TestInterruptions:
             assert server.watchers[0] is not deaf
             server.watchers.append(deaf)
         assert server.count("GET", "limit=") == 1
+        assert {r.levelname for r in caplog.records if "gone silent" in r.message} == {"INFO"}
 
     async def test_half_a_line_before_a_break_is_read_again_as_a_whole(
         self, api: Client, server: ScriptedServer

@@ -1,4 +1,7 @@
-"""Every test here boots a real guest. Those of a whole installation share one cluster, that of the examples."""
+"""Every test here boots a real guest. Those of a whole installation share one cluster, that of the examples.
+
+It is the local one that `make up` starts, or, where KUBECONFIG names a cluster, VirtFleet installed on that one.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.clusters import Cluster, start_local, stop_local
+from cluster.clusters import KUBECONFIG, Cluster, start_local, stop_local
+from vm import kubehome
 
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parents[1] / "examples"
@@ -18,11 +22,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.vm)
+            shared = "fleet" in getattr(item, "fixturenames", ())
+            if not shared:
+                item.add_marker(pytest.mark.local_home("no cluster takes part"))
+            # Who shares a cluster, or a guest, is tested by one process.
+            of = "trouble" if item.path.parent.name == "trouble" else "fleet" if shared else item.path.name
+            item.add_marker(pytest.mark.xdist_group(of))
 
 
 @pytest.fixture(scope="session")
-def fleet() -> Iterator[Cluster]:
-    """What `make up` starts: three nodes, VirtFleet, two pools."""
+def real() -> Iterator[Cluster]:
+    """VirtFleet on the cluster that KUBECONFIG names."""
+    with kubehome.installed(Cluster(Path(KUBECONFIG))) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def fleet(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """Three nodes, VirtFleet, two pools."""
+    if KUBECONFIG:
+        yield request.getfixturevalue("real")
+        return
     if os.geteuid() != 0:
         pytest.skip("nodes run real containers, which needs root")
     cluster = start_local((EXAMPLES / "nodes.yaml").read_text(), "--kubevirt", str(EXAMPLES / "kubevirt.yaml"))

@@ -32,7 +32,7 @@ from virtfleet.protocol.client import Refused
 from virtfleet.protocol.messages import Status
 from vm.guests import VM, guest
 
-pytestmark = pytest.mark.skipif(not os.environ.get("BOOT_GOLDEN"), reason="on demand: set BOOT_GOLDEN=1")
+pytestmark = pytest.mark.on_demand("BOOT_GOLDEN", "boots every reference VMI, which takes ten minutes")
 
 _CLAIM_SIZE = 64 << 20
 _CONFIGURATION = ("configMap", "secret", "downwardAPI", "sysprep", "serviceAccount")

@@ -9,19 +9,18 @@ import json
 import os
 import random
 import re
-import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
 import msgspec
 import pytest
 import yaml
 
 from cluster.clusters import BIN, VIRTFLEET, Cluster, Kubectl
+from cluster.manifests import IMAGE
 from virtfleet import __version__
 from virtfleet.local import directory
 from virtfleet.pools.model import owner, pools_of
@@ -64,8 +63,8 @@ class Fleet:
     """The cluster in the hands of its administrator."""
 
     def __init__(self, cluster: Cluster) -> None:
-        assert cluster.data is not None
-        self.cluster, self.data = cluster, cluster.data
+        self.cluster = cluster
+        self.ordinary, self.canary, self.special = self.nodes = cluster.nodes[:3]
         self.admin, self.user = Kubectl(cluster, "kubevirt"), Kubectl(cluster, NAMESPACE)
 
     def virtfleet(self, *args: str) -> str:
@@ -115,16 +114,18 @@ class Fleet:
 
         return eventually(check, PATIENCE)
 
+    def pod(self, vmi: str) -> dict[str, Any]:
+        (pod,) = self.user.json("get", "pods", "-l", f"kubevirt.io/domain={vmi}")["items"]
+        launcher: dict[str, Any] = pod
+        return launcher
+
     def qemu(self, vmi: str) -> tuple[str, str]:
-        """Process id and start time of a guest's QEMU: the same as long as the guest runs on."""
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                try:
-                    if f"guest={NAMESPACE}_{vmi},".encode() in (entry / "cmdline").read_bytes():
-                        return entry.name, (entry / "stat").read_text().rpartition(")")[2].split()[19]
-                except OSError:
-                    continue
-        raise AssertionError(f"no QEMU runs {vmi}")
+        """A guest's Pod, and process id and start time of QEMU in it: the same as long as the guest runs on."""
+        pod = self.pod(vmi)["metadata"]
+        this = f"[g]uest={NAMESPACE}_{vmi},"  # which does not find itself
+        look = f"cd /proc; for p in [0-9]*; do grep -q '{this}' $p/cmdline 2>/dev/null && cat $p/stat; done; true"
+        numbers = self.user("exec", pod["name"], "--", "/bin/sh", "-c", look).split()
+        return pod["uid"], f"{numbers[0]} since {numbers[21]}"
 
     def pools_report(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.virtfleet("pools", "-o", "json"))
@@ -169,33 +170,32 @@ def run_on(live: Fleet, guests: dict[str, tuple[str, str]]) -> bool:
 def test_a_vm_with_the_device_boots_on_node_c_with_the_pools_image_and_an_ordinary_one_elsewhere(
     live: Fleet, guests: dict[str, tuple[str, str]]
 ) -> None:
-    pods = {name: live.user.json("get", "pods", "-l", f"kubevirt.io/domain={name}")["items"][0] for name in GUESTS}
+    pods = {name: live.pod(name) for name in GUESTS}
     images = {name: {c["image"] for c in _containers(pod)} for name, pod in pods.items()}
-    assert pods["slopped"]["spec"]["nodeName"] == "node-c"
+    assert pods["slopped"]["spec"]["nodeName"] == live.special
     assert "virtfleet/virt-launcher:megaslop" in images["slopped"]
     assert f"virtfleet/virt-launcher:{__version__}" not in images["slopped"]
-    assert pods["ordinary"]["spec"]["nodeName"] in ("node-a", "node-b")
+    assert pods["ordinary"]["spec"]["nodeName"] in (live.ordinary, live.canary)
     assert f"virtfleet/virt-launcher:{__version__}" in images["ordinary"]
     [told] = live.pools_report()["pools"][:1]
-    assert (told["name"], told["nodes"], told["vmis"], told["outdatedVMIs"]) == ("megaslop", ["node-c"], 1, 0)
+    assert (told["name"], told["nodes"], told["vmis"], told["outdatedVMIs"]) == ("megaslop", [live.special], 1, 0)
 
 
 def _containers(pod: dict[str, Any]) -> list[dict[str, Any]]:
     return [*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]]
 
 
+@pytest.mark.local_home("a command of the local home")
 def test_up_once_more_changes_nothing(live: Fleet, guests: dict[str, tuple[str, str]]) -> None:
     def workloads() -> dict[str, str]:
         found = live.admin.json("get", "kubevirts,deployments,daemonsets,pods")["items"]
         return {f"{obj['kind']}/{obj['metadata']['name']}": obj["metadata"]["uid"] for obj in found}
 
     live.settled()
-    before, settings = workloads(), directory.load(live.data)
+    before = workloads()
     running = json.loads(live.cluster.virtfleet("status", "-o", "json").stdout)["processes"]
     facts = json.loads(live.cluster.virtfleet("up", "-o", "json").stdout)
     assert facts["ready"] and facts["kubevirt"]["version"] == __version__
-    if directory.load(live.data) != settings:
-        pytest.skip("somebody changed VirtFleet while this test ran, so its components were replaced")
     assert {p["name"]: p["pid"] for p in facts["processes"]} == {p["name"]: p["pid"] for p in running}
     assert workloads() == before
 
@@ -203,26 +203,29 @@ def test_up_once_more_changes_nothing(live: Fleet, guests: dict[str, tuple[str, 
 def test_explain_asks_the_cluster(live: Fleet, guests: dict[str, tuple[str, str]]) -> None:
     found = json.loads(live.virtfleet("explain", "slopped", "-n", NAMESPACE, "-o", "json"))
     assert (found["pool"], found["image"]) == ("megaslop", "virtfleet/virt-launcher:megaslop")
-    assert [node["name"] for node in found["nodes"] if node["fits"]] == ["node-c"]
-    assert next(n["handler"] for n in found["nodes"] if n["name"] == "node-c") == "virt-handler-megaslop"
+    assert [node["name"] for node in found["nodes"] if node["fits"]] == [live.special]
+    assert next(n["handler"] for n in found["nodes"] if n["name"] == live.special) == "virt-handler-megaslop"
 
 
 def test_a_pool_with_running_vms_is_not_removed_by_mistake(live: Fleet, guests: dict[str, tuple[str, str]]) -> None:
     refusal = live.admin.fails(
         "patch", "kubevirt", "kubevirt", "--type=merge", "-p", '{"spec": {"virtHandlerPools": []}}'
     )
-    assert "cannot remove pool megaslop: 1 VMIs run in it (pools/slopped)" in refusal
+    assert "cannot remove pool megaslop: 1 VMIs belong to it (pools/slopped)" in refusal
 
 
 def test_an_installation_at_rest_is_not_written_to(live: Fleet, guests: dict[str, tuple[str, str]]) -> None:
     live.settled()
     leader = live.admin.json("get", "lease", "virt-operator")["spec"]["holderIdentity"]
-    address = live.admin.json("get", "pod", leader)["status"]["podIP"]
+    ask = (
+        "import ssl, urllib.request as u; where = 'https://127.0.0.1:8443/metrics'\n"
+        "print(u.urlopen(where, context=ssl._create_unverified_context(), timeout=10).read().decode())"
+    )
 
     def metric(name: str) -> float:
-        with urlopen(f"https://{address}:8443/metrics", context=ssl._create_unverified_context(), timeout=10) as answer:
-            [value] = re.findall(rf"^{re.escape(name)} (\S+)", answer.read().decode(), re.MULTILINE)
-            return float(value)
+        page = live.admin("exec", leader, "--", "/usr/bin/python3", "-c", ask)
+        [value] = re.findall(rf"^{re.escape(name)} (\S+)", page, re.MULTILINE)
+        return float(value)
 
     def reconciles() -> float:
         return metric('kubevirt_workqueue_work_duration_seconds_count{name="kubevirt"}')
@@ -258,9 +261,9 @@ def test_pools_and_labels_change_at_random_while_guests_run_on(live: Fleet, gues
             pools = [MEGASLOP, *dice.sample(others, dice.randint(1, 3))]
             dice.shuffle(pools)
             live.configure(*pools)
-            for node in dice.sample(["node-a", "node-b", "node-c"], 2):
+            for node in dice.sample(live.nodes, 2):
                 live.label(node, x=dice.choice(["1", None]), y=dice.choice(["1", None]))
-            live.label("node-c", **{"superduper.io/megaslop": dice.choice(["true", None])})
+            live.label(live.special, **{"superduper.io/megaslop": dice.choice(["true", None])})
             live.settled()
             moved |= set(live.owners().values())
             assert run_on(live, guests)
@@ -268,19 +271,20 @@ def test_pools_and_labels_change_at_random_while_guests_run_on(live: Fleet, gues
     assert len(moved) >= 3, "nodes changed hands"
     assert not watch.doubles
     assert max(watch.gaps.values()) < LONGEST_GAP
-    for node in ("node-a", "node-b", "node-c"):
+    for node in live.nodes:
         live.label(node, x=None, y=None)
 
 
 def test_a_handler_that_took_over_looks_after_the_guests_that_it_found(
     live: Fleet, guests: dict[str, tuple[str, str]]
 ) -> None:
-    live.label("node-c", **{"superduper.io/megaslop": "true"})
+    live.label(live.special, **{"superduper.io/megaslop": "true"})
     live.configure(MEGASLOP)
     live.settled()
     for node, pod in live.handlers().items():
-        lock = live.data / "nodes" / node / "root/var/run/kubevirt-private/handler.lock"
-        assert pod["metadata"]["name"] in lock.read_text(), "who is Ready holds the node's lock"
+        name = pod["metadata"]["name"]
+        lock = live.admin("exec", name, "--", "/bin/cat", "/var/run/kubevirt-private/handler.lock")
+        assert name in lock, f"who is Ready holds the lock of {node}"
     for name in GUESTS:
         live.virtfleet("pause", name, "-n", NAMESPACE)
         live.user("wait", f"vmi/{name}", "--for=condition=Paused", "--timeout=60s")
@@ -382,16 +386,16 @@ def test_images_that_cannot_be_pulled_cost_no_vm_its_console(live: Fleet, guests
 def test_what_is_wrong_with_pools_is_listed(live: Fleet, guests: dict[str, tuple[str, str]]) -> None:
     """A pool whose image nobody has, a node without a handler, a node with two, and a VM on an older image."""
     place = {"nodePlacement": {"nodeSelector": {"handlers": "yes"}}}
-    free = next(n for n in ("node-a", "node-b") if n != live.user.json("get", "vmi", "ordinary")["status"]["nodeName"])
-    served = next(n for n in ("node-a", "node-b") if n != free)
-    for node in ("node-c", served):
+    served = live.user.json("get", "vmi", "ordinary")["status"]["nodeName"]
+    (free,) = {live.ordinary, live.canary} - {served}
+    for node in (live.special, served):
         live.label(node, handlers="yes")
     broken = pool("broken", {"broken": "yes"}, virtHandlerImage="registry.invalid/virt-handler:none")
     older = {**MEGASLOP, "virtLauncherImage": "virtfleet/virt-launcher:canary"}
     live.configure(older, broken, workloads=place)
     second = {
         "metadata": {"name": "second", "labels": {"kubevirt.io": "virt-handler"}, "ownerReferences": [_owner(live)]},
-        "spec": {"nodeName": served, "containers": [{"name": "c", "image": "host", "command": ["sleep", "1000"]}]},
+        "spec": {"nodeName": served, "containers": [{"name": "c", "image": IMAGE, "command": ["sleep", "1000"]}]},
     }
     live.admin.apply({"apiVersion": "v1", "kind": "Pod", **second})
 
@@ -411,7 +415,7 @@ def test_what_is_wrong_with_pools_is_listed(live: Fleet, guests: dict[str, tuple
     assert "registry.invalid/virt-handler:none" in live.virtfleet("pools", "-o", "wide")
     eventually(lambda: "ImageUnproven" in {c["reason"] for c in live.kubevirt()["status"]["conditions"]}, PATIENCE)
     live.configure(MEGASLOP, workloads=None)
-    for node in ("node-a", "node-b", "node-c"):
+    for node in live.nodes:
         live.label(node, handlers=None, broken=None)
     live.settled()
     assert run_on(live, guests)
@@ -493,15 +497,19 @@ def test_the_troubleshooting_commands_of_the_guide_answer(
     live.settled()
 
 
+@pytest.mark.local_home("a command of the local home")
 def test_another_virtfleet_replaces_the_components_and_no_vm(live: Fleet, guests: dict[str, tuple[str, str]]) -> None:
-    settings = directory.load(live.data)
+    data = live.cluster.data
+    assert data is not None
+    settings = directory.load(data)
     assert settings is not None
     before = {pod["metadata"]["name"] for pod in live.admin.json("get", "pods")["items"]}
-    directory.save(live.data, msgspec.structs.replace(settings, code="that of yesterday"))
+    directory.save(data, msgspec.structs.replace(settings, code="that of yesterday"))
     with HandlerWatch(live.cluster.kubeconfig) as watch:
         facts = json.loads(live.cluster.virtfleet("up", "-o", "json").stdout)
     assert facts["kubevirt"]["version"] == __version__
-    assert not before & {pod["metadata"]["name"] for pod in live.admin.json("get", "pods")["items"]}
+    # A virt-api that ends answers for a while.
+    eventually(lambda: not before & {pod["metadata"]["name"] for pod in live.admin.json("get", "pods")["items"]})
     assert not watch.doubles
     live.settled()
     assert run_on(live, guests)

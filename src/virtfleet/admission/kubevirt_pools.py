@@ -189,6 +189,6 @@ def check_removal(kubevirt: Section, old: Section, vmis: Iterable[Section], find
             shown = ", ".join(sorted(users)[:_NAMED_VMIS]) + (", …" if len(users) > _NAMED_VMIS else "")
             findings.forbidden(
                 f"spec.{going[name].field}",
-                f"cannot remove pool {name}: {len(users)} VMIs run in it ({shown}); stop them, or set annotation "
+                f"cannot remove pool {name}: {len(users)} VMIs belong to it ({shown}); stop them, or set annotation "
                 f"{names.FORCE_POOL_REMOVAL}: {name}",
             )

@@ -58,7 +58,8 @@ async def serve(options: argparse.Namespace, api: KubeApi) -> None:
         def unready() -> str:
             return knowledge.missing() or handlers.missing()
 
-        group.create_task(component.serve(options, routes, unready, front_proxy.authorities))
+        # Not one of the group's tasks: what it knows is kept up to date until its last answer.
+        await component.serve(options, routes, unready, front_proxy.authorities, component.FAREWELL)
 
 
 def main() -> int:

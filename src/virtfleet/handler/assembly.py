@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +32,7 @@ from virtfleet.kube.resource import KUBEVIRTS
 logger = logging.getLogger(__name__)
 
 COMPONENT = "virt-handler"
+LOCK = "handler.lock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,7 @@ class VirtHandler:
         self._place = place
         self._most_vms = most_vms
         self._facts = labeller.read(place.facts)
-        self._lock = NodeLock(place.private / "handler.lock", name)
+        self._lock = NodeLock(place.private / LOCK, name)
         self._recorder = Recorder(api, COMPONENT, node)
         self._installations: Cache[Installation] = Cache(api, KUBEVIRTS, decode=Installation.decode)
         self._devices = Devices(place.kubelet / "device-plugins", self._sources, lambda: self._heartbeat.changed())
@@ -104,6 +107,8 @@ class VirtHandler:
         finally:
             self.access.close()
             await self._vms.close()
+            if self._cluster().uninstalling:
+                _clear(self._place)
             self._lock.release()
 
     def _cluster(self) -> Installation:
@@ -119,6 +124,16 @@ class VirtHandler:
         count = configuration.virtual_machine_instances_per_node or self._most_vms
         yield from hostdevices.shared(self._place.root, count, lambda device: works(self._facts, device))
         yield from hostdevices.permitted(self._place.root, configuration.permitted_host_devices)
+
+
+def _clear(place: Place) -> None:
+    """The last handler of a node leaves nothing on it, but for records of VMs that may still run."""
+    for known in place.facts.glob("*"):
+        shutil.rmtree(known) if known.is_dir() and not known.is_symlink() else known.unlink()
+    (place.private / LOCK).unlink(missing_ok=True)
+    for directory in place.private.iterdir():
+        with suppress(OSError):  # one that is not empty stays
+            directory.rmdir()
 
 
 def works(facts: Facts, device: str) -> bool:

@@ -25,7 +25,7 @@ import orjson
 
 from virtfleet.api.selectors import parse_label_selector
 from virtfleet.kube.api import KubeApi, WatchEvent
-from virtfleet.kube.errors import ApiError
+from virtfleet.kube.errors import SILENT, ApiError
 from virtfleet.kube.listing import read_all
 from virtfleet.kube.resource import Obj, Resource
 from virtfleet.work.pacing import Backoff
@@ -188,7 +188,8 @@ class Cache(Generic[T]):
                 if error.code not in RESUMABLE:
                     self._position = ""
                 pause = backoff.next()
-                logger.warning("cache of %s: %s; trying again in %.1f s", self.resource, error.message, pause)
+                level = logging.INFO if error.reason == SILENT else logging.WARNING
+                logger.log(level, "cache of %s: %s; trying again in %.1f s", self.resource, error.message, pause)
             await asyncio.sleep(pause)
 
     async def _list(self) -> None:

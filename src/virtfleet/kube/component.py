@@ -39,6 +39,7 @@ ADMISSION_KEY = "admission-key"
 BODY_LIMIT = 8 << 20  # an AdmissionReview holds an object twice, at up to 3 MiB each
 CERTIFICATE_PERIOD = 5.0  # between looks at the mounted certificate
 LISTENER_PERIOD = 1.0  # between looks at the authorities of clients, which are in memory
+FAREWELL = 5.0  # seconds in which a cluster learns that a Pod which ends is no longer to be asked
 DEBUG_VERBOSITY = 3
 TASK_FAILURES = Counter("kubevirt_task_failures", "Background tasks that an unexpected error ended", ["task"])
 tasks.witnesses.append(lambda task: TASK_FAILURES.labels(task).inc())
@@ -129,23 +130,33 @@ async def serve(
     routes: Sequence[web.RouteDef] = (),
     unready: Callable[[], str] = lambda: "",
     clients: ClientAuthorities | None = None,
+    farewell: float = 0.0,
 ) -> None:
     """Serve /healthz, /readyz, /metrics and `routes` until cancelled. `unready` says why the component is not ready.
 
     With `clients`, callers are asked for certificates; it is called often, and what it answers counts from then on.
+    For `farewell` seconds after it was cancelled the server says that it is not ready, answers all the same, and lets
+    no connection live longer than its answer: requests go on coming until everybody knows that the Pod ends.
     """
+    ending = False
 
     async def healthz(_: web.Request) -> web.Response:
         return web.Response(text="ok")
 
     async def readyz(_: web.Request) -> web.Response:
-        why = unready()
+        why = "it is told to end" if ending else unready()
         return web.Response(text=why or "ok", status=503 if why else 200)
 
     async def metrics(_: web.Request) -> web.Response:
         return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
+    async def last_answer(_: web.Request, response: web.StreamResponse) -> None:
+        if ending:
+            response.force_close()
+            response.headers["Connection"] = "close"
+
     app = web.Application(client_max_size=BODY_LIMIT)
+    app.on_response_prepare.append(last_answer)
     app.add_routes([web.get("/healthz", healthz), web.get("/readyz", readyz), web.get("/metrics", metrics), *routes])
     listener = _Listener(MountedCredential(options.certificates), clients)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=5.0)
@@ -157,6 +168,10 @@ async def serve(
         while True:
             await asyncio.sleep(LISTENER_PERIOD)
             listener.renew()
+    except asyncio.CancelledError:
+        ending = True
+        await asyncio.sleep(farewell)
+        raise
     finally:
         await runner.cleanup()
 

@@ -29,6 +29,8 @@ CODES = {
     "ServiceUnavailable": 503,
     "Timeout": 504,
 }
+# The one reason of our own: a watch on which the server says nothing, which is nobody's fault where nothing changes.
+SILENT = "Silent"
 
 
 class ApiError(Exception):

@@ -33,7 +33,7 @@ from virtfleet import __version__
 from virtfleet.kube.api import Patch
 from virtfleet.kube.config import Config
 from virtfleet.kube.credentials import ConfigError
-from virtfleet.kube.errors import ApiError
+from virtfleet.kube.errors import SILENT, ApiError
 from virtfleet.work.pacing import Backoff
 
 logger = logging.getLogger(__name__)
@@ -68,7 +68,8 @@ class _Failure(Exception):
 class Transport:
     """One server's connections and credentials.
 
-    `idle` is how long a watch may be silent before the connection counts as dead; servers send bookmarks every minute.
+    `idle` is how long a watch may be silent before the connection counts as dead: longer than the minute between two
+    bookmarks, which no server promises where nothing changes.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class Transport:
         *,
         user_agent: str = f"virtfleet/{__version__}",
         patience: float = 10.0,
-        idle: float = 120.0,
+        idle: float = 300.0,
     ) -> None:
         self._config = config
         self._user_agent = user_agent
@@ -302,7 +303,7 @@ def _lost(what: str, error: Exception) -> _Failure:
             ApiError("ServiceUnavailable", f"{what}: no connection: {error}"), transient=True, untouched=True
         )
     if isinstance(error, aiohttp.SocketTimeoutError):
-        return _Failure(ApiError("ServiceUnavailable", f"{what}: the server has gone silent"), transient=True)
+        return _Failure(ApiError(SILENT, f"{what}: the server has gone silent", code=503), transient=True)
     if isinstance(error, TimeoutError):
         return _Failure(ApiError("Timeout", f"{what}: no answer within {REQUEST_TIME:.0f} s"), transient=True)
     reason = str(error) or type(error).__name__

@@ -95,7 +95,7 @@ async def test_a_process_that_has_ended_is_not_taken_for_anybody(
 
 def become(number: int) -> int:
     """A new process with the number of one that has ended."""
-    for _ in range(500):
+    for _ in range(5000):
         LAST_PID.write_text(str(number - 1))
         child = os.fork()
         if child == 0:

@@ -16,6 +16,8 @@ from virtfleet.launcher.node import emulators
 from virtfleet.local import guestimage
 from waiting import eventually
 
+pytestmark = pytest.mark.local_home("it looks into directories of nodes")
+
 SECRET = "of the node, and of nobody else"
 NAMESPACE = "planted-links"
 DIRECTORY = str(emulators.directory(registry.get("qemu-kvm")))

@@ -42,7 +42,10 @@ LAUNCHERS = "kubevirt.io=virt-launcher"
 ORDER = ("", "Pending", "Scheduling", "Scheduled", "Running", "Succeeded", "Failed")
 FINAL = ("Succeeded", "Failed")
 
-pytestmark = pytest.mark.timeout(SECONDS + 2 * SETTLED + 300)
+pytestmark = [
+    pytest.mark.local_home("it kills processes on this machine"),
+    pytest.mark.timeout(SECONDS + 2 * SETTLED + 300),
+]
 
 
 class Witness:

@@ -6,14 +6,16 @@ Nothing of it may turn into a loop: as long as nothing changes, there is one ins
 from __future__ import annotations
 
 import json
+import stat
 import subprocess
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ocilayout import layer, oci_layout
+from virtfleet.local.ociarchive import Entry, write_archive
 from vm.trouble.fleet import Fleet, import_image, machine, tiny
 from waiting import eventually
 
@@ -80,17 +82,22 @@ def from_image(image: str) -> dict[str, Any]:
     return {"name": "root", "containerDisk": {"image": image, "imagePullPolicy": "IfNotPresent"}}
 
 
-def disk_image(directory: Path, content: bytes) -> Path:
-    return oci_layout(directory / "layout", [layer({"disk": None, "disk/disk.img": content})], {})
+def import_disk(fleet: Fleet, archive: Path, name: str, content: bytes) -> None:
+    """An image with a disk, on every node."""
+    disk = Entry("disk/disk.img", stat.S_IFREG | 0o644, content, owner=107)
+    with archive.open("wb") as file:
+        write_archive(file, name, [Entry("disk", stat.S_IFDIR | 0o755), disk])
+    import_image(fleet, archive, name)
 
 
 def test_an_image_that_nobody_has(fleet: Fleet, owner: Owner, tmp_path: Path) -> None:
-    owner.creates(volumes=[from_image("localhost:1/nothing:here")])
+    image = f"localhost:1/nothing:{uuid.uuid4().hex}"
+    owner.creates(volumes=[from_image(image)])
     owner.sees("ErrImagePull", "ImagePullBackOff")
-    owner.reads_condition("Synchronized", "localhost:1/nothing:here", "connection refused")
-    owner.reads_event("ErrImagePull", "localhost:1/nothing:here")
+    owner.reads_condition("Synchronized", image, "connection refused")
+    owner.reads_event("ErrImagePull", image)
     owner.has_one_instance_throughout()
-    import_image(fleet, disk_image(tmp_path, bytes(1 << 20)), "localhost:1/nothing:here")
+    import_disk(fleet, tmp_path / "image.tar", image, bytes(1 << 20))
     owner.sees("Running")
 
 
@@ -176,8 +183,8 @@ def test_a_disk_that_is_broken(fleet: Fleet, owner: Owner, tmp_path: Path) -> No
     subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", str(disk), "1M"], check=True)
     content = bytearray(disk.read_bytes())
     content[40:48] = b"\xff" * 8  # where the table of its clusters begins
-    import_image(fleet, disk_image(tmp_path / "broken", bytes(content)), "virtfleet/disk:broken")
-    import_image(fleet, disk_image(tmp_path / "whole", disk.read_bytes()), "virtfleet/disk:whole")
+    import_disk(fleet, tmp_path / "broken.tar", "virtfleet/disk:broken", bytes(content))
+    import_disk(fleet, tmp_path / "whole.tar", "virtfleet/disk:whole", disk.read_bytes())
     owner.creates(volumes=[from_image("virtfleet/disk:broken")])
     owner.reads_condition("Synchronized", "volume 'root'", "damaged", "replace it")
     owner.reads_event("SyncFailed", "damaged")

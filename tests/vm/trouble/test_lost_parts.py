@@ -12,7 +12,7 @@ import pytest
 from vm.trouble.fleet import Fleet, kill, machine, tiny
 from waiting import eventually
 
-pytestmark = pytest.mark.timeout(500)
+pytestmark = [pytest.mark.local_home("it kills processes on this machine"), pytest.mark.timeout(500)]
 PATIENCE = 120.0
 # Longer than it takes until nodes count as lost, were it not for the API server itself that was away.
 AWAY = float(os.environ.get("VIRTFLEET_AWAY_SECONDS", "20"))

@@ -20,7 +20,11 @@ from waiting import eventually
 ROUNDS = int(os.environ.get("VIRTFLEET_READY_ROUNDS", "1"))
 PATIENCE = 120.0
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300 + 120 * ROUNDS)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.local_home("commands of the local home"),
+    pytest.mark.timeout(300 + 120 * ROUNDS),
+]
 
 
 def not_ready(fleet: Fleet) -> list[str]:

@@ -215,6 +215,8 @@ def _take_over(nic: InterfaceRequest, link: Link, number: int, present: Collecti
         *(rename if nic.moved not in present else [] if nic.link in present else rename[2:]),
         f"addr flush dev {nic.moved}",
         f"link set {nic.moved} address {mac_address(link.mac, nic.moved)} master {nic.bridge} up",
+        # A cluster's bridge may send back what the guest says; the guest is not to be looked for on that side then.
+        f"link set {nic.moved} type bridge_slave learning off",
         *(f"addr replace {address} dev {nic.link}" for address in link.addresses),
         f"addr replace {dhcp_server(number)}/32 dev {nic.bridge}",
     ]

@@ -1,0 +1,146 @@
+"""VirtFleet on a Kubernetes that others made: installed as docs/install.md says, with what examples need, and removed.
+
+Its nodes have the images already (`make test-kube` sees to that). Three of them play those of examples/nodes.yaml.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from cluster.clusters import Cluster, Kubectl
+from cluster.manifests import FOREVER, IMAGE
+from virtfleet import __version__
+from virtfleet.kube.deviceplugin import DIRECTORY
+from virtfleet.local.node import pretend
+from waiting import eventually
+
+ROOT = Path(__file__).parents[2]
+MANIFEST, KUBEVIRT = ROOT / "deploy/operator.yaml", ROOT / "examples/kubevirt.yaml"
+CANARY, SPECIAL = "fleet.example/ring", "superduper.io/megaslop"
+DEVICE = "superduper.io/MegaSlop_9000"
+HELPERS = "virtfleet-tests"  # the namespace of what is here for the tests alone
+VOLUMES = 4
+PATIENCE = 300.0
+
+
+@contextmanager
+def installed(cluster: Cluster) -> Iterator[Cluster]:
+    """VirtFleet with the pools of the examples."""
+    kubectl = Kubectl(cluster, "kubevirt")
+    assert len(cluster.nodes) >= 3, f"the tests need three nodes; {cluster.kubeconfig} has {cluster.nodes}"
+    _, canary, special = cluster.nodes[:3]
+    try:
+        kubectl("label", "node", canary, f"{CANARY}=canary", "--overwrite")
+        kubectl("label", "node", special, f"{SPECIAL}=true", "--overwrite")
+        kubectl("create", "namespace", HELPERS)
+        Kubectl(cluster, HELPERS).apply(*_devices(special), *_volumes(cluster.nodes[0]))
+        install(kubectl)
+        eventually(lambda: DEVICE in kubectl.json("get", "node", special)["status"]["allocatable"], PATIENCE)
+        yield cluster
+    finally:
+        uninstall(kubectl)
+        kubectl("label", "node", canary, f"{CANARY}-")
+        kubectl("label", "node", special, f"{SPECIAL}-")
+        kubectl("delete", "namespace", HELPERS, "--ignore-not-found", "--timeout=80s")
+        kubectl("delete", "pv", "-l", f"for={HELPERS}", "--ignore-not-found", "--timeout=80s")
+
+
+def install(kubectl: Kubectl) -> None:
+    """As docs/install.md says."""
+    kubectl("apply", "-f", str(MANIFEST))
+    kubectl("wait", "crd/kubevirts.kubevirt.io", "--for=condition=Established", "--timeout=60s")
+    kubectl("apply", "-f", str(KUBEVIRT))
+    wait_until_available(kubectl)
+
+
+def wait_until_available(kubectl: Kubectl) -> None:
+    ready = ("wait", "kubevirt/kubevirt", "--for=condition=Available", "--timeout=60s")
+    eventually(lambda: kubectl.run(*ready).returncode == 0, PATIENCE)
+
+
+def uninstall(kubectl: Kubectl) -> None:
+    """As docs/install.md says."""
+    gone = ("delete", "kubevirt", "kubevirt", "--ignore-not-found", "--timeout=60s")
+    eventually(lambda: kubectl.run(*gone).returncode == 0, PATIENCE)
+    kubectl("delete", "-f", str(MANIFEST), "--ignore-not-found", "--timeout=80s")
+
+
+def load(archive: Path) -> None:
+    """Bring an image to every node, as `make test-kube` was told to."""
+    subprocess.run([*shlex.split(os.environ["VIRTFLEET_LOAD"]), str(archive)], check=True, timeout=120)
+
+
+def _devices(node: str) -> list[dict[str, Any]]:
+    """The device plugin of the local cluster's pretend devices, as a Pod."""
+    serve = (
+        "import asyncio, pathlib, sys; sys.path.insert(0, '/plugin')\n"
+        "import pretend\n"
+        "async def main():\n"
+        f"    async with pretend.PretendPlugin(pathlib.Path('{DIRECTORY}'), '{DEVICE}', 2).serving():\n"
+        "        await asyncio.Event().wait()\n"
+        "asyncio.run(main())\n"
+    )
+    code = Path(pretend.__file__).read_text()
+    mounts = [{"name": "code", "mountPath": "/plugin"}, {"name": "kubelet", "mountPath": DIRECTORY}]
+    container = {
+        "name": "plugin",
+        "image": f"virtfleet/virt-handler:{__version__}",
+        "command": ["/usr/bin/python3", "-c", serve],
+        "volumeMounts": mounts,
+        "securityContext": {"privileged": True},
+    }
+    volumes = [{"name": "code", "configMap": {"name": "plugin"}}, {"name": "kubelet", "hostPath": {"path": DIRECTORY}}]
+    spec = {"nodeName": node, "containers": [container], "volumes": volumes, "terminationGracePeriodSeconds": 1}
+    return [
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "plugin"}, "data": {"pretend.py": code}},
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "plugin"}, "spec": spec},
+    ]
+
+
+def _volumes(node: str) -> list[dict[str, Any]]:
+    """A few volumes for claims, where no class makes any, in directories that a Pod lets everybody write to."""
+    pod = {
+        "nodeName": node,
+        "terminationGracePeriodSeconds": 1,
+        "containers": [
+            {
+                "name": "disks",
+                "image": IMAGE,
+                "command": ["/bin/sh", "-c", f"rm -rf /disks/*/*; chmod 777 /disks/*; {FOREVER[-1]}"],
+                "volumeMounts": [{"name": str(n), "mountPath": f"/disks/{n}"} for n in range(VOLUMES)],
+            }
+        ],
+        "volumes": [
+            {"name": str(n), "hostPath": {"path": _path(n), "type": "DirectoryOrCreate"}} for n in range(VOLUMES)
+        ],
+    }
+    return [
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "disks"}, "spec": pod},
+        *(_volume(number, node) for number in range(VOLUMES)),
+    ]
+
+
+def _path(number: int) -> str:
+    return f"/var/tmp/{HELPERS}-{number}"
+
+
+def _volume(number: int, node: str) -> dict[str, Any]:
+    here = [{"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}]
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": f"{HELPERS}-{number}", "labels": {"for": HELPERS}},
+        "spec": {
+            "capacity": {"storage": "64Mi"},
+            "accessModes": ["ReadWriteOnce"],
+            "persistentVolumeReclaimPolicy": "Retain",
+            "hostPath": {"path": _path(number)},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": here}]}},
+        },
+    }
