@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 import virtfleet
-from virtfleet.cli.output import TRACE, unexpected
+from virtfleet.cli.output import TRACE, explained
 
 # command -> (module with an attribute of that name, - as _, and one line of help)
 COMMANDS = {
@@ -73,7 +73,7 @@ class Commands(click.Group):
         except Exception as error:
             if os.environ.get(TRACE):
                 raise
-            raise unexpected(error) from None
+            raise explained(error) from None
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from virtfleet.admission.review import review
 from virtfleet.cli.manifests import objects
-from virtfleet.cli.output import CommandError, Progress
+from virtfleet.cli.output import CommandError, Progress, refused
 from virtfleet.installation import Installation
 from virtfleet.kube import config
 from virtfleet.kube.api import KubeApi, Patch
@@ -42,14 +42,13 @@ _DEFAULT = {
 
 def read(file: str) -> Obj:
     """The KubeVirt object in a file, checked as the cluster would."""
-    found = [obj for obj in objects([file]) if obj["kind"] == KUBEVIRTS.kind]
-    if len(found) != 1:
-        raise CommandError(f"{file} has {len(found)} KubeVirt objects, not one")
-    verdict = review(found[0], Installation(found[0]))
-    if not verdict.allowed:
-        causes = "\n".join(f"  {cause.field}: {cause.message}" for cause in verdict.causes)
-        raise CommandError(f"{file} is refused:\n{causes}")
-    return found[0]
+    kubevirts = [obj for obj in objects([file]) if obj["kind"] == KUBEVIRTS.kind]
+    if len(kubevirts) != 1:
+        raise CommandError(f"{file} has {len(kubevirts)} KubeVirt objects, not one")
+    findings = review(kubevirts[0], Installation(kubevirts[0]))
+    if not findings.allowed:
+        raise refused(findings.causes, file)
+    return kubevirts[0]
 
 
 async def install(data: Path, kubevirt: Obj | None, progress: Progress, *, restart: bool) -> None:

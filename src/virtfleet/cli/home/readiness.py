@@ -26,7 +26,7 @@ from virtfleet.local.processes import CONTROL_PLANE
 _LEAST_SPACE = 1 << 20
 _API_TIME = 5.0
 _FINAL = ("Succeeded", "Failed")
-_PROBE = {
+_TRIAL = {
     "apiVersion": VMIS.api_version,
     "kind": VMIS.kind,
     "metadata": {"generateName": "ready-"},
@@ -82,8 +82,8 @@ class Api:
         return obj
 
     def items(self, path: str) -> list[Obj]:
-        found: list[Obj] = self.ask(path)["items"]
-        return found
+        items: list[Obj] = self.ask(path)["items"]
+        return items
 
     def _open(self, path: str, method: str, body: Obj | None) -> bytes:
         if self._context is None:
@@ -179,7 +179,7 @@ def _why_not_admitting(api: Api) -> str | None:
     """Whether a VMI would be admitted, by asking for one without making it."""
     path = f"{VMIS.path('default')}?dryRun=All"
     try:
-        api.ask(path, "POST", _PROBE)
+        api.ask(path, "POST", _TRIAL)
     except urllib.error.HTTPError as error:
         message = str(json.loads(error.read() or b"{}").get("message", error))
         # A refusal is an answer too: this cluster may have its own policies.

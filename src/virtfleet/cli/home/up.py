@@ -70,10 +70,7 @@ def _kubevirt(file: str | None) -> dict[str, Any] | None:
 def _settings(data: Path, nodes_file: Path | None, port: int | None, bare: bool | None) -> Settings:
     """What this cluster should be: what is asked for now, else what it was."""
     old = load(data)
-    try:
-        nodes = nodesfile.load(nodes_file) if nodes_file else (old.nodes if old else _default_nodes())
-    except nodesfile.NodesFileError as error:
-        raise CommandError(f"the nodes file cannot be used: {error}") from None
+    nodes = nodesfile.load(nodes_file) if nodes_file else (old.nodes if old else _default_nodes())
     _check_place(data, old, nodes, port)
     try:
         data.mkdir(parents=True, exist_ok=True, mode=0o755)
@@ -208,11 +205,9 @@ def _install(data: Path, settings: Settings, kubevirt: dict[str, Any] | None, pr
 
 def _settle(data: Path, settings: Settings, progress: Progress) -> None:
     """Wait until what people do next will work, and tell what it waits for."""
-    end, told = time.monotonic() + SETTLED_DEADLINE, ""
+    end = time.monotonic() + SETTLED_DEADLINE
     while reason := readiness.why_unready(data, settings, list(_running(data).values())):
-        if reason != told:
-            progress(reason)
-            told = reason
+        progress.news(reason)
         if time.monotonic() > end:
             raise CommandError(
                 f"the cluster is not ready after {SETTLED_DEADLINE:.0f} s: {reason}",
