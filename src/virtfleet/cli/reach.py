@@ -36,3 +36,9 @@ async def oldest_kubevirt(api: Client) -> dict[str, Any] | None:
     from virtfleet.kube.resource import KUBEVIRTS
 
     return min(await api.list(KUBEVIRTS), key=lambda kv: kv["metadata"].get("creationTimestamp", ""), default=None)
+
+
+def is_true(obj: dict[str, Any], kind: str) -> bool:
+    """Whether an object has that condition."""
+    conditions = (obj.get("status") or {}).get("conditions") or ()
+    return any(c["type"] == kind and c["status"] == "True" for c in conditions)

@@ -19,13 +19,16 @@ from virtfleet.operator.render import OWN_DEFINITION
 VIRT_OPERATOR = "virt-operator"
 NAMESPACE = "kubevirt"
 _REPLICAS = 2
+_IMAGES = ("imageRegistry", "imageTag", "imagePullPolicy", "imagePullSecrets")
 _NOTE = "# The operator of VirtFleet. Made by `python -m virtfleet.operator manifest`; do not edit.\n"
 
 
-def objects() -> list[Obj]:
-    installation = Installation({"metadata": {"name": "kubevirt", "namespace": NAMESPACE}})
+def objects(wanted: Installation | None = None) -> list[Obj]:
+    """The manifest; the operator's image comes from where those of the installation do that is `wanted`."""
+    images = {key: value for key, value in (wanted.spec if wanted else {}).items() if key in _IMAGES}
+    installation = Installation({"metadata": {"name": "kubevirt", "namespace": NAMESPACE}, "spec": images})
     [own] = [d for d in crds.definitions() if d["metadata"]["name"] == OWN_DEFINITION]
-    found = [
+    made = [
         _namespace(),
         own,
         _priority_class(),
@@ -34,7 +37,7 @@ def objects() -> list[Obj]:
         *roles.own_role(installation, roles.OPERATOR, roles.operator_own_rules()),
         _deployment(installation),
     ]
-    return [_ours(obj) for obj in found]
+    return [_ours(obj) for obj in made]
 
 
 def text() -> str:
@@ -92,13 +95,14 @@ def _deployment(installation: Installation) -> Obj:
                         {
                             "name": VIRT_OPERATOR,
                             "image": installation.image(VIRT_OPERATOR),
-                            "imagePullPolicy": "IfNotPresent",
+                            "imagePullPolicy": installation.pull_policy,
                             "env": deployments.IDENTITY,
                             **deployments.watched(),
                             "resources": {"requests": {"cpu": "5m", "memory": "64Mi"}},
                             "securityContext": deployments.RESTRICTED,
                         }
                     ],
+                    **installation.pulling(),
                 },
             },
         },

@@ -20,6 +20,7 @@ from virtfleet.cli.home import readiness
 from virtfleet.cli.home.cluster import data_option, facts_of, is_running, lines_of, load
 from virtfleet.cli.home.readiness import Api
 from virtfleet.cli.output import CommandError, Progress, next_step, output_option, result
+from virtfleet.cli.reach import with_cluster
 from virtfleet.kube.resource import KUBEVIRTS
 from virtfleet.local import directory, nodesfile, processes, ranges, supervisor
 from virtfleet.local.directory import Settings
@@ -62,7 +63,7 @@ def up(
 def _kubevirt(file: str | None) -> dict[str, Any] | None:
     if file is None:
         return None
-    from virtfleet.cli.home import installing
+    from virtfleet.cli import installing
 
     return installing.read(file)
 
@@ -188,16 +189,11 @@ def _install(data: Path, settings: Settings, kubevirt: dict[str, Any] | None, pr
     """VirtFleet itself, where there are nodes that could run it. The settings say what was installed."""
     if settings.bare or not settings.nodes:
         return settings
-    import asyncio
-
     from virtfleet.cli.home import installing
-    from virtfleet.kube.errors import ApiError
 
     code = processes.fingerprint()
-    try:
-        asyncio.run(installing.install(data, kubevirt, progress, restart=settings.code not in ("", code)))
-    except ApiError as error:
-        raise CommandError(f"VirtFleet cannot be installed: {error.message}") from None
+    restart = settings.code not in ("", code)
+    with_cluster(lambda api: installing.install(api, data, kubevirt, progress, restart=restart), data / "kubeconfig")
     settings = msgspec.structs.replace(settings, code=code)
     directory.save(data, settings)
     return settings
