@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Of `make images`.
 REGISTRY ?= docker.io/virtfleet
 
-.PHONY: help bootstrap up down test test-fast test-golden lint bench docs images lock clean
+.PHONY: help bootstrap up down test test-fast test-golden lint bench docs manifests images lock clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -46,6 +46,9 @@ bench: bootstrap  ## measure the product, as ratios to baselines of the same run
 
 docs: bootstrap  ## write what docs/compatibility.md has from the registry of what works
 	@$(BIN)/python scripts/compatibility.py
+
+manifests: bootstrap  ## write deploy/: the operator's manifest, a kustomization and a Helm chart
+	@$(BIN)/python scripts/manifests.py
 
 images: bootstrap  ## VirtFleet's images for a Kubernetes cluster, with REGISTRY=... (docs/install.md)
 	@$(BIN)/python scripts/images --registry $(REGISTRY)

@@ -142,10 +142,11 @@ def why_not_rolled_out(deployment: Obj) -> str | None:
     """Whether operators of before are still there, whose words are about their own version."""
     status, replicas = deployment.get("status") or {}, deployment["spec"]["replicas"]
     current = status.get("observedGeneration", 0) >= deployment["metadata"].get("generation", 0)
-    counts = [status.get(key, 0) for key in ("replicas", "updatedReplicas", "readyReplicas")]
-    if current and counts == [replicas] * 3:
+    there, new, ready = (status.get(key, 0) for key in ("replicas", "updatedReplicas", "readyReplicas"))
+    if current and there == new == ready == replicas:
         return None
-    return f"{manifest.VIRT_OPERATOR} starts: {counts[2]} of {replicas} are ready"
+    old = f", {there - new} of before end" if there > new else ""
+    return f"{manifest.VIRT_OPERATOR} starts: {ready} of {replicas} are ready{old}"
 
 
 def why_components_unready(pods: Sequence[Obj]) -> str | None:

@@ -36,6 +36,7 @@ def objects(wanted: Installation | None = None) -> list[Obj]:
         *roles.cluster_role(installation, roles.OPERATOR, roles.operator_cluster_rules()),
         *roles.own_role(installation, roles.OPERATOR, roles.operator_own_rules()),
         _deployment(installation),
+        deployments.budget(installation, VIRT_OPERATOR),
     ]
     return [_ours(obj) for obj in made]
 
