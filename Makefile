@@ -50,8 +50,8 @@ docs: bootstrap  ## write what docs/compatibility.md has from the registry of wh
 manifests: bootstrap  ## write deploy/: the operator's manifest, a kustomization and a Helm chart
 	@$(BIN)/python scripts/manifests.py
 
-images: bootstrap  ## VirtFleet's images for a Kubernetes cluster, with REGISTRY=... (docs/install.md)
-	@$(BIN)/python scripts/images --registry $(REGISTRY)
+images: bootstrap  ## VirtFleet's images for a Kubernetes cluster, with REGISTRY=... (docs/install.md); CHECK=1 builds twice
+	@$(BIN)/python scripts/images --registry $(REGISTRY) $(if $(CHECK),--check)
 
 lock:  ## pin the dependencies anew, with hashes
 	@.tools/bin/uv pip compile pyproject.toml --extra dev --generate-hashes --python-version 3.11 \
