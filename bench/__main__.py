@@ -27,7 +27,7 @@ def main() -> None:
     parser.add_argument("-o", "--output", choices=["text", "json"], default="text")
     parser.add_argument("--kubeconfig", type=Path, help="of vms: the cluster to measure, instead of one of its own")
     parser.add_argument("--registry", default="", help="of vms with --kubeconfig: where VirtFleet's images are")
-    parser.add_argument("--guest", help="of vms with --kubeconfig: the guest's image")
+    parser.add_argument("--guest", help="of vms with --kubeconfig: the guest's image, with an agent in it")
     options = parser.parse_args()
     given = {k: v for k in ("kubeconfig", "registry", "guest") if (v := getattr(options, k))}
     if given and options.names != ["vms"]:
