@@ -139,6 +139,7 @@ def explained(error: Exception) -> CommandError:
 
 
 def _hint(error: Exception) -> str:
+    from virtfleet.api.kinds import VMI
     from virtfleet.kube.credentials import ConfigError
     from virtfleet.kube.errors import ApiError
 
@@ -148,7 +149,7 @@ def _hint(error: Exception) -> str:
         return ""
     if error.code == 404 and "requested resource" in error.message:
         return "VirtFleet is not installed there; `virtfleet install` does it."
-    stopped = error.code == 404 and "virtualmachineinstance" in error.message
+    stopped = error.code == 404 and VMI.singular in error.message
     name = (error.details or {}).get("name") or "NAME"
     again = f" A VM that is stopped has no VMI: virtfleet start {name}" if stopped else ""
     return _ASKED.get(error.code, "") + again

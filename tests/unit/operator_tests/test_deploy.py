@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.scripts import load
+from scripts import manifests
 from virtfleet.api.selectors import from_label_selector
 from virtfleet.installation import Installation
 from virtfleet.operator import manifest
@@ -21,7 +21,6 @@ from virtfleet.operator.render import render
 ROOT = Path(__file__).resolve().parents[3]
 DEPLOY = ROOT / "deploy"
 BIN = Path(sys.executable).parent
-MANIFESTS = load("manifests.py")
 VALUES: dict[str, Any] = {
     "imageRegistry": "r.example:5000/v",
     "imageTag": "1.2",
@@ -61,7 +60,7 @@ needs_helm = pytest.mark.skipif(platform.machine() != "x86_64", reason="there is
 
 
 def test_the_files_in_the_repository_are_those_that_the_code_makes() -> None:
-    made = MANIFESTS.files()
+    made = manifests.files()
     assert {str(p.relative_to(DEPLOY)) for p in DEPLOY.rglob("*") if p.is_file()} == set(made)
     for path, text in made.items():
         assert (DEPLOY / path).read_text() == text, f"deploy/{path} is old: make manifests"
@@ -87,13 +86,13 @@ def test_values_reach_the_operator_and_the_kubevirt_object(tmp_path: Path) -> No
 
 @needs_helm
 def test_network_policies_are_there_on_request(tmp_path: Path) -> None:
-    policies = by_name(MANIFESTS.network_policies())
+    policies = by_name(manifests.network_policies())
     assert chart(tmp_path, networkPolicies=True).keys() - chart(tmp_path).keys() == policies.keys()
 
 
 def test_network_policies_cover_every_component_and_leave_the_way_of_api_servers_open() -> None:
     workloads = [obj for (kind, _), obj in installed().items() if kind in ("Deployment", "DaemonSet")]
-    policies = {policy["metadata"]["name"]: policy["spec"] for policy in MANIFESTS.network_policies()}
+    policies = {policy["metadata"]["name"]: policy["spec"] for policy in manifests.network_policies()}
     for template in (workload["spec"]["template"] for workload in workloads):
         labels = template["metadata"]["labels"]
         [name] = [n for n, spec in policies.items() if from_label_selector(spec["podSelector"]).matches(labels)]
