@@ -57,7 +57,9 @@ def read(file: str) -> Obj:
     findings = review(kubevirts[0], Installation(kubevirts[0]))
     if not findings.allowed:
         raise refused(findings.causes, file)
-    if kubevirts[0]["metadata"].setdefault("namespace", manifest.NAMESPACE) != manifest.NAMESPACE:
+    metadata = kubevirts[0].setdefault("metadata", {})
+    metadata.setdefault("name", "kubevirt")
+    if metadata.setdefault("namespace", manifest.NAMESPACE) != manifest.NAMESPACE:
         raise CommandError(f"{file}: the KubeVirt object has to be in the namespace {manifest.NAMESPACE}")
     return kubevirts[0]
 

@@ -55,10 +55,10 @@ def result(output: str, data: Any, text: str) -> None:
 
 
 def pair(option: str, text: str, form: str = "K=V") -> tuple[str, str]:
-    """The two parts of an option's value, of which the first one must not be empty."""
+    """The two parts of an option's value; only what is behind = may be empty."""
     separator = ":" if ":" in form else "="
     left, there, right = text.partition(separator)
-    if not (left and there):
+    if not (left and there and (right or separator == "=")):
         raise CommandError(f"{option} {text!r} is not of the form {form}")
     return left, right
 
@@ -126,7 +126,7 @@ def explained(error: Exception) -> CommandError:
     if isinstance(error, CommandError):
         return error
     if isinstance(error, OSError):
-        what = str(error.strerror or error)
+        what = str(error.strerror or getattr(error, "reason", None) or error)  # urllib's have a reason
         where = f"{error.filename}: " if error.filename else ""
         return CommandError(where + what, next_step(error))
     if type(error) is RuntimeError or type(error).__module__.startswith("virtfleet."):
