@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Of `make images`.
 REGISTRY ?= docker.io/virtfleet
 
-.PHONY: help bootstrap up down test whole test-fast quick test-kube test-golden lint bench docs images lock clean
+.PHONY: help bootstrap up down test whole test-fast quick test-kube test-golden lint bench docs manifests images lock clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -59,8 +59,11 @@ bench: bootstrap  ## measure the product, as ratios to baselines of the same run
 docs: bootstrap  ## write what docs/compatibility.md has from the registry of what works
 	@$(BIN)/python scripts/compatibility.py
 
-images: bootstrap  ## VirtFleet's images for a Kubernetes cluster, with REGISTRY=... (docs/install.md)
-	@$(BIN)/python scripts/images --registry $(REGISTRY)
+manifests: bootstrap  ## write deploy/: the operator's manifest, a kustomization and a Helm chart
+	@$(BIN)/python scripts/manifests.py
+
+images: bootstrap  ## VirtFleet's images for a Kubernetes cluster, with REGISTRY=... (docs/install.md); CHECK=1 builds twice
+	@$(BIN)/python scripts/images --registry $(REGISTRY) $(if $(CHECK),--check)
 
 lock:  ## pin the dependencies anew, with hashes
 	@.tools/bin/uv pip compile pyproject.toml --extra dev --generate-hashes --python-version 3.11 \

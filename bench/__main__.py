@@ -1,4 +1,4 @@
-"""`python -m bench [NAME...] [-o json]`: run benchmarks by name, or all of them.
+"""`python -m bench [NAME...] [-o json]`: run benchmarks by name, or all of them; `vms` also on any cluster.
 
 A benchmark is a module here with a `TITLE` and a `run()` that returns a list of `Figure`, plain or as a coroutine.
 """
@@ -13,6 +13,7 @@ import json
 import pkgutil
 import sys
 import time
+from pathlib import Path
 
 import bench
 from bench.report import as_data, as_text
@@ -24,7 +25,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of: {', '.join(benchmarks)}")
     parser.add_argument("-o", "--output", choices=["text", "json"], default="text")
+    parser.add_argument("--kubeconfig", type=Path, help="of vms: the cluster to measure, instead of one of its own")
+    parser.add_argument("--registry", default="", help="of vms with --kubeconfig: where VirtFleet's images are")
+    parser.add_argument("--guest", help="of vms with --kubeconfig: the guest's image, with an agent in it")
     options = parser.parse_args()
+    given = {k: v for k in ("kubeconfig", "registry", "guest") if (v := getattr(options, k))}
+    if given and options.names != ["vms"]:
+        parser.error(f"--{min(given)} is for the benchmark vms alone")
     if unknown := set(options.names) - set(benchmarks):
         parser.error(f"there is no benchmark {', '.join(sorted(unknown))}; there are: {', '.join(benchmarks)}")
     results = {}
@@ -32,7 +39,7 @@ def main() -> None:
         module = benchmarks[name]
         print(f"running {name}: {module.TITLE}", file=sys.stderr, flush=True)
         began = time.monotonic()
-        figures = module.run()
+        figures = module.run(**given)
         if inspect.isawaitable(figures):
             figures = asyncio.run(figures)
         print(f"  {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)

@@ -9,13 +9,17 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import orjson
 
 from bench.node import cluster
 from bench.report import Figure
+from virtfleet.installation import Installation
 from virtfleet.kube import config
+from virtfleet.kube.api import Patch
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.client import Client
 from virtfleet.kube.resource import KUBEVIRTS, NODES, PODS
@@ -23,11 +27,10 @@ from virtfleet.kube.resource import KUBEVIRTS, NODES, PODS
 TITLE = "handovers: a node without a ready handler"
 ROUNDS = 5
 DEADLINE = 180.0
-_GATES = {"developerConfiguration": {"featureGates": ["VirtHandlerPools"], "useEmulation": True}}
+POOL_LABEL = "virtfleet.io/bench"
 _POOL = {
     "name": "other",
-    "virtLauncherImage": "virtfleet/virt-launcher:canary",
-    "nodeSelector": {"pool": "other"},
+    "nodeSelector": {POOL_LABEL: "other"},
     "selector": {"vmLabels": {"matchLabels": {"pool": "other"}}},
 }
 
@@ -61,40 +64,68 @@ async def run() -> list[Figure]:
         return []
     with cluster(["a", "b", "c"], "--no-bare") as (data, _):
         async with Client(config.load(data / "kubeconfig")) as api:
-            return await _measure(api)
+            return await measure(api, "a", ROUNDS)
 
 
-async def _measure(api: Client) -> list[Figure]:
-    handlers = Handlers("a")
+async def measure(api: Client, node: str, rounds: int) -> list[Figure]:
+    """On one node of a cluster, whose KubeVirt object and labels are afterwards as they were."""
+    handlers, before = Handlers(node), await api.get(KUBEVIRTS, "kubevirt", "kubevirt")
+    async with following(api, handlers):
+        try:
+            await api.patch(KUBEVIRTS, "kubevirt", {"spec": {"configuration": _gates(before)}}, "kubevirt")
+            await api.patch(NODES, node, {"metadata": {"labels": {POOL_LABEL: "other"}}})
+            pool = {**_POOL, "virtLauncherImage": Installation(before).image("virt-launcher")}
+            figures = []
+            for name, wishes in (
+                ("a pool comes and goes", [{"virtHandlerPools": pools} for pools in ([pool], [])]),
+                ("its handler is replaced", [{"workloads": None, "customizeComponents": _flags(i)} for i in (3, 4)]),
+            ):
+                figures += await _repeat(api, handlers, name, wishes, rounds)
+            return figures
+        finally:
+            await api.patch(NODES, node, {"metadata": {"labels": {POOL_LABEL: None}}})
+            whole = [{"op": "replace", "path": "/spec", "value": before["spec"]}]
+            await api.patch(KUBEVIRTS, "kubevirt", whole, "kubevirt", how=Patch.JSON)
+
+
+@asynccontextmanager
+async def following(api: Client, handlers: Handlers) -> AsyncIterator[None]:
     pods: Cache[dict[str, Any]] = Cache(
         api, PODS, namespace="kubevirt", labels="kubevirt.io=virt-handler", decode=orjson.loads
     )
     pods.on_change(lambda _key, old, new: handlers.see(old, new))
     watching = asyncio.create_task(pods.run())
     await pods.synced.wait()
-    await api.patch(KUBEVIRTS, "kubevirt", {"spec": {"configuration": _GATES}}, "kubevirt")
-    await api.patch(NODES, "a", {"metadata": {"labels": {"pool": "other"}}})
-    figures = []
-    for name, wishes in (
-        ("a pool comes and goes", [{"virtHandlerPools": pools} for pools in ([_POOL], [])]),
-        ("its handler is replaced", [{"workloads": None, "customizeComponents": _flags(i)} for i in (3, 4)]),
-    ):
-        handlers.gaps, took = [], []
-        for number in range(2 * ROUNDS):
-            began, known = time.monotonic(), len(handlers.gaps)
-            await api.patch(KUBEVIRTS, "kubevirt", {"spec": wishes[number % 2]}, "kubevirt")
-            while len(handlers.gaps) == known or not await _settled(api):
-                await asyncio.sleep(0.1)
-                if time.monotonic() > began + DEADLINE:
-                    raise TimeoutError(name)
-            took.append(time.monotonic() - began)
-        gaps = sorted(handlers.gaps)
-        baseline = (sorted(took)[len(took) // 2], "from the change to its end")
-        figures.append(Figure(f"{name}: median", gaps[len(gaps) // 2], "s", *baseline, "2 s at most"))
-        figures.append(Figure(f"{name}: longest", gaps[-1], "s", *baseline))
-    watching.cancel()
-    await asyncio.gather(watching, return_exceptions=True)
-    return figures
+    try:
+        yield
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+
+
+async def _repeat(
+    api: Client, handlers: Handlers, name: str, wishes: list[dict[str, Any]], rounds: int
+) -> list[Figure]:
+    handlers.gaps, took = [], []
+    for number in range(2 * rounds):
+        began, known = time.monotonic(), len(handlers.gaps)
+        await api.patch(KUBEVIRTS, "kubevirt", {"spec": wishes[number % 2]}, "kubevirt")
+        while len(handlers.gaps) == known or not await _settled(api):
+            await asyncio.sleep(0.1)
+            if time.monotonic() > began + DEADLINE:
+                raise TimeoutError(name)
+        took.append(time.monotonic() - began)
+    gaps = sorted(handlers.gaps)
+    baseline = (sorted(took)[len(took) // 2], "from the change to its end")
+    return [
+        Figure(f"{name}: median", gaps[len(gaps) // 2], "s", *baseline, "2 s at most"),
+        Figure(f"{name}: longest", gaps[-1], "s", *baseline),
+    ]
+
+
+def _gates(kubevirt: dict[str, Any]) -> dict[str, Any]:
+    developer = (kubevirt["spec"].get("configuration") or {}).get("developerConfiguration") or {}
+    return {"developerConfiguration": {"featureGates": [*developer.get("featureGates", ()), "VirtHandlerPools"]}}
 
 
 def _flags(verbosity: int) -> dict[str, Any]:

@@ -5,15 +5,11 @@ At rest it renders the whole installation, and finds that nothing differs.
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import orjson
 
-from bench.node import cluster
+from bench.node import cluster, install
 from bench.pools import fleet_of, median_us, pool
 from bench.report import Figure
 from virtfleet.installation import Installation
@@ -53,15 +49,15 @@ def _fresh() -> list[Figure]:
     if os.geteuid() != 0:
         return []
     with cluster(["a", "b", "c"]) as (data, starting):
-
-        def up() -> float:
-            command = [str(Path(sys.executable).with_name("virtfleet")), "up", "--data", str(data), "--no-bare"]
-            done = subprocess.run([*command, "-o", "json"], check=True, capture_output=True)
-            seconds: float = json.loads(done.stdout)["seconds"]
-            return seconds
-
         name = "starting the bare cluster"
         return [
-            Figure("a new installation on three nodes, until Available", up(), "s", starting, name, "a few seconds"),
-            Figure("virtfleet up once more", up(), "s", starting, name),
+            Figure(
+                "a new installation on three nodes, until Available",
+                install(data),
+                "s",
+                starting,
+                name,
+                "a few seconds",
+            ),
+            Figure("virtfleet up once more", install(data), "s", starting, name),
         ]

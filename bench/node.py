@@ -16,13 +16,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import orjson
-
+from bench.observer import Observed, has_condition, observing, percentile
 from bench.report import Figure
 from virtfleet.kube import config
 from virtfleet.kube.client import Client
@@ -63,42 +62,11 @@ def cluster(nodes: list[str], *options: str) -> Iterator[tuple[Path, float]]:
         signal.signal(signal.SIGTERM, before)
 
 
-class Observed:
-    """When each pod was first seen to be Ready, and whether it is still there."""
-
-    def __init__(self) -> None:
-        self.ready: dict[str, float] = {}
-        self._there: set[str] = set()
-        self._changed = asyncio.Condition()
-
-    async def follow(self, api: Client, listening: asyncio.Event) -> None:
-        async with api.watch(PODS, NAMESPACE) as events:
-            listening.set()
-            async for event in events:
-                if event.type in ("ADDED", "MODIFIED", "DELETED"):
-                    await self._take(event.type, orjson.loads(event.object))
-
-    async def _take(self, change: str, pod: dict[str, Any]) -> None:
-        name = pod["metadata"]["name"]
-        async with self._changed:
-            if change == "DELETED":
-                self._there.discard(name)
-            else:
-                self._there.add(name)
-                conditions = (pod.get("status") or {}).get("conditions") or ()
-                if any(c["type"] == "Ready" and c["status"] == "True" for c in conditions):
-                    self.ready.setdefault(name, time.monotonic())
-            self._changed.notify_all()
-
-    async def until_ready(self, *names: str) -> None:
-        await self._until(lambda: all(name in self.ready for name in names))
-
-    async def until_gone(self) -> None:
-        await self._until(lambda: not self._there)
-
-    async def _until(self, condition: Any) -> None:
-        async with asyncio.timeout(DEADLINE), self._changed:
-            await self._changed.wait_for(condition)
+def install(data: Path) -> float:
+    """Install VirtFleet into a cluster, or find that it is; seconds until VMs can be made."""
+    command = [str(Path(sys.executable).with_name("virtfleet")), "up", "--data", str(data), "--no-bare", "-o", "json"]
+    seconds: float = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)["seconds"]
+    return seconds
 
 
 def pod(name: str) -> dict[str, Any]:
@@ -109,19 +77,6 @@ def pod(name: str) -> dict[str, Any]:
         "metadata": {"name": name, "namespace": NAMESPACE},
         "spec": {"containers": [container], "terminationGracePeriodSeconds": 0},
     }
-
-
-@asynccontextmanager
-async def observing(data: Path) -> AsyncIterator[tuple[Client, Observed]]:
-    async with Client(config.load(data / "kubeconfig")) as api:
-        observed, listening = Observed(), asyncio.Event()
-        watching = asyncio.create_task(observed.follow(api, listening))
-        try:
-            await listening.wait()
-            yield api, observed
-        finally:
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
 
 
 class BareRunc:
@@ -174,10 +129,10 @@ async def one_by_one(api: Client, observed: Observed, bare: BareRunc) -> tuple[l
         name = f"one-{number}"
         began = time.monotonic()
         await api.create(PODS, pod(name))
-        await observed.until_ready(name)
-        took.append((observed.ready[name] - began) * 1000)
+        [ready] = await observed.until("ready", [name])
+        took.append((ready - began) * 1000)
         await api.delete(PODS, name, NAMESPACE)
-        await observed.until_gone()
+        await observed.until_gone([name])
     return sorted(took[1:]), sorted(baseline[1:])
 
 
@@ -186,8 +141,7 @@ async def at_once(api: Client, observed: Observed) -> list[float]:
     names = [f"many-{number}" for number in range(AT_ONCE)]
     began = time.monotonic()
     await asyncio.gather(*(api.create(PODS, pod(name)) for name in names))
-    await observed.until_ready(*names)
-    return sorted(observed.ready[name] - began for name in names)
+    return sorted(ready - began for ready in await observed.until("ready", names))
 
 
 def agent(data: Path, node: str) -> int:
@@ -207,10 +161,6 @@ def cpu(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def percentile(values: list[float], part: float) -> float:
-    return values[min(len(values) - 1, int(len(values) * part))]
-
-
 async def run() -> list[Figure]:
     if os.geteuid() != 0:
         print("  nodes run real containers, which needs root: nothing is measured", file=sys.stderr)
@@ -218,7 +168,10 @@ async def run() -> list[Figure]:
     with cluster(["bench"]) as (data, _):
         pid = agent(data, "bench")
         idle = rss(pid)
-        async with observing(data) as (api, observed):
+        async with (
+            Client(config.load(data / "kubeconfig")) as api,
+            observing(api, PODS, NAMESPACE, DEADLINE, ready=lambda pod: has_condition(pod, "Ready")) as observed,
+        ):
             alone, bare = await one_by_one(api, observed, BareRunc(data.parent / "bare"))
             together = await at_once(api, observed)
             loaded = rss(pid)
@@ -227,12 +180,12 @@ async def run() -> list[Figure]:
             resting = (cpu(pid) - used) / REST * 100
     with cluster([f"bench-{number}" for number in range(NODES)]) as (_, start):
         pass
-    runc = percentile(bare, 0.5)
+    runc = percentile(bare, 50)
     return [
-        Figure("one pod to Ready, p50", percentile(alone, 0.5), "ms", runc, "bare runc run"),
-        Figure("one pod to Ready, p95", percentile(alone, 0.95), "ms", percentile(bare, 0.95), "bare runc run"),
-        Figure("more than bare runc, p50", percentile(alone, 0.5) - runc, "ms", aim="at most 150"),
-        Figure(f"{AT_ONCE} pods at once to Ready, p50", percentile(together, 0.5), "s"),
+        Figure("one pod to Ready, p50", percentile(alone, 50), "ms", runc, "bare runc run"),
+        Figure("one pod to Ready, p95", percentile(alone, 95), "ms", percentile(bare, 95), "bare runc run"),
+        Figure("more than bare runc, p50", percentile(alone, 50) - runc, "ms", aim="at most 150"),
+        Figure(f"{AT_ONCE} pods at once to Ready, p50", percentile(together, 50), "s"),
         Figure(
             f"{AT_ONCE} pods at once to Ready, all", together[-1], "s", runc * AT_ONCE / 1000, "that many bare runc run"
         ),

@@ -1,55 +1,62 @@
-"""What VMs cost on a local cluster: the time until they run and until their guests are up, calls, memory, CPU.
+"""What VMs cost on a cluster: the time until they run and until their guests are up, calls, memory, CPU, handovers.
 
-Everything is real: the operator installs, guests boot, and are emulated where KVM does not work. The references are
-KubeVirt's on a machine of the same kind, with a guest of the same size.
+Everything is real: the operator installs, guests boot, and are emulated where KVM does not work. Figures of processes
+are asked of the components and read inside the Pods, so they come about in the same way in any cluster. The references
+are KubeVirt's on a machine of the same kind, with a guest of the same size.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
+import re
 import statistics
+import sys
 import time
-from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
-import aiohttp
-import orjson
 from prometheus_client.parser import text_string_to_metric_families
 
-from bench import processes
-from bench.node import cluster
-from bench.processes import Process
+from bench import handovers
+from bench.node import cluster, install
+from bench.observer import Observed, has_condition, observing, percentile
 from bench.report import Figure
+from virtfleet.cli import installing
+from virtfleet.cli.output import Progress
+from virtfleet.cli.vm import podexec
 from virtfleet.kube import config
 from virtfleet.kube.client import Client
-from virtfleet.kube.resource import PODS, VMIS, Obj
+from virtfleet.kube.component import PORT
+from virtfleet.kube.resource import NODES, PODS, VMIS, Obj
 
-TITLE = "VMs on a local cluster of two nodes"
+TITLE = "VMs on a cluster, beside KubeVirt's figures"
 
 ONE_BY_ONE, TOGETHER, MOST = 5, 10, 20
 REST = 60.0
 DEADLINE = 600.0
-NAMESPACE = "default"
-COMPONENTS = {
-    "gateway": "virt-api",
-    "controller": "virt-controller",
-    "handler": "virt-handler",
-    "operator": "virt-operator",
-}
-_RSS = {"gateway": 178, "controller": 75, "handler": 77, "operator": 230}
+NAMESPACE, INSTALLED = "default", "kubevirt"
+GUEST = "virtfleet/guest:demo"
+# What KubeVirt's take, each.
+_RSS = {"virt-api": 178, "virt-controller": 75, "virt-handler": 77, "virt-operator": 230}
+_METRICS = (
+    "import ssl, urllib.request as r; "
+    f"print(r.urlopen('https://127.0.0.1:{PORT}/metrics', context=ssl._create_unverified_context()).read().decode())"
+)
+# Every process of a container: its name, and what it takes.
+_MEMORY = "for p in /proc/[0-9]*; do echo $(cat $p/comm) $(grep -e ^Rss: -e ^Pss: $p/smaps_rollup); done 2>/dev/null"
+_OUR_OWN = ("sh", "cat", "grep", "busybox")  # what looks at them
+_PROCESS = re.compile(r"^(?P<name>\S.*?) Rss: +(?P<rss>\d+) kB Pss: +(?P<pss>\d+) kB", re.MULTILINE)
 Calls = Counter[tuple[str, str]]  # by verb and resource
 
 
-def vmi(name: str) -> Obj:
-    """The guest of examples/vmi.yaml."""
+def vmi(name: str, guest: str) -> Obj:
+    """The VMI of examples/vmi.yaml."""
     devices = {
         "disks": [{"name": "root", "disk": {"bus": "virtio"}}],
         "interfaces": [{"name": "default", "masquerade": {}}],
     }
-    image = {"image": "virtfleet/guest:demo", "imagePullPolicy": "IfNotPresent"}
+    image = {"image": guest, "imagePullPolicy": "IfNotPresent"}
     return {
         "apiVersion": VMIS.api_version,
         "kind": VMIS.kind,
@@ -62,116 +69,66 @@ def vmi(name: str) -> Obj:
     }
 
 
-class Watched:
-    """When each VMI was seen to run, and its guest to be up."""
+@dataclass
+class Usage:
+    """What the components have called and used so far, and the memory of each by name."""
 
-    def __init__(self) -> None:
-        self.created: dict[str, float] = {}
-        self.running: dict[str, float] = {}
-        self.booted: dict[str, float] = {}
-        self._there: set[str] = set()
-        self._changed = asyncio.Condition()
-
-    async def follow(self, api: Client, listening: asyncio.Event) -> None:
-        async with api.watch(VMIS, NAMESPACE) as events:
-            listening.set()
-            async for event in events:
-                if event.type in ("ADDED", "MODIFIED", "DELETED"):
-                    async with self._changed:
-                        self._take(event.type, orjson.loads(event.object))
-                        self._changed.notify_all()
-
-    def _take(self, change: str, obj: Obj) -> None:
-        name, status, now = obj["metadata"]["name"], obj.get("status") or {}, time.monotonic()
-        if change == "DELETED":
-            self._there.discard(name)
-            return
-        self._there.add(name)
-        if status.get("phase") == "Running":
-            self.running.setdefault(name, now)
-        if any(c["type"] == "AgentConnected" for c in status.get("conditions") or ()):
-            self.booted.setdefault(name, now)
-
-    async def until_running(self, names: Iterable[str]) -> list[float]:
-        return await self._until(names, self.running)
-
-    async def until_booted(self, names: Iterable[str]) -> list[float]:
-        return await self._until(names, self.booted)
-
-    async def until_gone(self) -> None:
-        await self._wait(lambda: not self._there)
-
-    async def _until(self, names: Iterable[str], seen: dict[str, float]) -> list[float]:
-        await self._wait(lambda: all(name in seen for name in names))
-        return sorted(seen[name] - self.created[name] for name in names)
-
-    async def _wait(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(DEADLINE), self._changed:
-            await self._changed.wait_for(condition)
+    calls: Calls
+    cpu: float
+    rss: dict[str, list[float]]
 
 
 class Bench:
     """One cluster, and what is measured on it."""
 
-    def __init__(self, data: Path, api: Client, watched: Watched) -> None:
-        self._data = data
-        self._api = api
-        self._watched = watched
+    def __init__(self, api: Client, watched: Observed, guest: str) -> None:
+        self._api, self._watched, self._guest = api, watched, guest
+        self._names: list[str] = []
         self._number = 0
+        self._created: dict[str, float] = {}
 
     async def create(self, count: int) -> list[str]:
-        names = [f"vm{self._number + i}" for i in range(count)]
+        names = [f"bench-{self._number + i}" for i in range(count)]
         self._number += count
+        self._names += names
         for name in names:
-            self._watched.created[name] = time.monotonic()
-            await self._api.create(VMIS, vmi(name))
+            self._created[name] = time.monotonic()
+            await self._api.create(VMIS, vmi(name, self._guest))
         return names
 
+    async def until(self, mark: str, names: list[str]) -> list[float]:
+        """Seconds since their creation."""
+        seen = await self._watched.until(mark, names)
+        return [at - self._created[name] for name, at in zip(names, seen, strict=True)]
+
     async def delete_all(self) -> float:
-        began = time.monotonic()
-        for obj in await self._api.list(VMIS, NAMESPACE):
-            await self._api.delete(VMIS, obj["metadata"]["name"], NAMESPACE)
-        await self._watched.until_gone()
+        began, names, self._names = time.monotonic(), self._names, []
+        for name in names:
+            await self._api.delete(VMIS, name, NAMESPACE)
+        await self._watched.until_gone(names)
         return time.monotonic() - began
 
     # Each measurement.
 
     async def at_rest(self, what: str, reference: bool) -> list[Figure]:
         """Calls and CPU while nothing happens, and the memory of the components."""
-        calls, cpu = await self.calls(), processes.cpu_seconds(self._components())
+        before = await self.usage()
         await asyncio.sleep(REST)
-        more = await self.calls() - calls
-        used = processes.cpu_seconds(self._components()) - cpu
-        found = defaultdict(list)
-        for process in self._components():
-            found[process.program].append(processes.resident([process]))
-        figures = [
-            Figure(
-                f"{name}: memory of one, {what}",
-                statistics.mean(found[program]),
-                "MiB RSS",
-                reference=str(_RSS[program]),
-            )
-            for program, name in COMPONENTS.items()
-        ]
-        everything = [value for values in found.values() for value in values]
+        after = await self.usage()
+        everything = [value for values in after.rss.values() for value in values]
+        calls = (after.calls - before.calls).total() * 60 / REST
+        cpu = (after.cpu - before.cpu) / REST * 1000
+        beside = {True: ("1,346 in twelve pods", "313", "48"), False: ("", "", "")}[reference]
         return [
-            *figures,
-            Figure(
-                f"{len(everything)} components together, {what}",
-                sum(everything),
-                "MiB RSS",
-                reference="1,346 in twelve pods" if reference else "",
+            *(
+                Figure(
+                    f"{name}: memory of one, {what}", statistics.mean(after.rss[name]), "MiB RSS", reference=str(rss)
+                )
+                for name, rss in _RSS.items()
             ),
-            Figure(
-                f"calls of the components, {what}",
-                more.total() * 60 / REST,
-                "a minute",
-                reference="313" if reference else "",
-            ),
-            Figure(
-                f"CPU of the components, {what}", used / REST * 1000, "millicores", reference="48" if reference else ""
-            ),
+            Figure(f"{len(everything)} components, {what}", sum(everything), "MiB RSS", reference=beside[0]),
+            Figure(f"calls of the components, {what}", calls, "a minute", reference=beside[1]),
+            Figure(f"CPU of the components, {what}", cpu, "millicores", reference=beside[2]),
         ]
 
     async def one_by_one(self) -> list[Figure]:
@@ -179,12 +136,12 @@ class Bench:
         calls: Calls = Counter()
         await self._a_first_one()
         for _ in range(ONE_BY_ONE):
-            before = await self.calls()
+            before = await self.usage()
             names = await self.create(1)
-            running += await self._watched.until_running(names)
+            running += await self.until("running", names)
             await asyncio.sleep(0.5)  # for the last events to be written
-            calls += await self.calls() - before
-            booted += await self._watched.until_booted(names)
+            calls += (await self.usage()).calls - before.calls
+            booted += await self.until("booted", names)
             gone.append(await self.delete_all())
         per_vmi = {key: count / ONE_BY_ONE for key, count in sorted(calls.items()) if key[1] not in _PERIODIC}
         return [
@@ -200,48 +157,51 @@ class Bench:
 
     async def _a_first_one(self) -> None:
         """The first VM of a node makes what the others share."""
-        await self._watched.until_running(await self.create(4))
+        await self.until("running", await self.create(4))
         await self.delete_all()
 
     async def together(self, count: int, reference: tuple[str, str] = ("", "")) -> list[Figure]:
         names = await self.create(count)
-        running = await self._watched.until_running(names)
-        booted = await self._watched.until_booted(names)
+        running, booted = await self.until("running", names), await self.until("booted", names)
+        title = f"{count} VMIs at once, created to Running p50"
         return [
-            Figure(
-                f"{count} VMIs at once, created to Running p50", statistics.median(running), "s", reference=reference[0]
-            ),
+            Figure(title, statistics.median(running), "s", reference=reference[0]),
             Figure("  p95", percentile(running, 95), "s", reference=reference[1]),
             Figure("  guest up p50", statistics.median(booted), "s"),
             Figure("  p95", percentile(booted, 95), "s"),
         ]
 
-    def beside_guests(self, count: int) -> list[Figure]:
-        """What is in a launcher's Pod beside the hypervisor."""
-        found = [p for p in processes.of_cluster(self._data) if p.pod in self._pods_of("launcher")]
-        beside = [p for p in found if not p.program.startswith("qemu-system")]
+    async def beside_guests(self) -> list[Figure]:
+        """What is in a launcher's Pod beside the hypervisor, seen from inside."""
+        rss, pss = [], []
+        for pod in await self._api.list(PODS, NAMESPACE, labels="kubevirt.io=virt-launcher"):
+            text = await podexec.output(self._api, NAMESPACE, pod["metadata"]["name"], "compute", "sh", "-c", _MEMORY)
+            beside = [p for p in _PROCESS.finditer(text) if not p["name"].startswith(("qemu-system", *_OUR_OWN))]
+            rss.append(sum(int(p["rss"]) for p in beside) / 1024)
+            pss.append(sum(int(p["pss"]) for p in beside) / 1024)
         return [
-            Figure("processes beside QEMU, per VM", processes.resident(beside) / count, "MiB RSS", reference="143"),
-            Figure("  shared pages divided", processes.proportional(beside) / count, "MiB PSS", reference="53"),
+            Figure(f"processes beside QEMU, per VM of {len(rss)}", statistics.mean(rss), "MiB RSS", reference="142"),
+            Figure("  shared pages divided", statistics.mean(pss), "MiB PSS", reference="109 alone, 53 of ten"),
         ]
 
     # Looking.
 
-    def _components(self) -> list[Process]:
-        return [p for p in processes.of_cluster(self._data) if p.program in COMPONENTS]
-
-    def _pods_of(self, program: str) -> set[str]:
-        return {p.pod for p in processes.of_cluster(self._data) if p.program == program}
-
-    async def calls(self) -> Calls:
-        """Calls of all components so far."""
-        found: Calls = Counter()
-        pods = await self._api.list(PODS, "kubevirt")
-        async with aiohttp.ClientSession() as session:
-            for pod in pods:
-                async with session.get(f"https://{pod['status']['podIP']}:8443/metrics", ssl=False) as answer:
-                    found += _requests(await answer.text())
-        return found
+    async def usage(self) -> Usage:
+        usage = Usage(Counter(), 0.0, {name: [] for name in _RSS})
+        for pod in await self._api.list(PODS, INSTALLED, labels="prometheus.kubevirt.io=true"):
+            name = pod["metadata"]["labels"]["kubevirt.io"]
+            text = await podexec.output(
+                self._api, INSTALLED, pod["metadata"]["name"], name, "/usr/bin/python3", "-c", _METRICS
+            )
+            for family in text_string_to_metric_families(text):
+                for sample in family.samples:
+                    if sample.name == "kubevirt_rest_client_requests_total":
+                        usage.calls[sample.labels["verb"], sample.labels["resource"]] += int(sample.value)
+                    elif sample.name == "process_cpu_seconds_total":
+                        usage.cpu += sample.value
+                    elif sample.name == "process_resident_memory_bytes":
+                        usage.rss[name].append(sample.value / (1 << 20))
+        return usage
 
 
 # What is called now and then, with or without VMs: leases of elections, signs of life of nodes.
@@ -254,42 +214,50 @@ _CALLS = {
 }
 
 
-def _requests(text: str) -> Calls:
-    found: Calls = Counter()
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            if sample.name == "kubevirt_rest_client_requests_total":
-                found[sample.labels["verb"], sample.labels["resource"]] += int(sample.value)
-    return found
-
-
-def percentile(values: list[float], percent: int) -> float:
-    return values[math.ceil(len(values) * percent / 100) - 1]
-
-
-@asynccontextmanager
-async def prepared() -> AsyncIterator[Bench]:
-    with cluster(["node-a", "node-b"], "--no-bare") as (data, _):
+async def run(kubeconfig: Path | None = None, registry: str = "", guest: str = GUEST) -> list[Figure]:
+    """On the cluster of a kubeconfig, where VirtFleet is installed if it is not there; else on one of its own."""
+    if kubeconfig:
+        spec = {"imageRegistry": registry} if registry else {}
+        async with Client(config.load(kubeconfig)) as api:
+            return [*await _installed(api, spec), *await _measure(api, guest)]
+    with cluster(["node-a", "node-b"]) as (data, _):
+        seconds = install(data)
         async with Client(config.load(data / "kubeconfig")) as api:
-            watched, listening = Watched(), asyncio.Event()
-            following = asyncio.create_task(watched.follow(api, listening))
-            await listening.wait()
-            try:
-                yield Bench(data, api, watched)
-            finally:
-                following.cancel()
-                await asyncio.gather(following, return_exceptions=True)
+            return [_available(seconds), *await _measure(api, guest)]
 
 
-async def run() -> list[Figure]:
-    async with prepared() as bench:
-        await asyncio.sleep(10)  # for the installation to come to rest
-        figures = await bench.at_rest("no VM", reference=True)
-        figures += await bench.one_by_one()
-        figures += await bench.together(TOGETHER, ("19.5", "28.9"))
-        await bench.delete_all()
-        figures += await bench.together(MOST)
-        figures += bench.beside_guests(MOST)
-        figures += await bench.at_rest(f"{MOST} VMs", reference=False)
-        await bench.delete_all()
-    return figures
+def _available(seconds: float) -> Figure:
+    return Figure("applied to Available", seconds, "s", reference="88")
+
+
+async def _installed(api: Client, spec: dict[str, str]) -> list[Figure]:
+    """How long an installation takes; nothing where there is one already."""
+    if await installing.installed(api):
+        print("  VirtFleet is installed there already: that is not measured", file=sys.stderr)
+        return []
+    began = time.monotonic()
+    await installing.install(api, None, Progress(), spec, installing.DEFAULT)
+    await installing.wait(api, installing.why_not_ready, Progress(), DEADLINE)
+    return [_available(time.monotonic() - began)]
+
+
+async def _measure(api: Client, guest: str) -> list[Figure]:
+    marks = {
+        "running": lambda vmi: (vmi.get("status") or {}).get("phase") == "Running",
+        "booted": lambda vmi: has_condition(vmi, "AgentConnected"),
+    }
+    await asyncio.sleep(10)  # for the installation to come to rest
+    async with observing(api, VMIS, NAMESPACE, DEADLINE, **marks) as watched:
+        bench = Bench(api, watched, guest)
+        try:
+            figures = await bench.at_rest("no VM", reference=True)
+            figures += await bench.one_by_one()
+            figures += await bench.together(TOGETHER, ("19.5", "28.9"))
+            figures += await bench.beside_guests()
+            await bench.delete_all()
+            figures += await bench.together(MOST)
+            figures += await bench.at_rest(f"{MOST} VMs", reference=False)
+        finally:
+            await bench.delete_all()
+    node = min(node["metadata"]["name"] for node in await api.list(NODES))
+    return [*figures, *await handovers.measure(api, node, rounds=2)]

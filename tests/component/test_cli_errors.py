@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from virtfleet.cli.output import TRACE, unexpected
+from virtfleet.cli.output import TRACE, explained
 
 VIRTFLEET = str(Path(sys.executable).parent / "virtfleet")
 ENVIRONMENT = {"PATH": os.environ["PATH"]}
@@ -85,8 +85,8 @@ def test_a_new_cluster_on_a_disk_without_room(tmp_path: Path) -> None:
 
 
 def test_what_nobody_foresaw_is_one_line_with_a_next_step() -> None:
-    full = unexpected(ExceptionGroup("a", [OSError(28, "No space left on device", "/x/y")])).message
+    full = explained(ExceptionGroup("a", [OSError(28, "No space left on device", "/x/y")])).message
     assert full == "/x/y: No space left on device\nMake room on that disk, then repeat the command."
-    bug = unexpected(KeyError("spec")).message
+    bug = explained(KeyError("spec")).message
     assert bug.splitlines()[0] == "this should not have happened: KeyError: 'spec'"
     assert TRACE in bug

@@ -48,11 +48,10 @@ def test_what_keeps_a_vm_from_running_is_told_and_what_it_cannot_do_is_not() -> 
     assert describe(vmi(conditions=conditions), None).trouble == "no such disk"
 
 
-def test_without_a_terminal_only_news_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    with demo._display(Progress(), live=False) as show:
-        for _ in range(2):
-            show([Row("slopped", phase="Scheduled", node="node-c")])
-        show([UP])
+def test_only_news_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = Progress()
+    for rows in ([Row("slopped", phase="Scheduled", node="node-c")],) * 2 + ([UP],):
+        demo.tell(progress, rows)
     told = [line.partition("s  ")[2] for line in capsys.readouterr().err.splitlines()]
     assert told == ["slopped is Scheduled on node-c", "slopped has booted on c"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from virtfleet.cli import installing
 from virtfleet.cli.home import readiness
 
 
@@ -19,18 +20,18 @@ def kubevirt(observed: int, **conditions: str) -> dict[str, Any]:
 
 
 def test_a_component_counts_when_it_is_ready_and_stays() -> None:
-    assert readiness.why_components_unready([pod("a"), pod("b", "False", "Succeeded")]) is None
-    assert readiness.why_components_unready([]) == "virt-operator starts"
+    assert installing.why_components_unready([pod("a"), pod("b", "False", "Succeeded")]) is None
+    assert installing.why_components_unready([]) == "virt-operator starts"
     going = pod("c", deletionTimestamp="2026-01-01T00:00:00Z")
-    assert readiness.why_components_unready([pod("a"), pod("b", "False"), going]) == "not ready yet: b, c"
+    assert installing.why_components_unready([pod("a"), pod("b", "False"), going]) == "not ready yet: b, c"
 
 
 def test_what_the_operator_says_counts_for_the_object_as_it_is_now() -> None:
-    assert readiness.why_unavailable(kubevirt(2, Available="True", Progressing="False")) is None
-    assert readiness.why_unavailable(kubevirt(1, Available="True")) == "virt-operator starts"
-    assert readiness.why_unavailable(kubevirt(2, Available="True", Progressing="True")) == "Progressing!"
-    assert readiness.why_unavailable(kubevirt(2, Available="False", Degraded="True")) == "Degraded!"
-    assert readiness.why_unavailable({"metadata": {"generation": 1}}) == "virt-operator starts"
+    assert installing.why_unavailable(kubevirt(2, Available="True", Progressing="False")) is None
+    assert installing.why_unavailable(kubevirt(1, Available="True")) == "virt-operator starts"
+    assert installing.why_unavailable(kubevirt(2, Available="True", Progressing="True")) == "Progressing!"
+    assert installing.why_unavailable(kubevirt(2, Available="False", Degraded="True")) == "Degraded!"
+    assert installing.why_unavailable({"metadata": {"generation": 1}}) == "virt-operator starts"
 
 
 def test_a_vmi_of_before_a_down_is_not_taken_for_a_running_one() -> None:

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.reference import GOLDEN
-from virtfleet.cli.look.render import render
+from virtfleet.cli.main import main
 
 CASES = sorted(GOLDEN.glob("*/domain.xml"))
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
@@ -47,6 +47,6 @@ def test_the_domain_equals_the_reference(document: Path) -> None:
         arguments += ["--block-volume", volume]
     if "diskFormat" in options:
         arguments += ["--disk-format", options["diskFormat"]]
-    result = CliRunner().invoke(render, arguments)
+    result = CliRunner().invoke(main, ["render", *arguments])
     assert result.exit_code == 0, result.output
     assert sorted(lines(ET.fromstring(result.stdout))) == sorted(lines(ET.parse(document).getroot()))

@@ -15,7 +15,7 @@ from bench.report import as_text
 from tests.unit.domain_samples import NODE, Sample, vmi
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance
-from virtfleet.cli.look.hypervisors import hypervisors
+from virtfleet.cli.main import main
 from virtfleet.domain import paths
 from virtfleet.domain.context import AssignedDevice, Context
 from virtfleet.domain.errors import DomainError
@@ -248,14 +248,14 @@ def test_memory_is_locked_for_devices_that_write_into_it() -> None:
 
 
 def test_the_command_lists_hypervisors_and_their_features() -> None:
-    listed = json.loads(CliRunner().invoke(hypervisors, ["-o", "json"]).stdout)
+    listed = json.loads(CliRunner().invoke(main, ["hypervisors", "-o", "json"]).stdout)
     assert [h["name"] for h in listed][:2] == ["qemu-kvm", "mshv"]
-    assert "xen" in CliRunner().invoke(hypervisors, ["-o", "wide"]).stdout
-    features = json.loads(CliRunner().invoke(hypervisors, ["features", "lxc", "-o", "json"]).stdout)
+    assert "xen" in CliRunner().invoke(main, ["hypervisors", "-o", "wide"]).stdout
+    features = json.loads(CliRunner().invoke(main, ["hypervisors", "features", "lxc", "-o", "json"]).stdout)
     assert {f["support"] for f in features} == {"works", "absent", "impossible"}
     assert {f["hypervisor"] for f in features} == {"lxc"}
-    beside = json.loads(CliRunner().invoke(hypervisors, ["features", "-o", "json"]).stdout)
+    beside = json.loads(CliRunner().invoke(main, ["hypervisors", "features", "-o", "json"]).stdout)
     assert {f["hypervisor"] for f in beside} == {"qemu-kvm", "mshv", "cloud-hypervisor", "lxc"}
-    assert "live-migration" in CliRunner().invoke(hypervisors, ["features"]).stdout
-    unknown = CliRunner().invoke(hypervisors, ["features", "nothing"])
+    assert "live-migration" in CliRunner().invoke(main, ["hypervisors", "features"]).stdout
+    unknown = CliRunner().invoke(main, ["hypervisors", "features", "nothing"])
     assert unknown.exit_code == 1 and "no hypervisor 'nothing'" in unknown.output

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 import virtfleet
-from virtfleet.cli.output import TRACE, unexpected
+from virtfleet.cli.output import TRACE, explained
 
 # command -> (module with an attribute of that name, - as _, and one line of help)
 COMMANDS = {
@@ -23,6 +23,8 @@ COMMANDS = {
     "demo": ("virtfleet.cli.home.demo", "Boot VMs of several pools and hypervisors, and show them."),
     "node": ("virtfleet.cli.home.node", "Nodes of the local cluster."),
     "image": ("virtfleet.cli.home.image", "Images of the local cluster."),
+    "install": ("virtfleet.cli.install", "Install VirtFleet into a Kubernetes cluster."),
+    "uninstall": ("virtfleet.cli.install", "Take VirtFleet out of a Kubernetes cluster."),
     "validate": ("virtfleet.cli.look.validate", "Check manifests as the cluster would."),
     "render": ("virtfleet.cli.look.render", "What VirtFleet would make of an object, without a cluster."),
     "explain": ("virtfleet.cli.look.explain", "Which pool, image, hypervisor and nodes a VM gets, and why."),
@@ -73,7 +75,7 @@ class Commands(click.Group):
         except Exception as error:
             if os.environ.get(TRACE):
                 raise
-            raise unexpected(error) from None
+            raise explained(error) from None
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

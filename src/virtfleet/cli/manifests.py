@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
 import orjson
 import yaml
 
@@ -20,6 +21,13 @@ if TYPE_CHECKING:
 
 _LARGEST = 1_000_000  # parts of a document
 
+files_option = click.option(
+    "-f", "--filename", "files", multiple=True, required=True, help="VMIs, or what makes them; repeatable."
+)
+kubevirt_option = click.option(
+    "--kubevirt", "kubevirt_file", help="File with the KubeVirt object in force; defaults where left out."
+)
+
 
 # PyYAML with libyaml is ten times as fast; not every build has it.
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
@@ -31,8 +39,8 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
             if isinstance(key, yaml.ScalarNode) and key.value != "<<" and key.value in seen:
                 raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} is given twice", key.start_mark)
             seen.add(str(key.value))
-        found: dict[Any, Any] = super().construct_mapping(node, deep)
-        return found
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
+        return mapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +70,8 @@ class Manifest:
         return self._metadata("namespace") or "default"
 
     def copy(self) -> dict[str, Any]:
-        found: dict[str, Any] = orjson.loads(orjson.dumps(self.obj))
-        return found
+        copied: dict[str, Any] = orjson.loads(orjson.dumps(self.obj))
+        return copied
 
 
 def manifests(files: Iterable[str]) -> Iterator[Manifest]:
@@ -99,7 +107,7 @@ def cluster_of(file: str | None, beside: Iterable[dict[str, Any]] = ()) -> Insta
     from virtfleet.admission.findings import Findings
     from virtfleet.installation import Installation
 
-    found = Findings()
+    findings = Findings()
     among = beside if file is None else objects([file])
     kubevirt = next((obj for obj in among if obj.get("kind") == KUBEVIRT.kind), None)
     if kubevirt is None:
@@ -107,10 +115,10 @@ def cluster_of(file: str | None, beside: Iterable[dict[str, Any]] = ()) -> Insta
             raise CommandError(f"{file} has no KubeVirt object", "Name a file with one, or leave --kubevirt out.")
         return Installation({})
     kubevirt = shape.without_nulls(kubevirt)
-    shape.check(kubevirt, found)
-    if file is not None and not found.allowed:
-        raise CommandError(f"{file}: {found.causes[0].message}")
-    return Installation(kubevirt if found.allowed else {})
+    shape.check(kubevirt, findings)
+    if file is not None and not findings.allowed:
+        raise CommandError(f"{file}: {findings.causes[0].message}")
+    return Installation(kubevirt if findings.allowed else {})
 
 
 def _documents(file: str) -> Iterator[Any]:

@@ -28,19 +28,39 @@ _NEXT_STEPS = {
     errno.ENOENT: "Create it, or name another one.",
     errno.EMFILE: "Raise the limit of open files (ulimit -n).",
 }
+# What the API server's refusals leave unsaid, by code.
+_ASKED = {
+    401: "The cluster does not know who you are; look at the kubeconfig.",
+    403: "Ask whoever runs the cluster for the role kubevirt.io:edit in that namespace.",
+    404: "`kubectl get vm,vmi -A` lists what there is.",
+    503: "`kubectl get kubevirt -A` tells whether the installation is ready.",
+}
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def output_option(function: F) -> F:
-    """The `-o text|json` that every command has."""
-    return click.option(
-        "-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Form of the result."
-    )(function)
+def _output(*forms: str) -> Callable[[F], F]:
+    return click.option("-o", "--output", type=click.Choice(forms), default="text", help="Form of the result.")
+
+
+output_option = _output("text", "json")
+"""The `-o text|json` that every command has."""
+wide_option = _output("text", "wide", "json")
+"""The same for commands with more to tell than fits a terminal."""
 
 
 def result(output: str, data: Any, text: str) -> None:
-    """Print a command's result in the form that was asked for."""
+    """Print a command's result in the form that was asked for, at once: some commands go on after it."""
     click.echo(json.dumps(data, indent=2, default=str) if output == "json" else text)
+    sys.stdout.flush()
+
+
+def pair(option: str, text: str, form: str = "K=V") -> tuple[str, str]:
+    """The two parts of an option's value; only what is behind = may be empty."""
+    separator = ":" if ":" in form else "="
+    left, there, right = text.partition(separator)
+    if not (left and there and (right or separator == "=")):
+        raise CommandError(f"{option} {text!r} is not of the form {form}")
+    return left, right
 
 
 def table(rows: Sequence[Sequence[object]], header: Sequence[str]) -> str:
@@ -68,6 +88,13 @@ class Progress:
     def __init__(self, quiet: bool = False) -> None:
         self.quiet = quiet
         self.began = time.monotonic()
+        self._last: dict[str, str] = {}
+
+    def news(self, text: str, about: str = "") -> None:
+        """What is waited for, told when it is another thing than the last time."""
+        if self._last.get(about) != text:
+            self._last[about] = text
+            self(text)
 
     def __call__(self, text: str) -> None:
         if not self.quiet:
@@ -86,18 +113,43 @@ def next_step(error: OSError) -> str:
     return _NEXT_STEPS.get(error.errno or 0, "")
 
 
-def unexpected(error: Exception) -> CommandError:
-    """An error that no command has words of its own for, in one line, with the next step."""
+def refused(causes: Iterable[Any], what: str = "") -> CommandError:
+    """What admission has against an object."""
+    lines = [f"{'  ' if what else ''}{cause.field}: {cause.message}" for cause in causes]
+    return CommandError("\n".join([f"{what} is refused:", *lines] if what else lines))
+
+
+def explained(error: Exception) -> CommandError:
+    """Any error in one line, with the next step. Those of VirtFleet's own classes are written for people."""
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
+    if isinstance(error, CommandError):
+        return error
     if isinstance(error, OSError):
-        what = str(error.strerror or error)
+        what = str(error.strerror or getattr(error, "reason", None) or error)  # urllib's have a reason
         where = f"{error.filename}: " if error.filename else ""
         return CommandError(where + what, next_step(error))
-    if type(error) is RuntimeError:  # those are written for people
-        return CommandError(str(error))
+    if type(error) is RuntimeError or type(error).__module__.startswith("virtfleet."):
+        return CommandError(str(error), _hint(error))
     said = " ".join(str(error).split())
     return CommandError(
         f"this should not have happened: {type(error).__name__}{': ' if said else ''}{said}",
         f"{TRACE}=1 before the command shows where. Please report it.",
     )
+
+
+def _hint(error: Exception) -> str:
+    from virtfleet.api.kinds import VMI
+    from virtfleet.kube.credentials import ConfigError
+    from virtfleet.kube.errors import ApiError
+
+    if isinstance(error, ConfigError):
+        return "Name the cluster with --kubeconfig, or with KUBECONFIG."
+    if not isinstance(error, ApiError):
+        return ""
+    if error.code == 404 and "requested resource" in error.message:
+        return "VirtFleet is not installed there; `virtfleet install` does it."
+    stopped = error.code == 404 and VMI.singular in error.message
+    name = (error.details or {}).get("name") or "NAME"
+    again = f" A VM that is stopped has no VMI: virtfleet start {name}" if stopped else ""
+    return _ASKED.get(error.code, "") + again

@@ -85,20 +85,20 @@ class Config:
         return self._tls[1]
 
 
-def load(kubeconfig: str | Path | None = None) -> Config:
+def load(kubeconfig: str | Path | None = None, context: str = "") -> Config:
     """The file asked for, else $KUBECONFIG, else the service account of this pod, else ~/.kube/config."""
     if kubeconfig:
-        return from_kubeconfig([Path(kubeconfig)])
+        return from_kubeconfig([Path(kubeconfig)], context)
     if named := os.environ.get("KUBECONFIG"):
-        return from_kubeconfig([Path(part) for part in named.split(os.pathsep) if part])
-    if os.environ.get("KUBERNETES_SERVICE_HOST"):
+        return from_kubeconfig([Path(part) for part in named.split(os.pathsep) if part], context)
+    if os.environ.get("KUBERNETES_SERVICE_HOST") and not context:
         return in_cluster()
     home = Path.home() / ".kube" / "config"
     if not home.exists():
         raise ConfigError(
             f"no cluster is configured: $KUBECONFIG is not set, {home} does not exist, and this is no pod"
         )
-    return from_kubeconfig([home])
+    return from_kubeconfig([home], context)
 
 
 def in_cluster(account: Path = SERVICE_ACCOUNT) -> Config:
@@ -169,18 +169,18 @@ class _Kubeconfig(msgspec.Struct, rename="kebab"):
 _Entries = dict[str, tuple[Path, _Entry]]
 
 
-def from_kubeconfig(paths: list[Path]) -> Config:
-    """The files merged as kubectl does: an earlier one wins over a later one, missing ones are skipped."""
+def from_kubeconfig(paths: list[Path], context: str = "") -> Config:
+    """One context of the files, merged as kubectl does: an earlier one wins over a later one, missing ones are skipped."""
     files = [(path, _read(path)) for path in paths if path.exists()]
     if not files:
         raise ConfigError(f"kubeconfig: {', '.join(map(str, paths))}: no such file")
     clusters: _Entries = {entry.name: (path, entry) for path, file in files[::-1] for entry in file.clusters or ()}
     users: _Entries = {entry.name: (path, entry) for path, file in files[::-1] for entry in file.users or ()}
     contexts: _Entries = {entry.name: (path, entry) for path, file in files[::-1] for entry in file.contexts or ()}
-    chosen = next((file.current_context for _, file in files if file.current_context), "")
+    chosen = context or next((file.current_context for _, file in files if file.current_context), "")
     if not chosen:
         raise ConfigError(f"{paths[0]}: current-context is not set; there are {_names(contexts)}")
-    where, named = _lookup(files[0][0], "current-context", chosen, contexts)
+    where, named = _lookup(files[0][0], "context" if context else "current-context", chosen, contexts)
     context = named.context
     cluster_file, entry = _lookup(where, f"contexts[{chosen}].context.cluster", context.cluster, clusters)
     cluster, field = entry.cluster, f"{cluster_file}: clusters[{context.cluster}].cluster"

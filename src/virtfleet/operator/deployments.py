@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from virtfleet.api import names
+from virtfleet.api.selectors import tolerates
 from virtfleet.installation import Installation
 from virtfleet.kube.component import CERTIFICATES, PORT
 from virtfleet.kube.resource import Obj
@@ -14,6 +15,8 @@ from virtfleet.operator.endpoints import METRICS_LABEL, VIRT_API
 VIRT_CONTROLLER = "virt-controller"
 _HOSTNAME = "kubernetes.io/hostname"
 _NOBODY = 65534
+_LOST = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+_PATIENCE = 30  # seconds that Pods stay on a node that is lost
 # component -> service account, name of its flags, of its verbosity
 _COMPONENTS = {
     VIRT_API: (roles.API, "api", "virt_api"),
@@ -37,7 +40,7 @@ RESTRICTED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"
 def render(installation: Installation) -> list[Obj]:
     objects = [_component(installation, component) for component in _COMPONENTS]
     if installation.replicas > 1:
-        objects += [_budget(installation, component) for component in _COMPONENTS]
+        objects += [budget(installation, component) for component in _COMPONENTS]
     return objects
 
 
@@ -121,24 +124,39 @@ def probe(path: str, *, period: int, failures: int = 3) -> dict[str, Any]:
 
 
 def spread(placement: Any, component: str) -> dict[str, Any]:
-    """Where the administrator wants the control plane, on different nodes if there are."""
-    affinity = dict(placement.get("affinity") or {})
-    if "podAntiAffinity" not in affinity:
-        term = {"labelSelector": {"matchLabels": {names.APP_LABEL: component}}, "topologyKey": _HOSTNAME}
-        affinity["podAntiAffinity"] = {
-            "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "podAffinityTerm": term}]
-        }
+    """Where the administrator wants the control plane: each replica on a node of its own as far as nodes can be had.
+
+    Nodes that take no Pods (cordoned, dead) do not count, so one node alone takes all of them, and a drain is not
+    held up. Replicas of another version do not count either: the new ones are spread anew.
+    """
+    tolerations = list(placement.get("tolerations") or ())
     return {
         "nodeSelector": {"kubernetes.io/os": "linux", **(placement.get("nodeSelector") or {})},
-        "affinity": affinity,
+        "affinity": dict(placement.get("affinity") or {}),
+        "topologySpreadConstraints": [
+            {
+                "maxSkew": 1,
+                "topologyKey": _HOSTNAME,
+                "whenUnsatisfiable": "DoNotSchedule",
+                "nodeTaintsPolicy": "Honor",
+                "labelSelector": {"matchLabels": {names.APP_LABEL: component}},
+                "matchLabelKeys": ["pod-template-hash"],
+            }
+        ],
         "tolerations": [
             {"key": "CriticalAddonsOnly", "operator": "Exists"},
-            *(placement.get("tolerations") or ()),
+            *tolerations,
+            *(_for_a_moment(key) for key in _LOST if not tolerates(tolerations, {"key": key, "effect": "NoExecute"})),
         ],
     }
 
 
-def _budget(installation: Installation, component: str) -> Obj:
+def _for_a_moment(key: str) -> dict[str, Any]:
+    """Kubernetes itself waits for five minutes before it replaces what was on a lost node."""
+    return {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": _PATIENCE}
+
+
+def budget(installation: Installation, component: str) -> Obj:
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",

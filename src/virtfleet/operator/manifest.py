@@ -18,11 +18,14 @@ from virtfleet.operator.render import OWN_DEFINITION
 VIRT_OPERATOR = "virt-operator"
 NAMESPACE = "kubevirt"
 _REPLICAS = 2
+_IMAGES = ("imageRegistry", "imageTag", "imagePullPolicy", "imagePullSecrets")
 _NOTE = "# The operator of VirtFleet. Made by `python -m virtfleet.operator manifest`; do not edit.\n"
 
 
-def objects() -> list[Obj]:
-    installation = Installation({"metadata": {"name": "kubevirt", "namespace": NAMESPACE}})
+def objects(wanted: Installation | None = None) -> list[Obj]:
+    """The manifest; the operator's image comes from where those of the installation do that is `wanted`."""
+    images = {key: value for key, value in (wanted.spec if wanted else {}).items() if key in _IMAGES}
+    installation = Installation({"metadata": {"name": "kubevirt", "namespace": NAMESPACE}, "spec": images})
     [own] = [d for d in crds.definitions() if d["metadata"]["name"] == OWN_DEFINITION]
     parts = [
         _namespace(),
@@ -32,6 +35,7 @@ def objects() -> list[Obj]:
         *roles.granted(installation, roles.OPERATOR, roles.operator_cluster_rules()),
         *roles.granted(installation, roles.OPERATOR, roles.operator_own_rules(), namespaced=True),
         deployments.deployment(installation, VIRT_OPERATOR, roles.OPERATOR, replicas=_REPLICAS, labels={}),
+        deployments.budget(installation, VIRT_OPERATOR),
     ]
     return [_ours(obj) for obj in parts]
 

@@ -26,8 +26,8 @@ import hostile
 from component.apiserver_kit import Client, serving
 from component.handler_kit import api_server
 from virtfleet.admission.review import complete, review
+from virtfleet.cli.look.instances import instance
 from virtfleet.cli.look.render_domain import pretend_node
-from virtfleet.cli.look.render_vmi import instance
 from virtfleet.controller import disruption, lifecycle
 from virtfleet.controller import records as controller_records
 from virtfleet.domain import xml

@@ -255,6 +255,23 @@ def test_topology_spread_keeps_the_difference_between_domains_small() -> None:
     assert "1 node(s) didn't match pod topology spread constraints (missing required label)" in message
 
 
+def test_nodes_that_take_no_pods_count_in_a_spread_unless_it_says_otherwise() -> None:
+    constraint = {
+        "maxSkew": 1,
+        "topologyKey": "host",
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": {"app": "web"}},
+    }
+    book = a_book(
+        a_node("a", labels={"host": "a"}),
+        a_node("cordoned", labels={"host": "b"}, taints=[{"key": "k", "effect": "NoSchedule"}]),
+        a=[a_pod("there", labels={"app": "web"})],
+    )
+    assert place(a_pod(labels={"app": "web"}, topologySpreadConstraints=[constraint]), book).node == ""
+    honest = {**constraint, "nodeTaintsPolicy": "Honor"}
+    assert place(a_pod(labels={"app": "web"}, topologySpreadConstraints=[honest]), book).node == "a"
+
+
 def test_claims_rule_out_nodes_or_all_of_them() -> None:
     book = a_book(a_node("a"), a_node("b"))
     local = Volumes(

@@ -58,10 +58,7 @@ def down(data: Path, wipe: bool, output: str) -> None:
 @output_option
 def status(data: Path, output: str) -> None:
     """What runs, and how it is. Ends with 1 where the cluster is not ready."""
-    settings = load(data)
-    if settings is None:
-        raise CommandError(f"there is no cluster in {data}", "Start one with: virtfleet up")
-    facts = facts_of(data, settings)
+    facts = facts_of(data, load_existing(data))
     rows = [
         [p["name"], "running" if p["running"] else "down", p["pid"], p["restarts"], _mib(p["rss"]), p["reason"]]
         for p in facts["processes"]
@@ -137,6 +134,13 @@ def load(data: Path) -> Settings | None:
         raise CommandError(
             f"{data / directory.MARK} cannot be read: {error}", "Mend it, or remove the directory for a new cluster."
         ) from None
+
+
+def load_existing(data: Path) -> Settings:
+    """The settings of a cluster that must be there."""
+    if (settings := load(data)) is None:
+        raise CommandError(f"there is no cluster in {data}", "Start one with: virtfleet up")
+    return settings
 
 
 def is_running(data: Path) -> bool:

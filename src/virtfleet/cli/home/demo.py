@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 
 import click
@@ -60,15 +58,12 @@ class Row:
 
     @property
     def cells(self) -> list[str]:
-        return [self.vm, self.pool, self.hypervisor, self.image, self.node, self.phase, self.address]
+        return list(astuple(self)[: len(_COLUMNS)])
 
     @property
     def done(self) -> bool:
         """Whether its guest is up."""
         return self.phase == Phase.RUNNING and self.console.startswith(_BOOTED)
-
-
-Show = Callable[[Sequence[Row]], None]
 
 
 @click.command()
@@ -89,11 +84,7 @@ def demo(data: Path, files: tuple[str, ...], output: str) -> None:
             f"there is no cluster in {data}",
             f"Start one with: virtfleet up --nodes {_EXAMPLES}/nodes.yaml --kubevirt {_EXAMPLES}/kubevirt.yaml",
         ) from None
-    try:
-        with _display(progress, live=output == "text" and sys.stderr.isatty()) as show:
-            rows = asyncio.run(_run(Client(settings), wanted, show))
-    except ApiError as error:
-        raise CommandError(f"the cluster does not answer: {error.message}", "See: virtfleet status") from None
+    rows = asyncio.run(_run(Client(settings), wanted, progress))
     seconds = round(time.monotonic() - progress.began, 1)
     facts = {"seconds": seconds, "vms": [{**asdict(row), "booted": row.done} for row in rows]}
     result(output, facts, _report(rows, data, chosen, seconds))
@@ -101,7 +92,7 @@ def demo(data: Path, files: tuple[str, ...], output: str) -> None:
         raise CommandError("\n".join(f"{row.vm} does not run: {_why(row)}" for row in late))
 
 
-async def _run(client: Client, wanted: Sequence[Obj], show: Show) -> list[Row]:
+async def _run(client: Client, wanted: Sequence[Obj], progress: Progress) -> list[Row]:
     """Make the VMs and follow them until all guests are up, or it takes too long."""
     async with client as api:
         for vm in wanted:
@@ -111,7 +102,7 @@ async def _run(client: Client, wanted: Sequence[Obj], show: Show) -> list[Row]:
             rows = [
                 await _look(api, vm["metadata"].get("namespace", "default"), vm["metadata"]["name"]) for vm in wanted
             ]
-            show(rows)
+            tell(progress, rows)
             if all(row.done for row in rows) or time.monotonic() > end:
                 return rows
             await asyncio.sleep(_LOOK)
@@ -121,14 +112,11 @@ async def _make(api: Client, vm: Obj) -> None:
     """Create a VM, or bring one of that name to what is wanted."""
     name, namespace = vm["metadata"]["name"], vm["metadata"].get("namespace", "default")
     try:
-        try:
-            await api.create(VMS, vm, namespace)
-        except ApiError as error:
-            if not is_already_exists(error):
-                raise
-            await api.patch(VMS, name, vm, namespace)
+        await api.create(VMS, vm, namespace)
     except ApiError as error:
-        raise CommandError(f"{name} cannot be made: {error.message}") from None
+        if not is_already_exists(error):
+            raise
+        await api.patch(VMS, name, vm, namespace)
 
 
 async def _look(api: Client, namespace: str, name: str) -> Row:
@@ -189,43 +177,12 @@ async def _said(api: Client, vmi: Obj, pod: Obj) -> str:
 # Showing.
 
 
-@contextmanager
-def _display(progress: Progress, *, live: bool) -> Iterator[Show]:
-    """A table that changes in place on a terminal, and a line for each change elsewhere."""
-    if not live:
-        yield _Lines(progress)
-        return
-    from rich.console import Console
-    from rich.live import Live
-    from rich.table import Table
-
-    with Live(console=Console(stderr=True), transient=True) as screen:
-
-        def show(rows: Sequence[Row]) -> None:
-            shown = Table(*_COLUMNS, box=None, header_style="bold", padding=(0, 1, 0, 0), pad_edge=False)
-            for row in rows:
-                # Narrow terminals cut cells at their end, where images differ: their registry goes first.
-                short = replace(row, image=row.image.rpartition("/")[2])
-                shown.add_row(*short.cells, style="green" if row.done else "")
-            screen.update(shown)
-
-        yield show
-
-
-class _Lines:
-    """Tells what is new since the last time."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-        self._told: dict[str, str] = {}
-
-    def __call__(self, rows: Sequence[Row]) -> None:
-        for row in rows:
-            where = f" on {row.node}" if row.node else ""
-            text = f"{row.vm} has booted{where}" if row.done else f"{row.vm} is {row.phase or 'being made'}{where}"
-            if self._told.get(row.vm) != text:
-                self._told[row.vm] = text
-                self._progress(text)
+def tell(progress: Progress, rows: Sequence[Row]) -> None:
+    """A line for each change."""
+    for row in rows:
+        where = f" on {row.node}" if row.node else ""
+        text = f"{row.vm} has booted{where}" if row.done else f"{row.vm} is {row.phase or 'being made'}{where}"
+        progress.news(text, about=row.vm)
 
 
 def _report(rows: Sequence[Row], data: Path, files: Sequence[str], seconds: float) -> str:

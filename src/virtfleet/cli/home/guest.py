@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
-from virtfleet.cli.output import CommandError, Progress, output_option, result
+from virtfleet.cli.output import Progress, output_option, result
 from virtfleet.local import guestimage
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group()
 def guest() -> None:
     """A small guest to try VirtFleet with."""
 
@@ -22,10 +22,7 @@ def build(cache: Path | None, output: str) -> None:
     """Build the guest's disk and container image from Debian packages."""
     progress = Progress(quiet=output == "json")
     progress("building the guest, unless it is in the cache")
-    try:
-        built = guestimage.build(cache or guestimage.default_cache())
-    except guestimage.GuestError as error:
-        raise CommandError(str(error)) from None
+    built = guestimage.build(cache or guestimage.default_cache())
     progress("from the cache" if built.cached else "built")
     size = built.disk.stat().st_size
     data = {

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from virtfleet.api.names import FINAL
-from virtfleet.cli.home.cluster import data_option, is_running, load
-from virtfleet.cli.output import CommandError, Progress, output_option, result, table
+from virtfleet.cli.home.cluster import data_option, is_running, load_existing
+from virtfleet.cli.home.readiness import Api
+from virtfleet.cli.output import CommandError, Progress, output_option, pair, result, table
+from virtfleet.kube.resource import PODS
 
 if TYPE_CHECKING:
     from virtfleet.local.node.images import Image, ImageStore
@@ -28,7 +30,7 @@ def ls(data: Path, output: str) -> None:
     """List the images."""
     from virtfleet.local.node.images import ImageStore
 
-    _cluster(data)
+    load_existing(data)
     images = list(ImageStore(data / "images").all())
     rows = [[i.name, i.id.partition(":")[2][:12], _size(i.size), "host" if i.on_host else "", i.origin] for i in images]
     result(output, [_facts(i) for i in images], table(rows, ["NAME", "ID", "SIZE", "BASE", "ORIGIN"]))
@@ -44,7 +46,7 @@ def import_(data: Path, path: Path, name: str, output: str) -> None:
     from virtfleet.local.node import registry
 
     progress = Progress(quiet=output == "json")
-    _done(output, _wait(registry.load(_store(data), path.absolute(), name, progress)), "imported")
+    _done(output, asyncio.run(registry.load(_store(data), path.absolute(), name, progress)), "imported")
 
 
 @image.command("pull")
@@ -56,7 +58,7 @@ def pull(data: Path, name: str, output: str) -> None:
     from virtfleet.local.node import registry
 
     progress = Progress(quiet=output == "json")
-    _done(output, _wait(registry.pull(_store(data), name, progress)), "pulled")
+    _done(output, asyncio.run(registry.pull(_store(data), name, progress)), "pulled")
 
 
 @image.command("derive")
@@ -68,14 +70,9 @@ def pull(data: Path, name: str, output: str) -> None:
 @output_option
 def derive(data: Path, new: str, old: str, add: tuple[str, ...], env: tuple[str, ...], output: str) -> None:
     """Make NEW: another image with more files and variables, for example to try a launcher image of a pool."""
-    from virtfleet.local.node.images import ImageError
-
-    files = [(Path(source), target) for source, target in (_pair("--add", text, ":", "SRC:DST") for text in add)]
-    variables = dict(_pair("--env", text, "=", "K=V") for text in env)
-    try:
-        _done(output, _store(data).derive(new, old, files, variables), "made")
-    except ImageError as error:
-        raise CommandError(str(error)) from None
+    files = [(Path(source), target) for source, target in (pair("--add", text, "SRC:DST") for text in add)]
+    variables = dict(pair("--env", text) for text in env)
+    _done(output, _store(data).derive(new, old, files, variables), "made")
 
 
 @image.command("rm")
@@ -85,38 +82,22 @@ def derive(data: Path, new: str, old: str, add: tuple[str, ...], env: tuple[str,
 def rm(data: Path, name: str, output: str) -> None:
     """Remove an image that no Pod uses."""
     from virtfleet.local.node.hostimage import comes_with_virtfleet
-    from virtfleet.local.node.images import ImageError, canonical
+    from virtfleet.local.node.images import canonical
 
     if comes_with_virtfleet(name):
         raise CommandError(f"{canonical(name)} comes with VirtFleet: it would be made again")
     store = _store(data)
-    if users := asyncio.run(_users(data, canonical(name))):
+    if users := _users(data, canonical(name)):
         raise CommandError(
             f"{canonical(name)} is in use by {', '.join(users)}", "Delete these Pods, or what they belong to, first."
         )
-    try:
-        store.remove(name)
-    except ImageError as error:
-        raise CommandError(str(error)) from None
+    store.remove(name)
     result(output, {"removed": canonical(name)}, f"{canonical(name)} removed")
 
 
-async def _users(data: Path, name: str) -> list[str]:
+def _users(data: Path, name: str) -> list[str]:
     """Pods that run, or are about to run, with an image. Where no cluster runs, there are none."""
-    from virtfleet.kube import config
-    from virtfleet.kube.client import Client
-    from virtfleet.kube.errors import ApiError
-    from virtfleet.kube.resource import PODS
-
-    if not is_running(data):
-        return []
-    try:
-        async with Client(config.load(data / "kubeconfig")) as api:
-            pods = await api.list(PODS)
-    except ApiError as error:
-        raise CommandError(
-            f"who uses {name} is not known: {error.message}", f"See: virtfleet status --data {data}"
-        ) from None
+    pods = Api(data, load_existing(data)).items(PODS.path()) if is_running(data) else []
     return [
         f"pod {pod['metadata']['namespace']}/{pod['metadata']['name']}"
         for pod in pods
@@ -132,37 +113,11 @@ def _images(spec: dict[str, Any]) -> set[str]:
     return {canonical(image) for image in (*volumes, *(c.get("image", "") for c in containers)) if image}
 
 
-def _cluster(data: Path) -> None:
-    if load(data) is None:
-        raise CommandError(f"there is no cluster in {data}", "Start one with: virtfleet up")
-
-
 def _store(data: Path) -> ImageStore:
     from virtfleet.local.node.hostimage import open_store
-    from virtfleet.local.node.images import ImageError
 
-    _cluster(data)
-    try:
-        return open_store(data / "images")
-    except (ImageError, OSError) as error:
-        raise CommandError(f"the images in {data} cannot be used: {error}") from None
-
-
-def _wait(work: Any) -> Image:
-    from virtfleet.local.node.images import ImageError
-
-    try:
-        made: Image = asyncio.run(work)
-    except ImageError as error:
-        raise CommandError(str(error)) from None
-    return made
-
-
-def _pair(option: str, text: str, separator: str, form: str) -> tuple[str, str]:
-    left, found, right = text.partition(separator)
-    if not (left and found and (right or separator == "=")):
-        raise CommandError(f"{option} {text!r} is not of the form {form}")
-    return left, right
+    load_existing(data)
+    return open_store(data / "images")
 
 
 def _done(output: str, made: Image, what: str) -> None:

@@ -1,8 +1,4 @@
-"""How `virtfleet up` installs VirtFleet into the local cluster: as anybody would into any other.
-
-The operator's manifest (deploy/operator.yaml is the same) and a KubeVirt object. It can be repeated: what is right
-already is not written.
-"""
+"""How `virtfleet up` installs VirtFleet into the local cluster: as anybody would into any other."""
 
 from __future__ import annotations
 
@@ -10,80 +6,32 @@ import asyncio
 import time
 from pathlib import Path
 
-from virtfleet.admission.review import review
 from virtfleet.api import times
-from virtfleet.cli.manifests import objects
+from virtfleet.cli import installing
 from virtfleet.cli.output import CommandError, Progress
-from virtfleet.installation import Installation
-from virtfleet.kube import config
-from virtfleet.kube.api import KubeApi, Patch
+from virtfleet.kube.api import KubeApi
 from virtfleet.kube.client import Client
-from virtfleet.kube.errors import ApiError, is_not_found
-from virtfleet.kube.resource import DAEMON_SETS, DEPLOYMENTS, KUBEVIRTS, NAMESPACES, PODS, PRIORITY_CLASSES, Obj
+from virtfleet.kube.resource import DAEMON_SETS, DEPLOYMENTS, PODS, Obj
 from virtfleet.local import stock
-from virtfleet.operator import manifest
-from virtfleet.operator.apply import difference
 from virtfleet.operator.handlerpods import RESTARTED
-from virtfleet.operator.render import stamped
-from virtfleet.operator.world import RESOURCES
+from virtfleet.operator.manifest import NAMESPACE
 
 DEADLINE = 300.0
 _PAUSE = 0.2
-_LOOK = f"Look at: kubectl -n {manifest.NAMESPACE} get pods,events"
-_KINDS = {**RESOURCES, **{kind.kind: kind for kind in (NAMESPACES, PRIORITY_CLASSES, KUBEVIRTS)}}
 # Where KVM does not work, CPUs are emulated: a machine to try things on may well be a VM itself.
-_DEFAULT = {
-    "apiVersion": KUBEVIRTS.api_version,
-    "kind": KUBEVIRTS.kind,
-    "metadata": {"name": "kubevirt", "namespace": manifest.NAMESPACE},
-    "spec": {"configuration": {"developerConfiguration": {"useEmulation": True}}},
-}
+_NEW = {**installing.DEFAULT, "spec": {"configuration": {"developerConfiguration": {"useEmulation": True}}}}
 
 
-def read(file: str) -> Obj:
-    """The KubeVirt object in a file, checked as the cluster would."""
-    found = [obj for obj in objects([file]) if obj["kind"] == KUBEVIRTS.kind]
-    if len(found) != 1:
-        raise CommandError(f"{file} has {len(found)} KubeVirt objects, not one")
-    verdict = review(found[0], Installation(found[0]))
-    if not verdict.allowed:
-        causes = "\n".join(f"  {cause.field}: {cause.message}" for cause in verdict.causes)
-        raise CommandError(f"{file} is refused:\n{causes}")
-    return found[0]
-
-
-async def install(data: Path, kubevirt: Obj | None, progress: Progress, *, restart: bool) -> None:
+async def install(api: Client, data: Path, kubevirt: Obj | None, progress: Progress, *, restart: bool) -> None:
     """Install or update. Without a KubeVirt object, one that is there stays as it is.
 
     With `restart` the components run an older VirtFleet under the same name, and are to be started anew.
     """
-    async with Client(config.load(data / "kubeconfig")) as api:
-        progress("installing VirtFleet")
-        for obj in manifest.objects():
-            await _apply(api, obj)
-        if kubevirt is not None:
-            await _apply(api, kubevirt)
-        elif not await api.list(KUBEVIRTS):
-            await _apply(api, _DEFAULT)
-        # The operator is on its way meanwhile.
-        await stock.fill(data / "images", progress)
-        if restart:
-            await _restart(api, progress)
-
-
-async def _apply(api: KubeApi, obj: Obj) -> None:
-    """Make an object, or bring one that is there to what is wanted."""
-    wanted, resource = stamped(obj), _KINDS[obj["kind"]]
-    name, namespace = obj["metadata"]["name"], obj["metadata"].get("namespace")
-    try:
-        installed = await api.get(resource, name, namespace)
-    except ApiError as error:
-        if not is_not_found(error):
-            raise
-        await api.create(resource, wanted)
-        return
-    if operations := difference(installed, wanted):
-        await api.patch(resource, name, operations, namespace, how=Patch.JSON)
+    await installing.install(api, kubevirt, progress, {}, _NEW)
+    # The operator is on its way meanwhile.
+    await stock.fill(data / "images", progress)
+    if restart:
+        await _restart(api, progress)
 
 
 async def _restart(api: KubeApi, progress: Progress) -> None:
@@ -92,13 +40,13 @@ async def _restart(api: KubeApi, progress: Progress) -> None:
     stamp = times.timestamp()
     template = {"metadata": {"annotations": {RESTARTED: stamp}}}
     for resource in (DEPLOYMENTS, DAEMON_SETS):
-        for workload in await api.list(resource, manifest.NAMESPACE):
+        for workload in await api.list(resource, NAMESPACE):
             name = workload["metadata"]["name"]
-            await api.patch(resource, name, {"spec": {"template": template}}, manifest.NAMESPACE)
+            await api.patch(resource, name, {"spec": {"template": template}}, NAMESPACE)
     end = time.monotonic() + DEADLINE
-    while old := [p for p in await api.list(PODS, manifest.NAMESPACE) if not _made_at(p, stamp)]:
+    while old := [p for p in await api.list(PODS, NAMESPACE) if not _made_at(p, stamp)]:
         if time.monotonic() > end:
-            raise CommandError(f"{old[0]['metadata']['name']} is not replaced after {DEADLINE:.0f} s", _LOOK)
+            raise CommandError(f"{old[0]['metadata']['name']} is not replaced after {DEADLINE:.0f} s", installing.LOOK)
         await asyncio.sleep(_PAUSE)
 
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
-from virtfleet.cli.home.cluster import data_option
-from virtfleet.cli.output import CommandError, output_option, result, table
+from virtfleet.cli.home import readiness
+from virtfleet.cli.home.cluster import data_option, load_existing
+from virtfleet.cli.output import CommandError, output_option, pair, result, table
+from virtfleet.kube.resource import NODES, PODS
 from virtfleet.local import directory, nodesfile, processes, supervisor
 from virtfleet.local.directory import Settings
 
@@ -28,8 +31,10 @@ def ls(data: Path, output: str) -> None:
     """List the nodes: whether their agent runs, and what the API server says of them."""
     settings = _settings(data)
     running = {child["name"]: child for child in _ask(data, op="status")["children"]}
-    known = asyncio.run(_known(data / "kubeconfig"))
-    facts = [_facts(spec, running.get(spec.name), known.get(spec.name)) for spec in settings.nodes]
+    api = readiness.Api(data, settings)
+    known = {obj["metadata"]["name"]: obj for obj in api.items(NODES.path())}
+    pods = Counter(pod["spec"].get("nodeName") for pod in api.items(PODS.path()))
+    facts = [_facts(spec, running.get(spec.name), known.get(spec.name), pods[spec.name]) for spec in settings.nodes]
     rows = [
         [f["name"], f["agent"], f["ready"], f["pods"], ",".join(f"{k}={v}" for k, v in f["labels"].items())]
         for f in facts
@@ -51,14 +56,11 @@ def add(
     settings = _settings(data)
     described = {
         "name": name,
-        "labels": dict(_pair("--label", text) for text in labels),
+        "labels": dict(pair("--label", text) for text in labels),
         "taints": [_taint(text) for text in taints],
-        "devices": {key: _count(key, value) for key, value in (_pair("--device", text) for text in devices)},
+        "devices": {key: _count(key, value) for key, value in (pair("--device", text) for text in devices)},
     }
-    try:
-        nodes = nodesfile.parse({"nodes": [*msgspec.to_builtins(settings.nodes), described]})
-    except nodesfile.NodesFileError as error:
-        raise CommandError(f"the node cannot be added: {error}") from None
+    nodes = nodesfile.parse({"nodes": [*msgspec.to_builtins(settings.nodes), described]})
     settings = msgspec.structs.replace(settings, nodes=nodes)
     directory.save(data, settings)
     processes.run_agent(data, settings, name)
@@ -105,9 +107,7 @@ def kill(data: Path, name: str, output: str) -> None:
 
 def _settings(data: Path, name: str = "") -> Settings:
     """The cluster's settings; with `name`, they must have a node of that name."""
-    settings = directory.load(data)
-    if settings is None:
-        raise CommandError(f"there is no cluster in {data}", "Start one with: virtfleet up")
+    settings = load_existing(data)
     if name and name not in [spec.name for spec in settings.nodes]:
         raise CommandError(f"there is no node {name!r}", "virtfleet node ls lists them.")
     return settings
@@ -120,47 +120,24 @@ def _ask(data: Path, **request: Any) -> dict[str, Any]:
         raise CommandError(str(error), "Start it with: virtfleet up") from None
 
 
-async def _known(kubeconfig: Path) -> dict[str, dict[str, Any]]:
-    """Each node's object, with the number of its pods."""
-    from virtfleet.kube import config
-    from virtfleet.kube.client import Client
-    from virtfleet.kube.errors import ApiError
-    from virtfleet.kube.resource import NODES, PODS
-
-    try:
-        async with Client(config.load(kubeconfig)) as api:
-            nodes = {obj["metadata"]["name"]: {**obj, "pods": 0} for obj in await api.list(NODES)}
-            for pod in await api.list(PODS):
-                if pod["spec"].get("nodeName") in nodes:
-                    nodes[pod["spec"]["nodeName"]]["pods"] += 1
-            return nodes
-    except ApiError as error:
-        raise CommandError(f"the API server does not answer: {error.message}") from None
-
-
-def _facts(spec: nodesfile.NodeSpec, child: dict[str, Any] | None, obj: dict[str, Any] | None) -> dict[str, Any]:
+def _facts(
+    spec: nodesfile.NodeSpec, child: dict[str, Any] | None, obj: dict[str, Any] | None, pods: int
+) -> dict[str, Any]:
     conditions = ((obj or {}).get("status") or {}).get("conditions") or ()
     return {
         "name": spec.name,
         "agent": "running" if child and child["running"] else "stopped",
         "ready": next((c["status"] for c in conditions if c["type"] == "Ready"), "Unknown"),
-        "pods": (obj or {}).get("pods", 0),
+        "pods": pods,
         "labels": spec.labels,
         "taints": msgspec.to_builtins(spec.taints),
         "devices": spec.devices,
     }
 
 
-def _pair(option: str, text: str) -> tuple[str, str]:
-    key, found, value = text.partition("=")
-    if not (key and found):
-        raise CommandError(f"{option} {text!r} is not of the form K=V")
-    return key, value
-
-
 def _taint(text: str) -> dict[str, str]:
-    head, found, effect = text.rpartition(":")
-    if not found:
+    head, colon, effect = text.rpartition(":")
+    if not colon:
         raise CommandError(f"--taint {text!r} is not of the form K=V:EFFECT")
     key, _, value = head.partition("=")
     return {"key": key, "value": value, "effect": effect}

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from virtfleet.api.names import FINAL
+from virtfleet.cli.reach import is_true
 from virtfleet.kube.resource import KUBEVIRTS, VMIS
 from virtfleet.local.directory import Settings
 from virtfleet.local.nodesfile import AGENT, DESCRIBED
@@ -26,13 +26,6 @@ from virtfleet.local.processes import CONTROL_PLANE
 
 _LEAST_SPACE = 1 << 20
 _API_TIME = 5.0
-_PROBE = {
-    "apiVersion": VMIS.api_version,
-    "kind": VMIS.kind,
-    "metadata": {"generateName": "ready-"},
-    "spec": {"domain": {"memory": {"guest": "64Mi"}, "devices": {}}},
-}
-
 Obj = dict[str, Any]
 
 
@@ -82,8 +75,8 @@ class Api:
         return obj
 
     def items(self, path: str) -> list[Obj]:
-        found: list[Obj] = self.ask(path)["items"]
-        return found
+        items: list[Obj] = self.ask(path)["items"]
+        return items
 
     def _open(self, path: str, method: str, body: Obj | None) -> bytes:
         if self._context is None:
@@ -143,6 +136,7 @@ def why_not_installed(api: Api, settings: Settings) -> str | None:
         return None
     if not settings.code:
         return "VirtFleet is not installed"
+    from virtfleet.cli.installing import why_components_unready, why_unavailable
     from virtfleet.operator.manifest import NAMESPACE
 
     pods = api.items(f"/api/v1/namespaces/{NAMESPACE}/pods")
@@ -155,31 +149,13 @@ def why_not_installed(api: Api, settings: Settings) -> str | None:
     )
 
 
-def why_components_unready(pods: Sequence[Obj]) -> str | None:
-    unready = [p["metadata"]["name"] for p in pods if p.get("status", {}).get("phase") not in FINAL]
-    ready = {p["metadata"]["name"] for p in pods if is_true(p, "Ready") and not p["metadata"].get("deletionTimestamp")}
-    unready = sorted(set(unready) - ready)
-    if not pods:
-        return "virt-operator starts"
-    return f"not ready yet: {', '.join(unready)}" if unready else None
-
-
-def why_unavailable(kubevirt: Obj) -> str | None:
-    """What the operator says is missing."""
-    status = kubevirt.get("status") or {}
-    if status.get("observedGeneration") != kubevirt["metadata"].get("generation"):
-        return "virt-operator starts"
-    if is_true(kubevirt, "Available") and not is_true(kubevirt, "Progressing"):
-        return None
-    conditions = {c["type"]: c["message"] for c in status.get("conditions") or () if c["status"] == "True"}
-    return str(conditions.get("Degraded") or conditions.get("Progressing") or "virt-operator starts")
-
-
 def _why_not_admitting(api: Api) -> str | None:
     """Whether a VMI would be admitted, by asking for one without making it."""
+    from virtfleet.cli.installing import TRIAL
+
     path = f"{VMIS.path('default')}?dryRun=All"
     try:
-        api.ask(path, "POST", _PROBE)
+        api.ask(path, "POST", TRIAL)
     except urllib.error.HTTPError as error:
         message = str(json.loads(error.read() or b"{}").get("message", error))
         # A refusal is an answer too: this cluster may have its own policies.
@@ -201,11 +177,6 @@ def why_stale(vmis: Sequence[Obj], pods: Sequence[Obj]) -> str | None:
         if (vmi.get("status") or {}).get("phase") in ("Scheduled", "Running") and vmi["metadata"]["uid"] not in alive
     ]
     return f"not looked at yet: VMI {', '.join(stale)}" if stale else None
-
-
-def is_true(obj: Obj, kind: str) -> bool:
-    conditions = (obj.get("status") or {}).get("conditions") or ()
-    return any(c["type"] == kind and c["status"] == "True" for c in conditions)
 
 
 def _notes(obj: Obj) -> Mapping[str, str]:

@@ -20,6 +20,7 @@ from virtfleet.cli.home import readiness
 from virtfleet.cli.home.cluster import data_option, facts_of, is_running, lines_of, load
 from virtfleet.cli.home.readiness import Api
 from virtfleet.cli.output import CommandError, Progress, next_step, output_option, result
+from virtfleet.cli.reach import with_cluster
 from virtfleet.kube.resource import KUBEVIRTS
 from virtfleet.local import directory, nodesfile, processes, ranges, supervisor
 from virtfleet.local.directory import Settings
@@ -62,7 +63,7 @@ def up(
 def _kubevirt(file: str | None) -> dict[str, Any] | None:
     if file is None:
         return None
-    from virtfleet.cli.home import installing
+    from virtfleet.cli import installing
 
     return installing.read(file)
 
@@ -70,10 +71,7 @@ def _kubevirt(file: str | None) -> dict[str, Any] | None:
 def _settings(data: Path, nodes_file: Path | None, port: int | None, bare: bool | None) -> Settings:
     """What this cluster should be: what is asked for now, else what it was."""
     old = load(data)
-    try:
-        nodes = nodesfile.load(nodes_file) if nodes_file else (old.nodes if old else _default_nodes())
-    except nodesfile.NodesFileError as error:
-        raise CommandError(f"the nodes file cannot be used: {error}") from None
+    nodes = nodesfile.load(nodes_file) if nodes_file else (old.nodes if old else _default_nodes())
     _check_place(data, old, nodes, port)
     try:
         data.mkdir(parents=True, exist_ok=True, mode=0o755)
@@ -191,16 +189,11 @@ def _install(data: Path, settings: Settings, kubevirt: dict[str, Any] | None, pr
     """VirtFleet itself, where there are nodes that could run it. The settings say what was installed."""
     if settings.bare or not settings.nodes:
         return settings
-    import asyncio
-
     from virtfleet.cli.home import installing
-    from virtfleet.kube.errors import ApiError
 
     code = processes.fingerprint()
-    try:
-        asyncio.run(installing.install(data, kubevirt, progress, restart=settings.code not in ("", code)))
-    except ApiError as error:
-        raise CommandError(f"VirtFleet cannot be installed: {error.message}") from None
+    restart = settings.code not in ("", code)
+    with_cluster(lambda api: installing.install(api, data, kubevirt, progress, restart=restart), data / "kubeconfig")
     settings = msgspec.structs.replace(settings, code=code)
     directory.save(data, settings)
     return settings
@@ -208,11 +201,9 @@ def _install(data: Path, settings: Settings, kubevirt: dict[str, Any] | None, pr
 
 def _settle(data: Path, settings: Settings, progress: Progress) -> None:
     """Wait until what people do next will work, and tell what it waits for."""
-    end, told = time.monotonic() + SETTLED_DEADLINE, ""
+    end = time.monotonic() + SETTLED_DEADLINE
     while reason := readiness.why_unready(data, settings, list(_running(data).values())):
-        if reason != told:
-            progress(reason)
-            told = reason
+        progress.news(reason)
         if time.monotonic() > end:
             raise CommandError(
                 f"the cluster is not ready after {SETTLED_DEADLINE:.0f} s: {reason}",

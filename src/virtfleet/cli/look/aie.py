@@ -14,25 +14,20 @@ import yaml
 
 from virtfleet.admission.review import review
 from virtfleet.api.kinds import KUBEVIRT
+from virtfleet.cli.output import CommandError, pair, refused
 from virtfleet.installation import Installation
 
 _LONGEST = 48
 
 
-class AieError(ValueError):
-    """Rules that cannot become pools; the message says what to do."""
-
-
 def node_selectors(given: Iterable[str]) -> dict[str, dict[str, str]]:
     """`RULE:KEY=VALUE` texts, by rule."""
-    found: dict[str, dict[str, str]] = {}
+    labels: dict[str, dict[str, str]] = {}
     for text in given:
-        rule, colon, pair = text.partition(":")
-        key, equals, value = pair.partition("=")
-        if not (rule and colon and key and equals):
-            raise AieError(f"--node-selector {text!r} is not RULE:KEY=VALUE")
-        found.setdefault(rule, {})[key] = value
-    return found
+        rule, label = pair("--node-selector", text, "RULE:KEY=VALUE")
+        key, value = pair("--node-selector", label)
+        labels.setdefault(rule, {})[key] = value
+    return labels
 
 
 def kubevirt_of(
@@ -49,22 +44,22 @@ def kubevirt_of(
             "virtHandlerPools": pools,
         },
     }
-    found = review(kubevirt, Installation(kubevirt))
-    if not found.allowed:
-        raise AieError("\n".join(f"{cause.field}: {cause.message}" for cause in found.causes))
-    return kubevirt, list(found.warnings)
+    findings = review(kubevirt, Installation(kubevirt))
+    if not findings.allowed:
+        raise refused(findings.causes)
+    return kubevirt, list(findings.warnings)
 
 
 def _rules(config_map: Mapping[str, Any]) -> list[dict[str, Any]]:
     text = (config_map.get("data") or {}).get("config.yaml")
     if text is None:
-        raise AieError("the ConfigMap has no key config.yaml")
+        raise CommandError("the ConfigMap has no key config.yaml")
     try:
         rules = (yaml.safe_load(text) or {}).get("rules")
     except (yaml.YAMLError, AttributeError) as error:
-        raise AieError(f"config.yaml cannot be read: {error}") from None
+        raise CommandError(f"config.yaml cannot be read: {error}") from None
     if not isinstance(rules, list) or not all(isinstance(rule, dict) for rule in rules):
-        raise AieError("config.yaml has no list of rules")
+        raise CommandError("config.yaml has no list of rules")
     return rules
 
 
@@ -72,7 +67,7 @@ def _pool(rule: Mapping[str, Any], number: int, selectors: Mapping[str, Mapping[
     name = str(rule.get("name") or f"rule-{number}")
     labels = (rule.get("nodeSelector") or {}).get("matchLabels") or selectors.get(name)
     if not labels:
-        raise AieError(
+        raise CommandError(
             f"rule {name!r} names no nodes, and a pool must; "
             f"say which with --node-selector '{name}:KEY=VALUE' (a label of the nodes that have the device)"
         )

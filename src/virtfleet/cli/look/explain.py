@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from virtfleet.cli.look.fleetview import fleet_options, look
 from virtfleet.cli.output import CommandError, output_option, result, table
 
 if TYPE_CHECKING:
@@ -17,35 +18,28 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option("-f", "--filename", "files", multiple=True, help="VMIs, or what makes them; repeatable.")
-@click.option("--kubevirt", "kubevirt_file", help="File with the KubeVirt object; the cluster's where left out.")
-@click.option("--nodes", "nodes_file", help="File with nodes; those of the cluster where left out.")
+@fleet_options
 @click.option("-n", "--namespace", default="default", show_default=True, help="Namespace of the VMI.")
 @click.argument("name", required=False)
 @output_option
 def explain(
-    files: tuple[str, ...],
-    kubevirt_file: str | None,
-    nodes_file: str | None,
-    namespace: str,
-    name: str | None,
-    output: str,
+    files: tuple[str, ...], namespace: str, name: str | None, output: str, nodes_file: str | None, **fleet: Any
 ) -> None:
     """Say which pool a VMI matches and by what, its image and hypervisor, and where it can go.
 
     With -f the VMI comes from a file, else NAME is a VMI of the cluster. With --kubevirt no cluster is needed.
     """
-    from virtfleet.cli.look import fleetview
-    from virtfleet.cli.look.render_vmi import completed_instances
+    from virtfleet.cli.look.instances import completed_instances
     from virtfleet.cli.manifests import objects
     from virtfleet.installation import Installation
 
     if bool(files) == bool(name):
         raise CommandError("say which VMI", "Name a file with -f, or a VMI of the cluster.")
-    if name and kubevirt_file:
+    if name and fleet["kubevirt_file"]:
         raise CommandError(
             "a VMI of the cluster is explained by the cluster's KubeVirt object", "Leave --kubevirt out."
         )
-    view = fleetview.from_files(kubevirt_file, nodes_file) if kubevirt_file else fleetview.from_cluster(nodes_file)
+    view = look(nodes_file=nodes_file, **fleet)
     installation = Installation(view.kubevirt)
     if name:
         key = (namespace, name)
@@ -64,7 +58,7 @@ def explanation(
 ) -> dict[str, Any]:
     """Everything about one VMI, as data. `live` nodes are those of a cluster, with what their handlers say."""
     from virtfleet.cli.look.fitting import obstacles
-    from virtfleet.cli.look.render_pod import identified
+    from virtfleet.cli.look.instances import identified
     from virtfleet.pods.launcher import Unrenderable, render
     from virtfleet.pools.matching import explain as verdicts
     from virtfleet.pools.model import owner
@@ -72,7 +66,7 @@ def explanation(
     pools = installation.fleet.pools
     launcher = installation.fleet.launcher(vmi)
     asked = verdicts(pools, vmi)
-    found: dict[str, Any] = {
+    explained: dict[str, Any] = {
         "namespace": vmi["metadata"].get("namespace", "default"),
         "name": vmi["metadata"].get("name", ""),
         "pool": launcher.pool.name if launcher.pool else None,
@@ -86,13 +80,13 @@ def explanation(
     try:
         pod = render(identified(vmi), installation)
     except Unrenderable as error:
-        return {**found, "problem": str(error)}
+        return {**explained, "problem": str(error)}
     if nodes is not None:
-        found["nodes"] = []
+        explained["nodes"] = []
         for node in nodes:
             pool = owner(pools, node["metadata"].get("labels") or {})
             why_not = obstacles(pod, node, live=live)
-            found["nodes"].append(
+            explained["nodes"].append(
                 {
                     "name": node["metadata"]["name"],
                     "handler": pool.daemon_set if pool else "virt-handler",
@@ -100,23 +94,23 @@ def explanation(
                     "why": why_not,
                 }
             )
-    return found
+    return explained
 
 
-def _text(found: dict[str, Any]) -> str:
+def _text(vmi: dict[str, Any]) -> str:
     lines = [
-        f"VMI {found['namespace']}/{found['name']}",
-        f"  pool         {found['pool'] or 'none: no pool matches'}",
-        f"  hypervisor   {found['hypervisor']}",
-        f"  image        {found['image']}",
+        f"VMI {vmi['namespace']}/{vmi['name']}",
+        f"  pool         {vmi['pool'] or 'none: no pool matches'}",
+        f"  hypervisor   {vmi['hypervisor']}",
+        f"  image        {vmi['image']}",
     ]
-    if found["pools"]:
-        rows = [[p["name"], _verdict(p), p["reason"]] for p in found["pools"]]
+    if vmi["pools"]:
+        rows = [[p["name"], _verdict(p), p["reason"]] for p in vmi["pools"]]
         lines += ["", table(rows, ["POOL", "VERDICT", "WHY"])]
-    if "problem" in found:
-        lines += ["", f"It cannot start: {found['problem']}"]
-    if "nodes" in found:
-        rows = [[n["name"], n["handler"], "yes" if n["fits"] else "no", "; ".join(n["why"])] for n in found["nodes"]]
+    if "problem" in vmi:
+        lines += ["", f"It cannot start: {vmi['problem']}"]
+    if "nodes" in vmi:
+        rows = [[n["name"], n["handler"], "yes" if n["fits"] else "no", "; ".join(n["why"])] for n in vmi["nodes"]]
         lines += ["", table(rows, ["NODE", "HANDLER", "FITS", "WHY NOT"])]
     return "\n".join(lines)
 

@@ -18,21 +18,21 @@ def obstacles(pod: Obj, node: Obj, *, live: bool = False) -> list[str]:
     """
     spec, labels = pod["spec"], node["metadata"].get("labels") or {}
     served = live or names.SCHEDULABLE in labels
-    found = [
+    why_not = [
         f"the node lacks {key}={value}" if key not in labels else f"the node has {key}={labels[key]}, not {value}"
         for key, value in sorted(spec["nodeSelector"].items())
         if labels.get(key) != value and (served or not _by_agents(key))
     ]
     required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(_REQUIRED)
     if not node_selector_matches(required, labels, node["metadata"]["name"]):
-        found.append(f"its labels do not fit the affinity: {_terms(required)}")
+        why_not.append(f"its labels do not fit the affinity: {_terms(required)}")
     taints = (node.get("spec") or {}).get("taints") or ()
-    found += [
+    why_not += [
         f"taint {taint['key']}:{taint['effect']} is not tolerated"
         for taint in taints
         if taint.get("effect") in ("NoSchedule", "NoExecute") and not tolerates(spec.get("tolerations") or (), taint)
     ]
-    return found + _short(pod, node, served)
+    return why_not + _short(pod, node, served)
 
 
 def _by_agents(key: str) -> bool:

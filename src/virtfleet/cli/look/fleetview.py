@@ -6,16 +6,16 @@ import asyncio
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import click
 import yaml
 
 from virtfleet.api import names
 from virtfleet.cli.manifests import cluster_of, objects
-from virtfleet.cli.output import CommandError
-from virtfleet.kube import config
+from virtfleet.cli.output import CommandError, F
+from virtfleet.cli.reach import kubeconfig_option, oldest_kubevirt, with_cluster
 from virtfleet.kube.client import Client
 from virtfleet.kube.credentials import ConfigError
-from virtfleet.kube.errors import ApiError
-from virtfleet.kube.resource import KUBEVIRTS, NODES, PODS, VMIS, Obj
+from virtfleet.kube.resource import NODES, PODS, VMIS, Obj
 from virtfleet.local import nodesfile
 
 
@@ -30,36 +30,40 @@ class FleetView:
     live: bool = False
 
 
-def from_files(kubevirt_file: str, nodes_file: str | None) -> FleetView:
-    return FleetView(cluster_of(kubevirt_file).kubevirt, read_nodes(nodes_file) if nodes_file else None)
+def fleet_options(function: F) -> F:
+    """Where a fleet is looked at: files, or a cluster."""
+    for option in (
+        kubeconfig_option,
+        click.option("--nodes", "nodes_file", help="File with nodes; those of the cluster where left out."),
+        click.option("--kubevirt", "kubevirt_file", help="The KubeVirt object's file; the cluster's where left out."),
+    ):
+        function = option(function)
+    return function
 
 
-def from_cluster(nodes_file: str | None = None) -> FleetView:
-    """What the cluster of the current kubeconfig says."""
-    try:
-        view = asyncio.run(_ask())
-    except ConfigError as error:
-        raise CommandError(str(error), "Name a file with --kubevirt to work without a cluster.") from None
-    except ApiError as error:
-        raise CommandError(f"the cluster does not answer: {error.message}") from None
+def look(kubevirt_file: str | None, nodes_file: str | None, kubeconfig: Path | None) -> FleetView:
+    """What the files say, or the cluster."""
+    if kubevirt_file:
+        view = FleetView(cluster_of(kubevirt_file).kubevirt)
+    else:
+        try:
+            view = with_cluster(_ask, kubeconfig)
+        except ConfigError as error:
+            raise CommandError(str(error), "Name a file with --kubevirt to work without a cluster.") from None
     if nodes_file:
         view.nodes = read_nodes(nodes_file)
     return view
 
 
-async def _ask() -> FleetView:
-    async with Client(config.load()) as api:
-        kubevirts = await api.list(KUBEVIRTS)
-        if not kubevirts:
-            raise CommandError(
-                "the cluster has no KubeVirt object", "Install VirtFleet, or name a file with --kubevirt."
-            )
-        kubevirt = min(kubevirts, key=lambda kv: kv["metadata"].get("creationTimestamp", ""))
-        nodes, pods, instances = await asyncio.gather(
-            api.list(NODES),
-            api.list(PODS, kubevirt["metadata"]["namespace"], labels=f"{names.APP_LABEL}=virt-handler"),
-            api.list(VMIS),
-        )
+async def _ask(api: Client) -> FleetView:
+    kubevirt = await oldest_kubevirt(api)
+    if kubevirt is None:
+        raise CommandError("the cluster has no KubeVirt object", "Install VirtFleet, or name a file with --kubevirt.")
+    nodes, pods, instances = await asyncio.gather(
+        api.list(NODES),
+        api.list(PODS, kubevirt["metadata"]["namespace"], labels=f"{names.APP_LABEL}=virt-handler"),
+        api.list(VMIS),
+    )
     return FleetView(kubevirt, nodes, pods, instances, live=True)
 
 
@@ -70,19 +74,15 @@ def read_nodes(file: str) -> list[Obj]:
     except (OSError, yaml.YAMLError) as error:
         raise CommandError(f"{file} cannot be read: {error}") from None
     if not isinstance(document, dict) or "nodes" not in document:
-        found = [obj for obj in objects([file]) if obj["kind"] == "Node"]
-        if not found:
+        nodes = [obj for obj in objects([file]) if obj["kind"] == NODES.kind]
+        if not nodes:
             raise CommandError(f"{file} has no nodes", "Use the output of: kubectl get nodes -o yaml")
-        return found
-    try:
-        specs = nodesfile.parse(document)
-    except nodesfile.NodesFileError as error:
-        raise CommandError(f"{file}: {error}") from None
+        return nodes
     return [
         {
             "metadata": {"name": spec.name, "labels": {"kubernetes.io/os": "linux", **spec.labels}},
             "spec": {"taints": [{"key": t.key, "value": t.value, "effect": t.effect} for t in spec.taints]},
             "status": {"allocatable": {name: str(count) for name, count in spec.devices.items()}},
         }
-        for spec in specs
+        for spec in nodesfile.parse(document)
     ]

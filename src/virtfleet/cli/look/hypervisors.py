@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 import msgspec
 
-from virtfleet.cli.output import CommandError, output_option, result, table
+from virtfleet.cli.output import output_option, result, table, wide_option
 from virtfleet.hypervisors import registry
 from virtfleet.hypervisors.base import Hypervisor
 from virtfleet.hypervisors.features import FEATURES, Feature, at, support
 from virtfleet.hypervisors.support import Level, Support
 
 
-@click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("-o", "--output", type=click.Choice(["text", "wide", "json"]), default="text", help="Form of the result.")
+@click.group(invoke_without_command=True)
+@wide_option
 @click.pass_context
 def hypervisors(context: click.Context, output: str) -> None:
     """Hypervisors, and what each of them can do."""
     if context.invoked_subcommand:
         return
-    found = [registry.get(name) for name in registry.names()]
-    if output == "json":
-        click.echo(json.dumps([_described(h) for h in found], indent=2))
-        return
+    known = [registry.get(name) for name in registry.names()]
     header = ["NAME", "RUNS", "DEVICE", "URI", "DAEMON", "FEATURES"]
-    rows = [_row(h) for h in found]
+    rows = [_row(h) for h in known]
     if output == "wide":
         header += ["CONNECTION", "EVENTS", "ROOT", "OVERHEAD", "IMAGE"]
-        rows = [row + _wide(h) for row, h in zip(rows, found, strict=True)]
-    click.echo(table(rows, header))
+        rows = [row + _wide(h) for row, h in zip(rows, known, strict=True)]
+    result(output, [_described(h) for h in known], table(rows, header))
 
 
 @hypervisors.command()
@@ -43,10 +38,7 @@ def features(name: str | None, architecture: str, output: str) -> None:
     works: as in KubeVirt. experimental: behind a feature gate. absent: VirtFleet does not do it yet. impossible:
     libvirt's driver, or the hypervisor, cannot.
     """
-    try:
-        chosen = [registry.get(n) for n in ([name] if name else registry.names())]
-    except registry.UnknownHypervisor as error:
-        raise CommandError(str(error)) from None
+    chosen = [registry.get(n) for n in ([name] if name else registry.names())]
     if name is None:
         chosen = [h for h in chosen if not h.refusal]
     data = [_entry(h, f, support(h, f.key, architecture)) for h in chosen for f in FEATURES]
@@ -59,16 +51,16 @@ def features(name: str | None, architecture: str, output: str) -> None:
     result(output, data, text)
 
 
-def _entry(hypervisor: Hypervisor, feature: Feature, found: Support) -> dict[str, str]:
+def _entry(hypervisor: Hypervisor, feature: Feature, offered: Support) -> dict[str, str]:
     return {
         "hypervisor": hypervisor.descriptor.name,
         "feature": feature.key,
         "title": feature.title,
         "field": feature.field,
-        "support": found.level.value,
-        "reason": found.reason,
-        "advice": found.advice,
-        "gate": found.gate,
+        "support": offered.level.value,
+        "reason": offered.reason,
+        "advice": offered.advice,
+        "gate": offered.gate,
     }
 
 

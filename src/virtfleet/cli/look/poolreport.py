@@ -31,7 +31,7 @@ def report(view: FleetView) -> dict[str, Any]:
     for node in view.nodes or ():
         nodes[_name(owner(pools, node["metadata"].get("labels") or {}))].append(node)
     matched, outdated = _instances(installation, view.instances)
-    told = {p["name"]: p for p in (view.kubevirt.get("status") or {}).get("virtHandlerPools") or ()}
+    reported = {p["name"]: p for p in (view.kubevirt.get("status") or {}).get("virtHandlerPools") or ()}
     entries = []
     for pool in (*pools, None):
         name = _name(pool)
@@ -49,7 +49,7 @@ def report(view: FleetView) -> dict[str, Any]:
                 "versions": sorted({v for node in nodes[name] if (v := _version(node))}),
                 "vmis": matched[name],
                 "outdatedVMIs": outdated[name],
-                "conditions": told.get(name, {}).get("conditions", []),
+                "conditions": reported.get(name, {}).get("conditions", []),
             }
         )
     live = (*_stopped(view), *_handlers(view, pods)) if view.live else ()

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import json
+from typing import Any
 
 import click
 
-from virtfleet.cli.output import CommandError, table, yaml_documents
+from virtfleet.cli.look.fleetview import fleet_options, look
+from virtfleet.cli.output import CommandError, result, table, wide_option, yaml_documents
 
 
-@click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("-o", "--output", type=click.Choice(["text", "wide", "json"]), default="text", help="Form of the result.")
-@click.option("--kubevirt", "kubevirt_file", help="File with the KubeVirt object; the cluster's where left out.")
-@click.option("--nodes", "nodes_file", help="File with nodes; those of the cluster where left out.")
+@click.group(invoke_without_command=True)
+@wide_option
+@fleet_options
 @click.pass_context
-def pools(context: click.Context, output: str, kubevirt_file: str | None, nodes_file: str | None) -> None:
+def pools(context: click.Context, /, output: str, **fleet: Any) -> None:
     """Pools of nodes: their handlers, their VMs, and what is wrong."""
     if context.invoked_subcommand:
         return
-    from virtfleet.cli.look import fleetview
     from virtfleet.cli.look.poolreport import report
 
-    view = fleetview.from_files(kubevirt_file, nodes_file) if kubevirt_file else fleetview.from_cluster(nodes_file)
-    found = report(view)
-    if output == "json":
-        click.echo(json.dumps(found, indent=2))
-        return
+    state = report(look(**fleet))
     header = ["POOL", "NODES", "READY", "VERSIONS", "VMS", "OUTDATED"]
     rows: list[list[object]] = [
         [
@@ -36,17 +31,15 @@ def pools(context: click.Context, output: str, kubevirt_file: str | None, nodes_
             p["vmis"],
             p["outdatedVMIs"],
         ]
-        for p in found["pools"]
+        for p in state["pools"]
     ]
     if output == "wide":
         header += ["HYPERVISOR", "HANDLER IMAGE", "LAUNCHER IMAGE", "ON NODES"]
         rows = [
             [*row, p["hypervisor"] or "-", p["handlerImage"], p["launcherImage"], ",".join(p["nodes"]) or "-"]
-            for row, p in zip(rows, found["pools"], strict=True)
+            for row, p in zip(rows, state["pools"], strict=True)
         ]
-    click.echo(table(rows, header))
-    for problem in found["problems"]:
-        click.echo(f"! {problem}")
+    result(output, state, "\n".join([table(rows, header), *(f"! {problem}" for problem in state["problems"])]))
 
 
 @pools.command("import-aie")
@@ -60,7 +53,7 @@ def pools(context: click.Context, output: str, kubevirt_file: str | None, nodes_
 )
 def import_aie(file: str, selectors: tuple[str, ...]) -> None:
     """Turn the rules of kubevirt-aie-webhook's ConfigMap into virtHandlerPools of a KubeVirt object."""
-    from virtfleet.cli.look.aie import AieError, kubevirt_of, node_selectors
+    from virtfleet.cli.look.aie import kubevirt_of, node_selectors
     from virtfleet.cli.manifests import objects
 
     maps = [obj for obj in objects([file]) if obj["kind"] == "ConfigMap"]
@@ -68,10 +61,7 @@ def import_aie(file: str, selectors: tuple[str, ...]) -> None:
         raise CommandError(
             f"{file} has no ConfigMap", "Use: kubectl get configmap kubevirt-aie-launcher-config -o yaml"
         )
-    try:
-        kubevirt, warnings = kubevirt_of(maps[0], node_selectors(selectors))
-    except AieError as error:
-        raise CommandError(str(error)) from None
+    kubevirt, warnings = kubevirt_of(maps[0], node_selectors(selectors))
     for warning in warnings:
         click.echo(f"warning: {warning}", err=True)
     click.echo(yaml_documents([kubevirt]), nl=False)

@@ -17,11 +17,10 @@ from virtfleet.api.devices import GPU, HostDevice
 from virtfleet.api.kinds import VMI
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance
-from virtfleet.cli.manifests import cluster_of, objects
+from virtfleet.cli.manifests import cluster_of, kubevirt_option, objects
 from virtfleet.cli.output import CommandError
 from virtfleet.domain import xml
 from virtfleet.domain.context import AssignedDevice, Context, Host, NumaCell
-from virtfleet.domain.errors import DomainError
 from virtfleet.hypervisors import registry
 from virtfleet.installation import Installation
 
@@ -31,7 +30,7 @@ _SLOTS, _FUNCTIONS = 32, 8  # of a PCI bus, and of a slot
 
 @click.command()
 @click.option("-f", "--filename", required=True, help="File with the VirtualMachineInstance; - is standard input.")
-@click.option("--kubevirt", "kubevirt_file", help="File with the KubeVirt object in force; defaults where left out.")
+@kubevirt_option
 @click.option("--hypervisor", default="", help="Hypervisor to use instead of the one that the objects say.")
 @click.option("--block-volume", "block_volumes", multiple=True, help="A volume whose claim is a block device.")
 @click.option("--disk-format", type=click.Choice(["raw", "qcow2"]), default="qcow2", help="Format of containerDisks.")
@@ -48,18 +47,18 @@ def domain(
     installation = cluster_of(kubevirt_file)
     try:
         vmi = read(VirtualMachineInstance, _vmi(filename))
-        default = installation.fleet.default_hypervisor
-        chosen = registry.get(hypervisor or registry.resolve(vmi.spec.hypervisor, "", default))
-        context = msgspec.structs.replace(
-            pretend_node(vmi, installation),
-            block_volumes=frozenset(block_volumes),
-            disk_formats={volume.name: disk_format for volume in vmi.spec.volumes if volume.container_disk},
-        )
-        document = chosen.build(vmi, context)
-        if adapted:
-            document = chosen.adapt(document, msgspec.structs.replace(context, host=this_machine()))
-    except (msgspec.ValidationError, DomainError, registry.UnknownHypervisor) as error:
+    except msgspec.ValidationError as error:
         raise CommandError(str(error)) from None
+    default = installation.fleet.default_hypervisor
+    chosen = registry.get(hypervisor or registry.resolve(vmi.spec.hypervisor, "", default))
+    context = msgspec.structs.replace(
+        pretend_node(vmi, installation),
+        block_volumes=frozenset(block_volumes),
+        disk_formats={volume.name: disk_format for volume in vmi.spec.volumes if volume.container_disk},
+    )
+    document = chosen.build(vmi, context)
+    if adapted:
+        document = chosen.adapt(document, msgspec.structs.replace(context, host=this_machine()))
     click.echo(xml.text(document, pretty=True))
 
 
@@ -67,12 +66,12 @@ def _vmi(file: str) -> dict[str, Any]:
     """The VMI in a file, without nulls, as the API server would store it."""
     from virtfleet.admission.shape import without_nulls
 
-    found = next((obj for obj in objects([file]) if obj["kind"] == VMI.kind), None)
-    if found is None:
+    vmi = next((obj for obj in objects([file]) if obj["kind"] == VMI.kind), None)
+    if vmi is None:
         raise CommandError(
             f"{file} has no VirtualMachineInstance", "`virtfleet render vmi` makes a VMI of other kinds."
         )
-    return without_nulls(found)
+    return without_nulls(vmi)
 
 
 def pretend_node(vmi: VirtualMachineInstance, installation: Installation) -> Context:

@@ -13,11 +13,13 @@ import click
 
 from virtfleet.api.kinds import KUBEVIRT
 from virtfleet.cli.manifests import Manifest, cluster_of, manifests
-from virtfleet.cli.output import CommandError, output_option, result
+from virtfleet.cli.output import CommandError, explained, output_option, result
+from virtfleet.cli.reach import kubeconfig_option, oldest_kubevirt, with_cluster
 
 if TYPE_CHECKING:
     from virtfleet.cli.look.verdicts import Verdict
     from virtfleet.installation import Installation
+    from virtfleet.kube.client import Client
 
 _PATIENCE = 5.0
 _HINT = "Name a file with --kubevirt to check without a cluster."
@@ -31,7 +33,7 @@ class NotChecked(CommandError):
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """What manifests are checked against, and in words where it was found."""
+    """What manifests are checked against, and in words where it was verdict."""
 
     cluster: Installation
     source: str
@@ -42,7 +44,7 @@ class Basis:
 @click.command()
 @click.option("-f", "--filename", "files", multiple=True, required=True, help="Manifest to check; may be repeated.")
 @click.option("--kubevirt", "kubevirt_file", help="File with the KubeVirt object in force, instead of a cluster's.")
-@click.option("--kubeconfig", type=click.Path(path_type=Path, dir_okay=False), help="The cluster to check for.")
+@kubeconfig_option
 @output_option
 @click.pass_context
 def validate(
@@ -65,8 +67,8 @@ def validate(
         verdicts = asyncio.run(_judged(checked, basis))
     except CommandError as error:
         raise NotChecked(error.message) from None
-    refused = any(found.verdict == REFUSED for found in verdicts)
-    described = [_described(found) for found in verdicts]
+    refused = any(verdict.verdict == REFUSED for verdict in verdicts)
+    described = [_described(verdict) for verdict in verdicts]
     data = {
         "allowed": not refused,
         "configuration": basis.source,
@@ -75,7 +77,7 @@ def validate(
         "causes": [cause for obj in described for cause in obj["causes"]],
         "warnings": [warning for obj in described for warning in obj["warnings"]],
     }
-    lines = [line for found in verdicts for line in _lines(found)]
+    lines = [line for verdict in verdicts for line in _lines(verdict)]
     if output == "text":
         click.echo(f"Checked with {basis.source}.", err=True)
     result(output, data, "\n".join(lines) or "there is no object in it")
@@ -102,8 +104,9 @@ def _basis(kubevirt_file: str | None, kubeconfig: Path | None, checked: list[Man
         return Basis(cluster_of(None, beside), "the KubeVirt object among the manifests")
     if kubeconfig or os.environ.get("KUBECONFIG"):
         return _of_cluster(kubeconfig)
-    found = [path for path in (default_directory() / "kubeconfig", Path.home() / ".kube/config") if path.exists()]
-    for path in found:
+    for path in (default_directory() / "kubeconfig", Path.home() / ".kube/config"):
+        if not path.exists():
+            continue
         try:
             return _of_cluster(path)
         except CommandError as error:
@@ -112,41 +115,35 @@ def _basis(kubevirt_file: str | None, kubeconfig: Path | None, checked: list[Man
 
 
 def _of_cluster(kubeconfig: Path | None) -> Basis:
-    from virtfleet.installation import Installation
-    from virtfleet.kube.credentials import ConfigError
-    from virtfleet.kube.errors import ApiError
+    from virtfleet.kube import config
 
     try:
-        server, kubevirt, served = asyncio.run(_ask(kubeconfig))
-    except (ConfigError, TimeoutError) as error:
-        raise CommandError(str(error) or f"the cluster does not answer within {_PATIENCE:.0f} s", _HINT) from None
-    except ApiError as error:
-        raise CommandError(f"the cluster does not answer: {error.message}", _HINT) from None
-    if kubevirt is None:
-        raise CommandError(f"the cluster at {server} has no KubeVirt object", _HINT)
-    return Basis(Installation(kubevirt), f"the configuration of the cluster at {server}", served)
+        return with_cluster(lambda api: _ask(api, config.load(kubeconfig).server), kubeconfig)
+    except Exception as error:
+        late = isinstance(error, TimeoutError) and f"the cluster does not answer within {_PATIENCE:.0f} s"
+        raise CommandError(late or explained(error).message.partition("\n")[0], _HINT) from None
 
 
-async def _ask(kubeconfig: Path | None) -> tuple[str, dict[str, Any] | None, frozenset[str]]:
+async def _ask(api: Client, server: str) -> Basis:
     import orjson
 
-    from virtfleet.kube import config
-    from virtfleet.kube.client import Client
+    from virtfleet.installation import Installation
     from virtfleet.kube.resource import KUBEVIRTS
 
-    where = config.load(kubeconfig)
-    async with asyncio.timeout(_PATIENCE), Client(where) as api:
+    async with asyncio.timeout(_PATIENCE):
         groups = orjson.loads(await api.request("GET", "/apis"))["groups"]
         served = frozenset(version["groupVersion"] for group in groups for version in group["versions"])
-        kubevirts = await api.list(KUBEVIRTS) if KUBEVIRTS.api_version in served else []
-    return where.server, min(kubevirts, key=lambda kv: kv["metadata"]["creationTimestamp"], default=None), served
+        kubevirt = await oldest_kubevirt(api) if KUBEVIRTS.api_version in served else None
+    if kubevirt is None:
+        raise CommandError(f"the cluster at {server} has no KubeVirt object")
+    return Basis(Installation(kubevirt), f"the configuration of the cluster at {server}", served)
 
 
 # --- what is said
 
 
-def _described(found: Verdict) -> dict[str, Any]:
-    manifest = found.manifest
+def _described(verdict: Verdict) -> dict[str, Any]:
+    manifest = verdict.manifest
     return {
         "file": manifest.file,
         "index": manifest.index,
@@ -154,16 +151,16 @@ def _described(found: Verdict) -> dict[str, Any]:
         "kind": manifest.obj.get("kind"),
         "namespace": manifest.namespace,
         "name": manifest.name,
-        "verdict": found.verdict,
-        "causes": [{"field": c.field, "reason": c.reason, "message": c.message} for c in found.causes],
-        "warnings": found.warnings,
-        "note": found.note,
+        "verdict": verdict.verdict,
+        "causes": [{"field": c.field, "reason": c.reason, "message": c.message} for c in verdict.causes],
+        "warnings": verdict.warnings,
+        "note": verdict.note,
     }
 
 
-def _lines(found: Verdict) -> list[str]:
-    manifest = found.manifest
-    verdict = f"is not checked: {found.note}" if found.note else f"is {found.verdict}"
-    head = f"{manifest.kind.lower()}/{manifest.name or '(no name)'} {verdict}"
-    causes = [f"  {cause.field or '(object)'}: {cause.message}" for cause in found.causes]
-    return [head, *causes, *(f"  warning: {warning}" for warning in found.warnings)]
+def _lines(verdict: Verdict) -> list[str]:
+    manifest = verdict.manifest
+    says = f"is not checked: {verdict.note}" if verdict.note else f"is {verdict.verdict}"
+    head = f"{manifest.kind.lower()}/{manifest.name or '(no name)'} {says}"
+    causes = [f"  {cause.field or '(object)'}: {cause.message}" for cause in verdict.causes]
+    return [head, *causes, *(f"  warning: {warning}" for warning in verdict.warnings)]

@@ -62,23 +62,23 @@ class Rules(Admission):
     async def mutate(self, request: AdmissionRequest) -> Obj | None:
         if request.obj is None or not kinds.BY_NAME[request.kind.resource.kind].completed:
             return request.obj
-        completed, found = complete(request.obj, self._cluster)
-        _refuse(found)
+        completed, findings = complete(request.obj, self._cluster)
+        _refuse(findings)
         return completed
 
     async def validate(self, request: AdmissionRequest) -> None:
         obj, kind = request.obj or {}, request.kind.resource.kind
-        found = review(obj, Installation(obj) if kind == KUBEVIRTS.kind else self._cluster)
-        if found.allowed and kind == VMI_MIGRATIONS.kind:
-            check_migration_target(obj, {}, (), found)  # of a VMI that is there and could move, if any could
-        self.warnings += found.warnings
-        _refuse(found)
+        findings = review(obj, Installation(obj) if kind == KUBEVIRTS.kind else self._cluster)
+        if findings.allowed and kind == VMI_MIGRATIONS.kind:
+            check_migration_target(obj, {}, (), findings)  # of a VMI that is there and could move, if any could
+        self.warnings += findings.warnings
+        _refuse(findings)
 
 
-def _refuse(found: Findings) -> None:
-    if not found.allowed:
-        causes = [{"field": c.field, "reason": c.reason, "message": c.message} for c in found.causes]
-        raise ApiError("Invalid", found.causes[0].message, details={"causes": causes})
+def _refuse(findings: Findings) -> None:
+    if not findings.allowed:
+        causes = [{"field": c.field, "reason": c.reason, "message": c.message} for c in findings.causes]
+        raise ApiError("Invalid", findings.causes[0].message, details={"causes": causes})
 
 
 class Judge:
@@ -90,44 +90,44 @@ class Judge:
         self._served = served
 
     async def verdict(self, manifest: Manifest) -> Verdict:
-        found, obj = Verdict(manifest), manifest.obj
+        verdict, obj = Verdict(manifest), manifest.obj
         missing = [Cause(f, REQUIRED, f"{f} is not set") for f in ("apiVersion", "kind") if not _text(obj.get(f))]
         if missing:
-            return found.refuse(*missing)
+            return verdict.refuse(*missing)
         kind = self._operations.kinds.of_kind(obj["apiVersion"], obj["kind"])
         if kind is None:
-            return self._foreign(found)
-        await self._try(kind, found)
-        return found
+            return self._foreign(verdict)
+        await self._try(kind, verdict)
+        return verdict
 
-    def _foreign(self, found: Verdict) -> Verdict:
+    def _foreign(self, verdict: Verdict) -> Verdict:
         """A kind that VirtFleet does not serve."""
-        version, kind = found.manifest.obj["apiVersion"], found.manifest.obj["kind"]
+        version, kind = verdict.manifest.obj["apiVersion"], verdict.manifest.obj["kind"]
         group = version.rpartition("/")[0]
         if version in self._served or not f".{group}".endswith(f".{names.GROUP}"):
-            found.verdict, found.note = UNCHECKED, f"{version} is not VirtFleet's"
-            return found
+            verdict.verdict, verdict.note = UNCHECKED, f"{version} is not VirtFleet's"
+            return verdict
         own = sorted({k.resource.api_version for k in self._operations.kinds if k.resource.kind == kind})
         instead = f"use apiVersion {own[0]}" if own else "VirtFleet does not have that kind (docs/compatibility.md)"
         if group == _CDI:
             instead = "it is CDI's, and there where CDI is installed"
         message = f'no matches for kind "{kind}" in version "{version}"; {instead}'
-        return found.refuse(Cause("apiVersion", INVALID, message))
+        return verdict.refuse(Cause("apiVersion", INVALID, message))
 
-    async def _try(self, kind: Kind, found: Verdict) -> None:
+    async def _try(self, kind: Kind, verdict: Verdict) -> None:
         call, self._rules.warnings = Call(MASTER, dry_run=True, field_validation="Warn"), []
-        namespace = found.manifest.namespace if kind.resource.namespaced else ""
+        namespace = verdict.manifest.namespace if kind.resource.namespaced else ""
         try:
             if namespace:
                 await self._allow_namespace(namespace)
-            await self._operations.create(kind, namespace, found.manifest.copy(), call)
+            await self._operations.create(kind, namespace, verdict.manifest.copy(), call)
         except ApiError as error:
-            found.refuse(*_causes(error))
+            verdict.refuse(*_causes(error))
         for warning in call.warnings:
             if unknown := _UNKNOWN.fullmatch(warning):
                 hint = meant(kind.resource.kind, unknown[1])
-                found.refuse(Cause(unknown[1], INVALID, warning + (f"; did you mean {hint}?" if hint else "")))
-        found.warnings = self._rules.warnings
+                verdict.refuse(Cause(unknown[1], INVALID, warning + (f"; did you mean {hint}?" if hint else "")))
+        verdict.warnings = self._rules.warnings
 
     async def _allow_namespace(self, name: str) -> None:
         """Whether the namespace is there is not the manifest's fault."""
@@ -157,8 +157,8 @@ def _served_kinds() -> Iterable[Kind]:
 
 
 def _causes(error: ApiError) -> list[Cause]:
-    told: list[dict[str, Any]] = (error.details or {}).get("causes") or [{"message": error.message}]
-    return [Cause(c.get("field", ""), c.get("reason", error.reason), c["message"]) for c in told]
+    causes: list[dict[str, Any]] = (error.details or {}).get("causes") or [{"message": error.message}]
+    return [Cause(c.get("field", ""), c.get("reason", error.reason), c["message"]) for c in causes]
 
 
 def _text(value: object) -> bool:

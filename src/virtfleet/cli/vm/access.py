@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 from urllib.parse import quote
 
 import aiohttp
@@ -16,14 +17,10 @@ import click
 import orjson
 
 from virtfleet.api.subresources import GROUP, PROTOCOL, VERSIONS, VMI
-from virtfleet.cli.output import CommandError, F
+from virtfleet.cli.reach import T, kubeconfig_option, with_cluster
 from virtfleet.kube import config
 from virtfleet.kube.client import Client
-from virtfleet.kube.credentials import ConfigError
-from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import VMIS, Obj
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,57 +55,32 @@ class Reached:
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
-    """Which cluster, and where in it, as options say."""
+class Target:
+    """Which VM of which cluster, as the command line says."""
 
-    kubeconfig: Path | None
+    name: str
     namespace: str | None
+    kubeconfig: Path | None
 
-    def default_namespace(self) -> str:
-        try:
-            return self.namespace or config.load(self.kubeconfig).namespace
-        except ConfigError as error:
-            raise _unknown_cluster(error) from None
+    def namespace_name(self) -> str:
+        return self.namespace or config.load(self.kubeconfig).namespace
 
-    def do(self, name: str, work: Callable[[Reached], Awaitable[T]]) -> T:
-        """What `work` does with a VM. What goes wrong is said with the next step."""
-
-        async def reach() -> T:
-            async with Client(config.load(self.kubeconfig)) as api:
-                return await work(Reached(api, self.namespace or api.namespace, name))
-
-        try:
-            return asyncio.run(reach())
-        except ConfigError as error:
-            raise _unknown_cluster(error) from None
-        except ApiError as error:
-            raise _refused(error, name) from None
+    def do(self, work: Callable[[Reached], Awaitable[T]]) -> T:
+        """What `work` does with the VM."""
+        return with_cluster(lambda api: work(Reached(api, self.namespace or api.namespace, self.name)), self.kubeconfig)
 
 
-def _unknown_cluster(error: ConfigError) -> CommandError:
-    return CommandError(str(error), "Name the cluster with --kubeconfig, or with KUBECONFIG.")
+def target_options(function: Callable[..., Any], metavar: str = "NAME") -> Callable[..., Any]:
+    """The NAME, `-n NAMESPACE` and `--kubeconfig FILE` of commands on a VM: its `target`."""
 
+    @click.argument("name", metavar=metavar)
+    @click.option("-n", "--namespace", help="The VM's namespace; that of the kubeconfig's context where left out.")
+    @kubeconfig_option
+    @functools.wraps(function)
+    def command(name: str, namespace: str | None, kubeconfig: Path | None, **others: Any) -> None:
+        function(Target(name, namespace, kubeconfig), **others)
 
-def _refused(error: ApiError, name: str) -> CommandError:
-    """The server's own words, and what to do about it where they do not say."""
-    stopped = f" A VM that is stopped has no VMI: virtfleet start {name}" if VMIS.kind.lower() in error.message else ""
-    hints = {
-        401: "The cluster does not know who you are; look at the kubeconfig.",
-        403: "Ask whoever runs the cluster for the role kubevirt.io:edit in that namespace.",
-        404: f"`kubectl get vm,vmi -A` lists what there is.{stopped}",
-        503: "`kubectl get kubevirt -A` tells whether the installation is ready.",
-    }
-    return CommandError(error.message, hints.get(error.code, ""))
-
-
-def cluster_options(function: F) -> F:
-    """The `-n NAMESPACE` and `--kubeconfig FILE` of commands on VMs."""
-    for option in (
-        click.option("-n", "--namespace", help="The VM's namespace; that of the kubeconfig's context where left out."),
-        click.option("--kubeconfig", type=click.Path(path_type=Path, dir_okay=False), help="How to reach the cluster."),
-    ):
-        function = option(function)
-    return function
+    return command
 
 
 @asynccontextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from pathlib import Path
 
 import aiohttp
 import click
@@ -14,20 +13,19 @@ from aiohttp import WSCloseCode, WSMsgType
 from virtfleet.api.names import Phase
 from virtfleet.cli.output import CommandError
 from virtfleet.cli.vm import terminal
-from virtfleet.cli.vm.access import Cluster, Reached, cluster_options, until_interrupted
+from virtfleet.cli.vm.access import Reached, Target, target_options, until_interrupted
 from virtfleet.cli.vm.tunnel import BROKEN
 from virtfleet.kube.errors import ApiError, is_not_found
-from virtfleet.kube.resource import VMIS, VMS
+from virtfleet.kube.resource import VMS
 from virtfleet.work.tasks import first_of
 
 _LOOK_AGAIN = 0.5
 
 
 @click.command()
-@click.argument("name")
+@target_options
 @click.option("--timeout", type=float, default=300.0, show_default=True, help="Seconds to wait for the VM to run.")
-@cluster_options
-def console(name: str, timeout: float, kubeconfig: Path | None, namespace: str | None) -> None:
+def console(target: Target, timeout: float) -> None:
     """The serial console of the VM NAME. ^] (or ^5) ends it; the VM goes on."""
 
     async def work(vm: Reached) -> None:
@@ -36,7 +34,7 @@ def console(name: str, timeout: float, kubeconfig: Path | None, namespace: str |
             if stopped:
                 print(file=sys.stderr)
 
-    Cluster(kubeconfig, namespace).do(name, work)
+    target.do(work)
 
 
 async def _attach(vm: Reached, timeout: float) -> None:
@@ -71,13 +69,13 @@ async def _until_running(vm: Reached, timeout: float) -> None:
 
 async def _phase(vm: Reached) -> str:
     try:
-        found = await vm.api.get(VMIS, vm.name, vm.namespace)
+        vmi = await vm.look()
     except ApiError as error:
         if not is_not_found(error):
             raise
         await vm.api.get(VMS, vm.name, vm.namespace)  # there is neither: the error says so
         return ""
-    return str((found.get("status") or {}).get("phase", ""))
+    return str((vmi.get("status") or {}).get("phase", ""))
 
 
 async def _talk(websocket: aiohttp.ClientWebSocketResponse) -> bool:
@@ -88,6 +86,8 @@ async def _talk(websocket: aiohttp.ClientWebSocketResponse) -> bool:
 
 async def _type(websocket: aiohttp.ClientWebSocketResponse) -> None:
     async for data in terminal.typed():
+        if not data:
+            return
         await websocket.send_bytes(data)
 
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import sys
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,29 +17,28 @@ from virtfleet.admission.review import complete
 from virtfleet.api.kinds import VM, VMI
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance
-from virtfleet.cli.look.render_vmi import instance
-from virtfleet.cli.manifests import cluster_of, objects
-from virtfleet.cli.output import CommandError, Progress, output_option, result
+from virtfleet.cli.look.instances import instance
+from virtfleet.cli.manifests import cluster_of, kubevirt_option, objects
+from virtfleet.cli.output import CommandError, Progress, output_option, refused, result
 from virtfleet.cli.vm import terminal
 from virtfleet.hypervisors import registry
 from virtfleet.hypervisors.base import Hypervisor
 from virtfleet.installation import Installation
 from virtfleet.launcher.alone.standalone import Standalone
-from virtfleet.launcher.failure import Failure
 from virtfleet.launcher.node import trial
 from virtfleet.local import guestimage
-from virtfleet.protocol.client import LauncherGone, Refused
+from virtfleet.protocol.client import LauncherGone
 from virtfleet.protocol.messages import DomainState, Kill, Shutdown
 from virtfleet.work import tasks
 
 _KINDS = (VMI.kind, VM.kind)
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command()
 @click.option(
     "-f", "--filename", required=True, help="File with the VMI, or a VM to make one from; - is standard input."
 )
-@click.option("--kubevirt", "kubevirt_file", help="File with the KubeVirt object in force; defaults where left out.")
+@kubevirt_option
 @click.option("--hypervisor", default="", help="Hypervisor to use instead of the one that the objects say.")
 @click.option("--disk", "disks", multiple=True, metavar="VOLUME=PATH", help="A file to use for a volume; repeatable.")
 @click.option("--no-console", is_flag=True, help="Do not attach the console.")
@@ -65,17 +62,14 @@ def launch(
     cache = guestimage.default_cache()
     emulated = _emulated(chosen, emulate, cache, progress)
     context = cluster.context(vmi["spec"].get("architecture", ""))
-    try:
-        vm = Standalone(
-            vmi,
-            chosen,
-            msgspec.structs.replace(context, emulated=emulated),
-            _sources(vmi, disks, cache, progress),
-            cache=cache / "capabilities",
-        )
-        last = asyncio.run(_run(vm, progress, console=not no_console, to_errors=output == "json"))
-    except (Failure, Refused, LauncherGone, guestimage.GuestError) as error:
-        raise CommandError(str(error)) from None
+    vm = Standalone(
+        vmi,
+        chosen,
+        msgspec.structs.replace(context, emulated=emulated),
+        _sources(vmi, disks, cache, progress),
+        cache=cache / "capabilities",
+    )
+    last = asyncio.run(_run(vm, progress, console=not no_console, to_errors=output == "json"))
     ended = f"{last.status} ({last.reason})" if last.reason else str(last.status)
     data = {"name": last.name, "status": last.status, "reason": last.reason, "emulated": emulated}
     result(output, data, f"{vmi['metadata']['name']}: {ended}")
@@ -90,9 +84,9 @@ def _vmi(file: str, made: list[dict[str, Any]], cluster: Installation) -> dict[s
             wanted = obj if obj["kind"] == _KINDS[0] else instance(obj)
             wanted.setdefault("metadata", {}).setdefault("namespace", "default")
             wanted["metadata"].setdefault("name", "guest")
-            completed, found = complete(wanted, cluster)
-            if not found.allowed:
-                raise CommandError("\n".join(f"{cause.field}: {cause.message}" for cause in found.causes))
+            completed, findings = complete(wanted, cluster)
+            if not findings.allowed:
+                raise refused(findings.causes)
             completed["metadata"]["uid"] = str(uuid.uuid4())
             return completed
     raise CommandError(f"{file} has no VirtualMachineInstance and no VirtualMachine")
@@ -100,10 +94,7 @@ def _vmi(file: str, made: list[dict[str, Any]], cluster: Installation) -> dict[s
 
 def _hypervisor(named: str, vmi: dict[str, Any], cluster: Installation) -> Hypervisor:
     name = named or registry.resolve(vmi["spec"].get("hypervisor", ""), "", cluster.fleet.default_hypervisor)
-    try:
-        chosen = registry.get(name)
-    except registry.UnknownHypervisor as error:
-        raise CommandError(str(error)) from None
+    chosen = registry.get(name)
     if chosen.refusal:
         raise CommandError(chosen.refusal)
     return chosen
@@ -175,34 +166,17 @@ async def _attach(socket: Path, interrupted: asyncio.Event, to_errors: bool) -> 
         reader, writer = await asyncio.open_unix_connection(socket)
     except FileNotFoundError:
         return  # a VM without a serial console
-    out = (sys.stderr if to_errors else sys.stdout).buffer
-
-    def typed() -> None:
-        data = os.read(sys.stdin.fileno(), 4096)
-        if not data:
-            asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
-        elif terminal.ESCAPE in data:
-            interrupted.set()
-        else:
-            writer.write(data)
-
-    with terminal.raw(), _reader(typed):
+    with terminal.raw():
+        typing = tasks.start(_type(writer, interrupted), "typing")
         while data := await reader.read(4096):
-            out.write(data)
-            out.flush()
+            terminal.show(data, sys.stderr if to_errors else sys.stdout)
+    typing.cancel()
     writer.close()
 
 
-@contextmanager
-def _reader(typed: Any) -> Iterator[None]:
-    """Call back when something was typed. Standard input that is a file has nobody typing."""
-    loop = asyncio.get_running_loop()
-    try:
-        loop.add_reader(sys.stdin.fileno(), typed)
-    except (OSError, ValueError):
-        yield
-        return
-    try:
-        yield
-    finally:
-        loop.remove_reader(sys.stdin.fileno())
+async def _type(writer: asyncio.StreamWriter, interrupted: asyncio.Event) -> None:
+    async for data in terminal.typed():
+        if not data:
+            return  # nobody is there; the VM goes on
+        writer.write(data)
+    interrupted.set()

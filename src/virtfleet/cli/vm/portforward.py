@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shlex
 import shutil
 import sys
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 import click
 
 from virtfleet.cli.output import CommandError, output_option, result
-from virtfleet.cli.vm.access import Cluster, Reached, cluster_options, until_interrupted
+from virtfleet.cli.vm.access import Reached, Target, target_options, until_interrupted
 from virtfleet.cli.vm.tunnel import carry, listening, receiving, standard_streams
 
 _PORTS = re.compile(r"(?:(?P<protocol>tcp|udp)/)?(?P<local>\d{1,5})(?::(?P<remote>\d{1,5}))?")
@@ -31,24 +31,20 @@ class Forwarded:
 
 def forwarded(text: str) -> Forwarded:
     """From `[tcp/|udp/]LOCAL[:REMOTE]`."""
-    found = _PORTS.fullmatch(text)
-    if found:
-        local = int(found["local"])
-        remote = int(found["remote"] or local)
+    if ports := _PORTS.fullmatch(text):
+        local = int(ports["local"])
+        remote = int(ports["remote"] or local)
         if local < 1 << 16 and 0 < remote < 1 << 16:
-            return Forwarded(found["protocol"] or "tcp", local, remote)
+            return Forwarded(ports["protocol"] or "tcp", local, remote)
     raise CommandError(f"{text!r} names no ports", "Write [tcp/|udp/]LOCAL[:REMOTE], for instance 8080:80.")
 
 
 @click.command("port-forward")
-@click.argument("name")
+@target_options
 @click.argument("ports", nargs=-1, required=True, metavar="[PROTOCOL/]LOCAL[:REMOTE]...")
 @click.option("--address", default="127.0.0.1", show_default=True, help="The local address to listen on.")
-@cluster_options
 @output_option
-def port_forward(
-    name: str, ports: tuple[str, ...], address: str, output: str, kubeconfig: Path | None, namespace: str | None
-) -> None:
+def port_forward(target: Target, ports: tuple[str, ...], address: str, output: str) -> None:
     """Ports of the VM NAME on this machine, until ^C."""
     wanted = [forwarded(text) for text in ports]
 
@@ -61,10 +57,9 @@ def port_forward(
                 data.append({"protocol": one.protocol, "address": address, "port": local, "target": one.remote})
             lines = [f"{d['address']}:{d['port']} is {d['protocol']} port {d['target']} of {vm}" for d in data]
             result(output, data, "\n".join(lines))
-            sys.stdout.flush()
             await interrupted.wait()
 
-    Cluster(kubeconfig, namespace).do(name, work)
+    target.do(work)
 
 
 def _forward(vm: Reached, address: str, one: Forwarded) -> AbstractAsyncContextManager[int]:
@@ -73,37 +68,28 @@ def _forward(vm: Reached, address: str, one: Forwarded) -> AbstractAsyncContextM
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
-@click.argument("target", metavar="[USER@]NAME")
+@functools.partial(target_options, metavar="[USER@]NAME")
 @click.argument("ssh_arguments", nargs=-1, type=click.UNPROCESSED, metavar="[SSH-OPTION...] [COMMAND...]")
 @click.option("-p", "--port", type=click.IntRange(1, 65535), default=22, show_default=True, help="The guest's port.")
 @click.option("--proxy", is_flag=True, help="Only carry the connection between standard input and output.")
-@cluster_options
-def ssh(
-    target: str,
-    ssh_arguments: tuple[str, ...],
-    port: int,
-    proxy: bool,
-    kubeconfig: Path | None,
-    namespace: str | None,
-) -> None:
+def ssh(target: Target, ssh_arguments: tuple[str, ...], port: int, proxy: bool) -> None:
     """Log in to the VM NAME, or run a command there, with this machine's ssh. Options of ssh come after the name.
 
     With --proxy it is for ssh's own configuration: `ProxyCommand virtfleet ssh --proxy %h`.
     """
-    _, _, name = target.rpartition("@")
-    cluster = Cluster(kubeconfig, namespace)
+    whom, vm = target.name, replace(target, name=target.name.rpartition("@")[2])
     if proxy:
-        cluster.do(name, lambda vm: _carry_standard_streams(vm, port))
+        vm.do(lambda reached: _carry_standard_streams(reached, port))
         return
     if not shutil.which("ssh"):
         raise CommandError("there is no ssh on this machine", "Install an ssh client (openssh-client).")
     # The same VM from wherever it is started, and its keys apart from those of machines with that name.
-    place = cluster.default_namespace()
+    place = vm.namespace_name()
     itself = [os.path.abspath(sys.argv[0]), "ssh", "--proxy", "--port", str(port), "--namespace", place]
-    itself += ["--kubeconfig", str(kubeconfig)] if kubeconfig else []
-    options = {"ProxyCommand": shlex.join([*itself, name]), "HostKeyAlias": f"vm.{name}.{place}"}
+    itself += ["--kubeconfig", str(vm.kubeconfig)] if vm.kubeconfig else []
+    options = {"ProxyCommand": shlex.join([*itself, vm.name]), "HostKeyAlias": f"vm.{vm.name}.{place}"}
     flags = [flag for key, value in options.items() for flag in ("-o", f"{key}={value}")]
-    os.execvp("ssh", ["ssh", *flags, target, *ssh_arguments])
+    os.execvp("ssh", ["ssh", *flags, whom, *ssh_arguments])
 
 
 async def _carry_standard_streams(vm: Reached, port: int) -> None:

@@ -9,6 +9,7 @@ import termios
 import tty
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from typing import TextIO
 
 ESCAPE = b"\x1d"  # ^]
 _CHUNK = 4096
@@ -29,7 +30,10 @@ def raw() -> Iterator[None]:
 
 
 async def typed() -> AsyncIterator[bytes]:
-    """What is typed, up to ^] or the end of the input. The next is read when the last has been dealt with."""
+    """What is typed, up to ^]; nothing is typed any more where the input ends: b"" says so, and comes last.
+
+    The next is read when the last has been dealt with.
+    """
     loop = asyncio.get_running_loop()
     descriptor = sys.stdin.fileno()
     there = asyncio.Event()
@@ -45,12 +49,13 @@ async def typed() -> AsyncIterator[bytes]:
             loop.remove_reader(descriptor)
         there.clear()
         data, escape, _ = os.read(descriptor, _CHUNK).partition(ESCAPE)
-        if data:
+        if data or not escape:
             yield data
         if escape or not data:
             return
 
 
-def show(data: bytes) -> None:
-    sys.stdout.buffer.write(data)
-    sys.stdout.buffer.flush()
+def show(data: bytes, out: TextIO | None = None) -> None:
+    stream = (out or sys.stdout).buffer
+    stream.write(data)
+    stream.flush()

@@ -7,34 +7,22 @@ from pathlib import Path
 
 import click
 
-from virtfleet.cli.output import CommandError, output_option, result
-from virtfleet.cli.vm.access import Cluster, Reached, cluster_options, until_interrupted
+from virtfleet.cli.output import output_option, result
+from virtfleet.cli.vm.access import Reached, Target, target_options, until_interrupted
 from virtfleet.cli.vm.tunnel import listening
 
 
 @click.command()
-@click.argument("name")
+@target_options
 @click.option("--screenshot", type=click.Path(path_type=Path, allow_dash=True), help="Only write a PNG there and end.")
 @click.option("--address", default="127.0.0.1", show_default=True, help="The local address for viewers.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="The local port for viewers; any free one.")
 @click.option("--preserve-session", is_flag=True, help="Do not take over from somebody who is looking already.")
-@cluster_options
 @output_option
-def vnc(
-    name: str,
-    screenshot: Path | None,
-    address: str,
-    port: int,
-    preserve_session: bool,
-    output: str,
-    kubeconfig: Path | None,
-    namespace: str | None,
-) -> None:
+def vnc(target: Target, screenshot: Path | None, address: str, port: int, preserve_session: bool, output: str) -> None:
     """The screen of the VM NAME: a local port for any VNC viewer, until ^C."""
-    cluster = Cluster(kubeconfig, namespace)
     if screenshot:
-        png = cluster.do(name, lambda vm: vm.screenshot())
-        _save(png, screenshot, output)
+        _save(target.do(lambda vm: vm.screenshot()), screenshot, output)
         return
 
     async def work(vm: Reached) -> None:
@@ -46,18 +34,14 @@ def vnc(
         ):
             data = {"namespace": vm.namespace, "name": vm.name, "address": address, "port": chosen}
             result(output, data, f"The screen of {vm} is at {address}:{chosen}. Try: vncviewer {address}::{chosen}")
-            sys.stdout.flush()
             await interrupted.wait()
 
-    cluster.do(name, work)
+    target.do(work)
 
 
 def _save(png: bytes, file: Path, output: str) -> None:
     if str(file) == "-":
         sys.stdout.buffer.write(png)
         return
-    try:
-        file.write_bytes(png)
-    except OSError as error:
-        raise CommandError(f"{file} cannot be written: {error.strerror}") from None
+    file.write_bytes(png)
     result(output, {"file": str(file), "bytes": len(png)}, f"{file}: {len(png)} bytes")

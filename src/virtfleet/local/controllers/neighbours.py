@@ -146,6 +146,10 @@ def _spread(constraint: Mapping[str, Any], pod: Pod, seats: list[Seat]) -> Sprea
         value = seat.node.labels.get(topology)
         if value is None or not seat.node.admits(pod.template):
             continue
+        if constraint.get("nodeTaintsPolicy") == "Honor" and seat.node.untolerated(
+            pod.template.tolerations, "NoSchedule", "NoExecute"
+        ):
+            continue
         counts[value] += sum(
             1
             for other in seat.pods.values()

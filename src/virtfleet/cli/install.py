@@ -1,0 +1,105 @@
+"""`virtfleet install` and `virtfleet uninstall`: VirtFleet in any Kubernetes cluster, in one command."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+import virtfleet
+from virtfleet.cli import installing
+from virtfleet.cli.output import CommandError, F, Progress, output_option, result
+from virtfleet.cli.reach import T, kubeconfig_option, with_cluster
+from virtfleet.installation import Installation
+from virtfleet.kube import config
+from virtfleet.kube.client import Client
+from virtfleet.operator.manifest import NAMESPACE
+
+_IN_A_SHELL = 130  # what a shell says of a command that was ended by ^C
+
+
+class Interrupted(CommandError):
+    """^C: the command ends, and the cluster goes on."""
+
+    exit_code = _IN_A_SHELL
+
+
+def _cluster_options(function: F) -> F:
+    for option in (
+        output_option,
+        click.option("--timeout", type=float, default=600.0, show_default=True, help="Seconds to wait at each step."),
+        click.option("--context", default="", help="The kubeconfig's context, where it is not the current one."),
+        kubeconfig_option,
+    ):
+        function = option(function)
+    return function
+
+
+@click.command()
+@click.option("--registry", help="Where the images are: what `make images REGISTRY=...` was told.")
+@click.option("--tag", help=f"The images' tag, where it is not that of this version ({virtfleet.__version__}).")
+@click.option("--kubevirt", "kubevirt_file", help="A file with the KubeVirt object to install; a plain one else.")
+@_cluster_options
+def install(
+    registry: str | None, tag: str | None, kubevirt_file: str | None, timeout: float, output: str, **where: Any
+) -> None:
+    """Install VirtFleet into a cluster, or bring what is there to this version, and wait until VMs can be made.
+
+    A KubeVirt object that is there stays as it is but for what is named. (The cluster of `virtfleet up` has VirtFleet
+    already.)
+    """
+    progress = Progress(quiet=output == "json")
+    kubevirt = installing.read(kubevirt_file) if kubevirt_file else None
+    spec = {key: value for key, value in (("imageRegistry", registry), ("imageTag", tag)) if value}
+
+    async def work(api: Client) -> dict[str, Any]:
+        await installing.install(api, kubevirt, progress, spec, installing.DEFAULT)
+        await installing.wait(api, installing.why_not_ready, progress, timeout)
+        return await installing.installed(api) or {}
+
+    made = _told(work, "the operator goes on with the installation", **where)
+    installation, status = Installation(made), made.get("status") or {}
+    data = {
+        "server": config.load(**where).server,
+        "namespace": NAMESPACE,
+        "version": status.get("observedKubeVirtVersion", ""),
+        "registry": installation.registry,
+        "tag": installation.tag,
+        "health": status.get("health", ""),
+        "seconds": round(time.monotonic() - progress.began, 1),
+    }
+    text = f"VirtFleet {data['version']} is installed in {data['server']} ({data['seconds']} s). Go on with:\n"
+    result(output, data, f"{text}\n  kubectl -n {NAMESPACE} get kubevirt,pods\n  virtfleet pools")
+
+
+@click.command()
+@click.option("--force", is_flag=True, help="Take VMs away, too, whatever uninstallStrategy says.")
+@_cluster_options
+def uninstall(force: bool, timeout: float, output: str, **where: Any) -> None:
+    """Take VirtFleet out of a cluster, with all its kinds. Volumes stay.
+
+    Refused while there are VMs, unless the KubeVirt object's uninstallStrategy is RemoveWorkloads.
+    """
+    progress = Progress(quiet=output == "json")
+
+    async def work(api: Client) -> list[str]:
+        if await installing.uninstall(api, progress, force=force):
+            await installing.wait(api, installing.why_still_there, progress, timeout)
+        removed = [name async for name in installing.remove_manifest(api)]
+        await installing.wait(api, installing.why_manifest_is_there, progress, timeout)
+        return removed
+
+    removed = _told(work, "what was begun to be deleted goes on to end", **where)
+    text = "VirtFleet is gone" if removed else "VirtFleet was not installed"
+    result(output, {"server": config.load(**where).server, "removed": removed}, f"{text}.")
+
+
+def _told(work: Callable[[Client], Awaitable[T]], goes_on: str, kubeconfig: Path | None, context: str) -> T:
+    """What `work` does, or that ^C did not stop the cluster."""
+    try:
+        return with_cluster(work, kubeconfig, context)
+    except KeyboardInterrupt:
+        raise Interrupted(f"interrupted: {goes_on}", "Repeat the command to see how far it is.") from None
