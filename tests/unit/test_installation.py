@@ -58,6 +58,7 @@ def test_an_object_that_says_nothing_has_all_defaults() -> None:
         "spec": {},
         "tag": virtfleet.__version__,
         "uninstalled_with_vms": True,
+        "uninstalling": False,
         "vms_per_node": 110,
     }
     assert nothing.verbosity("virt_launcher") == nothing.verbosity("virt_handler") == 2

@@ -170,7 +170,7 @@ _Entries = dict[str, tuple[Path, _Entry]]
 
 
 def from_kubeconfig(paths: list[Path], context: str = "") -> Config:
-    """One context of the files, merged as kubectl does: an earlier one wins over a later one, missing ones are skipped."""
+    """One context of the files, merged as kubectl does: an earlier file wins over a later one, missing are skipped."""
     files = [(path, _read(path)) for path in paths if path.exists()]
     if not files:
         raise ConfigError(f"kubeconfig: {', '.join(map(str, paths))}: no such file")
@@ -181,9 +181,9 @@ def from_kubeconfig(paths: list[Path], context: str = "") -> Config:
     if not chosen:
         raise ConfigError(f"{paths[0]}: current-context is not set; there are {_names(contexts)}")
     where, named = _lookup(files[0][0], "context" if context else "current-context", chosen, contexts)
-    context = named.context
-    cluster_file, entry = _lookup(where, f"contexts[{chosen}].context.cluster", context.cluster, clusters)
-    cluster, field = entry.cluster, f"{cluster_file}: clusters[{context.cluster}].cluster"
+    selected = named.context
+    cluster_file, entry = _lookup(where, f"contexts[{chosen}].context.cluster", selected.cluster, clusters)
+    cluster, field = entry.cluster, f"{cluster_file}: clusters[{selected.cluster}].cluster"
     if cluster.proxy_url:
         raise ConfigError(f"{field}.proxy-url: proxies are not supported")
     if not cluster.server:
@@ -196,15 +196,15 @@ def from_kubeconfig(paths: list[Path], context: str = "") -> Config:
         cluster.certificate_authority_data,
     )
     credentials: Credentials = StoredCredentials()
-    if context.user:
-        user_file, entry = _lookup(where, f"contexts[{chosen}].context.user", context.user, users)
-        user_field = f"{user_file}: users[{context.user}].user"
+    if selected.user:
+        user_file, entry = _lookup(where, f"contexts[{chosen}].context.user", selected.user, users)
+        user_field = f"{user_file}: users[{selected.user}].user"
         credentials = _credentials(user_field, user_file, entry.user, _cluster_info(cluster, ca))
     try:
         return Config(
             cluster.server,
             credentials,
-            namespace=context.namespace or "default",
+            namespace=selected.namespace or "default",
             ca=ca,
             insecure=cluster.insecure_skip_tls_verify,
             tls_server_name=cluster.tls_server_name,

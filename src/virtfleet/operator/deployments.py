@@ -55,7 +55,7 @@ def _component(installation: Installation, component: str) -> Obj:
         args=[f"--verbosity={installation.verbosity(verbosity)}", *installation.flags(flags)],
         volumeMounts=[CERTIFICATES_MOUNT],
     )
-    made["spec"]["template"]["spec"] |= {"volumes": [certificates(component)], **installation.pulling()}
+    made["spec"]["template"]["spec"] |= {"volumes": [certificates(component)]}
     return made
 
 
@@ -79,6 +79,7 @@ def deployment(
         "securityContext": RESTRICTED_POD,
         **spread(installation.placement("infra"), component),
         "containers": [{**basics, **container}],
+        **installation.pulling(),
     }
     metadata = {"labels": {**labels, **selector, METRICS_LABEL: "true"}}
     return {
