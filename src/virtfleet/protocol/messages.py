@@ -21,6 +21,7 @@ from virtfleet.domain.abi import MOST_DEVICES, MOST_FEATURES
 from virtfleet.domain.context import Context
 
 COMMAND_SOCKET: Final = f"{paths.SOCKETS}/launcher-sock"
+CHANNELS_SOCKET: Final = f"{paths.SOCKETS}/channels-sock"  # of migrations; descriptors are passed over it
 
 Word = Annotated[str, Meta(max_length=64)]
 Name = Annotated[str, Meta(max_length=256)]
@@ -78,6 +79,30 @@ class GuestABI(Message, frozen=True):
     cpu_features: Annotated[list[Word], Meta(max_length=MOST_FEATURES)] = []
 
 
+class MigrationReport(Message, frozen=True):
+    """How far a migration of the domain is, as its launcher sees it: the source's while it leaves, the target's then."""
+
+    uid: Word = ""
+    running: bool = False
+    """Whether libvirt is at it."""
+    left: bool = False
+    """Source: the domain has been handed over, and nothing of the guest runs here."""
+    complete: bool = False
+    """Target: all of the guest is here, and it waits to be let run."""
+    failure: Line = ""
+    """Source: why the guest stays; it was never elsewhere."""
+    mode: Word = ""
+    aborted: bool = False
+    elapsed_seconds: float = 0
+    total_bytes: int = 0
+    left_bytes: int = 0
+    rate: int = 0
+    """Bytes a second."""
+    dirty_rate: int = 0
+    """Bytes a second that the guest writes anew."""
+    downtime_ms: int = 0
+
+
 class DomainState(Message, frozen=True):
     """What the domain does, and why."""
 
@@ -104,6 +129,8 @@ class DomainState(Message, frozen=True):
     """Bytes that the guest started with."""
     memory: int = 0
     """Bytes that it has now."""
+    migration: MigrationReport | None = None
+    """The latest one."""
 
 
 class Event(Message, frozen=True):
@@ -172,6 +199,12 @@ class Hello(Message, frozen=True):
     requests: Annotated[list[Word], Meta(max_length=256)] = []
     vmi: Word = ""
     """UID of the VMI that a launcher is for."""
+
+
+class Document(Message, frozen=True):
+    """A document of libvirt's."""
+
+    xml: Annotated[str, Meta(max_length=256 << 10)] = ""
 
 
 class Done(Message, frozen=True):
@@ -250,6 +283,36 @@ class Sync(Request[DomainState], frozen=True):
 
 class Prepare(Sync, frozen=True):
     """Make everything ready as for a start, and start nothing: the domain comes from another node."""
+
+    migration: str = ""
+    """UID of the migration by which it comes."""
+
+
+class GetDocument(Request[Document], frozen=True):
+    """Target: the document that was prepared; the source makes of it the one that the domain gets there."""
+
+
+class Depart(Request[Done], frozen=True):
+    """Source: begin to move the domain; how far it is, the state says. Asked again for the same one, it is a no-op."""
+
+    migration: str = ""
+    vmi: bytes = b""
+    document: str = ""
+    """That of the target."""
+    options: bytes = b""
+    """JSON of MigrationOptions: the settings in force for this migration."""
+
+
+class AbortDeparture(Request[Done], frozen=True):
+    """Source: end the migration and leave the domain here."""
+
+    migration: str = ""
+
+
+class Arrive(Request[DomainState], frozen=True):
+    """Target: the source has let go, so let the guest run (or stand, where its owner paused it), and say so around."""
+
+    migration: str = ""
 
 
 class Watch(Request[Update], frozen=True):
