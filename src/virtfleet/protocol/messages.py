@@ -80,7 +80,7 @@ class GuestABI(Message, frozen=True):
 
 
 class MigrationReport(Message, frozen=True):
-    """How far a migration of the domain is, as its launcher sees it: the source's while it leaves, the target's then."""
+    """How far a migration of the domain is, as its launcher sees it."""
 
     uid: Word = ""
     running: bool = False
