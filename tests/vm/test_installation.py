@@ -19,6 +19,9 @@ PATIENCE = 240.0
 # What VirtFleet has on a node. The kubelet made these directories, and they stay, empty.
 DIRECTORIES = ("/var/run/kubevirt", "/var/run/kubevirt-private", "/var/lib/kubevirt-node-labeller")
 
+# What a local node's agent says of itself, whatever is installed.
+OF_THE_LOCAL_HOME = ("virtfleet.io/agent", "virtfleet.io/nodes-file")
+
 pytestmark = pytest.mark.timeout(600)
 
 
@@ -78,7 +81,7 @@ def ours(node: dict[str, Any]) -> list[str]:
     """Labels and annotations of VirtFleet on a node."""
     meta = node["metadata"]
     keys = (*meta["labels"], *(meta.get("annotations") or ()))
-    return [key for key in keys if "kubevirt.io" in key or "virtfleet.io" in key]
+    return [key for key in keys if ("kubevirt.io" in key or "virtfleet.io" in key) and key not in OF_THE_LOCAL_HOME]
 
 
 def left_in_directories(fleet: Cluster, node: str) -> str:
