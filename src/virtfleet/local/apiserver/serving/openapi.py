@@ -17,14 +17,10 @@ from virtfleet import __version__
 from virtfleet.kube.resource import Obj
 from virtfleet.local.apiserver.kinds.registry import Kind, Kinds
 from virtfleet.local.apiserver.objects.patching import accepted_patches
+from virtfleet.local.apiserver.serving import openapi_v2
 from virtfleet.local.apiserver.serving.discovery import Document, cached
 
 ROOT = "/openapi/v3"
-# kubectl asks for the old form, in protobuf, before it sends a List. It leaves items of kinds that are not described
-# there to the server, and so there is nothing in it: `swagger: "2.0"`, and the title.
-OLD_ROOT = "/openapi/v2"
-_OLD_TYPE = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
-_OLD_DOCUMENT = b"\n\x032.0\x12\x0c\n\nKubernetes"
 
 
 class OpenApi:
@@ -38,8 +34,8 @@ class OpenApi:
         """What answers for a path; None where there is no such document."""
         if path == ROOT:
             return self._index
-        if path == OLD_ROOT:
-            return _old_document
+        if path == openapi_v2.ROOT:
+            return openapi_v2.serve
         return self._document if path.removeprefix(f"{ROOT}/") in self._groups() else None
 
     async def _index(self, request: web.Request) -> web.StreamResponse:
@@ -70,10 +66,6 @@ class OpenApi:
         if known is None or list(map(id, known[0])) != list(map(id, kinds)):
             known = self._hashes[name] = (kinds, _digest(_encoded(kinds)))
         return known[1]
-
-
-async def _old_document(request: web.Request) -> web.StreamResponse:
-    return web.Response(body=_OLD_DOCUMENT, content_type=_OLD_TYPE)
 
 
 def _digest(document: bytes) -> str:
