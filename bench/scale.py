@@ -3,7 +3,8 @@
 API server and virt-controller are real, each in a process of its own; kubelets and handlers of a thousand nodes pretend
 (simulator.py), from this process and over HTTPS like everybody. They give the signs of life of a thousand nodes. VMIs
 come at a steady pace, whether those before them run or not, so that who cannot keep up shows it. One thing is not as
-with a thousand nodes: all handlers share one watch of VMIs.
+with a thousand nodes: all handlers share one watch of VMIs. Times depend on what else the machine does, so that is told
+too.
 
 Another cluster may be given, without VirtFleet in it: it gets VirtFleet's kinds, the Nodes and the VMIs, whose Pods no
 scheduler but the simulated one places, and loses them afterwards.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import statistics
 import sys
 import tempfile
@@ -79,6 +81,8 @@ class Step:
     controller: Usage
     server: Usage
     before: tuple[Usage, Usage]
+    busy: float
+    """Cores of this machine that were busy meanwhile, with whatever it was."""
 
     @property
     def p50(self) -> float:
@@ -170,13 +174,16 @@ async def _steps(user: Client, handlers: Handlers, count: int, server: Look, con
         return await running[key] - began
 
     before, began = (_usage(controller), await server()), time.monotonic()
+    before_at, before_cores = began, _busy_seconds()
     tasks = [asyncio.create_task(one(key, began + i / RATE)) for i, key in enumerate(running)]
     for first in range(0, count, STEP):
         part = tasks[first : first + STEP]
         async with asyncio.timeout(len(part) / RATE + PATIENCE):
             seconds = await asyncio.gather(*part)
         now = (_usage(controller), await server())
-        step, before = Step(len(part), seconds, *now, before), now
+        at, cores = time.monotonic(), _busy_seconds()
+        step = Step(len(part), seconds, *now, before, (cores - before_cores) / (at - before_at))
+        before, before_at, before_cores = now, at, cores
         print(f"  {first + len(part)} VMIs: {_line(step)}", file=sys.stderr, flush=True)
         yield step
 
@@ -185,7 +192,7 @@ def _line(step: Step) -> str:
     controller, server = step.cpu
     return (
         f"p50 {step.p50:.2f} s, p95 {step.p95:.2f} s; controller {step.controller.memory:.0f} MiB, {controller:.1f} ms"
-        f" a VMI; API server {step.server.memory:.0f} MiB, {server:.1f} ms a VMI"
+        f" a VMI; API server {step.server.memory:.0f} MiB, {server:.1f} ms a VMI; {step.busy:.1f} cores busy"
     )
 
 
@@ -200,6 +207,7 @@ def figures(steps: list[Step]) -> Iterable[Figure]:
         yield Figure("  API server's memory", step.server.memory, "MiB", aim="at most 600")
         yield Figure("  controller's CPU per VMI", step.cpu[0], "ms", aim="does not grow")
         yield Figure("  API server's CPU per VMI", step.cpu[1], "ms", aim="does not grow")
+        yield Figure("  the machine meanwhile", step.busy, "cores busy", aim=f"less than its {os.cpu_count()}")
 
 
 def draw(steps: list[Step]) -> str:
@@ -286,6 +294,12 @@ async def _running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
         [end] = await asyncio.gather(task, return_exceptions=True)
         if not isinstance(end, asyncio.CancelledError):
             print(f"  a part of the simulation failed: {end!r}", file=sys.stderr)
+
+
+def _busy_seconds() -> float:
+    """CPU time of the whole machine so far."""
+    user, nice, system, _, _, *interrupts = map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9])
+    return (user + nice + system + sum(interrupts)) / os.sysconf("SC_CLK_TCK")
 
 
 def _usage(pid: int) -> Usage:
