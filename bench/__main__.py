@@ -1,4 +1,4 @@
-"""`python -m bench [NAME...] [-o json]`: run benchmarks by name, or all of them; `vms` also on any cluster.
+"""`python -m bench [NAME...] [-o json]`: run benchmarks by name, or all of them; some also on any cluster.
 
 A benchmark is a module here with a `TITLE` and a `run()` that returns a list of `Figure`, plain or as a coroutine.
 """
@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import importlib
 import inspect
+import itertools
 import json
 import pkgutil
 import sys
@@ -25,15 +26,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of: {', '.join(benchmarks)}")
     parser.add_argument("-o", "--output", choices=["text", "json"], default="text")
-    parser.add_argument("--kubeconfig", type=Path, help="of vms: the cluster to measure, instead of one of its own")
+    parser.add_argument("--kubeconfig", type=Path, help="of vms, scale: the cluster, instead of one of its own")
     parser.add_argument("--registry", default="", help="of vms with --kubeconfig: where VirtFleet's images are")
     parser.add_argument("--guest", help="of vms with --kubeconfig: the guest's image, with an agent in it")
+    parser.add_argument("--vmis", type=int, help="of scale: how many")
     options = parser.parse_args()
-    given = {k: v for k in ("kubeconfig", "registry", "guest") if (v := getattr(options, k))}
-    if given and options.names != ["vms"]:
-        parser.error(f"--{min(given)} is for the benchmark vms alone")
+    given = {k: v for k in ("kubeconfig", "registry", "guest", "vmis") if (v := getattr(options, k))}
     if unknown := set(options.names) - set(benchmarks):
         parser.error(f"there is no benchmark {', '.join(sorted(unknown))}; there are: {', '.join(benchmarks)}")
+    for option, name in itertools.product(given, options.names or benchmarks):
+        if option not in inspect.signature(benchmarks[name].run).parameters:
+            parser.error(f"--{option} says nothing to the benchmark {name}")
     results = {}
     for name in options.names or benchmarks:
         module = benchmarks[name]

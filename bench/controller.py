@@ -119,13 +119,11 @@ async def _round(window: int) -> Round:
         async with (
             simulation(Path(directory) / "store", nodes=NODES) as cluster,
             served(cluster) as url,
-            controller_process(url, Path(directory)) as (process, page),
+            controller_process(kubeconfig_of(url, Path(directory)), Path(directory)) as (process, page),
         ):
-            async with asyncio.timeout(PATIENCE):
-                while not await leads(page):  # noqa: ASYNC110 (another process)
-                    await asyncio.sleep(0.1)
+            await until_leading(page)
             pid = process.pid
-            idle_memory, cpu, before = _resident(pid), _cpu(pid), await _calls(page)
+            idle_memory, cpu, before = resident(pid), cpu_time(pid), await _calls(page)
             began = time.monotonic()
             seconds = await asyncio.wait_for(_run_all(cluster, window), PATIENCE)
             duration = time.monotonic() - began
@@ -137,8 +135,8 @@ async def _round(window: int) -> Round:
                 duration=duration,
                 calls=+calls,
                 handler_writes=Counter({(verb, str(VMIS)): n for (verb, _), n in cluster.handler_api.writes.items()}),
-                cpu=_cpu(pid) - cpu,
-                memory=_resident(pid),
+                cpu=cpu_time(pid) - cpu,
+                memory=resident(pid),
                 idle_memory=idle_memory,
             )
 
@@ -179,12 +177,9 @@ async def served(cluster: Simulation) -> AsyncIterator[str]:
         await server.stop()
 
 
-@asynccontextmanager
-async def controller_process(
-    url: str, directory: Path, name: str = "virt-controller"
-) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
-    """A process of the controller and the address of its page of metrics."""
-    kubeconfig = directory / f"{name}.kubeconfig"
+def kubeconfig_of(url: str, directory: Path) -> Path:
+    """The way to a server that lets everybody in."""
+    kubeconfig = directory / "kubeconfig"
     kubeconfig.write_text(
         yaml.safe_dump(
             {
@@ -194,6 +189,14 @@ async def controller_process(
             }
         )
     )
+    return kubeconfig
+
+
+@asynccontextmanager
+async def controller_process(
+    kubeconfig: Path, directory: Path, name: str = "virt-controller"
+) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
+    """A process of the controller and the address of its page of metrics."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     certificates.write(directory / "certificates", _credential().files())
@@ -226,6 +229,12 @@ async def leads(page: str) -> bool:
         return False
 
 
+async def until_leading(page: str) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not await leads(page):  # noqa: ASYNC110 (another process)
+            await asyncio.sleep(0.1)
+
+
 async def _calls(page: str) -> Counter[tuple[str, str]]:
     """What the controller has asked of the API server so far, but for its lease and its watches."""
     calls: Counter[tuple[str, str]] = Counter()
@@ -238,13 +247,13 @@ async def _calls(page: str) -> Counter[tuple[str, str]]:
     return calls
 
 
-def _resident(pid: int) -> float:
+def resident(pid: int) -> float:
     """Mebibytes."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-def _cpu(pid: int) -> float:
+def cpu_time(pid: int) -> float:
     """Seconds of CPU time so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import random
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -23,11 +24,12 @@ from virtfleet.controller import lifecycle
 from virtfleet.controller.launcherpod import LauncherPod
 from virtfleet.controller.pods import launcher_cache
 from virtfleet.controller.records import Instance, decode_instance
+from virtfleet.handler.node import heartbeat
 from virtfleet.installation import Installation
 from virtfleet.kube.api import KubeApi, Patch
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.errors import ApiError
-from virtfleet.kube.resource import CRDS, KUBEVIRTS, NAMESPACES, NODES, PODS, VMIS, Obj, Resource
+from virtfleet.kube.resource import CRDS, KUBEVIRTS, LEASES, NAMESPACES, NODES, PODS, VMIS, Obj, Resource
 from virtfleet.local.apiserver.extensions.admission import AdmissionRequest
 from virtfleet.local.apiserver.kinds import builtin
 from virtfleet.local.apiserver.kinds.crds import CustomKinds
@@ -39,6 +41,8 @@ from virtfleet.local.controllers.binding import Binding
 
 NAMESPACE = "default"
 WORKERS = 16
+NODE_LEASES = "kube-node-lease"
+LEASE_PERIOD = 20.0  # nodes count as silent after 40 s
 
 
 class Defaults:
@@ -102,15 +106,15 @@ class _Agents:
 
     async def _serve(self) -> None:
         while True:
-            found = self._cache.get(await self._work.get())
+            seen = self._cache.get(await self._work.get())
             try:
-                if found is not None:
-                    await self._act(found)
+                if seen is not None:
+                    await self._act(seen)
             except ApiError as error:
                 if error.code not in (404, 409):  # gone, or changed meanwhile: another event follows
                     raise
 
-    async def _act(self, found: Any) -> None:
+    async def _act(self, seen: Any) -> None:
         raise NotImplementedError
 
 
@@ -195,6 +199,33 @@ class Handlers(_Agents):
         await self._api.patch(VMIS, vmi.name, patch, vmi.namespace)
 
 
+class SignsOfLife:
+    """What the kubelets and handlers of nodes write while nothing happens: leases, and heartbeats on the Node."""
+
+    def __init__(self, api: KubeApi, nodes: list[str]) -> None:
+        self._api, self._nodes = api, nodes
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for name in self._nodes:
+                group.create_task(self._renew(name))
+                group.create_task(self._beat(name))
+
+    async def _renew(self, name: str) -> None:
+        lease: Obj = {"metadata": {"name": name, "namespace": NODE_LEASES}, "spec": {"holderIdentity": name}}
+        await asyncio.sleep(random.uniform(0, LEASE_PERIOD))
+        lease = await self._api.create(LEASES, lease)
+        while True:
+            lease["spec"]["renewTime"] = times.precise_now()
+            lease = await self._api.replace(LEASES, lease)
+            await asyncio.sleep(LEASE_PERIOD)
+
+    async def _beat(self, name: str) -> None:
+        while True:
+            await asyncio.sleep(random.uniform(*heartbeat.PERIOD))
+            await self._api.patch(NODES, name, heartbeat.sign(True, False, time.time()))
+
+
 class Simulation:
     """The cluster: an API for each of its parts, so that writes can be told apart."""
 
@@ -208,6 +239,16 @@ class Simulation:
 
     def controller_api(self) -> CountingApi:
         return CountingApi(self.operations)
+
+
+def node(name: str) -> Obj:
+    """A Node whose kubelet and handler are there."""
+    since = times.timestamp()
+    ready = {"type": "Ready", "status": "True", "lastHeartbeatTime": since, "lastTransitionTime": since}
+    return {
+        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, names.SCHEDULABLE: "true"}},
+        "status": {"conditions": [ready]},
+    }
 
 
 @asynccontextmanager
@@ -226,8 +267,7 @@ async def simulation(directory: Path, *, nodes: int = 3, kubevirt: Obj | None = 
         await made.api.create(CRDS, definition)
     await made.api.create(KUBEVIRTS, kubevirt)
     for name in made.nodes:
-        labels = {"kubernetes.io/hostname": name, names.SCHEDULABLE: "true"}
-        await made.api.create(NODES, {"metadata": {"name": name, "labels": labels}})
+        await made.api.create(NODES, node(name))
     agents = [asyncio.create_task(agent.run()) for agent in (made.kubelets, made.handlers)]
     try:
         yield made

@@ -24,7 +24,7 @@ from virtfleet.kube.resource import LEASES, Obj
 pytestmark = pytest.mark.slow
 
 # As in production, only faster; the lease itself counts in whole seconds.
-QUICK = {"lease_duration": 2.0, "renew_deadline": 1.5, "retry_period": 0.1}
+QUICK = {"lease_duration": 2.0, "renew_deadline": 1.5, "renew_period": 0.1, "retry_period": 0.1}
 
 
 @pytest.fixture
@@ -128,13 +128,57 @@ async def test_another_candidate_waits_for_as_long_as_the_lease_changes(api: Cli
     first = asyncio.create_task(a.run(forever))
     await eventually(lambda: a.leading)
     second = asyncio.create_task(b.run(forever))
-    looks = server.count("GET", "/leases/")
-    await eventually(lambda: server.count("GET", "/leases/") > looks + 21)  # longer than the lease lasts
+    await eventually(lambda: server.watchers)
+    looks, renewals = server.count("GET", "/leases"), server.count("PUT", "/leases/")
+    await eventually(lambda: server.count("PUT", "/leases/") > renewals + 25)  # longer than the lease lasts
     assert a.leading
     assert not b.leading
+    assert server.count("GET", "/leases") == looks, "who waits asks for nothing"
     await end(second)
     assert lease(server)["holderIdentity"] == "a"
     await end(first)
+
+
+async def test_a_watch_that_fell_silent_takes_the_lease_from_nobody(api: Client, server: ScriptedServer) -> None:
+    a, b = candidate(api, "a"), candidate(api, "b")
+    first = asyncio.create_task(a.run(forever))
+    await eventually(lambda: a.leading)
+    second = asyncio.create_task(b.run(forever))
+    async with never_both(a, b):
+        await eventually(lambda: server.watchers)
+        looks = server.count("GET", "/leases/")
+        silent = [server.watchers.pop()]  # the connection stays, and nothing comes
+        await eventually(lambda: server.count("GET", "/leases/") > looks and server.watchers)
+        assert a.leading
+        server.end_watches()
+        await eventually(lambda: server.count("GET", "/leases/") > looks + 1 and server.watchers)
+    assert lease(server)["holderIdentity"] == "a"
+    server.watchers += silent
+    await end(second)
+    await end(first)
+
+
+async def test_who_may_not_watch_asks_now_and_then(api: Client, server: ScriptedServer) -> None:
+    server.next("GET", "watch=true", status_answer(ApiError("Forbidden", "cannot watch leases")), times=1000)
+    a, b = candidate(api, "a", lease_duration=3600), candidate(api, "b", lease_duration=3600)
+    first = asyncio.create_task(a.run(forever))
+    await eventually(lambda: a.leading)
+    second = asyncio.create_task(b.run(forever))
+    await eventually(lambda: server.count("GET", "watch=true") >= 2)
+    await end(first)
+    await eventually(lambda: b.leading)
+    await end(second)
+
+
+async def test_a_lease_that_is_deleted_is_made_anew(api: Client, server: ScriptedServer) -> None:
+    meta = {"name": "virt-controller", "namespace": "kubevirt"}
+    server.put(LEASES, {"metadata": meta, "spec": {"holderIdentity": "x", "leaseDurationSeconds": 3600}})
+    a = candidate(api, "a")
+    task = asyncio.create_task(a.run(forever))
+    await eventually(lambda: server.watchers)
+    server.remove(LEASES, "virt-controller", "kubevirt")
+    await eventually(lambda: a.leading)
+    await end(task)
 
 
 @pytest.mark.parametrize("renewed", ["1999-01-01T00:00:00.000000Z", "2199-01-01T00:00:00.000000Z"])
@@ -146,9 +190,10 @@ async def test_a_clock_that_is_decades_off_makes_no_difference(
     server.put(LEASES, {"metadata": meta, "spec": spec})
     a = candidate(api, "a")
     task = asyncio.create_task(a.run(forever))
-    await eventually(lambda: server.count("GET", "/leases/") == 2)
-    assert server.count("PUT", "/leases/") == 0  # not before the lease was seen unchanged for its duration
+    await eventually(lambda: server.watchers)
+    seen = time.monotonic()
     await eventually(lambda: a.leading)
+    assert time.monotonic() - seen > 0.8, "not before the lease was seen unchanged for its duration of a second"
     assert lease(server)["leaseTransitions"] == 5
     await end(task)
 
@@ -196,7 +241,7 @@ def _cut_off(api: Client) -> None:
     async def nowhere(*_: object, **__: object) -> Any:
         await forever()
 
-    api._fetch = nowhere  # type: ignore[method-assign]
+    api.request = nowhere  # type: ignore[method-assign]
 
 
 async def test_a_lease_that_was_taken_away_is_noticed_at_the_next_renewal(api: Client, server: ScriptedServer) -> None:
@@ -239,8 +284,9 @@ async def test_two_that_start_together_do_not_both_get_it(server: ScriptedServer
         tasks = [asyncio.create_task(e.run(forever)) for e in (a, b)]
         async with never_both(a, b):
             await eventually(lambda: a.leading or b.leading)
-            looks = server.count("GET", "/leases/")
-            await eventually(lambda: server.count("GET", "/leases/") > looks + 5)
+            await eventually(lambda: server.watchers)
+            renewals = server.count("PUT", "/leases/")
+            await eventually(lambda: server.count("PUT", "/leases/") > renewals + 5)
         for task in tasks:
             await end(task)
 
@@ -254,7 +300,7 @@ from virtfleet.kube.election import Election, LeadershipLost
 async def main(url):
     async with Client(Config(url)) as api:
         me = Election(api, namespace="kubevirt", name="virt-controller", identity="child",
-                      lease_duration=2.0, renew_deadline=1.5, retry_period=0.1)
+                      lease_duration=2.0, renew_deadline=1.5, renew_period=0.1, retry_period=0.1)
         async def act():
             while True:
                 now = time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -296,8 +342,8 @@ async def test_a_leader_that_was_stopped_does_nothing_more_once_another_leads(
             await child.wait()
 
 
-@pytest.mark.parametrize("durations", [(10, 15, 2), (15, 10, 12), (15, 10, 0)])
-def test_durations_that_cannot_be_safe_are_refused(api: Client, durations: tuple[float, float, float]) -> None:
-    lease_duration, renew_deadline, retry_period = durations
+@pytest.mark.parametrize("durations", [(10, 15, 2, 2), (15, 10, 12, 2), (15, 10, 5, 6), (15, 10, 5, 0)])
+def test_durations_that_cannot_be_safe_are_refused(api: Client, durations: tuple[float, ...]) -> None:
+    names = ("lease_duration", "renew_deadline", "renew_period", "retry_period")
     with pytest.raises(ValueError, match="longer than"):
-        candidate(api, "a", lease_duration=lease_duration, renew_deadline=renew_deadline, retry_period=retry_period)
+        candidate(api, "a", **dict(zip(names, durations, strict=True)))

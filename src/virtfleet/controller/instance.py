@@ -28,6 +28,7 @@ from virtfleet.pods import launcher
 logger = logging.getLogger(__name__)
 
 WORKERS = 10
+PROMPT = 1.0  # seconds in which a new Pod may well be running: until then its being there is not worth a write
 
 
 class CannotCreatePod(Exception):
@@ -66,6 +67,7 @@ class Instances:
         self._vms = vms
         self._claims = claims
         self._installations = installations
+        self._untold: dict[str, float] = {}  # VMI with a new Pod -> until when that goes without saying
         self.controller = Controller(kinds.VMI.singular, self.reconcile, [vms, installations], workers=WORKERS)
         self.controller.follow(instances)
         self.controller.follow(launchers.cache, pods.owners)
@@ -76,6 +78,7 @@ class Instances:
         """Have the Pod that the VMI needs, no other, and say how it stands."""
         vmi = self._instances.get(key)
         if vmi is None:
+            self._untold.pop(key, None)
             return None
         existing = await self._existing_pods(vmi)
         existing = await self._without_strays(vmi, existing)
@@ -85,6 +88,10 @@ class Instances:
         if vmi.unprocessed and not vmi.deleting and not existing:
             existing, trouble = await self._create_pod(vmi)
         at = Situation(vmi, tuple(existing), self._claims_of(vmi), trouble, self._vm_is_gone(vmi))
+        wait = self._untold.get(key, 0.0) - time.monotonic()
+        if wait > 0 and lifecycle.goes_without_saying(at):
+            return wait
+        self._untold.pop(key, None)
         await self._write(vmi, lifecycle.change(at, time.time()), at)
         if trouble and trouble.reason == FAILED_CREATE:
             raise CannotCreatePod(trouble.message)
@@ -135,6 +142,7 @@ class Instances:
         except (ApiError, ForeignPod) as error:
             return [], Trouble(FAILED_CREATE, f"failed to create virtual machine pod: {error}")
         if is_new:
+            self._untold[vmi.key] = time.monotonic() + PROMPT
             self._recorder.normal(vmi.reference, "SuccessfulCreate", f"Created virtual machine pod {pod.name}")
         return [pod], None
 

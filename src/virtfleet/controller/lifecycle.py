@@ -91,6 +91,8 @@ def next_phase(vmi: Instance, pod: LauncherPod | None) -> tuple[str, str]:
     if vmi.unprocessed:
         if vmi.deleting:
             return phase if pod else Phase.FAILED, ""
+        if pod and pod.launched:
+            return Phase.SCHEDULED, ""
         return Phase.SCHEDULING if pod else phase, ""
     if phase in FINAL:
         return phase, ""
@@ -104,6 +106,17 @@ def next_phase(vmi: Instance, pod: LauncherPod | None) -> tuple[str, str]:
     return phase, ""
 
 
+def goes_without_saying(at: Situation) -> bool:
+    """Whether all that there is to tell of a VMI is that it has a Pod, on its way, and so is not ready."""
+    vmi, pod = at.vmi, at.pod
+    if pod is None or pod.launched or pod.going_down or pod.deleting or not vmi.unprocessed or vmi.deleting:
+        return False
+    known, wanted = (
+        conditions.drop(each, VMICondition.READY) for each in (vmi.status.conditions, _conditions(at, vmi.phase, 0.0))
+    )
+    return names.VMI_FINALIZER in vmi.metadata.finalizers and known == wanted
+
+
 def change(at: Situation, now: float) -> Obj:
     """The patch that brings the VMI up to date; empty where it is."""
     vmi = at.vmi
@@ -111,7 +124,8 @@ def change(at: Situation, now: float) -> Obj:
     status: Obj = {}
     metadata: Obj = {}
     if phase != vmi.phase:
-        status |= entered(vmi, phase, reason, now)
+        skipped = [Phase.SCHEDULING] if vmi.unprocessed and phase == Phase.SCHEDULED else []
+        status |= entered(vmi, phase, reason, now, skipped)
     wanted = _conditions(at, phase, now)
     if wanted != vmi.status.conditions:
         status["conditions"] = wanted
@@ -120,7 +134,7 @@ def change(at: Situation, now: float) -> Obj:
     if vmi.unprocessed and at.pod:
         metadata |= _marks(at.pod)
     if phase == Phase.SCHEDULED and not vmi.handed_over and at.pod:
-        metadata["labels"] = {names.NODE_NAME: at.pod.node}
+        metadata["labels"] = {**metadata.get("labels", {}), names.NODE_NAME: at.pod.node}
         status |= _hand_over(vmi, at.pod, at.claims or {})
     finalizers = _finalizers(at, phase)
     if finalizers != vmi.metadata.finalizers:
@@ -136,11 +150,11 @@ def _patch(vmi: Instance, metadata: Obj, status: Obj) -> Obj:
     return {**patch, "status": status} if status else patch
 
 
-def entered(vmi: Instance, phase: str, reason: str, now: float) -> Obj:
-    """The part of the status that says that a phase begins."""
+def entered(vmi: Instance, phase: str, reason: str, now: float, skipped: Iterable[str] = ()) -> Obj:
+    """The part of the status that says that a phase begins, and others before it that nobody was told of."""
     known = msgspec.to_builtins(vmi.status.phase_transition_timestamps)
-    entry = {"phase": phase, "phaseTransitionTimestamp": times.timestamp(now)}
-    status = {"phase": phase, "phaseTransitionTimestamps": [*known, entry]}
+    entries = [{"phase": each, "phaseTransitionTimestamp": times.timestamp(now)} for each in (*skipped, phase)]
+    status = {"phase": phase, "phaseTransitionTimestamps": [*known, *entries]}
     return {**status, "reason": reason} if reason else status
 
 

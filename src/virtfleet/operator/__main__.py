@@ -26,7 +26,7 @@ from virtfleet.operator.world import World
 
 NAME = manifest.VIRT_OPERATOR
 # No VM waits for the operator, so the next one may take its time, and the API server is asked seldom.
-LEASE_TIMES = {"lease_duration": 60.0, "renew_deadline": 40.0, "retry_period": 10.0}
+LEASE_TIMES = {"lease_duration": 60.0, "renew_deadline": 40.0, "renew_period": 20.0, "retry_period": 5.0}
 LEADING = Gauge("kubevirt_virt_operator_leading_status", "Whether this virt-operator leads")
 _CERTIFICATE = Lifespan(timedelta(days=3650), timedelta(0))
 

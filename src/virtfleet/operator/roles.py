@@ -68,10 +68,11 @@ CLUSTER_RULES: dict[str, list[Rule]] = {
     ],
 }  # fmt: skip
 
+_LEASES = rule("coordination.k8s.io", ["leases"], ["get", "watch", "create", "update"])
 # service account -> rules in the installation's own namespace
 OWN_RULES: dict[str, list[Rule]] = {
     API: [rule("", ["pods"], _READ)],  # where the handler of a node is
-    CONTROLLER: [rule("coordination.k8s.io", ["leases"], ["get", "create", "update"])],
+    CONTROLLER: [_LEASES],
 }
 
 
@@ -137,9 +138,8 @@ def operator_cluster_rules() -> list[Rule]:
 
 
 def operator_own_rules() -> list[Rule]:
-    leases = rule("coordination.k8s.io", ["leases"], ["get", "create", "update"])
     handlers = rule("", ["pods"], [*_READ, "create", "delete"])  # handlers, and proofs of what they need
-    own = [leases, handlers, *(rule(group, resources, _MANAGE) for group, resources in _INSTALLS.items())]
+    own = [_LEASES, handlers, *(rule(group, resources, _MANAGE) for group, resources in _INSTALLS.items())]
     return _distinct([*own, *(rules for account in OWN_RULES.values() for rules in account)])
 
 

@@ -10,7 +10,7 @@ import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 from virt_plane import Plane, a_vmi
 
-from bench.controller import controller_process, leads, served
+from bench.controller import controller_process, kubeconfig_of, leads, served
 from bench.simulator import simulation
 from virtfleet.kube.resource import VMIS
 
@@ -25,11 +25,11 @@ async def test_the_second_of_two_takes_over_when_the_first_is_told_to_end(tmp_pa
     async with (
         simulation(tmp_path / "store") as cluster,
         served(cluster) as url,
-        controller_process(url, tmp_path, "a") as (first, first_page),
+        controller_process(kubeconfig_of(url, tmp_path), tmp_path, "a") as (first, first_page),
     ):
         virt = Plane(cluster)
         await virt.until(lambda: leads(first_page))
-        async with controller_process(url, tmp_path, "b") as (_, second_page):
+        async with controller_process(kubeconfig_of(url, tmp_path), tmp_path, "b") as (_, second_page):
             await virt.create(VMIS, a_vmi("one"))
             await virt.phase("Running", "one")
             await virt.until(lambda: _answers(second_page))
@@ -52,7 +52,7 @@ async def test_metrics_count_vmis_by_node_phase_and_hypervisor(tmp_path: Path) -
     async with (
         simulation(tmp_path / "store") as cluster,
         served(cluster) as url,
-        controller_process(url, tmp_path) as (_, metrics),
+        controller_process(kubeconfig_of(url, tmp_path), tmp_path) as (_, metrics),
     ):
         virt = Plane(cluster)
         await virt.until(lambda: leads(metrics))

@@ -34,14 +34,26 @@ from virtfleet.kube.resource import (
 )
 
 
-async def test_three_writes_of_the_vmi_and_one_of_the_pod_until_it_runs(virt: Plane) -> None:
+async def test_two_writes_of_the_vmi_and_one_of_the_pod_until_it_runs(virt: Plane) -> None:
     await virt.create(VMIS, a_vmi())
     vmi = await virt.phase("Running")
     await virt.until(lambda: _has_reason(virt, "SuccessfulCreate"))
     writes, handlers = virt.controller_api.writes, virt.cluster.handler_api.writes
-    assert writes["patch", "virtualmachineinstances"] == 2
-    assert handlers["patch", "virtualmachineinstances"] == 1
+    assert writes["patch", "virtualmachineinstances"] == handlers["patch", "virtualmachineinstances"] == 1
     assert {key: n for key, n in writes.items() if key[1] == "pods"} == {("create", "pods"): 1}
+    phases = [t["phase"] for t in vmi["status"]["phaseTransitionTimestamps"]]
+    assert phases == ["Pending", "Scheduling", "Scheduled", "Running"]
+
+
+async def test_a_pod_that_takes_its_time_is_told(virt: Plane) -> None:
+    virt.kubelets.lets_run = lambda pod: False
+    await virt.create(VMIS, a_vmi())
+    vmi = await virt.phase("Scheduling")
+    assert [c["reason"] for c in vmi["status"]["conditions"] if c["type"] == "Ready"] == ["GuestNotRunning"]
+    virt.kubelets.lets_run = lambda pod: True
+    virt.kubelets.look_again()
+    vmi = await virt.phase("Running")
+    assert virt.controller_api.writes["patch", "virtualmachineinstances"] == 2
     phases = [t["phase"] for t in vmi["status"]["phaseTransitionTimestamps"]]
     assert phases == ["Pending", "Scheduling", "Scheduled", "Running"]
 

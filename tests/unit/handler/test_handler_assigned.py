@@ -107,7 +107,7 @@ def test_version_1_and_mixtures_of_both_have_a_directory_per_controller(tmp_path
     assert (tmp_path / "cgroup/devices/pods/a/devices.allow").read_text() == "c 10:232 rwm"
 
 
-def test_on_version_2_devices_are_the_runtimes_business(tmp_path: Path) -> None:
+def test_on_version_2_a_group_without_programs_is_left_alone(tmp_path: Path) -> None:
     found = group(tmp_path, "0::/pods/a\n")
     found.allow("c 10:232 rwm")
     assert found.directory("devices") is None

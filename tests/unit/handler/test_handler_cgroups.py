@@ -57,3 +57,17 @@ def test_where_the_kernel_has_no_such_group_threads_are_bound(tmp_path: Path, th
     group(tmp_path, "0::/kubepods/pod\n").housekeep([*threads, gone], {cpu})  # there is no such directory
     assert [os.sched_getaffinity(thread) for thread in threads] == [{cpu}, {cpu}]
     assert os.sched_getaffinity(0) != {cpu} or os.cpu_count() == 1
+
+
+@pytest.mark.parametrize("lines", ["4:cpuset:/pod/housekeeping\n0::/pod\n", "0::/pod/housekeeping\n"])
+def test_a_process_that_was_moved_is_still_of_the_group_above(tmp_path: Path, lines: str) -> None:
+    parent = tmp_path / ("sys/cpuset/pod" if "cpuset" in lines else "sys/pod")
+    parent.mkdir(parents=True)
+    (parent / "cpuset.mems").write_text("0")
+    (parent / "cgroup.procs").write_text("41\n")
+    made = group(tmp_path, lines)
+    made.housekeep([41], {1})
+    assert [path.name for path in parent.iterdir() if path.is_dir()] == ["housekeeping"]
+    assert not (parent / "housekeeping/housekeeping").exists()
+    if "cpuset" not in lines:
+        assert made.processes() == [41]

@@ -1,9 +1,9 @@
 """Control groups of a launcher: which devices it may open, and CPUs for the threads beside the guest's.
 
-On version 1, and on the mixture of both that many nodes have, devices are allowed by a line in a file. Version 2 has a
-program in the kernel for that, which the container runtime loads with all devices that it was told of; there is nothing
-to add here. CPUs of their own come to threads by a group below the launcher's, which on version 2 has to be a threaded
-one; where the kernel refuses that, threads are bound one by one.
+On version 1, and on the mixture of both that many nodes have, devices are allowed by a line in a file. Version 2 has
+programs in the kernel for that: those that do not allow a device are replaced by ones that do. CPUs of their own come
+to threads by a group below the launcher's, which on version 2 has to be a threaded one; where the kernel refuses that,
+threads are bound one by one.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ import os
 from collections.abc import Iterable, Set
 from contextlib import suppress
 from pathlib import Path
+
+from virtfleet.handler.pods import bpf, deviceprogram
+from virtfleet.handler.pods.deviceprogram import Device, NotUnderstood
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +31,8 @@ class ControlGroup:
         self._paths: dict[str, str] = {}
         for line in lines.splitlines():
             _, controllers, path = line.split(":", 2)
-            self._paths |= dict.fromkeys(controllers.split(","), path)
+            # Of a process that was moved there, the group is the one above.
+            self._paths |= dict.fromkeys(controllers.split(","), path.removesuffix(f"/{_HOUSEKEEPING}"))
 
     def directory(self, controller: str) -> Path | None:
         """Where a controller of version 1 has the group; None where version 2 has that controller."""
@@ -42,6 +46,8 @@ class ControlGroup:
         directory = self.directory("devices")
         if directory is not None:
             (directory / "devices.allow").write_text(device)
+        else:
+            _allow(self._unified, Device.parse(device))
 
     def processes(self) -> list[int]:
         """The processes of the group."""
@@ -69,6 +75,27 @@ class ControlGroup:
                 members.write_text(str(thread))
 
 
+def _allow(group: Path, device: Device) -> None:
+    """Have all programs of a group allow a device. Where there is none, everything is allowed.
+
+    Programs that cannot be read or added to are left alone: the runtime was told of the devices of its container, and
+    what they say of this one is not known.
+    """
+    try:
+        programs = {number: bpf.instructions(number) for number in bpf.device_programs(group)}
+    except OSError as error:
+        logger.warning("whether %s allows its devices is not known: %s", group, error)
+        return
+    for number, program in programs.items():
+        if not program or not deviceprogram.movable(program):
+            logger.warning("the device program %d of %s is left as it is: it cannot be added to", number, group)
+            continue
+        with suppress(NotUnderstood):
+            if deviceprogram.permits(program, device):
+                continue
+        bpf.replace(group, number, deviceprogram.allowing(device, program))
+
+
 def _housekeeping(parent: Path, cpus: str) -> Path:
     child = parent / _HOUSEKEEPING
     child.mkdir(exist_ok=True)
@@ -81,9 +108,14 @@ def _threaded_housekeeping(parent: Path, cpus: str) -> Path:
     """The same on version 2. A group with processes has groups below it only if those hold threads of its own."""
     child = parent / _HOUSEKEEPING
     child.mkdir(exist_ok=True)
-    (child / "cgroup.type").write_text("threaded")
-    (parent / "cgroup.subtree_control").write_text("+cpuset")
-    (child / "cpuset.cpus").write_text(cpus)
+    try:
+        (child / "cgroup.type").write_text("threaded")
+        (parent / "cgroup.subtree_control").write_text("+cpuset")
+        (child / "cpuset.cpus").write_text(cpus)
+    except OSError:
+        with suppress(OSError):
+            child.rmdir()  # or the launcher's group would stay one of threads for nothing
+        raise
     return child
 
 
