@@ -85,6 +85,8 @@ class Instances:
         if vmi.unprocessed and not vmi.deleting and not existing:
             existing, trouble = await self._create_pod(vmi)
         at = Situation(vmi, tuple(existing), self._claims_of(vmi), trouble, self._vm_is_gone(vmi))
+        if at.pod and (condition := lifecycle.gate(at, time.time())):
+            await self._pods.put_condition(at.pod, condition)
         await self._write(vmi, lifecycle.change(at, time.time()), at)
         if trouble and trouble.reason == FAILED_CREATE:
             raise CannotCreatePod(trouble.message)

@@ -101,6 +101,8 @@ def next_phase(vmi: Instance, pod: LauncherPod | None) -> tuple[str, str]:
             return Phase.SCHEDULED, ""
         if pod.going_down:
             return Phase.FAILED, pod.status.reason or POD_FAILED
+    if phase == Phase.SCHEDULED and pod.failed:  # the handler may never have seen it
+        return Phase.FAILED, pod.status.reason or POD_FAILED
     return phase, ""
 
 
@@ -229,6 +231,20 @@ def _with_ready(vmi: Instance, pod: LauncherPod | None, phase: str, now: float) 
     else:
         reason, message = "PodConditionMissing", "virt-launcher pod is missing the Ready condition"
     return conditions.put(vmi.status.conditions, VMICondition.READY, status, now, reason=reason, message=message)
+
+
+def gate(at: Situation, now: float) -> Condition | None:
+    """What the readiness gate of the VM's Pod is to say; None where it says so, or need not any more."""
+    pod = at.pod
+    if pod is None or pod.going_down or not any(g["conditionType"] == names.UNPAUSED for g in pod.spec.readiness_gates):
+        return None
+    words = ("False", "Paused", "the virtual machine is paused")
+    if not at.vmi.paused:
+        words = ("True", "NotPaused", "the virtual machine is not paused")
+    status, reason, message = words
+    present = pod.status.conditions
+    wanted = conditions.put(present, names.UNPAUSED, status, now, reason=reason, message=message)
+    return None if wanted is present else conditions.find(wanted, names.UNPAUSED)
 
 
 def _with_placement(
