@@ -19,6 +19,7 @@ import msgspec
 from virtfleet.api import conditions, names, times
 from virtfleet.api.conditions import Condition
 from virtfleet.api.names import FINAL, STUCK, Phase, VMICondition
+from virtfleet.controller import advice
 from virtfleet.controller.launcherpod import LauncherPod
 from virtfleet.controller.records import Claim, Instance
 from virtfleet.kube.resource import Obj
@@ -32,6 +33,7 @@ FAILED_CREATE = "FailedCreate"
 CLAIM_NOT_FOUND = "FailedPvcNotFound"
 POD_LOST = "PodLost"
 POD_FAILED = "PodFailed"
+NO_IMAGE_VOLUMES = "ImageVolumesNotSupported"
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,6 +283,8 @@ def container_trouble(pod: LauncherPod | None) -> Trouble | None:
     """The first container of the Pod that cannot start, most often for its image, or that ended beside the launcher."""
     for status in (*pod.status.init_container_statuses, *pod.status.container_statuses) if pod else ():
         waiting = status.state.waiting
+        if pod and waiting and advice.lacks_image_volumes(waiting.message):
+            return Trouble(NO_IMAGE_VOLUMES, advice.image_volumes(pod.node))
         if waiting and waiting.reason in STUCK:
             return Trouble(waiting.reason, waiting.message)
     for status in pod.status.container_statuses if pod else ():

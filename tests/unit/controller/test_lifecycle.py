@@ -260,6 +260,18 @@ def test_a_pod_whose_node_is_not_known_here_yet_is_not_lost() -> None:
     assert lifecycle.current_pod(vmi("Running", pods={"pod-1": "node1"}), [late]) is late
 
 
+def test_a_node_that_cannot_mount_images_is_named_with_what_to_do_in_words_that_stay_the_same() -> None:
+    said = (
+        'failed to create containerd container: failed to apply OCI options: failed to mkdir "": mkdir : no such file'
+    )
+    attempts = [f"{said} (attempt {number})" for number in range(2)]
+    waiting = [{"waiting": {"reason": "CreateContainerError", "message": attempt}} for attempt in attempts]
+    first, second = (lifecycle.container_trouble(pod(node="old", containers={"compute": state})) for state in waiting)
+    assert first and first == second
+    assert first.reason == "ImageVolumesNotSupported"
+    assert "node old" in first.message and "containerd from 2.1 on" in first.message and "claim" in first.message
+
+
 PAUSED = condition("Paused", "True")
 
 
