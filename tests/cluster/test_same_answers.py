@@ -152,10 +152,15 @@ def _trimmed(value: Any) -> Any:
             causes = sorted((c.get("field", ""), c.get("reason", "")) for c in details.get("causes", []))
             return {"reason": rest.get("reason", ""), "causes": [list(cause) for cause in causes]}
         case dict():
-            return {k: _trimmed(v) for k, v in value.items() if k not in _LEFT_OUT}
+            return {k: _trimmed(v) for k, v in value.items() if k not in _LEFT_OUT and not _of_scheduler(k, v)}
         case list():
             return [_trimmed(part) for part in value]
     return value
+
+
+def _of_scheduler(key: str, value: Any) -> bool:
+    """Why no node takes a Pod is a scheduler's word, which comes when it likes."""
+    return key == "conditions" and isinstance(value, list) and {c.get("type") for c in value} == {"PodScheduled"}
 
 
 def _short(answer: Any) -> str:

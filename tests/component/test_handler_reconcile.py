@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,19 @@ async def test_a_killed_launcher_is_a_failed_vm(api: InProcessApi, place: Path) 
         await real.die()
         found = await phase(api, "Failed")
         assert found["status"]["reason"] == "LauncherLost"
+
+
+async def test_a_vm_whose_node_lost_power_has_failed_as_soon_as_its_handler_is_back(
+    api: InProcessApi, place: Path
+) -> None:
+    """The kubelet has taken the dead Pod's files away by then, and waits for somebody to delete the Pod."""
+    await scheduled(api, place)
+    async with launcher(place / "pods/pod-vm"), handler(api, place):
+        await phase(api, "Running")
+    shutil.rmtree(place / "pods/pod-vm")
+    (place / "pods/pod-vm").mkdir()
+    async with handler(api, place):
+        assert (await phase(api, "Failed"))["status"]["reason"] == "LauncherLost"
 
 
 async def test_what_cannot_be_started_says_why_and_starts_when_it_can(api: InProcessApi, place: Path) -> None:

@@ -66,7 +66,7 @@ class Used:
         vmi = self.vmi() or {"status": {}}
         return any(c["type"] == kind and c["status"] == "True" for c in vmi["status"].get("conditions", ()))
 
-    def runs(self, *, other_than: str = "") -> str:
+    def runs(self, *, other_than: str = "", within: float = PATIENCE) -> str:
         """The UID of the VMI as soon as it runs and is not the one that was before."""
 
         def uid() -> str:
@@ -74,7 +74,7 @@ class Used:
             running = vmi and vmi["status"].get("phase") == "Running" and vmi["metadata"]["uid"] != other_than
             return vmi["metadata"]["uid"] if vmi and running else ""
 
-        return eventually(uid, PATIENCE)
+        return eventually(uid, within)
 
     def wait_for_agent(self) -> None:
         """Until the guest has booted far enough to answer."""

@@ -47,9 +47,6 @@ def demo(fleet: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Callable[[
     if data is None:  # the command looks for a cluster in a directory
         data = tmp_path_factory.mktemp("home")
         shutil.copy(fleet.kubeconfig, data / "kubeconfig")
-        vms = file.read_text().split("---\n")
-        file = data / "demo.yaml"
-        file.write_text("---\n".join(vm for vm in vms if "hypervisor: lxc" not in vm))
     command = [VIRTFLEET, "demo", "--data", str(data), "-f", str(file), "-o", "json"]
 
     def run() -> Rows:
@@ -79,7 +76,7 @@ def kubectl(fleet: Cluster, shown: Rows) -> Iterator[Kubectl]:
     everywhere, kubectl = Kubectl(fleet), Kubectl(fleet, NAMESPACE)
     everywhere("create", "namespace", NAMESPACE)
     try:
-        for file in (file for file in BOOTED_AT_ONCE if fleet.data or file != "lxc.yaml"):
+        for file in BOOTED_AT_ONCE:
             kubectl("apply", "-f", str(EXAMPLES / file))
         yield kubectl
     finally:
@@ -156,7 +153,7 @@ def test_the_demo_shows_vms_of_each_pool_with_its_image_on_its_nodes(fleet: Clus
         "plain": ("(primary)", "qemu-kvm", f"virt-launcher:{__version__}"),
         "slopped": ("megaslop", "qemu-kvm", "virt-launcher:megaslop"),
         "canary": ("canary", "qemu-kvm", "virt-launcher:canary"),
-        **({"box": ("(primary)", "lxc", f"virt-launcher-lxc:{__version__}")} if fleet.data else {}),
+        "box": ("(primary)", "lxc", f"virt-launcher-lxc:{__version__}"),
     }
     images = {name: (row["pool"], row["hypervisor"], row["image"].split("/")[1]) for name, row in rows.items()}
     assert images == expected
@@ -208,7 +205,6 @@ def test_a_vm_stops_and_starts_again(kubectl: Kubectl) -> None:
 
 
 @exercises("lxc.yaml")
-@pytest.mark.local_home("no node of a real cluster is described for LXC, except in a pool for it")
 def test_a_vmi_names_another_hypervisor(kubectl: Kubectl) -> None:
     wait(kubectl, "vmi/light", "jsonpath={.status.phase}=Running")
     assert page(kubectl, address(kubectl.json("get", "vmi", "light"))) == "hello from light at 10.0.2.2\n"

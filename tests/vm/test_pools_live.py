@@ -22,6 +22,7 @@ import yaml
 from cluster.clusters import BIN, VIRTFLEET, Cluster, Kubectl
 from cluster.manifests import IMAGE
 from virtfleet import __version__
+from virtfleet.api import names
 from virtfleet.local import directory
 from virtfleet.pools.model import owner, pools_of
 from vm.accessed import Terminal
@@ -408,7 +409,10 @@ def test_what_is_wrong_with_pools_is_listed(live: Fleet, guests: dict[str, tuple
     reported = {p["name"]: p for p in live.pools_report()["pools"]}
     assert reported["megaslop"]["outdatedVMIs"] == 1
     live.admin("delete", "pod", "second", "--now")
-    live.label(free, handlers="yes", broken="yes")
+    live.label(free, handlers="yes")
+    eventually(lambda: not any("has no handler" in problem for problem in live.pools_report()["problems"]), PATIENCE)
+    eventually(lambda: live.admin.json("get", "node", free)["metadata"]["labels"].get(names.SERVED_BY), PATIENCE)
+    live.label(free, broken="yes")
     # Nobody has the pool's image, so the node is the primary handler's until somebody does.
     eventually(lambda: problems("virt-handler-broken does not work on", "registry.invalid/virt-handler:none"), PATIENCE)
     assert "\n! the roll-out is stopped: virt-handler-broken does not work on" in live.virtfleet("pools")

@@ -117,11 +117,16 @@ def test_expose(web: Used) -> None:
     assert vmi
     address = vmi["status"]["interfaces"][0]["ipAddress"]
 
-    def addresses() -> list[str]:
+    def ready() -> list[str]:
         slices = web.kubectl.json("get", "endpointslices", "-l", "kubernetes.io/service-name=web-http")["items"]
-        return [a for found in slices for endpoint in found["endpoints"] for a in endpoint["addresses"]]
+        endpoints = [endpoint for piece in slices for endpoint in piece["endpoints"] or ()]
+        return [a for endpoint in endpoints if endpoint["conditions"]["ready"] for a in endpoint["addresses"]]
 
-    eventually(lambda: address in addresses())
+    eventually(lambda: address in ready())
+    web.does(*command("pause", "vm", "web"))
+    eventually(lambda: address not in ready())
+    web.does(*command("unpause", "vm", "web"))
+    eventually(lambda: address in ready())
 
 
 def test_version(web: Used) -> None:

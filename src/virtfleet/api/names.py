@@ -91,6 +91,9 @@ LAUNCHER_HYPERVISOR: Final = "virtfleet.io/hypervisor"  # of launcher Pods and V
 HANDLER_VERSION: Final = "virtfleet.io/handler-version"  # of nodes: the version of the handler that serves them
 FORCE_POOL_REMOVAL: Final = "virtfleet.io/force-pool-removal"
 
+# --- conditions of Pods
+UNPAUSED: Final = "kubevirt.io/virtual-machine-unpaused"  # of launcher Pods: their readiness gate
+
 # --- finalizers
 VMI_FINALIZER: Final = "kubevirt.io/foregroundDeleteVirtualMachine"
 VM_FINALIZER: Final = "kubevirt.io/virtualMachineControllerFinalize"

@@ -1,4 +1,4 @@
-"""What the owner of a VM can do when no node takes it, from what the scheduler says. Pure.
+"""What the owner of a VM can do when no node takes it, or the node that took it cannot run its Pod. Pure.
 
 A condition carries the scheduler's own words, which other tools read. People read events, and get advice there.
 """
@@ -15,6 +15,7 @@ _SCARCE = re.compile(r"Insufficient ([\w./-]+\w)")
 _AMOUNTS = ("cpu", "memory", "ephemeral-storage")
 _LABELS = "node affinity/selector"
 _TAINT = "untolerated taint"
+_NO_SOURCE = 'failed to mkdir ""'
 
 
 def placement(message: str) -> str:
@@ -39,6 +40,23 @@ def placement(message: str) -> str:
     if _TAINT in message and not scarce:
         hints.append("add a toleration to the VM, or remove the taint from a node")
     return f"No node can run the VM: {message}{' What to do: ' if hints else ''}{'; '.join(hints)}"
+
+
+def lacks_image_volumes(message: str) -> bool:
+    """Whether a container cannot be made because its node's runtime overlooked that a volume is an image.
+
+    Such a runtime knows no source of the mount, and says so in these words (containerd before 2.1).
+    """
+    return _NO_SOURCE in message
+
+
+def image_volumes(node: str) -> str:
+    """What to do about it; always the same words, so that repeated attempts are no news."""
+    return (
+        f"the container runtime of node {node} cannot mount images as volumes, by which container disks and kernels in"
+        " images reach a VM. Update it (containerd from 2.1 on, CRI-O from 1.31 on), keep the VM off the node with a"
+        " nodeSelector or affinity, or have its disk on a claim"
+    )
 
 
 @cache

@@ -88,6 +88,8 @@ class Instances:
         if vmi.unprocessed and not vmi.deleting and not existing:
             existing, trouble = await self._create_pod(vmi)
         at = Situation(vmi, tuple(existing), self._claims_of(vmi), trouble, self._vm_is_gone(vmi))
+        if at.pod and (condition := lifecycle.gate(at, time.time())):
+            await self._pods.put_condition(at.pod, condition)
         wait = self._untold.get(key, 0.0) - time.monotonic()
         if wait > 0 and lifecycle.goes_without_saying(at):
             return wait

@@ -24,6 +24,7 @@ class Container(Record):
 class PodSpec(Record):
     node_name: str = ""
     scheduler_name: str = ""
+    readiness_gates: list[dict[str, Any]] = []
     containers: list[Container] = []
 
 
@@ -97,6 +98,12 @@ class LauncherPod(Kept):
             and self.status.phase == "Running"
             and all(s.ready for s in statuses if s.name != COMPUTE)
         )
+
+    @property
+    def failed(self) -> bool:
+        """Its launcher ended without having seen a VM through: it was killed, or its node lost power."""
+        compute = (s.state.terminated for s in self.status.container_statuses if s.name == COMPUTE)
+        return any(ended.get("exitCode") for ended in compute if ended)
 
     @property
     def image(self) -> str:

@@ -19,6 +19,7 @@ import msgspec
 from virtfleet.api import conditions, names, times
 from virtfleet.api.conditions import Condition
 from virtfleet.api.names import FINAL, STUCK, Phase, VMICondition
+from virtfleet.controller import advice
 from virtfleet.controller.launcherpod import LauncherPod
 from virtfleet.controller.records import Claim, Instance
 from virtfleet.kube.resource import Obj
@@ -32,6 +33,7 @@ FAILED_CREATE = "FailedCreate"
 CLAIM_NOT_FOUND = "FailedPvcNotFound"
 POD_LOST = "PodLost"
 POD_FAILED = "PodFailed"
+NO_IMAGE_VOLUMES = "ImageVolumesNotSupported"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,8 @@ def next_phase(vmi: Instance, pod: LauncherPod | None) -> tuple[str, str]:
             return Phase.SCHEDULED, ""
         if pod.going_down:
             return Phase.FAILED, pod.status.reason or POD_FAILED
+    if phase == Phase.SCHEDULED and pod.failed:  # the handler may never have seen it
+        return Phase.FAILED, pod.status.reason or POD_FAILED
     return phase, ""
 
 
@@ -245,6 +249,20 @@ def _with_ready(vmi: Instance, pod: LauncherPod | None, phase: str, now: float) 
     return conditions.put(vmi.status.conditions, VMICondition.READY, status, now, reason=reason, message=message)
 
 
+def gate(at: Situation, now: float) -> Condition | None:
+    """What the readiness gate of the VM's Pod is to say; None where it says so, or need not any more."""
+    pod = at.pod
+    if pod is None or pod.going_down or not any(g["conditionType"] == names.UNPAUSED for g in pod.spec.readiness_gates):
+        return None
+    words = ("False", "Paused", "the virtual machine is paused")
+    if not at.vmi.paused:
+        words = ("True", "NotPaused", "the virtual machine is not paused")
+    status, reason, message = words
+    present = pod.status.conditions
+    wanted = conditions.put(present, names.UNPAUSED, status, now, reason=reason, message=message)
+    return None if wanted is present else conditions.find(wanted, names.UNPAUSED)
+
+
 def _with_placement(
     wanted: list[Condition], pod: LauncherPod | None, trouble: Trouble | None, now: float
 ) -> list[Condition]:
@@ -279,6 +297,8 @@ def container_trouble(pod: LauncherPod | None) -> Trouble | None:
     """The first container of the Pod that cannot start, most often for its image, or that ended beside the launcher."""
     for status in (*pod.status.init_container_statuses, *pod.status.container_statuses) if pod else ():
         waiting = status.state.waiting
+        if pod and waiting and advice.lacks_image_volumes(waiting.message):
+            return Trouble(NO_IMAGE_VOLUMES, advice.image_volumes(pod.node))
         if waiting and waiting.reason in STUCK:
             return Trouble(waiting.reason, waiting.message)
     for status in pod.status.container_statuses if pod else ():

@@ -9,9 +9,10 @@ from __future__ import annotations
 import orjson
 
 from virtfleet.api import names
+from virtfleet.api.conditions import Condition
 from virtfleet.controller.launcherpod import LauncherPod, decode_pod
 from virtfleet.controller.records import Instance, owner_uids
-from virtfleet.kube.api import KubeApi
+from virtfleet.kube.api import KubeApi, Patch
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.errors import ignoring, is_already_exists, is_conflict, is_not_found
 from virtfleet.kube.resource import PODS, VMIS, Obj
@@ -69,6 +70,14 @@ class LauncherPods:
             # A Pod that no node has is gone at once, and the answer only says so.
             return self._seen(answer) if "deletionTimestamp" in answer.get("metadata", {}) else None
         return None
+
+    async def put_condition(self, pod: LauncherPod, condition: Condition) -> None:
+        """Have a condition of the Pod that is nobody else's."""
+        patch = {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}}
+        with ignoring(is_not_found, is_conflict):
+            self._seen(
+                await self._api.patch(PODS, pod.name, patch, pod.namespace, how=Patch.STRATEGIC, subresource="status")
+            )
 
     def _seen(self, obj: Obj) -> LauncherPod:
         """What the server answered, for us and for the cache."""

@@ -13,8 +13,8 @@ from typing import Any, ClassVar, TypeVar
 import msgspec
 import orjson
 
-from virtfleet.api import names
-from virtfleet.api.names import FINAL, Phase
+from virtfleet.api import conditions, names
+from virtfleet.api.names import FINAL, Phase, VMICondition
 from virtfleet.api.vmistatus import GuestABI
 from virtfleet.kube.events import Reference
 from virtfleet.kube.resource import NODES, PERSISTENT_VOLUME_CLAIMS, VMI_REPLICA_SETS, VMIS, VMS, Obj, Resource
@@ -169,11 +169,15 @@ class InstanceStatus(Record):
     guest_abi: GuestABI | None = msgspec.field(default=None, name="guestABI")
 
 
+class InstanceSpec(Volumes):
+    start_strategy: str = ""
+
+
 class Instance(Whole):
     """A VMI. Its JSON is kept as long as its Pod is still to be made."""
 
     resource = VMIS
-    spec: Volumes = msgspec.field(default_factory=Volumes)
+    spec: InstanceSpec = msgspec.field(default_factory=InstanceSpec)
     status: InstanceStatus = msgspec.field(default_factory=InstanceStatus)
 
     @property
@@ -193,6 +197,12 @@ class Instance(Whole):
     @property
     def final(self) -> bool:
         return self.phase in FINAL
+
+    @property
+    def paused(self) -> bool:
+        """Its guest stands still, or will from the start."""
+        waits = self.phase != Phase.RUNNING and self.spec.start_strategy == "Paused"
+        return waits or conditions.holds(self.status.conditions, VMICondition.PAUSED)
 
     @property
     def ran(self) -> bool:

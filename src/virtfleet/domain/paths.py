@@ -31,6 +31,11 @@ PR_HELPER_SOCKET = f"{SHARE}/daemons/pr/pr-helper.sock"
 PASST_LOG = f"{SHARE}/passt.log"
 
 
+def seccomp_profile(hypervisor: str) -> str:
+    """The profile of its launchers, below the kubelet's directory of such profiles."""
+    return f"virtfleet/{hypervisor}.json"
+
+
 def container_disk(volume_index: int) -> str:
     return f"{CONTAINER_DISKS}/disk_{volume_index}.img"
 

@@ -16,7 +16,7 @@ from virtfleet.handler.devices.host import Source
 from virtfleet.handler.devices.plugins import Devices
 from virtfleet.handler.metrics import Usage
 from virtfleet.handler.network.networks import Networks
-from virtfleet.handler.node import labeller
+from virtfleet.handler.node import labeller, profiles
 from virtfleet.handler.node.heartbeat import Heartbeat
 from virtfleet.handler.node.labeller import Facts, Labeller
 from virtfleet.handler.node.lock import NodeLock
@@ -90,6 +90,7 @@ class VirtHandler:
 
     async def run(self) -> None:
         await self._lock.acquire()
+        profiles.install(self._place.kubelet)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._recorder.run())
@@ -128,6 +129,7 @@ class VirtHandler:
 
 def _clear(place: Place) -> None:
     """The last handler of a node leaves nothing on it, but for records of VMs that may still run."""
+    profiles.remove(place.kubelet)
     for known in place.facts.glob("*"):
         shutil.rmtree(known) if known.is_dir() and not known.is_symlink() else known.unlink()
     (place.private / LOCK).unlink(missing_ok=True)

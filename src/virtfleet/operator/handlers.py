@@ -105,17 +105,21 @@ def _alone(placement: dict[str, Any]) -> dict[str, Any]:
 def _content(installation: Installation, pool: Pool | None) -> dict[str, Any]:
     """The Pod's spec but for its placement."""
     handler = (pool.handler_image if pool else "") or installation.image(VIRT_HANDLER)
-    launcher = installation.fleet.node_image(pool)
+    launcher, further = installation.fleet.node_image(pool), installation.fleet.further_images(pool)
     containers = [_handler(installation, pool, handler)]
     if installation.pulling():
-        # Keeps a private launcher image on the node, where launcher Pods may use it without the secret.
+        # Keeps private launcher images on the node, where launcher Pods may use them without the secret.
         containers.append(_image_holder(installation, launcher))
+        containers += [_image_holder(installation, image, name) for name, image in further.items()]
     return {
         "serviceAccountName": roles.HANDLER,
         "priorityClassName": names.PRIORITY_CLASS,
         "hostPID": True,
         "terminationGracePeriodSeconds": _GRACE,
-        "initContainers": [_describe_node(installation, launcher)],
+        "initContainers": [
+            _describe_node(installation, launcher),
+            *(_describe_node(installation, image, name) for name, image in further.items()),
+        ],
         "containers": containers,
         "volumes": [
             deployments.certificates(VIRT_HANDLER),
@@ -157,23 +161,23 @@ def _handler(installation: Installation, pool: Pool | None, image: str) -> dict[
     }
 
 
-def _describe_node(installation: Installation, image: str) -> dict[str, Any]:
-    """Pulls the launcher image, and lets the hypervisor in it say what the node can do, for the node's labels."""
+def _describe_node(installation: Installation, image: str, only: str = "") -> dict[str, Any]:
+    """Pulls a launcher image, and lets the hypervisor in it say what the node can do, for the node's labels."""
     return {
-        "name": "virt-launcher",
+        "name": f"virt-launcher-{only}" if only else "virt-launcher",
         "image": image,
         "imagePullPolicy": installation.pull_policy,
-        "args": ["node-labeller", f"--directory={NODE_FACTS}"],
+        "args": ["node-labeller", f"--directory={NODE_FACTS}", *([f"--hypervisor={only}"] if only else ())],
         "resources": {"requests": {"cpu": "10m", "memory": "96Mi"}},
         "securityContext": {"privileged": True},
         "volumeMounts": [{"name": "node-labeller", "mountPath": NODE_FACTS}],
     }
 
 
-def _image_holder(installation: Installation, image: str) -> dict[str, Any]:
+def _image_holder(installation: Installation, image: str, only: str = "") -> dict[str, Any]:
     small = {"cpu": "100m", "memory": "20Mi"}
     return {
-        "name": "virt-launcher-image-holder",
+        "name": f"virt-launcher-{only}-image-holder" if only else "virt-launcher-image-holder",
         "image": image,
         "imagePullPolicy": installation.pull_policy,
         "command": ["sleep", "infinity"],

@@ -55,6 +55,7 @@ CLUSTER_RULES: dict[str, list[Rule]] = {
         *_own("virt-controller"),
         rule("", ["pods"], [*_READ, "create", "patch", "delete"]),
         rule("", ["pods/eviction"], ["create"]),
+        rule("", ["pods/status"], ["patch"]),  # the readiness gate of launcher Pods
         rule("", ["nodes"], [*_READ, "patch"]),
         rule("", ["namespaces", "persistentvolumeclaims"], _READ),
         rule("policy", ["poddisruptionbudgets"], [*_READ, "create", "patch", "delete"]),

@@ -69,6 +69,7 @@ def render(vmi: Mapping[str, Any], settings: Installation, *, block_volumes: Col
             **_placement(vmi, view, descriptor, launcher, settings),
             **_identity(vmi, view, mounted),
             "restartPolicy": "Never",
+            "readinessGates": [{"conditionType": names.UNPAUSED}],  # no Service leads to a guest that stands still
             "enableServiceLinks": False,
             "terminationGracePeriodSeconds": traits.grace(view) + GRACE_AFTER_GUEST,
             "securityContext": security.of_pod(descriptor, settings),

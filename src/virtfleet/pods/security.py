@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from virtfleet.domain.paths import USER
+from virtfleet.domain.paths import USER, seccomp_profile
 from virtfleet.hypervisors.base import Descriptor
 from virtfleet.installation import Installation
 
@@ -26,12 +26,24 @@ def of_pod(hypervisor: Descriptor, settings: Installation) -> dict[str, Any]:
         "runAsGroup": user,
         "runAsNonRoot": not hypervisor.root,
         "fsGroup": USER,
-        "seccompProfile": {"type": "Unconfined"} if hypervisor.privileged else dict(settings.seccomp),
+        "seccompProfile": _seccomp(hypervisor, settings),
         "sysctls": [dict(_FIRST_FREE_PORT)],
     }
     if selinux := settings.configuration.selinux_launcher_type or (_MAY_MOUNT if hypervisor.capabilities else ""):
         context["seLinuxOptions"] = {"type": selinux}
     return context
+
+
+def _seccomp(hypervisor: Descriptor, settings: Installation) -> dict[str, str]:
+    """The runtime's own profile, but for launchers with capabilities, whose calls it may forbid all the same.
+
+    virt-handler puts theirs on its node. One that the administrator chose goes before both.
+    """
+    if hypervisor.privileged:
+        return {"type": "Unconfined"}
+    if hypervisor.capabilities and settings.seccomp["type"] == "RuntimeDefault":
+        return {"type": "Localhost", "localhostProfile": seccomp_profile(hypervisor.name)}
+    return dict(settings.seccomp)
 
 
 def of_container(hypervisor: Descriptor) -> dict[str, Any]:

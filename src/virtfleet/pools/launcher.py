@@ -66,7 +66,17 @@ class Fleet:
 
     def node_image(self, pool: Pool | None) -> str:
         """The launcher image that nodes of a pool (None: all others) should have at hand and be described by."""
-        return self._image(pool, registry.resolve("", pool.hypervisor if pool else "", self.default_hypervisor))
+        return self._image(pool, self._node_hypervisor(pool))
+
+    def further_images(self, pool: Pool | None) -> dict[str, str]:
+        """Images beside that one, by the listed hypervisors that they are for, which VMs there may name as well."""
+        if pool and pool.hypervisor:
+            return {}
+        others = {name: self._image(pool, name) for name in self.images if name != self._node_hypervisor(pool)}
+        return {name: image for name, image in others.items() if image != self.node_image(pool)}
+
+    def _node_hypervisor(self, pool: Pool | None) -> str:
+        return registry.resolve("", pool.hypervisor if pool else "", self.default_hypervisor)
 
     def _image(self, pool: Pool | None, hypervisor: str) -> str:
         return (pool.launcher_image if pool else "") or self.images.get(hypervisor) or self._image_of(hypervisor)

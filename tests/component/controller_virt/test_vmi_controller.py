@@ -13,7 +13,7 @@ from virt_plane import Plane, a_vm, a_vmi, plane
 
 from bench.controller import served
 from bench.simulator import NAMESPACE, running_status, simulation
-from virtfleet.api import names
+from virtfleet.api import conditions, names
 from virtfleet.controller import lifecycle
 from virtfleet.controller.assembly import VirtController
 from virtfleet.controller.pods import LauncherPods, launcher_cache
@@ -34,13 +34,16 @@ from virtfleet.kube.resource import (
 )
 
 
-async def test_two_writes_of_the_vmi_and_one_of_the_pod_until_it_runs(virt: Plane) -> None:
+async def test_two_writes_of_the_vmi_and_two_of_the_pod_until_it_runs(virt: Plane) -> None:
     await virt.create(VMIS, a_vmi())
     vmi = await virt.phase("Running")
     await virt.until(lambda: _has_reason(virt, "SuccessfulCreate"))
     writes, handlers = virt.controller_api.writes, virt.cluster.handler_api.writes
     assert writes["patch", "virtualmachineinstances"] == handlers["patch", "virtualmachineinstances"] == 1
-    assert {key: n for key, n in writes.items() if key[1] == "pods"} == {("create", "pods"): 1}
+    assert {key: n for key, n in writes.items() if key[1] == "pods"} == {
+        ("create", "pods"): 1,
+        ("patch", "pods"): 1,  # its readiness gate
+    }
     phases = [t["phase"] for t in vmi["status"]["phaseTransitionTimestamps"]]
     assert phases == ["Pending", "Scheduling", "Scheduled", "Running"]
 
@@ -389,12 +392,21 @@ async def test_a_paused_guest_is_not_ready(virt: Plane) -> None:
     paused = {"type": "Paused", "status": "True", "reason": "PausedByUser", "message": "VMI was paused by user"}
     await virt.api.patch(VMIS, "vm", {"status": {"conditions": [*ready, paused]}}, NAMESPACE)
     assert (await virt.condition("Ready", "False"))["reason"] == "Paused"
+    await virt.until(lambda: _gate(virt, "False"))
     await virt.condition("Ready", "False", of=VMS)
     assert "ready" not in (await virt.printable("Paused"))["status"]
     now = (await virt.vmi())["status"]["conditions"]
     unpaused = [c for c in now if c["type"] != "Paused"]
     await virt.api.patch(VMIS, "vm", {"status": {"conditions": unpaused}}, NAMESPACE)
     await virt.condition("Ready")
+    await virt.until(lambda: _gate(virt, "True"))
+
+
+async def _gate(virt: Plane, status: str) -> bool:
+    """Whether the readiness gate of the only Pod says so."""
+    [pod] = await virt.pods()
+    [gate] = pod["spec"]["readinessGates"]
+    return conditions.holds(pod["status"]["conditions"], gate["conditionType"], status)
 
 
 async def test_labels_of_users_are_not_lost_on_the_way(virt: Plane) -> None:

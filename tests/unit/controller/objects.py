@@ -63,6 +63,7 @@ def pod(
     status: dict[str, Any] | None = None,
     owner: str = VMI_UID,
     arguments: list[str] | None = None,
+    gates: list[str] | None = None,
     **metadata: Any,
 ) -> LauncherPod:
     """`containers` are their states by name; a Pod that runs has a compute container that does."""
@@ -71,7 +72,11 @@ def pod(
     reference = {"kind": "VirtualMachineInstance", "name": "vm", "uid": owner, "controller": True}
     obj = {
         "metadata": meta("virt-launcher-vm", uid, deleting, ownerReferences=[reference], **metadata),
-        "spec": {"nodeName": node, "containers": [{"name": "compute", "image": "launcher:1", "args": arguments or []}]},
+        "spec": {
+            "nodeName": node,
+            "containers": [{"name": "compute", "image": "launcher:1", "args": arguments or []}],
+            "readinessGates": [{"conditionType": gate} for gate in gates or ()],
+        },
         "status": {
             "phase": phase,
             "conditions": conditions or [],

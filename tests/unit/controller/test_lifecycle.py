@@ -50,6 +50,18 @@ NOT_RUNNING = condition("Ready", "False", "GuestNotRunning", "Guest VM is not re
         (vmi("Scheduling", deleting=True), None, "Failed", ""),
         (vmi("Scheduled"), RUNS, "Scheduled", ""),
         (vmi("Scheduled"), None, "Failed", "PodLost"),
+        (
+            vmi("Scheduled"),
+            pod("Failed", node="node1", containers={"compute": {"terminated": {"exitCode": 137}}}),
+            "Failed",
+            "PodFailed",
+        ),
+        (
+            vmi("Scheduled"),
+            pod("Succeeded", node="node1", containers={"compute": {"terminated": {"exitCode": 0}}}),
+            "Scheduled",
+            "",
+        ),
         (vmi("Running"), RUNS, "Running", ""),
         (vmi("Running"), pod("Failed", node="node1"), "Running", ""),  # how it ended is the handler's to say
         (vmi("Running", deleting=True), pod("Running", deleting=True), "Running", ""),
@@ -246,3 +258,44 @@ def test_while_a_vm_migrates_the_pod_on_its_node_counts() -> None:
 def test_a_pod_whose_node_is_not_known_here_yet_is_not_lost() -> None:
     late = pod()
     assert lifecycle.current_pod(vmi("Running", pods={"pod-1": "node1"}), [late]) is late
+
+
+def test_a_node_that_cannot_mount_images_is_named_with_what_to_do_in_words_that_stay_the_same() -> None:
+    said = (
+        'failed to create containerd container: failed to apply OCI options: failed to mkdir "": mkdir : no such file'
+    )
+    attempts = [f"{said} (attempt {number})" for number in range(2)]
+    waiting = [{"waiting": {"reason": "CreateContainerError", "message": attempt}} for attempt in attempts]
+    first, second = (lifecycle.container_trouble(pod(node="old", containers={"compute": state})) for state in waiting)
+    assert first and first == second
+    assert first.reason == "ImageVolumesNotSupported"
+    assert "node old" in first.message and "containerd from 2.1 on" in first.message and "claim" in first.message
+
+
+PAUSED = condition("Paused", "True")
+
+
+@pytest.mark.parametrize(
+    ("instance", "says", "wanted"),
+    [
+        (vmi("Pending"), "", "True"),
+        (vmi("Running"), "True", ""),
+        (vmi("Running", conditions=[PAUSED]), "True", "False"),
+        (vmi("Running"), "False", "True"),
+        (vmi("Scheduled", spec={"startStrategy": "Paused"}), "", "False"),
+        (vmi("Running", spec={"startStrategy": "Paused"}), "False", "True"),
+    ],
+)
+def test_the_readiness_gate_is_open_while_the_guest_goes_on(instance: Instance, says: str, wanted: str) -> None:
+    words = {
+        "True": ("NotPaused", "the virtual machine is not paused"),
+        "False": ("Paused", "the virtual machine is paused"),
+    }
+    known = [condition(names.UNPAUSED, says, *words[says])] if says else []
+    gated = pod("Running", node="node1", conditions=known, gates=[names.UNPAUSED])
+    said = lifecycle.gate(Situation(instance, (gated,)), NOW)
+    assert (said["status"] if said else "") == wanted
+
+
+def test_a_pod_without_a_readiness_gate_is_left_alone() -> None:
+    assert lifecycle.gate(Situation(vmi("Running"), (RUNS,)), NOW) is None

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from virtfleet.local.node import bundle, seccomp
+from virtfleet.kube import seccomp
+from virtfleet.local.node import bundle
 from virtfleet.local.node.bundle import Device, HostFacts, Mount, Parts
 from virtfleet.local.node.images import Image, Underlay
 from virtfleet.local.node.security import CAPABILITIES, ConfigError, User, bounding_set, capabilities, resolve_user

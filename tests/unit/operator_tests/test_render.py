@@ -130,6 +130,23 @@ def test_a_pool_of_a_hypervisor_is_described_by_that_hypervisors_launcher() -> N
     assert spec["initContainers"][0]["image"] == "virtfleet/virt-launcher-lxc:0.1.0"
 
 
+def test_nodes_are_described_for_every_listed_hypervisor_by_its_own_launcher() -> None:
+    listed = {"hypervisors": [{"name": "qemu-kvm"}, {"name": "lxc"}]}
+    own = {**pool("boxes", hypervisor="lxc"), "virtLauncherImage": "", "virtHandlerImage": "h:1"}
+
+    def described(name: str) -> dict[str, tuple[str, str]]:
+        pods = pod_spec(daemon_set(name, configuration=listed, virtHandlerPools=[own, pool("edge")]))
+        return {c["name"]: (c["image"], c["args"][-1]) for c in pods["initContainers"]}
+
+    everything = "--directory=/var/lib/kubevirt-node-labeller"
+    assert described("virt-handler") == {
+        "virt-launcher": ("virtfleet/virt-launcher:0.1.0", everything),
+        "virt-launcher-lxc": ("virtfleet/virt-launcher-lxc:0.1.0", "--hypervisor=lxc"),
+    }
+    assert described("virt-handler-boxes") == {"virt-launcher": ("virtfleet/virt-launcher-lxc:0.1.0", everything)}
+    assert len(described("virt-handler-edge")) == 1, "a pool's own image is for whatever runs there"
+
+
 def test_pools_keep_placement_tolerations_and_the_limit_of_vms() -> None:
     placement = {
         "nodeSelector": {"role": "compute"},

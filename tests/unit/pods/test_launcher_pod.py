@@ -82,7 +82,8 @@ def test_containers_as_vms_need_root_and_say_so() -> None:
     made = pod(LXC, kubevirt(configuration={"hypervisors": [{"name": "qemu-kvm"}, {"name": "lxc"}]}))
     root = {"allowPrivilegeEscalation", "capabilities", "runAsNonRoot", "runAsUser", "seLinuxOptions"}
     assert violations(made) == root
-    assert made["spec"]["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    profile = {"type": "Localhost", "localhostProfile": "virtfleet/lxc.json"}
+    assert made["spec"]["securityContext"]["seccompProfile"] == profile, "the one that virt-handler puts on its node"
     context = compute(made)["securityContext"]
     assert context["capabilities"]["drop"] == ["ALL"]
     assert not {"SYS_MODULE", "SYS_RAWIO", "SYS_PTRACE", "SYS_TIME"} & set(context["capabilities"]["add"])

@@ -66,6 +66,8 @@ class Launcher:
         self.state: DomainState | None = None
         self.process: PodProcess | None = None
         """The launcher's process, while it is here."""
+        self.was_here = False
+        """It was seen here: by this handler or, as the VMI's status tells, by an earlier one."""
         self._pod = pod
         self._changed = changed
         self._vmi = vmi
@@ -96,13 +98,12 @@ class Launcher:
     async def _follow(self) -> None:
         """Connect, and connect again, until the launcher is gone."""
         began = time.monotonic()
-        was_here = False
         backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         while True:
             try:
                 async with asyncio.timeout(_GREETING):
                     self._client = await self._greet()
-                was_here = True
+                self.was_here = True
                 self.presence = Presence.HERE
                 since = time.monotonic()
                 await self._watch(self._client)
@@ -114,7 +115,7 @@ class Launcher:
                 never_came = time.monotonic() - began > self._never_came
                 # Where the kubelet's directory is not to be seen at all, nothing is known of any Pod.
                 removed = self._pod.parent.exists() and not self._pod.exists()
-                if was_here or never_came or removed or self._left_word():
+                if self.was_here or never_came or removed or self._left_word():
                     break
             except (OSError, WireError, Refused, TimeoutError) as error:
                 logger.warning("launcher of pod %s: %s", self._pod.name, error)

@@ -53,6 +53,8 @@ class Source:
         async def act(step: Step, wanted: bytes) -> None:
             await self._act(step, instance, vm, wanted)
 
+        if instance.phase == Phase.RUNNING:
+            vm.launcher.was_here = True
         step = next_step(instance, Role.SOURCE, vm.launcher.presence, vm.launcher.state)
         again = await self._attempts.make(instance, vm, step, act)
         asked = self._ask_guest(vm)

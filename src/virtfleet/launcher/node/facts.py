@@ -33,6 +33,7 @@ COMMAND = "node-labeller"
 def options(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog=f"virt-launcher {COMMAND}", description="Finds out what this node can run.")
     parser.add_argument("--directory", type=Path, required=True, help="where virt-handler looks for it")
+    parser.add_argument("--hypervisor", help="only whether this one works; what is known of others stays")
     parser.add_argument("--emulators-of", metavar="HYPERVISOR", help="only what its launchers want to know")
     return parser.parse_args(arguments)
 
@@ -64,6 +65,13 @@ def find_out(directory: Path) -> None:
         _write(directory / paths.CAPABILITIES, answers.host.encode())
         _write(directory / paths.DOMAIN_CAPABILITIES, answers.guests.encode())
         emulators.save(directory, emulators.programs(hypervisor), answers.emulators)
+
+
+def add(directory: Path, hypervisor: str) -> None:
+    """Whether this hypervisor works, beside what the node's own launcher image found out."""
+    path = directory / paths.HYPERVISORS
+    known = msgspec.json.decode(path.read_bytes(), type=dict[str, str]) if path.exists() else {}
+    _write(path, msgspec.json.encode({**known, hypervisor: trial.trouble(registry.get(hypervisor), directory)}))
 
 
 def _describing(troubles: Mapping[str, str]) -> Hypervisor | None:
@@ -131,6 +139,8 @@ def run(arguments: list[str]) -> int:
         packed = asyncio.run(_ask_libvirt(hypervisor, emulated=True))
         files = msgspec.msgpack.decode(packed, type=Answers).emulators
         emulators.save(wanted.directory, emulators.programs(hypervisor), files)
+    elif wanted.hypervisor:
+        add(wanted.directory, wanted.hypervisor)
     else:
         find_out(wanted.directory)
     return 0

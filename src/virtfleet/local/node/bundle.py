@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from virtfleet.kube import seccomp
 from virtfleet.kube.resource import Obj
-from virtfleet.local.node import cgroups, seccomp
+from virtfleet.local.node import cgroups
 from virtfleet.local.node.images import Image, Underlay
 from virtfleet.local.node.security import (
     ConfigError,

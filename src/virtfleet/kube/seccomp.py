@@ -1,4 +1,6 @@
-"""The seccomp profile that pods get for `RuntimeDefault`.
+"""The seccomp profile of Pods that ask for `RuntimeDefault` in a local cluster, and of launchers with capabilities.
+
+Other runtimes forbid `pivot_root` even to those who may mount, and libvirt makes no container without it.
 
 Written as what is forbidden rather than what is allowed: the table stays short enough to be read, and each line says
 which capability lifts the ban, because a container that was given the capability was meant to use it. System calls
