@@ -12,7 +12,7 @@ from virt_plane import Plane, a_vm, a_vmi
 
 from bench import simulator
 from bench.simulator import NAMESPACE
-from virtfleet.api import conditions, names
+from virtfleet.api import names, times
 from virtfleet.controller import strategy
 from virtfleet.controller import strategy as controller_strategy
 from virtfleet.controller.records import decode_instance
@@ -261,7 +261,7 @@ async def test_a_change_to_a_vm_that_never_ran_is_tried_at_once(virt: Plane, str
     second = await running(virt, after=first["metadata"]["uid"])
     assert second["spec"]["domain"]["cpu"]["cores"] == 2
     await virt.printable("Running")
-    waited = conditions.seconds(second["metadata"]["creationTimestamp"]) - asked
+    waited = times.seconds(second["metadata"]["creationTimestamp"]) - asked
     assert waited < controller_strategy.FIRST_PAUSE / 2, "a change is no failure that something is to wait for"
     assert "RestartRequired" not in [c["type"] for c in (await virt.vm())["status"]["conditions"]]
 
