@@ -19,6 +19,7 @@ from typing import Any
 from virtfleet.admission.review import complete
 from virtfleet.admission.updates import Requester
 from virtfleet.api import conditions, crds, names, times
+from virtfleet.api.migration import VirtualMachineInstanceMigrationState
 from virtfleet.api.names import Phase, VMICondition
 from virtfleet.controller import lifecycle
 from virtfleet.controller.launcherpod import LauncherPod
@@ -125,10 +126,15 @@ class Kubelets(_Agents):
         super().__init__(launcher_cache(api))
         self._api = api
         turns = itertools.cycle(nodes)
-        self.place: Callable[[LauncherPod], str] = lambda pod: next(turns)
+        # As anti-affinity has it, a VMI's second Pod goes to another node than the first.
+        self.place: Callable[[LauncherPod], str] = lambda pod: next(n for n in turns if n not in self._taken(pod))
         self.lets_run: Callable[[LauncherPod], bool] = lambda pod: True
         self.lets_go: Callable[[LauncherPod], bool] = lambda pod: True
         self._addresses = itertools.count(1)
+
+    def _taken(self, pod: LauncherPod) -> set[str]:
+        owner = pod.controller
+        return {other.node for other in self._cache.by_index("owner", owner.uid)} if owner else set()
 
     async def _act(self, pod: LauncherPod) -> None:
         if pod.deleting:
@@ -170,13 +176,17 @@ def running_status(number: int = 1, *, ready: bool = True) -> Obj:
 
 
 class Handlers(_Agents):
-    """The handlers of all nodes. One write for a guest that runs, one for a guest that has ended."""
+    """The handlers of all nodes. One write for a guest that runs, one for a guest that has ended.
+
+    Of a migration they play both sides, one write for each step: `prepare`, `start`, `arrive`, and `abort`.
+    """
 
     def __init__(self, api: KubeApi) -> None:
         super().__init__(Cache(api, VMIS, labels=names.NODE_NAME, decode=decode_instance))
         self._api = api
         self.lets_run: Callable[[Instance], bool] = lambda vmi: True
         self.on_running: Callable[[str], None] = lambda key: None  # told the VMI's key
+        self.lets_move: Callable[[Instance, str], bool] = lambda vmi, step: True
 
     async def _act(self, vmi: Instance) -> None:
         if vmi.phase == Phase.SCHEDULED and not vmi.deleting and self.lets_run(vmi):
@@ -186,6 +196,38 @@ class Handlers(_Agents):
             self.on_running(vmi.key)
         elif vmi.deleting and vmi.phase in (Phase.SCHEDULED, Phase.RUNNING):
             await self.end(vmi, Phase.SUCCEEDED)
+        elif state := vmi.open_migration:
+            step = self._step(state)
+            if self.lets_move(vmi, step):
+                await self.move(vmi, step)
+
+    @staticmethod
+    def _step(state: VirtualMachineInstanceMigrationState) -> str:
+        if not state.target_node_address:
+            return "prepare"
+        if not state.start_timestamp:
+            return "start"
+        return "abort" if state.abort_requested else "arrive"
+
+    async def move(self, vmi: Instance, step: str) -> None:
+        """What a handler writes at a step of a migration."""
+        state, now = vmi.status.migration_state, times.timestamp()
+        assert state
+        labels, status = {}, {}
+        if step == "prepare":
+            change: Obj = {"targetNodeAddress": "10.0.0.1", "targetDirectMigrationNodePorts": {"40000": 49152}}
+        elif step == "start":
+            change = {"startTimestamp": now, "mode": "PreCopy"}
+        elif step == "abort":
+            change = {"abortStatus": "Succeeded", "failed": True, "failureReason": "aborted", "endTimestamp": now}
+        else:
+            change = {"completed": True, "endTimestamp": now, "targetNodeDomainReadyTimestamp": now}
+            labels, status = {names.NODE_NAME: state.target_node}, {"nodeName": state.target_node}
+        patch = {
+            "metadata": {"resourceVersion": vmi.metadata.resource_version, "labels": labels},
+            "status": {**status, "migrationState": change},
+        }
+        await self._api.patch(VMIS, vmi.name, patch, vmi.namespace)
 
     async def end(self, vmi: Instance, phase: str) -> None:
         await self._write(vmi, phase, {})

@@ -13,6 +13,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
+import msgspec
 import orjson
 
 import virtfleet
@@ -24,6 +25,7 @@ from virtfleet.api.configuration import (
     NetworkConfiguration,
 )
 from virtfleet.api.feature_gates import FeatureGates
+from virtfleet.api.migration import MigrationConfiguration
 from virtfleet.api.quantity import Quantity
 from virtfleet.api.view import read
 from virtfleet.domain.context import Context, Smbios
@@ -48,6 +50,18 @@ _MEMORY_PERCENT = 100
 _HOTPLUG_RATIO = 4
 _QGS_SOCKET = "/var/run/tdx-qgs/qgs.socket"
 _DOMAIN = Context()
+_MIGRATIONS = MigrationConfiguration(
+    parallel_migrations_per_cluster=5,
+    parallel_outbound_migrations_per_node=2,
+    bandwidth_per_migration="0",
+    completion_timeout_per_gi_b=150,
+    progress_timeout=150,
+    allow_auto_converge=False,
+    allow_post_copy=False,
+    unsafe_migration_override=False,
+    disable_tls=False,
+    node_drain_taint_key="kubevirt.io/drain",
+)
 
 _FIRMWARE_SPEAKS = 5  # verbosity of launchers above which the firmware's messages are kept too
 
@@ -329,6 +343,18 @@ class Installation:
         profile = configured.virtual_machine_instance_profile if configured else None
         custom = profile.custom_profile.localhost_profile if profile and profile.custom_profile else ""
         return {"type": "Localhost", "localhostProfile": custom} if custom else {"type": "RuntimeDefault"}
+
+    # -- Migrations
+
+    @cached_property
+    def migrations(self) -> MigrationConfiguration:
+        """Limits and behaviour of migrations, with every default."""
+        wanted = self.configuration.migrations or MigrationConfiguration()
+        chosen = {name: value for name, value in msgspec.structs.asdict(wanted).items() if value not in (None, "")}
+        settings = msgspec.structs.replace(_MIGRATIONS, **chosen)
+        if settings.allow_workload_disruption is None:
+            settings.allow_workload_disruption = settings.allow_post_copy
+        return settings
 
     # -- Domains
 

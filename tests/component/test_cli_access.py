@@ -45,6 +45,18 @@ class Cluster:
     asked: list[str] = field(default_factory=list)
     refusal: ApiError | None = None
     streams: list[web.WebSocketResponse] = field(default_factory=list)
+    statuses: list[dict[str, object]] = field(default_factory=list)  # of a migration, one for each look at it
+
+    async def migrate(self, request: web.Request) -> web.Response:
+        self.asked.append((await request.read()).decode())
+        return web.json_response(self._migration({}), status=201)
+
+    async def migration(self, request: web.Request) -> web.Response:
+        return web.json_response(self._migration(self.statuses.pop(0) if self.statuses[1:] else self.statuses[0]))
+
+    def _migration(self, status: dict[str, object]) -> dict[str, object]:
+        meta = {"name": "kubevirt-migrate-vm-1", "namespace": "default"}
+        return {"metadata": meta, "spec": {"vmiName": "vm"}, "status": status}
 
     async def vmi(self, request: web.Request) -> web.Response:
         if request.match_info["name"] != "vm":
@@ -118,6 +130,9 @@ class Cluster:
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     made = Cluster(tmp_path, tmp_path / "kubeconfig")
     app = web.Application()
+    of_migrations = "/apis/kubevirt.io/v1/namespaces/{namespace}/virtualmachineinstancemigrations"
+    app.router.add_post(of_migrations, made.migrate)
+    app.router.add_get(of_migrations + "/{name}", made.migration)
     app.router.add_get("/apis/kubevirt.io/v1/namespaces/{namespace}/{plural}/{name}", made.vmi)
     app.router.add_route("*", GROUP + "/{subresource:.+}", made.subresource)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
@@ -228,6 +243,40 @@ async def test_power_commands_ask_what_virtctl_asks(cluster: Cluster, arguments:
     assert (code, errors) == (0, "")
     assert json.loads(out)["action"] == arguments[0]
     assert cluster.asked == [asked]
+
+
+NODES = {"sourceNode": "a", "targetNode": "b"}
+
+
+async def test_migrate_asks_for_a_migration(cluster: Cluster) -> None:
+    code, out, errors = await cluster.run("migrate", "vm", "--to", "b", "-o", "json")
+    assert (code, errors) == (0, "")
+    assert json.loads(out)["name"] == "kubevirt-migrate-vm-1"
+    [asked] = map(json.loads, cluster.asked)
+    assert asked["spec"] == {"vmiName": "vm", "addedNodeSelector": {"kubernetes.io/hostname": "b"}}
+
+
+async def test_a_migration_is_watched_to_its_end(cluster: Cluster) -> None:
+    cluster.statuses = [{"phase": "Pending"}, {"phase": "Running", "migrationState": {**NODES, "mode": "PreCopy"}}]
+    cluster.statuses.append({"phase": "Succeeded", "migrationState": NODES})
+    code, out, errors = await cluster.run("migrate", "vm", "--watch")
+    assert (code, out) == (0, "default/vm runs on b now; it was on a\n")
+    assert "waits for its turn" in errors and "from a to b is under way" in errors
+
+
+async def test_a_migration_that_fails_is_an_error_with_the_reason(cluster: Cluster) -> None:
+    cluster.statuses = [{"phase": "Failed", "migrationState": {**NODES, "failureReason": "no node took it"}}]
+    code, out, errors = await cluster.run("migrate", "vm", "--watch")
+    assert (code, out) == (1, "")
+    assert "default/vm stays on a: no node took it" in errors
+
+
+async def test_waiting_for_a_migration_has_a_limit(cluster: Cluster) -> None:
+    cluster.statuses = [{"phase": "Scheduling"}]
+    code, _, errors = await cluster.run("migrate", "vm", "--watch", "--timeout", "0.2")
+    assert code == 1
+    assert "has not ended within 0.2 s; it was asked for" in errors
+    assert "kubectl describe vmim -n default kubevirt-migrate-vm-1" in errors
 
 
 async def test_a_refusal_is_told_in_the_servers_words_with_the_next_step(cluster: Cluster) -> None:

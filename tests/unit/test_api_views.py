@@ -18,6 +18,7 @@ from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance
 
 KINDS = {kind.kind: kind for kind in BUILT}
+REFERENCE_HAS = [name for name in KINDS if name != "MigrationPolicy"]  # which is of another API group
 # Types of Kubernetes and CDI that are handed on as they are.
 HANDED_ON = (
     "Affinity",
@@ -46,7 +47,7 @@ def missing(schema: dict[str, Any], name: str, facts: dict[str, Any], path: str)
     return found
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", REFERENCE_HAS)
 def test_every_field_of_the_api_is_in_the_schema(kind: str) -> None:
     facts = json.loads(FIELDS.read_text())
     left_out = ["VirtualMachine.spec.dataVolumeTemplates.status"] if kind == "VirtualMachine" else []

@@ -42,6 +42,7 @@ def test_an_object_that_says_nothing_has_all_defaults() -> None:
         "max_hotplug_ratio": 4,
         "max_sockets": 0,
         "memory_overcommit": 100,
+        "migrations": nothing.migrations,
         "namespace": "kubevirt",
         "network_interface": "bridge",
         "node_selector": {},

@@ -71,8 +71,8 @@ def test_people_may_read_and_delete_what_is_not_built_and_be_told_why_it_cannot_
         return {verb for rule in rules if kind.plural in rule["resources"] for verb in rule["verbs"]}
 
     read = {"get", "list", "watch"}
-    edit = {"create", "delete"} if kind.kind != "MigrationPolicy" else set()  # which is the whole cluster's
-    admin = edit and {*edit, "deletecollection"}
+    edit = {"create", "delete"}
+    admin = {*edit, "deletecollection"}
     assert (verbs("view"), verbs("edit"), verbs("admin")) == (read, read | edit, read | admin)
     controller = {resource for rule in roles.CLUSTER_RULES[roles.CONTROLLER] for resource in rule["resources"]}
     assert kind.plural not in controller

@@ -41,6 +41,10 @@ RULES: Mapping[OwnKind, Rules] = {
         lambda replica_set, _, by, findings: templates.check_replica_set(replica_set, by, findings),
     ),
     kinds.MIGRATION: Rules(templates.check_migration, templates.check_migration_update, templates.complete_migration),
+    kinds.POLICY: Rules(
+        lambda policy, _, findings: templates.check_policy(policy, findings),
+        lambda policy, _old, _by, findings: templates.check_policy(policy, findings),
+    ),
     kinds.KUBEVIRT: Rules(
         lambda installation, _, findings: kubevirt.check(installation, findings),
         lambda installation, old, _, findings: kubevirt.check(installation, findings, old),

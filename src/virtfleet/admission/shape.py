@@ -70,6 +70,9 @@ def check(obj: Section, findings: Findings) -> bool:
         _converts(value, view, path, wrong_types)
     if kind is kinds.KUBEVIRT:
         _check_quantities(_quantities_of_cluster(read(obj, "spec")), "spec", wrong_types)
+    elif kind is kinds.POLICY:
+        bandwidth = read(obj, "spec").get("bandwidthPerMigration", 0)
+        _check_quantities([("bandwidthPerMigration", bandwidth)], "spec", wrong_types)
     elif kind.instance:
         _check_quantities(_quantities(read(obj, *kind.instance.split("."))), kind.instance, wrong_types)
     findings.causes += wrong_types.causes

@@ -17,7 +17,7 @@ from virtfleet.admission.vmi import check_metadata, check_reserved, check_spec
 from virtfleet.api import names
 from virtfleet.api.kubernetes import DataVolume
 from virtfleet.api.quantity import Quantity
-from virtfleet.api.selectors import SelectorError, from_label_selector
+from virtfleet.api.selectors import SelectorError, from_label_selector, label_key_error, label_value_error
 from virtfleet.api.view import part
 from virtfleet.api.view import read as read_view
 from virtfleet.api.vm import VirtualMachine
@@ -243,3 +243,19 @@ def check_migration_update(migration: Section, old: Section, _: Asker, findings:
     label = read(old, "metadata", "labels").get(names.MIGRATION_VMI)
     if not ended and label is not None and read(migration, "metadata", "labels").get(names.MIGRATION_VMI) != label:
         findings.unsupported("metadata.labels", f"label {names.MIGRATION_VMI} must stay while the migration runs")
+
+
+def check_policy(policy: Section, findings: Findings) -> None:
+    """A policy for migrations, of which numbers may be missing and not be negative."""
+    spec = read(policy, "spec")
+    for field in ("completionTimeoutPerGiB", "maxDowntimeMs"):
+        if (spec.get(field) or 0) < 0:
+            findings.invalid(f"spec.{field}", f"{field} is {spec[field]} and must not be negative; use 0 or more")
+    bandwidth = spec.get("bandwidthPerMigration")
+    if bandwidth is not None and Quantity.parse(bandwidth).value() < 0:
+        findings.invalid("spec.bandwidthPerMigration", f"{bandwidth} is negative; use 0, for no limit, or more")
+    selectors = read(spec, "selectors")
+    for kind in ("namespaceSelector", "virtualMachineInstanceSelector"):
+        for key, value in (selectors.get(kind) or {}).items():
+            if why := label_key_error(key) or label_value_error(value):
+                findings.invalid(f"spec.selectors.{kind}", f"{key}={value} can be no label: {why}")

@@ -30,6 +30,8 @@ RESERVED_LABELS = (
 # The same for annotations: what the VMI's launcher was made to run on.
 RESERVED_ANNOTATIONS = (names.LAUNCHER_HYPERVISOR,)
 _NODE_NAME = "authentication.kubernetes.io/node-name"
+# What of a migration only virt-controller decides.
+_OF_THE_CONTROLLER = ("migrationUid", "sourceNode", "targetNode", "sourcePod", "targetPod")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,17 +87,26 @@ def _check_marks(kind: str, ours: Sequence[str], vmi: Section, old: Section, fin
 
 
 def _check_node(vmi: Section, old: Section, user: Requester, findings: Findings) -> None:
-    """A handler writes only to VMIs on its own node, so that a broken-into node cannot reach others."""
+    """A handler writes only to VMIs on its own node, so that a broken-into node cannot reach others.
+
+    That of a migration's target may, too, until the migration has ended; it is the one to say that the guest has come.
+    """
     node = next(iter(user.extra.get(_NODE_NAME) or ()), "")
     if not node:
         findings.invalid("", "the handler's token does not name its node; it needs one bound to its Pod")
         return
-    status, migration = read(old, "status"), read(old, "status", "migrationState")
-    target = migration.get("targetNode") or ""
-    if node not in (status.get("nodeName"), target or None):
-        findings.invalid("", f"the handler of node {node} may not change a VMI on node {status.get('nodeName')}")
-    elif not target and read(vmi, "status", "migrationState").get("targetNode"):
-        findings.invalid("status.migrationState.targetNode", "a handler may not choose where a VMI migrates to")
+    here, migration = read(old, "status").get("nodeName"), read(old, "status", "migrationState")
+    ended = any(migration.get(end) for end in ("completed", "failed", "endTimestamp"))
+    target = None if ended else migration.get("targetNode") or None
+    if node not in (here, target):
+        findings.invalid("", f"the handler of node {node} may not change a VMI on node {here}")
+        return
+    now = read(vmi, "status", "migrationState")
+    for part in _OF_THE_CONTROLLER:
+        if now.get(part) != migration.get(part):
+            findings.invalid(f"status.migrationState.{part}", "a handler may not choose where a VMI migrates to")
+    if (there := read(vmi, "status").get("nodeName")) != here and not there == node == target:
+        findings.invalid("status.nodeName", f"the handler of node {node} may not say that the VMI runs on {there}")
 
 
 def _check_hotplug(vmi: Section, old: Section, cluster: Installation, findings: Findings) -> None:

@@ -180,6 +180,18 @@ MIGRATION: Final = OwnKind(
     completed=("CREATE",),
     mutator="migrations-mutator.kubevirt.io",
 )
+POLICY: Final = OwnKind(
+    "MigrationPolicy",
+    "migrationpolicies",
+    (),
+    (_AGE,),
+    (Right("virt-controller", READ), *_READERS),
+    group=f"migrations.{names.GROUP}",
+    versions=("v1alpha1",),
+    deprecated=(),
+    namespaced=False,
+    module="migration",
+)
 KUBEVIRT: Final = OwnKind(
     "KubeVirt",
     "kubevirts",
@@ -224,7 +236,6 @@ _EXPORTS: Final = "export VMs yet; stop the VM and copy from its claims with a P
 _BACKUPS: Final = "back up VMs yet; stop the VM and back up its claims"
 _TYPES: Final = "have instance types yet; write CPU and memory into spec.template.spec.domain of the VM"
 _PREFERENCES: Final = "have preferences yet; write devices and firmware into spec.template.spec.domain of the VM"
-_POLICIES: Final = "move VMs yet, so that policies would have no effect; restart a VM to have it placed anew"
 
 _BETA: Final = "v1beta1 v1alpha1"
 _SNAPSHOT, _BACKUP, _TYPE = (f"{part}.{names.GROUP}" for part in ("snapshot", "backup", "instancetype"))
@@ -236,6 +247,7 @@ KINDS: Final = (
     VMI,
     REPLICA_SET,
     MIGRATION,
+    POLICY,
     KUBEVIRT,
     _unbuilt(
         "VirtualMachineInstancePreset", names.GROUP, "v1 v1alpha3", "vmipreset", _PRESETS, deprecated=_OLD, status=False
@@ -256,16 +268,6 @@ KINDS: Final = (
     ),
     _unbuilt("VirtualMachinePreference", _TYPE, "v1beta1", "vmpref vmp", _PREFERENCES, status=False),
     _unbuilt("VirtualMachineClusterPreference", _TYPE, "v1beta1", "vmcp", _PREFERENCES, **_OF_CLUSTER),
-    _unbuilt(
-        "MigrationPolicy",
-        f"migrations.{names.GROUP}",
-        "v1alpha1",
-        "",
-        _POLICIES,
-        plural="migrationpolicies",
-        namespaced=False,
-        rights=_READERS,
-    ),
 )
 BY_NAME: Final = {kind.kind: kind for kind in KINDS}
 BUILT: Final = tuple(kind for kind in KINDS if not kind.refusal)

@@ -167,6 +167,46 @@ class MigrationOptions(MigrationConfiguration):
     experimental: ExperimentalMigrationOptions | None = None
 
 
+class MigrationPolicySelectors(View):
+    """Labels that the VM, and its namespace, must have."""
+
+    namespace_selector: dict[str, str] = {}
+    """Labels of the namespace."""
+    virtual_machine_instance_selector: dict[str, str] = {}
+    """Labels of the VM."""
+
+
+class MigrationPolicySpec(View):
+    """Which VMs, and how they migrate. What is left out is as the cluster is set up."""
+
+    selectors: Required[MigrationPolicySelectors | None] = None
+    """Which VMs."""
+    allow_auto_converge: bool | None = None
+    """Slow the guest down so that the migration can end."""
+    allow_post_copy: bool | None = None
+    """Let the guest run on the target before all memory is there."""
+    allow_workload_disruption: bool | None = None
+    """Pause the guest where nothing else lets the migration end."""
+    bandwidth_per_migration: Amount | None = None
+    """Bandwidth of one migration; unlimited where 0."""
+    completion_timeout_per_gi_b: int | None = None
+    """Seconds per GiB after which a migration is stopped."""
+    max_downtime_ms: int | None = None
+    """Longest pause at the end of a migration."""
+
+
+class MigrationPolicyStatus(View):
+    """Nothing is reported of a policy."""
+
+
+class MigrationPolicy(KubernetesObject):
+    """How some VMs migrate."""
+
+    spec: Required[MigrationPolicySpec] = field(default_factory=MigrationPolicySpec)
+    """Which VMs, and how."""
+    status: MigrationPolicyStatus = field(default_factory=MigrationPolicyStatus)
+
+
 class ExperimentalMigrationOptions(View):
     """Settings that may change."""
 

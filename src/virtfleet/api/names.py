@@ -81,6 +81,11 @@ PCI_TOPOLOGY_VERSION: Final = "kubevirt.io/pci-topology-version"
 DISABLE_PCI_HOLE64: Final = "kubevirt.io/disablePCIHole64"
 MEMFD: Final = "kubevirt.io/memfd"
 NON_ROOT: Final = "kubevirt.io/nonroot"
+MIGRATION_NAME: Final = "kubevirt.io/migrationJobName"  # of target Pods
+# Of migrations: seconds after which a target Pod is given up that no node takes, or that does not start.
+MIGRATION_UNSCHEDULABLE_TIMEOUT: Final = "kubevirt.io/migrationUnschedulablePodTimeoutSeconds"
+MIGRATION_PENDING_TIMEOUT: Final = "kubevirt.io/migrationPendingPodTimeoutSeconds"
+WORKLOAD_UPDATE: Final = "kubevirt.io/workloadUpdateMigration"  # of migrations: to the launcher image of today
 LIBVIRT_LOG_FILTERS: Final = "kubevirt.io/libvirt-log-filters"
 FREE_PAGE_REPORTING_DISABLED: Final = "kubevirt.io/free-page-reporting-disabled"
 EMULATOR_THREAD_EVEN_PARITY: Final = "alpha.kubevirt.io/EmulatorThreadCompleteToEvenParity"
@@ -113,6 +118,13 @@ class Phase:
     UNKNOWN: Final = "Unknown"
 
 
+class MigrationPhase(Phase):
+    """Phases of a migration, which begin as a VMI's do."""
+
+    PREPARING_TARGET: Final = "PreparingTarget"
+    TARGET_READY: Final = "TargetReady"
+
+
 FINAL: Final = (Phase.SUCCEEDED, Phase.FAILED)
 """Phases after which nothing comes: of VMIs, of migrations, and of Pods."""
 
@@ -138,6 +150,13 @@ class VMICondition:
     SOFTWARE_EMULATION: Final = "SoftwareEmulation"
     LIVE_MIGRATABLE: Final = "LiveMigratable"
     STORAGE_LIVE_MIGRATABLE: Final = "StorageLiveMigratable"
+
+
+class MigrationCondition:
+    """Types of a migration's conditions."""
+
+    ABORT_REQUESTED: Final = "migrationAbortRequested"
+    REJECTED_BY_QUOTA: Final = "migrationRejectedByResourceQuota"
 
 
 class VMCondition:

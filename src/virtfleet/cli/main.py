@@ -35,6 +35,7 @@ COMMANDS = {
     "restart": ("virtfleet.cli.vm.power", "Stop a VM and start it again."),
     "pause": ("virtfleet.cli.vm.power", "Stop a VM's CPUs."),
     "unpause": ("virtfleet.cli.vm.power", "Let a paused VM go on."),
+    "migrate": ("virtfleet.cli.vm.migrate", "Move a running VM to another node."),
     "console": ("virtfleet.cli.vm.console", "A VM's serial console."),
     "vnc": ("virtfleet.cli.vm.vnc", "A VM's screen, or a picture of it."),
     "ssh": ("virtfleet.cli.vm.portforward", "Log in to a VM."),

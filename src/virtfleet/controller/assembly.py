@@ -7,7 +7,8 @@ from typing import Any
 
 from virtfleet.controller import instance, metrics, records, virtualmachine
 from virtfleet.controller.instance import Instances
-from virtfleet.controller.migration import Migrations, decode_migration
+from virtfleet.controller.migration.controller import Migrations
+from virtfleet.controller.migration.records import INDEXES, decode_migration, decode_policy
 from virtfleet.controller.node import SILENCE, Nodes
 from virtfleet.controller.pods import LauncherPods, launcher_cache
 from virtfleet.controller.records import Instance
@@ -46,10 +47,13 @@ class VirtController:
         )
         nodes = Cache(api, resource.NODES, decode=records.decode_node)
         claims = Cache(api, resource.PERSISTENT_VOLUME_CLAIMS, decode=records.decode_claim)
-        migrations = Cache(api, resource.VMI_MIGRATIONS, decode=decode_migration)
+        migrations = Cache(api, resource.VMI_MIGRATIONS, decode=decode_migration, indexes=INDEXES)
+        policies = Cache(api, resource.MIGRATION_POLICIES, decode=decode_policy)
         installations = Cache(api, resource.KUBEVIRTS, decode=Installation.decode)
         launchers = LauncherPods(api, pods)
-        self._caches: list[Cache[Any]] = [instances, pods, vms, sets, nodes, claims, migrations, installations]
+        self._caches: list[Cache[Any]] = [
+            *(instances, pods, vms, sets, nodes, claims, migrations, policies, installations),
+        ]
         self._controllers = [
             Instances(
                 api,
@@ -62,10 +66,20 @@ class VirtController:
             ).controller,
             VirtualMachines(api, recorder, vms=vms, instances=instances, claims=claims).controller,
             ReplicaSets(api, recorder, sets=sets, instances=instances).controller,
-            Migrations(api, recorder, migrations=migrations).controller,
+            Migrations(
+                api,
+                recorder,
+                migrations=migrations,
+                instances=instances,
+                launchers=launchers,
+                nodes=nodes,
+                claims=claims,
+                policies=policies,
+                installations=installations,
+            ).controller,
             Nodes(api, recorder, nodes=nodes, instances=instances, launchers=launchers, silence=silence).controller,
         ]
-        self.metrics = metrics.Fleet(vms, instances, launchers)
+        self.metrics = metrics.Fleet(vms, instances, launchers, migrations)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:

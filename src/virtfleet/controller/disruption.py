@@ -1,7 +1,7 @@
 """The budget that keeps a drain from shutting a guest down whose owner wants it to be moved instead. Pure.
 
-VMs do not move yet. So `LiveMigrate` and `External` hold the drain back, as they do in KubeVirt for a VM that cannot
-move, until its owner stops the VM; `LiveMigrateIfPossible` does not, for it is not possible.
+A drain does not make VMs move yet. So `LiveMigrate` and `External` hold it back, as they do in KubeVirt for a VM that
+cannot move, until somebody migrates or stops the VM; `LiveMigrateIfPossible` does not.
 """
 
 from __future__ import annotations
@@ -12,8 +12,15 @@ from virtfleet.kube.resource import POD_DISRUPTION_BUDGETS, VMIS, Obj, owner_ref
 _HOLDING = ("LiveMigrate", "External")
 
 
-def budget(vmi: Obj) -> Obj | None:
-    """The budget of a VMI's Pod, which goes when the VMI goes; None where a drain may go on."""
+def name(vmi_uid: str) -> str:
+    return f"kubevirt-disruption-budget-{vmi_uid}"
+
+
+def budget(vmi: Obj, pods: int = 1) -> Obj | None:
+    """The budget of a VMI's Pods, which goes when the VMI goes; None where a drain may go on.
+
+    While a VM migrates it has two Pods, and neither may be evicted.
+    """
     if vmi["spec"].get("evictionStrategy") not in _HOLDING:
         return None
     meta = vmi["metadata"]
@@ -21,9 +28,9 @@ def budget(vmi: Obj) -> Obj | None:
         "apiVersion": POD_DISRUPTION_BUDGETS.api_version,
         "kind": POD_DISRUPTION_BUDGETS.kind,
         "metadata": {
-            "name": f"kubevirt-disruption-budget-{meta['uid']}",
+            "name": name(meta["uid"]),
             "namespace": meta["namespace"],
             "ownerReferences": [owner_reference(vmi, VMIS)],
         },
-        "spec": {"minAvailable": 1, "selector": {"matchLabels": {names.CREATED_BY: meta["uid"]}}},
+        "spec": {"minAvailable": pods, "selector": {"matchLabels": {names.CREATED_BY: meta["uid"]}}},
     }

@@ -116,8 +116,13 @@ class LauncherPod(Kept):
         return next((a.removeprefix(_HYPERVISOR) for a in arguments if a.startswith(_HYPERVISOR)), "")
 
     @property
+    def migration_uid(self) -> str:
+        """The migration that it was made for, if it was."""
+        return self.metadata.labels.get(names.MIGRATION_UID, "")
+
+    @property
     def for_migration(self) -> bool:
-        return names.MIGRATION_UID in self.metadata.labels
+        return bool(self.migration_uid)
 
 
 decode_pod = msgspec.json.Decoder(LauncherPod).decode

@@ -81,13 +81,20 @@ def current_pod(vmi: Instance, pods: Iterable[LauncherPod]) -> LauncherPod | Non
     """
     node = vmi.status.node_name
     if node:
-        pods = [pod for pod in pods if node in (vmi.status.active_pods.get(pod.uid), pod.node)]
+        known = (pod for pod in pods if pod.uid in vmi.status.active_pods or not pod.for_migration)
+        pods = [pod for pod in known if node in (vmi.status.active_pods.get(pod.uid), pod.node)]
     else:
         pods = [pod for pod in pods if not pod.for_migration]
     return max(pods, key=lambda pod: (pod.metadata.creation_timestamp, pod.name), default=None)
 
 
-def next_phase(vmi: Instance, pod: LauncherPod | None) -> tuple[str, str]:
+def on_its_way(vmi: Instance, pods: Iterable[LauncherPod]) -> bool:
+    """Whether the guest may have left its Pod for one that lives. Only the handlers know who runs it then."""
+    state = vmi.open_migration
+    return state is not None and any(pod.name == state.target_pod and not pod.ended for pod in pods)
+
+
+def next_phase(vmi: Instance, pod: LauncherPod | None, *, leaving: bool = False) -> tuple[str, str]:
     """The phase, and why in one word where it is a failure."""
     phase = vmi.phase or Phase.PENDING
     if vmi.unprocessed:
@@ -98,6 +105,8 @@ def next_phase(vmi: Instance, pod: LauncherPod | None) -> tuple[str, str]:
         return Phase.SCHEDULING if pod else phase, ""
     if phase in FINAL:
         return phase, ""
+    if pod is None and leaving:
+        return phase, ""  # the loss of what it left is none of the guest
     if pod is None:
         return Phase.FAILED, "" if vmi.deleting else POD_LOST  # a deletion takes the Pod away on purpose
     if phase == Phase.SCHEDULING and not vmi.deleting:
@@ -124,7 +133,7 @@ def goes_without_saying(at: Situation) -> bool:
 def change(at: Situation, now: float) -> Obj:
     """The patch that brings the VMI up to date; empty where it is."""
     vmi = at.vmi
-    phase, reason = next_phase(vmi, at.pod)
+    phase, reason = next_phase(vmi, at.pod, leaving=on_its_way(vmi, at.pods))
     status: Obj = {}
     metadata: Obj = {}
     if phase != vmi.phase:
@@ -134,7 +143,7 @@ def change(at: Situation, now: float) -> Obj:
     if wanted != vmi.status.conditions:
         status["conditions"] = wanted
     if phase not in (Phase.PENDING, Phase.SCHEDULING):
-        status |= _recorded_pods(vmi, at.pods)
+        status |= _recorded_pods(vmi, at.pods) | _moved(vmi, at.pod)
     if vmi.unprocessed and at.pod:
         metadata |= _marks(at.pod)
     if phase == Phase.SCHEDULED and not vmi.handed_over and at.pod:
@@ -163,10 +172,18 @@ def entered(vmi: Instance, phase: str, reason: str, now: float, skipped: Iterabl
 
 
 def _recorded_pods(vmi: Instance, pods: Iterable[LauncherPod]) -> Obj:
-    active = {pod.uid: pod.node for pod in pods}
+    # The target of a migration is added by the hand-over, which is when handlers may know of it.
+    active = {pod.uid: pod.node for pod in pods if pod.uid in vmi.status.active_pods or not pod.for_migration}
     if active == vmi.status.active_pods:
         return {}
     return {"activePods": {**dict.fromkeys(vmi.status.active_pods), **active}}  # null takes an entry away
+
+
+def _moved(vmi: Instance, pod: LauncherPod | None) -> Obj:
+    """The image in which a VM runs that has migrated."""
+    if pod is None or not pod.for_migration or pod.image == vmi.status.launcher_container_image_version:
+        return {}
+    return {"launcherContainerImageVersion": pod.image}
 
 
 def _marks(pod: LauncherPod) -> Obj:

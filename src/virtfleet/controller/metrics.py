@@ -15,8 +15,9 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from virtfleet.api import names, times
-from virtfleet.api.names import PrintableStatus
+from virtfleet.api.names import MigrationPhase, PrintableStatus
 from virtfleet.controller import lifecycle
+from virtfleet.controller.migration.records import Migration
 from virtfleet.controller.pods import LauncherPods
 from virtfleet.controller.records import Instance, Vm
 from virtfleet.kube.cache import Cache
@@ -31,6 +32,12 @@ FROM_LAST = Histogram(
 FROM_CREATION = Histogram(
     "kubevirt_vmi_phase_transition_time_from_creation_seconds",
     "Time from the creation of a VMI to the begin of a phase",
+    ["phase"],
+    buckets=_SECONDS,
+)
+MIGRATION_PHASES = Histogram(
+    "kubevirt_vmi_migration_phase_transition_time_from_creation_seconds",
+    "Time from the creation of a migration to the begin of a phase",
     ["phase"],
     buckets=_SECONDS,
 )
@@ -50,16 +57,26 @@ _GROUPS = {
     PrintableStatus.TERMINATING: "non_running",
 }
 _ERROR = "error"
+# KubeVirt's groups of the phases of migrations that have not ended.
+_MIGRATION_GROUPS = {
+    "pending": ("", MigrationPhase.PENDING),
+    "scheduling": (MigrationPhase.SCHEDULING, MigrationPhase.SCHEDULED),
+    "running": (MigrationPhase.PREPARING_TARGET, MigrationPhase.TARGET_READY, MigrationPhase.RUNNING),
+}
 
 
 class Fleet(Collector):
-    """The VMs and VMIs that there are."""
+    """The VMs, VMIs and migrations that there are."""
 
-    def __init__(self, vms: Cache[Vm], instances: Cache[Instance], launchers: LauncherPods) -> None:
+    def __init__(
+        self, vms: Cache[Vm], instances: Cache[Instance], launchers: LauncherPods, migrations: Cache[Migration]
+    ) -> None:
         self._vms = vms
         self._instances = instances
         self._pods = launchers
+        self._migrations = migrations
         instances.on_change(observe_transition)
+        migrations.on_change(observe_migration)
 
     def describe(self) -> Iterable[Metric]:
         return ()  # nothing is to be counted when this is registered
@@ -67,6 +84,7 @@ class Fleet(Collector):
     def collect(self) -> Iterable[Metric]:
         yield from self._of_vms()
         yield from self._of_instances()
+        yield from self._of_migrations()
 
     def _of_vms(self) -> Iterable[Metric]:
         vms = self._vms.list()
@@ -96,6 +114,19 @@ class Fleet(Collector):
             info.add_metric([vmi.namespace, vmi.name, *_place(vmi), pod.name if pod else "", outdated], 1)
         yield info
 
+    def _of_migrations(self) -> Iterable[Metric]:
+        migrations = self._migrations.list()
+        for group, phases in _MIGRATION_GROUPS.items():
+            name, text = f"kubevirt_vmi_migrations_in_{group}_phase", f"Number of migrations that are {group}"
+            yield GaugeMetricFamily(name, text, sum(migration.phase in phases for migration in migrations))
+        for phase, word in ((MigrationPhase.SUCCEEDED, "succeeded"), (MigrationPhase.FAILED, "failed")):
+            name, labels = f"kubevirt_vmi_migration_{word}", ["vmi", "vmim", "namespace"]
+            ended = GaugeMetricFamily(name, f"A migration that {word}", labels=labels)
+            for migration in migrations:
+                if migration.phase == phase:
+                    ended.add_metric([migration.spec.vmi_name, migration.name, migration.namespace], 1)
+            yield ended
+
 
 def _place(vmi: Instance) -> tuple[str, str, str, str]:
     return vmi.status.node_name, vmi.phase, vmi.pool, vmi.metadata.annotations.hypervisor
@@ -111,3 +142,10 @@ def observe_transition(_key: str, old: Instance | None, new: Instance | None) ->
     FROM_CREATION.labels(new.phase).observe(began[new.phase] - times.seconds(new.metadata.creation_timestamp))
     if old.phase in began:
         FROM_LAST.labels(new.phase, old.phase).observe(began[new.phase] - began[old.phase])
+
+
+def observe_migration(_key: str, old: Migration | None, new: Migration | None) -> None:
+    """A phase of a migration that has begun."""
+    if old and new and old.phase != new.phase:
+        took = times.seconds(new.since) - times.seconds(new.metadata.creation_timestamp)
+        MIGRATION_PHASES.labels(new.phase).observe(took)

@@ -25,13 +25,21 @@ class ForeignPod(Exception):
 
 
 def launcher_cache(api: KubeApi) -> Cache[LauncherPod]:
-    return Cache(api, PODS, labels=LAUNCHERS, decode=decode_pod, indexes={"owner": owner_uids})
+    return Cache(
+        api, PODS, labels=LAUNCHERS, decode=decode_pod, indexes={"owner": owner_uids, "migration": migration_keys}
+    )
 
 
 def owners(pod: LauncherPod) -> list[str]:
     """For `Controller.follow`: the key of the VMI that a Pod belongs to."""
     owner = pod.controller
     return [f"{pod.namespace}/{owner.name}"] if owner and owner.kind == VMIS.kind else []
+
+
+def migration_keys(pod: LauncherPod) -> list[str]:
+    """The key of the migration that a Pod was made for."""
+    name = pod.metadata.annotations.migration
+    return [f"{pod.namespace}/{name}"] if pod.for_migration and name else []
 
 
 class LauncherPods:

@@ -14,6 +14,7 @@ import msgspec
 import orjson
 
 from virtfleet.api import conditions, names
+from virtfleet.api.migration import VirtualMachineInstanceMigrationState
 from virtfleet.api.names import FINAL, Phase, VMICondition
 from virtfleet.api.vmistatus import GuestABI
 from virtfleet.kube.events import Reference
@@ -39,6 +40,10 @@ class Annotations(Record):
     vm_generation: str = msgspec.field(default="", name=names.VM_GENERATION)
     hypervisor: str = msgspec.field(default="", name=names.LAUNCHER_HYPERVISOR)
     heartbeat: str = msgspec.field(default="", name=names.HANDLER_HEARTBEAT)
+    migration: str = msgspec.field(default="", name=names.MIGRATION_NAME)
+    unschedulable_timeout: str = msgspec.field(default="", name=names.MIGRATION_UNSCHEDULABLE_TIMEOUT)
+    pending_timeout: str = msgspec.field(default="", name=names.MIGRATION_PENDING_TIMEOUT)
+    workload_update: str | None = msgspec.field(default=None, name=names.WORKLOAD_UPDATE)
 
 
 class Meta(Record):
@@ -153,11 +158,6 @@ class Transition(Record):
     phase_transition_timestamp: str = ""
 
 
-class MigrationState(Record):
-    start_timestamp: str | None = None
-    end_timestamp: str | None = None
-
-
 class InstanceStatus(Record):
     phase: str = ""
     node_name: str = ""
@@ -165,7 +165,8 @@ class InstanceStatus(Record):
     active_pods: dict[str, str] = {}
     phase_transition_timestamps: list[Transition] = []
     virtual_machine_revision_name: str = ""
-    migration_state: MigrationState | None = None
+    migration_state: VirtualMachineInstanceMigrationState | None = None
+    launcher_container_image_version: str = ""
     guest_abi: GuestABI | None = msgspec.field(default=None, name="guestABI")
 
 
@@ -207,6 +208,13 @@ class Instance(Whole):
     @property
     def ran(self) -> bool:
         return any(t.phase == Phase.RUNNING for t in self.status.phase_transition_timestamps)
+
+    @property
+    def open_migration(self) -> VirtualMachineInstanceMigrationState | None:
+        """The migration that handlers work on: handed over to them, and not ended."""
+        state = self.status.migration_state
+        ended = state is None or state.completed or state.failed or state.end_timestamp
+        return state if state and state.migration_uid and not ended else None
 
     @property
     def migrating(self) -> bool:

@@ -109,3 +109,24 @@ def test_a_handler_writes_only_where_its_node_is_involved() -> None:
     assert fields({"status.migrationState": {"targetNode": "n2"}}, handler("n1")) == {
         "status.migrationState.targetNode"
     }
+    assert fields({"status.nodeName": "n3"}, handler("n1")) == {"status.nodeName"}
+
+
+@pytest.mark.parametrize("end", ["completed", "failed", "endTimestamp"])
+def test_the_handler_of_a_target_writes_until_the_migration_has_ended(end: str) -> None:
+    state = {"migrationUid": "m", "sourceNode": "n1", "targetNode": "n2"}
+    moving = edited(RUNNING, {"status.migrationState": state})
+    come = {"status.nodeName": "n2", "status.migrationState": {**state, "completed": True}}
+    assert fields(come, handler("n2"), moving) == set()
+    assert fields(come, handler("n1"), moving) == {"status.nodeName"}
+    assert fields({"status.nodeName": "n3"}, handler("n2"), moving) == {"status.nodeName"}
+    other = {"status.migrationState": {**state, "targetNode": "n3", "sourceNode": "n3"}}
+    assert fields(other, handler("n2"), moving) == {
+        "status.migrationState.targetNode",
+        "status.migrationState.sourceNode",
+    }
+    ended = edited(
+        RUNNING, {"status.migrationState": {**state, end: "2026-01-01T00:00:00Z" if end == "endTimestamp" else True}}
+    )
+    assert fields({"status.guestOSInfo": {"name": "x"}}, handler("n2"), ended) == {""}
+    assert fields({"status.guestOSInfo": {"name": "x"}}, handler("n1"), ended) == set()

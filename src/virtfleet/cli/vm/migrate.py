@@ -1,0 +1,102 @@
+"""`virtfleet migrate`: have a running VM move to another node, and see how far it is."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import click
+
+from virtfleet.api.names import FINAL, Phase
+from virtfleet.cli.output import CommandError, Progress, output_option, result
+from virtfleet.cli.vm.access import Reached, Target, target_options
+from virtfleet.kube.resource import VMI_MIGRATIONS, Obj
+
+_HOSTNAME = "kubernetes.io/hostname"
+_PERIOD = 0.5
+_STEPS = {
+    "": "was asked for",
+    "Pending": "waits for its turn",
+    "Scheduling": "looks for a node",
+    "Scheduled": "has a node",
+    "PreparingTarget": "is being prepared",
+    "TargetReady": "is about to begin",
+    "Running": "is under way",
+}
+
+
+@click.command()
+@output_option
+@target_options
+@click.option("--to", "node", help="The node to move to; any that fits where left out.")
+@click.option("--watch", is_flag=True, help="Wait until it has ended, and tell how far it is.")
+@click.option("--timeout", type=float, default=600.0, show_default=True, help="Seconds to wait at most.")
+def migrate(target: Target, output: str, node: str | None, watch: bool, timeout: float) -> None:
+    """Move the running VM NAME to another node. Its guest goes on running.
+
+    Deleting the migration (`virtctl migrate-cancel NAME`) lets the VM stay where it is.
+    """
+
+    async def work(vm: Reached) -> Obj:
+        asked = await vm.api.create(VMI_MIGRATIONS, _request(vm.name, node), vm.namespace)
+        return await _ended(vm, asked, timeout) if watch else asked
+
+    told = _told(target.do(work))
+    if told["phase"] == Phase.FAILED:
+        raise CommandError(
+            f"{told['namespace']}/{told['vmi']} stays on {told['source'] or 'its node'}: {told['reason']}"
+        )
+    result(output, told, _words(told))
+
+
+def _request(vmi: str, node: str | None) -> Obj:
+    spec: Obj = {"vmiName": vmi}
+    if node:
+        spec["addedNodeSelector"] = {_HOSTNAME: node}
+    return {
+        "apiVersion": VMI_MIGRATIONS.api_version,
+        "kind": VMI_MIGRATIONS.kind,
+        "metadata": {"generateName": "kubevirt-migrate-vm-"},
+        "spec": spec,
+    }
+
+
+async def _ended(vm: Reached, migration: Obj, timeout: float) -> Obj:
+    """The migration, once it has ended."""
+    progress, name = Progress(), migration["metadata"]["name"]
+    try:
+        async with asyncio.timeout(timeout):
+            while (told := _told(migration))["phase"] not in FINAL:
+                progress.news(_words(told))
+                await asyncio.sleep(_PERIOD)
+                migration = await vm.api.get(VMI_MIGRATIONS, name, vm.namespace)
+    except TimeoutError:
+        raise CommandError(
+            f"the migration of {vm} has not ended within {timeout:g} s; it {_STEPS[told['phase']]}",
+            f"`kubectl describe vmim -n {vm.namespace} {name}` tells more; delete it to let the VM stay.",
+        ) from None
+    return migration
+
+
+def _told(migration: Obj) -> dict[str, Any]:
+    """What there is to say of a migration."""
+    meta, status = migration["metadata"], migration.get("status") or {}
+    state = status.get("migrationState") or {}
+    return {
+        "namespace": meta["namespace"],
+        "name": meta["name"],
+        "vmi": migration["spec"]["vmiName"],
+        "phase": status.get("phase") or "",
+        "source": state.get("sourceNode") or "",
+        "target": state.get("targetNode") or "",
+        "mode": state.get("mode") or "",
+        "reason": state.get("failureReason") or "",
+    }
+
+
+def _words(told: dict[str, Any]) -> str:
+    vm = f"{told['namespace']}/{told['vmi']}"
+    if told["phase"] == Phase.SUCCEEDED:
+        return f"{vm} runs on {told['target']} now; it was on {told['source']}"
+    way = f" from {told['source']} to {told['target']}" if told["target"] else ""
+    return f"the migration of {vm}{way} {_STEPS.get(told['phase'], told['phase'])} ({told['name']})"

@@ -1,0 +1,382 @@
+"""The controller of migrations.
+
+One worker decides for all of them, so that limits are counted once and for everybody. What it has made it finds again
+by names that follow from the migration's UID; nothing else is remembered, except since when a VMI has been without its
+Pod, which a new controller counts anew.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+
+import msgspec
+import orjson
+
+from virtfleet.api import conditions, kinds, names, times
+from virtfleet.api.names import MigrationCondition, MigrationPhase, Phase
+from virtfleet.controller import disruption, lifecycle
+from virtfleet.controller.launcherpod import LauncherPod
+from virtfleet.controller.migration import phases, policy, queue
+from virtfleet.controller.migration.phases import Situation
+from virtfleet.controller.migration.queue import Limits, Place
+from virtfleet.controller.migration.records import UNFINISHED, Migration, Policy
+from virtfleet.controller.pods import ForeignPod, LauncherPods, migration_keys, owners
+from virtfleet.controller.records import Claim, Instance, NodeRecord, decode_instance
+from virtfleet.installation import Installation
+from virtfleet.kube.api import KubeApi
+from virtfleet.kube.cache import Cache, split_key
+from virtfleet.kube.controller import Controller
+from virtfleet.kube.errors import ApiError, ignoring, is_already_exists, is_conflict, is_not_found
+from virtfleet.kube.events import Recorder
+from virtfleet.kube.resource import NAMESPACES, POD_DISRUPTION_BUDGETS, VMI_MIGRATIONS, VMIS, Obj
+from virtfleet.pods.target import Move, render_target
+
+logger = logging.getLogger(__name__)
+
+KEPT = 5  # finished migrations of a VMI that stay to be read
+_QUOTA = "exceeded quota"
+_LOOK_AGAIN = 1.0
+
+
+class CannotCreatePod(Exception):
+    """The API server does not take the target Pod; it is tried again."""
+
+
+class Migrations:
+    """The controller."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        recorder: Recorder,
+        *,
+        migrations: Cache[Migration],
+        instances: Cache[Instance],
+        launchers: LauncherPods,
+        nodes: Cache[NodeRecord],
+        claims: Cache[Claim],
+        policies: Cache[Policy],
+        installations: Cache[Installation],
+    ) -> None:
+        self._api = api
+        self._recorder = recorder
+        self._migrations = migrations
+        self._instances = instances
+        self._pods = launchers
+        self._nodes = nodes
+        self._claims = claims
+        self._policies = policies
+        self._installations = installations
+        self._source_lost: dict[str, float] = {}  # UID of a migration -> since when, by our own clock
+        self.controller = Controller(kinds.MIGRATION.singular, self.reconcile, [nodes, claims, policies, installations])
+        self.controller.follow(migrations)
+        self.controller.follow(instances, self._of_vmi)
+        self.controller.follow(launchers.cache, self._of_pod)
+        migrations.on_change(self._left_the_queue)
+        installations.on_change(lambda *_: self._call_next())
+
+    async def reconcile(self, key: str) -> float | None:
+        """Bring a migration as far as it can go now."""
+        migration = self._migrations.get(key)
+        if migration is None:
+            return await self._without_migration(key)
+        at = await self._look(migration)
+        if migration.final:
+            return await self._settle(at)
+        if migration.phase == Phase.PENDING and phases.next_phase(at, time.time())[0] == Phase.PENDING:
+            at = await self._begin(at)
+        at = await self._hand_over(at)
+        at = await self._end(at)
+        now = time.time()
+        phase, reason = phases.next_phase(at, now)
+        await self._write(at, phase, reason, now)
+        return phases.look_again(at, phase, now)
+
+    # -- what there is
+
+    async def _look(self, migration: Migration) -> Situation:
+        """What is there may be read from caches; that a Pod is not there is believed when the API server says so."""
+        vmi = self._instances.get(migration.vmi_key)
+        if vmi is None:
+            return Situation(migration, None, next(iter(self._pods.cache.by_index("migration", migration.key)), None))
+        pods = self._pods.of(vmi.uid)
+        target, source = _target(migration, pods), lifecycle.current_pod(vmi, pods)
+        if (target is None and migration.begun and not migration.final) or (source is None and not vmi.final):
+            pods = await self._pods.listed(vmi)
+            target, source = _target(migration, pods), lifecycle.current_pod(vmi, pods)
+        at = Situation(migration, vmi, target, source)
+        if source or migration.final or not at.under_way:
+            self._source_lost.pop(migration.uid, None)
+            return at
+        now = time.monotonic()
+        return dataclasses.replace(at, source_lost_for=now - self._source_lost.setdefault(migration.uid, now))
+
+    @property
+    def _settings(self) -> Installation:
+        return next(iter(self._installations.list()), Installation({}))
+
+    def _of_vmi(self, vmi: Instance) -> list[str]:
+        return [migration.key for migration in self._migrations.by_index("vmi", vmi.key)]
+
+    def _of_pod(self, pod: LauncherPod) -> list[str]:
+        keys = [key for owner in owners(pod) for key in (m.key for m in self._migrations.by_index("vmi", owner))]
+        return [*dict.fromkeys([*migration_keys(pod), *keys])]
+
+    # -- the queue
+
+    def _places(self) -> tuple[list[Place], list[Place]]:
+        """Migrations that wait, and those that something has been made for."""
+        waiting, active = [], []
+        for migration in self._migrations.by_index(UNFINISHED, UNFINISHED):
+            vmi = self._instances.get(migration.vmi_key)
+            since = times.seconds(migration.metadata.creation_timestamp)
+            node = vmi.status.node_name if vmi else ""
+            place = Place(migration.key, migration.vmi_key, node, since, migration.spec.priority)
+            if migration.begun or self._pods.cache.by_index("migration", migration.key):
+                active.append(place)
+            elif vmi and vmi.phase == Phase.RUNNING and not migration.deleting:
+                waiting.append(place)
+        return waiting, active
+
+    def _next(self) -> list[str]:
+        settings = self._settings.migrations
+        limits = Limits(
+            settings.parallel_migrations_per_cluster or 0, settings.parallel_outbound_migrations_per_node or 0
+        )
+        return queue.next_to_begin(*self._places(), limits)
+
+    def _left_the_queue(self, _key: str, old: Migration | None, new: Migration | None) -> None:
+        """What has ended makes room for others."""
+        if old and not old.final and (new is None or new.final):
+            self._call_next()
+
+    def _call_next(self) -> None:
+        for key in self._next():
+            self.controller.queue.add(key)
+
+    async def _begin(self, at: Situation) -> Situation:
+        """Make the target Pod, where it is the migration's turn and the VM has no other Pod than the one it runs in."""
+        migration, vmi = at.migration, at.vmi
+        if vmi is None or vmi.phase != Phase.RUNNING or at.source is None or migration.key not in self._next():
+            return at
+        if not await self._alone(vmi, at.source):
+            return at
+        whole = await self._api.get(VMIS, vmi.name, vmi.namespace)
+        if whole["metadata"]["uid"] != vmi.uid:
+            return at
+        await self._protect(whole, pods=2)  # before there is a second Pod whose readiness would let the first one go
+        try:
+            pod, is_new = await self._pods.create(vmi, self._rendered(migration, vmi, whole, at.source))
+        except (ValueError, msgspec.ValidationError, ForeignPod) as error:
+            return await self._fail(at, str(error))
+        except ApiError as error:
+            await self._say_quota(migration, error)
+            raise CannotCreatePod(f"failed to create the target pod: {error}") from error
+        if is_new:
+            said = f"Created migration target pod {pod.name}"
+            self._recorder.normal(migration.reference, "SuccessfulCreate", said)
+        return dataclasses.replace(at, target=pod)
+
+    async def _alone(self, vmi: Instance, source: LauncherPod) -> bool:
+        """Whether the VM has one Pod. What earlier migrations have left is cleared away first."""
+        left = vmi.open_migration
+        if left:  # its object went without its controller
+            await self._release(vmi, left.migration_uid, bool(left.start_timestamp))
+            return False
+        others = [pod for pod in await self._pods.listed(vmi) if pod.uid != source.uid]
+        unfinished = {m.uid for m in self._migrations.by_index("vmi", vmi.key) if not m.final}
+        for pod in others:
+            if pod.migration_uid not in unfinished:
+                await self._pods.delete(pod)
+        return not others
+
+    def _rendered(self, migration: Migration, vmi: Instance, whole: Obj, source: LauncherPod) -> Obj:
+        node = self._nodes.get(vmi.status.node_name)
+        move = Move(
+            migration.name,
+            migration.uid,
+            image="" if migration.metadata.annotations.workload_update is not None else source.image,
+            source_labels=node.metadata.labels if node else {},
+            added_node_selector=migration.spec.added_node_selector,
+        )
+        claims = {name: self._claims.get(f"{vmi.namespace}/{claim}") for name, claim in vmi.spec.claims.items()}
+        block = {name for name, claim in claims.items() if claim and claim.block}
+        return render_target(whole, self._settings, move, block_volumes=block)
+
+    async def _say_quota(self, migration: Migration, error: ApiError) -> None:
+        if error.code != 403 or _QUOTA not in error.message:
+            return
+        kind = MigrationCondition.REJECTED_BY_QUOTA
+        rejected = conditions.put(migration.status.conditions, kind, "True", time.time(), message=error.message)
+        if rejected != migration.status.conditions:
+            await self._patch(migration, {"status": {"conditions": rejected}}, "status")
+            self._recorder.warning(migration.reference, kind, error.message)
+
+    async def _protect(self, vmi: Obj, pods: int) -> None:
+        """Have the VMI's budget, where it wants one, hold back evictions of so many Pods."""
+        wanted = disruption.budget(vmi, pods)
+        if wanted is None:
+            return
+        with ignoring(is_already_exists):
+            await self._api.create(POD_DISRUPTION_BUDGETS, wanted)
+            return
+        meta, spec = wanted["metadata"], {"spec": {"minAvailable": pods}}
+        await self._api.patch(POD_DISRUPTION_BUDGETS, meta["name"], spec, meta["namespace"])
+
+    # -- with the handlers
+
+    async def _hand_over(self, at: Situation) -> Situation:
+        """Tell both handlers, in one write, once the target Pod runs."""
+        migration, vmi, source, target = at.migration, at.vmi, at.source, at.target
+        if at.state or phases.next_phase(at, time.time())[0] != Phase.SCHEDULED:
+            return at
+        if migration.phase != Phase.SCHEDULED:
+            return at  # that it is Scheduled is written first, which is a change after which it goes on
+        assert vmi and target
+        whole = await self._api.get(VMIS, vmi.name, vmi.namespace)
+        if source is None or whole["metadata"]["uid"] != vmi.uid or whole["status"].get("nodeName") != source.node:
+            return at
+        namespace = await self._api.get(NAMESPACES, vmi.namespace)
+        chosen = policy.matching(self._policies.list(), vmi.metadata.labels, namespace["metadata"].get("labels") or {})
+        how = policy.in_force(self._settings.migrations, chosen)
+        patch = phases.hand_over(whole, migration, source, target, how, chosen.name if chosen else "")
+        written = await self._patch_vmi(vmi, patch)
+        said = "Migration target pod is ready for preparation by virt-handler."
+        self._recorder.normal(migration.reference, "SuccessfulHandOver", said)
+        return dataclasses.replace(at, vmi=written)
+
+    async def _end(self, at: Situation) -> Situation:
+        """End what the handlers cannot, or have it ended by the source."""
+        state, vmi = at.under_way, at.vmi
+        if state is None or vmi is None:
+            return at
+        now = time.time()
+        if why := phases.why_ended(at, now):
+            patch = _of_state(vmi, phases.ended_state(at, why, now))
+        elif at.migration.deleting and not state.abort_requested:
+            patch = _of_state(vmi, {"abortRequested": True})
+            self._recorder.normal(at.migration.reference, "SuccessfulAbortMigration", "Migration is ready for abort.")
+        else:
+            return at
+        return dataclasses.replace(at, vmi=await self._patch_vmi(vmi, patch))
+
+    async def _release(self, vmi: Instance, uid: str, started: bool) -> None:
+        """End a migration whose object is gone."""
+        why = "the migration was deleted"
+        end = {"failed": True, "failureReason": why, "endTimestamp": times.timestamp()}
+        lives = any(pod.migration_uid == uid and not pod.ended for pod in await self._pods.listed(vmi))
+        await self._patch_vmi(vmi, _of_state(vmi, {"abortRequested": True} if started and lives else end))
+
+    async def _patch_vmi(self, vmi: Instance, patch: Obj) -> Instance:
+        answer = await self._api.patch(VMIS, vmi.name, patch, vmi.namespace)
+        self._instances.observe(answer)
+        return decode_instance(orjson.dumps(answer))
+
+    # -- the migration itself
+
+    async def _fail(self, at: Situation, reason: str) -> Situation:
+        await self._write(at, MigrationPhase.FAILED, reason, time.time())
+        return dataclasses.replace(at, migration=self._migrations.get(at.migration.key) or at.migration)
+
+    async def _write(self, at: Situation, phase: str, reason: str, now: float) -> None:
+        change = phases.status(at, phase, reason, now)
+        if not change:
+            return
+        await self._patch(at.migration, {"status": change}, "status")
+        if change.get("phase") == MigrationPhase.FAILED:
+            self._recorder.warning(at.migration.reference, "FailedMigration", f"Migration failed: {reason}")
+        elif change.get("phase") == MigrationPhase.SUCCEEDED:
+            where = at.state.target_node if at.state else ""
+            said = f"Source node reported migration succeeded; the VMI runs on node {where}"
+            self._recorder.normal(at.migration.reference, "SuccessfulMigration", said)
+
+    async def _settle(self, at: Situation) -> float | None:
+        """Clear away what a migration that has ended leaves, and let it go."""
+        migration, vmi = at.migration, at.vmi
+        if names.MIGRATION_FINALIZER not in migration.metadata.finalizers:
+            return None
+        if vmi and at.state and not at.under_way and names.MIGRATION_TARGET_NODE in vmi.metadata.labels:
+            unmark = {"resourceVersion": vmi.metadata.resource_version, "labels": {names.MIGRATION_TARGET_NODE: None}}
+            vmi = await self._patch_vmi(vmi, {"metadata": unmark})
+        left = [pod for pod in await self._left_over(at) if await self._pods.delete(pod)]
+        if any(not pod.ended for pod in left):
+            return _LOOK_AGAIN  # as long as there are two that are ready, the budget has to protect two
+        if vmi:
+            with ignoring(is_not_found):
+                spec = {"spec": {"minAvailable": 1}}
+                await self._api.patch(POD_DISRUPTION_BUDGETS, disruption.name(vmi.uid), spec, vmi.namespace)
+        finalizers = [f for f in migration.metadata.finalizers if f != names.MIGRATION_FINALIZER]
+        await self._patch(migration, {"metadata": {"finalizers": finalizers}})
+        await self._forget_oldest(migration)
+        return None
+
+    async def _left_over(self, at: Situation) -> list[LauncherPod]:
+        """Pods that the migration was between, and in which the VM does not run."""
+        if at.vmi is None:
+            return [at.target] if at.target else []
+        state, pods = at.migration.status.migration_state, await self._pods.listed(at.vmi)
+        current = lifecycle.current_pod(at.vmi, pods)
+        failed = at.migration.phase == MigrationPhase.FAILED
+        ours = {pod.uid for pod in pods if pod.migration_uid == at.migration.uid}
+        if not failed and state:
+            ours |= {pod.uid for pod in pods if pod.name == state.source_pod}
+        return [pod for pod in pods if pod.uid in ours and pod is not current]
+
+    async def _forget_oldest(self, migration: Migration) -> None:
+        """Of the migrations of a VMI that have ended, the last ones are kept."""
+        ended = [m for m in self._migrations.by_index("vmi", migration.vmi_key) if m.final and not m.deleting]
+        ended.sort(key=lambda m: (m.metadata.creation_timestamp, m.name))
+        for old in ended[:-KEPT]:
+            with ignoring(is_not_found, is_conflict):
+                await self._api.delete(VMI_MIGRATIONS, old.name, old.namespace, uid=old.uid)
+
+    async def _without_migration(self, key: str) -> float | None:
+        """End what is left of a migration whose object is gone, by the API server's own word."""
+        pods = self._pods.cache.by_index("migration", key)
+        if not pods:
+            return None
+        namespace, name = split_key(key)
+        with ignoring(is_not_found):
+            self._migrations.observe(await self._api.get(VMI_MIGRATIONS, name, namespace))
+            return None
+        again = None
+        for pod in pods:
+            again = await self._clear(pod) or again
+        return again
+
+    async def _clear(self, pod: LauncherPod) -> float | None:
+        """Delete a Pod that was made for a migration which is gone, unless the VM came to run in it."""
+        vmi = next((vmi for key in owners(pod) if (vmi := self._instances.get(key))), None)
+        if vmi and pod.controlled_by(vmi.uid):
+            state = vmi.open_migration
+            if state and state.migration_uid == pod.migration_uid:
+                if not state.abort_requested:
+                    await self._release(vmi, state.migration_uid, bool(state.start_timestamp))
+                return _LOOK_AGAIN
+            if lifecycle.current_pod(vmi, self._pods.of(vmi.uid)) is pod:
+                return None
+        await self._pods.delete(pod)
+        return None
+
+    async def _patch(self, migration: Migration, patch: Obj, subresource: str | None = None) -> None:
+        """Finalizers and conditions are everybody's: no write over what was not seen."""
+        seen = {"resourceVersion": migration.metadata.resource_version}
+        patch = {**patch, "metadata": {**patch.get("metadata", {}), **seen}}
+        with ignoring(is_not_found):
+            self._migrations.observe(
+                await self._api.patch(
+                    VMI_MIGRATIONS, migration.name, patch, migration.namespace, subresource=subresource
+                )
+            )
+
+
+def _target(migration: Migration, pods: list[LauncherPod]) -> LauncherPod | None:
+    return next((pod for pod in pods if pod.migration_uid == migration.uid), None)
+
+
+def _of_state(vmi: Instance, change: Obj) -> Obj:
+    """A write to the VMI's `migrationState`, by what was seen of it: handlers write there, too."""
+    version = {"resourceVersion": vmi.metadata.resource_version, "uid": vmi.uid}
+    return {"metadata": version, "status": {"migrationState": change}}

@@ -1,0 +1,87 @@
+"""The launcher Pod that a VM migrates into: as its own would be, on another node that has what the guest has seen.
+
+Its name follows from the migration's UID, so that a migration has one at most, whoever asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from virtfleet.api import names
+from virtfleet.api.view import read
+from virtfleet.api.vmi import VirtualMachineInstance as VMI
+from virtfleet.domain import abi
+from virtfleet.installation import Installation
+from virtfleet.pods.launcher import Unrenderable, pod_name, render
+
+_HOSTNAME = "kubernetes.io/hostname"
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+# Labels of the VMI that say where it runs, and mean nothing on a Pod.
+_OF_THE_SOURCE = (names.NODE_NAME, names.MIGRATION_TARGET_NODE, names.OUTDATED_LAUNCHER_IMAGE)
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """What a target Pod is made for, and what it depends on besides the VMI."""
+
+    name: str
+    """Of the migration."""
+    uid: str
+    image: str
+    """The launcher image that the source runs; "" for the one that a new VM would get."""
+    source_labels: Mapping[str, str]
+    """Of the node that the VM runs on."""
+    added_node_selector: Mapping[str, str]
+
+
+def render_target(
+    vmi: Mapping[str, Any], settings: Installation, move: Move, *, block_volumes: Collection[str] = ()
+) -> dict[str, Any]:
+    """The launcher Pod of a VMI that runs, for one migration of it."""
+    pod, view = render(vmi, settings, block_volumes=block_volumes), read(VMI, vmi)
+    meta, spec = pod["metadata"], pod["spec"]
+    runs_on, goes_to = view.metadata.annotations.get(names.LAUNCHER_HYPERVISOR), settings.fleet.launcher(vmi)
+    if runs_on and runs_on != goes_to.hypervisor:
+        raise Unrenderable(
+            f"the VM runs on hypervisor {runs_on} and would start on {goes_to.hypervisor} now; restart it for that"
+        )
+    meta["name"] = pod_name(view.metadata.name, move.uid)
+    meta["labels"] = {name: value for name, value in meta["labels"].items() if name not in _OF_THE_SOURCE}
+    meta["labels"][names.MIGRATION_UID] = move.uid
+    meta["annotations"][names.MIGRATION_NAME] = move.name
+    if move.image:
+        for container in spec["containers"]:
+            if container["image"] == goes_to.image:
+                container["image"] = move.image
+    # Labels that the VM asks for itself go first: what is added may only narrow the choice.
+    spec["nodeSelector"] = {
+        **move.added_node_selector,
+        **cpu_selector(view, move.source_labels),
+        **spec["nodeSelector"],
+    }
+    spec["affinity"] = _apart(spec.get("affinity") or {}, view.metadata.uid)
+    return pod
+
+
+def cpu_selector(vmi: VMI, source_labels: Mapping[str, str]) -> dict[str, str]:
+    """Labels of nodes that have the CPU which the guest was given from its node's.
+
+    Only what is a label of the source can be asked for: nodes say by labels what they have, and not everything that
+    a guest sees of its CPU has one.
+    """
+    asked, cpu = vmi.spec.domain.cpu, abi.checked(vmi.status.guest_abi).cpu
+    if cpu is None or (asked and asked.model not in ("", "host-model")):
+        return {}
+    features = [names.CPU_FEATURE + feature for feature in cpu.features if not feature.startswith("-")]
+    wanted = [names.CPU_MODEL_MIGRATION + cpu.model, *features]
+    return {label: "true" for label in wanted if source_labels.get(label) == "true"}
+
+
+def _apart(affinity: Mapping[str, Any], vmi_uid: str) -> dict[str, Any]:
+    """An affinity that also keeps the Pod off nodes with another Pod of the VMI."""
+    term = {"labelSelector": {"matchLabels": {names.CREATED_BY: vmi_uid}}, "topologyKey": _HOSTNAME}
+    anti = dict(affinity.get("podAntiAffinity") or {})
+    anti[_REQUIRED] = [*(anti.get(_REQUIRED) or ()), term]
+    return {**affinity, "podAntiAffinity": anti}
