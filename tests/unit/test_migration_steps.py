@@ -85,7 +85,7 @@ def test_a_plain_move_is_live_and_driven_by_the_source() -> None:
     shared = vmi({"volumes": [{"name": "root", "persistentVolumeClaim": {"claimName": "c"}}]})
     run = STEPS.run(shared, document("/here"), document("/there"), ROUTE, MigrationOptions())
     assert run.uri == "qemu+unix:///session?socket=/s/libvirt"
-    assert run.flags == ("LIVE", "PEER2PEER", "PERSIST_DEST", "ABORT_ON_ERROR")
+    assert run.flags == ("LIVE", "PEER2PEER", "PERSIST_DEST", "ABORT_ON_ERROR", "PAUSED")
     assert run.parameters["migrate_uri"] == "unix:///s/memory"
     assert run.parameters.keys() == {"migrate_uri", "destination_xml", "persistent_xml"}
 
@@ -100,6 +100,7 @@ def test_settings_become_flags_and_parameters() -> None:
         experimental=ExperimentalMigrationOptions(compression="zstd"),
     )
     run = STEPS.run(vmi(), document("/here"), document("/there"), ROUTE, options)
+    assert "PAUSED" not in run.flags, "after post-copy there is nothing to wait for"
     assert set(run.flags) > {"NON_SHARED_INC", "UNSAFE", "AUTO_CONVERGE", "POSTCOPY", "COMPRESSED"}
     assert run.parameters["bandwidth"] == 2, "MiB, as libvirt counts, and not less than was asked for"
     assert (run.parameters["migrate_disks"], run.parameters["disks_uri"]) == (["vda"], "unix:///s/disks")
