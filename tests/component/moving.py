@@ -66,8 +66,6 @@ class Place(Standalone):
 
     def __init__(self, vmi: dict[str, Any], disk: Path, cache: Path) -> None:
         super().__init__(vmi, QEMU, Context(emulated=True), {"root": disk}, cache=cache)
-        self.grown = 0.0  # when the guest was last seen to say something
-        self.began = 0.0
 
     @property
     def said(self) -> str:
@@ -75,10 +73,6 @@ class Place(Standalone):
             return Path(f"{self.console}-log").read_text(errors="replace")
         except FileNotFoundError:
             return ""
-
-    @property
-    def reached(self) -> bool:
-        return bool(self.sandbox.process and self.sandbox.process.returncode is None)
 
     async def state(self) -> m.DomainState:
         return await self.client.call(m.GetState())
@@ -112,7 +106,6 @@ class Move:
     def __init__(self, source: Place, target: Place) -> None:
         self.uid = str(uuid4())
         self.source, self.target = source, target
-        self.pause = 0.0
         self.report: m.MigrationReport | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         (pid,) = source.processes("qemu-system")
@@ -240,10 +233,10 @@ class Listener:
         self._place = place
 
     async def run(self) -> None:
-        log, size = Path(f"{self._place.console}-log"), 0
+        log, size = f"{self._place.console}-log", 0
         while True:
             with contextlib.suppress(OSError):
-                now = log.stat().st_size
+                now = os.stat(log).st_size
                 if now != size:
                     self.last = time.monotonic()
                     self.first = self.first or self.last

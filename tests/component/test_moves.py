@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import random
+import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -10,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from component.moving import Listener, Move, Place, counted, counting, image
+from component.moving import DAEMONS, Listener, Move, Place, counted, counting, image
+from tests.waiting import eventually
 from virtfleet.api.migration import MigrationOptions
 from virtfleet.protocol import messages as m
 from virtfleet.work.tasks import held
@@ -51,9 +55,7 @@ class House:
     async def counts(self) -> None:
         """The guest goes on, and has never gone back."""
         counts = self.counted()
-        async with asyncio.timeout(40):
-            while len(self.counted()) <= len(counts) + 5:
-                await asyncio.sleep(0.05)
+        await asyncio.to_thread(eventually, lambda: len(self.counted()) > len(counts) + 5)
         counts = self.counted()
         assert counts == list(range(1, len(counts) + 1))
 
@@ -65,7 +67,7 @@ class House:
 @pytest.fixture
 async def house(tmp_path: Path) -> AsyncIterator[House]:
     made = House(tmp_path)
-    tmp_path.chmod(0o755)
+    os.chmod(tmp_path, 0o755)
     async with made.stack:
         yield made
 
@@ -85,7 +87,7 @@ async def test_a_guest_moves_with_its_disks_and_counts_on(house: House, capsys: 
         await house.counts()
         pause = listeners[1].first - listeners[0].last
         with capsys.disabled():
-            print(f"\nthe guest stood still for {1000 * pause:.0f} ms")
+            sys.stdout.write(f"\nthe guest stood still for {1000 * pause:.0f} ms\n")
         assert pause < LONGEST_PAUSE
         for task in listening:
             task.cancel()
@@ -93,3 +95,47 @@ async def test_a_guest_moves_with_its_disks_and_counts_on(house: House, capsys: 
         again = await target.client.call(m.Arrive(migration=move.uid))
         assert again.status is m.Status.RUNNING
         assert (await target.sync(target.vmi)).status is m.Status.RUNNING, "it is not started again"
+
+
+VICTIMS = {
+    "nothing": None,
+    "source's libvirt": (0, DAEMONS),
+    "target's libvirt": (1, DAEMONS),
+    "source's QEMU": (0, ("qemu-system",)),
+    "target's QEMU": (1, ("qemu-system",)),
+}
+
+
+async def test_whatever_dies_on_the_way_there_is_one_guest_or_none(
+    house: House, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each round kills something at some instant, and the next one moves what is left."""
+    seed = int(os.environ.get("MOVES_SEED", "") or random.randrange(1 << 16))
+    chance = random.Random(seed)
+    instants = [chance.uniform(0, 1) for _ in range(ROUNDS)]
+    shown = [f"seed {seed}"]
+    await house.start()
+    for number, instant in enumerate(instants):
+        what, victim = list(VICTIMS.items())[number % len(VICTIMS)]
+        target = await house.target()
+        move = Move(house.place, target)
+        await move.begin(MigrationOptions())
+        await asyncio.sleep(instant)
+        if victim:
+            (house.place, target)[victim[0]].kill(*victim[1])
+        outcome = await move.outcome()
+        shown.append(f"{what} died after {instant:.2f} s: {outcome}")
+        with capsys.disabled():
+            sys.stdout.write(f"\n{shown[-1]}")
+        running = [place for place in (house.place, target) if place.processes("qemu-system")]
+        assert running == {"moved": [target], "stayed": [house.place], "lost": []}[outcome], shown
+        assert (outcome == "moved") or victim, shown
+        assert (outcome == "lost") <= ("QEMU" in what), shown
+        if outcome == "stayed":
+            assert target.said == "", shown
+        await move.close()
+        if outcome == "lost":
+            await house.start()
+        elif outcome == "moved":
+            house.moved(target)
+        await house.counts()

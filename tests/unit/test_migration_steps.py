@@ -159,6 +159,17 @@ def test_what_takes_too_long_changes_its_mode_or_ends(options: MigrationOptions,
     assert turn is None if mode == "go on" else isinstance(turn, Turn) and turn.mode is mode
 
 
+def test_what_holds_a_migration_up_is_said_with_figures() -> None:
+    busy = Look(elapsed=9, stuck=31, rate=20 << 20, dirty_rate=50 << 20, left=300 << 20, throttle=40)
+    turn = pace(vmi(GIB), PATIENT, busy)
+    assert turn and turn.why.startswith(
+        "it has made no progress for 31 s: the guest writes 50.0 MiB of its memory a second anew, though its CPUs are"
+        " slowed down by 40 %, and 20.0 MiB a second are sent; allow more bandwidth"
+    )
+    slow = pace(vmi(GIB), PATIENT, Look(elapsed=11, rate=2 << 20, dirty_rate=1 << 20, left=300 << 20))
+    assert slow and slow.why.endswith("2.0 MiB a second are sent, with 300 MiB left")
+
+
 def test_memory_and_copied_disks_make_the_limit() -> None:
     assert pace(vmi(GIB), PATIENT, Look(elapsed=19), copied=1 << 30) is None
 
