@@ -40,18 +40,19 @@ def image(path: Path) -> Path:
     return path
 
 
-def counting(**more: Any) -> dict[str, Any]:
+def counting(**more: object) -> dict[str, Any]:
     """A VMI whose guest counts."""
     devices = {
         "autoattachGraphicsDevice": False,
         "disks": [{"name": "root", "disk": {"bus": "virtio"}}, {"name": "data", "disk": {"bus": "virtio"}}],
         "interfaces": [{"name": "default", "masquerade": {}}],
+        **more,
     }
     return {
         "metadata": {"name": "mover", "namespace": "test", "uid": str(uuid4())},
         "spec": {
             "architecture": "amd64",
-            "domain": {"machine": {"type": "q35"}, "memory": {"guest": "64Mi"}, "devices": devices, **more},
+            "domain": {"machine": {"type": "q35"}, "memory": {"guest": "64Mi"}, "devices": devices},
             "networks": [{"name": "default", "pod": {}}],
             "volumes": [
                 {"name": "root", "containerDisk": {"image": "x"}},

@@ -34,9 +34,9 @@ class House:
         self.vmi: dict[str, Any] = {}
         self.place: Place
 
-    async def start(self) -> None:
+    async def start(self, **devices: object) -> None:
         """A new guest."""
-        self.vmi, self.before = counting(), []
+        self.vmi, self.before = counting(**devices), []
         self.place = await self.another()
         await self.place.start()
         await self.counts()
@@ -72,10 +72,21 @@ async def house(tmp_path: Path) -> AsyncIterator[House]:
         yield made
 
 
+# Tells the hardware address of whoever first says on a network that it is there now.
+ANNOUNCED = """
+import socket
+packets = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x8035))
+packets.bind(("k6t-eth0", 0x8035))
+packets.settimeout(60)
+print(packets.recv(64)[6:12].hex(":"))
+"""
+
+
 async def test_a_guest_moves_with_its_disks_and_counts_on(house: House, capsys: pytest.CaptureFixture[str]) -> None:
-    await house.start()
+    await house.start(tpm={})
     for _ in range(2):
         target = await house.target()
+        announced = held(target.sandbox.run(sys.executable, "-c", ANNOUNCED), "announcements")
         listeners = [Listener(place) for place in (house.place, target)]
         listening = [held(listener.run(), "listen") for listener in listeners]
         move = Move(house.place, target)
@@ -85,6 +96,7 @@ async def test_a_guest_moves_with_its_disks_and_counts_on(house: House, capsys: 
         assert code == 0, source.log.read_text()
         house.moved(target)
         await house.counts()
+        assert (await announced).strip() == target.vmi["spec"]["domain"]["devices"]["interfaces"][0]["macAddress"]
         pause = listeners[1].first - listeners[0].last
         with capsys.disabled():
             sys.stdout.write(f"\nthe guest stood still for {1000 * pause:.0f} ms\n")

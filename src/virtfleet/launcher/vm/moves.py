@@ -131,6 +131,7 @@ class Arrival:
         self._domain = domain
         self._hypervisor = hypervisor
         self._document = ""
+        self._landed = False
 
     def expect(self, migration: str, document: Element) -> None:
         """Everything is ready for the guest; `document` is that of a start here."""
@@ -142,7 +143,9 @@ class Arrival:
         return m.Document(xml=self._document)
 
     async def report(self) -> m.MigrationReport | None:
-        return m.MigrationReport(uid=self.expected, complete=await self._complete()) if self.expected else None
+        if not self.expected:
+            return None
+        return m.MigrationReport(uid=self.expected, complete=self._landed or await self._complete())
 
     async def _complete(self) -> bool:
         return await arrived(self._connection, self._domain.name, self._hypervisor)
@@ -154,6 +157,7 @@ class Arrival:
         if not await self._complete():
             raise Failure("the VM has not come yet")
         await self._domain(land)
+        self._landed = True
 
     async def give_up(self) -> None:
         """End what has come of a guest that is not to run here."""
