@@ -36,9 +36,9 @@ from virtfleet.gateway.webhooks import Webhooks
 from virtfleet.handler.network import networks as network
 from virtfleet.handler.network import plan as netplan
 from virtfleet.handler.network.plan import Link
-from virtfleet.handler.network.wanted import wishes
+from virtfleet.handler.network.wanted import requests
 from virtfleet.handler.pods.launchers import Presence
-from virtfleet.handler.vms import records, status
+from virtfleet.handler.vms import instances, status
 from virtfleet.handler.vms.status import Situation
 from virtfleet.installation import Installation
 from virtfleet.kube.credentials import Material
@@ -240,13 +240,13 @@ def _run(obj: Obj) -> tuple[str, Obj | None]:
     disruption.budget(obj)
     vmi = controller_records.decode_instance(raw)
     lifecycle.change(lifecycle.Situation(vmi, (), {}), 1e9)
-    found = records.decode_instance(raw)
+    found = instances.decode_instance(raw)
     context = pretend_node(found.vmi, Installation(KUBEVIRT))
     hypervisor = found.hypervisor
     hypervisor.tuning(found.vmi, context)
     link = Link("eth0", "0a:00:00:00:00:01", 1450, ["10.244.1.7/24", "fd00::7/64"])
-    wanted = wishes(found.vmi)
-    links = {wish.link: link for wish in wanted}
+    wanted = requests(found.vmi)
+    links = {nic.link: link for nic in wanted}
     netplan.plan(wanted, links, ["eth0"])
     wired = network.wired(found.vmi, links)
     for state in (
