@@ -204,9 +204,9 @@ class Departure:
 
         def see(connection: libvirt.virConnect) -> Seen:
             domain = connection.lookupByName(self._name)
-            active = bool(domain.isActive())
+            job = domain.jobStats() if domain.isActive() else {}  # waits for a daemon that takes a domain up again
             state, reason = domain.state()
-            return Seen(active, state, reason, domain.jobStats() if active else {})
+            return Seen(bool(domain.isActive()), state, reason, job)
 
         try:
             return await self._connection.run(see)
