@@ -77,7 +77,6 @@ class Departure:
         self._said = 0.0
         self._end = ""  # why it is to end
         self._stirred = asyncio.Event()
-        self._moving: asyncio.Task[str] | None = None
 
     def stir(self) -> None:
         """The domain may be different."""
@@ -86,7 +85,7 @@ class Departure:
     async def run(self, there: Element, route: Route, options: MigrationOptions) -> None:
         """Move the domain to a target that has prepared the document `there`; Failure where it stays."""
         run, copied = await self._plan(there, route, options)
-        self._moving = moving = tasks.start(self._move(run), "migration")
+        moving = tasks.start(self._move(run), "migration")
         moving.add_done_callback(lambda _: self.stir())
         began = progressed = time.monotonic()
         least: int | None = None
@@ -96,8 +95,7 @@ class Departure:
             if seen and not seen.active:
                 return await self._gone()
             if seen and seen.settled and moving.done() and await self._stays(seen):
-                self.aborted = bool(self._end)
-                raise Failure(f"the VM has not moved: {self._end or moving.result()}")
+                raise self._failure(moving.result())
             now = time.monotonic()
             look = _measured(self.look, seen.job) if seen and not seen.settled else self.look
             if seen and not seen.settled and (least is None or look.left < least):
@@ -108,12 +106,14 @@ class Departure:
             elif turn := pace(self._vmi, options, self.look, copied=copied):
                 await self._take(turn)
 
+    def _failure(self, trouble: str) -> Failure:
+        self.aborted = bool(self._end)
+        return Failure(f"the VM has not moved: {self._end or trouble}")
+
     async def abort(self, why: str = "it was aborted") -> None:
-        """End it, and leave the domain here; Failure where that would lose the guest, or nothing moves."""
+        """End it, and leave the domain here; Failure where that would lose the guest."""
         if refusal := self._steps.abort(self.look.mode):
             raise Failure(f"the migration cannot be aborted: {refusal}")
-        if self._moving is None or self._moving.done():
-            raise Failure("the migration cannot be aborted: nothing moves")
         self._end = why
         await self._abort_job()
 
@@ -144,9 +144,12 @@ class Departure:
             if refused := [o.message for o in self._steps.obstacles(self._vmi, running, options)]:
                 raise Failure(f"the VM cannot move: {'; '.join(refused)}")
             run = self._steps.run(self._vmi, running, there, route, options)
-            return run, await self._connection.run(partial(self._bytes, run.copied))
+            size = await self._connection.run(partial(self._bytes, run.copied))
         except (DomainError, libvirt.libvirtError) as error:
             raise Failure(explained(str(error))) from None
+        if self._end:
+            raise self._failure("")
+        return run, size
 
     async def _gone(self) -> None:
         """Nothing of the domain runs here any more; Failure where it has ended instead of having moved."""
@@ -204,9 +207,9 @@ class Departure:
 
         def see(connection: libvirt.virConnect) -> Seen:
             domain = connection.lookupByName(self._name)
-            active = bool(domain.isActive())
+            job = domain.jobStats() if domain.isActive() else {}  # waits for a daemon that takes a domain up again
             state, reason = domain.state()
-            return Seen(active, state, reason, domain.jobStats() if active else {})
+            return Seen(bool(domain.isActive()), state, reason, job)
 
         try:
             return await self._connection.run(see)
