@@ -22,6 +22,7 @@ from virtfleet.handler.migration.proxy import Proxy
 from virtfleet.handler.pods import process
 from virtfleet.handler.pods.launchers import Presence
 from virtfleet.handler.vms.instances import Instance
+from virtfleet.handler.vms.preparation import NotPossible
 from virtfleet.handler.vms.work import PodWork
 from virtfleet.kube.resource import Obj
 
@@ -81,17 +82,26 @@ class Departures:
         """Begin or follow the migration, and say how it is; how far it is, and when to look again."""
         migration = departing(instance.vmi, self._node)
         if vm.outgoing and (migration is None or vm.outgoing.uid != migration.migration_uid):
-            await vm.outgoing.close()
-            vm.outgoing, vm.left_at = None, None
+            await self.let_go(vm)
         if migration is None:
             return Leaving.NO, None
-        outgoing = vm.outgoing or self._open(instance, vm, migration)
+        try:
+            outgoing = vm.outgoing or self._open(instance, vm, migration)
+        except NotPossible as error:
+            await self._report(instance, migration, _kept(str(error), aborted=False))
+            return Leaving.NO, None
         if outgoing is None:
-            if migration.abort_requested:  # nothing has begun
+            if migration.abort_requested and not migration.start_timestamp:
                 await self._report(instance, migration, _kept("it was aborted before it began", aborted=True))
             return Leaving.NO, None
         vm.outgoing = outgoing
         return await self._follow(instance, vm, migration, outgoing)
+
+    async def let_go(self, vm: PodWork) -> None:
+        """The migration has come to its end, here or there."""
+        outgoing, vm.outgoing, vm.left_at = vm.outgoing, None, None
+        if outgoing:
+            await outgoing.close()
 
     def _open(self, instance: Instance, vm: PodWork, migration: MigrationState) -> Outgoing | None:
         """A new one begins where the domain runs; one that had begun is taken up, whatever is left of the domain."""
@@ -103,6 +113,10 @@ class Departures:
             return None
         key, pod = vm.record.key, self._pods / vm.record.pod
         guests = process.of_pod(vm.record.pod, instance.hypervisor.descriptor.processes)
+        if runs and not guests:
+            if begun:
+                return None  # it has ended in this moment, and its launcher is about to say so
+            raise NotPossible("no process of the guest was found in its Pod, so that its end could not be seen")
         vmi = instance.key
 
         def where() -> Address | None:

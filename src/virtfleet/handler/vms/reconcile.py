@@ -79,8 +79,8 @@ class NodeVms:
         preparation = Preparation(networks, facts, cluster)
         stir = self.controller.queue.add
         self._proxy = proxy
-        departures = Departures(proxy, node, pods, self.instance, write=self._write, stir=stir)
-        self._source = Source(recorder, self._attempts, preparation, departures, write=self._write, stir=stir)
+        self._departures = Departures(proxy, node, pods, self.instance, write=self._write, stir=stir)
+        self._source = Source(recorder, self._attempts, preparation, self._departures, write=self._write, stir=stir)
         self._target = Target(
             recorder,
             self._attempts,
@@ -101,8 +101,8 @@ class NodeVms:
         vmi, _, pod = key.rpartition("/")
         instance = self.instance(vmi)
         role = self._role(instance, pod) if instance else None
-        if role is not Role.TARGET and pod in self._followed:
-            self._target.let_go(self._followed[pod])
+        if followed := self._followed.get(pod):
+            await self._change_role(followed, role)
         if instance is None or role is None:
             return await self._let_go(pod)
         vm = self._follow(instance, pod)
@@ -159,6 +159,13 @@ class NodeVms:
             return None
         later = [record.pod for record in self._records.of_vmi(instance.uid) if record.pod in here]
         return role_of(instance.vmi, self._node) if pod in later[-1:] or pod not in later else None
+
+    async def _change_role(self, vm: PodWork, role: Role | None) -> None:
+        """What was open for another role is closed."""
+        if role is not Role.TARGET:
+            self._target.let_go(vm)
+        if role is not Role.SOURCE:
+            await self._departures.let_go(vm)
 
     async def _write(self, instance: Instance, change: Obj) -> bool:
         """Whether anything was written: there may be nothing to say, or nobody to say it of."""
