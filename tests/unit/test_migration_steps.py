@@ -85,7 +85,7 @@ def test_a_plain_move_is_live_and_driven_by_the_source() -> None:
     shared = vmi({"volumes": [{"name": "root", "persistentVolumeClaim": {"claimName": "c"}}]})
     run = STEPS.run(shared, document("/here"), document("/there"), ROUTE, MigrationOptions())
     assert run.uri == "qemu+unix:///session?socket=/s/libvirt"
-    assert run.flags == ("LIVE", "PEER2PEER", "PERSIST_DEST", "ABORT_ON_ERROR")
+    assert run.flags == ("LIVE", "PEER2PEER", "PERSIST_DEST", "ABORT_ON_ERROR", "PAUSED")
     assert run.parameters["migrate_uri"] == "unix:///s/memory"
     assert run.parameters.keys() == {"migrate_uri", "destination_xml", "persistent_xml"}
 
@@ -100,6 +100,7 @@ def test_settings_become_flags_and_parameters() -> None:
         experimental=ExperimentalMigrationOptions(compression="zstd"),
     )
     run = STEPS.run(vmi(), document("/here"), document("/there"), ROUTE, options)
+    assert "PAUSED" not in run.flags, "after post-copy there is nothing to wait for"
     assert set(run.flags) > {"NON_SHARED_INC", "UNSAFE", "AUTO_CONVERGE", "POSTCOPY", "COMPRESSED"}
     assert run.parameters["bandwidth"] == 2, "MiB, as libvirt counts, and not less than was asked for"
     assert (run.parameters["migrate_disks"], run.parameters["disks_uri"]) == (["vda"], "unix:///s/disks")
@@ -156,6 +157,17 @@ PATIENT = MigrationOptions(completion_timeout_per_gi_b=10, progress_timeout=30)
 def test_what_takes_too_long_changes_its_mode_or_ends(options: MigrationOptions, look: Look, mode: object) -> None:
     turn = pace(vmi(GIB), options, look)
     assert turn is None if mode == "go on" else isinstance(turn, Turn) and turn.mode is mode
+
+
+def test_what_holds_a_migration_up_is_said_with_figures() -> None:
+    busy = Look(elapsed=9, stuck=31, rate=20 << 20, dirty_rate=50 << 20, left=300 << 20, throttle=40)
+    turn = pace(vmi(GIB), PATIENT, busy)
+    assert turn and turn.why.startswith(
+        "it has made no progress for 31 s: the guest writes 50.0 MiB of its memory a second anew, though its CPUs are"
+        " slowed down by 40 %, and 20.0 MiB a second are sent; allow more bandwidth"
+    )
+    slow = pace(vmi(GIB), PATIENT, Look(elapsed=11, rate=2 << 20, dirty_rate=1 << 20, left=300 << 20))
+    assert slow and slow.why.endswith("2.0 MiB a second are sent, with 300 MiB left")
 
 
 def test_memory_and_copied_disks_make_the_limit() -> None:

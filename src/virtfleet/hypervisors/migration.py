@@ -24,6 +24,7 @@ from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain.errors import DomainError
 
 _SHARED: Final = "ReadWriteMany"
+_MIB: Final = 1 << 20
 _GIB: Final = 1 << 30
 
 
@@ -60,12 +61,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Finish(msgspec.Struct, frozen=True, kw_only=True):
-    """What shows that one side is done, and what is left to do there."""
+    """What shows that one side is done."""
 
     states: tuple[str, ...]
     """Reasons of the domain's state, as libvirt names them behind VIR_DOMAIN_."""
-    undefine: tuple[str, ...] = ()
-    """Flags behind VIR_DOMAIN_UNDEFINE_ with which the source forgets the domain."""
 
 
 class Mode(enum.StrEnum):
@@ -84,6 +83,16 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds since it began."""
     stuck: float = 0
     """Seconds since less was left than ever before."""
+    total: int = 0
+    """Bytes, of memory and disks."""
+    left: int = 0
+    rate: int = 0
+    """Bytes a second."""
+    dirty_rate: int = 0
+    """Bytes of memory a second that the guest writes anew."""
+    downtime_ms: int = 0
+    throttle: int = 0
+    """Percent of its time that the guest's CPUs are kept from running, so that it writes less."""
 
 
 class Turn(msgspec.Struct, frozen=True):
@@ -129,12 +138,26 @@ def pace(vmi: VMI, options: MigrationOptions, look: Look, *, copied: int = 0) ->
     gib = -(-(traits.memory(vmi).value() + copied) // _GIB)
     limit = (options.completion_timeout_per_gi_b or 0) * gib * (2 if look.mode is Mode.PAUSED else 1)
     late = limit and look.elapsed > limit
-    why = f"it has not ended after {look.elapsed:.0f} s"
+    rates = _rates(look)
+    why = f"it has not ended after {look.elapsed:.0f} s{rates}"
     if late and look.mode is Mode.PRE_COPY and options.allow_workload_disruption:
         return Turn(Mode.POST_COPY if options.allow_post_copy else Mode.PAUSED, why)
     if options.progress_timeout and look.stuck > options.progress_timeout:
-        return Turn(None, f"it has made no progress for {look.stuck:.0f} s")
+        return Turn(None, f"it has made no progress for {look.stuck:.0f} s{rates}")
     return Turn(None, why) if late else None
+
+
+def _rates(look: Look) -> str:
+    """What holds it up, for whoever can change that."""
+    if not look.dirty_rate and not look.rate:
+        return ""
+    slowed = f", though its CPUs are slowed down by {look.throttle} %" if look.throttle else ""
+    remedy = "allow more bandwidth, auto-converge or post-copy, or have the guest write less"
+    return (
+        f": the guest writes {look.dirty_rate / _MIB:.1f} MiB of its memory a second anew{slowed}, and"
+        f" {look.rate / _MIB:.1f} MiB a second are sent"
+        + (f"; {remedy}" if look.dirty_rate >= look.rate else f", with {look.left / _MIB:.0f} MiB left")
+    )
 
 
 def kept_by(vmi: VMI) -> Iterator[Obstacle]:

@@ -15,12 +15,13 @@ from pathlib import Path
 import msgspec
 
 from virtfleet.hypervisors import registry
+from virtfleet.launcher.channels import Channels
 from virtfleet.launcher.libvirtd.daemons import Daemons, plan_for
 from virtfleet.launcher.node import facts as nodefacts
 from virtfleet.launcher.server import Server, Updates
 from virtfleet.launcher.vm import states
 from virtfleet.launcher.vm.guest import Guest
-from virtfleet.protocol.messages import COMMAND_SOCKET, Shutdown
+from virtfleet.protocol.messages import CHANNELS_SOCKET, COMMAND_SOCKET, Shutdown
 from virtfleet.work import tasks
 
 logger = logging.getLogger(__name__)
@@ -64,17 +65,20 @@ async def launch(wanted: argparse.Namespace) -> int:
     guest = Guest(f"{wanted.namespace}_{wanted.name}", wanted.uid, hypervisor, plan.uri, updates)
     daemons = Daemons(plan)
     server = Server(Path(COMMAND_SOCKET), guest.handlers(), updates, vmi=wanted.uid)
+    channels = Channels(Path(CHANNELS_SOCKET), plan.uri.partition("socket=")[2])
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, lambda: tasks.start(guest.shutdown(Shutdown()), "shutdown by signal"))
     daemons.start()
     guest.start()
+    channels.start()
     await server.start()
     try:
         await guest.ended.wait()
         _leave_word(msgspec.json.encode(updates.latest.state))
     finally:
         await server.close()
+        await channels.close()
         await guest.close()
         await daemons.stop()
     return states.exit_code(updates.latest.state)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import sys
 import zlib
@@ -23,12 +24,16 @@ def test_an_iso_has_its_label_and_its_files_in_their_places(tmp_path: Path) -> N
     image = Image(
         str(output), "cidata", {"openstack/latest/user_data": b"inline"}, {"Key.with-a-Name": f"{tmp_path}/source"}
     )
-    subprocess.run(
-        [sys.executable, "-m", "virtfleet.launcher.storage.iso"],
-        input=msgspec.json.encode([image]),
-        check=True,
-        timeout=60,
-    )
+    again = Image(str(tmp_path / "again.iso"), image.label, image.contents, image.sources)
+    for request, zone in ((image, "UTC"), (again, "Asia/Tokyo")):
+        subprocess.run(
+            [sys.executable, "-m", "virtfleet.launcher.storage.iso"],
+            input=msgspec.json.encode([request]),
+            env=os.environ | {"TZ": zone},
+            check=True,
+            timeout=60,
+        )
+    assert output.read_bytes() == Path(again.output).read_bytes(), "another node makes the same of it"
     iso = pycdlib.PyCdlib()
     iso.open(str(output))
     assert iso.pvd.volume_identifier.rstrip() == b"cidata"

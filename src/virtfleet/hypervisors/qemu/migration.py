@@ -2,6 +2,10 @@
 
 The source's daemon drives it (peer to peer), so that a launcher that dies leaves nothing half done: libvirt itself ends
 or finishes it on both sides. Everything goes through unix sockets, behind which proxies may be.
+
+libvirt alone can make two guests of one: where the target's last answer is lost, the source lets its guest run on, and
+the target may have done so too. So the guest lands paused, and is let run when nothing of it is left on the source.
+Only where post-copy is allowed, after which the source has nothing to go back to, does it run by itself.
 """
 
 from __future__ import annotations
@@ -85,8 +89,7 @@ class QemuMigration(Migration):
             flags.append("UNSAFE")
         if options.allow_auto_converge:
             flags.append("AUTO_CONVERGE")
-        if options.allow_post_copy:
-            flags.append("POSTCOPY")
+        flags.append("POSTCOPY" if options.allow_post_copy else "PAUSED")
         if options.experimental and options.experimental.compression not in ("", "none"):
             flags.append("COMPRESSED")
             parameters["compression"] = options.experimental.compression
@@ -98,9 +101,9 @@ class QemuMigration(Migration):
         return "the guest already runs on the target: without it, it would be lost" if mode is Mode.POST_COPY else ""
 
     def finish(self, *, source: bool) -> Finish:
-        if source:  # what firmware and TPM have kept may lie on a volume that the target uses now
-            return Finish(states=("SHUTOFF_MIGRATED",), undefine=("KEEP_NVRAM", "KEEP_TPM"))
-        return Finish(states=("RUNNING_MIGRATED", "RUNNING_UNPAUSED", "PAUSED_USER"))
+        if source:
+            return Finish(states=("SHUTOFF_MIGRATED",))
+        return Finish(states=("PAUSED_USER", "RUNNING_MIGRATED", "RUNNING_UNPAUSED"))
 
 
 def copied(vmi: VMI, running: Element) -> list[str]:

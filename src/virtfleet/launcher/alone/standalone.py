@@ -83,21 +83,29 @@ class Standalone:
 
     async def start(self) -> DomainState:
         """Start the launcher, then the VM."""
+        await self.open()
+        return await self.sync(self.vmi)
+
+    async def open(self) -> None:
+        """Start the launcher."""
         self.link_volumes(self._sources)
         if self._cache:
             self._emulators = await _known(self._hypervisor, self._cache)
         await self.sandbox.start()
         await self._add_networks()  # while the launcher starts
         self.client = await self._connect()
-        return await self.sync(self.vmi)
 
     async def sync(self, vmi: dict[str, Any]) -> DomainState:
         """Make the running VM as `vmi` says, with networks for interfaces that are new."""
         self.vmi = vmi
         await self._add_networks()
+        return await self.client.call(self.order())
+
+    def order(self) -> Sync:
+        """What a handler would ask of the launcher."""
         context = msgspec.structs.replace(self._context, bridges=self._bridges)
         node = NodeFacts(context=context, taps=self._taps, leases=list(self._leases.values()))
-        return await self.client.call(Sync(vmi=msgspec.json.encode(self.vmi), node=node, emulators=self._emulators))
+        return Sync(vmi=msgspec.json.encode(self.vmi), node=node, emulators=self._emulators)
 
     def link_volumes(self, sources: Mapping[str, Path]) -> None:
         """Show what stands in for volumes where a Pod would have it mounted; `kernel-boot` is the boot image."""

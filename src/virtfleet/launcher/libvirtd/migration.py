@@ -1,7 +1,8 @@
 """A migration, as the hypervisor's steps say: begun and watched on the source, confirmed on both sides.
 
 The call lasts as long as the migration, so it has a thread and a connection of its own. How it went is never taken from
-its answer: both sides look at the domain, and a guest counts as moved only where libvirt says that it has been.
+its answer: both sides look at the domain. While its process lives on the source, the guest is the source's, whatever
+the target has; so where libvirt cannot tell any more how far it was, because its daemon died, the guest runs on here.
 """
 
 from __future__ import annotations
@@ -9,15 +10,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from typing import Any, Final, NamedTuple
 from xml.etree.ElementTree import Element, fromstring
 
 import libvirt
+import msgspec
 
 from virtfleet.api.migration import MigrationOptions
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain.errors import DomainError
+from virtfleet.domain.xml import add, child
 from virtfleet.hypervisors.base import Hypervisor
 from virtfleet.hypervisors.migration import Finish, Look, Mode, Route, Run, Turn, pace
 from virtfleet.launcher.failure import Failure, explained
@@ -27,40 +32,110 @@ from virtfleet.work import tasks
 logger = logging.getLogger(__name__)
 
 _LOOK = 0.4  # seconds between looks at a migration
+_SAY = 1.0  # seconds between reports of its progress
 _LONGEST = 7 * 24 * 3600.0  # seconds; `pace` ends it long before, where anybody set a limit
-_ACTIVE_JOB = libvirt.VIR_DOMAIN_JOB_UNBOUNDED
+_NO_JOB = libvirt.VIR_DOMAIN_JOB_NONE
+_LOST = (libvirt.VIR_DOMAIN_PAUSED_POSTCOPY, libvirt.VIR_DOMAIN_PAUSED_POSTCOPY_FAILED)
+# In the metadata of the domain's document: its owner has paused it, and it stays so where it goes.
+_OURS: Final = "{http://kubevirt.io}kubevirt"
+_PAUSED: Final = "{http://kubevirt.io}paused"
+
+
+class Seen(NamedTuple):
+    """What libvirt says of the domain and of the job that moves it."""
+
+    active: bool
+    state: int
+    reason: int
+    job: dict[str, Any]
+
+    @property
+    def settled(self) -> bool:
+        return not self.active or self.job.get("type", _NO_JOB) == _NO_JOB
 
 
 class Departure:
-    """One move of the domain away from here."""
+    """One move of the domain away from here. `say` is called when there is something to say of it."""
 
-    def __init__(self, connection: Connection, name: str, hypervisor: Hypervisor, vmi: VMI) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        name: str,
+        hypervisor: Hypervisor,
+        vmi: VMI,
+        say: Callable[[], object] = lambda: None,
+    ) -> None:
         self.look = Look()
+        self.aborted = False
+        self.stands = False
+        """Whether the owner had paused the guest before it began."""
         self._connection = connection
         self._name = name
         self._steps = hypervisor.migration
         self._vmi = vmi
-        self._aborted = ""
+        self._say = say
+        self._said = 0.0
+        self._end = ""  # why it is to end
+        self._stirred = asyncio.Event()
+
+    def stir(self) -> None:
+        """The domain may be different."""
+        self._stirred.set()
 
     async def run(self, there: Element, route: Route, options: MigrationOptions) -> None:
         """Move the domain to a target that has prepared the document `there`; Failure where it stays."""
         run, copied = await self._plan(there, route, options)
         moving = tasks.start(self._move(run), "migration")
+        moving.add_done_callback(lambda _: self.stir())
         began = progressed = time.monotonic()
         least: int | None = None
-        while not (await asyncio.wait([moving], timeout=_LOOK))[0]:
-            left = await self._left()
+        while True:
+            await self._wait()
+            seen = await self._see()
+            if seen and not seen.active:
+                return await self._gone()
+            if seen and seen.settled and moving.done() and await self._stays(seen):
+                raise self._failure(moving.result())
             now = time.monotonic()
-            if left is not None and (least is None or left < least):
-                least, progressed = left, now
-            self.look = Look(mode=self.look.mode, elapsed=now - began, stuck=now - progressed)
-            turn = pace(self._vmi, options, self.look, copied=copied)
-            if turn and not self._aborted:
+            look = _measured(self.look, seen.job) if seen and not seen.settled else self.look
+            if seen and not seen.settled and (least is None or look.left < least):
+                least, progressed = look.left, now
+            self._show(msgspec.structs.replace(look, elapsed=now - began, stuck=now - progressed))
+            if self._end:
+                await self._abort_job()
+            elif turn := pace(self._vmi, options, self.look, copied=copied):
                 await self._take(turn)
-        trouble = moving.result()
-        if not await shown(self._connection, self._name, self._steps.finish(source=True)):
-            await self._stay()
-            raise Failure(f"the VM has not moved: {self._aborted or trouble}")
+
+    def _failure(self, trouble: str) -> Failure:
+        self.aborted = bool(self._end)
+        return Failure(f"the VM has not moved: {self._end or trouble}")
+
+    async def abort(self, why: str = "it was aborted") -> None:
+        """End it, and leave the domain here; Failure where that would lose the guest."""
+        if refusal := self._steps.abort(self.look.mode):
+            raise Failure(f"the migration cannot be aborted: {refusal}")
+        self._end = why
+        await self._abort_job()
+
+    async def _abort_job(self) -> None:
+        """What fails, because libvirt has not begun yet or is through, is tried again at the next look."""
+        try:
+            await self._connection.run(lambda c: c.lookupByName(self._name).abortJob())
+        except (libvirt.libvirtError, Failure) as error:
+            logger.info("the migration is not ended yet: %s", error)
+
+    async def _wait(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LOOK):
+                await self._stirred.wait()
+        self._stirred.clear()
+
+    def _show(self, look: Look) -> None:
+        news = look.mode is not self.look.mode
+        self.look = look
+        if news or time.monotonic() - self._said > _SAY:
+            self._said = time.monotonic()
+            self._say()
 
     async def _plan(self, there: Element, route: Route, options: MigrationOptions) -> tuple[Run, int]:
         """How it goes, and how many bytes of disks go along."""
@@ -69,35 +144,34 @@ class Departure:
             if refused := [o.message for o in self._steps.obstacles(self._vmi, running, options)]:
                 raise Failure(f"the VM cannot move: {'; '.join(refused)}")
             run = self._steps.run(self._vmi, running, there, route, options)
-            return run, await self._connection.run(partial(self._bytes, run.copied))
+            size = await self._connection.run(partial(self._bytes, run.copied))
         except (DomainError, libvirt.libvirtError) as error:
             raise Failure(explained(str(error))) from None
+        if self._end:
+            raise self._failure("")
+        return run, size
 
-    async def _stay(self) -> None:
-        """Let a guest that stood still for the migration's sake run on here."""
-        if self.look.mode is Mode.PAUSED:
-            with suppress(libvirt.libvirtError):  # libvirt has done it, or it has ended
-                await self._connection.run(lambda c: c.lookupByName(self._name).resume())
+    async def _gone(self) -> None:
+        """Nothing of the domain runs here any more; Failure where it has ended instead of having moved."""
+        if not await shown(self._connection, self._name, self._steps.finish(source=True)):
+            raise Failure("the VM has ended on the way")
 
-    async def finish(self) -> None:
-        """Forget the domain that has left, and none of what it kept on volumes."""
-        flags = sum(getattr(libvirt, f"VIR_DOMAIN_UNDEFINE_{f}") for f in self._steps.finish(source=True).undefine)
-        if await shown(self._connection, self._name, self._steps.finish(source=True)):
-            await self._connection.run(lambda c: c.lookupByName(self._name).undefineFlags(flags))
-
-    async def abort(self, why: str = "it was aborted") -> None:
-        """End it, and leave the domain here; Failure where that would lose the guest, or nothing moves."""
-        if refusal := self._steps.abort(self.look.mode):
-            raise Failure(f"the migration cannot be aborted: {refusal}")
-        try:
-            await self._connection.run(lambda c: c.lookupByName(self._name).abortJob())
-        except libvirt.libvirtError as error:
-            raise Failure(f"the migration cannot be aborted: {explained(error.get_error_message())}") from error
-        self._aborted = why
+    async def _stays(self, seen: Seen) -> bool:
+        """Whether the guest is here as it was before. One that libvirt has left standing still runs on first."""
+        if seen.state != libvirt.VIR_DOMAIN_PAUSED or self.stands or seen.reason in _LOST:
+            return True
+        logger.warning("the guest stands still, and nothing moves it; it runs on here")
+        with suppress(libvirt.libvirtError, Failure):  # libvirt has done it, or it is tried again
+            await self._connection.run(lambda c: c.lookupByName(self._name).resume())
+        return False
 
     def _document(self, connection: libvirt.virConnect) -> Element:
         domain = connection.lookupByName(self._name)
-        return fromstring(domain.XMLDesc(libvirt.VIR_DOMAIN_XML_MIGRATABLE | libvirt.VIR_DOMAIN_XML_SECURE))
+        state, reason = domain.state()
+        self.stands = state == libvirt.VIR_DOMAIN_PAUSED and reason == libvirt.VIR_DOMAIN_PAUSED_USER
+        document = fromstring(domain.XMLDesc(libvirt.VIR_DOMAIN_XML_MIGRATABLE | libvirt.VIR_DOMAIN_XML_SECURE))
+        mark(document, paused=self.stands)
+        return document
 
     def _bytes(self, disks: tuple[str, ...], connection: libvirt.virConnect) -> int:
         domain = connection.lookupByName(self._name)
@@ -109,7 +183,7 @@ class Departure:
         def move(connection: libvirt.virConnect) -> None:
             domain = connection.lookupByName(self._name)
             flags = sum(getattr(libvirt, f"VIR_MIGRATE_{flag}") for flag in run.flags)
-            if domain.state()[0] == libvirt.VIR_DOMAIN_PAUSED:
+            if self.stands:
                 flags |= libvirt.VIR_MIGRATE_PAUSED
             if run.longest_pause:
                 domain.migrateSetMaxDowntime(run.longest_pause)
@@ -128,14 +202,20 @@ class Departure:
         else:
             domain.suspend()
 
-    async def _left(self) -> int | None:
-        """Bytes that are left, while there is something to move."""
+    async def _see(self) -> Seen | None:
+        """How it is now; None while that cannot be known."""
+
+        def see(connection: libvirt.virConnect) -> Seen:
+            domain = connection.lookupByName(self._name)
+            job = domain.jobStats() if domain.isActive() else {}  # waits for a daemon that takes a domain up again
+            state, reason = domain.state()
+            return Seen(bool(domain.isActive()), state, reason, job)
+
         try:
-            stats = await self._connection.run(lambda c: c.lookupByName(self._name).jobStats())
+            return await self._connection.run(see)
         except (libvirt.libvirtError, Failure) as error:
             logger.info("the migration's state is not known: %s", error)
             return None
-        return int(stats["data_remaining"]) if stats.get("type") == _ACTIVE_JOB and "data_remaining" in stats else None
 
     async def _take(self, turn: Turn) -> None:
         """Do what the pace asks for; what fails is tried again at the next look."""
@@ -145,14 +225,45 @@ class Departure:
                 await self.abort(turn.why)
             else:
                 await self._connection.run(partial(self._change, turn.mode))
-                self.look = Look(mode=turn.mode, elapsed=self.look.elapsed, stuck=self.look.stuck)
+                self._show(msgspec.structs.replace(self.look, mode=turn.mode))
         except (libvirt.libvirtError, Failure) as error:
             logger.warning("the migration goes on as before: %s", error)
 
 
+def _measured(look: Look, job: dict[str, Any]) -> Look:
+    """With what libvirt's job says; a moment before anything moves it says nothing."""
+    if "data_remaining" not in job:
+        return look
+    return Look(
+        mode=look.mode,
+        total=job.get("data_total", 0),
+        left=job["data_remaining"],
+        rate=job.get("memory_bps", 0) + job.get("disk_bps", 0),
+        dirty_rate=job.get("memory_dirty_rate", 0) * job.get("memory_page_size", 4096),
+        downtime_ms=job.get("downtime", 0),
+        throttle=job.get("auto_converge_throttle", 0),
+    )
+
+
+def mark(document: Element, *, paused: bool) -> None:
+    """Say in a document whether the owner of the guest has paused it."""
+    metadata = child(child(document, "metadata"), _OURS)
+    for old in metadata.findall(_PAUSED):
+        metadata.remove(old)
+    if paused:
+        add(metadata, _PAUSED)
+
+
 async def arrived(connection: Connection, name: str, hypervisor: Hypervisor) -> bool:
-    """Whether the domain is here, and the source has let go of it."""
+    """Whether all of the guest is here."""
     return await shown(connection, name, hypervisor.migration.finish(source=False))
+
+
+def land(domain: libvirt.virDomain) -> None:
+    """Let a guest run that has arrived, unless its owner had paused it. Asked again, it changes nothing."""
+    stands = fromstring(domain.XMLDesc()).find(f"metadata/{_OURS}/{_PAUSED}") is not None
+    if domain.state()[0] == libvirt.VIR_DOMAIN_PAUSED and not stands:
+        domain.resume()
 
 
 async def shown(connection: Connection, name: str, finish: Finish) -> bool:
@@ -168,5 +279,5 @@ async def shown(connection: Connection, name: str, finish: Finish) -> bool:
     try:
         return await connection.run(look)
     except libvirt.libvirtError as error:
-        logger.info("the domain cannot be looked at: %s", error)
+        logger.debug("the domain cannot be looked at: %s", error)
         return False

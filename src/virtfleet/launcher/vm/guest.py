@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import libvirt
@@ -36,6 +37,7 @@ from virtfleet.launcher.vm import abi, live, metrics, states
 from virtfleet.launcher.vm.console import Console
 from virtfleet.launcher.vm.domain import Domain, in_a_known_way
 from virtfleet.launcher.vm.metrics import Metric
+from virtfleet.launcher.vm.moves import Arrival, Departures
 from virtfleet.launcher.vm.operations import Operations
 from virtfleet.protocol import messages as m
 from virtfleet.work import tasks
@@ -71,6 +73,8 @@ class Guest:
         self._stirred = asyncio.Event()
         self._started = False
         self._accompanied = False
+        self._departures = Departures(self._connection, name, hypervisor, say=self._stirred.set)
+        self._arrival = Arrival(self._connection, self._domain, hypervisor)
         self._here = Host()
         self._formats: dict[str, str] = {}
         self._node_name = ""
@@ -87,7 +91,13 @@ class Guest:
             m.GetState: self._state,
             m.Shutdown: self.shutdown,
             m.Kill: self._kill,
-            **self._operations.handlers(),
+            m.GetDocument: self._arrival.get_document,
+            m.Depart: self._depart,
+            m.AbortDeparture: self._departures.abort,
+            m.Arrive: self.arrive,
+            **{
+                request: partial(self._operate, operation) for request, operation in self._operations.handlers().items()
+            },
         }
 
     def start(self) -> None:
@@ -101,6 +111,7 @@ class Guest:
         self._operations.close()
         if self._console:
             await self._console.close()
+        self._departures.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -114,14 +125,14 @@ class Guest:
         async with self._syncing:
             if self.ended.is_set():
                 return self._updates.latest.state
+            if self._arrival.expected and not self._started:
+                raise Failure("the VM comes from another node, and is not started here")
             wanted = await self._ready(vmi, request)
             if not self._started:
                 await self._start(wanted, paused=traits.starts_paused(vmi))
             else:
                 await self._adjust(wanted, traits.whole_bytes(traits.memory(vmi)))
-            if not self._accompanied:
-                await self._accompany()
-                self._accompanied = True
+            await self._accompany()
         await self._look()
         return self._updates.latest.state
 
@@ -130,8 +141,38 @@ class Guest:
         vmi = _read(request)
         async with self._syncing:
             if not self.ended.is_set() and not self._started:
-                await self._ready(vmi, request)
+                self._arrival.expect(request.migration, await self._ready(vmi, request))
+        await self._look()
         return self._updates.latest.state
+
+    async def arrive(self, request: m.Arrive) -> m.DomainState:
+        """Let the guest run that another node has let go of. From then on the domain is as if started here."""
+        async with self._syncing:
+            if not self._started:
+                await self._arrival.land(request)
+                self._started = True
+                logger.info("the domain %s has arrived", self._domain.name)
+        await self._look()
+        try:
+            async with self._syncing:
+                await self._accompany()
+        except Failure as error:
+            logger.warning("%s; it is tried again", error)
+        return self._updates.latest.state
+
+    async def _depart(self, request: m.Depart) -> m.Done:
+        if not self._started or self.ended.is_set():
+            raise Failure("the VM does not run here")
+        async with self._syncing:
+            return self._departures.begin(request)
+
+    async def _operate(self, operation: Callable[[Any], Awaitable[m.Message]], request: m.Message) -> m.Message:
+        """Only on a guest that runs here. Whether it stands still is settled before it goes elsewhere."""
+        if not self._started:
+            raise Failure("the VM does not run here")
+        if isinstance(request, m.Pause | m.Unpause) and self._departures.going_on:
+            raise Failure("the VM is on its way to another node; try again when it is there, or end its migration")
+        return await operation(request)
 
     async def _ready(self, vmi: VMI, request: m.Sync) -> ET.Element:
         """What the domain's document names, made unless it runs; the answer is the document."""
@@ -184,6 +225,8 @@ class Guest:
 
     async def _accompany(self) -> None:
         """Serve what the running domain needs beside it. Where that fails, the domain runs on and it is tried again."""
+        if self._accompanied:
+            return
         running = await self._domain(lambda domain: ET.fromstring(domain.XMLDesc()))
         terminal = running.find("devices/console[@type='pty']/source")
         if terminal is not None and running.find("devices/serial") is None and self._console is None:
@@ -200,6 +243,7 @@ class Guest:
             self._background("metrics disk", partial(metrics.keep_disk, self._metrics))
         if paths.DOWNWARD_METRICS_SOCKET in named:
             self._background("metrics channel", partial(metrics.serve_channel, self._metrics))
+        self._accompanied = True
 
     async def _metrics(self) -> list[Metric]:
         """What the guest may know of the node and of itself."""
@@ -220,6 +264,10 @@ class Guest:
             if not domain.isActive():
                 return
             change = live.changes(ET.fromstring(domain.XMLDesc()), wanted, self._hypervisor.identity)
+            if self._departures.going_on:
+                if any(change):
+                    raise Failure("the VM is on its way to another node; its devices are changed when it is there")
+                return
             for device in change.detach:
                 try:
                     domain.detachDeviceFlags(text(device), _LIVE)
@@ -245,6 +293,7 @@ class Guest:
             logger.info("event %s %s", event.kind, event.detail)
             self._updates.publish(m.Update(state=self._updates.latest.state, event=event))
         self._stirred.set()
+        self._departures.stir()
 
     async def _keep_looking(self) -> None:
         """Look after every event, and now and then without one: some changes come without any.
@@ -277,9 +326,10 @@ class Guest:
             if self._started:
                 present = await self._domain.run(lambda connection: states.present(connection, self._domain.name))
             state = msgspec.structs.replace(
-                present,
+                self._departures.seen(present) if self._started else present,
                 killed=self._killed,
                 stopping=self._deadline is not None,
+                migration=self._departures.report(present) or await self._arrival.report(),
             )
             if state != self._updates.latest.state:
                 logger.info("the domain is %s %s", state.status or "absent", state.reason)
@@ -296,8 +346,10 @@ class Guest:
     async def shutdown(self, request: m.Shutdown) -> m.Done:
         """Ask the guest to shut down until it does or its time is over. A second request can only shorten it."""
         if not self._started:
+            await self._arrival.give_up()
             self.ended.set()
             return m.Done()
+        await self._departures.give_up()
         grace = self._grace if request.grace_seconds is None else request.grace_seconds
         deadline = asyncio.get_running_loop().time() + grace
         if self._deadline is not None:
@@ -327,6 +379,7 @@ class Guest:
 
     async def _kill(self, _: m.Kill) -> m.Done:
         if not self._started:
+            await self._arrival.give_up()
             self.ended.set()
         else:
             await self._end()

@@ -1,0 +1,147 @@
+"""The launcher's side of the channels socket: connections of a migration, made here and passed to the handler.
+
+The handler neither listens in a Pod's directories nor opens what lies there. So the source's launcher listens for its
+own libvirt and hypervisor, and the target's connects to its own; the handler gets the connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from virtfleet.domain import paths
+from virtfleet.hypervisors.migration import Route
+from virtfleet.protocol import wire
+from virtfleet.protocol.channels import Channel, Line, Packet
+from virtfleet.work import tasks
+
+logger = logging.getLogger(__name__)
+
+_DIRECTORY: Final = f"{paths.PRIVATE}/migration"
+ROUTE: Final = Route(**{channel.value: f"{_DIRECTORY}/{channel}" for channel in Channel})
+"""The same in every Pod, because the hypervisor listens on the target where it connects to on the source."""
+_PATIENCE = 30.0  # seconds for libvirt to have its hypervisor listen
+_RETRY = 0.02
+_BACKLOG = 16
+
+
+class Channels:
+    """The server of the socket. `daemon` is the socket of this Pod's libvirt."""
+
+    def __init__(self, path: Path, daemon: str) -> None:
+        self._path = path
+        self._places = {Channel.LIBVIRT: daemon, Channel.MEMORY: ROUTE.memory, Channel.DISKS: ROUTE.disks}
+        self._tasks = Owned()
+
+    def start(self) -> None:
+        """Listen. The socket appears under its name only when connections are accepted."""
+        os.makedirs(_DIRECTORY, mode=0o700, exist_ok=True)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = self._path.with_suffix(".new")
+        listener = _listen(str(temporary), socket.SOCK_SEQPACKET)
+        os.replace(temporary, self._path)
+        self._tasks.begin(self._accept(listener), "channels")
+
+    async def close(self) -> None:
+        self._path.unlink(missing_ok=True)
+        await self._tasks.end()
+
+    async def _accept(self, listener: socket.socket) -> None:
+        with listener:
+            while True:
+                connection, _ = await asyncio.get_running_loop().sock_accept(listener)
+                self._tasks.begin(Talk(Line(connection), self._places).run(), "channels: a handler")
+
+
+class Owned:
+    """Tasks that end with their owner."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def begin(self, work: tasks.Work[None], name: str) -> None:
+        task = tasks.start(work, name, expected=(OSError, TimeoutError, wire.WireError))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def end(self) -> None:
+        ending = list(self._tasks)
+        for task in ending:
+            task.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
+
+
+class Talk:
+    """With one handler, until it closes; then nothing more is passed to it. `places` are the sockets to dial."""
+
+    def __init__(self, line: Line, places: dict[Channel, str]) -> None:
+        self._line = line
+        self._places = places
+        self._sending = asyncio.Lock()
+        self._tasks = Owned()
+
+    async def run(self) -> None:
+        try:
+            while received := await self._line.receive():
+                packet, _ = received
+                if packet.dial:
+                    self._tasks.begin(self._dial(packet.dial), f"channels: dial {packet.dial}")
+                for channel in packet.serve:
+                    listener = _listen(getattr(ROUTE, channel), socket.SOCK_STREAM)
+                    self._tasks.begin(self._serve(channel, listener), f"channels: serve {channel}")
+        finally:
+            await self._tasks.end()
+            self._line.close()
+
+    async def _dial(self, channel: Channel) -> None:
+        try:
+            connection = await _connect(self._places[channel])
+        except TimeoutError:
+            await self._send(Packet(channel=channel, error=f"nobody listens for {channel} here"))
+        else:
+            with connection:
+                await self._send(Packet(channel=channel), connection)
+
+    async def _serve(self, channel: Channel, listener: socket.socket) -> None:
+        with listener:
+            while True:
+                connection, _ = await asyncio.get_running_loop().sock_accept(listener)
+                with connection:
+                    await self._send(Packet(channel=channel), connection)
+
+    async def _send(self, packet: Packet, connection: socket.socket | None = None) -> None:
+        async with self._sending:
+            await self._line.send(packet, connection)
+
+
+async def _connect(path: str) -> socket.socket:
+    """A connection as soon as somebody listens: libvirt has its hypervisor do so when it has prepared it."""
+    async with asyncio.timeout(_PATIENCE):
+        while True:
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            connection.setblocking(False)
+            try:
+                await asyncio.get_running_loop().sock_connect(connection, path)
+                return connection
+            except (FileNotFoundError, ConnectionRefusedError):
+                connection.close()
+            except BaseException:
+                connection.close()
+                raise
+            await asyncio.sleep(_RETRY)
+
+
+def _listen(path: str, kind: socket.SocketKind) -> socket.socket:
+    with suppress(FileNotFoundError):
+        os.unlink(path)
+    listener = socket.socket(socket.AF_UNIX, kind)
+    listener.setblocking(False)
+    listener.bind(path)
+    os.chmod(path, 0o600)
+    listener.listen(_BACKLOG)
+    return listener

@@ -1,0 +1,252 @@
+"""Guests that move between launchers, each in a sandbox; what their handlers would do is done by the test."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import select
+import signal
+import socket
+import time
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+
+from virtfleet.api.migration import MigrationOptions
+from virtfleet.domain.context import Context
+from virtfleet.hypervisors import registry
+from virtfleet.launcher.alone.standalone import Standalone
+from virtfleet.protocol import messages as m
+from virtfleet.protocol.channels import Channel, Line, Packet
+from virtfleet.protocol.client import LauncherGone, Refused
+
+QEMU = registry.get("qemu-kvm")
+DAEMONS = ("virtqemud", "libvirtd")
+# A boot sector that counts: it reads its last count from the disk, says "!" where that is another one, writes the next
+# to the disk and as a line of eight digits to the serial port, and waits two milliseconds.
+COUNTS = bytes.fromhex(
+    "fa31c08ed88ec08ed0bc007cfb66a300708816107066c70600700000000066c70600711000010066c70604710072000066c7060871010000"
+    "0066c7060c710000000066833e007000741eb4428a161070be0071cd13720b66a10072663b0600707406b021baf803ee66ff06007066a100"
+    "7066a30072b44330c08a161070be0071cd1366a10070b90800baf80366c1c00488c380e30f80c33080fb3a720380c32786d8ee86d8e2e5b0"
+    "0aeeb48631c9bad007cd15e968ff"
+)
+
+
+def image(path: Path) -> Path:
+    path.write_bytes((COUNTS.ljust(510, b"\0") + b"\x55\xaa").ljust(1 << 20, b"\0"))
+    return path
+
+
+def counting(**more: object) -> dict[str, Any]:
+    """A VMI whose guest counts."""
+    devices = {
+        "autoattachGraphicsDevice": False,
+        "disks": [{"name": "root", "disk": {"bus": "virtio"}}, {"name": "data", "disk": {"bus": "virtio"}}],
+        "interfaces": [{"name": "default", "masquerade": {}}],
+        **more,
+    }
+    return {
+        "metadata": {"name": "mover", "namespace": "test", "uid": str(uuid4())},
+        "spec": {
+            "architecture": "amd64",
+            "domain": {"machine": {"type": "q35"}, "memory": {"guest": "64Mi"}, "devices": devices},
+            "networks": [{"name": "default", "pod": {}}],
+            "volumes": [
+                {"name": "root", "containerDisk": {"image": "x"}},
+                {"name": "data", "emptyDisk": {"capacity": "8Mi"}},
+            ],
+        },
+    }
+
+
+class Place(Standalone):
+    """A Pod that the guest runs in, or comes to."""
+
+    def __init__(self, vmi: dict[str, Any], disk: Path, cache: Path) -> None:
+        super().__init__(vmi, QEMU, Context(emulated=True), {"root": disk}, cache=cache)
+
+    @property
+    def said(self) -> str:
+        try:
+            return Path(f"{self.console}-log").read_text(errors="replace")
+        except FileNotFoundError:
+            return ""
+
+    async def state(self) -> m.DomainState:
+        return await self.client.call(m.GetState())
+
+    def processes(self, *names: str) -> list[int]:
+        """Processes of the Pod by the beginnings of their names."""
+        assert self.sandbox.process is not None
+        inside, waiting = [], [self.sandbox.process.pid]
+        while waiting:
+            pid = waiting.pop()
+            with contextlib.suppress(OSError):
+                if Path(f"/proc/{pid}/comm").read_text().startswith(names) and _alive(pid):
+                    inside.append(pid)
+                for task in Path(f"/proc/{pid}/task").iterdir():
+                    waiting += [int(child) for child in (task / "children").read_text().split()]
+        return inside
+
+    def kill(self, *names: str) -> None:
+        for pid in self.processes(*names):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _alive(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+
+
+class Move:
+    """One migration, as its two handlers carry it out."""
+
+    def __init__(self, source: Place, target: Place) -> None:
+        self.uid = str(uuid4())
+        self.source, self.target = source, target
+        self.report: m.MigrationReport | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        (pid,) = source.processes("qemu-system")
+        self._process = os.pidfd_open(pid)
+
+    @property
+    def source_lives(self) -> bool:
+        return not select.select([self._process], [], [], 0)[0]
+
+    async def begin(self, options: MigrationOptions) -> None:
+        await prepare(self.target, self.uid)
+        document = await self.target.client.call(m.GetDocument())
+        await self._connect()
+        await self.source.client.call(
+            m.Depart(
+                migration=self.uid,
+                vmi=msgspec.json.encode(self.source.vmi),
+                document=document.xml,
+                options=msgspec.json.encode(options),
+            )
+        )
+
+    async def outcome(self, limit: float = 60) -> str:
+        """`moved`, `stayed` or `lost`, when that is settled and carried out."""
+        async with asyncio.timeout(limit):
+            while True:
+                complete = await self._complete()
+                if not self.source_lives:
+                    return await self._land(complete)
+                with contextlib.suppress(LauncherGone, Refused):
+                    self.report = (await self.source.state()).migration
+                    assert self.report is not None
+                    if self.report.failure:
+                        await self._drop()
+                        return "stayed"
+                await asyncio.sleep(0.005)
+
+    async def _complete(self) -> bool:
+        """What the target's launcher says of itself without being asked."""
+        try:
+            report = (await self.target.state()).migration
+        except (LauncherGone, Refused):
+            return False
+        return bool(report and report.uid == self.uid and report.complete)
+
+    async def _land(self, complete: bool) -> str:
+        while not complete and self.target.processes("qemu-system"):
+            complete = await self._complete()
+        if complete:
+            with contextlib.suppress(LauncherGone, Refused):
+                state = await self.target.client.call(m.Arrive(migration=self.uid))
+                if state.status is m.Status.RUNNING:
+                    return "moved"
+        await self._drop()
+        return "lost"
+
+    async def _drop(self) -> None:
+        with contextlib.suppress(LauncherGone, Refused):
+            await self.target.client.call(m.Kill())
+        assert self.target.sandbox.process is not None
+        await self.target.sandbox.process.wait()
+
+    async def close(self) -> None:
+        os.close(self._process)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _connect(self) -> None:
+        line = Line(_channels(self.source))
+        await line.send(Packet(serve=list(Channel)))
+        self._begin(self._relay(line))
+
+    def _begin(self, work: Any) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _relay(self, line: Line) -> None:
+        try:
+            while received := await line.receive():
+                packet, connection = received
+                assert packet.channel and connection
+                self._begin(self._join(packet.channel, connection))
+        finally:
+            line.close()
+
+    async def _join(self, channel: Channel, connection: socket.socket) -> None:
+        line = Line(_channels(self.target))
+        await line.send(Packet(dial=channel))
+        received = await line.receive()
+        line.close()
+        if received is None or received[1] is None:
+            return connection.close()
+        ends = [await asyncio.open_unix_connection(sock=end) for end in (connection, received[1])]
+        (here, back), (there, on) = ends
+        await asyncio.gather(_pump(here, on), _pump(there, back), return_exceptions=True)
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        while data := await reader.read(1 << 18):
+            writer.write(data)
+            await writer.drain()
+    finally:
+        writer.close()
+
+
+def _channels(place: Place) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    connection.connect(str(place.sandbox.path(m.CHANNELS_SOCKET)))
+    return connection
+
+
+async def prepare(place: Place, uid: str) -> None:
+    order = place.order()
+    await place.client.call(m.Prepare(vmi=order.vmi, node=order.node, emulators=order.emulators, migration=uid))
+
+
+class Listener:
+    """Notes when a guest is first and last heard at a place."""
+
+    def __init__(self, place: Place) -> None:
+        self.first = self.last = 0.0
+        self._place = place
+
+    async def run(self) -> None:
+        log, size = f"{self._place.console}-log", 0
+        while True:
+            with contextlib.suppress(OSError):
+                now = os.stat(log).st_size
+                if now != size:
+                    self.last = time.monotonic()
+                    self.first = self.first or self.last
+                    size = now
+            await asyncio.sleep(0.002)
+
+
+def counted(*places: str) -> list[int]:
+    """The counts of what was said at one place after the other; what begins at one may end at the next."""
+    text = "".join(places)
+    assert "!" not in text, "the disk did not hold what the guest had written"
+    return [int(line, 16) for line in text[text.find("00000001") :].splitlines()[:-1] if line]

@@ -1,0 +1,153 @@
+"""Launchers whose guest moves, with libvirt daemons and hypervisors that die on the way: one guest, on one side."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from component.moving import DAEMONS, Listener, Move, Place, counted, counting, image
+from tests.waiting import eventually
+from virtfleet.api.migration import MigrationOptions
+from virtfleet.protocol import messages as m
+from virtfleet.work.tasks import held
+
+LONGEST_PAUSE = 1.0  # seconds; an emulated guest on a machine that has other things to do
+ROUNDS = 12
+
+
+class House:
+    """Places for one guest; where it is now, and all that it has said so far."""
+
+    def __init__(self, directory: Path) -> None:
+        self.stack = AsyncExitStack()
+        self.disk = image(directory / "disk.img")
+        self.cache = directory / "emulators"
+        self.before: list[str] = []
+        self.vmi: dict[str, Any] = {}
+        self.place: Place
+
+    async def start(self, **devices: object) -> None:
+        """A new guest."""
+        self.vmi, self.before = counting(**devices), []
+        self.place = await self.another()
+        await self.place.start()
+        await self.counts()
+
+    async def another(self) -> Place:
+        return await self.stack.enter_async_context(Place(self.vmi, self.disk, self.cache))
+
+    async def target(self) -> Place:
+        place = await self.another()
+        await place.open()
+        return place
+
+    def counted(self) -> list[int]:
+        return counted(*self.before, self.place.said)
+
+    async def counts(self) -> None:
+        """The guest goes on, and has never gone back."""
+        counts = self.counted()
+        await asyncio.to_thread(eventually, lambda: len(self.counted()) > len(counts) + 5)
+        counts = self.counted()
+        assert counts == list(range(1, len(counts) + 1))
+
+    def moved(self, target: Place) -> None:
+        self.before.append(self.place.said)
+        self.place = target
+
+
+@pytest.fixture
+async def house(tmp_path: Path) -> AsyncIterator[House]:
+    made = House(tmp_path)
+    os.chmod(tmp_path, 0o755)
+    async with made.stack:
+        yield made
+
+
+# Tells the hardware address of whoever first says on a network that it is there now.
+ANNOUNCED = """
+import socket
+packets = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x8035))
+packets.bind(("k6t-eth0", 0x8035))
+packets.settimeout(60)
+print(packets.recv(64)[6:12].hex(":"))
+"""
+
+
+async def test_a_guest_moves_with_its_disks_and_counts_on(house: House, capsys: pytest.CaptureFixture[str]) -> None:
+    await house.start(tpm={})
+    for _ in range(2):
+        target = await house.target()
+        announced = held(target.sandbox.run(sys.executable, "-c", ANNOUNCED), "announcements")
+        listeners = [Listener(place) for place in (house.place, target)]
+        listening = [held(listener.run(), "listen") for listener in listeners]
+        move = Move(house.place, target)
+        await move.begin(MigrationOptions())
+        assert await move.outcome() == "moved"
+        source, code = house.place, await house.place.sandbox.process.wait()  # type: ignore[union-attr]
+        assert code == 0, source.log.read_text()
+        house.moved(target)
+        await house.counts()
+        assert (await announced).strip() == target.vmi["spec"]["domain"]["devices"]["interfaces"][0]["macAddress"]
+        pause = listeners[1].first - listeners[0].last
+        with capsys.disabled():
+            sys.stdout.write(f"\nthe guest stood still for {1000 * pause:.0f} ms\n")
+        assert pause < LONGEST_PAUSE
+        for task in listening:
+            task.cancel()
+        await move.close()
+        again = await target.client.call(m.Arrive(migration=move.uid))
+        assert again.status is m.Status.RUNNING
+        assert (await target.sync(target.vmi)).status is m.Status.RUNNING, "it is not started again"
+
+
+VICTIMS = {
+    "nothing": None,
+    "source's libvirt": (0, DAEMONS),
+    "target's libvirt": (1, DAEMONS),
+    "source's QEMU": (0, ("qemu-system",)),
+    "target's QEMU": (1, ("qemu-system",)),
+}
+
+
+async def test_whatever_dies_on_the_way_there_is_one_guest_or_none(
+    house: House, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each round kills something at some instant, and the next one moves what is left."""
+    seed = int(os.environ.get("MOVES_SEED", "") or random.randrange(1 << 16))
+    chance = random.Random(seed)
+    instants = [chance.uniform(0, 1) for _ in range(ROUNDS)]
+    shown = [f"seed {seed}"]
+    await house.start()
+    for number, instant in enumerate(instants):
+        what, victim = list(VICTIMS.items())[number % len(VICTIMS)]
+        target = await house.target()
+        move = Move(house.place, target)
+        await move.begin(MigrationOptions())
+        await asyncio.sleep(instant)
+        if victim:
+            (house.place, target)[victim[0]].kill(*victim[1])
+        outcome = await move.outcome()
+        shown.append(f"{what} died after {instant:.2f} s: {outcome}")
+        with capsys.disabled():
+            sys.stdout.write(f"\n{shown[-1]}")
+        running = [place for place in (house.place, target) if place.processes("qemu-system")]
+        assert running == {"moved": [target], "stayed": [house.place], "lost": []}[outcome], shown
+        assert (outcome == "moved") or victim, shown
+        assert (outcome == "lost") <= ("QEMU" in what), shown
+        if outcome == "stayed":
+            assert target.said == "", shown
+        await move.close()
+        if outcome == "lost":
+            await house.start()
+        elif outcome == "moved":
+            house.moved(target)
+        await house.counts()

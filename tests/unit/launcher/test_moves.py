@@ -1,0 +1,184 @@
+"""What a launcher makes of a migration, by what libvirt shows of the domain."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar
+from uuid import uuid4
+
+import libvirt
+import msgspec
+import pytest
+
+from virtfleet.hypervisors import registry
+from virtfleet.launcher.failure import Failure
+from virtfleet.launcher.libvirtd import migration
+from virtfleet.launcher.vm.moves import Departures
+from virtfleet.protocol import messages as m
+
+T = TypeVar("T")
+RUNNING = [libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_BOOTED]
+PAUSED = libvirt.VIR_DOMAIN_PAUSED
+LIMBO = [PAUSED, libvirt.VIR_DOMAIN_PAUSED_MIGRATION]
+MIGRATED = [libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_MIGRATED]
+BUSY = {"type": libvirt.VIR_DOMAIN_JOB_UNBOUNDED, "data_remaining": 7, "data_total": 9, "memory_bps": 3}
+DOCUMENT = "<domain type='qemu'><name>n</name><devices/></domain>"
+
+
+class Libvirt:
+    """A connection to a daemon whose one domain does what the test says."""
+
+    def __init__(self) -> None:
+        self.now, self.job = RUNNING, {"type": 0}
+        self.calls: list[str] = []
+        self.begun, self.over = asyncio.Event(), asyncio.Event()
+
+    async def run(self, call: Callable[[Any], T], **_: object) -> T:
+        return call(self)
+
+    async def apart(self, call: object, *, limit: float) -> None:
+        self.job = BUSY
+        self.begun.set()
+        await self.over.wait()
+        raise Failure("the connection broke")
+
+    def lookupByName(self, _: str) -> Libvirt:
+        return self
+
+    def isActive(self) -> bool:
+        return self.now[0] != libvirt.VIR_DOMAIN_SHUTOFF
+
+    def state(self) -> list[int]:
+        return self.now
+
+    def jobStats(self) -> dict[str, int]:
+        return self.job
+
+    def XMLDesc(self, _: int = 0) -> str:
+        return DOCUMENT
+
+    def resume(self) -> None:
+        self.calls.append("resume")
+        self.now = RUNNING
+
+    def abortJob(self) -> None:
+        self.calls.append("abort")
+
+
+class Launcher:
+    """A launcher's departures, and what it would tell of them."""
+
+    def __init__(self) -> None:
+        self.libvirt = Libvirt()
+        self.said = asyncio.Event()
+        self.departures = Departures(self.libvirt, "n", registry.get("qemu-kvm"), self.said.set)  # type: ignore[arg-type]
+
+    def depart(self, uid: str) -> None:
+        self.departures.begin(m.Depart(migration=uid, vmi=b"{}", document=DOCUMENT, options=b"{}"))
+
+    def breaks(self, state: list[int]) -> None:
+        """The daemon dies and comes back, and this is how it finds the domain."""
+        self.libvirt.now, self.libvirt.job = state, {"type": 0}
+        self.libvirt.over.set()
+
+    def report(self, state: m.DomainState | None = None) -> m.MigrationReport:
+        report = self.departures.report(state or m.DomainState(status=m.Status.RUNNING))
+        assert report is not None
+        return report
+
+    async def settled(self) -> m.MigrationReport:
+        async with asyncio.timeout(10):
+            while self.departures.going_on:
+                self.said.clear()
+                await self.said.wait()
+        return self.report()
+
+
+@pytest.fixture
+async def launcher(monkeypatch: pytest.MonkeyPatch) -> Launcher:
+    monkeypatch.setattr(migration, "_LOOK", 0.01)
+    return Launcher()
+
+
+async def test_a_guest_that_a_dead_daemon_left_standing_still_runs_on_here(launcher: Launcher) -> None:
+    launcher.depart("a")
+    await launcher.libvirt.begun.wait()
+    launcher.breaks(LIMBO)
+    report = await launcher.settled()
+    assert launcher.libvirt.calls == ["resume"]
+    assert (report.failure, report.left) == ("the VM has not moved: the connection broke", False)
+
+
+@pytest.mark.parametrize("reason", [libvirt.VIR_DOMAIN_PAUSED_POSTCOPY, libvirt.VIR_DOMAIN_PAUSED_POSTCOPY_FAILED])
+async def test_a_guest_of_which_a_part_is_elsewhere_is_not_let_run(launcher: Launcher, reason: int) -> None:
+    launcher.depart("a")
+    await launcher.libvirt.begun.wait()
+    launcher.breaks([PAUSED, reason])
+    await launcher.settled()
+    assert launcher.libvirt.calls == []
+
+
+async def test_a_guest_that_its_owner_paused_is_left_so(launcher: Launcher) -> None:
+    launcher.libvirt.now = [PAUSED, libvirt.VIR_DOMAIN_PAUSED_USER]
+    launcher.depart("a")
+    await launcher.libvirt.begun.wait()
+    paused = m.DomainState(status=m.Status.PAUSED, reason="User")
+    assert launcher.departures.seen(paused) == paused
+    launcher.breaks(LIMBO)
+    await launcher.settled()
+    assert launcher.libvirt.calls == []
+
+
+async def test_nothing_is_settled_while_libvirt_is_at_it_though_its_answer_was_lost(launcher: Launcher) -> None:
+    launcher.depart("a")
+    await launcher.libvirt.begun.wait()
+    launcher.libvirt.now = LIMBO
+    launcher.libvirt.over.set()
+    await launcher.said.wait()  # of progress
+    assert launcher.departures.going_on and launcher.libvirt.calls == []
+    stands = m.DomainState(status=m.Status.PAUSED, reason="User")
+    assert launcher.departures.seen(stands).reason == "Migration", "its owner has not paused it"
+    assert launcher.report().running and launcher.report().total_bytes == 9
+    launcher.libvirt.now = MIGRATED
+    gone = m.DomainState(status=m.Status.SHUTOFF, reason="Migrated")
+    await launcher.settled()
+    assert launcher.report(gone) == msgspec.structs.replace(launcher.report(gone), left=True, failure="", running=False)
+
+
+async def test_a_domain_that_ends_on_the_way_has_neither_left_nor_stayed(launcher: Launcher) -> None:
+    launcher.depart("a")
+    await launcher.libvirt.begun.wait()
+    launcher.breaks([libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_CRASHED])
+    await launcher.settled()
+    report = launcher.report(m.DomainState(status=m.Status.SHUTOFF, reason="Crashed"))
+    assert (report.left, report.failure, report.running) == (False, "", False)
+
+
+async def test_one_migration_at_a_time_and_each_only_once(launcher: Launcher) -> None:
+    launcher.depart("a")
+    await launcher.libvirt.begun.wait()
+    launcher.depart("a")
+    with pytest.raises(Failure, match="already on its way to another node, by migration a"):
+        launcher.depart("b")
+    with pytest.raises(Failure, match="there is no migration b here"):
+        await launcher.departures.abort(m.AbortDeparture(migration="b"))
+    await launcher.departures.abort(m.AbortDeparture(migration="a"))
+    assert "abort" in launcher.libvirt.calls
+    launcher.breaks(RUNNING)
+    report = await launcher.settled()
+    assert report.aborted and report.failure == "the VM has not moved: it was aborted"
+    await launcher.departures.abort(m.AbortDeparture(migration="a"))
+    launcher.depart("a")
+    assert not launcher.departures.going_on, "it is over"
+    another = str(uuid4())
+    launcher.depart(another)
+    assert launcher.departures.going_on and launcher.report().uid == another
+    await launcher.departures.abort(m.AbortDeparture(migration=another))
+    assert (await launcher.settled()).aborted, "before libvirt was asked to move anything"
+
+
+async def test_an_order_that_cannot_be_read_is_refused(launcher: Launcher) -> None:
+    with pytest.raises(Failure, match="the migration cannot be read"):
+        launcher.departures.begin(m.Depart(migration="a", vmi=b"{}", document="no document"))
+    assert launcher.departures.report(m.DomainState()) is None
