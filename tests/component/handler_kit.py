@@ -5,14 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from virtfleet.api import crds, names
+from virtfleet.handler.migration.links import SERVER_NAME, Identity
+from virtfleet.handler.migration.proxy import Proxy
 from virtfleet.handler.network.networks import Networks
 from virtfleet.handler.vms.reconcile import NodeVms
 from virtfleet.handler.vms.records import VmRecords
 from virtfleet.installation import Installation
+from virtfleet.kube.certificates import Authority, Credential, Lifespan, Profile
 from virtfleet.kube.events import Recorder
 from virtfleet.kube.resource import CRDS, NAMESPACES, VMIS, Obj
 from virtfleet.local.apiserver.kinds import builtin
@@ -21,6 +26,20 @@ from virtfleet.local.apiserver.kinds.registry import Kinds
 from virtfleet.local.apiserver.objects.inprocess import InProcessApi
 from virtfleet.local.apiserver.objects.operations import Operations
 from virtfleet.local.apiserver.objects.store import Store
+
+HANDLERS = "kubevirt:virt-handler"
+_DAY = Lifespan(timedelta(days=1), timedelta(hours=1))
+
+
+@cache
+def authority() -> Authority:
+    return Authority.create("test", _DAY)
+
+
+@cache
+def credential(name: str = HANDLERS) -> Credential:
+    """A handler's certificate, or that of another component."""
+    return authority().issue(Profile(name, _DAY, hosts=(SERVER_NAME,), client=True))
 
 
 @asynccontextmanager
@@ -44,18 +63,21 @@ async def api_server(directory: Path) -> AsyncIterator[InProcessApi]:
 
 
 @asynccontextmanager
-async def handler(api: InProcessApi, place: Path, kubevirt: Obj | None = None) -> AsyncIterator[NodeVms]:
-    """What serves the VMs of node n1, whose directories lie below `place`."""
-    recorder = Recorder(api, "virt-handler", "n1")
+async def handler(
+    api: InProcessApi, place: Path, kubevirt: Obj | None = None, *, node: str = "n1"
+) -> AsyncIterator[NodeVms]:
+    """What serves the VMs of a node, whose directories lie below `place`."""
+    recorder = Recorder(api, "virt-handler", node)
     vms = NodeVms(
         api,
         recorder,
-        "n1",
+        node,
         pods=place / "pods",
         records=VmRecords(place / "records"),
         networks=Networks(place / "networks"),
         facts=place / "facts",
         cluster=lambda: Installation(kubevirt or {}),
+        proxy=Proxy(Identity(credential, HANDLERS), "127.0.0.1"),
     )
     running = (recorder.run(), *(cache.run() for cache in vms.caches), vms.controller.run())
     tasks = [asyncio.create_task(t) for t in running]

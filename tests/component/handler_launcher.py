@@ -27,6 +27,7 @@ class FakeLauncher:
         self.updates = Updates()
         self.synced: list[m.Sync] = []
         self.prepared: list[m.Prepare] = []
+        self.departed: list[m.Depart] = []
         self.asked: list[str] = []
         self.refusal = ""
         self.obeys = True  # shuts down when it is asked to
@@ -42,6 +43,10 @@ class FakeLauncher:
             m.Shutdown: self._shutdown,
             m.Kill: self._kill,
             m.GetGuestInfo: self._guest_info,
+            m.GetDocument: self._document,
+            m.Depart: self._depart,
+            m.AbortDeparture: self._abort,
+            m.Arrive: self._arrive,
         }
 
     async def start(self) -> None:
@@ -89,6 +94,33 @@ class FakeLauncher:
             raise Failure(self.refusal)
         self.prepared.append(request)
         return self.updates.latest.state
+
+    async def _document(self, request: m.GetDocument) -> m.Document:
+        return m.Document(xml="<domain/>")
+
+    async def _depart(self, request: m.Depart) -> m.Done:
+        self.asked.append("Depart")
+        if self.refusal:
+            raise Failure(self.refusal)
+        self.departed.append(request)
+        self.moves(request.migration, running=True, mode="PreCopy")
+        return m.Done()
+
+    async def _abort(self, request: m.AbortDeparture) -> m.Done:
+        self.asked.append("AbortDeparture")
+        if self.refusal:
+            raise Failure(self.refusal)
+        self.moves(request.migration, failure="it was aborted", aborted=True)
+        return m.Done()
+
+    async def _arrive(self, request: m.Arrive) -> m.DomainState:
+        self.asked.append("Arrive")
+        self.becomes(m.Status.RUNNING)
+        return self.updates.latest.state
+
+    def moves(self, uid: str, **report: object) -> None:
+        """What it says of a migration from now on."""
+        self.becomes(self.updates.latest.state.status, migration=m.MigrationReport(uid=uid, **report))  # type: ignore[arg-type]
 
     async def _shutdown(self, request: m.Shutdown) -> m.Done:
         self.asked.append("Shutdown")

@@ -13,7 +13,7 @@ import pytest
 from handler_kit import handler, scheduled
 from handler_launcher import FakeLauncher, launcher
 from kube_fixtures import eventually
-from test_handler_reconcile import phase, reasons, vmi
+from test_handler_reconcile import phase, reasons, until, vmi
 
 from virtfleet.api import names
 from virtfleet.handler.vms.records import VmRecords
@@ -47,10 +47,10 @@ def records(place: Path) -> list[str]:
     return [record.pod for record in VmRecords(place / "records").all()]
 
 
-async def test_the_pod_is_made_ready_and_nothing_is_started_or_written(
+async def test_the_pod_is_made_ready_and_nothing_is_started(
     api: InProcessApi, place: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    before = await coming(api, place)
+    await coming(api, place)
     with caplog.at_level(logging.INFO):
         async with handler(api, place) as vms, launcher(place / "pods/pod-vm") as real:
             await eventually(lambda: READY in caplog.text)
@@ -59,7 +59,10 @@ async def test_the_pod_is_made_ready_and_nothing_is_started_or_written(
             assert real.updates.latest.state.status is Status.ABSENT
             assert vms.running("default/vm") is None, "nobody is let in to a guest that is not here"
             assert records(place) == ["pod-vm"]
-    assert (await vmi(api))["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
+            said = (await until(api, lambda status: "targetNodeAddress" in status["migrationState"]))["status"]
+            assert (said["phase"], said["nodeName"]) == ("Running", "n2")
+            assert said["migrationState"]["targetNodeAddress"] == "127.0.0.1"
+            assert [*said["migrationState"]["targetDirectMigrationNodePorts"].values()] == [0]
 
 
 async def test_a_target_is_not_ended_although_its_vmi_is_elsewhere(api: InProcessApi, place: Path) -> None:

@@ -78,6 +78,8 @@ class VirtualMachineInstanceMigrationState(View):
     source_node: str = ""
     source_persistent_state_pvc_name: str = field(name="sourcePersistentStatePVCName", default="")
     source_pod: str = ""
+    source_end_timestamp: str = ""
+    """When nothing of the guest was alive on the source any more; only then it may run on the target."""
     source_state: VirtualMachineInstanceMigrationSourceState | None = None
     start_timestamp: str = ""
     target_attachment_pod_uid: str = field(name="targetAttachmentPodUID", default="")

@@ -12,6 +12,8 @@ from pathlib import Path
 from prometheus_client import REGISTRY
 
 from virtfleet.handler.assembly import COMPONENT, Place, VirtHandler
+from virtfleet.handler.migration.links import Identity
+from virtfleet.handler.migration.proxy import Proxy
 from virtfleet.installation import VMS_PER_NODE
 from virtfleet.kube import component, process
 
@@ -21,7 +23,11 @@ async def handle(options: argparse.Namespace) -> None:
     name = f"{component.identity()} {options.pool}".strip()
     async with component.client(COMPONENT, options) as api:
         gateway = f"{api.namespace}:virt-api"
-        handler = VirtHandler(api, options.node, name, place, gateway=gateway, most_vms=options.max_devices)
+        credential = component.MountedCredential(options.certificates)
+        proxy = Proxy(
+            Identity(credential.current, f"{api.namespace}:{COMPONENT}"), options.address, port=options.migration_port
+        )
+        handler = VirtHandler(api, options.node, name, place, proxy, gateway=gateway, most_vms=options.max_devices)
         REGISTRY.register(handler.usage)
         async with asyncio.TaskGroup() as group:
             routes = handler.access.routes()
@@ -33,6 +39,10 @@ def main() -> int:
     parser = component.arguments(COMPONENT, __doc__ or "")
     place = Place()
     parser.add_argument("--node", default=os.environ.get("NODE_NAME") or socket.gethostname(), help="name of the Node")
+    parser.add_argument(
+        "--address", default=os.environ.get("POD_IP", ""), help="where handlers of other nodes reach it"
+    )
+    parser.add_argument("--migration-port", type=int, default=0, help="port for migrations; 0: any that is free")
     parser.add_argument("--pool", default="", help="the pool that this handler is of")
     parser.add_argument("--max-devices", type=int, default=VMS_PER_NODE, help="most VMs on this node")
     parser.add_argument("--pods", type=Path, default=place.pods, help="the kubelet's directory of Pods")

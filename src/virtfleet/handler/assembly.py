@@ -15,6 +15,7 @@ from virtfleet.handler.devices import host as hostdevices
 from virtfleet.handler.devices.host import Source
 from virtfleet.handler.devices.plugins import Devices
 from virtfleet.handler.metrics import Usage
+from virtfleet.handler.migration.proxy import Proxy
 from virtfleet.handler.network.networks import Networks
 from virtfleet.handler.node import labeller, profiles
 from virtfleet.handler.node.heartbeat import Heartbeat
@@ -28,11 +29,13 @@ from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.events import Recorder
 from virtfleet.kube.resource import KUBEVIRTS
+from virtfleet.work import tasks
 
 logger = logging.getLogger(__name__)
 
 COMPONENT = "virt-handler"
 LOCK = "handler.lock"
+DRAIN = 315.0  # seconds that migrations have to end, of the 330 that a handler's Pod has
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,15 @@ class VirtHandler:
     """
 
     def __init__(
-        self, api: KubeApi, node: str, name: str, place: Place, *, gateway: str, most_vms: int = VMS_PER_NODE
+        self,
+        api: KubeApi,
+        node: str,
+        name: str,
+        place: Place,
+        proxy: Proxy,
+        *,
+        gateway: str,
+        most_vms: int = VMS_PER_NODE,
     ) -> None:
         self._place = place
         self._most_vms = most_vms
@@ -76,6 +87,7 @@ class VirtHandler:
             networks=Networks(place.private / "network-info-cache"),
             facts=place.facts,
             cluster=self._cluster,
+            proxy=proxy,
         )
         self.access = Access(self._vms, self._recorder, place.pods, caller=gateway, unready=self.unready)
         self.usage = Usage(node, self._vms.vms)
@@ -89,6 +101,19 @@ class VirtHandler:
         return ""
 
     async def run(self) -> None:
+        """Told to end, it first lets migrations come to their end."""
+        serving = tasks.held(self._serve(), COMPONENT)
+        try:
+            await asyncio.shield(serving)
+        except asyncio.CancelledError:
+            if not serving.done():
+                await self._vms.drain(DRAIN)
+            raise
+        finally:
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+
+    async def _serve(self) -> None:
         await self._lock.acquire()
         profiles.install(self._place.kubelet)
         try:

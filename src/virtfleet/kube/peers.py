@@ -30,7 +30,7 @@ def presented(request: web.BaseRequest) -> Peer | None:
     """Whose certificate of a trusted authority came with the connection, if any."""
     connection = request.transport.get_extra_info("ssl_object") if request.transport else None
     der = connection.getpeercert(binary_form=True) if connection else None
-    return _read(der) if der else None
+    return of(der) if der else None
 
 
 def verified(request: web.BaseRequest) -> Peer | None:
@@ -40,7 +40,8 @@ def verified(request: web.BaseRequest) -> Peer | None:
 
 
 @lru_cache(maxsize=1024)
-def _read(der: bytes) -> Peer:
+def of(der: bytes) -> Peer:
+    """Whose certificate this is."""
     certificate = x509.load_der_x509_certificate(der)
     name, organizations = certificates.subject(certificate)
     return Peer(name, organizations, certificate.not_valid_before_utc, certificate.not_valid_after_utc)

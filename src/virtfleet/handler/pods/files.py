@@ -31,7 +31,7 @@ def is_uid(text: str) -> bool:
     return _UID.fullmatch(text) is not None
 
 
-def connect(pod: Path, volume: str, *names: str) -> socket.socket:
+def connect(pod: Path, volume: str, *names: str, kind: int = socket.SOCK_STREAM) -> socket.socket:
     """A connection to the socket under `names` in a volume of a Pod. It never waits: who does not take it is away.
 
     Raises FileNotFoundError where there is none, ConnectionRefusedError where nobody listens, and another OSError where
@@ -40,7 +40,7 @@ def connect(pod: Path, volume: str, *names: str) -> socket.socket:
     with _opened(pod / VOLUMES / volume, "/".join(names), os.O_PATH) as place:
         if not stat.S_ISSOCK(os.fstat(place).st_mode):
             raise PermissionError(errno.EPERM, "it is not a socket", str(pod.joinpath(VOLUMES, volume, *names)))
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        connection = socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK)
         try:
             connection.connect(f"/proc/self/fd/{place}")
         except BaseException:

@@ -7,6 +7,7 @@ another one, and it has to be in the control group of the Pod, which only the no
 
 from __future__ import annotations
 
+import asyncio
 import os
 import select
 import socket
@@ -75,6 +76,16 @@ class PodProcess:
             raise ProcessLookupError(f"process {self._number} has ended")
         return self._number
 
+    async def ended(self) -> None:
+        """Wait for its end. One may do so at a time."""
+        loop = asyncio.get_running_loop()
+        over: asyncio.Future[None] = loop.create_future()
+        loop.add_reader(self._pidfd, lambda: None if over.done() else over.set_result(None))
+        try:
+            await over
+        finally:
+            loop.remove_reader(self._pidfd)
+
     def read(self, name: str) -> bytes:
         """A file about it in /proc."""
         fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._proc)
@@ -139,6 +150,21 @@ class PodProcess:
                 return True
         except FileNotFoundError:
             return False
+
+
+def of_pod(pod: str, names: tuple[str, ...]) -> list[PodProcess]:
+    """All processes of a Pod whose names begin with one of these, whatever has become of its launcher."""
+    processes = []
+    for entry in os.listdir("/proc"):
+        with suppress(OSError):
+            if entry.isdecimal() and _name(entry).startswith(names):
+                processes.append(PodProcess(int(entry), pod))
+    return processes
+
+
+def _name(number: str) -> str:
+    with open(f"/proc/{number}/comm", "rb") as file:
+        return file.read().decode(errors="replace")
 
 
 def _is_of(namespace: int, kind: str, process: str) -> bool:

@@ -7,17 +7,22 @@ the node's disk.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from virtfleet.api import names
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
+from virtfleet.handler.migration.proxy import Proxy
+from virtfleet.handler.migration.witness import Witness
 from virtfleet.handler.network.networks import Networks
 from virtfleet.handler.pods.launchers import Launcher, Presence, Unresponsive
 from virtfleet.handler.vms import status
+from virtfleet.handler.vms.departures import Departures
 from virtfleet.handler.vms.instances import Instance, Role, decode_instance, role_of
 from virtfleet.handler.vms.preparation import Preparation
 from virtfleet.handler.vms.records import VmRecord, VmRecords
@@ -38,6 +43,7 @@ logger = logging.getLogger(__name__)
 
 WORKERS = 64  # most of them wait for a launcher
 _KILL_PERIOD = 1.0
+_DRAIN_PERIOD = 1.0  # seconds between looks at migrations that are under way
 
 
 class NodeVms:
@@ -54,6 +60,7 @@ class NodeVms:
         networks: Networks,
         facts: Path,
         cluster: Callable[[], Installation],
+        proxy: Proxy,
     ) -> None:
         self.caches: list[Cache[Instance]] = [
             Cache(api, VMIS, labels=f"{label}={node}", decode=decode_instance)
@@ -71,8 +78,20 @@ class NodeVms:
         self._attempts = Attempts(recorder, node)
         preparation = Preparation(networks, facts, cluster)
         stir = self.controller.queue.add
-        self._source = Source(recorder, self._attempts, preparation, write=self._write, stir=stir)
-        self._target = Target(self._attempts, preparation)
+        self._proxy = proxy
+        self._departures = Departures(proxy, node, pods, self.instance, write=self._write, stir=stir)
+        self._source = Source(recorder, self._attempts, preparation, self._departures, write=self._write, stir=stir)
+        self._target = Target(
+            recorder,
+            self._attempts,
+            preparation,
+            proxy,
+            Witness(api),
+            node,
+            pods,
+            write=self._write,
+            stir=stir,
+        )
         self._followed: dict[str, PodWork] = {}  # by UID of the Pod
         for record in records.all():
             stir(record.key)
@@ -82,6 +101,8 @@ class NodeVms:
         vmi, _, pod = key.rpartition("/")
         instance = self.instance(vmi)
         role = self._role(instance, pod) if instance else None
+        if followed := self._followed.get(pod):
+            await self._change_role(followed, role)
         if instance is None or role is None:
             return await self._let_go(pod)
         vm = self._follow(instance, pod)
@@ -117,8 +138,18 @@ class NodeVms:
                 return instance, vm
         return None
 
+    async def drain(self, limit: float) -> None:
+        """Take no new migration, and let those that are under way come to their end."""
+        self._proxy.refuses = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit):
+                while moving := [vm.record.key for vm in self.vms() if vm.incoming or vm.outgoing]:
+                    logger.info("waiting for migrations: %s", ", ".join(moving))
+                    await asyncio.sleep(_DRAIN_PERIOD)
+
     async def close(self) -> None:
         """Let go of all launchers; their VMs do not notice."""
+        self._proxy.close()
         for vm in self._followed.values():
             await vm.close()
 
@@ -128,6 +159,13 @@ class NodeVms:
             return None
         later = [record.pod for record in self._records.of_vmi(instance.uid) if record.pod in here]
         return role_of(instance.vmi, self._node) if pod in later[-1:] or pod not in later else None
+
+    async def _change_role(self, vm: PodWork, role: Role | None) -> None:
+        """What was open for another role is closed."""
+        if role is not Role.TARGET:
+            self._target.let_go(vm)
+        if role is not Role.SOURCE:
+            await self._departures.let_go(vm)
 
     async def _write(self, instance: Instance, change: Obj) -> bool:
         """Whether anything was written: there may be nothing to say, or nobody to say it of."""

@@ -10,6 +10,7 @@ from virtfleet.api.names import Phase
 from virtfleet.handler.pods.launchers import Presence, Unresponsive
 from virtfleet.handler.vms import preparation, status, tuning
 from virtfleet.handler.vms.decisions import Step, next_step
+from virtfleet.handler.vms.departures import Departures, Leaving
 from virtfleet.handler.vms.instances import Instance, Role
 from virtfleet.handler.vms.preparation import Preparation
 from virtfleet.handler.vms.status import Situation
@@ -37,6 +38,7 @@ class Source:
         recorder: Recorder,
         attempts: Attempts,
         preparation: Preparation,
+        departures: Departures,
         *,
         write: Write,
         stir: Callable[[str], None],
@@ -44,11 +46,15 @@ class Source:
         self._recorder = recorder
         self._attempts = attempts
         self._preparation = preparation
+        self._departures = departures
         self._write = write
         self._stir = stir
 
     async def reconcile(self, instance: Instance, vm: PodWork) -> float | None:
         """Do what is to be done, ask the guest, say how it is; the answer is when to look again."""
+        leaving, look = await self._departures.reconcile(instance, vm)
+        if leaving is Leaving.LEFT:
+            return look
 
         async def act(step: Step, wanted: bytes) -> None:
             await self._act(step, instance, vm, wanted)
@@ -56,10 +62,12 @@ class Source:
         if instance.phase == Phase.RUNNING:
             vm.launcher.was_here = True
         step = next_step(instance, Role.SOURCE, vm.launcher.presence, vm.launcher.state)
+        if leaving is Leaving.MOVING and step in (Step.START, Step.UPDATE):
+            step = Step.NOTHING  # what moves is not changed
         again = await self._attempts.make(instance, vm, step, act)
         asked = self._ask_guest(vm)
         await self._report(instance, vm)
-        return min((seconds for seconds in (again, asked) if seconds is not None), default=None)
+        return min((seconds for seconds in (again, asked, look) if seconds is not None), default=None)
 
     # What is done.
 

@@ -106,7 +106,8 @@ def next_phase(at: Situation) -> tuple[str, str]:
 
 
 def _ended(vmi: VMI, state: DomainState, phase: str) -> str:
-    if state.reason == "Migrated":
+    migration = vmi.status.migration_state
+    if state.reason == "Migrated" and not (migration and migration.failed):
         return phase  # it goes on elsewhere
     if state.reason in _ORDERLY:
         return Phase.SUCCEEDED

@@ -1,30 +1,68 @@
-"""VMs on their way here: their Pods are made ready exactly as for a start, and nothing is started in them.
+"""VMs on their way here: their Pods are made ready exactly as for a start, receive the guest, and let it run in time.
 
-What the guest's owner reads is the source's to write, for as long as the VM runs there.
+The guest is the source's for as long as anything of it is alive there, and so is most of what its owner reads. It runs
+here only when all of it is here, and the source is known to have let it go: by its handler's word, by the VMI's status,
+or because its Pod has ended.
 """
 
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 
+import msgspec
+
+from virtfleet.api import names, times
+from virtfleet.api.migration import MigrationOptions
+from virtfleet.api.migration import VirtualMachineInstanceMigrationState as MigrationState
+from virtfleet.handler.migration.proxy import Incoming, Proxy
+from virtfleet.handler.migration.witness import Witness
+from virtfleet.handler.pods.launchers import Presence
 from virtfleet.handler.vms.decisions import Step, next_step
 from virtfleet.handler.vms.instances import Instance, Role
 from virtfleet.handler.vms.preparation import Preparation
 from virtfleet.handler.vms.work import Attempts, PodWork
-from virtfleet.protocol.messages import Kill, Prepare
+from virtfleet.kube.events import Recorder
+from virtfleet.kube.resource import Obj
+from virtfleet.protocol.messages import Arrive, GetDocument, Kill, MigrationReport, Prepare, Status
+from virtfleet.work import tasks
 
 logger = logging.getLogger(__name__)
 
+_ASK = 5.0  # seconds between looks for what has become of the source, where it does not say
+_TRANSPORT = "Unix"  # how KubeVirt calls it that both sides use sockets
+
 
 class Target:
-    """Brings the Pod of a VM that is to come here in line with the VMI."""
+    """Brings the Pod of a VM that is to come here in line with the VMI, and takes the VM over."""
 
-    def __init__(self, attempts: Attempts, preparation: Preparation) -> None:
+    def __init__(
+        self,
+        recorder: Recorder,
+        attempts: Attempts,
+        preparation: Preparation,
+        proxy: Proxy,
+        witness: Witness,
+        node: str,
+        pods: Path,
+        *,
+        write: Callable[[Instance, Obj], Awaitable[bool]],
+        stir: Callable[[str], None],
+    ) -> None:
+        self._recorder = recorder
         self._attempts = attempts
         self._preparation = preparation
+        self._proxy = proxy
+        self._witness = witness
+        self._node = node
+        self._pods = pods
+        self._write = write
+        self._stir = stir
 
     async def reconcile(self, instance: Instance, vm: PodWork) -> float | None:
-        """Make the Pod ready for the guest; the answer is when to look again."""
+        """Make the Pod ready for the guest, and take it over; the answer is when to look again."""
 
         async def act(step: Step, wanted: bytes) -> None:
             if step is Step.KILL:
@@ -33,10 +71,141 @@ class Target:
                 await self._prepare(instance, vm)
                 vm.done = (step, wanted)
 
+        migration = instance.vmi.status.migration_state
+        if self._proxy.refuses and vm.incoming is None:
+            return None  # this handler ends; the next one goes on with it
         step = next_step(instance, Role.TARGET, vm.launcher.presence, vm.launcher.state)
-        return await self._attempts.make(instance, vm, step, act)
+        again = await self._attempts.make(instance, vm, step, act)
+        state = vm.launcher.state
+        ready = vm.done is not None or (state is not None and state.status is not Status.ABSENT)
+        if again is not None or step is Step.KILL or migration is None or not ready:
+            return again
+        if vm.launcher.presence is not Presence.HERE or state is None or state.status.ended:
+            return None  # the source notices that there is nobody, and keeps the guest
+        return await self._receive(instance, vm, migration)
+
+    def let_go(self, vm: PodWork) -> None:
+        """The Pod is no target any more."""
+        if vm.incoming:
+            self._proxy.forget(vm.incoming.uid)
+            vm.incoming = None
 
     async def _prepare(self, instance: Instance, vm: PodWork) -> None:
+        migration = instance.vmi.status.migration_state
         order, _ = await self._preparation.make(instance, vm.launcher, Prepare, started=False)
+        order = msgspec.structs.replace(order, migration=migration.migration_uid if migration else "")
         vm.launcher.state = await vm.launcher.call(order)
         logger.info("%s: the Pod is ready for the guest, which is to come from another node", vm.record.key)
+
+    async def _receive(self, instance: Instance, vm: PodWork, migration: MigrationState) -> float | None:
+        """Be there for the source, and let the guest run when it may."""
+        incoming = await self._expect(vm, migration)
+        if incoming.source_keeps:
+            logger.info("%s: the guest stays where it is: %s", vm.record.key, incoming.source_keeps)
+            await vm.launcher.call(Kill())
+            return None
+        report = _report(vm, incoming)
+        if await self._arrived(vm, incoming):
+            await self._take_over(instance, vm, migration)
+            return None
+        change: Obj = {}
+        ports = {str(self._proxy.port): 0}
+        if (migration.target_node_address, migration.target_direct_migration_node_ports) != (
+            self._proxy.address,
+            ports,
+        ):
+            stale = dict.fromkeys(migration.target_direct_migration_node_ports)  # null takes an entry away
+            change = {"targetNodeAddress": self._proxy.address, "targetDirectMigrationNodePorts": {**stale, **ports}}
+        if report.complete:
+            await incoming.say(complete=True)
+            if not migration.target_node_domain_detected:
+                change["targetNodeDomainDetected"] = True
+        if change:
+            await self._write(instance, _patch(instance, {"migrationState": change}))
+        if not report.complete:
+            return None
+        if time.monotonic() - incoming.asked_at > _ASK:
+            incoming.asked_at = time.monotonic()
+            incoming.source_ended = incoming.source_ended or await self._witness.source_ended(instance.vmi, migration)
+        return 0.0 if incoming.source_ended else _ASK
+
+    async def _expect(self, vm: PodWork, migration: MigrationState) -> Incoming:
+        uid = migration.migration_uid
+        if vm.incoming and vm.incoming.uid != uid:
+            self.let_go(vm)
+        if vm.incoming is None:
+            document = (await vm.launcher.call(GetDocument())).xml
+            options = migration.migration_configuration or MigrationOptions()
+            incoming = Incoming(
+                uid,
+                self._pods / vm.record.pod,
+                document,
+                lambda: self._heard(vm, incoming),
+                plain=bool(options.disable_tls),
+            )
+            self._proxy.expect(incoming)
+            vm.incoming = incoming
+        return vm.incoming
+
+    def _heard(self, vm: PodWork, incoming: Incoming) -> None:
+        """The source has said something. Its guest stands still now: it is not to wait for a write that goes on."""
+        if incoming.source_ended and _report(vm, incoming).complete:
+            tasks.start(self._arrive(vm, incoming), f"arrival: {vm.record.key}", expected=(Exception,))
+        self._stir(vm.record.key)
+
+    async def _arrive(self, vm: PodWork, incoming: Incoming) -> None:
+        try:
+            await self._arrived(vm, incoming)
+        finally:
+            self._stir(vm.record.key)
+
+    async def _arrived(self, vm: PodWork, incoming: Incoming) -> bool:
+        """Whether the guest has been let run, which is done where it may be."""
+        async with incoming.arriving:
+            if incoming.arrived:
+                return True
+            state, report = vm.launcher.state, _report(vm, incoming)
+            # Only the arrival lets it run; where it does, an earlier handler of this node has seen to it.
+            runs = report.complete and state is not None and state.status in (Status.RUNNING, Status.BLOCKED)
+            if not runs:
+                if incoming.source_keeps or not (incoming.source_ended and report.complete):
+                    return False
+                vm.launcher.state = await vm.launcher.call(Arrive(migration=incoming.uid))
+            incoming.arrived = True
+        await incoming.say(complete=True, running=True)
+        return True
+
+    async def _take_over(self, instance: Instance, vm: PodWork, migration: MigrationState) -> None:
+        """Say that the VM is this node's from now on."""
+        now = times.timestamp(time.time())
+        state: Obj = {
+            "completed": True,
+            "endTimestamp": now,
+            "targetNodeDomainDetected": True,
+            "targetNodeDomainReadyTimestamp": migration.target_node_domain_ready_timestamp or now,
+        }
+        if not migration.start_timestamp:
+            state["startTimestamp"] = now
+        status: Obj = {"nodeName": self._node, "migrationTransport": _TRANSPORT, "migrationState": state}
+        if instance.vmi.status.evacuation_node_name:
+            status["evacuationNodeName"] = None
+        if image := await self._witness.image(instance.vmi, migration.target_pod):
+            status["launcherContainerImageVersion"] = image
+        patch = _patch(instance, status)
+        gone = dict.fromkeys((names.MIGRATION_TARGET_NODE, names.OUTDATED_LAUNCHER_IMAGE))
+        patch["metadata"]["labels"] = {**gone, names.NODE_NAME: self._node}
+        if await self._write(instance, patch):
+            vm.done = None
+            what = f"The VirtualMachineInstance migrated to node {self._node}."
+            self._recorder.normal(instance.reference, "Migrated", what)
+
+
+def _report(vm: PodWork, incoming: Incoming) -> MigrationReport:
+    """What the launcher says of this migration."""
+    report = vm.launcher.state.migration if vm.launcher.state else None
+    return report if report and report.uid == incoming.uid else MigrationReport()
+
+
+def _patch(instance: Instance, status: Obj) -> Obj:
+    metadata = instance.vmi.metadata
+    return {"metadata": {"resourceVersion": metadata.resource_version, "uid": metadata.uid}, "status": status}

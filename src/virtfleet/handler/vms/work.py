@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 import msgspec
 
 from virtfleet.domain.errors import DomainError
+from virtfleet.handler.migration.outgoing import Outgoing
+from virtfleet.handler.migration.proxy import Incoming
 from virtfleet.handler.network.networks import NetworkError
 from virtfleet.handler.pods.launchers import Launcher, Unresponsive
 from virtfleet.handler.vms.decisions import Step
@@ -51,6 +53,12 @@ class PodWork:
     """A question to the guest that is under way. Nothing waits for its answer."""
     ask_guest_at: float = 0.0
     ask_pause: Backoff = field(default_factory=lambda: Backoff(_ASK_FIRST, _ASK_MOST))
+    outgoing: Outgoing | None = None
+    """The migration by which the guest leaves."""
+    incoming: Incoming | None = None
+    """The migration by which the guest comes."""
+    left_at: float | None = None
+    """When nothing of a guest that leaves was left here, on a clock that only goes forward."""
     trouble: str = ""
     """What went wrong when it was last tried."""
     tried: tuple[Step, bytes] | None = None
@@ -61,6 +69,8 @@ class PodWork:
     async def close(self) -> None:
         if self.asking:
             self.asking.cancel()
+        if self.outgoing:
+            await self.outgoing.close()
         await self.launcher.close()
 
 

@@ -1,0 +1,288 @@
+"""The handlers of two nodes move a guest: real sockets of launchers, and a real process in the place of the guest."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import signal
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from handler_kit import handler, scheduled
+from handler_launcher import launcher
+from kube_fixtures import eventually
+from launcher_channels import LauncherChannels, passed
+from pod_member import PodMember
+from test_handler_reconcile import phase, reasons, until, vmi
+
+from virtfleet.api import names
+from virtfleet.handler.vms import departures, target
+from virtfleet.handler.vms.reconcile import NodeVms
+from virtfleet.kube.resource import NODES, PODS, VMIS
+from virtfleet.local.apiserver.objects.inprocess import InProcessApi
+from virtfleet.protocol.channels import Channel
+from virtfleet.protocol.messages import Status
+
+_SET_NAME = 15
+
+
+class GuestProcess(PodMember):
+    """What a handler takes for the process of a guest."""
+
+    def work(self) -> None:
+        ctypes.CDLL(None).prctl(_SET_NAME, b"libvirt_lxc", 0, 0, 0)
+        signal.pause()
+
+
+class Move:
+    """A VM that runs on n1 and is to go to n2, with handlers and launchers on both."""
+
+    def __init__(self, api: InProcessApi, place: Path) -> None:
+        self.api = api
+        self.places = {"n1": place / "a", "n2": place / "b"}
+        self.handlers: dict[str, AsyncExitStack] = {}
+        self.vms: dict[str, NodeVms] = {}
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Move:
+        await scheduled(self.api, self.places["n1"])
+        pods = {node: self.places[node] / "pods" / pod for node, pod in (("n1", "pod-vm"), ("n2", "pod-b"))}
+        pods["n2"].mkdir(parents=True)
+        self.source = await self._stack.enter_async_context(launcher(pods["n1"]))
+        self.target = await self._stack.enter_async_context(launcher(pods["n2"]))
+        self.channels = {node: LauncherChannels(pod) for node, pod in pods.items()}
+        for channels in self.channels.values():
+            self._stack.push_async_callback(channels.close)
+        self.guest = GuestProcess("pod-vm")
+        self._stack.callback(self.guest.end)
+        for node in self.places:
+            await self.start(node)
+        await phase(self.api, "Running")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for node in [*self.handlers]:
+            await self.stop(node)
+        await self._stack.aclose()
+
+    async def start(self, node: str) -> None:
+        self.handlers[node] = AsyncExitStack()
+        self.vms[node] = await self.handlers[node].enter_async_context(handler(self.api, self.places[node], node=node))
+
+    async def stop(self, node: str) -> None:
+        await self.handlers.pop(node).aclose()
+
+    async def begin(self, **state: Any) -> None:
+        """As the controller does, when the Pod of the target is there."""
+        about = {"migrationUid": "m1", "sourceNode": "n1", "targetNode": "n2", "sourcePod": "p-a", "targetPod": "p-b"}
+        status = {"activePods": {"pod-vm": "n1", "pod-b": "n2"}, "migrationState": {**about, **state}}
+        labels = {names.MIGRATION_TARGET_NODE: "n2"}
+        await self.api.patch(VMIS, "vm", {"metadata": {"labels": labels}, "status": status}, "default")
+
+    async def departed(self) -> None:
+        await eventually(lambda: self.source.departed)
+        await self.status(lambda state: state.get("startTimestamp"))
+
+    async def change(self, **state: Any) -> None:
+        await self.api.patch(VMIS, "vm", {"status": {"migrationState": state}}, "default")
+
+    async def status(self, condition: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
+        seen = await until(self.api, lambda status: condition(status.get("migrationState") or {}))
+        state: dict[str, Any] = seen["status"]["migrationState"]
+        return state
+
+    def all_is_there(self) -> None:
+        """The target's launcher has all of the guest, which stands still."""
+        self.target.becomes(Status.PAUSED, "User", name="default_vm", uuid="u")
+        self.target.moves("m1", complete=True)
+
+    def source_leaves(self) -> None:
+        self.guest.end()
+        self.source.becomes(Status.SHUTOFF, "Migrated")
+
+    async def taken_over(self) -> None:
+        seen = await until(self.api, lambda status: status["nodeName"] == "n2")
+        state = seen["status"]["migrationState"]
+        assert (state["completed"], state.get("failed")) == (True, None)
+        assert state["endTimestamp"]
+        assert state["targetNodeDomainReadyTimestamp"]
+        assert seen["status"]["phase"] == "Running"
+        assert seen["metadata"]["labels"][names.NODE_NAME] == "n2"
+        assert names.MIGRATION_TARGET_NODE not in seen["metadata"]["labels"]
+        await eventually(lambda: self.target.asked[-1] == "Sync")
+        assert self.target.asked.count("Arrive") == 1
+
+
+@pytest.fixture
+async def move(api: InProcessApi, place: Path) -> AsyncIterator[Move]:
+    async with Move(api, place) as made:
+        yield made
+
+
+async def test_a_guest_moves(move: Move) -> None:
+    await move.begin()
+    await move.departed()
+    order = move.source.departed[0]
+    assert (order.migration, order.document) == ("m1", "<domain/>")
+    assert move.target.prepared[0].migration == "m1"
+    near = await passed((await eventually(lambda: move.channels["n1"].served))[0], Channel.MEMORY)
+    with near:
+        near.sendall(b"memory")
+        _, far = (await eventually(lambda: move.channels["n2"].ends))[0]
+        assert await asyncio.to_thread(far.recv, 16) == b"memory"
+    move.all_is_there()
+    await move.status(lambda state: state.get("targetNodeDomainDetected"))
+    assert "Arrive" not in move.target.asked, "the guest may run on the source still"
+    began = time.monotonic()
+    move.source_leaves()
+    await eventually(lambda: "Arrive" in move.target.asked)
+    assert time.monotonic() - began < 0.2
+    await move.taken_over()
+    await reasons(move.api, "Migrated")
+    assert move.vms["n2"].running("default/vm")
+    assert move.source.asked.count("Depart") == 1
+    assert not move.vms["n1"].running("default/vm")
+
+
+async def test_what_failed_stays_and_the_target_goes(move: Move) -> None:
+    await move.begin()
+    await move.departed()
+    move.all_is_there()
+    move.source.moves("m1", failure="the target's memory is too small")
+    state = await move.status(lambda state: state.get("failed"))
+    assert state["failureReason"] == "the target's memory is too small"
+    assert state["endTimestamp"]
+    assert "completed" not in state
+    await eventually(lambda: "Kill" in move.target.asked)
+    assert "Arrive" not in move.target.asked
+    assert (await vmi(move.api))["status"]["nodeName"] == "n1"
+    assert move.source.updates.latest.state.status is Status.RUNNING
+
+
+async def test_a_migration_is_aborted(move: Move) -> None:
+    await move.begin()
+    await move.departed()
+    await move.change(abortRequested=True)
+    state = await move.status(lambda state: state.get("failed"))
+    assert state["abortStatus"] == "Succeeded"
+    await eventually(lambda: "Kill" in move.target.asked)
+
+
+async def test_an_abort_that_comes_too_late_changes_nothing(move: Move) -> None:
+    await move.begin()
+    await move.departed()
+    move.source.refusal = "the guest already runs on the target"
+    await move.change(abortRequested=True)
+    await move.status(lambda state: state.get("abortStatus") == "Failed")
+    move.all_is_there()
+    move.source_leaves()
+    await move.taken_over()
+
+
+async def test_a_launcher_that_refuses_is_heard(move: Move) -> None:
+    move.source.refusal = "the VM cannot move: VMI uses virtiofs"
+    await move.begin()
+    state = await move.status(lambda state: state.get("failed"))
+    assert state["failureReason"] == "the VM cannot move: VMI uses virtiofs"
+
+
+async def test_a_source_handler_that_ends_leaves_the_guest_to_the_next(move: Move) -> None:
+    """The guest leaves while nobody looks: the kernel says that its process is gone."""
+    await move.begin()
+    await move.departed()
+    await move.stop("n1")
+    move.all_is_there()
+    move.source_leaves()
+    await move.status(lambda state: state.get("targetNodeDomainDetected"))
+    assert "Arrive" not in move.target.asked
+    await move.start("n1")
+    await move.taken_over()
+
+
+async def test_a_target_handler_that_ends_opens_another_listener(move: Move) -> None:
+    await move.begin()
+    await move.departed()
+    before = await move.status(lambda state: state.get("targetDirectMigrationNodePorts"))
+    await move.stop("n2")
+    move.all_is_there()
+    move.source_leaves()
+    await move.start("n2")
+    await move.taken_over()
+    after = (await vmi(move.api))["status"]["migrationState"]
+    assert after["targetDirectMigrationNodePorts"] != before["targetDirectMigrationNodePorts"]
+
+
+async def test_a_handler_that_ended_between_the_arrival_and_its_report(move: Move) -> None:
+    await move.begin()
+    await move.departed()
+    await move.stop("n2")
+    await move.stop("n1")
+    move.source_leaves()
+    move.all_is_there()
+    move.target.becomes(Status.RUNNING)
+    await move.start("n2")
+    seen = await until(move.api, lambda status: status["nodeName"] == "n2")
+    assert seen["status"]["migrationState"]["completed"]
+    assert "Arrive" not in move.target.asked
+
+
+@pytest.mark.parametrize("proof", ["container", "node", "status"])
+async def test_a_source_that_cannot_be_asked_must_be_known_to_have_ended(
+    move: Move, proof: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(target, "_ASK", 0.05)
+    await move.begin()
+    await move.departed()
+    await move.stop("n1")
+    move.all_is_there()
+    await move.status(lambda state: state.get("targetNodeDomainDetected"))
+    containers = [{"name": "compute", "image": "i"}]
+    pod = {"metadata": {"name": "p-a", "namespace": "default"}, "spec": {"containers": containers}}
+    await move.api.create(PODS, {**pod, "status": {"phase": "Failed"}})
+    await move.api.create(NODES, {"metadata": {"name": "n1"}, "spec": {"taints": []}})
+    await asyncio.sleep(0.3)
+    assert "Arrive" not in move.target.asked, "a word about the Pod proves nothing"
+    if proof == "container":
+        ended = {"name": "compute", "image": "i", "imageID": "", "state": {"terminated": {"exitCode": 0}}}
+        await move.api.patch(PODS, "p-a", {"status": {"containerStatuses": [ended]}}, "default", subresource="status")
+    elif proof == "node":
+        taint = {"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}
+        await move.api.patch(NODES, "n1", {"spec": {"taints": [taint]}})
+    else:
+        await move.change(sourceEndTimestamp="2026-01-01T00:00:00Z")
+    await move.taken_over()
+
+
+async def test_a_guest_that_nobody_took_over_is_lost_and_that_is_said(
+    move: Move, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(departures, "_SAY_SO", 0.5)
+    await move.begin()
+    await move.departed()
+    move.source_leaves()
+    state = await move.status(lambda state: state.get("failed"))
+    assert "node n2 has not taken it over" in state["failureReason"]
+    await phase(move.api, "Failed")
+    assert "Arrive" not in move.target.asked
+
+
+async def test_a_handler_that_drains_finishes_and_begins_nothing_new(move: Move) -> None:
+    await move.begin()
+    await move.departed()
+    draining = [asyncio.create_task(vms.drain(20)) for vms in move.vms.values()]
+    move.all_is_there()
+    move.source_leaves()
+    await move.taken_over()
+    await asyncio.wait_for(asyncio.gather(*draining), 10)
+
+
+async def test_a_handler_that_drains_takes_nobody_in(move: Move) -> None:
+    await move.vms["n2"].drain(1)
+    await move.begin()
+    await asyncio.sleep(0.5)
+    assert not move.target.prepared
+    assert "targetNodeAddress" not in (await vmi(move.api))["status"]["migrationState"]
