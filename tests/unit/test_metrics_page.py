@@ -15,6 +15,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.metrics_core import Metric
 
 from virtfleet.controller import metrics as controller
+from virtfleet.controller.migration.records import decode_migration
 from virtfleet.controller.records import decode_instance, decode_vm
 from virtfleet.handler import metrics as handler
 from virtfleet.handler.pods.launchers import Presence
@@ -54,7 +55,8 @@ def fleet() -> controller.Fleet:
 
     named = b'{"metadata": {"name": "a", "namespace": "b"}}'
     pods: Any = SimpleNamespace(of=lambda _: [])
-    return controller.Fleet(cache(decode_vm(named)), cache(decode_instance(named)), pods)
+    ended = [decode_migration(named[:-1] + b', "status": {"phase": "%s"}}' % p) for p in (b"Succeeded", b"Failed")]
+    return controller.Fleet(cache(decode_vm(named)), cache(decode_instance(named)), pods, cache(*ended))
 
 
 async def usage() -> handler.Usage:
