@@ -1,0 +1,113 @@
+"""VMs that move while they run, through the API of a real installation: the guest goes on, and only where it should."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from cluster.clusters import VIRTFLEET, Cluster
+from vm.accessed import NO_QUESTIONS, Used
+from vm.guests import PATIENCE
+from waiting import eventually
+
+NAMESPACE = "moving"
+FINAL = ("Succeeded", "Failed")
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture(scope="module")
+def web(fleet: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Used]:
+    with Used(fleet, NAMESPACE, tmp_path_factory.mktemp("home")) as used:
+        yield used
+
+
+def in_guest(web: Used, command: str) -> str:
+    """What a command says in the guest, over its network."""
+    ssh = (VIRTFLEET, "ssh", "-n", NAMESPACE, "root@web", "-i", str(web.key), *NO_QUESTIONS, command)
+
+    def answered() -> str:
+        done = web.run(*ssh)
+        return done.stdout if done.returncode == 0 else ""
+
+    return eventually(answered, PATIENCE)
+
+
+def node(web: Used) -> str:
+    vmi = web.vmi()
+    assert vmi
+    return str(vmi["status"]["nodeName"])
+
+
+def pods(web: Used) -> list[str]:
+    found = web.kubectl.json("get", "pods", "-l", "kubevirt.io=virt-launcher")["items"]
+    return [p["metadata"]["name"] for p in found if p["status"]["phase"] not in FINAL]
+
+
+def migrations(web: Used) -> dict[str, dict[str, Any]]:
+    found = web.kubectl.json("get", "vmim")["items"]
+    return {m["metadata"]["name"]: m.get("status") or {} for m in found}
+
+
+def test_a_guest_moves_there_and_back_and_notices_nothing(web: Used) -> None:
+    boot = in_guest(web, "cat /proc/sys/kernel/random/boot_id")
+    in_guest(web, "echo kept > /root/kept; echo kept > /tmp/kept; sync; echo done")
+    before = float(in_guest(web, "cat /proc/uptime").split()[0])
+    visited = [node(web)]
+    for _ in range(2):
+        told = json.loads(web.does(VIRTFLEET, "migrate", "-n", NAMESPACE, "web", "--watch", "-o", "json"))
+        assert told, "the command says what came of it"
+        visited.append(node(web))
+        assert in_guest(web, "cat /proc/sys/kernel/random/boot_id") == boot
+        after = float(in_guest(web, "cat /proc/uptime").split()[0])
+        assert after > before, "a guest's time never goes back"
+        before = after
+        eventually(lambda: len(pods(web)) == 1, PATIENCE)
+    assert visited[0] != visited[1] != visited[2]
+    assert in_guest(web, "cat /root/kept /tmp/kept").split() == ["kept", "kept"]
+    done = [m for m in migrations(web).values() if m["phase"] == "Succeeded"]
+    assert len(done) == 2
+    phases = [t["phase"] for t in done[0]["phaseTransitionTimestamps"]]
+    assert phases[0] == "Pending" and phases[-1] == "Succeeded" and "TargetReady" in phases, phases
+    vm = web.vm()
+    assert vm["status"]["printableStatus"] == "Running"
+
+
+def test_a_migration_that_is_deleted_leaves_the_guest_where_it_is(web: Used) -> None:
+    boot, here = in_guest(web, "cat /proc/sys/kernel/random/boot_id"), node(web)
+    web.kubectl.apply(
+        {
+            "apiVersion": "migrations.kubevirt.io/v1alpha1",
+            "kind": "MigrationPolicy",
+            "metadata": {"name": "crawl"},
+            "spec": {
+                "bandwidthPerMigration": "1Mi",
+                "selectors": {"namespaceSelector": {"kubernetes.io/metadata.name": NAMESPACE}},
+            },
+        }
+    )
+    try:
+        web.kubectl.apply(
+            {
+                "apiVersion": "kubevirt.io/v1",
+                "kind": "VirtualMachineInstanceMigration",
+                "metadata": {"name": "slow"},
+                "spec": {"vmiName": "web"},
+            }
+        )
+        eventually(lambda: migrations(web)["slow"].get("phase") == "Running", PATIENCE)
+        web.kubectl("delete", "vmim", "slow", "--timeout=60s")
+    finally:
+        web.kubectl("delete", "migrationpolicy", "crawl")
+    eventually(lambda: len(pods(web)) == 1, PATIENCE)
+    assert node(web) == here
+    assert in_guest(web, "cat /proc/sys/kernel/random/boot_id") == boot
+    vmi = web.vmi()
+    assert vmi
+    state = vmi["status"]["migrationState"]
+    assert (state["failed"], state["abortStatus"]) == (True, "Succeeded"), state
+    web.does(VIRTFLEET, "migrate", "-n", NAMESPACE, "web", "--watch")
+    assert node(web) != here, "the next one is not held up"
