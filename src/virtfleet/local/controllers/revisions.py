@@ -7,21 +7,13 @@ from typing import Any
 
 import orjson
 
-# What people do not mistake for words or for each other; Kubernetes' own alphabet for such names.
-_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
-_LENGTH = 10
 _NAME_LIMIT = 253
 
 
 def template_hash(template: Any, collisions: int | None) -> str:
     """A name for the template. `collisions` counts how often another template had the same name already."""
     data = orjson.dumps([template, collisions or 0], option=orjson.OPT_SORT_KEYS)
-    number = int.from_bytes(hashlib.blake2b(data, digest_size=8).digest())
-    letters = []
-    for _ in range(_LENGTH):
-        number, index = divmod(number, len(_ALPHABET))
-        letters.append(_ALPHABET[index])
-    return "".join(letters)
+    return hashlib.blake2b(data, digest_size=5).hexdigest()
 
 
 def named(owner: str, revision: str) -> str:
