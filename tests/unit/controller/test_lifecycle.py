@@ -25,6 +25,9 @@ NOT_RUNNING = condition("Ready", "False", "GuestNotRunning", "Guest VM is not re
         (vmi("Pending"), None, "Pending", ""),
         (vmi(""), pod(), "Scheduling", ""),
         (vmi("Pending"), pod(), "Scheduling", ""),
+        (vmi("Pending"), RUNS, "Scheduled", ""),
+        (vmi("Pending"), pod("Running", deleting=True), "Scheduling", ""),
+        (vmi("Pending", deleting=True), RUNS, "Pending", ""),
         (vmi("Pending", deleting=True), None, "Failed", ""),
         (vmi("Pending", deleting=True), pod(deleting=True), "Pending", ""),
         (vmi("Scheduling"), pod(), "Scheduling", ""),
@@ -99,6 +102,37 @@ def test_the_first_write_says_scheduling_and_what_the_pod_was_made_for() -> None
 
 def test_that_a_pod_got_its_node_is_not_worth_a_write() -> None:
     assert change(Situation(vmi("Scheduling", conditions=[NOT_RUNNING]), (pod(node="node1"),)), NOW) == {}
+
+
+def test_a_pod_that_runs_at_once_is_one_write_with_all_that_two_would_say() -> None:
+    made = pod("Running", node="node1", labels={names.HANDLER_POOL: "gpu"}, arguments=["--hypervisor=qemu-kvm"])
+    patch = change(Situation(vmi("Pending", through=("Pending",)), (made,)), NOW)
+    assert patch["metadata"]["labels"] == {names.HANDLER_POOL: "gpu", names.NODE_NAME: "node1"}
+    assert patch["metadata"]["annotations"] == {names.LAUNCHER_HYPERVISOR: "qemu-kvm"}
+    phases = [t["phase"] for t in patch["status"]["phaseTransitionTimestamps"]]
+    assert phases == ["Pending", "Scheduling", "Scheduled"]
+    assert patch["status"]["activePods"] == {made.uid: "node1"}
+
+
+UNPLACED = {"conditions": [condition("PodScheduled", "False", "Unschedulable", "0/3 nodes are available")]}
+
+
+@pytest.mark.parametrize(
+    ("situation", "quiet"),
+    [
+        (Situation(vmi("Pending"), (pod(),)), True),
+        (Situation(vmi("Pending"), (pod(node="node1"),)), True),
+        (Situation(vmi("Pending")), False),
+        (Situation(vmi("Pending"), (RUNS,)), False),
+        (Situation(vmi("Pending"), (pod("Failed"),)), False),
+        (Situation(vmi("Pending"), (pod(status=UNPLACED),)), False),
+        (Situation(vmi("Pending", deleting=True), (pod(),)), False),
+        (Situation(vmi("Scheduling"), (pod(),)), False),
+        (Situation(vmi("Pending"), (pod(),), trouble=Trouble("FailedCreate", "no")), False),
+    ],
+)
+def test_only_that_a_pod_is_on_its_way_goes_without_saying(situation: Situation, quiet: bool) -> None:
+    assert lifecycle.goes_without_saying(situation) is quiet
 
 
 def test_the_hand_over_is_one_write() -> None:
