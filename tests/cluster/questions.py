@@ -404,7 +404,7 @@ def _lists() -> list[Step]:
         get(f"{MAPS}?limit=x"),
         get(f"{MAPS}?resourceVersion=0&{only}"),
         get(f"{MAPS}?resourceVersion=x"),
-        get(f"{MAPS}?resourceVersion=1&resourceVersionMatch=Exact&{only}"),
+        get(f"{MAPS}?resourceVersion=0&resourceVersionMatch=Exact&{only}"),
         get(f"{MAPS}?resourceVersionMatch=Exact"),
         get(f"{MAPS}?resourceVersion=0&resourceVersionMatch=NotOlderThan&{only}"),
         get(f"{MAPS}?fieldSelector=metadata.name=l1"),
