@@ -112,7 +112,7 @@ def test_what_moves_has_no_obstacle_and_what_cannot_says_why() -> None:
     for name in RUNNING:
         moves = support(registry.get(name), "live-migration").level in (Level.WORKS, Level.EXPERIMENTAL)
         assert bool(list(obstacles(registry.get(name), read(VirtualMachineInstance, {})))) != moves
-    assert support(registry.get("qemu"), "live-migration").level is Level.WORKS
+    assert support(registry.get(registry.DEFAULT), "live-migration").level is Level.WORKS
 
 
 def test_every_predicate_can_be_asked_of_an_empty_vmi() -> None:

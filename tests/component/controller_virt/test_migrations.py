@@ -506,6 +506,36 @@ def _source(virt: Plane, pod: LauncherPod) -> str:
     return str(vmi.status.node_name) if vmi else ""
 
 
+@pytest.mark.parametrize("settings", [{"parallelMigrationsPerCluster": 1}])
+async def test_a_quota_holds_one_back_and_nobody_else(virt: Plane, settings: Obj) -> None:
+    await virt.api.patch(KUBEVIRTS, "kubevirt", {"spec": {"configuration": {"migrations": settings}}}, NAMESPACE)
+    plain, full = virt.controller_api.create, True
+
+    async def create(resource: Any, obj: Obj, *args: Any, **how: Any) -> Obj:
+        if full and resource is PODS and obj["metadata"]["annotations"].get(names.MIGRATION_NAME) == "poor":
+            raise ApiError("Forbidden", "pods is forbidden: exceeded quota: memory")
+        answer: Obj = await plain(resource, obj, *args, **how)
+        return answer
+
+    virt.controller_api.create = create  # type: ignore[method-assign]
+    for name in ("poor", "rich"):
+        await running(virt, name)
+        await moves(virt, name=name, vmi=name)
+        if name == "poor":
+            await virt.condition("migrationRejectedByResourceQuota", of=VMI_MIGRATIONS, name="poor")
+    await reached(virt, "Succeeded", "rich")
+    assert (await migration(virt, "poor"))["status"]["phase"] == "Pending"
+    full = False
+    done = await reached(virt, "Succeeded", "poor")
+    assert not done["status"].get("conditions")
+
+
+async def test_a_pod_that_is_refused_for_good_fails_the_migration(virt: Plane) -> None:
+    await running(virt)
+    await moves(virt, addedNodeSelector={"not a label": "x"})
+    assert "the target pod was refused" in await failed(virt)
+
+
 async def test_a_second_migration_of_a_vm_waits_for_the_first(virt: Plane) -> None:
     await running(virt)
     hold(virt, "start")

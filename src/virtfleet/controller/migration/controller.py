@@ -37,6 +37,7 @@ logger = logging.getLogger(__name__)
 
 KEPT = 5  # finished migrations of a VMI that stay to be read
 _QUOTA = "exceeded quota"
+_FOR_GOOD = (400, 403, 422)  # answers that another try does not change
 _LOOK_AGAIN = 1.0
 
 
@@ -133,7 +134,8 @@ class Migrations:
             vmi = self._instances.get(migration.vmi_key)
             since = times.seconds(migration.metadata.creation_timestamp)
             node = vmi.status.node_name if vmi else ""
-            place = Place(migration.key, migration.vmi_key, node, since, migration.spec.priority)
+            rejected = conditions.holds(migration.status.conditions, MigrationCondition.REJECTED_BY_QUOTA)
+            place = Place(migration.key, migration.vmi_key, node, since, migration.spec.priority, rejected)
             if migration.begun or self._pods.cache.by_index("migration", migration.key):
                 active.append(place)
             elif vmi and vmi.phase == Phase.RUNNING and not migration.deleting:
@@ -172,7 +174,8 @@ class Migrations:
         except (ValueError, msgspec.ValidationError, ForeignPod) as error:
             return await self._fail(at, str(error))
         except ApiError as error:
-            await self._say_quota(migration, error)
+            if not await self._say_quota(migration, error) and error.code in _FOR_GOOD:
+                return await self._fail(at, f"the target pod was refused: {error.message}")
             raise CannotCreatePod(f"failed to create the target pod: {error}") from error
         if is_new:
             said = f"Created migration target pod {pod.name}"
@@ -205,14 +208,16 @@ class Migrations:
         block = {name for name, claim in claims.items() if claim and claim.block}
         return render_target(whole, self._settings, move, block_volumes=block)
 
-    async def _say_quota(self, migration: Migration, error: ApiError) -> None:
+    async def _say_quota(self, migration: Migration, error: ApiError) -> bool:
+        """Whether the Pod was refused for a quota, which may have room later."""
         if error.code != 403 or _QUOTA not in error.message:
-            return
+            return False
         kind = MigrationCondition.REJECTED_BY_QUOTA
         rejected = conditions.put(migration.status.conditions, kind, "True", time.time(), message=error.message)
         if rejected != migration.status.conditions:
             await self._patch(migration, {"status": {"conditions": rejected}}, "status")
             self._recorder.warning(migration.reference, kind, error.message)
+        return True
 
     async def _protect(self, vmi: Obj, pods: int) -> None:
         """Have the VMI's budget, where it wants one, hold back evictions of so many Pods."""

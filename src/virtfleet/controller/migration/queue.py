@@ -27,10 +27,12 @@ class Place:
     """Where its VM runs."""
     since: float = 0.0
     priority: str = ""
+    rejected: bool = False
+    """Its Pod was refused for a quota; it is tried where nobody else could use the place."""
 
     @property
-    def order(self) -> tuple[float, str]:
-        return self.since - HEAD_STARTS.get(self.priority, HEAD_STARTS["user-triggered"]), self.key
+    def order(self) -> tuple[bool, float, str]:
+        return self.rejected, self.since - HEAD_STARTS.get(self.priority, HEAD_STARTS["user-triggered"]), self.key
 
 
 @dataclass(frozen=True, slots=True)
