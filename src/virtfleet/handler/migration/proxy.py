@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 MOST_CONNECTIONS = 64  # of one migration: one for each disk that is copied, and a few
 _MOST_STRANGERS = 128  # connections that have not yet said what they are for
-_DIAL = 10.0  # seconds for a launcher to open a channel
+_DIAL = 40.0  # seconds for a launcher to open a channel; it waits for its hypervisor to listen
 _BROKEN = (LinkError, WireError, OSError, TimeoutError)
 _VOLUME, _SOCKET = "sockets", posixpath.basename(CHANNELS_SOCKET)
 
