@@ -102,9 +102,8 @@ class Talk:
         try:
             connection = await _connect(self._places[channel])
         except OSError as error:
-            await self._send(
-                Packet(channel=channel, error=f"{channel} is not reached here: {error or 'nobody listens'}")
-            )
+            why = str(error) or "nobody listens"
+            await self._send(Packet(channel=channel, error=f"{channel} is not reached here: {why}"))
         else:
             with connection:
                 await self._send(Packet(channel=channel), connection)
