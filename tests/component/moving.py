@@ -22,6 +22,7 @@ from virtfleet.launcher.alone.standalone import Standalone
 from virtfleet.protocol import messages as m
 from virtfleet.protocol.channels import Channel, Line, Packet
 from virtfleet.protocol.client import LauncherGone, Refused
+from virtfleet.work.tasks import held
 
 QEMU = registry.get("qemu-kvm")
 DAEMONS = ("virtqemud", "libvirtd")
@@ -67,6 +68,21 @@ class Place(Standalone):
 
     def __init__(self, vmi: dict[str, Any], disk: Path, cache: Path) -> None:
         super().__init__(vmi, QEMU, Context(emulated=True), {"root": disk}, cache=cache)
+        self.latest = m.DomainState()
+        self._following: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        await super().open()
+        self._following = held(self._follow(), "follow")
+
+    async def _follow(self) -> None:
+        async for update in self.client.watch():
+            self.latest = update.state
+
+    def report(self, uid: str) -> m.MigrationReport:
+        """What the launcher has said of a migration."""
+        report = self.latest.migration
+        return report if report and report.uid == uid else m.MigrationReport()
 
     @property
     def said(self) -> str:
@@ -74,9 +90,6 @@ class Place(Standalone):
             return Path(f"{self.console}-log").read_text(errors="replace")
         except FileNotFoundError:
             return ""
-
-    async def state(self) -> m.DomainState:
-        return await self.client.call(m.GetState())
 
     def processes(self, *names: str) -> list[int]:
         """Processes of the Pod by the beginnings of their names."""
@@ -107,7 +120,6 @@ class Move:
     def __init__(self, source: Place, target: Place) -> None:
         self.uid = str(uuid4())
         self.source, self.target = source, target
-        self.report: m.MigrationReport | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         (pid,) = source.processes("qemu-system")
         self._process = os.pidfd_open(pid)
@@ -132,36 +144,24 @@ class Move:
     async def outcome(self, limit: float = 60) -> str:
         """`moved`, `stayed` or `lost`, when that is settled and carried out."""
         async with asyncio.timeout(limit):
-            while True:
-                complete = await self._complete()
-                if not self.source_lives:
-                    return await self._land(complete)
-                with contextlib.suppress(LauncherGone, Refused):
-                    self.report = (await self.source.state()).migration
-                    assert self.report is not None
-                    if self.report.failure:
-                        await self._drop()
-                        return "stayed"
-                await asyncio.sleep(0.005)
+            while self.source_lives:
+                if self.source.report(self.uid).failure:
+                    await self._drop()
+                    return "stayed"
+                await asyncio.sleep(0.002)
+            while self.target.processes("qemu-system"):
+                if self.target.report(self.uid).complete and await self._arrive():
+                    return "moved"
+                await asyncio.sleep(0.002)
+            await self._drop()
+            return "lost"
 
-    async def _complete(self) -> bool:
-        """What the target's launcher says of itself without being asked."""
+    async def _arrive(self) -> bool:
         try:
-            report = (await self.target.state()).migration
+            state = await self.target.client.call(m.Arrive(migration=self.uid))
         except (LauncherGone, Refused):
             return False
-        return bool(report and report.uid == self.uid and report.complete)
-
-    async def _land(self, complete: bool) -> str:
-        while not complete and self.target.processes("qemu-system"):
-            complete = await self._complete()
-        if complete:
-            with contextlib.suppress(LauncherGone, Refused):
-                state = await self.target.client.call(m.Arrive(migration=self.uid))
-                if state.status is m.Status.RUNNING:
-                    return "moved"
-        await self._drop()
-        return "lost"
+        return state.status is m.Status.RUNNING
 
     async def _drop(self) -> None:
         with contextlib.suppress(LauncherGone, Refused):

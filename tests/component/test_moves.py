@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -65,11 +66,12 @@ class House:
 
 
 @pytest.fixture
-async def house(tmp_path: Path) -> AsyncIterator[House]:
-    made = House(tmp_path)
-    os.chmod(tmp_path, 0o755)
-    async with made.stack:
-        yield made
+async def house() -> AsyncIterator[House]:
+    with TemporaryDirectory(prefix="vfm-") as directory:  # where the launcher's user may look
+        os.chmod(directory, 0o755)
+        made = House(Path(directory))
+        async with made.stack:
+            yield made
 
 
 # Tells the hardware address of whoever first says on a network that it is there now.
@@ -92,7 +94,7 @@ async def test_a_guest_moves_with_its_disks_and_counts_on(house: House, capsys: 
         move = Move(house.place, target)
         await move.begin(MigrationOptions())
         assert await move.outcome() == "moved"
-        source, code = house.place, await house.place.sandbox.process.wait()  # type: ignore[union-attr]
+        source, code = house.place, await house.place.sandbox.process.wait()
         assert code == 0, source.log.read_text()
         house.moved(target)
         await house.counts()

@@ -65,7 +65,7 @@ class Owned:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def begin(self, work: tasks.Work[None], name: str) -> None:
-        task = tasks.start(work, name, expected=(OSError, TimeoutError, wire.WireError))
+        task = tasks.start(work, name, expected=(OSError, wire.WireError))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -101,8 +101,9 @@ class Talk:
     async def _dial(self, channel: Channel) -> None:
         try:
             connection = await _connect(self._places[channel])
-        except TimeoutError:
-            await self._send(Packet(channel=channel, error=f"nobody listens for {channel} here"))
+        except OSError as error:
+            why = str(error) or "nobody listens"
+            await self._send(Packet(channel=channel, error=f"{channel} is not reached here: {why}"))
         else:
             with connection:
                 await self._send(Packet(channel=channel), connection)

@@ -69,7 +69,10 @@ async def test_a_target_dials_its_daemon_and_its_hypervisor_as_soon_as_that_list
     with listen(pod.daemon.with_name("memory")), await exchanged(line, Channel.MEMORY):
         pass
     await line.send(Packet(dial=Channel.DISKS))
-    assert await line.receive() == (Packet(channel=Channel.DISKS, error="nobody listens for disks here"), None)
+    assert await line.receive() == (
+        Packet(channel=Channel.DISKS, error="disks is not reached here: nobody listens"),
+        None,
+    )
     line.close()
 
 

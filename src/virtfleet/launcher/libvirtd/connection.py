@@ -145,7 +145,8 @@ class Connection:
         def happened(_connection: object, _domain: object, *arguments: Any) -> None:
             words = [str(argument) for argument in arguments[:-1]]  # the last one is ours, and None
             event = Event(kind=kind, detail=" ".join(words)) if kind else None
-            self._loop.call_soon_threadsafe(self._changed, event)
+            with suppress(RuntimeError):  # the loop has ended, and with it whoever wanted to know
+                self._loop.call_soon_threadsafe(self._changed, event)
 
         return happened
 

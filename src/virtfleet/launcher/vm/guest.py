@@ -95,9 +95,7 @@ class Guest:
             m.Depart: self._depart,
             m.AbortDeparture: self._departures.abort,
             m.Arrive: self.arrive,
-            **{
-                request: partial(self._operate, operation) for request, operation in self._operations.handlers().items()
-            },
+            **{request: partial(self._operate, do) for request, do in self._operations.handlers().items()},
         }
 
     def start(self) -> None:
@@ -331,8 +329,10 @@ class Guest:
                 stopping=self._deadline is not None,
                 migration=self._departures.report(present) or await self._arrival.report(),
             )
-            if state != self._updates.latest.state:
+            before = self._updates.latest.state
+            if (state.status, state.reason) != (before.status, before.reason):
                 logger.info("the domain is %s %s", state.status or "absent", state.reason)
+            if state != before:
                 self._updates.publish(m.Update(state=state))
             if self._started and state.status.ended:
                 self.ended.set()
