@@ -97,7 +97,7 @@ class OperatorsApi(InProcessApi):
             (namespace or "") if res.namespaced else "",
             name,
         )
-        if not self._authorizer(asked).allowed:
+        if not self._authorizer(asked):
             raise AssertionError(f"the operator's roles do not allow {verb} {res} {namespace}/{name} {subresource}")
         if verb not in ("get", "list", "watch"):
             self.writes.append((verb, str(res), name))
