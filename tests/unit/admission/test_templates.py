@@ -188,3 +188,30 @@ def test_a_migration_cannot_be_redirected() -> None:
     assert not review_update(edited(stored, {"metadata.labels": {}}), stored, cluster()).allowed
     ended = edited(stored, {"metadata.labels": {}, "status.phase": "Succeeded"})
     assert review_update(ended, stored, cluster()).allowed
+
+
+POLICY: dict[str, Any] = {
+    "apiVersion": "migrations.kubevirt.io/v1alpha1",
+    "kind": "MigrationPolicy",
+    "metadata": {"name": "slow"},
+    "spec": {"selectors": {"namespaceSelector": {"team": "a"}}, "bandwidthPerMigration": "64Mi", "allowPostCopy": True},
+}
+
+
+@pytest.mark.parametrize(
+    ("edits", "field"),
+    [
+        ({}, None),
+        ({"spec": {}}, "spec.selectors"),
+        ({"spec.bandwidthPerMigration": "fast"}, "spec.bandwidthPerMigration"),
+        ({"spec.bandwidthPerMigration": "-1Mi"}, "spec.bandwidthPerMigration"),
+        ({"spec.completionTimeoutPerGiB": -1}, "spec.completionTimeoutPerGiB"),
+        ({"spec.maxDowntimeMs": -1}, "spec.maxDowntimeMs"),
+        ({"spec.allowPostCopy": "yes"}, "spec.allowPostCopy"),
+        ({"spec.selectors": {"namespaceSelector": {"no label": "x"}}}, "spec.selectors.namespaceSelector"),
+    ],
+)
+def test_a_policy_for_migrations_is_checked(edits: dict[str, Any], field: str | None) -> None:
+    changed = edited(POLICY, edits)
+    assert fields(changed) == ({field} if field else set())
+    assert {cause.field for cause in review_update(changed, POLICY, cluster()).causes} == fields(changed)
