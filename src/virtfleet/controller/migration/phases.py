@@ -30,6 +30,7 @@ PREPARATION, BEGIN = 120.0, 60.0
 UNHEARD = 120.0  # for a source to answer that it has ended what it may have begun
 SOURCE_LOST = 180.0  # more than handlers take to agree on who has the guest
 _LONGEST = 86400.0
+_SOON = 0.5  # a deadline may pass between two looks at the clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +158,7 @@ def why_ended(at: Situation, now: float) -> str:
     if state.target_node_address:
         # The source may have begun and be about to say so. Where nothing is heard, its Pod shows where the guest is.
         here = at.source is not None and not at.source.going_down
-        return f"{_late(state)}, nor answer" if here and _age(at, now) > BEGIN + UNHEARD else ""
+        return f"{_late(state)}, nor answer" if here and _asked_for(at, now) > UNHEARD else ""
     if at.migration.deleting:
         return "the migration was cancelled"
     late = _age(at, now) > PREPARATION
@@ -170,6 +171,12 @@ def aborted(at: Situation, now: float) -> bool:
     if state is None or state.abort_requested or not state.target_node_address:
         return False
     return at.migration.deleting or (not state.start_timestamp and _age(at, now) > BEGIN)
+
+
+def _asked_for(at: Situation, now: float) -> float:
+    """Seconds since the source was asked to end it."""
+    asked = conditions.find(at.migration.status.conditions, MigrationCondition.ABORT_REQUESTED)
+    return now - times.seconds(asked["lastTransitionTime"]) if asked else 0.0
 
 
 def _late(state: State) -> str:
@@ -188,12 +195,13 @@ def look_again(at: Situation, phase: str, now: float) -> float | None:
     if phase == MigrationPhase.SCHEDULING and at.target:
         deadlines = [*_pod_deadlines(at.migration, at.target, now)]
     elif state := at.under_way:
-        limits = [PREPARATION] if not state.target_node_address else [BEGIN, BEGIN + UNHEARD]
-        deadlines = [(limit - _age(at, now), "") for limit in limits if not state.start_timestamp]
+        if state.abort_requested:
+            deadlines.append((UNHEARD - _asked_for(at, now), ""))
+        elif not state.start_timestamp:
+            deadlines.append(((BEGIN if state.target_node_address else PREPARATION) - _age(at, now), ""))
         if at.source is None:
             deadlines.append((SOURCE_LOST - at.source_lost_for, ""))
-    ahead = [left for left, _ in deadlines if left > 0]
-    return max(0.1, min(ahead)) if ahead else None
+    return max(_SOON, min(left for left, _ in deadlines)) if deadlines else None
 
 
 # --- what is written
@@ -213,7 +221,7 @@ def status(at: Situation, phase: str, reason: str, now: float) -> Obj:
     if state and state != known.migration_state:
         change["migrationState"] = msgspec.to_builtins(state)
     aborted = known.conditions
-    if at.migration.deleting and at.under_way:
+    if at.under_way and at.under_way.abort_requested:
         aborted = conditions.put(aborted, MigrationCondition.ABORT_REQUESTED, "True", now)
     if begun(phase):
         aborted = conditions.drop(aborted, MigrationCondition.REJECTED_BY_QUOTA)
