@@ -21,7 +21,7 @@ from virtfleet.api.selectors import SelectorError, from_label_selector, label_ke
 from virtfleet.api.view import part
 from virtfleet.api.view import read as read_view
 from virtfleet.api.vm import VirtualMachine
-from virtfleet.hypervisors import features, notyet
+from virtfleet.hypervisors import notyet
 from virtfleet.installation import Installation
 
 _RUN_STRATEGIES = ("Halted", "Manual", "Always", "RerunOnFailure", "Once")
@@ -230,10 +230,6 @@ def check_migration_target(
                 "spec.vmiName",
                 f"VMI {name} already migrates by {read(other, 'metadata').get('name')}; wait or delete that",
             )
-    if findings.allowed and features.BY_KEY["live-migration"].not_yet:
-        findings.unsupported(
-            "spec.vmiName", f"VMI {name} cannot migrate, {names.NotMigratable.NOT_YET}: {features.IMMOBILE}"
-        )
 
 
 def check_migration_update(migration: Section, old: Section, _: Asker, findings: Findings) -> None:

@@ -177,7 +177,6 @@ class NotMigratable:
     TSC_FREQUENCY: Final = "NoTSCFrequencyNotLiveMigratable"
     HYPERV_PASSTHROUGH: Final = "HypervPassthroughNotLiveMigratable"
     PERSISTENT_RESERVATION: Final = "PersistentReservationNotLiveMigratable"
-    NOT_YET: Final = "MigrationNotSupported"
     OTHER: Final = "NotMigratable"
 
 

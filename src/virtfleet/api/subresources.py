@@ -184,7 +184,7 @@ TABLE: Final = (
     ),
     _change(
         "migrate",
-        "makes a VirtualMachineInstanceMigration, which admission refuses while VMs do not move",
+        "makes a VirtualMachineInstanceMigration, as admission allows it",
         f"{_NO_VM} or VMI; 409 not running; 422 otherwise",
         Role.MIGRATE,
     ),

@@ -70,11 +70,10 @@ _D: Final = "spec.domain.devices"
 _NO_START: Final = "the VM does not start"
 _BY_NAME: Final = "name the device by deviceName, as a device plugin offers it"
 _HOOKS: Final = "hooks.kubevirt.io/hookSidecars"
-NO_MOVES: Final = NotYet(
-    "VMs do not move: LiveMigrate and External hold a drain back, LiveMigrateIfPossible shuts the guest down",
-    "stop the VM when it suits you, and then drain its node",
+_STAYS: Final = NotYet(
+    "a drain moves no VM: LiveMigrate and External hold it back, LiveMigrateIfPossible shuts the guest down",
+    "migrate or stop the VM, and then drain its node",
 )
-IMMOBILE: Final = "VirtFleet does not move running VMs yet; restart the VM to have it placed anew"
 _HOTPLUG: Final = NotYet(
     "room is kept free, and more comes with the next restart",
     "restart VMs with the condition RestartRequired",
@@ -214,9 +213,9 @@ FEATURES: Final = (
                    "WorkloadEncryptionTDX")),
     Feature("clock", "clock and timers", "spec.domain.clock"),
     # life
-    Feature("live-migration", "live migration", "spec.evictionStrategy", asking.eviction("LiveMigrate"), NO_MOVES),
-    Feature("evacuation", "evacuation by others, or if possible", "spec.evictionStrategy",
-            asking.eviction("LiveMigrateIfPossible", "External"), NO_MOVES, everywhere=True),
+    Feature("live-migration", "live migration", "spec.evictionStrategy", asking.eviction("LiveMigrate")),
+    Feature("evacuation", "leaving a node that is drained", "spec.evictionStrategy",
+            asking.eviction("LiveMigrate", "LiveMigrateIfPossible", "External"), _STAYS, everywhere=True),
     Feature("hook-sidecars", "hook sidecars", f"metadata.annotations[{_HOOKS}]", asking.annotation(_HOOKS),
             NotYet("no hook sidecar is started, and the domain stays as it is", "remove it", "Sidecar"),
             everywhere=True),
@@ -253,9 +252,7 @@ def obstacles(
     moving = support(hypervisor, "live-migration", vmi.spec.architecture or "amd64")
     if moving.level is not Level.IMPOSSIBLE:
         yield from hypervisor.migration.obstacles(vmi, domain, options)
-    if moving.admitted:
-        yield Obstacle(names.NotMigratable.NOT_YET, IMMOBILE)
-    elif moving.level in (Level.ABSENT, Level.IMPOSSIBLE):
+    if moving.level in (Level.ABSENT, Level.IMPOSSIBLE):
         name = hypervisor.descriptor.name
         yield Obstacle(names.NotMigratable.OTHER, f"hypervisor {name} cannot migrate: {moving.reason}")
 

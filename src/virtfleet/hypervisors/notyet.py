@@ -77,15 +77,17 @@ VM: Final = (
 )
 
 _PACED = "requests are paced by VirtFleet itself"
-_NO_MOVES = "VMs do not move"
 
 
 KUBEVIRT: Final = (
-    _configured("migrations", f"{_NO_MOVES}, and these limits have no effect"),
+    _configured("migrations.network", "migrations use the network that nodes have for everything"),
+    _configured("migrations.nodeDrainTaintKey", "no VM leaves a node because of a taint", "migrate VMs yourself"),
+    _configured("migrations.matchSELinuxLevelOnMigration", "launchers have the levels that their nodes give them"),
+    _configured("migrations.utilityVolumesTimeout", "there are no utility volumes to wait for"),
     _absent(
         "configuration.evictionStrategy",
-        f"{_NO_MOVES}: LiveMigrate and External hold a drain back, LiveMigrateIfPossible shuts guests down",
-        "stop VMs when it suits, and then drain their nodes",
+        "a drain moves no VM: LiveMigrate and External hold it back, LiveMigrateIfPossible shuts guests down",
+        "migrate or stop VMs, and then drain their nodes",
         asked=lambda spec: _at(spec, "configuration", "evictionStrategy") not in (None, "", "None"),
     ),
     _absent(

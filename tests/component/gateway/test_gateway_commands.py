@@ -147,12 +147,6 @@ async def refusal_to_migrate(kit: Kit, words: str) -> None:
     assert await kit.server.api.list(VMI_MIGRATIONS, "default") == []
 
 
-async def test_migrate_is_refused_at_once_with_what_to_do_instead(kit: Kit) -> None:
-    await kit.started(runStrategy="Always")
-    await kit.guard()
-    await refusal_to_migrate(kit, "MigrationNotSupported: VirtFleet does not move running VMs yet; restart the VM")
-
-
 async def test_why_a_vm_cannot_move_is_its_own_conditions_reason(kit: Kit) -> None:
     condition = {"type": "LiveMigratable", "status": "False", "reason": "DisksNotLiveMigratable", "message": "local"}
     await kit.started(runStrategy="Always")

@@ -64,7 +64,6 @@ def claimed(kind: str) -> dict[str, Any]:
 CLAIM = {"persistentVolumeClaim": {"claimName": "data"}}
 AGENT = {"source": {"secret": {"secretName": "keys"}}, "propagationMethod": {"qemuGuestAgent": {"users": ["me"]}}}
 SPECS: dict[str, dict[str, Any]] = {
-    "live-migration": {"evictionStrategy": "LiveMigrate"},
     "tpm-persistent": {f"{DEVICES}.tpm": {"persistent": True}},
     "efi-persistent": {"domain.firmware.bootloader": {"efi": {"secureBoot": False, "persistent": True}}},
     "agent-credentials": {"accessCredentials": [{"sshPublicKey": AGENT}]},
@@ -115,7 +114,10 @@ VALUES: dict[str, Any] = {
     "configuration.evictionStrategy": "LiveMigrate",
     "configuration.vmRolloutStrategy": "LiveUpdate",
     "configuration.roleAggregationStrategy": "Manual",
-    "configuration.migrations": {"allowPostCopy": True},
+    "configuration.migrations.network": "fast",
+    "configuration.migrations.nodeDrainTaintKey": "drain",
+    "configuration.migrations.matchSELinuxLevelOnMigration": True,
+    "configuration.migrations.utilityVolumesTimeout": 5,
     "configuration.liveUpdateConfiguration": {"maxCpuSockets": 8},
     "configuration.mediatedDevicesConfiguration": {"mediatedDeviceTypes": ["nvidia-222"]},
     "configuration.network.binding": {"plugin": {"sidecarImage": "plugin:v1"}},
@@ -188,7 +190,7 @@ def test_so_is_a_template(owner: dict[str, Any]) -> None:
         },
     )
     found = verdict(asking, WHERE)
-    assert told(found, warning_of(BY_KEY["live-migration"], "spec.template.spec.evictionStrategy"))
+    assert told(found, warning_of(BY_KEY["evacuation"], "spec.template.spec.evictionStrategy"))
     assert told(found, warning_of(BY_KEY["istio"], "spec.template.metadata.annotations[sidecar.istio.io/inject]"))
 
 

@@ -156,7 +156,7 @@ def test_a_vm_that_runs_is_reported_in_one_patch() -> None:
     assert told["currentCPUTopology"] == {"sockets": 2, "cores": 1, "threads": 1}, "whatever the spec says"
     assert told["runtimeUser"] == 107
     assert told["migrationMethod"] == "BlockMigration", "the disk is only here"
-    assert conditions(change)["LiveMigratable"]["status"] == "False"
+    assert conditions(change)["LiveMigratable"]["status"] == "True"
     assert conditions(change)["Ready"]["status"] == "True"
 
 
@@ -334,12 +334,16 @@ def test_what_went_wrong_is_said_until_it_is_right() -> None:
             names.NotMigratable.HOST_DEVICE,
         ),
         (instance(domain={"launchSecurity": {"sev": {}}}), names.NotMigratable.SEV),
-        (instance(), names.NotMigratable.NOT_YET),
     ],
 )
 def test_a_vm_that_cannot_move_says_why(found: Instance, reason: str) -> None:
     condition = conditions(status.change(situation(found, wired=[]), NOW))["LiveMigratable"]
     assert (condition["status"], condition["reason"]) == ("False", reason)
+
+
+def test_a_vm_that_nothing_keeps_can_move() -> None:
+    condition = conditions(status.change(situation(instance(), wired=[]), NOW))["LiveMigratable"]
+    assert (condition["status"], condition.get("reason")) == ("True", None)
 
 
 def test_a_hypervisor_that_cannot_migrate_is_a_reason() -> None:

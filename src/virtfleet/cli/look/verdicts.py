@@ -70,7 +70,7 @@ class Rules(Admission):
         obj, kind = request.obj or {}, request.kind.resource.kind
         findings = review(obj, Installation(obj) if kind == KUBEVIRTS.kind else self._cluster)
         if findings.allowed and kind == VMI_MIGRATIONS.kind:
-            check_migration_target(obj, {}, (), findings)  # of a VMI that is there and could move, if any could
+            check_migration_target(obj, {}, (), findings)  # of a VMI that is there and can move
         self.warnings += findings.warnings
         _refuse(findings)
 
