@@ -205,9 +205,9 @@ class Handlers(_Agents):
     def _step(state: VirtualMachineInstanceMigrationState) -> str:
         if not state.target_node_address:
             return "prepare"
-        if not state.start_timestamp:
-            return "start"
-        return "abort" if state.abort_requested else "arrive"
+        if state.abort_requested:
+            return "abort"
+        return "arrive" if state.start_timestamp else "start"
 
     async def move(self, vmi: Instance, step: str) -> None:
         """What a handler writes at a step of a migration."""

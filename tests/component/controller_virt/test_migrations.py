@@ -348,6 +348,21 @@ async def test_every_wait_ends_with_a_reason(
     assert len(await virt.pods()) == 1
 
 
+async def test_a_source_that_says_nothing_has_its_guest_where_its_pod_is(
+    virt: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(phases, "BEGIN", 0.3)
+    monkeypatch.setattr(phases, "UNHEARD", 0.3)
+    before = await running(virt)
+    hold(virt, "start", "abort")
+    await moves(virt)
+    assert "did not begin to send the guest within 0 s, nor answer" in await failed(virt)
+    after = await virt.vmi()
+    assert (after["status"]["phase"], after["status"]["nodeName"]) == ("Running", before["status"]["nodeName"])
+    assert after["status"]["migrationState"]["abortRequested"] is True
+    assert len(await virt.pods()) == 1
+
+
 @pytest.mark.parametrize(("limit", "said"), [("Unschedulable", "no node took"), ("Pending", "did not run")])
 async def test_a_target_pod_that_does_not_run_is_given_up(virt: Plane, limit: str, said: str) -> None:
     await running(virt)

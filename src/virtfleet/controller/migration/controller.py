@@ -15,6 +15,7 @@ import msgspec
 import orjson
 
 from virtfleet.api import conditions, kinds, names, times
+from virtfleet.api.migration import VirtualMachineInstanceMigrationState as State
 from virtfleet.api.names import MigrationCondition, MigrationPhase, Phase
 from virtfleet.controller import disruption, lifecycle
 from virtfleet.controller.launcherpod import LauncherPod
@@ -186,7 +187,7 @@ class Migrations:
         """Whether the VM has one Pod. What earlier migrations have left is cleared away first."""
         left = vmi.open_migration
         if left:  # its object went without its controller
-            await self._release(vmi, left.migration_uid, bool(left.start_timestamp))
+            await self._release(vmi, left)
             return False
         others = [pod for pod in await self._pods.listed(vmi) if pod.uid != source.uid]
         unfinished = {m.uid for m in self._migrations.by_index("vmi", vmi.key) if not m.final}
@@ -260,19 +261,21 @@ class Migrations:
         now = time.time()
         if why := phases.why_ended(at, now):
             patch = _of_state(vmi, phases.ended_state(at, why, now))
-        elif at.migration.deleting and not state.abort_requested:
+        elif phases.aborted(at, now):
             patch = _of_state(vmi, {"abortRequested": True})
             self._recorder.normal(at.migration.reference, "SuccessfulAbortMigration", "Migration is ready for abort.")
         else:
             return at
         return dataclasses.replace(at, vmi=await self._patch_vmi(vmi, patch))
 
-    async def _release(self, vmi: Instance, uid: str, started: bool) -> None:
-        """End a migration whose object is gone."""
+    async def _release(self, vmi: Instance, state: State) -> None:
+        """End a migration whose object is gone; the source does that where it may have begun."""
         why = "the migration was deleted"
         end = {"failed": True, "failureReason": why, "endTimestamp": times.timestamp()}
-        lives = any(pod.migration_uid == uid and not pod.ended for pod in await self._pods.listed(vmi))
-        await self._patch_vmi(vmi, _of_state(vmi, {"abortRequested": True} if started and lives else end))
+        pods = await self._pods.listed(vmi)
+        lives = any(pod.migration_uid == state.migration_uid and not pod.ended for pod in pods)
+        change = {"abortRequested": True} if state.target_node_address and lives else end
+        await self._patch_vmi(vmi, _of_state(vmi, change))
 
     async def _patch_vmi(self, vmi: Instance, patch: Obj) -> Instance:
         answer = await self._api.patch(VMIS, vmi.name, patch, vmi.namespace)
@@ -358,7 +361,7 @@ class Migrations:
             state = vmi.open_migration
             if state and state.migration_uid == pod.migration_uid:
                 if not state.abort_requested:
-                    await self._release(vmi, state.migration_uid, bool(state.start_timestamp))
+                    await self._release(vmi, state)
                 return _LOOK_AGAIN
             if lifecycle.current_pod(vmi, self._pods.of(vmi.uid)) is pod:
                 return None

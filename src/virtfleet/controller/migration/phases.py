@@ -5,7 +5,7 @@ handlers) → TargetReady (the source may send) → Running → Succeeded or Fai
 
 Up to the hand-over nobody but the controller knows of the migration, and it fails by the controller's word. From then
 on the handlers say in the VMI's status what becomes of it. The controller ends it in their place only where that
-cannot cost the guest: before the source has begun to send, or when one side has certainly ended.
+cannot cost the guest: before the source can have begun to send, or when one side has certainly ended.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ from virtfleet.kube.resource import Obj
 # Seconds that a step may take. For a Pod they are KubeVirt's.
 UNSCHEDULABLE, NOT_RUNNING = 300.0, 900.0
 PREPARATION, BEGIN = 120.0, 60.0
-SOURCE_LOST = 60.0
+UNHEARD = 120.0  # for a source to answer that it has ended what it may have begun
+SOURCE_LOST = 180.0  # more than handlers take to agree on who has the guest
 _LONGEST = 86400.0
+_SOON = 0.5  # a deadline may pass between two looks at the clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,9 @@ def next_phase(at: Situation, now: float) -> tuple[str, str]:
 
 def _handed_over(at: Situation, state: State) -> tuple[str, str]:
     if state.failed:
-        return MigrationPhase.FAILED, state.failure_reason or "the migration failed"
+        why = state.failure_reason or "the migration failed"
+        late = state.abort_requested and not state.start_timestamp and not at.migration.deleting
+        return MigrationPhase.FAILED, f"{_late(state)}: {why}" if late else why
     if state.completed or (at.vmi and at.vmi.status.node_name == state.target_node):
         return MigrationPhase.SUCCEEDED, ""
     if at.vmi is None or at.vmi.final or state.end_timestamp:
@@ -151,20 +155,38 @@ def why_ended(at: Situation, now: float) -> str:
         return f"the VM's pod {state.source_pod} is gone, and the guest has not come to {state.target_node}"
     if state.start_timestamp:
         return ""
+    if state.target_node_address:
+        # The source may have begun and be about to say so. Where nothing is heard, its Pod shows where the guest is.
+        here = at.source is not None and not at.source.going_down
+        return f"{_late(state)}, nor answer" if here and _asked_for(at, now) > UNHEARD else ""
     if at.migration.deleting:
         return "the migration was cancelled"
-    for left, why in _step_deadlines(at, state, now):
-        if left <= 0:
-            return why
-    return ""
+    late = _age(at, now) > PREPARATION
+    return f"node {state.target_node} did not prepare the target pod within {PREPARATION:.0f} s" if late else ""
 
 
-def _step_deadlines(at: Situation, state: State, now: float) -> Iterator[tuple[float, str]]:
-    age = now - times.seconds(at.migration.since)
-    if at.migration.phase == MigrationPhase.PREPARING_TARGET:
-        yield PREPARATION - age, f"node {state.target_node} did not prepare the target pod within {PREPARATION:.0f} s"
-    elif at.migration.phase == MigrationPhase.TARGET_READY:
-        yield BEGIN - age, f"node {state.source_node} did not begin to send the guest within {BEGIN:.0f} s"
+def aborted(at: Situation, now: float) -> bool:
+    """Whether the source is to be asked to end a migration that it has begun, or may have."""
+    state = at.under_way
+    if state is None or state.abort_requested or not state.target_node_address:
+        return False
+    return at.migration.deleting or (not state.start_timestamp and _age(at, now) > BEGIN)
+
+
+def _asked_for(at: Situation, now: float) -> float:
+    """Seconds since the source was asked to end it."""
+    asked = conditions.find(at.migration.status.conditions, MigrationCondition.ABORT_REQUESTED)
+    return now - times.seconds(asked["lastTransitionTime"]) if asked else 0.0
+
+
+def _late(state: State) -> str:
+    return f"node {state.source_node} did not begin to send the guest within {BEGIN:.0f} s"
+
+
+def _age(at: Situation, now: float) -> float:
+    """Seconds in the present phase, as far as it is one of those that have a limit."""
+    limited = (MigrationPhase.PREPARING_TARGET, MigrationPhase.TARGET_READY)
+    return now - times.seconds(at.migration.since) if at.migration.phase in limited else 0.0
 
 
 def look_again(at: Situation, phase: str, now: float) -> float | None:
@@ -173,10 +195,13 @@ def look_again(at: Situation, phase: str, now: float) -> float | None:
     if phase == MigrationPhase.SCHEDULING and at.target:
         deadlines = [*_pod_deadlines(at.migration, at.target, now)]
     elif state := at.under_way:
-        deadlines = [*_step_deadlines(at, state, now)]
+        if state.abort_requested:
+            deadlines.append((UNHEARD - _asked_for(at, now), ""))
+        elif not state.start_timestamp:
+            deadlines.append(((BEGIN if state.target_node_address else PREPARATION) - _age(at, now), ""))
         if at.source is None:
             deadlines.append((SOURCE_LOST - at.source_lost_for, ""))
-    return max(0.1, min(left for left, _ in deadlines)) if deadlines else None
+    return max(_SOON, min(left for left, _ in deadlines)) if deadlines else None
 
 
 # --- what is written
@@ -191,12 +216,12 @@ def status(at: Situation, phase: str, reason: str, now: float) -> Obj:
         before = msgspec.to_builtins(known.phase_transition_timestamps)
         change |= {"phase": phase, "phaseTransitionTimestamps": [*before, entered]}
     state = at.state or known.migration_state
-    if phase == MigrationPhase.FAILED and (state is None or not state.failed):
+    if phase == MigrationPhase.FAILED and reason:
         state = msgspec.structs.replace(state or State(), failed=True, failure_reason=reason)
     if state and state != known.migration_state:
         change["migrationState"] = msgspec.to_builtins(state)
     aborted = known.conditions
-    if at.migration.deleting and at.under_way:
+    if at.under_way and at.under_way.abort_requested:
         aborted = conditions.put(aborted, MigrationCondition.ABORT_REQUESTED, "True", now)
     if begun(phase):
         aborted = conditions.drop(aborted, MigrationCondition.REJECTED_BY_QUOTA)
