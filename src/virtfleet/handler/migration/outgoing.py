@@ -67,6 +67,7 @@ class Outgoing:
         self.running = False
         """What the target says."""
         self.aborting = False
+        self._ordered = False  # from then on the launcher may have begun, whether it has said so or not
         self._launcher = launcher
         self._pod = pod
         self._guests = guests
@@ -101,7 +102,7 @@ class Outgoing:
     async def abort(self) -> str:
         """Ask for the end of it; the answer is why that cannot be."""
         self.aborting = True
-        if not self.begun:
+        if not self._ordered:
             await self.keep("it was aborted before it began")
             return ""
         try:
@@ -135,7 +136,10 @@ class Outgoing:
             out = ChannelsOut(f"migration {self.uid}", self._pod, self._call)
             await out.open()
             order = Depart(migration=self.uid, vmi=vmi, document=document, options=options)
-            await self._launcher.call(order)
+            if self.keeps:
+                return
+            self._ordered = True
+            await self._send(order)
             self.begun = True
             self._changed()
             await out.run()
@@ -148,6 +152,16 @@ class Outgoing:
             if out:
                 out.close()
             self._changed()
+
+    async def _send(self, order: Depart) -> None:
+        """A launcher that does not answer may have begun all the same; asked again, it changes nothing."""
+        while True:
+            try:
+                await self._launcher.call(order)
+                return
+            except Unresponsive as error:
+                logger.warning("migration %s: %s", self.uid, error)
+            await asyncio.sleep(_FIRST_PAUSE)
 
     async def _received(self) -> str:
         try:
