@@ -115,12 +115,15 @@ def _alive(pid: int) -> bool:
 
 
 class Move:
-    """One migration, as its two handlers carry it out."""
+    """One migration, as its two handlers carry it out. `mute`: what the target says at the end is lost on the way."""
 
-    def __init__(self, source: Place, target: Place) -> None:
+    def __init__(self, source: Place, target: Place, *, mute: bool = False) -> None:
         self.uid = str(uuid4())
         self.source, self.target = source, target
         self._tasks: set[asyncio.Task[None]] = set()
+        self._mute = mute
+        self._sent = asyncio.Event()  # all of the guest's memory
+        self._talks: list[asyncio.StreamWriter] = []  # between the daemons
         (pid,) = source.processes("qemu-system")
         self._process = os.pidfd_open(pid)
 
@@ -203,15 +206,35 @@ class Move:
             return connection.close()
         ends = [await asyncio.open_unix_connection(sock=end) for end in (connection, received[1])]
         (here, back), (there, on) = ends
-        await asyncio.gather(_pump(here, on), _pump(there, back), return_exceptions=True)
+        if channel is Channel.LIBVIRT:
+            self._talks += (on, back)
+        muted = self._sent if self._mute and channel is Channel.LIBVIRT else None
+        done = self._sent if channel is Channel.MEMORY else None
+        await asyncio.gather(_pump(here, on, done=done), _pump(there, back, muted=muted), return_exceptions=True)
+
+    def cut(self) -> None:
+        """Break the connection between the daemons."""
+        for writer in self._talks:
+            writer.close()
 
 
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _pump(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    *,
+    muted: asyncio.Event | None = None,
+    done: asyncio.Event | None = None,
+) -> None:
+    """Bytes from one end to the other until the first ends, which is `done`; lost from when it is `muted`."""
     try:
         while data := await reader.read(1 << 18):
+            if muted and muted.is_set():
+                continue
             writer.write(data)
             await writer.drain()
     finally:
+        if done:
+            done.set()
         writer.close()
 
 

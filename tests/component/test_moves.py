@@ -111,6 +111,32 @@ async def test_a_guest_moves_with_its_disks_and_counts_on(house: House, capsys: 
         assert (await target.sync(target.vmi)).status is m.Status.RUNNING, "it is not started again"
 
 
+@pytest.mark.parametrize("how", ["its daemon dies", "the connection breaks"])
+async def test_a_guest_is_the_sources_where_the_targets_last_answer_is_lost(house: House, how: str) -> None:
+    """The target has all of the guest, and the source cannot know."""
+    await house.start()
+    target = await house.target()
+    move = Move(house.place, target, mute=True)
+    await move.begin(MigrationOptions())
+    await asyncio.to_thread(eventually, lambda: target.report(move.uid).complete)
+    assert move.source_lives
+    if how == "its daemon dies":
+        house.place.kill(*DAEMONS)
+    else:
+        move.cut()
+    assert await move.outcome() == "stayed"
+    await move.close()
+    assert target.said == "", "it never ran there"
+    await house.counts()
+    target = await house.target()
+    move = Move(house.place, target)
+    await move.begin(MigrationOptions())
+    assert await move.outcome() == "moved"
+    await move.close()
+    house.moved(target)
+    await house.counts()
+
+
 VICTIMS = {
     "nothing": None,
     "source's libvirt": (0, DAEMONS),
