@@ -190,12 +190,11 @@ def test_a_refused_object_is_not_said_to_be_accepted(tmp_path: Path) -> None:
     assert judged(tmp_path, asking.replace("Always", "Sometimes"))["warnings"] == []
 
 
-def test_a_migration_is_refused_with_what_to_do_instead(tmp_path: Path) -> None:
-    found = judged(
-        tmp_path,
-        "apiVersion: kubevirt.io/v1\nkind: VirtualMachineInstanceMigration\nmetadata: {name: m}\nspec: {vmiName: a}\n",
-    )
-    assert "restart the VM" in found["causes"][0]["message"]
+@pytest.mark.parametrize(("vmi", "refused"), [("a", []), ("''", ["spec.vmiName"])])
+def test_a_migration_names_the_vm_that_moves(tmp_path: Path, vmi: str, refused: list[str]) -> None:
+    kind = "apiVersion: kubevirt.io/v1\nkind: VirtualMachineInstanceMigration\n"
+    found = judged(tmp_path, f"{kind}metadata: {{name: m}}\nspec: {{vmiName: {vmi}}}\n")
+    assert [cause["field"] for cause in found["causes"]] == refused
 
 
 def test_standard_input_is_a_file() -> None:

@@ -1,8 +1,8 @@
 """Bytes of a migration, from another handler to a launcher's connection and back, by a thread for each connection.
 
-A thread because of the amount (gigabytes a second would leave an event loop no time for anything else), and because of
-whose the launcher's end is: what is done to a descriptor that a launcher has sent can take for ever, and then only the
-thread of its own migration waits.
+A thread because of the amount (a guest's whole memory would leave an event loop no time for anything else), and because
+of whose the launcher's end is: what is done to a descriptor that a launcher has sent can take for ever, and then only
+the thread of its own migration waits.
 
 Nothing is read that cannot be held, so that a slow side slows the other one down; and each direction ends by itself.
 """
