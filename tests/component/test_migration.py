@@ -120,7 +120,7 @@ def sides() -> Iterator[tuple[Side, Side]]:
     with ExitStack() as stack:
         made = []
         for _ in range(2):
-            directory = Path(mkdtemp(prefix="vf-m-"))
+            directory = Path(mkdtemp(prefix="vfm"))
             directory.chmod(0o755)
             opened = stack.enter_context(running(QEMU, "qemu", directory, host_uuid=str(uuid4())))
             made.append(Side(directory, opened))

@@ -76,8 +76,10 @@ def test_a_killed_command_takes_its_vm_with_it(manifest: Path, temporary: Path) 
         command.kill()
         command.wait()
     eventually(lambda: not processes_of(sandbox))
+    other = temporary / "vf-of-somebody-else" / "run"
+    other.mkdir(parents=True)
     sweep()  # as the next launch would
-    assert list(temporary.iterdir()) == []
+    assert list(temporary.iterdir()) == [other.parent], "what others made is theirs"
 
 
 def processes_of(sandbox: Path) -> list[int]:

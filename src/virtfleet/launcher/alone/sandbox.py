@@ -28,6 +28,7 @@ from virtfleet.work import commands
 
 _RUN = "/var/run/"
 _PREFIX = "vf-"  # short, because paths of sockets must be
+_MARK = ".virtfleet-sandbox"  # in directories that are ours to remove, whatever others are called
 _TOOLS = ("unshare", "setpriv", "nsenter", "ip", "catatonit", "mount")
 _NETWORK_DEVICES = ("net/tun", "vhost-net")
 _POD_DIRS = (
@@ -58,6 +59,7 @@ class Sandbox:
         self.directory.chmod(0o755)
         self._lock = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
+        (self.directory / _MARK).touch()
         for path in _POD_DIRS:
             self.path(path).mkdir(parents=True, exist_ok=True)
         for directory, _, _ in os.walk(self.directory):
@@ -160,7 +162,7 @@ def sweep() -> None:
             fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if (directory / "run").is_dir():
+                if (directory / _MARK).exists():
                     cgroups.remove(directory.name)
                     shutil.rmtree(directory, ignore_errors=True)
             finally:
