@@ -37,7 +37,7 @@ test-fast: bootstrap  ## lint and every test that boots no VM, within two minute
 	@$(MAKE) --no-print-directory -j 2 lint quick
 
 quick:
-	@$(PYTEST) tests/unit tests/component -q -n 4 --hypothesis-profile=fast -m "not slow and not vm"
+	@$(PYTEST) tests/unit tests/component -q -n 4 --dist worksteal --hypothesis-profile=fast -m "not slow and not vm"
 
 # Two processes for clusters and VMs, each with clusters of its own: guests boot, and tests wait for them.
 test: bootstrap  ## everything
@@ -45,7 +45,7 @@ test: bootstrap  ## everything
 	@$(LANE) tests/cluster tests/vm -q -n 2 --dist loadgroup
 
 whole:
-	@$(LANE) tests/unit tests/component -q -n 3
+	@$(LANE) tests/unit tests/component -q -n 4 --dist worksteal
 
 test-kube: bootstrap  ## the tests of clusters and VMs on the Kubernetes that KUBECONFIG names, with images of this tree
 	@scripts/test-kube
