@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from ipaddress import IPv4Network, IPv6Network
 from typing import Final
@@ -38,5 +37,7 @@ def guest_network(text: str, version: int) -> IPv4Network | IPv6Network:
 
 def mac_address(owner: str, interface: str) -> str:
     """A hardware address of the locally administered range that stays the same for its owner."""
+    import hashlib  # brings a whole library of cryptography along, and most launchers do not need it
+
     digest = hashlib.sha256(f"{owner}/{interface}".encode()).hexdigest()
     return "02:" + ":".join(digest[i : i + 2] for i in range(0, 10, 2))

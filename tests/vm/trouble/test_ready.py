@@ -90,8 +90,12 @@ def test_a_frozen_api_server_is_replaced_and_vms_do_not_notice(fleet: Fleet) -> 
     frozen = fleet.supervised("control-plane")
     os.kill(frozen, signal.SIGSTOP)
     eventually(lambda: fleet.supervised("control-plane") not in (0, frozen), 60)
-    eventually(lambda: fleet.cluster.virtfleet("status", check=False).returncode == 0, PATIENCE)
-    assert "gave no sign of life for 20 s" in fleet.cluster.virtfleet("status").stdout
+
+    def ready() -> str:
+        status = fleet.cluster.virtfleet("status", check=False)
+        return status.stdout if status.returncode == 0 else ""
+
+    assert "gave no sign of life for 20 s" in eventually(ready, PATIENCE)
     assert {p.pid for p in fleet.programs("qemu-system-x86_64")} == before
     fleet.kubectl.apply(machine(tiny("newcomer")))
     eventually(lambda: fleet.kubectl.json("get", "vm", "newcomer")["status"]["printableStatus"] == "Running", PATIENCE)

@@ -177,7 +177,7 @@ class Store:
     async def trouble(self) -> str:
         """Why nothing can be written, if so: found out by writing, unless somebody did so just now."""
         if time.monotonic() - self._written > _SURE:
-            attempt = asyncio.get_running_loop().run_in_executor(self._thread, self._commit, [], [])
+            attempt = asyncio.get_running_loop().run_in_executor(self._thread, self._commit, [], [], self.compacted)
             await asyncio.wait([attempt])
             self._attempted(attempt.exception())
         return self._refusal(self._failure).message if self._failure else ""
@@ -251,7 +251,7 @@ class Store:
 
     # On the store's thread
 
-    def _commit(self, changes: list[Change], dead: list[int], compacted: int = 0) -> None:
+    def _commit(self, changes: list[Change], dead: list[int], compacted: int) -> None:
         with _transaction(self._db):
             # One statement for many rows: each statement gives the interpreter away, and gets it back late when the
             # event loop is busy.
@@ -261,7 +261,9 @@ class Store:
             for rest in _portions(dead):
                 self._db.execute(f"DELETE FROM revisions WHERE revision IN ({','.join('?' * len(rest))})", rest)
             if dead or not changes:
-                self._db.execute("UPDATE compaction SET revision = max(revision, ?)", (compacted,))
+                # Removed and put back: where nothing is different an update writes nothing, and shows nothing.
+                self._db.execute("DELETE FROM compaction")
+                self._db.execute("INSERT INTO compaction VALUES (?)", (compacted,))
 
     # Life
 
