@@ -95,6 +95,11 @@ class VirtualMachineInstanceMigrationState(View):
     target_pod: str = ""
     target_state: VirtualMachineInstanceMigrationTargetState | None = None
 
+    @property
+    def ended(self) -> bool:
+        """Whether neither handler has anything left to do for it."""
+        return bool(self.completed or self.failed or self.end_timestamp)
+
 
 class MigrationSide(View):
     """What both sides report."""

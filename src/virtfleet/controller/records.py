@@ -213,8 +213,7 @@ class Instance(Whole):
     def open_migration(self) -> VirtualMachineInstanceMigrationState | None:
         """The migration that handlers work on: handed over to them, and not ended."""
         state = self.status.migration_state
-        ended = state is None or state.completed or state.failed or state.end_timestamp
-        return state if state and state.migration_uid and not ended else None
+        return state if state and state.migration_uid and not state.ended else None
 
     @property
     def migrating(self) -> bool:

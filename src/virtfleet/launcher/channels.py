@@ -36,7 +36,7 @@ class Channels:
     def __init__(self, path: Path, daemon: str) -> None:
         self._path = path
         self._places = {Channel.LIBVIRT: daemon, Channel.MEMORY: ROUTE.memory, Channel.DISKS: ROUTE.disks}
-        self._tasks = Owned()
+        self._tasks = tasks.Owned()
 
     def start(self) -> None:
         """Listen. The socket appears under its name only when connections are accepted."""
@@ -45,7 +45,7 @@ class Channels:
         temporary = self._path.with_suffix(".new")
         listener = _listen(str(temporary), socket.SOCK_SEQPACKET)
         os.replace(temporary, self._path)
-        self._tasks.begin(self._accept(listener), "channels")
+        self._tasks.add(_begin(self._accept(listener), "channels"))
 
     async def close(self) -> None:
         self._path.unlink(missing_ok=True)
@@ -55,25 +55,7 @@ class Channels:
         with listener:
             while True:
                 connection, _ = await asyncio.get_running_loop().sock_accept(listener)
-                self._tasks.begin(Talk(Line(connection), self._places).run(), "channels: a handler")
-
-
-class Owned:
-    """Tasks that end with their owner."""
-
-    def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def begin(self, work: tasks.Work[None], name: str) -> None:
-        task = tasks.start(work, name, expected=(OSError, wire.WireError))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def end(self) -> None:
-        ending = list(self._tasks)
-        for task in ending:
-            task.cancel()
-        await asyncio.gather(*ending, return_exceptions=True)
+                self._tasks.add(_begin(Talk(Line(connection), self._places).run(), "channels: a handler"))
 
 
 class Talk:
@@ -83,17 +65,17 @@ class Talk:
         self._line = line
         self._places = places
         self._sending = asyncio.Lock()
-        self._tasks = Owned()
+        self._tasks = tasks.Owned()
 
     async def run(self) -> None:
         try:
             while received := await self._line.receive():
                 packet, _ = received
                 if packet.dial:
-                    self._tasks.begin(self._dial(packet.dial), f"channels: dial {packet.dial}")
+                    self._tasks.add(_begin(self._dial(packet.dial), f"channels: dial {packet.dial}"))
                 for channel in packet.serve:
                     listener = _listen(getattr(ROUTE, channel), socket.SOCK_STREAM)
-                    self._tasks.begin(self._serve(channel, listener), f"channels: serve {channel}")
+                    self._tasks.add(_begin(self._serve(channel, listener), f"channels: serve {channel}"))
         finally:
             await self._tasks.end()
             self._line.close()
@@ -118,6 +100,10 @@ class Talk:
     async def _send(self, packet: Packet, connection: socket.socket | None = None) -> None:
         async with self._sending:
             await self._line.send(packet, connection)
+
+
+def _begin(work: tasks.Work[None], name: str) -> asyncio.Task[None]:
+    return tasks.start(work, name, expected=(OSError, wire.WireError))
 
 
 async def _connect(path: str) -> socket.socket:

@@ -18,7 +18,7 @@ import os
 import socket
 import stat
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Annotated, Final
 
@@ -26,6 +26,7 @@ import msgspec
 from msgspec import Meta
 
 from virtfleet.protocol import wire
+from virtfleet.work import sockets
 
 LONGEST: Final = 256  # bytes of a packet
 LONGEST_ERROR: Final = 150
@@ -67,8 +68,7 @@ class Line:
                 with suppress(BlockingIOError):
                     self._connection.sendmsg([data], ancillary, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
                     return
-                loop = asyncio.get_running_loop()
-                await self._ready(loop.add_writer, loop.remove_writer)
+                await sockets.ready(self._connection, writable=True)
 
     async def receive(self) -> tuple[Packet, socket.socket | None] | None:
         """The next packet, with the connection that came along; None at the end. Raises WireError and OSError."""
@@ -79,8 +79,7 @@ class Line:
                     LONGEST, space, socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
                 )
                 break
-            loop = asyncio.get_running_loop()
-            await self._ready(loop.add_reader, loop.remove_reader)
+            await sockets.ready(self._connection, writable=False)
         descriptors = [fd for level, kind, content in ancillary for fd in _descriptors(level, kind, content)]
         if not data and not descriptors:
             return None
@@ -98,22 +97,6 @@ class Line:
             self._connection.shutdown(socket.SHUT_RDWR)
         if self._connection.fileno() >= 0:
             close_aside([self._connection.detach()])
-
-    async def _ready(self, add: Callable[..., object], remove: Callable[[int], object]) -> None:
-        loop, fd = asyncio.get_running_loop(), self._connection.fileno()
-        if fd < 0:
-            raise ConnectionAbortedError("the channels socket has been closed")
-        ready: asyncio.Future[None] = loop.create_future()
-        add(fd, _settle, ready)
-        try:
-            await ready
-        finally:
-            remove(fd)
-
-
-def _settle(ready: asyncio.Future[None]) -> None:
-    if not ready.done():
-        ready.set_result(None)
 
 
 def close_aside(descriptors: Iterable[int]) -> None:

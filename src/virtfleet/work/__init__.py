@@ -1,1 +1,1 @@
-"""Work that goes on beside other work, and who answers for it: tasks and commands. Nothing but the standard library."""
+"""Work beside other work, and who answers for it: tasks, commands, sockets. Nothing but the standard library."""

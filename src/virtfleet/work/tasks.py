@@ -53,6 +53,36 @@ def held(work: Work[T], name: str) -> asyncio.Task[T]:
     return asyncio.create_task(work, name=name)
 
 
+class Owned:
+    """Tasks that end with their owner; each is forgotten when it has ended by itself."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def add(self, task: asyncio.Task[None]) -> None:
+        """Own a task that has been begun."""
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def discard(self, task: asyncio.Task[None]) -> None:
+        """Let a task go on without an owner."""
+        self._tasks.discard(task)
+
+    def cancel(self) -> None:
+        """Have all of them end."""
+        for task in list(self._tasks):
+            task.cancel()
+
+    async def end(self) -> None:
+        """End all of them, and wait until they have."""
+        ending = list(self._tasks)
+        self.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
+
+
 async def first_of(*works: Work[T], forgiven: tuple[type[Exception], ...] = (OSError,)) -> list[T | None]:
     """Do all of it until the first is done; then the others are ended. The answer is what each came to.
 

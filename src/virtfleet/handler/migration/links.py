@@ -22,6 +22,7 @@ from msgspec import Meta
 
 from virtfleet.kube import certificates, peers
 from virtfleet.kube.certificates import Credential
+from virtfleet.work import sockets
 
 SERVER_NAME: Final = "virt-handler"
 GREETING: Final = 10.0  # seconds for a handshake and the first frame
@@ -212,22 +213,4 @@ async def _done(connection: socket.socket, action: Callable[[], T], *, writes: b
             wait = True
         except BlockingIOError:
             wait = writes
-        await _ready(connection, writable=wait)
-
-
-async def _ready(connection: socket.socket, *, writable: bool) -> None:
-    loop, number = asyncio.get_running_loop(), connection.fileno()
-    if number < 0:
-        raise LinkError("the connection has been closed")
-    add, remove = (loop.add_writer, loop.remove_writer) if writable else (loop.add_reader, loop.remove_reader)
-    ready: asyncio.Future[None] = loop.create_future()
-    add(number, _settle, ready)
-    try:
-        await ready
-    finally:
-        remove(number)
-
-
-def _settle(ready: asyncio.Future[None]) -> None:
-    if not ready.done():
-        ready.set_result(None)
+        await sockets.ready(connection, writable=wait)

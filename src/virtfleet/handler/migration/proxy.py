@@ -154,7 +154,7 @@ class ChannelsOut:
         self._call = call
         self._relays = Relays(name)
         self._line = Line(podfiles.connect(pod, _VOLUME, _SOCKET, kind=socket.SOCK_SEQPACKET))
-        self._calling: set[asyncio.Task[None]] = set()
+        self._calling = tasks.Owned()
 
     async def open(self) -> None:
         """The launcher listens from now on."""
@@ -172,15 +172,12 @@ class ChannelsOut:
                 close_aside([near.detach()])
                 raise WireError("the launcher passes more connections than a migration needs, or does not say of what")
             else:
-                task = tasks.start(self._connect(packet.channel, near), f"migration: {self._name}")
-                self._calling.add(task)
-                task.add_done_callback(self._calling.discard)
+                self._calling.add(tasks.start(self._connect(packet.channel, near), f"migration: {self._name}"))
 
     def close(self) -> None:
         self._line.close()
         self._relays.stop()
-        for task in self._calling:
-            task.cancel()
+        self._calling.cancel()
 
     async def _connect(self, channel: Channel, near: socket.socket) -> None:
         try:
@@ -207,7 +204,7 @@ class Proxy:
         self._host = host or ("::" if ":" in address else "0.0.0.0")
         self._wanted_port = port
         self._incoming: dict[str, Incoming] = {}
-        self._greeting: set[asyncio.Task[None]] = set()
+        self._greeting = tasks.Owned()
         self._listener: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
 
@@ -253,9 +250,7 @@ class Proxy:
                 if len(self._greeting) >= _MOST_STRANGERS:
                     connection.close()
                     continue
-                task = tasks.start(self._serve(connection), "migrations: connection")
-                self._greeting.add(task)
-                task.add_done_callback(self._greeting.discard)
+                self._greeting.add(tasks.start(self._serve(connection), "migrations: connection"))
 
     async def _serve(self, connection: socket.socket) -> None:
         link: Link | None = None

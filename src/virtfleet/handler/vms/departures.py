@@ -45,7 +45,7 @@ def departing(vmi: VMI, node: str) -> MigrationState | None:
     state = vmi.status.migration_state
     if state is None or not state.migration_uid or state.source_node != node or vmi.status.node_name != node:
         return None
-    return None if state.failed or state.completed or state.end_timestamp else state
+    return None if state.ended else state
 
 
 def address(vmi: VMI) -> Address | None:
@@ -144,7 +144,7 @@ class Departures:
             return Leaving.NO, None
         outgoing.begin(instance.raw, msgspec.json.encode(migration.migration_configuration or MigrationOptions()))
         if outgoing.begun and not migration.start_timestamp:
-            change |= {"startTimestamp": times.timestamp(time.time()), "mode": report.mode or "PreCopy"}
+            change |= {"startTimestamp": times.timestamp(), "mode": report.mode or "PreCopy"}
         elif report.mode and report.mode != migration.mode:
             change["mode"] = report.mode
         await self._report(instance, migration, change)
@@ -164,7 +164,7 @@ class Departures:
             await self._report(instance, migration, _kept(why, aborted=False))
             return None
         if passed > _UNHEARD and not outgoing.running and not migration.source_end_timestamp:
-            await self._report(instance, migration, {"sourceEndTimestamp": times.timestamp(time.time())})
+            await self._report(instance, migration, {"sourceEndTimestamp": times.timestamp()})
         return limit - passed if passed > _UNHEARD else _UNHEARD
 
     async def _report(self, instance: Instance, migration: MigrationState, change: Obj) -> None:
@@ -176,5 +176,5 @@ class Departures:
 
 def _kept(why: str, *, aborted: bool) -> Obj:
     """The end of a migration whose guest stays."""
-    end = {"failed": True, "failureReason": why, "endTimestamp": times.timestamp(time.time())}
+    end = {"failed": True, "failureReason": why, "endTimestamp": times.timestamp()}
     return {**end, "abortStatus": "Succeeded"} if aborted else end

@@ -83,6 +83,6 @@ def role_of(vmi: VMI, node: str) -> Role | None:
     migration = vmi.status.migration_state
     if vmi.status.node_name == node:
         return Role.SOURCE
-    if migration and migration.target_node == node and not (migration.failed or migration.end_timestamp):
+    if migration and migration.target_node == node and not migration.ended:
         return Role.TARGET
     return None

@@ -177,7 +177,7 @@ class Target:
 
     async def _take_over(self, instance: Instance, vm: PodWork, migration: MigrationState) -> None:
         """Say that the VM is this node's from now on."""
-        now = times.timestamp(time.time())
+        now = times.timestamp()
         state: Obj = {
             "completed": True,
             "endTimestamp": now,

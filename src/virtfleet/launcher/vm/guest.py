@@ -81,7 +81,7 @@ class Guest:
         self._grace = traits.GRACE
         self._deadline: float | None = None  # of a shutdown
         self._killed = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = tasks.Owned()
 
     def handlers(self) -> Handlers:
         """What is done on which request."""
@@ -110,9 +110,7 @@ class Guest:
         if self._console:
             await self._console.close()
         self._departures.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.end()
         await self._connection.stop()
 
     # As the VMI says.
@@ -396,9 +394,7 @@ class Guest:
                 await asyncio.sleep(1)
 
     def _background(self, name: str, work: Callable[[], tasks.Work[None]]) -> None:
-        task = tasks.keep(work, name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.add(tasks.keep(work, name))
 
 
 def _read(request: m.Sync) -> VMI:

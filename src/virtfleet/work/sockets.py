@@ -1,0 +1,25 @@
+"""Waiting for a socket that does not block, where asyncio's own calls cannot do what is done with it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+
+async def ready(connection: socket.socket, *, writable: bool) -> None:
+    """Until there may be something to read, or room to write. Raises ConnectionAbortedError where it is closed."""
+    loop, number = asyncio.get_running_loop(), connection.fileno()
+    if number < 0:
+        raise ConnectionAbortedError("the connection has been closed")
+    add, remove = (loop.add_writer, loop.remove_writer) if writable else (loop.add_reader, loop.remove_reader)
+    waiting: asyncio.Future[None] = loop.create_future()
+    add(number, _settle, waiting)
+    try:
+        await waiting
+    finally:
+        remove(number)
+
+
+def _settle(waiting: asyncio.Future[None]) -> None:
+    if not waiting.done():
+        waiting.set_result(None)
