@@ -47,7 +47,7 @@ def decide(vm: Vm, vmi: Instance | None, now: float) -> Decision:
         return Decision(_with_instance(vm, vmi))
     if vm.strategy == "Halted":
         return Decision(Act.SWITCH_ON) if wants_start(vm) else _NOTHING
-    if _is_to_stop_any(vm):
+    if is_to_stop_any(vm):
         return _NOTHING  # there is none: the request goes, and then the strategy is looked at again
     if not _is_to_start(vm):
         return _NOTHING
@@ -113,7 +113,8 @@ def wants_stop(vm: Vm, vmi: Instance) -> bool:
     return first is not None and first.action == STOP and (not first.uid or first.uid == vmi.uid)
 
 
-def _is_to_stop_any(vm: Vm) -> bool:
+def is_to_stop_any(vm: Vm) -> bool:
+    """Whichever instance there is, or was about to be made, is not to run."""
     first = _first(vm)
     return first is not None and first.action == STOP and not first.uid
 

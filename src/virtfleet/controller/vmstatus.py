@@ -49,8 +49,10 @@ def _wanted(view: View, old: Obj, now: float) -> Obj:
     vm, vmi = view.vm, view.vmi
     failure = strategy.start_failure(vm, vmi, now)
     requests = strategy.pending_requests(vm, vmi)
-    # Of a VM that was never started no strategy is told: that is how a first start is known.
-    strategy_in_force = vm.strategy if vmi or vm.status.run_strategy else None
+    # Of a VM that was never started no strategy is told: that is how a first start is known. One that was told to stop
+    # before it started has heard its strategy too, which would start it otherwise.
+    heard = vmi or vm.status.run_strategy or strategy.is_to_stop_any(vm)
+    strategy_in_force = vm.strategy if heard else None
     wanted = {
         "created": vmi is not None or None,
         "ready": (vmi is not None and conditions.holds(vmi.status.conditions, VMICondition.READY)) or None,

@@ -67,7 +67,13 @@ KINDS: dict[str, Obj] = {
         "ports": [{"name": "a", "port": 1}],
     },
     "apis/apiregistration.k8s.io/v1 apiservices APIService": {
-        "spec": {"group": "g.io", "version": "v1", "groupPriorityMinimum": 1, "versionPriority": 1}
+        "spec": {
+            "group": "g.io",
+            "version": "v1",
+            "groupPriorityMinimum": 1,
+            "versionPriority": 1,
+            "service": {"namespace": "default", "name": "s"},
+        }
     },
     "api/v1 namespaces default persistentvolumeclaims PersistentVolumeClaim": {
         "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}

@@ -276,6 +276,7 @@ def test_the_last_word_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         @example("Always", ["wait", "restart", 1, "stop", 1, "wait", "start"])
         @example("Always", ["wait", "restart", "delete", "start"])
         @example("Manual", ["start", "wait", "stop", "Once"])
+        @example("RerunOnFailure", [2, "start", "stop by force", 2, "wait"])
         def all_orders(first: str, words: list[Any]) -> None:
             runner.run(asyncio.wait_for(hear(virt, first, words), 120))
 
