@@ -3,8 +3,11 @@
 # ruff: noqa: RUF012 (msgspec copies mutable defaults)
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec import field
 
+from virtfleet.api import times
 from virtfleet.api.meta import Condition, KubernetesObject, PhaseTransitionTimestamp
 from virtfleet.api.quantity import Amount
 from virtfleet.api.view import Required, View
@@ -99,6 +102,11 @@ class VirtualMachineInstanceMigrationState(View):
     def ended(self) -> bool:
         """Whether neither handler has anything left to do for it."""
         return bool(self.completed or self.failed or self.end_timestamp)
+
+
+def migration_failure(why: str, now: float | None = None) -> dict[str, Any]:
+    """What a `migrationState` says of a migration that has failed: as with KubeVirt, it has completed as well."""
+    return {"completed": True, "failed": True, "failureReason": why, "endTimestamp": times.timestamp(now)}
 
 
 class MigrationSide(View):

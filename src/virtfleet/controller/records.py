@@ -280,10 +280,24 @@ class ReplicaSet(Whole):
     resource = VMI_REPLICA_SETS
 
 
+class Taint(Record):
+    key: str = ""
+
+
+class NodeSpec(Record):
+    taints: list[Taint] = []
+
+
 class NodeRecord(Kept):
     """A node."""
 
     resource = NODES
+    spec: NodeSpec = msgspec.field(default_factory=NodeSpec)
+
+    @property
+    def out_of_service(self) -> bool:
+        """Whether an administrator says that nothing runs there any more."""
+        return any(taint.key == names.OUT_OF_SERVICE for taint in self.spec.taints)
 
 
 class ClaimSpec(Record):
