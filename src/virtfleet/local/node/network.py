@@ -123,6 +123,17 @@ async def attach(network: ClusterNetwork, pod_uid: str) -> None:
     await run("ip", "-batch", "-", feed="\n".join(commands))
 
 
+async def hand_over(network: ClusterNetwork, old_uid: str, new_uid: str) -> None:
+    """Have one pod instead of another on the bridge, which forgets with its port whom it has seen there."""
+    old = network.interface(old_uid)
+    try:
+        await run("ip", "link", "set", old, "nomaster")
+    except CommandError:
+        if await _exists(old):
+            raise
+    await attach(network, new_uid)
+
+
 async def detach(network: ClusterNetwork, pod_uid: str) -> None:
     """Remove a pod's interface; it may have gone with its namespace already."""
     await _delete_link(network.interface(pod_uid))
