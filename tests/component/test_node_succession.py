@@ -14,8 +14,7 @@ from virtfleet.kube.resource import PODS, VMIS, Obj
 pytestmark = [needs_root, pytest.mark.slow]
 
 NAMER = (
-    "import socket; s = socket.create_server(('', 7000))\n"
-    "while True:\n  c, _ = s.accept(); c.sendall(b'%s'); c.close()"
+    "import socket; s = socket.create_server(('', 7000))\nwhile True:\n  c, _ = s.accept(); c.sendall(b'%s'); c.close()"
 )
 
 
