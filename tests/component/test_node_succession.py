@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 from collections.abc import AsyncIterator
 
 import pytest
@@ -10,6 +11,7 @@ from node_cluster import NodeCluster, needs_root, node_cluster
 
 from virtfleet.api import names
 from virtfleet.kube.resource import PODS, VMIS, Obj
+from virtfleet.work.commands import run
 
 pytestmark = [needs_root, pytest.mark.slow]
 
@@ -75,6 +77,18 @@ async def test_the_new_pod_is_reached_under_the_old_address_from_the_moment_that
     await reached(cluster, here, "two")
     await mark(cluster, "three")
     await reached(cluster, here, "three")
+
+
+async def test_the_new_pod_is_reached_as_soon_as_something_is_heard_of_it(cluster: NodeCluster) -> None:
+    here = address(await namer(cluster, "one", "n1", vmi="u"))
+    two = await namer(cluster, "two", "n2", vmi="u", target=True)
+    await reached(cluster, here, "one")
+    namespace = cluster.layout("n2").sandboxes / two["metadata"]["uid"] / "ns" / "net"
+    says = "from virtfleet.launcher.guestnet.announcement import announce; announce()"
+    await run("nsenter", f"--net={namespace}", sys.executable, "-c", says)
+    await reached(cluster, here, "two")
+    await cluster.delete("two")  # the migration has failed after all
+    await reached(cluster, here, "one")
 
 
 async def test_an_address_is_given_again_only_when_nobody_has_it(cluster: NodeCluster) -> None:

@@ -6,8 +6,10 @@ by the Pod's address, which is the network's doing.
 
 from __future__ import annotations
 
+import itertools
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -149,6 +151,6 @@ def test_connections_live_through_ten_moves(fleet: Cluster) -> None:
             for stream in streams:
                 stream.goes_on()
         for name, visited in nodes.items():
-            assert all(a != b for a, b in zip(visited, visited[1:], strict=False)), f"{name}: {visited}"
+            assert all(a != b for a, b in itertools.pairwise(visited)), f"{name}: {visited}"
         assert vmi("bridged")["interfaces"][0]["ipAddress"] == own
-        print("longest wait for an answer: ", {s.name: f"{s.slowest:.2f} s" for s in streams})
+        sys.stderr.write(f"longest waits for an answer: { {s.name: f'{s.slowest:.2f} s' for s in streams} }\n")

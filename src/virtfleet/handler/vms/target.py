@@ -17,6 +17,7 @@ import msgspec
 from virtfleet.api import names, times
 from virtfleet.api.migration import MigrationOptions
 from virtfleet.api.migration import VirtualMachineInstanceMigrationState as MigrationState
+from virtfleet.handler.migration import progress
 from virtfleet.handler.migration.proxy import Incoming, Proxy
 from virtfleet.handler.migration.witness import Witness
 from virtfleet.handler.pods.launchers import Presence
@@ -184,6 +185,8 @@ class Target:
             "targetNodeDomainDetected": True,
             "targetNodeDomainReadyTimestamp": migration.target_node_domain_ready_timestamp or now,
         }
+        if vm.incoming and (report := _report(vm, vm.incoming)).total_bytes:
+            state["migrationMetrics"] = progress.figures(report)
         if not migration.start_timestamp:
             state["startTimestamp"] = now
         status: Obj = {"nodeName": self._node, "migrationTransport": _TRANSPORT, "migrationState": state}

@@ -95,8 +95,9 @@ class Sandboxes:
             interfaces = network.pod_interfaces(self._network, uid, chosen)
             inside = ("sh", "-c", 'hostname "$0" && exec ip -batch -', hostname)
             await _make_namespaces(home / "ns", kinds, *inside, feed=interfaces)
-            if before is None:
-                await network.attach(self._network, uid)
+            if before:
+                await network.silence(home / "ns" / "net")
+            await network.attach(self._network, uid, follows=before is not None)
             address = str(chosen)
             address6 = str(self._network.address6(chosen)) if network.has_ipv6() else ""
         if not spec.get("hostIPC"):
@@ -120,7 +121,8 @@ class Sandboxes:
 
     async def succeed(self, sandbox: Sandbox) -> Sandbox:
         """Let the pod be reached under its address, and not the one any more that had it so far."""
-        await network.hand_over(self._network, sandbox.follows, sandbox.pod)
+        namespace = self._layout.sandboxes / sandbox.pod / "ns" / "net"
+        await network.hand_over(self._network, sandbox.follows, sandbox.pod, namespace)
         sandbox = msgspec.structs.replace(sandbox, follows="")
         write_atomically(self._layout.sandboxes / sandbox.pod / "sandbox.json", msgspec.json.encode(sandbox))
         return sandbox

@@ -1,9 +1,9 @@
 """A VM that moves keeps its address: the Pod that it moves into has that of the Pod which it leaves.
 
-Networks learn from KubeVirt when such a Pod is to be reached: an annotation says since when the guest runs in it. Until
-then the new Pod's interface hangs in the air, and the old one is reached; what is told by the annotation is done by the
-agent of the new Pod's node for both, because all nodes share the machine's bridge. Who is behind the address has the
-same hardware address too, so neighbours, Services and connections notice nothing.
+Both have the same hardware address, too, so that neighbours, Services and connections notice nothing: the bridge looks
+for it where it was last heard of. The new Pod is silent until the guest runs in it, and is heard of with the guest's
+first word. KubeVirt tells networks so, by an annotation of the Pod; then the agent of its node takes the old Pod off
+the bridge, which all nodes share.
 """
 
 from __future__ import annotations
