@@ -117,7 +117,7 @@ def test_connections_live_through_ten_moves(fleet: Cluster) -> None:
         stack.callback(kubectl, "delete", "namespace", NAMESPACE, "--timeout=80s")
         listener = stack.enter_context(socket.create_server((machine_address, 0)))
         listener.settimeout(2 * PATIENCE)
-        call = f"nc {machine_address} {listener.getsockname()[1]} -e cat &"
+        call = f"until nc {machine_address} {listener.getsockname()[1]} -e cat; do sleep 1; done &"
         # The masqueraded guest lets one port in, and calls somebody itself: answers come to a port that nobody opened.
         kubectl.apply(
             vm("nat", {"masquerade": {}, "ports": [{"port": PORT}]}, call),
