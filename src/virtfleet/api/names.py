@@ -82,6 +82,9 @@ DISABLE_PCI_HOLE64: Final = "kubevirt.io/disablePCIHole64"
 MEMFD: Final = "kubevirt.io/memfd"
 NON_ROOT: Final = "kubevirt.io/nonroot"
 MIGRATION_NAME: Final = "kubevirt.io/migrationJobName"  # of target Pods
+MIGRATION_INTERFACE: Final = "migration0"  # of handlers, on the network that migrations have for themselves
+# When the guest ran in a target Pod, for networks that let a VM keep its address.
+MIGRATION_TARGET_READY: Final = "kubevirt.io/migration-target-ready-timestamp"
 # Of migrations: seconds after which a target Pod is given up that no node takes, or that does not start.
 MIGRATION_UNSCHEDULABLE_TIMEOUT: Final = "kubevirt.io/migrationUnschedulablePodTimeoutSeconds"
 MIGRATION_PENDING_TIMEOUT: Final = "kubevirt.io/migrationPendingPodTimeoutSeconds"

@@ -41,6 +41,7 @@ class Annotations(Record):
     hypervisor: str = msgspec.field(default="", name=names.LAUNCHER_HYPERVISOR)
     heartbeat: str = msgspec.field(default="", name=names.HANDLER_HEARTBEAT)
     migration: str = msgspec.field(default="", name=names.MIGRATION_NAME)
+    target_ready: str = msgspec.field(default="", name=names.MIGRATION_TARGET_READY)
     unschedulable_timeout: str = msgspec.field(default="", name=names.MIGRATION_UNSCHEDULABLE_TIMEOUT)
     pending_timeout: str = msgspec.field(default="", name=names.MIGRATION_PENDING_TIMEOUT)
     workload_update: str | None = msgspec.field(default=None, name=names.WORKLOAD_UPDATE)
