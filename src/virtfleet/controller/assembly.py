@@ -14,6 +14,7 @@ from virtfleet.controller.pods import LauncherPods, launcher_cache
 from virtfleet.controller.records import Instance
 from virtfleet.controller.replicaset import ReplicaSets
 from virtfleet.controller.virtualmachine import VirtualMachines
+from virtfleet.controller.workloads.controller import OUTDATED, Marks, Updates, outdated
 from virtfleet.installation import Installation
 from virtfleet.kube import resource
 from virtfleet.kube.api import KubeApi
@@ -27,6 +28,7 @@ _INDEXES = {
     "node": lambda vmi: [vmi.status.node_name] if vmi.status.node_name else [],
     "claim": instance.claim_keys,
     "owner": records.owner_uids,
+    OUTDATED: outdated,
     "uncontrolled": lambda vmi: [] if vmi.controller else [vmi.namespace],
 }
 
@@ -75,6 +77,15 @@ class VirtController:
                 nodes=nodes,
                 claims=claims,
                 policies=policies,
+                installations=installations,
+            ).controller,
+            Marks(api, instances=instances, installations=installations).controller,
+            Updates(
+                api,
+                recorder,
+                instances=instances,
+                launchers=launchers,
+                migrations=migrations,
                 installations=installations,
             ).controller,
             Nodes(api, recorder, nodes=nodes, instances=instances, launchers=launchers, silence=silence).controller,
