@@ -175,9 +175,21 @@ class InstanceStatus(Record):
     guest_abi: GuestABI | None = msgspec.field(default=None, name="guestABI")
 
 
+class HostDevices(Record):
+    gpus: list[dict[str, Any]] = []
+    host_devices: list[dict[str, Any]] = []
+
+
+class Domain(Record):
+    devices: HostDevices = msgspec.field(default_factory=HostDevices)
+
+
 class InstanceSpec(Volumes):
     start_strategy: str = ""
     eviction_strategy: str = ""
+    node_selector: dict[str, str] = {}
+    hypervisor: str = ""
+    domain: Domain = msgspec.field(default_factory=Domain)
 
 
 class Instance(Whole):
@@ -238,6 +250,27 @@ class Instance(Whole):
     @property
     def migratable(self) -> bool:
         return conditions.holds(self.status.conditions, VMICondition.LIVE_MIGRATABLE)
+
+    def essence(self) -> Obj:
+        """Of the object, what decides about its launcher and how it gets another one (`workloads.outlook`)."""
+        spec = self.spec
+        devices = {"gpus": spec.domain.devices.gpus, "hostDevices": spec.domain.devices.host_devices}
+        return {
+            "metadata": {
+                "labels": self.metadata.labels,
+                "annotations": {names.LAUNCHER_HYPERVISOR: self.metadata.annotations.hypervisor},
+            },
+            "spec": {
+                "nodeSelector": spec.node_selector,
+                "hypervisor": spec.hypervisor,
+                "evictionStrategy": spec.eviction_strategy,
+                "domain": {"devices": devices},
+            },
+            "status": {
+                "launcherContainerImageVersion": self.status.launcher_container_image_version,
+                "conditions": self.status.conditions,
+            },
+        }
 
 
 # --- VMs
