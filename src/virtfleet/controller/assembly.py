@@ -62,6 +62,7 @@ class VirtController:
                 launchers=launchers,
                 vms=vms,
                 claims=claims,
+                nodes=nodes,
                 installations=installations,
             ).controller,
             VirtualMachines(api, recorder, vms=vms, instances=instances, claims=claims).controller,

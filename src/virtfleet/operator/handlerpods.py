@@ -14,6 +14,9 @@ from virtfleet.operator.handlers import CONTENT, VIRT_HANDLER
 RESTARTED = "kubectl.kubernetes.io/restartedAt"
 """Put into a template by `kubectl rollout restart`."""
 
+PROBE = "virt-image-volume-probe"
+"""Component of the Pods of `imagevolumes`, and the beginning of their names."""
+
 STARTING = timedelta(minutes=2)
 """A handler that is not ready after this time has trouble; the startup probe gives it as long."""
 
@@ -41,6 +44,10 @@ class HandlerPod(PodView):
         """What must be on the node for such a Pod to come up."""
         main = [c.image for c in self.spec.containers if c.name == VIRT_HANDLER]
         return frozenset((*(c.image for c in self.spec.init_containers), *main))
+
+    @property
+    def handler_image(self) -> str:
+        return self._image(VIRT_HANDLER)
 
     def made_from(self, template: Mapping[str, str]) -> bool:
         """Whether the Pod is what its DaemonSet would make now, given the annotations of the DaemonSet's template."""
