@@ -80,6 +80,7 @@ class VirtController:
                 vms=vms,
                 claims=claims,
                 budgets=budgets,
+                nodes=nodes,
                 installations=installations,
             ).controller,
             VirtualMachines(api, recorder, vms=vms, instances=instances, claims=claims).controller,

@@ -17,6 +17,7 @@ from virtfleet.api import conditions, names
 from virtfleet.api.migration import VirtualMachineInstanceMigrationState
 from virtfleet.api.names import FINAL, Phase, VMICondition
 from virtfleet.api.vmistatus import GuestABI
+from virtfleet.kube.cache import Cache
 from virtfleet.kube.events import Reference
 from virtfleet.kube.resource import NODES, PERSISTENT_VOLUME_CLAIMS, VMI_REPLICA_SETS, VMIS, VMS, Obj, Resource
 
@@ -373,6 +374,11 @@ class Claim(Kept):
     @property
     def bound(self) -> bool:
         return self.status.phase == "Bound"
+
+
+def labels_of(nodes: Cache[NodeRecord]) -> dict[str, dict[str, str]]:
+    """Labels of all nodes, by their names."""
+    return {node.name: node.metadata.labels for node in nodes.list()}
 
 
 def owner_uids(record: Kept) -> list[str]:
