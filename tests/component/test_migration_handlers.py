@@ -220,6 +220,15 @@ async def test_an_abort_that_comes_too_late_changes_nothing(move: Move) -> None:
     await move.taken_over()
 
 
+async def test_a_handler_that_does_not_know_its_own_address_says_so(move: Move) -> None:
+    move.vms["n2"]._proxy.address = ""
+    await move.begin()
+    state = await move.status(lambda state: state.get("failed"))
+    assert "node n2" in state["failureReason"] and "POD_IP" in state["failureReason"]
+    assert "targetNodeAddress" not in state
+    assert not move.source.departed
+
+
 async def test_a_launcher_that_refuses_is_heard(move: Move) -> None:
     move.source.refusal = "the VM cannot move: VMI uses virtiofs"
     await move.begin()

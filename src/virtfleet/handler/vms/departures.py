@@ -18,6 +18,7 @@ from virtfleet.api import times
 from virtfleet.api.migration import MigrationOptions, migration_failure
 from virtfleet.api.migration import VirtualMachineInstanceMigrationState as MigrationState
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
+from virtfleet.handler.migration import progress
 from virtfleet.handler.migration.outgoing import Address, Outgoing
 from virtfleet.handler.migration.proxy import Proxy
 from virtfleet.handler.pods import process
@@ -178,6 +179,9 @@ class Departures:
             change |= {"startTimestamp": times.timestamp(), "mode": report.mode or "PreCopy"}
         elif report.mode and report.mode != migration.mode:
             change["mode"] = report.mode
+        if progress.due(report, outgoing.told):
+            outgoing.told = report.elapsed_seconds
+            change["migrationMetrics"] = progress.figures(report)
         await self._report(instance, migration, change)
         # Where its launcher has gone, the guest's process is about to.
         gone = vm.launcher.presence is Presence.GONE

@@ -16,6 +16,7 @@ import msgspec
 from virtfleet.api import names, times
 from virtfleet.api.migration import MigrationOptions, migration_failure
 from virtfleet.api.migration import VirtualMachineInstanceMigrationState as MigrationState
+from virtfleet.handler.migration import dedicated, progress
 from virtfleet.handler.migration.proxy import Incoming, Proxy
 from virtfleet.handler.pods.launchers import Presence
 from virtfleet.handler.vms.decisions import Step, next_step
@@ -72,9 +73,9 @@ class Target:
         migration = instance.vmi.status.migration_state
         if self._proxy.refuses and vm.incoming is None:
             return None  # this handler ends; the next one goes on with it
-        if migration and not migration.target_node_address and (why := self._unable(vm)):
+        if migration and not migration.target_node_address and (why := self._unable(vm, migration)):
             await self._write(instance, _patch(instance, {"migrationState": migration_failure(why)}))
-            return None
+            return None  # the source knows nothing of it yet
         step = next_step(instance, Role.TARGET, vm.launcher.presence, vm.launcher.state)
         again = await self._attempts.make(instance, vm, step, act)
         state = vm.launcher.state
@@ -85,8 +86,12 @@ class Target:
             return None  # the source notices that there is nobody, and keeps the guest
         return await self._receive(instance, vm, migration)
 
-    def _unable(self, vm: PodWork) -> str:
-        """Why no guest can come into a Pod, whatever is tried. Nothing is sent while the source has no address."""
+    def _unable(self, vm: PodWork, migration: MigrationState) -> str:
+        """Why no guest can come into a Pod, whatever is tried."""
+        options = migration.migration_configuration
+        network = options.network if options else ""
+        if network and not self._proxy.dedicated:
+            return dedicated.refusal(self._node, network)
         return vm.launcher.lacks(Prepare) if self._proxy.address else _NO_ADDRESS % self._node
 
     def let_go(self, vm: PodWork) -> None:
@@ -119,7 +124,11 @@ class Target:
         known = (migration.target_node_address, migration.target_direct_migration_node_ports)
         if self._proxy.address and known != (self._proxy.address, ports):
             stale = dict.fromkeys(migration.target_direct_migration_node_ports)  # null takes an entry away
-            change = {"targetNodeAddress": self._proxy.address, "targetDirectMigrationNodePorts": {**stale, **ports}}
+            change = {
+                "targetNodeAddress": self._proxy.address,
+                "targetDirectMigrationNodePorts": {**stale, **ports},
+                "migrationNetworkType": "Migration" if self._proxy.dedicated else "Pod",
+            }
         if report.complete:
             await incoming.say(complete=True)
             if not migration.target_node_domain_detected:
@@ -183,6 +192,8 @@ class Target:
             "targetNodeDomainDetected": True,
             "targetNodeDomainReadyTimestamp": migration.target_node_domain_ready_timestamp or now,
         }
+        if vm.incoming and (report := _report(vm, vm.incoming)).total_bytes:
+            state["migrationMetrics"] = progress.figures(report)
         if not migration.start_timestamp:
             state["startTimestamp"] = now
         status: Obj = {"nodeName": self._node, "migrationTransport": _TRANSPORT, "migrationState": state}

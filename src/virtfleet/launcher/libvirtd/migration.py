@@ -301,6 +301,14 @@ def land(domain: libvirt.virDomain) -> None:
         domain.resume()
 
 
+def carried(domain: libvirt.virDomain, waited: float) -> Look:
+    """What a migration to here came to; `waited` are seconds that the guest then stood before it was let run."""
+    job = domain.jobStats(libvirt.VIR_DOMAIN_JOB_STATS_COMPLETED | libvirt.VIR_DOMAIN_JOB_STATS_KEEP_COMPLETED)
+    look = _measured(Look(), {"data_remaining": 0, **job})
+    paused = look.downtime_ms + round(waited * 1000)
+    return msgspec.structs.replace(look, elapsed=job.get("time_elapsed", 0) / 1000, downtime_ms=paused)
+
+
 async def shown(connection: Connection, name: str, finish: Finish) -> bool:
     """Whether the domain is in one of the states that show that a side is done."""
 
