@@ -192,6 +192,7 @@ class Round:
         return f"move-{self.number}"
 
     async def run(self) -> None:
+        began = time.monotonic()
         await eventually(self._begun, "a migration is made")
         await eventually(self._reached, f"the migration comes to {self.stage}")
         await asyncio.sleep(self.later)
@@ -200,7 +201,9 @@ class Round:
         state = migration["status"].get("migrationState") or {}
         self.told = f"{migration['status']['phase']} {state.get('failureReason', '')}".strip()
         assert migration["status"]["phase"] == "Succeeded" or state.get("failureReason"), "a failure has its reason"
+        over = time.monotonic()
         await eventually(self._settled, "one Pod is left")
+        self.told += f" ({over - began:.0f} s, cleared away in {time.monotonic() - over:.0f} s)"
         await self._judge(migration)
 
     async def _begun(self) -> bool:
