@@ -45,6 +45,9 @@ class Annotations(Record):
     unschedulable_timeout: str = msgspec.field(default="", name=names.MIGRATION_UNSCHEDULABLE_TIMEOUT)
     pending_timeout: str = msgspec.field(default="", name=names.MIGRATION_PENDING_TIMEOUT)
     workload_update: str | None = msgspec.field(default=None, name=names.WORKLOAD_UPDATE)
+    evacuation: str = msgspec.field(default="", name=names.EVACUATION)
+    eviction_source: str = msgspec.field(default="", name=names.EVICTION_SOURCE)
+    drained: str = msgspec.field(default="", name=names.DRAINED)
 
 
 class Meta(Record):
@@ -166,6 +169,7 @@ class InstanceStatus(Record):
     active_pods: dict[str, str] = {}
     phase_transition_timestamps: list[Transition] = []
     virtual_machine_revision_name: str = ""
+    evacuation_node_name: str = ""
     migration_state: VirtualMachineInstanceMigrationState | None = None
     launcher_container_image_version: str = ""
     guest_abi: GuestABI | None = msgspec.field(default=None, name="guestABI")
@@ -173,6 +177,7 @@ class InstanceStatus(Record):
 
 class InstanceSpec(Volumes):
     start_strategy: str = ""
+    eviction_strategy: str = ""
 
 
 class Instance(Whole):
@@ -224,6 +229,15 @@ class Instance(Whole):
     @property
     def pool(self) -> str:
         return self.metadata.labels.get(names.HANDLER_POOL, "")
+
+    @property
+    def leaves(self) -> bool:
+        """An eviction asked for it to leave the node where it is."""
+        return bool(self.status.evacuation_node_name) and self.status.evacuation_node_name == self.status.node_name
+
+    @property
+    def migratable(self) -> bool:
+        return conditions.holds(self.status.conditions, VMICondition.LIVE_MIGRATABLE)
 
 
 # --- VMs
@@ -281,10 +295,24 @@ class ReplicaSet(Whole):
     resource = VMI_REPLICA_SETS
 
 
+class Taint(Record):
+    key: str = ""
+    effect: str = ""
+
+
+class NodeSpec(Record):
+    unschedulable: bool = False
+    taints: list[Taint] = []
+
+
 class NodeRecord(Kept):
     """A node."""
 
     resource = NODES
+    spec: NodeSpec = msgspec.field(default_factory=NodeSpec)
+
+    def tainted(self, key: str, effect: str) -> bool:
+        return any((taint.key, taint.effect) == (key, effect) for taint in self.spec.taints)
 
 
 class ClaimSpec(Record):

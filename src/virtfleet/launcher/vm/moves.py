@@ -82,6 +82,17 @@ class Departures:
             await self._departure.abort()
         return m.Done()
 
+    async def stay(self, request: m.Stay) -> m.Done:
+        """The migration has failed; where the guest stands still because of it, it runs on."""
+        if self._departure and request.migration == self._uid:
+            self._departure.stay()
+        return m.Done()
+
+    async def parted(self) -> None:
+        """libvirt has lost its connection to the target; wait until it may know."""
+        if self._departure and self.going_on:
+            await self._departure.parted()
+
     async def give_up(self) -> None:
         """The domain is to end here; a migration would keep it from hearing so."""
         if self._departure and self.going_on:
@@ -109,6 +120,7 @@ class Departures:
             running=self.going_on and not ended,
             left=ended and state.reason == "Migrated",
             failure="" if ended else self._failure,
+            asks=self._departure.asks[:_LONGEST_WORDS] if self.going_on and not ended else "",
             aborted=self._departure.aborted,
             mode=look.mode,
             elapsed_seconds=round(look.elapsed, 1),
