@@ -125,13 +125,15 @@ def test_connections_live_through_ten_moves(fleet: Cluster) -> None:
             service("nat"),
             service("bridged"),
         )
-        called, _ = listener.accept()
         service_of = {n: kubectl.json("get", "service", n)["spec"]["clusterIP"] for n in ("nat", "bridged")}
 
         def vmi(name: str) -> dict[str, Any]:
             found: dict[str, Any] = kubectl.json("get", "vmi", name)["status"]
             return found
 
+        for name in service_of:
+            eventually(lambda name=name: vmi(name)["phase"] == "Running", 2 * PATIENCE)  # type: ignore[misc]
+        called, _ = listener.accept()
         opened = {
             "masquerade, by a Service": connected(service_of["nat"]),
             "masquerade, opened by the guest": called,
