@@ -186,6 +186,13 @@ async def test_the_hand_over_is_one_write_after_the_pod_runs(virt: Plane) -> Non
     vmi = await virt.vmi()
     state = vmi["status"]["migrationState"]
     assert vmi["metadata"]["labels"][names.MIGRATION_TARGET_NODE] == state["targetNode"]
+    for side in ("source", "target"):
+        told = state[f"{side}State"]
+        assert (told["node"], told["pod"]) == (state[f"{side}Node"], state[f"{side}Pod"])
+        assert (told["migrationUID"], told["virtualMachineInstanceUID"]) == (
+            state["migrationUid"],
+            vmi["metadata"]["uid"],
+        )
     assert set(vmi["status"]["activePods"].values()) == {state["sourceNode"], state["targetNode"]}
     hold(virt)
     await reached(virt, "Succeeded")
