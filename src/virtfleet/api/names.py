@@ -27,6 +27,7 @@ OUTDATED_LAUNCHER_IMAGE: Final = "kubevirt.io/outdatedLauncherImage"
 SCHEDULABLE: Final = "kubevirt.io/schedulable"
 HANDLER_POOL: Final = "kubevirt.io/handler-pool"  # ours; label and annotation
 SERVED_BY: Final = "virtfleet.io/served-by"  # of nodes: whose handler keeps them until the next one is proven there
+IMAGE_VOLUMES: Final = "virtfleet.io/image-volumes"  # of nodes: whether images were seen to be mounted as volumes there
 REALTIME: Final = "kubevirt.io/realtime"
 SEV: Final = "kubevirt.io/sev"
 SEV_ES: Final = "kubevirt.io/sev-es"
@@ -101,6 +102,8 @@ VM_GENERATION: Final = "kubevirt.io/vm-generation"
 ISTIO_INJECT: Final = "sidecar.istio.io/inject"
 LAUNCHER_HYPERVISOR: Final = "virtfleet.io/hypervisor"  # of launcher Pods and VMIs: what they were made to run on
 HANDLER_VERSION: Final = "virtfleet.io/handler-version"  # of nodes: the version of the handler that serves them
+# Of nodes: the versions with which IMAGE_VOLUMES was found out. Without it that label is somebody's word, and stays.
+IMAGE_VOLUMES_OF: Final = "virtfleet.io/image-volumes-of"
 FORCE_POOL_REMOVAL: Final = "virtfleet.io/force-pool-removal"
 
 # --- conditions of Pods

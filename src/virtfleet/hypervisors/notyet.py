@@ -88,12 +88,6 @@ KUBEVIRT: Final = (
         "migrate or stop VMs, and then drain their nodes",
         asked=lambda spec: _at(spec, "configuration", "evictionStrategy") not in (None, "", "None"),
     ),
-    _absent(
-        "workloadUpdateStrategy",
-        "running VMs keep the launcher that they were started with",
-        "restart VMs to update their launchers",
-        asked=_set("workloadUpdateStrategy", "workloadUpdateMethods"),
-    ),
     _configured(
         "liveUpdateConfiguration",
         "room is kept free, but CPUs and memory come with the next restart",

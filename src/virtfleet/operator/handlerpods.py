@@ -17,6 +17,9 @@ NETWORK_STATUS = "k8s.v1.cni.cncf.io/network-status"
 RESTARTED = "kubectl.kubernetes.io/restartedAt"
 """Put into a template by `kubectl rollout restart`."""
 
+PROBE = "virt-image-volume-probe"
+"""Component of the Pods of `imagevolumes`, and the beginning of their names."""
+
 STARTING = timedelta(minutes=2)
 """A handler that is not ready after this time has trouble; the startup probe gives it as long."""
 
@@ -58,6 +61,10 @@ class HandlerPod(PodView):
             attached = []
         on_it = any(each.interface == names.MIGRATION_INTERFACE for each in attached)
         return attachment(network).items() <= said.items() and not on_it
+
+    @property
+    def handler_image(self) -> str:
+        return self._image(VIRT_HANDLER)
 
     def made_from(self, template: Mapping[str, str]) -> bool:
         """Whether the Pod is what its DaemonSet would make now, given the annotations of the DaemonSet's template."""

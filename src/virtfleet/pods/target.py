@@ -14,6 +14,7 @@ from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain import abi
 from virtfleet.installation import Installation
+from virtfleet.pods.heldimages import Nodes
 from virtfleet.pods.launcher import Unrenderable, pod_name, render
 
 _HOSTNAME = "kubernetes.io/hostname"
@@ -37,10 +38,15 @@ class Move:
 
 
 def render_target(
-    vmi: Mapping[str, Any], settings: Installation, move: Move, *, block_volumes: Collection[str] = ()
+    vmi: Mapping[str, Any],
+    settings: Installation,
+    move: Move,
+    *,
+    block_volumes: Collection[str] = (),
+    nodes: Nodes | None = None,
 ) -> dict[str, Any]:
     """The launcher Pod of a VMI that runs, for one migration of it."""
-    pod, view = render(vmi, settings, block_volumes=block_volumes), read(VMI, vmi)
+    pod, view = render(vmi, settings, block_volumes=block_volumes, nodes=nodes), read(VMI, vmi)
     meta, spec = pod["metadata"], pod["spec"]
     runs_on, goes_to = view.metadata.annotations.get(names.LAUNCHER_HYPERVISOR), settings.fleet.launcher(vmi)
     if runs_on and runs_on != goes_to.hypervisor:
@@ -52,7 +58,7 @@ def render_target(
     meta["labels"][names.MIGRATION_UID] = move.uid
     meta["annotations"][names.MIGRATION_NAME] = move.name
     if move.image:
-        for container in spec["containers"]:
+        for container in (*spec.get("initContainers", ()), *spec["containers"]):
             if container["image"] == goes_to.image:
                 container["image"] = move.image
     # Labels that the VM asks for itself go first: what is added may only narrow the choice.

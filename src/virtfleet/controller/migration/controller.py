@@ -24,7 +24,7 @@ from virtfleet.controller.migration.phases import Situation
 from virtfleet.controller.migration.queue import Limits, Place
 from virtfleet.controller.migration.records import UNFINISHED, Migration, Policy
 from virtfleet.controller.pods import ForeignPod, LauncherPods, migration_keys, owners
-from virtfleet.controller.records import Claim, Instance, NodeRecord, decode_instance
+from virtfleet.controller.records import Claim, Instance, NodeRecord, decode_instance, labels_of
 from virtfleet.installation import Installation
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache, split_key
@@ -211,7 +211,7 @@ class Migrations:
         )
         claims = {name: self._claims.get(f"{vmi.namespace}/{claim}") for name, claim in vmi.spec.claims.items()}
         block = {name for name, claim in claims.items() if claim and claim.block}
-        return render_target(whole, self._settings, move, block_volumes=block)
+        return render_target(whole, self._settings, move, block_volumes=block, nodes=labels_of(self._nodes))
 
     async def _say_quota(self, migration: Migration, error: ApiError) -> bool:
         """Whether the Pod was refused for a quota, which may have room later."""
