@@ -304,7 +304,7 @@ def carried(domain: libvirt.virDomain, waited: float) -> Look:
     job = domain.jobStats(libvirt.VIR_DOMAIN_JOB_STATS_COMPLETED | libvirt.VIR_DOMAIN_JOB_STATS_KEEP_COMPLETED)
     look = _measured(Look(), {"data_remaining": 0, **job})
     paused = look.downtime_ms + round(waited * 1000)
-    return msgspec.structs.replace(look, elapsed=job.get("time_elapsed", 0) / 1000, downtime_ms=paused)
+    return msgspec.structs.replace(look, elapsed=job.get("time_elapsed", 0) / 1000 + waited, downtime_ms=paused)
 
 
 async def shown(connection: Connection, name: str, finish: Finish) -> bool:
