@@ -70,6 +70,8 @@ NODE_FACTS: Final = (REALTIME, SEV, SEV_ES, SEV_SNP, TDX, SECURE_EXECUTION)
 # Resources that the handler's device plugin offers.
 DEVICE_PREFIX: Final = "devices.kubevirt.io/"
 
+OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"  # a taint: nothing runs on the node, for certain
+
 # --- annotations
 VGA_FOR_EFI: Final = "kubevirt.io/vga-display-efi-x86"  # of the KubeVirt object
 DOMAIN: Final = "kubevirt.io/domain"  # label and annotation

@@ -6,6 +6,7 @@ kubelet of the node writes that a container has ended, and only an administrator
 
 from __future__ import annotations
 
+from virtfleet.api import names
 from virtfleet.api.migration import VirtualMachineInstanceMigrationState as MigrationState
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.kube.api import KubeApi
@@ -13,7 +14,6 @@ from virtfleet.kube.errors import ApiError, is_not_found
 from virtfleet.kube.resource import NODES, PODS, Obj, Resource
 
 COMPUTE = "compute"
-_OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 
 
 class Witness:
@@ -32,7 +32,7 @@ class Witness:
             return True
         node = await self._get(NODES, migration.source_node, None)
         taints = ((node or {}).get("spec") or {}).get("taints") or []
-        return any(taint["key"] == _OUT_OF_SERVICE for taint in taints)
+        return any(taint["key"] == names.OUT_OF_SERVICE for taint in taints)
 
     async def image(self, vmi: VMI, pod: str) -> str:
         """The image of a launcher's Pod."""
