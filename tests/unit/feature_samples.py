@@ -79,7 +79,6 @@ SPECS: dict[str, dict[str, Any]] = {
     "tdx": {"domain": {"launchSecurity": {"tdx": {}}}},
     "clock": {"domain": {"clock": {"utc": {}}}},
     "live-migration": {"evictionStrategy": "LiveMigrate"},
-    "evacuation": {"evictionStrategy": "LiveMigrateIfPossible"},
     "lun-reservation": {"domain": {"devices": {"disks": [{"name": "d", "lun": {"bus": "scsi", "reservation": True}}]}}},
     "block-size": {"domain": {"devices": {"disks": [{**_DISK, "blockSize": {"custom": _SECTORS}}]}}},
     "block-size-of-volume": {"domain": {"devices": {"disks": [{**_DISK, "blockSize": {"matchVolume": {}}}]}}},

@@ -72,6 +72,7 @@ NODE_FACTS: Final = (REALTIME, SEV, SEV_ES, SEV_SNP, TDX, SECURE_EXECUTION)
 # Resources that the handler's device plugin offers.
 DEVICE_PREFIX: Final = "devices.kubevirt.io/"
 
+
 # --- annotations
 VGA_FOR_EFI: Final = "kubevirt.io/vga-display-efi-x86"  # of the KubeVirt object
 DOMAIN: Final = "kubevirt.io/domain"  # label and annotation

@@ -70,10 +70,6 @@ _D: Final = "spec.domain.devices"
 _NO_START: Final = "the VM does not start"
 _BY_NAME: Final = "name the device by deviceName, as a device plugin offers it"
 _HOOKS: Final = "hooks.kubevirt.io/hookSidecars"
-_STAYS: Final = NotYet(
-    "a drain moves no VM: LiveMigrate and External hold it back, LiveMigrateIfPossible shuts the guest down",
-    "migrate or stop the VM, and then drain its node",
-)
 _HOTPLUG: Final = NotYet(
     "room is kept free, and more comes with the next restart",
     "restart VMs with the condition RestartRequired",
@@ -214,8 +210,6 @@ FEATURES: Final = (
     Feature("clock", "clock and timers", "spec.domain.clock"),
     # life
     Feature("live-migration", "live migration", "spec.evictionStrategy", asking.eviction("LiveMigrate")),
-    Feature("evacuation", "leaving a node that is drained", "spec.evictionStrategy",
-            asking.eviction("LiveMigrate", "LiveMigrateIfPossible", "External"), _STAYS, everywhere=True),
     Feature("hook-sidecars", "hook sidecars", f"metadata.annotations[{_HOOKS}]", asking.annotation(_HOOKS),
             NotYet("no hook sidecar is started, and the domain stays as it is", "remove it", "Sidecar"),
             everywhere=True),

@@ -80,14 +80,7 @@ _PACED = "requests are paced by VirtFleet itself"
 
 
 KUBEVIRT: Final = (
-    _configured("migrations.nodeDrainTaintKey", "no VM leaves a node because of a taint", "migrate VMs yourself"),
     _configured("migrations.utilityVolumesTimeout", "there are no utility volumes to wait for"),
-    _absent(
-        "configuration.evictionStrategy",
-        "a drain moves no VM: LiveMigrate and External hold it back, LiveMigrateIfPossible shuts guests down",
-        "migrate or stop VMs, and then drain their nodes",
-        asked=lambda spec: _at(spec, "configuration", "evictionStrategy") not in (None, "", "None"),
-    ),
     _configured(
         "liveUpdateConfiguration",
         "room is kept free, but CPUs and memory come with the next restart",

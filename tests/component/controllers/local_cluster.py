@@ -108,6 +108,8 @@ class Kubelets:
         self._work: asyncio.Queue[str] = asyncio.Queue()
         self._address = 0
         self.healthy: Callable[[Pod], bool] = lambda pod: True
+        self.dead: set[str] = set()
+        """Nodes whose agent does nothing."""
         self._cache.on_change(lambda key, old, new: self._work.put_nowait(key))
 
     async def run(self) -> None:
@@ -123,7 +125,7 @@ class Kubelets:
     async def _serve(self) -> None:
         while True:
             pod = self._cache.get(await self._work.get())
-            if pod is None or not pod.node:
+            if pod is None or not pod.node or pod.node in self.dead:
                 continue
             try:
                 await self._act(pod)
