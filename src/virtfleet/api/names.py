@@ -27,6 +27,7 @@ OUTDATED_LAUNCHER_IMAGE: Final = "kubevirt.io/outdatedLauncherImage"
 SCHEDULABLE: Final = "kubevirt.io/schedulable"
 HANDLER_POOL: Final = "kubevirt.io/handler-pool"  # ours; label and annotation
 SERVED_BY: Final = "virtfleet.io/served-by"  # of nodes: whose handler keeps them until the next one is proven there
+STAND_IN: Final = "virtfleet.io/stand-in"  # of handler Pods: it serves a node while its DaemonSet's Pod is replaced
 REALTIME: Final = "kubevirt.io/realtime"
 SEV: Final = "kubevirt.io/sev"
 SEV_ES: Final = "kubevirt.io/sev-es"

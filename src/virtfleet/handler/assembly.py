@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from virtfleet.handler.access.api import Access
 from virtfleet.handler.devices import host as hostdevices
@@ -83,7 +84,8 @@ class VirtHandler:
             self._recorder,
             node,
             pods=place.pods,
-            records=VmRecords(place.private / "ghost-records"),  # KubeVirt's name, and that of earlier versions
+            # KubeVirt's name, and that of earlier versions. Until the node is ours they are another handler's.
+            records=VmRecords(place.private / "ghost-records", later=True),
             networks=Networks(place.private / "network-info-cache"),
             facts=place.facts,
             cluster=self._cluster,
@@ -114,15 +116,19 @@ class VirtHandler:
             await asyncio.gather(serving, return_exceptions=True)
 
     async def _serve(self) -> None:
-        await self._lock.acquire()
-        profiles.install(self._place.kubelet)
+        """Be ready for everything first, and then wait for the node: so it is without a handler for a moment only."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._recorder.run())
-                group.create_task(self._installations.run())
-                await self._installations.synced.wait()
+                caches: list[Cache[Any]] = [self._installations, *self._vms.caches]
+                for cache in caches:
+                    group.create_task(cache.run())
+                for cache in caches:
+                    await cache.synced.wait()
+                await self._lock.acquire()
+                profiles.install(self._place.kubelet)
+                self._vms.begin()
                 for work in (
-                    *(cache.run() for cache in self._vms.caches),
                     self._vms.controller.run(),
                     self._devices.run(),
                     self._heartbeat.run(),
@@ -133,7 +139,7 @@ class VirtHandler:
         finally:
             self.access.close()
             await self._vms.close()
-            if self._cluster().uninstalling:
+            if self._lock.held and self._cluster().uninstalling:
                 _clear(self._place)
             self._lock.release()
 
