@@ -20,7 +20,7 @@ from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ApiError, ignoring, is_already_exists, is_conflict, is_not_found
 from virtfleet.kube.events import Recorder, Reference
 from virtfleet.kube.resource import DAEMON_SETS, KUBEVIRTS, NODES, PODS, Obj
-from virtfleet.operator import certificates, conditions, keeping, proof, rollout
+from virtfleet.operator import certificates, conditions, keeping, proof, rollout, undoing
 from virtfleet.operator.apply import difference
 from virtfleet.operator.conditions import DEGRADED, Findings
 from virtfleet.operator.customize import PatchError
@@ -31,6 +31,7 @@ from virtfleet.operator.proof import AGAIN, PROOF, Proving
 from virtfleet.operator.render import render
 from virtfleet.operator.rollout import Change, Fleet, Plan
 from virtfleet.operator.standin import StandIns
+from virtfleet.operator.undoing import CannotUndo
 from virtfleet.operator.uninstall import Uninstall
 from virtfleet.operator.world import INSTALLED, RESOURCES, World
 from virtfleet.pools.terms import TooManyTermsError
@@ -90,6 +91,8 @@ class Operator:
             again = await self._install(installation, findings)
         except (TooManyTermsError, PatchError) as error:
             findings.error = ("InvalidConfiguration", str(error))  # what is installed stays until it is corrected
+        except CannotUndo as error:
+            findings.error = ("CannotUndo", str(error))
         except ApiError as error:
             if not is_conflict(error):
                 findings.error = ("Refused", error.message)
@@ -121,7 +124,9 @@ class Operator:
     async def _install(self, installation: Installation, findings: Findings) -> float | None:
         issued = certificates.issue(installation, self._world.named("Secret"), self._now())
         objects = render(installation, issued.trust, issued.admission_key)
-        await self._apply(obj for obj in objects if obj["kind"] == "CustomResourceDefinition")
+        definitions = [obj for obj in objects if obj["kind"] == "CustomResourceDefinition"]
+        undoing.check(self._world.installed["CustomResourceDefinition"].list(), definitions)
+        await self._apply(definitions)
         if not self._definitions_are_served():
             return None
         self._world.instances_are_served()

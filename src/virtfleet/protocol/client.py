@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import virtfleet
 from virtfleet.protocol import wire
@@ -90,6 +90,10 @@ class Client:
             writer.close()
             raise
         return cls(reader, writer, hello)
+
+    def knows(self, request: type[Request[Any]]) -> bool:
+        """Whether the launcher, which may be of another version, has such a request."""
+        return request.__name__ in self._known
 
     async def call(self, request: Request[A]) -> A:
         """One request, one answer."""

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from virtfleet.handler.pods import files as podfiles
 from virtfleet.handler.pods.process import PodProcess
@@ -88,6 +88,10 @@ class Launcher:
             raise Unresponsive(f"{name}: the launcher did not answer within {self._answer:.0f} s") from None
         except (LauncherGone, WireError) as error:
             raise Unresponsive(f"{name}: {error}") from None
+
+    def lacks(self, request: type[Request[Any]]) -> str:
+        """The version of a launcher that is too old for a request; empty where it has it, or is not connected."""
+        return self._client.version if self._client and not self._client.knows(request) else ""
 
     async def close(self) -> None:
         self._following.cancel()
