@@ -97,6 +97,9 @@ LAUNCHER_HYPERVISOR: Final = "virtfleet.io/hypervisor"  # of launcher Pods and V
 HANDLER_VERSION: Final = "virtfleet.io/handler-version"  # of nodes: the version of the handler that serves them
 FORCE_POOL_REMOVAL: Final = "virtfleet.io/force-pool-removal"
 
+# --- variables of components
+STAND_IN_VARIABLE: Final = "VIRTFLEET_STAND_IN"  # of handlers: whether it only stands in
+
 # --- conditions of Pods
 UNPAUSED: Final = "kubevirt.io/virtual-machine-unpaused"  # of launcher Pods: their readiness gate
 

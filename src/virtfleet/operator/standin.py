@@ -6,8 +6,8 @@ comes up as far as the node's lock and waits there. Then the old handler may go.
 later, and gives it up when the DaemonSet's own new Pod has come up as far. Where a stand-in does not come up, the old
 handler stays: what does not work costs no VM its console.
 
-Its name says what it stands for. It ends by itself after a while, should nobody look after it any more: a version of
-the operator that knows no stand-ins, for instance.
+Its name says what it stands for. It ends by itself when an operator of another version has come, which may know no
+stand-ins, and after a while in any case.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class StandIns:
         wanted = render(self._installation, successor, change.node)
         name = wanted["metadata"]["name"]
         there = self._there.get(name)
-        if there and there.status.phase == "Failed":
+        if there and there.status.phase in names.FINAL:
             return True
         self.needed[name] = wanted
         if there and there.failure and not self.failure:
@@ -64,10 +64,11 @@ def render(installation: Installation, daemon_set: Obj, node: str) -> Obj:
     content: dict[str, Any] = {
         **spec,
         "nodeName": node,
+        "restartPolicy": "OnFailure",
         "activeDeadlineSeconds": _LIFE,
         "tolerations": [{"operator": "Exists"}],
         "initContainers": [_small(container) for container in spec.get("initContainers") or ()],
-        "containers": [_small(c) for c in spec["containers"] if c["name"] == VIRT_HANDLER],
+        "containers": [_told(_small(c)) for c in spec["containers"] if c["name"] == VIRT_HANDLER],
     }
     labels = {**template["metadata"]["labels"], names.STAND_IN: "true"}
     metadata = installation.metadata(f"{PREFIX}{digest(content)}", labels)
@@ -78,6 +79,11 @@ def render(installation: Installation, daemon_set: Obj, node: str) -> Obj:
         "metadata": {**metadata, "ownerReferences": [owner]},
         "spec": content,
     }
+
+
+def _told(container: Mapping[str, Any]) -> dict[str, Any]:
+    """By its environment, which a handler of another version does not mind."""
+    return {**container, "env": [*container.get("env", ()), {"name": names.STAND_IN_VARIABLE, "value": "true"}]}
 
 
 def _small(container: Mapping[str, Any]) -> dict[str, Any]:
