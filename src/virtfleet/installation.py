@@ -265,6 +265,10 @@ class Installation:
     def eviction_strategy(self) -> str:
         return self.configuration.eviction_strategy or "None"
 
+    def evicted_by(self, chosen: str) -> str:
+        """The eviction strategy of a VMI, by what it has chosen itself."""
+        return chosen or self.eviction_strategy
+
     @cached_property
     def _network(self) -> NetworkConfiguration:
         return self.configuration.network or NetworkConfiguration()

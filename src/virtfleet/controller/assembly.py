@@ -6,6 +6,8 @@ import asyncio
 from typing import Any
 
 from virtfleet.controller import instance, metrics, records, virtualmachine
+from virtfleet.controller.disruption import decode_budget
+from virtfleet.controller.evacuation.controller import NODE_INDEXES, Evacuations
 from virtfleet.controller.instance import Instances
 from virtfleet.controller.migration.controller import Migrations
 from virtfleet.controller.migration.records import INDEXES, decode_migration, decode_policy
@@ -30,6 +32,7 @@ _INDEXES = {
     "owner": records.owner_uids,
     OUTDATED: outdated,
     "uncontrolled": lambda vmi: [] if vmi.controller else [vmi.namespace],
+    "leaves": lambda vmi: ["all"] if vmi.leaves else [],
 }
 
 
@@ -47,15 +50,27 @@ class VirtController:
             decode=records.decode_replica_set,
             indexes={"namespace": lambda each: [each.namespace]},
         )
-        nodes = Cache(api, resource.NODES, decode=records.decode_node)
+        nodes = Cache(api, resource.NODES, decode=records.decode_node, indexes=NODE_INDEXES)
         claims = Cache(api, resource.PERSISTENT_VOLUME_CLAIMS, decode=records.decode_claim)
         migrations = Cache(api, resource.VMI_MIGRATIONS, decode=decode_migration, indexes=INDEXES)
         policies = Cache(api, resource.MIGRATION_POLICIES, decode=decode_policy)
+        budgets = Cache(api, resource.POD_DISRUPTION_BUDGETS, decode=decode_budget)
         installations = Cache(api, resource.KUBEVIRTS, decode=Installation.decode)
         launchers = LauncherPods(api, pods)
         self._caches: list[Cache[Any]] = [
-            *(instances, pods, vms, sets, nodes, claims, migrations, policies, installations),
+            *(instances, pods, vms, sets, nodes, claims, budgets, migrations, policies, installations),
         ]
+        migrating = Migrations(
+            api,
+            recorder,
+            migrations=migrations,
+            instances=instances,
+            launchers=launchers,
+            nodes=nodes,
+            claims=claims,
+            policies=policies,
+            installations=installations,
+        )
         self._controllers = [
             Instances(
                 api,
@@ -64,19 +79,21 @@ class VirtController:
                 launchers=launchers,
                 vms=vms,
                 claims=claims,
+                budgets=budgets,
+                nodes=nodes,
                 installations=installations,
             ).controller,
             VirtualMachines(api, recorder, vms=vms, instances=instances, claims=claims).controller,
             ReplicaSets(api, recorder, sets=sets, instances=instances).controller,
-            Migrations(
+            migrating.controller,
+            Evacuations(
                 api,
                 recorder,
+                migrating,
                 migrations=migrations,
                 instances=instances,
                 launchers=launchers,
                 nodes=nodes,
-                claims=claims,
-                policies=policies,
                 installations=installations,
             ).controller,
             Marks(api, instances=instances, installations=installations).controller,

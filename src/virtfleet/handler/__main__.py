@@ -13,6 +13,7 @@ from prometheus_client import REGISTRY
 
 from virtfleet.api import names
 from virtfleet.handler.assembly import COMPONENT, Place, VirtHandler
+from virtfleet.handler.migration import dedicated
 from virtfleet.handler.migration.links import Identity
 from virtfleet.handler.migration.proxy import Proxy
 from virtfleet.installation import VMS_PER_NODE
@@ -25,9 +26,8 @@ async def handle(options: argparse.Namespace) -> None:
     async with component.client(COMPONENT, options) as api:
         gateway = f"{api.namespace}:virt-api"
         credential = component.MountedCredential(options.certificates)
-        proxy = Proxy(
-            Identity(credential.current, f"{api.namespace}:{COMPONENT}"), options.address, port=options.migration_port
-        )
+        identity, own = Identity(credential.current, f"{api.namespace}:{COMPONENT}"), await dedicated.address()
+        proxy = Proxy(identity, own or options.address, host=own, port=options.migration_port, dedicated=bool(own))
         handler = VirtHandler(
             api,
             options.node,

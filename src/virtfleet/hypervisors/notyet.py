@@ -80,9 +80,7 @@ _PACED = "requests are paced by VirtFleet itself"
 
 
 KUBEVIRT: Final = (
-    _configured("migrations.network", "migrations use the network that nodes have for everything"),
     _configured("migrations.nodeDrainTaintKey", "no VM leaves a node because of a taint", "migrate VMs yourself"),
-    _configured("migrations.matchSELinuxLevelOnMigration", "launchers have the levels that their nodes give them"),
     _configured("migrations.utilityVolumesTimeout", "there are no utility volumes to wait for"),
     _absent(
         "configuration.evictionStrategy",

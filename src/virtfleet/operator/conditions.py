@@ -42,6 +42,8 @@ class Findings:
     plan: Plan = field(default_factory=Plan)
     unserved: Mapping[str, str] = field(default_factory=dict)
     """Nodes that should have a ready handler and have none: name -> why."""
+    off_network: Sequence[str] = ()
+    """Nodes whose handlers are not on the network that migrations are to have for themselves."""
     trouble: str = ""
     """Why a Pod of the control plane does not come up."""
     nodes: Sequence[NodeView] = ()
@@ -174,6 +176,8 @@ def _degraded(
     if findings.unserved:
         failing = any(rollout.failure for rollout in findings.plan.rollouts.values())
         return Verdict(DEGRADED, True, "HandlersFail" if failing else "HandlersNotReady", _without_handler(findings))
+    if findings.off_network:
+        return Verdict(DEGRADED, True, "MigrationNetworkMissing", _off_network(installation, findings))
     if mixed := _mixed_versions(installation, findings):
         return Verdict(DEGRADED, True, "HandlerVersionsDiffer", mixed)
     if shortfalls:
@@ -186,6 +190,16 @@ def _without_handler(findings: Findings) -> str:
     nodes = [f"{node} ({why})" for node, why in sorted(findings.unserved.items())]
     more = f" and {len(nodes) - _NAMED} more" if len(nodes) > _NAMED else ""
     return f"{len(nodes)} of {len(findings.nodes)} nodes have no ready handler: {', '.join(nodes[:_NAMED])}{more}"
+
+
+def _off_network(installation: Installation, findings: Findings) -> str:
+    nodes, network = sorted(findings.off_network), installation.migrations.network
+    more = f" and {len(nodes) - _NAMED} more" if len(nodes) > _NAMED else ""
+    return (
+        f"no VM migrates to {', '.join(nodes[:_NAMED])}{more}: the handlers there are not on network {network}, which"
+        " Multus should attach them to. Install Multus and that NetworkAttachmentDefinition, or remove"
+        " configuration.migrations.network"
+    )
 
 
 def _resting(installation: Installation) -> Iterable[Verdict]:

@@ -76,7 +76,11 @@ def render(installation: Installation, daemon_set: Obj, node: str) -> Obj:
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {**metadata, "ownerReferences": [owner]},
+        "metadata": {
+            **metadata,
+            "annotations": template["metadata"].get("annotations", {}),  # its networks, for example
+            "ownerReferences": [owner],
+        },
         "spec": content,
     }
 
