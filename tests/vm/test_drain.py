@@ -113,7 +113,6 @@ def test_a_drain_ends_when_every_guest_runs_elsewhere_and_none_was_restarted(fle
     try:
         before, uids = vms.counts(), [vms.vmi(name)["metadata"]["uid"] for name in vms.names]
         done = vms.drain(here)
-        print(done.stdout, done.stderr)
         assert done.returncode == 0, done.stdout + done.stderr
         assert re.search(r'Eviction triggered evacuation of VMI "drained/vm\d+"', done.stderr), done.stderr
         there = [vms.vmi(name) for name in vms.names]

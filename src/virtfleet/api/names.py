@@ -28,6 +28,7 @@ OUTDATED_LAUNCHER_IMAGE: Final = "kubevirt.io/outdatedLauncherImage"
 SCHEDULABLE: Final = "kubevirt.io/schedulable"
 HANDLER_POOL: Final = "kubevirt.io/handler-pool"  # ours; label and annotation
 SERVED_BY: Final = "virtfleet.io/served-by"  # of nodes: whose handler keeps them until the next one is proven there
+STAND_IN: Final = "virtfleet.io/stand-in"  # of handler Pods: it serves a node while its DaemonSet's Pod is replaced
 IMAGE_VOLUMES: Final = "virtfleet.io/image-volumes"  # of nodes: whether images were seen to be mounted as volumes there
 REALTIME: Final = "kubevirt.io/realtime"
 SEV: Final = "kubevirt.io/sev"
@@ -107,6 +108,9 @@ HANDLER_VERSION: Final = "virtfleet.io/handler-version"  # of nodes: the version
 # Of nodes: the versions with which IMAGE_VOLUMES was found out. Without it that label is somebody's word, and stays.
 IMAGE_VOLUMES_OF: Final = "virtfleet.io/image-volumes-of"
 FORCE_POOL_REMOVAL: Final = "virtfleet.io/force-pool-removal"
+
+# --- variables of components
+STAND_IN_VARIABLE: Final = "VIRTFLEET_STAND_IN"  # of handlers: whether it only stands in
 
 # --- conditions of Pods
 UNPAUSED: Final = "kubevirt.io/virtual-machine-unpaused"  # of launcher Pods: their readiness gate

@@ -47,6 +47,15 @@ class HandlerPod(PodView):
         return self.metadata.labels.get(names.APP_LABEL, "")
 
     @property
+    def stand_in(self) -> bool:
+        return names.STAND_IN in self.metadata.labels
+
+    @property
+    def started(self) -> bool:
+        """Whether a handler has come up: it serves its node, or waits at the node's lock until it may."""
+        return self.ready or any(c.name == VIRT_HANDLER and c.started for c in self.status.container_statuses)
+
+    @property
     def images(self) -> frozenset[str]:
         """What must be on the node for such a Pod to come up."""
         main = [c.image for c in self.spec.containers if c.name == VIRT_HANDLER]

@@ -97,7 +97,10 @@ def _alone(placement: dict[str, Any]) -> dict[str, Any]:
     affinity = placement.get("affinity") or {}
     anti = affinity.get("podAntiAffinity") or {}
     one = {
-        "labelSelector": {"matchLabels": {names.APP_LABEL: VIRT_HANDLER}},
+        "labelSelector": {
+            "matchLabels": {names.APP_LABEL: VIRT_HANDLER},
+            "matchExpressions": [{"key": names.STAND_IN, "operator": "DoesNotExist"}],
+        },
         "topologyKey": "kubernetes.io/hostname",
     }
     anti = {**anti, _REQUIRED: [*(anti.get(_REQUIRED) or ()), one]}
@@ -155,7 +158,7 @@ def _handler(installation: Installation, pool: Pool | None, image: str) -> dict[
         "startupProbe": deployments.probe("/healthz", period=1, failures=120),
         "livenessProbe": deployments.probe("/healthz", period=45),
         # Ready is who holds the node's lock: of two handlers on one node only one ever is.
-        "readinessProbe": deployments.probe("/readyz", period=5),
+        "readinessProbe": deployments.probe("/readyz", period=1),
         "resources": memory.resources(VIRT_HANDLER, "10m", vms=installation.vms_per_node),
         "securityContext": {"privileged": True},
         "volumeMounts": [
