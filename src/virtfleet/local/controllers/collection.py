@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from virtfleet.kube.api import KubeApi, Patch
 from virtfleet.kube.cache import Cache, key_of, split_key
-from virtfleet.kube.errors import is_conflict, is_not_found
+from virtfleet.kube.errors import ignoring, is_conflict, is_not_found
 from virtfleet.kube.events import Reference
 from virtfleet.kube.resource import Obj, Resource
 
@@ -60,24 +60,17 @@ class Collection(Cache[T]):
     async def remove(self, key: str, uid: str, *, grace: int | None = None) -> None:
         """Delete this very object, if it is still there."""
         namespace, name = split_key(key)
-        try:
+        with ignoring(is_not_found, is_conflict):
             answer = await self._api.delete(self.resource, name, namespace, grace=grace, uid=uid)
-        except Exception as error:
-            if is_not_found(error) or is_conflict(error):
-                return
-            raise
-        if answer.get("kind") != "Status":
-            self.observe(answer)
+            if answer.get("kind") != "Status":
+                self.observe(answer)
 
 
 async def find(api: KubeApi, res: Resource, key: str) -> Obj | None:
     namespace, name = split_key(key)
-    try:
+    with ignoring(is_not_found):
         return await api.get(res, name, namespace)
-    except Exception as error:
-        if is_not_found(error):
-            return None
-        raise
+    return None
 
 
 def controller_of(obj: Obj) -> dict[str, Any] | None:

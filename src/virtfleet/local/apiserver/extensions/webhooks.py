@@ -31,6 +31,7 @@ from virtfleet.local.apiserver.rights.reviews import user_info
 
 log = logging.getLogger(__name__)
 
+_REVIEW = {"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1"}
 _NO_LIMIT = aiohttp.ClientTimeout(total=None)  # the webhook's own holds for all attempts together
 
 
@@ -95,7 +96,7 @@ class Webhooks(Admission):
             raise ApiError("BadRequest", f'admission webhook "{webhook.name}" does not support dry run')
         uid = str(uuid.uuid4())
         try:
-            answer = await self._call(webhook, _review({"uid": uid, **described(kind, request)}))
+            answer = await self._call(webhook, {**_REVIEW, "request": {"uid": uid, **described(kind, request)}})
             response = _checked(answer, uid, mutating=mutating)
         except CallFailed as error:
             message = f'failed calling webhook "{webhook.name}": {error}'
@@ -148,10 +149,6 @@ def _trusting(ca_bundle: str) -> ssl.SSLContext:
         return certificates.client_context(base64.b64decode(ca_bundle))
     except (ssl.SSLError, ValueError) as error:
         raise CallFailed(f"could not get REST client: unable to load root certificates: {error}") from error
-
-
-def _review(asked: Obj) -> Obj:
-    return {"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": asked}
 
 
 def described(kind: Kind, request: AdmissionRequest) -> Obj:
