@@ -8,8 +8,6 @@ after a restart the first list is complete by itself.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine, Iterable
 from typing import Any, TypeVar
 
 from virtfleet.kube.api import KubeApi, Patch
@@ -87,14 +85,3 @@ def about(obj: Obj, resource: Resource) -> Reference:
     """The object as events name it; the cached form of an object need not say its kind."""
     meta = obj["metadata"]
     return Reference(resource.api_version, resource.kind, meta.get("namespace", ""), meta["name"], meta["uid"])
-
-
-async def all_of(actions: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Do all at the same time. The first failure is raised when all are done: nothing goes on behind our back."""
-    results = await asyncio.gather(*actions, return_exceptions=True)
-    done: list[T] = []
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
-        done.append(result)
-    return done

@@ -28,6 +28,7 @@ from virtfleet.local.apiserver.kinds.registry import Kind, Kinds
 from virtfleet.local.apiserver.objects import json_patch
 from virtfleet.local.apiserver.objects.store import Store
 from virtfleet.local.apiserver.rights.reviews import user_info
+from virtfleet.work.tasks import all_of
 
 log = logging.getLogger(__name__)
 
@@ -61,10 +62,8 @@ class Webhooks(Admission):
 
     async def validate(self, request: AdmissionRequest) -> None:
         """Ask all validating webhooks, at the same time."""
-        calls = [self._ask(w, kind, request, mutating=False) for w, kind in self._matching(self._validating, request)]
-        for outcome in await asyncio.gather(*calls, return_exceptions=True) if calls else ():
-            if isinstance(outcome, BaseException):
-                raise outcome
+        asked = self._matching(self._validating, request)
+        await all_of(*(self._ask(webhook, kind, request, mutating=False) for webhook, kind in asked))
 
     def _matching(self, webhooks: list[Webhook], request: AdmissionRequest) -> Iterator[tuple[Webhook, Kind]]:
         """The webhooks to ask, each with the version of the kind that it wants to see. Later ones see changes."""

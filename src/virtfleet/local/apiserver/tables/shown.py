@@ -9,6 +9,7 @@ from typing import Any
 
 from virtfleet.api.selectors import from_label_selector
 from virtfleet.kube.resource import Obj
+from virtfleet.local.apiserver.kinds.registry import at
 from virtfleet.local.apiserver.tables import jsonpath
 from virtfleet.local.apiserver.tables.ages import since
 
@@ -38,12 +39,7 @@ def few(path: str, obj: Obj) -> str:
 
 def count(fields: list[str], obj: Obj) -> int:
     """How many entries some fields have."""
-    return sum(len(obj.get(field) or ()) for field in fields)
-
-
-def validations(policy: Obj) -> int:
-    """How many validations an admission policy has."""
-    return len(policy["spec"].get("validations") or ())
+    return sum(len(at(field, obj) or ()) for field in fields)
 
 
 def node_status(node: Obj) -> str:
