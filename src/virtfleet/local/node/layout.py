@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+from collections.abc import Iterable
 from pathlib import Path
 
 from virtfleet.kube.resource import Obj
@@ -29,6 +30,10 @@ class Layout:
         self.runtime = self.home / "runtime"  # the OCI runtime's own state
         self.socket = self.home / "agent.sock"  # where the agent answers the API server
         self.cgroup = f"/virtfleet/{cluster}/{node}"
+
+    def every_sandbox(self, pattern: str) -> Iterable[Path]:
+        """Files in the sandboxes of all nodes."""
+        return self.data.glob(f"nodes/*/{self.sandboxes.name}/*/{pattern}")
 
     def pod_logs(self, pod: Obj) -> Path:
         meta = pod["metadata"]

@@ -33,7 +33,9 @@ log = logging.getLogger(__name__)
 
 def labels(spec: NodeSpec) -> dict[str, str]:
     known = {"hostname": spec.name, "os": "linux", "arch": _architecture()}
-    return {**{f"kubernetes.io/{key}": value for key, value in known.items()}, **spec.labels}
+    described = {f"kubernetes.io/{key}": value for key, value in known.items()}
+    # This runtime mounts images, and need not be tried.
+    return {**described, names.IMAGE_VOLUMES: "true", **spec.labels}
 
 
 def _architecture() -> str:
