@@ -19,12 +19,11 @@ from aiohttp import hdrs, web
 import virtfleet
 from virtfleet.api import names
 from virtfleet.api.subresources import GROUP, TABLE, VERSIONS, VM, VMI, Server, Subresource
-from virtfleet.gateway import discovery, expansion, objectgraph, portforward, refused, volumes
-from virtfleet.gateway.authorization import Authorization
+from virtfleet.gateway import authorization, discovery, expansion, objectgraph, portforward, refused, volumes
 from virtfleet.gateway.frontproxy import FrontProxy
 from virtfleet.gateway.handlers import Handlers
 from virtfleet.gateway.knowledge import Knowledge, NotYet
-from virtfleet.gateway.machines import Machines, Vm, Vmi, bad_request
+from virtfleet.gateway.machines import Machines, Options, Vm, Vmi, bad_request
 from virtfleet.gateway.moving import EvacuateCancelOptions, MigrateOptions, Moving
 from virtfleet.gateway.power import Power, RestartOptions, StartOptions, StopOptions
 from virtfleet.gateway.preconditions import CHECKS
@@ -54,10 +53,6 @@ class Asked:
             raise bad_request(f"Can not unmarshal Request body to struct, error: {error}") from error
 
 
-class _DryRun(msgspec.Struct, rename="camel"):
-    dry_run: list[str] | None = None
-
-
 Serve = Callable[[Asked], Awaitable[web.StreamResponse]]
 
 
@@ -67,7 +62,6 @@ class Subresources:
     def __init__(self, api: KubeApi, front_proxy: FrontProxy, handlers: Handlers, knowledge: Knowledge) -> None:
         self._api = api
         self._front_proxy = front_proxy
-        self._authorization = Authorization(api)
         self._handlers = handlers
         self._knowledge = knowledge
         self._machines = machines = Machines(api)
@@ -100,7 +94,6 @@ class Subresources:
         documents: dict[str, Any] = {
             "/apis": discovery.groups(),
             f"/apis/{GROUP}": discovery.group(),
-            "/openapi/v2": discovery.openapi_old(),
             "/openapi/v3": discovery.openapi_index(),
         }
         served = []
@@ -132,7 +125,7 @@ class Subresources:
             namespace, name = request.match_info.get("namespace", ""), request.match_info.get("name", "")
             try:
                 user = self._front_proxy.user(request)
-                await self._authorization.require(user, entry, version, namespace, name)
+                await authorization.require(self._api, user, entry, version, namespace, name)
                 if entry.websocket and request.headers.get(hdrs.UPGRADE, "").lower() != "websocket":
                     raise bad_request(f"{entry.rbac} is a stream; open it as a websocket, for example with virtctl")
                 log.info("%s %s of %s/%s for %s", entry.verb, entry.rbac, namespace, name, user.name)
@@ -158,7 +151,7 @@ class Subresources:
         body = None if asked.subresource.websocket else await asked.request.read()
         vmi = await self._machines.vmi(asked.namespace, asked.name)
         CHECKS[asked.subresource.name](vmi)
-        if body and (await asked.options(_DryRun)).dry_run:
+        if body and (await asked.options(Options)).dry_run:
             return web.Response(status=202)
         return await self._handlers.forward(asked.request, vmi, asked.subresource.name, body)
 

@@ -12,27 +12,9 @@ import msgspec
 from virtfleet.admission.findings import Findings
 from virtfleet.admission.updates import check_pluggable
 from virtfleet.api.disks import Volume
+from virtfleet.api.vm import HotplugVolumeSource
 from virtfleet.gateway.machines import Vm, Vmi, bad_request
 from virtfleet.kube.errors import ApiError
-
-
-class _Claim(msgspec.Struct, rename="camel"):
-    claim_name: str = ""
-
-
-class _DataVolume(msgspec.Struct):
-    name: str = ""
-
-
-class _Source(msgspec.Struct, rename="camel"):
-    persistent_volume_claim: _Claim | None = None
-    data_volume: _DataVolume | None = None
-
-    @property
-    def name(self) -> str:
-        if self.data_volume:
-            return self.data_volume.name
-        return self.persistent_volume_claim.claim_name if self.persistent_volume_claim else ""
 
 
 class AddVolumeOptions(msgspec.Struct, rename="camel"):
@@ -40,7 +22,7 @@ class AddVolumeOptions(msgspec.Struct, rename="camel"):
 
     name: str = ""
     disk: dict[str, Any] | None = None
-    volume_source: _Source | None = None
+    volume_source: HotplugVolumeSource | None = None
 
 
 class RemoveVolumeOptions(msgspec.Struct):
@@ -55,7 +37,8 @@ def add(machine: Vm | Vmi, options: AddVolumeOptions) -> NoReturn:
         raise bad_request("AddVolumeOptions requires name to be set")
     if options.disk is None:
         raise bad_request("AddVolumeOptions requires disk to not be nil")
-    if options.volume_source is None or not options.volume_source.name:
+    source = _source(options.volume_source) if options.volume_source else ""
+    if not source:
         raise bad_request("AddVolumeOptions requires VolumeSource to not be nil: name a claim or a DataVolume in it")
     findings = Findings()
     check_pluggable(options.disk, options.name, "disk", findings)
@@ -66,10 +49,8 @@ def add(machine: Vm | Vmi, options: AddVolumeOptions) -> NoReturn:
             raise machine.conflict(
                 f"Unable to add volume [{options.name}] because volume with that name already exists"
             )
-        if options.volume_source.name == _source(volume):
-            raise machine.conflict(
-                f"Unable to add volume source [{options.volume_source.name}] because it already exists"
-            )
+        if source == _source(volume):
+            raise machine.conflict(f"Unable to add volume source [{source}] because it already exists")
     raise _later(f"volume {options.name} cannot be attached to a running VM yet")
 
 
@@ -94,7 +75,8 @@ def _volumes(machine: Vm | Vmi) -> list[Volume]:
     return machine.view.spec.template.spec.volumes if isinstance(machine, Vm) else machine.view.spec.volumes
 
 
-def _source(volume: Volume) -> str | None:
+def _source(volume: Volume | HotplugVolumeSource) -> str:
+    """The claim or DataVolume behind a volume; "" for those of other kinds."""
     if volume.data_volume:
         return volume.data_volume.name
-    return volume.persistent_volume_claim.claim_name if volume.persistent_volume_claim else None
+    return volume.persistent_volume_claim.claim_name if volume.persistent_volume_claim else ""

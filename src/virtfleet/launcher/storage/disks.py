@@ -10,9 +10,9 @@ import asyncio
 import os
 import posixpath
 import sys
-from collections.abc import Coroutine, Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from xml.etree.ElementTree import Element
 
 import msgspec
@@ -28,8 +28,8 @@ from virtfleet.launcher.storage import mapped, seeds
 from virtfleet.launcher.storage.iso import Image
 from virtfleet.launcher.vm import metrics
 from virtfleet.work import commands
+from virtfleet.work.tasks import all_of
 
-T = TypeVar("T")
 SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 _FORMATS = ("raw", "qcow2")
 _MOST_LINKS = 40  # as many as the kernel follows
@@ -45,7 +45,7 @@ async def formats(vmi: VMI) -> dict[str, str]:
         for index, volume in enumerate(vmi.spec.volumes)
         if volume.container_disk and volume.name not in roots
     }
-    checked = await _together(*(_checked_format(name, path) for name, path in images.items()))
+    checked = await all_of(*(_checked_format(name, path) for name, path in images.items()))
     return dict(zip(images, checked, strict=True))
 
 
@@ -55,7 +55,7 @@ async def prepare(vmi: VMI, context: Context, domain: Element) -> None:
     _boot_files(vmi)
     _ignition(vmi)
     images = [i for volume in vmi.spec.volumes for i in _configuration(vmi, volume) if i.output in named]
-    await _together(
+    await all_of(
         _write_images(images),
         *(_prepare(vmi, index, volume, context, named, domain) for index, volume in enumerate(vmi.spec.volumes)),
     )
@@ -82,15 +82,6 @@ async def _prepare(vmi: VMI, index: int, volume: Volume, context: Context, named
         metrics.write_disk(paths.DOWNWARD_METRICS_DISK, [])
     else:
         _seed_directory(vmi, volume, named)
-
-
-async def _together(*work: Coroutine[Any, Any, T]) -> list[T]:
-    """Do all of it at once. What fails is told when the rest is finished, so that nothing goes on behind a retry."""
-    done = await asyncio.gather(*work, return_exceptions=True)
-    for result in done:
-        if isinstance(result, BaseException):
-            raise result
-    return [result for result in done if not isinstance(result, BaseException)]
 
 
 async def _write_images(images: list[Image]) -> None:
