@@ -6,10 +6,12 @@ import asyncio
 from typing import Any
 
 from virtfleet.controller import instance, metrics, records, virtualmachine
+from virtfleet.controller.attachments import Attachments, attachment_cache
 from virtfleet.controller.instance import Instances
 from virtfleet.controller.migration.controller import Migrations
 from virtfleet.controller.migration.records import INDEXES, decode_migration, decode_policy
 from virtfleet.controller.node import SILENCE, Nodes
+from virtfleet.controller.plugging import Plugging
 from virtfleet.controller.pods import LauncherPods, launcher_cache
 from virtfleet.controller.records import Instance
 from virtfleet.controller.replicaset import ReplicaSets
@@ -51,8 +53,10 @@ class VirtController:
         policies = Cache(api, resource.MIGRATION_POLICIES, decode=decode_policy)
         installations = Cache(api, resource.KUBEVIRTS, decode=Installation.decode)
         launchers = LauncherPods(api, pods)
+        attached = attachment_cache(api)
+        attachments = Attachments(api, recorder, cache=attached, claims=claims, installations=installations)
         self._caches: list[Cache[Any]] = [
-            *(instances, pods, vms, sets, nodes, claims, migrations, policies, installations),
+            *(instances, pods, attached, vms, sets, nodes, claims, migrations, policies, installations),
         ]
         self._controllers = [
             Instances(
@@ -64,7 +68,10 @@ class VirtController:
                 claims=claims,
                 installations=installations,
             ).controller,
-            VirtualMachines(api, recorder, vms=vms, instances=instances, claims=claims).controller,
+            Plugging(api, instances=instances, launchers=launchers, attachments=attachments, claims=claims).controller,
+            VirtualMachines(
+                api, recorder, vms=vms, instances=instances, claims=claims, installations=installations
+            ).controller,
             ReplicaSets(api, recorder, sets=sets, instances=instances).controller,
             Migrations(
                 api,
@@ -72,6 +79,7 @@ class VirtController:
                 migrations=migrations,
                 instances=instances,
                 launchers=launchers,
+                attachments=attachments,
                 nodes=nodes,
                 claims=claims,
                 policies=policies,

@@ -35,8 +35,8 @@ cgroup_controllers = [ ]
 QEMU: Final[dict[str, Support]] = {
     **works(
         "disk-image disk-virtio disk-sata disk-scsi disk-usb cdrom lun shareable-disk boot-order block-size io-threads",
-        "block-multiqueue changed-block-tracking container-disk claim host-disk ephemeral-disk cloud-init config-disk",
-        "downward-metrics net-bridge net-masquerade net-sriov net-passt net-plugin net-multiqueue",
+        "block-multiqueue changed-block-tracking container-disk claim volume-hotplug host-disk ephemeral-disk",
+        "cloud-init config-disk downward-metrics net-bridge net-masquerade net-sriov net-passt net-plugin net-multiqueue",
         "cpu-model cpu-features cpu-pinning cpu-hotplug numa realtime memory-hotplug hugepages balloon",
         "efi secure-boot kernel-boot acpi-tables ignition start-paused graphics serial-console input tpm watchdog rng",
         "sound panic usb-redirection vsock gpu host-device guest-agent hyperv-enlightenments clock live-migration",
