@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from cluster.clusters import VIRTFLEET
@@ -50,6 +52,15 @@ class Plugged:
 
         return eventually(answered, within).removesuffix("it ended well\n")
 
+    def edit(self, *, volumes: Sequence[dict[str, Any]] = (), disks: Sequence[dict[str, Any]] = ()) -> None:
+        """Change the VM's template: these volumes beside its own, and these disks beside those that it has."""
+        spec = self.used.vm()["spec"]["template"]["spec"]
+        own = [volume for volume in spec["volumes"] if volume["name"] != "cd"]
+        shown = [*spec["domain"]["devices"]["disks"], *disks]
+        change = {"volumes": [*own, *volumes], "domain": {"devices": {"disks": shown}}}
+        patch = {"spec": {"template": {"spec": change}}}
+        self.kubectl("patch", "vm", "web", "--type=merge", "-p", json.dumps(patch))
+
     def status(self, volume: str) -> dict[str, Any]:
         """What the VMI says of a volume; nothing where it says nothing."""
         vmi = self.used.vmi() or {"status": {}}
@@ -88,3 +99,23 @@ class Plugged:
 
     def sees(self, volume: str) -> str:
         return eventually(lambda: self.disk(volume), PATIENCE)
+
+    @contextmanager
+    def writing(self, disk: str) -> Iterator[None]:
+        """The guest writes to a disk meanwhile and reads back what it wrote; none of it may fail."""
+        script = (
+            "rm -f /tmp/stop /tmp/bad /tmp/rounds; while [ ! -e /tmp/stop ]; do"
+            " head -c 262144 /dev/urandom > /tmp/new;"
+            f" dd if=/tmp/new of=/dev/{disk} bs=64k conv=fsync 2>>/tmp/said || echo write >> /tmp/bad;"
+            f" echo 1 > /proc/sys/vm/drop_caches; dd if=/dev/{disk} of=/tmp/old bs=64k count=4 2>>/tmp/said;"
+            " cmp /tmp/new /tmp/old || echo read >> /tmp/bad; echo round >> /tmp/rounds; done; touch /tmp/stopped"
+        )
+        self.guest(f"rm -f /tmp/stopped; ( {script} ) >/dev/null 2>&1 </dev/null & true")
+        self.guest("test -s /tmp/rounds")
+        yield
+        rounds = int(self.guest("wc -l < /tmp/rounds"))
+        eventually(lambda: int(self.guest("wc -l < /tmp/rounds")) > rounds, PATIENCE)  # and it still does
+        self.guest("touch /tmp/stop; while [ ! -e /tmp/stopped ]; do sleep 0.1; done")
+        said = self.guest("cat /tmp/bad /tmp/said 2>/dev/null | grep -v records | tail -5; true")
+        assert not self.guest("cat /tmp/bad 2>/dev/null; true").strip(), said
+        assert not self.guest(f"dmesg | grep -i 'error.*{disk}'; true").strip()

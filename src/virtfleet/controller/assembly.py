@@ -64,6 +64,7 @@ class VirtController:
                 recorder,
                 instances=instances,
                 launchers=launchers,
+                attachments=attachments,
                 vms=vms,
                 claims=claims,
                 installations=installations,

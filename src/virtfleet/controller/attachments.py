@@ -21,7 +21,7 @@ from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.errors import ignoring, is_already_exists, is_conflict, is_not_found
 from virtfleet.kube.events import Recorder
-from virtfleet.kube.resource import PODS, Obj
+from virtfleet.kube.resource import PERSISTENT_VOLUMES, PODS, Obj
 from virtfleet.pods import attachment
 from virtfleet.pods.attachment import Held, Launcher
 
@@ -102,6 +102,19 @@ class Attachments:
 
     def claim(self, vmi: Instance, name: str) -> Claim | None:
         return self._claims.get(f"{vmi.namespace}/{name}")
+
+    async def near(self, vmi: Instance, pod: Obj) -> Obj:
+        """A launcher Pod that goes where the volumes are which follow it: the scheduler sees only those that it has."""
+        for name in dict.fromkeys(vmi.spec.plugged.values()):
+            claim = self.claim(vmi, name)
+            if claim is None or not claim.spec.volume_name:
+                continue
+            with ignoring(is_not_found):
+                volume = await self._api.get(PERSISTENT_VOLUMES, claim.spec.volume_name)
+                where = ((volume["spec"].get("nodeAffinity") or {}).get("required") or {}).get("nodeSelectorTerms")
+                if where:
+                    pod["spec"]["affinity"] = attachment.near(pod["spec"].get("affinity") or {}, where)
+        return pod
 
     async def ensure(self, vmi: Instance, launcher: LauncherPod, volume: Volume) -> AttachmentPod | None:
         """The Pod for a volume, made where there is none that stays; None while there can be none."""

@@ -8,7 +8,7 @@ follows from what it holds and from the Pod that it takes over from, so that the
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ GRACE = 30
 _COMMAND = ["busybox", "sleep", "infinity"]
 PROCESS = "busybox"
 _RESOURCES = {"requests": {"cpu": "1m", "memory": "2Mi"}, "limits": {"cpu": "100m", "memory": "80Mi"}}
+_REQUIRED, _MATCHES = "requiredDuringSchedulingIgnoredDuringExecution", ("matchExpressions", "matchFields")
 # The VM is there, whatever has become of its node meanwhile.
 _TAINTS = ("not-ready", "unreachable", "unschedulable", "disk-pressure", "memory-pressure", "pid-pressure")
 
@@ -56,6 +57,22 @@ def name(launcher: str, held: Held, before: str = "") -> str:
     """The name of the Pod for a volume of a launcher Pod; `before` is the UID of one that ends."""
     what = "/".join((launcher, held.volume, held.claim, before))
     return f"hp-volume-{hashlib.blake2s(what.encode(), digest_size=8).hexdigest()}"
+
+
+def near(affinity: Mapping[str, Any], terms: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """An affinity that also keeps to nodes which one of these terms admits: where a volume is."""
+    node = dict(affinity.get("nodeAffinity") or {})
+    present = (node.get(_REQUIRED) or {}).get("nodeSelectorTerms") or [{}]
+    both = [
+        {
+            kind: [*(one.get(kind) or ()), *(other.get(kind) or ())]
+            for kind in _MATCHES
+            if one.get(kind) or other.get(kind)
+        }
+        for one in present
+        for other in terms
+    ]
+    return {**affinity, "nodeAffinity": {**node, _REQUIRED: {"nodeSelectorTerms": both}}}
 
 
 def render(
@@ -97,7 +114,7 @@ def render(
             "ownerReferences": [{**owner, "blockOwnerDeletion": False}],
         },
         "spec": {
-            "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}},
+            "affinity": {"nodeAffinity": {_REQUIRED: terms}},
             "tolerations": [*stays, *(each for each in launcher.tolerations if each not in stays)],
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,

@@ -179,7 +179,8 @@ class Migrations:
             return at
         await self._protect(whole, pods=2)  # before there is a second Pod whose readiness would let the first one go
         try:
-            pod, is_new = await self._pods.create(vmi, self._rendered(migration, vmi, whole, at.source))
+            wanted = await self._attachments.near(vmi, self._rendered(migration, vmi, whole, at.source))
+            pod, is_new = await self._pods.create(vmi, wanted)
         except (ValueError, msgspec.ValidationError, ForeignPod) as error:
             return await self._fail(at, str(error))
         except ApiError as error:

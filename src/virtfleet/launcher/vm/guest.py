@@ -198,6 +198,7 @@ class Guest:
             document = self._hypervisor.adapt(document, context)
             if not self._started:
                 abi.keep_parts(document, vmi, context.host)
+                self._hypervisor.make_room(document, vmi)
         except DomainError as error:
             raise Failure(str(error)) from None
         return document
