@@ -118,7 +118,7 @@ async def _measure(api: Client) -> list[Figure]:
             began = time.monotonic()
             await vm.put(VMI, "removevolume", {"name": claims[0]})
             unplugs.append(await guest.until(0) - began)
-            await _gone(vm)
+            await _gone(api)
         began = time.monotonic()
         for name in claims:
             await _plug(vm, name)
@@ -131,8 +131,11 @@ async def _measure(api: Client) -> list[Figure]:
     ]
 
 
-async def _gone(vm: Reached) -> None:
+async def _gone(api: Client) -> None:
     """Until nothing is left of what was unplugged."""
-    async with asyncio.timeout(DEADLINE):
-        while any(s.get("hotplugVolume") is not None for s in (await vm.look())["status"].get("volumeStatus") or ()):
-            await asyncio.sleep(0.05)
+    async with observing(api, VMIS, NAMESPACE, DEADLINE, settled=_settled) as watched:
+        await watched.until("settled", ["bench"])
+
+
+def _settled(seen: Obj) -> bool:
+    return not any(s.get("hotplugVolume") is not None for s in seen["status"].get("volumeStatus") or ())

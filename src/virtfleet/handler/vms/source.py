@@ -188,5 +188,6 @@ class Source:
             vm.guest,
             hypervisor is not None and process is not None and preparation.emulated(process, hypervisor.descriptor),
             vm.trouble,
+            process.selinux_context() if process else "",
             plugging.mounted(process, instance.vmi) if process else None,
         )
