@@ -16,6 +16,7 @@ ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}  # as Kubernetes 
 # --- labels
 APP_LABEL: Final = "kubevirt.io"
 LAUNCHER_APP: Final = "virt-launcher"
+HOTPLUG_APP: Final = "hotplug-disk"  # Pods that attach volumes of running VMs
 CREATED_BY: Final = "kubevirt.io/created-by"
 VM_NAME: Final = "vm.kubevirt.io/name"
 VMI_ID: Final = "vmi.kubevirt.io/id"
@@ -102,6 +103,9 @@ FREE_PAGE_REPORTING_DISABLED: Final = "kubevirt.io/free-page-reporting-disabled"
 EMULATOR_THREAD_EVEN_PARITY: Final = "alpha.kubevirt.io/EmulatorThreadCompleteToEvenParity"
 QGS_SOCKET_PATH: Final = "kubevirt.io/qgs-socket-path"
 VM_GENERATION: Final = "kubevirt.io/vm-generation"
+OWNER_VMI_NAME: Final = "kubevirt.io/owner-vmi-name"  # on a Pod that attaches a volume
+OWNER_VMI_UID: Final = "kubevirt.io/owner-vmi-uid"
+ATTACHED_VOLUME: Final = "virtfleet.io/attached-volume"
 ISTIO_INJECT: Final = "sidecar.istio.io/inject"
 LAUNCHER_HYPERVISOR: Final = "virtfleet.io/hypervisor"  # of launcher Pods and VMIs: what they were made to run on
 HANDLER_VERSION: Final = "virtfleet.io/handler-version"  # of nodes: the version of the handler that serves them

@@ -46,6 +46,8 @@ class Annotations(Record):
     unschedulable_timeout: str = msgspec.field(default="", name=names.MIGRATION_UNSCHEDULABLE_TIMEOUT)
     pending_timeout: str = msgspec.field(default="", name=names.MIGRATION_PENDING_TIMEOUT)
     workload_update: str | None = msgspec.field(default=None, name=names.WORKLOAD_UPDATE)
+    owner_vmi: str = msgspec.field(default="", name=names.OWNER_VMI_NAME)
+    attached_volume: str = msgspec.field(default="", name=names.ATTACHED_VOLUME)
     evacuation: str = msgspec.field(default="", name=names.EVACUATION)
     eviction_source: str = msgspec.field(default="", name=names.EVICTION_SOURCE)
     drained: str = msgspec.field(default="", name=names.DRAINED)
@@ -121,10 +123,13 @@ class Whole(Kept):
 
 class Named(Record):
     name: str = ""
+    hotpluggable: bool | None = None
 
 
 class ClaimName(Record):
     claim_name: str = ""
+    read_only: bool | None = None
+    hotpluggable: bool | None = None
 
 
 class Ephemeral(Record):
@@ -145,6 +150,12 @@ class Volume(Record):
         source = self.persistent_volume_claim or (self.ephemeral and self.ephemeral.persistent_volume_claim)
         return source.claim_name if source else ""
 
+    @property
+    def plugged(self) -> bool:
+        """Whether the claim comes to the VM through a Pod of its own."""
+        source = self.data_volume or self.persistent_volume_claim
+        return bool(source and source.hotpluggable)
+
 
 class Volumes(Record):
     volumes: list[Volume] = []
@@ -154,6 +165,11 @@ class Volumes(Record):
         """Claims by the names of their volumes."""
         return {volume.name: volume.claim for volume in self.volumes if volume.claim}
 
+    @property
+    def plugged(self) -> dict[str, str]:
+        """The same of those that are plugged in."""
+        return {volume.name: volume.claim for volume in self.volumes if volume.plugged}
+
 
 # --- VMIs
 
@@ -161,6 +177,24 @@ class Volumes(Record):
 class Transition(Record):
     phase: str = ""
     phase_transition_timestamp: str = ""
+
+
+class AttachedBy(Record):
+    attach_pod_name: str = ""
+    attach_pod_uid: str = msgspec.field(default="", name="attachPodUID")
+
+
+class PluggedVolume(Record):
+    """An entry of a VMI's volumeStatus."""
+
+    name: str = ""
+    phase: str = ""
+    hotplug_volume: AttachedBy | None = None
+    persistent_volume_claim_info: ClaimName | None = None
+
+    @property
+    def claim(self) -> str:
+        return self.persistent_volume_claim_info.claim_name if self.persistent_volume_claim_info else ""
 
 
 class InstanceStatus(Record):
@@ -174,6 +208,7 @@ class InstanceStatus(Record):
     migration_state: VirtualMachineInstanceMigrationState | None = None
     launcher_container_image_version: str = ""
     guest_abi: GuestABI | None = msgspec.field(default=None, name="guestABI")
+    volume_status: list[PluggedVolume] = []
 
 
 class HostDevices(Record):
@@ -244,6 +279,11 @@ class Instance(Whole):
         return self.metadata.labels.get(names.HANDLER_POOL, "")
 
     @property
+    def plugs(self) -> bool:
+        """Whether volumes of it are, were or are to be plugged in."""
+        return bool(self.spec.plugged or any(status.hotplug_volume for status in self.status.volume_status))
+
+    @property
     def leaves(self) -> bool:
         """An eviction asked for it to leave the node where it is."""
         return bool(self.status.evacuation_node_name) and self.status.evacuation_node_name == self.status.node_name
@@ -303,6 +343,7 @@ class VmStatus(Record):
     printable_status: str = ""
     run_strategy: str = ""
     state_change_requests: list[Request] = []
+    volume_requests: list[dict[str, Any]] = []
     start_failure: StartFailure | None = None
 
 
@@ -355,6 +396,7 @@ class NodeRecord(Kept):
 
 
 class ClaimSpec(Record):
+    volume_name: str = ""
     access_modes: list[str] = []
     volume_mode: str = "Filesystem"
     resources: dict[str, Any] = {}

@@ -10,7 +10,7 @@ import logging
 import platform
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import orjson
@@ -27,12 +27,14 @@ from virtfleet.gateway.machines import Machines, Options, Vm, Vmi, bad_request
 from virtfleet.gateway.moving import EvacuateCancelOptions, MigrateOptions, Moving
 from virtfleet.gateway.power import Power, RestartOptions, StartOptions, StopOptions
 from virtfleet.gateway.preconditions import CHECKS
+from virtfleet.installation import Installation
 from virtfleet.kube.api import KubeApi
-from virtfleet.kube.errors import ApiError
+from virtfleet.kube.errors import ApiError, is_conflict
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=msgspec.Struct)
+_ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,7 @@ class Subresources:
         self._machines = machines = Machines(api)
         self._power = Power(api, machines)
         self._moving = Moving(api, machines, knowledge)
+        self._plugging = volumes.Plugging(api, machines)
         self._own: dict[tuple[str, str], Serve] = {
             (VM, "portforward"): self._port_forward,
             (VMI, "portforward"): self._port_forward,
@@ -76,10 +79,10 @@ class Subresources:
             (VM, "migrate"): self._accepted(self._moving.migrate, MigrateOptions),
             (VM, "evacuate/cancel"): self._cancel_evacuation,
             (VMI, "evacuate/cancel"): self._cancel_evacuation,
-            (VM, "addvolume"): self._plugging(volumes.add, volumes.AddVolumeOptions),
-            (VMI, "addvolume"): self._plugging(volumes.add, volumes.AddVolumeOptions),
-            (VM, "removevolume"): self._plugging(volumes.remove, volumes.RemoveVolumeOptions),
-            (VMI, "removevolume"): self._plugging(volumes.remove, volumes.RemoveVolumeOptions),
+            (VM, "addvolume"): self._plugged(self._plugging.add, volumes.AddVolumeOptions),
+            (VMI, "addvolume"): self._plugged(self._plugging.add, volumes.AddVolumeOptions),
+            (VM, "removevolume"): self._plugged(self._plugging.remove, volumes.RemoveVolumeOptions),
+            (VMI, "removevolume"): self._plugged(self._plugging.remove, volumes.RemoveVolumeOptions),
             (VM, "objectgraph"): self._object_graph,
             (VMI, "objectgraph"): self._object_graph,
             (VM, "expand-spec"): self._expand,
@@ -174,10 +177,19 @@ class Subresources:
         await self._moving.cancel_evacuation(await self._vmi(asked), options)
         return web.Response()
 
-    def _plugging(self, refuse: Callable[[Vm | Vmi, T], NoReturn], form: type[T]) -> Serve:
+    def _plugged(self, carry_out: Callable[[Vm | Vmi, T, Installation], Awaitable[None]], form: type[T]) -> Serve:
         async def serve(asked: Asked) -> web.StreamResponse:
+            """A change that lost a race is decided anew, by what there is then."""
             options = await asked.options(form)
-            refuse(await self._machine(asked), options)
+            for left in reversed(range(_ATTEMPTS)):
+                machine = await self._machine(asked)
+                try:
+                    await carry_out(machine, options, self._knowledge.cluster())
+                    break
+                except ApiError as error:
+                    if not left or not is_conflict(error):
+                        raise
+            return web.Response(status=202)
 
         return serve
 

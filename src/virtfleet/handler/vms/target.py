@@ -104,7 +104,7 @@ class Target:
 
     async def _prepare(self, instance: Instance, vm: PodWork) -> None:
         migration = instance.vmi.status.migration_state
-        order, _ = await self._preparation.make(instance, vm.launcher, Prepare, started=False)
+        order, _, _ = await self._preparation.make(instance, vm.launcher, Prepare, started=False)
         order = msgspec.structs.replace(order, migration=migration.migration_uid if migration else "")
         vm.launcher.state = await vm.launcher.call(order)
         logger.info("%s: the Pod is ready for the guest, which is to come from another node", vm.record.key)

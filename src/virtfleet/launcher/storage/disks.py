@@ -61,6 +61,14 @@ async def prepare(vmi: VMI, context: Context, domain: Element) -> None:
     )
 
 
+def fill_plugged(vmi: VMI, context: Context, domain: Element) -> None:
+    """Make the images of claims that are new to a domain which runs, where they have none."""
+    named = {value for element in domain.iter() for value in element.attrib.values()}
+    for volume in vmi.spec.volumes:
+        if paths.hotplug_image(volume.name) in named:
+            _fill_claim(vmi, volume, context, _plugged_image(volume.name))
+
+
 async def _prepare(vmi: VMI, index: int, volume: Volume, context: Context, named: Set[str], domain: Element) -> None:
     """Make what one volume needs beside images of configuration."""
     if paths.ephemeral_disk(volume.name) in named:
@@ -77,7 +85,9 @@ async def _prepare(vmi: VMI, index: int, volume: Volume, context: Context, named
     elif volume.host_disk and volume.host_disk.type == "DiskOrCreate":
         _allocate(paths.host_disk(volume.name, volume.host_disk.path), _size(volume.host_disk.capacity))
     elif volume.persistent_volume_claim or volume.data_volume:
-        _fill_claim(vmi, volume, context)
+        plugged = paths.hotplug_image(volume.name) in named
+        image = _plugged_image(volume.name) if plugged else paths.claim_image(volume.name)
+        _fill_claim(vmi, volume, context, image)
     elif volume.downward_metrics:
         metrics.write_disk(paths.DOWNWARD_METRICS_DISK, [])
     else:
@@ -222,9 +232,17 @@ def _map_claim(volume: str, first: int) -> None:
         ) from None
 
 
-def _fill_claim(vmi: VMI, volume: Volume, context: Context) -> None:
+def _plugged_image(volume: str) -> str:
+    """The image of a claim that was plugged in, reached by the name that the domain has for it."""
+    image = f"{paths.hotplug_place(volume)}/disk.img"
+    if os.path.isdir(os.path.dirname(image)):
+        _link(paths.hotplug_image(volume), Path(image))
+    return image
+
+
+def _fill_claim(vmi: VMI, volume: Volume, context: Context, path: str) -> None:
     """A claim with an empty file system gets a disk image that fills it."""
-    image = Path(paths.claim_image(volume.name))
+    image = Path(path)
     if volume.name in context.block_volumes or image.exists() or not image.parent.is_dir():
         return
     status = next((s for s in vmi.status.volume_status if s.name == volume.name), None)
