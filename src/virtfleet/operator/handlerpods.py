@@ -11,6 +11,9 @@ from virtfleet.api import names
 from virtfleet.kube.pods import PodView
 from virtfleet.operator.handlers import CONTENT, VIRT_HANDLER
 
+NETWORK_STATUS = "k8s.v1.cni.cncf.io/network-status"
+"""Annotation in which Multus says what it has attached."""
+
 RESTARTED = "kubectl.kubernetes.io/restartedAt"
 """Put into a template by `kubectl rollout restart`."""
 
@@ -22,6 +25,10 @@ STARTING = timedelta(minutes=2)
 
 # Why a container waits, where waiting does not help.
 _FAILURES = frozenset((*names.STUCK, "CrashLoopBackOff", "RunContainerError"))
+
+
+class _Attachment(msgspec.Struct):
+    interface: str = ""
 
 
 class HandlerPod(PodView):
@@ -44,6 +51,15 @@ class HandlerPod(PodView):
         """What must be on the node for such a Pod to come up."""
         main = [c.image for c in self.spec.containers if c.name == VIRT_HANDLER]
         return frozenset((*(c.image for c in self.spec.init_containers), *main))
+
+    @property
+    def on_migration_network(self) -> bool:
+        """Whether Multus says that it has the interface for migrations."""
+        try:
+            attached = msgspec.json.decode(self.metadata.annotations.get(NETWORK_STATUS, "[]"), type=list[_Attachment])
+        except msgspec.DecodeError:
+            return False
+        return any(each.interface == names.MIGRATION_INTERFACE for each in attached)
 
     @property
     def handler_image(self) -> str:

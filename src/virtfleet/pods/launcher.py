@@ -98,7 +98,7 @@ def render(
 def _metadata(view: VMI, launcher: Launcher) -> dict[str, Any]:
     meta = view.metadata
     labels = {
-        **meta.labels,
+        **{key: value for key, value in meta.labels.items() if key != names.HANDLER_POOL},
         names.APP_LABEL: names.LAUNCHER_APP,
         names.DOMAIN: meta.name[:_LONGEST_LABEL].rstrip("-."),
         names.VM_NAME: meta.name[:_LONGEST_LABEL].rstrip("-."),

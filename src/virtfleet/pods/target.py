@@ -68,6 +68,10 @@ def render_target(
         **spec["nodeSelector"],
     }
     spec["affinity"] = _apart(spec.get("affinity") or {}, view.metadata.uid)
+    level = view.status.selinux_context.split(":", 3)[3:]
+    if level and settings.migrations.match_selinux_level_on_migration is not False:
+        # A runtime labels volumes anew for each level: with another one, the source would lose those that both have.
+        spec["securityContext"].setdefault("seLinuxOptions", {})["level"] = level[0]
     return pod
 
 
@@ -78,11 +82,15 @@ def cpu_selector(vmi: VMI, source_labels: Mapping[str, str]) -> dict[str, str]:
     a guest sees of its CPU has one.
     """
     asked, cpu = vmi.spec.domain.cpu, abi.checked(vmi.status.guest_abi).cpu
-    if cpu is None or (asked and asked.model not in ("", "host-model")):
-        return {}
+    model = asked.model if asked else ""
+    # No guest goes from one maker's CPUs to another's, and one that sees all of its node's CPU only to the same model.
+    alike = (names.CPU_VENDOR, *([names.HOST_MODEL_CPU] if model == "host-passthrough" else ()))
+    same = {label: "true" for label, value in source_labels.items() if label.startswith(alike) and value == "true"}
+    if cpu is None or model not in ("", "host-model"):
+        return same
     features = [names.CPU_FEATURE + feature for feature in cpu.features if not feature.startswith("-")]
     wanted = [names.CPU_MODEL_MIGRATION + cpu.model, *features]
-    return {label: "true" for label in wanted if source_labels.get(label) == "true"}
+    return same | {label: "true" for label in wanted if source_labels.get(label) == "true"}
 
 
 def _apart(affinity: Mapping[str, Any], vmi_uid: str) -> dict[str, Any]:
