@@ -43,6 +43,7 @@ from virtfleet.local.controllers.binding import bind
 
 NAMESPACE = "default"
 WORKERS = 16
+_LABELS = (names.SCHEDULABLE, names.IMAGE_VOLUMES)
 NODE_LEASES = "kube-node-lease"
 LEASE_PERIOD = 20.0  # nodes count as silent after 40 s
 
@@ -291,7 +292,7 @@ def node(name: str) -> Obj:
     since = times.timestamp()
     ready = {"type": "Ready", "status": "True", "lastHeartbeatTime": since, "lastTransitionTime": since}
     return {
-        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, names.SCHEDULABLE: "true"}},
+        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, **dict.fromkeys(_LABELS, "true")}},
         "status": {"conditions": [ready]},
     }
 
