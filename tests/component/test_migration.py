@@ -32,30 +32,36 @@ from virtfleet.launcher.libvirtd.migration import Departure, arrived, land
 QEMU = registry.get("qemu-kvm")
 NAME = "test_mover"
 MIB = 1 << 20
+USER_FAULTS = Path("/proc/sys/vm/unprivileged_userfaultfd")
 # A firmware that goes to protected mode and then fills 16 MiB of memory with ever other words: it never comes to rest.
 RESTLESS = bytes.fromhex(
-    "fa2e660f011659000f20c00c010f22c066ea1800ffff080066b810008ed88ec0bf00000001b90000400040f3abebf3"
+    "fa2e660f011659000f20c00c010f22c066ea1800ffff080066b810008ed88ec0bf00000001b90000400040f3abebf1"
 ).ljust(0x41, b"\xf4") + bytes.fromhex("0000000000000000ffff0000009acf00ffff00000092cf0017004100ffff")
 
+# The same, but a word in each page of these 4 MiB only, with a pause after it: some tens of MiB are new each second.
+BUSY = (
+    RESTLESS[:0x20] + bytes.fromhex("bf00000001b90004000040890781c700100000ba401f00004a75fde2eeebe1") + RESTLESS[0x3F:]
+)
 
-def firmware() -> bytes:
-    rom = bytearray(RESTLESS.ljust(1 << 16, b"\xf4"))
+
+def firmware(code: bytes) -> bytes:
+    rom = bytearray(code.ljust(1 << 16, b"\xf4"))
     rom[0xFFF0:0xFFF3] = b"\xe9\x0d\x00"
     return bytes(rom)
 
 
-def vmi(**devices: object) -> VirtualMachineInstance:
+def vmi(*, disks: bool = True, **devices: object) -> VirtualMachineInstance:
     """A guest with one disk that is only here."""
     plain = {"autoattachGraphicsDevice": False, "autoattachSerialConsole": False, "disableHotplug": True}
-    disk = {"name": "data", "disk": {"bus": "virtio"}}
+    disk = [{"name": "data", "disk": {"bus": "virtio"}}] if disks else []
     return read(
         VirtualMachineInstance,
         {
             "metadata": {"name": "mover", "namespace": "test", "uid": str(uuid4())},
             "spec": {
                 "architecture": "amd64",
-                "domain": {"memory": {"guest": "64Mi"}, "devices": {**plain, "disks": [disk], **devices}},
-                "volumes": [{"name": "data", "emptyDisk": {"capacity": "8Mi"}}],
+                "domain": {"memory": {"guest": "64Mi"}, "devices": {**plain, "disks": disk, **devices}},
+                "volumes": [{"name": "data", "emptyDisk": {"capacity": "8Mi"}}] if disks else [],
             },
         },
     )
@@ -71,13 +77,14 @@ class Side:
         self.disk.write_bytes(b"")
         os.truncate(self.disk, 8 * MIB)
         shutil.chown(self.disk, USER, GROUP)
+        self.code = RESTLESS
 
     def document(self, wanted: VirtualMachineInstance) -> Element:
         """As a launcher would make it here, with this side's paths."""
         context = Context(emulated=True, host=Host(libvirt_version=9_000_000))
         domain = QEMU.adapt(QEMU.build(wanted, context), context)
         rom = self.directory / "private" / "rom"
-        rom.write_bytes(firmware())
+        rom.write_bytes(firmware(self.code))
         add(child(domain, "os"), "loader", str(rom), readonly="yes", type="rom")
         for disk in domain.iterfind("devices/disk"):
             child(disk, "driver").set("type", "raw")
@@ -104,8 +111,9 @@ class Pair:
         self.route = Route(libvirt=socket, memory=str(sockets / "memory"), disks=str(sockets / "disks"))
         self.connections = [Connection(side.libvirt.getURI(), lambda _: None) for side in (source, target)]
 
-    def begin(self) -> Departure:
+    def begin(self, code: bytes = RESTLESS) -> Departure:
         source = self.source
+        self.source.code = self.target.code = code
         source.libvirt.defineXML(tostring(source.document(self.wanted), encoding="unicode")).create()
         eventually(lambda: source.cpu_time() > 0)
         return Departure(self.connections[0], NAME, QEMU, self.wanted)
@@ -178,19 +186,6 @@ async def test_a_guest_that_its_owner_has_paused_stays_so(pair: Pair) -> None:
     assert domain.state() == [libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_USER]
 
 
-async def test_an_aborted_migration_leaves_the_guest_where_it_was(pair: Pair) -> None:
-    departure = pair.begin()
-    slowly = MigrationOptions(bandwidth_per_migration="1Mi")
-    moving = asyncio.create_task(departure.run(pair.target.document(pair.wanted), pair.route, slowly))
-    await until_it_moves(moving, pair.source)
-    await departure.abort()
-    with pytest.raises(Failure, match="has not moved: it was aborted"):
-        await moving
-    assert pair.sides() == (True, False)
-    assert pair.source.libvirt.lookupByName(NAME).state()[0] == libvirt.VIR_DOMAIN_RUNNING
-    assert not await arrived(pair.connections[1], NAME, QEMU)
-
-
 @pytest.mark.parametrize("disruptive", [False, True], ids=["undisturbed", "paused first"])
 async def test_a_migration_that_takes_too_long_is_ended_and_the_guest_runs_on(pair: Pair, disruptive: bool) -> None:
     departure = pair.begin()
@@ -240,5 +235,88 @@ async def test_a_target_that_is_not_prepared_for_the_vm_is_refused(pair: Pair) -
     assert pair.sides() == (True, False)
 
 
-def test_a_migration_whose_guest_runs_on_the_target_is_not_aborted() -> None:
-    assert QEMU.migration.abort(Mode.POST_COPY) and not QEMU.migration.abort(Mode.PRE_COPY)
+async def test_a_guest_that_writes_faster_than_the_link_is_slowed_down_until_it_fits(pair: Pair) -> None:
+    pair.wanted = vmi(disks=False)
+    departure = pair.begin(BUSY)
+    throttled: list[int] = []
+    departure._say = lambda: throttled.append(departure.look.throttle)
+    options = MigrationOptions(allow_auto_converge=True, bandwidth_per_migration="5Mi")
+    await departure.run(pair.target.document(pair.wanted), pair.route, options)
+    assert max(throttled) >= 20, throttled
+    land(pair.target.libvirt.lookupByName(NAME))
+    before = pair.target.cpu_time()
+    eventually(lambda: pair.target.cpu_time() > before)
+
+
+async def test_one_that_comes_no_further_ends_with_what_holds_it_up_and_the_link_is_not_overrun(pair: Pair) -> None:
+    pair.wanted = vmi(disks=False)
+    departure = pair.begin()
+    options = MigrationOptions(bandwidth_per_migration="4Mi", progress_timeout=6)
+    moving = asyncio.create_task(departure.run(pair.target.document(pair.wanted), pair.route, options))
+    domain, sent = pair.source.libvirt.lookupByName(NAME), []
+    while not moving.done():
+        job = domain.jobStats()
+        if job.get("memory_iteration", 0) > 1:  # by then most of what is sent was really sent
+            sent.append((job["time_elapsed"], job["memory_processed"]))
+        await asyncio.sleep(0.1)
+    told = (
+        r"no progress for \d+ s: the guest writes [\d.]+ MiB of its memory a second anew, and [\d.]+ MiB a second are"
+    )
+    with pytest.raises(Failure, match=told + r" sent; allow more bandwidth, auto-converge or post-copy"):
+        await moving
+    (began, first), (ended, last) = sent[0], sent[-1]
+    assert ended - began > 2000 and 0 < (last - first) / (ended - began) * 1000 < 1.25 * 4 * MIB
+    assert pair.sides() == (True, False)
+
+
+@pytest.fixture
+def user_faults() -> Iterator[None]:
+    """Post-copy needs user faults for ordinary users."""
+    before = USER_FAULTS.read_text()
+    USER_FAULTS.write_text("1")
+    yield
+    USER_FAULTS.write_text(before)
+
+
+@pytest.mark.usefixtures("user_faults")
+async def test_one_that_never_fits_runs_on_the_target_before_all_of_it_is_there(pair: Pair) -> None:
+    departure = pair.begin()
+    pair.source.disk.write_bytes(os.urandom(8 * MIB))
+    options = MigrationOptions(
+        bandwidth_per_migration="4Mi",
+        allow_post_copy=True,
+        allow_workload_disruption=True,
+        completion_timeout_per_gi_b=4,
+    )
+    await departure.run(pair.target.document(pair.wanted), pair.route, options)
+    assert departure.look.mode is Mode.POST_COPY and departure.look.elapsed > 4
+    assert pair.sides() == (False, True)
+    assert await arrived(pair.connections[1], NAME, QEMU)
+    assert pair.target.disk.read_bytes() == pair.source.disk.read_bytes()
+    domain, before = pair.target.libvirt.lookupByName(NAME), pair.target.cpu_time()
+    assert domain.state()[0] == libvirt.VIR_DOMAIN_RUNNING
+    land(domain)
+    eventually(lambda: pair.target.cpu_time() > before)
+
+
+@pytest.mark.parametrize("stage", ["disks", "memory", "paused"])
+async def test_it_can_be_aborted_in_each_stage(pair: Pair, stage: str) -> None:
+    pair.wanted = vmi(disks=stage == "disks")
+    departure = pair.begin()
+    pair.source.disk.write_bytes(os.urandom(8 * MIB))
+    slowly = MigrationOptions(
+        bandwidth_per_migration="1Mi", allow_workload_disruption=True, completion_timeout_per_gi_b=2
+    )
+    moving = asyncio.create_task(departure.run(pair.target.document(pair.wanted), pair.route, slowly))
+    await until_it_moves(moving, pair.source)
+    job = pair.source.libvirt.lookupByName(NAME).jobStats()
+    if stage == "disks":
+        assert job.get("disk_processed") and not job.get("memory_processed"), job
+    elif stage == "paused":
+        await asyncio.to_thread(eventually, lambda: departure.look.mode is Mode.PAUSED)
+    await departure.abort()
+    with pytest.raises(Failure, match="has not moved: it was aborted"):
+        await moving
+    assert departure.aborted and pair.sides() == (True, False)
+    before = pair.source.cpu_time()
+    eventually(lambda: pair.source.cpu_time() > before)
