@@ -223,6 +223,9 @@ class Handlers(_Agents):
         else:
             change = {"completed": True, "endTimestamp": now, "targetNodeDomainReadyTimestamp": now}
             labels, status = {names.NODE_NAME: state.target_node}, {"nodeName": state.target_node}
+            if vmi.status.migrated_volumes:
+                left = conditions.drop(vmi.status.conditions, VMICondition.VOLUMES_CHANGE)
+                status |= {"migratedVolumes": None, "conditions": left}
         patch = {
             "metadata": {"resourceVersion": vmi.metadata.resource_version, "labels": labels},
             "status": {**status, "migrationState": change},

@@ -10,8 +10,9 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import mkdtemp
+from typing import Any
 from uuid import uuid4
-from xml.etree.ElementTree import Element, tostring
+from xml.etree.ElementTree import Element, fromstring, tostring
 
 import libvirt
 import pytest
@@ -32,7 +33,6 @@ from virtfleet.launcher.libvirtd.migration import Departure, arrived, land
 QEMU = registry.get("qemu-kvm")
 NAME = "test_mover"
 MIB = 1 << 20
-USER_FAULTS = Path("/proc/sys/vm/unprivileged_userfaultfd")
 # A firmware that goes to protected mode and then fills 16 MiB of memory with ever other words: it never comes to rest.
 RESTLESS = bytes.fromhex(
     "fa2e660f011659000f20c00c010f22c066ea1800ffff080066b810008ed88ec0bf00000001b90000400040f3abebf1"
@@ -50,7 +50,10 @@ def firmware(code: bytes) -> bytes:
     return bytes(rom)
 
 
-def vmi(*, disks: bool = True, **devices: object) -> VirtualMachineInstance:
+EMPTY = {"emptyDisk": {"capacity": "8Mi"}}
+
+
+def vmi(*, disks: bool = True, volume: dict[str, Any] = EMPTY, **devices: object) -> VirtualMachineInstance:
     """A guest with one disk that is only here."""
     plain = {"autoattachGraphicsDevice": False, "autoattachSerialConsole": False, "disableHotplug": True}
     disk = [{"name": "data", "disk": {"bus": "virtio"}}] if disks else []
@@ -61,7 +64,7 @@ def vmi(*, disks: bool = True, **devices: object) -> VirtualMachineInstance:
             "spec": {
                 "architecture": "amd64",
                 "domain": {"memory": {"guest": "64Mi"}, "devices": {**plain, "disks": disk, **devices}},
-                "volumes": [{"name": "data", "emptyDisk": {"capacity": "8Mi"}}] if disks else [],
+                "volumes": [{"name": "data", **volume}] if disks else [],
             },
         },
     )
@@ -177,6 +180,29 @@ async def test_a_guest_moves_with_its_disk_and_runs_on_one_side_only(pair: Pair)
     assert pair.target.libvirt.lookupByName(NAME).isPersistent(), "it outlives a restart of the daemon there"
 
 
+async def test_a_claim_goes_to_another_and_larger_one_and_the_guest_sees_as_much_of_it_as_before(pair: Pair) -> None:
+    of = read(VirtualMachineInstance, {"status": {"migratedVolumes": [{"volumeName": "data"}]}}).status
+    pair.wanted = vmi(volume={"persistentVolumeClaim": {"claimName": "new"}})
+    departure = pair.begin()
+    with pytest.raises(Failure, match="Unable to determine if PVC new is shared"):
+        await departure.run(pair.target.document(pair.wanted), pair.route, MigrationOptions())
+    pair.wanted.status.migrated_volumes = of.migrated_volumes
+    pair.source.disk.write_bytes(os.urandom(8 * MIB))
+    os.truncate(pair.target.disk, 24 * MIB)
+    await departure.run(pair.target.document(pair.wanted), pair.route, MigrationOptions())
+    land(pair.target.libvirt.lookupByName(NAME))
+    assert pair.target.disk.read_bytes() == pair.source.disk.read_bytes().ljust(24 * MIB, b"\0")
+    assert pair.target.libvirt.lookupByName(NAME).blockInfo("vda")[0] == 8 * MIB
+    # The next move leaves it where it is: what the guest knows of it goes along.
+    pair.wanted.status.migrated_volumes = []
+    kept = QEMU.migration.destination(
+        fromstring(pair.target.libvirt.lookupByName(NAME).XMLDesc(libvirt.VIR_DOMAIN_XML_MIGRATABLE)),
+        pair.source.document(pair.wanted),
+    )
+    assert [part.get("size") for part in kept.iter("slice")] == [str(8 * MIB)]
+    os.truncate(pair.target.disk, 8 * MIB)
+
+
 async def test_a_guest_that_its_owner_has_paused_stays_so(pair: Pair) -> None:
     departure = pair.begin()
     pair.source.libvirt.lookupByName(NAME).suspend()
@@ -251,7 +277,7 @@ async def test_a_guest_that_writes_faster_than_the_link_is_slowed_down_until_it_
 async def test_one_that_comes_no_further_ends_with_what_holds_it_up_and_the_link_is_not_overrun(pair: Pair) -> None:
     pair.wanted = vmi(disks=False)
     departure = pair.begin()
-    options = MigrationOptions(bandwidth_per_migration="4Mi", progress_timeout=6)
+    options = MigrationOptions(bandwidth_per_migration="4Mi", progress_timeout=10)
     moving = asyncio.create_task(departure.run(pair.target.document(pair.wanted), pair.route, options))
     domain, sent = pair.source.libvirt.lookupByName(NAME), []
     while not moving.done():
@@ -267,15 +293,6 @@ async def test_one_that_comes_no_further_ends_with_what_holds_it_up_and_the_link
     (began, first), (ended, last) = sent[0], sent[-1]
     assert ended - began > 2000 and 0 < (last - first) / (ended - began) * 1000 < 1.25 * 4 * MIB
     assert pair.sides() == (True, False)
-
-
-@pytest.fixture
-def user_faults() -> Iterator[None]:
-    """Post-copy needs user faults for ordinary users."""
-    before = USER_FAULTS.read_text()
-    USER_FAULTS.write_text("1")
-    yield
-    USER_FAULTS.write_text(before)
 
 
 @pytest.mark.usefixtures("user_faults")

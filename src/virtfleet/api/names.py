@@ -150,6 +150,7 @@ class VMICondition:
     SOFTWARE_EMULATION: Final = "SoftwareEmulation"
     LIVE_MIGRATABLE: Final = "LiveMigratable"
     STORAGE_LIVE_MIGRATABLE: Final = "StorageLiveMigratable"
+    VOLUMES_CHANGE: Final = "VolumesChange"
 
 
 class MigrationCondition:
@@ -165,6 +166,7 @@ class VMCondition:
     READY: Final = "Ready"
     FAILURE: Final = "Failure"
     RESTART_REQUIRED: Final = "RestartRequired"
+    MANUAL_RECOVERY: Final = "ManualRecoveryRequired"
 
 
 class NotMigratable:

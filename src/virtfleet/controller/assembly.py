@@ -14,6 +14,7 @@ from virtfleet.controller.pods import LauncherPods, launcher_cache
 from virtfleet.controller.records import Instance
 from virtfleet.controller.replicaset import ReplicaSets
 from virtfleet.controller.virtualmachine import VirtualMachines
+from virtfleet.controller.volumeupdate import VolumeUpdates
 from virtfleet.installation import Installation
 from virtfleet.kube import resource
 from virtfleet.kube.api import KubeApi
@@ -65,6 +66,7 @@ class VirtController:
                 installations=installations,
             ).controller,
             VirtualMachines(api, recorder, vms=vms, instances=instances, claims=claims).controller,
+            VolumeUpdates(api, recorder, vms=vms, instances=instances, claims=claims, migrations=migrations).controller,
             ReplicaSets(api, recorder, sets=sets, instances=instances).controller,
             Migrations(
                 api,

@@ -206,6 +206,11 @@ def _hand_over(vmi: Instance, pod: LauncherPod, claims: Mapping[str, Claim]) -> 
 def _volume_status(volume: str, claim: Claim | None) -> Obj:
     if claim is None:
         return {"name": volume, "target": ""}
+    return {"name": volume, "target": "", "persistentVolumeClaimInfo": claim_info(claim)}
+
+
+def claim_info(claim: Claim) -> Obj:
+    """What a VMI's status says of a claim."""
     info: dict[str, Any] = {
         "claimName": claim.name,
         "accessModes": claim.spec.access_modes,
@@ -213,7 +218,7 @@ def _volume_status(volume: str, claim: Claim | None) -> Obj:
         "capacity": claim.status.capacity,
         "requests": claim.spec.resources.get("requests") or {},
     }
-    return {"name": volume, "target": "", "persistentVolumeClaimInfo": {k: v for k, v in info.items() if v}}
+    return {key: value for key, value in info.items() if value}
 
 
 def _finalizers(at: Situation, phase: str) -> list[str]:

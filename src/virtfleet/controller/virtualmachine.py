@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from virtfleet.api import kinds, names
-from virtfleet.controller import strategy, templates, vmstatus
+from virtfleet.controller import strategy, templates, vmstatus, volumeupdate
 from virtfleet.controller.lifecycle import FAILED_CREATE, Trouble
 from virtfleet.controller.records import Claim, Instance, Vm
 from virtfleet.controller.strategy import Act
@@ -183,7 +183,10 @@ class VirtualMachines:
         name = vmi.status.virtual_machine_revision_name
         with ignoring(is_not_found):
             started_with = await self._api.get(CONTROLLER_REVISIONS, name, vmi.namespace)
-            return templates.template_changes(started_with["data"]["spec"], vm.object()["spec"])
+            before = started_with["data"]["spec"]
+            if vm.spec.update_volumes_strategy == volumeupdate.STRATEGY:
+                before = volumeupdate.as_of_now(before, vm, vmi)
+            return templates.template_changes(before, vm.object()["spec"])
         return []  # nobody can tell any more
 
     async def _brought_up_to_date(self, vm: Vm, vmi: Instance) -> Instance:

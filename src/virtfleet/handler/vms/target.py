@@ -14,9 +14,10 @@ from pathlib import Path
 
 import msgspec
 
-from virtfleet.api import names, times
+from virtfleet.api import conditions, names, times
 from virtfleet.api.migration import MigrationOptions
 from virtfleet.api.migration import VirtualMachineInstanceMigrationState as MigrationState
+from virtfleet.api.names import VMICondition
 from virtfleet.handler.migration.proxy import Incoming, Proxy
 from virtfleet.handler.migration.witness import Witness
 from virtfleet.handler.pods.launchers import Presence
@@ -191,6 +192,10 @@ class Target:
             status["evacuationNodeName"] = None
         if image := await self._witness.image(instance.vmi, migration.target_pod):
             status["launcherContainerImageVersion"] = image
+        if instance.vmi.status.migrated_volumes:  # their data is in the other claims now
+            held = instance.object()["status"].get("conditions") or []
+            status |= {"migratedVolumes": None, "conditions": conditions.drop(held, VMICondition.VOLUMES_CHANGE)}
+            status["volumeStatus"] = _on_their_new_claims(instance.object()["status"])
         patch = _patch(instance, status)
         gone = dict.fromkeys((names.MIGRATION_TARGET_NODE, names.OUTDATED_LAUNCHER_IMAGE))
         patch["metadata"]["labels"] = {**gone, names.NODE_NAME: self._node}
@@ -204,6 +209,14 @@ def _report(vm: PodWork, incoming: Incoming) -> MigrationReport:
     """What the launcher says of this migration."""
     report = vm.launcher.state.migration if vm.launcher.state else None
     return report if report and report.uid == incoming.uid else MigrationReport()
+
+
+def _on_their_new_claims(status: Obj) -> list[Obj]:
+    claims = {v["volumeName"]: v.get("destinationPVCInfo") for v in status["migratedVolumes"]}
+    return [
+        {**volume, "persistentVolumeClaimInfo": claims[volume["name"]]} if volume["name"] in claims else volume
+        for volume in status.get("volumeStatus") or ()
+    ]
 
 
 def _patch(instance: Instance, status: Obj) -> Obj:
