@@ -191,7 +191,8 @@ class Handlers(_Agents):
     async def _act(self, vmi: Instance) -> None:
         if vmi.phase == Phase.SCHEDULED and not vmi.deleting and self.lets_run(vmi):
             # With a guest that has no readiness probe of its own, running is being ready.
-            ready = conditions.put(vmi.status.conditions, VMICondition.READY, "True", time.time())
+            movable = conditions.put(vmi.status.conditions, VMICondition.LIVE_MIGRATABLE, "True", time.time())
+            ready = conditions.put(movable, VMICondition.READY, "True", time.time())
             await self._write(vmi, Phase.RUNNING, {"conditions": ready})
             self.on_running(vmi.key)
         elif vmi.deleting and vmi.phase in (Phase.SCHEDULED, Phase.RUNNING):
@@ -222,7 +223,8 @@ class Handlers(_Agents):
             change = {"abortStatus": "Succeeded", "failed": True, "failureReason": "aborted", "endTimestamp": now}
         else:
             change = {"completed": True, "endTimestamp": now, "targetNodeDomainReadyTimestamp": now}
-            labels, status = {names.NODE_NAME: state.target_node}, {"nodeName": state.target_node}
+            labels = {names.NODE_NAME: state.target_node}
+            status = {"nodeName": state.target_node, "evacuationNodeName": None}
             if vmi.status.migrated_volumes:
                 left = conditions.drop(vmi.status.conditions, VMICondition.VOLUMES_CHANGE)
                 status |= {"migratedVolumes": None, "conditions": left}

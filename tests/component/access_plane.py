@@ -40,6 +40,7 @@ from virtfleet.local.apiserver.rights.tokens import ServiceAccountTokens
 from virtfleet.local.apiserver.serving.discovery import Discovery
 from virtfleet.local.apiserver.serving.http import Server
 from virtfleet.local.apiserver.serving.openapi import OpenApi
+from virtfleet.local.controllers.eviction import Eviction
 
 DEADLINE = 20.0
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -160,6 +161,7 @@ async def plane(directory: Path) -> AsyncIterator[Plane]:
         )
         operations.posts |= Reviews(tokens, authorizer).posts()
         api = InProcessApi(operations)
+        operations.posts["", "pods", "eviction"] = Eviction(api)
         custom_kinds = CustomKinds(kinds, operations)
         custom_kinds.load()
         server = Server(operations, kinds, Identity(tokens, authorizer), authorizer)

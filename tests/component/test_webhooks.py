@@ -14,7 +14,7 @@ from access_plane import LIFESPAN, Plane, bundle, plane
 from aiohttp import web
 
 from virtfleet.kube.certificates import Authority
-from virtfleet.kube.resource import Obj
+from virtfleet.kube.resource import PODS, Obj
 
 REGISTRATION = "/apis/admissionregistration.k8s.io/v1"
 MAPS = "/api/v1/namespaces/default/configmaps"
@@ -252,6 +252,46 @@ async def test_a_dry_run_never_reaches_a_webhook_with_side_effects(server: Plane
     else:
         assert (answer.status, len(hooks.seen)) == (400, 0)
         assert answer.body["message"] == 'admission webhook "w.example.com" does not support dry run'
+
+
+@pytest.mark.parametrize(("expression", "asked"), [("object.metadata.name == 'm'", 1), ("request.name == 'other'", 0)])
+async def test_a_webhook_is_asked_where_its_conditions_hold(
+    server: Plane, hooks: Hooks, expression: str, asked: int
+) -> None:
+    await hooks.register("validating", "w", allow, matchConditions=[{"name": "c", "expression": expression}])
+    assert (await server.call("POST", MAPS, config_map("m"))).status == 201
+    assert len(hooks.seen) == asked
+
+
+@pytest.mark.parametrize(("policy", "status"), [("Fail", 403), ("Ignore", 201)])
+async def test_a_condition_without_an_answer_is_a_failure(
+    server: Plane, hooks: Hooks, policy: str, status: int
+) -> None:
+    condition = {"name": "c", "expression": "object.data.missing == 'x'"}
+    await hooks.register("validating", "w", allow, matchConditions=[condition], failurePolicy=policy)
+    assert (await server.call("POST", MAPS, config_map("m", x="1"))).status == status
+    assert hooks.seen == []
+
+
+async def test_an_eviction_is_shown_to_webhooks_before_budgets_are_looked_at(server: Plane, hooks: Hooks) -> None:
+    pod = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    await server.api.create(PODS, pod, "default")
+    rule = {"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods/eviction"]}
+    answer: Obj = {"allowed": False, "status": {"code": 429, "reason": "TooManyRequests", "message": "it moves"}}
+    await hooks.register("validating", "w", lambda _: answer, rules=[rule], objectSelector={})
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "p", "namespace": "default"}}
+    path = "/api/v1/namespaces/default/pods/p/eviction"
+    refused = await server.call("POST", f"{path}?dryRun=All", eviction)
+    assert (refused.status, refused.body["reason"]) == (429, "TooManyRequests")
+    assert refused.body["message"] == 'admission webhook "w.example.com" denied the request: it moves'
+    asked = hooks.seen[0][1]
+    assert asked["kind"] == {"group": "policy", "version": "v1", "kind": "Eviction"}
+    assert asked["resource"] == {"group": "", "version": "v1", "resource": "pods"}
+    assert (asked["subResource"], asked["name"], asked["dryRun"]) == ("eviction", "p", True)
+    assert (asked["object"]["apiVersion"], asked["object"]["kind"]) == ("policy/v1", "Eviction")
+    answer = {}
+    assert (await server.call("POST", path, eviction)).status == 201
+    assert (await server.call("GET", "/api/v1/namespaces/default/pods/p")).status == 404
 
 
 async def test_webhooks_cannot_guard_their_own_removal(server: Plane, hooks: Hooks) -> None:

@@ -194,7 +194,7 @@ TABLE: Final = (
         Role.EDIT,
         Server.GATEWAY,
         "takes back that the VMI is to leave its node",
-        "409 another node than `evacuationNodeName` is left",
+        "409 another node than `evacuationNodeName` is left; 400 the node has the drain taint",
     ),
     *_of_both(
         "addvolume",

@@ -6,6 +6,8 @@ import asyncio
 from typing import Any
 
 from virtfleet.controller import instance, metrics, records, virtualmachine
+from virtfleet.controller.disruption import decode_budget
+from virtfleet.controller.evacuation.controller import NODE_INDEXES, Evacuations
 from virtfleet.controller.instance import Instances
 from virtfleet.controller.migration.controller import Migrations
 from virtfleet.controller.migration.records import INDEXES, decode_migration, decode_policy
@@ -15,6 +17,7 @@ from virtfleet.controller.records import Instance
 from virtfleet.controller.replicaset import ReplicaSets
 from virtfleet.controller.virtualmachine import VirtualMachines
 from virtfleet.controller.volumeupdate import VolumeUpdates
+from virtfleet.controller.workloads.controller import OUTDATED, Marks, Updates, outdated
 from virtfleet.installation import Installation
 from virtfleet.kube import resource
 from virtfleet.kube.api import KubeApi
@@ -28,7 +31,9 @@ _INDEXES = {
     "node": lambda vmi: [vmi.status.node_name] if vmi.status.node_name else [],
     "claim": instance.claim_keys,
     "owner": records.owner_uids,
+    OUTDATED: outdated,
     "uncontrolled": lambda vmi: [] if vmi.controller else [vmi.namespace],
+    "leaves": lambda vmi: ["all"] if vmi.leaves else [],
 }
 
 
@@ -46,15 +51,27 @@ class VirtController:
             decode=records.decode_replica_set,
             indexes={"namespace": lambda each: [each.namespace]},
         )
-        nodes = Cache(api, resource.NODES, decode=records.decode_node)
+        nodes = Cache(api, resource.NODES, decode=records.decode_node, indexes=NODE_INDEXES)
         claims = Cache(api, resource.PERSISTENT_VOLUME_CLAIMS, decode=records.decode_claim)
         migrations = Cache(api, resource.VMI_MIGRATIONS, decode=decode_migration, indexes=INDEXES)
         policies = Cache(api, resource.MIGRATION_POLICIES, decode=decode_policy)
+        budgets = Cache(api, resource.POD_DISRUPTION_BUDGETS, decode=decode_budget)
         installations = Cache(api, resource.KUBEVIRTS, decode=Installation.decode)
         launchers = LauncherPods(api, pods)
         self._caches: list[Cache[Any]] = [
-            *(instances, pods, vms, sets, nodes, claims, migrations, policies, installations),
+            *(instances, pods, vms, sets, nodes, claims, budgets, migrations, policies, installations),
         ]
+        migrating = Migrations(
+            api,
+            recorder,
+            migrations=migrations,
+            instances=instances,
+            launchers=launchers,
+            nodes=nodes,
+            claims=claims,
+            policies=policies,
+            installations=installations,
+        )
         self._controllers = [
             Instances(
                 api,
@@ -63,20 +80,31 @@ class VirtController:
                 launchers=launchers,
                 vms=vms,
                 claims=claims,
+                budgets=budgets,
+                nodes=nodes,
                 installations=installations,
             ).controller,
             VirtualMachines(api, recorder, vms=vms, instances=instances, claims=claims).controller,
             VolumeUpdates(api, recorder, vms=vms, instances=instances, claims=claims, migrations=migrations).controller,
             ReplicaSets(api, recorder, sets=sets, instances=instances).controller,
-            Migrations(
+            migrating.controller,
+            Evacuations(
                 api,
                 recorder,
+                migrating,
                 migrations=migrations,
                 instances=instances,
                 launchers=launchers,
                 nodes=nodes,
-                claims=claims,
-                policies=policies,
+                installations=installations,
+            ).controller,
+            Marks(api, instances=instances, installations=installations).controller,
+            Updates(
+                api,
+                recorder,
+                instances=instances,
+                launchers=launchers,
+                migrations=migrations,
                 installations=installations,
             ).controller,
             Nodes(api, recorder, nodes=nodes, instances=instances, launchers=launchers, silence=silence).controller,

@@ -1,36 +1,48 @@
-"""The budget that keeps a drain from shutting a guest down whose owner wants it to be moved instead. Pure.
+"""The budget that keeps a drain from shutting a guest down which is to be moved instead. Pure.
 
-A drain does not make VMs move yet. So `LiveMigrate` and `External` hold it back, as they do in KubeVirt for a VM that
-cannot move, until somebody migrates or stops the VM; `LiveMigrateIfPossible` does not.
+virt-api answers evictions of VMs that move, or that somebody else moves; the budget holds them back where virt-api is
+not there to be asked, and protects the second Pod while a VM migrates.
 """
 
 from __future__ import annotations
 
+import msgspec
+
 from virtfleet.api import names
+from virtfleet.controller.records import Instance, Kept
+from virtfleet.installation import Installation
 from virtfleet.kube.resource import POD_DISRUPTION_BUDGETS, VMIS, Obj, owner_reference
 
-_HOLDING = ("LiveMigrate", "External")
+
+class Budget(Kept):
+    """A disruption budget, of a VMI or of anything else."""
+
+    resource = POD_DISRUPTION_BUDGETS
+
+
+decode_budget = msgspec.json.Decoder(Budget).decode
 
 
 def name(vmi_uid: str) -> str:
     return f"kubevirt-disruption-budget-{vmi_uid}"
 
 
-def budget(vmi: Obj, pods: int = 1) -> Obj | None:
+def budget(vmi: Instance, cluster: Installation, pods: int = 1) -> Obj | None:
     """The budget of a VMI's Pods, which goes when the VMI goes; None where a drain may go on.
 
     While a VM migrates it has two Pods, and neither may be evicted.
     """
-    if vmi["spec"].get("evictionStrategy") not in _HOLDING:
+    strategy = cluster.evicted_by(vmi.spec.eviction_strategy)
+    if strategy not in ("LiveMigrate", "External") and not (strategy == "LiveMigrateIfPossible" and vmi.migratable):
         return None
-    meta = vmi["metadata"]
+    owner = {"metadata": {"name": vmi.name, "uid": vmi.uid}}
     return {
         "apiVersion": POD_DISRUPTION_BUDGETS.api_version,
         "kind": POD_DISRUPTION_BUDGETS.kind,
         "metadata": {
-            "name": name(meta["uid"]),
-            "namespace": meta["namespace"],
-            "ownerReferences": [owner_reference(vmi, VMIS)],
+            "name": name(vmi.uid),
+            "namespace": vmi.namespace,
+            "ownerReferences": [owner_reference(owner, VMIS)],
         },
-        "spec": {"minAvailable": pods, "selector": {"matchLabels": {names.CREATED_BY: meta["uid"]}}},
+        "spec": {"minAvailable": pods, "selector": {"matchLabels": {names.CREATED_BY: vmi.uid}}},
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -12,10 +12,11 @@ from virtfleet.api import conditions, kinds, names
 from virtfleet.api.conditions import Condition
 from virtfleet.api.names import Phase, VMICondition
 from virtfleet.controller import advice, disruption, lifecycle, pods
+from virtfleet.controller.disruption import Budget
 from virtfleet.controller.launcherpod import LauncherPod
 from virtfleet.controller.lifecycle import CLAIM_NOT_FOUND, FAILED_CREATE, Situation, Trouble
 from virtfleet.controller.pods import ForeignPod, LauncherPods
-from virtfleet.controller.records import Claim, Instance, Vm
+from virtfleet.controller.records import Claim, Instance, NodeRecord, Vm, labels_of
 from virtfleet.installation import Installation
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
@@ -58,6 +59,8 @@ class Instances:
         launchers: LauncherPods,
         vms: Cache[Vm],
         claims: Cache[Claim],
+        budgets: Cache[Budget],
+        nodes: Cache[NodeRecord],
         installations: Cache[Installation],
     ) -> None:
         self._api = api
@@ -66,11 +69,14 @@ class Instances:
         self._pods = launchers
         self._vms = vms
         self._claims = claims
+        self._budgets = budgets
+        self._nodes = nodes
         self._installations = installations
         self._untold: dict[str, float] = {}  # VMI with a new Pod -> until when that goes without saying
-        self.controller = Controller(kinds.VMI.singular, self.reconcile, [vms, installations], workers=WORKERS)
+        self.controller = Controller(kinds.VMI.singular, self.reconcile, [vms, nodes, installations], workers=WORKERS)
         self.controller.follow(instances)
         self.controller.follow(launchers.cache, pods.owners)
+        self.controller.follow(budgets, pods.owners)
         self.controller.follow(claims, self._waiting_for_claim)
         installations.on_change(self._settings_changed)
 
@@ -87,6 +93,7 @@ class Instances:
         trouble = None
         if vmi.unprocessed and not vmi.deleting and not existing:
             existing, trouble = await self._create_pod(vmi)
+        await self._protect(vmi, existing)
         at = Situation(vmi, tuple(existing), self._claims_of(vmi), trouble, self._vm_is_gone(vmi))
         if at.pod and (condition := lifecycle.gate(at, time.time())):
             await self._pods.put_condition(at.pod, condition)
@@ -136,8 +143,9 @@ class Instances:
             return [], Trouble(CLAIM_NOT_FOUND, f"claim {which} does not exist in namespace {vmi.namespace}; create it")
         block = {volume for volume, claim in claims.items() if claim.block}
         try:
-            wanted = launcher.render(vmi.object(), self.settings, block_volumes=block)
-            await self._protect(vmi)  # before there is anything that a drain could end
+            nodes = labels_of(self._nodes)
+            wanted = launcher.render(vmi.object(), self.settings, block_volumes=block, nodes=nodes)
+            await self._protect(vmi, ())  # before there is anything that a drain could end
             pod, is_new = await self._pods.create(vmi, wanted)
         except (ValueError, msgspec.ValidationError) as error:  # Unrenderable, or what only rendering can find
             return [], Trouble("FailedCreateValidation", str(error))
@@ -148,13 +156,18 @@ class Instances:
             self._recorder.normal(vmi.reference, "SuccessfulCreate", f"Created virtual machine pod {pod.name}")
         return [pod], None
 
-    async def _protect(self, vmi: Instance) -> None:
-        """Have the budget that holds drains back, where the VMI asks for one."""
-        wanted = disruption.budget(vmi.object())
-        if wanted is None:
-            return
-        with ignoring(is_already_exists):
-            await self._api.create(POD_DISRUPTION_BUDGETS, wanted)
+    async def _protect(self, vmi: Instance, existing: Sequence[LauncherPod]) -> None:
+        """Have the budget that holds drains back, where the VMI wants one."""
+        if vmi.final or vmi.deleting:
+            return  # it goes with the VMI
+        name = disruption.name(vmi.uid)
+        there = self._budgets.get(f"{vmi.namespace}/{name}")
+        wanted = disruption.budget(vmi, self.settings, max(len(existing), 1))
+        with ignoring(is_already_exists, is_not_found):
+            if wanted and not there:
+                self._budgets.observe(await self._api.create(POD_DISRUPTION_BUDGETS, wanted))
+            elif there and not wanted:
+                await self._api.delete(POD_DISRUPTION_BUDGETS, name, vmi.namespace, uid=there.uid)
 
     # -- the VMI
 

@@ -108,6 +108,10 @@ class Nodes:
         )
         what = "virt-handler is not responsive, marking node as unresponsive"
         self._recorder.warning(node.reference, NODE_UNRESPONSIVE, what)
+        for vmi in self._instances.by_index("node", node.name):
+            if not vmi.final:
+                said = f"virt-handler on node {node.name} is not responsive: this status may be old, and the VM stays"
+                self._recorder.warning(vmi.reference, NODE_UNRESPONSIVE, f"{said} there until the node is fenced")
 
     async def _fail(self, vmi: Instance) -> None:
         patch = {

@@ -11,7 +11,7 @@ import orjson
 from virtfleet.api import names
 from virtfleet.api.conditions import Condition
 from virtfleet.controller.launcherpod import LauncherPod, decode_pod
-from virtfleet.controller.records import Instance, owner_uids
+from virtfleet.controller.records import Instance, Kept, owner_uids
 from virtfleet.kube.api import KubeApi, Patch
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.errors import ignoring, is_already_exists, is_conflict, is_not_found
@@ -30,10 +30,10 @@ def launcher_cache(api: KubeApi) -> Cache[LauncherPod]:
     )
 
 
-def owners(pod: LauncherPod) -> list[str]:
-    """For `Controller.follow`: the key of the VMI that a Pod belongs to."""
-    owner = pod.controller
-    return [f"{pod.namespace}/{owner.name}"] if owner and owner.kind == VMIS.kind else []
+def owners(owned: Kept) -> list[str]:
+    """For `Controller.follow`: the key of the VMI that a Pod or a budget belongs to."""
+    owner = owned.controller
+    return [f"{owned.namespace}/{owner.name}"] if owner and owner.kind == VMIS.kind else []
 
 
 def migration_keys(pod: LauncherPod) -> list[str]:
@@ -86,6 +86,12 @@ class LauncherPods:
             self._seen(
                 await self._api.patch(PODS, pod.name, patch, pod.namespace, how=Patch.STRATEGIC, subresource="status")
             )
+
+    async def annotate(self, pod: LauncherPod, annotations: dict[str, str]) -> None:
+        """Have annotations on a Pod that is there."""
+        patch = {"metadata": {"uid": pod.uid, "annotations": annotations}}
+        with ignoring(is_not_found, is_conflict):
+            self._seen(await self._api.patch(PODS, pod.name, patch, pod.namespace))
 
     def _seen(self, obj: Obj) -> LauncherPod:
         """What the server answered, for us and for the cache."""

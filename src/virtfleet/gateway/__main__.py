@@ -10,6 +10,7 @@ from typing import Any
 
 import aiohttp
 
+from virtfleet.gateway.evictions import Evictions
 from virtfleet.gateway.frontproxy import FrontProxy
 from virtfleet.gateway.handlers import Handlers
 from virtfleet.gateway.knowledge import Knowledge
@@ -18,7 +19,7 @@ from virtfleet.gateway.webhooks import Webhooks
 from virtfleet.kube import component, process
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
-from virtfleet.kube.component import ADMISSION_KEY, MountedCredential
+from virtfleet.kube.component import ADMISSION_KEY, EVICTION, MountedCredential
 from virtfleet.kube.credentials import Material
 
 NAME = "virt-api"
@@ -51,7 +52,7 @@ async def serve(options: argparse.Namespace, api: KubeApi) -> None:
         # Who the front proxy is decides whose connections are taken at all.
         await front_proxy.cache.synced.wait()
         routes = [
-            *Webhooks(knowledge, admission_key).routes(),
+            *Webhooks(knowledge, admission_key, {EVICTION: Evictions(api, knowledge).review}).routes(),
             *Subresources(api, front_proxy, handlers, knowledge).routes(),
         ]
 

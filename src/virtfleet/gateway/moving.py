@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from virtfleet.gateway.machines import VM_NOT_RUNNING, Machines, Vmi
+from virtfleet.gateway.knowledge import Knowledge
+from virtfleet.gateway.machines import VM_NOT_RUNNING, Machines, Vmi, bad_request
 from virtfleet.kube.api import KubeApi
-from virtfleet.kube.resource import VMI_MIGRATIONS, VMIS, Obj
+from virtfleet.kube.errors import ignoring, is_not_found
+from virtfleet.kube.resource import NODES, VMI_MIGRATIONS, VMIS, Obj
 
 
 class MigrateOptions(msgspec.Struct, rename="camel"):
@@ -26,9 +28,10 @@ class EvacuateCancelOptions(msgspec.Struct, rename="camel"):
 class Moving:
     """Carries such requests out."""
 
-    def __init__(self, api: KubeApi, machines: Machines) -> None:
+    def __init__(self, api: KubeApi, machines: Machines, knowledge: Knowledge) -> None:
         self._api = api
         self._machines = machines
+        self._knowledge = knowledge
 
     async def migrate(self, namespace: str, name: str, options: MigrateOptions) -> None:
         """Ask virt-controller to move a VM."""
@@ -50,6 +53,7 @@ class Moving:
     async def cancel_evacuation(self, vmi: Vmi, options: EvacuateCancelOptions) -> None:
         """Let a VMI stay on the node that it was to leave."""
         leaving = vmi.view.status.evacuation_node_name
+        await self._check_taint(leaving or vmi.view.status.node_name)
         if not leaving:
             return
         if options.evacuation_node_name != leaving:
@@ -57,3 +61,14 @@ class Moving:
         version = {"resourceVersion": vmi.view.metadata.resource_version}
         patch = {"metadata": version, "status": {"evacuationNodeName": None}}
         await self._api.patch(VMIS, vmi.name, patch, vmi.namespace, dry_run=bool(options.dry_run))
+
+    async def _check_taint(self, name: str) -> None:
+        """What the drain taint asks for cannot be taken back for one VM."""
+        node: Obj = {}
+        with ignoring(is_not_found):
+            node = await self._api.get(NODES, name) if name else {}
+        key = self._knowledge.cluster().migrations.node_drain_taint_key
+        taints = (node.get("spec") or {}).get("taints") or ()
+        if any((taint["key"], taint["effect"]) == (key, "NoSchedule") for taint in taints):
+            take_off = f"kubectl taint node {name} {key}-"
+            raise bad_request(f'Node "{name}" has NodeDrainTaintKey "{key}:NoSchedule"; take it off with {take_off}')

@@ -72,7 +72,7 @@ class Subresources:
         self._knowledge = knowledge
         self._machines = machines = Machines(api)
         self._power = Power(api, machines)
-        self._moving = Moving(api, machines)
+        self._moving = Moving(api, machines, knowledge)
         self._own: dict[tuple[str, str], Serve] = {
             (VM, "portforward"): self._port_forward,
             (VMI, "portforward"): self._port_forward,

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import hmac
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 import orjson
@@ -22,8 +22,8 @@ from aiohttp import web
 
 from virtfleet.admission.findings import Findings
 from virtfleet.admission.kubevirt_pools import check_removal
+from virtfleet.admission.mobility import check_migration_target
 from virtfleet.admission.review import complete, complete_update, review, review_update
-from virtfleet.admission.templates import check_migration_target
 from virtfleet.admission.updates import Requester
 from virtfleet.gateway import reviews
 from virtfleet.gateway.knowledge import Knowledge, NotYet
@@ -36,18 +36,21 @@ from virtfleet.kube.resource import KUBEVIRTS, VMI_MIGRATIONS, Obj
 _VERSION = "admission.k8s.io/v1"
 _BODIES = 16  # that are held at once
 
+Decide = Callable[[Obj], Obj | Awaitable[Obj]]
+
 
 class Webhooks:
-    """`key` is a part of the paths, which only API servers are told."""
+    """`key` is a part of the paths, which only API servers are told; `others` are decided elsewhere."""
 
-    def __init__(self, knowledge: Knowledge, key: Material) -> None:
+    def __init__(self, knowledge: Knowledge, key: Material, others: Mapping[str, Decide] | None = None) -> None:
         self._knowledge = knowledge
         self._key = key
+        self._others = others or {}
         self._bodies = asyncio.Semaphore(_BODIES)
 
     def routes(self) -> list[web.RouteDef]:
         """The paths that API servers are told."""
-        webhooks = {"mutate": self.mutate, "validate": self.validate}
+        webhooks: dict[str, Decide] = {"mutate": self.mutate, "validate": self.validate, **self._others}
         return [web.post(admission_path("{key}", name), self._answerer(each)) for name, each in webhooks.items()]
 
     def mutate(self, request: Obj) -> Obj:
@@ -85,7 +88,7 @@ class Webhooks:
     def _check_target(self, migration: Obj, namespace: str, findings: Findings) -> None:
         name = migration["spec"]["vmiName"]
         vmi, others = self._knowledge.vmi(namespace, name), self._knowledge.migrations_of(namespace, name)
-        check_migration_target(migration, vmi, others, findings)
+        check_migration_target(migration, vmi, others, self._knowledge.cluster(), findings)
 
     def _deletion(self, kubevirt: Obj) -> Findings:
         """Uninstalling while VMs run takes the strategy that says so."""
@@ -97,13 +100,13 @@ class Webhooks:
             )
         return findings
 
-    def _answerer(self, decide: Callable[[Obj], Obj]) -> Callable[[web.Request], Any]:
+    def _answerer(self, decide: Decide) -> Callable[[web.Request], Any]:
         async def answer(request: web.Request) -> web.Response:
             if not hmac.compare_digest(request.match_info["key"].encode(), self._key.read()):
                 return web.Response(status=404, text="there is nothing here")
             async with self._bodies:
                 try:
-                    response = _decided(await request.read(), decide)
+                    response = await _decided(await request.read(), decide)
                 except Malformed as why:
                     return web.Response(status=400, text=str(why))
             body = {"apiVersion": _VERSION, "kind": "AdmissionReview", "response": response}
@@ -112,7 +115,7 @@ class Webhooks:
         return answer
 
 
-def _decided(body: bytes, decide: Callable[[Obj], Obj]) -> Obj:
+async def _decided(body: bytes, decide: Decide) -> Obj:
     """The response to a review."""
     try:
         asked = reviews.read(body)
@@ -120,7 +123,8 @@ def _decided(body: bytes, decide: Callable[[Obj], Obj]) -> Obj:
         status = {"code": 413, "reason": "RequestEntityTooLarge", "message": str(why)}
         return {"uid": why.uid, "allowed": False, "status": status}
     try:
-        return {"uid": asked["uid"], **decide(asked)}
+        decided = decide(asked)
+        return {"uid": asked["uid"], **(decided if isinstance(decided, dict) else await decided)}
     except NotYet as why:
         status = {"code": 503, "reason": "ServiceUnavailable", "message": str(why)}
         return {"uid": asked["uid"], "allowed": False, "status": status}

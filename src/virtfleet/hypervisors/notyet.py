@@ -74,21 +74,13 @@ _PACED = "requests are paced by VirtFleet itself"
 
 
 KUBEVIRT: Final = (
-    _configured("migrations.network", "migrations use the network that nodes have for everything"),
     _configured("migrations.nodeDrainTaintKey", "no VM leaves a node because of a taint", "migrate VMs yourself"),
-    _configured("migrations.matchSELinuxLevelOnMigration", "launchers have the levels that their nodes give them"),
     _configured("migrations.utilityVolumesTimeout", "there are no utility volumes to wait for"),
     _absent(
         "configuration.evictionStrategy",
         "a drain moves no VM: LiveMigrate and External hold it back, LiveMigrateIfPossible shuts guests down",
         "migrate or stop VMs, and then drain their nodes",
         asked=lambda spec: _at(spec, "configuration", "evictionStrategy") not in (None, "", "None"),
-    ),
-    _absent(
-        "workloadUpdateStrategy",
-        "running VMs keep the launcher that they were started with",
-        "restart VMs to update their launchers",
-        asked=_set("workloadUpdateStrategy", "workloadUpdateMethods"),
     ),
     _configured(
         "liveUpdateConfiguration",

@@ -36,6 +36,7 @@ CERTIFICATES = Path("/etc/virtfleet/certificates")
 # A file beside virt-api's certificate, and a part of the paths of its admission webhooks. API servers come without a
 # certificate there; that they know the path is what tells them from anybody else on the network.
 ADMISSION_KEY = "admission-key"
+EVICTION = "evict"  # the webhook for evictions of launchers
 BODY_LIMIT = 8 << 20  # an AdmissionReview holds an object twice, at up to 3 MiB each
 CERTIFICATE_PERIOD = 5.0  # between looks at the mounted certificate
 LISTENER_PERIOD = 1.0  # between looks at the authorities of clients, which are in memory

@@ -9,12 +9,21 @@ from typing import Any
 from virtfleet.api import names, subresources
 from virtfleet.api.kinds import KINDS, Operations, OwnKind
 from virtfleet.installation import Installation
-from virtfleet.kube.component import PORT, admission_path
+from virtfleet.kube.component import EVICTION, PORT, admission_path
 from virtfleet.kube.resource import Obj
 
 VIRT_API = "virt-api"
 METRICS = "kubevirt-prometheus-metrics"
 METRICS_LABEL = "prometheus.kubevirt.io"
+EVICTIONS = "virt-launcher-eviction-interceptor.kubevirt.io"
+_EVICTION = {
+    "apiGroups": [""],
+    "apiVersions": ["v1"],
+    "operations": ["CREATE"],
+    "resources": ["pods/eviction"],
+    "scope": "Namespaced",
+}
+_OF_LAUNCHERS = f"request.name.startsWith('{names.LAUNCHER_APP}-')"
 
 
 def services(installation: Installation) -> list[Obj]:
@@ -38,7 +47,7 @@ def admission(installation: Installation, trust: bytes, key: str) -> list[Obj]:
     `trust` is the authority that virt-api's certificate is checked against, `key` what it knows API servers by.
     """
     bundle = base64.b64encode(trust).decode()
-    mutate, validate = admission_path(key, "mutate"), admission_path(key, "validate")
+    mutate, validate, evict = (admission_path(key, name) for name in ("mutate", "validate", EVICTION))
     mutating = [
         _webhook(installation, bundle, kind.mutator, mutate, [_rule([kind], kind.completed)])
         for kind in KINDS
@@ -50,6 +59,9 @@ def admission(installation: Installation, trust: bytes, key: str) -> list[Obj]:
         _webhook(
             installation, bundle, "kubevirt-validator.kubevirt.io", validate, _checks(vital), failure_policy="Ignore"
         ),
+        # Without an answer evictions are up to the VM's disruption budget, and those of others go on.
+        _webhook(installation, bundle, EVICTIONS, evict, [_EVICTION], failure_policy="Ignore")
+        | {"sideEffects": "NoneOnDryRun", "matchConditions": [{"name": "launchers", "expression": _OF_LAUNCHERS}]},
     ]
     return [
         _configuration(installation, "MutatingWebhookConfiguration", "virt-api-mutator", mutating),

@@ -46,7 +46,8 @@ _EVENTS = rule("", ["events"], ["create", "patch"])
 CLUSTER_RULES: dict[str, list[Rule]] = {
     API: [
         *_own("virt-api"),
-        rule("", ["pods"], ["list"]),  # where a guest is reached
+        rule("", ["pods"], ["get", "list"]),  # where a guest is reached, whose Pod is evicted
+        rule("", ["nodes"], ["get"]),  # whether one is drained by a taint
         rule("authorization.k8s.io", ["subjectaccessreviews"], ["create"]),
         # How the API server proves itself when it passes requests on.
         rule("", ["configmaps"], _READ, ["extension-apiserver-authentication"]),

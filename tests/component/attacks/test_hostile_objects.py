@@ -237,8 +237,8 @@ def _run(obj: Obj) -> tuple[str, Obj | None]:
         pod = render(obj, Installation(KUBEVIRT))
     except Unrenderable as error:
         return f"no Pod: {error}"[:60], None
-    disruption.budget(obj)
     vmi = controller_records.decode_instance(raw)
+    disruption.budget(vmi, Installation(KUBEVIRT))
     lifecycle.change(lifecycle.Situation(vmi, (), {}), 1e9)
     found = instances.decode_instance(raw)
     context = pretend_node(found.vmi, Installation(KUBEVIRT))

@@ -120,7 +120,7 @@ async def test_why_no_node_takes_it_is_shown_until_one_does(virt: Plane) -> None
     virt.kubelets.place = somewhere
     virt.kubelets.look_again()
     vmi = await virt.phase("Running")
-    assert [c["type"] for c in vmi["status"]["conditions"]] == ["Ready"]
+    assert [c["type"] for c in vmi["status"]["conditions"]] == ["Ready", "LiveMigratable"]
 
 
 async def test_a_pod_that_no_scheduler_looks_at_is_shown_until_one_does(
@@ -138,7 +138,7 @@ async def test_a_pod_that_no_scheduler_looks_at_is_shown_until_one_does(
     virt.kubelets.place = somewhere
     virt.kubelets.look_again()
     await virt.printable("Running")
-    assert [c["type"] for c in (await virt.vmi())["status"]["conditions"]] == ["Ready"]
+    assert [c["type"] for c in (await virt.vmi())["status"]["conditions"]] == ["Ready", "LiveMigratable"]
 
 
 async def test_an_image_that_cannot_be_pulled_is_shown_until_it_can(virt: Plane) -> None:
@@ -203,7 +203,7 @@ async def test_a_pod_that_is_refused_is_shown_and_tried_again(virt: Plane) -> No
     assert (await virt.vmi())["status"]["phase"] == "Pending"
     refusals.why = ""
     vmi = await virt.phase("Running")
-    assert [c["type"] for c in vmi["status"]["conditions"]] == ["Ready"]
+    assert [c["type"] for c in vmi["status"]["conditions"]] == ["Ready", "LiveMigratable"]
 
 
 async def test_a_foreign_pod_of_that_name_is_shown_and_left_alone(virt: Plane) -> None:

@@ -11,6 +11,7 @@ from pools.nodes import pod_admits
 
 from virtfleet.operator import roles
 from virtfleet.operator.customize import PatchError
+from virtfleet.operator.handlers import CONTENT
 
 from .fleets import daemon_set, objects, pod_spec, pool
 
@@ -227,6 +228,7 @@ def test_the_kubevirt_object_stays_editable_while_virt_api_is_down() -> None:
     webhooks = objects()["ValidatingWebhookConfiguration", "virt-api-validator"]["webhooks"]
     policies = {resource: w["failurePolicy"] for w in webhooks for rule in w["rules"] for resource in rule["resources"]}
     assert policies.pop("kubevirts") == "Ignore"
+    assert policies.pop("pods/eviction") == "Ignore"  # VMs have their budgets then, and others are none of our business
     assert set(policies.values()) == {"Fail"}
 
 
@@ -283,3 +285,13 @@ def test_what_people_and_guests_talk_to_has_a_limit_on_its_memory() -> None:
     assert pod_spec(made["Deployment", "virt-api"])["containers"][0]["resources"]["limits"] == {"memory": "768Mi"}
     assert limit(110) == "824Mi"
     assert limit(500) == "2384Mi", "each launcher may have said something"
+
+
+def test_handlers_are_put_on_the_network_that_migrations_have_for_themselves() -> None:
+    def annotations(**migrations: str) -> dict[str, str]:
+        made = objects(configuration={"migrations": migrations})
+        return made["DaemonSet", "virt-handler"]["spec"]["template"]["metadata"]["annotations"]
+
+    assert annotations(network="kubevirt/fast")["k8s.v1.cni.cncf.io/networks"] == "kubevirt/fast@migration0"
+    assert "k8s.v1.cni.cncf.io/networks" not in annotations()
+    assert annotations(network="kubevirt/fast")[CONTENT] != annotations()[CONTENT], "handlers are replaced for it"

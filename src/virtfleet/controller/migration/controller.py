@@ -24,7 +24,7 @@ from virtfleet.controller.migration.phases import Situation
 from virtfleet.controller.migration.queue import Limits, Place
 from virtfleet.controller.migration.records import UNFINISHED, Migration, Policy
 from virtfleet.controller.pods import ForeignPod, LauncherPods, migration_keys, owners
-from virtfleet.controller.records import Claim, Instance, NodeRecord, decode_instance
+from virtfleet.controller.records import Claim, Instance, NodeRecord, decode_instance, labels_of
 from virtfleet.installation import Installation
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache, split_key
@@ -85,6 +85,7 @@ class Migrations:
         if migration is None:
             return await self._without_migration(key)
         at = await self._look(migration)
+        await self._tell_networks(at)
         if migration.final:
             return await self._settle(at)
         if migration.phase == Phase.PENDING and phases.next_phase(at, time.time())[0] == Phase.PENDING:
@@ -128,7 +129,7 @@ class Migrations:
 
     # -- the queue
 
-    def _places(self) -> tuple[list[Place], list[Place]]:
+    def places(self) -> tuple[list[Place], list[Place]]:
         """Migrations that wait, and those that something has been made for."""
         waiting, active = [], []
         for migration in self._migrations.by_index(UNFINISHED, UNFINISHED):
@@ -143,12 +144,15 @@ class Migrations:
                 waiting.append(place)
         return waiting, active
 
-    def _next(self) -> list[str]:
+    @property
+    def limits(self) -> Limits:
         settings = self._settings.migrations
-        limits = Limits(
+        return Limits(
             settings.parallel_migrations_per_cluster or 0, settings.parallel_outbound_migrations_per_node or 0
         )
-        return queue.next_to_begin(*self._places(), limits)
+
+    def _next(self) -> list[str]:
+        return queue.next_to_begin(*self.places(), self.limits)
 
     def _left_the_queue(self, _key: str, old: Migration | None, new: Migration | None) -> None:
         """What has ended makes room for others."""
@@ -169,7 +173,7 @@ class Migrations:
         whole = await self._api.get(VMIS, vmi.name, vmi.namespace)
         if whole["metadata"]["uid"] != vmi.uid:
             return at
-        await self._protect(whole, pods=2)  # before there is a second Pod whose readiness would let the first one go
+        await self._protect(vmi, pods=2)  # before there is a second Pod whose readiness would let the first one go
         try:
             pod, is_new = await self._pods.create(vmi, self._rendered(migration, vmi, whole, at.source))
         except (ValueError, msgspec.ValidationError, ForeignPod) as error:
@@ -207,7 +211,7 @@ class Migrations:
         )
         claims = {name: self._claims.get(f"{vmi.namespace}/{claim}") for name, claim in vmi.spec.claims.items()}
         block = {name for name, claim in claims.items() if claim and claim.block}
-        return render_target(whole, self._settings, move, block_volumes=block)
+        return render_target(whole, self._settings, move, block_volumes=block, nodes=labels_of(self._nodes))
 
     async def _say_quota(self, migration: Migration, error: ApiError) -> bool:
         """Whether the Pod was refused for a quota, which may have room later."""
@@ -220,9 +224,9 @@ class Migrations:
             self._recorder.warning(migration.reference, kind, error.message)
         return True
 
-    async def _protect(self, vmi: Obj, pods: int) -> None:
+    async def _protect(self, vmi: Instance, pods: int) -> None:
         """Have the VMI's budget, where it wants one, hold back evictions of so many Pods."""
-        wanted = disruption.budget(vmi, pods)
+        wanted = disruption.budget(vmi, self._settings, pods)
         if wanted is None:
             return
         with ignoring(is_already_exists):
@@ -252,6 +256,14 @@ class Migrations:
         said = "Migration target pod is ready for preparation by virt-handler."
         self._recorder.normal(migration.reference, "SuccessfulHandOver", said)
         return dataclasses.replace(at, vmi=written)
+
+    async def _tell_networks(self, at: Situation) -> None:
+        """Mark the Pod that the guest has come to run in, by which a network can let the VM keep its address."""
+        since = at.state.target_node_domain_ready_timestamp if at.state else ""
+        if since and at.target and not at.target.metadata.annotations.target_ready:
+            # In the words of Go's time.Time, which networks read it as.
+            said = f"{since[:10]} {since[11:19]} +0000 UTC"
+            await self._pods.annotate(at.target, {names.MIGRATION_TARGET_READY: said})
 
     async def _end(self, at: Situation) -> Situation:
         """End what the handlers cannot, or have it ended by the source."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
@@ -18,6 +18,20 @@ def _language() -> Any:
     from cel_expr_python import cel  # a large library that a cluster without policies has no use for
 
     return cel.NewEnv(variables=dict.fromkeys(VARIABLES, cel.Type.DYN)), cel.Type.BOOL
+
+
+def all_hold(conditions: Iterable[Condition], values: Mapping[str, Any]) -> bool:
+    """Whether all conditions hold. One that does not counts more than one that has no answer."""
+    unanswered: ExpressionError | None = None
+    for condition in conditions:
+        try:
+            if not condition.holds(values):
+                return False
+        except ExpressionError as error:
+            unanswered = error
+    if unanswered:
+        raise unanswered
+    return True
 
 
 class Condition:

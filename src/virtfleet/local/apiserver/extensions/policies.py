@@ -14,9 +14,9 @@ from typing import Any
 from virtfleet.kube.errors import CODES, ApiError
 from virtfleet.kube.resource import POLICIES, POLICY_BINDINGS, Obj
 from virtfleet.local.apiserver.extensions.admission import Admission, AdmissionRequest
-from virtfleet.local.apiserver.extensions.expressions import Condition, ExpressionError
+from virtfleet.local.apiserver.extensions.expressions import Condition, ExpressionError, all_hold
 from virtfleet.local.apiserver.extensions.webhook_rules import Matcher, follow
-from virtfleet.local.apiserver.extensions.webhooks import described
+from virtfleet.local.apiserver.extensions.webhooks import asked_of
 from virtfleet.local.apiserver.kinds.registry import Kinds
 from virtfleet.local.apiserver.objects.store import Store
 
@@ -52,7 +52,7 @@ class Policy:
     def denies(self, values: Mapping[str, Any]) -> tuple[str, str] | None:
         """Why the policy refuses the write, and the reason by name; None where it does not."""
         try:
-            if not self._concerns(values):
+            if not all_hold(self.conditions, values):
                 return None
             for condition, message, reason in self.validations:
                 if not condition.holds(values):
@@ -62,19 +62,6 @@ class Policy:
                 return str(error), "Invalid"
             log.warning("policy %s: %s; its failurePolicy is Ignore, so the request goes on", self.name, error)
         return None
-
-    def _concerns(self, values: Mapping[str, Any]) -> bool:
-        """Whether all conditions hold. One that does not counts more than one that has no answer."""
-        unanswered: ExpressionError | None = None
-        for condition in self.conditions:
-            try:
-                if not condition.holds(values):
-                    return False
-            except ExpressionError as error:
-                unanswered = error
-        if unanswered:
-            raise unanswered
-        return True
 
 
 class Policies(Admission):
@@ -105,8 +92,7 @@ class Policies(Admission):
         for binding, name in self._bindings:
             policy = self._policies.get(name)
             if policy and (kind := policy.matcher.kind_of(request, self._kinds, self._store)):
-                asked = described(kind, request)
-                yield binding, policy, {"request": asked, "object": asked["object"], "oldObject": asked["oldObject"]}
+                yield binding, policy, asked_of(kind, request)
 
 
 def _refusal(request: AdmissionRequest, why: str, reason: str) -> ApiError:

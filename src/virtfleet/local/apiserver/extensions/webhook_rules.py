@@ -12,6 +12,7 @@ from virtfleet.api.selectors import Selector, from_label_selector
 from virtfleet.kube.resource import Obj, Resource
 from virtfleet.local.apiserver.extensions import services
 from virtfleet.local.apiserver.extensions.admission import AdmissionRequest
+from virtfleet.local.apiserver.extensions.expressions import Condition
 from virtfleet.local.apiserver.kinds.registry import Kind, Kinds
 from virtfleet.local.apiserver.objects.store import Store
 
@@ -116,6 +117,7 @@ class Webhook:
     failure_policy: str  # Fail, Ignore
     side_effects: str
     timeout: int
+    conditions: tuple[Condition, ...] = ()
 
     @classmethod
     def of_configuration(cls, configuration: Obj) -> Iterator[Webhook]:
@@ -130,6 +132,7 @@ class Webhook:
                 hook.get("failurePolicy") or "Fail",
                 hook.get("sideEffects") or "Unknown",
                 hook.get("timeoutSeconds") or 10,
+                tuple(Condition(each["expression"]) for each in hook.get("matchConditions") or ()),
             )
 
 

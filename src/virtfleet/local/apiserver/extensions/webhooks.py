@@ -21,8 +21,9 @@ import orjson
 
 from virtfleet.kube import certificates, proxy
 from virtfleet.kube.errors import ApiError
-from virtfleet.kube.resource import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS, Obj, Resource
+from virtfleet.kube.resource import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS, Obj
 from virtfleet.local.apiserver.extensions.admission import Admission, AdmissionRequest
+from virtfleet.local.apiserver.extensions.expressions import ExpressionError, all_hold
 from virtfleet.local.apiserver.extensions.webhook_rules import Webhook, follow
 from virtfleet.local.apiserver.kinds.registry import Kind, Kinds
 from virtfleet.local.apiserver.objects import json_patch
@@ -68,7 +69,8 @@ class Webhooks(Admission):
     def _matching(self, webhooks: list[Webhook], request: AdmissionRequest) -> Iterator[tuple[Webhook, Kind]]:
         """The webhooks to ask, each with the version of the kind that it wants to see. Later ones see changes."""
         for webhook in list(webhooks):
-            if kind := webhook.matcher.kind_of(request, self._kinds, self._store):
+            kind = webhook.matcher.kind_of(request, self._kinds, self._store)
+            if kind and _concerns(webhook, kind, request):
                 yield webhook, kind
 
     async def _mutate_by(self, webhook: Webhook, kind: Kind, request: AdmissionRequest) -> None:
@@ -87,7 +89,7 @@ class Webhooks(Admission):
         except json_patch.JsonPatchError as error:
             raise _internal(str(error)) from error
         # The webhook may have been shown another version than the one that is being written.
-        request.obj = {**changed, "apiVersion": request.kind.resource.api_version}
+        request.obj = _in_version(changed, _form(request.kind, request.subresource))
 
     async def _ask(self, webhook: Webhook, kind: Kind, request: AdmissionRequest, *, mutating: bool) -> Obj | None:
         """The webhook's answer, which allows the request; None where it could not be had and that does not matter."""
@@ -154,19 +156,42 @@ def _review(asked: Obj) -> Obj:
     return {"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": asked}
 
 
+def asked_of(kind: Kind, request: AdmissionRequest) -> Obj:
+    """What a condition is asked about a write."""
+    asked = described(kind, request)
+    return {"request": asked, "object": asked["object"], "oldObject": asked["oldObject"]}
+
+
+def _concerns(webhook: Webhook, kind: Kind, request: AdmissionRequest) -> bool:
+    """Whether the webhook's own conditions let it be asked."""
+    try:
+        return not webhook.conditions or all_hold(webhook.conditions, asked_of(kind, request))
+    except ExpressionError as error:
+        if webhook.failure_policy == "Ignore":
+            return False
+        raise ApiError("Forbidden", f'webhook "{webhook.name}": its matchConditions have no answer: {error}') from error
+
+
+def _form(kind: Kind, subresource: str) -> tuple[str, str, str]:
+    """Group, version and kind of what is written."""
+    resource = kind.resource
+    return kind.subresource_kinds.get(subresource, (resource.group, resource.version, resource.kind))
+
+
 def described(kind: Kind, request: AdmissionRequest) -> Obj:
     """A write as those who have a say in it see it, in the version of `kind`."""
     asked, shown = request.kind.resource, kind.resource
+    form, asked_form = _form(kind, request.subresource), _form(request.kind, request.subresource)
     body: Obj = {
-        "kind": {"group": shown.group, "version": shown.version, "kind": shown.kind},
+        "kind": dict(zip(("group", "version", "kind"), form, strict=True)),
         "resource": {"group": shown.group, "version": shown.version, "resource": shown.plural},
-        "requestKind": {"group": asked.group, "version": asked.version, "kind": asked.kind},
+        "requestKind": dict(zip(("group", "version", "kind"), asked_form, strict=True)),
         "requestResource": {"group": asked.group, "version": asked.version, "resource": asked.plural},
         "name": request.name,
         "operation": request.operation,
         "userInfo": user_info(request.user),
-        "object": _in_version(request.obj, shown),
-        "oldObject": _in_version(request.old, shown),
+        "object": _in_version(request.obj, form) if request.obj else None,
+        "oldObject": _in_version(request.old, form) if request.old else None,
         "dryRun": request.dry_run,
         "options": request.options,
     }
@@ -177,8 +202,9 @@ def described(kind: Kind, request: AdmissionRequest) -> Obj:
     return body
 
 
-def _in_version(obj: Obj | None, res: Resource) -> Obj | None:
-    return {**obj, "apiVersion": res.api_version, "kind": res.kind} if obj else None
+def _in_version(obj: Obj, form: tuple[str, str, str]) -> Obj:
+    group, version, kind = form
+    return {**obj, "apiVersion": f"{group}/{version}".removeprefix("/"), "kind": kind}
 
 
 def _checked(answer: Any, uid: str, *, mutating: bool) -> Obj:

@@ -23,6 +23,15 @@ def selector_faults(selector: Obj | None, field: str) -> Iterator[Cause]:
         yield causes.invalid(field, selector, str(error))
 
 
+def condition_faults(listed: list[Obj] | None, field: str) -> Iterator[Cause]:
+    """Expressions that cannot be asked."""
+    for index, each in enumerate(listed or ()):
+        try:
+            Condition(each.get("expression", ""))
+        except ExpressionError as error:
+            yield causes.invalid(f"{field}[{index}].expression", each.get("expression"), str(error))
+
+
 class RoleRules(Rules):
     """What somebody may do."""
 
@@ -112,6 +121,7 @@ class WebhookRules(Rules):
                 yield causes.required(f"{at}.clientConfig", "exactly one of url or service is required")
             for selector in ("namespaceSelector", "objectSelector"):
                 yield from selector_faults(hook.get(selector), f"{at}.{selector}")
+            yield from condition_faults(hook.get("matchConditions"), f"{at}.matchConditions")
 
 
 class AdmissionPolicyRules(Rules):
@@ -126,11 +136,7 @@ class AdmissionPolicyRules(Rules):
         for selector in ("namespaceSelector", "objectSelector"):
             yield from selector_faults(match.get(selector), f"spec.matchConstraints.{selector}")
         for field in ("matchConditions", "validations"):
-            for index, each in enumerate(spec.get(field) or ()):
-                try:
-                    Condition(each.get("expression", ""))
-                except ExpressionError as error:
-                    yield causes.invalid(f"spec.{field}[{index}].expression", each.get("expression"), str(error))
+            yield from condition_faults(spec.get(field), f"spec.{field}")
 
 
 class APIServiceRules(Rules):

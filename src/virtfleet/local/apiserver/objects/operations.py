@@ -146,6 +146,13 @@ class Operations:
         handler = self.posts.get((kind.resource.group, kind.resource.plural, subresource))
         if handler is None:
             raise refusals.method_not_allowed()
+        if subresource:
+            obj.setdefault("metadata", {})
+            request = AdmissionRequest(
+                "CREATE", kind, namespace, name, call.user, obj, None, subresource, call.dry_run, call.options
+            )
+            obj = await self.admission.mutate(request) or obj
+            await self._admit(request, call)
         return await handler(obj, namespace=namespace, name=name, user=call.user, dry_run=call.dry_run)
 
     # Changing

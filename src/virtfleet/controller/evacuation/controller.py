@@ -1,0 +1,217 @@
+"""The controller of evacuations: a migration for each VM that is to leave its node, as soon as there is room for it.
+
+A VM is to leave where an eviction has marked it (`status.evacuationNodeName`), or where its node has the drain taint.
+The mark goes when the VM has arrived elsewhere, when somebody takes it back, or when the node is uncordoned. That a
+node was cordoned while VMs left it is noted on the Node, so that whoever leads by then knows what uncordoning means.
+
+No migration is made before both limits let it begin. One key stands for all VMs, because the limits are everybody's.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+
+from virtfleet.api import names
+from virtfleet.api.names import MigrationPhase
+from virtfleet.controller.evacuation import leaving
+from virtfleet.controller.evacuation.leaving import Wait
+from virtfleet.controller.launcherpod import LauncherPod
+from virtfleet.controller.migration import queue
+from virtfleet.controller.migration.controller import Migrations
+from virtfleet.controller.migration.records import UNFINISHED, Migration
+from virtfleet.controller.pods import LauncherPods, owners
+from virtfleet.controller.records import Instance, NodeRecord
+from virtfleet.installation import Installation
+from virtfleet.kube.api import KubeApi
+from virtfleet.kube.cache import Cache
+from virtfleet.kube.controller import Controller
+from virtfleet.kube.errors import ApiError, ignoring, is_already_exists, is_conflict, is_not_found
+from virtfleet.kube.events import Recorder, Reference
+from virtfleet.kube.resource import NODES, VMI_MIGRATIONS, VMIS, VMS
+
+logger = logging.getLogger(__name__)
+
+_ALL = "all"
+WAITING, CANCELLED = "EvacuationWaiting", "EvacuationCancelled"
+NODE_INDEXES = {
+    "drained": lambda node: [_ALL] if node.metadata.annotations.drained else [],
+    "taint": lambda node: [taint.key for taint in node.spec.taints if taint.effect == "NoSchedule"],
+}
+
+
+class Evacuations:
+    """The controller. `migrating` knows how many migrations there are, and may be."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        recorder: Recorder,
+        migrating: Migrations,
+        *,
+        migrations: Cache[Migration],
+        instances: Cache[Instance],
+        launchers: LauncherPods,
+        nodes: Cache[NodeRecord],
+        installations: Cache[Installation],
+    ) -> None:
+        self._api = api
+        self._recorder = recorder
+        self._migrating = migrating
+        self._migrations = migrations
+        self._instances = instances
+        self._pods = launchers
+        self._nodes = nodes
+        self._installations = installations
+        self._told: dict[str, set[str]] = {}  # UID of a VMI -> what it was said to wait for
+        self._setbacks: dict[str, float] = {}  # key of a VMI -> when a migration of it came to nothing
+        self.controller = Controller("evacuation", self.reconcile)
+        self.controller.follow(instances, lambda vmi: [_ALL] if self._concerns(vmi) else [])
+        self.controller.follow(migrations, lambda _: [_ALL])
+        self.controller.follow(launchers.cache, self._of_pod)
+        self.controller.follow(nodes, self._of_node)
+        self.controller.follow(installations, lambda _: [_ALL])
+        migrations.on_change(self._deleted)
+
+    async def reconcile(self, _: str) -> float | None:
+        """Move what is to leave and can, and say what the others wait for."""
+        await self._look_at_nodes()
+        await self._withdraw()
+        going, now = self._leaving(), time.time()
+        self._told = {vmi.uid: told for vmi in going if (told := self._told.get(vmi.uid))}
+        ready, again = [], []
+        for vmi in going:
+            if waits := self._wait(vmi, now):
+                self._tell(vmi, waits)
+                again += [waits.seconds] if waits.seconds is not None else []
+            else:
+                ready.append(vmi)
+        waiting, active = self._migrating.places()
+        limits = self._migrating.limits
+        places = {vmi.key: leaving.place(vmi, now) for vmi in ready}
+        waiting += places.values()
+        chosen = {*queue.next_to_begin(waiting, active, limits)}
+        begun = [*active, *(place for place in waiting if place.key in chosen)]
+        for vmi in ready:
+            if places[vmi.key].key not in chosen:
+                self._tell(vmi, leaving.crowded(vmi, begun, limits))
+            elif not await self._begin(vmi):
+                again.append(leaving.FIRST_PAUSE)
+        return min(again, default=None)
+
+    # -- who leaves
+
+    def _leaving(self) -> list[Instance]:
+        marked = self._instances.by_index("leaves", _ALL)
+        tainted = [vmi for node in self._tainted() for vmi in self._instances.by_index("node", node.name)]
+        known = {vmi.key: vmi for vmi in (*marked, *tainted)}
+        return [known[key] for key in sorted(known) if not known[key].final and not known[key].deleting]
+
+    @property
+    def _settings(self) -> Installation:
+        return next(iter(self._installations.list()), Installation({}))
+
+    def _tainted(self) -> list[NodeRecord]:
+        return self._nodes.by_index("taint", self._settings.migrations.node_drain_taint_key)
+
+    def _is_tainted(self, name: str) -> bool:
+        node = self._nodes.get(name)
+        return node is not None and node.tainted(self._settings.migrations.node_drain_taint_key, "NoSchedule")
+
+    def _concerns(self, vmi: Instance) -> bool:
+        return vmi.leaves or self._is_tainted(vmi.status.node_name)
+
+    def _of_pod(self, pod: LauncherPod) -> list[str]:
+        vmis = (self._instances.get(key) for key in owners(pod))
+        return [_ALL] if any(vmi and self._concerns(vmi) for vmi in vmis) else []
+
+    def _of_node(self, node: NodeRecord) -> list[str]:
+        matters = node.spec.unschedulable or node.metadata.annotations.drained or node.spec.taints
+        return [_ALL] if matters else []
+
+    def _deleted(self, _key: str, old: Migration | None, new: Migration | None) -> None:
+        """Whoever deletes a migration of a drain does not want to see the next one at once."""
+        if old and new is None and old.metadata.annotations.evacuation and old.phase != MigrationPhase.SUCCEEDED:
+            self._setbacks[old.vmi_key] = time.time()
+
+    def _wait(self, vmi: Instance, now: float) -> Wait | None:
+        migrations = self._migrations.by_index("vmi", vmi.key)
+        pods = sum(not pod.ended for pod in self._pods.of(vmi.uid))
+        paused = leaving.pause_ends(migrations, self._setbacks.get(vmi.key, 0.0)) - now
+        if paused <= 0:
+            self._setbacks.pop(vmi.key, None)
+        return leaving.wait(vmi, self._settings.evicted_by(vmi.spec.eviction_strategy), migrations, pods, paused)
+
+    # -- nodes that are drained, and no longer
+
+    async def _look_at_nodes(self) -> None:
+        """Note which nodes are drained, and let VMs stay where that is over."""
+        marked = {vmi.status.node_name for vmi in self._instances.by_index("leaves", _ALL)}
+        for name in sorted(marked):
+            node = self._nodes.get(name)
+            if node and node.spec.unschedulable and not node.metadata.annotations.drained:
+                await self._note(node, "true")
+        for node in self._nodes.by_index("drained", _ALL):
+            if not node.spec.unschedulable:
+                await self._stay(self._instances.by_index("node", node.name), f"node {node.name} was uncordoned")
+                await self._note(node, None)
+
+    async def _note(self, node: NodeRecord, drained: str | None) -> None:
+        note = {"metadata": {"annotations": {names.DRAINED: drained}}}
+        with ignoring(is_not_found):
+            self._nodes.observe(await self._api.patch(NODES, node.name, note))
+
+    async def _stay(self, vmis: Iterable[Instance], why: str) -> None:
+        for vmi in vmis:
+            if not vmi.leaves:
+                continue
+            seen = {"resourceVersion": vmi.metadata.resource_version, "uid": vmi.uid}
+            patch = {"metadata": seen, "status": {"evacuationNodeName": None}}
+            with ignoring(is_not_found):
+                self._instances.observe(await self._api.patch(VMIS, vmi.name, patch, vmi.namespace))
+                self._event(vmi, CANCELLED, f"it stays: {why}")
+
+    async def _withdraw(self) -> None:
+        """Take migrations back whose VMs need not leave any more, unless the guest is on its way already."""
+        for migration in self._migrations.by_index(UNFINISHED, UNFINISHED):
+            node = migration.metadata.annotations.evacuation
+            vmi = self._instances.get(migration.vmi_key)
+            if not node or migration.deleting or vmi is None or vmi.migrating:
+                continue
+            if vmi.status.node_name == node and not self._concerns(vmi):
+                with ignoring(is_not_found, is_conflict):
+                    await self._api.delete(VMI_MIGRATIONS, migration.name, migration.namespace, uid=migration.uid)
+                    self._event(vmi, CANCELLED, f"Deleted Migration {migration.name}: the VM need not leave {node}")
+
+    # -- moving
+
+    async def _begin(self, vmi: Instance) -> bool:
+        """Make the migration. The server may know better; others are not held up by that."""
+        wanted = leaving.migration(vmi, self._migrations.by_index("vmi", vmi.key))
+        try:
+            with ignoring(is_already_exists):  # made by somebody else, or about to be seen
+                self._migrations.observe(await self._api.create(VMI_MIGRATIONS, wanted))
+                self._event(vmi, "SuccessfulCreate", f"Created Migration {wanted['metadata']['name']}")
+        except ApiError as error:
+            logger.warning("no migration for VMI %s: %s", vmi.key, error.message)
+            self._setbacks[vmi.key] = time.time()
+            told = f"it is to leave node {vmi.status.node_name}, and its migration is refused: {error.message}"
+            self._tell(vmi, Wait("failed", told))
+            return False
+        return True
+
+    def _tell(self, vmi: Instance, waits: Wait) -> None:
+        """Say once what a VM waits for, and not at every attempt."""
+        told = self._told.setdefault(vmi.uid, set())
+        if waits.message and waits.kind not in told:
+            told.add(waits.kind)
+            self._event(vmi, WAITING, waits.message, warning=waits.kind != "crowded")
+
+    def _event(self, vmi: Instance, reason: str, message: str, *, warning: bool = False) -> None:
+        """On the VMI, and on its VM, which people look at."""
+        tell = self._recorder.warning if warning else self._recorder.normal
+        tell(vmi.reference, reason, message)
+        owner = vmi.controller
+        if owner and owner.kind == VMS.kind:
+            tell(Reference(VMS.api_version, VMS.kind, vmi.namespace, owner.name, owner.uid), reason, message)

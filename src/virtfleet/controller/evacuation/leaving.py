@@ -1,0 +1,113 @@
+"""What a VM that is to leave its node waits for. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from virtfleet.api import conditions, names, times
+from virtfleet.api.names import MigrationPhase, Phase, VMICondition
+from virtfleet.controller.migration.queue import Limits, Place
+from virtfleet.controller.migration.records import Migration
+from virtfleet.controller.records import Instance
+from virtfleet.kube.resource import VMI_MIGRATIONS, Obj
+
+# Seconds between two attempts to move a VM: the first pause is KubeVirt's, and each failure doubles it.
+FIRST_PAUSE, LONGEST_PAUSE = 20.0, 300.0
+CRITICAL, MAINTENANCE = "system-critical", "system-maintenance"
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Why a VM does not leave yet. Each `kind` is said once."""
+
+    kind: str
+    message: str = ""
+    """For people; empty where it goes without saying."""
+    seconds: float | None = None
+    """After which it is over, where no change of an object tells."""
+
+
+def wait(vmi: Instance, strategy: str, migrations: Sequence[Migration], pods: int, paused: float) -> Wait | None:
+    """What a VM waits for that is to leave; None where a migration could be made now.
+
+    `paused` are the seconds that are left since something went wrong with its last migration.
+    """
+    node = vmi.status.node_name
+    if strategy == "External":
+        return Wait("external", f"it is to leave node {node}, and whoever manages it has to move or stop it")
+    if strategy not in ("LiveMigrate", "LiveMigrateIfPossible") or vmi.phase != Phase.RUNNING:
+        return Wait("nothing")
+    if not vmi.migratable:
+        fixed = conditions.find(vmi.status.conditions, VMICondition.LIVE_MIGRATABLE) or {}
+        why = f"{fixed.get('reason') or 'unknown'}: {fixed.get('message') or 'nobody has said yet whether it can'}"
+        told = f"it is to leave node {node} and cannot migrate, {why}; stop the VM to let the drain go on"
+        return Wait("fixed", told if strategy == "LiveMigrate" else "")
+    if any(not m.final for m in migrations) or pods > 1:
+        return Wait("moving")
+    if paused > 0:
+        why = _last_failure(migrations) or "its migration was deleted or refused"
+        told = f"it is to leave node {node} and did not: {why}; tried again after pauses of up to {LONGEST_PAUSE:.0f} s"
+        return Wait("failed", told, paused)
+    return None
+
+
+def crowded(vmi: Instance, begun: Sequence[Place], limits: Limits) -> Wait:
+    """Why it is not the turn of a VM that could migrate."""
+    node = vmi.status.node_name
+    leaving = sum(place.node == node for place in begun)
+    if leaving >= limits.node:
+        what = f"{limits.node} VMs leave the node at one time (parallelOutboundMigrationsPerNode)"
+    else:
+        what = f"{limits.cluster} VMs migrate in the cluster at one time (parallelMigrationsPerCluster)"
+    return Wait("crowded", f"it is to leave node {node} and waits for others: {what}")
+
+
+def pause_ends(migrations: Sequence[Migration], setback: float = 0.0) -> float:
+    """Until when a VM is left alone whose last evacuations failed; `setback` is when one came to nothing."""
+    failures, last = 0, setback
+    for migration in _newest_first(migrations):
+        if migration.phase == MigrationPhase.SUCCEEDED:
+            break
+        if migration.phase == MigrationPhase.FAILED and migration.metadata.annotations.evacuation:
+            failures += 1
+            last = max(last, times.seconds(migration.since))
+    return last + min(FIRST_PAUSE * 2.0 ** max(failures - 1, 0), LONGEST_PAUSE) if last else 0.0
+
+
+def _newest_first(migrations: Sequence[Migration]) -> list[Migration]:
+    return sorted(migrations, key=lambda m: (m.metadata.creation_timestamp, m.name), reverse=True)
+
+
+def _last_failure(migrations: Sequence[Migration]) -> str:
+    states = (m.status.migration_state for m in _newest_first(migrations) if m.metadata.annotations.evacuation)
+    return next((state.failure_reason for state in states if state and state.failure_reason), "")
+
+
+def place(vmi: Instance, now: float) -> Place:
+    """The place in the queue that a migration would have."""
+    return Place(f"vmi:{vmi.key}", vmi.key, vmi.status.node_name, now, _priority(vmi))
+
+
+def _priority(vmi: Instance) -> str:
+    return MAINTENANCE if vmi.metadata.annotations.eviction_source == names.DESCHEDULER else CRITICAL
+
+
+def migration(vmi: Instance, migrations: Sequence[Migration]) -> Obj:
+    """The migration that takes a VM off its node.
+
+    Its name follows from what has become of the VM so far: who knows less than that cannot make a second one.
+    """
+    last = next((m.uid for m in _newest_first(migrations)), "")
+    attempt = hashlib.sha256(f"{vmi.uid} {vmi.status.node_name} {last}".encode()).hexdigest()[:12]
+    return {
+        "apiVersion": VMI_MIGRATIONS.api_version,
+        "kind": VMI_MIGRATIONS.kind,
+        "metadata": {
+            "name": f"kubevirt-evacuation-{attempt}",
+            "namespace": vmi.namespace,
+            "annotations": {names.EVACUATION: vmi.status.node_name},
+        },
+        "spec": {"vmiName": vmi.name, "priority": _priority(vmi)},
+    }
