@@ -227,6 +227,9 @@ class Handlers(_Agents):
             change = {"completed": True, "endTimestamp": now, "targetNodeDomainReadyTimestamp": now}
             labels = {names.NODE_NAME: state.target_node}
             status = {"nodeName": state.target_node, "evacuationNodeName": None}
+            if vmi.status.migrated_volumes:
+                left = conditions.drop(vmi.status.conditions, VMICondition.VOLUMES_CHANGE)
+                status |= {"migratedVolumes": None, "conditions": left}
         patch = {
             "metadata": {"resourceVersion": vmi.metadata.resource_version, "labels": labels},
             "status": {**status, "migrationState": change},

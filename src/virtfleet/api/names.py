@@ -170,6 +170,7 @@ class VMICondition:
     SOFTWARE_EMULATION: Final = "SoftwareEmulation"
     LIVE_MIGRATABLE: Final = "LiveMigratable"
     STORAGE_LIVE_MIGRATABLE: Final = "StorageLiveMigratable"
+    VOLUMES_CHANGE: Final = "VolumesChange"
 
 
 class MigrationCondition:
@@ -185,6 +186,7 @@ class VMCondition:
     READY: Final = "Ready"
     FAILURE: Final = "Failure"
     RESTART_REQUIRED: Final = "RestartRequired"
+    MANUAL_RECOVERY: Final = "ManualRecoveryRequired"
 
 
 class NotMigratable:

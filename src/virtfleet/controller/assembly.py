@@ -18,6 +18,7 @@ from virtfleet.controller.pods import LauncherPods, launcher_cache
 from virtfleet.controller.records import Instance
 from virtfleet.controller.replicaset import ReplicaSets
 from virtfleet.controller.virtualmachine import VirtualMachines
+from virtfleet.controller.volumeupdate import VolumeUpdates
 from virtfleet.controller.workloads.controller import OUTDATED, Marks, Updates, outdated
 from virtfleet.installation import Installation
 from virtfleet.kube import resource
@@ -93,6 +94,7 @@ class VirtController:
             VirtualMachines(
                 api, recorder, vms=vms, instances=instances, claims=claims, installations=installations
             ).controller,
+            VolumeUpdates(api, recorder, vms=vms, instances=instances, claims=claims, migrations=migrations).controller,
             ReplicaSets(api, recorder, sets=sets, instances=instances).controller,
             migrating.controller,
             Evacuations(

@@ -212,6 +212,11 @@ def volume_status(volume: Volume, claim: Claim | None) -> Obj:
         entry |= {"phase": hotplug.PENDING, "hotplugVolume": {}}
     if claim is None:
         return entry
+    return {**entry, "persistentVolumeClaimInfo": claim_info(claim)}
+
+
+def claim_info(claim: Claim) -> Obj:
+    """What a VMI's status says of a claim."""
     info: dict[str, Any] = {
         "claimName": claim.name,
         "accessModes": claim.spec.access_modes,
@@ -219,7 +224,7 @@ def volume_status(volume: Volume, claim: Claim | None) -> Obj:
         "capacity": claim.status.capacity,
         "requests": claim.spec.resources.get("requests") or {},
     }
-    return {**entry, "persistentVolumeClaimInfo": {k: v for k, v in info.items() if v}}
+    return {key: value for key, value in info.items() if value}
 
 
 def _finalizers(at: Situation, phase: str) -> list[str]:

@@ -171,6 +171,22 @@ class Volumes(Record):
         return {volume.name: volume.claim for volume in self.volumes if volume.plugged}
 
 
+class Migrated(Record):
+    """A volume whose data goes from one claim to another."""
+
+    volume_name: str = ""
+    source_pvc_info: ClaimName | None = msgspec.field(default=None, name="sourcePVCInfo")
+    destination_pvc_info: ClaimName | None = msgspec.field(default=None, name="destinationPVCInfo")
+
+    @property
+    def source(self) -> str:
+        return self.source_pvc_info.claim_name if self.source_pvc_info else ""
+
+    @property
+    def destination(self) -> str:
+        return self.destination_pvc_info.claim_name if self.destination_pvc_info else ""
+
+
 # --- VMIs
 
 
@@ -207,6 +223,7 @@ class InstanceStatus(Record):
     evacuation_node_name: str = ""
     migration_state: VirtualMachineInstanceMigrationState | None = None
     launcher_container_image_version: str = ""
+    migrated_volumes: list[Migrated] = []
     guest_abi: GuestABI | None = msgspec.field(default=None, name="guestABI")
     volume_status: list[PluggedVolume] = []
 
@@ -325,6 +342,7 @@ class VmSpec(Record):
     template: Template = msgspec.field(default_factory=Template)
     run_strategy: str = ""
     running: bool | None = None
+    update_volumes_strategy: str = ""
 
 
 class Request(Record):
@@ -339,12 +357,21 @@ class StartFailure(Record):
     retry_after_timestamp: str = ""
 
 
+class VolumeMigrationState(Record):
+    migrated_volumes: list[Migrated] = []
+
+
+class VolumeUpdateState(Record):
+    volume_migration_state: VolumeMigrationState | None = None
+
+
 class VmStatus(Record):
     printable_status: str = ""
     run_strategy: str = ""
     state_change_requests: list[Request] = []
     volume_requests: list[dict[str, Any]] = []
     start_failure: StartFailure | None = None
+    volume_update_state: VolumeUpdateState | None = None
 
 
 class Vm(Whole):
@@ -359,6 +386,13 @@ class Vm(Whole):
         if self.spec.run_strategy:
             return self.spec.run_strategy
         return "Always" if self.spec.running else "Halted"
+
+    @property
+    def copying(self) -> list[Migrated]:
+        """Volumes whose data is being copied to the claims of the template, or was when an instance ended."""
+        update = self.status.volume_update_state
+        state = update.volume_migration_state if update else None
+        return state.migrated_volumes if state else []
 
 
 # --- replica sets, nodes, claims

@@ -8,7 +8,7 @@ from functools import reduce
 
 from virtfleet.api import hotplug, kinds, names
 from virtfleet.api.names import Phase
-from virtfleet.controller import strategy, templates, vmstatus
+from virtfleet.controller import strategy, templates, vmstatus, volumeupdate
 from virtfleet.controller.lifecycle import FAILED_CREATE, Trouble
 from virtfleet.controller.records import Claim, Instance, Vm
 from virtfleet.controller.strategy import Act
@@ -228,7 +228,10 @@ class VirtualMachines:
         name = vmi.status.virtual_machine_revision_name
         with ignoring(is_not_found):
             started_with = await self._api.get(CONTROLLER_REVISIONS, name, vmi.namespace)
-            return templates.template_changes(started_with["data"]["spec"], vm.object()["spec"], vmi.spec.plugged)
+            before = started_with["data"]["spec"]
+            if vm.spec.update_volumes_strategy == volumeupdate.STRATEGY:
+                before = volumeupdate.as_of_now(before, vm, vmi)
+            return templates.template_changes(before, vm.object()["spec"], vmi.spec.plugged)
         return []  # nobody can tell any more
 
     async def _brought_up_to_date(self, vm: Vm, vmi: Instance) -> Instance:

@@ -74,7 +74,7 @@ class Preparation:
         if not started:
             await asyncio.to_thread(heldimages.hand_over, process)
         wired = self.networks.known(pod, process, vmi) if started else await self.networks.set_up(pod, process, vmi)
-        context = _context(vmi, process, cluster, wired, in_software)
+        context = _context(vmi, process, cluster, wired, in_software, arriving=kind is Prepare)
         if not descriptor.root:
             more = [descriptor.device] if descriptor.device else []
             deviceaccess.grant(process, [*more, *context.block_volumes])
@@ -96,8 +96,12 @@ class Preparation:
         return order, process, trouble
 
 
-def _context(vmi: VMI, process: PodProcess, cluster: Installation, wired: list[Wired], in_software: bool) -> Context:
+def _context(
+    vmi: VMI, process: PodProcess, cluster: Installation, wired: list[Wired], in_software: bool, arriving: bool
+) -> Context:
     claims = {s.name: s.persistent_volume_claim_info for s in vmi.status.volume_status}
+    if arriving:  # with its data, which goes to other claims
+        claims |= {v.volume_name: v.destination_pvc_info for v in vmi.status.migrated_volumes}
     own_cpus = traits.dedicated_cpus(vmi)
     gpus, host_devices = assigned(vmi, environment(process.read("environ")))
     return msgspec.structs.replace(

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import msgspec
 
-from virtfleet.api import names, times
+from virtfleet.api import conditions, names, times
 from virtfleet.api.migration import MigrationOptions, migration_failure
 from virtfleet.api.migration import VirtualMachineInstanceMigrationState as MigrationState
+from virtfleet.api.names import VMICondition
 from virtfleet.handler.migration import dedicated, progress
 from virtfleet.handler.migration.proxy import Incoming, Proxy
 from virtfleet.handler.pods.launchers import Presence
@@ -201,6 +202,10 @@ class Target:
         status: Obj = {"nodeName": self._node, "migrationTransport": _TRANSPORT, "migrationState": state}
         if instance.vmi.status.evacuation_node_name:
             status["evacuationNodeName"] = None
+        if instance.vmi.status.migrated_volumes:  # their data is in the other claims now
+            held = instance.object()["status"].get("conditions") or []
+            status |= {"migratedVolumes": None, "conditions": conditions.drop(held, VMICondition.VOLUMES_CHANGE)}
+            status["volumeStatus"] = _on_their_new_claims(instance.object()["status"])
         patch = _patch(instance, status)
         gone = dict.fromkeys((names.MIGRATION_TARGET_NODE, names.OUTDATED_LAUNCHER_IMAGE))
         patch["metadata"]["labels"] = {**gone, names.NODE_NAME: self._node}
@@ -214,6 +219,14 @@ def _report(vm: PodWork, incoming: Incoming) -> MigrationReport:
     """What the launcher says of this migration."""
     report = vm.launcher.state.migration if vm.launcher.state else None
     return report if report and report.uid == incoming.uid else MigrationReport()
+
+
+def _on_their_new_claims(status: Obj) -> list[Obj]:
+    claims = {v["volumeName"]: v.get("destinationPVCInfo") for v in status["migratedVolumes"]}
+    return [
+        {**volume, "persistentVolumeClaimInfo": claims[volume["name"]]} if volume["name"] in claims else volume
+        for volume in status.get("volumeStatus") or ()
+    ]
 
 
 def _patch(instance: Instance, status: Obj) -> Obj:

@@ -246,7 +246,8 @@ def _fill_claim(vmi: VMI, volume: Volume, context: Context, path: str) -> None:
     if volume.name in context.block_volumes or image.exists() or not image.parent.is_dir():
         return
     status = next((s for s in vmi.status.volume_status if s.name == volume.name), None)
-    info = status.persistent_volume_claim_info if status else None
+    other = next((v.destination_pvc_info for v in vmi.status.migrated_volumes if v.volume_name == volume.name), None)
+    info = other or (status.persistent_volume_claim_info if status else None)
     if not info:
         raise Failure(f"volume {volume.name!r}: the claim holds no disk.img, and its size is not known")
     amounts = [q for q in (info.capacity.get("storage"), info.requests.get("storage")) if q is not None]
