@@ -106,11 +106,6 @@ class VirtualMachineInstanceMigrationState(View):
         return bool(self.completed or self.failed or self.end_timestamp)
 
 
-def migration_failure(why: str, now: float | None = None) -> dict[str, Any]:
-    """What a `migrationState` says of a migration that has failed: as with KubeVirt, it has completed as well."""
-    return {"completed": True, "failed": True, "failureReason": why, "endTimestamp": times.timestamp(now)}
-
-
 class MigrationMetrics(View):
     """Figures of a migration."""
 
@@ -123,6 +118,11 @@ class MigrationMetrics(View):
     """What the guest writes anew."""
     downtime_milliseconds: int = 0
     """For how long the guest stood still; before the end, how long that will be as far as is known."""
+
+
+def migration_failure(why: str, now: float | None = None) -> dict[str, Any]:
+    """What a `migrationState` says of a migration that has failed: as with KubeVirt, it has completed as well."""
+    return {"completed": True, "failed": True, "failureReason": why, "endTimestamp": times.timestamp(now)}
 
 
 class MigrationSide(View):

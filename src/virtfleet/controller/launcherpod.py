@@ -25,6 +25,8 @@ class PodSpec(Record):
     node_name: str = ""
     scheduler_name: str = ""
     readiness_gates: list[dict[str, Any]] = []
+    tolerations: list[dict[str, Any]] = []
+    image_pull_secrets: list[dict[str, Any]] = []
     containers: list[Container] = []
 
 

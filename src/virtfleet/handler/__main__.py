@@ -12,6 +12,7 @@ from pathlib import Path
 
 from prometheus_client import REGISTRY
 
+from virtfleet.api import names
 from virtfleet.handler.assembly import COMPONENT, Place, VirtHandler
 from virtfleet.handler.migration import dedicated
 from virtfleet.handler.migration.links import Identity
@@ -30,12 +31,23 @@ async def handle(options: argparse.Namespace) -> None:
         credential = component.MountedCredential(options.certificates)
         identity, own = Identity(credential.current, f"{api.namespace}:{COMPONENT}"), await dedicated.address()
         proxy = Proxy(identity, own or options.address, host=own, port=options.migration_port, dedicated=bool(own))
-        handler = VirtHandler(api, options.node, name, place, proxy, gateway=gateway, most_vms=options.max_devices)
+        handler = VirtHandler(
+            api,
+            options.node,
+            name,
+            place,
+            proxy,
+            gateway=gateway,
+            most_vms=options.max_devices,
+            stand_in=names.STAND_IN_VARIABLE in os.environ,
+        )
         REGISTRY.register(handler.usage)
         async with asyncio.TaskGroup() as group:
             routes = handler.access.routes()
-            group.create_task(component.serve(options, routes, handler.unready, clients=component.own_authority))
-            group.create_task(handler.run())
+            server = component.serve(options, routes, handler.unready, clients=component.own_authority)
+            serving = group.create_task(server)
+            await handler.run()
+            serving.cancel()
 
 
 def main() -> int:

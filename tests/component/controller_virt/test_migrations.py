@@ -7,6 +7,7 @@ import random
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,8 @@ async def test_a_vm_moves_and_its_source_pod_goes(virt: Plane) -> None:
     assert (state["sourceNode"], state["targetNode"]) == (before["status"]["nodeName"], after["status"]["nodeName"])
     [pod] = await virt.pods()
     assert pod["spec"]["nodeName"] == after["status"]["nodeName"]
+    since = pod["metadata"]["annotations"][names.MIGRATION_TARGET_READY]
+    datetime.strptime(since, "%Y-%m-%d %H:%M:%S %z UTC")  # as networks read it that let VMs keep their addresses
     assert names.MIGRATION_TARGET_NODE not in after["metadata"]["labels"]
 
     async def alone() -> bool:
@@ -183,6 +186,13 @@ async def test_the_hand_over_is_one_write_after_the_pod_runs(virt: Plane) -> Non
     vmi = await virt.vmi()
     state = vmi["status"]["migrationState"]
     assert vmi["metadata"]["labels"][names.MIGRATION_TARGET_NODE] == state["targetNode"]
+    for side in ("source", "target"):
+        told = state[f"{side}State"]
+        assert (told["node"], told["pod"]) == (state[f"{side}Node"], state[f"{side}Pod"])
+        assert (told["migrationUID"], told["virtualMachineInstanceUID"]) == (
+            state["migrationUid"],
+            vmi["metadata"]["uid"],
+        )
     assert set(vmi["status"]["activePods"].values()) == {state["sourceNode"], state["targetNode"]}
     hold(virt)
     await reached(virt, "Succeeded")

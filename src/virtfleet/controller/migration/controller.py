@@ -19,6 +19,7 @@ from virtfleet.api.migration import VirtualMachineInstanceMigrationState as Stat
 from virtfleet.api.migration import migration_failure
 from virtfleet.api.names import MigrationCondition, MigrationPhase, Phase
 from virtfleet.controller import disruption, lifecycle
+from virtfleet.controller.attachments import AttachmentPod, Attachments, vmi_keys
 from virtfleet.controller.launcherpod import LauncherPod
 from virtfleet.controller.migration import phases, policy, queue
 from virtfleet.controller.migration.phases import Situation
@@ -41,6 +42,7 @@ KEPT = 5  # finished migrations of a VMI that stay to be read
 _QUOTA = "exceeded quota"
 _FOR_GOOD = (400, 403, 422)  # answers that another try does not change
 _LOOK_AGAIN = 1.0
+_VOLUMES_AGAIN = 60.0  # seconds between looks at volumes that do not come to the target
 
 
 class CannotCreatePod(Exception):
@@ -58,6 +60,7 @@ class Migrations:
         migrations: Cache[Migration],
         instances: Cache[Instance],
         launchers: LauncherPods,
+        attachments: Attachments,
         nodes: Cache[NodeRecord],
         claims: Cache[Claim],
         policies: Cache[Policy],
@@ -68,6 +71,7 @@ class Migrations:
         self._migrations = migrations
         self._instances = instances
         self._pods = launchers
+        self._attachments = attachments
         self._nodes = nodes
         self._claims = claims
         self._policies = policies
@@ -77,6 +81,7 @@ class Migrations:
         self.controller.follow(migrations)
         self.controller.follow(instances, self._of_vmi)
         self.controller.follow(launchers.cache, self._of_pod)
+        self.controller.follow(attachments.cache, self._of_attachment)
         migrations.on_change(self._left_the_queue)
         installations.on_change(lambda *_: self._call_next())
 
@@ -129,6 +134,9 @@ class Migrations:
         keys = [key for owner in owners(pod) for key in (m.key for m in self._migrations.by_index("vmi", owner))]
         return [*dict.fromkeys([*migration_keys(pod), *keys])]
 
+    def _of_attachment(self, pod: AttachmentPod) -> list[str]:
+        return [m.key for vmi in vmi_keys(pod) for m in self._migrations.by_index("vmi", vmi) if not m.final]
+
     # -- the queue
 
     def places(self) -> tuple[list[Place], list[Place]]:
@@ -177,7 +185,8 @@ class Migrations:
             return at
         await self._protect(vmi, pods=2)  # before there is a second Pod whose readiness would let the first one go
         try:
-            pod, is_new = await self._pods.create(vmi, self._rendered(migration, vmi, whole, at.source))
+            wanted = await self._attachments.near(vmi, self._rendered(migration, vmi, whole, at.source))
+            pod, is_new = await self._pods.create(vmi, wanted)
         except (ValueError, msgspec.ValidationError, ForeignPod) as error:
             return await self._fail(at, str(error))
         except ApiError as error:
@@ -247,6 +256,12 @@ class Migrations:
         if migration.phase != Phase.SCHEDULED:
             return at  # that it is Scheduled is written first, which is a change after which it goes on
         assert vmi and target
+        attached, missing = await self._attachments.target(vmi, target)
+        if missing:
+            if time.time() - times.seconds(migration.since) > phases.NOT_RUNNING:
+                return await self._fail(at, missing)
+            self.controller.queue.add_after(migration.key, _VOLUMES_AGAIN)
+            return at
         whole = await self._api.get(VMIS, vmi.name, vmi.namespace)
         if source is None or whole["metadata"]["uid"] != vmi.uid or whole["status"].get("nodeName") != source.node:
             return at
@@ -254,6 +269,8 @@ class Migrations:
         chosen = policy.matching(self._policies.list(), vmi.metadata.labels, namespace["metadata"].get("labels") or {})
         how = policy.in_force(self._settings.migrations, chosen)
         patch = phases.hand_over(whole, migration, source, target, how, chosen.name if chosen else "")
+        if attached:
+            patch["status"]["migrationState"]["targetAttachmentPodUID"] = ",".join(pod.uid for pod in attached)
         written = await self._patch_vmi(vmi, patch)
         said = "Migration target pod is ready for preparation by virt-handler."
         self._recorder.normal(migration.reference, "SuccessfulHandOver", said)

@@ -267,6 +267,8 @@ def hand_over(vmi: Obj, move: Migration, source: LauncherPod, target: LauncherPo
         "sourcePod": source.name,
         "targetNode": target.node,
         "targetPod": target.name,
+        "sourceState": _side(vmi, move, source),
+        "targetState": _side(vmi, move, target),
         "migrationConfiguration": {**dict.fromkeys(before.get("migrationConfiguration") or ()), **how},
         **({"migrationPolicyName": policy} if policy else {}),
     }
@@ -281,3 +283,11 @@ def hand_over(vmi: Obj, move: Migration, source: LauncherPod, target: LauncherPo
             "activePods": {target.uid: target.node},
         },
     }
+
+
+def _side(vmi: Obj, move: Migration, pod: LauncherPod) -> Obj:
+    """The same once more, in the words of later versions of KubeVirt."""
+    meta = vmi["metadata"]
+    names_of_domain = {"domainNamespace": meta["namespace"], "domainName": meta["name"]}
+    place = {"node": pod.node, "pod": pod.name, "migrationUID": move.uid, "virtualMachineInstanceUID": meta["uid"]}
+    return {**place, **names_of_domain}

@@ -91,8 +91,12 @@ class NodeVms:
             stir=stir,
         )
         self._followed: dict[str, PodWork] = {}  # by UID of the Pod
-        for record in records.all():
-            stir(record.key)
+
+    def begin(self) -> None:
+        """Take the node over: what was ever worked on here is looked at, too."""
+        self._records.read()
+        for record in self._records.all():
+            self.controller.queue.add(record.key)
 
     async def reconcile(self, key: str) -> float | None:
         """Bring the Pod in line with its VMI, or end it where there is none for it."""

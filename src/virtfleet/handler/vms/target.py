@@ -13,9 +13,10 @@ from pathlib import Path
 
 import msgspec
 
-from virtfleet.api import names, times
+from virtfleet.api import conditions, names, times
 from virtfleet.api.migration import MigrationOptions, migration_failure
 from virtfleet.api.migration import VirtualMachineInstanceMigrationState as MigrationState
+from virtfleet.api.names import VMICondition
 from virtfleet.handler.migration import dedicated, progress
 from virtfleet.handler.migration.proxy import Incoming, Proxy
 from virtfleet.handler.pods.launchers import Presence
@@ -75,7 +76,7 @@ class Target:
             return None  # this handler ends; the next one goes on with it
         if migration and not migration.target_node_address and (why := self._unable(vm, migration)):
             await self._write(instance, _patch(instance, {"migrationState": migration_failure(why)}))
-            return None  # the source knows nothing of it yet
+            return None
         step = next_step(instance, Role.TARGET, vm.launcher.presence, vm.launcher.state)
         again = await self._attempts.make(instance, vm, step, act)
         state = vm.launcher.state
@@ -87,12 +88,14 @@ class Target:
         return await self._receive(instance, vm, migration)
 
     def _unable(self, vm: PodWork, migration: MigrationState) -> str:
-        """Why no guest can come into a Pod, whatever is tried."""
+        """Why no guest can come into a Pod, whatever is tried. Nothing is sent while the source has no address."""
+        if not self._proxy.address:
+            return _NO_ADDRESS % self._node
         options = migration.migration_configuration
         network = options.network if options else ""
         if network and not self._proxy.dedicated:
             return dedicated.refusal(self._node, network)
-        return vm.launcher.lacks(Prepare) if self._proxy.address else _NO_ADDRESS % self._node
+        return vm.launcher.lacks(Prepare)
 
     def let_go(self, vm: PodWork) -> None:
         """The Pod is no target any more."""
@@ -102,7 +105,7 @@ class Target:
 
     async def _prepare(self, instance: Instance, vm: PodWork) -> None:
         migration = instance.vmi.status.migration_state
-        order, _ = await self._preparation.make(instance, vm.launcher, Prepare, started=False)
+        order, _, _ = await self._preparation.make(instance, vm.launcher, Prepare, started=False)
         order = msgspec.structs.replace(order, migration=migration.migration_uid if migration else "")
         vm.launcher.state = await vm.launcher.call(order)
         logger.info("%s: the Pod is ready for the guest, which is to come from another node", vm.record.key)
@@ -201,6 +204,10 @@ class Target:
         status: Obj = {"nodeName": self._node, "migrationTransport": _TRANSPORT, "migrationState": state}
         if instance.vmi.status.evacuation_node_name:
             status["evacuationNodeName"] = None
+        if instance.vmi.status.migrated_volumes:  # their data is in the other claims now
+            held = instance.object()["status"].get("conditions") or []
+            status |= {"migratedVolumes": None, "conditions": conditions.drop(held, VMICondition.VOLUMES_CHANGE)}
+            status["volumeStatus"] = _on_their_new_claims(instance.object()["status"])
         patch = _patch(instance, status)
         gone = dict.fromkeys((names.MIGRATION_TARGET_NODE, names.OUTDATED_LAUNCHER_IMAGE))
         patch["metadata"]["labels"] = {**gone, names.NODE_NAME: self._node}
@@ -214,6 +221,14 @@ def _report(vm: PodWork, incoming: Incoming) -> MigrationReport:
     """What the launcher says of this migration."""
     report = vm.launcher.state.migration if vm.launcher.state else None
     return report if report and report.uid == incoming.uid else MigrationReport()
+
+
+def _on_their_new_claims(status: Obj) -> list[Obj]:
+    claims = {v["volumeName"]: v.get("destinationPVCInfo") for v in status["migratedVolumes"]}
+    return [
+        {**volume, "persistentVolumeClaimInfo": claims[volume["name"]]} if volume["name"] in claims else volume
+        for volume in status.get("volumeStatus") or ()
+    ]
 
 
 def _patch(instance: Instance, status: Obj) -> Obj:
