@@ -187,6 +187,27 @@ async def test_a_guest_that_may_be_whole_elsewhere_runs_on_when_its_status_says_
     assert "Arrive" not in move.target.asked
 
 
+@pytest.mark.parametrize("complete", [True, False])
+async def test_a_guest_that_may_run_elsewhere_by_itself_stays_when_that_cannot_be(move: Move, complete: bool) -> None:
+    """With post-copy libvirt does not wait for anybody on the target."""
+    await move.begin(migrationConfiguration={"allowPostCopy": True})
+    await move.departed()
+    move.source.becomes(Status.PAUSED, "Migration")
+    if complete:
+        move.target.moves("m1", complete=True)
+    move.source.moves("m1", running=True, asks="the connection was lost")
+    if complete:
+        await until(move.api, lambda status: status["nodeName"] == "n2")
+        await eventually(lambda: "Kill" in move.source.asked)
+        assert "Kill" not in move.target.asked
+        assert "Stay" not in move.source.asked
+    else:
+        await eventually(lambda: "Kill" in move.target.asked)
+        assert "Stay" not in move.source.asked
+        await move.change(failed=True, endTimestamp="2026-01-01T00:00:00Z")  # as the controller does, who sees it end
+        await eventually(lambda: "Stay" in move.source.asked)
+
+
 async def test_a_guest_that_asks_is_the_targets_where_it_never_ran_on(move: Move) -> None:
     """Its source's handler is away, and the process ends: the next one finds that nobody has let it run."""
     await move.begin()
@@ -197,6 +218,19 @@ async def test_a_guest_that_asks_is_the_targets_where_it_never_ran_on(move: Move
     move.guest.end()
     move.source.becomes(Status.CRASHED, migration=None)
     await move.start("n1")
+    await move.taken_over()
+
+
+async def test_a_launcher_that_tells_of_the_end_before_the_kernel_fails_nothing(move: Move) -> None:
+    """The source's process is killed when the target has all of the guest, which is not lost."""
+    await move.begin()
+    await move.departed()
+    move.all_is_there()
+    await move.status(lambda state: state.get("targetNodeDomainDetected"))
+    move.source.becomes(Status.CRASHED, "Unknown")
+    (vm,) = move.vms["n1"].vms()
+    await eventually(lambda: vm.launcher.state and vm.launcher.state.status.ended)
+    move.guest.end()
     await move.taken_over()
 
 
@@ -218,6 +252,15 @@ async def test_an_abort_that_comes_too_late_changes_nothing(move: Move) -> None:
     move.all_is_there()
     move.source_leaves()
     await move.taken_over()
+
+
+async def test_a_handler_that_does_not_know_its_own_address_says_so(move: Move) -> None:
+    move.vms["n2"]._proxy.address = ""
+    await move.begin()
+    state = await move.status(lambda state: state.get("failed"))
+    assert "node n2" in state["failureReason"] and "POD_IP" in state["failureReason"]
+    assert "targetNodeAddress" not in state
+    assert not move.source.departed
 
 
 async def test_a_launcher_that_refuses_is_heard(move: Move) -> None:

@@ -70,10 +70,14 @@ class Relays:
 class Incoming:
     """A guest on its way here. `changed` is called when the source says something new."""
 
-    def __init__(self, uid: str, pod: Path, document: str, changed: Callable[[], None], *, plain: bool) -> None:
+    def __init__(
+        self, uid: str, pod: Path, document: str, changed: Callable[[], None], *, plain: bool, by_itself: bool = False
+    ) -> None:
         self.uid = uid
         self.plain = plain
         """Whether the migration's settings switch encryption off."""
+        self.by_itself = by_itself
+        """Whether libvirt lets the guest run as soon as all of it is here, because post-copy is allowed."""
         self.source_ended = False
         self.source_keeps = ""
         self.arriving = asyncio.Lock()

@@ -115,8 +115,11 @@ class Departures:
         Which is what the VMI's status says once the migration has ended there as failed, whoever wrote it.
         """
         if migration and migration.migration_uid == report.uid:
+            vm.outgoing = vm.outgoing or self._open(instance, vm, migration)
             if vm.outgoing:
                 await vm.outgoing.keep(report.asks)
+            if migration.migration_configuration and migration.migration_configuration.allow_post_copy:
+                return _AGAIN  # it may run there by itself: the target says so, or ends, and the controller sees that
             aborted = bool(migration.abort_requested)
             if not await self._report(instance, migration, _kept(report.asks, aborted=aborted)):
                 return None  # there is no VMI any more
@@ -183,8 +186,9 @@ class Departures:
             outgoing.told = report.elapsed_seconds
             change["migrationMetrics"] = progress.figures(report)
         await self._report(instance, migration, change)
-        # Where its launcher has gone, the guest's process is about to.
-        gone = vm.launcher.presence is Presence.GONE
+        # Where its launcher has gone, or says that the domain has, the guest's process is about to.
+        state = vm.launcher.state
+        gone = vm.launcher.presence is Presence.GONE or (state is not None and state.status.ended)
         return Leaving.LEFT if gone else Leaving.MOVING, None
 
     async def _let_go(

@@ -114,11 +114,11 @@ class Target:
         """Be there for the source, and let the guest run when it may."""
         incoming = await self._expect(vm, migration)
         incoming.source_ended = incoming.source_ended or bool(migration.source_end_timestamp)
-        if incoming.source_keeps:
+        report = _report(vm, incoming)
+        if incoming.source_keeps and not (incoming.by_itself and report.complete):
             logger.info("%s: the guest stays where it is: %s", vm.record.key, incoming.source_keeps)
             await vm.launcher.call(Kill())
             return None
-        report = _report(vm, incoming)
         if await self._arrived(vm, incoming):
             await self._take_over(instance, vm, migration)
             return None
@@ -153,6 +153,7 @@ class Target:
                 document,
                 lambda: self._heard(vm, incoming),
                 plain=bool(options.disable_tls),
+                by_itself=bool(options.allow_post_copy),
             )
             self._proxy.expect(incoming)
             vm.incoming = incoming
@@ -179,7 +180,8 @@ class Target:
             # Only the arrival lets it run; where it does, an earlier handler of this node has seen to it.
             runs = report.complete and state is not None and state.status in (Status.RUNNING, Status.BLOCKED)
             if not runs:
-                if incoming.source_keeps or not (incoming.source_ended and report.complete):
+                may = incoming.by_itself or (incoming.source_ended and not incoming.source_keeps)
+                if not report.complete or not may:
                     return False
                 vm.launcher.state = await vm.launcher.call(Arrive(migration=incoming.uid))
             incoming.arrived = True
