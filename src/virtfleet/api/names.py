@@ -21,6 +21,7 @@ VM_NAME: Final = "vm.kubevirt.io/name"
 VMI_ID: Final = "vmi.kubevirt.io/id"
 NODE_NAME: Final = "kubevirt.io/nodeName"
 MIGRATION_UID: Final = "kubevirt.io/migrationJobUID"
+OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"  # a taint that administrators put on a node
 MIGRATION_TARGET_NODE: Final = "kubevirt.io/migrationTargetNodeName"
 MIGRATION_VMI: Final = "kubevirt.io/vmi-name"
 OUTDATED_LAUNCHER_IMAGE: Final = "kubevirt.io/outdatedLauncherImage"

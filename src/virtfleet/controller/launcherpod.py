@@ -67,10 +67,14 @@ class LauncherPod(Kept):
         return self.spec.node_name
 
     @property
+    def launcher_ended(self) -> bool:
+        """The kubelet has seen its compute container end."""
+        return any(s.state.terminated for s in self.status.container_statuses if s.name == COMPUTE)
+
+    @property
     def ended(self) -> bool:
         """Its compute container does not run any more, and will not again."""
-        compute = (s.state.terminated for s in self.status.container_statuses if s.name == COMPUTE)
-        return self.status.phase in names.FINAL or any(compute)
+        return self.status.phase in names.FINAL or self.launcher_ended
 
     @property
     def going_down(self) -> bool:

@@ -348,6 +348,11 @@ class NodeRecord(Kept):
     def tainted(self, key: str, effect: str) -> bool:
         return any((taint.key, taint.effect) == (key, effect) for taint in self.spec.taints)
 
+    @property
+    def out_of_service(self) -> bool:
+        """Whether an administrator says that nothing runs there any more."""
+        return any(taint.key == names.OUT_OF_SERVICE for taint in self.spec.taints)
+
 
 class ClaimSpec(Record):
     access_modes: list[str] = []

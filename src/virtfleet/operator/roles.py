@@ -66,7 +66,6 @@ CLUSTER_RULES: dict[str, list[Rule]] = {
     HANDLER: [
         *_own("virt-handler"),
         rule("", ["nodes"], [*_READ, "patch"]),
-        rule("", ["pods"], ["get"]),  # whether the one that a VM leaves has ended
         _EVENTS,
     ],
 }  # fmt: skip

@@ -262,6 +262,33 @@ async def test_13112_the_source_pod_dies_after_the_guest_has_come(virt: Plane) -
     assert (vmi["status"]["phase"], vmi["status"]["nodeName"]) == ("Running", state["targetNode"])
 
 
+@pytest.mark.parametrize("proof", ["container", "node"])
+async def test_a_target_is_told_that_its_source_has_ended_where_that_is_certain(
+    virt: Plane, proof: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The source's handler may be gone with its node. Who only cannot be reached may live."""
+    monkeypatch.setattr(phases, "_SOURCE", 0.05)
+
+    async def told() -> bool:
+        return "sourceEndTimestamp" in (await virt.vmi())["status"]["migrationState"]
+
+    await running(virt)
+    hold(virt, "arrive")
+    await moves(virt)
+    await reached(virt, "Running")
+    state = (await virt.vmi())["status"]["migrationState"]
+    ended = {"name": "compute", "image": "i", "imageID": "", "state": {"terminated": {"exitCode": 137}}}
+    if proof == "container":
+        change = {"status": {"containerStatuses": [ended]}}
+        await virt.api.patch(PODS, state["sourcePod"], change, NAMESPACE, subresource="status")
+    else:
+        taint = {"key": names.OUT_OF_SERVICE, "effect": "NoExecute"}
+        await virt.api.patch(NODES, state["sourceNode"], {"spec": {"taints": [taint]}})
+    assert not await told(), "the target has not got all of the guest"
+    await virt.api.patch(VMIS, "vm", {"status": {"migrationState": {"targetNodeDomainDetected": True}}}, NAMESPACE)
+    await virt.until(told)
+
+
 async def test_a_guest_that_is_nowhere_is_lost(virt: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(phases, "SOURCE_LOST", 0.2)
     await running(virt)

@@ -16,6 +16,7 @@ import orjson
 
 from virtfleet.api import conditions, kinds, names, times
 from virtfleet.api.migration import VirtualMachineInstanceMigrationState as State
+from virtfleet.api.migration import migration_failure
 from virtfleet.api.names import MigrationCondition, MigrationPhase, Phase
 from virtfleet.controller import disruption, lifecycle
 from virtfleet.controller.launcherpod import LauncherPod
@@ -109,7 +110,8 @@ class Migrations:
         if (target is None and migration.begun and not migration.final) or (source is None and not vmi.final):
             pods = await self._pods.listed(vmi)
             target, source = _target(migration, pods), lifecycle.current_pod(vmi, pods)
-        at = Situation(migration, vmi, target, source)
+        node = self._nodes.get(vmi.status.node_name)
+        at = Situation(migration, vmi, target, source, source_out_of_service=node is not None and node.out_of_service)
         if source or migration.final or not at.under_way:
             self._source_lost.pop(migration.uid, None)
             return at
@@ -276,6 +278,8 @@ class Migrations:
         elif phases.aborted(at, now):
             patch = _of_state(vmi, {"abortRequested": True})
             self._recorder.normal(at.migration.reference, "SuccessfulAbortMigration", "Migration is ready for abort.")
+        elif phases.source_ended(at):
+            patch = _of_state(vmi, {"sourceEndTimestamp": times.timestamp(now)})
         else:
             return at
         return dataclasses.replace(at, vmi=await self._patch_vmi(vmi, patch))
@@ -283,7 +287,7 @@ class Migrations:
     async def _release(self, vmi: Instance, state: State) -> None:
         """End a migration whose object is gone; the source does that where it may have begun."""
         why = "the migration was deleted"
-        end = {"failed": True, "failureReason": why, "endTimestamp": times.timestamp()}
+        end = migration_failure(why)
         pods = await self._pods.listed(vmi)
         lives = any(pod.migration_uid == state.migration_uid and not pod.ended for pod in pods)
         change = {"abortRequested": True} if state.target_node_address and lives else end

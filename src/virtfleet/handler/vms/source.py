@@ -19,7 +19,7 @@ from virtfleet.hypervisors.registry import UnknownHypervisor
 from virtfleet.kube.events import Recorder
 from virtfleet.kube.resource import Obj
 from virtfleet.protocol.client import Refused
-from virtfleet.protocol.messages import GetGuestInfo, Kill, Shutdown, Sync
+from virtfleet.protocol.messages import Depart, GetGuestInfo, Kill, Shutdown, Sync
 from virtfleet.work import tasks
 
 logger = logging.getLogger(__name__)
@@ -165,4 +165,5 @@ class Source:
             hypervisor is not None and process is not None and preparation.emulated(process, hypervisor.descriptor),
             vm.trouble,
             process.selinux_context() if process else "",
+            launcher.lacks(Depart),
         )

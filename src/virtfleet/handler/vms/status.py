@@ -24,7 +24,7 @@ from virtfleet.handler.network.networks import Wired
 from virtfleet.handler.pods.launchers import Presence
 from virtfleet.hypervisors import features
 from virtfleet.hypervisors.base import Hypervisor
-from virtfleet.hypervisors.migration import copies_disks
+from virtfleet.hypervisors.migration import Obstacle, copies_disks
 from virtfleet.kube.resource import Obj
 from virtfleet.protocol import messages
 from virtfleet.protocol.messages import DomainState, GuestInfo, Status
@@ -84,6 +84,8 @@ class Situation:
     """Why the domain could not be made as the VMI says."""
     selinux: str = ""
     """The SELinux context of its launcher, where the node has one for it."""
+    fixed: str = ""
+    """Why its launcher cannot move it, whatever the VMI says."""
 
     @property
     def runs(self) -> bool:
@@ -232,7 +234,7 @@ def _conditions(at: Situation, present: list[Condition], phase: str, now: float)
         return present
     words = ("EmulationUsed", f"/dev/{at.hypervisor.descriptor.device} is not used: the guest's CPUs are emulated")
     present = _if(present, kind.SOFTWARE_EMULATION, at.emulated, now, *words)
-    return _mobility(at.vmi, at.hypervisor, present, now)
+    return _mobility(at, at.hypervisor, present, now)
 
 
 def _with_trouble(present: list[Condition], trouble: str, now: float) -> list[Condition]:
@@ -248,8 +250,9 @@ def _if(
     return conditions.drop(present, kind)
 
 
-def _mobility(vmi: VMI, hypervisor: Hypervisor, present: list[Condition], now: float) -> list[Condition]:
-    obstacles = list(features.obstacles(hypervisor, vmi))
+def _mobility(at: Situation, hypervisor: Hypervisor, present: list[Condition], now: float) -> list[Condition]:
+    obstacles = [Obstacle(NotMigratable.OTHER, f"cannot migrate VMI: {at.fixed}")] if at.fixed else []
+    obstacles += features.obstacles(hypervisor, at.vmi)
     beside_storage = [o for o in obstacles if o.reason != NotMigratable.DISKS]
     first = obstacles[0] if obstacles else None
     present = conditions.put(

@@ -36,6 +36,7 @@ logger = logging.getLogger(__name__)
 _LOOK = 0.4  # seconds between looks at a migration
 _SAY = 1.0  # seconds between reports of its progress
 _LONGEST = 7 * 24 * 3600.0  # seconds; `pace` ends it long before, where anybody set a limit
+_CLOSED = "client socket is closed"  # what libvirt says of its connection to the target's daemon
 _PARTED = "the connection to the other node was lost before that had said whether it has all of the guest"
 _NO_JOB = libvirt.VIR_DOMAIN_JOB_NONE
 _LOST = (libvirt.VIR_DOMAIN_PAUSED_POSTCOPY, libvirt.VIR_DOMAIN_PAUSED_POSTCOPY_FAILED)
@@ -225,7 +226,8 @@ class Departure:
         try:
             await self._connection.apart(move, limit=_LONGEST)
         except (libvirt.libvirtError, Failure) as error:
-            return explained(str(error))
+            said = explained(str(error))
+            return f"the connection to the other node was lost ({said})" if _CLOSED in said else said
         return "libvirt says that it has, but the domain is still here"
 
     def _change(self, mode: Mode, connection: libvirt.virConnect) -> None:
