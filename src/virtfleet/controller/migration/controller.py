@@ -91,7 +91,7 @@ class Migrations:
         if migration is None:
             return await self._without_migration(key)
         at = await self._look(migration)
-        await self._tell_networks(at)
+        await self._tell_networks(at.target, at.state)
         if migration.final:
             return await self._settle(at)
         if migration.phase == Phase.PENDING and phases.next_phase(at, time.time())[0] == Phase.PENDING:
@@ -276,13 +276,13 @@ class Migrations:
         self._recorder.normal(migration.reference, "SuccessfulHandOver", said)
         return dataclasses.replace(at, vmi=written)
 
-    async def _tell_networks(self, at: Situation) -> None:
+    async def _tell_networks(self, target: LauncherPod | None, state: State | None) -> None:
         """Mark the Pod that the guest has come to run in, by which a network can let the VM keep its address."""
-        since = at.state.target_node_domain_ready_timestamp if at.state else ""
-        if since and at.target and not at.target.metadata.annotations.target_ready:
+        since = state.target_node_domain_ready_timestamp if state else ""
+        if since and target and not target.metadata.annotations.target_ready:
             # In the words of Go's time.Time, which networks read it as.
             said = f"{since[:10]} {since[11:19]} +0000 UTC"
-            await self._pods.annotate(at.target, {names.MIGRATION_TARGET_READY: said})
+            await self._pods.annotate(target, {names.MIGRATION_TARGET_READY: said})
 
     async def _end(self, at: Situation) -> Situation:
         """End what the handlers cannot, or have it ended by the source."""
@@ -397,6 +397,7 @@ class Migrations:
                     await self._release(vmi, state)
                 return _LOOK_AGAIN
             if lifecycle.current_pod(vmi, self._pods.of(vmi.uid)) is pod:
+                await self._tell_networks(pod, vmi.status.migration_state)
                 return None
         await self._pods.delete(pod)
         return None
