@@ -101,6 +101,18 @@ class Installation:
     def uninstalling(self) -> bool:
         return "deletionTimestamp" in (self.kubevirt.get("metadata") or {})
 
+    @property
+    def settled(self) -> bool:
+        """Whether all that the object says is in force, by the word of an operator that reads it as we do."""
+        status = self.kubevirt.get("status") or {}
+        seen = [status.get(f"observed{what}") for what in ("DeploymentID", "KubeVirtVersion", "KubeVirtRegistry")]
+        generation = (self.kubevirt.get("metadata") or {}).get("generation")
+        return (
+            seen == [status.get("targetDeploymentID"), self.tag, self.registry]
+            and status.get("observedGeneration") == generation
+            and status.get("phase") == "Deployed"
+        )
+
     @cached_property
     def gates(self) -> FeatureGates:
         return FeatureGates.of(self.kubevirt)

@@ -16,14 +16,18 @@ from clusters import KUBECONFIG, NODES, Cluster, Kubectl, start_local, stop_loca
 from rawapi import RawApi
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.parent != Path(__file__).parent:
             continue
         # Who shares a cluster is tested by one process.
-        shared = "cluster" in getattr(item, "fixturenames", ())
-        item.add_marker(pytest.mark.xdist_group("cluster" if shared else item.path.name))
-        if "local_cluster" in getattr(item, "fixturenames", ()):
+        used = getattr(item, "fixturenames", ())
+        of = "cluster" if "cluster" in used else item.path.name
+        if KUBECONFIG and "node" in used:
+            of = "fleet"  # it takes a node away for a while, which VMs of the fleet would notice
+        item.add_marker(pytest.mark.xdist_group(of))
+        if "local_cluster" in used:
             item.add_marker(pytest.mark.local_home("it breaks the cluster"))
 
 

@@ -206,7 +206,7 @@ def test_a_migration_of_nothing_is_refused(kubectl: Kubectl) -> None:
         "metadata": {"name": "m"},
         "spec": {"vmiName": "nobody"},
     }
-    assert "there is no VMI 'nobody'" in refused(kubectl, migration)
+    assert 'nobody" does not exist' in refused(kubectl, migration)
 
 
 def test_a_pool_with_running_vmis_cannot_be_removed(kubectl: Kubectl) -> None:

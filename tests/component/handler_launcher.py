@@ -46,6 +46,7 @@ class FakeLauncher:
             m.GetDocument: self._document,
             m.Depart: self._depart,
             m.AbortDeparture: self._abort,
+            m.Stay: self._stay,
             m.Arrive: self._arrive,
         }
 
@@ -112,6 +113,15 @@ class FakeLauncher:
             raise Failure(self.refusal)
         self.moves(request.migration, failure="it was aborted", aborted=True)
         return m.Done()
+
+    async def _stay(self, request: m.Stay) -> m.Done:
+        self.asked.append("Stay")
+        await self.before_it_stays()
+        self.moves(request.migration, failure="the connection was lost")
+        return m.Done()
+
+    async def before_it_stays(self) -> None:
+        """Looked at by tests."""
 
     async def _arrive(self, request: m.Arrive) -> m.DomainState:
         self.asked.append("Arrive")

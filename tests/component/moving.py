@@ -148,6 +148,8 @@ class Move:
         """`moved`, `stayed` or `lost`, when that is settled and carried out."""
         async with asyncio.timeout(limit):
             while self.source_lives:
+                if self.source.report(self.uid).asks:
+                    await self.source.client.call(m.Stay(migration=self.uid))
                 if self.source.report(self.uid).failure:
                     await self._drop()
                     return "stayed"

@@ -257,11 +257,17 @@ async def test_migrate_asks_for_a_migration(cluster: Cluster) -> None:
 
 
 async def test_a_migration_is_watched_to_its_end(cluster: Cluster) -> None:
+    far = {"elapsedMilliseconds": 2000, "totalBytes": 512 << 20, "remainingBytes": 128 << 20, "downtimeMilliseconds": 0}
+    far |= {"bytesPerSecond": 64 << 20, "dirtyBytesPerSecond": 1 << 19}
+    end = {**far, "elapsedMilliseconds": 4321, "remainingBytes": 0, "downtimeMilliseconds": 87}
     cluster.statuses = [{"phase": "Pending"}, {"phase": "Running", "migrationState": {**NODES, "mode": "PreCopy"}}]
-    cluster.statuses.append({"phase": "Succeeded", "migrationState": NODES})
+    cluster.statuses.append({"phase": "Running", "migrationState": {**NODES, "migrationMetrics": far}})
+    cluster.statuses.append({"phase": "Succeeded", "migrationState": {**NODES, "migrationMetrics": end}})
     code, out, errors = await cluster.run("migrate", "vm", "--watch")
-    assert (code, out) == (0, "default/vm runs on b now; it was on a\n")
-    assert "waits for its turn" in errors and "from a to b is under way" in errors
+    came_to = "512.0 MiB in 4.3 s; the guest stood still for 87 ms"
+    assert (code, out) == (0, f"default/vm runs on b now; it was on a ({came_to})\n")
+    assert "waits for its turn" in errors and "from a to b is under way (" in errors
+    assert "under way: 384.0 MiB of 512.0 MiB, 64.0 MiB/s, the guest writes 0.5 MiB/s anew" in errors
 
 
 async def test_a_migration_that_fails_is_an_error_with_the_reason(cluster: Cluster) -> None:

@@ -16,6 +16,7 @@ from kube_fixtures import eventually
 from test_handler_reconcile import phase, reasons, until, vmi
 
 from virtfleet.api import names
+from virtfleet.handler.migration import dedicated
 from virtfleet.handler.vms.records import VmRecords
 from virtfleet.kube.resource import VMIS, Obj
 from virtfleet.local.apiserver.objects.inprocess import InProcessApi
@@ -169,3 +170,18 @@ async def test_handlers_that_end_at_any_moment_leave_nothing_of_a_target(api: In
         shutil.rmtree(real.pod)
         await eventually(lambda: not records(place))
     assert not list((place / "networks").glob("*"))
+
+
+async def test_no_vm_comes_to_a_node_that_is_not_on_the_network_of_migrations(api: InProcessApi, place: Path) -> None:
+    await coming(api, place, migrationConfiguration={"network": "kubevirt/fast"})
+    async with handler(api, place), launcher(place / "pods/pod-vm") as real:
+        ended = await until(api, lambda v: v["migrationState"].get("failed"))
+        state = ended["status"]["migrationState"]
+        assert "node n1 is not on network kubevirt/fast" in state["failureReason"]
+        assert "targetNodeAddress" not in state, "the source has nobody to send to"
+        assert "Prepare" not in real.asked
+
+
+async def test_the_address_on_the_network_of_migrations_is_that_of_its_interface() -> None:
+    assert await dedicated.address("lo") == "", "addresses that others cannot reach do not count"
+    assert await dedicated.address("nothing-like-it") == ""

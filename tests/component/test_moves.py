@@ -137,6 +137,27 @@ async def test_a_guest_is_the_sources_where_the_targets_last_answer_is_lost(hous
     await house.counts()
 
 
+@pytest.mark.parametrize("how", ["its daemon dies", "the connection breaks"])
+async def test_a_source_does_not_run_on_before_the_target_is_sure_not_to(house: House, how: str) -> None:
+    """The target has all of the guest. What it did on the source since then would be undone there."""
+    await house.start()
+    target = await house.target()
+    move = Move(house.place, target, mute=True)
+    await move.begin(MigrationOptions())
+    await asyncio.to_thread(eventually, lambda: target.report(move.uid).complete)
+    if how == "its daemon dies":
+        house.place.kill(*DAEMONS)
+    else:
+        move.cut()
+    await asyncio.to_thread(eventually, lambda: house.place.report(move.uid).asks)
+    assert not house.place.report(move.uid).failure
+    house.place.kill("qemu-system")
+    assert await move.outcome() == "moved", "nothing is lost either"
+    await move.close()
+    house.moved(target)
+    await house.counts()
+
+
 VICTIMS = {
     "nothing": None,
     "source's libvirt": (0, DAEMONS),

@@ -56,6 +56,7 @@ def test_an_object_that_says_nothing_has_all_defaults() -> None:
         "replicas": 2,
         "seccomp": {"type": "RuntimeDefault"},
         "service_accounts": nothing.service_accounts,
+        "settled": False,
         "spec": {},
         "tag": virtfleet.__version__,
         "uninstalled_with_vms": True,
@@ -120,3 +121,25 @@ def test_the_first_hypervisor_that_is_listed_is_the_default_by_its_real_name() -
         "qemu-kvm",
         {"qemu-kvm": "", "xen": "launcher:xen"},
     )
+
+
+def test_it_is_settled_when_the_operator_says_so_of_this_version_and_of_what_it_says_now() -> None:
+    status = {
+        "phase": "Deployed",
+        "observedGeneration": 3,
+        "targetDeploymentID": "x",
+        "observedDeploymentID": "x",
+        "observedKubeVirtVersion": "1.0",
+        "observedKubeVirtRegistry": "virtfleet",
+    }
+    kubevirt = {"metadata": {"generation": 3}, "spec": {"imageTag": "1.0"}, "status": status}
+    assert Installation(kubevirt).settled
+    changes = (
+        "phase",
+        "observedGeneration",
+        "targetDeploymentID",
+        "observedKubeVirtVersion",
+        "observedKubeVirtRegistry",
+    )
+    for field in changes:
+        assert not Installation({**kubevirt, "status": {**status, field: "other"}}).settled, field

@@ -19,7 +19,7 @@ from virtfleet.controller.migration.records import decode_migration
 from virtfleet.controller.records import decode_instance, decode_vm
 from virtfleet.handler import metrics as handler
 from virtfleet.handler.pods.launchers import Presence
-from virtfleet.protocol.messages import Stats
+from virtfleet.protocol.messages import MigrationReport, Stats
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 COMPONENTS = ("kube", "operator", "controller", "gateway", "handler")
@@ -56,7 +56,9 @@ def fleet() -> controller.Fleet:
     named = b'{"metadata": {"name": "a", "namespace": "b"}}'
     pods: Any = SimpleNamespace(of=lambda _: [])
     ended = [decode_migration(named[:-1] + b', "status": {"phase": "%s"}}' % p) for p in (b"Succeeded", b"Failed")]
-    return controller.Fleet(cache(decode_vm(named)), cache(decode_instance(named)), pods, cache(*ended))
+    times = b'"startTimestamp": "2026-01-01T00:00:00Z", "endTimestamp": "2026-01-01T00:00:01Z"'
+    moved = decode_instance(named[:-1] + b', "status": {"migrationState": {%s}}}' % times)
+    return controller.Fleet(cache(decode_vm(named)), cache(moved), pods, cache(*ended))
 
 
 async def usage() -> handler.Usage:
@@ -64,7 +66,9 @@ async def usage() -> handler.Usage:
         return Stats(values={key.replace("N", "0"): 1 for key in handler.METRICS})
 
     record = SimpleNamespace(namespace="b", name="a")
-    vm: Any = SimpleNamespace(record=record, launcher=SimpleNamespace(presence=Presence.HERE, call=call))
+    leaving = SimpleNamespace(report=lambda: MigrationReport(uid="m", total_bytes=3, left_bytes=1))
+    launcher = SimpleNamespace(presence=Presence.HERE, call=call)
+    vm: Any = SimpleNamespace(record=record, launcher=launcher, outgoing=leaving)
     made = handler.Usage("n1", lambda: [vm])
     await made.gather()
     return made

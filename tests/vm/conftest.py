@@ -18,6 +18,7 @@ HERE = Path(__file__).parent
 EXAMPLES = HERE.parents[1] / "examples"
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(HERE):
@@ -25,8 +26,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             shared = "fleet" in getattr(item, "fixturenames", ())
             if not shared:
                 item.add_marker(pytest.mark.local_home("no cluster takes part"))
-            # Who shares a cluster, or a guest, is tested by one process.
-            of = "trouble" if item.path.parent.name == "trouble" else "fleet" if shared else item.path.name
+            # Who shares a cluster, or a guest, is tested by one process; a cluster of others has one fleet.
+            trouble = item.path.parent.name == "trouble" and not KUBECONFIG
+            of = "trouble" if trouble else "fleet" if shared else item.path.name
             item.add_marker(pytest.mark.xdist_group(of))
 
 

@@ -12,9 +12,10 @@ from virtfleet.api import duration
 from virtfleet.api import view as views
 from virtfleet.api.configuration import KubeVirtConfiguration, TLSConfiguration
 from virtfleet.api.feature_gates import DEPRECATED, DISCONTINUED, STATES, FeatureGates
-from virtfleet.api.kubevirt import KubeVirt
+from virtfleet.api.kubevirt import UPDATE_METHODS, KubeVirt, KubeVirtSpec
 from virtfleet.hypervisors import notyet
 from virtfleet.installation import CERTIFICATES_LIVE
+from virtfleet.pools.model import POOL_FIELDS
 
 _GATES = "spec.configuration.developerConfiguration.featureGates"
 
@@ -43,6 +44,7 @@ def check(kubevirt: Section, findings: Findings, old: Section | None = None) -> 
     if spec.infra and spec.infra.replicas == 0:
         findings.invalid("spec.infra.replicas", "the control plane needs at least 1 replica; raise it or leave it out")
     kubevirt_pools.check(kubevirt, findings, old)
+    _check_updates(spec, findings.below("spec"))
     if old is not None:
         _check_downtime(spec.configuration, old, gates, settings)
     _warn_of_old_settings(raw, findings)
@@ -62,6 +64,28 @@ def _check_downtime(
     if downtime != read(old, "spec", "configuration", "migrations").get("maxDowntimeMs"):
         field = "migrationConfiguration.maxDowntimeMs"
         settings.gate_is_off(field, "MigrationDowntimeTuning", "changing maxDowntimeMs")
+
+
+def _check_updates(spec: KubeVirtSpec, findings: Findings) -> None:
+    """How running VMs get new launchers, said by the installation and by pools."""
+    said = {"workloadUpdateStrategy": spec.workload_update_strategy}
+    for field in POOL_FIELDS:
+        for i, pool in enumerate(views.part(spec, field)):
+            said[f"{field}[{i}].workloadUpdateStrategy"] = pool.workload_update_strategy
+    for path, strategy in said.items():
+        if strategy is None:
+            continue
+        for i, method in enumerate(strategy.workload_update_methods):
+            if method not in UPDATE_METHODS:
+                at = findings.at(f"{path}.workloadUpdateMethods[{i}]")
+                findings.warn(f"{at}: {method!r} is no method and does nothing; use {' or '.join(UPDATE_METHODS)}")
+        if (strategy.batch_eviction_size or 0) < 0:
+            field, size = f"{path}.batchEvictionSize", strategy.batch_eviction_size
+            findings.invalid(field, f"{size} VMs cannot be evicted; use 1 or more")
+        interval = strategy.batch_eviction_interval
+        if interval and duration.seconds(interval) is None:
+            field = f"{path}.batchEvictionInterval"
+            findings.invalid(field, f"{interval!r} is not a duration; write it like 60s or 10m")
 
 
 def _check_gates(gates: FeatureGates, findings: Findings) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from uuid import uuid4
 
 from virtfleet.admission import hypervisor, memory_hotplug
@@ -206,35 +205,9 @@ def check_migration(migration: Section, by: Asker, findings: Findings) -> None:
         findings.invalid("", "spec.sendTo.migrationID and spec.receive.migrationID differ; one migration has one")
 
 
-def check_migration_target(
-    migration: Section, vmi: Section | None, others: Sequence[Section], findings: Findings
-) -> None:
-    """What a new migration finds in the cluster: its VMI, and other migrations of that VMI."""
-    name = read(migration, "spec").get("vmiName")
-    if vmi is None:
-        findings.not_found("spec.vmiName", f"there is no VMI {name!r} in this namespace; check the name")
-        return
-    status = read(vmi, "status")
-    if status.get("phase") in names.FINAL:
-        findings.invalid("spec.vmiName", f"VMI {name} has ended and cannot migrate; start its VM again first")
-    decentralized = any(read(migration, "spec").get(f) is not None for f in ("sendTo", "receive"))
-    for condition in status.get("conditions") or ():
-        blocked = condition.get("type") == names.VMICondition.LIVE_MIGRATABLE and condition.get("status") == "False"
-        reason = condition.get("reason") or names.NotMigratable.OTHER
-        copied = reason == names.NotMigratable.DISKS and decentralized
-        if blocked and not copied:
-            findings.invalid("spec.vmiName", f"VMI {name} cannot migrate, {reason}: {condition.get('message') or ''}")
-    for other in others:
-        if read(other, "status").get("phase") not in names.FINAL:
-            findings.invalid(
-                "spec.vmiName",
-                f"VMI {name} already migrates by {read(other, 'metadata').get('name')}; wait or delete that",
-            )
-
-
 def check_migration_update(migration: Section, old: Section, _: Asker, findings: Findings) -> None:
     if read(migration, "spec") != read(old, "spec"):
-        findings.unsupported("spec", "the spec of a migration cannot change; delete it and make another")
+        findings.unsupported("spec", "update of Migration object's spec is restricted; delete it and make another")
     ended = read(migration, "status").get("phase") in names.FINAL
     label = read(old, "metadata", "labels").get(names.MIGRATION_VMI)
     if not ended and label is not None and read(migration, "metadata", "labels").get(names.MIGRATION_VMI) != label:

@@ -11,6 +11,9 @@ from virtfleet.api.configuration import KubeVirtConfiguration
 from virtfleet.api.meta import Condition, KubernetesObject, LabelSelector, LocalObjectReference, Toleration
 from virtfleet.api.view import MapKey, OneOf, Raw, Required, View
 
+LIVE_MIGRATE, EVICT = UPDATE_METHODS = ("LiveMigrate", "Evict")
+"""How a running VM may get a new launcher."""
+
 
 class VirtHandlerPoolSelector(View):
     """VMs that belong to a pool: those that use one of the devices, or have the labels."""
@@ -36,6 +39,8 @@ class AdditionalVirtHandler(View):
     """Hypervisor of VMs that belong to this pool."""
     exclusive: bool | None = None
     """Whether VMs that do not belong to this pool are kept off its nodes."""
+    workload_update_strategy: KubeVirtWorkloadUpdateStrategy | None = None
+    """How VMs of this pool get new launchers, in place of what the installation says."""
 
 
 class VirtHandlerPool(AdditionalVirtHandler):

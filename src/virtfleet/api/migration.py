@@ -71,6 +71,8 @@ class VirtualMachineInstanceMigrationState(View):
     failed: bool | None = None
     failure_reason: str = ""
     migration_configuration: MigrationOptions | None = None
+    migration_metrics: MigrationMetrics | None = None
+    """How much goes along, and how fast: now and then while it lasts, and at its end."""
     migration_network_type: str = ""
     migration_policy_name: str = ""
     migration_uid: str = ""
@@ -99,6 +101,20 @@ class VirtualMachineInstanceMigrationState(View):
     def ended(self) -> bool:
         """Whether neither handler has anything left to do for it."""
         return bool(self.completed or self.failed or self.end_timestamp)
+
+
+class MigrationMetrics(View):
+    """Figures of a migration."""
+
+    elapsed_milliseconds: int = 0
+    total_bytes: int = 0
+    """Of memory and disks."""
+    remaining_bytes: int = 0
+    bytes_per_second: int = 0
+    dirty_bytes_per_second: int = 0
+    """What the guest writes anew."""
+    downtime_milliseconds: int = 0
+    """For how long the guest stood still; before the end, how long that will be as far as is known."""
 
 
 class MigrationSide(View):

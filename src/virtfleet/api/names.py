@@ -27,6 +27,7 @@ OUTDATED_LAUNCHER_IMAGE: Final = "kubevirt.io/outdatedLauncherImage"
 SCHEDULABLE: Final = "kubevirt.io/schedulable"
 HANDLER_POOL: Final = "kubevirt.io/handler-pool"  # ours; label and annotation
 SERVED_BY: Final = "virtfleet.io/served-by"  # of nodes: whose handler keeps them until the next one is proven there
+IMAGE_VOLUMES: Final = "virtfleet.io/image-volumes"  # of nodes: whether images were seen to be mounted as volumes there
 REALTIME: Final = "kubevirt.io/realtime"
 SEV: Final = "kubevirt.io/sev"
 SEV_ES: Final = "kubevirt.io/sev-es"
@@ -84,6 +85,9 @@ DISABLE_PCI_HOLE64: Final = "kubevirt.io/disablePCIHole64"
 MEMFD: Final = "kubevirt.io/memfd"
 NON_ROOT: Final = "kubevirt.io/nonroot"
 MIGRATION_NAME: Final = "kubevirt.io/migrationJobName"  # of target Pods
+MIGRATION_INTERFACE: Final = "migration0"  # of handlers, on the network that migrations have for themselves
+# When the guest ran in a target Pod, for networks that let a VM keep its address.
+MIGRATION_TARGET_READY: Final = "kubevirt.io/migration-target-ready-timestamp"
 # Of migrations: seconds after which a target Pod is given up that no node takes, or that does not start.
 MIGRATION_UNSCHEDULABLE_TIMEOUT: Final = "kubevirt.io/migrationUnschedulablePodTimeoutSeconds"
 MIGRATION_PENDING_TIMEOUT: Final = "kubevirt.io/migrationPendingPodTimeoutSeconds"
@@ -100,6 +104,8 @@ VM_GENERATION: Final = "kubevirt.io/vm-generation"
 ISTIO_INJECT: Final = "sidecar.istio.io/inject"
 LAUNCHER_HYPERVISOR: Final = "virtfleet.io/hypervisor"  # of launcher Pods and VMIs: what they were made to run on
 HANDLER_VERSION: Final = "virtfleet.io/handler-version"  # of nodes: the version of the handler that serves them
+# Of nodes: the versions with which IMAGE_VOLUMES was found out. Without it that label is somebody's word, and stays.
+IMAGE_VOLUMES_OF: Final = "virtfleet.io/image-volumes-of"
 FORCE_POOL_REMOVAL: Final = "virtfleet.io/force-pool-removal"
 
 # --- conditions of Pods

@@ -16,6 +16,7 @@ from virtfleet.controller.pods import LauncherPods, launcher_cache
 from virtfleet.controller.records import Instance
 from virtfleet.controller.replicaset import ReplicaSets
 from virtfleet.controller.virtualmachine import VirtualMachines
+from virtfleet.controller.workloads.controller import OUTDATED, Marks, Updates, outdated
 from virtfleet.installation import Installation
 from virtfleet.kube import resource
 from virtfleet.kube.api import KubeApi
@@ -29,6 +30,7 @@ _INDEXES = {
     "node": lambda vmi: [vmi.status.node_name] if vmi.status.node_name else [],
     "claim": instance.claim_keys,
     "owner": records.owner_uids,
+    OUTDATED: outdated,
     "uncontrolled": lambda vmi: [] if vmi.controller else [vmi.namespace],
     "leaves": lambda vmi: ["all"] if vmi.leaves else [],
 }
@@ -78,6 +80,7 @@ class VirtController:
                 vms=vms,
                 claims=claims,
                 budgets=budgets,
+                nodes=nodes,
                 installations=installations,
             ).controller,
             VirtualMachines(api, recorder, vms=vms, instances=instances, claims=claims).controller,
@@ -91,6 +94,15 @@ class VirtController:
                 instances=instances,
                 launchers=launchers,
                 nodes=nodes,
+                installations=installations,
+            ).controller,
+            Marks(api, instances=instances, installations=installations).controller,
+            Updates(
+                api,
+                recorder,
+                instances=instances,
+                launchers=launchers,
+                migrations=migrations,
                 installations=installations,
             ).controller,
             Nodes(api, recorder, nodes=nodes, instances=instances, launchers=launchers, silence=silence).controller,

@@ -16,7 +16,7 @@ from virtfleet.controller.disruption import Budget
 from virtfleet.controller.launcherpod import LauncherPod
 from virtfleet.controller.lifecycle import CLAIM_NOT_FOUND, FAILED_CREATE, Situation, Trouble
 from virtfleet.controller.pods import ForeignPod, LauncherPods
-from virtfleet.controller.records import Claim, Instance, Vm
+from virtfleet.controller.records import Claim, Instance, NodeRecord, Vm, labels_of
 from virtfleet.installation import Installation
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
@@ -60,6 +60,7 @@ class Instances:
         vms: Cache[Vm],
         claims: Cache[Claim],
         budgets: Cache[Budget],
+        nodes: Cache[NodeRecord],
         installations: Cache[Installation],
     ) -> None:
         self._api = api
@@ -69,9 +70,10 @@ class Instances:
         self._vms = vms
         self._claims = claims
         self._budgets = budgets
+        self._nodes = nodes
         self._installations = installations
         self._untold: dict[str, float] = {}  # VMI with a new Pod -> until when that goes without saying
-        self.controller = Controller(kinds.VMI.singular, self.reconcile, [vms, installations], workers=WORKERS)
+        self.controller = Controller(kinds.VMI.singular, self.reconcile, [vms, nodes, installations], workers=WORKERS)
         self.controller.follow(instances)
         self.controller.follow(launchers.cache, pods.owners)
         self.controller.follow(budgets, pods.owners)
@@ -141,7 +143,8 @@ class Instances:
             return [], Trouble(CLAIM_NOT_FOUND, f"claim {which} does not exist in namespace {vmi.namespace}; create it")
         block = {volume for volume, claim in claims.items() if claim.block}
         try:
-            wanted = launcher.render(vmi.object(), self.settings, block_volumes=block)
+            nodes = labels_of(self._nodes)
+            wanted = launcher.render(vmi.object(), self.settings, block_volumes=block, nodes=nodes)
             await self._protect(vmi, ())  # before there is anything that a drain could end
             pod, is_new = await self._pods.create(vmi, wanted)
         except (ValueError, msgspec.ValidationError) as error:  # Unrenderable, or what only rendering can find

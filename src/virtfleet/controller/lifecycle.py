@@ -146,6 +146,8 @@ def change(at: Situation, now: float) -> Obj:
         status |= _recorded_pods(vmi, at.pods) | _moved(vmi, at.pod)
     if vmi.unprocessed and at.pod:
         metadata |= _marks(at.pod)
+    elif at.pod and at.pod.for_migration and (pool := at.pod.metadata.labels.get(names.HANDLER_POOL, "")) != vmi.pool:
+        metadata["labels"] = {names.HANDLER_POOL: pool or None}  # an update may take a VM to another pool
     if phase == Phase.SCHEDULED and not vmi.handed_over and at.pod:
         metadata["labels"] = {**metadata.get("labels", {}), names.NODE_NAME: at.pod.node}
         status |= _hand_over(vmi, at.pod, at.claims or {})

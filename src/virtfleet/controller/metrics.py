@@ -59,7 +59,8 @@ _GROUPS = {
 _ERROR = "error"
 # KubeVirt's groups of the phases of migrations that have not ended.
 _MIGRATION_GROUPS = {
-    "pending": ("", MigrationPhase.PENDING),
+    "unset": ("",),
+    "pending": (MigrationPhase.PENDING,),
     "scheduling": (MigrationPhase.SCHEDULING, MigrationPhase.SCHEDULED),
     "running": (MigrationPhase.PREPARING_TARGET, MigrationPhase.TARGET_READY, MigrationPhase.RUNNING),
 }
@@ -85,6 +86,7 @@ class Fleet(Collector):
         yield from self._of_vms()
         yield from self._of_instances()
         yield from self._of_migrations()
+        yield from self._of_moves()
 
     def _of_vms(self) -> Iterable[Metric]:
         vms = self._vms.list()
@@ -126,6 +128,25 @@ class Fleet(Collector):
                 if migration.phase == phase:
                     ended.add_metric([migration.spec.vmi_name, migration.name, migration.namespace], 1)
             yield ended
+
+    def _of_moves(self) -> Iterable[Metric]:
+        """When the latest migration of each VMI began and ended."""
+        named = {migration.uid: migration.name for migration in self._migrations.list()}
+        labels = ["node", "namespace", "name", "migration_name"]
+        began = GaugeMetricFamily("kubevirt_vmi_migration_start_time_seconds", "When it began", labels=labels)
+        ended = GaugeMetricFamily(
+            "kubevirt_vmi_migration_end_time_seconds", "When it ended", labels=[*labels, "status"]
+        )
+        for vmi in self._instances.list():
+            if (state := vmi.status.migration_state) is None:
+                continue
+            place = [vmi.status.node_name, vmi.namespace, vmi.name, named.get(state.migration_uid, "")]
+            if state.start_timestamp:
+                began.add_metric(place, times.seconds(state.start_timestamp))
+            if state.end_timestamp:
+                how = "failed" if state.failed else "succeeded" if state.completed else ""
+                ended.add_metric([*place, how], times.seconds(state.end_timestamp))
+        yield from (began, ended)
 
 
 def _place(vmi: Instance) -> tuple[str, str, str, str]:

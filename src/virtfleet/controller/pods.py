@@ -87,6 +87,12 @@ class LauncherPods:
                 await self._api.patch(PODS, pod.name, patch, pod.namespace, how=Patch.STRATEGIC, subresource="status")
             )
 
+    async def annotate(self, pod: LauncherPod, annotations: dict[str, str]) -> None:
+        """Have annotations on a Pod that is there."""
+        patch = {"metadata": {"uid": pod.uid, "annotations": annotations}}
+        with ignoring(is_not_found, is_conflict):
+            self._seen(await self._api.patch(PODS, pod.name, patch, pod.namespace))
+
     def _seen(self, obj: Obj) -> LauncherPod:
         """What the server answered, for us and for the cache."""
         self.cache.observe(obj)

@@ -17,6 +17,7 @@ from virtfleet.api import conditions, names
 from virtfleet.api.migration import VirtualMachineInstanceMigrationState
 from virtfleet.api.names import FINAL, Phase, VMICondition
 from virtfleet.api.vmistatus import GuestABI
+from virtfleet.kube.cache import Cache
 from virtfleet.kube.events import Reference
 from virtfleet.kube.resource import NODES, PERSISTENT_VOLUME_CLAIMS, VMI_REPLICA_SETS, VMIS, VMS, Obj, Resource
 
@@ -41,6 +42,7 @@ class Annotations(Record):
     hypervisor: str = msgspec.field(default="", name=names.LAUNCHER_HYPERVISOR)
     heartbeat: str = msgspec.field(default="", name=names.HANDLER_HEARTBEAT)
     migration: str = msgspec.field(default="", name=names.MIGRATION_NAME)
+    target_ready: str = msgspec.field(default="", name=names.MIGRATION_TARGET_READY)
     unschedulable_timeout: str = msgspec.field(default="", name=names.MIGRATION_UNSCHEDULABLE_TIMEOUT)
     pending_timeout: str = msgspec.field(default="", name=names.MIGRATION_PENDING_TIMEOUT)
     workload_update: str | None = msgspec.field(default=None, name=names.WORKLOAD_UPDATE)
@@ -174,9 +176,21 @@ class InstanceStatus(Record):
     guest_abi: GuestABI | None = msgspec.field(default=None, name="guestABI")
 
 
+class HostDevices(Record):
+    gpus: list[dict[str, Any]] = []
+    host_devices: list[dict[str, Any]] = []
+
+
+class Domain(Record):
+    devices: HostDevices = msgspec.field(default_factory=HostDevices)
+
+
 class InstanceSpec(Volumes):
     start_strategy: str = ""
     eviction_strategy: str = ""
+    node_selector: dict[str, str] = {}
+    hypervisor: str = ""
+    domain: Domain = msgspec.field(default_factory=Domain)
 
 
 class Instance(Whole):
@@ -237,6 +251,27 @@ class Instance(Whole):
     @property
     def migratable(self) -> bool:
         return conditions.holds(self.status.conditions, VMICondition.LIVE_MIGRATABLE)
+
+    def essence(self) -> Obj:
+        """Of the object, what decides about its launcher and how it gets another one (`workloads.outlook`)."""
+        spec = self.spec
+        devices = {"gpus": spec.domain.devices.gpus, "hostDevices": spec.domain.devices.host_devices}
+        return {
+            "metadata": {
+                "labels": self.metadata.labels,
+                "annotations": {names.LAUNCHER_HYPERVISOR: self.metadata.annotations.hypervisor},
+            },
+            "spec": {
+                "nodeSelector": spec.node_selector,
+                "hypervisor": spec.hypervisor,
+                "evictionStrategy": spec.eviction_strategy,
+                "domain": {"devices": devices},
+            },
+            "status": {
+                "launcherContainerImageVersion": self.status.launcher_container_image_version,
+                "conditions": self.status.conditions,
+            },
+        }
 
 
 # --- VMs
@@ -339,6 +374,11 @@ class Claim(Kept):
     @property
     def bound(self) -> bool:
         return self.status.phase == "Bound"
+
+
+def labels_of(nodes: Cache[NodeRecord]) -> dict[str, dict[str, str]]:
+    """Labels of all nodes, by their names."""
+    return {node.name: node.metadata.labels for node in nodes.list()}
 
 
 def owner_uids(record: Kept) -> list[str]:

@@ -45,6 +45,17 @@ def image_volume(volume_index: int) -> str:
     return f"{IMAGE_VOLUMES}/disk_{volume_index}"
 
 
+IMAGE_HOLDER = "container-disk"
+"""Program of a container that holds an image, where images are no volumes."""
+HELD_AT = "VIRTFLEET_HELD_AT"
+"""Variable of such a container: where the launcher looks for its image. The launcher's own lists all of them."""
+
+
+def held_name(path: str) -> str:
+    """A name for what is held at a path, as parts of objects have them."""
+    return posixpath.basename(path).replace("_", "-")
+
+
 def kernel_boot_image() -> str:
     """The whole image that a kernel is booted from; `kernel_boot` are the files found in it."""
     return f"{IMAGE_VOLUMES}/kernel-boot"

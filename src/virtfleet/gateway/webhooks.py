@@ -22,8 +22,8 @@ from aiohttp import web
 
 from virtfleet.admission.findings import Findings
 from virtfleet.admission.kubevirt_pools import check_removal
+from virtfleet.admission.mobility import check_migration_target
 from virtfleet.admission.review import complete, complete_update, review, review_update
-from virtfleet.admission.templates import check_migration_target
 from virtfleet.admission.updates import Requester
 from virtfleet.gateway import reviews
 from virtfleet.gateway.knowledge import Knowledge, NotYet
@@ -88,7 +88,7 @@ class Webhooks:
     def _check_target(self, migration: Obj, namespace: str, findings: Findings) -> None:
         name = migration["spec"]["vmiName"]
         vmi, others = self._knowledge.vmi(namespace, name), self._knowledge.migrations_of(namespace, name)
-        check_migration_target(migration, vmi, others, findings)
+        check_migration_target(migration, vmi, others, self._knowledge.cluster(), findings)
 
     def _deletion(self, kubevirt: Obj) -> Findings:
         """Uninstalling while VMs run takes the strategy that says so."""

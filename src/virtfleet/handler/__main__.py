@@ -12,6 +12,7 @@ from pathlib import Path
 from prometheus_client import REGISTRY
 
 from virtfleet.handler.assembly import COMPONENT, Place, VirtHandler
+from virtfleet.handler.migration import dedicated
 from virtfleet.handler.migration.links import Identity
 from virtfleet.handler.migration.proxy import Proxy
 from virtfleet.installation import VMS_PER_NODE
@@ -24,9 +25,8 @@ async def handle(options: argparse.Namespace) -> None:
     async with component.client(COMPONENT, options) as api:
         gateway = f"{api.namespace}:virt-api"
         credential = component.MountedCredential(options.certificates)
-        proxy = Proxy(
-            Identity(credential.current, f"{api.namespace}:{COMPONENT}"), options.address, port=options.migration_port
-        )
+        identity, own = Identity(credential.current, f"{api.namespace}:{COMPONENT}"), await dedicated.address()
+        proxy = Proxy(identity, own or options.address, host=own, port=options.migration_port, dedicated=bool(own))
         handler = VirtHandler(api, options.node, name, place, proxy, gateway=gateway, most_vms=options.max_devices)
         REGISTRY.register(handler.usage)
         async with asyncio.TaskGroup() as group:

@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 from virtfleet.handler.pods.launchers import Presence, Unresponsive
 from virtfleet.handler.vms.work import PodWork
 from virtfleet.protocol.client import Refused
-from virtfleet.protocol.messages import GetStats
+from virtfleet.protocol.messages import GetStats, MigrationReport
 
 PERIOD = 30.0
 _KIB, _NANO = 1024, 1e-9
@@ -71,6 +71,17 @@ METRICS = {
     "block.N.wr.times": Known("storage_write_times_seconds", "Time spent on writes", _NANO),
     "block.N.fl.times": Known("storage_flush_times_seconds", "Time spent on flushes", _NANO),
 }
+# Of the report of a VM that leaves -> metric.
+TRANSFER: Mapping[str, tuple[Known, Callable[[MigrationReport], int]]] = {
+    "total": (Known("data_bytes", "What has to be sent"), lambda r: r.total_bytes),
+    "left": (Known("data_remaining_bytes", "What is still to be sent", counts=False), lambda r: r.left_bytes),
+    "sent": (
+        Known("data_processed_bytes", "What the target has", counts=False),
+        lambda r: r.total_bytes - r.left_bytes,
+    ),
+    "dirty": (Known("dirty_memory_rate_bytes", "What the guest writes anew", counts=False), lambda r: r.dirty_rate),
+    "rate": (Known("memory_transfer_rate_bytes", "What is sent a second", counts=False), lambda r: r.rate),
+}
 _LABEL = {"vcpu": "id", "net": "interface", "block": "drive"}
 _NUMBER = re.compile(r"^(vcpu|net|block)\.(\d+)\.")
 
@@ -109,6 +120,10 @@ class Usage(Collector):
         return ()  # nothing is to be counted when this is registered
 
     def collect(self) -> Iterable[Metric]:
+        yield from self._of_usage()
+        yield from self._of_migrations()
+
+    def _of_usage(self) -> Iterable[Metric]:
         by_metric: dict[str, list[tuple[list[str], float]]] = defaultdict(list)
         for (namespace, name), values in self._last.items():
             for key, device, value in samples(values):
@@ -121,6 +136,18 @@ class Usage(Collector):
             )
             for label_values, value in entries:
                 family.add_metric(label_values, value)
+            yield family
+
+    def _of_migrations(self) -> Iterable[Metric]:
+        """Of VMs on their way to other nodes. Their launchers tell every second."""
+        leaving = [(vm.record, vm.outgoing.report()) for vm in self._vms() if vm.outgoing]
+        under_way = [(record, report) for record, report in leaving if report.total_bytes]
+        for known, value in TRANSFER.values() if under_way else ():
+            family = (CounterMetricFamily if known.counts else GaugeMetricFamily)(
+                f"kubevirt_vmi_migration_{known.name}", known.text, labels=["node", "namespace", "name"]
+            )
+            for record, report in under_way:
+                family.add_metric([self._node, record.namespace, record.name], value(report))
             yield family
 
 

@@ -80,15 +80,7 @@ _PACED = "requests are paced by VirtFleet itself"
 
 
 KUBEVIRT: Final = (
-    _configured("migrations.network", "migrations use the network that nodes have for everything"),
-    _configured("migrations.matchSELinuxLevelOnMigration", "launchers have the levels that their nodes give them"),
     _configured("migrations.utilityVolumesTimeout", "there are no utility volumes to wait for"),
-    _absent(
-        "workloadUpdateStrategy",
-        "running VMs keep the launcher that they were started with",
-        "restart VMs to update their launchers",
-        asked=_set("workloadUpdateStrategy", "workloadUpdateMethods"),
-    ),
     _configured(
         "liveUpdateConfiguration",
         "room is kept free, but CPUs and memory come with the next restart",

@@ -2,6 +2,9 @@
 
 The handler neither listens in a Pod's directories nor opens what lies there. So the source's launcher listens for its
 own libvirt and hypervisor, and the target's connects to its own; the handler gets the connections.
+
+That of the source's libvirt goes through here. When it loses the target's answer, libvirt lets the guest run on, though
+all of it may be there: so it hears of a loss only when that does no harm, even where the handler has died.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import asyncio
 import logging
 import os
 import socket
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -28,14 +32,19 @@ ROUTE: Final = Route(**{channel.value: f"{_DIRECTORY}/{channel}" for channel in 
 _PATIENCE = 30.0  # seconds for libvirt to have its hypervisor listen
 _RETRY = 0.02
 _BACKLOG = 16
+_PIECE = 64 << 10
 
 
 class Channels:
-    """The server of the socket. `daemon` is the socket of this Pod's libvirt."""
+    """The server of the socket. `daemon` is the socket of this Pod's libvirt.
 
-    def __init__(self, path: Path, daemon: str) -> None:
+    `parted` waits, when a connection of that to another is lost, until it may know.
+    """
+
+    def __init__(self, path: Path, daemon: str, parted: Callable[[], Awaitable[None]]) -> None:
         self._path = path
         self._places = {Channel.LIBVIRT: daemon, Channel.MEMORY: ROUTE.memory, Channel.DISKS: ROUTE.disks}
+        self._parted = parted
         self._tasks = tasks.Owned()
 
     def start(self) -> None:
@@ -55,15 +64,26 @@ class Channels:
         with listener:
             while True:
                 connection, _ = await asyncio.get_running_loop().sock_accept(listener)
-                self._tasks.add(_begin(Talk(Line(connection), self._places).run(), "channels: a handler"))
+                self._tasks.add(_begin(Talk(Line(connection), self._places, self._hold).run(), "channels: a handler"))
+
+    def _hold(self, connection: socket.socket) -> socket.socket:
+        """What the handler gets in the place of a connection of libvirt's, which outlives the handler."""
+        here, there = socket.socketpair()
+        here.setblocking(False)
+        self._tasks.add(_begin(_through(connection, here, self._parted), "channels: libvirt"))
+        return there
 
 
 class Talk:
-    """With one handler, until it closes; then nothing more is passed to it. `places` are the sockets to dial."""
+    """With one handler, until it closes; then nothing more is passed to it.
 
-    def __init__(self, line: Line, places: dict[Channel, str]) -> None:
+    `places` are the sockets to dial, `hold` keeps a connection and gives another for it.
+    """
+
+    def __init__(self, line: Line, places: dict[Channel, str], hold: Callable[[socket.socket], socket.socket]) -> None:
         self._line = line
         self._places = places
+        self._hold = hold
         self._sending = asyncio.Lock()
         self._tasks = tasks.Owned()
 
@@ -94,7 +114,7 @@ class Talk:
         with listener:
             while True:
                 connection, _ = await asyncio.get_running_loop().sock_accept(listener)
-                with connection:
+                with self._hold(connection) if channel is Channel.LIBVIRT else connection as connection:
                     await self._send(Packet(channel=channel), connection)
 
     async def _send(self, packet: Packet, connection: socket.socket | None = None) -> None:
@@ -104,6 +124,25 @@ class Talk:
 
 def _begin(work: tasks.Work[None], name: str) -> asyncio.Task[None]:
     return tasks.start(work, name, expected=(OSError, wire.WireError))
+
+
+async def _through(near: socket.socket, far: socket.socket, parted: Callable[[], Awaitable[None]]) -> None:
+    """Bytes between libvirt and the other node, until libvirt ends the connection or may know that it is lost."""
+    loop = asyncio.get_running_loop()
+
+    async def outward() -> None:
+        while data := await loop.sock_recv(near, _PIECE):
+            with suppress(OSError):  # nobody hears it; what has become of the way there is seen by `inward`
+                await loop.sock_sendall(far, data)
+
+    async def inward() -> None:
+        with suppress(OSError):
+            while data := await loop.sock_recv(far, _PIECE):
+                await loop.sock_sendall(near, data)
+        await parted()
+
+    with near, far:
+        await tasks.first_of(outward(), inward())
 
 
 async def _connect(path: str) -> socket.socket:

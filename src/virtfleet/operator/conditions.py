@@ -42,6 +42,8 @@ class Findings:
     plan: Plan = field(default_factory=Plan)
     unserved: Mapping[str, str] = field(default_factory=dict)
     """Nodes that should have a ready handler and have none: name -> why."""
+    off_network: Sequence[str] = ()
+    """Nodes whose handlers are not on the network that migrations are to have for themselves."""
     trouble: str = ""
     """Why a Pod of the control plane does not come up."""
     nodes: Sequence[NodeView] = ()
@@ -73,7 +75,9 @@ def status(installation: Installation, findings: Findings, now: str) -> Obj:
         _degraded(installation, findings, stopped, [] if steps or not deployed else shortfalls),
         *_resting(installation),
     ]
-    version, identity = installation.tag, digest(installation.spec)
+    version = installation.tag
+    identity = digest([installation.spec, version, installation.registry, virtfleet.__version__])
+    pools, outdated = _pools(installation, findings)
     new: Obj = {
         "phase": DEPLOYED if deployed or ready else DEPLOYING,
         "health": _health(deployed or ready, findings, verdicts),
@@ -83,8 +87,10 @@ def status(installation: Installation, findings: Findings, now: str) -> Obj:
         "targetKubeVirtVersion": version,
         "targetKubeVirtRegistry": installation.registry,
         "targetDeploymentID": identity,
-        "virtHandlerPools": _pools(installation, findings),
+        "virtHandlerPools": pools,
     }
+    if outdated is not None:
+        new["outdatedVirtualMachineInstanceWorkloads"] = outdated
     if ready:
         new |= {
             "observedKubeVirtVersion": version,
@@ -170,6 +176,8 @@ def _degraded(
     if findings.unserved:
         failing = any(rollout.failure for rollout in findings.plan.rollouts.values())
         return Verdict(DEGRADED, True, "HandlersFail" if failing else "HandlersNotReady", _without_handler(findings))
+    if findings.off_network:
+        return Verdict(DEGRADED, True, "MigrationNetworkMissing", _off_network(installation, findings))
     if mixed := _mixed_versions(installation, findings):
         return Verdict(DEGRADED, True, "HandlerVersionsDiffer", mixed)
     if shortfalls:
@@ -182,6 +190,16 @@ def _without_handler(findings: Findings) -> str:
     nodes = [f"{node} ({why})" for node, why in sorted(findings.unserved.items())]
     more = f" and {len(nodes) - _NAMED} more" if len(nodes) > _NAMED else ""
     return f"{len(nodes)} of {len(findings.nodes)} nodes have no ready handler: {', '.join(nodes[:_NAMED])}{more}"
+
+
+def _off_network(installation: Installation, findings: Findings) -> str:
+    nodes, network = sorted(findings.off_network), installation.migrations.network
+    more = f" and {len(nodes) - _NAMED} more" if len(nodes) > _NAMED else ""
+    return (
+        f"no VM migrates to {', '.join(nodes[:_NAMED])}{more}: the handlers there are not on network {network}, which"
+        " Multus should attach them to. Install Multus and that NetworkAttachmentDefinition, or remove"
+        " configuration.migrations.network"
+    )
 
 
 def _resting(installation: Installation) -> Iterable[Verdict]:
@@ -262,7 +280,8 @@ def _mixed_versions(installation: Installation, findings: Findings) -> str:
     return f"handlers report different versions ({reported}); give every pool an image of one version"
 
 
-def _pools(installation: Installation, findings: Findings) -> list[Obj]:
+def _pools(installation: Installation, findings: Findings) -> tuple[list[Obj], int | None]:
+    """The status of each pool, and how many VMIs have another launcher than they would get now, in pools or not."""
     pools = installation.fleet.pools
     owned: dict[str, list[NodeView]] = {pool.name: [] for pool in pools}
     for node in findings.nodes:
@@ -289,18 +308,17 @@ def _pools(installation: Installation, findings: Findings) -> list[Obj]:
         if findings.instances is not None:
             entry |= {"matchedVMIs": matched[pool.name], "outdatedVMIs": outdated[pool.name]}
         result.append(entry)
-    return result
+    return result, outdated.total() if findings.instances is not None else None
 
 
 def _instances(installation: Installation, findings: Findings) -> tuple[Counter[str], Counter[str]]:
-    """VMIs of each pool, and those of them that run on another image than they would get now."""
+    """VMIs of each pool ("": of none), and those of them that run on another image than they would get now."""
     matched, outdated = Counter[str](), Counter[str]()
     for vmi in findings.instances or ():
         launcher = installation.fleet.launcher(vmi)
-        if launcher.pool:
-            running = vmi["status"]["launcherContainerImageVersion"]
-            matched[launcher.pool.name] += 1
-            outdated[launcher.pool.name] += bool(running) and running != launcher.image
+        name, running = launcher.pool.name if launcher.pool else "", vmi["status"]["launcherContainerImageVersion"]
+        matched[name] += 1
+        outdated[name] += bool(running) and running != launcher.image
     return matched, outdated
 
 

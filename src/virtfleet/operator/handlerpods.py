@@ -11,14 +11,24 @@ from virtfleet.api import names
 from virtfleet.kube.pods import PodView
 from virtfleet.operator.handlers import CONTENT, VIRT_HANDLER
 
+NETWORK_STATUS = "k8s.v1.cni.cncf.io/network-status"
+"""Annotation in which Multus says what it has attached."""
+
 RESTARTED = "kubectl.kubernetes.io/restartedAt"
 """Put into a template by `kubectl rollout restart`."""
+
+PROBE = "virt-image-volume-probe"
+"""Component of the Pods of `imagevolumes`, and the beginning of their names."""
 
 STARTING = timedelta(minutes=2)
 """A handler that is not ready after this time has trouble; the startup probe gives it as long."""
 
 # Why a container waits, where waiting does not help.
 _FAILURES = frozenset((*names.STUCK, "CrashLoopBackOff", "RunContainerError"))
+
+
+class _Attachment(msgspec.Struct):
+    interface: str = ""
 
 
 class HandlerPod(PodView):
@@ -41,6 +51,19 @@ class HandlerPod(PodView):
         """What must be on the node for such a Pod to come up."""
         main = [c.image for c in self.spec.containers if c.name == VIRT_HANDLER]
         return frozenset((*(c.image for c in self.spec.init_containers), *main))
+
+    @property
+    def on_migration_network(self) -> bool:
+        """Whether Multus says that it has the interface for migrations."""
+        try:
+            attached = msgspec.json.decode(self.metadata.annotations.get(NETWORK_STATUS, "[]"), type=list[_Attachment])
+        except msgspec.DecodeError:
+            return False
+        return any(each.interface == names.MIGRATION_INTERFACE for each in attached)
+
+    @property
+    def handler_image(self) -> str:
+        return self._image(VIRT_HANDLER)
 
     def made_from(self, template: Mapping[str, str]) -> bool:
         """Whether the Pod is what its DaemonSet would make now, given the annotations of the DaemonSet's template."""

@@ -19,6 +19,7 @@ from virtfleet.kube.resource import Obj
 from virtfleet.operator import deployments, memory, roles
 from virtfleet.operator.digest import digest
 from virtfleet.operator.endpoints import METRICS_LABEL
+from virtfleet.pods.networks import NETWORKS
 from virtfleet.pools.model import Pool
 from virtfleet.pools.placement import handler_placement
 
@@ -65,7 +66,7 @@ def _daemon_set(installation: Installation, pool: Pool | None) -> Obj:
             "selector": {"matchLabels": selector},
             "updateStrategy": {"type": "OnDelete"},
             "template": {
-                "metadata": {"labels": labels},
+                "metadata": {"labels": labels, **_attached(installation.migrations.network)},
                 "spec": {
                     **_content(installation, pool),
                     **_alone(handler_placement(installation.fleet.pools, pool, workloads)),
@@ -73,6 +74,11 @@ def _daemon_set(installation: Installation, pool: Pool | None) -> Obj:
             },
         },
     }
+
+
+def _attached(network: str) -> dict[str, Any]:
+    """What has Multus put handlers on the network that migrations have for themselves."""
+    return {"annotations": {NETWORKS: f"{network}@{names.MIGRATION_INTERFACE}"}} if network else {}
 
 
 def marked(daemon_set: Obj) -> Obj:

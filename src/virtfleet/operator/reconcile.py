@@ -20,12 +20,12 @@ from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ApiError, ignoring, is_already_exists, is_conflict, is_not_found
 from virtfleet.kube.events import Recorder, Reference
 from virtfleet.kube.resource import DAEMON_SETS, KUBEVIRTS, NODES, PODS, Obj
-from virtfleet.operator import certificates, conditions, keeping, proof, rollout
+from virtfleet.operator import certificates, conditions, imagevolumes, keeping, proof, rollout
 from virtfleet.operator.apply import difference
 from virtfleet.operator.conditions import DEGRADED, Findings
 from virtfleet.operator.customize import PatchError
 from virtfleet.operator.endpoints import VIRT_API
-from virtfleet.operator.handlerpods import STARTING, HandlerPod, unserved
+from virtfleet.operator.handlerpods import PROBE, STARTING, HandlerPod, unserved
 from virtfleet.operator.keeping import Keeping
 from virtfleet.operator.proof import AGAIN, PROOF, Proving
 from virtfleet.operator.render import render
@@ -128,6 +128,7 @@ class Operator:
         later = ("CustomResourceDefinition", "DaemonSet", *_ADMISSION)
         await self._apply(obj for obj in objects if obj["kind"] not in later)
         await self._bring_handlers(installation, objects, findings)
+        await self._probe(installation)
         findings.admission = await self._admit(objects)
         await self._remove_leftovers([*issued.objects, *objects])
         findings.created = findings.admission
@@ -246,6 +247,34 @@ class Operator:
                 with ignoring(is_already_exists):
                     self._world.pods.observe(await self._api.create(PODS, wanted))
 
+    async def _probe(self, installation: Installation) -> None:
+        """Find out of nodes whether images can be volumes there."""
+        there = self._world.pods_of(PROBE)
+        probing = imagevolumes.look(installation, self._world.nodes.list(), self._world.handlers(), there)
+        for node, change in probing.answers.items():
+            await self._say_of_images(node, change)
+        for pod in probing.over:
+            await self._delete_pod(pod)
+        for name, wanted in probing.wanted.items():
+            if name not in {pod.metadata.name for pod in there}:
+                await self._look_for_images(wanted)
+
+    async def _look_for_images(self, probe: Obj) -> None:
+        node = self._world.nodes.get(probe["spec"]["nodeName"])
+        try:
+            with ignoring(is_already_exists):
+                self._world.pods.observe(await self._api.create(PODS, probe))
+        except ApiError as error:
+            if error.code != 422 or node is None:
+                raise
+            # An API server that knows no such volumes drops them, and misses what kind of volume it is.
+            logger.info("no images as volumes: %s", error.message)
+            await self._say_of_images(node.name, imagevolumes.answer(node, works=False))
+
+    async def _say_of_images(self, node: str, change: Obj) -> None:
+        logger.info("node %s: images as volumes: %s", node, change["labels"][names.IMAGE_VOLUMES])
+        self._world.nodes.observe(await self._api.patch(NODES, node, {"metadata": change}))
+
     async def _delete_pod(self, pod: HandlerPod) -> None:
         if pod.ending:
             return
@@ -290,6 +319,9 @@ class Operator:
         findings.nodes = self._world.nodes.list()
         findings.instances = self._world.running_instances()
         findings.unserved = unserved(self._world.handlers(), self._world.down(), self._now())
+        if installation.migrations.network:
+            handlers = (pod for pod in self._world.handlers() if pod.ready)
+            findings.off_network = [pod.node for pod in handlers if not pod.on_migration_network]
         pods = [pod for name in findings.deployments for pod in self._world.pods_of(name)]
         findings.trouble = next((pod.failure for pod in pods if pod.failure and not pod.ending), "")
         status = conditions.status(installation, findings, self._timestamp())

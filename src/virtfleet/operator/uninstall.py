@@ -24,7 +24,7 @@ _LABELS = (
     names.CPU_MANAGER,
     names.DEPRECATED_CPU_MANAGER,
 )
-_ANNOTATIONS = (names.HANDLER_HEARTBEAT, names.HANDLER_VERSION)
+_ANNOTATIONS = (names.HANDLER_HEARTBEAT, names.HANDLER_VERSION, names.IMAGE_VOLUMES_OF)
 WAIT = 2.0
 """Seconds between two looks at what is going away."""
 
@@ -104,6 +104,8 @@ class Uninstall:
             meta = node["metadata"]
             labels = [key for key in meta.get("labels") or () if key.startswith(_PREFIXES) or key in _LABELS]
             notes = [key for key in _ANNOTATIONS if key in (meta.get("annotations") or {})]
+            if names.IMAGE_VOLUMES_OF in notes:  # the label is ours only then
+                labels.append(names.IMAGE_VOLUMES)
             if labels or notes:
                 change = {"labels": dict.fromkeys(labels), "annotations": dict.fromkeys(notes)}  # null takes away
                 await self._api.patch(NODES, meta["name"], {"metadata": change})

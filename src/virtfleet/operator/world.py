@@ -17,7 +17,7 @@ from virtfleet.kube.cache import Cache, key_of
 from virtfleet.kube.resource import KUBEVIRTS, NODES, PODS, VMIS, Obj
 from virtfleet.operator.deployments import VIRT_CONTROLLER
 from virtfleet.operator.endpoints import VIRT_API
-from virtfleet.operator.handlerpods import HandlerPod, decode_pod
+from virtfleet.operator.handlerpods import PROBE, HandlerPod, decode_pod
 from virtfleet.operator.handlers import VIRT_HANDLER
 from virtfleet.operator.proof import PROOF
 
@@ -58,6 +58,10 @@ class NodeView(msgspec.Struct):
     version: str
     """Version that its handler reports."""
     ready: bool = True
+    runtime: str = ""
+    """Versions of what runs its Pods."""
+    image_volumes_of: str = ""
+    """Those with which it was found out whether images are mounted as volumes."""
 
 
 class _NodeCondition(msgspec.Struct):
@@ -65,8 +69,14 @@ class _NodeCondition(msgspec.Struct):
     status: str
 
 
-class _NodeStatus(msgspec.Struct):
+class _NodeInfo(msgspec.Struct, rename="camel"):
+    container_runtime_version: str = ""
+    kubelet_version: str = ""
+
+
+class _NodeStatus(msgspec.Struct, rename="camel"):
     conditions: list[_NodeCondition] = []
+    node_info: _NodeInfo = msgspec.field(default_factory=_NodeInfo)
 
 
 class _Node(msgspec.Struct):
@@ -80,7 +90,10 @@ _node = msgspec.json.Decoder(_Node)
 def decode_node(data: bytes) -> NodeView:
     node = _node.decode(data)
     meta, ready = node.metadata, any(c.type == "Ready" and c.status == "True" for c in node.status.conditions)
-    return NodeView(meta.name, meta.labels, meta.annotations.get(names.HANDLER_VERSION, ""), ready)
+    info, notes = node.status.node_info, meta.annotations
+    runtime = f"{info.container_runtime_version} {info.kubelet_version}"
+    version, of = (notes.get(name, "") for name in (names.HANDLER_VERSION, names.IMAGE_VOLUMES_OF))
+    return NodeView(meta.name, meta.labels, version, ready, runtime, of)
 
 
 def decode_instance(data: bytes) -> Obj:
@@ -112,7 +125,7 @@ class World:
             )
             for each in INSTALLED
         }
-        components = f"{names.APP_LABEL} in ({VIRT_HANDLER}, {PROOF}, {VIRT_API}, {VIRT_CONTROLLER})"
+        components = f"{names.APP_LABEL} in ({VIRT_HANDLER}, {PROOF}, {PROBE}, {VIRT_API}, {VIRT_CONTROLLER})"
         self.pods: Cache[HandlerPod] = Cache(api, PODS, namespace=namespace, labels=components, decode=decode_pod)
         self.nodes: Cache[NodeView] = Cache(api, NODES, decode=decode_node)
         self.instances: Cache[Obj] = Cache(api, VMIS, decode=decode_instance)

@@ -13,10 +13,11 @@ from typing import Any
 from virtfleet.api import kinds, names, traits
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
+from virtfleet.domain import paths
 from virtfleet.hypervisors import registry
 from virtfleet.hypervisors.base import Descriptor, Hypervisor
 from virtfleet.installation import Installation
-from virtfleet.pods import networks, placement, probes, resources, security, sharing, volumes
+from virtfleet.pods import heldimages, networks, placement, probes, resources, security, sharing, volumes
 from virtfleet.pools.launcher import Launcher
 from virtfleet.pools.terms import TooManyTermsError
 
@@ -47,8 +48,14 @@ def vmi_id(name: str) -> str:
     return f"{name[: _LONGEST_LABEL - len(digest) - 1]}-{digest}"
 
 
-def render(vmi: Mapping[str, Any], settings: Installation, *, block_volumes: Collection[str] = ()) -> dict[str, Any]:
-    """The launcher Pod of a VMI that admission has completed."""
+def render(
+    vmi: Mapping[str, Any],
+    settings: Installation,
+    *,
+    block_volumes: Collection[str] = (),
+    nodes: heldimages.Nodes | None = None,
+) -> dict[str, Any]:
+    """The launcher Pod of a VMI that admission has completed; `nodes` are those of the cluster, if they are known."""
     launcher = settings.fleet.launcher(vmi)
     if launcher.conflict:
         raise Unrenderable(launcher.conflict)
@@ -57,22 +64,27 @@ def render(vmi: Mapping[str, Any], settings: Installation, *, block_volumes: Col
     except registry.UnknownHypervisor as error:
         raise Unrenderable(str(error)) from None
     descriptor, view = hypervisor.descriptor, read(VMI, vmi)
-    mounted = volumes.mounted(view, block_volumes)
+    placed = _placement(vmi, view, descriptor, launcher, settings)
+    mounted = volumes.mounted(view, block_volumes, hold_images=heldimages.needed(placed, nodes or {}))
+    image = launcher.image
+    holders = heldimages.containers(mounted, settings, image)
     if taken := volumes.clash(mounted):
         raise Unrenderable(f"spec.volumes: a volume of the launcher Pod is called {taken!r} already; rename the VMI's")
-    image = launcher.image
+    if mounted.images and not holders:
+        placed["nodeSelector"] = {names.IMAGE_VOLUMES: "true", **placed["nodeSelector"]}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": _metadata(view, launcher),
         "spec": {
-            **_placement(vmi, view, descriptor, launcher, settings),
+            **placed,
             **_identity(vmi, view, mounted),
             "restartPolicy": "Never",
             "readinessGates": [{"conditionType": names.UNPAUSED}],  # no Service leads to a guest that stands still
             "enableServiceLinks": False,
             "terminationGracePeriodSeconds": traits.grace(view) + GRACE_AFTER_GUEST,
             "securityContext": security.of_pod(descriptor, settings),
+            **({"initContainers": holders} if holders else {}),
             "containers": [
                 _compute(vmi, view, hypervisor, settings, image, mounted),
                 *sharing.containers(view, descriptor, settings, image, mounted),
@@ -86,7 +98,7 @@ def render(vmi: Mapping[str, Any], settings: Installation, *, block_volumes: Col
 def _metadata(view: VMI, launcher: Launcher) -> dict[str, Any]:
     meta = view.metadata
     labels = {
-        **meta.labels,
+        **{key: value for key, value in meta.labels.items() if key != names.HANDLER_POOL},
         names.APP_LABEL: names.LAUNCHER_APP,
         names.DOMAIN: meta.name[:_LONGEST_LABEL].rstrip("-."),
         names.VM_NAME: meta.name[:_LONGEST_LABEL].rstrip("-."),
@@ -167,6 +179,8 @@ def _compute(
     }
     if settings.launcher_pull_policy:
         container["imagePullPolicy"] = settings.launcher_pull_policy
+    if mounted.held:
+        container["env"] = [{"name": paths.HELD_AT, "value": ":".join(held.path for held in mounted.held)}]
     if mounted.devices:
         container["volumeDevices"] = mounted.devices
     for kind in ("livenessProbe", "readinessProbe"):

@@ -19,6 +19,9 @@ _FIRST_FREE_PORT = {"name": "net.ipv4.ip_unprivileged_port_start", "value": "67"
 _MAY_MOUNT = "spc_t"  # the SELinux type that privileged containers have; ordinary ones may not mount
 
 
+CONFINED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "privileged": False}
+
+
 def of_pod(hypervisor: Descriptor, settings: Installation) -> dict[str, Any]:
     user = 0 if hypervisor.root else USER
     context: dict[str, Any] = {
@@ -55,4 +58,4 @@ def of_container(hypervisor: Descriptor) -> dict[str, Any]:
             "capabilities": {"drop": ["ALL"], "add": list(hypervisor.capabilities)},
             "appArmorProfile": {"type": "Unconfined"},  # runtimes' own profiles forbid to mount
         }
-    return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "privileged": False}
+    return dict(CONFINED)

@@ -14,6 +14,7 @@ from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain import abi
 from virtfleet.installation import Installation
+from virtfleet.pods.heldimages import Nodes
 from virtfleet.pods.launcher import Unrenderable, pod_name, render
 
 _HOSTNAME = "kubernetes.io/hostname"
@@ -37,10 +38,15 @@ class Move:
 
 
 def render_target(
-    vmi: Mapping[str, Any], settings: Installation, move: Move, *, block_volumes: Collection[str] = ()
+    vmi: Mapping[str, Any],
+    settings: Installation,
+    move: Move,
+    *,
+    block_volumes: Collection[str] = (),
+    nodes: Nodes | None = None,
 ) -> dict[str, Any]:
     """The launcher Pod of a VMI that runs, for one migration of it."""
-    pod, view = render(vmi, settings, block_volumes=block_volumes), read(VMI, vmi)
+    pod, view = render(vmi, settings, block_volumes=block_volumes, nodes=nodes), read(VMI, vmi)
     meta, spec = pod["metadata"], pod["spec"]
     runs_on, goes_to = view.metadata.annotations.get(names.LAUNCHER_HYPERVISOR), settings.fleet.launcher(vmi)
     if runs_on and runs_on != goes_to.hypervisor:
@@ -52,7 +58,7 @@ def render_target(
     meta["labels"][names.MIGRATION_UID] = move.uid
     meta["annotations"][names.MIGRATION_NAME] = move.name
     if move.image:
-        for container in spec["containers"]:
+        for container in (*spec.get("initContainers", ()), *spec["containers"]):
             if container["image"] == goes_to.image:
                 container["image"] = move.image
     # Labels that the VM asks for itself go first: what is added may only narrow the choice.
@@ -62,6 +68,10 @@ def render_target(
         **spec["nodeSelector"],
     }
     spec["affinity"] = _apart(spec.get("affinity") or {}, view.metadata.uid)
+    level = view.status.selinux_context.split(":", 3)[3:]
+    if level and settings.migrations.match_selinux_level_on_migration is not False:
+        # A runtime labels volumes anew for each level: with another one, the source would lose those that both have.
+        spec["securityContext"].setdefault("seLinuxOptions", {})["level"] = level[0]
     return pod
 
 
@@ -72,11 +82,15 @@ def cpu_selector(vmi: VMI, source_labels: Mapping[str, str]) -> dict[str, str]:
     a guest sees of its CPU has one.
     """
     asked, cpu = vmi.spec.domain.cpu, abi.checked(vmi.status.guest_abi).cpu
-    if cpu is None or (asked and asked.model not in ("", "host-model")):
-        return {}
+    model = asked.model if asked else ""
+    # No guest goes from one maker's CPUs to another's, and one that sees all of its node's CPU only to the same model.
+    alike = (names.CPU_VENDOR, *([names.HOST_MODEL_CPU] if model == "host-passthrough" else ()))
+    same = {label: "true" for label, value in source_labels.items() if label.startswith(alike) and value == "true"}
+    if cpu is None or model not in ("", "host-model"):
+        return same
     features = [names.CPU_FEATURE + feature for feature in cpu.features if not feature.startswith("-")]
     wanted = [names.CPU_MODEL_MIGRATION + cpu.model, *features]
-    return {label: "true" for label in wanted if source_labels.get(label) == "true"}
+    return same | {label: "true" for label in wanted if source_labels.get(label) == "true"}
 
 
 def _apart(affinity: Mapping[str, Any], vmi_uid: str) -> dict[str, Any]:

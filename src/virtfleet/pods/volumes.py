@@ -31,6 +31,15 @@ _FILLED_BY_HANDLER = ("container-disks", "hotplug-disks")
 KERNEL_BOOT = "kernel-boot"
 
 
+@dataclass(frozen=True, slots=True)
+class HeldImage:
+    """An image that a container holds for the launcher, which finds it at `path`."""
+
+    reference: str
+    pull_policy: str
+    path: str
+
+
 @dataclass(slots=True)
 class Mounted:
     """The volumes of a Pod and how its compute container uses them."""
@@ -40,16 +49,27 @@ class Mounted:
     devices: list[dict[str, str]] = field(default_factory=list)
     pull_secrets: list[str] = field(default_factory=list)
     service_account: str = ""
+    images: bool = False
+    """Whether images are among the volumes."""
+    held: list[HeldImage] = field(default_factory=list)
 
     def add(self, name: str, source: dict[str, Any], path: str, *, read_only: bool = False) -> None:
         self.volumes.append({"name": name, **source})
         self.mounts.append({"name": name, "mountPath": path, **({"readOnly": True} if read_only else {})})
 
+    def add_image(self, name: str, image: HeldImage, *, hold: bool) -> None:
+        """An image as a volume, or as something that virt-handler mounts over an empty one."""
+        policy = {"pullPolicy": image.pull_policy} if image.pull_policy else {}
+        volume = {"emptyDir": {}} if hold else {"image": {"reference": image.reference, **policy}}
+        self.add(name, volume, image.path, read_only=True)
+        self.images = True
+        self.held += [image] if hold else []
+
     def mount_of(self, volume: str) -> dict[str, Any] | None:
         return next((mount for mount in self.mounts if mount["name"] == volume), None)
 
 
-def mounted(vmi: VMI, block_volumes: Collection[str]) -> Mounted:
+def mounted(vmi: VMI, block_volumes: Collection[str], *, hold_images: bool = False) -> Mounted:
     """Everything that the compute container mounts. `block_volumes` are those whose claims are block devices."""
     into = Mounted()
     for name, path in _DIRECTORIES.items():
@@ -58,11 +78,11 @@ def mounted(vmi: VMI, block_volumes: Collection[str]) -> Mounted:
             into.mounts[-1]["mountPropagation"] = "HostToContainer"
     if vmi.spec.domain.memory and vmi.spec.domain.memory.hugepages:
         into.add("hugepages", {"emptyDir": {"medium": "HugePages"}}, "/dev/hugepages")
-    _kernel(into, vmi)
+    _kernel(into, vmi, hold_images)
     added = {status.name for status in vmi.status.volume_status if status.hotplug_volume}
     for index, volume in enumerate(vmi.spec.volumes):
         if volume.name not in added:
-            _volume(into, volume, index, block_volumes)
+            _volume(into, volume, index, block_volumes, hold_images)
     for number, secret in enumerate(dict.fromkeys(_credentials(vmi))):
         path = paths.access_credential(secret)
         into.add(f"access-cred-{number}", {"secret": {"secretName": secret}}, path, read_only=True)
@@ -75,19 +95,20 @@ def clash(into: Mounted) -> str:
     return next((name for name, count in counts.items() if count > 1), "")
 
 
-def _kernel(into: Mounted, vmi: VMI) -> None:
+def _kernel(into: Mounted, vmi: VMI, hold: bool) -> None:
     firmware = vmi.spec.domain.firmware
     image = firmware.kernel_boot.container if firmware and firmware.kernel_boot else None
     if image:
-        into.add(KERNEL_BOOT, _image(image.image, image.image_pull_policy), paths.kernel_boot_image(), read_only=True)
+        held = HeldImage(image.image, image.image_pull_policy, paths.kernel_boot_image())
+        into.add_image(KERNEL_BOOT, held, hold=hold)
         if image.image_pull_secret:
             into.pull_secrets.append(image.image_pull_secret)
 
 
-def _volume(into: Mounted, volume: Volume, index: int, block_volumes: Collection[str]) -> None:
+def _volume(into: Mounted, volume: Volume, index: int, block_volumes: Collection[str], hold: bool) -> None:
     name = volume.name
     if disk := volume.container_disk:
-        into.add(name, _image(disk.image, disk.image_pull_policy), paths.image_volume(index), read_only=True)
+        into.add_image(name, HeldImage(disk.image, disk.image_pull_policy, paths.image_volume(index)), hold=hold)
         if disk.image_pull_secret:
             into.pull_secrets.append(disk.image_pull_secret)
     elif claim := volume.persistent_volume_claim:
@@ -106,10 +127,6 @@ def _volume(into: Mounted, volume: Volume, index: int, block_volumes: Collection
         into.service_account = volume.service_account.service_account_name
     elif kind := config_kind(volume):
         into.add(name, _configuration(volume), paths.config_dir(kind, name), read_only=True)
-
-
-def _image(reference: str, pull_policy: str) -> dict[str, Any]:
-    return {"image": {"reference": reference, **({"pullPolicy": pull_policy} if pull_policy else {})}}
 
 
 def _claim(into: Mounted, name: str, claim: str, block_volumes: Collection[str], *, read_only: bool = False) -> None:

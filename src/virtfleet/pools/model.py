@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from virtfleet.api.feature_gates import FeatureGates
+from virtfleet.api.kubevirt import KubeVirtWorkloadUpdateStrategy
 from virtfleet.api.selectors import NOTHING, Selector, SelectorError, from_label_selector
+from virtfleet.api.view import read
 
 # field of the KubeVirt spec -> the feature gate it needs, in the order in which pools are asked
 POOL_FIELDS = {"virtHandlerPools": "VirtHandlerPools", "additionalVirtHandlers": "AdditionalVirtHandlers"}
@@ -32,6 +34,8 @@ class Pool:
     exclusive: bool = False
     device_names: frozenset[str] = frozenset()
     vm_labels: Selector = NOTHING
+    update_strategy: KubeVirtWorkloadUpdateStrategy | None = None
+    """How its VMs get new launchers; None: as the installation says."""
 
     @property
     def path(self) -> str:
@@ -64,7 +68,7 @@ def listed(kubevirt: Mapping[str, Any], field: str) -> tuple[Pool, ...]:
 
 
 def _pool(field: str, index: int, entry: Mapping[str, Any]) -> Pool:
-    selector = entry.get("selector") or {}
+    selector, updates = entry.get("selector") or {}, entry.get("workloadUpdateStrategy")
     return Pool(
         name=entry.get("name") or "",
         field=field,
@@ -76,6 +80,7 @@ def _pool(field: str, index: int, entry: Mapping[str, Any]) -> Pool:
         exclusive=bool(entry.get("exclusive")),
         device_names=frozenset(filter(None, selector.get("deviceNames") or ())),
         vm_labels=_vm_labels(selector.get("vmLabels")),
+        update_strategy=read(KubeVirtWorkloadUpdateStrategy, updates) if updates is not None else None,
     )
 
 

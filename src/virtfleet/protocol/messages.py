@@ -91,6 +91,8 @@ class MigrationReport(Message, frozen=True):
     """Target: all of the guest is here, and it waits to be let run."""
     failure: Line = ""
     """Source: why the guest stays; it was never elsewhere."""
+    asks: Line = ""
+    """Source: what went wrong when the target may have had all of the guest. It stands still until `Stay` comes."""
     mode: Word = ""
     aborted: bool = False
     elapsed_seconds: float = 0
@@ -305,6 +307,12 @@ class Depart(Request[Done], frozen=True):
 
 class AbortDeparture(Request[Done], frozen=True):
     """Source: end the migration and leave the domain here."""
+
+    migration: str = ""
+
+
+class Stay(Request[Done], frozen=True):
+    """Source: the VMI's status says that the migration has failed, so the guest will not run elsewhere and may here."""
 
     migration: str = ""
 

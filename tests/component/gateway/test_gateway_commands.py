@@ -152,7 +152,7 @@ async def test_why_a_vm_cannot_move_is_its_own_conditions_reason(kit: Kit) -> No
     await kit.started(runStrategy="Always")
     await kit.server.api.patch(VMIS, "vm", {"status": {"conditions": [condition]}}, "default")
     await kit.guard()
-    await refusal_to_migrate(kit, "cannot migrate, DisksNotLiveMigratable: local")
+    await refusal_to_migrate(kit, "Cannot migrate VMI, Reason: DisksNotLiveMigratable, Message: local")
 
 
 async def test_migrate_makes_a_migration(kit: Kit) -> None:

@@ -128,7 +128,6 @@ VALUES: dict[str, Any] = {
     "configuration.supportedGuestAgentVersions": ["4.*"],
     "configuration.developerConfiguration.diskVerification": {"memoryLimit": "2G"},
     "configuration.developerConfiguration.logVerbosity.nodeVerbosity": {"node1": 9},
-    "workloadUpdateStrategy": {"workloadUpdateMethods": ["LiveMigrate"]},
     **{
         f"configuration.{name}Configuration": {"restClient": {}} for name in ("api", "controller", "handler", "webhook")
     },

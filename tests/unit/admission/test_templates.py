@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from virtfleet.admission.findings import Findings
+from virtfleet.admission.mobility import check_migration_target
 from virtfleet.admission.review import complete, complete_update, review, review_update
-from virtfleet.admission.templates import check_migration_target
 from virtfleet.admission.updates import Requester
 
 from .machines import BASE, GONE, cluster, edited, verdict
@@ -153,25 +153,40 @@ IMMOBILE = {"type": "LiveMigratable", "status": "False"}
 @pytest.mark.parametrize(
     ("vmi", "others", "words"),
     [
-        (None, [], "no VMI"),
-        ({"status": {"phase": "Failed"}}, [], "has ended"),
+        (None, [], 'the VMI "default/vm" does not exist'),
+        ({"status": {"phase": "Failed"}}, [], "Cannot migrate VMI in finalized state"),
         (
             {"status": {"conditions": [{**IMMOBILE, "reason": "DisksNotLiveMigratable", "message": "local disk"}]}},
             [],
-            "VMI vm cannot migrate, DisksNotLiveMigratable: local disk",
+            "Cannot migrate VMI, Reason: DisksNotLiveMigratable, Message: local disk",
         ),
-        ({}, [{"metadata": {"name": "first"}, "status": {"phase": "Running"}}], "first"),
+        (
+            {"metadata": {"annotations": {"virtfleet.io/hypervisor": "lxc"}}},
+            [],
+            "Reason: NotMigratable, Message: hypervisor lxc cannot migrate: libvirt's LXC driver cannot migrate",
+        ),
+        (
+            {"spec": {"hypervisor": "cloud-hypervisor"}, "status": {"phase": "Scheduling"}},
+            [],
+            "Reason: NotMigratable, Message: hypervisor cloud-hypervisor cannot migrate",
+        ),
+        (
+            {},
+            [{"metadata": {"name": "first"}, "status": {"phase": "Running"}}],
+            "in-flight migration detected: first moves VMI vm",
+        ),
     ],
 )
 def test_a_migration_needs_a_vmi_that_can_move(vmi: dict[str, Any] | None, others: list[Any], words: str) -> None:
     found = Findings()
-    check_migration_target(MIGRATION, vmi, others, found)
+    check_migration_target(MIGRATION, vmi, others, cluster(), found)
     assert [words in cause.message for cause in found.causes] == [True]
 
 
 def test_one_that_has_ended_is_in_nobodys_way() -> None:
     found = Findings()
-    check_migration_target(MIGRATION, {"status": {"phase": "Running"}}, [{"status": {"phase": "Succeeded"}}], found)
+    runs, ended = {"status": {"phase": "Running"}}, {"status": {"phase": "Succeeded"}}
+    check_migration_target(MIGRATION, runs, [ended], cluster(), found)
     assert found.allowed
 
 

@@ -193,3 +193,10 @@ def test_name_servers_come_from_the_pod() -> None:
 def test_wishes_travel_as_json() -> None:
     wanted = requests(vmi(ports=[{"port": 80}]))
     assert msgspec.json.decode(msgspec.json.encode(wanted), type=list[InterfaceRequest]) == wanted
+
+
+def test_a_connection_that_came_with_the_guest_is_the_guests_whatever_its_port() -> None:
+    goes_on = 'iifname "eth0" tcp flags & (syn | rst) == 0 dnat to 10.0.2.2'
+    limited = netplan.plan(requests(vmi(ports=[{"port": 80}])), {"eth0": ETH0}, ["eth0"])
+    assert goes_on in limited.rules
+    assert goes_on not in netplan.plan(requests(vmi()), {"eth0": ETH0}, ["eth0"]).rules, "everything is"

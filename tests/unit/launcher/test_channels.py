@@ -25,7 +25,11 @@ class Pod:
     def __init__(self, directory: Path) -> None:
         self.path = directory / "channels-sock"
         self.daemon = directory / "daemon"
-        self.channels = Channels(self.path, str(self.daemon))
+        self.harmless = asyncio.Event()
+        self.channels = Channels(self.path, str(self.daemon), self._parted)
+
+    async def _parted(self) -> None:
+        await self.harmless.wait()
 
     def handler(self) -> Line:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -96,6 +100,36 @@ async def test_a_source_passes_every_connection_until_its_handler_is_gone(pod: P
     (await exchanged(successor, Channel.DISKS)).close()
     writer.close()
     successor.close()
+
+
+async def test_libvirt_keeps_its_connection_while_its_loss_would_do_harm_though_the_handler_dies(pod: Pod) -> None:
+    line = pod.handler()
+    await line.send(Packet(serve=list(Channel)))
+    reader, writer = await _reached(pod.path.with_name(Channel.LIBVIRT.value))
+    (await exchanged(line, Channel.LIBVIRT)).close()
+    line.close()
+    await asyncio.to_thread(eventually, lambda: not _listens(pod.path.with_name(Channel.LIBVIRT.value)))
+    writer.write(b"finish")
+    ended = asyncio.ensure_future(reader.read())
+    await asyncio.sleep(0)
+    assert not ended.done()
+    pod.harmless.set()
+    assert await asyncio.wait_for(ended, 5) == b""
+    writer.close()
+
+
+async def test_what_libvirt_ends_is_over_for_the_handler(pod: Pod) -> None:
+    line = pod.handler()
+    await line.send(Packet(serve=list(Channel)))
+    _, writer = await _reached(pod.path.with_name(Channel.LIBVIRT.value))
+    with await exchanged(line, Channel.LIBVIRT) as passed:
+        writer.write(b"last words")
+        writer.close()
+        passed.setblocking(True)
+        passed.settimeout(5)
+        assert await asyncio.to_thread(passed.recv, 64) == b"last words"
+        assert await asyncio.to_thread(passed.recv, 64) == b""
+    line.close()
 
 
 def _listens(path: Path) -> bool:

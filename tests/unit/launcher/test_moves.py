@@ -11,6 +11,7 @@ import libvirt
 import msgspec
 import pytest
 
+from tests.waiting import eventually
 from virtfleet.hypervisors import registry
 from virtfleet.launcher.failure import Failure
 from virtfleet.launcher.libvirtd import migration
@@ -105,9 +106,32 @@ async def test_a_guest_that_a_dead_daemon_left_standing_still_runs_on_here(launc
     launcher.depart("a")
     await launcher.libvirt.begun.wait()
     launcher.breaks(LIMBO)
+    await launcher.said.wait()
+    assert launcher.report().asks == "the VM has not moved: the connection broke"
+    assert launcher.libvirt.calls == [], "all of it may be on the target"
+    await launcher.departures.stay(m.Stay(migration="another"))
+    assert launcher.report().asks
+    await launcher.departures.stay(m.Stay(migration="a"))
     report = await launcher.settled()
     assert launcher.libvirt.calls == ["resume"]
+    assert not report.asks
     assert (report.failure, report.left) == ("the VM has not moved: the connection broke", False)
+
+
+async def test_libvirt_hears_of_a_lost_connection_when_that_does_no_harm(launcher: Launcher) -> None:
+    await launcher.departures.parted()  # nothing moves
+    launcher.depart("a")
+    await launcher.libvirt.begun.wait()
+    await launcher.departures.parted()  # the guest runs here: the target cannot have been told that it has all of it
+    assert not launcher.report().asks
+    launcher.libvirt.now = LIMBO
+    parted = asyncio.ensure_future(launcher.departures.parted())
+    await asyncio.to_thread(eventually, lambda: launcher.report().asks)
+    assert not parted.done()
+    await launcher.departures.stay(m.Stay(migration="a"))
+    await asyncio.wait_for(parted, 5)
+    launcher.breaks(RUNNING)
+    await launcher.settled()
 
 
 @pytest.mark.parametrize("reason", [libvirt.VIR_DOMAIN_PAUSED_POSTCOPY, libvirt.VIR_DOMAIN_PAUSED_POSTCOPY_FAILED])

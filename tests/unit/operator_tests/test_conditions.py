@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
+
+import pytest
 
 from virtfleet.installation import Installation
 from virtfleet.kube.resource import Obj
 from virtfleet.operator.conditions import Findings, status
+from virtfleet.operator.handlerpods import NETWORK_STATUS, decode_pod
 from virtfleet.operator.rollout import Plan, Rollout
 from virtfleet.operator.world import NodeView
 
@@ -186,3 +190,30 @@ def test_a_pool_whose_nodes_wait_for_it_to_be_proven_is_told_so_and_not_that_it_
     for failure, reason in ((None, "HandlersNotReady"), (("ImageUnproven", "why"), "ImageUnproven")):
         new, _ = told(look(nodes=nodes, daemon_sets=empty, plan=Plan(failure=failure)), DEPLOYED, **pools)
         assert new["virtHandlerPools"][0]["conditions"][0]["reason"] == reason
+
+
+def test_handlers_that_are_not_on_the_network_of_migrations_are_told_with_what_to_do() -> None:
+    new, conditions = told(
+        look(off_network=["b", "a"]), DEPLOYED, configuration={"migrations": {"network": "kubevirt/fast"}}
+    )
+    assert conditions["Degraded"] == ("True", "MigrationNetworkMissing")
+    assert conditions["Available"][0] == "True", "VMs run all the same"
+    [message] = [c["message"] for c in new["conditions"] if c["type"] == "Degraded"]
+    assert "no VM migrates to a, b" in message and "kubevirt/fast" in message and "Install Multus" in message
+
+
+@pytest.mark.parametrize(
+    ("said", "on_it"),
+    [
+        ({}, False),
+        ({NETWORK_STATUS: '[{"name": "cbr0", "interface": "eth0"}]'}, False),
+        (
+            {NETWORK_STATUS: '[{"interface": "eth0"}, {"interface": "migration0", "ips": ["1.2.3.4"]}]'},
+            True,
+        ),
+        ({NETWORK_STATUS: "not what Multus writes"}, False),
+    ],
+)
+def test_what_multus_says_of_a_handler_is_read(said: dict[str, str], on_it: bool) -> None:
+    pod = {"metadata": {"name": "h", "namespace": "kubevirt", "uid": "u", "annotations": said}}
+    assert decode_pod(json.dumps(pod).encode()).on_migration_network is on_it

@@ -11,6 +11,7 @@ from pools.nodes import pod_admits
 
 from virtfleet.operator import roles
 from virtfleet.operator.customize import PatchError
+from virtfleet.operator.handlers import CONTENT
 
 from .fleets import daemon_set, objects, pod_spec, pool
 
@@ -284,3 +285,13 @@ def test_what_people_and_guests_talk_to_has_a_limit_on_its_memory() -> None:
     assert pod_spec(made["Deployment", "virt-api"])["containers"][0]["resources"]["limits"] == {"memory": "768Mi"}
     assert limit(110) == "824Mi"
     assert limit(500) == "2384Mi", "each launcher may have said something"
+
+
+def test_handlers_are_put_on_the_network_that_migrations_have_for_themselves() -> None:
+    def annotations(**migrations: str) -> dict[str, str]:
+        made = objects(configuration={"migrations": migrations})
+        return made["DaemonSet", "virt-handler"]["spec"]["template"]["metadata"]["annotations"]
+
+    assert annotations(network="kubevirt/fast")["k8s.v1.cni.cncf.io/networks"] == "kubevirt/fast@migration0"
+    assert "k8s.v1.cni.cncf.io/networks" not in annotations()
+    assert annotations(network="kubevirt/fast")[CONTENT] != annotations()[CONTENT], "handlers are replaced for it"

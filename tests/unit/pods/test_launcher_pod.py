@@ -388,6 +388,7 @@ def test_what_the_vmi_says_of_scheduling_and_names_is_passed_on() -> None:
     assert made["spec"]["nodeSelector"] == {
         "kubevirt.io/schedulable": "true",
         "kubernetes.io/arch": "amd64",
+        "virtfleet.io/image-volumes": "true",
         "zone": "a",
     }
     assert made["spec"]["terminationGracePeriodSeconds"] == 90

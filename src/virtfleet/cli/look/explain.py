@@ -78,7 +78,8 @@ def explanation(
         ],
     }
     try:
-        pod = render(identified(vmi), installation)
+        labels = {node["metadata"]["name"]: node["metadata"].get("labels") or {} for node in nodes or ()}
+        pod = render(identified(vmi), installation, nodes=labels)
     except Unrenderable as error:
         return {**explained, "problem": str(error)}
     if nodes is not None:

@@ -37,7 +37,7 @@ def obstacles(pod: Obj, node: Obj, *, live: bool = False) -> list[str]:
 
 def _by_agents(key: str) -> bool:
     """Whether a node has the label only once its agents run."""
-    return key == _ARCHITECTURE or key.startswith("kubevirt.io/") or ".node.kubevirt.io/" in key
+    return key in (_ARCHITECTURE, names.IMAGE_VOLUMES) or key.startswith("kubevirt.io/") or ".node.kubevirt.io/" in key
 
 
 def _terms(required: Obj | None) -> str:

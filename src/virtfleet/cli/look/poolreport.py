@@ -29,12 +29,12 @@ def report(view: FleetView) -> dict[str, Any]:
     pods = [decode_pod(orjson.dumps(pod)) for pod in view.pods]
     nodes: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for node in view.nodes or ():
-        nodes[_name(owner(pools, node["metadata"].get("labels") or {}))].append(node)
+        nodes[named(owner(pools, node["metadata"].get("labels") or {}))].append(node)
     matched, outdated = _instances(installation, view.instances)
     reported = {p["name"]: p for p in (view.kubevirt.get("status") or {}).get("virtHandlerPools") or ()}
     entries = []
     for pool in (*pools, None):
-        name = _name(pool)
+        name = named(pool)
         own = [pod for pod in pods if pod.pool == (pool.name if pool else "") and not pod.ending]
         entries.append(
             {
@@ -48,7 +48,8 @@ def report(view: FleetView) -> dict[str, Any]:
                 "readyHandlers": sum(pod.ready for pod in own) if view.live else None,
                 "versions": sorted({v for node in nodes[name] if (v := _version(node))}),
                 "vmis": matched[name],
-                "outdatedVMIs": outdated[name],
+                "outdatedVMIs": len(outdated[name]),
+                "outdated": sorted(outdated[name]),
                 "conditions": reported.get(name, {}).get("conditions", []),
             }
         )
@@ -56,7 +57,8 @@ def report(view: FleetView) -> dict[str, Any]:
     return {"pools": entries, "problems": [*_configuration(pools), *live]}
 
 
-def _name(pool: Pool | None) -> str:
+def named(pool: Pool | None) -> str:
+    """A pool as it is shown, and what is in none."""
     return pool.name if pool else PRIMARY
 
 
@@ -64,14 +66,18 @@ def _version(node: dict[str, Any]) -> str:
     return str((node["metadata"].get("annotations") or {}).get(names.HANDLER_VERSION, ""))
 
 
-def _instances(installation: Installation, vmis: Iterable[dict[str, Any]]) -> tuple[Counter[str], Counter[str]]:
+def _instances(
+    installation: Installation, vmis: Iterable[dict[str, Any]]
+) -> tuple[Counter[str], defaultdict[str, list[str]]]:
+    """How many VMIs each pool has, and which of them run on another image than they would get now."""
     matched: Counter[str] = Counter()
-    outdated: Counter[str] = Counter()
+    outdated: defaultdict[str, list[str]] = defaultdict(list)
     for vmi in vmis:
         if (vmi.get("status") or {}).get("phase") not in FINAL:
-            name = _name(installation.fleet.launcher(vmi).pool)
+            name = named(installation.fleet.launcher(vmi).pool)
             matched[name] += 1
-            outdated[name] += installation.fleet.outdated(vmi)
+            if installation.fleet.outdated(vmi):
+                outdated[name].append(f"{vmi['metadata'].get('namespace', 'default')}/{vmi['metadata']['name']}")
     return matched, outdated
 
 

@@ -13,10 +13,15 @@ from virtfleet.cli.output import CommandError, result, table, wide_option, yaml_
 @click.group(invoke_without_command=True)
 @wide_option
 @fleet_options
+@click.option("--plan", "planning", is_flag=True, help="Say what the KubeVirt object of -f would do; change nothing.")
+@click.option("-f", "--filename", "file", help="The KubeVirt object that is to be applied.")
 @click.pass_context
-def pools(context: click.Context, /, output: str, **fleet: Any) -> None:
+def pools(context: click.Context, /, output: str, planning: bool, file: str | None, **fleet: Any) -> None:
     """Pools of nodes: their handlers, their VMs, and what is wrong."""
     if context.invoked_subcommand:
+        return
+    if planning or file:
+        _plan(output, planning, file, fleet)
         return
     from virtfleet.cli.look.poolreport import report
 
@@ -34,12 +39,51 @@ def pools(context: click.Context, /, output: str, **fleet: Any) -> None:
         for p in state["pools"]
     ]
     if output == "wide":
-        header += ["HYPERVISOR", "HANDLER IMAGE", "LAUNCHER IMAGE", "ON NODES"]
+        header += ["HYPERVISOR", "HANDLER IMAGE", "LAUNCHER IMAGE", "ON NODES", "OUTDATED VMS"]
         rows = [
-            [*row, p["hypervisor"] or "-", p["handlerImage"], p["launcherImage"], ",".join(p["nodes"]) or "-"]
+            [
+                *row,
+                p["hypervisor"] or "-",
+                p["handlerImage"],
+                p["launcherImage"],
+                ",".join(p["nodes"]) or "-",
+                ",".join(p["outdated"]) or "-",
+            ]
             for row, p in zip(rows, state["pools"], strict=True)
         ]
     result(output, state, "\n".join([table(rows, header), *(f"! {problem}" for problem in state["problems"])]))
+
+
+def _plan(output: str, planning: bool, file: str | None, fleet: dict[str, Any]) -> None:
+    from virtfleet.cli.look.plan import plan
+    from virtfleet.cli.manifests import cluster_of
+    from virtfleet.cli.reach import with_cluster
+    from virtfleet.kube.resource import VMS
+
+    if not (planning and file):
+        raise CommandError("--plan and -f go together", "Use: virtfleet pools --plan -f kubevirt.yaml")
+    if fleet["kubevirt_file"]:
+        raise CommandError("a plan starts from what a cluster runs", "Leave --kubevirt out.")
+    wanted, view = cluster_of(file).kubevirt, look(**fleet)
+    planned = plan(view, wanted, with_cluster(lambda api: api.list(VMS), fleet["kubeconfig"]))
+    result(output, planned, _told(planned))
+    if planned["refused"]:
+        raise SystemExit(1)
+
+
+def _told(planned: dict[str, Any]) -> str:
+    if planned["refused"]:
+        return "\n".join(["It would be refused:", *(f"  {why}" for why in planned["refused"])])
+    lines = [f"node {c['node']} gets a new handler ({c['from']} -> {c['to']})" for c in planned["handlers"]]
+    if planned["vms"]:
+        header = ["VM", "NODE", "POOL", "IMAGE", "NEW IMAGE", "IT", "WHY"]
+        rows = [
+            [f"{v['namespace']}/{v['name']}", *(v[key] for key in ("node", "pool", "image", "newImage", "does", "why"))]
+            for v in planned["vms"]
+        ]
+        lines += ["", table(rows, header), ""] if lines else [table(rows, header), ""]
+    lines.append("VMs: " + ", ".join(f"{count} {what}" for what, count in planned["counts"].items()))
+    return "\n".join(lines)
 
 
 @pools.command("import-aie")

@@ -17,12 +17,11 @@ from typing import Any
 from virtfleet.admission.findings import INVALID, REQUIRED, Cause, Findings
 from virtfleet.admission.review import complete, review
 from virtfleet.admission.spelling import meant
-from virtfleet.admission.templates import check_migration_target
 from virtfleet.api import crds, kinds, names
 from virtfleet.cli.manifests import Manifest
 from virtfleet.installation import Installation
 from virtfleet.kube.errors import ApiError
-from virtfleet.kube.resource import KUBEVIRTS, VMI_MIGRATIONS, Obj
+from virtfleet.kube.resource import KUBEVIRTS, Obj
 from virtfleet.local.apiserver.extensions.admission import Admission, AdmissionRequest
 from virtfleet.local.apiserver.kinds.crds import custom_kind
 from virtfleet.local.apiserver.kinds.registry import Kind, Kinds
@@ -69,8 +68,6 @@ class Rules(Admission):
     async def validate(self, request: AdmissionRequest) -> None:
         obj, kind = request.obj or {}, request.kind.resource.kind
         findings = review(obj, Installation(obj) if kind == KUBEVIRTS.kind else self._cluster)
-        if findings.allowed and kind == VMI_MIGRATIONS.kind:
-            check_migration_target(obj, {}, (), findings)  # of a VMI that is there and can move
         self.warnings += findings.warnings
         _refuse(findings)
 

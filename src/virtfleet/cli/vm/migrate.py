@@ -91,12 +91,34 @@ def _told(migration: Obj) -> dict[str, Any]:
         "target": state.get("targetNode") or "",
         "mode": state.get("mode") or "",
         "reason": state.get("failureReason") or "",
+        "metrics": state.get("migrationMetrics") or {},
     }
 
 
 def _words(told: dict[str, Any]) -> str:
     vm = f"{told['namespace']}/{told['vmi']}"
     if told["phase"] == Phase.SUCCEEDED:
-        return f"{vm} runs on {told['target']} now; it was on {told['source']}"
+        return f"{vm} runs on {told['target']} now; it was on {told['source']}{_came_to(told['metrics'])}"
     way = f" from {told['source']} to {told['target']}" if told["target"] else ""
-    return f"the migration of {vm}{way} {_STEPS.get(told['phase'], told['phase'])} ({told['name']})"
+    step, far = _STEPS.get(told["phase"], told["phase"]), _far(told["metrics"])
+    return f"the migration of {vm}{way} {step}{far} ({told['name']})"
+
+
+def _far(metrics: dict[str, int]) -> str:
+    """How far it is, by what was told last."""
+    if not metrics:
+        return ""
+    total, left = metrics["totalBytes"], metrics["remainingBytes"]
+    rates = f"{_mib(metrics['bytesPerSecond'])}/s, the guest writes {_mib(metrics['dirtyBytesPerSecond'])}/s anew"
+    return f": {_mib(total - left)} of {_mib(total)}, {rates}"
+
+
+def _came_to(metrics: dict[str, int]) -> str:
+    if not metrics:
+        return ""
+    seconds, pause = metrics["elapsedMilliseconds"] / 1000, metrics["downtimeMilliseconds"]
+    return f" ({_mib(metrics['totalBytes'])} in {seconds:.1f} s; the guest stood still for {pause} ms)"
+
+
+def _mib(size: int) -> str:
+    return f"{size / (1 << 20):.1f} MiB"

@@ -24,7 +24,7 @@ from virtfleet.controller.migration.phases import Situation
 from virtfleet.controller.migration.queue import Limits, Place
 from virtfleet.controller.migration.records import UNFINISHED, Migration, Policy
 from virtfleet.controller.pods import ForeignPod, LauncherPods, migration_keys, owners
-from virtfleet.controller.records import Claim, Instance, NodeRecord, decode_instance
+from virtfleet.controller.records import Claim, Instance, NodeRecord, decode_instance, labels_of
 from virtfleet.installation import Installation
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache, split_key
@@ -85,6 +85,7 @@ class Migrations:
         if migration is None:
             return await self._without_migration(key)
         at = await self._look(migration)
+        await self._tell_networks(at)
         if migration.final:
             return await self._settle(at)
         if migration.phase == Phase.PENDING and phases.next_phase(at, time.time())[0] == Phase.PENDING:
@@ -210,7 +211,7 @@ class Migrations:
         )
         claims = {name: self._claims.get(f"{vmi.namespace}/{claim}") for name, claim in vmi.spec.claims.items()}
         block = {name for name, claim in claims.items() if claim and claim.block}
-        return render_target(whole, self._settings, move, block_volumes=block)
+        return render_target(whole, self._settings, move, block_volumes=block, nodes=labels_of(self._nodes))
 
     async def _say_quota(self, migration: Migration, error: ApiError) -> bool:
         """Whether the Pod was refused for a quota, which may have room later."""
@@ -255,6 +256,14 @@ class Migrations:
         said = "Migration target pod is ready for preparation by virt-handler."
         self._recorder.normal(migration.reference, "SuccessfulHandOver", said)
         return dataclasses.replace(at, vmi=written)
+
+    async def _tell_networks(self, at: Situation) -> None:
+        """Mark the Pod that the guest has come to run in, by which a network can let the VM keep its address."""
+        since = at.state.target_node_domain_ready_timestamp if at.state else ""
+        if since and at.target and not at.target.metadata.annotations.target_ready:
+            # In the words of Go's time.Time, which networks read it as.
+            said = f"{since[:10]} {since[11:19]} +0000 UTC"
+            await self._pods.annotate(at.target, {names.MIGRATION_TARGET_READY: said})
 
     async def _end(self, at: Situation) -> Situation:
         """End what the handlers cannot, or have it ended by the source."""

@@ -30,8 +30,13 @@ _LENGTH = struct.Struct(">I")
 _LONGEST_HELLO = 512
 _LONGEST_WORD = 2 << 20  # a document of 256 Ki characters, however JSON writes them
 _HANDSHAKE = b"\x16"  # the first byte of TLS; that of a frame is 0
-# A peer whose node has gone is noticed within half a minute where nothing is on its way to it.
-_KEEPALIVE = {socket.TCP_KEEPIDLE: 10, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 4}
+# A peer whose node has gone is noticed within half a minute, whether or not something is on its way to it.
+_KEEPALIVE = {
+    socket.TCP_KEEPIDLE: 10,
+    socket.TCP_KEEPINTVL: 5,
+    socket.TCP_KEEPCNT: 4,
+    socket.TCP_USER_TIMEOUT: 30_000,
+}
 
 T = TypeVar("T")
 

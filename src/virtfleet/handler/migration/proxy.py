@@ -194,9 +194,13 @@ class ChannelsOut:
 class Proxy:
     """Listens on `address` for all migrations to this node, and connects for those that leave it."""
 
-    def __init__(self, identity: Identity, address: str, *, host: str = "", port: int = 0) -> None:
+    def __init__(
+        self, identity: Identity, address: str, *, host: str = "", port: int = 0, dedicated: bool = False
+    ) -> None:
         self.address = address
         """Where other nodes reach it."""
+        self.dedicated = dedicated
+        """Whether that is on the network that migrations have for themselves."""
         self.port = 0
         self.refuses = False
         """Whether this handler ends, and takes no new migration."""

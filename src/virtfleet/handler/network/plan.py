@@ -20,6 +20,9 @@ PRIMARY = "eth0"
 TABLE = "kubevirt"
 GUESTS, GUESTS6 = "10.0.2.0/24", "fd10:0:2::/120"
 _BRIDGE_MAC = "02:00:00:00:00:00"
+# A connection that this kernel has not seen begin is one that came with the guest from another node. The Pod would
+# answer that there is none, so the guest gets it, whatever its port: it may be the guest that had opened it.
+_GOES_ON = "tcp flags & (syn | rst) == 0 "
 _DHCP_SERVERS = "169.254.75"  # of bridged interfaces, where the guest has the Pod's address
 
 
@@ -167,7 +170,9 @@ def _translation(nic: InterfaceRequest, link: Link) -> str:
 def _rules(nic: InterfaceRequest, network: IPv4Network | IPv6Network) -> str:
     family, loopback = ("ip", "127.0.0.1") if network.version == 4 else ("ip6", "::1")
     guest, gateway = guest_address(network), gateway_address(network)
-    inbound = [f'iifname "{nic.link}" {ports}dnat to {guest}' for ports in _ports(nic)]
+    inbound = [
+        f'iifname "{nic.link}" {ports}dnat to {guest}' for ports in [*_ports(nic), *([_GOES_ON] * bool(nic.ports))]
+    ]
     local = [f"{family} daddr {loopback} {ports}dnat to {guest}" for ports in _ports(nic)]
     table = f"table {family} {TABLE}"
     return f"""{table}
@@ -191,7 +196,7 @@ delete {table}
 
 
 def _ports(nic: InterfaceRequest) -> list[str]:
-    """What packets are forwarded, one match for each protocol."""
+    """What connections are forwarded, one match for each protocol."""
     by_protocol: dict[str, list[str]] = {}
     for protocol, first, last in nic.ports:
         by_protocol.setdefault(protocol, []).append(str(first) if first == last else f"{first}-{last}")

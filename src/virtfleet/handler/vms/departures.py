@@ -7,6 +7,7 @@ launcher how far that is, and from the kernel whether anything of the guest is a
 from __future__ import annotations
 
 import enum
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -17,15 +18,21 @@ from virtfleet.api import times
 from virtfleet.api.migration import MigrationOptions
 from virtfleet.api.migration import VirtualMachineInstanceMigrationState as MigrationState
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
+from virtfleet.handler.migration import progress
 from virtfleet.handler.migration.outgoing import Address, Outgoing
 from virtfleet.handler.migration.proxy import Proxy
 from virtfleet.handler.pods import process
-from virtfleet.handler.pods.launchers import Presence
+from virtfleet.handler.pods.launchers import Presence, Unresponsive
 from virtfleet.handler.vms.instances import Instance
 from virtfleet.handler.vms.preparation import NotPossible
 from virtfleet.handler.vms.work import PodWork
 from virtfleet.kube.resource import Obj
+from virtfleet.protocol.client import Refused
+from virtfleet.protocol.messages import MigrationReport, Stay
 
+logger = logging.getLogger(__name__)
+
+_AGAIN = 1.0  # seconds after which a launcher that did not hear is told again
 _UNHEARD = 2.0  # seconds after which the target is told by the VMI's status what it did not hear directly
 # Seconds for the target to take the guest over: it has all of it, or it is not known whether it has.
 _TAKE_OVER, _SAY_SO = 120.0, 10.0
@@ -83,6 +90,9 @@ class Departures:
         migration = departing(instance.vmi, self._node)
         if vm.outgoing and (migration is None or vm.outgoing.uid != migration.migration_uid):
             await self.let_go(vm)
+        report = vm.launcher.state.migration if vm.launcher.state else None
+        if report and report.asks:
+            return Leaving.NO, await self._stay(instance, vm, migration, report)
         if migration is None:
             return Leaving.NO, None
         try:
@@ -96,6 +106,26 @@ class Departures:
             return Leaving.NO, None
         vm.outgoing = outgoing
         return await self._follow(instance, vm, migration, outgoing)
+
+    async def _stay(
+        self, instance: Instance, vm: PodWork, migration: MigrationState | None, report: MigrationReport
+    ) -> float | None:
+        """The guest stands still, because all of it may be on the target. It runs on when nobody lets it run there.
+
+        Which is what the VMI's status says once the migration has ended there as failed, whoever wrote it.
+        """
+        if migration and migration.migration_uid == report.uid:
+            if vm.outgoing:
+                await vm.outgoing.keep(report.asks)
+            aborted = bool(migration.abort_requested)
+            if not await self._report(instance, migration, _kept(report.asks, aborted=aborted)):
+                return None  # there is no VMI any more
+        try:
+            await vm.launcher.call(Stay(migration=report.uid))
+        except (Refused, Unresponsive) as error:
+            logger.warning("%s: the guest cannot be told to run on: %s", vm.record.key, error)
+            return _AGAIN
+        return None
 
     async def let_go(self, vm: PodWork) -> None:
         """The migration has come to its end, here or there."""
@@ -147,6 +177,9 @@ class Departures:
             change |= {"startTimestamp": times.timestamp(), "mode": report.mode or "PreCopy"}
         elif report.mode and report.mode != migration.mode:
             change["mode"] = report.mode
+        if progress.due(report, outgoing.told):
+            outgoing.told = report.elapsed_seconds
+            change["migrationMetrics"] = progress.figures(report)
         await self._report(instance, migration, change)
         # Where its launcher has gone, the guest's process is about to.
         gone = vm.launcher.presence is Presence.GONE
@@ -167,11 +200,13 @@ class Departures:
             await self._report(instance, migration, {"sourceEndTimestamp": times.timestamp()})
         return limit - passed if passed > _UNHEARD else _UNHEARD
 
-    async def _report(self, instance: Instance, migration: MigrationState, change: Obj) -> None:
-        if change:
-            metadata = instance.vmi.metadata
-            about = {"resourceVersion": metadata.resource_version, "uid": metadata.uid}
-            await self._write(instance, {"metadata": about, "status": {"migrationState": change}})
+    async def _report(self, instance: Instance, migration: MigrationState, change: Obj) -> bool:
+        """Whether there was anything to write, and a VMI to write it of."""
+        if not change:
+            return False
+        metadata = instance.vmi.metadata
+        about = {"resourceVersion": metadata.resource_version, "uid": metadata.uid}
+        return await self._write(instance, {"metadata": about, "status": {"migrationState": change}})
 
 
 def _kept(why: str, *, aborted: bool) -> Obj:

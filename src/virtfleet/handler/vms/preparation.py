@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from virtfleet.handler.devices import access as deviceaccess
 from virtfleet.handler.devices.assigned import assigned, environment
 from virtfleet.handler.network.networks import Networks, Wired
 from virtfleet.handler.node import topology
+from virtfleet.handler.pods import heldimages
 from virtfleet.handler.pods.launchers import Launcher, Unresponsive
 from virtfleet.handler.pods.process import PodProcess
 from virtfleet.handler.vms import tuning
@@ -66,6 +68,8 @@ class Preparation:
                 f"the Pod has no /dev/{descriptor.device}, and developerConfiguration.useEmulation does not allow "
                 "emulation"
             )
+        if not started:
+            await asyncio.to_thread(heldimages.hand_over, process)
         wired = self.networks.known(pod, process, vmi) if started else await self.networks.set_up(pod, process, vmi)
         context = _context(vmi, process, cluster, wired, in_software)
         if not descriptor.root:

@@ -164,4 +164,5 @@ class Source:
             vm.guest,
             hypervisor is not None and process is not None and preparation.emulated(process, hypervisor.descriptor),
             vm.trouble,
+            process.selinux_context() if process else "",
         )

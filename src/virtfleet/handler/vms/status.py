@@ -82,6 +82,8 @@ class Situation:
     emulated: bool = False
     trouble: str = ""
     """Why the domain could not be made as the VMI says."""
+    selinux: str = ""
+    """The SELinux context of its launcher, where the node has one for it."""
 
     @property
     def runs(self) -> bool:
@@ -168,6 +170,8 @@ def _machine(at: Situation, state: DomainState) -> Obj:
         made["machine"] = {"type": state.machine}
     if at.hypervisor:
         made["runtimeUser"] = 0 if at.hypervisor.descriptor.root else paths.USER
+    if at.selinux:
+        made["selinuxContext"] = at.selinux
     if state.memory:  # a launcher of an earlier version does not say
         made["memory"] = {
             "guestAtBoot": str(Quantity.of(state.boot_memory, BINARY)),

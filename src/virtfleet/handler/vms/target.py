@@ -17,6 +17,7 @@ import msgspec
 from virtfleet.api import names, times
 from virtfleet.api.migration import MigrationOptions
 from virtfleet.api.migration import VirtualMachineInstanceMigrationState as MigrationState
+from virtfleet.handler.migration import dedicated, progress
 from virtfleet.handler.migration.proxy import Incoming, Proxy
 from virtfleet.handler.migration.witness import Witness
 from virtfleet.handler.pods.launchers import Presence
@@ -74,6 +75,10 @@ class Target:
         migration = instance.vmi.status.migration_state
         if self._proxy.refuses and vm.incoming is None:
             return None  # this handler ends; the next one goes on with it
+        if migration and not migration.target_node_address and (why := self._off_network(migration)):
+            ended = {"failed": True, "failureReason": why, "endTimestamp": times.timestamp()}
+            await self._write(instance, _patch(instance, {"migrationState": ended}))
+            return None  # the source knows nothing of it yet
         step = next_step(instance, Role.TARGET, vm.launcher.presence, vm.launcher.state)
         again = await self._attempts.make(instance, vm, step, act)
         state = vm.launcher.state
@@ -83,6 +88,12 @@ class Target:
         if vm.launcher.presence is not Presence.HERE or state is None or state.status.ended:
             return None  # the source notices that there is nobody, and keeps the guest
         return await self._receive(instance, vm, migration)
+
+    def _off_network(self, migration: MigrationState) -> str:
+        """Why the guest cannot come by the network that migrations are to use."""
+        options = migration.migration_configuration
+        network = options.network if options else ""
+        return dedicated.refusal(self._node, network) if network and not self._proxy.dedicated else ""
 
     def let_go(self, vm: PodWork) -> None:
         """The Pod is no target any more."""
@@ -115,7 +126,11 @@ class Target:
             ports,
         ):
             stale = dict.fromkeys(migration.target_direct_migration_node_ports)  # null takes an entry away
-            change = {"targetNodeAddress": self._proxy.address, "targetDirectMigrationNodePorts": {**stale, **ports}}
+            change = {
+                "targetNodeAddress": self._proxy.address,
+                "targetDirectMigrationNodePorts": {**stale, **ports},
+                "migrationNetworkType": "Migration" if self._proxy.dedicated else "Pod",
+            }
         if report.complete:
             await incoming.say(complete=True)
             if not migration.target_node_domain_detected:
@@ -184,6 +199,8 @@ class Target:
             "targetNodeDomainDetected": True,
             "targetNodeDomainReadyTimestamp": migration.target_node_domain_ready_timestamp or now,
         }
+        if vm.incoming and (report := _report(vm, vm.incoming)).total_bytes:
+            state["migrationMetrics"] = progress.figures(report)
         if not migration.start_timestamp:
             state["startTimestamp"] = now
         status: Obj = {"nodeName": self._node, "migrationTransport": _TRANSPORT, "migrationState": state}

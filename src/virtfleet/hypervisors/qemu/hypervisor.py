@@ -19,7 +19,7 @@ from virtfleet.hypervisors.support import Level, Support, impossible, works
 OVERHEADS = Overheads(log_daemon="20Mi", daemon="32Mi", vmm="60Mi", emulation=f"{adapt.TRANSLATED_CODE_MIB}Mi")
 
 # QEMU writes its log through virtlogd, so that a restart of the daemon loses nothing. A session's qemu.conf has no
-# user: QEMU runs as the daemon does.
+# user: QEMU runs as the daemon does. Whether the way to another node's daemon is lost is for the launcher to say.
 _QEMU_CONF = """\
 stdio_handler = "logd"
 vnc_listen = "0.0.0.0"
@@ -30,6 +30,7 @@ remember_owner = 0
 security_driver = "none"
 namespaces = [ ]
 cgroup_controllers = [ ]
+keepalive_interval = -1
 """
 
 QEMU: Final[dict[str, Support]] = {

@@ -2,7 +2,9 @@
 
 The call lasts as long as the migration, so it has a thread and a connection of its own. How it went is never taken from
 its answer: both sides look at the domain. While its process lives on the source, the guest is the source's, whatever
-the target has; so where libvirt cannot tell any more how far it was, because its daemon died, the guest runs on here.
+the target has. But from when the target may have all of it, it does not run here again before the target is sure never
+to let it run: what it did here meanwhile would be undone there. So where the target's answer is lost, or the daemon
+that waited for it, the guest stands still until `stay`.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ logger = logging.getLogger(__name__)
 _LOOK = 0.4  # seconds between looks at a migration
 _SAY = 1.0  # seconds between reports of its progress
 _LONGEST = 7 * 24 * 3600.0  # seconds; `pace` ends it long before, where anybody set a limit
+_PARTED = "the connection to the other node was lost before that had said whether it has all of the guest"
 _NO_JOB = libvirt.VIR_DOMAIN_JOB_NONE
 _LOST = (libvirt.VIR_DOMAIN_PAUSED_POSTCOPY, libvirt.VIR_DOMAIN_PAUSED_POSTCOPY_FAILED)
 # In the metadata of the domain's document: its owner has paused it, and it stays so where it goes.
@@ -67,6 +70,8 @@ class Departure:
     ) -> None:
         self.look = Look()
         self.aborted = False
+        self.asks = ""
+        """Why the guest stands still until somebody says that it may run here again."""
         self.stands = False
         """Whether the owner had paused the guest before it began."""
         self._connection = connection
@@ -77,6 +82,7 @@ class Departure:
         self._said = 0.0
         self._end = ""  # why it is to end
         self._stirred = asyncio.Event()
+        self._stays = asyncio.Event()  # the target will not let the guest run
 
     def stir(self) -> None:
         """The domain may be different."""
@@ -94,7 +100,7 @@ class Departure:
             seen = await self._see()
             if seen and not seen.active:
                 return await self._gone()
-            if seen and seen.settled and moving.done() and await self._stays(seen):
+            if seen and seen.settled and moving.done() and await self._as_before(seen, moving.result()):
                 raise self._failure(moving.result())
             now = time.monotonic()
             look = _measured(self.look, seen.job) if seen and not seen.settled else self.look
@@ -116,6 +122,30 @@ class Departure:
             raise Failure(f"the migration cannot be aborted: {refusal}")
         self._end = why
         await self._abort_job()
+
+    def stay(self) -> None:
+        """The guest may run here again: the target will not let it run."""
+        self.asks = ""
+        self._stays.set()
+        self.stir()
+
+    async def parted(self) -> None:
+        """The connection to the target's libvirt is lost. Wait until this one may know, which lets the guest run."""
+        while self.look.mode is not Mode.POST_COPY and not self._stays.is_set():
+            seen = await self._see()
+            if seen and (not seen.active or seen.state != libvirt.VIR_DOMAIN_PAUSED):
+                return  # the target was never told that it has all of the guest, and cannot be told any more
+            if seen:
+                self._ask(_PARTED)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK):
+                    await self._stays.wait()
+
+    def _ask(self, trouble: str) -> None:
+        if not self.asks:
+            logger.warning("the guest stands still, because all of it may be on the target: %s", trouble)
+            self.asks = f"the VM has not moved: {self._end or trouble}"
+            self._say()
 
     async def _abort_job(self) -> None:
         """What fails, because libvirt has not begun yet or is through, is tried again at the next look."""
@@ -156,10 +186,13 @@ class Departure:
         if not await shown(self._connection, self._name, self._steps.finish(source=True)):
             raise Failure("the VM has ended on the way")
 
-    async def _stays(self, seen: Seen) -> bool:
+    async def _as_before(self, seen: Seen, trouble: str) -> bool:
         """Whether the guest is here as it was before. One that libvirt has left standing still runs on first."""
         if seen.state != libvirt.VIR_DOMAIN_PAUSED or self.stands or seen.reason in _LOST:
             return True
+        if not self._stays.is_set():
+            self._ask(trouble)
+            return False
         logger.warning("the guest stands still, and nothing moves it; it runs on here")
         with suppress(libvirt.libvirtError, Failure):  # libvirt has done it, or it is tried again
             await self._connection.run(lambda c: c.lookupByName(self._name).resume())
@@ -264,6 +297,14 @@ def land(domain: libvirt.virDomain) -> None:
     stands = fromstring(domain.XMLDesc()).find(f"metadata/{_OURS}/{_PAUSED}") is not None
     if domain.state()[0] == libvirt.VIR_DOMAIN_PAUSED and not stands:
         domain.resume()
+
+
+def carried(domain: libvirt.virDomain, waited: float) -> Look:
+    """What a migration to here came to; `waited` are seconds that the guest then stood before it was let run."""
+    job = domain.jobStats(libvirt.VIR_DOMAIN_JOB_STATS_COMPLETED | libvirt.VIR_DOMAIN_JOB_STATS_KEEP_COMPLETED)
+    look = _measured(Look(), {"data_remaining": 0, **job})
+    paused = look.downtime_ms + round(waited * 1000)
+    return msgspec.structs.replace(look, elapsed=job.get("time_elapsed", 0) / 1000, downtime_ms=paused)
 
 
 async def shown(connection: Connection, name: str, finish: Finish) -> bool:

@@ -94,9 +94,14 @@ class Guest:
             m.GetDocument: self._arrival.get_document,
             m.Depart: self._depart,
             m.AbortDeparture: self._departures.abort,
+            m.Stay: self._departures.stay,
             m.Arrive: self.arrive,
             **{request: partial(self._operate, do) for request, do in self._operations.handlers().items()},
         }
+
+    async def parted(self) -> None:
+        """The connection by which the guest moves is lost; wait until libvirt may know."""
+        await self._departures.parted()
 
     def start(self) -> None:
         """Connect to libvirt, and follow what the domain does."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from xml.etree.ElementTree import Element, ParseError, fromstring
@@ -15,10 +16,12 @@ from virtfleet.api.migration import MigrationOptions
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain.xml import text
 from virtfleet.hypervisors.base import Hypervisor
+from virtfleet.hypervisors.migration import Look
 from virtfleet.launcher.channels import ROUTE
 from virtfleet.launcher.failure import Failure
+from virtfleet.launcher.guestnet.announcement import announce
 from virtfleet.launcher.libvirtd.connection import Connection
-from virtfleet.launcher.libvirtd.migration import Departure, arrived, land
+from virtfleet.launcher.libvirtd.migration import Departure, arrived, carried, land
 from virtfleet.launcher.vm.domain import Domain
 from virtfleet.protocol import messages as m
 from virtfleet.work import tasks
@@ -79,6 +82,17 @@ class Departures:
             await self._departure.abort()
         return m.Done()
 
+    async def stay(self, request: m.Stay) -> m.Done:
+        """The migration has failed; where the guest stands still because of it, it runs on."""
+        if self._departure and request.migration == self._uid:
+            self._departure.stay()
+        return m.Done()
+
+    async def parted(self) -> None:
+        """libvirt has lost its connection to the target; wait until it may know."""
+        if self._departure and self.going_on:
+            await self._departure.parted()
+
     async def give_up(self) -> None:
         """The domain is to end here; a migration would keep it from hearing so."""
         if self._departure and self.going_on:
@@ -106,6 +120,7 @@ class Departures:
             running=self.going_on and not ended,
             left=ended and state.reason == "Migrated",
             failure="" if ended else self._failure,
+            asks=self._departure.asks[:_LONGEST_WORDS] if self.going_on and not ended else "",
             aborted=self._departure.aborted,
             mode=look.mode,
             elapsed_seconds=round(look.elapsed, 1),
@@ -132,6 +147,8 @@ class Arrival:
         self._hypervisor = hypervisor
         self._document = ""
         self._landed = False
+        self._complete_since = 0.0
+        self._carried = Look()
 
     def expect(self, migration: str, document: Element) -> None:
         """Everything is ready for the guest; `document` is that of a start here."""
@@ -145,10 +162,20 @@ class Arrival:
     async def report(self) -> m.MigrationReport | None:
         if not self.expected:
             return None
-        return m.MigrationReport(uid=self.expected, complete=self._landed or await self._complete())
+        return m.MigrationReport(
+            uid=self.expected,
+            complete=self._landed or await self._complete(),
+            elapsed_seconds=self._carried.elapsed,
+            total_bytes=self._carried.total,
+            rate=self._carried.rate,
+            downtime_ms=self._carried.downtime_ms,
+        )
 
     async def _complete(self) -> bool:
-        return await arrived(self._connection, self._domain.name, self._hypervisor)
+        complete = await arrived(self._connection, self._domain.name, self._hypervisor)
+        if complete and not self._complete_since:
+            self._complete_since = time.monotonic()
+        return complete
 
     async def land(self, request: m.Arrive) -> None:
         """Let the guest run; Failure where not all of it is here. May be repeated."""
@@ -157,6 +184,11 @@ class Arrival:
         if not await self._complete():
             raise Failure("the VM has not come yet")
         await self._domain(land)
+        announce()
+        waited = time.monotonic() - self._complete_since
+        if not self._landed:
+            with suppress(Failure):  # figures are worth no trouble
+                self._carried = await self._domain(lambda domain: carried(domain, waited))
         self._landed = True
 
     async def give_up(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,6 +45,10 @@ class Layout:
     @property
     def sandboxes(self) -> Path:
         return self.home / "sandboxes"
+
+    def every_sandbox(self, pattern: str) -> Iterable[Path]:
+        """Files in the sandboxes of all nodes."""
+        return self.data.glob(f"nodes/*/{self.sandboxes.name}/*/{pattern}")
 
     @property
     def exits(self) -> Path:

@@ -20,6 +20,7 @@ from virtfleet.work.commands import CommandError, run
 PODS, SERVICES = IPv4Network("10.244.0.0/16"), IPv4Network("10.96.0.0/16")
 _MTU = 1500
 _NODE_PREFIX = 24
+_SILENT = "virtfleet-silent"  # table in the namespace of a pod that another one has the addresses of
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,15 +113,45 @@ def pod_interfaces(network: ClusterNetwork, pod_uid: str, address: IPv4Address) 
     return "\n".join(commands)
 
 
-async def attach(network: ClusterNetwork, pod_uid: str) -> None:
-    """Put the machine's end of a pod's pair of interfaces on the bridge."""
-    name = network.interface(pod_uid)
+async def attach(network: ClusterNetwork, pod_uid: str, *, follows: bool = False) -> None:
+    """Put the machine's end of a pod's pair of interfaces on the bridge.
+
+    One that follows another under the same addresses hears nothing that is for everybody, so that it answers nobody;
+    the first word that its guest says tells the bridge where to look for the addresses from then on.
+    """
+    name, heard = network.interface(pod_uid), "off" if follows else "on"
     commands = [
-        f"link set {name} master {network.bridge} up",
+        f"link set {name} master {network.bridge}",
         # Where the kernel filters bridged packets too, a pod's call of itself is sent back out of the same port.
-        f"link set {name} type bridge_slave hairpin on",
+        f"link set {name} type bridge_slave hairpin on flood {heard} mcast_flood {heard} bcast_flood {heard}",
+        f"link set {name} up",
     ]
     await run("ip", "-batch", "-", feed="\n".join(commands))
+
+
+async def silence(namespace: Path) -> None:
+    """Have a pod's kernel say nothing by IPv6, which it would by itself, under addresses that another pod has."""
+    if has_ipv6():
+        chain = f"ip6 {_SILENT} output"
+        rules = f"add chain {chain} {{ type filter hook output priority 0 ; }} ; add rule {chain} oifname eth0 drop"
+        await _nft_inside(namespace, f"add table ip6 {_SILENT} ; {rules}")
+
+
+async def hand_over(network: ClusterNetwork, old_uid: str, new_uid: str, namespace: Path) -> None:
+    """Have one pod instead of another on the bridge."""
+    old = network.interface(old_uid)
+    try:
+        await run("ip", "link", "set", old, "nomaster")
+    except CommandError:
+        if await _exists(old):
+            raise
+    await attach(network, new_uid)
+    if has_ipv6():
+        await _nft_inside(namespace, f"add table ip6 {_SILENT} ; delete table ip6 {_SILENT}")
+
+
+async def _nft_inside(namespace: Path, commands: str) -> None:
+    await run("nsenter", f"--net={namespace}", "nft", commands)
 
 
 async def detach(network: ClusterNetwork, pod_uid: str) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 import virtfleet
-from virtfleet.api import conditions
+from virtfleet.api import conditions, names
 from virtfleet.api.times import precise_now, timestamp
 from virtfleet.kube.api import KubeApi, Patch
 from virtfleet.kube.errors import ApiError, is_already_exists, is_not_found
@@ -37,7 +37,12 @@ log = logging.getLogger(__name__)
 def labels(spec: NodeSpec) -> dict[str, str]:
     architecture = _ARCHITECTURES.get(platform.machine(), platform.machine())
     known = {"hostname": spec.name, "os": "linux", "arch": architecture}
-    return {**{f"kubernetes.io/{key}": value for key, value in known.items()}, **spec.labels}
+    described = {f"kubernetes.io/{key}": value for key, value in known.items()}
+    return {
+        **described,
+        names.IMAGE_VOLUMES: "true",
+        **spec.labels,
+    }  # this runtime mounts images, and need not be tried
 
 
 def capacity(data: Path, offers: Mapping[str, tuple[int, int]], *, healthy: bool) -> dict[str, str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import shutil
 import time
@@ -30,6 +31,7 @@ from virtfleet.local.node.pulling import ImageUnavailable
 from virtfleet.local.node.runtime import RuntimeFailure, remove_group
 from virtfleet.local.node.sandbox import NoAddress
 from virtfleet.local.node.security import ConfigError
+from virtfleet.local.node.succession import predecessor, succeeds
 from virtfleet.local.node.unserved import unserved
 from virtfleet.local.node.volumes import VolumeError
 from virtfleet.work.commands import CommandError
@@ -177,12 +179,16 @@ class PodWorker:
         node = self._node
         try:
             if self._ground is None:
-                sandbox = await node.sandboxes.ensure(self.pod, node.layout.node, time.time())
+                before = await predecessor(node.api, self.pod)
+                sandbox = await node.sandboxes.ensure(self.pod, node.layout.node, time.time(), before)
                 places = await node.volumes.make(self.pod, node.facts(sandbox), self._woken.set)
                 self._ground = Ground(sandbox, places)
                 self._refreshed = time.time()
                 self.runs.adopt_health(self.pod, self._address())
-            elif abs(time.time() - self._refreshed) >= _REFRESH:  # the clock may have been set back
+            if self._ground.sandbox.follows and succeeds(self.pod):
+                sandbox = await node.sandboxes.succeed(self._ground.sandbox)
+                self._ground = dataclasses.replace(self._ground, sandbox=sandbox)
+            if abs(time.time() - self._refreshed) >= _REFRESH:  # the clock may have been set back
                 await node.volumes.refresh(self.pod, node.facts(self._ground.sandbox))
                 self._refreshed = time.time()
         except ImageUnavailable as why:

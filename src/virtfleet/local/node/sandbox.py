@@ -21,10 +21,12 @@ from virtfleet.local.node.containers import write_atomically
 from virtfleet.local.node.layout import Layout
 from virtfleet.local.node.network import ClusterNetwork
 from virtfleet.local.node.runtime import boot_id
+from virtfleet.local.node.succession import Predecessor
 from virtfleet.work.commands import run
 
 _SHM_SIZE = "64m"
 _NAME_LIMIT = 63
+_FOLLOWED = "followed-"  # file in the sandbox of a pod that has another one's address, before that address
 
 
 class NoAddress(Exception):
@@ -41,6 +43,8 @@ class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
     address: str = ""
     address6: str = ""
     created: float = 0
+    follows: str = ""
+    """The pod that has the address until this one succeeds it."""
 
     @property
     def addresses(self) -> list[str]:
@@ -67,8 +71,8 @@ class Sandboxes:
             elif sandbox.address:
                 self._taken[sandbox.pod] = sandbox.address
 
-    async def ensure(self, pod: Obj, node_name: str, now: float) -> Sandbox:
-        """The pod's sandbox, made if it is not there yet."""
+    async def ensure(self, pod: Obj, node_name: str, now: float, before: Predecessor | None = None) -> Sandbox:
+        """The pod's sandbox, made if it is not there yet; with the address of the one before it, if there is one."""
         uid = pod["metadata"]["uid"]
         existing = self._load(uid)
         if existing is not None:
@@ -87,11 +91,13 @@ class Sandboxes:
         if spec.get("hostNetwork"):
             await _make_namespaces(home / "ns", kinds, "true")
         else:
-            chosen = self._choose(uid)
+            chosen = self._follow(uid, before.address) if before else self._choose(uid)
             interfaces = network.pod_interfaces(self._network, uid, chosen)
             inside = ("sh", "-c", 'hostname "$0" && exec ip -batch -', hostname)
             await _make_namespaces(home / "ns", kinds, *inside, feed=interfaces)
-            await network.attach(self._network, uid)
+            if before:
+                await network.silence(home / "ns" / "net")
+            await network.attach(self._network, uid, follows=before is not None)
             address = str(chosen)
             address6 = str(self._network.address6(chosen)) if network.has_ipv6() else ""
         if not spec.get("hostIPC"):
@@ -107,9 +113,18 @@ class Sandboxes:
             address=address,
             address6=address6,
             created=now,
+            follows=before.uid if before else "",
         )
         _write_files(home, pod, sandbox)
         write_atomically(home / "sandbox.json", msgspec.json.encode(sandbox))
+        return sandbox
+
+    async def succeed(self, sandbox: Sandbox) -> Sandbox:
+        """Let the pod be reached under its address, and not the one any more that had it so far."""
+        namespace = self._layout.sandboxes / sandbox.pod / "ns" / "net"
+        await network.hand_over(self._network, sandbox.follows, sandbox.pod, namespace)
+        sandbox = msgspec.structs.replace(sandbox, follows="")
+        write_atomically(self._layout.sandboxes / sandbox.pod / "sandbox.json", msgspec.json.encode(sandbox))
         return sandbox
 
     def files(self, sandbox: Sandbox, pod: Obj) -> list[Mount]:
@@ -129,7 +144,8 @@ class Sandboxes:
 
     def _choose(self, uid: str) -> IPv4Address:
         """An address that nobody has, and that nobody had for as long as possible."""
-        taken, count = set(self._taken.values()), self._range.num_addresses
+        elsewhere = {path.name.removeprefix(_FOLLOWED) for path in self._layout.every_sandbox(f"{_FOLLOWED}*")}
+        taken, count = {*self._taken.values(), *elsewhere}, self._range.num_addresses
         for step in range(1, count):
             number = (int(self._last) - int(self._range[0]) + step) % count
             chosen = self._range[number]
@@ -137,6 +153,12 @@ class Sandboxes:
                 self._last, self._taken[uid] = chosen, str(chosen)
                 return chosen
         raise NoAddress(f"no pod address is free in {self._range}")
+
+    def _follow(self, uid: str, address: str) -> IPv4Address:
+        """An address that may be of another node's range: that one is not to give it to anybody else."""
+        (self._layout.sandboxes / uid / f"{_FOLLOWED}{address}").touch()
+        self._taken[uid] = address
+        return IPv4Address(address)
 
     def _load(self, uid: str) -> Sandbox | None:
         path = self._layout.sandboxes / uid / "sandbox.json"

@@ -1,0 +1,248 @@
+"""The two controllers that bring running VMs to the launchers that they should have.
+
+`Marks` keeps the label `kubevirt.io/outdatedLauncherImage` true. `Updates` has the VMs that carry it move or restart,
+as far as strategies say so, and only when the operator is done: with an installation that is still being changed no VM
+is moved. Everything follows from objects, except when VMs were last evicted: a controller that has just come to lead
+waits for one interval before it evicts.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import defaultdict
+
+from virtfleet.api import names, times
+from virtfleet.api.names import MigrationPhase, Phase
+from virtfleet.controller import lifecycle
+from virtfleet.controller.migration import queue
+from virtfleet.controller.migration.queue import Limits, Place
+from virtfleet.controller.migration.records import UNFINISHED, Migration
+from virtfleet.controller.pods import LauncherPods
+from virtfleet.controller.records import Instance
+from virtfleet.controller.workloads.outlook import Fate, Outlook, Strategy, outlook
+from virtfleet.installation import Installation
+from virtfleet.kube.api import KubeApi
+from virtfleet.kube.cache import Cache
+from virtfleet.kube.controller import Controller
+from virtfleet.kube.errors import ApiError, ignoring, is_already_exists, is_conflict, is_not_found
+from virtfleet.kube.events import Recorder
+from virtfleet.kube.resource import PODS, VMI_MIGRATIONS, VMIS, Obj
+
+logger = logging.getLogger(__name__)
+
+OUTDATED = "outdated"
+"""An index of VMIs: those with the label."""
+PREFIX = "kubevirt-workload-update-"
+PRIORITY = "system-critical"  # KubeVirt's for updates
+GATHERED = 1.0  # seconds for which changes are gathered before VMs are looked at
+LOOK_AGAIN = 30.0  # seconds after which VMs are looked at that could do nothing just now
+FIRST_PAUSE = 30.0  # seconds after the first failure; each further one doubles them
+
+Due = tuple[Instance, Outlook]
+
+
+def outdated(vmi: Instance) -> list[str]:
+    return [OUTDATED] if names.OUTDATED_LAUNCHER_IMAGE in vmi.metadata.labels else []
+
+
+def _considered(vmi: Instance) -> bool:
+    return vmi.phase == Phase.RUNNING and not vmi.deleting
+
+
+class Marks:
+    """Labels VMIs whose launcher image is not the one that they would get now."""
+
+    def __init__(self, api: KubeApi, *, instances: Cache[Instance], installations: Cache[Installation]) -> None:
+        self._api = api
+        self._instances = instances
+        self._installations = installations
+        self.controller = Controller("outdated-launchers", self.reconcile, [installations], workers=4)
+        self.controller.follow(instances)
+        installations.on_change(self._changed)
+
+    def _changed(self, _key: str, old: Installation | None, new: Installation | None) -> None:
+        if old is None or new is None or old.spec != new.spec:
+            for key in self._instances.keys():  # noqa: SIM118 (a cache is no dict)
+                self.controller.queue.add(key)
+
+    async def reconcile(self, key: str) -> None:
+        vmi = self._instances.get(key)
+        settings = next(iter(self._installations.list()), None)
+        if vmi is None or vmi.final or vmi.deleting or settings is None:
+            return
+        label = "" if settings.fleet.outdated(vmi.essence()) else None
+        if vmi.metadata.labels.get(names.OUTDATED_LAUNCHER_IMAGE) != label:
+            patch = {"metadata": {"uid": vmi.uid, "labels": {names.OUTDATED_LAUNCHER_IMAGE: label}}}
+            with ignoring(is_not_found, is_conflict):
+                self._instances.observe(await self._api.patch(VMIS, vmi.name, patch, vmi.namespace))
+
+
+class Updates:
+    """Migrates and evicts what is outdated."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        recorder: Recorder,
+        *,
+        instances: Cache[Instance],
+        launchers: LauncherPods,
+        migrations: Cache[Migration],
+        installations: Cache[Installation],
+    ) -> None:
+        self._api = api
+        self._recorder = recorder
+        self._instances = instances
+        self._pods = launchers
+        self._migrations = migrations
+        self._installations = installations
+        self._evicted: dict[str, float] = {}  # scope of a strategy -> when a batch of it was last evicted
+        self._began = time.monotonic()
+        self.controller = Controller("workload-update", self.reconcile, [instances, launchers.cache, migrations])
+        self.controller.follow(installations)
+        instances.on_change(lambda _, old, new: self._look_soon() if _marked(old) or _marked(new) else None)
+        migrations.on_change(lambda *_: self._look_soon())
+
+    def _look_soon(self) -> None:
+        for key in self._installations.keys():  # noqa: SIM118
+            self.controller.queue.add_after(key, GATHERED)
+
+    async def reconcile(self, key: str) -> float | None:
+        """Begin what may begin now; the answer is when more of it may."""
+        settings = self._installations.get(key)
+        if settings is None or settings.uninstalling:
+            return None
+        await self._withdraw(settings)
+        if not settings.settled:
+            return None  # the operator will say when it is
+        due: dict[Fate, list[Due]] = {fate: [] for fate in Fate}
+        for vmi in self._instances.by_index(OUTDATED, OUTDATED):
+            if _considered(vmi) and (found := outlook(vmi.essence(), settings)):
+                due[found.fate].append((vmi, found))
+        await self._move(due[Fate.MOVES], settings)
+        waits = await self._restart(due[Fate.RESTARTS])
+        if due[Fate.MOVES]:
+            waits.append(LOOK_AGAIN)
+        return min(waits, default=None)
+
+    async def _withdraw(self, settings: Installation) -> None:
+        """Take back migrations for updates that nobody wants any more, as long as no handler knows of them."""
+        for migration in self._migrations.by_index(UNFINISHED, UNFINISHED):
+            vmi = self._instances.get(migration.vmi_key)
+            if vmi is None or migration.deleting or migration.metadata.annotations.workload_update is None:
+                continue
+            wanted = outlook(vmi.essence(), settings)
+            state = vmi.status.migration_state  # of one that has arrived, too: then the VM is up to date by it
+            with_handlers = state is not None and state.migration_uid == migration.uid
+            if (wanted and wanted.strategy.migrate) or with_handlers:
+                continue
+            with ignoring(is_not_found, is_conflict):
+                await self._api.delete(VMI_MIGRATIONS, migration.name, migration.namespace, uid=migration.uid)
+                said = f"Deleted migration {migration.name}: its launcher is not to be updated any more"
+                self._recorder.normal(vmi.reference, "SuccessfulChangeAbortion", said)
+
+    # -- by migration
+
+    async def _move(self, due: list[Due], settings: Installation) -> None:
+        """Make as many migrations as can begin at once; more would only stand in the way of others."""
+        now, limits = time.time(), settings.migrations
+        busy = [
+            Place(m.key, m.vmi_key, vmi.status.node_name if (vmi := self._instances.get(m.vmi_key)) else "")
+            for m in self._migrations.by_index(UNFINISHED, UNFINISHED)
+        ]
+        ready = {vmi.key: vmi for vmi, _ in due if self._rested(vmi, now)}
+        places = [Place(key, key, vmi.status.node_name, self._failures(vmi)) for key, vmi in ready.items()]
+        room = Limits(limits.parallel_migrations_per_cluster or 0, limits.parallel_outbound_migrations_per_node or 0)
+        for key in queue.next_to_begin(places, busy, room):
+            await self._migrate(ready[key])
+
+    def _ended(self, vmi: Instance) -> list[Migration]:
+        """Migrations of the VMI that are over, the last one first."""
+        ended = [m for m in self._migrations.by_index("vmi", vmi.key) if m.final]
+        return sorted(ended, key=lambda m: (m.metadata.creation_timestamp, m.name), reverse=True)
+
+    def _failures(self, vmi: Instance) -> int:
+        """Updates that have failed in a row."""
+        count = 0
+        for migration in self._ended(vmi):
+            if migration.phase != MigrationPhase.FAILED or migration.metadata.annotations.workload_update is None:
+                break
+            count += 1
+        return count
+
+    def _rested(self, vmi: Instance, now: float) -> bool:
+        """Whether the time has passed for which a VM that failed to move is left alone."""
+        failures = self._failures(vmi)
+        if not failures:
+            return True
+        pause = FIRST_PAUSE * (1 << (failures - 1))
+        return now >= times.seconds(self._ended(vmi)[0].since) + pause
+
+    async def _migrate(self, vmi: Instance) -> None:
+        # By the name no controller makes the same migration twice, however old its caches are.
+        last = next((m.uid for m in self._ended(vmi)), vmi.uid)
+        migration: Obj = {
+            "apiVersion": VMI_MIGRATIONS.api_version,
+            "kind": VMI_MIGRATIONS.kind,
+            "metadata": {
+                "name": f"{PREFIX}{last}",
+                "namespace": vmi.namespace,
+                "annotations": {names.WORKLOAD_UPDATE: ""},
+            },
+            "spec": {"vmiName": vmi.name, "priority": PRIORITY},
+        }
+        try:
+            made = await self._api.create(VMI_MIGRATIONS, migration)
+        except ApiError as error:
+            if not is_already_exists(error):
+                said = f"Error creating a Migration for automated workload update: {error.message}"
+                self._recorder.warning(vmi.reference, "FailedCreate", said)
+            return
+        self._migrations.observe(made)
+        said = f"Created Migration {made['metadata']['name']} for automated workload update"
+        self._recorder.normal(vmi.reference, "SuccessfulCreate", said)
+
+    # -- by eviction
+
+    async def _restart(self, due: list[Due]) -> list[float]:
+        """Evict a batch of each strategy; the answer is after how many seconds each may have its next one."""
+        by_strategy: dict[Strategy, list[Instance]] = defaultdict(list)
+        for vmi, found in due:
+            by_strategy[found.strategy].append(vmi)
+        waits = []
+        for strategy, vmis in by_strategy.items():
+            left = self._evicted.get(strategy.scope, self._began) + strategy.interval - time.monotonic()
+            if left <= 0:
+                for vmi in sorted(vmis, key=lambda vmi: vmi.key)[: strategy.batch]:
+                    await self._evict(vmi)
+                self._evicted[strategy.scope], left = time.monotonic(), strategy.interval
+            waits.append(left)
+        return waits
+
+    async def _evict(self, vmi: Instance) -> None:
+        pod = lifecycle.current_pod(vmi, self._pods.of(vmi.uid))
+        if pod is None or pod.deleting or self._migrating(vmi):
+            return
+        eviction: Obj = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": pod.name, "namespace": pod.namespace},
+            "deleteOptions": {"preconditions": {"uid": pod.uid}},
+        }
+        try:
+            await self._api.create(PODS, eviction, pod.namespace, name=pod.name, subresource="eviction")
+        except ApiError as error:
+            if not is_not_found(error):
+                said = f"Error deleting VMI during automated workload update: {error.message}"
+                self._recorder.warning(vmi.reference, "FailedEvict", said)
+            return
+        said = "Initiated eviction of VMI as part of automated workload update"
+        self._recorder.normal(vmi.reference, "SuccessfulEvict", said)
+
+    def _migrating(self, vmi: Instance) -> bool:
+        return any(not migration.final for migration in self._migrations.by_index("vmi", vmi.key))
+
+
+def _marked(vmi: Instance | None) -> bool:
+    return vmi is not None and bool(outdated(vmi))
