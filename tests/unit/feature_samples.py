@@ -28,6 +28,7 @@ SPECS: dict[str, dict[str, Any]] = {
     "block-multiqueue": {"domain": {"devices": {"blockMultiQueue": True}}},
     "container-disk": {"volumes": [{"name": "d", "containerDisk": {"image": "x"}}]},
     "claim": {"volumes": [{"name": "d", "persistentVolumeClaim": {"claimName": "x"}}]},
+    "volume-hotplug": {"volumes": [{"name": "d", "dataVolume": {"name": "x", "hotpluggable": True}}]},
     "ephemeral-disk": {"volumes": [{"name": "d", "emptyDisk": {"capacity": "1Gi"}}]},
     "cloud-init": {"volumes": [{"name": "d", "cloudInitConfigDrive": {"userData": "x"}}]},
     "config-disk": {"volumes": [{"name": "d", "sysprep": {"secret": {"name": "x"}}}]},

@@ -9,7 +9,6 @@ import os
 import re
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -114,7 +113,6 @@ def test_a_drain_ends_when_every_guest_runs_elsewhere_and_none_was_restarted(fle
     try:
         before, uids = vms.counts(), [vms.vmi(name)["metadata"]["uid"] for name in vms.names]
         done = vms.drain(here)
-        sys.stderr.write(done.stdout + done.stderr)  # shown where a test fails, or with -rP
         assert done.returncode == 0, done.stdout + done.stderr
         assert re.search(r'Eviction triggered evacuation of VMI "drained/vm\d+"', done.stderr), done.stderr
         there = [vms.vmi(name) for name in vms.names]

@@ -105,6 +105,8 @@ FEATURES: Final = (
     Feature("block-multiqueue", "queues for disks", f"{_D}.blockMultiQueue"),
     Feature("container-disk", "containerDisk volumes", "spec.volumes", asking.volume("container_disk")),
     Feature("claim", "claims as disks", "spec.volumes", asking.volume("persistent_volume_claim", "data_volume")),
+    Feature("volume-hotplug", "volumes that come and go while the VM runs",
+            "spec.volumes[].persistentVolumeClaim.hotpluggable", asking.plugged, part_of="claim"),
     Feature("data-volume", "waiting for DataVolumes", "spec.volumes[].dataVolume",
             not_yet=NotYet("the VM starts as soon as the claim can be mounted, also while CDI still fills it",
                    "start the VM when the DataVolume has Succeeded"),

@@ -63,12 +63,6 @@ VM: Final = (
         "create the DataVolumes or the claims yourself, under the same names",
     ),
     _absent(
-        "updateVolumesStrategy",
-        "volumes do not migrate; other ones are used after a restart, with what is on them",
-        "copy the data yourself while the VM is stopped",
-        asked=lambda spec: spec.get("updateVolumesStrategy") == "Migration",
-    ),
-    _absent(
         "runStrategy",
         "no VM is received from another cluster, so this one never starts",
         "use another runStrategy",
@@ -139,7 +133,7 @@ KUBEVIRT: Final = (
 EMPTY_GATES: Final = frozenset(
     (
         "Root", "Sidecar", "VSOCK", "WorkloadEncryptionTDX", "HypervStrictCheck", "PCINUMAAwareTopology", "GPUsWithDRA",
-        "HostDevicesWithDRA", "NetworkDevicesWithDRA", "PasstBinding", "UtilityVolumes", "DeclarativeHotplugVolumes",
+        "HostDevicesWithDRA", "NetworkDevicesWithDRA", "PasstBinding", "UtilityVolumes",
         "IncrementalBackup", "Snapshot", "OCIExport", "Template", "Plugins", "VMStatsCollector", "VGPULiveMigration",
         "GraceIOVirtualization", "IOMMUFD", "CrossArchitectureVirtualization", "MigrationStallDetection",
         "MigrationDowntimeTuning", "DecentralizedLiveMigration", "OptOutRoleAggregation", "KubevirtSeccompProfile",

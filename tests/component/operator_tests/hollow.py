@@ -12,6 +12,7 @@ import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +49,10 @@ from virtfleet.local.apiserver.objects.store import Change, Store
 from virtfleet.local.apiserver.rights.access import Attributes, User
 from virtfleet.local.apiserver.rights.escalation import EscalationGuard
 from virtfleet.local.apiserver.rights.rbac import Authorizer
-from virtfleet.local.controllers.binding import Binding
+from virtfleet.local.controllers.binding import bind
 from virtfleet.local.controllers.eviction import Eviction
 from virtfleet.local.controllers.pods import Pod
-from virtfleet.operator import manifest
+from virtfleet.operator import manifest, standin
 from virtfleet.operator.reconcile import Operator
 from virtfleet.operator.world import World
 from virtfleet.pools.model import owner, pools_of
@@ -183,13 +184,16 @@ class Watchtower:
         self.doubles: list[str] = []
         self.unproven: list[str] = []
         """Handlers in whose favour another one was taken away, with images that had never run on the node."""
-        store.listen("/pods", self._see)
+        self.listen = store.listen
+        self.listen("/pods", self._see)
 
     def _see(self, change: Change) -> None:
         pod = orjson.loads(change.record.data)
         name, node = pod["metadata"]["name"], pod["spec"].get("nodeName")
         component = pod["metadata"].get("labels", {}).get("kubevirt.io")
         if component not in ("virt-handler", "virt-handler-proof"):
+            return
+        if "virtfleet.io/stand-in" in pod["metadata"]["labels"]:
             return
         images = {c["image"] for c in (*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"])}
         status = pod.get("status") or {}
@@ -352,7 +356,8 @@ class Hollow:
         await self.api.patch(NODES, node, down, subresource="status")
 
     def fail(self, unhealthy: Callable[[Pod], bool]) -> None:
-        self.kubelets.healthy = lambda pod: not unhealthy(pod)
+        """Of handlers' Pods, those of DaemonSets only: what stands in for them comes up."""
+        self.kubelets.healthy = lambda pod: pod.name.startswith(standin.PREFIX) or not unhealthy(pod)
 
     async def failing_canary(self) -> str:
         """Ask for images whose handlers crash; the answer is the first Pod of them."""
@@ -392,7 +397,7 @@ async def hollow(directory: Path, *, nodes: int = 3) -> AsyncIterator[Hollow]:
     custom = CustomKinds(kinds, operations)
     custom.load()
     api = InProcessApi(operations)
-    operations.posts["", "pods", "binding"] = Binding(api)
+    operations.posts["", "pods", "binding"] = partial(bind, api)
     operations.posts["", "pods", "eviction"] = Eviction(api)
     cluster, kubelets, tower = Cluster(api, kinds, directory), SlowToEnd(api), Watchtower(store)
     cluster.node_grace = 3600.0  # nobody renews the nodes' signs of life

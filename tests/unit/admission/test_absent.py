@@ -105,7 +105,6 @@ VMS: dict[str, dict[str, Any]] = {
         "spec.dataVolumeTemplates": [{"metadata": {"name": "data"}, "spec": {"storage": {}, "source": {"blank": {}}}}],
         "spec.template.spec.volumes[1]": {"name": "data", "dataVolume": {"name": "data"}},
     },
-    "updateVolumesStrategy": {"spec.updateVolumesStrategy": "Migration"},
     "runStrategy": {"spec.runStrategy": "WaitAsReceiver"},
 }
 # Fields of the KubeVirt object for which `{"a": "b"}`, any content at all, does not do.
