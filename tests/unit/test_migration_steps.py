@@ -166,7 +166,7 @@ def test_what_holds_a_migration_up_is_said_with_figures() -> None:
         "it has made no progress for 31 s: the guest writes 50.0 MiB of its memory a second anew, though its CPUs are"
         " slowed down by 40 %, and 20.0 MiB a second are sent; allow more bandwidth"
     )
-    slow = pace(vmi(GIB), PATIENT, Look(elapsed=11, rate=2 << 20, dirty_rate=1 << 20, left=300 << 20))
+    slow = pace(vmi(GIB), PATIENT, Look(elapsed=11, rate=2 << 20, dirty_rate=1 << 19, left=300 << 20))
     assert slow and slow.why.endswith("2.0 MiB a second are sent, with 300 MiB left")
 
 

@@ -144,7 +144,7 @@ def test_upgrade_roll_back_and_roll_back_halfway_with_guests_that_run(
         old.goes_on()
         eventually(lambda: "kubevirt.io/outdatedLauncherImage" in old.vmi()["metadata"]["labels"], PATIENCE)
         mobility = {c["type"]: c for c in old.vmi()["status"]["conditions"]}["LiveMigratable"]
-        assert (mobility["status"], "cannot send a guest" in mobility["message"]) == ("False", True), mobility
+        assert (mobility["status"], "from before VMs could move" in mobility["message"]) == ("False", True), mobility
 
         with Used(cluster, "newer", tmp_path_factory.mktemp("newer")) as second:
             new = Guest(second)

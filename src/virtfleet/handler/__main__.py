@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import os
 import socket
 import sys
@@ -18,6 +19,8 @@ from virtfleet.handler.migration.links import Identity
 from virtfleet.handler.migration.proxy import Proxy
 from virtfleet.installation import VMS_PER_NODE
 from virtfleet.kube import component, process
+
+logger = logging.getLogger(__name__)
 
 
 async def handle(options: argparse.Namespace) -> None:
@@ -64,6 +67,8 @@ def main() -> int:
     parser.add_argument("--node-root", type=Path, default=place.root, help="the node's own root directory")
     options = parser.parse_args()
     component.start_logging(COMPONENT, options)
+    if not options.address:
+        logger.error("POD_IP is not set: other nodes cannot send VMs here, and migrations to this node fail")
     return process.run(handle(options), process.spawning_loop)
 
 

@@ -339,9 +339,8 @@ class Operator:
         findings.nodes = self._world.nodes.list()
         findings.instances = self._world.running_instances()
         findings.unserved = unserved(self._world.handlers(), self._world.down(), self._now())
-        if installation.migrations.network:
-            handlers = (pod for pod in self._world.handlers() if pod.ready)
-            findings.off_network = [pod.node for pod in handlers if not pod.on_migration_network]
+        if network := installation.migrations.network:
+            findings.off_network = [pod.node for pod in self._world.handlers() if pod.ready and pod.lacks(network)]
         pods = [pod for name in findings.deployments for pod in self._world.pods_of(name)]
         findings.trouble = next((pod.failure for pod in pods if pod.failure and not pod.ending), "")
         status = conditions.status(installation, findings, self._timestamp())

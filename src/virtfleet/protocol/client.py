@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import virtfleet
 from virtfleet.protocol import wire
@@ -65,7 +65,8 @@ class Client:
         self.version = hello.version
         self.vmi = hello.vmi
         """UID of the VMI that the launcher says it is for; empty where it does not say."""
-        self._known = frozenset(hello.requests)
+        self.requests = frozenset(hello.requests)
+        """What it understands."""
         self._reader = reader
         self._writer = writer
         self._numbers = itertools.count(1)
@@ -91,10 +92,6 @@ class Client:
             raise
         return cls(reader, writer, hello)
 
-    def knows(self, request: type[Request[Any]]) -> bool:
-        """Whether the launcher, which may be of another version, has such a request."""
-        return request.__name__ in self._known
-
     async def call(self, request: Request[A]) -> A:
         """One request, one answer."""
         number, answers = self._send(request)
@@ -117,7 +114,7 @@ class Client:
 
     def _send(self, request: Request[A]) -> tuple[int, asyncio.Queue[wire.Answer | None]]:
         name = type(request).__name__
-        if name not in self._known:
+        if name not in self.requests:
             raise Refused(f"this launcher (version {self.version}) does not know {name}")
         if self._receiving.done():
             raise LauncherGone("the launcher has closed the connection")

@@ -12,6 +12,7 @@ import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ from virtfleet.local.apiserver.objects.store import Change, Store
 from virtfleet.local.apiserver.rights.access import Attributes, User
 from virtfleet.local.apiserver.rights.escalation import EscalationGuard
 from virtfleet.local.apiserver.rights.rbac import Authorizer
-from virtfleet.local.controllers.binding import Binding
+from virtfleet.local.controllers.binding import bind
 from virtfleet.local.controllers.eviction import Eviction
 from virtfleet.local.controllers.pods import Pod
 from virtfleet.operator import manifest, standin
@@ -396,7 +397,7 @@ async def hollow(directory: Path, *, nodes: int = 3) -> AsyncIterator[Hollow]:
     custom = CustomKinds(kinds, operations)
     custom.load()
     api = InProcessApi(operations)
-    operations.posts["", "pods", "binding"] = Binding(api)
+    operations.posts["", "pods", "binding"] = partial(bind, api)
     operations.posts["", "pods", "eviction"] = Eviction(api)
     cluster, kubelets, tower = Cluster(api, kinds, directory), SlowToEnd(api), Watchtower(store)
     cluster.node_grace = 3600.0  # nobody renews the nodes' signs of life

@@ -76,8 +76,6 @@ class Incoming:
         """Whether the migration's settings switch encryption off."""
         self.source_ended = False
         self.source_keeps = ""
-        self.asked_at = -1e9
-        """When it was last asked what has become of the source, on a clock that only goes forward."""
         self.arriving = asyncio.Lock()
         self.arrived = False
         """Whether the guest has been let run here."""

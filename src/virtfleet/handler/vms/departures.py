@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from virtfleet.api import times
-from virtfleet.api.migration import MigrationOptions
+from virtfleet.api.migration import MigrationOptions, migration_failure
 from virtfleet.api.migration import VirtualMachineInstanceMigrationState as MigrationState
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.handler.migration import progress
@@ -28,7 +28,7 @@ from virtfleet.handler.vms.preparation import NotPossible
 from virtfleet.handler.vms.work import PodWork
 from virtfleet.kube.resource import Obj
 from virtfleet.protocol.client import Refused
-from virtfleet.protocol.messages import MigrationReport, Stay
+from virtfleet.protocol.messages import Depart, MigrationReport, Stay
 
 logger = logging.getLogger(__name__)
 
@@ -139,6 +139,8 @@ class Departures:
         runs = state is not None and bool(state.status) and not state.status.ended
         begun = bool(migration.start_timestamp)
         unknown = vm.launcher.presence is Presence.COMING
+        if runs and not begun and (why := vm.launcher.lacks(Depart)):
+            raise NotPossible(why)
         if address(instance.vmi) is None or unknown or not (runs or begun) or (self._proxy.refuses and not begun):
             return None
         key, pod = vm.record.key, self._pods / vm.record.pod
@@ -211,5 +213,5 @@ class Departures:
 
 def _kept(why: str, *, aborted: bool) -> Obj:
     """The end of a migration whose guest stays."""
-    end = {"failed": True, "failureReason": why, "endTimestamp": times.timestamp()}
+    end = migration_failure(why)
     return {**end, "abortStatus": "Succeeded"} if aborted else end

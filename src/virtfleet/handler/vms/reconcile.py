@@ -18,7 +18,6 @@ from virtfleet.api import names
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.handler.migration.proxy import Proxy
-from virtfleet.handler.migration.witness import Witness
 from virtfleet.handler.network.networks import Networks
 from virtfleet.handler.pods.launchers import Launcher, Presence, Unresponsive
 from virtfleet.handler.vms import status
@@ -86,7 +85,6 @@ class NodeVms:
             self._attempts,
             preparation,
             proxy,
-            Witness(api),
             node,
             pods,
             write=self._write,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ipaddress import ip_interface
 from typing import Any
 
-from virtfleet.api import conditions, times, traits
+from virtfleet.api import conditions, hotplug, times, traits
 from virtfleet.api.conditions import Condition
 from virtfleet.api.names import FINAL, NotMigratable, Phase, VMICondition
 from virtfleet.api.quantity import BINARY, Quantity
@@ -22,6 +22,7 @@ from virtfleet.api.vmistatus import GuestABI, GuestCPU, GuestDevice
 from virtfleet.domain import abi, paths
 from virtfleet.handler.network.networks import Wired
 from virtfleet.handler.pods.launchers import Presence
+from virtfleet.handler.vms import plugging
 from virtfleet.hypervisors import features
 from virtfleet.hypervisors.base import Hypervisor
 from virtfleet.hypervisors.migration import Obstacle, copies_disks
@@ -84,8 +85,10 @@ class Situation:
     """Why the domain could not be made as the VMI says."""
     selinux: str = ""
     """The SELinux context of its launcher, where the node has one for it."""
-    rooted: str = ""
-    """The version of a launcher that is too old to send its guest to another node."""
+    fixed: str = ""
+    """Why its launcher cannot move it, whatever the VMI says."""
+    mounted: frozenset[str] | None = None
+    """Volumes that were plugged in as far as the launcher's Pod; None where that is not known."""
 
     @property
     def runs(self) -> bool:
@@ -140,7 +143,7 @@ def change(at: Situation, now: float) -> Obj:
     if phase == Phase.RUNNING and at.state:
         wanted |= _machine(at, at.state)
         wanted["interfaces"] = _interfaces(at)
-        wanted["volumeStatus"] = _volumes(at.vmi, present.get("volumeStatus") or [], at.state)
+        wanted["volumeStatus"] = _volumes(at, present.get("volumeStatus") or [], at.state)
         if at.guest and at.guest.os:
             wanted["guestOSInfo"] = guest_os(at.guest)
     changed = {key: value for key, value in wanted.items() if value != (present.get(key) or type(value)())}
@@ -251,10 +254,8 @@ def _if(
 
 
 def _mobility(at: Situation, hypervisor: Hypervisor, present: list[Condition], now: float) -> list[Condition]:
-    obstacles = list(features.obstacles(hypervisor, at.vmi))
-    if at.rooted:
-        too_old = f"its launcher, of version {at.rooted}, cannot send a guest; restart the VM to give it a new one"
-        obstacles.append(Obstacle(NotMigratable.OTHER, too_old))
+    obstacles = [Obstacle(NotMigratable.OTHER, f"cannot migrate VMI: {at.fixed}")] if at.fixed else []
+    obstacles += features.obstacles(hypervisor, at.vmi)
     beside_storage = [o for o in obstacles if o.reason != NotMigratable.DISKS]
     first = obstacles[0] if obstacles else None
     present = conditions.put(
@@ -328,10 +329,13 @@ def _usable(addresses: Sequence[str]) -> list[str]:
     return usable
 
 
-def _volumes(vmi: VMI, present: list[Obj], state: DomainState) -> list[Obj]:
+def _volumes(at: Situation, present: list[Obj], state: DomainState) -> list[Obj]:
     """The state of each volume, with the name that the guest knows its disk by."""
     entries: dict[str, dict[str, Any]] = {entry["name"]: entry for entry in present}
-    for volume in vmi.spec.volumes:
-        if target := state.disks.get(volume.name):
+    for name, entry in entries.items():
+        if entry.get("hotplugVolume") is not None:
+            entries[name] = plugging.said(entry, at.vmi, at.mounted, state)
+    for volume in at.vmi.spec.volumes:
+        if (target := state.disks.get(volume.name)) and not hotplug.claim(volume):
             entries[volume.name] = {**entries.get(volume.name, {"name": volume.name}), "target": target}
     return list(entries.values())
