@@ -255,7 +255,7 @@ def choose_cache(domain: Element) -> None:
 
 def _is_direct(path: str) -> bool:
     try:
-        os.close(os.open(path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC))
+        os.close(os.open(path, os.O_RDONLY | os.O_DIRECT | os.O_NONBLOCK | os.O_CLOEXEC))
     except OSError:
         return False
     return True
