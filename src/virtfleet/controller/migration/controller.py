@@ -33,7 +33,7 @@ from virtfleet.kube.cache import Cache, split_key
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ApiError, ignoring, is_already_exists, is_conflict, is_not_found
 from virtfleet.kube.events import Recorder
-from virtfleet.kube.resource import NAMESPACES, POD_DISRUPTION_BUDGETS, VMI_MIGRATIONS, VMIS, Obj
+from virtfleet.kube.resource import NAMESPACES, POD_DISRUPTION_BUDGETS, PODS, VMI_MIGRATIONS, VMIS, Obj
 from virtfleet.pods.target import Move, render_target
 
 logger = logging.getLogger(__name__)
@@ -265,6 +265,8 @@ class Migrations:
         whole = await self._api.get(VMIS, vmi.name, vmi.namespace)
         if source is None or whole["metadata"]["uid"] != vmi.uid or whole["status"].get("nodeName") != source.node:
             return at
+        if why := await self._other_claims(decode_instance(orjson.dumps(whole)), target):
+            return await self._fail(at, why)
         namespace = await self._api.get(NAMESPACES, vmi.namespace)
         chosen = policy.matching(self._policies.list(), vmi.metadata.labels, namespace["metadata"].get("labels") or {})
         how = policy.in_force(self._settings.migrations, chosen)
@@ -283,6 +285,17 @@ class Migrations:
             # In the words of Go's time.Time, which networks read it as.
             said = f"{since[:10]} {since[11:19]} +0000 UTC"
             await self._pods.annotate(target, {names.MIGRATION_TARGET_READY: said})
+
+    async def _other_claims(self, vmi: Instance, target: LauncherPod) -> str:
+        """Why a target is none: the VM's volumes were put on other claims after its Pod was made."""
+        if not vmi.spec.claims:
+            return ""
+        pod = await self._api.get(PODS, target.name, target.namespace)
+        mounted = {v["name"]: v.get("persistentVolumeClaim") for v in pod["spec"].get("volumes") or ()}
+        for name, claim in vmi.spec.claims.items():
+            if (there := mounted.get(name)) and there["claimName"] != claim:
+                return f"target pod {target.name} was made before volume {name} of the VM was put on claim {claim}"
+        return ""
 
     async def _end(self, at: Situation) -> Situation:
         """End what the handlers cannot, or have it ended by the source."""
