@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+from xml.etree.ElementTree import Element, fromstring
 
 import orjson
 import pytest
@@ -14,7 +16,11 @@ from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.controller import plugging as controller
 from virtfleet.controller import templates
 from virtfleet.controller.attachments import _decode
+from virtfleet.domain import paths
 from virtfleet.handler.vms import plugging as handler
+from virtfleet.hypervisors.qemu.controllers import make_room
+from virtfleet.launcher.storage import disks
+from virtfleet.pods import attachment
 from virtfleet.protocol.messages import DomainState, Status
 
 
@@ -87,7 +93,7 @@ def test_a_restart_is_needed_for_what_is_not_live(
 # --- what is said of a volume
 
 
-def attachment(*, running: bool = True) -> Any:
+def attached(*, running: bool = True) -> Any:
     state = {"running": {}} if running else {"waiting": {"reason": "R", "message": "no such thing"}}
     return _decode(
         orjson.dumps(
@@ -114,13 +120,13 @@ def test_the_controller_says_how_far_a_volume_has_come_to_its_node() -> None:
         return (said[0]["phase"], said[0].get("message", "")) if said else None
 
     assert phase([], controller.Plugged(data)) == ("Pending", "claim data does not exist; create it")
-    assert phase([], controller.Plugged(data, there, attachment(running=False))) == ("Pending", "R: no such thing")
-    assert phase([entry("Pending")], controller.Plugged(data, there, attachment()))[0] == "AttachedToNode"
+    assert phase([], controller.Plugged(data, there, attached(running=False))) == ("Pending", "R: no such thing")
+    assert phase([entry("Pending")], controller.Plugged(data, there, attached()))[0] == "AttachedToNode"
     for kept in ("MountedToPod", "Ready"):
-        assert phase([entry(kept)], controller.Plugged(data, there, attachment()))[0] == kept
-    assert phase([entry("UnMountedFromPod")], controller.Plugged(data, there, attachment()))[0] == "AttachedToNode"
+        assert phase([entry(kept)], controller.Plugged(data, there, attached()))[0] == kept
+    assert phase([entry("UnMountedFromPod")], controller.Plugged(data, there, attached()))[0] == "AttachedToNode"
     assert phase([entry("Ready")], None)[0] == "Detaching"
-    assert phase([entry("Ready", "other")], controller.Plugged(data, there, attachment()))[0] == "Detaching"
+    assert phase([entry("Ready", "other")], controller.Plugged(data, there, attached()))[0] == "Detaching"
     assert phase([entry("UnMountedFromPod")], None)[0] == "UnMountedFromPod"
     assert phase([entry("UnMountedFromPod")], None, gone="data") is None
 
@@ -163,3 +169,71 @@ def test_the_handler_says_what_it_sees_and_takes_nothing_from_a_guest_that_uses_
     assert told(wanted, set(), uses) == "MountedToPod", "what the guest has stays, whatever is seen of the mount"
     exchanged = machine("Ready", volume("data", "other"))
     assert told(exchanged, {"data"}, uses) == "Pending"
+
+
+# --- what the launcher and the Pods are made of
+
+
+def ports(domain: Element) -> list[str]:
+    return [c.get("index", "") for c in domain.iterfind("devices/controller[@model='pcie-root-port']")]
+
+
+def test_a_machine_has_free_ports_and_no_more_of_them_from_start_to_start() -> None:
+    vmi = read(VMI, {"metadata": {"name": "vm"}, "spec": spec(ROOT)})
+    domain = fromstring(
+        "<domain><os><type machine='pc-q35-9.0'/></os><devices><interface/><memballoon/>"
+        "<disk><target bus='virtio'/></disk><disk><target bus='scsi'/></disk>"
+        "<controller type='pci' model='pcie-to-pci-bridge' index='2'/></devices></domain>"
+    )
+    make_room(domain, vmi)
+    assert ports(domain) == ["1", "3", "4", "5", "6", "7", "8"], "one for each of three devices, and four"
+    make_room(domain, vmi)
+    assert len(ports(domain)) == 7
+    for machine, notes, devices in (
+        ("pc-i440fx-9.0", {}, {}),
+        ("pc-q35-9.0", {"kubevirt.io/placePCIDevicesOnRootComplex": "true"}, {}),
+        ("pc-q35-9.0", {}, {"disableHotplug": True}),
+    ):
+        domain = fromstring(f"<domain><os><type machine='{machine}'/></os><devices><interface/></devices></domain>")
+        fixed = {"metadata": {"annotations": notes}, "spec": {"domain": {"devices": devices}}}
+        make_room(domain, read(VMI, fixed))
+        assert ports(domain) == []
+
+
+def test_a_pod_goes_where_the_volumes_are_that_follow_it() -> None:
+    here, zone = ({"key": key, "operator": "In", "values": ["a"]} for key in ("kubernetes.io/hostname", "zone"))
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    chosen = {"nodeAffinity": {required: {"nodeSelectorTerms": [{"matchExpressions": [zone]}]}}, "podAffinity": {}}
+    near = attachment.near(chosen, [{"matchExpressions": [here]}, {"matchFields": [here]}])
+    assert near["nodeAffinity"][required]["nodeSelectorTerms"] == [
+        {"matchExpressions": [zone, here]},
+        {"matchExpressions": [zone], "matchFields": [here]},
+    ]
+    assert near["podAffinity"] == {}
+
+
+def test_names_of_attachment_pods_tell_what_they_hold_and_whom_they_follow() -> None:
+    held = attachment.Held("data", "claim")
+    made = {
+        attachment.name("l", held),
+        attachment.name("l", held, "before"),
+        attachment.name("other", held),
+        attachment.name("l", attachment.Held("data", "other")),
+    }
+    assert len(made) == 4
+    assert attachment.name("l", held) in made
+
+
+def test_a_claim_is_cached_as_its_owner_says_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paths, "HOTPLUG_DISKS", str(tmp_path))
+    (tmp_path / "data.img").touch()
+    domain = fromstring(
+        f"<domain><devices><disk><driver/><source file='{tmp_path}/data.img'/></disk>"
+        f"<disk><driver cache='writeback'/><source file='{tmp_path}/data.img'/></disk>"
+        f"<disk><driver/><source file='{tmp_path}/missing.img'/></disk><disk><driver/><source file='/else'/></disk>"
+        "<disk device='cdrom'><driver/></disk></devices></domain>"
+    )
+    disks.choose_cache(domain)
+    chosen = [driver.get("cache") for driver in domain.iterfind("devices/disk/driver")]
+    assert chosen[0] in ("none", "writethrough"), "as the file system of this directory allows"
+    assert chosen[1:] == ["writeback", "writethrough", None, None]

@@ -187,3 +187,19 @@ def test_a_hypervisor_without_steps_refuses_each_of_them(name: str) -> None:
     ):
         with pytest.raises(DomainError, match=steps.refusal):
             step()
+
+
+def test_a_claim_that_changes_is_copied_and_as_large_as_before() -> None:
+    spec = {
+        "volumes": [{"name": "root", "persistentVolumeClaim": {"claimName": "new"}}],
+        "domain": {"devices": {"disks": [{"name": "root", "disk": {}}]}},
+    }
+    stays, goes = vmi(spec), vmi(spec, {"migratedVolumes": [{"volumeName": "root"}]})
+    assert [o.reason for o in STEPS.obstacles(stays)] == [NotMigratable.DISKS] and not [*STEPS.obstacles(goes)]
+    here, there = document("/here"), document("/there")
+    assert (copied(stays, here), copied(goes, here)) == ([], ["vda"])
+    assert (copies_disks(stays), copies_disks(goes)) == (False, True)
+    run = STEPS.run(goes, here, there, ROUTE, MigrationOptions(), {"vda": 4096})
+    assert '<slice type="storage" offset="0" size="4096"/>' in str(run.parameters["destination_xml"])
+    plain = STEPS.run(stays, here, there, ROUTE, MigrationOptions(), {"vda": 4096})
+    assert "slice" not in str(plain.parameters["destination_xml"])

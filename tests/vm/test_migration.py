@@ -142,6 +142,7 @@ def test_the_data_of_a_claim_that_only_its_node_has_goes_to_another_claim_with_t
     def condition(kind: str) -> dict[str, Any]:
         return next((c for c in vmi()["status"]["conditions"] if c["type"] == kind), {})
 
+    eventually(lambda: condition("AgentConnected").get("status") == "True", 2 * PATIENCE)
     find = "disk=/dev/$(basename $(dirname $(grep -lx data /sys/block/*/serial)))"
     written = in_guest(web, f"{find}; dd if=/dev/urandom of=$disk bs=1M count=5 conv=fsync; md5sum <$disk", "carrier")
     boot, here = in_guest(web, "cat /proc/sys/kernel/random/boot_id", "carrier"), vmi()["status"]["nodeName"]

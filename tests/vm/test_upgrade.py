@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import pytest
 
 import virtfleet
 from cluster.clusters import VIRTFLEET, Cluster, Kubectl, start_local, stop_local
+from versions import before
 from virtfleet.local import stock
 from virtfleet.local.node.hostimage import COMPONENTS, open_store
 from vm.accessed import NO_QUESTIONS, Used
@@ -24,8 +24,7 @@ from vm.guests import PATIENCE
 from waiting import eventually
 
 ROOT = Path(__file__).parents[2]
-COMMIT, BEFORE, NOW = "03b3f1d", "0.0.9", virtfleet.__version__
-MANIFESTS = {BEFORE: ROOT / "tests/versions/operator-0.1.0.yaml", NOW: ROOT / "deploy/operator.yaml"}
+BEFORE, NOW = before.VERSION, virtfleet.__version__
 SLOW = 4 * PATIENCE
 NODES = "nodes: [{name: a}, {name: b}, {name: c}]"
 KUBEVIRT = {
@@ -38,7 +37,7 @@ KUBEVIRT = {
 pytestmark = [
     pytest.mark.timeout(1500),
     pytest.mark.local_home("images of the version before are made of its commit"),
-    pytest.mark.on_demand("UPGRADE", "it installs two versions, one after the other, and takes some minutes"),
+    before.NEEDED,
 ]
 
 
@@ -62,10 +61,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def _provide(images: Path, scratch: Path) -> None:
-    archive = subprocess.run(["git", "archive", COMMIT, "src/virtfleet"], cwd=ROOT, check=True, capture_output=True)
-    subprocess.run(["tar", "x", "-C", str(scratch)], input=archive.stdout, check=True)
-    source = scratch / "src/virtfleet"
-    (source / "__init__.py").write_text(f'"""VirtFleet."""\n\n__version__ = "{BEFORE}"\n')
+    source = before.sources(scratch)
     store = open_store(images)
     path = {"PYTHONPATH": "/opt/before:/opt/virtfleet/lib"}
     for component in COMPONENTS:
@@ -75,11 +71,8 @@ def _provide(images: Path, scratch: Path) -> None:
 
 
 def install(admin: Kubectl, version: str) -> None:
-    admin("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=_manifest(version))
-
-
-def _manifest(version: str) -> str:
-    return MANIFESTS[version].read_text().replace("0.1.0", version)
+    manifest = before.manifest() if version == BEFORE else (ROOT / "deploy/operator.yaml").read_text()
+    admin("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=manifest)
 
 
 def is_at(admin: Kubectl, version: str) -> bool:

@@ -118,7 +118,9 @@ class VolumeUpdates:
         if vmi.status.migrated_volumes:
             await self._carry_on(vm, vmi)
         elif changed := asked(vm, vmi) if vm.spec.update_volumes_strategy == STRATEGY else {}:
-            await self._begin(vm, vmi, changed)
+            # A target Pod that is there already has the old claims; the end of its migration brings us here again.
+            if not vmi.open_migration and all(m.final for m in self._migrations.by_index("vmi", vmi.key)):
+                await self._begin(vm, vmi, changed)
         elif vm.copying:
             await self._tell(vm, [])
 

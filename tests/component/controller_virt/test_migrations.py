@@ -483,6 +483,29 @@ async def test_a_migration_whose_object_was_torn_away_leaves_nothing(virt: Plane
     await reached(virt, "Succeeded", "next")
 
 
+async def test_networks_hear_of_a_guest_whose_migration_was_torn_away_when_it_had_come(virt: Plane) -> None:
+    before = await running(virt)
+    hold(virt, "arrive")
+    await moves(virt)
+    await reached(virt, "Running")
+    await virt.stop()
+    hold(virt)
+
+    async def there() -> bool:
+        return bool((await virt.vmi())["status"]["nodeName"] != before["status"]["nodeName"])
+
+    await virt.until(there)
+    await virt.api.patch(VMI_MIGRATIONS, "move", {"metadata": {"finalizers": None}}, NAMESPACE)
+    await virt.api.delete(VMI_MIGRATIONS, "move", NAMESPACE)
+    virt.start()
+
+    async def told() -> bool:
+        marks = [pod["metadata"].get("annotations") or {} for pod in await virt.pods()]
+        return any(names.MIGRATION_TARGET_READY in mark for mark in marks)
+
+    await virt.until(told)
+
+
 # --- a VM that cannot, or does not live to see it
 
 

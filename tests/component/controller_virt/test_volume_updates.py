@@ -11,7 +11,7 @@ from virt_plane import Plane, a_vm
 
 from bench.simulator import NAMESPACE
 from virtfleet.controller.records import decode_instance
-from virtfleet.kube.resource import PERSISTENT_VOLUME_CLAIMS, VMI_MIGRATIONS, VMS, Obj
+from virtfleet.kube.resource import PERSISTENT_VOLUME_CLAIMS, VMI_MIGRATIONS, VMIS, VMS, Obj
 
 
 def volume(claim: str) -> list[Obj]:
@@ -137,3 +137,49 @@ async def test_a_vm_that_ends_on_the_way_is_not_started_on_half_of_its_data(virt
         return bool(now["metadata"]["uid"] != vmi["metadata"]["uid"] and claims(now) == [remedy])
 
     await virt.until(again)
+
+
+async def move(virt: Plane) -> Callable[[str], Awaitable[bool]]:
+    """A migration that somebody asks for; the answer tells whether it is in a phase."""
+    made: Obj = {"apiVersion": VMI_MIGRATIONS.api_version, "kind": VMI_MIGRATIONS.kind, "metadata": {"name": "move"}}
+    await virt.create(VMI_MIGRATIONS, {**made, "spec": {"vmiName": "vm"}})
+
+    async def reached(phase: str) -> bool:
+        return bool((await virt.api.get(VMI_MIGRATIONS, "move", NAMESPACE))["status"]["phase"] == phase)
+
+    return reached
+
+
+async def test_a_change_waits_for_a_migration_that_is_under_way(virt: Plane) -> None:
+    await started(virt)
+    await claim(virt, "new")
+    hold(virt, "prepare")
+    reached = await move(virt)
+
+    await virt.until(lambda: reached("PreparingTarget"))
+    await change(virt, "new")
+    hold(virt)
+    await virt.until(lambda: reached("Succeeded"))
+
+    async def followed() -> bool:
+        vmi = await virt.vmi()
+        return claims(vmi) == ["new"] and "migratedVolumes" not in vmi["status"]
+
+    await virt.until(followed)
+    assert len(await virt.api.list(VMI_MIGRATIONS, NAMESPACE)) == 2
+
+
+async def test_a_target_pod_with_the_claims_from_before_gets_nothing(virt: Plane) -> None:
+    """Its disk would be the very one that is copied, or one without the data."""
+    await started(virt)
+    await claim(virt, "new")
+    virt.kubelets.lets_run = lambda pod: False
+    reached = await move(virt)
+    await virt.until(lambda: reached("Scheduling"))
+    await virt.api.patch(VMIS, "vm", {"spec": {"volumes": volume("new")}}, NAMESPACE)
+    virt.kubelets.lets_run = lambda pod: True
+    virt.kubelets.look_again()
+    await virt.until(lambda: reached("Failed"))
+    why = (await virt.api.get(VMI_MIGRATIONS, "move", NAMESPACE))["status"]["migrationState"]["failureReason"]
+    assert "was made before volume data of the VM was put on claim new" in why
+    assert "migrationState" not in (await virt.vmi())["status"], "no handler has heard of it"

@@ -58,7 +58,7 @@ from virtfleet.operator.world import World
 from virtfleet.pools.model import owner, pools_of
 
 NAMESPACE = manifest.NAMESPACE
-_MANIFEST = {
+MANIFEST = {
     r.kind: r
     for r in (
         NAMESPACES,
@@ -71,7 +71,7 @@ _MANIFEST = {
         ROLE_BINDINGS,
     )
 }
-_ACCOUNT = User(
+ACCOUNT = User(
     f"system:serviceaccount:{NAMESPACE}:kubevirt-operator",
     ("system:serviceaccounts", f"system:serviceaccounts:{NAMESPACE}", "system:authenticated"),
 )
@@ -81,15 +81,15 @@ class OperatorsApi(InProcessApi):
     """The API as the operator's service account has it; writes are written down."""
 
     def __init__(self, operations: Operations, authorizer: Authorizer) -> None:
-        super().__init__(operations, _ACCOUNT)
-        self._authorizer = authorizer
+        super().__init__(operations, ACCOUNT)
+        self.operations, self.authorizer = operations, authorizer
         self.writes: list[tuple[str, str, str]] = []
 
     def _check(
         self, verb: str, res: Resource, namespace: str | None, name: str = "", subresource: str | None = ""
     ) -> None:
         asked = Attributes(
-            _ACCOUNT,
+            ACCOUNT,
             verb,
             res.group,
             res.version,
@@ -98,7 +98,7 @@ class OperatorsApi(InProcessApi):
             (namespace or "") if res.namespaced else "",
             name,
         )
-        if not self._authorizer(asked):
+        if not self.authorizer(asked):
             raise AssertionError(f"the operator's roles do not allow {verb} {res} {namespace}/{name} {subresource}")
         if verb not in ("get", "list", "watch"):
             self.writes.append((verb, str(res), name))
@@ -403,8 +403,8 @@ async def hollow(directory: Path, *, nodes: int = 3) -> AsyncIterator[Hollow]:
     cluster.node_grace = 3600.0  # nobody renews the nodes' signs of life
     await api.create(NAMESPACES, {"metadata": {"name": "default"}})
     for obj in manifest.objects():
-        if obj["kind"] in _MANIFEST:
-            await api.create(_MANIFEST[obj["kind"]], obj)
+        if obj["kind"] in MANIFEST:
+            await api.create(MANIFEST[obj["kind"]], obj)
     for i in range(nodes):
         await cluster.node(f"node{i}", labels={"kubernetes.io/os": "linux"})
     world = Hollow(cluster, kubelets, tower, OperatorsApi(operations, authorizer))

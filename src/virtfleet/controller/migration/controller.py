@@ -33,7 +33,7 @@ from virtfleet.kube.cache import Cache, split_key
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ApiError, ignoring, is_already_exists, is_conflict, is_not_found
 from virtfleet.kube.events import Recorder
-from virtfleet.kube.resource import NAMESPACES, POD_DISRUPTION_BUDGETS, VMI_MIGRATIONS, VMIS, Obj
+from virtfleet.kube.resource import NAMESPACES, POD_DISRUPTION_BUDGETS, PODS, VMI_MIGRATIONS, VMIS, Obj
 from virtfleet.pods.target import Move, render_target
 
 logger = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ class Migrations:
         if migration is None:
             return await self._without_migration(key)
         at = await self._look(migration)
-        await self._tell_networks(at)
+        await self._tell_networks(at.target, at.state)
         if migration.final:
             return await self._settle(at)
         if migration.phase == Phase.PENDING and phases.next_phase(at, time.time())[0] == Phase.PENDING:
@@ -265,6 +265,8 @@ class Migrations:
         whole = await self._api.get(VMIS, vmi.name, vmi.namespace)
         if source is None or whole["metadata"]["uid"] != vmi.uid or whole["status"].get("nodeName") != source.node:
             return at
+        if why := await self._other_claims(decode_instance(orjson.dumps(whole)), target):
+            return await self._fail(at, why)
         namespace = await self._api.get(NAMESPACES, vmi.namespace)
         chosen = policy.matching(self._policies.list(), vmi.metadata.labels, namespace["metadata"].get("labels") or {})
         how = policy.in_force(self._settings.migrations, chosen)
@@ -276,13 +278,24 @@ class Migrations:
         self._recorder.normal(migration.reference, "SuccessfulHandOver", said)
         return dataclasses.replace(at, vmi=written)
 
-    async def _tell_networks(self, at: Situation) -> None:
+    async def _tell_networks(self, target: LauncherPod | None, state: State | None) -> None:
         """Mark the Pod that the guest has come to run in, by which a network can let the VM keep its address."""
-        since = at.state.target_node_domain_ready_timestamp if at.state else ""
-        if since and at.target and not at.target.metadata.annotations.target_ready:
+        since = state.target_node_domain_ready_timestamp if state else ""
+        if since and target and not target.metadata.annotations.target_ready:
             # In the words of Go's time.Time, which networks read it as.
             said = f"{since[:10]} {since[11:19]} +0000 UTC"
-            await self._pods.annotate(at.target, {names.MIGRATION_TARGET_READY: said})
+            await self._pods.annotate(target, {names.MIGRATION_TARGET_READY: said})
+
+    async def _other_claims(self, vmi: Instance, target: LauncherPod) -> str:
+        """Why a target is none: the VM's volumes were put on other claims after its Pod was made."""
+        if not vmi.spec.claims:
+            return ""
+        pod = await self._api.get(PODS, target.name, target.namespace)
+        mounted = {v["name"]: v.get("persistentVolumeClaim") for v in pod["spec"].get("volumes") or ()}
+        for name, claim in vmi.spec.claims.items():
+            if (there := mounted.get(name)) and there["claimName"] != claim:
+                return f"target pod {target.name} was made before volume {name} of the VM was put on claim {claim}"
+        return ""
 
     async def _end(self, at: Situation) -> Situation:
         """End what the handlers cannot, or have it ended by the source."""
@@ -397,6 +410,7 @@ class Migrations:
                     await self._release(vmi, state)
                 return _LOOK_AGAIN
             if lifecycle.current_pod(vmi, self._pods.of(vmi.uid)) is pod:
+                await self._tell_networks(pod, vmi.status.migration_state)
                 return None
         await self._pods.delete(pod)
         return None

@@ -232,6 +232,26 @@ def _map_claim(volume: str, first: int) -> None:
         ) from None
 
 
+def choose_cache(domain: Element) -> None:
+    """Keep plugged claims out of the node's cache where nobody chose and their storage allows it, as KubeVirt does.
+
+    What only lies in a node's cache cannot move to another node with the VM.
+    """
+    for disk in domain.iterfind("devices/disk"):
+        driver, source = disk.find("driver"), disk.find("source")
+        path = (source.get("file") or source.get("dev") or "") if source is not None else ""
+        if driver is not None and not driver.get("cache") and path.startswith(f"{paths.HOTPLUG_DISKS}/"):
+            driver.set("cache", "none" if _is_direct(path) else "writethrough")
+
+
+def _is_direct(path: str) -> bool:
+    try:
+        os.close(os.open(path, os.O_RDONLY | os.O_DIRECT | os.O_NONBLOCK | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True
+
+
 def _plugged_image(volume: str) -> str:
     """The image of a claim that was plugged in, reached by the name that the domain has for it."""
     image = f"{paths.hotplug_place(volume)}/disk.img"

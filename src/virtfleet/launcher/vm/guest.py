@@ -193,6 +193,7 @@ class Guest:
             await disks.prepare(vmi, context, wanted)
             for socket in (paths.vmi_socket(self._uid, ""), paths.DOWNWARD_METRICS_SOCKET):
                 os.makedirs(os.path.dirname(socket), exist_ok=True)
+        disks.choose_cache(wanted)
         return wanted
 
     def _document(self, vmi: VMI, context: Context) -> ET.Element:
