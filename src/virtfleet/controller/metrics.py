@@ -112,9 +112,12 @@ class Fleet(Collector):
         )
         for vmi in vmis:
             pod = lifecycle.current_pod(vmi, self._pods.of(vmi.uid))
-            outdated = str(names.OUTDATED_LAUNCHER_IMAGE in vmi.metadata.labels).lower()
-            info.add_metric([vmi.namespace, vmi.name, *_place(vmi), pod.name if pod else "", outdated], 1)
+            old = str(names.OUTDATED_LAUNCHER_IMAGE in vmi.metadata.labels).lower()
+            info.add_metric([vmi.namespace, vmi.name, *_place(vmi), pod.name if pod else "", old], 1)
         yield info
+        outdated = sum(names.OUTDATED_LAUNCHER_IMAGE in vmi.metadata.labels for vmi in vmis)
+        text = "Number of VMIs whose launcher image is not the one that they would get now"
+        yield GaugeMetricFamily("kubevirt_vmi_number_of_outdated", text, outdated)
 
     def _of_migrations(self) -> Iterable[Metric]:
         migrations = self._migrations.list()

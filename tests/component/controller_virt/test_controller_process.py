@@ -64,6 +64,8 @@ async def test_metrics_count_vmis_by_node_phase_and_hypervisor(tmp_path: Path) -
             samples = [s for f in text_string_to_metric_families(await page(metrics)) for s in f.samples]
             count = [s for s in samples if s.name == "kubevirt_vmi_phase_count"]
             info = {s.labels["name"]: s.labels for s in samples if s.name == "kubevirt_vmi_info"}
+            [outdated] = [s.value for s in samples if s.name == "kubevirt_vmi_number_of_outdated"]
+            assert outdated == sum(labels["outdated"] == "true" for labels in info.values())
             names = {s.name for s in samples}
             return (
                 sum(s.value for s in count) == 2
