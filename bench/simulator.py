@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +39,11 @@ from virtfleet.local.apiserver.kinds.registry import Kinds
 from virtfleet.local.apiserver.objects.inprocess import InProcessApi
 from virtfleet.local.apiserver.objects.operations import Operations
 from virtfleet.local.apiserver.objects.store import Store
-from virtfleet.local.controllers.binding import Binding
+from virtfleet.local.controllers.binding import bind
 
 NAMESPACE = "default"
 WORKERS = 16
+_LABELS = (names.SCHEDULABLE, names.IMAGE_VOLUMES)
 NODE_LEASES = "kube-node-lease"
 LEASE_PERIOD = 20.0  # nodes count as silent after 40 s
 
@@ -293,7 +295,7 @@ def node(name: str) -> Obj:
     since = times.timestamp()
     ready = {"type": "Ready", "status": "True", "lastHeartbeatTime": since, "lastTransitionTime": since}
     return {
-        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, names.SCHEDULABLE: "true"}},
+        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, **dict.fromkeys(_LABELS, "true")}},
         "status": {"conditions": [ready]},
     }
 
@@ -308,7 +310,7 @@ async def simulation(directory: Path, *, nodes: int = 3, kubevirt: Obj | None = 
     custom = CustomKinds(kinds, operations)
     custom.load()
     made = Simulation(operations, [f"node{i}" for i in range(nodes)])
-    operations.posts["", "pods", "binding"] = Binding(made.api)
+    operations.posts["", "pods", "binding"] = partial(bind, made.api)
     await made.api.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
     for definition in crds.definitions():
         await made.api.create(CRDS, definition)

@@ -5,6 +5,7 @@ Its nodes have the images already (`make test-kube` sees to that). Three of them
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import subprocess
@@ -13,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from cluster.clusters import Cluster, Kubectl
+from cluster.clusters import VIRTFLEET, Cluster, Kubectl
 from cluster.manifests import FOREVER, IMAGE
 from virtfleet import __version__
 from virtfleet.kube.deviceplugin import DIRECTORY
@@ -51,12 +52,19 @@ def installed(cluster: Cluster) -> Iterator[Cluster]:
         kubectl("delete", "pv", "-l", f"for={HELPERS}", "--ignore-not-found", "--timeout=80s")
 
 
+def virtfleet(kubectl: Kubectl, command: str, *options: str) -> dict[str, Any]:
+    """What a command about the cluster answers, as data."""
+    where = ("--kubeconfig", str(kubectl.cluster.kubeconfig), "-o", "json", f"--timeout={PATIENCE:.0f}")
+    done = subprocess.run([VIRTFLEET, command, *where, *options], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
 def install(kubectl: Kubectl) -> None:
-    """As docs/install.md says."""
-    kubectl("apply", "-f", str(MANIFEST))
-    kubectl("wait", "crd/kubevirts.kubevirt.io", "--for=condition=Established", "--timeout=60s")
-    kubectl("apply", "-f", str(KUBEVIRT))
-    wait_until_available(kubectl)
+    """As docs/install.md says, and once more, which changes nothing."""
+    for _ in range(2):
+        assert virtfleet(kubectl, "install", "--kubevirt", str(KUBEVIRT))["health"] == "Healthy"
 
 
 def wait_until_available(kubectl: Kubectl) -> None:
@@ -65,10 +73,10 @@ def wait_until_available(kubectl: Kubectl) -> None:
 
 
 def uninstall(kubectl: Kubectl) -> None:
-    """As docs/install.md says."""
-    gone = ("delete", "kubevirt", "kubevirt", "--ignore-not-found", "--timeout=60s")
-    eventually(lambda: kubectl.run(*gone).returncode == 0, PATIENCE)
-    kubectl("delete", "-f", str(MANIFEST), "--ignore-not-found", "--timeout=80s")
+    """As docs/install.md says: of what the manifest brought nothing is left."""
+    virtfleet(kubectl, "uninstall", "--force")
+    assert not kubectl("get", "-f", str(MANIFEST), "--ignore-not-found", "-o", "name")
+    assert not virtfleet(kubectl, "uninstall")["removed"]  # there is nothing to do any more
 
 
 def load(archive: Path) -> None:

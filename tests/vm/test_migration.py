@@ -59,8 +59,10 @@ def test_a_guest_moves_there_and_back_and_notices_nothing(web: Used) -> None:
     visited = [node(web)]
     for _ in range(2):
         told = json.loads(web.does(VIRTFLEET, "migrate", "-n", NAMESPACE, "web", "--watch", "-o", "json"))
-        assert told, "the command says what came of it"
         visited.append(node(web))
+        assert (told["source"], told["target"]) == tuple(visited[-2:])
+        assert told["metrics"]["totalBytes"] > 32 << 20, "the memory of the guest"
+        assert 0 < told["metrics"]["downtimeMilliseconds"] <= told["metrics"]["elapsedMilliseconds"], told
         assert in_guest(web, "cat /proc/sys/kernel/random/boot_id") == boot
         after = float(in_guest(web, "cat /proc/uptime").split()[0])
         assert after > before, "a guest's time never goes back"
@@ -74,6 +76,8 @@ def test_a_guest_moves_there_and_back_and_notices_nothing(web: Used) -> None:
     assert phases[0] == "Pending" and phases[-1] == "Succeeded" and "TargetReady" in phases, phases
     vm = web.vm()
     assert vm["status"]["printableStatus"] == "Running"
+    reasons = {event["reason"] for event in web.kubectl.json("get", "events")["items"]}
+    assert {"SuccessfulCreate", "SuccessfulHandOver", "SuccessfulMigration", "Migrated"} <= reasons
 
 
 def test_a_migration_that_is_deleted_leaves_the_guest_where_it_is(web: Used) -> None:
@@ -99,6 +103,9 @@ def test_a_migration_that_is_deleted_leaves_the_guest_where_it_is(web: Used) -> 
             }
         )
         eventually(lambda: migrations(web)["slow"].get("phase") == "Running", PATIENCE)
+        eventually(lambda: migrations(web)["slow"]["migrationState"].get("migrationMetrics"), PATIENCE)
+        far = migrations(web)["slow"]["migrationState"]["migrationMetrics"]
+        assert 0 < far["remainingBytes"] <= far["totalBytes"], "how far it is can be read while it lasts"
         web.kubectl("delete", "vmim", "slow", "--timeout=60s")
     finally:
         web.kubectl("delete", "migrationpolicy", "crawl")

@@ -21,7 +21,7 @@ from virtfleet.handler.node import topology
 from virtfleet.handler.pods import heldimages
 from virtfleet.handler.pods.launchers import Launcher, Unresponsive
 from virtfleet.handler.pods.process import PodProcess
-from virtfleet.handler.vms import tuning
+from virtfleet.handler.vms import plugging, tuning
 from virtfleet.handler.vms.instances import Instance
 from virtfleet.hypervisors.base import Descriptor
 from virtfleet.installation import Installation
@@ -55,8 +55,11 @@ class Preparation:
 
     async def make(
         self, instance: Instance, launcher: Launcher, kind: type[S], *, started: bool
-    ) -> tuple[S, PodProcess]:
-        """Make the node ready for a VM, and say so in an order to its launcher; may be repeated."""
+    ) -> tuple[S, PodProcess, str]:
+        """Make the node ready for a VM, and say so in an order to its launcher; may be repeated.
+
+        The last of the answer is why a volume of a VM that runs could not be had.
+        """
         process, cluster = launcher.process, self._cluster()
         if process is None:
             raise Unresponsive("not connected to the launcher")
@@ -76,8 +79,12 @@ class Preparation:
             more = [descriptor.device] if descriptor.device else []
             deviceaccess.grant(process, [*more, *context.block_volumes])
         tuning.before_start(process, hypervisor.tuning(vmi, context))
+        there, trouble = await plugging.mount(vmi, process, target=kind is Prepare)
+        if trouble and not started:
+            raise NotPossible(trouble)
+        told = plugging.told(instance.object(), vmi, there, launcher.state)
         order = kind(
-            vmi=with_hardware_addresses(instance.object(), wired),
+            vmi=with_hardware_addresses(told, wired),
             emulators={} if started else emulators.load(self._facts),
             node=NodeFacts(
                 context=context,
@@ -86,7 +93,7 @@ class Preparation:
                 leases6=[w.lease6 for w in wired if w.lease6],
             ),
         )
-        return order, process
+        return order, process, trouble
 
 
 def _context(

@@ -36,6 +36,7 @@ logger = logging.getLogger(__name__)
 _LOOK = 0.4  # seconds between looks at a migration
 _SAY = 1.0  # seconds between reports of its progress
 _LONGEST = 7 * 24 * 3600.0  # seconds; `pace` ends it long before, where anybody set a limit
+_CLOSED = "client socket is closed"  # what libvirt says of its connection to the target's daemon
 _JOIN, _JOIN_AGAIN = 30.0, 1.0  # seconds to join the halves of a guest whose post-copy broke, and between attempts
 _PARTED = "the connection to the other node was lost before that had said whether it has all of the guest"
 _NO_JOB = libvirt.VIR_DOMAIN_JOB_NONE
@@ -256,9 +257,10 @@ class Departure:
         try:
             await self._connection.apart(move, limit=_LONGEST)
         except (libvirt.libvirtError, Failure) as error:
+            said = explained(str(error))
             code = error.get_error_code() if isinstance(error, libvirt.libvirtError) else None
             self._gone_there = again and code == libvirt.VIR_ERR_NO_DOMAIN
-            return explained(str(error))
+            return f"the connection to the other node was lost ({said})" if _CLOSED in said else said
         return "libvirt says that it has, but the domain is still here"
 
     def _change(self, mode: Mode, connection: libvirt.virConnect) -> None:
@@ -337,7 +339,7 @@ def carried(domain: libvirt.virDomain, waited: float) -> Look:
     job = domain.jobStats(libvirt.VIR_DOMAIN_JOB_STATS_COMPLETED | libvirt.VIR_DOMAIN_JOB_STATS_KEEP_COMPLETED)
     look = _measured(Look(), {"data_remaining": 0, **job})
     paused = look.downtime_ms + round(waited * 1000)
-    return msgspec.structs.replace(look, elapsed=job.get("time_elapsed", 0) / 1000, downtime_ms=paused)
+    return msgspec.structs.replace(look, elapsed=job.get("time_elapsed", 0) / 1000 + waited, downtime_ms=paused)
 
 
 async def shown(connection: Connection, name: str, finish: Finish) -> bool:
