@@ -145,6 +145,34 @@ async def test_a_guest_of_which_a_part_is_elsewhere_is_not_let_run(launcher: Lau
     assert report.failure
 
 
+class Joined(Libvirt):
+    """Post-copy breaks once, and comes to its end when it is taken up again."""
+
+    flags: tuple[int, ...] = ()
+
+    async def apart(self, call: Callable[[Any], T], *, limit: float) -> T:  # type: ignore[override]
+        return call(self)
+
+    def migrateToURI3(self, _uri: str, _parameters: object, flags: int) -> None:
+        self.flags = (*self.flags, flags)
+        if len(self.flags) > 1:
+            self.now = MIGRATED
+            return
+        self.now = [PAUSED, libvirt.VIR_DOMAIN_PAUSED_POSTCOPY_FAILED]
+        raise libvirt.libvirtError("broken")
+
+
+async def test_a_post_copy_that_breaks_is_taken_up_again(monkeypatch: pytest.MonkeyPatch, launcher: Launcher) -> None:
+    joined = Joined()
+    monkeypatch.setattr(launcher.departures, "_connection", joined)
+    launcher.libvirt = joined
+    launcher.depart("a")
+    await launcher.settled()
+    resumed = libvirt.VIR_MIGRATE_POSTCOPY_RESUME
+    assert [bool(flags & resumed) for flags in joined.flags] == [False, True]
+    assert joined.calls == [] and not launcher.departures._failure
+
+
 async def test_a_guest_that_its_owner_paused_is_left_so(launcher: Launcher) -> None:
     launcher.libvirt.now = [PAUSED, libvirt.VIR_DOMAIN_PAUSED_USER]
     launcher.depart("a")
