@@ -63,14 +63,14 @@ def test_the_guest_does_not_notice_that_who_brought_its_disk_ends(web: Plugged) 
         assert web.ready("data")["target"] == disk
 
 
-def test_a_block_claim_is_a_virtio_disk_and_a_lun_of_its_own(web: Plugged) -> None:
+def test_a_block_claim_is_a_disk_on_either_bus(web: Plugged) -> None:
     disk = web.sees("second")
     assert disk.startswith("vd")
     web.guest(f"echo block | dd of=/dev/{disk} conv=fsync")
     web.kubectl.apply(claim("third", block=True))
     web.virtctl("addvolume", "web", "--volume-name=third", "--dry-run")
     assert not web.status("third")
-    web.virtctl("addvolume", "web", "--volume-name=third", "--disk-type=lun")
+    web.virtctl("addvolume", "web", "--volume-name=third")
     assert web.ready("third")["target"].startswith("sd")
     assert "already exists" in web.refused("addvolume", "web", "--volume-name=third")
     # Out, and at once in again: it ends with the disk that was asked for last.

@@ -34,7 +34,10 @@ RESERVED_LABELS = (
 RESERVED_ANNOTATIONS = (names.LAUNCHER_HYPERVISOR,)
 _NODE_NAME = "authentication.kubernetes.io/node-name"
 # What of a migration only virt-controller decides.
-_OF_THE_CONTROLLER = ("migrationUid", "sourceNode", "targetNode", "sourcePod", "targetPod")
+_OF_THE_CONTROLLER = (
+    *("migrationUid", "sourceNode", "targetNode", "sourcePod", "targetPod"),
+    "targetAttachmentPodUID",  # else a node could have another one open volumes of others
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,8 +13,13 @@ from pathlib import Path
 import pytest
 from pod_member import PodGroup, PodMember
 
+from virtfleet.api.view import read
+from virtfleet.api.vmi import VirtualMachineInstance as VMI
+from virtfleet.domain import paths
 from virtfleet.handler.pods import mounting
 from virtfleet.handler.pods.process import PodProcess
+from virtfleet.handler.vms import plugging
+from virtfleet.protocol.messages import DomainState, Status
 
 # A container as runtimes make one: mounts of its own, and another root.
 _CONTAINER = """
@@ -129,3 +135,45 @@ async def test_nothing_is_mounted_in_the_nodes_own_namespace(place: Path) -> Non
             await show(place, PodProcess(member.number, "launcher"), "data")
     finally:
         member.end()
+
+
+class Rules:
+    """The control group of a launcher, as far as devices go."""
+
+    def __init__(self) -> None:
+        self.allowed: list[str] = []
+        self.allow, self.deny = self.allowed.append, self.allowed.remove
+
+
+async def test_a_device_is_the_launchers_for_as_long_as_it_is_shown(
+    place: Path, launcher: PodProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the VMI's status to the launcher's files, and back: once more is no more, and the guest lets go first."""
+    monkeypatch.setattr(paths, "HOTPLUG_DISKS", "/disks")
+    rules = Rules()
+    monkeypatch.setattr(PodProcess, "group", lambda _: rules)
+    node = place / "attachment/dev/attached/data"
+    node.parent.mkdir(parents=True)
+    os.mknod(node, 0o600 | stat.S_IFBLK, os.makedev(7, 250))
+    info = {"claimName": "data", "volumeMode": "Block"}
+    entry = {"name": "data", "phase": "AttachedToNode", "hotplugVolume": {"attachPodUID": "attachment"}}
+    volume = {"name": "data", "persistentVolumeClaim": {"claimName": "data", "hotpluggable": True}}
+    status = {"volumeStatus": [{**entry, "persistentVolumeClaimInfo": info}]}
+    vmi = read(VMI, {"metadata": {"name": "vm"}, "spec": {"volumes": [volume]}, "status": status})
+    gone = read(VMI, {"metadata": {"name": "vm"}, "spec": {}, "status": status})
+
+    there, trouble = await plugging.mount(vmi, launcher, target=False)
+    assert (there, "does not run" in trouble) == (frozenset(), True)
+    with container(place / "attachment", "attachment") as holder:
+        monkeypatch.setattr(plugging, "_holders", lambda pods: [holder] if pods == ["attachment"] else [])
+        for _ in range(2):
+            assert await plugging.mount(vmi, launcher, target=False) == (frozenset({"data"}), "")
+    assert rules.allowed == ["b 7:250 rwm"]
+    with launcher.opened("/disks/data", os.O_PATH) as shown:
+        assert (os.fstat(shown).st_rdev, os.fstat(shown).st_uid) == (os.makedev(7, 250), paths.USER)
+    used = DomainState(status=Status.RUNNING, disks={"data": "vdb"})
+    assert await plugging.unmount(vmi, launcher, DomainState()) == []
+    assert await plugging.unmount(gone, launcher, used) == ["data"]
+    assert plugging.mounted(launcher, gone) == {"data"}
+    assert await plugging.unmount(gone, launcher, DomainState(status=Status.RUNNING)) == []
+    assert (plugging.mounted(launcher, gone), rules.allowed) == (frozenset(), [])

@@ -65,11 +65,15 @@ async def phase(virt: Plane, wanted: str, uid: str = "") -> Obj:
 
 
 async def says(virt: Plane, phase: str) -> None:
-    """What the handler writes."""
-    vmi = await virt.vmi()
-    entries = [{**e, "phase": phase} if e["name"] == "data" else e for e in vmi["status"]["volumeStatus"]]
-    about = {"resourceVersion": vmi["metadata"]["resourceVersion"]}
-    await virt.api.patch(VMIS, "vm", {"metadata": about, "status": {"volumeStatus": entries}}, NAMESPACE)
+    """What the handler writes, again where somebody else was faster."""
+
+    async def written() -> Any:
+        vmi = await virt.vmi()
+        entries = [{**e, "phase": phase} if e["name"] == "data" else e for e in vmi["status"]["volumeStatus"]]
+        about = {"resourceVersion": vmi["metadata"]["resourceVersion"]}
+        return await virt.api.patch(VMIS, "vm", {"metadata": about, "status": {"volumeStatus": entries}}, NAMESPACE)
+
+    await virt.until(written)
 
 
 async def with_a_volume(virt: Plane) -> Obj:
@@ -140,6 +144,11 @@ async def test_out_and_in_again_at_once_converges(virt: Plane) -> None:
     await phase(virt, "Detaching")
     await says(virt, "UnMountedFromPod")
     await ask(virt, ADD)
-    after = await runs(virt)
-    await phase(virt, "AttachedToNode", after["metadata"]["uid"])
+
+    async def again() -> bool:  # with the Pod that was there, or with another one
+        pod = await runs(virt)
+        now = await entry(virt)
+        return now["phase"] == "AttachedToNode" and now["hotplugVolume"]["attachPodUID"] == pod["metadata"]["uid"]
+
+    await virt.until(again)
     assert len(await attachments(virt)) == 1

@@ -359,10 +359,9 @@ async def test_what_stops_the_instance_is_what_the_vm_shows(virt: Plane) -> None
 
 
 async def test_fields_of_others_in_the_status_stay(virt: Plane) -> None:
-    requests = [{"removeVolumeOptions": {"name": "x"}}]
     await virt.create(VMS, a_vm("Halted"))
     await virt.printable("Stopped")
-    await virt.api.patch(VMS, "vm", {"status": {"volumeRequests": requests}}, NAMESPACE, subresource="status")
+    await virt.api.patch(VMS, "vm", {"status": {"snapshotInProgress": "s"}}, NAMESPACE, subresource="status")
     await virt.api.patch(VMS, "vm", {"spec": {"runStrategy": "Always"}}, NAMESPACE)
     vm = await virt.printable("Running")
-    assert vm["status"]["volumeRequests"] == requests
+    assert vm["status"]["snapshotInProgress"] == "s"
