@@ -342,7 +342,7 @@ def stopped(live: Fleet, reason: str, *parts: str) -> dict[str, Any]:
 
 
 def test_images_that_cannot_be_pulled_cost_no_vm_its_console(live: Fleet, guests: dict[str, tuple[str, str]]) -> None:
-    """A registry that nobody has, for everything; then a pool over a node with a VM, by its definition and by a label."""
+    """A registry without images for all; then a pool over a node with a VM, by its definition and by a label."""
     live.settled()
     before = {node: pod["metadata"]["uid"] for node, pod in live.handlers().items()}
     node = live.user.json("get", "vmi", "ordinary")["status"]["nodeName"]
