@@ -29,9 +29,10 @@ def main() -> None:
     parser.add_argument("--kubeconfig", type=Path, help="of vms, scale: the cluster, instead of one of its own")
     parser.add_argument("--registry", default="", help="of vms with --kubeconfig: where VirtFleet's images are")
     parser.add_argument("--guest", help="of vms with --kubeconfig: the guest's image, with an agent in it")
-    parser.add_argument("--vmis", type=int, help="of scale: how many")
+    parser.add_argument("--vmis", type=int, help="of scale, migration: how many")
+    parser.add_argument("--moves", type=int, help="of migration: how many in a row")
     options = parser.parse_args()
-    given = {k: v for k in ("kubeconfig", "registry", "guest", "vmis") if (v := getattr(options, k))}
+    given = {k: v for k in ("kubeconfig", "registry", "guest", "vmis", "moves") if (v := getattr(options, k))}
     if unknown := set(options.names) - set(benchmarks):
         parser.error(f"there is no benchmark {', '.join(sorted(unknown))}; there are: {', '.join(benchmarks)}")
     for option, name in itertools.product(given, options.names or benchmarks):

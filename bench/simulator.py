@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ from virtfleet.local.apiserver.kinds.registry import Kinds
 from virtfleet.local.apiserver.objects.inprocess import InProcessApi
 from virtfleet.local.apiserver.objects.operations import Operations
 from virtfleet.local.apiserver.objects.store import Store
-from virtfleet.local.controllers.binding import Binding
+from virtfleet.local.controllers.binding import bind
 
 NAMESPACE = "default"
 WORKERS = 16
@@ -226,6 +227,9 @@ class Handlers(_Agents):
             change = {"completed": True, "endTimestamp": now, "targetNodeDomainReadyTimestamp": now}
             labels = {names.NODE_NAME: state.target_node}
             status = {"nodeName": state.target_node, "evacuationNodeName": None}
+            if vmi.status.migrated_volumes:
+                left = conditions.drop(vmi.status.conditions, VMICondition.VOLUMES_CHANGE)
+                status |= {"migratedVolumes": None, "conditions": left}
         patch = {
             "metadata": {"resourceVersion": vmi.metadata.resource_version, "labels": labels},
             "status": {**status, "migrationState": change},
@@ -306,7 +310,7 @@ async def simulation(directory: Path, *, nodes: int = 3, kubevirt: Obj | None = 
     custom = CustomKinds(kinds, operations)
     custom.load()
     made = Simulation(operations, [f"node{i}" for i in range(nodes)])
-    operations.posts["", "pods", "binding"] = Binding(made.api)
+    operations.posts["", "pods", "binding"] = partial(bind, made.api)
     await made.api.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
     for definition in crds.definitions():
         await made.api.create(CRDS, definition)

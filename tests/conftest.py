@@ -6,6 +6,7 @@ A test is left out by a mark, never by itself: `local_home` where KUBECONFIG nam
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import tempfile
@@ -29,6 +30,21 @@ def place() -> Iterator[Path]:
     directory = Path(tempfile.mkdtemp(prefix="vfh"))
     yield directory
     shutil.rmtree(directory)
+
+
+@pytest.fixture
+def user_faults() -> Iterator[None]:
+    """User faults for ordinary users, which post-copy needs; the machine has afterwards what it had before.
+
+    One test at a time: what the first one puts back would be missing to the second.
+    """
+    setting = Path("/proc/sys/vm/unprivileged_userfaultfd")
+    with open(Path(tempfile.gettempdir(), "virtfleet-user-faults.lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        before = setting.read_text()
+        setting.write_text("1")
+        yield
+        setting.write_text(before)
 
 
 LEFT_OUT = pytest.StashKey[Counter[str]]()

@@ -120,6 +120,11 @@ class Installation:
     def enabled(self, gate: str) -> bool:
         return self.gates.enabled(gate)
 
+    @property
+    def plugs_by_template(self) -> bool:
+        """Whether volumes are plugged by what a VM's template says, as KubeVirt decides it."""
+        return self.enabled("DeclarativeHotplugVolumes") and not self.enabled("HotplugVolumes")
+
     # -- What is installed
 
     @cached_property

@@ -91,9 +91,9 @@ def test_kinds() -> Kinds:
                 "WidgetList",
                 subresources={**status, "scale": READ_WRITE},
                 scale={
-                    "specReplicas": ".spec.replicas",
-                    "statusReplicas": ".status.replicas",
-                    "labelSelector": ".status.selector",
+                    "specReplicas": "spec.replicas",
+                    "statusReplicas": "status.replicas",
+                    "labelSelector": "status.selector",
                 },
                 custom=True,
             )

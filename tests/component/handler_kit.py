@@ -79,6 +79,7 @@ async def handler(
         cluster=lambda: Installation(kubevirt or {}),
         proxy=Proxy(Identity(credential, HANDLERS), "127.0.0.1"),
     )
+    vms.begin()
     running = (recorder.run(), *(cache.run() for cache in vms.caches), vms.controller.run())
     tasks = [asyncio.create_task(t) for t in running]
     try:

@@ -115,15 +115,19 @@ def _alive(pid: int) -> bool:
 
 
 class Move:
-    """One migration, as its two handlers carry it out. `mute`: what the target says at the end is lost on the way."""
+    """One migration, as its two handlers carry it out. `mute`: what the target says at the end is lost on the way.
 
-    def __init__(self, source: Place, target: Place, *, mute: bool = False) -> None:
+    `slow`: memory goes through at 16 KiB in this many seconds.
+    """
+
+    def __init__(self, source: Place, target: Place, *, mute: bool = False, slow: float = 0) -> None:
         self.uid = str(uuid4())
         self.source, self.target = source, target
         self._tasks: set[asyncio.Task[None]] = set()
         self._mute = mute
         self._sent = asyncio.Event()  # all of the guest's memory
-        self._talks: list[asyncio.StreamWriter] = []  # between the daemons
+        self._ends: dict[Channel, list[asyncio.StreamWriter]] = {channel: [] for channel in Channel}
+        self._slow = slow
         (pid,) = source.processes("qemu-system")
         self._process = os.pidfd_open(pid)
 
@@ -208,16 +212,19 @@ class Move:
             return connection.close()
         ends = [await asyncio.open_unix_connection(sock=end) for end in (connection, received[1])]
         (here, back), (there, on) = ends
-        if channel is Channel.LIBVIRT:
-            self._talks += (on, back)
+        self._ends[channel] += (on, back)
+        slow = self._slow if channel is Channel.MEMORY else 0
         muted = self._sent if self._mute and channel is Channel.LIBVIRT else None
         done = self._sent if channel is Channel.MEMORY else None
-        await asyncio.gather(_pump(here, on, done=done), _pump(there, back, muted=muted), return_exceptions=True)
+        await asyncio.gather(
+            _pump(here, on, done=done, slow=slow), _pump(there, back, muted=muted), return_exceptions=True
+        )
 
-    def cut(self) -> None:
-        """Break the connection between the daemons."""
-        for writer in self._talks:
-            writer.close()
+    def cut(self, channel: Channel = Channel.LIBVIRT) -> None:
+        """Break the connections between the daemons, or others."""
+        for writer in self._ends[channel]:
+            writer.transport.abort()
+        self._slow = 0
 
 
 async def _pump(
@@ -226,10 +233,12 @@ async def _pump(
     *,
     muted: asyncio.Event | None = None,
     done: asyncio.Event | None = None,
+    slow: float = 0,
 ) -> None:
     """Bytes from one end to the other until the first ends, which is `done`; lost from when it is `muted`."""
     try:
-        while data := await reader.read(1 << 18):
+        while data := await reader.read(1 << 14 if slow else 1 << 18):
+            await asyncio.sleep(slow)
             if muted and muted.is_set():
                 continue
             writer.write(data)

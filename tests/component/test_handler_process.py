@@ -18,7 +18,9 @@ import orjson
 import pytest
 from kube_fixtures import ScriptedServer, eventually
 
+import virtfleet
 from virtfleet.api import names
+from virtfleet.handler.vms.records import VmRecord, VmRecords
 from virtfleet.kube import certificates
 from virtfleet.kube.certificates import Authority, Lifespan, Profile
 from virtfleet.kube.resource import KUBEVIRTS, NODES
@@ -53,8 +55,9 @@ async def kubelet(place: Path) -> AsyncIterator[Kubelet]:
 class Handler:
     """One process."""
 
-    def __init__(self, place: Path, server: ScriptedServer, name: str) -> None:
+    def __init__(self, place: Path, server: ScriptedServer, name: str, **environment: str) -> None:
         self._place, self._url, self._name = place, server.url, name
+        self._environment = os.environ | {"POD_NAME": name} | environment
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
         self.authority = authority = Authority.create("test", LIFESPAN)
@@ -91,7 +94,7 @@ class Handler:
         self.process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "virtfleet.handler"),
             *(f"--{flag}={value}" for flag, value in flags.items()),
-            env=os.environ | {"POD_NAME": self._name},
+            env=self._environment,
         )
         return self
 
@@ -175,3 +178,36 @@ async def test_of_two_handlers_one_serves_and_the_other_takes_over(
             first.process.kill()
             await second.ready()
             await eventually(lambda: label(server) == "true")
+
+
+async def test_one_that_waits_knows_what_is_recorded_when_it_takes_over_and_not_before(
+    place: Path, server: ScriptedServer, kubelet: Kubelet
+) -> None:
+    (place / "kubelet/pods").mkdir(parents=True, exist_ok=True)
+    records = place / "private/ghost-records"
+    async with Handler(place, server, "handler-a") as first:
+        await first.ready()
+        async with Handler(place, server, "handler-b") as second:
+            assert "handler-a" in await second.ready(503)
+            # Written by the one that serves, while the other one waits; by the name that earlier versions gave it.
+            VmRecords(records).add(VmRecord(namespace="default", name="vm", uid="u", pod="gone"))
+            (records / "gone.json").rename(records / "u.json")
+            await second.ready(503)
+            assert [path.name for path in records.iterdir()] == ["u.json"], "what is another's is not touched"
+            first.process.send_signal(signal.SIGTERM)
+            await second.ready()
+            await eventually(lambda: not list(records.iterdir()))  # its Pod is gone, so nothing is left of it
+
+
+async def test_a_stand_in_serves_until_an_operator_of_another_version_has_come(
+    place: Path, server: ScriptedServer, kubelet: Kubelet
+) -> None:
+    kubevirt = {"metadata": {"name": "kubevirt", "namespace": "kubevirt"}}
+    server.put(KUBEVIRTS, {**kubevirt, "status": {"operatorVersion": virtfleet.__version__}})
+    async with Handler(place, server, "stand-in", **{names.STAND_IN_VARIABLE: "true"}) as handler:
+        await handler.ready()
+        async with Handler(place, server, "handler-a") as other:
+            assert "stand-in" in await other.ready(503)
+            server.put(KUBEVIRTS, {**kubevirt, "status": {"operatorVersion": "0.0.1"}})
+            assert await asyncio.wait_for(handler.process.wait(), 20) == 0
+            await other.ready()

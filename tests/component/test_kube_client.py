@@ -125,7 +125,7 @@ class TestLists:
         assert "limit" not in server.requests[-1][1]
 
     async def test_selectors_reach_the_server(self, api: Client, server: ScriptedServer) -> None:
-        await api.list(PODS, "ns", labels="a in (b, c)", fields="spec.nodeName=n")
+        assert [page async for page in api.pages(PODS, "ns", labels="a in (b, c)", fields="spec.nodeName=n")]
         path = server.requests[-1][1]
         assert "labelSelector=a+in+(b,+c)" in path
         assert "fieldSelector=spec.nodeName%3Dn" in path

@@ -10,8 +10,9 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import mkdtemp
+from typing import Any
 from uuid import uuid4
-from xml.etree.ElementTree import Element, tostring
+from xml.etree.ElementTree import Element, fromstring, tostring
 
 import libvirt
 import pytest
@@ -34,28 +35,36 @@ NAME = "test_mover"
 MIB = 1 << 20
 # A firmware that goes to protected mode and then fills 16 MiB of memory with ever other words: it never comes to rest.
 RESTLESS = bytes.fromhex(
-    "fa2e660f011659000f20c00c010f22c066ea1800ffff080066b810008ed88ec0bf00000001b90000400040f3abebf3"
+    "fa2e660f011659000f20c00c010f22c066ea1800ffff080066b810008ed88ec0bf00000001b90000400040f3abebf1"
 ).ljust(0x41, b"\xf4") + bytes.fromhex("0000000000000000ffff0000009acf00ffff00000092cf0017004100ffff")
 
+# The same, but a word in each page of these 4 MiB only, with a pause after it: some tens of MiB are new each second.
+BUSY = (
+    RESTLESS[:0x20] + bytes.fromhex("bf00000001b90004000040890781c700100000ba401f00004a75fde2eeebe1") + RESTLESS[0x3F:]
+)
 
-def firmware() -> bytes:
-    rom = bytearray(RESTLESS.ljust(1 << 16, b"\xf4"))
+
+def firmware(code: bytes) -> bytes:
+    rom = bytearray(code.ljust(1 << 16, b"\xf4"))
     rom[0xFFF0:0xFFF3] = b"\xe9\x0d\x00"
     return bytes(rom)
 
 
-def vmi(**devices: object) -> VirtualMachineInstance:
+EMPTY = {"emptyDisk": {"capacity": "8Mi"}}
+
+
+def vmi(*, disks: bool = True, volume: dict[str, Any] = EMPTY, **devices: object) -> VirtualMachineInstance:
     """A guest with one disk that is only here."""
     plain = {"autoattachGraphicsDevice": False, "autoattachSerialConsole": False, "disableHotplug": True}
-    disk = {"name": "data", "disk": {"bus": "virtio"}}
+    disk = [{"name": "data", "disk": {"bus": "virtio"}}] if disks else []
     return read(
         VirtualMachineInstance,
         {
             "metadata": {"name": "mover", "namespace": "test", "uid": str(uuid4())},
             "spec": {
                 "architecture": "amd64",
-                "domain": {"memory": {"guest": "64Mi"}, "devices": {**plain, "disks": [disk], **devices}},
-                "volumes": [{"name": "data", "emptyDisk": {"capacity": "8Mi"}}],
+                "domain": {"memory": {"guest": "64Mi"}, "devices": {**plain, "disks": disk, **devices}},
+                "volumes": [{"name": "data", **volume}] if disks else [],
             },
         },
     )
@@ -71,13 +80,14 @@ class Side:
         self.disk.write_bytes(b"")
         os.truncate(self.disk, 8 * MIB)
         shutil.chown(self.disk, USER, GROUP)
+        self.code = RESTLESS
 
     def document(self, wanted: VirtualMachineInstance) -> Element:
         """As a launcher would make it here, with this side's paths."""
         context = Context(emulated=True, host=Host(libvirt_version=9_000_000))
         domain = QEMU.adapt(QEMU.build(wanted, context), context)
         rom = self.directory / "private" / "rom"
-        rom.write_bytes(firmware())
+        rom.write_bytes(firmware(self.code))
         add(child(domain, "os"), "loader", str(rom), readonly="yes", type="rom")
         for disk in domain.iterfind("devices/disk"):
             child(disk, "driver").set("type", "raw")
@@ -104,8 +114,9 @@ class Pair:
         self.route = Route(libvirt=socket, memory=str(sockets / "memory"), disks=str(sockets / "disks"))
         self.connections = [Connection(side.libvirt.getURI(), lambda _: None) for side in (source, target)]
 
-    def begin(self) -> Departure:
+    def begin(self, code: bytes = RESTLESS) -> Departure:
         source = self.source
+        self.source.code = self.target.code = code
         source.libvirt.defineXML(tostring(source.document(self.wanted), encoding="unicode")).create()
         eventually(lambda: source.cpu_time() > 0)
         return Departure(self.connections[0], NAME, QEMU, self.wanted)
@@ -169,6 +180,29 @@ async def test_a_guest_moves_with_its_disk_and_runs_on_one_side_only(pair: Pair)
     assert pair.target.libvirt.lookupByName(NAME).isPersistent(), "it outlives a restart of the daemon there"
 
 
+async def test_a_claim_goes_to_another_and_larger_one_and_the_guest_sees_as_much_of_it_as_before(pair: Pair) -> None:
+    of = read(VirtualMachineInstance, {"status": {"migratedVolumes": [{"volumeName": "data"}]}}).status
+    pair.wanted = vmi(volume={"persistentVolumeClaim": {"claimName": "new"}})
+    departure = pair.begin()
+    with pytest.raises(Failure, match="Unable to determine if PVC new is shared"):
+        await departure.run(pair.target.document(pair.wanted), pair.route, MigrationOptions())
+    pair.wanted.status.migrated_volumes = of.migrated_volumes
+    pair.source.disk.write_bytes(os.urandom(8 * MIB))
+    os.truncate(pair.target.disk, 24 * MIB)
+    await departure.run(pair.target.document(pair.wanted), pair.route, MigrationOptions())
+    land(pair.target.libvirt.lookupByName(NAME))
+    assert pair.target.disk.read_bytes() == pair.source.disk.read_bytes().ljust(24 * MIB, b"\0")
+    assert pair.target.libvirt.lookupByName(NAME).blockInfo("vda")[0] == 8 * MIB
+    # The next move leaves it where it is: what the guest knows of it goes along.
+    pair.wanted.status.migrated_volumes = []
+    kept = QEMU.migration.destination(
+        fromstring(pair.target.libvirt.lookupByName(NAME).XMLDesc(libvirt.VIR_DOMAIN_XML_MIGRATABLE)),
+        pair.source.document(pair.wanted),
+    )
+    assert [part.get("size") for part in kept.iter("slice")] == [str(8 * MIB)]
+    os.truncate(pair.target.disk, 8 * MIB)
+
+
 async def test_a_guest_that_its_owner_has_paused_stays_so(pair: Pair) -> None:
     departure = pair.begin()
     pair.source.libvirt.lookupByName(NAME).suspend()
@@ -176,19 +210,6 @@ async def test_a_guest_that_its_owner_has_paused_stays_so(pair: Pair) -> None:
     domain = pair.target.libvirt.lookupByName(NAME)
     land(domain)
     assert domain.state() == [libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_USER]
-
-
-async def test_an_aborted_migration_leaves_the_guest_where_it_was(pair: Pair) -> None:
-    departure = pair.begin()
-    slowly = MigrationOptions(bandwidth_per_migration="1Mi")
-    moving = asyncio.create_task(departure.run(pair.target.document(pair.wanted), pair.route, slowly))
-    await until_it_moves(moving, pair.source)
-    await departure.abort()
-    with pytest.raises(Failure, match="has not moved: it was aborted"):
-        await moving
-    assert pair.sides() == (True, False)
-    assert pair.source.libvirt.lookupByName(NAME).state()[0] == libvirt.VIR_DOMAIN_RUNNING
-    assert not await arrived(pair.connections[1], NAME, QEMU)
 
 
 @pytest.mark.parametrize("disruptive", [False, True], ids=["undisturbed", "paused first"])
@@ -240,5 +261,79 @@ async def test_a_target_that_is_not_prepared_for_the_vm_is_refused(pair: Pair) -
     assert pair.sides() == (True, False)
 
 
-def test_a_migration_whose_guest_runs_on_the_target_is_not_aborted() -> None:
-    assert QEMU.migration.abort(Mode.POST_COPY) and not QEMU.migration.abort(Mode.PRE_COPY)
+async def test_a_guest_that_writes_faster_than_the_link_is_slowed_down_until_it_fits(pair: Pair) -> None:
+    pair.wanted = vmi(disks=False)
+    departure = pair.begin(BUSY)
+    throttled: list[int] = []
+    departure._say = lambda: throttled.append(departure.look.throttle)
+    options = MigrationOptions(allow_auto_converge=True, bandwidth_per_migration="5Mi")
+    await departure.run(pair.target.document(pair.wanted), pair.route, options)
+    assert max(throttled) >= 20, throttled
+    land(pair.target.libvirt.lookupByName(NAME))
+    before = pair.target.cpu_time()
+    eventually(lambda: pair.target.cpu_time() > before)
+
+
+async def test_one_that_comes_no_further_ends_with_what_holds_it_up_and_the_link_is_not_overrun(pair: Pair) -> None:
+    pair.wanted = vmi(disks=False)
+    departure = pair.begin()
+    options = MigrationOptions(bandwidth_per_migration="4Mi", progress_timeout=10)
+    moving = asyncio.create_task(departure.run(pair.target.document(pair.wanted), pair.route, options))
+    domain, sent = pair.source.libvirt.lookupByName(NAME), []
+    while not moving.done():
+        job = domain.jobStats()
+        if job.get("memory_iteration", 0) > 1:  # by then most of what is sent was really sent
+            sent.append((job["time_elapsed"], job["memory_processed"]))
+        await asyncio.sleep(0.1)
+    told = (
+        r"no progress for \d+ s: the guest writes [\d.]+ MiB of its memory a second anew, and [\d.]+ MiB a second are"
+    )
+    with pytest.raises(Failure, match=told + r" sent; allow more bandwidth, auto-converge or post-copy"):
+        await moving
+    (began, first), (ended, last) = sent[0], sent[-1]
+    assert ended - began > 2000 and 0 < (last - first) / (ended - began) * 1000 < 1.25 * 4 * MIB
+    assert pair.sides() == (True, False)
+
+
+@pytest.mark.usefixtures("user_faults")
+async def test_one_that_never_fits_runs_on_the_target_before_all_of_it_is_there(pair: Pair) -> None:
+    departure = pair.begin()
+    pair.source.disk.write_bytes(os.urandom(8 * MIB))
+    options = MigrationOptions(
+        bandwidth_per_migration="4Mi",
+        allow_post_copy=True,
+        allow_workload_disruption=True,
+        completion_timeout_per_gi_b=4,
+    )
+    await departure.run(pair.target.document(pair.wanted), pair.route, options)
+    assert departure.look.mode is Mode.POST_COPY and departure.look.elapsed > 4
+    assert pair.sides() == (False, True)
+    assert await arrived(pair.connections[1], NAME, QEMU)
+    assert pair.target.disk.read_bytes() == pair.source.disk.read_bytes()
+    domain, before = pair.target.libvirt.lookupByName(NAME), pair.target.cpu_time()
+    assert domain.state()[0] == libvirt.VIR_DOMAIN_RUNNING
+    land(domain)
+    eventually(lambda: pair.target.cpu_time() > before)
+
+
+@pytest.mark.parametrize("stage", ["disks", "memory", "paused"])
+async def test_it_can_be_aborted_in_each_stage(pair: Pair, stage: str) -> None:
+    pair.wanted = vmi(disks=stage == "disks")
+    departure = pair.begin()
+    pair.source.disk.write_bytes(os.urandom(8 * MIB))
+    slowly = MigrationOptions(
+        bandwidth_per_migration="1Mi", allow_workload_disruption=True, completion_timeout_per_gi_b=2
+    )
+    moving = asyncio.create_task(departure.run(pair.target.document(pair.wanted), pair.route, slowly))
+    await until_it_moves(moving, pair.source)
+    job = pair.source.libvirt.lookupByName(NAME).jobStats()
+    if stage == "disks":
+        assert job.get("disk_processed") and not job.get("memory_processed"), job
+    elif stage == "paused":
+        await asyncio.to_thread(eventually, lambda: departure.look.mode is Mode.PAUSED)
+    await departure.abort()
+    with pytest.raises(Failure, match="has not moved: it was aborted"):
+        await moving
+    assert departure.aborted and pair.sides() == (True, False)
+    before = pair.source.cpu_time()
+    eventually(lambda: pair.source.cpu_time() > before)

@@ -18,6 +18,7 @@ from component.moving import DAEMONS, Listener, Move, Place, counted, counting, 
 from tests.waiting import eventually
 from virtfleet.api.migration import MigrationOptions
 from virtfleet.protocol import messages as m
+from virtfleet.protocol.client import Refused
 from virtfleet.work.tasks import held
 
 LONGEST_PAUSE = 1.0  # seconds; an emulated guest on a machine that has other things to do
@@ -156,6 +157,35 @@ async def test_a_source_does_not_run_on_before_the_target_is_sure_not_to(house: 
     await move.close()
     house.moved(target)
     await house.counts()
+
+
+POST_COPY = MigrationOptions(allow_post_copy=True, allow_workload_disruption=True, completion_timeout_per_gi_b=1)
+
+
+async def begun(house: House, target: Place) -> Move:
+    """A move over a slow link, as soon as the guest runs on the target with a part of its memory on the source."""
+    move = Move(house.place, target, slow=0.05)
+    await move.begin(POST_COPY)
+    await asyncio.to_thread(eventually, lambda: target.said, 60)
+    assert house.place.report(move.uid).mode == "PostCopy"
+    return move
+
+
+@pytest.mark.usefixtures("user_faults")
+async def test_a_post_copy_whose_target_dies_has_lost_the_guest_and_says_so(house: House) -> None:
+    await house.start()
+    target = await house.target()
+    move = await begun(house, target)
+    with pytest.raises(Refused, match="cannot be aborted: the guest already runs on the target"):
+        await house.place.client.call(m.AbortDeparture(migration=move.uid))
+    said = house.place.said
+    target.kill("qemu-system")
+    assert await move.outcome() == "stayed"
+    assert "the guest is lost: it ran on the target when post-copy broke" in house.place.report(move.uid).failure
+    state = await house.place.client.call(m.GetState())
+    assert (state.status, state.reason) == (m.Status.PAUSED, "PostCopyFailed"), "it is not let run a second time"
+    assert house.place.said == said
+    await move.close()
 
 
 VICTIMS = {

@@ -185,7 +185,7 @@ def test_a_field_that_does_not_exist_is_refused(tmp_path: Path, right: str, wron
 
 
 def test_a_refused_object_is_not_said_to_be_accepted(tmp_path: Path) -> None:
-    asking = VM.replace("hostname: web-1", "evictionStrategy: LiveMigrate")
+    asking = VM.replace("labels: {app: web}", "annotations: {sidecar.istio.io/inject: 'true'}")
     assert "is accepted, but" in judged(tmp_path, asking)["warnings"][0]
     assert judged(tmp_path, asking.replace("Always", "Sometimes"))["warnings"] == []
 

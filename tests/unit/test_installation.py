@@ -49,6 +49,7 @@ def test_an_object_that_says_nothing_has_all_defaults() -> None:
         "overhead_ratio": 1,
         "permitted_devices": None,
         "persistent_reservation": False,
+        "plugs_by_template": True,
         "pull_policy": "IfNotPresent",
         "pull_secrets": [],
         "qgs_socket": "/var/run/tdx-qgs/qgs.socket",

@@ -166,7 +166,7 @@ def test_what_holds_a_migration_up_is_said_with_figures() -> None:
         "it has made no progress for 31 s: the guest writes 50.0 MiB of its memory a second anew, though its CPUs are"
         " slowed down by 40 %, and 20.0 MiB a second are sent; allow more bandwidth"
     )
-    slow = pace(vmi(GIB), PATIENT, Look(elapsed=11, rate=2 << 20, dirty_rate=1 << 20, left=300 << 20))
+    slow = pace(vmi(GIB), PATIENT, Look(elapsed=11, rate=2 << 20, dirty_rate=1 << 19, left=300 << 20))
     assert slow and slow.why.endswith("2.0 MiB a second are sent, with 300 MiB left")
 
 
@@ -187,3 +187,19 @@ def test_a_hypervisor_without_steps_refuses_each_of_them(name: str) -> None:
     ):
         with pytest.raises(DomainError, match=steps.refusal):
             step()
+
+
+def test_a_claim_that_changes_is_copied_and_as_large_as_before() -> None:
+    spec = {
+        "volumes": [{"name": "root", "persistentVolumeClaim": {"claimName": "new"}}],
+        "domain": {"devices": {"disks": [{"name": "root", "disk": {}}]}},
+    }
+    stays, goes = vmi(spec), vmi(spec, {"migratedVolumes": [{"volumeName": "root"}]})
+    assert [o.reason for o in STEPS.obstacles(stays)] == [NotMigratable.DISKS] and not [*STEPS.obstacles(goes)]
+    here, there = document("/here"), document("/there")
+    assert (copied(stays, here), copied(goes, here)) == ([], ["vda"])
+    assert (copies_disks(stays), copies_disks(goes)) == (False, True)
+    run = STEPS.run(goes, here, there, ROUTE, MigrationOptions(), {"vda": 4096})
+    assert '<slice type="storage" offset="0" size="4096"/>' in str(run.parameters["destination_xml"])
+    plain = STEPS.run(stays, here, there, ROUTE, MigrationOptions(), {"vda": 4096})
+    assert "slice" not in str(plain.parameters["destination_xml"])

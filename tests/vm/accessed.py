@@ -36,7 +36,7 @@ class Used:
     def __enter__(self) -> Used:
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.key)], check=True)
         self.kubectl("create", "namespace", self.namespace)
-        self.kubectl.apply(_vm(self.key.with_suffix(".pub").read_text().strip()))
+        self.kubectl.apply(a_vm(self.key.with_suffix(".pub").read_text().strip()))
         self.wait_for_agent()
         return self
 
@@ -181,7 +181,7 @@ def greeting(port: int) -> bytes:
         return connection.recv(12)
 
 
-def _vm(public_key: str) -> dict[str, Any]:
+def a_vm(public_key: str) -> dict[str, Any]:
     disks = [{"name": name, "disk": {"bus": "virtio"}} for name in ("root", "seed")]
     spec = {
         "terminationGracePeriodSeconds": 5,

@@ -1,21 +1,9 @@
-"""The ways to boot besides a BIOS and a disk."""
+"""The ways to boot besides a BIOS and a disk; by EFI does the guest of test_moving_state.py."""
 
 from __future__ import annotations
 
 from virtfleet.launcher.alone.standalone import KERNEL_BOOT
-from virtfleet.protocol.messages import Status
 from vm.guests import guest, machine, running
-
-
-async def test_a_guest_boots_by_efi() -> None:
-    vmi = machine()
-    vmi["spec"]["domain"] |= {
-        "memory": {"guest": "256Mi"},
-        "firmware": {"bootloader": {"efi": {"secureBoot": False}}},
-    }
-    async with running(vmi) as vm:
-        await vm.says(r"virtfleet-guest ready name=guest address=10\.0\.2\.2")
-        assert (await vm.state()).status is Status.RUNNING
 
 
 async def test_a_guest_boots_a_kernel_from_a_container_image() -> None:

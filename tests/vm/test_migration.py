@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cluster.clusters import VIRTFLEET, Cluster
-from vm.accessed import NO_QUESTIONS, Used
+from vm.accessed import NO_QUESTIONS, Used, a_vm
 from vm.guests import PATIENCE
 from waiting import eventually
 
@@ -25,9 +25,9 @@ def web(fleet: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Us
         yield used
 
 
-def in_guest(web: Used, command: str) -> str:
+def in_guest(web: Used, command: str, vm: str = "web") -> str:
     """What a command says in the guest, over its network."""
-    ssh = (VIRTFLEET, "ssh", "-n", NAMESPACE, "root@web", "-i", str(web.key), *NO_QUESTIONS, command)
+    ssh = (VIRTFLEET, "ssh", "-n", NAMESPACE, f"root@{vm}", "-i", str(web.key), *NO_QUESTIONS, command)
 
     def answered() -> str:
         done = web.run(*ssh)
@@ -59,8 +59,10 @@ def test_a_guest_moves_there_and_back_and_notices_nothing(web: Used) -> None:
     visited = [node(web)]
     for _ in range(2):
         told = json.loads(web.does(VIRTFLEET, "migrate", "-n", NAMESPACE, "web", "--watch", "-o", "json"))
-        assert told, "the command says what came of it"
         visited.append(node(web))
+        assert (told["source"], told["target"]) == tuple(visited[-2:])
+        assert told["metrics"]["totalBytes"] > 32 << 20, "the memory of the guest"
+        assert 0 < told["metrics"]["downtimeMilliseconds"] <= told["metrics"]["elapsedMilliseconds"], told
         assert in_guest(web, "cat /proc/sys/kernel/random/boot_id") == boot
         after = float(in_guest(web, "cat /proc/uptime").split()[0])
         assert after > before, "a guest's time never goes back"
@@ -74,6 +76,8 @@ def test_a_guest_moves_there_and_back_and_notices_nothing(web: Used) -> None:
     assert phases[0] == "Pending" and phases[-1] == "Succeeded" and "TargetReady" in phases, phases
     vm = web.vm()
     assert vm["status"]["printableStatus"] == "Running"
+    reasons = {event["reason"] for event in web.kubectl.json("get", "events")["items"]}
+    assert {"SuccessfulCreate", "SuccessfulHandOver", "SuccessfulMigration", "Migrated"} <= reasons
 
 
 def test_a_migration_that_is_deleted_leaves_the_guest_where_it_is(web: Used) -> None:
@@ -99,6 +103,9 @@ def test_a_migration_that_is_deleted_leaves_the_guest_where_it_is(web: Used) -> 
             }
         )
         eventually(lambda: migrations(web)["slow"].get("phase") == "Running", PATIENCE)
+        eventually(lambda: migrations(web)["slow"]["migrationState"].get("migrationMetrics"), PATIENCE)
+        far = migrations(web)["slow"]["migrationState"]["migrationMetrics"]
+        assert 0 < far["remainingBytes"] <= far["totalBytes"], "how far it is can be read while it lasts"
         web.kubectl("delete", "vmim", "slow", "--timeout=60s")
     finally:
         web.kubectl("delete", "migrationpolicy", "crawl")
@@ -111,3 +118,47 @@ def test_a_migration_that_is_deleted_leaves_the_guest_where_it_is(web: Used) -> 
     assert (state["failed"], state["abortStatus"]) == (True, "Succeeded"), state
     web.does(VIRTFLEET, "migrate", "-n", NAMESPACE, "web", "--watch")
     assert node(web) != here, "the next one is not held up"
+
+
+def test_the_data_of_a_claim_that_only_its_node_has_goes_to_another_claim_with_the_guest(web: Used) -> None:
+    claims = ("before", "after")
+    for name in claims:
+        spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "32Mi"}}}
+        claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": spec}
+        web.kubectl.apply(claim)
+    vm = a_vm(web.key.with_suffix(".pub").read_text().strip())
+    vm["metadata"]["name"] = "carrier"
+    vm["spec"]["updateVolumesStrategy"] = "Migration"
+    machine = vm["spec"]["template"]["spec"]
+    machine["domain"]["devices"]["disks"].append({"name": "data", "disk": {"bus": "virtio"}, "serial": "data"})
+    on = [[*machine["volumes"], {"name": "data", "persistentVolumeClaim": {"claimName": name}}] for name in claims]
+    machine["volumes"] = on[0]
+    web.kubectl.apply(vm)
+
+    def vmi() -> dict[str, Any]:
+        found: dict[str, Any] = web.kubectl.json("get", "vmi", "carrier")
+        return found
+
+    def condition(kind: str) -> dict[str, Any]:
+        return next((c for c in vmi()["status"]["conditions"] if c["type"] == kind), {})
+
+    eventually(lambda: condition("AgentConnected").get("status") == "True", 2 * PATIENCE)
+    find = "disk=/dev/$(basename $(dirname $(grep -lx data /sys/block/*/serial)))"
+    written = in_guest(web, f"{find}; dd if=/dev/urandom of=$disk bs=1M count=5 conv=fsync; md5sum <$disk", "carrier")
+    boot, here = in_guest(web, "cat /proc/sys/kernel/random/boot_id", "carrier"), vmi()["status"]["nodeName"]
+    assert condition("LiveMigratable")["reason"] == "DisksNotLiveMigratable"
+    web.kubectl(
+        "patch", "vm", "carrier", "--type=merge", "-p", json.dumps({"spec": {"template": {"spec": {"volumes": on[1]}}}})
+    )
+    eventually(lambda: vmi()["status"]["nodeName"] != here, PATIENCE)
+    eventually(lambda: "volumeUpdateState" not in web.kubectl.json("get", "vm", "carrier")["status"], PATIENCE)
+    drop = "echo 3 >/proc/sys/vm/drop_caches"
+    assert in_guest(web, f"{find}; {drop}; md5sum <$disk", "carrier") == written
+    assert in_guest(web, "cat /proc/sys/kernel/random/boot_id", "carrier") == boot
+    status = vmi()["status"]
+    assert "migratedVolumes" not in status and not condition("VolumesChange")
+    assert [v["persistentVolumeClaimInfo"]["claimName"] for v in status["volumeStatus"] if v["name"] == "data"] == [
+        "after"
+    ]
+    assert "PVC after is not shared" in eventually(lambda: condition("LiveMigratable").get("message"), PATIENCE)
+    web.kubectl("delete", "pvc", "before", "--timeout=60s")  # nobody uses it any more

@@ -116,7 +116,7 @@ def test_connections_live_through_ten_moves(fleet: Cluster) -> None:
     with ExitStack() as stack:
         stack.callback(kubectl, "delete", "namespace", NAMESPACE, "--timeout=80s")
         listener = stack.enter_context(socket.create_server((machine_address, 0)))
-        listener.settimeout(2 * PATIENCE)
+        listener.settimeout(4 * PATIENCE)
         call = f"until nc {machine_address} {listener.getsockname()[1]} -e cat; do sleep 1; done &"
         # The masqueraded guest lets one port in, and calls somebody itself: answers come to a port that nobody opened.
         kubectl.apply(
@@ -125,13 +125,15 @@ def test_connections_live_through_ten_moves(fleet: Cluster) -> None:
             service("nat"),
             service("bridged"),
         )
-        called, _ = listener.accept()
         service_of = {n: kubectl.json("get", "service", n)["spec"]["clusterIP"] for n in ("nat", "bridged")}
 
         def vmi(name: str) -> dict[str, Any]:
             found: dict[str, Any] = kubectl.json("get", "vmi", name)["status"]
             return found
 
+        for name in service_of:
+            eventually(lambda each=name: vmi(each).get("phase") == "Running", 2 * PATIENCE)
+        called, _ = listener.accept()
         opened = {
             "masquerade, by a Service": connected(service_of["nat"]),
             "masquerade, opened by the guest": called,

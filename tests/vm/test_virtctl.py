@@ -142,9 +142,34 @@ def test_permitted_devices(web: Used, fleet: Cluster) -> None:
     assert "Permitted Devices" in told
 
 
-def test_migrate_cancel(web: Used) -> None:
+def test_migrate_and_migrate_cancel(web: Used) -> None:
     nothing = web.run(*command("migrate-cancel", "web"))
     assert (nothing.returncode, "Found no migration to cancel for web" in nothing.stderr) == (1, True)
+
+    def latest() -> dict[str, str]:
+        migrations = web.kubectl.json("get", "vmim")["items"]
+        migrations.sort(key=lambda each: each["metadata"]["creationTimestamp"])
+        return {each["metadata"]["name"]: each.get("status", {}).get("phase", "") for each in migrations[-1:]}
+
+    def node() -> str:
+        vmi = web.vmi()
+        assert vmi
+        return str(vmi["status"]["nodeName"])
+
+    here = node()
+    # Nowhere is such a node, so that the migration is still there to be cancelled.
+    web.does(*command("migrate", "web", "--addedNodeSelector", "nowhere=true"))
+    eventually(lambda: "Scheduling" in latest().values())
+    second = web.run(*command("migrate", "web"))
+    assert second.returncode == 1
+    assert "in-flight migration detected" in second.stderr, second.stderr
+    assert "was scheduled to migrate" not in second.stdout
+    web.does(*command("migrate-cancel", "web"))
+    eventually(lambda: not latest(), PATIENCE)
+    assert node() == here
+    assert "scheduled to migrate" in web.does(*command("migrate", "web"))
+    eventually(lambda: "Succeeded" in latest().values(), PATIENCE)
+    assert node() != here
 
 
 def test_what_cannot_be_done_is_refused_with_a_reason(web: Used) -> None:

@@ -56,12 +56,12 @@ def _check_bus(case: Case, disk: Disk, i: int, target: str, bus: str) -> None:
         return
     if bus == "ide":
         case.invalid(field, "bus ide does not exist on this machine type; use sata")
-    elif bus not in _BUSES:
-        case.invalid(field, f"bus {bus!r} does not exist; use one of {', '.join(_BUSES)}")
     elif bus == "virtio" and target == "cdrom":
         case.invalid(field, "a CD-ROM cannot be on the virtio bus; use sata or scsi")
     elif bus == "sata" and disk.disk and disk.disk.readonly:
         case.invalid(field, "a sata disk cannot be read-only; use bus virtio or scsi, or make it a cdrom")
+    else:
+        case.check_choice(field, "bus", bus, _BUSES)
     if disk.dedicated_io_thread and bus != "virtio":
         case.unsupported(
             f"{_ODD}[{i}]", f"an I/O thread of its own works on the virtio bus only, not on {bus}; change the bus"
@@ -86,14 +86,11 @@ def _check_attributes(case: Case, disk: Disk, i: int) -> None:
         case.invalid(f"{path}.serial", f"serial {serial!r} has other characters than letters, digits and _.+-")
     if len(serial) > _LONGEST_SERIAL:
         case.invalid(f"{path}.serial", f"the serial is longer than {_LONGEST_SERIAL} characters; shorten it")
-    if disk.cache not in _CACHES:
-        known = ", ".join(_CACHES[1:])
-        case.invalid(f"{path}.cache", f"cache mode {disk.cache!r} does not exist; use one of {known}")
+    case.check_choice(f"{path}.cache", "cache mode", disk.cache, _CACHES)
     if disk.io not in _IO_MODES:
         case.unsupported(f"{_ODD}[{i}].io", f"I/O mode {disk.io!r} does not exist; use native or threads")
-    if case.says(f"{path}.errorPolicy") and policy not in _ERROR_POLICIES:
-        known = ", ".join(_ERROR_POLICIES)
-        case.invalid(f"{path}.errorPolicy", f"error policy {policy!r} does not exist; use one of {known}")
+    if case.says(f"{path}.errorPolicy"):
+        case.check_choice(f"{path}.errorPolicy", "error policy", policy, _ERROR_POLICIES)
 
 
 def _check_block_size(case: Case, block: BlockSize, bus: str, path: str) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from virtfleet.admission.sections import Obj, read
-from virtfleet.api import conditions, names
+from virtfleet.api import conditions, kinds, names
 from virtfleet.api.names import FINAL, VMICondition
 from virtfleet.installation import Installation
 
@@ -37,7 +37,7 @@ def owner(pod: Obj) -> tuple[str, str]:
     if not launcher or meta.get("deletionTimestamp") or read(pod, "status").get("phase") in FINAL:
         return "", ""
     owners = (o for o in meta.get("ownerReferences") or () if o.get("controller"))
-    return next(((o["name"], o["uid"]) for o in owners if o["kind"] == "VirtualMachineInstance"), ("", ""))
+    return next(((o["name"], o["uid"]) for o in owners if o["kind"] == kinds.VMI.kind), ("", ""))
 
 
 def judge(pod: Obj, vmi: Obj, cluster: Installation) -> Verdict:

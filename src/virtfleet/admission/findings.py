@@ -6,6 +6,7 @@ those are odd, because tools look for them; the message is ours, names the real 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from virtfleet.hypervisors import notyet
@@ -85,6 +86,11 @@ class Findings:
 
     def forbidden(self, path: str, message: str) -> None:
         self._add(path, FORBIDDEN, message)
+
+    def check_choice(self, path: str, what: str, value: str, known: Sequence[str], reason: str = INVALID) -> None:
+        """A value that must be one of a few; "" among them means that none was chosen."""
+        if value not in known:
+            self._add(path, reason, f"{what} {value!r} does not exist; use one of {', '.join(filter(None, known))}")
 
     def gate_is_off(self, path: str, gate: str, what: str) -> None:
         """`what` needs a feature gate that is not on. Nobody is told to switch on one behind which nothing is."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ipaddress import ip_address
 
 from virtfleet.admission.case import Case
+from virtfleet.admission.findings import NOT_SUPPORTED
 from virtfleet.admission.names import dns_label_error, dns_subdomain_error
 from virtfleet.api.kubernetes import DNSConfig
 from virtfleet.api.probes import ACTIONS, OVER_THE_NETWORK, Probe
@@ -13,7 +14,7 @@ from virtfleet.api.vmi import SSHPublicKeyAccessCredential, UserPasswordAccessCr
 
 _PROBE_NUMBERS = ("initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold")
 _LARGEST_NUMBER = 2**31 - 1
-_DNS_POLICIES = ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None")
+_DNS_POLICIES = ("", "ClusterFirstWithHostNet", "ClusterFirst", "Default", "None")
 _EVICTION = ("LiveMigrate", "LiveMigrateIfPossible", "None", "External")
 _LONGEST_GRACE = 2**31 - 1  # seconds: 68 years, and a date that every program can write
 _MOST_NAMESERVERS, _MOST_SEARCHES, _LONGEST_SEARCHES = 3, 6, 256
@@ -68,9 +69,7 @@ def _check_start(case: Case) -> None:
 
 def _check_eviction(case: Case) -> None:
     strategy = case.spec.eviction_strategy or case.cluster.eviction_strategy
-    if strategy not in _EVICTION:
-        known = ", ".join(_EVICTION)
-        case.invalid("evictionStrategy", f"eviction strategy {strategy!r} does not exist; use one of {known}")
+    case.check_choice("evictionStrategy", "eviction strategy", strategy, _EVICTION)
 
 
 def _check_probe(case: Case, name: str, probe: Probe) -> None:
@@ -123,8 +122,7 @@ def _check_credential(
 
 def _check_dns(case: Case) -> None:
     policy, findings = case.spec.dns_policy, case.whole  # KubeVirt names these fields without their path
-    if policy and policy not in _DNS_POLICIES:
-        case.unsupported("dnsPolicy", f"DNS policy {policy!r} does not exist; use one of {', '.join(_DNS_POLICIES)}")
+    case.check_choice("dnsPolicy", "DNS policy", policy, _DNS_POLICIES, NOT_SUPPORTED)
     if policy == "None" and case.spec.dns_config is None:
         case.required("dnsConfig", "dnsPolicy None needs name servers; set dnsConfig.nameservers")
         return

@@ -8,6 +8,7 @@ from ipaddress import AddressValueError, IPv4Address
 from itertools import pairwise
 
 from virtfleet.admission.case import Case
+from virtfleet.admission.findings import NOT_SUPPORTED
 from virtfleet.admission.names import port_name_error
 from virtfleet.api.addresses import PCI_ADDRESS, NetworkError, guest_network
 from virtfleet.api.networks import DHCPOptions, Interface, Network, PodNetwork, Port
@@ -16,7 +17,7 @@ from virtfleet.api.view import given
 _INTERFACES = "domain.devices.interfaces"
 _BINDINGS = ("bridge", "masquerade", "sriov", "passtBinding", "binding")
 _DISCONTINUED = ("slirp", "passt", "macvtap")
-_MODELS = ("e1000", "e1000e", "igb", "ne2k_pci", "pcnet", "rtl8139", "virtio")
+_MODELS = ("", "e1000", "e1000e", "igb", "ne2k_pci", "pcnet", "rtl8139", "virtio")
 _STATES = ("", "absent", "down", "up")
 _NAME = re.compile(r"[A-Za-z0-9-_]+")
 # 6, 8 or 20 bytes as Go reads them: pairs with ':' or '-', or groups of four with '.'.
@@ -154,8 +155,7 @@ def _check_fields(case: Case, interface: Interface, path: str) -> None:
     name, model, mac, address = interface.name, interface.model, interface.mac_address, interface.pci_address
     if not _NAME.fullmatch(name):
         case.invalid(f"{path}.name", f"interface name {name!r} may only have letters, digits, '-' and '_'")
-    if model and model not in _MODELS:
-        case.unsupported(f"{path}.model", f"model {model!r} does not exist; use one of {', '.join(_MODELS)}")
+    case.check_choice(f"{path}.model", "model", model, _MODELS, NOT_SUPPORTED)
     if mac and not _MAC.fullmatch(mac):
         case.invalid(f"{path}.macAddress", f"{mac!r} is not a MAC address; write it like 02:00:00:00:00:01")
     if address and not PCI_ADDRESS.fullmatch(address):

@@ -12,7 +12,7 @@ from virtfleet.api.meta import LabelSelector, LabelSelectorRequirement, Tolerati
 from virtfleet.api.selectors import label_key_error, label_value_error
 from virtfleet.api.view import read
 
-_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+_EFFECTS = ("", "NoSchedule", "PreferNoSchedule", "NoExecute")
 _ON_LABELS = ("In", "NotIn", "Exists", "DoesNotExist")
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
@@ -44,8 +44,7 @@ def _check_toleration(case: Case, toleration: Toleration, path: str) -> None:
         case.invalid(f"{path}.key", f"{key!r} is not the key of a taint: {why}")
     elif why := label_value_error(value):
         case.invalid(f"{path}.value", f"{value!r} is not the value of a taint: {why}")
-    if effect not in ("", *_EFFECTS):
-        case.invalid(f"{path}.effect", f"effect {effect!r} does not exist; use one of {', '.join(_EFFECTS)}")
+    case.check_choice(f"{path}.effect", "effect", effect, _EFFECTS)
     if toleration.toleration_seconds is not None and effect != "NoExecute":
         case.invalid(f"{path}.effect", "tolerationSeconds is for the effect NoExecute; remove it or change the effect")
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import orjson
 
-from virtfleet.admission.findings import Findings
+from virtfleet.admission.findings import NOT_SUPPORTED, Findings
 from virtfleet.admission.sections import Obj, Section, read
 from virtfleet.api import kinds
 from virtfleet.api.kinds import OwnKind
@@ -166,6 +166,5 @@ def _check_fields(obj: Section, view: type[View], path: str, findings: Findings)
                 _check_fields(item, field.inside, f"{at}[{i}].", findings)
         elif field.inside:
             _check_fields(value, field.inside, f"{at}.", findings)
-        elif field.values and value not in ("", *field.values):
-            known = ", ".join(field.values)
-            findings.unsupported(at, f"{name} {value!r} does not exist; use one of {known}")
+        elif field.values:
+            findings.check_choice(at, name, value, ("", *field.values), NOT_SUPPORTED)

@@ -113,9 +113,8 @@ def _check_run_strategy(spec: Section, cluster: Installation, findings: Findings
     if strategy == "WaitAsReceiver":
         if not cluster.enabled("DecentralizedLiveMigration"):
             findings.gate_is_off("spec.runStrategy", "DecentralizedLiveMigration", "runStrategy WaitAsReceiver")
-    elif strategy is not None and strategy not in _RUN_STRATEGIES:
-        known = ", ".join(_RUN_STRATEGIES)
-        findings.invalid("spec.runStrategy", f"run strategy {strategy!r} does not exist; use one of {known}")
+    elif strategy is not None:
+        findings.check_choice("spec.runStrategy", "run strategy", strategy, _RUN_STRATEGIES)
 
 
 def _check_room_to_grow(case: Case) -> None:

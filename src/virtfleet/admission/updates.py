@@ -13,9 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from virtfleet.admission.findings import Findings
+from virtfleet.admission.names import dns_subdomain_error
 from virtfleet.admission.sections import Obj, Section, read
 from virtfleet.api import names
 from virtfleet.api.quantity import Quantity
+from virtfleet.hypervisors import features, registry
+from virtfleet.hypervisors.support import Level
 from virtfleet.installation import Installation
 
 # Only VirtFleet's own components put these on a VMI: they steer scheduling and migration.
@@ -178,6 +181,21 @@ def _check_volumes(vmi: Section, old: Section, cluster: Installation, findings: 
                 findings.invalid("spec.domain.devices.disks", f"disk {name!r} cannot change while it is attached")
         else:
             _check_plugged_in(volume, disks.get(name), name in old_disks, findings)
+            _check_can_plug(vmi, findings)
+
+
+def _check_can_plug(vmi: Section, findings: Findings) -> None:
+    """Whether the hypervisor that the VM runs on takes volumes while it does."""
+    chosen = read(vmi, "metadata", "annotations").get(names.LAUNCHER_HYPERVISOR) or read(vmi, "spec").get("hypervisor")
+    try:
+        hypervisor = registry.get(chosen or registry.DEFAULT)
+    except registry.UnknownHypervisor as error:
+        findings.invalid("spec.hypervisor", str(error))
+        return
+    has = features.support(hypervisor, "volume-hotplug", read(vmi, "spec").get("architecture") or "amd64")
+    if has.level is not Level.WORKS:
+        what = f"hypervisor {hypervisor.descriptor.name} takes no volumes while a VM runs: {has.reason}"
+        findings.invalid("spec.volumes", what)
 
 
 def _check_everything_is_shown(devices: Section, volumes: Section, cluster: Installation, findings: Findings) -> None:
@@ -198,6 +216,8 @@ def _check_plugged_in(volume: Section, disk: Section | None, disk_was_there: boo
         findings.invalid(
             "spec.volumes", f"volume {name!r} must be a persistentVolumeClaim or dataVolume to be plugged in"
         )
+    elif why := dns_subdomain_error(str(name)):
+        findings.invalid("spec.volumes", f"{name!r} cannot be the name of a volume that is plugged in: {why}")
     elif volume.get("memoryDump") is not None or disk_was_there:
         return
     elif disk is None:

@@ -3,8 +3,11 @@
 # ruff: noqa: RUF012 (msgspec copies mutable defaults)
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec import field
 
+from virtfleet.api import times
 from virtfleet.api.meta import Condition, KubernetesObject, PhaseTransitionTimestamp
 from virtfleet.api.quantity import Amount
 from virtfleet.api.view import Required, View
@@ -115,6 +118,11 @@ class MigrationMetrics(View):
     """What the guest writes anew."""
     downtime_milliseconds: int = 0
     """For how long the guest stood still; before the end, how long that will be as far as is known."""
+
+
+def migration_failure(why: str, now: float | None = None) -> dict[str, Any]:
+    """What a `migrationState` says of a migration that has failed: as with KubeVirt, it has completed as well."""
+    return {"completed": True, "failed": True, "failureReason": why, "endTimestamp": times.timestamp(now)}
 
 
 class MigrationSide(View):

@@ -16,17 +16,20 @@ ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}  # as Kubernetes 
 # --- labels
 APP_LABEL: Final = "kubevirt.io"
 LAUNCHER_APP: Final = "virt-launcher"
+HOTPLUG_APP: Final = "hotplug-disk"  # Pods that attach volumes of running VMs
 CREATED_BY: Final = "kubevirt.io/created-by"
 VM_NAME: Final = "vm.kubevirt.io/name"
 VMI_ID: Final = "vmi.kubevirt.io/id"
 NODE_NAME: Final = "kubevirt.io/nodeName"
 MIGRATION_UID: Final = "kubevirt.io/migrationJobUID"
+OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"  # a taint that administrators put on a node
 MIGRATION_TARGET_NODE: Final = "kubevirt.io/migrationTargetNodeName"
 MIGRATION_VMI: Final = "kubevirt.io/vmi-name"
 OUTDATED_LAUNCHER_IMAGE: Final = "kubevirt.io/outdatedLauncherImage"
 SCHEDULABLE: Final = "kubevirt.io/schedulable"
 HANDLER_POOL: Final = "kubevirt.io/handler-pool"  # ours; label and annotation
 SERVED_BY: Final = "virtfleet.io/served-by"  # of nodes: whose handler keeps them until the next one is proven there
+STAND_IN: Final = "virtfleet.io/stand-in"  # of handler Pods: it serves a node while its DaemonSet's Pod is replaced
 IMAGE_VOLUMES: Final = "virtfleet.io/image-volumes"  # of nodes: whether images were seen to be mounted as volumes there
 REALTIME: Final = "kubevirt.io/realtime"
 SEV: Final = "kubevirt.io/sev"
@@ -71,6 +74,7 @@ NODE_FACTS: Final = (REALTIME, SEV, SEV_ES, SEV_SNP, TDX, SECURE_EXECUTION)
 # Resources that the handler's device plugin offers.
 DEVICE_PREFIX: Final = "devices.kubevirt.io/"
 
+
 # --- annotations
 VGA_FOR_EFI: Final = "kubevirt.io/vga-display-efi-x86"  # of the KubeVirt object
 DOMAIN: Final = "kubevirt.io/domain"  # label and annotation
@@ -99,12 +103,18 @@ FREE_PAGE_REPORTING_DISABLED: Final = "kubevirt.io/free-page-reporting-disabled"
 EMULATOR_THREAD_EVEN_PARITY: Final = "alpha.kubevirt.io/EmulatorThreadCompleteToEvenParity"
 QGS_SOCKET_PATH: Final = "kubevirt.io/qgs-socket-path"
 VM_GENERATION: Final = "kubevirt.io/vm-generation"
+OWNER_VMI_NAME: Final = "kubevirt.io/owner-vmi-name"  # on a Pod that attaches a volume
+OWNER_VMI_UID: Final = "kubevirt.io/owner-vmi-uid"
+ATTACHED_VOLUME: Final = "virtfleet.io/attached-volume"
 ISTIO_INJECT: Final = "sidecar.istio.io/inject"
 LAUNCHER_HYPERVISOR: Final = "virtfleet.io/hypervisor"  # of launcher Pods and VMIs: what they were made to run on
 HANDLER_VERSION: Final = "virtfleet.io/handler-version"  # of nodes: the version of the handler that serves them
 # Of nodes: the versions with which IMAGE_VOLUMES was found out. Without it that label is somebody's word, and stays.
 IMAGE_VOLUMES_OF: Final = "virtfleet.io/image-volumes-of"
 FORCE_POOL_REMOVAL: Final = "virtfleet.io/force-pool-removal"
+
+# --- variables of components
+STAND_IN_VARIABLE: Final = "VIRTFLEET_STAND_IN"  # of handlers: whether it only stands in
 
 # --- conditions of Pods
 UNPAUSED: Final = "kubevirt.io/virtual-machine-unpaused"  # of launcher Pods: their readiness gate
@@ -160,6 +170,7 @@ class VMICondition:
     SOFTWARE_EMULATION: Final = "SoftwareEmulation"
     LIVE_MIGRATABLE: Final = "LiveMigratable"
     STORAGE_LIVE_MIGRATABLE: Final = "StorageLiveMigratable"
+    VOLUMES_CHANGE: Final = "VolumesChange"
 
 
 class MigrationCondition:
@@ -175,6 +186,7 @@ class VMCondition:
     READY: Final = "Ready"
     FAILURE: Final = "Failure"
     RESTART_REQUIRED: Final = "RestartRequired"
+    MANUAL_RECOVERY: Final = "ManualRecoveryRequired"
 
 
 class NotMigratable:

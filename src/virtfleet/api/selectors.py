@@ -51,6 +51,13 @@ class Requirement:
             case _:
                 raise SelectorError(f"{self.op!r} is not a valid selector operator")
 
+    def __str__(self) -> str:
+        if self.op == "In" and len(self.values) == 1:
+            return f"{self.key}={self.values[0]}"
+        listed = f"({','.join(sorted(self.values))})"
+        forms = {"In": f"{self.key} in {listed}", "NotIn": f"{self.key} notin {listed}", "DoesNotExist": f"!{self.key}"}
+        return forms.get(self.op, self.key)
+
 
 @dataclass(frozen=True, slots=True)
 class Selector:
@@ -64,6 +71,10 @@ class Selector:
 
     def __bool__(self) -> bool:
         return bool(self.requirements)
+
+    def __str__(self) -> str:
+        """The string form, which `parse_label_selector` reads."""
+        return ",".join(map(str, self.requirements))
 
 
 EVERYTHING = Selector()

@@ -6,16 +6,19 @@ import asyncio
 from typing import Any
 
 from virtfleet.controller import instance, metrics, records, virtualmachine
+from virtfleet.controller.attachments import Attachments, attachment_cache
 from virtfleet.controller.disruption import decode_budget
 from virtfleet.controller.evacuation.controller import NODE_INDEXES, Evacuations
 from virtfleet.controller.instance import Instances
 from virtfleet.controller.migration.controller import Migrations
 from virtfleet.controller.migration.records import INDEXES, decode_migration, decode_policy
 from virtfleet.controller.node import SILENCE, Nodes
+from virtfleet.controller.plugging import Plugging
 from virtfleet.controller.pods import LauncherPods, launcher_cache
 from virtfleet.controller.records import Instance
 from virtfleet.controller.replicaset import ReplicaSets
 from virtfleet.controller.virtualmachine import VirtualMachines
+from virtfleet.controller.volumeupdate import VolumeUpdates
 from virtfleet.controller.workloads.controller import OUTDATED, Marks, Updates, outdated
 from virtfleet.installation import Installation
 from virtfleet.kube import resource
@@ -57,8 +60,10 @@ class VirtController:
         budgets = Cache(api, resource.POD_DISRUPTION_BUDGETS, decode=decode_budget)
         installations = Cache(api, resource.KUBEVIRTS, decode=Installation.decode)
         launchers = LauncherPods(api, pods)
+        attached = attachment_cache(api)
+        attachments = Attachments(api, recorder, cache=attached, claims=claims, installations=installations)
         self._caches: list[Cache[Any]] = [
-            *(instances, pods, vms, sets, nodes, claims, budgets, migrations, policies, installations),
+            *(instances, pods, attached, vms, sets, nodes, claims, budgets, migrations, policies, installations),
         ]
         migrating = Migrations(
             api,
@@ -66,6 +71,7 @@ class VirtController:
             migrations=migrations,
             instances=instances,
             launchers=launchers,
+            attachments=attachments,
             nodes=nodes,
             claims=claims,
             policies=policies,
@@ -77,13 +83,18 @@ class VirtController:
                 recorder,
                 instances=instances,
                 launchers=launchers,
+                attachments=attachments,
                 vms=vms,
                 claims=claims,
                 budgets=budgets,
                 nodes=nodes,
                 installations=installations,
             ).controller,
-            VirtualMachines(api, recorder, vms=vms, instances=instances, claims=claims).controller,
+            Plugging(api, instances=instances, launchers=launchers, attachments=attachments, claims=claims).controller,
+            VirtualMachines(
+                api, recorder, vms=vms, instances=instances, claims=claims, installations=installations
+            ).controller,
+            VolumeUpdates(api, recorder, vms=vms, instances=instances, claims=claims, migrations=migrations).controller,
             ReplicaSets(api, recorder, sets=sets, instances=instances).controller,
             migrating.controller,
             Evacuations(

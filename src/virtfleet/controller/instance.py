@@ -12,6 +12,7 @@ from virtfleet.api import conditions, kinds, names
 from virtfleet.api.conditions import Condition
 from virtfleet.api.names import Phase, VMICondition
 from virtfleet.controller import advice, disruption, lifecycle, pods
+from virtfleet.controller.attachments import Attachments
 from virtfleet.controller.disruption import Budget
 from virtfleet.controller.launcherpod import LauncherPod
 from virtfleet.controller.lifecycle import CLAIM_NOT_FOUND, FAILED_CREATE, Situation, Trouble
@@ -57,6 +58,7 @@ class Instances:
         *,
         instances: Cache[Instance],
         launchers: LauncherPods,
+        attachments: Attachments,
         vms: Cache[Vm],
         claims: Cache[Claim],
         budgets: Cache[Budget],
@@ -67,6 +69,7 @@ class Instances:
         self._recorder = recorder
         self._instances = instances
         self._pods = launchers
+        self._attachments = attachments
         self._vms = vms
         self._claims = claims
         self._budgets = budgets
@@ -145,6 +148,7 @@ class Instances:
         try:
             nodes = labels_of(self._nodes)
             wanted = launcher.render(vmi.object(), self.settings, block_volumes=block, nodes=nodes)
+            wanted = await self._attachments.near(vmi, wanted)
             await self._protect(vmi, ())  # before there is anything that a drain could end
             pod, is_new = await self._pods.create(vmi, wanted)
         except (ValueError, msgspec.ValidationError) as error:  # Unrenderable, or what only rendering can find

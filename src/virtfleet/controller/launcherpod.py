@@ -25,6 +25,8 @@ class PodSpec(Record):
     node_name: str = ""
     scheduler_name: str = ""
     readiness_gates: list[dict[str, Any]] = []
+    tolerations: list[dict[str, Any]] = []
+    image_pull_secrets: list[dict[str, Any]] = []
     containers: list[Container] = []
 
 
@@ -67,10 +69,14 @@ class LauncherPod(Kept):
         return self.spec.node_name
 
     @property
+    def launcher_ended(self) -> bool:
+        """The kubelet has seen its compute container end."""
+        return any(s.state.terminated for s in self.status.container_statuses if s.name == COMPUTE)
+
+    @property
     def ended(self) -> bool:
         """Its compute container does not run any more, and will not again."""
-        compute = (s.state.terminated for s in self.status.container_statuses if s.name == COMPUTE)
-        return self.status.phase in names.FINAL or any(compute)
+        return self.status.phase in names.FINAL or self.launcher_ended
 
     @property
     def going_down(self) -> bool:

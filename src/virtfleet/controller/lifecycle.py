@@ -16,12 +16,12 @@ from typing import Any
 
 import msgspec
 
-from virtfleet.api import conditions, names, times
+from virtfleet.api import conditions, hotplug, names, times
 from virtfleet.api.conditions import Condition
 from virtfleet.api.names import FINAL, STUCK, Phase, VMICondition
 from virtfleet.controller import advice
 from virtfleet.controller.launcherpod import LauncherPod
-from virtfleet.controller.records import Claim, Instance
+from virtfleet.controller.records import Claim, Instance, Volume
 from virtfleet.kube.resource import Obj
 from virtfleet.pods.launcher import COMPUTE
 
@@ -201,13 +201,22 @@ def _hand_over(vmi: Instance, pod: LauncherPod, claims: Mapping[str, Claim]) -> 
         status["qosClass"] = pod.status.qos_class
     if claims:
         # So that no handler needs to read claims. All volumes are named: what a status leaves out is not there yet.
-        status["volumeStatus"] = [_volume_status(volume.name, claims.get(volume.name)) for volume in vmi.spec.volumes]
+        status["volumeStatus"] = [volume_status(volume, claims.get(volume.name)) for volume in vmi.spec.volumes]
     return status
 
 
-def _volume_status(volume: str, claim: Claim | None) -> Obj:
+def volume_status(volume: Volume, claim: Claim | None) -> Obj:
+    """The first entry of a volume in the status."""
+    entry: Obj = {"name": volume.name, "target": ""}
+    if volume.plugged:
+        entry |= {"phase": hotplug.PENDING, "hotplugVolume": {}}
     if claim is None:
-        return {"name": volume, "target": ""}
+        return entry
+    return {**entry, "persistentVolumeClaimInfo": claim_info(claim)}
+
+
+def claim_info(claim: Claim) -> Obj:
+    """What a VMI's status says of a claim."""
     info: dict[str, Any] = {
         "claimName": claim.name,
         "accessModes": claim.spec.access_modes,
@@ -215,7 +224,7 @@ def _volume_status(volume: str, claim: Claim | None) -> Obj:
         "capacity": claim.status.capacity,
         "requests": claim.spec.resources.get("requests") or {},
     }
-    return {"name": volume, "target": "", "persistentVolumeClaimInfo": {k: v for k, v in info.items() if v}}
+    return {key: value for key, value in info.items() if value}
 
 
 def _finalizers(at: Situation, phase: str) -> list[str]:

@@ -46,6 +46,8 @@ class Annotations(Record):
     unschedulable_timeout: str = msgspec.field(default="", name=names.MIGRATION_UNSCHEDULABLE_TIMEOUT)
     pending_timeout: str = msgspec.field(default="", name=names.MIGRATION_PENDING_TIMEOUT)
     workload_update: str | None = msgspec.field(default=None, name=names.WORKLOAD_UPDATE)
+    owner_vmi: str = msgspec.field(default="", name=names.OWNER_VMI_NAME)
+    attached_volume: str = msgspec.field(default="", name=names.ATTACHED_VOLUME)
     evacuation: str = msgspec.field(default="", name=names.EVACUATION)
     eviction_source: str = msgspec.field(default="", name=names.EVICTION_SOURCE)
     drained: str = msgspec.field(default="", name=names.DRAINED)
@@ -121,10 +123,13 @@ class Whole(Kept):
 
 class Named(Record):
     name: str = ""
+    hotpluggable: bool | None = None
 
 
 class ClaimName(Record):
     claim_name: str = ""
+    read_only: bool | None = None
+    hotpluggable: bool | None = None
 
 
 class Ephemeral(Record):
@@ -145,6 +150,12 @@ class Volume(Record):
         source = self.persistent_volume_claim or (self.ephemeral and self.ephemeral.persistent_volume_claim)
         return source.claim_name if source else ""
 
+    @property
+    def plugged(self) -> bool:
+        """Whether the claim comes to the VM through a Pod of its own."""
+        source = self.data_volume or self.persistent_volume_claim
+        return bool(source and source.hotpluggable)
+
 
 class Volumes(Record):
     volumes: list[Volume] = []
@@ -154,6 +165,27 @@ class Volumes(Record):
         """Claims by the names of their volumes."""
         return {volume.name: volume.claim for volume in self.volumes if volume.claim}
 
+    @property
+    def plugged(self) -> dict[str, str]:
+        """The same of those that are plugged in."""
+        return {volume.name: volume.claim for volume in self.volumes if volume.plugged}
+
+
+class Migrated(Record):
+    """A volume whose data goes from one claim to another."""
+
+    volume_name: str = ""
+    source_pvc_info: ClaimName | None = msgspec.field(default=None, name="sourcePVCInfo")
+    destination_pvc_info: ClaimName | None = msgspec.field(default=None, name="destinationPVCInfo")
+
+    @property
+    def source(self) -> str:
+        return self.source_pvc_info.claim_name if self.source_pvc_info else ""
+
+    @property
+    def destination(self) -> str:
+        return self.destination_pvc_info.claim_name if self.destination_pvc_info else ""
+
 
 # --- VMIs
 
@@ -161,6 +193,24 @@ class Volumes(Record):
 class Transition(Record):
     phase: str = ""
     phase_transition_timestamp: str = ""
+
+
+class AttachedBy(Record):
+    attach_pod_name: str = ""
+    attach_pod_uid: str = msgspec.field(default="", name="attachPodUID")
+
+
+class PluggedVolume(Record):
+    """An entry of a VMI's volumeStatus."""
+
+    name: str = ""
+    phase: str = ""
+    hotplug_volume: AttachedBy | None = None
+    persistent_volume_claim_info: ClaimName | None = None
+
+    @property
+    def claim(self) -> str:
+        return self.persistent_volume_claim_info.claim_name if self.persistent_volume_claim_info else ""
 
 
 class InstanceStatus(Record):
@@ -173,7 +223,9 @@ class InstanceStatus(Record):
     evacuation_node_name: str = ""
     migration_state: VirtualMachineInstanceMigrationState | None = None
     launcher_container_image_version: str = ""
+    migrated_volumes: list[Migrated] = []
     guest_abi: GuestABI | None = msgspec.field(default=None, name="guestABI")
+    volume_status: list[PluggedVolume] = []
 
 
 class HostDevices(Record):
@@ -244,6 +296,11 @@ class Instance(Whole):
         return self.metadata.labels.get(names.HANDLER_POOL, "")
 
     @property
+    def plugs(self) -> bool:
+        """Whether volumes of it are, were or are to be plugged in."""
+        return bool(self.spec.plugged or any(status.hotplug_volume for status in self.status.volume_status))
+
+    @property
     def leaves(self) -> bool:
         """An eviction asked for it to leave the node where it is."""
         return bool(self.status.evacuation_node_name) and self.status.evacuation_node_name == self.status.node_name
@@ -285,6 +342,7 @@ class VmSpec(Record):
     template: Template = msgspec.field(default_factory=Template)
     run_strategy: str = ""
     running: bool | None = None
+    update_volumes_strategy: str = ""
 
 
 class Request(Record):
@@ -299,11 +357,21 @@ class StartFailure(Record):
     retry_after_timestamp: str = ""
 
 
+class VolumeMigrationState(Record):
+    migrated_volumes: list[Migrated] = []
+
+
+class VolumeUpdateState(Record):
+    volume_migration_state: VolumeMigrationState | None = None
+
+
 class VmStatus(Record):
     printable_status: str = ""
     run_strategy: str = ""
     state_change_requests: list[Request] = []
+    volume_requests: list[dict[str, Any]] = []
     start_failure: StartFailure | None = None
+    volume_update_state: VolumeUpdateState | None = None
 
 
 class Vm(Whole):
@@ -318,6 +386,13 @@ class Vm(Whole):
         if self.spec.run_strategy:
             return self.spec.run_strategy
         return "Always" if self.spec.running else "Halted"
+
+    @property
+    def copying(self) -> list[Migrated]:
+        """Volumes whose data is being copied to the claims of the template, or was when an instance ended."""
+        update = self.status.volume_update_state
+        state = update.volume_migration_state if update else None
+        return state.migrated_volumes if state else []
 
 
 # --- replica sets, nodes, claims
@@ -348,8 +423,14 @@ class NodeRecord(Kept):
     def tainted(self, key: str, effect: str) -> bool:
         return any((taint.key, taint.effect) == (key, effect) for taint in self.spec.taints)
 
+    @property
+    def out_of_service(self) -> bool:
+        """Whether an administrator says that nothing runs there any more."""
+        return any(taint.key == names.OUT_OF_SERVICE for taint in self.spec.taints)
+
 
 class ClaimSpec(Record):
+    volume_name: str = ""
     access_modes: list[str] = []
     volume_mode: str = "Filesystem"
     resources: dict[str, Any] = {}

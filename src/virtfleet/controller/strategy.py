@@ -49,7 +49,7 @@ def decide(vm: Vm, vmi: Instance | None, now: float) -> Decision:
         return Decision(Act.SWITCH_ON) if wants_start(vm) else _NOTHING
     if is_to_stop_any(vm):
         return _NOTHING  # there is none: the request goes, and then the strategy is looked at again
-    if not _is_to_start(vm):
+    if not _is_to_start(vm) or vm.copying:  # its claims may hold half of its data
         return _NOTHING
     left = pause_left(vm, now) if vm.strategy in RESTARTING else 0
     return Decision(Act.NOTHING, left) if left > 0 else Decision(Act.START)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from hashlib import blake2s
 from typing import Any
 
-from virtfleet.api import names
+from virtfleet.api import hotplug, names
 from virtfleet.kube.resource import CONTROLLER_REVISIONS, VMI_REPLICA_SETS, VMIS, VMS, Obj, Resource, owner_reference
 
 
@@ -88,10 +88,10 @@ def revision(vm: Obj) -> Obj:
     }
 
 
-def template_changes(started_with: Obj, now: Obj) -> list[str]:
-    """Paths in the template's spec that differ between two specs of a VM."""
+def template_changes(started_with: Obj, now: Obj, plugged: Mapping[str, str] = {}) -> list[str]:
+    """Paths in the template's spec that differ between two specs of a VM, but for what is `plugged` in as it says."""
     old, new = ((spec.get("template") or {}).get("spec") or {} for spec in (started_with, now))
-    return list(_differences(old, new))
+    return list(_differences(*hotplug.unsettled(old, new, plugged)))
 
 
 def _differences(old: Any, new: Any, path: str = "") -> Iterator[str]:

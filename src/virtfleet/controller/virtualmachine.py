@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import reduce
 
-from virtfleet.api import kinds, names
-from virtfleet.controller import strategy, templates, vmstatus
+from virtfleet.api import hotplug, kinds, names
+from virtfleet.api.names import Phase
+from virtfleet.controller import strategy, templates, vmstatus, volumeupdate
 from virtfleet.controller.lifecycle import FAILED_CREATE, Trouble
 from virtfleet.controller.records import Claim, Instance, Vm
 from virtfleet.controller.strategy import Act
 from virtfleet.controller.vmstatus import View
+from virtfleet.installation import Installation
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.controller import Controller
@@ -34,6 +38,11 @@ def _is_behind(vm: Vm, vmi: Instance) -> bool:
     return known and started != str(vm.metadata.generation)
 
 
+def _busy(vmi: Obj) -> list[str]:
+    """Volumes that the status still has something to say of: they may be on their way out."""
+    return [entry["name"] for entry in (vmi.get("status") or {}).get("volumeStatus") or ()]
+
+
 class ForeignInstance(Exception):
     """The VM's name is taken by an instance that is not its own."""
 
@@ -49,7 +58,9 @@ class VirtualMachines:
         vms: Cache[Vm],
         instances: Cache[Instance],
         claims: Cache[Claim],
+        installations: Cache[Installation],
     ) -> None:
+        self._installations = installations
         self._api = api
         self._recorder = recorder
         self._vms = vms
@@ -76,6 +87,7 @@ class VirtualMachines:
             vmi = await self._instance_of(vm)
             decision = strategy.decide(vm, vmi, time.time())
             vm, vmi = await self._act(decision.act, vm, vmi)
+            vm, vmi = await self._plug(vm, vmi)
         except (ApiError, ForeignInstance) as error:
             if is_conflict(error):
                 raise
@@ -177,13 +189,49 @@ class VirtualMachines:
                 await self._api.delete(CONTROLLER_REVISIONS, vmi.status.virtual_machine_revision_name, vmi.namespace)
         await self._patch_instance(vmi, {"metadata": {"finalizers": left}})
 
+    # -- volumes that are plugged in and out
+
+    async def _plug(self, vm: Vm, vmi: Instance | None) -> tuple[Vm, Instance | None]:
+        """Carry requests out in the template and in the instance, or what an edited template says in the latter."""
+        requests = vm.status.volume_requests
+        declared = next((i.plugs_by_template for i in self._installations.list()), False)
+        running = vmi is not None and vmi.phase == Phase.RUNNING and not vmi.deleting
+        if requests:
+            try:
+                change = reduce(hotplug.with_request, requests, vm.object()["spec"]["template"]["spec"])
+                vm = await self._patch(vm, {"spec": {"template": {"spec": change}}})
+                if vmi and running:
+                    vmi = await self._patch_volumes(vmi, lambda o: reduce(hotplug.with_request, requests, o["spec"]))
+            except ApiError as error:
+                if error.code not in (400, 403, 422):
+                    raise
+                self._recorder.warning(vm.reference, "HotplugFailed", error.message)  # it will not get any better
+            left = vm.status.volume_requests[len(requests) :]
+            vm = await self._patch(vm, {"status": {"volumeRequests": left}}, "status")
+        elif vmi and running and declared and vm.spec.template.spec.plugged != vmi.spec.plugged:
+            template = vm.object()["spec"]["template"]["spec"]
+            vmi = await self._patch_volumes(vmi, lambda o: hotplug.as_declared(o["spec"], template, _busy(o)))
+        return vm, vmi
+
+    async def _patch_volumes(self, vmi: Instance, change: Callable[[Obj], Obj]) -> Instance:
+        whole = await self._api.get(VMIS, vmi.name, vmi.namespace)
+        spec, about = change(whole), {"resourceVersion": whole["metadata"]["resourceVersion"], "uid": vmi.uid}
+        if hotplug.differs(whole["spec"], spec):
+            self._instances.observe(
+                await self._api.patch(VMIS, vmi.name, {"metadata": about, "spec": spec}, vmi.namespace)
+            )
+        return self._instances.get(vmi.key) or vmi
+
     # -- changes that wait for a restart
 
     async def _changes_since_start(self, vm: Vm, vmi: Instance) -> list[str]:
         name = vmi.status.virtual_machine_revision_name
         with ignoring(is_not_found):
             started_with = await self._api.get(CONTROLLER_REVISIONS, name, vmi.namespace)
-            return templates.template_changes(started_with["data"]["spec"], vm.object()["spec"])
+            before = started_with["data"]["spec"]
+            if vm.spec.update_volumes_strategy == volumeupdate.STRATEGY:
+                before = volumeupdate.as_of_now(before, vm, vmi)
+            return templates.template_changes(before, vm.object()["spec"], vmi.spec.plugged)
         return []  # nobody can tell any more
 
     async def _brought_up_to_date(self, vm: Vm, vmi: Instance) -> Instance:

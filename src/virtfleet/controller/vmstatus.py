@@ -17,7 +17,12 @@ from virtfleet.domain import abi
 from virtfleet.kube.resource import Obj
 
 # Conditions of a VM that are not its instance's.
-_OWN = (VMCondition.READY, VMCondition.FAILURE, VMCondition.RESTART_REQUIRED)
+_OWN = (VMCondition.READY, VMCondition.FAILURE, VMCondition.RESTART_REQUIRED, VMCondition.MANUAL_RECOVERY)
+_ENDED = "VolumesChangeInterrupted"
+_RECOVER = (
+    "the VM ended while the data of its volumes was being copied to other claims, and is not started on half of it;"
+    " put the old claims back into the template, or set updateVolumesStrategy to Replacement to use the new ones"
+)
 _NO_INSTANCE = ("VMINotExists", "VMI does not exist")
 _NO_CONDITION = ("VMIConditionMissing", "VMI is missing the Ready condition")
 _NAMED = 5  # changed fields that are named
@@ -87,6 +92,10 @@ def _conditions(view: View, old: list[Condition], now: float) -> list[Condition]
         wanted = conditions.put(wanted, kind, "True", now, reason=failure.reason, message=failure.message)
     else:
         wanted = conditions.drop(wanted, VMCondition.FAILURE)
+    if view.vm.copying and (vmi is None or vmi.final):
+        wanted = conditions.put(wanted, VMCondition.MANUAL_RECOVERY, "True", now, reason=_ENDED, message=_RECOVER)
+    else:
+        wanted = conditions.drop(wanted, VMCondition.MANUAL_RECOVERY)
     if view.changes:
         kind = VMCondition.RESTART_REQUIRED
         named = ", ".join(view.changes[:_NAMED]) + (" and others" if len(view.changes) > _NAMED else "")

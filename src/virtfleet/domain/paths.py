@@ -100,12 +100,19 @@ def claim_device(volume: str) -> str:
     return f"/dev/{volume}"
 
 
+def hotplug_place(volume: str) -> str:
+    """Where the handler mounts what is plugged in: the directory of a claim, or its device."""
+    return f"{HOTPLUG_DISKS}/{volume}"
+
+
 def hotplug_image(volume: str) -> str:
+    """The image in the directory of such a claim, under the name that a domain knows it by."""
     return f"{HOTPLUG_DISKS}/{volume}.img"
 
 
-def hotplug_device(volume: str) -> str:
-    return f"{HOTPLUG_DISKS}/{volume}"
+def attached(volume: str, *, block: bool) -> str:
+    """The same claim in the Pod that attaches it to the node."""
+    return f"{'/dev' if block else ''}/attached/{volume}"
 
 
 def cloud_init(namespace: str, name: str, config_drive: bool) -> str:

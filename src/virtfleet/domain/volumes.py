@@ -69,7 +69,7 @@ def hotplugged(volume: Volume, context: Context) -> Source:
     if not (volume.persistent_volume_claim or volume.data_volume or volume.host_disk):
         raise DomainError(f"volume {volume.name!r} cannot be added to a running VM: it is no claim")
     block = volume.name in context.block_volumes
-    path = paths.hotplug_device(volume.name) if block else paths.hotplug_image(volume.name)
+    path = paths.hotplug_place(volume.name) if block else paths.hotplug_image(volume.name)
     return Source(path, block=block, discard=_discards(volume.name, context))
 
 

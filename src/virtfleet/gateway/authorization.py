@@ -14,28 +14,22 @@ from virtfleet.kube.resource import SUBJECT_ACCESS_REVIEWS, Obj
 log = logging.getLogger(__name__)
 
 
-class Authorization:
-    """Asks the API server."""
-
-    def __init__(self, api: KubeApi) -> None:
-        self._api = api
-
-    async def require(self, user: User, asked: Subresource, version: str, namespace: str, name: str) -> None:
-        """Raises ApiError unless the user may ask for this subresource of this object."""
-        if asked.role is Role.EVERYBODY:
-            return
-        review = await self._api.create(SUBJECT_ACCESS_REVIEWS, _review(user, asked, version, namespace, name))
-        status = review.get("status") or {}
-        if status.get("allowed") is True:
-            return
-        what = f'{asked.verb} resource "{asked.rbac}" in API group "{GROUP}" in the namespace "{namespace}"'
-        log.warning("refused %s of %r to %r: %s", what, name, user.name, status.get("reason") or "no role allows it")
-        raise ApiError(
-            "Forbidden",
-            f'{asked.rbac}.{GROUP} "{name}" is forbidden: User "{user.name}" cannot {what}; '
-            f"the role {_role(asked)} allows it",
-            details={"name": name, "group": GROUP, "kind": asked.resource},
-        )
+async def require(api: KubeApi, user: User, asked: Subresource, version: str, namespace: str, name: str) -> None:
+    """Raises ApiError unless the user may ask for this subresource of this object."""
+    if asked.role is Role.EVERYBODY:
+        return
+    review = await api.create(SUBJECT_ACCESS_REVIEWS, _review(user, asked, version, namespace, name))
+    status = review.get("status") or {}
+    if status.get("allowed") is True:
+        return
+    what = f'{asked.verb} resource "{asked.rbac}" in API group "{GROUP}" in the namespace "{namespace}"'
+    log.warning("refused %s of %r to %r: %s", what, name, user.name, status.get("reason") or "no role allows it")
+    raise ApiError(
+        "Forbidden",
+        f'{asked.rbac}.{GROUP} "{name}" is forbidden: User "{user.name}" cannot {what}; '
+        f"the role {_role(asked)} allows it",
+        details={"name": name, "group": GROUP, "kind": asked.resource},
+    )
 
 
 def _role(asked: Subresource) -> str:

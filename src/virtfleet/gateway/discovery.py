@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 from functools import cache
-from typing import Any
 
 import orjson
 
@@ -76,56 +75,32 @@ def openapi_index() -> Obj:
 @cache
 def openapi(version: str) -> bytes:
     """OpenAPI v3 of one version."""
-    document = {"openapi": "3.0.0", "info": _info(), "paths": _paths(version, _operation_v3)}
-    return orjson.dumps(document)
-
-
-@cache
-def openapi_old() -> bytes:
-    """OpenAPI v2 of all versions."""
-    paths = {path: item for version in VERSIONS for path, item in _paths(version, _operation_v2).items()}
-    return orjson.dumps({"swagger": "2.0", "info": _info(), "paths": paths})
+    info = {"title": "VirtFleet subresources", "version": virtfleet.__version__}
+    paths = {
+        f"/apis/{GROUP}/{version}{path}": {_ACTIONS[entry.method]: _operation(entry, version, path)}
+        for entry in TABLE
+        for path in entry.paths()
+    }
+    return orjson.dumps({"openapi": "3.0.0", "info": info, "paths": paths})
 
 
 def _digest(version: str) -> str:
     return hashlib.sha256(openapi(version)).hexdigest().upper()
 
 
-def _info() -> Obj:
-    return {"title": "VirtFleet subresources", "version": virtfleet.__version__}
-
-
-def _paths(version: str, operation: Any) -> Obj:
-    return {
-        f"/apis/{GROUP}/{version}{path}": {_ACTIONS[entry.method]: operation(entry, version, path)}
-        for entry in TABLE
-        for path in entry.paths()
-    }
-
-
 def _operation(entry: Subresource, version: str, path: str) -> Obj:
-    name = "".join(part.strip("{}").title() for part in path.split("/") if part)
+    parts = [part for part in path.split("/") if part]
+    name = "".join(part.strip("{}").title() for part in parts)
+    body = {"requestBody": {"content": {"*/*": {"schema": {"type": "object"}}}}} if entry.method == "PUT" else {}
     return {
         "operationId": f"{_ACTIONS[entry.method]}{version.title()}{name.replace('-', '')}",
         "description": entry.does,
         "tags": [GROUP],
         "responses": {"200": {"description": "OK"}},
+        "parameters": [
+            {"name": part[1:-1], "in": "path", "required": True, "schema": {"type": "string"}}
+            for part in parts
+            if part.startswith("{")
+        ],
+        **body,
     }
-
-
-def _parameters(path: str) -> list[str]:
-    return [part[1:-1] for part in path.split("/") if part.startswith("{")]
-
-
-def _operation_v3(entry: Subresource, version: str, path: str) -> Obj:
-    text = {"type": "string"}
-    parameters = [{"name": name, "in": "path", "required": True, "schema": text} for name in _parameters(path)]
-    body = {"requestBody": {"content": {"*/*": {"schema": {"type": "object"}}}}} if entry.method == "PUT" else {}
-    return {**_operation(entry, version, path), "parameters": parameters, **body}
-
-
-def _operation_v2(entry: Subresource, version: str, path: str) -> Obj:
-    parameters: list[Obj] = [{"name": n, "in": "path", "required": True, "type": "string"} for n in _parameters(path)]
-    if entry.method == "PUT":
-        parameters.append({"name": "body", "in": "body", "schema": {"type": "object"}})
-    return {**_operation(entry, version, path), "parameters": parameters}

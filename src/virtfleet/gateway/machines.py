@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+import msgspec
+
 from virtfleet.api import names
 from virtfleet.api.names import FINAL, Phase
 from virtfleet.api.view import read
@@ -80,6 +82,12 @@ class Vmi(_Machine[VirtualMachineInstance]):
     def has(self, condition: str) -> bool:
         """Whether a condition holds."""
         return any(c.type == condition and c.status == "True" for c in self.view.status.conditions)
+
+
+class Options(msgspec.Struct, rename="camel", kw_only=True):
+    """The body of a request; any may ask that nothing is done."""
+
+    dry_run: list[str] | None = None
 
 
 class Machines:

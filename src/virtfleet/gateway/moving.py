@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from virtfleet.gateway.knowledge import Knowledge
-from virtfleet.gateway.machines import VM_NOT_RUNNING, Machines, Vmi, bad_request
+from virtfleet.gateway.machines import VM_NOT_RUNNING, Machines, Options, Vmi, bad_request
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.errors import ignoring, is_not_found
 from virtfleet.kube.resource import NODES, VMI_MIGRATIONS, VMIS, Obj
 
 
-class MigrateOptions(msgspec.Struct, rename="camel"):
+class MigrateOptions(Options):
     """The body of a request to migrate."""
 
     added_node_selector: dict[str, str] | None = None
-    dry_run: list[str] | None = None
 
 
-class EvacuateCancelOptions(msgspec.Struct, rename="camel"):
+class EvacuateCancelOptions(Options):
     """The body of a request to stay."""
 
     evacuation_node_name: str = ""
-    dry_run: list[str] | None = None
 
 
 class Moving:

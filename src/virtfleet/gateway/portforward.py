@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Protocol
+from functools import partial
 
 from aiohttp import WSMsgType, web
 
@@ -30,29 +30,9 @@ _PING_PERIOD = 20.0  # finds clients that went without a word
 _DATAGRAMS = 256  # that wait for a slow client; more are lost, as datagrams are
 
 
-class Connection(Protocol):
-    """One end in the guest."""
-
-    async def receive(self) -> bytes:
-        """Empty at the end."""
-        ...
-
-    async def send(self, data: bytes) -> None:
-        """Waits while the guest reads slowly."""
-        ...
-
-
-class _Tcp:
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-
-    async def receive(self) -> bytes:
-        return await self._reader.read(_CHUNK)
-
-    async def send(self, data: bytes) -> None:
-        self._writer.write(data)
-        await self._writer.drain()
+# The end of a connection that is in the guest.
+Receive = Callable[[], Awaitable[bytes]]  # nothing at all is the end
+Send = Callable[[bytes], Awaitable[None]]  # waits while the guest reads slowly
 
 
 class _Datagrams(asyncio.DatagramProtocol):
@@ -69,32 +49,29 @@ class _Datagrams(asyncio.DatagramProtocol):
         log.debug("a datagram was not delivered: %s", error)
 
 
-class _Udp:
-    def __init__(self, transport: asyncio.DatagramTransport, datagrams: _Datagrams) -> None:
-        self._transport = transport
-        self._datagrams = datagrams
-
-    async def receive(self) -> bytes:
-        return await self._datagrams.received.get()
-
-    async def send(self, data: bytes) -> None:
-        self._transport.sendto(data)
-
-
 @asynccontextmanager
-async def _dial(address: str, port: int, protocol: str) -> AsyncIterator[Connection]:
+async def _dial(address: str, port: int, protocol: str) -> AsyncIterator[tuple[Receive, Send]]:
     if protocol == "udp":
         loop = asyncio.get_running_loop()
         transport, datagrams = await loop.create_datagram_endpoint(_Datagrams, remote_addr=(address, port))
+
+        async def throw(data: bytes) -> None:
+            transport.sendto(data)
+
         try:
-            yield _Udp(transport, datagrams)
+            yield datagrams.received.get, throw
         finally:
             transport.close()
         return
     async with asyncio.timeout(_DIAL_TIMEOUT):
         reader, writer = await asyncio.open_connection(address, port, limit=_CHUNK)
+
+    async def send(data: bytes) -> None:
+        writer.write(data)
+        await writer.drain()
+
     try:
-        yield _Tcp(reader, writer)
+        yield partial(reader.read, _CHUNK), send
     finally:
         writer.close()
 
@@ -105,8 +82,8 @@ async def forward(request: web.Request, vmi: Vmi, api: KubeApi) -> web.StreamRes
     port, protocol = _asked(request)
     address = await address_of(api, vmi)
     try:
-        async with _dial(address, port, protocol) as guest:
-            return await _relay(request, guest)
+        async with _dial(address, port, protocol) as (receive, send):
+            return await _relay(request, receive, send)
     except (OSError, TimeoutError) as error:
         why = os.strerror(error.errno) if error.errno else f"no answer within {_DIAL_TIMEOUT:.0f} s"
         raise ApiError(
@@ -124,22 +101,22 @@ def _asked(request: web.Request) -> tuple[int, str]:
     return port, protocol
 
 
-async def _relay(request: web.Request, guest: Connection) -> web.StreamResponse:
+async def _relay(request: web.Request, receive: Receive, send: Send) -> web.StreamResponse:
     socket = web.WebSocketResponse(protocols=(PROTOCOL,), heartbeat=_PING_PERIOD, compress=False)
     await socket.prepare(request)
     try:
-        await first_of(_to_guest(socket, guest), _to_client(guest, socket))
+        await first_of(_to_guest(socket, send), _to_client(receive, socket))
     finally:
         await socket.close()
     return socket
 
 
-async def _to_guest(socket: web.WebSocketResponse, guest: Connection) -> None:
+async def _to_guest(socket: web.WebSocketResponse, send: Send) -> None:
     async for message in socket:
         if message.type is WSMsgType.BINARY:
-            await guest.send(message.data)
+            await send(message.data)
 
 
-async def _to_client(guest: Connection, socket: web.WebSocketResponse) -> None:
-    while data := await guest.receive():
+async def _to_client(receive: Receive, socket: web.WebSocketResponse) -> None:
+    while data := await receive():
         await socket.send_bytes(data)

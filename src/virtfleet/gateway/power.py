@@ -12,10 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import msgspec
-
 from virtfleet.api.names import Phase
-from virtfleet.gateway.machines import VM_NOT_RUNNING, Machines, Vm, Vmi, bad_request
+from virtfleet.gateway.machines import VM_NOT_RUNNING, Machines, Options, Vm, Vmi, bad_request
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.errors import ApiError, ignoring, is_conflict, is_not_found
 from virtfleet.kube.resource import VMIS, VMS, Obj
@@ -24,25 +22,22 @@ _ATTEMPTS = 5
 _AT_ONCE = 1  # seconds: the shortest time in which a guest is ended safely
 
 
-class StartOptions(msgspec.Struct, rename="camel"):
+class StartOptions(Options):
     """The body of a request to start."""
 
     paused: bool = False
-    dry_run: list[str] | None = None
 
 
-class StopOptions(msgspec.Struct, rename="camel"):
+class StopOptions(Options):
     """The body of a request to stop."""
 
     grace_period: int | None = None
-    dry_run: list[str] | None = None
 
 
-class RestartOptions(msgspec.Struct, rename="camel"):
+class RestartOptions(Options):
     """The body of a request to restart."""
 
     grace_period_seconds: int | None = None
-    dry_run: list[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import logging
 import platform
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import orjson
@@ -19,21 +19,22 @@ from aiohttp import hdrs, web
 import virtfleet
 from virtfleet.api import names
 from virtfleet.api.subresources import GROUP, TABLE, VERSIONS, VM, VMI, Server, Subresource
-from virtfleet.gateway import discovery, expansion, objectgraph, portforward, refused, volumes
-from virtfleet.gateway.authorization import Authorization
+from virtfleet.gateway import authorization, discovery, expansion, objectgraph, portforward, refused, volumes
 from virtfleet.gateway.frontproxy import FrontProxy
 from virtfleet.gateway.handlers import Handlers
 from virtfleet.gateway.knowledge import Knowledge, NotYet
-from virtfleet.gateway.machines import Machines, Vm, Vmi, bad_request
+from virtfleet.gateway.machines import Machines, Options, Vm, Vmi, bad_request
 from virtfleet.gateway.moving import EvacuateCancelOptions, MigrateOptions, Moving
 from virtfleet.gateway.power import Power, RestartOptions, StartOptions, StopOptions
 from virtfleet.gateway.preconditions import CHECKS
+from virtfleet.installation import Installation
 from virtfleet.kube.api import KubeApi
-from virtfleet.kube.errors import ApiError
+from virtfleet.kube.errors import ApiError, is_conflict
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=msgspec.Struct)
+_ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +55,6 @@ class Asked:
             raise bad_request(f"Can not unmarshal Request body to struct, error: {error}") from error
 
 
-class _DryRun(msgspec.Struct, rename="camel"):
-    dry_run: list[str] | None = None
-
-
 Serve = Callable[[Asked], Awaitable[web.StreamResponse]]
 
 
@@ -67,12 +64,12 @@ class Subresources:
     def __init__(self, api: KubeApi, front_proxy: FrontProxy, handlers: Handlers, knowledge: Knowledge) -> None:
         self._api = api
         self._front_proxy = front_proxy
-        self._authorization = Authorization(api)
         self._handlers = handlers
         self._knowledge = knowledge
         self._machines = machines = Machines(api)
         self._power = Power(api, machines)
         self._moving = Moving(api, machines, knowledge)
+        self._plugging = volumes.Plugging(api, machines)
         self._own: dict[tuple[str, str], Serve] = {
             (VM, "portforward"): self._port_forward,
             (VMI, "portforward"): self._port_forward,
@@ -82,10 +79,10 @@ class Subresources:
             (VM, "migrate"): self._accepted(self._moving.migrate, MigrateOptions),
             (VM, "evacuate/cancel"): self._cancel_evacuation,
             (VMI, "evacuate/cancel"): self._cancel_evacuation,
-            (VM, "addvolume"): self._plugging(volumes.add, volumes.AddVolumeOptions),
-            (VMI, "addvolume"): self._plugging(volumes.add, volumes.AddVolumeOptions),
-            (VM, "removevolume"): self._plugging(volumes.remove, volumes.RemoveVolumeOptions),
-            (VMI, "removevolume"): self._plugging(volumes.remove, volumes.RemoveVolumeOptions),
+            (VM, "addvolume"): self._plugged(self._plugging.add, volumes.AddVolumeOptions),
+            (VMI, "addvolume"): self._plugged(self._plugging.add, volumes.AddVolumeOptions),
+            (VM, "removevolume"): self._plugged(self._plugging.remove, volumes.RemoveVolumeOptions),
+            (VMI, "removevolume"): self._plugged(self._plugging.remove, volumes.RemoveVolumeOptions),
             (VM, "objectgraph"): self._object_graph,
             (VMI, "objectgraph"): self._object_graph,
             (VM, "expand-spec"): self._expand,
@@ -100,7 +97,6 @@ class Subresources:
         documents: dict[str, Any] = {
             "/apis": discovery.groups(),
             f"/apis/{GROUP}": discovery.group(),
-            "/openapi/v2": discovery.openapi_old(),
             "/openapi/v3": discovery.openapi_index(),
         }
         served = []
@@ -132,7 +128,7 @@ class Subresources:
             namespace, name = request.match_info.get("namespace", ""), request.match_info.get("name", "")
             try:
                 user = self._front_proxy.user(request)
-                await self._authorization.require(user, entry, version, namespace, name)
+                await authorization.require(self._api, user, entry, version, namespace, name)
                 if entry.websocket and request.headers.get(hdrs.UPGRADE, "").lower() != "websocket":
                     raise bad_request(f"{entry.rbac} is a stream; open it as a websocket, for example with virtctl")
                 log.info("%s %s of %s/%s for %s", entry.verb, entry.rbac, namespace, name, user.name)
@@ -158,7 +154,7 @@ class Subresources:
         body = None if asked.subresource.websocket else await asked.request.read()
         vmi = await self._machines.vmi(asked.namespace, asked.name)
         CHECKS[asked.subresource.name](vmi)
-        if body and (await asked.options(_DryRun)).dry_run:
+        if body and (await asked.options(Options)).dry_run:
             return web.Response(status=202)
         return await self._handlers.forward(asked.request, vmi, asked.subresource.name, body)
 
@@ -181,10 +177,19 @@ class Subresources:
         await self._moving.cancel_evacuation(await self._vmi(asked), options)
         return web.Response()
 
-    def _plugging(self, refuse: Callable[[Vm | Vmi, T], NoReturn], form: type[T]) -> Serve:
+    def _plugged(self, carry_out: Callable[[Vm | Vmi, T, Installation], Awaitable[None]], form: type[T]) -> Serve:
         async def serve(asked: Asked) -> web.StreamResponse:
+            """A change that lost a race is decided anew, by what there is then."""
             options = await asked.options(form)
-            refuse(await self._machine(asked), options)
+            for left in reversed(range(_ATTEMPTS)):
+                machine = await self._machine(asked)
+                try:
+                    await carry_out(machine, options, self._knowledge.cluster())
+                    break
+                except ApiError as error:
+                    if not left or not is_conflict(error):
+                        raise
+            return web.Response(status=202)
 
         return serve
 

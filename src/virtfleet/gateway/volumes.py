@@ -1,30 +1,37 @@
-"""Requests to attach and detach volumes: checked as KubeVirt checks them, so that callers learn what is wrong. Pure.
+"""Requests to plug volumes in and out: checked as KubeVirt checks them, and written where they are carried out.
 
-Carrying them out comes later; until then a request without a fault is refused too, and says so.
+Of a VM, a request goes into its status, from where virt-controller takes it into template and instance; or into the
+template at once, where the cluster plugs by what templates say. Of a VMI, it goes into the spec of the running VMI.
+What admission would say to the change is asked first, so that whoever asks gets to know.
 """
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import Any
 
 import msgspec
 
 from virtfleet.admission.findings import Findings
+from virtfleet.admission.names import dns_subdomain_error
 from virtfleet.admission.updates import check_pluggable
+from virtfleet.api import hotplug
 from virtfleet.api.disks import Volume
-from virtfleet.gateway.machines import Vm, Vmi, bad_request
-from virtfleet.kube.errors import ApiError
+from virtfleet.gateway.machines import VMI_NOT_RUNNING, Machines, Vm, Vmi, bad_request
+from virtfleet.installation import Installation
+from virtfleet.kube.api import KubeApi
+from virtfleet.kube.resource import VMIS, VMS, Obj
 
 
-class _Claim(msgspec.Struct, rename="camel"):
+class _Claim(msgspec.Struct, rename="camel", omit_defaults=True):
     claim_name: str = ""
+    read_only: bool = False
 
 
 class _DataVolume(msgspec.Struct):
     name: str = ""
 
 
-class _Source(msgspec.Struct, rename="camel"):
+class _Source(msgspec.Struct, rename="camel", omit_defaults=True):
     persistent_volume_claim: _Claim | None = None
     data_volume: _DataVolume | None = None
 
@@ -41,22 +48,38 @@ class AddVolumeOptions(msgspec.Struct, rename="camel"):
     name: str = ""
     disk: dict[str, Any] | None = None
     volume_source: _Source | None = None
+    dry_run: list[str] | None = None
+
+    def request(self) -> Obj:
+        """What is written into a VM's status."""
+        source: Obj = msgspec.to_builtins(self.volume_source)
+        for claim in source.values():
+            claim["hotpluggable"] = True
+        add = {"name": self.name, "disk": {**(self.disk or {}), "name": self.name}, "volumeSource": source}
+        return {"addVolumeOptions": add}
 
 
-class RemoveVolumeOptions(msgspec.Struct):
+class RemoveVolumeOptions(msgspec.Struct, rename="camel"):
     """The body of a request to detach a volume."""
 
     name: str = ""
+    dry_run: list[str] | None = None
+
+    def request(self) -> Obj:
+        """What is written into a VM's status."""
+        return {"removeVolumeOptions": {"name": self.name}}
 
 
-def add(machine: Vm | Vmi, options: AddVolumeOptions) -> NoReturn:
-    """Say why the volume is not attached."""
+def check_add(machine: Vm | Vmi, options: AddVolumeOptions) -> None:
+    """Whether a volume can be added, as far as the machine itself tells."""
     if not options.name:
         raise bad_request("AddVolumeOptions requires name to be set")
     if options.disk is None:
         raise bad_request("AddVolumeOptions requires disk to not be nil")
     if options.volume_source is None or not options.volume_source.name:
         raise bad_request("AddVolumeOptions requires VolumeSource to not be nil: name a claim or a DataVolume in it")
+    if why := dns_subdomain_error(options.name):
+        raise bad_request(f"{options.name!r} cannot be the name of a volume: {why}")
     findings = Findings()
     check_pluggable(options.disk, options.name, "disk", findings)
     if not findings.allowed:
@@ -70,11 +93,10 @@ def add(machine: Vm | Vmi, options: AddVolumeOptions) -> NoReturn:
             raise machine.conflict(
                 f"Unable to add volume source [{options.volume_source.name}] because it already exists"
             )
-    raise _later(f"volume {options.name} cannot be attached to a running VM yet")
 
 
-def remove(machine: Vm | Vmi, options: RemoveVolumeOptions) -> NoReturn:
-    """Say why the volume is not detached."""
+def check_remove(machine: Vm | Vmi, options: RemoveVolumeOptions) -> None:
+    """Whether a volume can be removed."""
     if not options.name:
         raise bad_request("RemoveVolumeOptions requires name to be set")
     volume = next((v for v in _volumes(machine) if options.name in (v.name, _source(v))), None)
@@ -83,11 +105,64 @@ def remove(machine: Vm | Vmi, options: RemoveVolumeOptions) -> NoReturn:
     source = volume.data_volume or volume.persistent_volume_claim
     if source is None or not source.hotpluggable:
         raise machine.conflict(f"Unable to remove volume [{volume.name}] because it is not hotpluggable")
-    raise _later(f"volume {options.name} cannot be detached from a running VM yet")
 
 
-def _later(what: str) -> ApiError:
-    return bad_request(f"{what}; stop the VM and change its spec instead")
+class Plugging:
+    """Carries such requests out."""
+
+    def __init__(self, api: KubeApi, machines: Machines) -> None:
+        self._api = api
+        self._machines = machines
+
+    async def add(self, machine: Vm | Vmi, options: AddVolumeOptions, cluster: Installation) -> None:
+        check_add(machine, options)
+        await self._write(machine, options, cluster)
+
+    async def remove(self, machine: Vm | Vmi, options: RemoveVolumeOptions, cluster: Installation) -> None:
+        check_remove(machine, options)
+        await self._write(machine, options, cluster)
+
+    async def _write(
+        self, machine: Vm | Vmi, options: AddVolumeOptions | RemoveVolumeOptions, cluster: Installation
+    ) -> None:
+        request, dry_run = options.request(), bool(options.dry_run)
+        if isinstance(machine, Vmi):
+            owned = any(owner.kind == VMS.kind for owner in machine.view.metadata.owner_references)
+            if owned and cluster.plugs_by_template:
+                raise bad_request(f"VMI {machine.namespace}/{machine.name} is owned by a VM; change the VM instead")
+            if not machine.running:
+                raise machine.conflict(f"{VMI_NOT_RUNNING}; volumes are plugged while it runs")
+            await self._change(machine, request, dry_run=dry_run)
+            return
+        await self._change(machine, request, dry_run=dry_run or not cluster.plugs_by_template)
+        if cluster.plugs_by_template:
+            return
+        vmi = await self._machines.vmi_if_any(machine.namespace, machine.name)
+        if vmi and vmi.running:
+            await self._change(vmi, request, dry_run=True)
+        await self._request(machine, request, dry_run=dry_run)
+
+    async def _change(self, machine: Vm | Vmi, request: Obj, *, dry_run: bool) -> None:
+        """Change the spec of a VMI, or that of a VM's template. Lists are everybody's: nothing unseen is undone."""
+        spec, resource = machine.object["spec"], VMIS
+        if isinstance(machine, Vm):
+            spec, resource = spec["template"]["spec"], VMS
+        change = hotplug.with_request(spec, request)
+        version = {"resourceVersion": machine.view.metadata.resource_version}
+        body = {"template": {"spec": change}} if isinstance(machine, Vm) else change
+        patch = {"metadata": version, "spec": body}
+        await self._api.patch(resource, machine.name, patch, machine.namespace, dry_run=dry_run)
+
+    async def _request(self, vm: Vm, request: Obj, *, dry_run: bool) -> None:
+        """Put a request behind those that wait."""
+        waiting = (vm.object.get("status") or {}).get("volumeRequests") or []
+        kind, name = next(iter(request)), next(iter(request.values()))["name"]
+        if any((other.get(kind) or {}).get("name") == name for other in waiting):
+            what = "add" if kind == "addVolumeOptions" else "remove"
+            raise vm.conflict(f"{what} volume request for volume [{name}] already exists; wait for it")
+        version = {"resourceVersion": vm.view.metadata.resource_version}
+        patch = {"metadata": version, "status": {"volumeRequests": [*waiting, request]}}
+        await self._api.patch(VMS, vm.name, patch, vm.namespace, subresource="status", dry_run=dry_run)
 
 
 def _volumes(machine: Vm | Vmi) -> list[Volume]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import os
 import socket
 import sys
@@ -11,12 +12,15 @@ from pathlib import Path
 
 from prometheus_client import REGISTRY
 
+from virtfleet.api import names
 from virtfleet.handler.assembly import COMPONENT, Place, VirtHandler
 from virtfleet.handler.migration import dedicated
 from virtfleet.handler.migration.links import Identity
 from virtfleet.handler.migration.proxy import Proxy
 from virtfleet.installation import VMS_PER_NODE
 from virtfleet.kube import component, process
+
+logger = logging.getLogger(__name__)
 
 
 async def handle(options: argparse.Namespace) -> None:
@@ -27,12 +31,23 @@ async def handle(options: argparse.Namespace) -> None:
         credential = component.MountedCredential(options.certificates)
         identity, own = Identity(credential.current, f"{api.namespace}:{COMPONENT}"), await dedicated.address()
         proxy = Proxy(identity, own or options.address, host=own, port=options.migration_port, dedicated=bool(own))
-        handler = VirtHandler(api, options.node, name, place, proxy, gateway=gateway, most_vms=options.max_devices)
+        handler = VirtHandler(
+            api,
+            options.node,
+            name,
+            place,
+            proxy,
+            gateway=gateway,
+            most_vms=options.max_devices,
+            stand_in=names.STAND_IN_VARIABLE in os.environ,
+        )
         REGISTRY.register(handler.usage)
         async with asyncio.TaskGroup() as group:
             routes = handler.access.routes()
-            group.create_task(component.serve(options, routes, handler.unready, clients=component.own_authority))
-            group.create_task(handler.run())
+            server = component.serve(options, routes, handler.unready, clients=component.own_authority)
+            serving = group.create_task(server)
+            await handler.run()
+            serving.cancel()
 
 
 def main() -> int:
@@ -52,6 +67,8 @@ def main() -> int:
     parser.add_argument("--node-root", type=Path, default=place.root, help="the node's own root directory")
     options = parser.parse_args()
     component.start_logging(COMPONENT, options)
+    if not options.address:
+        logger.error("POD_IP is not set: other nodes cannot send VMs here, and migrations to this node fail")
     return process.run(handle(options), process.spawning_loop)
 
 

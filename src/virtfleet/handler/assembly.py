@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import virtfleet
 from virtfleet.handler.access.api import Access
 from virtfleet.handler.devices import host as hostdevices
 from virtfleet.handler.devices.host import Source
@@ -68,13 +70,17 @@ class VirtHandler:
         *,
         gateway: str,
         most_vms: int = VMS_PER_NODE,
+        stand_in: bool = False,
     ) -> None:
         self._place = place
         self._most_vms = most_vms
         self._facts = labeller.read(place.facts)
         self._lock = NodeLock(place.private / LOCK, name)
+        self._relieved = asyncio.Event()
         self._recorder = Recorder(api, COMPONENT, node)
         self._installations: Cache[Installation] = Cache(api, KUBEVIRTS, decode=Installation.decode)
+        if stand_in:
+            self._installations.on_change(lambda _key, _old, new: self._look_at_operator(new))
         self._devices = Devices(place.kubelet / "device-plugins", self._sources, lambda: self._heartbeat.changed())
         self._heartbeat = Heartbeat(api, node, self._devices.ready, place.kubelet / "cpu_manager_state")
         self._labeller = Labeller(api, node, self._labels)
@@ -83,7 +89,8 @@ class VirtHandler:
             self._recorder,
             node,
             pods=place.pods,
-            records=VmRecords(place.private / "ghost-records"),  # KubeVirt's name, and that of earlier versions
+            # KubeVirt's name, and that of earlier versions. Until the node is ours they are another handler's.
+            records=VmRecords(place.private / "ghost-records", later=True),
             networks=Networks(place.private / "network-info-cache"),
             facts=place.facts,
             cluster=self._cluster,
@@ -100,29 +107,45 @@ class VirtHandler:
             return "the VMIs of this node have not been read yet"
         return ""
 
+    def _look_at_operator(self, installation: Installation | None) -> None:
+        """A stand-in is for the operator that made it; one of another version may know nothing of it."""
+        status = (installation.kubevirt.get("status") or {}) if installation else {}
+        if status.get("operatorVersion") not in (None, "", virtfleet.__version__):
+            logger.info("the operator is of version %s; this handler no longer stands in", status["operatorVersion"])
+            self._relieved.set()
+
     async def run(self) -> None:
         """Told to end, it first lets migrations come to their end."""
-        serving = tasks.held(self._serve(), COMPONENT)
+        serving, relieved = tasks.held(self._serve(), COMPONENT), tasks.held(self._relieved.wait(), "relief")
         try:
-            await asyncio.shield(serving)
+            await asyncio.wait((serving, relieved), return_when=asyncio.FIRST_COMPLETED)
+            if serving.done():
+                await serving
+            else:
+                await self._vms.drain(DRAIN)
         except asyncio.CancelledError:
             if not serving.done():
                 await self._vms.drain(DRAIN)
             raise
         finally:
-            serving.cancel()
-            await asyncio.gather(serving, return_exceptions=True)
+            for task in (serving, relieved):
+                task.cancel()
+            await asyncio.gather(serving, relieved, return_exceptions=True)
 
     async def _serve(self) -> None:
-        await self._lock.acquire()
-        profiles.install(self._place.kubelet)
+        """Be ready for everything first, and then wait for the node: so it is without a handler for a moment only."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._recorder.run())
-                group.create_task(self._installations.run())
-                await self._installations.synced.wait()
+                caches: list[Cache[Any]] = [self._installations, *self._vms.caches]
+                for cache in caches:
+                    group.create_task(cache.run())
+                for cache in caches:
+                    await cache.synced.wait()
+                await self._lock.acquire()
+                profiles.install(self._place.kubelet)
+                self._vms.begin()
                 for work in (
-                    *(cache.run() for cache in self._vms.caches),
                     self._vms.controller.run(),
                     self._devices.run(),
                     self._heartbeat.run(),
@@ -133,7 +156,7 @@ class VirtHandler:
         finally:
             self.access.close()
             await self._vms.close()
-            if self._cluster().uninstalling:
+            if self._lock.held and self._cluster().uninstalling:
                 _clear(self._place)
             self._lock.release()
 

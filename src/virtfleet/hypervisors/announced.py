@@ -27,6 +27,22 @@ _LIKE_QEMU = Overheads(daemon="32Mi", vmm="60Mi", estimate="taken to be those of
 _ELSEWHERE = Overheads(
     daemon="0", vmm="0", estimate="VM and VMM run on another machine; the driver lives in the launcher"
 )
+# Features that libvirt's simpler drivers for machines lack alike, with the reason; the driver's name goes into it.
+_DRIVERS_LACK = (
+    ("disk-virtio disk-usb lun shareable-disk io-threads block-multiqueue", "libvirt's {} driver has no such disks"),
+    ("cpu-model cpu-features cpu-pinning numa realtime", "libvirt's {} driver sets the number of CPUs only"),
+    ("watchdog panic rng vsock usb-redirection downward-metrics", "libvirt's {} driver adds no such device"),
+    ("acpi-tables ignition kernel-boot", "libvirt's {} driver leaves the firmware as it is"),
+    ("gpu host-device net-sriov", "libvirt's {} driver passes through no devices that a VMI can name"),
+    ("net-passt net-multiqueue", "libvirt's {} driver attaches to the hypervisor's own networks only"),
+    ("memory-hotplug hugepages", "libvirt's {} driver cannot add memory"),
+    ("hyperv-enlightenments kvm-hidden sev tdx clock", "libvirt's {} driver does not set it"),
+)
+
+
+def _lacking(driver: str, *more: tuple[str, str]) -> Supports:
+    """What one of those drivers cannot do: all of the above, and more."""
+    return impossible(*((features, reason.format(driver)) for features, reason in _DRIVERS_LACK), *more)
 
 
 class Announced(Hypervisor):
@@ -122,29 +138,13 @@ class VirtualBox(Announced):
         device="vboxdrv",
         processes=("VBoxHeadless",),
     )
-    supports: ClassVar[Supports] = impossible(
-        (
-            "disk-virtio disk-usb lun shareable-disk io-threads block-multiqueue",
-            "VirtualBox has IDE, SATA, SCSI and floppy disks",
-        ),
-        ("cpu-model cpu-features numa realtime cpu-pinning", "libvirt's VirtualBox driver does not set it"),
-        (
-            "tpm watchdog panic rng vsock usb-redirection downward-metrics",
-            "libvirt's VirtualBox driver has no such device",
-        ),
-        (
-            "efi secure-boot acpi-tables ignition kernel-boot",
-            "libvirt's VirtualBox driver boots BIOS and boot devices only",
-        ),
-        (
-            "gpu host-device net-sriov",
-            "libvirt's VirtualBox driver passes USB devices through, which a VMI cannot name",
-        ),
-        ("net-passt net-multiqueue", "VirtualBox has networks of its own"),
+    supports: ClassVar[Supports] = _lacking(
+        "VirtualBox",
+        ("tpm", "libvirt's VirtualBox driver has no such device"),
+        ("efi secure-boot", "libvirt's VirtualBox driver boots BIOS only"),
         ("live-migration", "libvirt's VirtualBox driver cannot migrate"),
         ("serial-console guest-agent", "libvirt's VirtualBox driver opens no consoles and knows no agent"),
-        ("memory-hotplug hugepages balloon", "libvirt's VirtualBox driver sets memory of stopped VMs only"),
-        ("hyperv-enlightenments kvm-hidden sev tdx clock", "libvirt's VirtualBox driver does not set it"),
+        ("balloon", "libvirt's VirtualBox driver sets memory of stopped VMs only"),
     )
 
 
@@ -160,27 +160,15 @@ class Esx(Announced):
         events=Events.POLLED,
         uri="esx://{host}",
     )
-    supports: ClassVar[Supports] = impossible(
-        (
-            "disk-virtio disk-usb lun shareable-disk io-threads block-multiqueue",
-            "ESX has SCSI, SATA, IDE and NVMe disks in vmdk files",
-        ),
+    supports: ClassVar[Supports] = _lacking(
+        "ESX",
         ("claim container-disk ephemeral-disk", "disks are vmdk files in a datastore of ESX"),
         ("filesystem", "ESX shares no directories through libvirt"),
-        ("cpu-model cpu-features cpu-pinning numa realtime", "libvirt's ESX driver sets sockets and cores only"),
-        (
-            "watchdog panic rng vsock sound input usb-redirection downward-metrics",
-            "libvirt's ESX driver writes no such device",
-        ),
-        (
-            "boot-order secure-boot acpi-tables ignition kernel-boot",
-            "libvirt's ESX driver chooses between BIOS and EFI only",
-        ),
-        ("gpu host-device net-sriov", "libvirt's ESX driver passes no devices through"),
-        ("net-bridge net-masquerade net-passt net-multiqueue", "networks are those of ESX"),
+        ("sound input", "libvirt's ESX driver writes no such device"),
+        ("boot-order secure-boot", "libvirt's ESX driver chooses between BIOS and EFI only"),
+        ("net-bridge net-masquerade", "networks are those of ESX"),
         ("serial-console guest-agent", "libvirt's ESX driver opens no consoles and knows no agent"),
-        ("memory-hotplug cpu-hotplug hugepages", "libvirt's ESX driver cannot attach anything to a running VM"),
-        ("hyperv-enlightenments kvm-hidden sev tdx clock", "libvirt's ESX driver does not set it"),
+        ("cpu-hotplug", "libvirt's ESX driver cannot attach anything to a running VM"),
     )
 
 
@@ -200,28 +188,15 @@ class Vmware(Announced):
         device="vmmon",
         processes=("vmware-vmx",),
     )
-    supports: ClassVar[Supports] = impossible(
-        (
-            "disk-virtio disk-usb lun shareable-disk io-threads block-multiqueue",
-            "VMware has SCSI, SATA, IDE and NVMe disks in vmdk files",
-        ),
+    supports: ClassVar[Supports] = _lacking(
+        "VMware",
         ("container-disk claim ephemeral-disk", "disks are vmdk files"),
         ("filesystem", "libvirt's VMware driver shares no directories"),
-        ("cpu-model cpu-features cpu-pinning numa realtime", "libvirt's VMware driver sets sockets and cores only"),
-        (
-            "watchdog panic rng vsock sound input usb-redirection downward-metrics",
-            "libvirt's VMware driver writes no such device",
-        ),
-        (
-            "boot-order secure-boot acpi-tables ignition kernel-boot",
-            "libvirt's VMware driver chooses between BIOS and EFI only",
-        ),
-        ("gpu host-device net-sriov", "libvirt's VMware driver passes no devices through"),
-        ("net-passt net-multiqueue", "VMware has networks of its own"),
+        ("sound input", "libvirt's VMware driver writes no such device"),
+        ("boot-order secure-boot", "libvirt's VMware driver chooses between BIOS and EFI only"),
         ("live-migration", "libvirt's VMware driver cannot migrate"),
         ("serial-console guest-agent", "libvirt's VMware driver opens no consoles and knows no agent"),
-        ("memory-hotplug cpu-hotplug hugepages balloon", "libvirt's VMware driver cannot change a running VM"),
-        ("hyperv-enlightenments kvm-hidden sev tdx clock", "libvirt's VMware driver does not set it"),
+        ("cpu-hotplug balloon", "libvirt's VMware driver cannot change a running VM"),
     )
 
 
@@ -237,25 +212,16 @@ class HyperV(Announced):
         events=Events.POLLED,
         uri="hyperv://{host}",
     )
-    supports: ClassVar[Supports] = impossible(
-        (
-            "disk-virtio disk-sata disk-usb lun shareable-disk io-threads block-multiqueue",
-            "Hyper-V has IDE and SCSI disks in vhdx files",
-        ),
+    supports: ClassVar[Supports] = _lacking(
+        "Hyper-V",
+        ("disk-sata", "Hyper-V has IDE and SCSI disks in vhdx files"),
         ("claim container-disk ephemeral-disk", "disks are vhdx files of the Hyper-V host"),
         ("filesystem", "Hyper-V shares no directories through libvirt"),
-        ("cpu-model cpu-features cpu-pinning numa realtime", "libvirt's Hyper-V driver does not set it"),
-        (
-            "tpm watchdog panic rng vsock sound input usb-redirection downward-metrics",
-            "libvirt's Hyper-V driver reports such devices but adds none",
-        ),
-        ("acpi-tables ignition kernel-boot boot-order", "libvirt's Hyper-V driver does not set it"),
-        ("gpu host-device net-sriov", "libvirt's Hyper-V driver passes no devices through"),
-        ("net-bridge net-masquerade net-passt net-multiqueue", "networks are virtual switches of the Hyper-V host"),
+        ("tpm sound input", "libvirt's Hyper-V driver reports such devices but adds none"),
+        ("boot-order", "libvirt's Hyper-V driver does not set it"),
+        ("net-bridge net-masquerade", "networks are virtual switches of the Hyper-V host"),
         ("live-migration", "libvirt's Hyper-V driver cannot migrate"),
         ("serial-console graphics", "libvirt's Hyper-V driver has screenshots only"),
-        ("memory-hotplug hugepages", "libvirt's Hyper-V driver cannot add memory"),
-        ("hyperv-enlightenments kvm-hidden sev tdx clock", "Hyper-V decides on it"),
     )
 
 
@@ -272,24 +238,13 @@ class Virtuozzo(Announced):
         root=True,
         privileged=True,
     )
-    supports: ClassVar[Supports] = impossible(
-        (
-            "disk-virtio disk-usb lun shareable-disk io-threads block-multiqueue",
-            "Virtuozzo has IDE, SCSI and, before version 7, SATA disks",
-        ),
+    supports: ClassVar[Supports] = _lacking(
+        "Virtuozzo",
         ("container-disk ephemeral-disk", "disks have Virtuozzo's own format"),
         ("filesystem", "VMs of Virtuozzo share no directories"),
-        ("cpu-model cpu-features cpu-pinning numa realtime", "libvirt's Virtuozzo driver refuses it"),
-        (
-            "tpm watchdog panic rng vsock sound usb-redirection downward-metrics",
-            "libvirt's Virtuozzo driver refuses the device",
-        ),
-        ("efi secure-boot acpi-tables ignition kernel-boot", "libvirt's Virtuozzo driver refuses other firmware"),
-        ("gpu host-device net-sriov", "libvirt's Virtuozzo driver passes no devices through"),
-        ("net-passt net-multiqueue", "libvirt's Virtuozzo driver attaches to networks and bridges only"),
+        ("tpm sound", "libvirt's Virtuozzo driver refuses the device"),
+        ("efi secure-boot", "libvirt's Virtuozzo driver refuses other firmware"),
         ("serial-console guest-agent", "libvirt's Virtuozzo driver opens no consoles and knows no agent"),
-        ("memory-hotplug hugepages", "libvirt's Virtuozzo driver cannot add memory"),
-        ("hyperv-enlightenments kvm-hidden sev tdx clock", "libvirt's Virtuozzo driver refuses it"),
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from virtfleet.api import names, traits
+from virtfleet.api import hotplug, names, traits
 from virtfleet.api.quantity import Quantity
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain import volumes
@@ -55,6 +55,10 @@ def annotation(name: str) -> Asked:
 
 def eviction(*strategies: str) -> Asked:
     return lambda vmi: vmi.spec.eviction_strategy in strategies
+
+
+def plugged(vmi: VMI) -> bool:
+    return bool(hotplug.wanted(vmi))
 
 
 def block_size_of_volume(vmi: VMI) -> bool:

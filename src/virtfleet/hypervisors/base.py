@@ -189,6 +189,10 @@ class Hypervisor(ABC):
         """Fit a domain document to the libvirt and firmware that are really there, in place."""
         return domain
 
+    def make_room(self, domain: Element, vmi: VMI) -> None:
+        """Leave places in a document, which is otherwise complete, for devices that come while the domain runs."""
+        return None
+
     @abstractmethod
     def daemon(self, settings: DaemonSettings) -> DaemonPlan:
         """How to set up and start libvirt for one VM."""

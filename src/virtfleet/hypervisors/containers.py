@@ -25,6 +25,7 @@ IMPOSSIBLE_IN_CONTAINERS: Final = (
         "disk-image ephemeral-disk host-disk",
         "the node's kernel would read a file system that somebody else made; mount a directory, by a file system",
     ),
+    ("volume-hotplug", "a container has its directories mounted before it starts; leave hotpluggable out"),
     ("start-paused", "a container cannot be created paused"),
 )
 

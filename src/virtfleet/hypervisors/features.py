@@ -70,10 +70,6 @@ _D: Final = "spec.domain.devices"
 _NO_START: Final = "the VM does not start"
 _BY_NAME: Final = "name the device by deviceName, as a device plugin offers it"
 _HOOKS: Final = "hooks.kubevirt.io/hookSidecars"
-_STAYS: Final = NotYet(
-    "a drain moves no VM: LiveMigrate and External hold it back, LiveMigrateIfPossible shuts the guest down",
-    "migrate or stop the VM, and then drain its node",
-)
 _HOTPLUG: Final = NotYet(
     "room is kept free, and more comes with the next restart",
     "restart VMs with the condition RestartRequired",
@@ -109,6 +105,8 @@ FEATURES: Final = (
     Feature("block-multiqueue", "queues for disks", f"{_D}.blockMultiQueue"),
     Feature("container-disk", "containerDisk volumes", "spec.volumes", asking.volume("container_disk")),
     Feature("claim", "claims as disks", "spec.volumes", asking.volume("persistent_volume_claim", "data_volume")),
+    Feature("volume-hotplug", "volumes that come and go while the VM runs",
+            "spec.volumes[].persistentVolumeClaim.hotpluggable", asking.plugged, part_of="claim"),
     Feature("data-volume", "waiting for DataVolumes", "spec.volumes[].dataVolume",
             not_yet=NotYet("the VM starts as soon as the claim can be mounted, also while CDI still fills it",
                    "start the VM when the DataVolume has Succeeded"),
@@ -214,8 +212,6 @@ FEATURES: Final = (
     Feature("clock", "clock and timers", "spec.domain.clock"),
     # life
     Feature("live-migration", "live migration", "spec.evictionStrategy", asking.eviction("LiveMigrate")),
-    Feature("evacuation", "leaving a node that is drained", "spec.evictionStrategy",
-            asking.eviction("LiveMigrate", "LiveMigrateIfPossible", "External"), _STAYS, everywhere=True),
     Feature("hook-sidecars", "hook sidecars", f"metadata.annotations[{_HOOKS}]", asking.annotation(_HOOKS),
             NotYet("no hook sidecar is started, and the domain stays as it is", "remove it", "Sidecar"),
             everywhere=True),

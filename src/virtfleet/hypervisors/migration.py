@@ -11,7 +11,7 @@ A hypervisor without steps of its own refuses all of them.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 from xml.etree.ElementTree import Element
 
@@ -26,6 +26,7 @@ from virtfleet.domain.errors import DomainError
 _SHARED: Final = "ReadWriteMany"
 _MIB: Final = 1 << 20
 _GIB: Final = 1 << 30
+NO_SIZES: Final[Mapping[str, int]] = {}
 
 
 class Obstacle(NamedTuple):
@@ -118,8 +119,19 @@ class Migration:
         """The target's document: what the guest sees as it runs, what the node gives as it is on the target."""
         raise DomainError(f"the VM cannot be received: {self.refusal}")
 
-    def run(self, vmi: VMI, running: Element, there: Element, route: Route, options: MigrationOptions) -> Run:
-        """How libvirt moves the domain. `running` is its migratable document, `there` the one that the target made."""
+    def run(
+        self,
+        vmi: VMI,
+        running: Element,
+        there: Element,
+        route: Route,
+        options: MigrationOptions,
+        sizes: Mapping[str, int] = NO_SIZES,
+    ) -> Run:
+        """How libvirt moves the domain. `running` is its migratable document, `there` the one that the target made.
+
+        `sizes` are the bytes that the guest sees of each disk, by its target.
+        """
         raise DomainError(f"the VM cannot be moved: {self.refusal}")
 
     def abort(self, mode: Mode) -> str:
@@ -148,7 +160,10 @@ def pace(vmi: VMI, options: MigrationOptions, look: Look, *, copied: int = 0) ->
 
 
 def _rates(look: Look) -> str:
-    """What holds it up, for whoever can change that."""
+    """What holds it up, for whoever can change that.
+
+    Memory that is written over and over counts once per round, so where all of it is, no more is written than sent.
+    """
     if not look.dirty_rate and not look.rate:
         return ""
     slowed = f", though its CPUs are slowed down by {look.throttle} %" if look.throttle else ""
@@ -156,7 +171,7 @@ def _rates(look: Look) -> str:
     return (
         f": the guest writes {look.dirty_rate / _MIB:.1f} MiB of its memory a second anew{slowed}, and"
         f" {look.rate / _MIB:.1f} MiB a second are sent"
-        + (f"; {remedy}" if look.dirty_rate >= look.rate else f", with {look.left / _MIB:.0f} MiB left")
+        + (f"; {remedy}" if 2 * look.dirty_rate >= look.rate else f", with {look.left / _MIB:.0f} MiB left")
     )
 
 
@@ -203,6 +218,8 @@ def _volumes(vmi: VMI) -> Iterator[Obstacle]:
     claims = {s.name: s.persistent_volume_claim_info for s in vmi.status.volume_status}
     needs = "live migration requires that all PVCs must be shared (using ReadWriteMany access mode)"
     for volume in vmi.spec.volumes:
+        if volume.name in changing(vmi):
+            continue
         if volume.persistent_volume_claim or volume.data_volume:
             claim = claims.get(volume.name)
             named = volume.persistent_volume_claim
@@ -222,6 +239,12 @@ def copies_disks(vmi: VMI) -> bool:
     return any(volume.name in writable for volume in vmi.spec.volumes if volume.name not in shared(vmi))
 
 
+def changing(vmi: VMI) -> set[str]:
+    """Volumes whose data goes to another claim with the VM: the target's Pod has the new one."""
+    return {migrated.volume_name for migrated in vmi.status.migrated_volumes}
+
+
 def shared(vmi: VMI) -> set[str]:
     """Volumes that the target sees too: claims, and disks of nodes, which are checked to be shared."""
-    return {v.name for v in vmi.spec.volumes if v.persistent_volume_claim or v.data_volume or v.host_disk}
+    claims = {v.name for v in vmi.spec.volumes if v.persistent_volume_claim or v.data_volume or v.host_disk}
+    return claims - changing(vmi)

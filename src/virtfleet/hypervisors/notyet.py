@@ -63,12 +63,6 @@ VM: Final = (
         "create the DataVolumes or the claims yourself, under the same names",
     ),
     _absent(
-        "updateVolumesStrategy",
-        "volumes do not migrate; other ones are used after a restart, with what is on them",
-        "copy the data yourself while the VM is stopped",
-        asked=lambda spec: spec.get("updateVolumesStrategy") == "Migration",
-    ),
-    _absent(
         "runStrategy",
         "no VM is received from another cluster, so this one never starts",
         "use another runStrategy",
@@ -80,14 +74,7 @@ _PACED = "requests are paced by VirtFleet itself"
 
 
 KUBEVIRT: Final = (
-    _configured("migrations.nodeDrainTaintKey", "no VM leaves a node because of a taint", "migrate VMs yourself"),
     _configured("migrations.utilityVolumesTimeout", "there are no utility volumes to wait for"),
-    _absent(
-        "configuration.evictionStrategy",
-        "a drain moves no VM: LiveMigrate and External hold it back, LiveMigrateIfPossible shuts guests down",
-        "migrate or stop VMs, and then drain their nodes",
-        asked=lambda spec: _at(spec, "configuration", "evictionStrategy") not in (None, "", "None"),
-    ),
     _configured(
         "liveUpdateConfiguration",
         "room is kept free, but CPUs and memory come with the next restart",
@@ -146,7 +133,7 @@ KUBEVIRT: Final = (
 EMPTY_GATES: Final = frozenset(
     (
         "Root", "Sidecar", "VSOCK", "WorkloadEncryptionTDX", "HypervStrictCheck", "PCINUMAAwareTopology", "GPUsWithDRA",
-        "HostDevicesWithDRA", "NetworkDevicesWithDRA", "PasstBinding", "UtilityVolumes", "DeclarativeHotplugVolumes",
+        "HostDevicesWithDRA", "NetworkDevicesWithDRA", "PasstBinding", "UtilityVolumes",
         "IncrementalBackup", "Snapshot", "OCIExport", "Template", "Plugins", "VMStatsCollector", "VGPULiveMigration",
         "GraceIOVirtualization", "IOMMUFD", "CrossArchitectureVirtualization", "MigrationStallDetection",
         "MigrationDowntimeTuning", "DecentralizedLiveMigration", "OptOutRoleAggregation", "KubevirtSeccompProfile",

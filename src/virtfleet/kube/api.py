@@ -56,9 +56,7 @@ class KubeApi(Protocol):
         self, res: Resource, namespace: str | None = None, *, labels: str = "", fields: str = "", limit: int = 500
     ) -> AsyncIterator[Page]: ...
 
-    async def list(
-        self, res: Resource, namespace: str | None = None, *, labels: str = "", fields: str = ""
-    ) -> list[Obj]:
+    async def list(self, res: Resource, namespace: str | None = None, *, labels: str = "") -> list[Obj]:
         """Every object, all pages, with kind and apiVersion set."""
         ...
 
@@ -114,6 +112,4 @@ class KubeApi(Protocol):
         resource_version: str | None = None,
     ) -> Obj: ...
 
-    async def delete_collection(
-        self, res: Resource, namespace: str | None = None, *, labels: str = "", fields: str = ""
-    ) -> None: ...
+    async def delete_collection(self, res: Resource, namespace: str | None = None) -> None: ...

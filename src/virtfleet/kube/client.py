@@ -40,11 +40,9 @@ class Client(Transport):
                 return
             params["continue"] = page.more
 
-    async def list(
-        self, res: Resource, namespace: str | None = None, *, labels: str = "", fields: str = ""
-    ) -> list[Obj]:
+    async def list(self, res: Resource, namespace: str | None = None, *, labels: str = "") -> list[Obj]:
         objects: list[Obj]
-        objects, _ = await read_all(self, res, namespace, labels=labels, fields=fields, read=orjson.loads)
+        objects, _ = await read_all(self, res, namespace, labels=labels, read=orjson.loads)
         for obj in objects:
             obj.setdefault("apiVersion", res.api_version)
             obj.setdefault("kind", res.kind)
@@ -123,11 +121,8 @@ class Client(Transport):
             options["preconditions"] = given
         return await self._call("delete", "DELETE", res, _path(res, namespace, name), None, options)
 
-    async def delete_collection(
-        self, res: Resource, namespace: str | None = None, *, labels: str = "", fields: str = ""
-    ) -> None:
-        params = _selection(labels, fields)
-        await self.request("DELETE", res.path(namespace), params=params, verb="deletecollection", resource=str(res))
+    async def delete_collection(self, res: Resource, namespace: str | None = None) -> None:
+        await self.request("DELETE", res.path(namespace), verb="deletecollection", resource=str(res))
 
     async def _call(
         self,

@@ -145,9 +145,14 @@ def caller(to: grpc.aio.Channel, service: str, method: str) -> Callable[..., Any
 
 
 def handler(service: str, implementation: Any) -> grpc.GenericRpcHandler:
-    """The methods of `implementation` that carry the API's names, as a handler for a grpc.aio server."""
+    """The methods of `implementation` that carry the API's names, as a handler for a grpc.aio server.
+
+    Callers of a method that it lacks are told that it is not there.
+    """
     methods = {}
     for name, (request, answer) in _SERVICES[service].items():
+        if not hasattr(implementation, name):
+            continue
         kind = grpc.unary_stream_rpc_method_handler if answer.startswith("*") else grpc.unary_unary_rpc_method_handler
         methods[name] = kind(
             getattr(implementation, name),

@@ -28,26 +28,16 @@ async def read_all(
     read: Callable[[bytes], T],
 ) -> tuple[list[T], str]:
     """Every object through `read`, page by page, and the resourceVersion of the list."""
-    try:
-        return await _read_pages(api, res, namespace, labels, fields, PAGE, read)
-    except ApiError as error:
-        if not is_gone(error):
-            raise
-        return await _read_pages(api, res, namespace, labels, fields, 0, read)
-
-
-async def _read_pages(
-    api: KubeApi,
-    res: Resource,
-    namespace: str | None,
-    labels: str,
-    fields: str,
-    limit: int,
-    read: Callable[[bytes], T],
-) -> tuple[list[T], str]:
-    items: list[T] = []
-    version = ""
-    async for page in api.pages(res, namespace, labels=labels, fields=fields, limit=limit):
-        items += map(read, page.items)
-        version = page.resource_version
-    return items, version
+    limit = PAGE
+    while True:
+        items: list[T] = []
+        version = ""
+        try:
+            async for page in api.pages(res, namespace, labels=labels, fields=fields, limit=limit):
+                items += map(read, page.items)
+                version = page.resource_version
+            return items, version
+        except ApiError as error:
+            if not is_gone(error) or not limit:
+                raise
+            limit = 0

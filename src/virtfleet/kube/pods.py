@@ -22,6 +22,7 @@ class _Container(msgspec.Struct):
     name: str = ""
     image: str = ""
     state: _State | None = None
+    started: bool | None = None
 
 
 class _Owner(msgspec.Struct):

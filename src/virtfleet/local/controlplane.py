@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 from virtfleet.kube.certificates import RotatingContext
@@ -38,7 +39,7 @@ from virtfleet.local.apiserver.serving.discovery import Discovery
 from virtfleet.local.apiserver.serving.http import Server
 from virtfleet.local.apiserver.serving.openapi import OpenApi
 from virtfleet.local.controllers import all as controllers
-from virtfleet.local.controllers.binding import Binding
+from virtfleet.local.controllers.binding import bind
 from virtfleet.local.controllers.eviction import Eviction
 from virtfleet.local.controllers.volumes import LOCAL_CLASS
 from virtfleet.local.directory import Settings
@@ -74,8 +75,7 @@ async def serve(data: Path, settings: Settings) -> None:
         custom_kinds = CustomKinds(kinds, operations)
         custom_kinds.load()
         operations.posts |= Reviews(tokens, authorizer).posts()
-        operations.posts["", "serviceaccounts", "token"] = tokens.request
-        operations.posts["", "pods", "binding"] = Binding(api)
+        operations.posts["", "pods", "binding"] = partial(bind, api)
         operations.posts["", "pods", "eviction"] = Eviction(api)
 
         server = Server(operations, kinds, Identity(tokens, authorizer), authorizer)

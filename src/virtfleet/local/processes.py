@@ -8,7 +8,6 @@ and for an agent, its node as the nodes file has it.
 from __future__ import annotations
 
 import hashlib
-import os
 import sys
 from functools import cache
 from pathlib import Path
@@ -56,11 +55,4 @@ def _node_kubeconfig(data: Path, settings: Settings, node: str) -> Path:
     # Certificates are slow to import, and most commands need none.
     from virtfleet.local.identities import open_pki, server_url
 
-    pki = open_pki(data, settings)
-    path = data / "nodes" / node / "kubeconfig"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name("kubeconfig.new")
-    with open(fresh, "w", opener=lambda p, flags: os.open(p, flags, 0o600)) as file:
-        file.write(pki.kubeconfig(server_url(settings), pki.node(node)))
-    fresh.replace(path)
-    return path
+    return open_pki(data, settings).write_kubeconfig(server_url(settings), node)

@@ -9,7 +9,7 @@ import msgspec
 
 from virtfleet.api import names
 from virtfleet.kube.pods import PodView
-from virtfleet.operator.handlers import CONTENT, VIRT_HANDLER
+from virtfleet.operator.handlers import CONTENT, VIRT_HANDLER, attachment
 
 NETWORK_STATUS = "k8s.v1.cni.cncf.io/network-status"
 """Annotation in which Multus says what it has attached."""
@@ -47,19 +47,29 @@ class HandlerPod(PodView):
         return self.metadata.labels.get(names.APP_LABEL, "")
 
     @property
+    def stand_in(self) -> bool:
+        return names.STAND_IN in self.metadata.labels
+
+    @property
+    def started(self) -> bool:
+        """Whether a handler has come up: it serves its node, or waits at the node's lock until it may."""
+        return self.ready or any(c.name == VIRT_HANDLER and c.started for c in self.status.container_statuses)
+
+    @property
     def images(self) -> frozenset[str]:
         """What must be on the node for such a Pod to come up."""
         main = [c.image for c in self.spec.containers if c.name == VIRT_HANDLER]
         return frozenset((*(c.image for c in self.spec.init_containers), *main))
 
-    @property
-    def on_migration_network(self) -> bool:
-        """Whether Multus says that it has the interface for migrations."""
+    def lacks(self, network: str) -> bool:
+        """Whether Multus was asked to put it on the network of migrations, and does not say that it has."""
+        said = self.metadata.annotations
         try:
-            attached = msgspec.json.decode(self.metadata.annotations.get(NETWORK_STATUS, "[]"), type=list[_Attachment])
+            attached = msgspec.json.decode(said.get(NETWORK_STATUS, "[]"), type=list[_Attachment])
         except msgspec.DecodeError:
-            return False
-        return any(each.interface == names.MIGRATION_INTERFACE for each in attached)
+            attached = []
+        on_it = any(each.interface == names.MIGRATION_INTERFACE for each in attached)
+        return attachment(network).items() <= said.items() and not on_it
 
     @property
     def handler_image(self) -> str:

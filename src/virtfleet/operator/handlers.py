@@ -58,6 +58,7 @@ def _daemon_set(installation: Installation, pool: Pool | None) -> Obj:
     selector = {names.APP_LABEL: VIRT_HANDLER, **({names.HANDLER_POOL: pool.name} if pool else {})}
     workloads = installation.placement("workloads")
     labels = {**installation.labels, **selector, METRICS_LABEL: "true"}
+    attached = attachment(installation.migrations.network)
     return {
         "apiVersion": "apps/v1",
         "kind": "DaemonSet",
@@ -66,7 +67,7 @@ def _daemon_set(installation: Installation, pool: Pool | None) -> Obj:
             "selector": {"matchLabels": selector},
             "updateStrategy": {"type": "OnDelete"},
             "template": {
-                "metadata": {"labels": labels, **_attached(installation.migrations.network)},
+                "metadata": {"labels": labels, **({"annotations": attached} if attached else {})},
                 "spec": {
                     **_content(installation, pool),
                     **_alone(handler_placement(installation.fleet.pools, pool, workloads)),
@@ -76,9 +77,9 @@ def _daemon_set(installation: Installation, pool: Pool | None) -> Obj:
     }
 
 
-def _attached(network: str) -> dict[str, Any]:
-    """What has Multus put handlers on the network that migrations have for themselves."""
-    return {"annotations": {NETWORKS: f"{network}@{names.MIGRATION_INTERFACE}"}} if network else {}
+def attachment(network: str) -> dict[str, str]:
+    """Annotations that have Multus put handlers on the network that migrations have for themselves."""
+    return {NETWORKS: f"{network}@{names.MIGRATION_INTERFACE}"} if network else {}
 
 
 def marked(daemon_set: Obj) -> Obj:
@@ -96,7 +97,10 @@ def _alone(placement: dict[str, Any]) -> dict[str, Any]:
     affinity = placement.get("affinity") or {}
     anti = affinity.get("podAntiAffinity") or {}
     one = {
-        "labelSelector": {"matchLabels": {names.APP_LABEL: VIRT_HANDLER}},
+        "labelSelector": {
+            "matchLabels": {names.APP_LABEL: VIRT_HANDLER},
+            "matchExpressions": [{"key": names.STAND_IN, "operator": "DoesNotExist"}],
+        },
         "topologyKey": "kubernetes.io/hostname",
     }
     anti = {**anti, _REQUIRED: [*(anti.get(_REQUIRED) or ()), one]}
@@ -154,7 +158,7 @@ def _handler(installation: Installation, pool: Pool | None, image: str) -> dict[
         "startupProbe": deployments.probe("/healthz", period=1, failures=120),
         "livenessProbe": deployments.probe("/healthz", period=45),
         # Ready is who holds the node's lock: of two handlers on one node only one ever is.
-        "readinessProbe": deployments.probe("/readyz", period=5),
+        "readinessProbe": deployments.probe("/readyz", period=1),
         "resources": memory.resources(VIRT_HANDLER, "10m", vms=installation.vms_per_node),
         "securityContext": {"privileged": True},
         "volumeMounts": [

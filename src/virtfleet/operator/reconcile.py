@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import platform
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from datetime import UTC, datetime
 
 from virtfleet.api import names, times
@@ -20,7 +20,7 @@ from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ApiError, ignoring, is_already_exists, is_conflict, is_not_found
 from virtfleet.kube.events import Recorder, Reference
 from virtfleet.kube.resource import DAEMON_SETS, KUBEVIRTS, NODES, PODS, Obj
-from virtfleet.operator import certificates, conditions, imagevolumes, keeping, proof, rollout
+from virtfleet.operator import certificates, conditions, imagevolumes, keeping, proof, rollout, undoing
 from virtfleet.operator.apply import difference
 from virtfleet.operator.conditions import DEGRADED, Findings
 from virtfleet.operator.customize import PatchError
@@ -29,7 +29,9 @@ from virtfleet.operator.handlerpods import PROBE, STARTING, HandlerPod, unserved
 from virtfleet.operator.keeping import Keeping
 from virtfleet.operator.proof import AGAIN, PROOF, Proving
 from virtfleet.operator.render import render
-from virtfleet.operator.rollout import Change, Fleet
+from virtfleet.operator.rollout import Change, Fleet, Plan
+from virtfleet.operator.standin import StandIns
+from virtfleet.operator.undoing import CannotUndo
 from virtfleet.operator.uninstall import Uninstall
 from virtfleet.operator.world import INSTALLED, RESOURCES, World
 from virtfleet.pools.terms import TooManyTermsError
@@ -89,6 +91,8 @@ class Operator:
             again = await self._install(installation, findings)
         except (TooManyTermsError, PatchError) as error:
             findings.error = ("InvalidConfiguration", str(error))  # what is installed stays until it is corrected
+        except CannotUndo as error:
+            findings.error = ("CannotUndo", str(error))
         except ApiError as error:
             if not is_conflict(error):
                 findings.error = ("Refused", error.message)
@@ -120,7 +124,9 @@ class Operator:
     async def _install(self, installation: Installation, findings: Findings) -> float | None:
         issued = certificates.issue(installation, self._world.named("Secret"), self._now())
         objects = render(installation, issued.trust, issued.admission_key)
-        await self._apply(obj for obj in objects if obj["kind"] == "CustomResourceDefinition")
+        definitions = [obj for obj in objects if obj["kind"] == "CustomResourceDefinition"]
+        undoing.check(self._world.installed["CustomResourceDefinition"].list(), definitions)
+        await self._apply(definitions)
         if not self._definitions_are_served():
             return None
         self._world.instances_are_served()
@@ -193,7 +199,7 @@ class Operator:
         findings.plan = rollout.plan(fleet, proving, self._now())
         findings.moving = len(nodes.moves) + nodes.transit
         if placed:
-            await self._replace(findings.plan.replace)
+            await self._replace(await self._stand_in(installation, findings.plan))
             await self._prove(proving)
 
     async def _place(self, wanted: Mapping[str, Obj], nodes: Keeping, unfinished: frozenset[str]) -> bool:
@@ -235,17 +241,31 @@ class Operator:
             else:
                 await self._delete_pod(change.pod)
 
+    async def _stand_in(self, installation: Installation, plan: Plan) -> list[Change]:
+        """Have somebody stand by where a handler is to go; the answer is those that may go now."""
+        sets, standing = self._world.named("DaemonSet"), StandIns(installation, self._world.stand_ins())
+        going = [change for change in plan.replace if standing.waits(change, sets[change.successor])]
+        for pod in standing.over(self._world.handlers()):
+            await self._delete_pod(pod)
+        await self._make_pods(standing.needed, {pod.metadata.name for pod in self._world.stand_ins()})
+        if standing.failure:
+            plan.failure = (rollout.CANARY_FAILED, f"the roll-out is stopped, as {standing.failure}")
+        return [] if plan.failure else going
+
+    async def _make_pods(self, wanted: Mapping[str, Obj], there: Container[str]) -> None:
+        for name, pod in wanted.items():
+            if name not in there:
+                logger.info("trying new images on %s: %s", pod["spec"]["nodeName"], name)
+                with ignoring(is_already_exists):
+                    self._world.pods.observe(await self._api.create(PODS, pod))
+
     async def _prove(self, proving: Proving) -> None:
         """Make the proofs that are asked for, and take away those that are not."""
         there = {pod.metadata.name: pod for pod in self._world.pods_of(PROOF)}
         for name, pod in there.items():
             if name not in proving.needed or proof.stale(pod, self._now()):
                 await self._delete_pod(pod)
-        for name, wanted in proving.needed.items():
-            if name not in there:
-                logger.info("trying new images on %s: %s", wanted["spec"]["nodeName"], name)
-                with ignoring(is_already_exists):
-                    self._world.pods.observe(await self._api.create(PODS, wanted))
+        await self._make_pods(proving.needed, there)
 
     async def _probe(self, installation: Installation) -> None:
         """Find out of nodes whether images can be volumes there."""
@@ -319,9 +339,8 @@ class Operator:
         findings.nodes = self._world.nodes.list()
         findings.instances = self._world.running_instances()
         findings.unserved = unserved(self._world.handlers(), self._world.down(), self._now())
-        if installation.migrations.network:
-            handlers = (pod for pod in self._world.handlers() if pod.ready)
-            findings.off_network = [pod.node for pod in handlers if not pod.on_migration_network]
+        if network := installation.migrations.network:
+            findings.off_network = [pod.node for pod in self._world.handlers() if pod.ready and pod.lacks(network)]
         pods = [pod for name in findings.deployments for pod in self._world.pods_of(name)]
         findings.trouble = next((pod.failure for pod in pods if pod.failure and not pod.ending), "")
         status = conditions.status(installation, findings, self._timestamp())

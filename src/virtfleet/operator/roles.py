@@ -59,6 +59,7 @@ CLUSTER_RULES: dict[str, list[Rule]] = {
         rule("", ["pods/status"], ["patch"]),  # the readiness gate of launcher Pods
         rule("", ["nodes"], [*_READ, "patch"]),
         rule("", ["namespaces", "persistentvolumeclaims"], _READ),
+        rule("", ["persistentvolumes"], ["get"]),  # where volumes are that follow a VM
         rule("policy", ["poddisruptionbudgets"], [*_READ, "create", "patch", "delete"]),
         rule("apps", ["controllerrevisions"], [*_READ, "create", "delete"]),
         _EVENTS,
@@ -66,7 +67,6 @@ CLUSTER_RULES: dict[str, list[Rule]] = {
     HANDLER: [
         *_own("virt-handler"),
         rule("", ["nodes"], [*_READ, "patch"]),
-        rule("", ["pods"], ["get"]),  # whether the one that a VM leaves has ended
         _EVENTS,
     ],
 }  # fmt: skip

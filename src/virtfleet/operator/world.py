@@ -159,6 +159,9 @@ class World:
     def handlers(self) -> list[HandlerPod]:
         return [pod for pod in self.pods_of(VIRT_HANDLER) if pod.daemon_set]
 
+    def stand_ins(self) -> list[HandlerPod]:
+        return [pod for pod in self.pods_of(VIRT_HANDLER) if pod.stand_in]
+
     def down(self) -> frozenset[str]:
         """Nodes that are not Ready."""
         return frozenset(node.name for node in self.nodes.list() if not node.ready)

@@ -12,6 +12,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
+from virtfleet.api import hotplug
 from virtfleet.api.disks import CloudInitSource, Volume
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain import paths
@@ -81,7 +82,7 @@ def mounted(vmi: VMI, block_volumes: Collection[str], *, hold_images: bool = Fal
     _kernel(into, vmi, hold_images)
     added = {status.name for status in vmi.status.volume_status if status.hotplug_volume}
     for index, volume in enumerate(vmi.spec.volumes):
-        if volume.name not in added:
+        if volume.name not in added and not hotplug.claim(volume):
             _volume(into, volume, index, block_volumes, hold_images)
     for number, secret in enumerate(dict.fromkeys(_credentials(vmi))):
         path = paths.access_credential(secret)

@@ -65,7 +65,8 @@ class Client:
         self.version = hello.version
         self.vmi = hello.vmi
         """UID of the VMI that the launcher says it is for; empty where it does not say."""
-        self._known = frozenset(hello.requests)
+        self.requests = frozenset(hello.requests)
+        """What it understands."""
         self._reader = reader
         self._writer = writer
         self._numbers = itertools.count(1)
@@ -113,7 +114,7 @@ class Client:
 
     def _send(self, request: Request[A]) -> tuple[int, asyncio.Queue[wire.Answer | None]]:
         name = type(request).__name__
-        if name not in self._known:
+        if name not in self.requests:
             raise Refused(f"this launcher (version {self.version}) does not know {name}")
         if self._receiving.done():
             raise LauncherGone("the launcher has closed the connection")

@@ -1,7 +1,8 @@
 """Tasks with an owner: none ends by an error that nobody hears of.
 
 What goes on in the background is begun with `start` or, where it must not end by a mistake, with `keep`: either logs
-and counts an end that was not expected. What somebody waits for is begun with `first_of` or `held`: they get its error.
+and counts an end that was not expected. What somebody waits for is begun with `first_of`, `all_of` or `held`: they get
+its error.
 """
 
 from __future__ import annotations
@@ -99,6 +100,15 @@ async def first_of(*works: Work[T], forgiven: tuple[type[Exception], ...] = (OSE
         if isinstance(end, Exception) and not isinstance(end, forgiven):
             raise end
     return [None if isinstance(end, BaseException) else end for end in ends]
+
+
+async def all_of(*works: Work[T]) -> list[T]:
+    """Do all of it at once. The first error is raised when all is done, so that nothing goes on behind a retry."""
+    ends = await asyncio.gather(*works, return_exceptions=True)
+    for end in ends:
+        if isinstance(end, BaseException):
+            raise end
+    return [end for end in ends if not isinstance(end, BaseException)]
 
 
 async def _kept(work: Callable[[], Work[None]], name: str) -> None:

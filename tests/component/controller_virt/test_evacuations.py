@@ -266,6 +266,22 @@ async def test_5177_a_deleted_migration_does_not_come_back_at_once(virt: Plane) 
     assert (await virt.vmi("vm0"))["status"]["nodeName"] == HERE
 
 
+async def test_14449_a_drain_that_meets_a_migration_waits_for_it_and_makes_no_other(virt: Plane) -> None:
+    await running(virt)
+    hold(virt, "arrive")
+    user = {"metadata": {"name": "by-hand"}, "spec": {"vmiName": "vm0"}}
+    await virt.create(VMI_MIGRATIONS, {"apiVersion": VMI_MIGRATIONS.api_version, "kind": VMI_MIGRATIONS.kind, **user})
+    await in_phase(virt, "Running")
+    await cordon(virt)
+    await evict(virt)
+    hold(virt)
+    await left(virt)
+    [done] = await in_phase(virt, "Succeeded")
+    assert done["metadata"]["name"] == "by-hand"
+    assert len(await migrations(virt)) == 1
+    assert "evacuationNodeName" not in (await virt.vmi("vm0"))["status"]
+
+
 # --- what does not go
 
 

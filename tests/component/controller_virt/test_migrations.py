@@ -7,6 +7,7 @@ import random
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,8 @@ async def test_a_vm_moves_and_its_source_pod_goes(virt: Plane) -> None:
     assert (state["sourceNode"], state["targetNode"]) == (before["status"]["nodeName"], after["status"]["nodeName"])
     [pod] = await virt.pods()
     assert pod["spec"]["nodeName"] == after["status"]["nodeName"]
+    since = pod["metadata"]["annotations"][names.MIGRATION_TARGET_READY]
+    datetime.strptime(since, "%Y-%m-%d %H:%M:%S %z UTC")  # as networks read it that let VMs keep their addresses
     assert names.MIGRATION_TARGET_NODE not in after["metadata"]["labels"]
 
     async def alone() -> bool:
@@ -183,6 +186,13 @@ async def test_the_hand_over_is_one_write_after_the_pod_runs(virt: Plane) -> Non
     vmi = await virt.vmi()
     state = vmi["status"]["migrationState"]
     assert vmi["metadata"]["labels"][names.MIGRATION_TARGET_NODE] == state["targetNode"]
+    for side in ("source", "target"):
+        told = state[f"{side}State"]
+        assert (told["node"], told["pod"]) == (state[f"{side}Node"], state[f"{side}Pod"])
+        assert (told["migrationUID"], told["virtualMachineInstanceUID"]) == (
+            state["migrationUid"],
+            vmi["metadata"]["uid"],
+        )
     assert set(vmi["status"]["activePods"].values()) == {state["sourceNode"], state["targetNode"]}
     hold(virt)
     await reached(virt, "Succeeded")
@@ -250,6 +260,33 @@ async def test_13112_the_source_pod_dies_after_the_guest_has_come(virt: Plane) -
     await virt.condition("Ready", "True")
     vmi = await virt.vmi()
     assert (vmi["status"]["phase"], vmi["status"]["nodeName"]) == ("Running", state["targetNode"])
+
+
+@pytest.mark.parametrize("proof", ["container", "node"])
+async def test_a_target_is_told_that_its_source_has_ended_where_that_is_certain(
+    virt: Plane, proof: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The source's handler may be gone with its node. Who only cannot be reached may live."""
+    monkeypatch.setattr(phases, "_SOURCE", 0.05)
+
+    async def told() -> bool:
+        return "sourceEndTimestamp" in (await virt.vmi())["status"]["migrationState"]
+
+    await running(virt)
+    hold(virt, "arrive")
+    await moves(virt)
+    await reached(virt, "Running")
+    state = (await virt.vmi())["status"]["migrationState"]
+    ended = {"name": "compute", "image": "i", "imageID": "", "state": {"terminated": {"exitCode": 137}}}
+    if proof == "container":
+        change = {"status": {"containerStatuses": [ended]}}
+        await virt.api.patch(PODS, state["sourcePod"], change, NAMESPACE, subresource="status")
+    else:
+        taint = {"key": names.OUT_OF_SERVICE, "effect": "NoExecute"}
+        await virt.api.patch(NODES, state["sourceNode"], {"spec": {"taints": [taint]}})
+    assert not await told(), "the target has not got all of the guest"
+    await virt.api.patch(VMIS, "vm", {"status": {"migrationState": {"targetNodeDomainDetected": True}}}, NAMESPACE)
+    await virt.until(told)
 
 
 async def test_a_guest_that_is_nowhere_is_lost(virt: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -444,6 +481,29 @@ async def test_a_migration_whose_object_was_torn_away_leaves_nothing(virt: Plane
     hold(virt)
     await moves(virt, name="next")
     await reached(virt, "Succeeded", "next")
+
+
+async def test_networks_hear_of_a_guest_whose_migration_was_torn_away_when_it_had_come(virt: Plane) -> None:
+    before = await running(virt)
+    hold(virt, "arrive")
+    await moves(virt)
+    await reached(virt, "Running")
+    await virt.stop()
+    hold(virt)
+
+    async def there() -> bool:
+        return bool((await virt.vmi())["status"]["nodeName"] != before["status"]["nodeName"])
+
+    await virt.until(there)
+    await virt.api.patch(VMI_MIGRATIONS, "move", {"metadata": {"finalizers": None}}, NAMESPACE)
+    await virt.api.delete(VMI_MIGRATIONS, "move", NAMESPACE)
+    virt.start()
+
+    async def told() -> bool:
+        marks = [pod["metadata"].get("annotations") or {} for pod in await virt.pods()]
+        return any(names.MIGRATION_TARGET_READY in mark for mark in marks)
+
+    await virt.until(told)
 
 
 # --- a VM that cannot, or does not live to see it

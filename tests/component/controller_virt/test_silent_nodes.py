@@ -6,12 +6,12 @@ import time
 from collections.abc import Iterable
 from itertools import count
 
-from virt_plane import Plane, a_vmi
+from virt_plane import Plane, a_vm, a_vmi
 
 from bench.simulator import NAMESPACE
 from virtfleet.api import names
 from virtfleet.api.times import timestamp
-from virtfleet.kube.resource import EVENTS, NODES, PODS, VMIS, Obj
+from virtfleet.kube.resource import EVENTS, NODES, PODS, VMIS, VMS, Obj
 
 
 async def beat(virt: Plane, node: str, time_there: float) -> None:
@@ -73,6 +73,13 @@ async def test_only_vmis_without_a_living_pod_are_lost_with_their_node(virt: Pla
     await marked(virt, "node0")
     assert (await virt.vmi("alive"))["status"]["phase"] == "Running"
 
+    async def told() -> bool:
+        events = [e for e in await virt.api.list(EVENTS, NAMESPACE) if e["reason"] == "NodeUnresponsive"]
+        said = [e["message"] for e in events if e["involvedObject"]["name"] == "alive"]
+        return len(said) == 1 and "the VM stays there until the node is fenced" in said[0]
+
+    await virt.until(told)
+
 
 def _pod_of(vmi: Obj) -> str:
     meta = vmi["metadata"]
@@ -88,3 +95,25 @@ async def test_vmis_of_a_node_that_is_gone_are_lost_too(virt: Plane) -> None:
     await virt.api.delete(NODES, "node0")
     virt.start()
     assert (await virt.phase("Failed"))["status"]["reason"] == "NodeUnresponsive"
+
+
+async def test_a_vm_of_a_dead_node_starts_elsewhere_when_its_pod_is_given_up_and_not_before(virt: Plane) -> None:
+    """Kubernetes asks the Pods of a dead node to end after five minutes, and gives them up when the node is fenced."""
+    virt.kubelets.place = lambda pod: "node0"
+    await virt.create(VMS, a_vm())
+    vmi = await virt.phase("Running")
+    virt.kubelets.lets_go = lambda pod: pod.node != "node0"
+    virt.kubelets.place = lambda pod: "node1"
+    await virt.api.delete(PODS, _pod_of(vmi), NAMESPACE)
+    await start_impatient(virt)
+    await beat(virt, "node0", time.time())
+    await marked(virt, "node0", others=["node1", "node2"])
+    now = await virt.vmi()
+    assert (now["metadata"]["uid"], now["status"]["phase"]) == (vmi["metadata"]["uid"], "Running")
+    await virt.api.delete(PODS, _pod_of(vmi), NAMESPACE, grace=0)
+
+    async def elsewhere() -> bool:
+        found = await virt.vmi()
+        return bool(found["metadata"]["uid"] != vmi["metadata"]["uid"] and found["status"].get("nodeName") == "node1")
+
+    await virt.until(elsewhere)

@@ -80,7 +80,7 @@ async def test_the_hand_over_tells_the_handler_where_and_what(virt: Plane) -> No
 
 @pytest.mark.parametrize(
     ("strategy", "holds"),
-    [("LiveMigrate", True), ("External", True), ("LiveMigrateIfPossible", False), ("None", False)],
+    [("LiveMigrate", True), ("External", True), ("None", False)],
 )
 async def test_a_drain_does_not_end_a_guest_that_is_to_be_moved(virt: Plane, strategy: str, holds: bool) -> None:
     await virt.create(VMIS, a_vmi(evictionStrategy=strategy))

@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from virtfleet.local.apiserver.objects.operations import Operations
 from virtfleet.local.apiserver.objects.store import Store
 from virtfleet.local.controllers import all as controllers
 from virtfleet.local.controllers import pods as projections
-from virtfleet.local.controllers.binding import Binding
+from virtfleet.local.controllers.binding import bind
 from virtfleet.local.controllers.eviction import Eviction
 from virtfleet.local.controllers.pods import Pod
 
@@ -108,6 +109,8 @@ class Kubelets:
         self._work: asyncio.Queue[str] = asyncio.Queue()
         self._address = 0
         self.healthy: Callable[[Pod], bool] = lambda pod: True
+        self.dead: set[str] = set()
+        """Nodes whose agent does nothing."""
         self._cache.on_change(lambda key, old, new: self._work.put_nowait(key))
 
     async def run(self) -> None:
@@ -123,7 +126,7 @@ class Kubelets:
     async def _serve(self) -> None:
         while True:
             pod = self._cache.get(await self._work.get())
-            if pod is None or not pod.node:
+            if pod is None or not pod.node or pod.node in self.dead:
                 continue
             try:
                 await self._act(pod)
@@ -157,7 +160,7 @@ async def local_cluster(directory: Path, *, nodes: int = 3) -> AsyncIterator[tup
     builtin.register(kinds, store)
     operations = Operations(store, kinds)
     api = InProcessApi(operations)
-    operations.posts["", "pods", "binding"] = Binding(api)
+    operations.posts["", "pods", "binding"] = partial(bind, api)
     operations.posts["", "pods", "eviction"] = Eviction(api)
     cluster, kubelets = Cluster(api, kinds, directory), Kubelets(api)
     await api.create(NAMESPACES, {"metadata": {"name": "default"}})

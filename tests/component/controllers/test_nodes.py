@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 import pytest
-from local_cluster import Cluster
+from local_cluster import Cluster, Kubelets
 
 from virtfleet.api.times import timestamp
 from virtfleet.kube.resource import LEASES, NAMESPACES, NODES, PODS, Obj
@@ -172,3 +172,33 @@ def test_how_long_a_pod_may_stay_on_a_tainted_node(tolerations: list[Obj], expec
     pod = pods.decode(orjson.dumps({"metadata": {"name": "p"}, "spec": {"tolerations": tolerations}}))
     taint = {"key": "k", "effect": "NoExecute", "timeAdded": timestamp(1000)}
     assert eviction_time(pod, [taint, {"key": "soft", "effect": "NoSchedule"}]) == expected
+
+
+async def test_pods_are_given_up_when_somebody_vouches_for_their_node_being_off(
+    cluster: Cluster, kubelets: Kubelets
+) -> None:
+    """Not before, and not those that put up with it."""
+    kubelets.dead.add("node0")
+    for name in ("asked-to-end", "runs"):
+        await create_pod(cluster, name, "node0")
+    await create_pod(cluster, "tolerates", "node0", tolerations=[{"operator": "Exists"}])
+    unknown = [{"type": "Ready", "status": "Unknown", "lastHeartbeatTime": timestamp()}]
+    await cluster.api.patch(NODES, "node0", {"status": {"conditions": unknown}}, subresource="status")
+    await cluster.api.delete(PODS, "asked-to-end", "default")
+
+    async def tainted() -> Obj | None:
+        node = await cluster.api.get(NODES, "node0")
+        return node if any(t["key"] == UNREACHABLE for t in node["spec"].get("taints", ())) else None
+
+    await cluster.until(tainted)
+    assert (await cluster.api.get(PODS, "asked-to-end", "default"))["metadata"]["deletionTimestamp"]
+    fence = {"key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute"}
+
+    async def fenced() -> Obj:
+        node = await cluster.api.get(NODES, "node0")
+        return await cluster.api.replace(NODES, {**node, "spec": {"taints": [*node["spec"]["taints"], fence]}})
+
+    await cluster.until(fenced)
+    for name in ("asked-to-end", "runs"):
+        await cluster.gone(PODS, name)
+    assert "deletionTimestamp" not in (await cluster.api.get(PODS, "tolerates", "default"))["metadata"]

@@ -51,7 +51,7 @@ async def test_a_pod_that_fits_nowhere_says_why_and_goes_as_soon_as_it_can(clust
     assert condition["message"] == "0/3 nodes are available: 3 Insufficient cpu."
 
     async def told() -> bool:
-        events = await cluster.api.list(EVENTS, "default", fields="involvedObject.name=p")
+        events = await cluster.api.list(EVENTS, "default")
         return any(e["reason"] == "FailedScheduling" and e["message"] == condition["message"] for e in events)
 
     await cluster.until(told)

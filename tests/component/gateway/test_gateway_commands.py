@@ -188,7 +188,7 @@ async def test_an_evacuation_can_be_taken_back(kit: Kit) -> None:
 # --- volumes, and what comes later
 
 
-async def test_volumes_to_attach_and_detach_are_checked_and_then_refused(kit: Kit) -> None:
+async def test_volumes_are_plugged_into_a_vm_by_its_status_and_into_a_vmi_by_its_spec(kit: Kit) -> None:
     disk = {"disk": {"bus": "scsi"}, "serial": "data"}
     body = {"name": "data", "disk": disk, "volumeSource": {"persistentVolumeClaim": {"claimName": "data"}}}
     await kit.vm()
@@ -196,10 +196,31 @@ async def test_volumes_to_attach_and_detach_are_checked_and_then_refused(kit: Ki
     for ask in (kit.of_vm, kit.of_vmi):
         assert (await ask("addvolume", body, "none")).status == 404
         assert "requires name" in (await ask("addvolume", {})).body["message"]
-        answer = await ask("addvolume", body)
-        assert (answer.status, "cannot be attached to a running VM yet" in answer.body["message"]) == (400, True)
         answer = await ask("removevolume", {"name": "data"})
         assert (answer.status, "because it does not exist" in answer.body["message"]) == (409, True)
+        assert (await ask("addvolume", {**body, "dryRun": ["All"]})).status == 202
+    assert "volumeRequests" not in (await kit.get(VMS)).get("status", {})
+    assert "data" not in str((await kit.get(VMIS))["spec"])
+
+    assert (await kit.of_vm("addvolume", body)).status == 202
+    assert (await kit.get(VMS))["spec"]["template"]["spec"]["volumes"][-1]["name"] == "data"
+    assert (await kit.of_vm("removevolume", {"name": "data"})).status == 202
+
+    await kit.configure({"configuration": {"developerConfiguration": {"featureGates": ["HotplugVolumes"]}}})
+    assert (await kit.of_vm("addvolume", body)).status == 202
+    [request] = (await kit.get(VMS))["status"]["volumeRequests"]
+    claim = {"claimName": "data", "hotpluggable": True}
+    added = {"name": "data", "disk": {**disk, "name": "data"}, "volumeSource": {"persistentVolumeClaim": claim}}
+    assert request == {"addVolumeOptions": added}
+    again = await kit.of_vm("addvolume", body)
+    assert (again.status, "already exists" in again.body["message"]) == (409, True)
+
+    assert (await kit.of_vmi("addvolume", body)).status == 202
+    spec = (await kit.get(VMIS))["spec"]
+    assert spec["volumes"][-1] == {"name": "data", "persistentVolumeClaim": claim}
+    assert spec["domain"]["devices"]["disks"][-1] == {**disk, "name": "data"}
+    assert (await kit.of_vmi("removevolume", {"name": "data"})).status == 202
+    assert "data" not in str((await kit.get(VMIS))["spec"])
 
 
 async def test_what_comes_later_is_refused_with_what_to_do_instead(kit: Kit) -> None:

@@ -12,6 +12,7 @@ import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,16 +49,16 @@ from virtfleet.local.apiserver.objects.store import Change, Store
 from virtfleet.local.apiserver.rights.access import Attributes, User
 from virtfleet.local.apiserver.rights.escalation import EscalationGuard
 from virtfleet.local.apiserver.rights.rbac import Authorizer
-from virtfleet.local.controllers.binding import Binding
+from virtfleet.local.controllers.binding import bind
 from virtfleet.local.controllers.eviction import Eviction
 from virtfleet.local.controllers.pods import Pod
-from virtfleet.operator import manifest
+from virtfleet.operator import manifest, standin
 from virtfleet.operator.reconcile import Operator
 from virtfleet.operator.world import World
 from virtfleet.pools.model import owner, pools_of
 
 NAMESPACE = manifest.NAMESPACE
-_MANIFEST = {
+MANIFEST = {
     r.kind: r
     for r in (
         NAMESPACES,
@@ -70,7 +71,7 @@ _MANIFEST = {
         ROLE_BINDINGS,
     )
 }
-_ACCOUNT = User(
+ACCOUNT = User(
     f"system:serviceaccount:{NAMESPACE}:kubevirt-operator",
     ("system:serviceaccounts", f"system:serviceaccounts:{NAMESPACE}", "system:authenticated"),
 )
@@ -80,15 +81,15 @@ class OperatorsApi(InProcessApi):
     """The API as the operator's service account has it; writes are written down."""
 
     def __init__(self, operations: Operations, authorizer: Authorizer) -> None:
-        super().__init__(operations, _ACCOUNT)
-        self._authorizer = authorizer
+        super().__init__(operations, ACCOUNT)
+        self.operations, self.authorizer = operations, authorizer
         self.writes: list[tuple[str, str, str]] = []
 
     def _check(
         self, verb: str, res: Resource, namespace: str | None, name: str = "", subresource: str | None = ""
     ) -> None:
         asked = Attributes(
-            _ACCOUNT,
+            ACCOUNT,
             verb,
             res.group,
             res.version,
@@ -97,7 +98,7 @@ class OperatorsApi(InProcessApi):
             (namespace or "") if res.namespaced else "",
             name,
         )
-        if not self._authorizer(asked):
+        if not self.authorizer(asked):
             raise AssertionError(f"the operator's roles do not allow {verb} {res} {namespace}/{name} {subresource}")
         if verb not in ("get", "list", "watch"):
             self.writes.append((verb, str(res), name))
@@ -192,13 +193,16 @@ class Watchtower:
         self.doubles: list[str] = []
         self.unproven: list[str] = []
         """Handlers in whose favour another one was taken away, with images that had never run on the node."""
-        store.listen("/pods", self._see)
+        self.listen = store.listen
+        self.listen("/pods", self._see)
 
     def _see(self, change: Change) -> None:
         pod = orjson.loads(change.record.data)
         name, node = pod["metadata"]["name"], pod["spec"].get("nodeName")
         component = pod["metadata"].get("labels", {}).get("kubevirt.io")
         if component not in ("virt-handler", "virt-handler-proof"):
+            return
+        if "virtfleet.io/stand-in" in pod["metadata"]["labels"]:
             return
         images = {c["image"] for c in (*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"])}
         status = pod.get("status") or {}
@@ -361,7 +365,8 @@ class Hollow:
         await self.api.patch(NODES, node, down, subresource="status")
 
     def fail(self, unhealthy: Callable[[Pod], bool]) -> None:
-        self.kubelets.healthy = lambda pod: not unhealthy(pod)
+        """Of handlers' Pods, those of DaemonSets only: what stands in for them comes up."""
+        self.kubelets.healthy = lambda pod: pod.name.startswith(standin.PREFIX) or not unhealthy(pod)
 
     async def failing_canary(self) -> str:
         """Ask for images whose handlers crash; the answer is the first Pod of them."""
@@ -401,14 +406,14 @@ async def hollow(directory: Path, *, nodes: int = 3) -> AsyncIterator[Hollow]:
     custom = CustomKinds(kinds, operations)
     custom.load()
     api = InProcessApi(operations)
-    operations.posts["", "pods", "binding"] = Binding(api)
+    operations.posts["", "pods", "binding"] = partial(bind, api)
     operations.posts["", "pods", "eviction"] = Eviction(api)
     cluster, kubelets, tower = Cluster(api, kinds, directory), SlowToEnd(api), Watchtower(store)
     cluster.node_grace = 3600.0  # nobody renews the nodes' signs of life
     await api.create(NAMESPACES, {"metadata": {"name": "default"}})
     for obj in manifest.objects():
-        if obj["kind"] in _MANIFEST:
-            await api.create(_MANIFEST[obj["kind"]], obj)
+        if obj["kind"] in MANIFEST:
+            await api.create(MANIFEST[obj["kind"]], obj)
     for i in range(nodes):
         await cluster.node(f"node{i}", labels={"kubernetes.io/os": "linux"})
     world = Hollow(cluster, kubelets, tower, OperatorsApi(operations, authorizer))

@@ -301,3 +301,27 @@ async def test_the_default_architecture_is_found_once_and_the_administrators_wor
     await becomes("arm64")
     await fleet.configure(configuration={"architectureConfiguration": {"defaultArchitecture": "s390x"}})
     await becomes("s390x")
+
+
+async def test_an_operator_that_cannot_read_what_is_stored_touches_nothing(fleet: Hollow) -> None:
+    await fleet.install()
+    await fleet.settled()
+    name = "virtualmachines.kubevirt.io"
+    served = (await fleet.api.get(CRDS, name))["spec"]["versions"]
+    newer = [{**version, "storage": False} for version in served]
+    newer.append({**served[0], "name": "v9", "served": True, "storage": True})
+    await fleet.kill_operator()
+    await fleet.api.patch(CRDS, name, {"spec": {"versions": newer}})
+    await fleet.until(lambda: _stored_in(fleet, name, "v9"))
+    fleet.operators_api.writes.clear()
+    fleet.start_operator()
+    await fleet.configure(imageTag="v2")
+    told = await fleet.condition("Degraded", reason="CannotUndo")
+    assert f"{name} (v9)" in told["message"] and "nothing was changed" in told["message"]
+    kinds = {(verb, kind) for verb, kind, _ in fleet.operators_api.writes} - {("patch", "kubevirts.kubevirt.io")}
+    assert kinds <= {("create", "events"), ("patch", "events")}, kinds
+
+
+async def _stored_in(fleet: Hollow, name: str, version: str) -> bool:
+    definition = await fleet.api.get(CRDS, name)
+    return version in (definition["status"].get("storedVersions") or ())

@@ -7,10 +7,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from hollow import NAMESPACE, Hollow, hollow
 
 from virtfleet.kube.resource import EVENTS, PODS, Obj
+from virtfleet.local.apiserver.objects.store import Change
+from virtfleet.operator import standin
 
 GATES = {"developerConfiguration": {"featureGates": ["VirtHandlerPools", "AdditionalVirtHandlers"]}}
 BAD = "registry.invalid/virt-launcher:none"
@@ -248,3 +251,58 @@ async def at_rest(fleet: Hollow, nodes: int = 5) -> None:
         return await fleet.keepers() == await fleet.owners()
 
     await fleet.until(check)
+
+
+async def test_somebody_stands_in_for_each_handler_while_it_is_replaced(tmp_path: Path) -> None:
+    """At every commit each node has a handler that has come up: its own, or one that stands in."""
+    async with hollow(tmp_path) as cluster:
+        await cluster.install()
+        await cluster.settled()
+        up: dict[str, dict[str, bool]] = {f"node{i}": {} for i in range(3)}
+        gaps: list[str] = []
+
+        def see(change: Change) -> None:
+            pod = orjson.loads(change.record.data)
+            node, meta = pod["spec"].get("nodeName", ""), pod["metadata"]
+            if meta["labels"].get("kubevirt.io") != "virt-handler" or node not in up:
+                return
+            conditions = (pod.get("status") or {}).get("conditions") or ()
+            ready = any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+            alive = change.type != "DELETED" and "deletionTimestamp" not in meta
+            up[node][meta["name"]] = ready and alive
+            if len(up[node]) > 1 and not any(up[node].values()):
+                gaps.append(f"{node} after {meta['name']}")
+
+        cluster.tower.listen("/pods", see)
+        await cluster.configure(imageTag="next")
+        await cluster.settled()
+        await cluster.until(lambda: _no_stand_ins(cluster))
+        assert all(len(names) == 3 for names in up.values()), "the old one, the one that stood in, the new one"
+        assert not gaps
+
+
+async def test_a_handler_that_does_not_come_up_costs_no_node_its_handler(tmp_path: Path) -> None:
+    async with hollow(tmp_path) as cluster:
+        await cluster.install()
+        await cluster.settled()
+        before = cluster.tower.handlers()
+        cluster.kubelets.healthy = lambda pod: not pod.name.startswith(standin.PREFIX)
+        await cluster.configure(imageTag="crashing")
+
+        async def standing_in() -> str:
+            pods = await cluster.api.list(PODS, NAMESPACE)
+            return next((p["metadata"]["name"] for p in pods if p["metadata"]["name"].startswith(standin.PREFIX)), "")
+
+        await cluster.crash(await cluster.until(standing_in))
+        told = await cluster.condition("Degraded", reason="CanaryFailed")
+        assert "virt-handler does not come up on" in told["message"] and "CrashLoopBackOff" in told["message"]
+        assert cluster.tower.handlers() == before, "nobody was taken away"
+        cluster.kubelets.healthy = lambda pod: True
+        await cluster.configure(imageTag=None)
+        await cluster.settled()
+        await cluster.until(lambda: _no_stand_ins(cluster))
+        assert cluster.tower.handlers() == before
+
+
+async def _no_stand_ins(cluster: Hollow) -> bool:
+    return not [p for p in await cluster.api.list(PODS, NAMESPACE) if p["metadata"]["name"].startswith(standin.PREFIX)]

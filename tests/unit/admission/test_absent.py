@@ -95,7 +95,6 @@ SPECS: dict[str, dict[str, Any]] = {
         "volumes[1]": {"name": "files", "configMap": {"name": "files"}},
         f"{DEVICES}.filesystems": [{"name": "files", "virtiofs": {}}],
     },
-    "evacuation": {"evictionStrategy": "External"},
     "hook-sidecars": {"metadata.annotations": {"hooks.kubevirt.io/hookSidecars": "[]"}},
     "istio": {"metadata.annotations": {"sidecar.istio.io/inject": "true"}},
 }
@@ -106,16 +105,13 @@ VMS: dict[str, dict[str, Any]] = {
         "spec.dataVolumeTemplates": [{"metadata": {"name": "data"}, "spec": {"storage": {}, "source": {"blank": {}}}}],
         "spec.template.spec.volumes[1]": {"name": "data", "dataVolume": {"name": "data"}},
     },
-    "updateVolumesStrategy": {"spec.updateVolumesStrategy": "Migration"},
     "runStrategy": {"spec.runStrategy": "WaitAsReceiver"},
 }
 # Fields of the KubeVirt object for which `{"a": "b"}`, any content at all, does not do.
 VALUES: dict[str, Any] = {
-    "configuration.evictionStrategy": "LiveMigrate",
     "configuration.vmRolloutStrategy": "LiveUpdate",
     "configuration.roleAggregationStrategy": "Manual",
     "configuration.migrations.network": "fast",
-    "configuration.migrations.nodeDrainTaintKey": "drain",
     "configuration.migrations.matchSELinuxLevelOnMigration": True,
     "configuration.migrations.utilityVolumesTimeout": 5,
     "configuration.liveUpdateConfiguration": {"maxCpuSockets": 8},
@@ -181,15 +177,8 @@ def test_a_vmi_that_asks_for_it_is_told(feature: Feature) -> None:
 
 @pytest.mark.parametrize("owner", [VM, REPLICA_SET], ids=lambda owner: owner["kind"])
 def test_so_is_a_template(owner: dict[str, Any]) -> None:
-    asking = edited(
-        owner,
-        {
-            "spec.template.spec.evictionStrategy": "LiveMigrate",
-            "spec.template.metadata.annotations": {"sidecar.istio.io/inject": "true"},
-        },
-    )
+    asking = edited(owner, {"spec.template.metadata.annotations": {"sidecar.istio.io/inject": "true"}})
     found = verdict(asking, WHERE)
-    assert told(found, warning_of(BY_KEY["evacuation"], "spec.template.spec.evictionStrategy"))
     assert told(found, warning_of(BY_KEY["istio"], "spec.template.metadata.annotations[sidecar.istio.io/inject]"))
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from virtfleet.admission.findings import Findings
+from virtfleet.admission.kubevirt import check
 from virtfleet.admission.kubevirt_pools import check_removal
 from virtfleet.admission.review import review, review_update
 
@@ -243,3 +244,28 @@ def test_downtime_is_tuned_behind_a_gate() -> None:
     gates = [*GATES, "MigrationDowntimeTuning"]
     opened = edited(changed, {"spec.configuration.developerConfiguration.featureGates": gates})
     assert review_update(opened, KUBEVIRT, cluster()).allowed
+
+
+def test_how_running_vms_are_updated_is_checked_for_the_installation_and_for_pools() -> None:
+    pool = {
+        "name": "gold",
+        "nodeSelector": {"a": "b"},
+        "virtLauncherImage": "registry/launcher:1",
+        "selector": {"deviceNames": ["x.io/d"]},
+        "workloadUpdateStrategy": {"batchEvictionInterval": "soon"},
+    }
+    findings = Findings()
+    kubevirt = {
+        "spec": {
+            "configuration": {"developerConfiguration": {"featureGates": ["VirtHandlerPools"]}},
+            "workloadUpdateStrategy": {"workloadUpdateMethods": ["Livemigrate"], "batchEvictionSize": -1},
+            "virtHandlerPools": [pool],
+        }
+    }
+    check(kubevirt, findings)
+    assert {cause.field for cause in findings.causes} == {
+        "spec.workloadUpdateStrategy.batchEvictionSize",
+        "spec.virtHandlerPools[0].workloadUpdateStrategy.batchEvictionInterval",
+    }
+    [warning] = [text for text in findings.warnings if "no method" in text]
+    assert warning.startswith("spec.workloadUpdateStrategy.workloadUpdateMethods[0]: 'Livemigrate'")

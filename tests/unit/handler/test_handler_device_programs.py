@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from virtfleet.handler.pods.deviceprogram import Device, NotUnderstood, allowing, movable, permits
+from virtfleet.handler.pods.deviceprogram import Device, NotUnderstood, allowing, movable, permits, without
 
 
 def instructions(*listed: tuple[int, int, int, int, int]) -> bytes:
@@ -82,6 +82,17 @@ def test_devices_are_added_one_after_another() -> None:
     for line in ("b 253:1 rw", "c 10:232 rwm", "c 1:3 r"):
         assert permits(program, Device.parse(line))
     assert not permits(program, Device.parse("b 253:1 m"))
+
+
+@given(added=st.lists(devices, unique=True, max_size=4), gone=devices)
+def test_what_was_added_can_be_taken_away_again_and_nothing_else(added: list[Device], gone: Device) -> None:
+    program = RUNC
+    for device in added:
+        program = allowing(device, program)
+    expected = RUNC
+    for device in (each for each in added if each != gone):
+        expected = allowing(device, expected)
+    assert without(gone, program) == expected
 
 
 def test_what_is_not_known_is_not_guessed() -> None:

@@ -31,7 +31,7 @@ def vm(name: str, stats: dict[str, Any] | None) -> Any:
         return Stats(values=stats)
 
     record = VmRecord(namespace="default", name=name, uid=name, pod=name)
-    return SimpleNamespace(record=record, launcher=SimpleNamespace(presence=Presence.HERE, call=call))
+    return SimpleNamespace(record=record, launcher=SimpleNamespace(presence=Presence.HERE, call=call), outgoing=None)
 
 
 def test_values_get_their_units_and_devices_their_names() -> None:

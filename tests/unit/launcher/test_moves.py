@@ -98,7 +98,8 @@ class Launcher:
 
 @pytest.fixture
 async def launcher(monkeypatch: pytest.MonkeyPatch) -> Launcher:
-    monkeypatch.setattr(migration, "_LOOK", 0.01)
+    for name, seconds in (("_LOOK", 0.01), ("_JOIN", 0.2), ("_JOIN_AGAIN", 0.02)):
+        monkeypatch.setattr(migration, name, seconds)
     return Launcher()
 
 
@@ -139,8 +140,9 @@ async def test_a_guest_of_which_a_part_is_elsewhere_is_not_let_run(launcher: Lau
     launcher.depart("a")
     await launcher.libvirt.begun.wait()
     launcher.breaks([PAUSED, reason])
-    await launcher.settled()
+    report = await launcher.settled()
     assert launcher.libvirt.calls == []
+    assert report.failure
 
 
 async def test_a_guest_that_its_owner_paused_is_left_so(launcher: Launcher) -> None:

@@ -142,7 +142,7 @@ def test_a_kind_has_what_its_version_says() -> None:
     }
     kind = custom_kind(crd["spec"], version)
     assert set(kind.subresources) == {"status", "scale"}
-    assert kind.scale == {"specReplicas": ".spec.n", "statusReplicas": ".status.n", "labelSelector": ".status.s"}
+    assert kind.scale == {"specReplicas": "spec.n", "statusReplicas": "status.n", "labelSelector": "status.s"}
     assert kind.rules.fields({"spec": {"color": "red"}}) == {"spec.color": "red"}
     assert kind.rules.fields({}) == {"spec.color": ""}
     assert "create" not in custom_kind(crd["spec"], version, ending=True).verbs

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from virtfleet.local.apiserver.kinds.pod_spec import qos_class
 from virtfleet.local.node import cgroups, lifecycle, podstatus
 from virtfleet.local.node.containers import Container
 from virtfleet.local.node.lifecycle import LONG_RUN, Seen, next_backoff, plan, restart_at
@@ -194,7 +195,7 @@ def test_requests_and_limits_become_shares_quota_and_bytes() -> None:
 def test_who_is_killed_first_follows_from_what_was_asked_for(amounts: Any, qos: str, score: int) -> None:
     container = resources(**amounts)
     whole = {"spec": {"containers": [container]}}
-    assert cgroups.qos_class(whole) == qos
+    assert qos_class(whole["spec"]) == qos
     assert cgroups.oom_score(whole, container, 16 << 30) == score
 
 

@@ -202,18 +202,20 @@ def test_handlers_that_are_not_on_the_network_of_migrations_are_told_with_what_t
     assert "no VM migrates to a, b" in message and "kubevirt/fast" in message and "Install Multus" in message
 
 
+ATTACHED = {NETWORK_STATUS: '[{"interface": "eth0"}, {"interface": "migration0", "ips": ["1.2.3.4"]}]'}
+ASKED = {"k8s.v1.cni.cncf.io/networks": "kubevirt/fast@migration0"}
+
+
 @pytest.mark.parametrize(
-    ("said", "on_it"),
+    ("said", "lacks"),
     [
-        ({}, False),
-        ({NETWORK_STATUS: '[{"name": "cbr0", "interface": "eth0"}]'}, False),
-        (
-            {NETWORK_STATUS: '[{"interface": "eth0"}, {"interface": "migration0", "ips": ["1.2.3.4"]}]'},
-            True,
-        ),
-        ({NETWORK_STATUS: "not what Multus writes"}, False),
+        ({}, False),  # a handler of before, which is to be replaced
+        (ASKED, True),
+        ({**ASKED, NETWORK_STATUS: '[{"name": "cbr0", "interface": "eth0"}]'}, True),
+        ({**ASKED, NETWORK_STATUS: "not what Multus writes"}, True),
+        ({**ASKED, **ATTACHED}, False),
     ],
 )
-def test_what_multus_says_of_a_handler_is_read(said: dict[str, str], on_it: bool) -> None:
+def test_what_multus_says_of_a_handler_is_read(said: dict[str, str], lacks: bool) -> None:
     pod = {"metadata": {"name": "h", "namespace": "kubevirt", "uid": "u", "annotations": said}}
-    assert decode_pod(json.dumps(pod).encode()).on_migration_network is on_it
+    assert decode_pod(json.dumps(pod).encode()).lacks("kubevirt/fast") is lacks

@@ -173,9 +173,11 @@ def test_pools_keep_placement_tolerations_and_the_limit_of_vms() -> None:
 
 def test_the_scheduler_places_one_handler_a_node() -> None:
     anti = pod_spec(daemon_set())["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    assert anti == [
-        {"labelSelector": {"matchLabels": {"kubevirt.io": "virt-handler"}}, "topologyKey": "kubernetes.io/hostname"}
-    ]
+    handlers = {
+        "matchLabels": {"kubevirt.io": "virt-handler"},
+        "matchExpressions": [{"key": "virtfleet.io/stand-in", "operator": "DoesNotExist"}],
+    }
+    assert anti == [{"labelSelector": handlers, "topologyKey": "kubernetes.io/hostname"}]
 
 
 def test_a_change_of_pools_changes_no_handlers_content() -> None:

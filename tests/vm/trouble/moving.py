@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import signal
 import subprocess
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, TypeVar
 
@@ -28,6 +29,7 @@ NAMESPACE, NAME = "default", "mover"
 IMAGE = "virtfleet/disk:counts"
 FINAL = ("Succeeded", "Failed")
 PATIENCE = 300.0  # seconds; a node is told lost only after minutes, and components are started again ever more slowly
+HARMLESS = ("nothing", "is told to end", "the controllers die")
 QEMU = "qemu-system-x86_64"
 CUT = """
 table inet vf_cut {{
@@ -190,6 +192,7 @@ class Round:
         return f"move-{self.number}"
 
     async def run(self) -> None:
+        began = time.monotonic()
         await eventually(self._begun, "a migration is made")
         await eventually(self._reached, f"the migration comes to {self.stage}")
         await asyncio.sleep(self.later)
@@ -198,7 +201,9 @@ class Round:
         state = migration["status"].get("migrationState") or {}
         self.told = f"{migration['status']['phase']} {state.get('failureReason', '')}".strip()
         assert migration["status"]["phase"] == "Succeeded" or state.get("failureReason"), "a failure has its reason"
+        over = time.monotonic()
         await eventually(self._settled, "one Pod is left")
+        self.told += f" ({over - began:.0f} s, cleared away in {time.monotonic() - over:.0f} s)"
         await self._judge(migration)
 
     async def _begun(self) -> bool:
@@ -256,7 +261,7 @@ class Round:
             return
         (pod,) = vmi["status"]["activePods"]
         assert moved == (pod != guest.visited[-1]), f"{self}: what is said of the migration is not what became of it"
-        assert moved or self.what != "nothing", str(self)
+        assert moved or not self.what.endswith(HARMLESS), str(self)
         if moved:
             guest.visited.append(pod)
         await guest.goes_on()
@@ -271,11 +276,12 @@ class Round:
                 for process in self.guest.processes(pod["metadata"]["uid"], *programs):
                     kill(process)
 
-    async def kill_handler(self, side: str) -> None:
+    async def end_handler(self, side: str, number: signal.Signals = signal.SIGKILL) -> None:
         node = (await self._sides()).get(f"{side}Node")
         for process in self.guest.fleet.programs("handler"):
             if process.node == node:
-                kill(process)
+                with suppress(ProcessLookupError):
+                    os.kill(process.pid, number)
 
     async def kill_controllers(self) -> None:
         for process in self.guest.fleet.programs("controller"):
@@ -321,8 +327,10 @@ WHAT: dict[str, Callable[[Round], Awaitable[None]]] = {
     "the target's libvirt dies": lambda r: r.kill("target", *DAEMONS),
     "the source's QEMU dies": lambda r: r.kill("source", QEMU),
     "the target's QEMU dies": lambda r: r.kill("target", QEMU),
-    "the source's handler dies": lambda r: r.kill_handler("source"),
-    "the target's handler dies": lambda r: r.kill_handler("target"),
+    "the source's handler dies": lambda r: r.end_handler("source"),
+    "the target's handler dies": lambda r: r.end_handler("target"),
+    "the source's handler is told to end": lambda r: r.end_handler("source", signal.SIGTERM),
+    "the target's handler is told to end": lambda r: r.end_handler("target", signal.SIGTERM),
     "the controllers die": Round.kill_controllers,
     "the API server dies": Round.kill_api_server,
     "the link is cut": Round.cut,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from cluster.clusters import VIRTFLEET
 from vm.trouble.fleet import Fleet, kill, machine, tiny
 from waiting import eventually
 
@@ -84,3 +86,44 @@ def test_vms_of_a_node_that_was_killed_run_again(fleet: Fleet, vm: str) -> None:
     # Nobody asked for a VMI without a VM to be started again.
     eventually(lambda: vmi(fleet, "alone")["status"]["phase"] == "Failed", PATIENCE)
     fleet.kubectl("delete", "vmi", "alone", "--timeout=80s")
+
+
+def test_a_dead_nodes_vms_start_elsewhere_once_it_is_fenced_and_never_before(fleet: Fleet, vm: str) -> None:
+    first = vmi(fleet, vm)
+    dead, uid = first["status"]["nodeName"], first["metadata"]["uid"]
+    (pod,) = fleet.kubectl.json("get", "pods", "-l", f"kubevirt.io/created-by={uid}")["items"]
+    node(fleet, "kill", dead)
+    eventually(lambda: node_ready(fleet, dead) == "Unknown", PATIENCE)
+    # As Kubernetes does after five minutes: nobody is there to end it, and nobody knows whether it runs.
+    fleet.kubectl("delete", "pod", pod["metadata"]["name"], "--wait=false")
+    eventually(lambda: said(vmi(fleet, vm), "Ready", "PodTerminating"), PATIENCE)
+    assert (vmi(fleet, vm)["metadata"]["uid"], vmi(fleet, vm)["status"]["phase"]) == (uid, "Running")
+    assert fleet.kubectl.json("get", "pod", pod["metadata"]["name"])["metadata"]["deletionTimestamp"]
+    try:
+        told = node(fleet, "fence", dead)
+        assert "out of service" in told
+        eventually(lambda: vmi(fleet, vm)["metadata"]["uid"] != uid and runs(fleet, vm), PATIENCE)
+        assert vmi(fleet, vm)["status"]["nodeName"] != dead
+    finally:
+        node(fleet, "start", dead)
+    eventually(lambda: node_ready(fleet, dead) == "True", PATIENCE)
+    assert "taints" not in fleet.kubectl.json("get", "node", dead)["spec"]
+    eventually(lambda: schedulable(fleet, dead), PATIENCE)
+
+
+def node(fleet: Fleet, action: str, name: str) -> str:
+    command = [VIRTFLEET, "node", action, "--data", str(fleet.data), name]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+
+
+def node_ready(fleet: Fleet, name: str) -> str:
+    status = fleet.kubectl.json("get", "node", name)["status"]
+    return next(str(c["status"]) for c in status["conditions"] if c["type"] == "Ready")
+
+
+def schedulable(fleet: Fleet, name: str) -> bool:
+    return bool(fleet.kubectl.json("get", "node", name)["metadata"]["labels"].get("kubevirt.io/schedulable") == "true")
+
+
+def said(obj: Any, kind: str, reason: str) -> bool:
+    return any((c["type"], c.get("reason")) == (kind, reason) for c in obj["status"]["conditions"])

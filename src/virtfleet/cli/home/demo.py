@@ -27,7 +27,7 @@ from virtfleet.domain import paths
 from virtfleet.kube import config
 from virtfleet.kube.client import Client
 from virtfleet.kube.credentials import ConfigError
-from virtfleet.kube.errors import ApiError, is_already_exists, is_not_found
+from virtfleet.kube.errors import ApiError, ignoring, is_already_exists, is_not_found
 from virtfleet.kube.resource import PODS, VMIS, VMS, Obj
 from virtfleet.pods.launcher import COMPUTE
 
@@ -111,22 +111,18 @@ async def _run(client: Client, wanted: Sequence[Obj], progress: Progress) -> lis
 async def _make(api: Client, vm: Obj) -> None:
     """Create a VM, or bring one of that name to what is wanted."""
     name, namespace = vm["metadata"]["name"], vm["metadata"].get("namespace", "default")
-    try:
+    with ignoring(is_already_exists):
         await api.create(VMS, vm, namespace)
-    except ApiError as error:
-        if not is_already_exists(error):
-            raise
-        await api.patch(VMS, name, vm, namespace)
+        return
+    await api.patch(VMS, name, vm, namespace)
 
 
 async def _look(api: Client, namespace: str, name: str) -> Row:
-    try:
+    vmi = None
+    with ignoring(is_not_found):
         vmi = await api.get(VMIS, name, namespace)
-    except ApiError as error:
-        if not is_not_found(error):
-            raise
-        vm = await api.get(VMS, name, namespace)
-        return Row(name, trouble=_trouble(vm))
+    if vmi is None:
+        return Row(name, trouble=_trouble(await api.get(VMS, name, namespace)))
     pods = await api.list(PODS, namespace, labels=f"{names.CREATED_BY}={vmi['metadata']['uid']}")
     if not pods:
         return describe(vmi, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import urllib.error
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,15 @@ from typing import Any
 import click
 import msgspec
 
+from virtfleet.api.names import OUT_OF_SERVICE
 from virtfleet.cli.home import readiness
 from virtfleet.cli.home.cluster import data_option, load_existing
 from virtfleet.cli.output import CommandError, output_option, pair, result, table
 from virtfleet.kube.resource import NODES, PODS
 from virtfleet.local import directory, nodesfile, processes, supervisor
 from virtfleet.local.directory import Settings
+
+_ATTEMPTS = 10  # others change a Node, too
 
 
 @click.group()
@@ -72,8 +76,9 @@ def add(
 @click.argument("name")
 @output_option
 def start(data: Path, name: str, output: str) -> None:
-    """Start a node's agent."""
+    """Start a node's agent. A node that was fenced is in service again."""
     settings = _settings(data, name)
+    _serve(readiness.Api(data, settings), name, in_service=True)
     processes.run_agent(data, settings, name)
     result(output, {"node": name, "agent": "running"}, f"{name} started")
 
@@ -95,6 +100,26 @@ def stop(data: Path, name: str, output: str) -> None:
 @output_option
 def kill(data: Path, name: str, output: str) -> None:
     """The power failure of a node: its agent and all its pods are gone at once; its disk stays."""
+    _power_off(data, name)
+    result(output, {"node": name, "agent": "killed"}, f"{name} killed with all its pods")
+
+
+@node.command("fence")
+@data_option
+@click.argument("name")
+@output_option
+def fence(data: Path, name: str, output: str) -> None:
+    """Switch a node off and vouch for it: its pods are given up, and its VMs start elsewhere where they may.
+
+    What took it out of service is the taint node.kubernetes.io/out-of-service; `virtfleet node start` takes it off.
+    """
+    settings = _power_off(data, name)
+    _serve(readiness.Api(data, settings), name, in_service=False)
+    said = f"{name} is off and out of service; VMs that may run elsewhere start there"
+    result(output, {"node": name, "agent": "killed", "outOfService": True}, said)
+
+
+def _power_off(data: Path, name: str) -> Settings:
     from virtfleet.local.node.layout import Layout
     from virtfleet.local.node.ranges import network_of
     from virtfleet.local.node.teardown import power_off
@@ -102,7 +127,30 @@ def kill(data: Path, name: str, output: str) -> None:
     settings = _settings(data, name)
     _ask(data, op="end", name=name, signal=int(signal.SIGKILL), timeout=60)
     asyncio.run(power_off(Layout(data, settings.name, name), network_of(settings)))
-    result(output, {"node": name, "agent": "killed"}, f"{name} killed with all its pods")
+    return settings
+
+
+def _serve(api: readiness.Api, name: str, *, in_service: bool) -> None:
+    """Have the taint that says that nothing runs on a node, or not."""
+    path = f"{NODES.path()}/{name}"
+    for _ in range(_ATTEMPTS):
+        try:
+            obj = api.ask(path)
+            present = obj["spec"].get("taints") or []
+            wanted = [taint for taint in present if taint["key"] != OUT_OF_SERVICE]
+            if not in_service:
+                wanted.append({"key": OUT_OF_SERVICE, "value": "nodeshutdown", "effect": "NoExecute"})
+            if wanted != present:
+                api.ask(path, "PUT", {**obj, "spec": {**obj["spec"], "taints": wanted}})
+            return
+        except urllib.error.HTTPError as error:
+            if error.code == 404:  # it never came up
+                return
+            if error.code != 409:
+                raise CommandError(f"the API server refuses the taint of {name}: {error}") from None
+        except OSError as error:
+            raise CommandError(f"the API server does not answer: {error}", "Start it with: virtfleet up") from None
+    raise CommandError(f"node {name} keeps changing", "Try again.")
 
 
 def _settings(data: Path, name: str = "") -> Settings:

@@ -26,7 +26,7 @@ def report(view: FleetView) -> dict[str, Any]:
     """Pools in their order, then the nodes that are in none; and problems in words."""
     installation = Installation(view.kubevirt)
     pools = installation.fleet.pools
-    pods = [decode_pod(orjson.dumps(pod)) for pod in view.pods]
+    pods = [pod for pod in (decode_pod(orjson.dumps(each)) for each in view.pods) if not pod.stand_in]
     nodes: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for node in view.nodes or ():
         nodes[named(owner(pools, node["metadata"].get("labels") or {}))].append(node)

@@ -7,7 +7,9 @@ from typing import Any
 
 import click
 
+from virtfleet.api.migration import MigrationMetrics
 from virtfleet.api.names import FINAL, Phase
+from virtfleet.api.view import read
 from virtfleet.cli.output import CommandError, Progress, output_option, result
 from virtfleet.cli.vm.access import Reached, Target, target_options
 from virtfleet.kube.resource import VMI_MIGRATIONS, Obj
@@ -96,28 +98,28 @@ def _told(migration: Obj) -> dict[str, Any]:
 
 
 def _words(told: dict[str, Any]) -> str:
-    vm = f"{told['namespace']}/{told['vmi']}"
+    vm, metrics = f"{told['namespace']}/{told['vmi']}", read(MigrationMetrics, told["metrics"])
     if told["phase"] == Phase.SUCCEEDED:
-        return f"{vm} runs on {told['target']} now; it was on {told['source']}{_came_to(told['metrics'])}"
+        return f"{vm} runs on {told['target']} now; it was on {told['source']}{_came_to(metrics)}"
     way = f" from {told['source']} to {told['target']}" if told["target"] else ""
-    step, far = _STEPS.get(told["phase"], told["phase"]), _far(told["metrics"])
+    step, far = _STEPS.get(told["phase"], told["phase"]), _far(metrics)
     return f"the migration of {vm}{way} {step}{far} ({told['name']})"
 
 
-def _far(metrics: dict[str, int]) -> str:
+def _far(metrics: MigrationMetrics) -> str:
     """How far it is, by what was told last."""
-    if not metrics:
+    if not metrics.total_bytes:
         return ""
-    total, left = metrics["totalBytes"], metrics["remainingBytes"]
-    rates = f"{_mib(metrics['bytesPerSecond'])}/s, the guest writes {_mib(metrics['dirtyBytesPerSecond'])}/s anew"
-    return f": {_mib(total - left)} of {_mib(total)}, {rates}"
+    done = f"{_mib(metrics.total_bytes - metrics.remaining_bytes)} of {_mib(metrics.total_bytes)}"
+    anew = f"the guest writes {_mib(metrics.dirty_bytes_per_second)}/s anew"
+    return f": {done}, {_mib(metrics.bytes_per_second)}/s, {anew}"
 
 
-def _came_to(metrics: dict[str, int]) -> str:
-    if not metrics:
+def _came_to(metrics: MigrationMetrics) -> str:
+    if not metrics.total_bytes:
         return ""
-    seconds, pause = metrics["elapsedMilliseconds"] / 1000, metrics["downtimeMilliseconds"]
-    return f" ({_mib(metrics['totalBytes'])} in {seconds:.1f} s; the guest stood still for {pause} ms)"
+    seconds, pause = metrics.elapsed_milliseconds / 1000, metrics.downtime_milliseconds
+    return f" ({_mib(metrics.total_bytes)} in {seconds:.1f} s; the guest stood still for {pause} ms)"
 
 
 def _mib(size: int) -> str:

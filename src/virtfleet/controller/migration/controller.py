@@ -16,8 +16,10 @@ import orjson
 
 from virtfleet.api import conditions, kinds, names, times
 from virtfleet.api.migration import VirtualMachineInstanceMigrationState as State
+from virtfleet.api.migration import migration_failure
 from virtfleet.api.names import MigrationCondition, MigrationPhase, Phase
 from virtfleet.controller import disruption, lifecycle
+from virtfleet.controller.attachments import AttachmentPod, Attachments, vmi_keys
 from virtfleet.controller.launcherpod import LauncherPod
 from virtfleet.controller.migration import phases, policy, queue
 from virtfleet.controller.migration.phases import Situation
@@ -31,7 +33,7 @@ from virtfleet.kube.cache import Cache, split_key
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ApiError, ignoring, is_already_exists, is_conflict, is_not_found
 from virtfleet.kube.events import Recorder
-from virtfleet.kube.resource import NAMESPACES, POD_DISRUPTION_BUDGETS, VMI_MIGRATIONS, VMIS, Obj
+from virtfleet.kube.resource import NAMESPACES, POD_DISRUPTION_BUDGETS, PODS, VMI_MIGRATIONS, VMIS, Obj
 from virtfleet.pods.target import Move, render_target
 
 logger = logging.getLogger(__name__)
@@ -40,6 +42,7 @@ KEPT = 5  # finished migrations of a VMI that stay to be read
 _QUOTA = "exceeded quota"
 _FOR_GOOD = (400, 403, 422)  # answers that another try does not change
 _LOOK_AGAIN = 1.0
+_VOLUMES_AGAIN = 60.0  # seconds between looks at volumes that do not come to the target
 
 
 class CannotCreatePod(Exception):
@@ -57,6 +60,7 @@ class Migrations:
         migrations: Cache[Migration],
         instances: Cache[Instance],
         launchers: LauncherPods,
+        attachments: Attachments,
         nodes: Cache[NodeRecord],
         claims: Cache[Claim],
         policies: Cache[Policy],
@@ -67,6 +71,7 @@ class Migrations:
         self._migrations = migrations
         self._instances = instances
         self._pods = launchers
+        self._attachments = attachments
         self._nodes = nodes
         self._claims = claims
         self._policies = policies
@@ -76,6 +81,7 @@ class Migrations:
         self.controller.follow(migrations)
         self.controller.follow(instances, self._of_vmi)
         self.controller.follow(launchers.cache, self._of_pod)
+        self.controller.follow(attachments.cache, self._of_attachment)
         migrations.on_change(self._left_the_queue)
         installations.on_change(lambda *_: self._call_next())
 
@@ -85,7 +91,7 @@ class Migrations:
         if migration is None:
             return await self._without_migration(key)
         at = await self._look(migration)
-        await self._tell_networks(at)
+        await self._tell_networks(at.target, at.state)
         if migration.final:
             return await self._settle(at)
         if migration.phase == Phase.PENDING and phases.next_phase(at, time.time())[0] == Phase.PENDING:
@@ -109,7 +115,8 @@ class Migrations:
         if (target is None and migration.begun and not migration.final) or (source is None and not vmi.final):
             pods = await self._pods.listed(vmi)
             target, source = _target(migration, pods), lifecycle.current_pod(vmi, pods)
-        at = Situation(migration, vmi, target, source)
+        node = self._nodes.get(vmi.status.node_name)
+        at = Situation(migration, vmi, target, source, source_out_of_service=node is not None and node.out_of_service)
         if source or migration.final or not at.under_way:
             self._source_lost.pop(migration.uid, None)
             return at
@@ -126,6 +133,9 @@ class Migrations:
     def _of_pod(self, pod: LauncherPod) -> list[str]:
         keys = [key for owner in owners(pod) for key in (m.key for m in self._migrations.by_index("vmi", owner))]
         return [*dict.fromkeys([*migration_keys(pod), *keys])]
+
+    def _of_attachment(self, pod: AttachmentPod) -> list[str]:
+        return [m.key for vmi in vmi_keys(pod) for m in self._migrations.by_index("vmi", vmi) if not m.final]
 
     # -- the queue
 
@@ -175,7 +185,8 @@ class Migrations:
             return at
         await self._protect(vmi, pods=2)  # before there is a second Pod whose readiness would let the first one go
         try:
-            pod, is_new = await self._pods.create(vmi, self._rendered(migration, vmi, whole, at.source))
+            wanted = await self._attachments.near(vmi, self._rendered(migration, vmi, whole, at.source))
+            pod, is_new = await self._pods.create(vmi, wanted)
         except (ValueError, msgspec.ValidationError, ForeignPod) as error:
             return await self._fail(at, str(error))
         except ApiError as error:
@@ -245,25 +256,46 @@ class Migrations:
         if migration.phase != Phase.SCHEDULED:
             return at  # that it is Scheduled is written first, which is a change after which it goes on
         assert vmi and target
+        attached, missing = await self._attachments.target(vmi, target)
+        if missing:
+            if time.time() - times.seconds(migration.since) > phases.NOT_RUNNING:
+                return await self._fail(at, missing)
+            self.controller.queue.add_after(migration.key, _VOLUMES_AGAIN)
+            return at
         whole = await self._api.get(VMIS, vmi.name, vmi.namespace)
         if source is None or whole["metadata"]["uid"] != vmi.uid or whole["status"].get("nodeName") != source.node:
             return at
+        if why := await self._other_claims(decode_instance(orjson.dumps(whole)), target):
+            return await self._fail(at, why)
         namespace = await self._api.get(NAMESPACES, vmi.namespace)
         chosen = policy.matching(self._policies.list(), vmi.metadata.labels, namespace["metadata"].get("labels") or {})
         how = policy.in_force(self._settings.migrations, chosen)
         patch = phases.hand_over(whole, migration, source, target, how, chosen.name if chosen else "")
+        if attached:
+            patch["status"]["migrationState"]["targetAttachmentPodUID"] = ",".join(pod.uid for pod in attached)
         written = await self._patch_vmi(vmi, patch)
         said = "Migration target pod is ready for preparation by virt-handler."
         self._recorder.normal(migration.reference, "SuccessfulHandOver", said)
         return dataclasses.replace(at, vmi=written)
 
-    async def _tell_networks(self, at: Situation) -> None:
+    async def _tell_networks(self, target: LauncherPod | None, state: State | None) -> None:
         """Mark the Pod that the guest has come to run in, by which a network can let the VM keep its address."""
-        since = at.state.target_node_domain_ready_timestamp if at.state else ""
-        if since and at.target and not at.target.metadata.annotations.target_ready:
+        since = state.target_node_domain_ready_timestamp if state else ""
+        if since and target and not target.metadata.annotations.target_ready:
             # In the words of Go's time.Time, which networks read it as.
             said = f"{since[:10]} {since[11:19]} +0000 UTC"
-            await self._pods.annotate(at.target, {names.MIGRATION_TARGET_READY: said})
+            await self._pods.annotate(target, {names.MIGRATION_TARGET_READY: said})
+
+    async def _other_claims(self, vmi: Instance, target: LauncherPod) -> str:
+        """Why a target is none: the VM's volumes were put on other claims after its Pod was made."""
+        if not vmi.spec.claims:
+            return ""
+        pod = await self._api.get(PODS, target.name, target.namespace)
+        mounted = {v["name"]: v.get("persistentVolumeClaim") for v in pod["spec"].get("volumes") or ()}
+        for name, claim in vmi.spec.claims.items():
+            if (there := mounted.get(name)) and there["claimName"] != claim:
+                return f"target pod {target.name} was made before volume {name} of the VM was put on claim {claim}"
+        return ""
 
     async def _end(self, at: Situation) -> Situation:
         """End what the handlers cannot, or have it ended by the source."""
@@ -276,6 +308,8 @@ class Migrations:
         elif phases.aborted(at, now):
             patch = _of_state(vmi, {"abortRequested": True})
             self._recorder.normal(at.migration.reference, "SuccessfulAbortMigration", "Migration is ready for abort.")
+        elif phases.source_ended(at):
+            patch = _of_state(vmi, {"sourceEndTimestamp": times.timestamp(now)})
         else:
             return at
         return dataclasses.replace(at, vmi=await self._patch_vmi(vmi, patch))
@@ -283,7 +317,7 @@ class Migrations:
     async def _release(self, vmi: Instance, state: State) -> None:
         """End a migration whose object is gone; the source does that where it may have begun."""
         why = "the migration was deleted"
-        end = {"failed": True, "failureReason": why, "endTimestamp": times.timestamp()}
+        end = migration_failure(why)
         pods = await self._pods.listed(vmi)
         lives = any(pod.migration_uid == state.migration_uid and not pod.ended for pod in pods)
         change = {"abortRequested": True} if state.target_node_address and lives else end
@@ -376,6 +410,7 @@ class Migrations:
                     await self._release(vmi, state)
                 return _LOOK_AGAIN
             if lifecycle.current_pod(vmi, self._pods.of(vmi.uid)) is pod:
+                await self._tell_networks(pod, vmi.status.migration_state)
                 return None
         await self._pods.delete(pod)
         return None

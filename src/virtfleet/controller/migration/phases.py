@@ -17,6 +17,7 @@ import msgspec
 
 from virtfleet.api import conditions, names, times
 from virtfleet.api.migration import VirtualMachineInstanceMigrationState as State
+from virtfleet.api.migration import migration_failure
 from virtfleet.api.names import MigrationCondition, MigrationPhase, VMICondition
 from virtfleet.controller import lifecycle
 from virtfleet.controller.launcherpod import LauncherPod
@@ -30,6 +31,7 @@ PREPARATION, BEGIN = 120.0, 60.0
 UNHEARD = 120.0  # for a source to answer that it has ended what it may have begun
 SOURCE_LOST = 180.0  # more than handlers take to agree on who has the guest
 _LONGEST = 86400.0
+_SOURCE = 5.0  # between looks at the source of a guest that waits on the target
 _SOON = 0.5  # a deadline may pass between two looks at the clock
 
 
@@ -45,6 +47,8 @@ class Situation:
     """The Pod in which the VM runs."""
     source_lost_for: float = 0.0
     """Seconds since the VMI has had no Pod where it runs."""
+    source_out_of_service: bool = False
+    """Whether an administrator says that nothing runs on its node any more."""
 
     @property
     def state(self) -> State | None:
@@ -165,6 +169,18 @@ def why_ended(at: Situation, now: float) -> str:
     return f"node {state.target_node} did not prepare the target pod within {PREPARATION:.0f} s" if late else ""
 
 
+def source_ended(at: Situation) -> bool:
+    """Whether the target is to be told that nothing of the guest is alive on the source, whose handler does not say so.
+
+    That a Pod is gone, or is said to have failed, proves nothing: whoever cannot reach a node writes that too. Only the
+    kubelet of the node writes that a container has ended, and only an administrator that a node is out of service.
+    """
+    state = at.under_way
+    if state is None or not state.target_node_domain_detected or state.source_end_timestamp:
+        return False
+    return at.source_out_of_service or (at.source is not None and at.source.launcher_ended)
+
+
 def aborted(at: Situation, now: float) -> bool:
     """Whether the source is to be asked to end a migration that it has begun, or may have."""
     state = at.under_way
@@ -201,6 +217,8 @@ def look_again(at: Situation, phase: str, now: float) -> float | None:
             deadlines.append(((BEGIN if state.target_node_address else PREPARATION) - _age(at, now), ""))
         if at.source is None:
             deadlines.append((SOURCE_LOST - at.source_lost_for, ""))
+        if state.target_node_domain_detected and not state.source_end_timestamp:
+            deadlines.append((_SOURCE, ""))
     return max(_SOON, min(left for left, _ in deadlines)) if deadlines else None
 
 
@@ -236,7 +254,7 @@ def begun(phase: str) -> bool:
 
 def ended_state(at: Situation, why: str, now: float) -> Obj:
     """The end of a handed-over migration, as the controller writes it into the VMI's status."""
-    end: Obj = {"failed": True, "failureReason": why, "endTimestamp": times.timestamp(now)}
+    end = migration_failure(why, now)
     return {**end, "abortRequested": True, "abortStatus": "Succeeded"} if at.migration.deleting else end
 
 
@@ -249,6 +267,8 @@ def hand_over(vmi: Obj, move: Migration, source: LauncherPod, target: LauncherPo
         "sourcePod": source.name,
         "targetNode": target.node,
         "targetPod": target.name,
+        "sourceState": _side(vmi, move, source),
+        "targetState": _side(vmi, move, target),
         "migrationConfiguration": {**dict.fromkeys(before.get("migrationConfiguration") or ()), **how},
         **({"migrationPolicyName": policy} if policy else {}),
     }
@@ -263,3 +283,11 @@ def hand_over(vmi: Obj, move: Migration, source: LauncherPod, target: LauncherPo
             "activePods": {target.uid: target.node},
         },
     }
+
+
+def _side(vmi: Obj, move: Migration, pod: LauncherPod) -> Obj:
+    """The same once more, in the words of later versions of KubeVirt."""
+    meta = vmi["metadata"]
+    names_of_domain = {"domainNamespace": meta["namespace"], "domainName": meta["name"]}
+    place = {"node": pod.node, "pod": pod.name, "migrationUID": move.uid, "virtualMachineInstanceUID": meta["uid"]}
+    return {**place, **names_of_domain}

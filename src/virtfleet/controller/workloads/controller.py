@@ -130,7 +130,7 @@ class Updates:
         """Take back migrations for updates that nobody wants any more, as long as no handler knows of them."""
         for migration in self._migrations.by_index(UNFINISHED, UNFINISHED):
             vmi = self._instances.get(migration.vmi_key)
-            if vmi is None or migration.deleting or migration.metadata.annotations.workload_update is None:
+            if vmi is None or migration.deleting or not migration.name.startswith(PREFIX):
                 continue
             wanted = outlook(vmi.essence(), settings)
             state = vmi.status.migration_state  # of one that has arrived, too: then the VM is up to date by it

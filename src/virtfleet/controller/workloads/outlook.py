@@ -78,10 +78,12 @@ def outlook(vmi: Mapping[str, Any], installation: Installation) -> Outlook | Non
         return None
     launcher = fleet.launcher(vmi)
     how = strategy(installation, launcher.pool)
-    return Outlook(launcher, how, *_fate(vmi, launcher, how))
+    wish = installation.evicted_by((vmi.get("spec") or {}).get("evictionStrategy") or "")
+    return Outlook(launcher, how, *_fate(vmi, launcher, how, wish))
 
 
-def _fate(vmi: Mapping[str, Any], launcher: Launcher, how: Strategy) -> tuple[Fate, str]:
+def _fate(vmi: Mapping[str, Any], launcher: Launcher, how: Strategy, wish: str) -> tuple[Fate, str]:
+    """`wish` is what the VM wants to happen when it is evicted."""
     if not (how.migrate or how.evict):
         whose = f"pool {how.scope}" if how.scope else "the KubeVirt object"
         return Fate.STAYS, f"workloadUpdateStrategy of {whose} names no method"
@@ -92,7 +94,6 @@ def _fate(vmi: Mapping[str, Any], launcher: Launcher, how: Strategy) -> tuple[Fa
         return Fate.MOVES, f"by {LIVE_MIGRATE}"
     if not how.evict:
         return Fate.STAYS, f"{rooted}, and {EVICT} is not among the methods"
-    wish = (vmi.get("spec") or {}).get("evictionStrategy") or "None"
     if wish == "None" or (wish == "LiveMigrateIfPossible" and rooted):
         return Fate.RESTARTS, f"by {EVICT}, as {rooted}" if rooted else f"by {EVICT}"
     if rooted:

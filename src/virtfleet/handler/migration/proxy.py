@@ -70,14 +70,16 @@ class Relays:
 class Incoming:
     """A guest on its way here. `changed` is called when the source says something new."""
 
-    def __init__(self, uid: str, pod: Path, document: str, changed: Callable[[], None], *, plain: bool) -> None:
+    def __init__(
+        self, uid: str, pod: Path, document: str, changed: Callable[[], None], *, plain: bool, by_itself: bool = False
+    ) -> None:
         self.uid = uid
         self.plain = plain
         """Whether the migration's settings switch encryption off."""
+        self.by_itself = by_itself
+        """Whether libvirt lets the guest run as soon as all of it is here, because post-copy is allowed."""
         self.source_ended = False
         self.source_keeps = ""
-        self.asked_at = -1e9
-        """When it was last asked what has become of the source, on a clock that only goes forward."""
         self.arriving = asyncio.Lock()
         self.arrived = False
         """Whether the guest has been let run here."""

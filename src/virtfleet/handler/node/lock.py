@@ -14,7 +14,7 @@ from pathlib import Path
 
 logger = logging.getLogger(__name__)
 
-_RETRY = 0.5
+_RETRY = 0.05
 
 
 class NodeLock:

@@ -49,6 +49,14 @@ class ControlGroup:
         else:
             _allow(self._unified, Device.parse(device))
 
+    def deny(self, device: str) -> None:
+        """Take back that a device is allowed."""
+        directory = self.directory("devices")
+        if directory is not None:
+            (directory / "devices.deny").write_text(device)
+        else:
+            _deny(self._unified, Device.parse(device))
+
     def processes(self) -> list[int]:
         """The processes of the group."""
         directory = self.directory("devices") or self._unified
@@ -94,6 +102,15 @@ def _allow(group: Path, device: Device) -> None:
             if deviceprogram.permits(program, device):
                 continue
         bpf.replace(group, number, deviceprogram.allowing(device, program))
+
+
+def _deny(group: Path, device: Device) -> None:
+    """Have the programs that were added to for a device do without that again."""
+    for number in bpf.device_programs(group):
+        program = bpf.instructions(number)
+        shorter = deviceprogram.without(device, program)
+        if shorter != program:
+            bpf.replace(group, number, shorter)
 
 
 def _housekeeping(parent: Path, cpus: str) -> Path:

@@ -85,7 +85,24 @@ def allowing(device: Device, program: bytes) -> bytes:
     return b"".join(
         check if isinstance(check, bytes) else _instruction(_UNEQUAL, check[0], 0, len(checks) - at - 1, check[1])
         for at, check in enumerate(checks)
-    ) + (program or _instruction(_SET32, 0, value=1) + _instruction(_EXIT))
+    ) + (program or _YES)
+
+
+def without(device: Device, program: bytes) -> bytes:
+    """The program without what `allowing` put in front of it for this device. Anything else stays as it is."""
+    size, ours = len(allowing(device, b"")) - len(_YES), allowing(device, b"").removesuffix(_YES)
+    at = 0
+    while at + size <= len(program) and _is_ours(program[at : at + size]):
+        if program[at : at + size] == ours:
+            return program[:at] + program[at + size :]
+        at += size
+    return program
+
+
+def _is_ours(block: bytes) -> bool:
+    """Whether instructions are those that allow one device, whichever it is."""
+    codes = [code for code, *_ in _INSTRUCTION.iter_unpack(block)]
+    return codes == _CHECKS
 
 
 def movable(program: bytes) -> bool:
@@ -133,3 +150,9 @@ def _instruction(code: int, target: int = 0, source: int = 0, offset: int = 0, v
 def _registers(operands: int) -> tuple[int, int]:
     low, high = operands & 15, operands >> 4
     return (low, high) if sys.byteorder == "little" else (high, low)
+
+
+_YES: Final = _instruction(_SET32, 0, value=1) + _instruction(_EXIT)
+_CHECKS: Final = [
+    *(_LOAD, _COPY32, _AND32, _UNEQUAL, _SHIFT32, _AND32, _UNEQUAL, _LOAD, _UNEQUAL, _LOAD, _UNEQUAL, _SET32, _EXIT)
+]

@@ -66,6 +66,8 @@ class Launcher:
         self.state: DomainState | None = None
         self.process: PodProcess | None = None
         """The launcher's process, while it is here."""
+        self.version = ""
+        """Its version, once it has greeted."""
         self.was_here = False
         """It was seen here: by this handler or, as the VMI's status tells, by an earlier one."""
         self._pod = pod
@@ -74,6 +76,7 @@ class Launcher:
         self._never_came = never_came
         self._answer = answer
         self._client: Client | None = None
+        self._requests: frozenset[str] | None = None
         self._following = tasks.keep(self._follow, f"launcher: pod {pod.name}")
 
     async def call(self, request: Request[A]) -> A:
@@ -88,6 +91,12 @@ class Launcher:
             raise Unresponsive(f"{name}: the launcher did not answer within {self._answer:.0f} s") from None
         except (LauncherGone, WireError) as error:
             raise Unresponsive(f"{name}: {error}") from None
+
+    def lacks(self, request: type[Message]) -> str:
+        """Why a launcher of an earlier version cannot do what takes part in a migration; "" where it can, or may."""
+        if self._requests is None or request.__name__ in self._requests:
+            return ""
+        return f"its virt-launcher {self.version} is from before VMs could move; restart the VM to give it a newer one"
 
     async def close(self) -> None:
         self._following.cancel()
@@ -142,6 +151,7 @@ class Launcher:
             await client.close()
             raise WireError(f"it says that it is the launcher of VMI {client.vmi}, and should be that of {self._vmi}")
         self.process = process
+        self.version, self._requests = client.version, client.requests
         return client
 
     async def _watch(self, client: Client) -> None:

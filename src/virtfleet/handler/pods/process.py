@@ -139,6 +139,14 @@ class PodProcess:
         finally:
             os.close(fd)
 
+    def mounts(self) -> int:
+        """A descriptor of its namespace of mounts, for the caller to close. The node's own is none of a Pod's."""
+        fd = os.open("ns/mnt", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._proc)
+        if _is_of(fd, "mnt", "self") or _is_of(fd, "mnt", "1"):
+            os.close(fd)
+            raise PermissionError(f"Pod {self.pod} has the mounts of the node: nothing is done to them")
+        return fd
+
     @contextmanager
     def opened(self, path: str, flags: int) -> Iterator[int]:
         """What is at a path of its own file system; no link leads out of that."""

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from virtfleet.api import times
-from virtfleet.api.migration import MigrationOptions
+from virtfleet.api.migration import MigrationOptions, migration_failure
 from virtfleet.api.migration import VirtualMachineInstanceMigrationState as MigrationState
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.handler.migration import progress
@@ -28,7 +28,7 @@ from virtfleet.handler.vms.preparation import NotPossible
 from virtfleet.handler.vms.work import PodWork
 from virtfleet.kube.resource import Obj
 from virtfleet.protocol.client import Refused
-from virtfleet.protocol.messages import MigrationReport, Stay
+from virtfleet.protocol.messages import Depart, MigrationReport, Stay
 
 logger = logging.getLogger(__name__)
 
@@ -115,8 +115,11 @@ class Departures:
         Which is what the VMI's status says once the migration has ended there as failed, whoever wrote it.
         """
         if migration and migration.migration_uid == report.uid:
+            vm.outgoing = vm.outgoing or self._open(instance, vm, migration)
             if vm.outgoing:
                 await vm.outgoing.keep(report.asks)
+            if migration.migration_configuration and migration.migration_configuration.allow_post_copy:
+                return _AGAIN  # it may run there by itself: the target says so, or ends, and the controller sees that
             aborted = bool(migration.abort_requested)
             if not await self._report(instance, migration, _kept(report.asks, aborted=aborted)):
                 return None  # there is no VMI any more
@@ -139,6 +142,8 @@ class Departures:
         runs = state is not None and bool(state.status) and not state.status.ended
         begun = bool(migration.start_timestamp)
         unknown = vm.launcher.presence is Presence.COMING
+        if runs and not begun and (why := vm.launcher.lacks(Depart)):
+            raise NotPossible(why)
         if address(instance.vmi) is None or unknown or not (runs or begun) or (self._proxy.refuses and not begun):
             return None
         key, pod = vm.record.key, self._pods / vm.record.pod
@@ -181,8 +186,9 @@ class Departures:
             outgoing.told = report.elapsed_seconds
             change["migrationMetrics"] = progress.figures(report)
         await self._report(instance, migration, change)
-        # Where its launcher has gone, the guest's process is about to.
-        gone = vm.launcher.presence is Presence.GONE
+        # Where its launcher has gone, or says that the domain has, the guest's process is about to.
+        state = vm.launcher.state
+        gone = vm.launcher.presence is Presence.GONE or (state is not None and state.status.ended)
         return Leaving.LEFT if gone else Leaving.MOVING, None
 
     async def _let_go(
@@ -211,5 +217,5 @@ class Departures:
 
 def _kept(why: str, *, aborted: bool) -> Obj:
     """The end of a migration whose guest stays."""
-    end = {"failed": True, "failureReason": why, "endTimestamp": times.timestamp()}
+    end = migration_failure(why)
     return {**end, "abortStatus": "Succeeded"} if aborted else end

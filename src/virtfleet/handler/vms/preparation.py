@@ -21,13 +21,13 @@ from virtfleet.handler.node import topology
 from virtfleet.handler.pods import heldimages
 from virtfleet.handler.pods.launchers import Launcher, Unresponsive
 from virtfleet.handler.pods.process import PodProcess
-from virtfleet.handler.vms import tuning
+from virtfleet.handler.vms import plugging, tuning
 from virtfleet.handler.vms.instances import Instance
 from virtfleet.hypervisors.base import Descriptor
 from virtfleet.installation import Installation
 from virtfleet.kube.resource import Obj
 from virtfleet.launcher.node import emulators
-from virtfleet.protocol.messages import NodeFacts, Sync
+from virtfleet.protocol.messages import NodeFacts, Prepare, Sync
 
 
 class NotPossible(Exception):
@@ -55,8 +55,11 @@ class Preparation:
 
     async def make(
         self, instance: Instance, launcher: Launcher, kind: type[S], *, started: bool
-    ) -> tuple[S, PodProcess]:
-        """Make the node ready for a VM, and say so in an order to its launcher; may be repeated."""
+    ) -> tuple[S, PodProcess, str]:
+        """Make the node ready for a VM, and say so in an order to its launcher; may be repeated.
+
+        The last of the answer is why a volume of a VM that runs could not be had.
+        """
         process, cluster = launcher.process, self._cluster()
         if process is None:
             raise Unresponsive("not connected to the launcher")
@@ -71,13 +74,17 @@ class Preparation:
         if not started:
             await asyncio.to_thread(heldimages.hand_over, process)
         wired = self.networks.known(pod, process, vmi) if started else await self.networks.set_up(pod, process, vmi)
-        context = _context(vmi, process, cluster, wired, in_software)
+        context = _context(vmi, process, cluster, wired, in_software, arriving=kind is Prepare)
         if not descriptor.root:
             more = [descriptor.device] if descriptor.device else []
             deviceaccess.grant(process, [*more, *context.block_volumes])
         tuning.before_start(process, hypervisor.tuning(vmi, context))
+        there, trouble = await plugging.mount(vmi, process, target=kind is Prepare)
+        if trouble and not started:
+            raise NotPossible(trouble)
+        told = plugging.told(instance.object(), vmi, there, launcher.state)
         order = kind(
-            vmi=with_hardware_addresses(instance.object(), wired),
+            vmi=with_hardware_addresses(told, wired),
             emulators={} if started else emulators.load(self._facts),
             node=NodeFacts(
                 context=context,
@@ -86,11 +93,15 @@ class Preparation:
                 leases6=[w.lease6 for w in wired if w.lease6],
             ),
         )
-        return order, process
+        return order, process, trouble
 
 
-def _context(vmi: VMI, process: PodProcess, cluster: Installation, wired: list[Wired], in_software: bool) -> Context:
+def _context(
+    vmi: VMI, process: PodProcess, cluster: Installation, wired: list[Wired], in_software: bool, arriving: bool
+) -> Context:
     claims = {s.name: s.persistent_volume_claim_info for s in vmi.status.volume_status}
+    if arriving:  # with its data, which goes to other claims
+        claims |= {v.volume_name: v.destination_pvc_info for v in vmi.status.migrated_volumes}
     own_cpus = traits.dedicated_cpus(vmi)
     gpus, host_devices = assigned(vmi, environment(process.read("environ")))
     return msgspec.structs.replace(

@@ -18,7 +18,6 @@ from virtfleet.api import names
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.handler.migration.proxy import Proxy
-from virtfleet.handler.migration.witness import Witness
 from virtfleet.handler.network.networks import Networks
 from virtfleet.handler.pods.launchers import Launcher, Presence, Unresponsive
 from virtfleet.handler.vms import status
@@ -86,15 +85,18 @@ class NodeVms:
             self._attempts,
             preparation,
             proxy,
-            Witness(api),
             node,
             pods,
             write=self._write,
             stir=stir,
         )
         self._followed: dict[str, PodWork] = {}  # by UID of the Pod
-        for record in records.all():
-            stir(record.key)
+
+    def begin(self) -> None:
+        """Take the node over: what was ever worked on here is looked at, too."""
+        self._records.read()
+        for record in self._records.all():
+            self.controller.queue.add(record.key)
 
     async def reconcile(self, key: str) -> float | None:
         """Bring the Pod in line with its VMI, or end it where there is none for it."""

@@ -38,13 +38,17 @@ class VmRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VmRecords:
-    """All records, by Pod; read once and kept in step with the directory."""
+    """All records, by Pod; read once, now or `later`, and kept in step with the directory."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, later: bool = False) -> None:
         self._directory = directory
-        directory.mkdir(parents=True, exist_ok=True)
         self._by_pod: dict[str, VmRecord] = {}
-        for path in directory.glob("*.json"):
+        if not later:
+            self.read()
+
+    def read(self) -> None:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        for path in self._directory.glob("*.json"):
             if record := _read(path):
                 path.replace(self._path(record.pod))  # earlier versions named it after the VMI
                 self._by_pod[record.pod] = record

@@ -8,22 +8,23 @@ from collections.abc import Awaitable, Callable
 
 from virtfleet.api.names import Phase
 from virtfleet.handler.pods.launchers import Presence, Unresponsive
-from virtfleet.handler.vms import preparation, status, tuning
+from virtfleet.handler.vms import plugging, preparation, status, tuning
 from virtfleet.handler.vms.decisions import Step, next_step
 from virtfleet.handler.vms.departures import Departures, Leaving
 from virtfleet.handler.vms.instances import Instance, Role
-from virtfleet.handler.vms.preparation import Preparation
+from virtfleet.handler.vms.preparation import NotPossible, Preparation
 from virtfleet.handler.vms.status import Situation
 from virtfleet.handler.vms.work import Attempts, PodWork
 from virtfleet.hypervisors.registry import UnknownHypervisor
 from virtfleet.kube.events import Recorder
 from virtfleet.kube.resource import Obj
 from virtfleet.protocol.client import Refused
-from virtfleet.protocol.messages import GetGuestInfo, Kill, Shutdown, Sync
+from virtfleet.protocol.messages import Depart, GetGuestInfo, Kill, Shutdown, Sync
 from virtfleet.work import tasks
 
 logger = logging.getLogger(__name__)
 
+_ASK_TO_LET_GO = 5.0  # seconds between requests to a guest that does not let go of a disk
 Write = Callable[[Instance, Obj], Awaitable[bool]]
 
 
@@ -65,6 +66,8 @@ class Source:
         if leaving is Leaving.MOVING and step in (Step.START, Step.UPDATE):
             step = Step.NOTHING  # what moves is not changed
         again = await self._attempts.make(instance, vm, step, act)
+        if leaving is Leaving.NO:
+            look = await self._unplug(instance, vm)
         asked = self._ask_guest(vm)
         await self._report(instance, vm)
         return min((seconds for seconds in (again, asked, look) if seconds is not None), default=None)
@@ -77,6 +80,8 @@ class Source:
                 await self._shut_down(instance, vm)
             case Step.KILL:
                 await vm.launcher.call(Kill())
+            case Step.START if plugging.awaited(instance.vmi):
+                return  # the controller brings them to the node, and says so
             case Step.START:
                 await self._synchronize(instance, vm, started=False)
             case Step.UPDATE if vm.done != (step, wanted):
@@ -86,12 +91,27 @@ class Source:
 
     async def _synchronize(self, instance: Instance, vm: PodWork, *, started: bool) -> None:
         """Start the domain, or tell the launcher that the VMI asks for something else now."""
-        order, process = await self._preparation.make(instance, vm.launcher, Sync, started=started)
+        order, process, trouble = await self._preparation.make(instance, vm.launcher, Sync, started=started)
         vm.launcher.state = await vm.launcher.call(order)
         if not started:
             self._recorder.normal(instance.reference, "Created", "VirtualMachineInstance defined.")
         hypervisor = instance.hypervisor
         tuning.after_start(process, hypervisor.descriptor, hypervisor.tuning(instance.vmi, order.node.context))
+        if trouble:
+            raise NotPossible(trouble)
+
+    async def _unplug(self, instance: Instance, vm: PodWork) -> float | None:
+        """Take volumes out of the Pod that the guest has let go of; one that has not is asked again."""
+        state, process = vm.launcher.state, vm.launcher.process
+        if vm.launcher.presence is not Presence.HERE or process is None or state is None or not state.status:
+            return None
+        if not await plugging.unmount(instance.vmi, process, state):
+            return None
+        left = vm.unplug_at - time.monotonic()
+        if left <= 0:
+            vm.done, vm.unplug_at, left = None, time.monotonic() + _ASK_TO_LET_GO, _ASK_TO_LET_GO
+            self._stir(vm.record.key)
+        return left
 
     async def _shut_down(self, instance: Instance, vm: PodWork) -> None:
         """Ask once, and again where the time that the guest has is another one. The launcher does the rest."""
@@ -130,9 +150,13 @@ class Source:
 
     async def _report(self, instance: Instance, vm: PodWork) -> None:
         """Write the VMI's status, if anything in it is new."""
-        change = status.change(self._situation(instance, vm), time.time())
+        situation = self._situation(instance, vm)
+        change = status.change(situation, time.time())
         if not await self._write(instance, change):
             return
+        before = (situation.obj.get("status") or {}).get("volumeStatus") or ()
+        for reason, message in plugging.news(before, change["status"].get("volumeStatus") or ()):
+            self._recorder.normal(instance.reference, reason, message)
         match change["status"].get("phase"):
             case Phase.RUNNING:
                 self._recorder.normal(instance.reference, "Started", "VirtualMachineInstance started.")
@@ -165,4 +189,6 @@ class Source:
             hypervisor is not None and process is not None and preparation.emulated(process, hypervisor.descriptor),
             vm.trouble,
             process.selinux_context() if process else "",
+            launcher.lacks(Depart),
+            plugging.mounted(process, instance.vmi) if process else None,
         )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ipaddress import ip_interface
 from typing import Any
 
-from virtfleet.api import conditions, times, traits
+from virtfleet.api import conditions, hotplug, times, traits
 from virtfleet.api.conditions import Condition
 from virtfleet.api.names import FINAL, NotMigratable, Phase, VMICondition
 from virtfleet.api.quantity import BINARY, Quantity
@@ -22,9 +22,10 @@ from virtfleet.api.vmistatus import GuestABI, GuestCPU, GuestDevice
 from virtfleet.domain import abi, paths
 from virtfleet.handler.network.networks import Wired
 from virtfleet.handler.pods.launchers import Presence
+from virtfleet.handler.vms import plugging
 from virtfleet.hypervisors import features
 from virtfleet.hypervisors.base import Hypervisor
-from virtfleet.hypervisors.migration import copies_disks
+from virtfleet.hypervisors.migration import Obstacle, copies_disks
 from virtfleet.kube.resource import Obj
 from virtfleet.protocol import messages
 from virtfleet.protocol.messages import DomainState, GuestInfo, Status
@@ -84,6 +85,10 @@ class Situation:
     """Why the domain could not be made as the VMI says."""
     selinux: str = ""
     """The SELinux context of its launcher, where the node has one for it."""
+    fixed: str = ""
+    """Why its launcher cannot move it, whatever the VMI says."""
+    mounted: frozenset[str] | None = None
+    """Volumes that were plugged in as far as the launcher's Pod; None where that is not known."""
 
     @property
     def runs(self) -> bool:
@@ -138,7 +143,7 @@ def change(at: Situation, now: float) -> Obj:
     if phase == Phase.RUNNING and at.state:
         wanted |= _machine(at, at.state)
         wanted["interfaces"] = _interfaces(at)
-        wanted["volumeStatus"] = _volumes(at.vmi, present.get("volumeStatus") or [], at.state)
+        wanted["volumeStatus"] = _volumes(at, present.get("volumeStatus") or [], at.state)
         if at.guest and at.guest.os:
             wanted["guestOSInfo"] = guest_os(at.guest)
     changed = {key: value for key, value in wanted.items() if value != (present.get(key) or type(value)())}
@@ -232,7 +237,7 @@ def _conditions(at: Situation, present: list[Condition], phase: str, now: float)
         return present
     words = ("EmulationUsed", f"/dev/{at.hypervisor.descriptor.device} is not used: the guest's CPUs are emulated")
     present = _if(present, kind.SOFTWARE_EMULATION, at.emulated, now, *words)
-    return _mobility(at.vmi, at.hypervisor, present, now)
+    return _mobility(at, at.hypervisor, present, now)
 
 
 def _with_trouble(present: list[Condition], trouble: str, now: float) -> list[Condition]:
@@ -248,8 +253,9 @@ def _if(
     return conditions.drop(present, kind)
 
 
-def _mobility(vmi: VMI, hypervisor: Hypervisor, present: list[Condition], now: float) -> list[Condition]:
-    obstacles = list(features.obstacles(hypervisor, vmi))
+def _mobility(at: Situation, hypervisor: Hypervisor, present: list[Condition], now: float) -> list[Condition]:
+    obstacles = [Obstacle(NotMigratable.OTHER, f"cannot migrate VMI: {at.fixed}")] if at.fixed else []
+    obstacles += features.obstacles(hypervisor, at.vmi)
     beside_storage = [o for o in obstacles if o.reason != NotMigratable.DISKS]
     first = obstacles[0] if obstacles else None
     present = conditions.put(
@@ -323,10 +329,13 @@ def _usable(addresses: Sequence[str]) -> list[str]:
     return usable
 
 
-def _volumes(vmi: VMI, present: list[Obj], state: DomainState) -> list[Obj]:
+def _volumes(at: Situation, present: list[Obj], state: DomainState) -> list[Obj]:
     """The state of each volume, with the name that the guest knows its disk by."""
     entries: dict[str, dict[str, Any]] = {entry["name"]: entry for entry in present}
-    for volume in vmi.spec.volumes:
-        if target := state.disks.get(volume.name):
+    for name, entry in entries.items():
+        if entry.get("hotplugVolume") is not None:
+            entries[name] = plugging.said(entry, at.vmi, at.mounted, state)
+    for volume in at.vmi.spec.volumes:
+        if (target := state.disks.get(volume.name)) and not hotplug.claim(volume):
             entries[volume.name] = {**entries.get(volume.name, {"name": volume.name}), "target": target}
     return list(entries.values())

@@ -1,25 +1,24 @@
 """VMs on their way here: their Pods are made ready exactly as for a start, receive the guest, and let it run in time.
 
 The guest is the source's for as long as anything of it is alive there, and so is most of what its owner reads. It runs
-here only when all of it is here, and the source is known to have let it go: by its handler's word, by the VMI's status,
-or because its Pod has ended.
+here only when all of it is here, and the source is known to have let it go: by its handler's word, or by the VMI's
+status, where its handler writes it, or the controller, who sees its Pod end.
 """
 
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import msgspec
 
-from virtfleet.api import names, times
-from virtfleet.api.migration import MigrationOptions
+from virtfleet.api import conditions, names, times
+from virtfleet.api.migration import MigrationOptions, migration_failure
 from virtfleet.api.migration import VirtualMachineInstanceMigrationState as MigrationState
+from virtfleet.api.names import VMICondition
 from virtfleet.handler.migration import dedicated, progress
 from virtfleet.handler.migration.proxy import Incoming, Proxy
-from virtfleet.handler.migration.witness import Witness
 from virtfleet.handler.pods.launchers import Presence
 from virtfleet.handler.vms.decisions import Step, next_step
 from virtfleet.handler.vms.instances import Instance, Role
@@ -32,7 +31,9 @@ from virtfleet.work import tasks
 
 logger = logging.getLogger(__name__)
 
-_ASK = 5.0  # seconds between looks for what has become of the source, where it does not say
+_NO_ADDRESS = (
+    "virt-handler of node %s does not know where other nodes reach it: its container needs POD_IP (status.podIP)"
+)
 _TRANSPORT = "Unix"  # how KubeVirt calls it that both sides use sockets
 
 
@@ -45,7 +46,6 @@ class Target:
         attempts: Attempts,
         preparation: Preparation,
         proxy: Proxy,
-        witness: Witness,
         node: str,
         pods: Path,
         *,
@@ -56,7 +56,6 @@ class Target:
         self._attempts = attempts
         self._preparation = preparation
         self._proxy = proxy
-        self._witness = witness
         self._node = node
         self._pods = pods
         self._write = write
@@ -75,10 +74,9 @@ class Target:
         migration = instance.vmi.status.migration_state
         if self._proxy.refuses and vm.incoming is None:
             return None  # this handler ends; the next one goes on with it
-        if migration and not migration.target_node_address and (why := self._off_network(migration)):
-            ended = {"failed": True, "failureReason": why, "endTimestamp": times.timestamp()}
-            await self._write(instance, _patch(instance, {"migrationState": ended}))
-            return None  # the source knows nothing of it yet
+        if migration and not migration.target_node_address and (why := self._unable(vm, migration)):
+            await self._write(instance, _patch(instance, {"migrationState": migration_failure(why)}))
+            return None
         step = next_step(instance, Role.TARGET, vm.launcher.presence, vm.launcher.state)
         again = await self._attempts.make(instance, vm, step, act)
         state = vm.launcher.state
@@ -89,11 +87,15 @@ class Target:
             return None  # the source notices that there is nobody, and keeps the guest
         return await self._receive(instance, vm, migration)
 
-    def _off_network(self, migration: MigrationState) -> str:
-        """Why the guest cannot come by the network that migrations are to use."""
+    def _unable(self, vm: PodWork, migration: MigrationState) -> str:
+        """Why no guest can come into a Pod, whatever is tried. Nothing is sent while the source has no address."""
+        if not self._proxy.address:
+            return _NO_ADDRESS % self._node
         options = migration.migration_configuration
         network = options.network if options else ""
-        return dedicated.refusal(self._node, network) if network and not self._proxy.dedicated else ""
+        if network and not self._proxy.dedicated:
+            return dedicated.refusal(self._node, network)
+        return vm.launcher.lacks(Prepare)
 
     def let_go(self, vm: PodWork) -> None:
         """The Pod is no target any more."""
@@ -103,7 +105,7 @@ class Target:
 
     async def _prepare(self, instance: Instance, vm: PodWork) -> None:
         migration = instance.vmi.status.migration_state
-        order, _ = await self._preparation.make(instance, vm.launcher, Prepare, started=False)
+        order, _, _ = await self._preparation.make(instance, vm.launcher, Prepare, started=False)
         order = msgspec.structs.replace(order, migration=migration.migration_uid if migration else "")
         vm.launcher.state = await vm.launcher.call(order)
         logger.info("%s: the Pod is ready for the guest, which is to come from another node", vm.record.key)
@@ -111,20 +113,19 @@ class Target:
     async def _receive(self, instance: Instance, vm: PodWork, migration: MigrationState) -> float | None:
         """Be there for the source, and let the guest run when it may."""
         incoming = await self._expect(vm, migration)
-        if incoming.source_keeps:
+        incoming.source_ended = incoming.source_ended or bool(migration.source_end_timestamp)
+        report = _report(vm, incoming)
+        if incoming.source_keeps and not (incoming.by_itself and report.complete):
             logger.info("%s: the guest stays where it is: %s", vm.record.key, incoming.source_keeps)
             await vm.launcher.call(Kill())
             return None
-        report = _report(vm, incoming)
         if await self._arrived(vm, incoming):
             await self._take_over(instance, vm, migration)
             return None
         change: Obj = {}
         ports = {str(self._proxy.port): 0}
-        if (migration.target_node_address, migration.target_direct_migration_node_ports) != (
-            self._proxy.address,
-            ports,
-        ):
+        known = (migration.target_node_address, migration.target_direct_migration_node_ports)
+        if self._proxy.address and known != (self._proxy.address, ports):
             stale = dict.fromkeys(migration.target_direct_migration_node_ports)  # null takes an entry away
             change = {
                 "targetNodeAddress": self._proxy.address,
@@ -137,12 +138,7 @@ class Target:
                 change["targetNodeDomainDetected"] = True
         if change:
             await self._write(instance, _patch(instance, {"migrationState": change}))
-        if not report.complete:
-            return None
-        if time.monotonic() - incoming.asked_at > _ASK:
-            incoming.asked_at = time.monotonic()
-            incoming.source_ended = incoming.source_ended or await self._witness.source_ended(instance.vmi, migration)
-        return 0.0 if incoming.source_ended else _ASK
+        return None
 
     async def _expect(self, vm: PodWork, migration: MigrationState) -> Incoming:
         uid = migration.migration_uid
@@ -157,6 +153,7 @@ class Target:
                 document,
                 lambda: self._heard(vm, incoming),
                 plain=bool(options.disable_tls),
+                by_itself=bool(options.allow_post_copy),
             )
             self._proxy.expect(incoming)
             vm.incoming = incoming
@@ -183,7 +180,8 @@ class Target:
             # Only the arrival lets it run; where it does, an earlier handler of this node has seen to it.
             runs = report.complete and state is not None and state.status in (Status.RUNNING, Status.BLOCKED)
             if not runs:
-                if incoming.source_keeps or not (incoming.source_ended and report.complete):
+                may = incoming.by_itself or (incoming.source_ended and not incoming.source_keeps)
+                if not report.complete or not may:
                     return False
                 vm.launcher.state = await vm.launcher.call(Arrive(migration=incoming.uid))
             incoming.arrived = True
@@ -206,8 +204,10 @@ class Target:
         status: Obj = {"nodeName": self._node, "migrationTransport": _TRANSPORT, "migrationState": state}
         if instance.vmi.status.evacuation_node_name:
             status["evacuationNodeName"] = None
-        if image := await self._witness.image(instance.vmi, migration.target_pod):
-            status["launcherContainerImageVersion"] = image
+        if instance.vmi.status.migrated_volumes:  # their data is in the other claims now
+            held = instance.object()["status"].get("conditions") or []
+            status |= {"migratedVolumes": None, "conditions": conditions.drop(held, VMICondition.VOLUMES_CHANGE)}
+            status["volumeStatus"] = _on_their_new_claims(instance.object()["status"])
         patch = _patch(instance, status)
         gone = dict.fromkeys((names.MIGRATION_TARGET_NODE, names.OUTDATED_LAUNCHER_IMAGE))
         patch["metadata"]["labels"] = {**gone, names.NODE_NAME: self._node}
@@ -221,6 +221,14 @@ def _report(vm: PodWork, incoming: Incoming) -> MigrationReport:
     """What the launcher says of this migration."""
     report = vm.launcher.state.migration if vm.launcher.state else None
     return report if report and report.uid == incoming.uid else MigrationReport()
+
+
+def _on_their_new_claims(status: Obj) -> list[Obj]:
+    claims = {v["volumeName"]: v.get("destinationPVCInfo") for v in status["migratedVolumes"]}
+    return [
+        {**volume, "persistentVolumeClaimInfo": claims[volume["name"]]} if volume["name"] in claims else volume
+        for volume in status.get("volumeStatus") or ()
+    ]
 
 
 def _patch(instance: Instance, status: Obj) -> Obj:

@@ -16,6 +16,7 @@ from virtfleet.handler.migration.outgoing import Outgoing
 from virtfleet.handler.migration.proxy import Incoming
 from virtfleet.handler.network.networks import NetworkError
 from virtfleet.handler.pods.launchers import Launcher, Unresponsive
+from virtfleet.handler.vms import plugging
 from virtfleet.handler.vms.decisions import Step
 from virtfleet.handler.vms.instances import Instance
 from virtfleet.handler.vms.preparation import NotPossible
@@ -57,6 +58,8 @@ class PodWork:
     """The migration by which the guest leaves."""
     incoming: Incoming | None = None
     """The migration by which the guest comes."""
+    unplug_at: float = 0.0
+    """When the guest is asked again to let go of a disk."""
     left_at: float | None = None
     """When nothing of a guest that leaves was left here, on a clock that only goes forward."""
     trouble: str = ""
@@ -91,7 +94,8 @@ class Attempts:
         """
         if step is Step.NOTHING:
             return None
-        wanted = hashlib.sha256(msgspec.json.encode(instance.vmi.spec)).digest()
+        spec = [instance.vmi.spec, plugging.fingerprint(instance.vmi)]
+        wanted = hashlib.sha256(msgspec.json.encode(spec)).digest()
         left = vm.retry_at - time.monotonic()
         if vm.trouble and vm.tried == (step, wanted) and left > 0:
             return left

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from xml.etree.ElementTree import Element
 
 from virtfleet.api import names, traits
+from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain.errors import DomainError
 from virtfleet.domain.xml import add
 from virtfleet.hypervisors.qemu.draft import Draft
@@ -14,6 +16,8 @@ from virtfleet.hypervisors.qemu.iothreads import threads
 # Slots of the root complex that are taken: the host bridge, the VGA device, ICH9's sound and SATA.
 _TAKEN_SLOTS = (0x00, 0x01, 0x1B, 0x1F)
 _SLOTS = 0x20
+_PORT, _SPARE = "pcie-root-port", 4
+_EXPRESS = re.compile(r"q35|^virt(-|$)")  # machines whose devices are on PCI Express
 
 
 def controllers(draft: Draft) -> None:
@@ -71,6 +75,25 @@ def place_on_root_complex(draft: Draft) -> None:
         if slot is None:
             raise DomainError("no slot is left on the root complex for all PCI devices")
         add(device, "address", type="pci", domain="0x0000", bus="0x00", slot=f"0x{slot:02x}", function="0x0")
+
+
+def make_room(domain: Element, vmi: VMI) -> None:
+    """Free PCI Express ports, beside one for each device that has none yet: libvirt adds no port to what runs.
+
+    Ports that the guest had are in the document already, and count: a VM has no more of them from start to start.
+    """
+    devices, kind = domain.find("devices"), domain.find("os/type")
+    machine = kind.get("machine", "") if kind is not None else ""
+    on_root = vmi.metadata.annotations.get(names.PLACE_PCI_DEVICES_ON_ROOT_COMPLEX) == "true"
+    if devices is None or on_root or vmi.spec.domain.devices.disable_hotplug or not _EXPRESS.search(machine):
+        return
+    there = [c for c in devices.findall("controller[@type='pci']") if c.get("index")]
+    ports = [c for c in there if c.get("model") == _PORT]
+    seated = sum(1 for device in _pci_devices(devices) if device.get("type") != "pci")
+    taken = {int(c.get("index", "0")) for c in there}
+    free = (index for index in range(1, 256) if index not in taken)
+    for _ in range(seated + _SPARE - len(ports)):
+        add(devices, "controller", type="pci", model=_PORT, index=next(free))
 
 
 def _pci_devices(devices: Element) -> Iterator[Element]:

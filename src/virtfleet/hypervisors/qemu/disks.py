@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xml.etree.ElementTree import Element
 
-from virtfleet.api import traits
+from virtfleet.api import hotplug, traits
 from virtfleet.api.disks import Disk, Volume
 from virtfleet.api.quantity import Quantity
 from virtfleet.api.vmistatus import PersistentVolumeClaimInfo
@@ -33,12 +33,14 @@ def disks(draft: Draft) -> None:
     for disk in draft.spec.disks:
         status = statuses.get(disk.name)
         added = status is not None and status.hotplug_volume is not None
+        attached = added and status is not None and status.phase in (hotplug.MOUNTED, hotplug.READY)
         index, volume = by_name.get(disk.name, (-1, None))
+        if disk.cdrom and volume and (not attached if added else permanent and disk.name not in permanent):
+            volume = None  # its medium is not there yet, or no more
         source = _location(draft, disk, volume, index, added=added)
         element = _disk(draft, disk, volume, source, targets, io, assignment)
         if status and status.persistent_volume_claim_info and not disk.cdrom:
             _claim_size(element, status.persistent_volume_claim_info)
-        attached = added and status is not None and status.phase in ("MountedToPod", "Ready")
         if volume is None or attached or not permanent or disk.name in permanent:
             draft.devices.append(element)
 

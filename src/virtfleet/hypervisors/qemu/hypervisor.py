@@ -12,7 +12,7 @@ from virtfleet.hypervisors import daemons
 from virtfleet.hypervisors.base import DaemonPlan, DaemonSettings, Descriptor, Hypervisor, Overheads, Tuning
 from virtfleet.hypervisors.migration import Migration
 from virtfleet.hypervisors.proof import Learned, Program, Step
-from virtfleet.hypervisors.qemu import adapt, document, needs
+from virtfleet.hypervisors.qemu import adapt, controllers, document, needs
 from virtfleet.hypervisors.qemu.migration import QemuMigration
 from virtfleet.hypervisors.support import Level, Support, impossible, works
 
@@ -36,9 +36,9 @@ keepalive_interval = -1
 QEMU: Final[dict[str, Support]] = {
     **works(
         "disk-image disk-virtio disk-sata disk-scsi disk-usb cdrom lun shareable-disk boot-order block-size io-threads",
-        "block-multiqueue changed-block-tracking container-disk claim host-disk ephemeral-disk cloud-init config-disk",
-        "downward-metrics net-bridge net-masquerade net-sriov net-passt net-plugin net-multiqueue",
-        "cpu-model cpu-features cpu-pinning cpu-hotplug numa realtime memory-hotplug hugepages balloon",
+        "block-multiqueue changed-block-tracking container-disk claim volume-hotplug host-disk ephemeral-disk",
+        "cloud-init config-disk downward-metrics net-bridge net-masquerade net-sriov net-passt net-plugin",
+        "net-multiqueue cpu-model cpu-features cpu-pinning cpu-hotplug numa realtime memory-hotplug hugepages balloon",
         "efi secure-boot kernel-boot acpi-tables ignition start-paused graphics serial-console input tpm watchdog rng",
         "sound panic usb-redirection vsock gpu host-device guest-agent hyperv-enlightenments clock live-migration",
     ),
@@ -101,6 +101,9 @@ class Qemu(Hypervisor):
 
     def build(self, vmi: VMI, context: Context) -> Element:
         return document.build(vmi, context, self.descriptor.emulation if context.emulated else self.domain_type)
+
+    def make_room(self, domain: Element, vmi: VMI) -> None:
+        controllers.make_room(domain, vmi)
 
     def adapt(self, domain: Element, context: Context) -> Element:
         return adapt.adapt(domain, context)

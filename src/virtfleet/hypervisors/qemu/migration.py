@@ -11,7 +11,7 @@ Only where post-copy is allowed, after which the source has nothing to go back t
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from xml.etree.ElementTree import Element
 
 from virtfleet.api.migration import MigrationOptions
@@ -20,9 +20,20 @@ from virtfleet.api.quantity import Quantity
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain import common, volumes
 from virtfleet.domain.errors import DomainError
-from virtfleet.domain.xml import text
+from virtfleet.domain.xml import add, child, text
 from virtfleet.hypervisors.base import own_alias
-from virtfleet.hypervisors.migration import Finish, Migration, Mode, Obstacle, Route, Run, kept_by, shared
+from virtfleet.hypervisors.migration import (
+    NO_SIZES,
+    Finish,
+    Migration,
+    Mode,
+    Obstacle,
+    Route,
+    Run,
+    changing,
+    kept_by,
+    shared,
+)
 
 _MIB = 1 << 20
 _PLACED = ("cputune", "numatune")  # where on the node the guest runs
@@ -66,13 +77,26 @@ class QemuMigration(Migration):
                 name = own_alias(device)
                 if name not in known:
                     raise DomainError(_ABSENT_TARGET % (kind, name))
+                slices = device.find("source/slices")
                 for part in parts:
                     if part != "target" or device.find("target[@managed='no']") is not None:
                         _replace(device, part, known[name])
+                if slices is not None:  # the guest has seen so much of it only
+                    child(device, "source").append(slices)
         return document
 
-    def run(self, vmi: VMI, running: Element, there: Element, route: Route, options: MigrationOptions) -> Run:
-        document = text(self.destination(running, there))
+    def run(
+        self,
+        vmi: VMI,
+        running: Element,
+        there: Element,
+        route: Route,
+        options: MigrationOptions,
+        sizes: Mapping[str, int] = NO_SIZES,
+    ) -> Run:
+        destination = self.destination(running, there)
+        _as_large_as_here(destination, changing(vmi), sizes)
+        document = text(destination)
         flags = ["LIVE", "PEER2PEER", "PERSIST_DEST", "ABORT_ON_ERROR"]
         parameters: dict[str, str | int | list[str]] = {
             "migrate_uri": f"unix://{route.memory}",
@@ -117,6 +141,15 @@ def copied(vmi: VMI, running: Element) -> list[str]:
         if target is not None and disk.get("device") != "cdrom" and name not in elsewhere and not unwritten:
             targets.append(target.get("dev", ""))
     return targets
+
+
+def _as_large_as_here(document: Element, volumes: Collection[str], sizes: Mapping[str, int]) -> None:
+    """Of another claim, which may be larger, the guest gets as much as it had: a disk does not grow on the way."""
+    for disk in document.iterfind("devices/disk"):
+        source, target = disk.find("source"), disk.find("target")
+        size = sizes.get(target.get("dev", ""), 0) if target is not None else 0
+        if own_alias(disk) in volumes and source is not None and size and source.find("slices") is None:
+            add(add(source, "slices"), "slice", type="storage", offset="0", size=str(size))
 
 
 def _replace(document: Element, tag: str, there: Element) -> None:

@@ -36,9 +36,16 @@ logger = logging.getLogger(__name__)
 _LOOK = 0.4  # seconds between looks at a migration
 _SAY = 1.0  # seconds between reports of its progress
 _LONGEST = 7 * 24 * 3600.0  # seconds; `pace` ends it long before, where anybody set a limit
+_CLOSED = "client socket is closed"  # what libvirt says of its connection to the target's daemon
+_JOIN, _JOIN_AGAIN = 30.0, 1.0  # seconds to join the halves of a guest whose post-copy broke, and between attempts
 _PARTED = "the connection to the other node was lost before that had said whether it has all of the guest"
 _NO_JOB = libvirt.VIR_DOMAIN_JOB_NONE
+_BROKEN_POST_COPY = (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_POSTCOPY_FAILED)
 _LOST = (libvirt.VIR_DOMAIN_PAUSED_POSTCOPY, libvirt.VIR_DOMAIN_PAUSED_POSTCOPY_FAILED)
+_LOST_ON_THE_WAY = (
+    "the guest is lost: it ran on the target when post-copy broke, with a part of its memory still here, and the two"
+    " did not come together again: %s"
+)
 # In the metadata of the domain's document: its owner has paused it, and it stays so where it goes.
 _OURS: Final = "{http://kubevirt.io}kubevirt"
 _PAUSED: Final = "{http://kubevirt.io}paused"
@@ -51,6 +58,16 @@ class Seen(NamedTuple):
     state: int
     reason: int
     job: dict[str, Any]
+
+    @property
+    def elsewhere(self) -> bool:
+        """The guest runs on the target already, with a part of its memory here."""
+        return self.state == libvirt.VIR_DOMAIN_PAUSED and self.reason in _LOST
+
+    @property
+    def broken(self) -> bool:
+        """Post-copy broke off: a part of the guest's memory is here, and it runs on the target, or waits there."""
+        return (self.state, self.reason) == _BROKEN_POST_COPY
 
     @property
     def settled(self) -> bool:
@@ -81,6 +98,7 @@ class Departure:
         self._say = say
         self._said = 0.0
         self._end = ""  # why it is to end
+        self._gone_there = False  # nothing of the guest is on the target any more
         self._stirred = asyncio.Event()
         self._stays = asyncio.Event()  # the target will not let the guest run
 
@@ -91,18 +109,26 @@ class Departure:
     async def run(self, there: Element, route: Route, options: MigrationOptions) -> None:
         """Move the domain to a target that has prepared the document `there`; Failure where it stays."""
         run, copied = await self._plan(there, route, options)
-        moving = tasks.start(self._move(run), "migration")
-        moving.add_done_callback(lambda _: self.stir())
-        began = progressed = time.monotonic()
+        moving = self._start(run)
+        began = progressed = tried = time.monotonic()
+        broken: float | None = None
         least: int | None = None
         while True:
             await self._wait()
             seen = await self._see()
             if seen and not seen.active:
                 return await self._gone()
+            now = time.monotonic()
+            if seen and seen.broken and moving.done():
+                broken = broken or now
+                if self._gone_there or now - broken > _JOIN:
+                    raise Failure(_LOST_ON_THE_WAY % moving.result())
+                if now - tried > _JOIN_AGAIN:
+                    logger.warning("post-copy broke and is taken up again: %s", moving.result())
+                    tried, moving = now, self._start(run, again=True)
+                continue
             if seen and seen.settled and moving.done() and await self._as_before(seen, moving.result()):
                 raise self._failure(moving.result())
-            now = time.monotonic()
             look = _measured(self.look, seen.job) if seen and not seen.settled else self.look
             if seen and not seen.settled and (least is None or look.left < least):
                 least, progressed = look.left, now
@@ -111,6 +137,11 @@ class Departure:
                 await self._abort_job()
             elif turn := pace(self._vmi, options, self.look, copied=copied):
                 await self._take(turn)
+
+    def _start(self, run: Run, *, again: bool = False) -> asyncio.Task[str]:
+        moving = tasks.start(self._move(run, again=again), "migration")
+        moving.add_done_callback(lambda _: self.stir())
+        return moving
 
     def _failure(self, trouble: str) -> Failure:
         self.aborted = bool(self._end)
@@ -173,13 +204,13 @@ class Departure:
             running = await self._connection.run(self._document)
             if refused := [o.message for o in self._steps.obstacles(self._vmi, running, options)]:
                 raise Failure(f"the VM cannot move: {'; '.join(refused)}")
-            run = self._steps.run(self._vmi, running, there, route, options)
-            size = await self._connection.run(partial(self._bytes, run.copied))
+            sizes = await self._connection.run(partial(self._sizes, running))
+            run = self._steps.run(self._vmi, running, there, route, options, sizes)
         except (DomainError, libvirt.libvirtError) as error:
             raise Failure(explained(str(error))) from None
         if self._end:
             raise self._failure("")
-        return run, size
+        return run, sum(sizes.get(disk, 0) for disk in run.copied)
 
     async def _gone(self) -> None:
         """Nothing of the domain runs here any more; Failure where it has ended instead of having moved."""
@@ -188,7 +219,7 @@ class Departure:
 
     async def _as_before(self, seen: Seen, trouble: str) -> bool:
         """Whether the guest is here as it was before. One that libvirt has left standing still runs on first."""
-        if seen.state != libvirt.VIR_DOMAIN_PAUSED or self.stands or seen.reason in _LOST:
+        if seen.state != libvirt.VIR_DOMAIN_PAUSED or self.stands or seen.elsewhere:
             return True
         if not self._stays.is_set():
             self._ask(trouble)
@@ -206,26 +237,30 @@ class Departure:
         mark(document, paused=self.stands)
         return document
 
-    def _bytes(self, disks: tuple[str, ...], connection: libvirt.virConnect) -> int:
+    def _sizes(self, running: Element, connection: libvirt.virConnect) -> dict[str, int]:
         domain = connection.lookupByName(self._name)
-        return sum(domain.blockInfo(disk)[0] for disk in disks)
+        targets = [child(disk, "target").get("dev", "") for disk in running.iterfind("devices/disk[@device='disk']")]
+        return {target: domain.blockInfo(target)[0] for target in targets}
 
-    async def _move(self, run: Run) -> str:
+    async def _move(self, run: Run, *, again: bool) -> str:
         """What libvirt says against it. An error may come after the domain has left, so it decides nothing."""
+        flags = sum(getattr(libvirt, f"VIR_MIGRATE_{flag}") for flag in run.flags)
+        if again:
+            flags |= libvirt.VIR_MIGRATE_POSTCOPY_RESUME
 
         def move(connection: libvirt.virConnect) -> None:
             domain = connection.lookupByName(self._name)
-            flags = sum(getattr(libvirt, f"VIR_MIGRATE_{flag}") for flag in run.flags)
-            if self.stands:
-                flags |= libvirt.VIR_MIGRATE_PAUSED
-            if run.longest_pause:
+            if run.longest_pause and not again:
                 domain.migrateSetMaxDowntime(run.longest_pause)
-            domain.migrateToURI3(run.uri, run.parameters, flags)
+            domain.migrateToURI3(run.uri, run.parameters, flags | (libvirt.VIR_MIGRATE_PAUSED if self.stands else 0))
 
         try:
             await self._connection.apart(move, limit=_LONGEST)
         except (libvirt.libvirtError, Failure) as error:
-            return explained(str(error))
+            said = explained(str(error))
+            code = error.get_error_code() if isinstance(error, libvirt.libvirtError) else None
+            self._gone_there = again and code == libvirt.VIR_ERR_NO_DOMAIN
+            return f"the connection to the other node was lost ({said})" if _CLOSED in said else said
         return "libvirt says that it has, but the domain is still here"
 
     def _change(self, mode: Mode, connection: libvirt.virConnect) -> None:
@@ -260,7 +295,7 @@ class Departure:
                 await self._connection.run(partial(self._change, turn.mode))
                 self._show(msgspec.structs.replace(self.look, mode=turn.mode))
         except (libvirt.libvirtError, Failure) as error:
-            logger.warning("the migration goes on as before: %s", error)
+            logger.info("the migration goes on as before: %s", error)
 
 
 def _measured(look: Look, job: dict[str, Any]) -> Look:
@@ -304,7 +339,7 @@ def carried(domain: libvirt.virDomain, waited: float) -> Look:
     job = domain.jobStats(libvirt.VIR_DOMAIN_JOB_STATS_COMPLETED | libvirt.VIR_DOMAIN_JOB_STATS_KEEP_COMPLETED)
     look = _measured(Look(), {"data_remaining": 0, **job})
     paused = look.downtime_ms + round(waited * 1000)
-    return msgspec.structs.replace(look, elapsed=job.get("time_elapsed", 0) / 1000, downtime_ms=paused)
+    return msgspec.structs.replace(look, elapsed=job.get("time_elapsed", 0) / 1000 + waited, downtime_ms=paused)
 
 
 async def shown(connection: Connection, name: str, finish: Finish) -> bool:

@@ -10,9 +10,9 @@ import asyncio
 import os
 import posixpath
 import sys
-from collections.abc import Coroutine, Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from xml.etree.ElementTree import Element
 
 import msgspec
@@ -28,8 +28,8 @@ from virtfleet.launcher.storage import mapped, seeds
 from virtfleet.launcher.storage.iso import Image
 from virtfleet.launcher.vm import metrics
 from virtfleet.work import commands
+from virtfleet.work.tasks import all_of
 
-T = TypeVar("T")
 SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 _FORMATS = ("raw", "qcow2")
 _MOST_LINKS = 40  # as many as the kernel follows
@@ -45,7 +45,7 @@ async def formats(vmi: VMI) -> dict[str, str]:
         for index, volume in enumerate(vmi.spec.volumes)
         if volume.container_disk and volume.name not in roots
     }
-    checked = await _together(*(_checked_format(name, path) for name, path in images.items()))
+    checked = await all_of(*(_checked_format(name, path) for name, path in images.items()))
     return dict(zip(images, checked, strict=True))
 
 
@@ -55,10 +55,18 @@ async def prepare(vmi: VMI, context: Context, domain: Element) -> None:
     _boot_files(vmi)
     _ignition(vmi)
     images = [i for volume in vmi.spec.volumes for i in _configuration(vmi, volume) if i.output in named]
-    await _together(
+    await all_of(
         _write_images(images),
         *(_prepare(vmi, index, volume, context, named, domain) for index, volume in enumerate(vmi.spec.volumes)),
     )
+
+
+def fill_plugged(vmi: VMI, context: Context, domain: Element) -> None:
+    """Make the images of claims that are new to a domain which runs, where they have none."""
+    named = {value for element in domain.iter() for value in element.attrib.values()}
+    for volume in vmi.spec.volumes:
+        if paths.hotplug_image(volume.name) in named:
+            _fill_claim(vmi, volume, context, _plugged_image(volume.name))
 
 
 async def _prepare(vmi: VMI, index: int, volume: Volume, context: Context, named: Set[str], domain: Element) -> None:
@@ -77,20 +85,13 @@ async def _prepare(vmi: VMI, index: int, volume: Volume, context: Context, named
     elif volume.host_disk and volume.host_disk.type == "DiskOrCreate":
         _allocate(paths.host_disk(volume.name, volume.host_disk.path), _size(volume.host_disk.capacity))
     elif volume.persistent_volume_claim or volume.data_volume:
-        _fill_claim(vmi, volume, context)
+        plugged = paths.hotplug_image(volume.name) in named
+        image = _plugged_image(volume.name) if plugged else paths.claim_image(volume.name)
+        _fill_claim(vmi, volume, context, image)
     elif volume.downward_metrics:
         metrics.write_disk(paths.DOWNWARD_METRICS_DISK, [])
     else:
         _seed_directory(vmi, volume, named)
-
-
-async def _together(*work: Coroutine[Any, Any, T]) -> list[T]:
-    """Do all of it at once. What fails is told when the rest is finished, so that nothing goes on behind a retry."""
-    done = await asyncio.gather(*work, return_exceptions=True)
-    for result in done:
-        if isinstance(result, BaseException):
-            raise result
-    return [result for result in done if not isinstance(result, BaseException)]
 
 
 async def _write_images(images: list[Image]) -> None:
@@ -231,13 +232,42 @@ def _map_claim(volume: str, first: int) -> None:
         ) from None
 
 
-def _fill_claim(vmi: VMI, volume: Volume, context: Context) -> None:
+def choose_cache(domain: Element) -> None:
+    """Keep plugged claims out of the node's cache where nobody chose and their storage allows it, as KubeVirt does.
+
+    What only lies in a node's cache cannot move to another node with the VM.
+    """
+    for disk in domain.iterfind("devices/disk"):
+        driver, source = disk.find("driver"), disk.find("source")
+        path = (source.get("file") or source.get("dev") or "") if source is not None else ""
+        if driver is not None and not driver.get("cache") and path.startswith(f"{paths.HOTPLUG_DISKS}/"):
+            driver.set("cache", "none" if _is_direct(path) else "writethrough")
+
+
+def _is_direct(path: str) -> bool:
+    try:
+        os.close(os.open(path, os.O_RDONLY | os.O_DIRECT | os.O_NONBLOCK | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True
+
+
+def _plugged_image(volume: str) -> str:
+    """The image of a claim that was plugged in, reached by the name that the domain has for it."""
+    image = f"{paths.hotplug_place(volume)}/disk.img"
+    if os.path.isdir(os.path.dirname(image)):
+        _link(paths.hotplug_image(volume), Path(image))
+    return image
+
+
+def _fill_claim(vmi: VMI, volume: Volume, context: Context, path: str) -> None:
     """A claim with an empty file system gets a disk image that fills it."""
-    image = Path(paths.claim_image(volume.name))
+    image = Path(path)
     if volume.name in context.block_volumes or image.exists() or not image.parent.is_dir():
         return
     status = next((s for s in vmi.status.volume_status if s.name == volume.name), None)
-    info = status.persistent_volume_claim_info if status else None
+    other = next((v.destination_pvc_info for v in vmi.status.migrated_volumes if v.volume_name == volume.name), None)
+    info = other or (status.persistent_volume_claim_info if status else None)
     if not info:
         raise Failure(f"volume {volume.name!r}: the claim holds no disk.img, and its size is not known")
     amounts = [q for q in (info.capacity.get("storage"), info.requests.get("storage")) if q is not None]

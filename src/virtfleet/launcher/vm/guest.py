@@ -187,10 +187,13 @@ class Guest:
             request.node.context, disk_formats=self._formats, taps=request.node.taps, host=self._here
         )
         wanted = self._document(vmi, context)
-        if not self._started:
+        if self._started:
+            disks.fill_plugged(vmi, context, wanted)
+        else:
             await disks.prepare(vmi, context, wanted)
             for socket in (paths.vmi_socket(self._uid, ""), paths.DOWNWARD_METRICS_SOCKET):
                 os.makedirs(os.path.dirname(socket), exist_ok=True)
+        disks.choose_cache(wanted)
         return wanted
 
     def _document(self, vmi: VMI, context: Context) -> ET.Element:
@@ -201,6 +204,7 @@ class Guest:
             document = self._hypervisor.adapt(document, context)
             if not self._started:
                 abi.keep_parts(document, vmi, context.host)
+                self._hypervisor.make_room(document, vmi)
         except DomainError as error:
             raise Failure(str(error)) from None
         return document
@@ -269,16 +273,15 @@ class Guest:
                 if any(change):
                     raise Failure("the VM is on its way to another node; its devices are changed when it is there")
                 return
+            failures: list[libvirt.libvirtError] = []  # of one device, which are none of the others
             for device in change.detach:
-                try:
-                    domain.detachDeviceFlags(text(device), _LIVE)
-                except libvirt.libvirtError as error:
-                    if error.get_error_code() not in _BEING_REMOVED:
-                        raise
+                _each(failures, partial(_detach, domain, device))
             for device in change.attach:
-                domain.attachDeviceFlags(text(device), _LIVE)
+                _each(failures, partial(domain.attachDeviceFlags, text(device), _LIVE))
             for device in change.update:
-                domain.updateDeviceFlags(text(device), _LIVE)
+                _each(failures, partial(domain.updateDeviceFlags, text(device), _LIVE))
+            if failures:
+                raise failures[0]
             _, largest, current, _, _ = domain.info()
             target = memory >> 10
             if self._hypervisor.has("balloon") and target != current and target <= largest:
@@ -400,6 +403,28 @@ class Guest:
 
     def _background(self, name: str, work: Callable[[], tasks.Work[None]]) -> None:
         self._tasks.add(tasks.keep(work, name))
+
+
+def _each(failures: list[libvirt.libvirtError], call: Callable[[], object]) -> None:
+    try:
+        call()
+    except libvirt.libvirtError as error:
+        failures.append(error)
+
+
+def _detach(domain: libvirt.virDomain, device: ET.Element) -> None:
+    """Ask the guest to let go of a device, and do not wait for it: an event tells when it has."""
+    alias = device.find("alias")
+    try:
+        try:
+            domain.detachDeviceAlias(alias.get("name", "") if alias is not None else "", _LIVE)
+        except libvirt.libvirtError as error:
+            if error.get_error_code() != libvirt.VIR_ERR_NO_SUPPORT:
+                raise
+            domain.detachDeviceFlags(text(device), _LIVE)
+    except libvirt.libvirtError as error:
+        if error.get_error_code() not in _BEING_REMOVED:
+            raise
 
 
 def _read(request: m.Sync) -> VMI:

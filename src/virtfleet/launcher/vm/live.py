@@ -9,6 +9,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 from xml.etree.ElementTree import Element
 
+from virtfleet.hypervisors.base import own_alias
+
 _KINDS = ("disk", "interface")
 Identity = Callable[[Element], str]
 
@@ -66,6 +68,12 @@ def _link(interface: Element) -> str:
 def _source(disk: Element) -> str:
     source = disk.find("source")
     return (source.get("file") or source.get("dev") or "") if source is not None else ""
+
+
+def disks(domain: Element) -> dict[str, str]:
+    """Targets in the guest by the volumes that they show; an empty drive shows none."""
+    shown = ((own_alias(d), d.find("target")) for d in domain.iterfind("devices/disk") if d.find("source") is not None)
+    return {name: target.get("dev", "") for name, target in shown if name and target is not None}
 
 
 def links(domain: Element) -> dict[str, str]:

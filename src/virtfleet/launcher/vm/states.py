@@ -83,7 +83,7 @@ def present(connection: libvirt.virConnect, name: str) -> DomainState:
         uuid=domain.UUIDString(),
         machine=known.machine,
         agent=document.find(_AGENT) is not None,
-        disks={device.name.rpartition("/")[2]: device.target for device in known.devices if device.target},
+        disks=live.disks(document),
         links=live.links(document),
         abi=known,
         topology=_topology(document),

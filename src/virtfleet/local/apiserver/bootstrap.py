@@ -15,7 +15,7 @@ import orjson
 import yaml
 
 from virtfleet.kube.api import KubeApi
-from virtfleet.kube.errors import is_already_exists, is_not_found
+from virtfleet.kube.errors import ignoring, is_already_exists, is_not_found
 from virtfleet.kube.resource import (
     CLUSTER_ROLE_BINDINGS,
     CLUSTER_ROLES,
@@ -72,19 +72,12 @@ def default_objects() -> list[tuple[Resource, Obj]]:
 async def _ensure(api: KubeApi, res: Resource, obj: Obj, complete: Complete = lambda _: None) -> None:
     meta = obj["metadata"]
     namespace = meta.get("namespace")
-    try:
-        present = await api.get(res, meta["name"], namespace)
-    except Exception as error:
-        if not is_not_found(error):
-            raise
-        try:
-            await api.create(res, {"apiVersion": res.api_version, "kind": res.kind, **obj}, namespace)
-        except Exception as race:
-            if not is_already_exists(race):
-                raise
+    with ignoring(is_not_found):
+        if patch := complete(await api.get(res, meta["name"], namespace)):
+            await api.patch(res, meta["name"], patch, namespace)
         return
-    if patch := complete(present):
-        await api.patch(res, meta["name"], patch, namespace)
+    with ignoring(is_already_exists):
+        await api.create(res, {"apiVersion": res.api_version, "kind": res.kind, **obj}, namespace)
 
 
 def _lacking(wanted: Obj) -> Complete:

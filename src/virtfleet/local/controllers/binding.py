@@ -6,7 +6,7 @@ import time
 
 from virtfleet.api import conditions
 from virtfleet.kube.api import KubeApi
-from virtfleet.kube.errors import ApiError, is_conflict
+from virtfleet.kube.errors import ApiError, ignoring, is_conflict
 from virtfleet.kube.resource import PODS, Obj
 from virtfleet.local.apiserver.rights.access import User
 
@@ -14,31 +14,22 @@ ATTEMPTS = 10
 SUCCESS: Obj = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
 
 
-class Binding:
-    """The handler for `Operations.posts`. A pod is bound once; node and condition are written together."""
-
-    def __init__(self, api: KubeApi) -> None:
-        self._api = api
-
-    async def __call__(self, obj: Obj, *, namespace: str, name: str, user: User, dry_run: bool) -> Obj:
-        meta, target = obj.get("metadata") or {}, obj.get("target") or {}
-        if meta.get("name", name) != name:
-            raise ApiError("BadRequest", "name in URL does not match name in Binding object")
-        if target.get("kind", "Node") != "Node" or not target.get("name"):
-            raise ApiError("BadRequest", "target: a binding needs the name of a Node")
-        for _ in range(ATTEMPTS):
-            pod = await self._api.get(PODS, name, namespace)
-            _check(pod, meta)
-            if dry_run:
-                return SUCCESS
-            try:
-                await self._api.replace(PODS, _bound(pod, meta, target["name"]), subresource="binding")
-            except ApiError as error:
-                if is_conflict(error):
-                    continue
-                raise
+async def bind(api: KubeApi, obj: Obj, *, namespace: str, name: str, user: User, dry_run: bool) -> Obj:
+    """For `Operations.posts`. A pod is bound once; node and condition are written together."""
+    meta, target = obj.get("metadata") or {}, obj.get("target") or {}
+    if meta.get("name", name) != name:
+        raise ApiError("BadRequest", "name in URL does not match name in Binding object")
+    if target.get("kind", "Node") != "Node" or not target.get("name"):
+        raise ApiError("BadRequest", "target: a binding needs the name of a Node")
+    for _ in range(ATTEMPTS):
+        pod = await api.get(PODS, name, namespace)
+        _check(pod, meta)
+        if dry_run:
             return SUCCESS
-        raise _conflict(name, "the pod keeps changing; try again")
+        with ignoring(is_conflict):  # somebody wrote the pod meanwhile
+            await api.replace(PODS, _bound(pod, meta, target["name"]), subresource="binding")
+            return SUCCESS
+    raise _conflict(name, "the pod keeps changing; try again")
 
 
 def _check(pod: Obj, meta: Obj) -> None:

@@ -8,13 +8,11 @@ after a restart the first list is complete by itself.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine, Iterable
 from typing import Any, TypeVar
 
 from virtfleet.kube.api import KubeApi, Patch
 from virtfleet.kube.cache import Cache, key_of, split_key
-from virtfleet.kube.errors import is_conflict, is_not_found
+from virtfleet.kube.errors import ignoring, is_conflict, is_not_found
 from virtfleet.kube.events import Reference
 from virtfleet.kube.resource import Obj, Resource
 
@@ -60,24 +58,17 @@ class Collection(Cache[T]):
     async def remove(self, key: str, uid: str, *, grace: int | None = None) -> None:
         """Delete this very object, if it is still there."""
         namespace, name = split_key(key)
-        try:
+        with ignoring(is_not_found, is_conflict):
             answer = await self._api.delete(self.resource, name, namespace, grace=grace, uid=uid)
-        except Exception as error:
-            if is_not_found(error) or is_conflict(error):
-                return
-            raise
-        if answer.get("kind") != "Status":
-            self.observe(answer)
+            if answer.get("kind") != "Status":
+                self.observe(answer)
 
 
 async def find(api: KubeApi, res: Resource, key: str) -> Obj | None:
     namespace, name = split_key(key)
-    try:
+    with ignoring(is_not_found):
         return await api.get(res, name, namespace)
-    except Exception as error:
-        if is_not_found(error):
-            return None
-        raise
+    return None
 
 
 def controller_of(obj: Obj) -> dict[str, Any] | None:
@@ -94,14 +85,3 @@ def about(obj: Obj, resource: Resource) -> Reference:
     """The object as events name it; the cached form of an object need not say its kind."""
     meta = obj["metadata"]
     return Reference(resource.api_version, resource.kind, meta.get("namespace", ""), meta["name"], meta["uid"])
-
-
-async def all_of(actions: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Do all at the same time. The first failure is raised when all are done: nothing goes on behind our back."""
-    results = await asyncio.gather(*actions, return_exceptions=True)
-    done: list[T] = []
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
-        done.append(result)
-    return done

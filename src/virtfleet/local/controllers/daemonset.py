@@ -12,7 +12,7 @@ from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import DAEMON_SETS, Obj
 from virtfleet.local.controllers.caches import Caches
-from virtfleet.local.controllers.collection import about, all_of
+from virtfleet.local.controllers.collection import about
 from virtfleet.local.controllers.daemonset_plan import (
     REVISION,
     Daemon,
@@ -29,6 +29,7 @@ from virtfleet.local.controllers.nodes import NodeView
 from virtfleet.local.controllers.pods import Pod, owners_of, pod_from_template, template_of, until_available
 from virtfleet.local.controllers.revisions import template_hash
 from virtfleet.work.pacing import Backoff
+from virtfleet.work.tasks import all_of
 
 FIRST_RETRY, LAST_RETRY = 1.0, 900.0  # seconds between deletions of failed pods on one node
 BURST = 250  # pods created or deleted in one go
@@ -104,7 +105,7 @@ class DaemonSets:
                 self._recorder.warning(event, "FailedDaemonPod", message)
         try:
             made = await all_of(
-                self._pods.create(_pod(daemon_set, revision, node), namespace) for node in plan.create[:BURST]
+                *(self._pods.create(_pod(daemon_set, revision, node), namespace) for node in plan.create[:BURST])
             )
         except ApiError as error:
             self._recorder.warning(event, "FailedCreate", f"Error creating: {error.message}")
@@ -112,7 +113,7 @@ class DaemonSets:
         for each in made:
             self._recorder.normal(event, "SuccessfulCreate", f"Created pod: {each['metadata']['name']}")
         doomed = plan.delete[:BURST]
-        await all_of(self._pods.remove(pod.key, pod.uid) for pod in doomed)
+        await all_of(*(self._pods.remove(pod.key, pod.uid) for pod in doomed))
         for pod in doomed:
             self._recorder.normal(event, "SuccessfulDelete", f"Deleted pod: {pod.name}")
 

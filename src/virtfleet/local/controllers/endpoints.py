@@ -123,8 +123,6 @@ class Endpoints:
         service = self._services.get(key)
         if service is None or service["metadata"].get("deletionTimestamp") or not service["spec"].get("selector"):
             return
-        if service["spec"].get("type") == "ExternalName":
-            return
         namespace = service["metadata"]["namespace"]
         wanted = slices(service, self._pods.by_index("namespace", namespace))
         for piece in self._slices.by_index("service", key):

@@ -1,7 +1,7 @@
 """Garbage collection: objects go when all their owners are gone, and owners wait for them where that was asked for.
 
-The graph is small: for each object its uid and its owners, for each owner the objects that name it. Whether an owner is
-really absent is always asked of the API server, because a graph that lags behind must never delete anything.
+Little is kept: for each object its uid and its owners, for each owner the objects that name it. Whether an owner is
+really absent is always asked of the API server, because caches that lag behind must never delete anything.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 
 from virtfleet.kube.cache import Cache, split_key
 from virtfleet.kube.controller import Controller
-from virtfleet.kube.errors import ApiError, is_conflict, is_not_found
+from virtfleet.kube.errors import ignoring, is_conflict, is_not_found
 from virtfleet.kube.resource import Obj, Resource
 from virtfleet.local.controllers.caches import Caches
 from virtfleet.local.controllers.collection import find
@@ -42,8 +42,10 @@ class Owner(msgspec.Struct, rename="camel", frozen=True):
 
 
 class Item(msgspec.Struct, rename="camel", frozen=True, eq=False):
-    """What the graph keeps of an object."""
+    """What is kept of an object."""
 
+    name: str
+    namespace: str = ""
     uid: str = ""
     deletion_timestamp: str | None = None
     finalizers: list[str] | None = None
@@ -70,34 +72,11 @@ def decode(data: bytes) -> Item:
     return _decoder.decode(data).metadata
 
 
-class Graph:
-    """Which objects name which owner."""
-
-    def __init__(self) -> None:
-        self._dependents: dict[str, dict[str, bool]] = {}  # owner's uid -> item's id -> whether it blocks
-
-    def change(self, item_id: str, old: Item | None, new: Item | None) -> None:
-        for owner in old.owners if old else ():
-            dependents = self._dependents.get(owner.uid, {})
-            dependents.pop(item_id, None)
-            if not dependents:
-                self._dependents.pop(owner.uid, None)
-        for owner in new.owners if new else ():
-            self._dependents.setdefault(owner.uid, {})[item_id] = bool(owner.block_owner_deletion)
-
-    def dependents(self, uid: str) -> list[str]:
-        return list(self._dependents.get(uid, ()))
-
-    def blocking(self, uid: str) -> list[str]:
-        return [item_id for item_id, blocks in self._dependents.get(uid, {}).items() if blocks]
-
-
 class Garbage:
     """The collector. `kinds` are all kinds that are served now; it is asked again and again."""
 
     def __init__(self, caches: Caches, kinds: Callable[[], Iterable[Resource]]) -> None:
         self._api, self._kinds = caches.api, kinds
-        self._graph = Graph()
         self._caches: dict[str, Cache[Item]] = {}  # by group/plural
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._gone: dict[str, None] = {}  # uids of owners that were seen to go, also where their kind went with them
@@ -110,13 +89,13 @@ class Garbage:
             group.create_task(self._follow_kinds(group))
             group.create_task(self._controller.run())
 
-    # -- the graph
+    # -- who names whom
 
     async def _follow_kinds(self, group: asyncio.TaskGroup) -> None:
         """Watch every kind that there is."""
         while True:
             self._kinds_changed.clear()
-            wanted = {_id(r): r for r in one_version_each(self._kinds()) if (r.group, r.plural) not in IGNORED}
+            wanted = {r.storage: r for r in one_version_each(self._kinds()) if (r.group, r.plural) not in IGNORED}
             for gone in self._caches.keys() - wanted.keys():
                 self._drop(gone)
             for new in wanted.keys() - self._caches.keys():
@@ -128,7 +107,8 @@ class Garbage:
                 continue
 
     def _add(self, kind: str, resource: Resource, group: asyncio.TaskGroup) -> None:
-        cache: Cache[Item] = Cache(self._api, resource, decode=decode)
+        owners = {"owner": lambda item: {owner.uid for owner in item.owners}}
+        cache: Cache[Item] = Cache(self._api, resource, decode=decode, indexes=owners)
 
         def changed(key: str, old: Item | None, new: Item | None) -> None:
             self._changed(f"{kind}|{key}", old, new)
@@ -144,10 +124,9 @@ class Garbage:
             self._changed(f"{kind}|{key}", cache.get(key), None)
 
     def _changed(self, item_id: str, old: Item | None, new: Item | None) -> None:
-        self._graph.change(item_id, old, new)
         if new is None:
             assert old is not None
-            if dependents := self._graph.dependents(old.uid):
+            if dependents := self._dependents(old.uid):
                 self._gone[old.uid] = None
                 if len(self._gone) > REMEMBERED:
                     del self._gone[next(iter(self._gone))]
@@ -165,12 +144,21 @@ class Garbage:
         """An owner in foreground deletion may be waiting for just this object."""
         cache = self._cache_of(owner)
         if cache is not None:
-            kind = _id(cache.resource)
+            kind = cache.resource.storage
             namespace = split_key(item_id.partition("|")[2])[0]
             for key in (f"{namespace}/{owner.name}", owner.name) if namespace else (owner.name,):
                 item = cache.get(key)
                 if item and item.uid == owner.uid and item.pending:
                     self._controller.queue.add(f"{kind}|{key}")
+
+    def _dependents(self, uid: str, *, blocking: bool = False) -> list[str]:
+        """Ids of the objects that name an owner; where asked, of those alone that its foreground deletion waits for."""
+        return [
+            f"{kind}|{item.namespace}/{item.name}" if item.namespace else f"{kind}|{item.name}"
+            for kind, cache in self._caches.items()
+            for item in cache.by_index("owner", uid)
+            if not blocking or any(owner.uid == uid and owner.block_owner_deletion for owner in item.owners)
+        ]
 
     def _cache_of(self, owner: Owner) -> Cache[Item] | None:
         wanted = (owner.kind, owner.group)
@@ -191,12 +179,12 @@ class Garbage:
         elif item.pending:
             for other in list(self._caches.values()):  # dependents can be of any kind
                 await other.synced.wait()
-            for dependent in self._graph.dependents(item.uid):
+            for dependent in self._dependents(item.uid):
                 if item.pending == ORPHAN:
                     await self._drop_references(dependent, {item.uid})
                 else:
                     self._controller.queue.add(dependent)
-            if item.pending == ORPHAN or not self._graph.blocking(item.uid):
+            if item.pending == ORPHAN or not self._dependents(item.uid, blocking=True):
                 await self._remove_finalizer(cache.resource, key, item.uid, item.pending)
 
     async def _judge(self, resource: Resource, item_id: str, key: str) -> None:
@@ -213,7 +201,7 @@ class Garbage:
             await self._drop_references(item_id, leaving)
             return
         waiting = "waiting" in states.values()
-        await self._delete(resource, live, foreground=waiting and bool(self._graph.dependents(live["metadata"]["uid"])))
+        await self._delete(resource, live, foreground=waiting and bool(self._dependents(live["metadata"]["uid"])))
 
     async def _state(self, owner: Owner, namespace: str | None) -> str:
         """solid, absent, or waiting for its dependents to go. What cannot be told counts as solid."""
@@ -240,7 +228,7 @@ class Garbage:
         held = meta.get("finalizers") or ()
         foreground = foreground or FOREGROUND in held
         propagation = "Orphan" if ORPHAN in held else "Foreground" if foreground else "Background"
-        try:
+        with ignoring(is_not_found):
             await self._api.delete(
                 resource,
                 meta["name"],
@@ -249,9 +237,6 @@ class Garbage:
                 uid=meta["uid"],
                 resource_version=meta["resourceVersion"],  # an object that got a new owner meanwhile stays
             )
-        except ApiError as error:
-            if not is_not_found(error):
-                raise
 
     async def _drop_references(self, item_id: str, owners: set[str]) -> None:
         kind, _, key = item_id.partition("|")
@@ -278,13 +263,6 @@ class Garbage:
             if uid and meta["uid"] != uid:
                 return
             patch = {"metadata": {**change(meta), "uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}}
-            try:
+            with ignoring(is_conflict, is_not_found):
                 await self._api.patch(resource, name, patch, namespace)
                 return
-            except ApiError as error:
-                if not is_conflict(error) and not is_not_found(error):
-                    raise
-
-
-def _id(resource: Resource) -> str:
-    return f"{resource.group}/{resource.plural}"

@@ -16,20 +16,6 @@ from virtfleet.local.controllers.caches import Caches
 FINALIZER = "kubernetes"
 LOOK_AGAIN = 0.5  # seconds; pods need their grace period, finalizers their controllers
 
-_FINE = {
-    "NamespaceDeletionDiscoveryFailure": ("ResourcesDiscovered", "All resources successfully discovered"),
-    "NamespaceDeletionGroupVersionParsingFailure": (
-        "ParsedGroupVersions",
-        "All legacy kube types successfully parsed",
-    ),
-    "NamespaceDeletionContentFailure": (
-        "ContentDeleted",
-        "All content successfully deleted, may be waiting on finalization",
-    ),
-    "NamespaceContentRemaining": ("ContentRemoved", "All content successfully removed"),
-    "NamespaceFinalizersRemaining": ("ContentHasNoFinalizers", "All content-preserving finalizers finished"),
-}
-
 
 def report(
     listed: list[Condition] | None,
@@ -38,7 +24,7 @@ def report(
     failures: list[str],
     now: float,
 ) -> list[Condition]:
-    """The conditions of a namespace on its way out."""
+    """The conditions of a namespace on its way out: what keeps it."""
     trouble: dict[str, tuple[str, str]] = {}
     if remaining:
         counts = ", ".join(sorted(f"{r.plural}.{r.group} has {n} resource instances" for r, n in remaining.items()))
@@ -50,11 +36,9 @@ def report(
     if failures:
         why = f"Failed to delete all resource types, {len(failures)} remaining: {', '.join(sorted(failures))}"
         trouble["NamespaceDeletionContentFailure"] = ("ContentDeletionFailed", why)
-    result = list(listed or ())
-    for kind, fine in _FINE.items():
-        reason, message = trouble.get(kind, fine)
-        status = "True" if kind in trouble else "False"
-        result = conditions.put(result, kind, status, now, reason=reason, message=message)
+    result = [condition for condition in listed or () if condition["type"] in trouble]
+    for kind, (reason, message) in trouble.items():
+        result = conditions.put(result, kind, "True", now, reason=reason, message=message)
     return result
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from virtfleet.api import times
+from virtfleet.api import names, times
 from virtfleet.api.selectors import tolerates
 from virtfleet.api.times import timestamp
 from virtfleet.kube.api import Patch
@@ -97,6 +97,7 @@ class NodeLifecycle:
             await self._unready_pods(name)
         await self._keep_taints(node)
         evict_in = await self._evict(name)
+        await self._collect_ended(node)
         return min(w for w in (silent_in if silent_in > 0 else self._grace, evict_in) if w is not None)
 
     # -- signs of life
@@ -171,6 +172,15 @@ class NodeLifecycle:
         return min(waits, default=None)
 
     # -- pods of nodes that are gone
+
+    async def _collect_ended(self, node: NodeView) -> None:
+        """Pods that nobody is left to end, because somebody vouches for their node being off."""
+        if node.ready == "True" or not any(taint["key"] == names.OUT_OF_SERVICE for taint in node.taints):
+            return
+        for pod in self._pods.by_index("node", node.name):
+            if pod.deleting is not None:
+                await self._mark(pod, "DeletionByPodGC", "PodGC: node is out-of-service", phase="Failed")
+                await self._pods.remove(pod.key, pod.uid, grace=0)
 
     async def _collect_pods(self, name: str) -> float | None:
         self._signs.pop(name, None)

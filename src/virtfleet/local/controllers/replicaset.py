@@ -11,8 +11,9 @@ from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import REPLICA_SETS, Obj
 from virtfleet.local.controllers.caches import Caches
-from virtfleet.local.controllers.collection import about, all_of
+from virtfleet.local.controllers.collection import about
 from virtfleet.local.controllers.pods import Pod, owners_of, pod_from_template, until_available
+from virtfleet.work.tasks import all_of
 
 BURST = 500  # pods created or deleted in one go
 
@@ -96,7 +97,7 @@ class ReplicaSets:
         while count > 0:
             batch = min(batch, count)
             try:
-                made = await all_of(self._pods.create(pod, namespace) for _ in range(batch))
+                made = await all_of(*(self._pods.create(pod, namespace) for _ in range(batch)))
             except ApiError as error:
                 message = f"Error creating: {error.message}"
                 self._recorder.warning(about(replica_set, REPLICA_SETS), "FailedCreate", message)
@@ -108,6 +109,6 @@ class ReplicaSets:
             batch *= 2
 
     async def _delete(self, replica_set: Obj, doomed: list[Pod]) -> None:
-        await all_of(self._pods.remove(pod.key, pod.uid) for pod in doomed)
+        await all_of(*(self._pods.remove(pod.key, pod.uid) for pod in doomed))
         for pod in doomed:
             self._recorder.normal(about(replica_set, REPLICA_SETS), "SuccessfulDelete", f"Deleted pod: {pod.name}")

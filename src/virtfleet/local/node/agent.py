@@ -57,7 +57,7 @@ class Agent:
         store = hostimage.open_store(layout.images)
         puller = Puller(store)
         devices = Devices(layout.kubelet / "device-plugins", lambda: self._object.changed())
-        self._object = NodeObject(api, spec, addresses, layout.data, devices.offers, store.all)
+        self._object = NodeObject(api, spec, addresses, layout.data, devices.offers)
         self._recorder = Recorder(api, "kubelet", spec.name)
         self._pods: Cache[Obj] = Cache(api, PODS, fields=f"spec.nodeName={spec.name}", decode=orjson.loads)
         self.node = NodeParts(

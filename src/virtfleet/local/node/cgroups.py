@@ -15,6 +15,7 @@ from typing import Any
 
 from virtfleet.api.quantity import Quantity
 from virtfleet.kube.resource import Obj
+from virtfleet.local.apiserver.kinds.pod_spec import qos_class
 
 ROOT = Path("/sys/fs/cgroup")
 _PERIOD = 100_000  # microseconds
@@ -49,29 +50,9 @@ def _milli(cpu: str | int) -> int:
     return Quantity.parse(cpu).milli()
 
 
-def qos_class(pod: Obj) -> str:
-    """Guaranteed, Burstable or BestEffort, as Kubernetes tells them apart."""
-    declared = [
-        (c.get("resources") or {}) for c in (*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"])
-    ]
-    asked = [
-        (requests, limits)
-        for r in declared
-        for requests, limits in [({**(r.get("limits") or {}), **(r.get("requests") or {})}, r.get("limits") or {})]
-    ]
-    if not any(requests.keys() & {"cpu", "memory"} for requests, _ in asked):
-        return "BestEffort"
-    guaranteed = all(
-        name in limits and Quantity.parse(limits[name]) == Quantity.parse(requests[name])
-        for requests, limits in asked
-        for name in ("cpu", "memory")
-    )
-    return "Guaranteed" if guaranteed else "Burstable"
-
-
 def oom_score(pod: Obj, container: Obj, memory: int) -> int:
     """Whom the kernel kills first on a machine of `memory` bytes: those that use most beyond what they asked for."""
-    match qos_class(pod):
+    match qos_class(pod["spec"]):
         case "Guaranteed":
             return -997
         case "BestEffort":

@@ -22,7 +22,7 @@ from virtfleet.api.quantity import Quantity
 from virtfleet.kube.deviceplugin import HEALTHY, KUBELET_SOCKET, VERSION, address, caller, channel, handler, message
 from virtfleet.kube.resource import Obj
 from virtfleet.local.node.containers import write_atomically
-from virtfleet.local.node.lifecycle import init_containers
+from virtfleet.local.node.lifecycle import all_containers
 from virtfleet.work import tasks
 
 _CHECKPOINT = "virtfleet_checkpoint"
@@ -126,7 +126,7 @@ class Devices:
             return
         async with self._lock:
             allotted: dict[str, list[Allocation]] = {}
-            for container in (*init_containers(pod), *pod["spec"]["containers"]):
+            for container in all_containers(pod):
                 for resource, count in _wanted(container).items():
                     got = await self._allot(resource, count, allotted)
                     allotted.setdefault(container["name"], []).append(got)

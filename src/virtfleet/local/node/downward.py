@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from virtfleet.api.quantity import Quantity
 from virtfleet.kube.resource import Obj
+from virtfleet.local.node.lifecycle import all_containers
 from virtfleet.local.node.security import ConfigError
 
 _KEYED = re.compile(r"metadata\.(labels|annotations)\['(.+)'\]")
@@ -49,7 +50,7 @@ def _escaped(value: str) -> str:
 def resource(pod: Obj, reference: Obj, default_container: str, facts: Facts) -> str:
     """A request or limit of a container in units of the divisor, rounded up; the node's where it has none."""
     name = reference.get("containerName") or default_container
-    container = next((c for c in _all_containers(pod) if c["name"] == name), None)
+    container = next((c for c in all_containers(pod) if c["name"] == name), None)
     if container is None:
         raise ConfigError(f"resourceFieldRef: the pod has no container {name!r}")
     kind, _, wanted = reference["resource"].partition(".")
@@ -63,7 +64,3 @@ def resource(pod: Obj, reference: Obj, default_container: str, facts: Facts) -> 
     if wanted == "cpu":
         return str(-(-amount.milli() // divisor.milli()))
     return str(-(-amount.value() // divisor.value()))
-
-
-def _all_containers(pod: Obj) -> list[Obj]:
-    return [*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]]

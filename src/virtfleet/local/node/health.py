@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 
 from virtfleet.kube.resource import Obj
 from virtfleet.local.node.containers import Container
@@ -75,8 +76,6 @@ class Health:
             elif until_success:
                 done.set()
 
-        asking = probing(probe, self._container, self._address, self._execute, answered)
+        execute = partial(self._runtime.run_in, self._run)
+        asking = probing(probe, self._container, self._address, execute, answered)
         await tasks.first_of(asking, done.wait(), forgiven=())
-
-    async def _execute(self, argv: Sequence[str], timeout: float) -> tuple[int, str]:
-        return await self._runtime.run_in(self._run, argv, timeout)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from virtfleet.kube.resource import Obj
@@ -13,64 +12,28 @@ from virtfleet.kube.resource import Obj
 _OWN = ("/var/lib/kubelet", "/var/lib/kubevirt*", "/var/run/kubevirt*", "/run/kubevirt*")
 
 
-@dataclass(frozen=True, slots=True)
 class Layout:
     """One node of one cluster. `data` is the cluster's directory; its nodes share the images in it."""
 
-    data: Path
-    cluster: str
-    node: str
-
-    @property
-    def images(self) -> Path:
-        return self.data / "images"
-
-    @property
-    def home(self) -> Path:
-        return self.data / "nodes" / self.node
-
-    @property
-    def root(self) -> Path:
-        """The node's own part of the host's file tree: a mount of its own that passes mounts on to pods."""
-        return self.home / "root"
-
-    @property
-    def kubelet(self) -> Path:
-        return self.root / "var/lib/kubelet"
-
-    @property
-    def containers(self) -> Path:
-        return self.home / "containers"
-
-    @property
-    def sandboxes(self) -> Path:
-        return self.home / "sandboxes"
+    def __init__(self, data: Path, cluster: str, node: str) -> None:
+        self.data = data
+        self.node = node
+        self.images = data / "images"
+        self.home = data / "nodes" / node
+        # The node's own part of the host's file tree: a mount of its own that passes mounts on to pods.
+        self.root = self.home / "root"
+        self.kubelet = self.root / "var/lib/kubelet"
+        self.containers = self.home / "containers"
+        self.sandboxes = self.home / "sandboxes"
+        self.exits = self.home / "exits"
+        self.logs = self.home / "logs"
+        self.runtime = self.home / "runtime"  # the OCI runtime's own state
+        self.socket = self.home / "agent.sock"  # where the agent answers the API server
+        self.cgroup = f"/virtfleet/{cluster}/{node}"
 
     def every_sandbox(self, pattern: str) -> Iterable[Path]:
         """Files in the sandboxes of all nodes."""
         return self.data.glob(f"nodes/*/{self.sandboxes.name}/*/{pattern}")
-
-    @property
-    def exits(self) -> Path:
-        return self.home / "exits"
-
-    @property
-    def logs(self) -> Path:
-        return self.home / "logs"
-
-    @property
-    def runtime(self) -> Path:
-        """The OCI runtime's own state."""
-        return self.home / "runtime"
-
-    @property
-    def socket(self) -> Path:
-        """Where the agent answers the API server."""
-        return self.home / "agent.sock"
-
-    @property
-    def cgroup(self) -> str:
-        return f"/virtfleet/{self.cluster}/{self.node}"
 
     def pod_logs(self, pod: Obj) -> Path:
         meta = pod["metadata"]

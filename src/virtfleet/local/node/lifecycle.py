@@ -42,6 +42,10 @@ def init_containers(pod: Obj) -> list[Obj]:
     return list(pod["spec"].get("initContainers") or ())
 
 
+def all_containers(pod: Obj) -> list[Obj]:
+    return [*init_containers(pod), *pod["spec"]["containers"]]
+
+
 def plan(pod: Obj, seen: Mapping[str, Seen], now: float) -> Plan:
     result = Plan()
     policy = pod["spec"].get("restartPolicy") or "Always"

@@ -20,7 +20,7 @@ class Line:
     text: bytes
 
     def moment(self) -> float:
-        return times.seconds(_microseconds(self.stamp.decode()))
+        return times.seconds(self.stamp.decode())
 
     def render(self, timestamps: bool) -> bytes:
         end = b"" if self.partial else b"\n"
@@ -33,15 +33,6 @@ def parse(raw: bytes) -> Line | None:
     if len(parts) != 4 or parts[2] not in (b"P", b"F"):
         return None
     return Line(parts[0], parts[2] == b"P", parts[3])
-
-
-def _microseconds(stamp: str) -> str:
-    """Python reads six digits after the point; the runtime writes nine."""
-    head, _, rest = stamp.partition(".")
-    digits = rest.rstrip("Z")
-    for sign in "+-":
-        digits = digits.partition(sign)[0]
-    return f"{head}.{digits[:6]}{rest[len(digits) :]}" if rest else stamp
 
 
 def last_lines(path: Path, count: int) -> tuple[list[bytes], int]:

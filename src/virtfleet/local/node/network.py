@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from pathlib import Path
 
@@ -23,36 +22,17 @@ _NODE_PREFIX = 24
 _SILENT = "virtfleet-silent"  # table in the namespace of a pod that another one has the addresses of
 
 
-@dataclass(frozen=True, slots=True)
 class ClusterNetwork:
     """The addresses and names of one cluster's network."""
 
-    cluster: str
-    pods: IPv4Network = PODS
-    services: IPv4Network = SERVICES
-
-    @property
-    def tag(self) -> str:
-        """Short enough for interface names, which the kernel limits to 15 characters."""
-        return "vf" + hashlib.sha256(self.cluster.encode()).hexdigest()[:6]
-
-    @property
-    def bridge(self) -> str:
-        return f"{self.tag}-br"
-
-    @property
-    def table(self) -> str:
-        return f"virtfleet-{self.tag}"
-
-    @property
-    def gateway(self) -> IPv4Address:
-        """The bridge's address, where the API server listens for pods."""
-        return self.pods[1]
-
-    @property
-    def pods6(self) -> IPv6Network:
-        digest = hashlib.sha256(self.cluster.encode()).digest()
-        return IPv6Network((b"\xfd" + digest[:7] + bytes(8), 64))
+    def __init__(self, cluster: str, pods: IPv4Network = PODS, services: IPv4Network = SERVICES) -> None:
+        digest = hashlib.sha256(cluster.encode())
+        self.cluster, self.pods, self.services = cluster, pods, services
+        self.pods6 = IPv6Network((b"\xfd" + digest.digest()[:7] + bytes(8), 64))
+        self.gateway = pods[1]  # the bridge's address, where the API server listens for pods
+        self.tag = "vf" + digest.hexdigest()[:6]  # of interface names, which the kernel limits to 15 characters
+        self.bridge = f"{self.tag}-br"
+        self.table = f"virtfleet-{self.tag}"
 
     def node_range(self, index: int) -> IPv4Network:
         """The pod addresses of the node with this number, counted from 1; number 0 is the cluster's own."""

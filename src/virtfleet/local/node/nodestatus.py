@@ -8,7 +8,7 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from ipaddress import IPv4Network
 from pathlib import Path
 
@@ -18,10 +18,9 @@ import virtfleet
 from virtfleet.api import conditions, names
 from virtfleet.api.times import precise_now, timestamp
 from virtfleet.kube.api import KubeApi, Patch
-from virtfleet.kube.errors import ApiError, is_already_exists, is_not_found
+from virtfleet.kube.errors import ApiError, ignoring, is_already_exists, is_not_found
 from virtfleet.kube.resource import LEASES, NODES, Obj
 from virtfleet.local.node import machine, podstatus
-from virtfleet.local.node.images import Image
 from virtfleet.local.node.network import node_address
 from virtfleet.local.node.runtime import boot_id
 from virtfleet.local.nodesfile import AGENT, DESCRIBED, NodeSpec
@@ -29,20 +28,18 @@ from virtfleet.local.nodesfile import AGENT, DESCRIBED, NodeSpec
 LEASE_NAMESPACE = "kube-node-lease"
 _LEASE_SECONDS, _RENEWAL, _REPORT, _RETRY = 40, 10.0, 60.0, 1.0
 _PODS = 110
-_IMAGES_SHOWN = 50
-_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 log = logging.getLogger(__name__)
 
 
 def labels(spec: NodeSpec) -> dict[str, str]:
-    architecture = _ARCHITECTURES.get(platform.machine(), platform.machine())
-    known = {"hostname": spec.name, "os": "linux", "arch": architecture}
+    known = {"hostname": spec.name, "os": "linux", "arch": _architecture()}
     described = {f"kubernetes.io/{key}": value for key, value in known.items()}
-    return {
-        **described,
-        names.IMAGE_VOLUMES: "true",
-        **spec.labels,
-    }  # this runtime mounts images, and need not be tried
+    # This runtime mounts images, and need not be tried.
+    return {**described, names.IMAGE_VOLUMES: "true", **spec.labels}
+
+
+def _architecture() -> str:
+    return names.ARCHITECTURES.get(platform.machine(), platform.machine())
 
 
 def capacity(data: Path, offers: Mapping[str, tuple[int, int]], *, healthy: bool) -> dict[str, str]:
@@ -67,7 +64,6 @@ def status(
     address: str,
     data: Path,
     offers: Mapping[str, tuple[int, int]],
-    images: Iterable[Image],
     old: Obj,
     now: float,
 ) -> Obj:
@@ -78,7 +74,7 @@ def status(
         "conditions": _conditions(old, now),
         "addresses": [{"type": "InternalIP", "address": address}, {"type": "Hostname", "address": name}],
         "nodeInfo": {
-            "architecture": _ARCHITECTURES.get(platform.machine(), platform.machine()),
+            "architecture": _architecture(),
             "bootID": boot_id(),
             "containerRuntimeVersion": f"virtfleet://{virtfleet.__version__}",
             "kernelVersion": platform.release(),
@@ -89,7 +85,6 @@ def status(
             "osImage": release.get("PRETTY_NAME", "Linux"),
             "systemUUID": _read("/sys/class/dmi/id/product_uuid"),
         },
-        "images": [{"names": [image.name], "sizeBytes": image.size} for image in list(images)[:_IMAGES_SHOWN]],
     }
 
 
@@ -128,10 +123,9 @@ class NodeObject:
         addresses: IPv4Network,
         data: Path,
         offers: Callable[[], Mapping[str, tuple[int, int]]],
-        images: Callable[[], Iterable[Image]],
     ) -> None:
         self._api, self._spec, self._range, self._data = api, spec, addresses, data
-        self._offers, self._images = offers, images
+        self._offers = offers
         self._changed = asyncio.Event()
 
     def changed(self) -> None:
@@ -158,12 +152,10 @@ class NodeObject:
                 "taints": _taints(self._spec),
             },
         }
-        try:
+        with ignoring(is_already_exists):
             await self._api.create(NODES, node)
-        except ApiError as error:
-            if not is_already_exists(error):
-                raise
-            await self._describe_anew(described)
+            return
+        await self._describe_anew(described)
 
     async def _describe_anew(self, described: Mapping[str, str]) -> None:
         """Labels and taints of the file where it changed. What people did to the node since then stays."""
@@ -204,7 +196,7 @@ class NodeObject:
         node = await self._api.get(NODES, self._spec.name)
         old, now = node.get("status") or {}, time.time()
         address = str(node_address(self._range))
-        wanted = status(self._spec.name, address, self._data, self._offers(), self._images(), old, now)
+        wanted = status(self._spec.name, address, self._data, self._offers(), old, now)
         gone = {name: None for name in (old.get("capacity") or {}) if name not in wanted["capacity"]}
         wanted["capacity"] |= gone
         wanted["allocatable"] |= gone
@@ -242,13 +234,11 @@ class NodeObject:
 
     async def renew(self) -> None:
         spec = {"holderIdentity": self._spec.name, "leaseDurationSeconds": _LEASE_SECONDS, "renewTime": precise_now()}
-        try:
+        with ignoring(is_not_found):
             await self._api.patch(LEASES, self._spec.name, {"spec": spec}, LEASE_NAMESPACE)
-        except ApiError as error:
-            if not is_not_found(error):
-                raise
-            lease = {"metadata": {"name": self._spec.name, "namespace": LEASE_NAMESPACE}, "spec": spec}
-            await self._api.create(LEASES, {"apiVersion": LEASES.api_version, "kind": LEASES.kind, **lease})
+            return
+        lease = {"metadata": {"name": self._spec.name, "namespace": LEASE_NAMESPACE}, "spec": spec}
+        await self._api.create(LEASES, {"apiVersion": LEASES.api_version, "kind": LEASES.kind, **lease})
 
 
 def _taints(spec: NodeSpec) -> list[dict[str, str]]:

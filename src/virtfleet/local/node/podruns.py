@@ -14,7 +14,7 @@ from virtfleet.local.node.assembly import NodeParts, termination_path
 from virtfleet.local.node.containers import Container
 from virtfleet.local.node.health import Health
 from virtfleet.local.node.layout import Layout
-from virtfleet.local.node.lifecycle import Seen, init_containers
+from virtfleet.local.node.lifecycle import Seen, all_containers
 from virtfleet.local.node.logfiles import tail_text
 
 _MESSAGE_LIMIT = 4096
@@ -25,8 +25,7 @@ Tell = Callable[[str, str], None]  # an event's reason and message
 
 def described(pod: Obj, name: str) -> Obj:
     """A container of the pod as its spec has it."""
-    container: Obj = next(c for c in (*init_containers(pod), *pod["spec"]["containers"]) if c["name"] == name)
-    return container
+    return next(container for container in all_containers(pod) if container["name"] == name)
 
 
 class PodRuns:
@@ -51,7 +50,7 @@ class PodRuns:
 
     def seen(self, pod: Obj) -> dict[str, Seen]:
         seen = {}
-        for container in (*init_containers(pod), *pod["spec"]["containers"]):
+        for container in all_containers(pod):
             name = container["name"]
             runs = self.by_name.get(name) or []
             run = runs[-1] if runs else None

@@ -9,7 +9,7 @@ from typing import Any
 from virtfleet.api.names import FINAL
 from virtfleet.api.times import timestamp
 from virtfleet.kube.resource import Obj
-from virtfleet.local.node import cgroups
+from virtfleet.local.apiserver.kinds.pod_spec import qos_class
 from virtfleet.local.node.containers import Container
 from virtfleet.local.node.lifecycle import Seen, has_succeeded, init_containers
 
@@ -49,7 +49,7 @@ def status(pod: Obj, seen: Mapping[str, Seen], facts: PodFacts, now: float) -> O
         "hostIP": facts.host_ips[0],
         "hostIPs": [{"ip": address} for address in facts.host_ips],
         "containerStatuses": own,
-        "qosClass": old.get("qosClass") or cgroups.qos_class(pod),
+        "qosClass": old.get("qosClass") or qos_class(pod["spec"]),
     }
     if pod["metadata"].get("generation"):
         result["observedGeneration"] = pod["metadata"]["generation"]

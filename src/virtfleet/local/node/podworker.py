@@ -17,7 +17,7 @@ from collections.abc import Iterable
 
 from virtfleet.api.names import FINAL
 from virtfleet.kube.api import Patch
-from virtfleet.kube.errors import ApiError, is_not_found
+from virtfleet.kube.errors import ApiError, ignoring, is_conflict, is_not_found
 from virtfleet.kube.events import Recorder, Reference
 from virtfleet.kube.resource import PODS, Obj
 from virtfleet.local.node import assembly, lifecycle, podstatus
@@ -311,11 +311,8 @@ class PodWorker:
 
     async def _let_go(self) -> None:
         meta = self.pod["metadata"]
-        try:
+        with ignoring(is_not_found, is_conflict):  # another pod has the name already
             await self._node.api.delete(PODS, meta["name"], meta["namespace"], grace=0, uid=self.uid)
-        except ApiError as error:
-            if not is_not_found(error) and error.reason != "Conflict":  # another pod has the name already
-                raise
 
     # What is published.
 
@@ -334,14 +331,11 @@ class PodWorker:
             return
         meta = self.pod["metadata"]
         patch = {"metadata": {"uid": self.uid}, "status": status}
-        try:
+        with ignoring(is_not_found, is_conflict):  # it is gone, or another pod has its name
             answer = await self._node.api.patch(
                 PODS, meta["name"], patch, meta["namespace"], how=Patch.STRATEGIC, subresource="status"
             )
             self._take(answer)
-        except ApiError as error:
-            if not is_not_found(error) and error.reason != "Conflict":  # it is gone, or another pod has its name
-                raise
 
     def _address(self) -> str:
         """Where probes reach the pod."""

@@ -55,16 +55,10 @@ class PretendPlugin:
         finally:
             await server.stop(None)
 
-    async def GetDevicePluginOptions(self, request: Any, context: Any) -> Any:
-        return message("DevicePluginOptions")
-
     async def ListAndWatch(self, request: Any, context: Any) -> AsyncIterator[Any]:
         devices = [message("Device", ID=i, health=HEALTHY) for i in self._ids]
         yield message("ListAndWatchResponse", devices=devices)
         await asyncio.Event().wait()  # nothing ever changes
-
-    async def GetPreferredAllocation(self, request: Any, context: Any) -> Any:
-        return message("PreferredAllocationResponse")
 
     async def Allocate(self, request: Any, context: Any) -> Any:
         name = variable(PRETEND, self._resource)
@@ -73,6 +67,3 @@ class PretendPlugin:
             for wanted in request.container_requests
         ]
         return message("AllocateResponse", container_responses=answers)
-
-    async def PreStartContainer(self, request: Any, context: Any) -> Any:
-        return message("PreStartContainerResponse")

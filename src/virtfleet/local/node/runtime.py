@@ -142,7 +142,7 @@ class Runtime:
 
     async def retire(self, container: Container) -> None:
         """End the container if it still runs, and leave nothing of it but its record and its log."""
-        self._unwatch(container)
+        self._unwatch(container.id)
         self.kill(container, signal.SIGKILL)
         if (self._layout.runtime / container.id).exists():
             with contextlib.suppress(CommandError):  # it may be half made; its directory goes below
@@ -231,7 +231,7 @@ class Runtime:
     def close(self) -> None:
         """Stop watching; the containers go on."""
         for container_id in list(self._watched):
-            self._forget(container_id)
+            self._unwatch(container_id)
 
     def _watch(self, container: Container) -> None:
         with pidfd(container.monitor, container.monitor_start) as fd:
@@ -243,17 +243,13 @@ class Runtime:
         self._watched[container.id] = watched
         asyncio.get_running_loop().add_reader(watched, self._monitor_ended, container)
 
-    def _unwatch(self, container: Container) -> None:
-        if container.id in self._watched:
-            self._forget(container.id)
-
-    def _forget(self, container_id: str) -> None:
-        fd = self._watched.pop(container_id)
-        asyncio.get_running_loop().remove_reader(fd)
-        os.close(fd)
+    def _unwatch(self, container_id: str) -> None:
+        if (fd := self._watched.pop(container_id, None)) is not None:
+            asyncio.get_running_loop().remove_reader(fd)
+            os.close(fd)
 
     def _monitor_ended(self, container: Container) -> None:
-        self._unwatch(container)
+        self._unwatch(container.id)
         exit_file = self._layout.exits / container.id
         if exit_file.exists():
             code = int(exit_file.read_text() or UNKNOWN_EXIT)

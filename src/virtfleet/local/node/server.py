@@ -22,7 +22,7 @@ from virtfleet.local.node import logfiles
 from virtfleet.local.node.containers import Container
 from virtfleet.local.node.execution import execute
 from virtfleet.local.node.layout import Layout
-from virtfleet.local.node.lifecycle import init_containers
+from virtfleet.local.node.lifecycle import all_containers
 from virtfleet.local.node.logfiles import Line
 from virtfleet.local.node.podworker import PodWorker
 from virtfleet.local.node.runtime import Runtime
@@ -82,7 +82,7 @@ class AgentServer:
         worker = next((w for w in self._workers.values() if key_of(w.pod) == f"{namespace}/{pod}"), None)
         if worker is None:
             raise ApiError("NotFound", f'pod "{pod}" is not on this node')
-        if name not in [c["name"] for c in (*init_containers(worker.pod), *worker.pod["spec"]["containers"])]:
+        if name not in [container["name"] for container in all_containers(worker.pod)]:
             raise ApiError("BadRequest", f"container {name} is not valid for pod {pod}")
         runs = worker.runs.by_name.get(name) or []
         if previous:

@@ -13,7 +13,6 @@ import logging
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from ipaddress import IPv4Address
 
 import orjson
 
@@ -26,8 +25,6 @@ from virtfleet.work.commands import CommandError, run
 _GATHERING = 0.05  # seconds in which further changes join the same transaction
 _RETRY = 2.0
 log = logging.getLogger(__name__)
-
-_PROTOCOLS = {"TCP": "tcp", "UDP": "udp", "SCTP": "sctp"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +52,7 @@ def frontends(services: Iterable[Obj], slices: Iterable[Obj]) -> list[Frontend]:
     reachable = []
     for service in services:
         meta, spec = service["metadata"], service["spec"]
-        if not _is_ipv4(spec.get("clusterIP") or "") or spec.get("type") == "ExternalName":
+        if spec.get("clusterIP") in (None, "", "None"):
             continue
         for port in spec.get("ports") or ():
             backends = {
@@ -67,7 +64,7 @@ def frontends(services: Iterable[Obj], slices: Iterable[Obj]) -> list[Frontend]:
                 Frontend(
                     name=f"{meta['namespace']}/{meta['name']}:{port.get('name') or port['port']}",
                     address=spec["clusterIP"],
-                    protocol=_PROTOCOLS[port.get("protocol") or "TCP"],
+                    protocol=(port.get("protocol") or "TCP").lower(),
                     port=port["port"],
                     node_port=port.get("nodePort") or 0,
                     backends=tuple(sorted(backends)),
@@ -85,14 +82,6 @@ def _backends(piece: Obj, port_name: str) -> Iterable[tuple[str, int]]:
     for endpoint in piece.get("endpoints") or ():
         if (endpoint.get("conditions") or {}).get("ready") is not False:
             yield endpoint["addresses"][0], number
-
-
-def _is_ipv4(address: str) -> bool:
-    try:
-        IPv4Address(address)
-    except ValueError:
-        return False
-    return True
 
 
 def render(network: ClusterNetwork, frontends: list[Frontend]) -> str:

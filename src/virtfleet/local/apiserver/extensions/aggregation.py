@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import ssl
+import time
 from collections.abc import Callable
 from urllib.parse import quote, unquote
 
@@ -17,19 +18,19 @@ import orjson
 from aiohttp import web
 from multidict import CIMultiDict
 
-from virtfleet.api import times
+from virtfleet.api import conditions
 from virtfleet.kube import certificates, proxy
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.certificates import Credential
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ApiError
-from virtfleet.kube.resource import API_SERVICES, Obj
+from virtfleet.kube.resource import API_SERVICES, ENDPOINT_SLICES, Obj
 from virtfleet.local.apiserver.extensions import services
 from virtfleet.local.apiserver.objects import refusals
 from virtfleet.local.apiserver.objects.store import Change, Store
 from virtfleet.local.apiserver.rights.access import User
+from virtfleet.local.apiserver.serving.discovery import aggregated_version
 
-_STORAGE = f"{API_SERVICES.group}/{API_SERVICES.plural}"
 _CHECK_TIMEOUT = aiohttp.ClientTimeout(total=5)
 # Seconds until the next look at a server that works, and at one that does not.
 _AGAIN, _SOON = 30.0, 2.0
@@ -53,7 +54,7 @@ class ApiService:
         self.url = f"https://{services.host(self.namespace, self.service)}:{self.port}"
         self.ca_bundle: str = spec.get("caBundle") or ""
         self.insecure = bool(spec.get("insecureSkipTLSVerify"))
-        self.available = _condition(obj).get("status") == "True"
+        self.available = conditions.holds(_conditions(obj), "Available")
 
     @property
     def root(self) -> str:
@@ -61,9 +62,8 @@ class ApiService:
         return f"apis/{self.group}/{self.version}"
 
 
-def _condition(obj: Obj) -> Obj:
-    conditions = (obj.get("status") or {}).get("conditions") or ()
-    return next((c for c in conditions if c["type"] == "Available"), {})
+def _conditions(obj: Obj) -> list[Obj]:
+    return (obj.get("status") or {}).get("conditions") or []
 
 
 class Aggregation:
@@ -83,10 +83,10 @@ class Aggregation:
         self._discovered: dict[str, list[Obj]] = {}  # APIService name -> entries of its APIResourceList
         self._contexts: dict[tuple[str, bool, bytes], ssl.SSLContext] = {}
         self.controller = Controller("apiservices", self.reconcile, workers=4)
-        store.listen(_STORAGE, self._changed)
+        store.listen(API_SERVICES.storage, self._changed)
         store.listen("/services", self._surroundings_changed)
-        store.listen("discovery.k8s.io/endpointslices", self._surroundings_changed)
-        for record in store.scan(_STORAGE):
+        store.listen(ENDPOINT_SLICES.storage, self._surroundings_changed)
+        for record in store.scan(API_SERVICES.storage):
             self._read(record.name, orjson.loads(record.data))
             self.controller.queue.add(record.name)
 
@@ -148,11 +148,7 @@ class Aggregation:
             {
                 "metadata": {"name": s.group},
                 "versions": [
-                    {
-                        "version": s.version,
-                        "freshness": "Current" if s.available else "Stale",
-                        "resources": _resources(s, self._discovered.get(s.name, [])),
-                    }
+                    aggregated_version(s.group, s.version, self._discovered.get(s.name, []), stale=not s.available)
                 ],
             }
             for s in self._services.values()
@@ -162,7 +158,7 @@ class Aggregation:
 
     async def reconcile(self, name: str) -> float | None:
         """Look whether a server answers, and say so in the status of its APIService."""
-        record, service = self._store.get(_STORAGE, "", name), self._services.get(name)
+        record, service = self._store.get(API_SERVICES.storage, "", name), self._services.get(name)
         if record is None or service is None:
             self._discovered.pop(name, None)
             return None
@@ -195,15 +191,11 @@ class Aggregation:
             return orjson.loads(await answer.read()).get("resources") or []
 
     async def _report(self, obj: Obj, available: bool, reason: str, message: str) -> None:
-        old = _condition(obj)
-        status = "True" if available else "False"
-        new = {"type": "Available", "status": status, "reason": reason, "message": message}
-        if {key: old.get(key) for key in new} == new:
-            return
-        since = old.get("lastTransitionTime") if old.get("status") == status else None
-        new["lastTransitionTime"] = since or times.timestamp()
-        patch = {"status": {"conditions": [new]}}
-        await self._api.patch(API_SERVICES, obj["metadata"]["name"], patch, subresource="status")
+        listed, status = _conditions(obj), "True" if available else "False"
+        wanted = conditions.put(listed, "Available", status, time.time(), reason=reason, message=message)
+        if wanted is not listed:
+            patch = {"status": {"conditions": wanted}}
+            await self._api.patch(API_SERVICES, obj["metadata"]["name"], patch, subresource="status")
 
 
 def _identity_headers(user: User) -> list[tuple[str, str]]:
@@ -214,35 +206,3 @@ def _identity_headers(user: User) -> list[tuple[str, str]]:
     for key, values in user.extra.items():
         headers += [(f"X-Remote-Extra-{quote(key, safe='')}", value) for value in values]
     return headers
-
-
-def _resources(service: ApiService, listed: list[Obj]) -> list[Obj]:
-    """An APIResourceList's entries in the aggregated form, subresources below their resources."""
-    resources: dict[str, Obj] = {}
-    for entry in listed:
-        plural, _, subresource = entry["name"].partition("/")
-        response = {
-            "group": entry.get("group") or service.group,
-            "version": entry.get("version") or service.version,
-            "kind": entry.get("kind", ""),
-        }
-        resource = resources.setdefault(
-            plural,
-            {
-                "resource": plural,
-                "responseKind": {**response, "kind": ""},
-                "scope": "Namespaced" if entry.get("namespaced") else "Cluster",
-                "singularResource": "",
-                "verbs": [],
-            },
-        )
-        if subresource:
-            below = {"subresource": subresource, "responseKind": response, "verbs": entry.get("verbs") or []}
-            resource.setdefault("subresources", []).append(below)
-        else:
-            resource["responseKind"] = response
-            resource["singularResource"] = entry.get("singularName", "")
-            for field in ("verbs", "shortNames", "categories"):
-                if field in entry:
-                    resource[field] = entry[field]
-    return list(resources.values())

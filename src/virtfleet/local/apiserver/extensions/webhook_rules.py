@@ -146,10 +146,9 @@ def _url(client: Obj) -> str:
 
 def follow(store: Store, res: Resource, read: Callable[[list[Obj]], None]) -> None:
     """Let all objects of a kind be read, ordered by name, now and after every change of one."""
-    storage = f"{res.group}/{res.plural}"
 
     def changed(_: object = None) -> None:
-        read([orjson.loads(record.data) for record in store.scan(storage)])
+        read([orjson.loads(record.data) for record in store.scan(res.storage)])
 
-    store.listen(storage, changed)
+    store.listen(res.storage, changed)
     changed()

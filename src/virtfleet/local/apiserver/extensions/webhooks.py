@@ -29,9 +29,11 @@ from virtfleet.local.apiserver.kinds.registry import Kind, Kinds
 from virtfleet.local.apiserver.objects import json_patch
 from virtfleet.local.apiserver.objects.store import Store
 from virtfleet.local.apiserver.rights.reviews import user_info
+from virtfleet.work.tasks import all_of
 
 log = logging.getLogger(__name__)
 
+_REVIEW = {"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1"}
 _NO_LIMIT = aiohttp.ClientTimeout(total=None)  # the webhook's own holds for all attempts together
 
 
@@ -61,10 +63,8 @@ class Webhooks(Admission):
 
     async def validate(self, request: AdmissionRequest) -> None:
         """Ask all validating webhooks, at the same time."""
-        calls = [self._ask(w, kind, request, mutating=False) for w, kind in self._matching(self._validating, request)]
-        for outcome in await asyncio.gather(*calls, return_exceptions=True) if calls else ():
-            if isinstance(outcome, BaseException):
-                raise outcome
+        asked = self._matching(self._validating, request)
+        await all_of(*(self._ask(webhook, kind, request, mutating=False) for webhook, kind in asked))
 
     def _matching(self, webhooks: list[Webhook], request: AdmissionRequest) -> Iterator[tuple[Webhook, Kind]]:
         """The webhooks to ask, each with the version of the kind that it wants to see. Later ones see changes."""
@@ -97,7 +97,7 @@ class Webhooks(Admission):
             raise ApiError("BadRequest", f'admission webhook "{webhook.name}" does not support dry run')
         uid = str(uuid.uuid4())
         try:
-            answer = await self._call(webhook, _review({"uid": uid, **described(kind, request)}))
+            answer = await self._call(webhook, {**_REVIEW, "request": {"uid": uid, **described(kind, request)}})
             response = _checked(answer, uid, mutating=mutating)
         except CallFailed as error:
             message = f'failed calling webhook "{webhook.name}": {error}'
@@ -150,10 +150,6 @@ def _trusting(ca_bundle: str) -> ssl.SSLContext:
         return certificates.client_context(base64.b64decode(ca_bundle))
     except (ssl.SSLError, ValueError) as error:
         raise CallFailed(f"could not get REST client: unable to load root certificates: {error}") from error
-
-
-def _review(asked: Obj) -> Obj:
-    return {"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": asked}
 
 
 def asked_of(kind: Kind, request: AdmissionRequest) -> Obj:

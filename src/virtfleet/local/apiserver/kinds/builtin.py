@@ -23,7 +23,7 @@ from virtfleet.local.apiserver.kinds.schema_validation import Validator, json_sc
 from virtfleet.local.apiserver.objects.store import Store
 from virtfleet.local.apiserver.tables.table import builtin_columns
 
-SCALE = {"specReplicas": ".spec.replicas", "statusReplicas": ".status.replicas", "labelSelector": ".spec.selector"}
+SCALE = {"specReplicas": "spec.replicas", "statusReplicas": "status.replicas", "labelSelector": "spec.selector"}
 SERVICE_NETWORK = "10.96.0.0/16"
 OBJECT_META = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
 

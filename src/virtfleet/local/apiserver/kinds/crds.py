@@ -136,7 +136,7 @@ def custom_kind(spec: Obj, version: Obj, *, ending: bool = False) -> Kind:
         schema=custom_schema(resource, version["schema"]["openAPIV3Schema"]),
         rules=_rules(version.get("selectableFields", ())),
         scale={
-            key: scale[f"{key}Path"]
+            key: scale[f"{key}Path"].lstrip(".")
             for key in ("specReplicas", "statusReplicas", "labelSelector")
             if f"{key}Path" in scale
         },

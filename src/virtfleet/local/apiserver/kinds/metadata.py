@@ -94,11 +94,6 @@ _NAME_CHECKS: dict[str, Check] = {
 }
 
 
-def now() -> str:
-    """The present as objects carry it."""
-    return timestamp()
-
-
 def generated(prefix: str) -> str:
     """A name from generateName."""
     suffix = "".join(random.choices(_ALPHABET, k=_GENERATED_LENGTH))
@@ -123,7 +118,7 @@ def begin(obj: Obj) -> None:
         meta.pop(field, None)
     # Not uuid4: it asks the kernel for every one, and gives the interpreter away for that long.
     meta["uid"] = str(uuid.UUID(int=random.getrandbits(128), version=4))
-    meta["creationTimestamp"] = now()
+    meta["creationTimestamp"] = timestamp()
 
 
 def keep_system_fields(obj: Obj, old: Obj) -> None:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from virtfleet.local.apiserver.kinds.schema import StructuralSchema
 
 ALL_VERBS = frozenset({"get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"})
-CREATE_ONLY = frozenset({"create"})  # reviews: TokenReview, SubjectAccessReview
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +65,20 @@ class Rules:
         """What is wrong with an update."""
         if subresource == "status":
             return []
-        changed = [(path, why) for path, why in self.fixed.items() if _at(path, obj) != _at(path, old)]
-        return [*self.faults(obj), *(causes.invalid(path, _at(path, obj), why) for path, why in changed)]
+        changed = [(path, why) for path, why in self.fixed.items() if at(path, obj) != at(path, old)]
+        return [*self.faults(obj), *(causes.invalid(path, at(path, obj), why) for path, why in changed)]
 
     def fields(self, obj: Obj) -> Mapping[str, str]:
         """What field selectors compare with."""
-        return {path: _text(_at(path, obj), absent) for path, absent in self.selectable.items()}
+        return {path: _text(at(path, obj), absent) for path, absent in self.selectable.items()}
 
     def grace(self, obj: Obj, asked: int | None) -> int | None:
         """Seconds between deletion's start and the object's removal; None for kinds that know no such time."""
         return None
 
 
-def _at(path: str, obj: Obj) -> Any:
+def at(path: str, obj: Obj) -> Any:
+    """The value at a path such as `spec.replicas`; None where something on the way is missing."""
     value: Any = obj
     for part in path.split("."):
         value = value.get(part) if isinstance(value, dict) else None
@@ -113,7 +113,7 @@ class Kind:
     @property
     def storage(self) -> str:
         """The name under which all versions of this kind are stored."""
-        return f"{self.resource.group}/{self.resource.plural}"
+        return self.resource.storage
 
 
 class Kinds:

@@ -6,12 +6,14 @@ that a client that reads the answer already sees the kind Established.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from virtfleet.api import conditions
 from virtfleet.kube.resource import Obj
 from virtfleet.local.apiserver.kinds import crd_schema
-from virtfleet.local.apiserver.kinds.metadata import dns_label_1035, now, subdomain
+from virtfleet.local.apiserver.kinds.metadata import dns_label_1035, subdomain
 from virtfleet.local.apiserver.kinds.registry import Kinds, Rules
 from virtfleet.local.apiserver.objects import causes
 from virtfleet.local.apiserver.objects.causes import Cause
@@ -63,23 +65,15 @@ class CrdRules(Rules):
 
 def _status(spec: Obj, was: Obj) -> Obj:
     """Accepted names, stored versions and conditions; nothing of this is the writer's to decide."""
-    since = {condition["type"]: condition.get("lastTransitionTime") for condition in was.get("conditions", ())}
-    stored = was.get("storedVersions", [])
+    listed, stored = was.get("conditions", []), was.get("storedVersions", [])
+    for kind, reason, message in (
+        ("NamesAccepted", "NoConflicts", "no conflicts found"),
+        ("Established", "InitialNamesAccepted", "the initial names have been accepted"),
+    ):
+        listed = conditions.put(listed, kind, "True", time.time(), reason=reason, message=message)
     storing = [v.get("name", "") for v in spec.get("versions", ()) if v.get("storage")]
     return {
-        "conditions": [
-            {
-                "type": type_,
-                "status": "True",
-                "lastTransitionTime": since.get(type_) or now(),
-                "reason": r,
-                "message": m,
-            }
-            for type_, r, m in (
-                ("NamesAccepted", "NoConflicts", "no conflicts found"),
-                ("Established", "InitialNamesAccepted", "the initial names have been accepted"),
-            )
-        ],
+        "conditions": listed,
         "acceptedNames": {"plural": "", "kind": "", **spec["names"]},
         "storedVersions": [*stored, *(name for name in storing if name not in stored)],
     }

@@ -6,13 +6,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from virtfleet.api.selectors import SelectorError, from_label_selector
-from virtfleet.kube.resource import Obj
+from virtfleet.kube.resource import RBAC, Obj
 from virtfleet.local.apiserver.extensions.expressions import Condition, ExpressionError
 from virtfleet.local.apiserver.kinds.registry import Rules
 from virtfleet.local.apiserver.objects import causes
 from virtfleet.local.apiserver.objects.causes import Cause
-
-RBAC_GROUP = "rbac.authorization.k8s.io"
 
 
 def selector_faults(selector: Obj | None, field: str) -> Iterator[Cause]:
@@ -73,7 +71,7 @@ class BindingRules(Rules):
         obj.setdefault("roleRef", {})
         for subject in obj.get("subjects", ()):
             if subject.get("kind") in ("User", "Group"):
-                subject.setdefault("apiGroup", RBAC_GROUP)
+                subject.setdefault("apiGroup", RBAC)
 
     def faults(self, obj: Obj) -> Iterator[Cause]:
         """What is wrong with one."""
@@ -87,8 +85,8 @@ class BindingRules(Rules):
                     yield causes.unsupported(f"{at}.apiGroup", subject["apiGroup"], [""])
                 if not subject.get("namespace"):
                     yield causes.required(f"{at}.namespace")
-            elif subject.get("apiGroup", RBAC_GROUP) != RBAC_GROUP:
-                yield causes.unsupported(f"{at}.apiGroup", subject["apiGroup"], [RBAC_GROUP])
+            elif subject.get("apiGroup", RBAC) != RBAC:
+                yield causes.unsupported(f"{at}.apiGroup", subject["apiGroup"], [RBAC])
 
 
 class DisruptionBudgetRules(Rules):

@@ -19,7 +19,7 @@ from virtfleet.local.apiserver.objects import refusals
 from virtfleet.local.apiserver.objects.deletion import DeleteOptions
 from virtfleet.local.apiserver.objects.listing import Paging
 from virtfleet.local.apiserver.objects.operations import Call, Operations, served
-from virtfleet.local.apiserver.objects.selection import select
+from virtfleet.local.apiserver.objects.selection import Selection, select
 from virtfleet.local.apiserver.objects.watching import bookmark
 from virtfleet.local.apiserver.rights.access import MASTER, User
 from virtfleet.local.apiserver.serving.streams import BOOKMARK_SECONDS
@@ -52,11 +52,9 @@ class InProcessApi:
             yield Page(items, str(listing.revision), listing.token)
             paging = Paging(limit, listing.token) if listing.token else None
 
-    async def list(
-        self, res: Resource, namespace: str | None = None, *, labels: str = "", fields: str = ""
-    ) -> list[Obj]:
+    async def list(self, res: Resource, namespace: str | None = None, *, labels: str = "") -> list[Obj]:
         """All of them."""
-        pages = self.pages(res, namespace, labels=labels, fields=fields, limit=0)
+        pages = self.pages(res, namespace, labels=labels, limit=0)
         return [orjson.loads(item) async for page in pages for item in page.items]
 
     @asynccontextmanager
@@ -149,11 +147,9 @@ class InProcessApi:
         _, data = await self._operations.delete(self._kind(res), where, name, options, Call(self._user))
         return _decoded(data)
 
-    async def delete_collection(
-        self, res: Resource, namespace: str | None = None, *, labels: str = "", fields: str = ""
-    ) -> None:
-        """Delete what is selected."""
-        selection = select(self._kind(res), namespace or None, labels, fields)
+    async def delete_collection(self, res: Resource, namespace: str | None = None) -> None:
+        """Delete all of them."""
+        selection = Selection(self._kind(res), namespace or None)
         await self._operations.delete_collection(selection, DeleteOptions(), Call(self._user))
 
     def _kind(self, res: Resource) -> Kind:

@@ -6,7 +6,7 @@ import orjson
 
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.controller import Controller
-from virtfleet.kube.errors import is_already_exists
+from virtfleet.kube.errors import ignoring, is_already_exists
 from virtfleet.kube.resource import CONFIG_MAPS, SERVICE_ACCOUNTS, Obj, Resource
 from virtfleet.local.apiserver.objects.store import Change, Store
 
@@ -47,8 +47,5 @@ class NamespaceDefaults:
             await self._api.patch(CONFIG_MAPS, ROOT_CA, {"data": self._data}, namespace)
 
     async def _create(self, res: Resource, obj: Obj, namespace: str) -> None:
-        try:
+        with ignoring(is_already_exists):
             await self._api.create(res, {"apiVersion": res.api_version, "kind": res.kind, **obj}, namespace)
-        except Exception as error:
-            if not is_already_exists(error):
-                raise

@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 import orjson
 
 from virtfleet.kube.api import Patch
-from virtfleet.kube.errors import ApiError, is_not_found
+from virtfleet.kube.errors import ApiError, ignoring, is_not_found
 from virtfleet.kube.resource import Obj
 from virtfleet.local.apiserver.extensions.admission import Admission, AdmissionRequest
 from virtfleet.local.apiserver.kinds import metadata
@@ -271,11 +271,8 @@ class Operations:
         return listed
 
     async def _delete_if_there(self, kind: Kind, record: Record, options: DeleteOptions, call: Call) -> None:
-        try:
+        with ignoring(is_not_found):
             await self.delete(kind, record.namespace, record.name, options, call)
-        except ApiError as error:
-            if not is_not_found(error):
-                raise
 
     # Stations on the way of a write
 

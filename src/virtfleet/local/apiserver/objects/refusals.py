@@ -83,7 +83,12 @@ def invalid(kind: Kind, name: str, causes: Sequence[Cause]) -> ApiError:
 
 def invalid_options(options: str, causes: Sequence[Cause]) -> ApiError:
     """For DeleteOptions, ListOptions and the like."""
-    return _invalid(f"{options}.meta.k8s.io", "meta.k8s.io", options, "", causes)
+    return invalid_review("meta.k8s.io", options, causes)
+
+
+def invalid_review(group: str, kind: str, causes: Sequence[Cause]) -> ApiError:
+    """For what is asked by posting an object, and never stored."""
+    return _invalid(f"{kind}.{group}", group, kind, "", causes)
 
 
 def _invalid(qualified: str, group: str, kind: str, name: str, causes: Sequence[Cause]) -> ApiError:

@@ -21,6 +21,7 @@ from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
@@ -317,19 +318,13 @@ def _open(path: Path) -> sqlite3.Connection:
     return db
 
 
-class _transaction:
+@contextmanager
+def _transaction(db: sqlite3.Connection) -> Iterator[None]:
     """BEGIN, then COMMIT or ROLLBACK. sqlite3's own context manager leaves a failed COMMIT open."""
-
-    def __init__(self, db: sqlite3.Connection) -> None:
-        self._db = db
-
-    def __enter__(self) -> None:
-        self._db.execute("BEGIN IMMEDIATE")
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        try:
-            if kind is None:
-                self._db.execute("COMMIT")
-        finally:
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        db.execute("COMMIT")
+    finally:
+        if db.in_transaction:
+            db.execute("ROLLBACK")

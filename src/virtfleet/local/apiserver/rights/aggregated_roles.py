@@ -13,8 +13,6 @@ from virtfleet.kube.controller import Controller
 from virtfleet.kube.resource import CLUSTER_ROLES, Obj
 from virtfleet.local.apiserver.objects.store import Store
 
-_STORAGE = f"{CLUSTER_ROLES.group}/{CLUSTER_ROLES.plural}"
-
 
 class AggregatedRoles:
     """Run `controller`."""
@@ -24,12 +22,12 @@ class AggregatedRoles:
         self._api = api
         self.controller = Controller("aggregated-roles", self.reconcile)
         # Which sums a role is part of may have changed with it; all are looked at, there are few.
-        store.listen(_STORAGE, lambda _: self.controller.queue.add("all"))
+        store.listen(CLUSTER_ROLES.storage, lambda _: self.controller.queue.add("all"))
         self.controller.queue.add("all")
 
     async def reconcile(self, _: str) -> None:
         """Give every sum the rules of its parts."""
-        roles: list[Obj] = [orjson.loads(record.data) for record in self._store.scan(_STORAGE)]
+        roles: list[Obj] = [orjson.loads(record.data) for record in self._store.scan(CLUSTER_ROLES.storage)]
         for role in roles:
             if role.get("aggregationRule"):
                 rules = summed(role, roles)

@@ -88,9 +88,8 @@ class Pki:
         if files != stored:
             certificates.write(self._root / place, files)
 
-    def kubeconfig(self, server: str, credential: Credential | None = None) -> str:
-        """A kubeconfig for the server's URL, the administrator's unless another credential is given."""
-        credential = credential or self.admin
+    def kubeconfig(self, server: str, credential: Credential) -> str:
+        """A kubeconfig for the server's URL."""
         user = {
             "client-certificate-data": _base64(credential.certificate),
             "client-key-data": _base64(credential.key),
@@ -108,11 +107,14 @@ class Pki:
             sort_keys=False,
         )
 
-    def write_kubeconfig(self, server: str) -> Path:
-        """DIR/kubeconfig for the administrator. One that is right is left alone: the disk may be full."""
-        path, wanted = self.directory / "kubeconfig", self.kubeconfig(server)
+    def write_kubeconfig(self, server: str, node: str = "") -> Path:
+        """DIR/kubeconfig for the administrator, or that of a node's agent. One that is right is left alone: the disk
+        may be full."""
+        path = self.directory / (f"nodes/{node}/kubeconfig" if node else "kubeconfig")
+        wanted = self.kubeconfig(server, self.node(node) if node else self.admin)
         if path.is_file() and path.read_text() == wanted:
             return path
+        path.parent.mkdir(parents=True, exist_ok=True)
         fresh = path.with_name("kubeconfig.new")
         with open(fresh, "w", opener=lambda p, flags: os.open(p, flags, 0o600)) as file:
             file.write(wanted)

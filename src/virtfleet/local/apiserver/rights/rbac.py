@@ -102,9 +102,9 @@ class Authorizer:
         self._bindings: dict[tuple[str, str], dict[_RoleKey, _Binding]] = {}  # by subject, then by place and name
         self._remembered: dict[tuple[object, ...], tuple[frozenset[str], ...]] = {}
         for kind in (CLUSTER_ROLES, ROLES):
-            self._follow(store, f"{kind.group}/{kind.plural}", self._role_changed)
+            self._follow(store, kind.storage, self._role_changed)
         for kind in (CLUSTER_ROLE_BINDINGS, ROLE_BINDINGS):
-            self._follow(store, f"{kind.group}/{kind.plural}", self._binding_changed)
+            self._follow(store, kind.storage, self._binding_changed)
 
     def _follow(self, store: Store, storage: str, changed: Any) -> None:
         for record in store.scan(storage):

@@ -10,8 +10,9 @@ from typing import Any
 
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import Obj
+from virtfleet.local.apiserver.objects import causes
 from virtfleet.local.apiserver.objects.operations import Post
-from virtfleet.local.apiserver.objects.refusals import bad_request
+from virtfleet.local.apiserver.objects.refusals import bad_request, invalid_review
 from virtfleet.local.apiserver.rights.access import Attributes, User
 from virtfleet.local.apiserver.rights.rbac import Authorizer
 from virtfleet.local.apiserver.rights.tokens import ISSUER, ServiceAccountTokens, Unauthenticated
@@ -28,7 +29,7 @@ class Reviews:
 
     def posts(self) -> dict[tuple[str, str, str], Post]:
         """By group, plural and subresource."""
-        questions: dict[tuple[str, str], Callable[[Obj, str, User], Obj]] = {
+        questions: dict[tuple[str, str], Callable[[Obj, User], Obj]] = {
             (AUTHENTICATION, "tokenreviews"): self._token,
             (AUTHENTICATION, "selfsubjectreviews"): self._self,
             (AUTHORIZATION, "subjectaccessreviews"): self._access,
@@ -39,7 +40,7 @@ class Reviews:
         posts["", "serviceaccounts", "token"] = self._tokens.request
         return posts
 
-    def _token(self, obj: Obj, namespace: str, user: User) -> Obj:
+    def _token(self, obj: Obj, user: User) -> Obj:
         spec = obj.get("spec") or {}
         token = spec.get("token")
         if not token:
@@ -51,31 +52,31 @@ class Reviews:
         answer: Obj = {"authenticated": True, "user": user_info(verified.user)}
         return {**answer, "audiences": list(verified.audiences)}
 
-    def _self(self, obj: Obj, namespace: str, user: User) -> Obj:
+    def _self(self, obj: Obj, user: User) -> Obj:
         return {"userInfo": user_info(user)}
 
-    def _access(self, obj: Obj, namespace: str, user: User) -> Obj:
+    def _access(self, obj: Obj, user: User) -> Obj:
         spec = obj.get("spec") or {}
         if not spec.get("user") and not spec.get("groups"):
-            raise _invalid("spec.user", '""', "at least one of user or group must be specified")
+            raise _invalid("spec.user", "", "at least one of user or group must be specified")
         extra = {key: tuple(values) for key, values in (spec.get("extra") or {}).items()}
         return self._decide(
             spec, User(spec.get("user", ""), tuple(spec.get("groups") or ()), spec.get("uid", ""), extra)
         )
 
-    def _self_access(self, obj: Obj, namespace: str, user: User) -> Obj:
+    def _self_access(self, obj: Obj, user: User) -> Obj:
         return self._decide(obj.get("spec") or {}, user)
 
     def _decide(self, spec: Obj, user: User) -> Obj:
         resource, path = spec.get("resourceAttributes"), spec.get("nonResourceAttributes")
         if (resource is None) == (path is None):
             either = "exactly one of nonResourceAttributes or resourceAttributes must be specified"
-            raise _invalid("spec.resourceAttributes", "null", either)
+            raise _invalid("spec.resourceAttributes", None, either)
         fields = ("verb", "group", "version", "resource", "subresource", "namespace", "name", "path")
         asked: dict[str, Any] = {f: (resource or path or {}).get(f, "") for f in fields}
         return {"allowed": self._authorizer(Attributes(user, **asked))}
 
-    def _self_rules(self, obj: Obj, namespace: str, user: User) -> Obj:
+    def _self_rules(self, obj: Obj, user: User) -> Obj:
         asked = (obj.get("spec") or {}).get("namespace", "")
         if not asked:
             raise bad_request("no namespace on request")
@@ -87,19 +88,15 @@ class Reviews:
         }
 
 
-def _post(question: Callable[[Obj, str, User], Obj]) -> Post:
+def _post(question: Callable[[Obj, User], Obj]) -> Post:
     async def post(obj: Obj, *, namespace: str, name: str, user: User, dry_run: bool) -> Obj:
-        return {**obj, "status": question(obj, namespace, user)}
+        return {**obj, "status": question(obj, user)}
 
     return post
 
 
-def _invalid(field: str, value: str, why: str) -> ApiError:
-    fault = f"Invalid value: {value}: {why}"
-    cause = {"reason": "FieldValueInvalid", "message": fault, "field": field}
-    kind = "SubjectAccessReview"
-    message = f'{kind}.{AUTHORIZATION} "" is invalid: {field}: {fault}'
-    return ApiError("Invalid", message, details={"group": AUTHORIZATION, "kind": kind, "causes": [cause]})
+def _invalid(field: str, value: Any, why: str) -> ApiError:
+    return invalid_review(AUTHORIZATION, "SubjectAccessReview", [causes.invalid(field, value, why)])
 
 
 def user_info(user: User) -> Obj:

@@ -158,7 +158,7 @@ class ServiceAccountTokens:
             raise Unauthenticated(f"the token is bound to {res} {ref['name']}, which has been deleted")
 
     def _find(self, res: Resource, namespace: str, name: str) -> Obj | None:
-        record = self._store.get(f"{res.group}/{res.plural}", namespace, name)
+        record = self._store.get(res.storage, namespace, name)
         return orjson.loads(record.data) if record else None
 
     # --- issuing -----------------------------------------------------------------------------------------------------

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from aiohttp import web
 
 from virtfleet import __version__
+from virtfleet.api.names import ARCHITECTURES
 from virtfleet.kube.resource import Obj
 
 HEALTH = ("/livez", "/readyz", "/healthz")
 KUBERNETES_MINOR = 36  # whose behaviour this server follows
-_MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 def health(name: str, troubles: Mapping[str, str], verbose: bool) -> web.Response:
@@ -33,5 +33,5 @@ def version() -> Obj:
         "minor": str(KUBERNETES_MINOR),
         "gitVersion": f"v1.{KUBERNETES_MINOR}.0+virtfleet-{__version__}",
         "gitTreeState": "clean",
-        "platform": f"linux/{_MACHINES.get(machine, machine)}",
+        "platform": f"linux/{ARCHITECTURES.get(machine, machine)}",
     }

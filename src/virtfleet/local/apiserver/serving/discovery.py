@@ -1,7 +1,7 @@
 """Discovery: which groups, versions and resources the server has, in the old form and in the aggregated one.
 
-Both forms are made from the same list of groups in the aggregated form, which is also what aggregated servers
-contribute through `extra_groups`.
+Both forms are made from lists of resources in the old form, which is also what aggregated servers say of themselves;
+their groups come through `extra_groups`.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Discovery:
         kinds = [k for k in self._kinds if (k.resource.group, k.resource.version) == (group, version)]
         if not kinds:
             return None
-        resources = [entry for kind in sorted(kinds, key=_plural) for entry in _legacy_resources(_resource(kind))]
+        resources = [entry for kind in sorted(kinds, key=_plural) for entry in _listed(kind)]
         group_version = f"{group}/{version}" if group else version
         return _constant(
             {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": resources}
@@ -103,7 +103,7 @@ class Discovery:
             _group_of(
                 group,
                 [
-                    {"version": version, "freshness": "Current", "resources": [_resource(kind) for kind in kinds]}
+                    aggregated_version(group, version, [entry for kind in kinds for entry in _listed(kind)])
                     for version, kinds in versions.items()
                 ],
             )
@@ -119,59 +119,63 @@ def _group_of(name: str, versions: list[Obj]) -> Obj:
     return {"metadata": {"name": name}, "versions": sorted(versions, key=lambda v: version_rank(v["version"]))}
 
 
-def _resource(kind: Kind) -> Obj:
-    """An APIResourceDiscovery."""
+def _listed(kind: Kind) -> list[Obj]:
+    """APIResource entries: the resource, then its subresources."""
     resource = kind.resource
+    namespaced = resource.namespaced
     entry: Obj = {
-        "resource": resource.plural,
-        "responseKind": {"group": resource.group, "version": resource.version, "kind": resource.kind},
-        "scope": "Namespaced" if resource.namespaced else "Cluster",
-        "singularResource": kind.singular,
+        "name": resource.plural,
+        "singularName": kind.singular,
+        "namespaced": namespaced,
+        "kind": resource.kind,
         "verbs": [verb for verb in _CUSTOM_VERBS if verb in kind.verbs] if kind.custom else sorted(kind.verbs),
     }
-    if kind.short_names:
-        entry["shortNames"] = list(kind.short_names)
-    if kind.categories:
-        entry["categories"] = list(kind.categories)
-    if kind.subresources:
-        entry["subresources"] = [
-            {"subresource": name, "responseKind": _response_kind(kind, name), "verbs": sorted(verbs)}
-            for name, verbs in sorted(kind.subresources.items())
-        ]
-    return entry
-
-
-def _response_kind(kind: Kind, subresource: str) -> dict[str, str]:
-    resource = kind.resource
-    group, version, name = kind.subresource_kinds.get(subresource, (resource.group, resource.version, resource.kind))
-    return {"group": group, "version": version, "kind": name}
-
-
-def _legacy_resources(entry: Obj) -> list[Obj]:
-    """APIResource entries of an APIResourceDiscovery: the resource, then its subresources."""
-    namespaced, own = entry["scope"] == "Namespaced", entry["responseKind"]
-    resource: Obj = {
-        "name": entry["resource"],
-        "singularName": entry["singularResource"],
-        "namespaced": namespaced,
-        "kind": own["kind"],
-        "verbs": entry["verbs"],
-        **{field: entry[field] for field in ("shortNames", "categories") if field in entry},
+    entry |= {
+        field: list(names)
+        for field, names in (("shortNames", kind.short_names), ("categories", kind.categories))
+        if names
     }
-    entries = [resource]
-    for below in entry.get("subresources", ()):
-        response = below["responseKind"]
-        subresource: Obj = {
-            "name": f"{entry['resource']}/{below['subresource']}",
-            "singularName": "",
-            "namespaced": namespaced,
-            "kind": response["kind"],
-            "verbs": below["verbs"],
-        }
-        if (response["group"], response["version"]) != (own["group"], own["version"]):
-            subresource |= {"group": response["group"], "version": response["version"]}
-        entries.append(subresource)
+    entries = [entry]
+    for name, verbs in sorted(kind.subresources.items()):
+        group, version, of = kind.subresource_kinds.get(name, (resource.group, resource.version, resource.kind))
+        below: Obj = {"name": f"{resource.plural}/{name}", "singularName": "", "namespaced": namespaced, "kind": of}
+        if (group, version) != (resource.group, resource.version):
+            below |= {"group": group, "version": version}
+        entries.append({**below, "verbs": sorted(verbs)})
     return entries
+
+
+def aggregated_version(group: str, version: str, listed: list[Obj], *, stale: bool = False) -> Obj:
+    """An APIVersionDiscovery from the entries of an APIResourceList, subresources below their resources."""
+    resources: dict[str, Obj] = {}
+    for entry in listed:
+        plural, _, subresource = entry["name"].partition("/")
+        response = {
+            "group": entry.get("group") or group,
+            "version": entry.get("version") or version,
+            "kind": entry.get("kind", ""),
+        }
+        resource = resources.setdefault(
+            plural,
+            {
+                "resource": plural,
+                "responseKind": {**response, "kind": ""},
+                "scope": "Namespaced" if entry.get("namespaced") else "Cluster",
+                "singularResource": "",
+                "verbs": [],
+            },
+        )
+        if subresource:
+            below = {"subresource": subresource, "responseKind": response, "verbs": entry.get("verbs") or []}
+            resource.setdefault("subresources", []).append(below)
+        else:
+            resource["responseKind"] = response
+            resource["singularResource"] = entry.get("singularName", "")
+            for field in ("verbs", "shortNames", "categories"):
+                if field in entry:
+                    resource[field] = entry[field]
+    freshness = "Stale" if stale else "Current"
+    return {"version": version, "freshness": freshness, "resources": list(resources.values())}
 
 
 def _legacy_group(group: Obj) -> Obj:

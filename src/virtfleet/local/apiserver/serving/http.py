@@ -19,7 +19,6 @@ from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http import RawRequestMessage
 
 from virtfleet.kube.errors import ApiError
-from virtfleet.kube.resource import Obj
 from virtfleet.local.apiserver.kinds.registry import Kinds
 from virtfleet.local.apiserver.objects import causes, patching, refusals
 from virtfleet.local.apiserver.objects.deletion import Outcome
@@ -231,7 +230,8 @@ class Server:
             return _answer(form.one(data), call)
         uid = orjson.loads(data)["metadata"]["uid"]
         details = {"name": name, "group": resource.group, "kind": resource.plural, "uid": uid}
-        return _answer(orjson.dumps(_success({k: v for k, v in details.items() if v})), call)
+        success = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
+        return _answer(orjson.dumps({**success, "details": {k: v for k, v in details.items() if v}}), call)
 
     async def _delete_collection(self, asked: Asked) -> web.StreamResponse:
         form = asked.form()
@@ -309,7 +309,3 @@ def _failure(error: ApiError) -> web.Response:
     if after := (error.details or {}).get("retryAfterSeconds"):
         response.headers["Retry-After"] = str(after)
     return response
-
-
-def _success(details: Obj) -> Obj:
-    return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}

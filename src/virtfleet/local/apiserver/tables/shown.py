@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from virtfleet.api.selectors import from_label_selector
 from virtfleet.kube.resource import Obj
+from virtfleet.local.apiserver.kinds.registry import at
 from virtfleet.local.apiserver.tables import jsonpath
 from virtfleet.local.apiserver.tables.ages import since
 
@@ -25,13 +27,7 @@ def labels(path: str, obj: Obj) -> str:
 
 def selector(obj: Obj) -> str:
     """A workload's label selector as text."""
-    chosen = obj["spec"].get("selector") or {}
-    parts = [f"{key}={value}" for key, value in sorted(chosen.get("matchLabels", {}).items())]
-    for expression in chosen.get("matchExpressions", ()):
-        key, values = expression["key"], ",".join(sorted(expression.get("values", ())))
-        parts.append({"In": f"{key} in ({values})", "NotIn": f"{key} notin ({values})", "Exists": key}.get(
-            expression["operator"], f"!{key}"))  # fmt: skip
-    return ",".join(parts) or NONE
+    return str(from_label_selector(obj["spec"].get("selector") or {})) or NONE
 
 
 def few(path: str, obj: Obj) -> str:
@@ -43,12 +39,7 @@ def few(path: str, obj: Obj) -> str:
 
 def count(fields: list[str], obj: Obj) -> int:
     """How many entries some fields have."""
-    return sum(len(obj.get(field) or ()) for field in fields)
-
-
-def validations(policy: Obj) -> int:
-    """How many validations an admission policy has."""
-    return len(policy["spec"].get("validations") or ())
+    return sum(len(at(field, obj) or ()) for field in fields)
 
 
 def node_status(node: Obj) -> str:

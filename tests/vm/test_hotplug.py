@@ -1,0 +1,140 @@
+"""Volumes that are plugged into a running VM and out of it, with the real virtctl and a real guest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from cluster.clusters import Cluster
+from vm.accessed import Used
+from vm.guests import PATIENCE
+from vm.plugged import Plugged, claim
+from waiting import eventually
+
+NAMESPACE = "plugging"
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture(scope="module")
+def web(fleet: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plugged]:
+    with Used(fleet, NAMESPACE, tmp_path_factory.mktemp("home")) as used:
+        yield Plugged(used)
+
+
+def test_a_volume_comes_and_goes_and_comes_again_with_what_was_written(web: Plugged) -> None:
+    web.kubectl.apply(claim("data"))
+    web.virtctl("addvolume", "web", "--volume-name=data")
+    status = web.ready("data")
+    disk = web.sees("data")
+    assert status["target"] == disk
+    [pod] = web.attachments()
+    assert status["hotplugVolume"] == {"attachPodName": pod["metadata"]["name"], "attachPodUID": pod["metadata"]["uid"]}
+    assert pod["metadata"]["name"].startswith("hp-volume-")
+    web.guest(f"echo kept | dd of=/dev/{disk} conv=fsync")
+
+    web.virtctl("removevolume", "web", "--volume-name=data")
+    web.gone("data")
+    eventually(lambda: not web.disk("data"), PATIENCE)
+
+    web.virtctl("addvolume", "web", "--volume-name=data")
+    web.ready("data")
+    assert "kept" in web.guest(f"head -c 4 /dev/{web.sees('data')}; echo")
+    assert {"VolumeReady", "VolumeUnMountedFromPod"} <= web.events("data")
+
+
+def test_the_guest_does_not_notice_that_who_brought_its_disk_ends(web: Plugged) -> None:
+    """Neither the attachment Pod, twice, nor the handler; and a second disk does nothing to the first."""
+    disk = web.sees("data")
+    with web.writing(disk):
+        for _ in range(2):  # KubeVirt's guests lose their disk at the second time
+            [pod] = [p for p in web.attachments() if "deletionTimestamp" not in p["metadata"]]
+            web.kubectl("delete", "pod", pod["metadata"]["name"], "--wait=false")
+            old = pod["metadata"]["uid"]
+            eventually(lambda old=old: web.ready("data")["hotplugVolume"]["attachPodUID"] != old, PATIENCE)
+        node = (web.used.vmi() or {})["status"]["nodeName"]
+        handlers = web.kubectl.json("get", "pods", "-A", "-l", "kubevirt.io=virt-handler")["items"]
+        [handler] = [p["metadata"] for p in handlers if p["spec"]["nodeName"] == node]
+        web.kubectl("-n", handler["namespace"], "delete", "pod", handler["name"], "--grace-period=1")
+        web.kubectl.apply(claim("second", block=True))
+        web.virtctl("addvolume", "web", "--volume-name=second", "--bus=virtio", "--serial=second", "--cache=none")
+        web.ready("second")
+        assert web.ready("data")["target"] == disk
+
+
+def test_a_block_claim_is_a_virtio_disk_and_a_lun_of_its_own(web: Plugged) -> None:
+    disk = web.sees("second")
+    assert disk.startswith("vd")
+    web.guest(f"echo block | dd of=/dev/{disk} conv=fsync")
+    web.kubectl.apply(claim("third", block=True))
+    web.virtctl("addvolume", "web", "--volume-name=third", "--dry-run")
+    assert not web.status("third")
+    web.virtctl("addvolume", "web", "--volume-name=third", "--disk-type=lun")
+    assert web.ready("third")["target"].startswith("sd")
+    assert "already exists" in web.refused("addvolume", "web", "--volume-name=third")
+    # Out, and at once in again: it ends with the disk that was asked for last.
+    web.virtctl("removevolume", "web", "--volume-name=second")
+    eventually(lambda: "second" not in str(web.used.vm()["spec"]), PATIENCE)
+    web.virtctl("addvolume", "web", "--volume-name=second", "--bus=virtio", "--serial=second")
+    eventually(lambda: "second" in str(web.used.vm()["spec"]), PATIENCE)
+    web.ready("second")
+    eventually(lambda: "block" in web.guest(f"head -c 5 /dev/{web.sees('second')}; echo"), PATIENCE)
+
+
+def test_what_is_plugged_in_is_there_after_a_restart_and_can_still_go(web: Plugged) -> None:
+    assert not any(c["type"] == "RestartRequired" for c in web.used.vm()["status"].get("conditions", ()))
+    web.guest(f"echo medium | dd of=/dev/{web.sees('data')} conv=fsync")
+    web.edit(disks=[{"name": "cd", "cdrom": {"bus": "scsi"}}])  # a drive, which takes a restart
+    before = web.used.runs()
+    web.virtctl("restart", "web")
+    web.used.runs(other_than=before)
+    web.used.wait_for_agent()
+    assert all(web.ready(volume)["target"] for volume in ("data", "second", "third"))
+    assert "block" in web.guest(f"head -c 5 /dev/{web.sees('second')}; echo")
+    for volume in ("data", "second", "third"):
+        web.virtctl("removevolume", "web", f"--volume-name={volume}")
+    for volume in ("data", "second", "third"):
+        web.gone(volume)
+    assert not web.attachments()
+    assert [v["name"] for v in web.used.vm()["spec"]["template"]["spec"]["volumes"]] == ["root", "seed"]
+
+
+def test_media_are_inserted_exchanged_and_ejected(web: Plugged) -> None:
+    def medium() -> str:
+        return web.guest("head -c 6 /dev/sr0 2>/dev/null; echo").strip()
+
+    drive = {"claimName": "data", "hotpluggable": True}
+    assert medium() == ""
+    web.edit(volumes=[{"name": "cd", "persistentVolumeClaim": drive}])
+    eventually(lambda: medium() == "medium", PATIENCE)
+    assert web.ready("cd")["target"].startswith("sd")
+    web.edit(volumes=[{"name": "cd", "persistentVolumeClaim": {**drive, "claimName": "second"}}])
+    eventually(lambda: medium().startswith("block"), PATIENCE)
+    assert web.ready("cd")["persistentVolumeClaimInfo"]["claimName"] == "second"
+    web.edit()
+    web.gone("cd")
+    eventually(lambda: medium() == "", PATIENCE)
+    assert not any(c["type"] == "RestartRequired" for c in web.used.vm()["status"].get("conditions", ()))
+
+
+def test_a_volume_moves_with_its_vm(web: Plugged) -> None:
+    web.virtctl("addvolume", "web", "--volume-name=data")
+    web.virtctl("addvolume", "web", "--volume-name=second", "--bus=virtio", "--serial=second")
+    web.ready("data"), web.ready("second")
+    disk, before = web.sees("data"), (web.used.vmi() or {})["status"]["nodeName"]
+    with web.writing(disk):
+        web.virtctl("migrate", "web")
+        eventually(lambda: (web.used.vmi() or {})["status"]["nodeName"] != before, 3 * PATIENCE)
+        node = (web.used.vmi() or {})["status"]["nodeName"]
+
+        def only_there() -> bool:
+            return {p["spec"].get("nodeName") for p in web.attachments()} == {node}
+
+        eventually(only_there, PATIENCE)
+    uids = {p["metadata"]["uid"] for p in web.attachments()}
+    eventually(lambda: {web.ready(v)["hotplugVolume"]["attachPodUID"] for v in ("data", "second")} == uids, PATIENCE)
+    assert "block" in web.guest(f"head -c 5 /dev/{web.sees('second')}; echo")
+    web.virtctl("removevolume", "web", "--volume-name=second")
+    web.gone("second")
+    assert web.sees("data") == disk

@@ -1,0 +1,165 @@
+"""From the version before to this one and back, with guests that run: real components of both versions.
+
+The components of the version before come from its commit, in images whose layers have its sources; it is called by a
+number of its own, so that both have tags. Its operator's manifest is that of tests/versions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import virtfleet
+from cluster.clusters import VIRTFLEET, Cluster, Kubectl, start_local, stop_local
+from versions import before
+from virtfleet.local import stock
+from virtfleet.local.node.hostimage import COMPONENTS, open_store
+from vm.accessed import NO_QUESTIONS, Used
+from vm.guests import PATIENCE
+from waiting import eventually
+
+ROOT = Path(__file__).parents[2]
+BEFORE, NOW = before.VERSION, virtfleet.__version__
+SLOW = 4 * PATIENCE
+NODES = "nodes: [{name: a}, {name: b}, {name: c}]"
+KUBEVIRT = {
+    "apiVersion": "kubevirt.io/v1",
+    "kind": "KubeVirt",
+    "metadata": {"name": "kubevirt", "namespace": "kubevirt"},
+    "spec": {"configuration": {"developerConfiguration": {"useEmulation": True}}},
+}
+
+pytestmark = [
+    pytest.mark.timeout(1500),
+    pytest.mark.local_home("images of the version before are made of its commit"),
+    before.NEEDED,
+]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A Kubernetes with the images of both versions, and the version before installed on it."""
+    if os.geteuid() != 0:
+        pytest.skip("nodes run real containers, which needs root")
+    made = start_local(NODES)
+    try:
+        assert made.data
+        _provide(made.data / "images", tmp_path_factory.mktemp("before"))
+        admin = Kubectl(made, "kubevirt")
+        install(admin, BEFORE)
+        admin("wait", "crd/kubevirts.kubevirt.io", "--for=condition=Established", "--timeout=60s")
+        admin.apply(KUBEVIRT)
+        eventually(lambda: is_at(admin, BEFORE), SLOW)
+        yield made
+    finally:
+        stop_local(made)
+
+
+def _provide(images: Path, scratch: Path) -> None:
+    source = before.sources(scratch)
+    store = open_store(images)
+    path = {"PYTHONPATH": "/opt/before:/opt/virtfleet/lib"}
+    for component in COMPONENTS:
+        name = f"virtfleet/{component}"
+        store.derive(f"{name}:{BEFORE}", f"{name}:{NOW}", [(source, "/opt/before/virtfleet")], path)
+    asyncio.run(stock.fill(images, print))
+
+
+def install(admin: Kubectl, version: str) -> None:
+    manifest = before.manifest() if version == BEFORE else (ROOT / "deploy/operator.yaml").read_text()
+    admin("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=manifest)
+
+
+def is_at(admin: Kubectl, version: str) -> bool:
+    """Whether everything that is installed is of the version, and works."""
+    kubevirt = admin.json("get", "kubevirt", "kubevirt")
+    status = kubevirt.get("status") or {}
+    told = {c["type"]: c["status"] for c in status.get("conditions", ())}
+    nodes = admin.json("get", "nodes")["items"]
+    serving = {node["metadata"].get("annotations", {}).get("virtfleet.io/handler-version") for node in nodes}
+    versions = {status.get("operatorVersion"), status.get("observedKubeVirtVersion")}
+    wanted = {"Available": "True", "Progressing": "False", "Degraded": "False"}
+    return serving == versions == {version} and wanted.items() <= told.items()
+
+
+def versions(admin: Kubectl) -> list[str]:
+    """Of the handlers that serve nodes."""
+    nodes = admin.json("get", "nodes")["items"]
+    return [node["metadata"].get("annotations", {}).get("virtfleet.io/handler-version", "") for node in nodes]
+
+
+class Guest:
+    """The VM `web` in a namespace of its own, and what must not change about it."""
+
+    def __init__(self, used: Used) -> None:
+        self.used = used
+        self.boot = self.boot_id()
+        self.pod = self._pod()
+
+    def boot_id(self) -> str:
+        ssh = (VIRTFLEET, "ssh", "-n", self.used.namespace, "root@web", "-i", str(self.used.key), *NO_QUESTIONS)
+
+        def answered() -> str:
+            done = self.used.run(*ssh, "cat /proc/sys/kernel/random/boot_id")
+            return done.stdout if done.returncode == 0 else ""
+
+        return eventually(answered, PATIENCE)
+
+    def vmi(self) -> dict[str, Any]:
+        found = self.used.vmi()
+        assert found
+        return found
+
+    def goes_on(self) -> None:
+        """The same process in the same Pod, which its handler serves and can command."""
+        assert self.boot_id() == self.boot
+        assert self._pod() == self.pod
+        assert self.vmi()["status"]["phase"] == "Running"
+        for verb, paused in (("pause", True), ("unpause", False)):
+            self.used.does(VIRTFLEET, verb, "-n", self.used.namespace, "web")
+            eventually(lambda paused=paused: self.used.condition("Paused") is paused, PATIENCE)
+
+    def _pod(self) -> str:
+        pods = self.used.kubectl.json("get", "pods", "-l", "kubevirt.io=virt-launcher")["items"]
+        [name] = [p["metadata"]["name"] for p in pods if p["status"]["phase"] == "Running"]
+        return str(name)
+
+
+def test_upgrade_roll_back_and_roll_back_halfway_with_guests_that_run(
+    cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    admin = Kubectl(cluster, "kubevirt")
+    with Used(cluster, "older", tmp_path_factory.mktemp("older")) as first:
+        old = Guest(first)
+        assert old.vmi()["status"]["launcherContainerImageVersion"].endswith(f":{BEFORE}")
+
+        # To this version: nothing moves, and the new handlers serve launchers of the version before.
+        install(admin, NOW)
+        eventually(lambda: is_at(admin, NOW), SLOW)
+        old.goes_on()
+        eventually(lambda: "kubevirt.io/outdatedLauncherImage" in old.vmi()["metadata"]["labels"], PATIENCE)
+        mobility = {c["type"]: c for c in old.vmi()["status"]["conditions"]}["LiveMigratable"]
+        assert (mobility["status"], "from before VMs could move" in mobility["message"]) == ("False", True), mobility
+
+        with Used(cluster, "newer", tmp_path_factory.mktemp("newer")) as second:
+            new = Guest(second)
+            assert new.vmi()["status"]["launcherContainerImageVersion"].endswith(f":{NOW}")
+
+            # Back: handlers of the version before serve launchers of this one.
+            install(admin, BEFORE)
+            eventually(lambda: is_at(admin, BEFORE), SLOW)
+            old.goes_on()
+            new.goes_on()
+
+            # And back again when the first handlers are new.
+            install(admin, NOW)
+            eventually(lambda: 0 < versions(admin).count(NOW) < 3, SLOW)
+            install(admin, BEFORE)
+            eventually(lambda: is_at(admin, BEFORE), SLOW)
+            old.goes_on()
+            new.goes_on()
