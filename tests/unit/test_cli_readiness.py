@@ -22,6 +22,9 @@ def kubevirt(observed: int, **conditions: str) -> dict[str, Any]:
 def test_a_component_counts_when_it_is_ready_and_stays() -> None:
     assert installing.why_components_unready([pod("a"), pod("b", "False", "Succeeded")]) is None
     assert installing.why_components_unready([]) == "virt-operator starts"
+    probe = pod("p", "False")
+    probe["metadata"]["labels"] = {"kubevirt.io": "virt-image-volume-probe"}
+    assert installing.why_components_unready([pod("a"), probe]) is None
     going = pod("c", deletionTimestamp="2026-01-01T00:00:00Z")
     assert installing.why_components_unready([pod("a"), pod("b", "False"), going]) == "not ready yet: b, c"
 

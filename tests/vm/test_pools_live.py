@@ -35,6 +35,7 @@ LONGEST_GAP = 120.0  # seconds that a node may be without a handler on two busy 
 DEVICE = "superduper.io/MegaSlop_9000"
 GATES = ["VirtHandlerPools", "AdditionalVirtHandlers", "HostDevices"]
 GUESTS = ("slopped", "ordinary")
+NOWHERE = "localhost:1"  # a registry that refuses at once, where a name that nobody has may take a resolver 20 s
 NAMESPACE = "pools"
 
 pytestmark = pytest.mark.timeout(900)
@@ -341,22 +342,22 @@ def stopped(live: Fleet, reason: str, *parts: str) -> dict[str, Any]:
 
 
 def test_images_that_cannot_be_pulled_cost_no_vm_its_console(live: Fleet, guests: dict[str, tuple[str, str]]) -> None:
-    """A tag that nobody has, for everything; then a pool over a node with a VM, by its definition and by a label."""
+    """A registry without images for all; then a pool over a node with a VM, by its definition and by a label."""
     live.settled()
     before = {node: pod["metadata"]["uid"] for node, pod in live.handlers().items()}
     node = live.user.json("get", "vmi", "ordinary")["status"]["nodeName"]
-    image = "registry.invalid/virt-launcher:none"
+    image = f"{NOWHERE}/virt-launcher:none"
     broken = pool("broken", {"broken": "yes"}, virtLauncherImage=image)
 
     def unharmed() -> bool:
         assert {node: pod["metadata"]["uid"] for node, pod in live.handlers().items()} == before
         return consoles_answer(live) and run_on(live, guests)
 
-    live.configure(MEGASLOP, imageTag="nope")
-    stopped(live, "ControlPlaneFailed", "no handler is touched", ":nope")
+    live.configure(MEGASLOP, imageRegistry=NOWHERE)
+    stopped(live, "ControlPlaneFailed", "no handler is touched", f"{NOWHERE}/")
     assert unharmed()
     assert live.admin("get", "kubevirt").splitlines()[1].split()[-1] == "Degraded"
-    live.configure(MEGASLOP, imageTag=None)
+    live.configure(MEGASLOP, imageRegistry=None)
     live.settled()
     assert unharmed()
 
@@ -400,7 +401,7 @@ def test_what_is_wrong_with_pools_is_listed(live: Fleet, guests: dict[str, tuple
     (free,) = {live.ordinary, live.canary} - {served}
     for node in (live.special, served):
         live.label(node, handlers="yes")
-    broken = pool("broken", {"broken": "yes"}, virtHandlerImage="registry.invalid/virt-handler:none")
+    broken = pool("broken", {"broken": "yes"}, virtHandlerImage=f"{NOWHERE}/virt-handler:none")
     older = {**MEGASLOP, "virtLauncherImage": "virtfleet/virt-launcher:canary"}
     live.configure(older, broken, workloads=place)
     second = {
@@ -423,9 +424,9 @@ def test_what_is_wrong_with_pools_is_listed(live: Fleet, guests: dict[str, tuple
     eventually(lambda: live.admin.json("get", "node", free)["metadata"]["labels"].get(names.SERVED_BY), PATIENCE)
     live.label(free, broken="yes")
     # Nobody has the pool's image, so the node is the primary handler's until somebody does.
-    eventually(lambda: problems("virt-handler-broken does not work on", "registry.invalid/virt-handler:none"), PATIENCE)
+    eventually(lambda: problems("virt-handler-broken does not work on", f"{NOWHERE}/virt-handler:none"), PATIENCE)
     assert "\n! the roll-out is stopped: virt-handler-broken does not work on" in live.virtfleet("pools")
-    assert "registry.invalid/virt-handler:none" in live.virtfleet("pools", "-o", "wide")
+    assert f"{NOWHERE}/virt-handler:none" in live.virtfleet("pools", "-o", "wide")
     eventually(lambda: "ImageUnproven" in {c["reason"] for c in live.kubevirt()["status"]["conditions"]}, PATIENCE)
     live.configure(MEGASLOP, workloads=None)
     for node in live.nodes:

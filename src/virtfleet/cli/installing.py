@@ -13,7 +13,7 @@ from typing import Any
 import virtfleet
 from virtfleet.admission.review import review
 from virtfleet.api.kinds import KINDS
-from virtfleet.api.names import FINAL
+from virtfleet.api.names import APP_LABEL, FINAL
 from virtfleet.cli.manifests import objects
 from virtfleet.cli.output import CommandError, Progress, refused
 from virtfleet.cli.reach import is_true
@@ -23,6 +23,7 @@ from virtfleet.kube.errors import ApiError, is_not_found
 from virtfleet.kube.resource import DEPLOYMENTS, KUBEVIRTS, NAMESPACES, PODS, PRIORITY_CLASSES, VMIS, Obj, of_kind
 from virtfleet.operator import manifest
 from virtfleet.operator.apply import difference
+from virtfleet.operator.handlerpods import PROBE
 from virtfleet.operator.render import stamped
 from virtfleet.operator.world import RESOURCES
 
@@ -152,7 +153,8 @@ def why_not_rolled_out(deployment: Obj) -> str | None:
 
 
 def why_components_unready(pods: Sequence[Obj]) -> str | None:
-    """Which Pods of the installation are not ready."""
+    """Which Pods of the installation are not ready. What a node mounts may be found out later."""
+    pods = [pod for pod in pods if (pod["metadata"].get("labels") or {}).get(APP_LABEL) != PROBE]
     ready = {p["metadata"]["name"] for p in pods if is_true(p, "Ready") and not p["metadata"].get("deletionTimestamp")}
     alive = {p["metadata"]["name"] for p in pods if (p.get("status") or {}).get("phase") not in FINAL}
     unready = sorted(alive - ready)

@@ -137,6 +137,7 @@ class SlowToEnd(Kubelets):
         super().__init__(api)
         self.unpullable: Callable[[str], bool] = lambda image: False
         self.dark: set[str] = set()  # nodes without power
+        self.without_image_volumes: set[str] = set()  # nodes whose runtime mounts no images
         self._pulled: set[tuple[str, str]] = set()  # node and image: what is there needs no registry
 
     async def _act(self, pod: Pod) -> None:
@@ -154,7 +155,15 @@ class SlowToEnd(Kubelets):
                 await self._tell(pod, {"phase": "Pending", "containerStatuses": [_waiting(bad[0])]})
                 return
             self._pulled |= {(pod.node, c["image"]) for c in asked}
-            if full["metadata"].get("labels", {}).get("kubevirt.io") == "virt-handler-proof":
+            component = full["metadata"].get("labels", {}).get("kubevirt.io")
+            if component == "virt-image-volume-probe" and pod.node in self.without_image_volumes:
+                refused = {"reason": "CreateContainerError", "message": 'failed to mkdir ""'}
+                look = {"name": "look", "image": "", "imageID": "", "ready": False, "restartCount": 0}
+                await self._tell(
+                    pod, {"phase": "Pending", "containerStatuses": [{**look, "state": {"waiting": refused}}]}
+                )
+                return
+            if component in ("virt-handler-proof", "virt-image-volume-probe"):
                 await self._tell(pod, {"phase": "Succeeded", "containerStatuses": []})
                 return
         await super()._act(pod)

@@ -19,6 +19,7 @@ from virtfleet.kube.resource import (
     KUBEVIRTS,
     MUTATING_WEBHOOKS,
     NODES,
+    PODS,
     SERVICE_ACCOUNTS,
     VALIDATING_WEBHOOKS,
     VMIS,
@@ -29,6 +30,22 @@ from virtfleet.kube.resource import (
 async def fleet(tmp_path: Path) -> AsyncIterator[Hollow]:
     async with hollow(tmp_path) as cluster:
         yield cluster
+
+
+async def test_nodes_are_tried_for_images_as_volumes_and_say_so(fleet: Hollow) -> None:
+    fleet.kubelets.without_image_volumes = {"node1"}
+    await fleet.install()
+
+    async def labels() -> dict[str, str]:
+        nodes = {n["metadata"]["name"]: n["metadata"]["labels"] for n in await fleet.api.list(NODES)}
+        return {name: of.get("virtfleet.io/image-volumes", "") for name, of in nodes.items()}
+
+    async def all_tried() -> bool:
+        pods = await fleet.api.list(PODS, NAMESPACE, labels="kubevirt.io=virt-image-volume-probe")
+        return not pods and all((await labels()).values())
+
+    await fleet.until(all_tried)
+    assert await labels() == {"node0": "true", "node1": "false", "node2": "true"}
 
 
 async def test_a_kubevirt_object_becomes_a_running_installation(fleet: Hollow) -> None:

@@ -58,7 +58,8 @@ def vmi(name: str, *devices: str, **spec: Any) -> Obj:
 async def fleet(tmp_path: Path) -> AsyncIterator[Hollow]:
     async with hollow(tmp_path, nodes=3) as cluster:
         for number in range(3):
-            labels = {"kubevirt.io/schedulable": "true", "kubernetes.io/arch": "amd64"}
+            can = ("kubevirt.io/schedulable", "virtfleet.io/image-volumes")
+            labels = {"kubernetes.io/arch": "amd64", **dict.fromkeys(can, "true")}
             allocatable = {"devices.kubevirt.io/tun": "110"}
             if number == 2:
                 labels["superduper.io/megaslop"] = "true"

@@ -130,8 +130,11 @@ async def test_a_new_image_rolls_out_by_canary_and_stops_when_the_canary_fails(t
         degraded = await fleet.condition("Degraded", reason="CanaryFailed")
         assert failing in degraded["message"] and "CrashLoopBackOff" in degraded["message"]
         assert sum(pod not in before.values() for pod in fleet.tower.handlers().values()) == 1
-        reasons = [event["reason"] for event in await fleet.api.list(EVENTS, NAMESPACE)]
-        assert "CanaryFailed" in reasons
+
+        async def told() -> bool:
+            return "CanaryFailed" in [event["reason"] for event in await fleet.api.list(EVENTS, NAMESPACE)]
+
+        await fleet.until(told)
 
         fleet.fail(lambda pod: False)
         await fleet.configure(imageTag="mended")
