@@ -60,12 +60,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.stash[LEFT_OUT].update(left_out.values())
     config.hook.pytest_deselected(items=list(left_out))
     items[:] = [item for item in items if item not in left_out]
-    if os.environ.get("KUBECONFIG"):
-        _group(items)
+    _group(items)
 
 
 def _group(items: list[pytest.Item]) -> None:
-    """Have xdist deal out groups, where there is one cluster for all.
+    """Have xdist deal out groups, so that one process has all tests of a cluster.
 
     xdist 3.8 writes a group's name to where pytest looked for the name of a test before 9.1, and nobody does since.
     """
