@@ -238,6 +238,8 @@ def choose_cache(domain: Element) -> None:
     What only lies in a node's cache cannot move to another node with the VM.
     """
     for disk in domain.iterfind("devices/disk"):
+        if disk.get("device") == "cdrom":  # only read, and of a drive that runs nothing but the medium can change
+            continue
         driver, source = disk.find("driver"), disk.find("source")
         path = (source.get("file") or source.get("dev") or "") if source is not None else ""
         if driver is not None and not driver.get("cache") and path.startswith(f"{paths.HOTPLUG_DISKS}/"):
