@@ -407,8 +407,8 @@ async def test_a_target_pod_that_does_not_run_is_given_up(virt: Plane, limit: st
     asked = a_migration()
     asked["metadata"]["annotations"] = {f"kubevirt.io/migration{limit}PodTimeoutSeconds": "1"}
     await virt.create(VMI_MIGRATIONS, asked)
-    await reached(virt, "Scheduling")
     if limit == "Unschedulable":
+        await reached(virt, "Scheduling")
         [target] = [pod for pod in await virt.pods() if names.MIGRATION_UID in pod["metadata"]["labels"]]
         told = {"conditions": [{"type": "PodScheduled", "status": "False", "message": "0/3 nodes"}]}
         await virt.api.patch(PODS, target["metadata"]["name"], {"status": told}, NAMESPACE, subresource="status")
