@@ -34,8 +34,8 @@ class Evictions:
         }
 
     async def _verdict(self, request: Obj) -> eviction.Verdict:
-        namespace, evicted = request.get("namespace"), request.get("name")
-        pod = await self._get(PODS, evicted, namespace) if namespace and evicted else None
+        namespace = request.get("namespace", "")
+        pod = await self._get(PODS, request.get("name", ""), namespace) if namespace else None
         name, uid = eviction.owner(pod) if pod else ("", "")
         vmi = await self._get(VMIS, name, namespace) if name else None
         if pod is None or vmi is None or vmi["metadata"]["uid"] != uid:
