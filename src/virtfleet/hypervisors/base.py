@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import enum
 from abc import ABC, abstractmethod
-from typing import ClassVar, Final
+from collections.abc import Callable
+from typing import Any, ClassVar, Final
 from xml.etree.ElementTree import Element
 
 import msgspec
@@ -163,6 +164,10 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     """Kernel threads that serve the VM and follow its CPUs."""
 
 
+Ask = Callable[[str, dict[str, Any]], dict[str, Any]]
+"""Has the VMM itself carry a command out, past libvirt; the answer is the VMM's."""
+
+
 class Hypervisor(ABC):
     """One hypervisor."""
 
@@ -222,6 +227,10 @@ class Hypervisor(ABC):
         "" for a device that is not the VMI's. A driver of libvirt that forgets aliases needs something else that stays.
         """
         return own_alias(device)
+
+    def sweep(self, running: Element, ask: Ask) -> bool:
+        """Have the VMM let go of what no device of the running domain has any more; whether nothing is left of it."""
+        return True
 
 
 def own_alias(device: Element) -> str:

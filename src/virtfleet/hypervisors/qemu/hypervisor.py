@@ -9,10 +9,10 @@ from virtfleet.api import traits
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain.context import Context
 from virtfleet.hypervisors import daemons
-from virtfleet.hypervisors.base import DaemonPlan, DaemonSettings, Descriptor, Hypervisor, Overheads, Tuning
+from virtfleet.hypervisors.base import Ask, DaemonPlan, DaemonSettings, Descriptor, Hypervisor, Overheads, Tuning
 from virtfleet.hypervisors.migration import Migration
 from virtfleet.hypervisors.proof import Learned, Program, Step
-from virtfleet.hypervisors.qemu import adapt, controllers, document, needs
+from virtfleet.hypervisors.qemu import adapt, controllers, document, images, needs
 from virtfleet.hypervisors.qemu.migration import QemuMigration
 from virtfleet.hypervisors.support import Level, Support, impossible, works
 
@@ -107,6 +107,9 @@ class Qemu(Hypervisor):
 
     def adapt(self, domain: Element, context: Context) -> Element:
         return adapt.adapt(domain, context)
+
+    def sweep(self, running: Element, ask: Ask) -> bool:
+        return images.sweep(running, ask)
 
     def daemon(self, settings: DaemonSettings) -> DaemonPlan:
         files = {"qemu.conf": _QEMU_CONF}

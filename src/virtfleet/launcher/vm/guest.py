@@ -35,7 +35,7 @@ from virtfleet.launcher.server import Handlers, Updates
 from virtfleet.launcher.storage import disks
 from virtfleet.launcher.vm import abi, live, metrics, states
 from virtfleet.launcher.vm.console import Console
-from virtfleet.launcher.vm.domain import Domain, in_a_known_way
+from virtfleet.launcher.vm.domain import Domain, ask_vmm, in_a_known_way
 from virtfleet.launcher.vm.metrics import Metric
 from virtfleet.launcher.vm.moves import Arrival, Departures
 from virtfleet.launcher.vm.operations import Operations
@@ -73,6 +73,7 @@ class Guest:
         self._stirred = asyncio.Event()
         self._started = False
         self._accompanied = False
+        self._sweeps = False  # an image may be open that no disk has any more
         self._departures = Departures(self._connection, name, hypervisor, say=self._stirred.set)
         self._arrival = Arrival(self._connection, self._domain, hypervisor)
         self._here = Host()
@@ -273,6 +274,8 @@ class Guest:
                 if any(change):
                     raise Failure("the VM is on its way to another node; its devices are changed when it is there")
                 return
+            if change.attach:
+                self._sweep(domain)  # or what was plugged out a moment ago could not be plugged in again
             failures: list[libvirt.libvirtError] = []  # of one device, which are none of the others
             for device in change.detach:
                 _each(failures, partial(_detach, domain, device))
@@ -288,6 +291,10 @@ class Guest:
                 domain.setMemoryFlags(target, _LIVE)
 
         await self._domain(adjust)
+
+    def _sweep(self, domain: libvirt.virDomain) -> None:
+        """Close the images of disks that were plugged out; what is still in use is tried again at the next look."""
+        self._sweeps = not self._hypervisor.sweep(ET.fromstring(domain.XMLDesc()), partial(ask_vmm, domain))
 
     # What it does.
 
@@ -336,6 +343,10 @@ class Guest:
                 migration=self._departures.report(present) or await self._arrival.report(),
             )
             before = self._updates.latest.state
+            self._sweeps = self._sweeps or bool(before.disks.keys() - state.disks.keys())
+            if self._sweeps and present.status is m.Status.RUNNING and not self._departures.going_on:
+                with suppress(Failure):
+                    await self._domain(self._sweep)
             if (state.status, state.reason) != (before.status, before.reason):
                 logger.info("the domain is %s %s", state.status or "absent", state.reason)
             if state != before:
