@@ -40,7 +40,7 @@ async def repaired(api: Client) -> None:
 
     async def ready() -> bool:
         pods = await api.list(PODS, "kubevirt", labels=f"kubevirt.io in ({','.join(COMPONENTS)})")
-        waiting = [p for p in pods if not all(c["ready"] for c in p["status"].get("containerStatuses") or [{}])]
+        waiting = [p for p in pods if not all(c.get("ready") for c in p["status"].get("containerStatuses") or [{}])]
         for pod in waiting:
             states = [c.get("state") or {} for c in pod["status"].get("containerStatuses") or ()]
             if any((s.get("waiting") or {}).get("reason") == "CrashLoopBackOff" for s in states):

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -56,13 +54,17 @@ def _trouble(step: Step) -> str:
             except OSError as error:
                 return f"/dev/{name}: {error.strerror}"
         case Program(name):
-            return "" if shutil.which(name) else f"{name} is not installed"
+            from shutil import which
+
+            return "" if which(name) else f"{name} is not installed"
         case TinyGuest():
             return _guest(step)
     return ""
 
 
 def _guest(wanted: TinyGuest) -> str:
+    import tempfile  # which launchers, whose trials are over, need not hold in memory
+
     with tempfile.TemporaryDirectory(prefix="virtfleet-trial-") as directory:
         places = {name: f"{directory}/{name}" for name in wanted.files}
         for name, content in wanted.files.items():

@@ -7,7 +7,6 @@ mounted such that the guest's users appear as them.
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 import subprocess
 from collections.abc import Iterator
@@ -53,8 +52,10 @@ def copy(source: str, target: str, first: int) -> None:
     if os.path.exists(target):
         return
     new = f"{target}.new"
-    shutil.rmtree(new, ignore_errors=True)
-    shutil.copytree(source, new, symlinks=True, ignore=lambda where, names: _left_out(source, where, names))
+    from shutil import copytree, rmtree  # which most launchers need not hold in memory
+
+    rmtree(new, ignore_errors=True)
+    copytree(source, new, symlinks=True, ignore=lambda where, names: _left_out(source, where, names))
     for directory, directories, files in os.walk(new):
         for name in ("", *directories, *files):
             path = os.path.join(directory, name)
