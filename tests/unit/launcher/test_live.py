@@ -84,3 +84,8 @@ def known(device: ET.Element) -> list[tuple[str, str]]:
     root = ET.Element("domain")
     ET.SubElement(root, "devices").append(device)
     return list(live.devices(root, own_alias))
+
+
+def test_a_drive_that_became_empty_shows_nothing() -> None:
+    left = "<disk device='cdrom'><source index='9'/><target dev='sdc'/><alias name='ua-cd'/></disk>"
+    assert live.disks(domain(left, disk("full", "sdd", device="cdrom"))) == {"full": "sdd"}

@@ -70,9 +70,15 @@ def _source(disk: Element) -> str:
     return (source.get("file") or source.get("dev") or "") if source is not None else ""
 
 
+def _has_medium(disk: Element) -> bool:
+    """Whether anything is in it. Of a drive that has become empty libvirt keeps the number of what was there."""
+    source = disk.find("source")
+    return source is not None and bool(source.attrib.keys() - {"index"} or len(source))
+
+
 def disks(domain: Element) -> dict[str, str]:
     """Targets in the guest by the volumes that they show; an empty drive shows none."""
-    shown = ((own_alias(d), d.find("target")) for d in domain.iterfind("devices/disk") if d.find("source") is not None)
+    shown = ((own_alias(d), d.find("target")) for d in domain.iterfind("devices/disk") if _has_medium(d))
     return {name: target.get("dev", "") for name, target in shown if name and target is not None}
 
 
