@@ -90,6 +90,19 @@ def test_a_plain_move_is_live_and_driven_by_the_source() -> None:
     assert run.parameters.keys() == {"migrate_uri", "destination_xml", "persistent_xml"}
 
 
+def test_a_claim_that_both_nodes_have_is_safe_where_neither_caches_it() -> None:
+    """libvirt would judge by the kind of the file system, and refuse."""
+    shared = vmi({"volumes": [{"name": "root", "persistentVolumeClaim": {"claimName": "c"}}]})
+    for cache, safe in (("none", True), ("directsync", True), ("writeback", False)):
+        running = document("/here")
+        for driver in running.iterfind("devices/disk/driver"):
+            driver.set("cache", cache)
+        run = STEPS.run(shared, running, document("/there"), ROUTE, MigrationOptions())
+        assert ("UNSAFE" in run.flags) is safe
+    copied_here = STEPS.run(vmi(), document("/here"), document("/there"), ROUTE, MigrationOptions())
+    assert "UNSAFE" not in copied_here.flags
+
+
 def test_settings_become_flags_and_parameters() -> None:
     options = MigrationOptions(
         bandwidth_per_migration="1.5Mi",

@@ -109,8 +109,8 @@ class QemuMigration(Migration):
         bandwidth = Quantity.parse(options.bandwidth_per_migration or 0).value()
         if bandwidth:
             parameters["bandwidth"] = -(-bandwidth // _MIB)
-        if options.unsafe_migration_override:
-            flags.append("UNSAFE")
+        if options.unsafe_migration_override or _coherent(running, disks):
+            flags.append("UNSAFE")  # libvirt knows shared disks by their file system; here claims say what is shared
         if options.allow_auto_converge:
             flags.append("AUTO_CONVERGE")
         flags.append("POSTCOPY" if options.allow_post_copy else "PAUSED")
@@ -128,6 +128,17 @@ class QemuMigration(Migration):
         if source:
             return Finish(states=("SHUTOFF_MIGRATED",))
         return Finish(states=("PAUSED_USER", "RUNNING_MIGRATED", "RUNNING_UNPAUSED"))
+
+
+def _coherent(running: Element, copied: list[str]) -> bool:
+    """Whether nodes keep nothing to themselves of what the guest writes to the disks that both of them have."""
+    caches = []
+    for disk in running.iterfind("devices/disk"):
+        target, driver = disk.find("target"), disk.find("driver")
+        apart = target is not None and target.get("dev") in copied
+        if not apart and disk.find("readonly") is None:
+            caches.append(driver.get("cache") if driver is not None else None)
+    return bool(caches) and all(cache in ("none", "directsync") for cache in caches)
 
 
 def copied(vmi: VMI, running: Element) -> list[str]:
