@@ -196,7 +196,7 @@ async def test_what_the_vm_used_is_counted(vm: VM) -> None:
 
 
 async def test_the_launcher_stays_small(vm: VM) -> None:
-    assert vm.resident("launcher") < 40 << 10
+    assert vm.resident("launcher") < 42 << 10  # of which what closes the images of disks that were plugged out is 1
 
 
 async def test_a_guest_reboots_when_it_is_asked_to(vm: VM) -> None:
