@@ -12,10 +12,10 @@ import time
 from collections.abc import Collection, Mapping
 from hashlib import blake2s
 
-from virtfleet.api import conditions, kinds
+from virtfleet.api import conditions, hotplug, kinds
 from virtfleet.api.names import Phase, VMICondition
 from virtfleet.controller.lifecycle import claim_info
-from virtfleet.controller.migration.records import Migration
+from virtfleet.controller.migration.records import Migration, migration_of
 from virtfleet.controller.records import Claim, Instance, Migrated, Vm
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
@@ -42,7 +42,7 @@ def obstacle(vm: Obj, vmi: Instance, changed: Collection[str], claims: Mapping[s
     devices = spec["domain"].get("devices") or {}
     disks = {disk["name"]: disk for disk in devices.get("disks") or () if disk["name"] in changed}
     kinds_of = {
-        "hotplugged": [v["name"] for v in spec.get("volumes") or () if v["name"] in changed and _plugged(v)],
+        "hotplugged": [v["name"] for v in spec.get("volumes") or () if v["name"] in changed and hotplug.claim_of(v)],
         "filesystems": [f["name"] for f in devices.get("filesystems") or () if f["name"] in changed],
         "shareable": [name for name, disk in disks.items() if disk.get("shareable")],
         "luns": [name for name, disk in disks.items() if disk.get("lun") is not None],
@@ -57,10 +57,6 @@ def obstacle(vm: Obj, vmi: Instance, changed: Collection[str], claims: Mapping[s
         if name not in changed and known and _SHARED not in known.spec.access_modes:
             return f"cannot migrate the VM. The volume {name} is RWO and not included in the migration volumes"
     return ""
-
-
-def _plugged(volume: Obj) -> bool:
-    return any((volume.get(kind) or {}).get("hotpluggable") for kind in ("persistentVolumeClaim", "dataVolume"))
 
 
 def reverted(vm: Vm, copied: Collection[Migrated]) -> bool:
@@ -158,16 +154,7 @@ class VolumeUpdates:
         elif asked(vm, vmi):
             self._recorder.warning(vm.reference, "VolumesUpdateError", _REVERT)
         elif move is None and not conditions.holds(vmi.status.conditions, VMICondition.LIVE_MIGRATABLE, "False"):
-            wanted: Obj = {
-                "apiVersion": VMI_MIGRATIONS.api_version,
-                "kind": VMI_MIGRATIONS.kind,
-                "metadata": {
-                    "name": name_of(vmi),
-                    "namespace": vmi.namespace,
-                    "ownerReferences": [owner_reference(vm.object(), VMS)],
-                },
-                "spec": {"vmiName": vmi.name},
-            }
+            wanted = migration_of(vmi, name_of(vmi), ownerReferences=[owner_reference(vm.object(), VMS)])
             with ignoring(is_already_exists):
                 self._migrations.observe(await self._api.create(VMI_MIGRATIONS, wanted))
 

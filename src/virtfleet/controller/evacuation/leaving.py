@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from virtfleet.api import conditions, names, times
 from virtfleet.api.names import MigrationPhase, Phase, VMICondition
 from virtfleet.controller.migration.queue import Limits, Place
-from virtfleet.controller.migration.records import Migration
+from virtfleet.controller.migration.records import Migration, migration_of
 from virtfleet.controller.records import Instance
-from virtfleet.kube.resource import VMI_MIGRATIONS, Obj
+from virtfleet.kube.resource import Obj
 
 # Seconds between two attempts to move a VM: the first pause is KubeVirt's, and each failure doubles it.
 FIRST_PAUSE, LONGEST_PAUSE = 20.0, 300.0
@@ -101,13 +101,5 @@ def migration(vmi: Instance, migrations: Sequence[Migration]) -> Obj:
     """
     last = next((m.uid for m in _newest_first(migrations)), "")
     attempt = hashlib.sha256(f"{vmi.uid} {vmi.status.node_name} {last}".encode()).hexdigest()[:12]
-    return {
-        "apiVersion": VMI_MIGRATIONS.api_version,
-        "kind": VMI_MIGRATIONS.kind,
-        "metadata": {
-            "name": f"kubevirt-evacuation-{attempt}",
-            "namespace": vmi.namespace,
-            "annotations": {names.EVACUATION: vmi.status.node_name},
-        },
-        "spec": {"vmiName": vmi.name, "priority": _priority(vmi)},
-    }
+    annotations = {names.EVACUATION: vmi.status.node_name}
+    return migration_of(vmi, f"kubevirt-evacuation-{attempt}", priority=_priority(vmi), annotations=annotations)

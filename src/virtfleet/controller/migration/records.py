@@ -9,8 +9,8 @@ import msgspec
 
 from virtfleet.api.migration import MigrationPolicySpec, VirtualMachineInstanceMigrationState
 from virtfleet.api.names import FINAL, Phase
-from virtfleet.controller.records import Kept, Record, Transition
-from virtfleet.kube.resource import MIGRATION_POLICIES, VMI_MIGRATIONS
+from virtfleet.controller.records import Instance, Kept, Record, Transition
+from virtfleet.kube.resource import MIGRATION_POLICIES, VMI_MIGRATIONS, Obj
 
 UNFINISHED = "unfinished"
 
@@ -75,3 +75,13 @@ INDEXES = {
     "vmi": lambda migration: [migration.vmi_key],
     UNFINISHED: lambda migration: [] if migration.final else [UNFINISHED],
 }
+
+
+def migration_of(vmi: Instance, name: str, *, priority: str = "", **metadata: Any) -> Obj:
+    """The object of a migration that a controller starts. The name says why, so that no two make one for the same."""
+    return {
+        "apiVersion": VMI_MIGRATIONS.api_version,
+        "kind": VMI_MIGRATIONS.kind,
+        "metadata": {"name": name, "namespace": vmi.namespace, **metadata},
+        "spec": {"vmiName": vmi.name, **({"priority": priority} if priority else {})},
+    }

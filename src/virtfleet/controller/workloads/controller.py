@@ -17,7 +17,7 @@ from virtfleet.api.names import MigrationPhase, Phase
 from virtfleet.controller import lifecycle
 from virtfleet.controller.migration import queue
 from virtfleet.controller.migration.queue import Limits, Place
-from virtfleet.controller.migration.records import UNFINISHED, Migration
+from virtfleet.controller.migration.records import UNFINISHED, Migration, migration_of
 from virtfleet.controller.pods import LauncherPods
 from virtfleet.controller.records import Instance
 from virtfleet.controller.workloads.outlook import Fate, Outlook, Strategy, outlook
@@ -182,16 +182,7 @@ class Updates:
     async def _migrate(self, vmi: Instance) -> None:
         # By the name no controller makes the same migration twice, however old its caches are.
         last = next((m.uid for m in self._ended(vmi)), vmi.uid)
-        migration: Obj = {
-            "apiVersion": VMI_MIGRATIONS.api_version,
-            "kind": VMI_MIGRATIONS.kind,
-            "metadata": {
-                "name": f"{PREFIX}{last}",
-                "namespace": vmi.namespace,
-                "annotations": {names.WORKLOAD_UPDATE: ""},
-            },
-            "spec": {"vmiName": vmi.name, "priority": PRIORITY},
-        }
+        migration = migration_of(vmi, f"{PREFIX}{last}", priority=PRIORITY, annotations={names.WORKLOAD_UPDATE: ""})
         try:
             made = await self._api.create(VMI_MIGRATIONS, migration)
         except ApiError as error:
