@@ -257,6 +257,8 @@ class Round:
         if vmi["status"]["phase"] in FINAL:
             assert any(word in self.what for word in ("QEMU", "launcher")), f"{self}: the guest is lost"
             self.told += f"; lost: {vmi['status']['phase']}"
+            if moved:  # It had arrived, and counted there, before it was killed.
+                guest.visited.append(await self._target())
             guest.counted()
             return
         (pod,) = vmi["status"]["activePods"]
@@ -265,6 +267,12 @@ class Round:
         if moved:
             guest.visited.append(pod)
         await guest.goes_on()
+
+    async def _target(self) -> str:
+        """UID of the Pod that it moved to, which may have ended since."""
+        name = (await self.state())["targetPod"]
+        pods = await self.guest.api.list(PODS, NAMESPACE, labels=f"kubevirt.io/created-by={self.guest.uid}")
+        return next(pod["metadata"]["uid"] for pod in pods if pod["metadata"]["name"] == name)
 
     # What happens.
 
