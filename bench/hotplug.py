@@ -26,7 +26,7 @@ from virtfleet.kube.resource import PERSISTENT_VOLUME_CLAIMS, PODS, VMIS, Obj
 TITLE = "volumes that are plugged into a running VM"
 
 ONE_BY_ONE, TOGETHER = 5, 16
-DEADLINE = 60.0  # seconds for anything that is waited for
+DEADLINE = 150.0  # seconds for anything that is waited for, also on a machine that is busy
 AIM, MOST_MIB = 1.5, 2.0
 # The guest says how many SCSI disks it has, whenever that changes and now and then without: its kernel, which is told
 # to be quiet, writes to the same console, and most of all when a disk comes.
