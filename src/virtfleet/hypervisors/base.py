@@ -149,6 +149,8 @@ class DaemonPlan(msgspec.Struct, frozen=True, kw_only=True):
     uri: str
     directories: tuple[str, ...] = ()
     files: dict[str, str] = {}
+    links: dict[str, str] = {}
+    """Symbolic links and where they lead."""
     daemon: Process | None = None
     log_daemon: Process | None = None
 

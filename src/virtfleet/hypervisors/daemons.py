@@ -38,6 +38,8 @@ def plan(
         uri=f"{descriptor.scheme}+unix:///{mode}?socket={socket}",
         directories=(runtime, private, *(f"{private}/{directory}" for directory in directories)),
         files=files,
+        # People and tools know the modular daemon's socket.
+        links={f"{runtime}/{descriptor.daemon}-sock": socket} if descriptor.daemon and not settings.modular else {},
         daemon=Process(
             command=(f"/usr/sbin/{name}", "-f", configuration, "-p", f"{runtime}/{name}.pid"), environment=environment
         ),

@@ -199,7 +199,8 @@ def _arguments(view: VMI, hypervisor: Descriptor, settings: Installation) -> lis
         "verbosity": str(settings.verbosity("virt_launcher")),
         "libvirt-log-filters": view.metadata.annotations.get(names.LIBVIRT_LOG_FILTERS, ""),
     }
-    return [f"--{name}={value}" for name, value in arguments.items() if value]
+    crash = ["--simulate-crash"] if names.FAIL_FAST in view.metadata.annotations else []
+    return [*(f"--{name}={value}" for name, value in arguments.items() if value), *crash]
 
 
 def _pulling(mounted: volumes.Mounted, settings: Installation) -> dict[str, Any]:

@@ -116,6 +116,8 @@ class DomainState(Message, frozen=True):
     """Machine type that it really has: the version behind an alias. Empty where the hypervisor has none."""
     agent: bool = False
     """Whether the guest's agent is there."""
+    frozen: bool = False
+    """Whether the guest's file systems were frozen, and nobody has thawed them."""
     stopping: bool = False
     """Whether a shutdown was asked for."""
     killed: bool = False

@@ -455,6 +455,11 @@ def test_the_launcher_learns_from_its_arguments_whose_it_is() -> None:
     ]
 
 
+def test_a_launcher_that_is_to_crash_is_told_so() -> None:
+    made = pod({"metadata.annotations": {"kubevirt.io/func-test-virt-launcher-fail-fast": ""}})
+    assert compute(made)["args"][-1] == "--simulate-crash"
+
+
 def test_rendering_leaves_the_vmi_as_it_is() -> None:
     where = kubevirt("VirtHandlerPools", "HostDevices", virtHandlerPools=[POOL])
     vmi = machine(DEVICE, where)

@@ -163,6 +163,7 @@ class Source:
             case Phase.SUCCEEDED:
                 self._recorder.normal(instance.reference, "Stopped", "The VirtualMachineInstance was shut down.")
             case Phase.FAILED if vm.launcher.state and vm.launcher.state.killed:
+                self._recorder.normal(instance.reference, "Deleted", "Signaled Deletion")
                 what = "The guest did not shut down within its grace period, and was killed."
                 self._recorder.warning(instance.reference, "Stopped", what)
             case Phase.FAILED if vm.launcher.state and vm.launcher.state.status.ended:

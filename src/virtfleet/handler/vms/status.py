@@ -170,7 +170,10 @@ def guest_os(guest: GuestInfo) -> Obj:
 
 def _machine(at: Situation, state: DomainState) -> Obj:
     """What the VM is made of."""
-    made: Obj = {"migrationMethod": "BlockMigration" if copies_disks(at.vmi) else "LiveMigration"}
+    made: Obj = {
+        "migrationMethod": "BlockMigration" if copies_disks(at.vmi) else "LiveMigration",
+        "fsFreezeStatus": "frozen" if state.frozen else "",
+    }
     if state.machine:
         made["machine"] = {"type": state.machine}
     if at.hypervisor:

@@ -338,6 +338,7 @@ class Guest:
                 present = await self._domain.run(lambda connection: states.present(connection, self._domain.name))
             state = msgspec.structs.replace(
                 self._departures.seen(present) if self._started else present,
+                frozen=self._operations.frozen(present.agent),
                 killed=self._killed,
                 stopping=self._deadline is not None,
                 migration=self._departures.report(present) or await self._arrival.report(),
