@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from virtfleet.controller import instance, metrics, records, virtualmachine
+from virtfleet.controller import instance, metrics, records
 from virtfleet.controller.attachments import Attachments, attachment_cache
 from virtfleet.controller.disruption import decode_budget
 from virtfleet.controller.evacuation.controller import NODE_INDEXES, Evacuations
@@ -18,6 +18,7 @@ from virtfleet.controller.pods import LauncherPods, launcher_cache
 from virtfleet.controller.records import Instance
 from virtfleet.controller.replicaset import ReplicaSets
 from virtfleet.controller.virtualmachine import VirtualMachines
+from virtfleet.controller.vms import claim_keys
 from virtfleet.controller.volumeupdate import VolumeUpdates
 from virtfleet.controller.workloads.controller import OUTDATED, Marks, Updates, outdated
 from virtfleet.installation import Installation
@@ -54,7 +55,7 @@ class VirtController:
         self._recorder = recorder = Recorder(api, COMPONENT, host)
         instances: Cache[Instance] = Cache(api, resource.VMIS, decode=records.decode_instance, indexes=_INDEXES)
         pods = launcher_cache(api)
-        vms = Cache(api, resource.VMS, decode=records.decode_vm, indexes={"claim": virtualmachine.claim_keys})
+        vms = Cache(api, resource.VMS, decode=records.decode_vm, indexes={"claim": claim_keys})
         sets = Cache(
             api,
             resource.VMI_REPLICA_SETS,

@@ -12,6 +12,7 @@ from virtfleet.controller import strategy, templates, vmstatus, volumeupdate
 from virtfleet.controller.lifecycle import FAILED_CREATE, Trouble
 from virtfleet.controller.records import Claim, Instance, Vm
 from virtfleet.controller.strategy import Act
+from virtfleet.controller.vms import claim_keys, follow
 from virtfleet.controller.vmstatus import View
 from virtfleet.installation import Installation
 from virtfleet.kube.api import KubeApi
@@ -24,11 +25,6 @@ from virtfleet.kube.resource import CONTROLLER_REVISIONS, VMIS, VMS, Obj, owner_
 WORKERS = 10
 FAILED_DELETE = "FailedDelete"
 _ORPHAN = "orphan"  # the garbage collector's finalizer for an owner whose dependents are to stay
-
-
-def claim_keys(vm: Vm) -> list[str]:
-    """An index of VMs: the claims of their volumes."""
-    return [f"{vm.namespace}/{claim}" for claim in vm.spec.template.spec.claims.values()]
 
 
 def _is_behind(vm: Vm, vmi: Instance) -> bool:
@@ -67,10 +63,7 @@ class VirtualMachines:
         self._instances = instances
         self._claims = claims
         self.controller = Controller(kinds.VM.singular, self.reconcile, workers=WORKERS)
-        self.controller.follow(vms)
-        # An instance without a VM is none of ours; a VM that comes later is looked at when it comes.
-        self.controller.follow(instances, lambda vmi: [vmi.key] if vms.get(vmi.key) else [])
-        self.controller.follow(claims, lambda claim: [vm.key for vm in vms.by_index("claim", claim.key)])
+        follow(self.controller, vms, instances, claims)
 
     async def reconcile(self, key: str) -> float | None:
         """Do what the run strategy asks for, say how it stands, let an instance go whose end was noted."""

@@ -25,7 +25,7 @@ from virtfleet.domain import paths
 from virtfleet.domain.context import Context, Host
 from virtfleet.domain.errors import DomainError
 from virtfleet.domain.xml import text
-from virtfleet.hypervisors.base import Events, Hypervisor
+from virtfleet.hypervisors.base import Events, Hypervisor, own_alias
 from virtfleet.launcher.failure import Failure
 from virtfleet.launcher.guestnet.network import Network
 from virtfleet.launcher.libvirtd import host
@@ -269,18 +269,19 @@ class Guest:
         def adjust(domain: libvirt.virDomain) -> None:
             if not domain.isActive():
                 return
-            change = live.changes(ET.fromstring(domain.XMLDesc()), wanted, self._hypervisor.identity)
+            running = ET.fromstring(domain.XMLDesc())
+            change = live.changes(running, wanted, self._hypervisor.identity)
             if self._departures.going_on:
                 if any(change):
                     raise Failure("the VM is on its way to another node; its devices are changed when it is there")
                 return
             if change.attach:
-                self._sweep(domain)  # or what was plugged out a moment ago could not be plugged in again
-            failures: list[libvirt.libvirtError] = []  # of one device, which are none of the others
+                self._sweep(domain, running)  # or what was plugged out a moment ago could not be plugged in again
+            failures: list[Exception] = []  # of one device, which are none of the others
             for device in change.detach:
                 _each(failures, partial(_detach, domain, device))
             for device in change.attach:
-                _each(failures, partial(domain.attachDeviceFlags, text(device), _LIVE))
+                _each(failures, partial(_attach, domain, device))
             for device in change.update:
                 _each(failures, partial(domain.updateDeviceFlags, text(device), _LIVE))
             if failures:
@@ -292,9 +293,10 @@ class Guest:
 
         await self._domain(adjust)
 
-    def _sweep(self, domain: libvirt.virDomain) -> None:
+    def _sweep(self, domain: libvirt.virDomain, running: ET.Element | None = None) -> None:
         """Close the images of disks that were plugged out; what is still in use is tried again at the next look."""
-        self._sweeps = not self._hypervisor.sweep(ET.fromstring(domain.XMLDesc()), partial(ask_vmm, domain))
+        running = ET.fromstring(domain.XMLDesc()) if running is None else running
+        self._sweeps = not self._hypervisor.sweep(running, partial(ask_vmm, domain))
 
     # What it does.
 
@@ -417,11 +419,21 @@ class Guest:
         self._tasks.add(tasks.keep(work, name))
 
 
-def _each(failures: list[libvirt.libvirtError], call: Callable[[], object]) -> None:
+def _each(failures: list[Exception], call: Callable[[], object]) -> None:
     try:
         call()
-    except libvirt.libvirtError as error:
+    except (libvirt.libvirtError, Failure) as error:
         failures.append(error)
+
+
+def _attach(domain: libvirt.virDomain, device: ET.Element) -> None:
+    try:
+        domain.attachDeviceFlags(text(device), _LIVE)
+    except libvirt.libvirtError as error:
+        if device.get("device") != "lun":
+            raise
+        what = f"volume {own_alias(device)} cannot be a lun, which takes a block claim of a SCSI device on the node"
+        raise Failure(f"{what}: remove it and add it as a disk ({error})") from None
 
 
 def _detach(domain: libvirt.virDomain, device: ET.Element) -> None:
