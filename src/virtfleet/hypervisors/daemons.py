@@ -52,6 +52,13 @@ def plan(
     )
 
 
+def uri(descriptor: Descriptor) -> str:
+    """Where everybody in the launcher's Pod finds the VM's libvirt; empty where it has none of its own."""
+    socket = f"{DaemonSettings().runtime_dir}/libvirt/{descriptor.daemon}-sock"
+    mode = "system" if descriptor.root else "session"
+    return f"{descriptor.scheme}+unix:///{mode}?socket={socket}" if descriptor.daemon else ""
+
+
 def _environment(descriptor: Descriptor, settings: DaemonSettings) -> dict[str, str]:
     environment = {}
     if not descriptor.root:
