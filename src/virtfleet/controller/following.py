@@ -1,0 +1,53 @@
+"""How a running instance follows its VM's template: what a part has to say of it, and fields taken out of a spec."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+Obj = dict[str, Any]
+Section = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """What a part makes of an instance whose VM was edited."""
+
+    spec: Obj = field(default_factory=dict)
+    """A merge patch of its spec."""
+    pending: Mapping[str, str] = field(default_factory=dict)
+    """Conditions of the instance that say what it waits for from then on, with their messages."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Fields that were changed and need a restart, each with the reason."""
+
+
+NOTHING: Final = Following()
+
+
+def at(spec: Section, path: str) -> Any:
+    """What a spec says at `domain.cpu.sockets`; None where it says nothing."""
+    value: Any = spec
+    for key in path.split("."):
+        value = (value or {}).get(key)
+    return value
+
+
+def without(spec: Section, paths: Sequence[str]) -> Obj:
+    """A spec without some of its fields, and without sections of which nothing is left."""
+    left = dict(spec)
+    for path in paths:
+        key, _, rest = path.partition(".")
+        inner = without(left.get(key) or {}, [rest]) if rest else {}
+        if inner:
+            left[key] = inner
+        else:
+            left.pop(key, None)
+    return left
+
+
+def replaced(old: Any, new: Any) -> Any:
+    """What a merge patch says in a field to have another value there: a merge leaves what it does not name."""
+    if not isinstance(old, Mapping) or not isinstance(new, Mapping):
+        return new
+    return {key: replaced(old.get(key), new.get(key)) for key in old.keys() | new.keys()}
