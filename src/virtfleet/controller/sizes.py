@@ -6,8 +6,10 @@ What was asked for and not given yet can be taken back.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Mapping
+from contextlib import suppress
+from fractions import Fraction
+from typing import Any, Final
 
 from virtfleet.admission import memory_hotplug
 from virtfleet.api import traits
@@ -16,6 +18,8 @@ from virtfleet.api.quantity import BINARY, Quantity
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.controller.following import Following, Obj, Section, at, without
+from virtfleet.hypervisors import features, registry
+from virtfleet.hypervisors.support import Level
 from virtfleet.installation import Installation
 
 SOCKETS: Final = "domain.cpu.sockets"
@@ -58,7 +62,7 @@ def no_sockets(vmi: VMI, sockets: int) -> str:
     """Why a running VM cannot have so many sockets."""
     cpu, now, room = vmi.spec.domain.cpu, vmi.status.current_cpu_topology, vmi.status.pod_room
     if cpu is None or not cpu.max_sockets:
-        return "no room was kept for more CPUs when the VM was started"
+        return _none_kept(vmi, "cpu-hotplug", "CPUs")
     if cpu.dedicated_cpu_placement or cpu.realtime or cpu.numa:
         return "the VM has CPUs of its own"
     if sockets > cpu.max_sockets:
@@ -71,7 +75,7 @@ def no_memory(vmi: VMI, guest: Quantity) -> str:
     """Why the guest of a running VM cannot have so much memory."""
     memory, now, room = vmi.spec.domain.memory, vmi.status.memory, vmi.status.pod_room
     if memory is None or memory.max_guest is None or now is None:
-        return "no room was kept for more memory when the VM was started"
+        return _none_kept(vmi, "memory-hotplug", "memory")
     most = Quantity.parse(memory.max_guest)
     if guest > most:
         return f"the VM was started with room for {most}"
@@ -81,6 +85,15 @@ def no_memory(vmi: VMI, guest: Quantity) -> str:
         return f"memory is not taken from a running VM, which has {least}"
     block = memory_hotplug.block(memory)
     return f"memory grows in steps of {Quantity.of(block, BINARY)}" if guest.value() % block else ""
+
+
+def _none_kept(vmi: VMI, feature: str, what: str) -> str:
+    """Why a VM was started without room to grow, as far as that is its hypervisor's doing."""
+    said = f"no room was kept for more {what} when the VM was started"
+    with suppress(registry.UnknownHypervisor):
+        has = features.support(registry.of(vmi), feature, vmi.spec.architecture or "amd64")
+        return has.reason if has.level is not Level.WORKS and has.reason else said
+    return said
 
 
 def _grow(spec: Obj, instance: Obj, template: Section, name: str, more: Quantity) -> None:
@@ -113,23 +126,30 @@ def given(vmi: VMI) -> bool:
 
 
 Resources = Mapping[str, Mapping[str, Any]]
+_ROUNDED: Final = Fraction(98, 100)  # nodes tell of CPUs what they had to round
 
 
-class Shortage(NamedTuple):
-    """An amount that a Pod's container has otherwise than it is wanted."""
-
-    kind: str
-    resource: str
-    wanted: str
-
-    @property
-    def resizable(self) -> bool:
-        return self.resource in _RESIZABLE
+def changed(has: Resources, wanted: Resources) -> Obj:
+    """What a container's resources have otherwise than it is wanted."""
+    kinds = {
+        kind: {name: str(amount) for name, amount in said.items() if not _same((has.get(kind) or {}).get(name), amount)}
+        for kind, said in ((kind, wanted.get(kind) or {}) for kind in ("requests", "limits"))
+    }
+    return {kind: amounts for kind, amounts in kinds.items() if amounts}
 
 
-def shortages(has: Resources, wanted: Resources) -> Iterator[Shortage]:
-    """What a container's resources lack, or have too much, of what is wanted."""
-    for kind in ("requests", "limits"):
-        for name, amount in (wanted.get(kind) or {}).items():
-            if not _same((has.get(kind) or {}).get(name), amount):
-                yield Shortage(kind, name, str(amount))
+def fixed(change: Resources) -> list[str]:
+    """Resources of a change that a Pod which runs cannot have otherwise."""
+    return sorted({name for amounts in change.values() for name in amounts} - set(_RESIZABLE))
+
+
+def enough(has: Resources | None, wanted: Resources) -> bool:
+    """Whether a container has been given what is wanted. Of a node that does not say, nobody asked for more."""
+    if has is None:
+        return True
+    return all(
+        Quantity.parse((has.get(kind) or {}).get(name) or 0).nano >= Quantity.parse(amount).nano * _ROUNDED
+        for kind in ("requests", "limits")
+        for name, amount in (wanted.get(kind) or {}).items()
+        if name in _RESIZABLE
+    )
