@@ -123,7 +123,10 @@ async def test_an_image_that_cannot_be_had_is_named_with_its_reason(cluster: Nod
 
 
 async def test_a_pod_gets_other_resources_while_it_runs_as_far_as_its_node_has_them(cluster: NodeCluster) -> None:
-    most = Quantity.parse((await cluster.api.get(NODES, "n1"))["status"]["allocatable"]["memory"])
+    async def allocatable() -> str:
+        return str((await cluster.api.get(NODES, "n1")).get("status", {}).get("allocatable", {}).get("memory", ""))
+
+    most = Quantity.parse(await cluster.eventually(allocatable))
     limit = {"memory": "64Mi", "cpu": "500m"}
     await cluster.run("p", "sleep 600", container={"resources": {"requests": limit, "limits": limit}})
     await cluster.ready("p")

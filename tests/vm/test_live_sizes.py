@@ -194,6 +194,9 @@ def _away_from(node: str) -> dict[str, Any]:
 
 def test_what_waits_for_a_restart_is_named_and_comes_with_it(web: Used) -> None:
     """Also where the launcher ends in the middle of it all."""
+    grow(web, cpu=3)
+    guest = status(web)["memory"]["guestCurrent"]
+    settled(web, sockets=3, guest=guest)
     edit(web, hostname="other", domain={"cpu": {"sockets": 1}})
 
     def told() -> str:
@@ -209,7 +212,7 @@ def test_what_waits_for_a_restart_is_named_and_comes_with_it(web: Used) -> None:
     web.kubectl("delete", "pod", pod["metadata"]["name"], "--wait=false", "--grace-period=1")
     web.runs(other_than=uid, within=2 * PATIENCE)
     web.wait_for_agent()
-    settled(web, sockets=4, guest="3Gi")
+    settled(web, sockets=4, guest=guest)
     eventually(lambda: cpus(web) == 4, PATIENCE)
     assert in_guest(web, "hostname") == "other"
     eventually(lambda: not told(), PATIENCE)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -44,6 +44,26 @@ def without(spec: Section, paths: Sequence[str]) -> Obj:
         else:
             left.pop(key, None)
     return left
+
+
+def settled(
+    old: Section, new: Section, instance: Section, paths: Sequence[str], same: Callable[[Any, Any], bool]
+) -> tuple[Obj, Obj]:
+    """Two specs of a template, without fields that the instance has as the second one wants them.
+
+    Of fields that it has otherwise, what it has counts, and not what it was started with.
+    """
+    done = [path for path in paths if same(at(new, path), at(instance, path))]
+    before = without(old, done)
+    for path in paths:
+        if path not in done and (at(old, path), at(new, path)) != (None, None):
+            before = _with(before, path, at(instance, path))
+    return before, without(new, done)
+
+
+def _with(spec: Section, path: str, value: Any) -> Obj:
+    key, _, rest = path.partition(".")
+    return {**spec, key: _with(spec.get(key) or {}, rest, value) if rest else value}
 
 
 def replaced(old: Any, new: Any) -> Any:

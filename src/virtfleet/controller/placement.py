@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from virtfleet.api.names import VMICondition
 from virtfleet.api.selectors import node_selector_matches, tolerates
-from virtfleet.controller.following import NOTHING, Following, Obj, Section, replaced, without
+from virtfleet.controller.following import NOTHING, Following, Obj, Section, replaced, settled
 from virtfleet.controller.records import NodeRecord
 from virtfleet.installation import Installation
 
@@ -17,7 +17,11 @@ _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 def follow(instance: Obj, template: Section, cluster: Installation) -> Following:
     """The template's placement for the instance. Whether its node still fits is for others to see."""
     spec = instance["spec"]
-    changed = {name: replaced(spec.get(name), template.get(name)) for name in _FIELDS if _differs(spec, template, name)}
+    changed = {
+        name: replaced(spec.get(name), template.get(name))
+        for name in _FIELDS
+        if not _same(spec.get(name), template.get(name))
+    }
     return (
         NOTHING
         if not changed
@@ -27,8 +31,7 @@ def follow(instance: Obj, template: Section, cluster: Installation) -> Following
 
 def settle(old: Section, new: Section, instance: Section) -> tuple[Obj, Obj]:
     """Without the placement that the instance has."""
-    same = [name for name in _FIELDS if not _differs(instance, new, name)]
-    return without(old, same), without(new, same)
+    return settled(old, new, instance, _FIELDS, _same)
 
 
 def move(instance: Obj, node: NodeRecord) -> str:
@@ -48,5 +51,5 @@ def move(instance: Obj, node: NodeRecord) -> str:
     return ""
 
 
-def _differs(instance: Section, template: Section, name: str) -> bool:
-    return (instance.get(name) or None) != (template.get(name) or None)
+def _same(one: Any, other: Any) -> bool:
+    return (one or None) == (other or None)

@@ -17,7 +17,7 @@ from virtfleet.api.names import VMICondition
 from virtfleet.api.quantity import BINARY, Quantity
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
-from virtfleet.controller.following import Following, Obj, Section, at, without
+from virtfleet.controller.following import Following, Obj, Section, at, settled
 from virtfleet.hypervisors import features, registry
 from virtfleet.hypervisors.support import Level
 from virtfleet.installation import Installation
@@ -54,8 +54,7 @@ def follow(instance: Obj, template: Section, cluster: Installation) -> Following
 
 def settle(old: Section, new: Section, instance: Section) -> tuple[Obj, Obj]:
     """Without the sizes that the instance has, or is getting."""
-    same = [path for path in (SOCKETS, GUEST) if _same(at(new, path), at(instance, path))]
-    return without(old, same), without(new, same)
+    return settled(old, new, instance, (SOCKETS, GUEST), _same)
 
 
 def no_sockets(vmi: VMI, sockets: int) -> str:

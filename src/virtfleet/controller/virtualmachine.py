@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import reduce
 
 from virtfleet.api import conditions, hotplug, kinds, names
-from virtfleet.api.names import Phase
+from virtfleet.api.names import Phase, VMICondition
 from virtfleet.controller import liveupdate, strategy, templates, vmstatus, volumeupdate
 from virtfleet.controller.following import Following
 from virtfleet.controller.lifecycle import FAILED_CREATE, Trouble
@@ -48,7 +48,11 @@ def _followed(vmi: Obj, found: Following) -> Obj:
     """The patch of an instance that follows its template, and says at once what it waits for."""
     told = vmi["status"].get("conditions") or []
     for kind, message in found.pending.items():
-        told = conditions.put(told, kind, "True", time.time(), reason="Pending", message=message)
+        # Whether it has to move is not known yet; KubeVirt's word for that.
+        status, reason = (
+            ("False", "AutoMigrationPending") if kind == VMICondition.MIGRATION_REQUIRED else ("True", "Pending")
+        )
+        told = conditions.put(told, kind, status, time.time(), reason=reason, message=message)
     about = {"resourceVersion": vmi["metadata"]["resourceVersion"], "uid": vmi["metadata"]["uid"]}
     return {"metadata": about, "spec": found.spec, "status": {"conditions": told}}
 

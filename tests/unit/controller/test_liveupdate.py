@@ -112,6 +112,15 @@ def test_what_was_not_given_yet_can_be_taken_back() -> None:
     assert merged(vmi["spec"], back.spec) == instance()["spec"]
 
 
+def test_what_a_vm_has_counts_and_not_what_it_was_started_with() -> None:
+    started = {"template": {"spec": template(1, "1Gi", nodeSelector={"zone": "a"})}}
+    now = instance(2, "2Gi", nodeSelector={"zone": "b"})["spec"]
+    paths = ["domain.cpu.sockets", "domain.memory.guest", "nodeSelector.zone"]
+    assert templates.template_changes(started, started, now) == paths
+    unsaid = {"template": {"spec": {"domain": {"cpu": {"cores": 1}}}}}
+    assert templates.template_changes(unsaid, unsaid, now) == [], "what admission has filled in is no change"
+
+
 AMOUNTS = st.integers(min_value=1, max_value=16)
 
 
@@ -210,3 +219,29 @@ def test_placement_follows_and_needs_no_restart() -> None:
     started, now = ({"template": {"spec": spec}} for spec in (template(nodeSelector={"zone": "a"}), edited))
     assert templates.template_changes(started, now, after) == []
     assert not liveupdate.follow({**vmi, "spec": after}, edited, CLUSTER).spec
+
+
+# --- the Pod
+
+
+def test_only_what_differs_is_asked_of_a_pod() -> None:
+    has = {"requests": {"cpu": "1000m", "memory": "1Gi", "example.org/x": "1"}, "limits": {"memory": "2Gi"}}
+    wanted = {"requests": {"cpu": "1", "memory": "2048Mi"}, "limits": {"memory": "2Gi"}}
+    assert sizes.changed(has, wanted) == {"requests": {"memory": "2048Mi"}}
+    assert sizes.fixed({"requests": {"memory": "1", "hugepages-2Mi": "2Mi"}}) == ["hugepages-2Mi"]
+
+
+def test_a_pod_has_enough_where_its_node_says_so_but_for_rounded_processors() -> None:
+    wanted = {"requests": {"cpu": "100m", "memory": "1Gi"}}
+    assert sizes.enough({"requests": {"cpu": "99m", "memory": "1Gi"}}, wanted)
+    assert not sizes.enough({"requests": {"cpu": "50m", "memory": "1Gi"}}, wanted)
+    assert not sizes.enough({"requests": {"cpu": "100m", "memory": "512Mi"}}, wanted)
+    assert not sizes.enough({}, wanted)
+
+
+@given(AMOUNTS, AMOUNTS, AMOUNTS, AMOUNTS)
+def test_a_vm_has_been_given_all_only_where_both_sizes_are_there(s: int, g: int, now: int, asked: int) -> None:
+    vmi = instance(s, f"{g}Gi", most=64, most_guest="64Gi")
+    vmi["status"]["currentCPUTopology"]["sockets"] = now
+    vmi["status"]["memory"]["guestRequested"] = f"{asked}Gi"
+    assert sizes.given(read(VMI, vmi)) == (now >= s and asked >= g)
