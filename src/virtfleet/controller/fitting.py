@@ -86,7 +86,7 @@ class Fitting:
         self._migrations = migrations
         self._nodes = nodes
         self._installations = installations
-        self._asked: dict[str, float] = {}  # Pod -> when its node was asked to resize it
+        self._asked: dict[str, tuple[float, Condition]] = {}  # Pod -> when a resize was asked for, and what it said
         name = f"{kinds.VMI.singular}-fitting"
         self.controller = Controller(name, self.reconcile, [nodes, migrations, installations], workers=WORKERS)
         self.controller.follow(instances, lambda vmi: [vmi.key] if waits(vmi) else [])
@@ -139,6 +139,7 @@ class Fitting:
             patch = {"metadata": about, "status": status}
             self._instances.observe(await self._api.patch(VMIS, vmi.name, patch, vmi.namespace))
         if step and step.migration:
+            self._asked.pop(pod.uid, None)
             await self._migrate(vmi, step)
         if growing and not any(_has(told, kind) for kind in _GROWING):
             how = "by a migration" if _way(held) == MIGRATION else "in place"
@@ -153,6 +154,7 @@ class Fitting:
         settings = next(iter(self._installations.list()), Installation({}))
         wanted = requirements(vmi, registry.of(vmi), settings)
         change = sizes.changed(pod.asks_for, wanted)
+        pending = conditions.find(pod.status.conditions, "PodResizePending") or {}
         if fixed := sizes.fixed(change):
             return Step(MIGRATION, f"{', '.join(fixed)} of a Pod that runs cannot change")
         if change and pod.has is None:
@@ -160,14 +162,16 @@ class Fitting:
         if change:
             if why := await self._ask(pod, change):
                 return Step(MIGRATION, f"its Pod cannot be resized: {why}")
-            self._asked[pod.uid] = time.monotonic()
+            self._asked[pod.uid] = (time.monotonic(), pending)
             return Step(IN_PLACE, "its Pod is being resized", PATIENCE)
-        pending = conditions.find(pod.status.conditions, "PodResizePending") or {}
-        if pending.get("status") == "True":
+        since, before = self._asked.setdefault(pod.uid, (time.monotonic(), {}))
+        if (
+            pending.get("status") == "True" and pending != before
+        ):  # what was said of an earlier size is not about this one
             return Step(MIGRATION, f"node {pod.node} has no room: {pending.get('reason')}, {pending.get('message')}")
         if sizes.enough(pod.has, wanted) and not conditions.holds(pod.status.conditions, "PodResizeInProgress"):
             return None
-        left = self._asked.setdefault(pod.uid, time.monotonic()) + PATIENCE - time.monotonic()
+        left = since + PATIENCE - time.monotonic()
         if left > 0:
             return Step(IN_PLACE, "its Pod is being resized", left)
         return Step(MIGRATION, f"node {pod.node} has not resized its Pod within {PATIENCE:.0f} s")
