@@ -124,18 +124,6 @@ async def test_file_systems_are_frozen_and_thawed_by_the_agent(vm: VM) -> None:
     await vm.client.call(GuestPing())
 
 
-async def test_the_balloon_follows_the_memory_that_the_vmi_asks_for(vm: VM) -> None:
-    for megabytes in (96, 128):
-        vmi = _copy(vm)
-        vmi["spec"]["domain"]["memory"]["guest"] = f"{megabytes}Mi"
-        await vm.standalone.sync(vmi)
-        await eventually(lambda wanted=megabytes: _balloon(vm, wanted))
-
-
-async def _balloon(vm: VM, megabytes: int) -> bool:
-    return (await vm.client.call(GetStats())).values["balloon.current"] == megabytes << 10
-
-
 @pytest.fixture
 def image() -> Iterator[Path]:
     """A disk image where the launcher's user can get at it."""

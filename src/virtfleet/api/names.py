@@ -172,6 +172,9 @@ class VMICondition:
     LIVE_MIGRATABLE: Final = "LiveMigratable"
     STORAGE_LIVE_MIGRATABLE: Final = "StorageLiveMigratable"
     VOLUMES_CHANGE: Final = "VolumesChange"
+    CPU_CHANGE: Final = "HotVCPUChange"
+    MEMORY_CHANGE: Final = "HotMemoryChange"
+    MIGRATION_REQUIRED: Final = "MigrationRequired"
 
 
 class MigrationCondition:

@@ -9,6 +9,7 @@ from virtfleet.controller import instance, metrics, records
 from virtfleet.controller.attachments import Attachments, attachment_cache
 from virtfleet.controller.disruption import decode_budget
 from virtfleet.controller.evacuation.controller import NODE_INDEXES, Evacuations
+from virtfleet.controller.fitting import Fitting
 from virtfleet.controller.instance import Instances
 from virtfleet.controller.migration.controller import Migrations
 from virtfleet.controller.migration.records import INDEXES, decode_migration, decode_policy
@@ -105,6 +106,15 @@ class VirtController:
                 api, recorder, vms=vms, instances=instances, claims=claims, installations=installations
             ).controller,
             VolumeUpdates(api, recorder, vms=vms, instances=instances, claims=claims, migrations=migrations).controller,
+            Fitting(
+                api,
+                recorder,
+                instances=instances,
+                launchers=launchers,
+                migrations=migrations,
+                nodes=nodes,
+                installations=installations,
+            ).controller,
             ReplicaSets(api, recorder, sets=sets, instances=instances).controller,
             migrating.controller,
             Evacuations(

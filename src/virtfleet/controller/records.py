@@ -406,6 +406,7 @@ class ReplicaSet(Whole):
 
 class Taint(Record):
     key: str = ""
+    value: str = ""
     effect: str = ""
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import reduce
 
-from virtfleet.api import hotplug, kinds, names
-from virtfleet.api.names import Phase
-from virtfleet.controller import strategy, templates, vmstatus, volumeupdate
+from virtfleet.api import conditions, hotplug, kinds, names
+from virtfleet.api.names import Phase, VMICondition
+from virtfleet.controller import liveupdate, strategy, templates, vmstatus, volumeupdate
+from virtfleet.controller.following import Following
 from virtfleet.controller.lifecycle import FAILED_CREATE, Trouble
 from virtfleet.controller.records import Claim, Instance, Vm
 from virtfleet.controller.strategy import Act
@@ -37,6 +38,19 @@ def _is_behind(vm: Vm, vmi: Instance) -> bool:
 def _busy(vmi: Obj) -> list[str]:
     """Volumes that the status still has something to say of: they may be on their way out."""
     return [entry["name"] for entry in (vmi.get("status") or {}).get("volumeStatus") or ()]
+
+
+def _followed(vmi: Obj, found: Following) -> Obj:
+    """The patch of an instance that follows its template, and says at once what it waits for."""
+    told = vmi["status"].get("conditions") or []
+    for kind, message in found.pending.items():
+        # Whether it has to move is not known yet; KubeVirt's word for that.
+        status, reason = (
+            ("False", "AutoMigrationPending") if kind == VMICondition.MIGRATION_REQUIRED else ("True", "Pending")
+        )
+        told = conditions.put(told, kind, status, time.time(), reason=reason, message=message)
+    about = {"resourceVersion": vmi["metadata"]["resourceVersion"], "uid": vmi["metadata"]["uid"]}
+    return {"metadata": about, "spec": found.spec, "status": {"conditions": told}}
 
 
 class ForeignInstance(Exception):
@@ -87,7 +101,7 @@ class VirtualMachines:
             trouble = Trouble(FAILED_DELETE if decision.act in (Act.STOP, Act.RERUN) else FAILED_CREATE, str(error))
         changes: list[str] = []
         if vmi and _is_behind(vm, vmi):
-            changes = await self._changes_since_start(vm, vmi)
+            vmi, changes = await self._follow(vm, vmi)
             if not changes:
                 vmi = await self._brought_up_to_date(vm, vmi)
             elif not vmi.ran:  # nothing is lost, and most often the change is what it takes to run
@@ -215,17 +229,29 @@ class VirtualMachines:
             )
         return self._instances.get(vmi.key) or vmi
 
-    # -- changes that wait for a restart
+    # -- changes that the instance follows, and those that wait for a restart
 
-    async def _changes_since_start(self, vm: Vm, vmi: Instance) -> list[str]:
+    async def _follow(self, vm: Vm, vmi: Instance) -> tuple[Instance, list[str]]:
+        """Give the instance what a running one can have of the template; the rest is what waits for a restart."""
         name = vmi.status.virtual_machine_revision_name
+        refused: Mapping[str, str] = {}
         with ignoring(is_not_found):
+            whole = await self._api.get(VMIS, vmi.name, vmi.namespace)
             started_with = await self._api.get(CONTROLLER_REVISIONS, name, vmi.namespace)
-            before = started_with["data"]["spec"]
+            before, now = started_with["data"]["spec"], vm.object()["spec"]
+            if vmi.phase == Phase.RUNNING and whole["metadata"]["uid"] == vmi.uid:
+                cluster = next(iter(self._installations.list()), Installation({}))
+                found = liveupdate.follow(whole, now["template"]["spec"], cluster)
+                refused = found.refused
+                if found.spec:
+                    whole = await self._api.patch(VMIS, vmi.name, _followed(whole, found), vmi.namespace)
+                    self._instances.observe(whole)
             if vm.spec.update_volumes_strategy == volumeupdate.STRATEGY:
                 before = volumeupdate.as_of_now(before, vm, vmi)
-            return templates.template_changes(before, vm.object()["spec"], vmi.spec.plugged)
-        return []  # nobody can tell any more
+            changes = templates.template_changes(before, now, whole["spec"])
+            known = self._instances.get(vmi.key) or vmi
+            return known, [f"{path} ({refused[path]})" if path in refused else path for path in changes]
+        return vmi, []  # nobody can tell any more
 
     async def _brought_up_to_date(self, vm: Vm, vmi: Instance) -> Instance:
         """An instance that is as the template wants it is of the VM's newest generation."""

@@ -200,6 +200,11 @@ class Hypervisor(ABC):
         """Leave places in a document, which is otherwise complete, for devices that come while the domain runs."""
         return None
 
+    def more_memory(self, running: Element, memory: int) -> Element | None:
+        """The device by which the guest of a running domain comes to so many bytes, to be added, or changed if it is
+        there; None where there is nothing to do, or no such device."""
+        return None
+
     @abstractmethod
     def daemon(self, settings: DaemonSettings) -> DaemonPlan:
         """How to set up and start libvirt for one VM."""
