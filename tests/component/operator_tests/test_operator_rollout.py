@@ -11,6 +11,7 @@ import orjson
 import pytest
 from hollow import NAMESPACE, Hollow, hollow
 
+from virtfleet import __version__
 from virtfleet.kube.resource import EVENTS, PODS, Obj
 from virtfleet.local.apiserver.objects.store import Change
 from virtfleet.operator import standin
@@ -124,7 +125,7 @@ async def test_a_pool_is_not_taken_away_before_the_primarys_images_are_proven_on
     await fleet.install(configuration=GATES, virtHandlerPools=[pool("slop", slop="true")])
     await fleet.settled()
     before = dict(fleet.tower.handlers())
-    fleet.refuse(lambda image: "virt-launcher:0.1.0" in image)
+    fleet.refuse(lambda image: f"virt-launcher:{__version__}" in image)
     await fleet.configure(virtHandlerPools=[])
     degraded = await fleet.condition("Degraded", reason="ImageUnproven")
     assert "virt-handler does not work on node1" in degraded["message"]
@@ -226,7 +227,7 @@ async def test_a_node_that_leaves_its_pool_keeps_its_handler_until_the_primarys_
     await fleet.settled()
     await at_rest(fleet, nodes=3)
     before = dict(fleet.tower.handlers())
-    fleet.refuse(lambda image: "virt-launcher:0.1.0" in image)
+    fleet.refuse(lambda image: f"virt-launcher:{__version__}" in image)
     await fleet.label("node1", slop=None)
     degraded = await fleet.condition("Degraded", reason="ImageUnproven")
     assert "virt-handler does not work on node1" in degraded["message"]
