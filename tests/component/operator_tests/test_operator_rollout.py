@@ -282,6 +282,30 @@ async def test_somebody_stands_in_for_each_handler_while_it_is_replaced(tmp_path
         assert not gaps
 
 
+async def test_who_stands_in_stays_until_the_next_handler_has_come_however_late_that_is(tmp_path: Path) -> None:
+    async with hollow(tmp_path) as cluster:
+        await cluster.install(configuration=GATES)
+        await cluster.settled()
+        await cluster.label("node1", slop="true")
+        cluster.kubelets.healthy = lambda pod: not pod.name.startswith(standin.PREFIX)
+        await cluster.configure(virtHandlerPools=[pool("slop", slop="true")])
+        name = await cluster.until(lambda: _standing_in(cluster))
+        await cluster.cluster.stop()  # so the old handler stays, though the node is another DaemonSet's now
+        cluster.kubelets.healthy = lambda pod: True
+        cluster.kubelets.look_again()
+
+        async def given() -> bool:
+            return (await cluster.keepers())["node1"] == "virt-handler-slop"
+
+        await cluster.until(given)
+        await cluster.configure(workloadUpdateStrategy={"workloadUpdateMethods": []})
+        await cluster.condition("Progressing")  # of that change: the operator has looked once more
+        assert "deletionTimestamp" not in (await cluster.api.get(PODS, name, NAMESPACE))["metadata"]
+        cluster.cluster.start()
+        await cluster.settled()
+        await cluster.until(lambda: _no_stand_ins(cluster))
+
+
 async def test_a_handler_that_does_not_come_up_costs_no_node_its_handler(tmp_path: Path) -> None:
     async with hollow(tmp_path) as cluster:
         await cluster.install()
@@ -289,12 +313,7 @@ async def test_a_handler_that_does_not_come_up_costs_no_node_its_handler(tmp_pat
         before = cluster.tower.handlers()
         cluster.kubelets.healthy = lambda pod: not pod.name.startswith(standin.PREFIX)
         await cluster.configure(imageTag="crashing")
-
-        async def standing_in() -> str:
-            pods = await cluster.api.list(PODS, NAMESPACE)
-            return next((p["metadata"]["name"] for p in pods if p["metadata"]["name"].startswith(standin.PREFIX)), "")
-
-        await cluster.crash(await cluster.until(standing_in))
+        await cluster.crash(await cluster.until(lambda: _standing_in(cluster)))
         told = await cluster.condition("Degraded", reason="CanaryFailed")
         assert "virt-handler does not come up on" in told["message"] and "CrashLoopBackOff" in told["message"]
         assert cluster.tower.handlers() == before, "nobody was taken away"
@@ -305,5 +324,10 @@ async def test_a_handler_that_does_not_come_up_costs_no_node_its_handler(tmp_pat
         assert cluster.tower.handlers() == before
 
 
+async def _standing_in(cluster: Hollow) -> str:
+    pods = await cluster.api.list(PODS, NAMESPACE)
+    return next((p["metadata"]["name"] for p in pods if p["metadata"]["name"].startswith(standin.PREFIX)), "")
+
+
 async def _no_stand_ins(cluster: Hollow) -> bool:
-    return not [p for p in await cluster.api.list(PODS, NAMESPACE) if p["metadata"]["name"].startswith(standin.PREFIX)]
+    return not await _standing_in(cluster)
