@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.reference import GOLDEN
+from virtfleet import __version__
 from virtfleet.api.quantity import Quantity
 from virtfleet.hypervisors import registry
 from virtfleet.installation import Installation
@@ -88,7 +89,7 @@ def test_containers_as_vms_need_root_and_say_so() -> None:
     assert context["capabilities"]["drop"] == ["ALL"]
     assert not {"SYS_MODULE", "SYS_RAWIO", "SYS_PTRACE", "SYS_TIME"} & set(context["capabilities"]["add"])
     assert made["spec"]["nodeSelector"]["hypervisor.node.kubevirt.io/lxc"] == "true"
-    assert compute(made)["image"] == "virtfleet/virt-launcher-lxc:0.1.0"
+    assert compute(made)["image"] == f"virtfleet/virt-launcher-lxc:{__version__}"
 
 
 def test_a_container_asks_for_nothing_that_only_machines_need() -> None:
@@ -150,7 +151,7 @@ def test_every_container_of_a_matched_vmi_has_the_pools_image() -> None:
 
 def test_an_unmatched_vmi_has_the_default_image_and_no_mark_of_a_pool() -> None:
     made = pod(where=kubevirt("VirtHandlerPools", virtHandlerPools=[POOL]))
-    assert compute(made)["image"] == "virtfleet/virt-launcher:0.1.0"
+    assert compute(made)["image"] == f"virtfleet/virt-launcher:{__version__}"
     assert "kubevirt.io/handler-pool" not in made["metadata"]["labels"] | made["metadata"]["annotations"]
     assert "affinity" not in made["spec"]
 
