@@ -299,6 +299,18 @@ class Installation:
         return self._network.permit_bridge_interface_on_pod_network is not False
 
     @property
+    def reference_policy(self) -> str:
+        """Whether VMs keep a reference to their instance type, or take over what it says: `expand` or `expandAll`."""
+        configured = self.configuration.instancetype
+        return (configured.reference_policy if configured else "") or "reference"
+
+    @property
+    def common_instancetypes(self) -> bool:
+        """Whether there are the instance types and preferences that come with an installation."""
+        configured = self.configuration.common_instancetypes_deployment
+        return configured is None or configured.enabled is not False
+
+    @property
     def live_update(self) -> bool:
         return (self.configuration.vm_rollout_strategy or "LiveUpdate") == "LiveUpdate"
 

@@ -76,6 +76,9 @@ DEVICE_PREFIX: Final = "devices.kubevirt.io/"
 
 
 # --- annotations
+# Of instances: the instance type and the preference of their VM, of its namespace or of the whole cluster.
+INSTANCETYPES: Final = ("kubevirt.io/instancetype-name", "kubevirt.io/cluster-instancetype-name")
+PREFERENCES: Final = ("kubevirt.io/preference-name", "kubevirt.io/cluster-preference-name")
 VGA_FOR_EFI: Final = "kubevirt.io/vga-display-efi-x86"  # of the KubeVirt object
 DOMAIN: Final = "kubevirt.io/domain"  # label and annotation
 ALLOW_POD_BRIDGE_MIGRATION: Final = "kubevirt.io/allow-pod-bridge-network-live-migration"

@@ -48,16 +48,6 @@ def _configured(field: str, instead: str, advice: str = "remove it") -> AbsentFi
 
 VM: Final = (
     _absent(
-        "instancetype",
-        "there are no instance types, and the VM starts with what its template says",
-        "write CPU and memory into spec.template.spec.domain",
-    ),
-    _absent(
-        "preference",
-        "there are no preferences, and the VM starts with what its template says",
-        "write devices and firmware into spec.template.spec.domain",
-    ),
-    _absent(
         "dataVolumeTemplates",
         "no data volumes are made, and the VM waits for their claims",
         "create the DataVolumes or the claims yourself, under the same names",
@@ -97,8 +87,6 @@ KUBEVIRT: Final = (
     _configured("persistentReservationConfiguration.enabled", "no node gets a helper for SCSI reservations"),
     _configured("confidentialCompute", "no node offers devices.kubevirt.io/tdx"),
     _configured("changedBlockTrackingLabelSelectors", "changed blocks are not recorded"),
-    _configured("commonInstancetypesDeployment.enabled", "there are no instance types"),
-    _configured("instancetype", "there are no instance types"),
     _configured("virtTemplateDeployment.enabled", "there are no VM templates"),
     _configured("minCPUModel", "nodes offer all models but those of obsoleteCPUModels", "use obsoleteCPUModels"),
     _configured("supportedGuestAgentVersions", "agents of all versions are asked"),

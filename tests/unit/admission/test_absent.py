@@ -99,8 +99,6 @@ SPECS: dict[str, dict[str, Any]] = {
     "istio": {"metadata.annotations": {"sidecar.istio.io/inject": "true"}},
 }
 VMS: dict[str, dict[str, Any]] = {
-    "instancetype": {"spec.instancetype": {"name": "u1.small"}},
-    "preference": {"spec.preference": {"name": "fedora"}},
     "dataVolumeTemplates": {
         "spec.dataVolumeTemplates": [{"metadata": {"name": "data"}, "spec": {"storage": {}, "source": {"blank": {}}}}],
         "spec.template.spec.volumes[1]": {"name": "data", "dataVolume": {"name": "data"}},
@@ -121,7 +119,6 @@ VALUES: dict[str, Any] = {
     "configuration.supportContainerResources": [{"type": "virtiofs", "resources": {}}],
     "configuration.confidentialCompute": {"tdx": {"attestation": {"enforced": True}}},
     "configuration.changedBlockTrackingLabelSelectors": {"namespaceLabelSelector": {}},
-    "configuration.instancetype": {"referencePolicy": "expand"},
     "configuration.supportedGuestAgentVersions": ["4.*"],
     "configuration.developerConfiguration.diskVerification": {"memoryLimit": "2G"},
     "configuration.developerConfiguration.logVerbosity.nodeVerbosity": {"node1": 9},
@@ -131,7 +128,6 @@ VALUES: dict[str, Any] = {
     **dict.fromkeys(
         (
             "configuration.persistentReservationConfiguration.enabled",
-            "configuration.commonInstancetypesDeployment.enabled",
             "configuration.virtTemplateDeployment.enabled",
             "configuration.developerConfiguration.clusterProfiler",
         ),
