@@ -33,7 +33,7 @@ from virtfleet.launcher.libvirtd.connection import Connection
 from virtfleet.launcher.node import emulators
 from virtfleet.launcher.server import Handlers, Updates
 from virtfleet.launcher.storage import disks
-from virtfleet.launcher.vm import abi, live, metrics, states
+from virtfleet.launcher.vm import abi, growth, live, metrics, states
 from virtfleet.launcher.vm.console import Console
 from virtfleet.launcher.vm.domain import Domain, ask_vmm, in_a_known_way
 from virtfleet.launcher.vm.metrics import Metric
@@ -133,7 +133,7 @@ class Guest:
             if not self._started:
                 await self._start(wanted, paused=traits.starts_paused(vmi))
             else:
-                await self._adjust(wanted, traits.whole_bytes(traits.memory(vmi)))
+                await self._adjust(wanted, request.node)
             await self._accompany()
         await self._look()
         return self._updates.latest.state
@@ -263,17 +263,18 @@ class Guest:
             *metrics.of_host(),
         ]
 
-    async def _adjust(self, wanted: ET.Element, memory: int) -> None:
-        """Add and remove devices, and set the balloon, as far as the running domain differs from the wanted one."""
+    async def _adjust(self, wanted: ET.Element, node: m.NodeFacts) -> None:
+        """Add and remove devices, and let the guest grow, as far as the running domain differs from the wanted one."""
 
         def adjust(domain: libvirt.virDomain) -> None:
             if not domain.isActive():
                 return
             running = ET.fromstring(domain.XMLDesc())
             change = live.changes(running, wanted, self._hypervisor.identity)
+            more = growth.of(running, node, self._hypervisor)
             if self._departures.going_on:
-                if any(change):
-                    raise Failure("the VM is on its way to another node; its devices are changed when it is there")
+                if any(change) or more:
+                    raise Failure("the VM is on its way to another node; it is changed when it is there")
                 return
             if change.attach:
                 self._sweep(domain, running)  # or what was plugged out a moment ago could not be plugged in again
@@ -284,12 +285,9 @@ class Guest:
                 _each(failures, partial(_attach, domain, device))
             for device in change.update:
                 _each(failures, partial(domain.updateDeviceFlags, text(device), _LIVE))
+            _each(failures, partial(more.apply, domain, running))
             if failures:
                 raise failures[0]
-            _, largest, current, _, _ = domain.info()
-            target = memory >> 10
-            if self._hypervisor.has("balloon") and target != current and target <= largest:
-                domain.setMemoryFlags(target, _LIVE)
 
         await self._domain(adjust)
 
@@ -340,6 +338,7 @@ class Guest:
                 present = await self._domain.run(lambda connection: states.present(connection, self._domain.name))
             state = msgspec.structs.replace(
                 self._departures.seen(present) if self._started else present,
+                frozen=self._operations.frozen(present.agent),
                 killed=self._killed,
                 stopping=self._deadline is not None,
                 migration=self._departures.report(present) or await self._arrival.report(),
