@@ -171,6 +171,7 @@ class VMICondition:
     LIVE_MIGRATABLE: Final = "LiveMigratable"
     STORAGE_LIVE_MIGRATABLE: Final = "StorageLiveMigratable"
     VOLUMES_CHANGE: Final = "VolumesChange"
+    MIGRATION_REQUIRED: Final = "MigrationRequired"
 
 
 class MigrationCondition:
