@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from node_cluster import NodeCluster, needs_root, node_cluster
 
-from virtfleet.kube.resource import EVENTS, NETWORK_ATTACHMENTS, PODS, Obj
+from virtfleet.api import names
+from virtfleet.kube.resource import EVENTS, NETWORK_ATTACHMENTS, PODS, VMIS, Obj
 from virtfleet.local.apiserver.bootstrap import default_objects
 from virtfleet.local.apiserver.kinds.crds import CustomKinds
 from virtfleet.local.node import secondary
@@ -95,6 +96,21 @@ async def test_a_running_pod_is_attached_and_detached(cluster: NodeCluster) -> N
     pod = await cluster.until("one", lambda pod: said(pod).keys() == {"eth0"})
     assert "pod" not in await inside(cluster, pod, "ip", "-br", "link")
     assert pod["status"]["containerStatuses"][0]["restartCount"] == 0
+
+
+async def test_a_vm_that_moves_has_the_same_address_there(cluster: NodeCluster) -> None:
+    await define(cluster, "blue", BLUE)
+
+    async def launcher(name: str, node: str, vmi: str) -> list[str]:
+        owner = {"apiVersion": VMIS.api_version, "kind": VMIS.kind, "name": "vm", "uid": vmi, "controller": True}
+        metadata = {"labels": {names.CREATED_BY: vmi}, "ownerReferences": [owner], "annotations": {NETWORKS: "blue@a"}}
+        await cluster.run(name, "sleep 1000", node, metadata=metadata)
+        found: list[str] = said(await cluster.ready(name))["a"]["ips"]
+        return found
+
+    here = await launcher("source", "n1", "u")
+    assert await launcher("target", "n2", "u") == here
+    assert await launcher("other", "n2", "v") != here
 
 
 async def test_what_cannot_be_attached_is_told_and_comes_when_it_can(cluster: NodeCluster) -> None:

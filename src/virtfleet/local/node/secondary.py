@@ -28,6 +28,7 @@ from virtfleet.local.node.attachments import Config, Request, Unusable, config, 
 from virtfleet.local.node.containers import write_atomically
 from virtfleet.local.node.layout import Layout
 from virtfleet.local.node.network import ClusterNetwork
+from virtfleet.local.node.succession import vmi_of
 from virtfleet.pods.networks import NETWORK_STATUS
 from virtfleet.work.commands import CommandError, run
 
@@ -41,6 +42,8 @@ class Attachment(msgspec.Struct, frozen=True, kw_only=True):
     mac: str
     addresses: list[str] = []
     made: bool = False
+    vmi: str = ""
+    """The VMI whose Pod it is: one that moves keeps its addresses."""
 
 
 class SecondaryNetworks:
@@ -71,18 +74,20 @@ class SecondaryNetworks:
         for name, request in wanted.items():
             if name not in present or not present[name].made:
                 try:
-                    await self._attach(home, namespace, request, present)
+                    await self._attach(home, namespace, request, present, vmi_of(pod))
                 except (Unusable, CommandError) as error:
                     trouble = trouble or f"network {request.network}: {error}"
         if trouble:
             raise Unusable(trouble)
         return {NETWORK_STATUS: orjson.dumps(_status(addresses, present)).decode()}
 
-    async def _attach(self, home: Path, namespace: str, request: Request, present: dict[str, Attachment]) -> None:
+    async def _attach(
+        self, home: Path, namespace: str, request: Request, present: dict[str, Attachment], vmi: str
+    ) -> None:
         name, uid = request.interface, home.name
         asked = await self._config(request)
         with self._choosing():
-            made = present.get(name) or self._chosen(uid, request, asked)
+            made = present.get(name) or self._chosen(uid, request, asked, vmi)
             present[name] = made
             _save(home, present)
         bridge, outer = _bridge(self._network, request.network), outside(self._network, uid, name)
@@ -92,7 +97,7 @@ class SecondaryNetworks:
         inside = [
             f"link add dev {name} {size} address {made.mac} type veth peer name {outer} {size} netns {machine}",
             f"link set dev {name} up",
-            *(f"addr add {address} dev {name}" for address in made.addresses),
+            *(f"addr add {address} dev {name}{' nodad' if ':' in address else ''}" for address in made.addresses),
         ]
         await run("nsenter", f"--net={namespace}", "ip", "-batch", "-", feed="\n".join(inside))
         joining = [f"link set {outer} addrgenmode none", f"link set {outer} master {bridge} up"]
@@ -109,15 +114,17 @@ class SecondaryNetworks:
             raise Unusable("there is no such NetworkAttachmentDefinition; create it") from None
         return config((definition.get("spec") or {}).get("config"))
 
-    def _chosen(self, uid: str, request: Request, asked: Config) -> Attachment:
-        records = (_read(path) for path in self._layout.every_sandbox(_RECORD))
-        taken = {a for record in records for there in record.values() if there.network == request.network
-                 for a in there.addresses}  # fmt: skip
-        if busy := taken & {*asked.fixed}:
+    def _chosen(self, uid: str, request: Request, asked: Config, vmi: str) -> Attachment:
+        records = [_read(path) for path in self._layout.every_sandbox(_RECORD)]
+        there = [each for record in records for each in record.values() if each.network == request.network]
+        before = [record.get(request.interface) for record in records] if vmi else []
+        mine = next((each for each in before if each and each in there and each.vmi == vmi), None)
+        taken = {address for each in there for address in each.addresses}
+        if (busy := taken & {*asked.fixed}) and not mine:
             raise Unusable(f"another Pod has the address {min(busy)}")
-        addresses = [*asked.fixed, *(pool.choose(taken) for pool in asked.pools)]
+        addresses = mine.addresses if mine else [*asked.fixed, *(pool.choose(taken) for pool in asked.pools)]
         mac = request.mac or mac_address(uid, request.interface)
-        return Attachment(network=request.network, mac=mac, addresses=addresses)
+        return Attachment(network=request.network, mac=mac, addresses=addresses, vmi=vmi)
 
     @contextlib.contextmanager
     def _choosing(self) -> Iterator[None]:
