@@ -11,8 +11,7 @@ import pytest
 from virtfleet.api import interfaceplug
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
-from virtfleet.controller import connecting, templates
-from virtfleet.controller.connecting import PATIENCE, Attached
+from virtfleet.controller import connections, templates
 from virtfleet.handler.network.plan import Link, plan, undo
 from virtfleet.handler.network.wanted import requests
 from virtfleet.handler.vms.preparation import connected, without_awaited
@@ -102,8 +101,7 @@ def test_links_are_switched_and_networks_changed_where_the_vm_moves() -> None:
 def test_a_restart_is_required_for_what_the_running_vmi_has_not(
     started: Obj, running: Obj, now: Obj, restart: bool
 ) -> None:
-    before = interfaceplug.as_of_now(started, running, now)
-    changes = templates.template_changes({"template": {"spec": before}}, {"template": {"spec": now}})
+    changes = templates.template_changes({"template": {"spec": started}}, {"template": {"spec": now}}, running)
     assert bool(changes) == restart, changes
 
 
@@ -123,31 +121,29 @@ def test_a_pod_is_asked_for_what_is_in_use() -> None:
     assert attachments(vmi(GOING), ["blue"]) == attachments(vmi(BLUE))
 
 
-def wanted(of: VMI) -> list[Attached]:
-    return connecting.read_networks(attachments(of).get(NETWORKS, ""))
-
-
-def test_a_migration_is_required_after_a_while_or_for_another_network() -> None:
-    def verdict(of: VMI, held: list[Obj], pod: VMI, now: float) -> str:
-        return connecting.verdict(of, held, wanted(of), wanted(pod), now)[0]
-
+def test_another_pod_takes_what_its_own_has_not() -> None:
     coming, there = vmi(BLUE), vmi(BLUE, interfaces=[{"name": "blue", "infoSource": "domain"}])
-    pending = {"type": "MigrationRequired", "status": "False", "lastTransitionTime": "1970-01-01T00:01:40Z"}
-    assert verdict(there, [], there, 100.0) == ""
-    assert verdict(coming, [], coming, 100.0) == "False"
-    assert verdict(coming, [pending], coming, 100.0 + PATIENCE) == "False"
-    assert verdict(coming, [pending], coming, 101.0 + PATIENCE) == "True"
-    assert verdict(coming, [{**pending, "status": "True"}], coming, 100.0) == "True"
-    assert verdict(vmi(GOING), [pending], vmi(), 500.0) == ""
-    red = vmi((net(definition="red"), nic()), interfaces=[{"name": "blue"}])
-    assert verdict(red, [], there, 100.0) == "True"
-    assert connecting.told(wanted(red), wanted(there)) == wanted(there), "a running Pod keeps its networks"
+    assert connections.awaited(coming) == ["blue"] and not connections.awaited(there)
+    assert not connections.awaited(vmi(GOING))
+    red = (net(definition="red"), nic())
+    elsewhere, present = vmi(red, interfaces=[{"name": "blue"}]), connections.wanted(there)
+    assert connections.moved(elsewhere, present) == ["mine/red"]
+    assert connections.told(connections.wanted(elsewhere), present) == present, "a running Pod keeps its networks"
+    asked = attachments(there)[NETWORKS]
+    meta = {"name": "vm", "namespace": "mine", "uid": "u1"}
+    for pairs, status, why in (
+        (BLUE, [], "interface blue"),
+        (red, [{"name": "blue"}], "mine/red"),
+        (BLUE, [{"name": "blue"}], ""),
+    ):
+        said = connections.move({"metadata": meta, "spec": spec(pairs), "status": {"interfaces": status}}, asked)
+        assert why in said and bool(said) == bool(why)
 
 
 def test_an_annotation_of_somebody_else_is_not_believed() -> None:
-    assert connecting.read_networks("blue@net1") == []
-    assert connecting.read_networks('{"name": "x"}') == []
-    assert msgspec.json.encode(wanted(vmi(BLUE))) == attachments(vmi(BLUE))[NETWORKS].encode()
+    assert connections.read_networks("blue@net1") == []
+    assert connections.read_networks('{"name": "x"}') == []
+    assert msgspec.json.encode(connections.wanted(vmi(BLUE))) == attachments(vmi(BLUE))[NETWORKS].encode()
 
 
 # --- the node

@@ -13,7 +13,7 @@ from virtfleet.api.conditions import Condition
 from virtfleet.api.names import Phase, VMICondition
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
-from virtfleet.controller import advice, connecting, disruption, lifecycle, pods
+from virtfleet.controller import advice, connecting, connections, disruption, lifecycle, pods
 from virtfleet.controller.attachments import Attachments
 from virtfleet.controller.disruption import Budget
 from virtfleet.controller.launcherpod import LauncherPod
@@ -28,12 +28,11 @@ from virtfleet.kube.errors import ApiError, ignoring, is_already_exists, is_not_
 from virtfleet.kube.events import Recorder
 from virtfleet.kube.resource import POD_DISRUPTION_BUDGETS, VMIS, VMS, Obj
 from virtfleet.pods import launcher
-from virtfleet.pods.networks import NETWORKS, attachments
 
 logger = logging.getLogger(__name__)
 
 WORKERS = 10
-PROMPT = 1.0  # seconds in which a new Pod may well be running: until then its being there is not worth a write
+PROMPT = 3.0  # seconds in which a new Pod may well be running: until then its being there is not worth a write
 
 
 class CannotCreatePod(Exception):
@@ -166,8 +165,7 @@ class Instances:
         return [pod], None
 
     async def _missing_network(self, vmi: Instance) -> str:
-        wanted = attachments(read(VMI, vmi.object())).get(NETWORKS, "")
-        return await connecting.missing(self._api, connecting.read_networks(wanted))
+        return await connecting.missing(self._api, connections.wanted(read(VMI, vmi.object())))
 
     async def _protect(self, vmi: Instance, existing: Sequence[LauncherPod]) -> None:
         """Have the budget that holds drains back, where the VMI wants one."""

@@ -98,7 +98,8 @@ class Attempts:
         """
         if step is Step.NOTHING:
             return None
-        spec = [instance.vmi.spec, plugging.fingerprint(instance.vmi), arrived(vm.launcher.process, instance.vmi)]
+        vmi, there = instance.vmi, arrived(vm.launcher.process, instance.vmi)
+        spec = [vmi.spec, plugging.fingerprint(vmi), vmi.status.pod_room, there]
         wanted = hashlib.sha256(msgspec.json.encode(spec)).digest()
         left = vm.retry_at - time.monotonic()
         if vm.trouble and vm.tried == (step, wanted) and left > 0:
