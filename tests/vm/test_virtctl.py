@@ -136,7 +136,7 @@ def test_a_guest_is_as_large_as_the_instance_type_that_it_was_created_with(web: 
         terminal.says("guest# ", nudge="\r")
         terminal.type("echo CPUs: $(grep -c ^processor /proc/cpuinfo)\r")
         terminal.says("CPUs: 2")
-        terminal.type("awk '/MemTotal/ {print ($2 > 98304 && $2 < 196608) ? \"as\" \"ked\" : $0}' /proc/meminfo\r")
+        terminal.type('awk \'/MemTotal/ {print ($2 > 98304 && $2 < 196608) ? "as" "ked" : $0}\' /proc/meminfo\r')
         terminal.says("asked")
     expanded = yaml.safe_load(web.does(*command("expand", "--vm", "typed")))["spec"]
     assert expanded["template"]["spec"]["domain"]["cpu"]["cores"] == 2
