@@ -6,7 +6,7 @@ the object, and what is asked of it is worked out then and kept.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from fractions import Fraction
@@ -425,3 +425,8 @@ class Installation:
 def _time(text: str | None) -> timedelta | None:
     seconds = duration.seconds(text) if text else None
     return timedelta(seconds=seconds) if seconds else None
+
+
+def version_of(installations: Iterable[Installation]) -> str:
+    """Which version of the KubeVirt object is known, as the API server counts them; empty: none yet."""
+    return next((str(each.kubevirt["metadata"]["resourceVersion"]) for each in installations), "")

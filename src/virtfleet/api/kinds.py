@@ -93,6 +93,12 @@ def _condition(kind: str, *, wide: bool = False) -> Column:
     return {**column, "priority": 1} if wide else column
 
 
+def _mark(name: str, where: str, key: str) -> Column:
+    """A column for who wants to see more, of a label or an annotation."""
+    path = key.replace(".", "\\.")
+    return {**_column(name, f".metadata.{where}.{path}"), "priority": 1}
+
+
 _AGE: Final = _column("Age", ".metadata.creationTimestamp", "date")
 _PHASE: Final = _column("Phase", ".status.phase")
 _REPLICAS: Final = (
@@ -141,6 +147,8 @@ VMI: Final = OwnKind(
         _condition("Ready"),
         _condition("Live-Migratable", wide=True),
         _condition("Paused", wide=True),
+        _mark("Pool", "labels", names.HANDLER_POOL),
+        _mark("Hypervisor", "annotations", names.LAUNCHER_HYPERVISOR),
     ),
     (
         Right("virt-api", (*READ, "patch")),

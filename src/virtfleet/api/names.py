@@ -102,6 +102,7 @@ EVICTION_SOURCE: Final = "kubevirt.io/eviction-source"  # of VMIs that leave the
 DESCHEDULER: Final = "descheduler"
 DRAINED: Final = "virtfleet.io/drained"  # of nodes: VMs began to leave it while it was cordoned
 LIBVIRT_LOG_FILTERS: Final = "kubevirt.io/libvirt-log-filters"
+FAIL_FAST: Final = "kubevirt.io/func-test-virt-launcher-fail-fast"
 FREE_PAGE_REPORTING_DISABLED: Final = "kubevirt.io/free-page-reporting-disabled"
 EMULATOR_THREAD_EVEN_PARITY: Final = "alpha.kubevirt.io/EmulatorThreadCompleteToEvenParity"
 QGS_SOCKET_PATH: Final = "kubevirt.io/qgs-socket-path"
@@ -174,6 +175,9 @@ class VMICondition:
     LIVE_MIGRATABLE: Final = "LiveMigratable"
     STORAGE_LIVE_MIGRATABLE: Final = "StorageLiveMigratable"
     VOLUMES_CHANGE: Final = "VolumesChange"
+    CPU_CHANGE: Final = "HotVCPUChange"
+    MEMORY_CHANGE: Final = "HotMemoryChange"
+    MIGRATION_REQUIRED: Final = "MigrationRequired"
 
 
 class MigrationCondition:

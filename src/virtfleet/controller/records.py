@@ -416,6 +416,7 @@ class ReplicaSet(Whole):
 
 class Taint(Record):
     key: str = ""
+    value: str = ""
     effect: str = ""
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import reduce
 
-from virtfleet.api import hotplug, kinds, names
-from virtfleet.api.names import Phase
-from virtfleet.controller import strategy, templates, vmstatus, vmtypes, volumeupdate
+from virtfleet.api import conditions, hotplug, kinds, names
+from virtfleet.api.names import Phase, VMICondition
+from virtfleet.controller import liveupdate, strategy, templates, vmstatus, vmtypes, volumeupdate
+from virtfleet.controller.following import Following
 from virtfleet.controller.lifecycle import FAILED_CREATE, Trouble
 from virtfleet.controller.records import Claim, Instance, Vm
 from virtfleet.controller.strategy import Act
+from virtfleet.controller.vms import claim_keys, follow
 from virtfleet.controller.vmstatus import View
 from virtfleet.controller.vmtypes import Untyped
 from virtfleet.installation import Installation
@@ -33,11 +35,6 @@ _REMEMBERED = 1000  # VMs whose types are
 _ORPHAN = "orphan"  # the garbage collector's finalizer for an owner whose dependents are to stay
 
 
-def claim_keys(vm: Vm) -> list[str]:
-    """An index of VMs: the claims of their volumes."""
-    return [f"{vm.namespace}/{claim}" for claim in vm.spec.template.spec.claims.values()]
-
-
 def _is_behind(vm: Vm, vmi: Instance) -> bool:
     """The VM has changed since this instance was started."""
     started = vmi.metadata.annotations.vm_generation
@@ -48,6 +45,19 @@ def _is_behind(vm: Vm, vmi: Instance) -> bool:
 def _busy(vmi: Obj) -> list[str]:
     """Volumes that the status still has something to say of: they may be on their way out."""
     return [entry["name"] for entry in (vmi.get("status") or {}).get("volumeStatus") or ()]
+
+
+def _followed(vmi: Obj, found: Following) -> Obj:
+    """The patch of an instance that follows its template, and says at once what it waits for."""
+    told = vmi["status"].get("conditions") or []
+    for kind, message in found.pending.items():
+        # Whether it has to move is not known yet; KubeVirt's word for that.
+        status, reason = (
+            ("False", "AutoMigrationPending") if kind == VMICondition.MIGRATION_REQUIRED else ("True", "Pending")
+        )
+        told = conditions.put(told, kind, status, time.time(), reason=reason, message=message)
+    about = {"resourceVersion": vmi["metadata"]["resourceVersion"], "uid": vmi["metadata"]["uid"]}
+    return {"metadata": about, "spec": found.spec, "status": {"conditions": told}}
 
 
 class ForeignInstance(Exception):
@@ -75,10 +85,7 @@ class VirtualMachines:
         self._claims = claims
         self._types: dict[str, tuple[object, Types]] = {}  # what is kept of types never changes
         self.controller = Controller(kinds.VM.singular, self.reconcile, workers=WORKERS)
-        self.controller.follow(vms)
-        # An instance without a VM is none of ours; a VM that comes later is looked at when it comes.
-        self.controller.follow(instances, lambda vmi: [vmi.key] if vms.get(vmi.key) else [])
-        self.controller.follow(claims, lambda claim: [vm.key for vm in vms.by_index("claim", claim.key)])
+        follow(self.controller, vms, instances, claims)
 
     async def reconcile(self, key: str) -> float | None:
         """Do what the run strategy asks for, say how it stands, let an instance go whose end was noted."""
@@ -107,7 +114,7 @@ class VirtualMachines:
             trouble = Trouble(FAILED_DELETE if decision.act in (Act.STOP, Act.RERUN) else FAILED_CREATE, str(error))
         changes: list[str] = []
         if vmi and types is not None and _is_behind(vm, vmi):
-            changes = await self._changes_since_start(vm, vmi, types)
+            vmi, changes = await self._follow(vm, vmi, types)
             if not changes:
                 vmi = await self._brought_up_to_date(vm, vmi)
             elif not vmi.ran:  # nothing is lost, and most often the change is what it takes to run
@@ -278,17 +285,29 @@ class VirtualMachines:
             )
         return self._instances.get(vmi.key) or vmi
 
-    # -- changes that wait for a restart
+    # -- changes that the instance follows, and those that wait for a restart
 
-    async def _changes_since_start(self, vm: Vm, vmi: Instance, types: Types) -> list[str]:
+    async def _follow(self, vm: Vm, vmi: Instance, types: Types) -> tuple[Instance, list[str]]:
+        """Give the instance what a running one can have of the template; the rest is what waits for a restart."""
         name = vmi.status.virtual_machine_revision_name
+        refused: Mapping[str, str] = {}
         with ignoring(is_not_found, lambda error: isinstance(error, Conflict)):
+            whole = await self._api.get(VMIS, vmi.name, vmi.namespace)
             started_with = await self._api.get(CONTROLLER_REVISIONS, name, vmi.namespace)
-            before = started_with["data"]["spec"]
+            before, now = started_with["data"]["spec"], vmtypes.whole(vm.object(), types)["spec"]
+            if vmi.phase == Phase.RUNNING and whole["metadata"]["uid"] == vmi.uid:
+                cluster = next(iter(self._installations.list()), Installation({}))
+                found = liveupdate.follow(whole, now["template"]["spec"], cluster)
+                refused = found.refused
+                if found.spec:
+                    whole = await self._api.patch(VMIS, vmi.name, _followed(whole, found), vmi.namespace)
+                    self._instances.observe(whole)
             if vm.spec.update_volumes_strategy == volumeupdate.STRATEGY:
                 before = volumeupdate.as_of_now(before, vm, vmi)
-            return templates.template_changes(before, vmtypes.whole(vm.object(), types)["spec"], vmi.spec.plugged)
-        return []  # nobody can tell any more
+            changes = templates.template_changes(before, now, whole["spec"])
+            known = self._instances.get(vmi.key) or vmi
+            return known, [f"{path} ({refused[path]})" if path in refused else path for path in changes]
+        return vmi, []  # nobody can tell any more
 
     async def _brought_up_to_date(self, vm: Vm, vmi: Instance) -> Instance:
         """An instance that is as the template wants it is of the VM's newest generation."""

@@ -61,7 +61,9 @@ async def serve(options: argparse.Namespace, api: KubeApi) -> None:
             return knowledge.missing() or handlers.missing()
 
         # Not one of the group's tasks: what it knows is kept up to date until its last answer.
-        await component.serve(options, routes, unready, front_proxy.authorities, component.FAREWELL)
+        await component.serve(
+            options, routes, unready, front_proxy.authorities, component.FAREWELL, knowledge.configuration
+        )
 
 
 def main() -> int:

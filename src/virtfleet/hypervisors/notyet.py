@@ -65,17 +65,6 @@ _PACED = "requests are paced by VirtFleet itself"
 
 KUBEVIRT: Final = (
     _configured("migrations.utilityVolumesTimeout", "there are no utility volumes to wait for"),
-    _configured(
-        "liveUpdateConfiguration",
-        "room is kept free, but CPUs and memory come with the next restart",
-        "restart VMs with the condition RestartRequired",
-    ),
-    _absent(
-        "configuration.vmRolloutStrategy",
-        "every change of a VM waits for its restart, as with Stage",
-        "restart VMs with the condition RestartRequired",
-        asked=lambda spec: _at(spec, "configuration", "vmRolloutStrategy") == "LiveUpdate",
-    ),
     _configured("vmStateStorageClass", "state of TPM and EFI is not kept"),
     _configured("mediatedDevicesConfiguration", "no mediated devices are made", "make them on the nodes yourself"),
     _absent(

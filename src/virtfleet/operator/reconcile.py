@@ -203,7 +203,7 @@ class Operator:
         findings.plan = rollout.plan(fleet, proving, self._now())
         findings.moving = len(nodes.moves) + nodes.transit
         if placed:
-            await self._replace(await self._stand_in(installation, findings.plan))
+            await self._replace(await self._stand_in(installation, findings.plan, nodes.between))
             await self._prove(proving)
 
     async def _place(self, wanted: Mapping[str, Obj], nodes: Keeping, unfinished: frozenset[str]) -> bool:
@@ -245,11 +245,11 @@ class Operator:
             else:
                 await self._delete_pod(change.pod)
 
-    async def _stand_in(self, installation: Installation, plan: Plan) -> list[Change]:
+    async def _stand_in(self, installation: Installation, plan: Plan, between: Container[str]) -> list[Change]:
         """Have somebody stand by where a handler is to go; the answer is those that may go now."""
         sets, standing = self._world.named("DaemonSet"), StandIns(installation, self._world.stand_ins())
         going = [change for change in plan.replace if standing.waits(change, sets[change.successor])]
-        for pod in standing.over(self._world.handlers()):
+        for pod in standing.over(handler for handler in self._world.handlers() if handler.node not in between):
             await self._delete_pod(pod)
         await self._make_pods(standing.needed, {pod.metadata.name for pod in self._world.stand_ins()})
         if standing.failure:

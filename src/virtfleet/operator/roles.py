@@ -62,6 +62,7 @@ CLUSTER_RULES: dict[str, list[Rule]] = {
         rule("", ["pods"], [*_READ, "create", "patch", "delete"]),
         rule("", ["pods/eviction"], ["create"]),
         rule("", ["pods/status"], ["patch"]),  # the readiness gate of launcher Pods
+        rule("", ["pods/resize"], ["patch"]),  # VMs that grow
         rule("", ["nodes"], [*_READ, "patch"]),
         rule("", ["namespaces", "persistentvolumeclaims"], _READ),
         rule("", ["persistentvolumes"], ["get"]),  # where volumes are that follow a VM

@@ -133,6 +133,24 @@ async def test_another_type_is_kept_beside_and_asks_for_a_restart(virt: Plane) -
     assert await refs(virt) == before
 
 
+async def test_a_running_vm_follows_a_larger_type_as_far_as_it_can(virt: Plane) -> None:
+    """Sockets are added while it runs; the machine's model waits for a restart."""
+    await make(virt, a_type(vcpus=1), a_type("large", 2), a_type("newer", 2, cpu={"guest": 2, "model": "Skylake"}))
+    await virt.create(VMS, typed(preference=""))
+    first = await virt.phase("Running")
+    await virt.api.patch(VMS, "vm", {"spec": {"instancetype": {"name": "large"}}}, NAMESPACE)
+
+    async def grown() -> bool:
+        vmi = await virt.vmi()
+        return bool(vmi["spec"]["domain"]["cpu"]["sockets"] == 2)
+
+    await virt.until(grown)
+    assert (await virt.vmi())["metadata"]["uid"] == first["metadata"]["uid"]
+    assert all(c["type"] != "RestartRequired" for c in (await virt.vm())["status"]["conditions"])
+    await virt.api.patch(VMS, "vm", {"spec": {"instancetype": {"name": "newer"}}}, NAMESPACE)
+    assert "domain.cpu.model" in (await virt.condition("RestartRequired", of=VMS))["message"]
+
+
 async def test_a_revision_that_is_named_counts_whatever_the_type_says(virt: Plane) -> None:
     await make(virt, a_type(), a_preference())
     await virt.create(VMS, typed("Halted"))
