@@ -8,6 +8,7 @@ from typing import Any
 from virt_plane import Plane, a_vm
 
 from bench.simulator import NAMESPACE
+from virtfleet.admission.updates import RESERVED_ANNOTATIONS
 from virtfleet.api import kinds
 from virtfleet.api.kinds import OwnKind
 from virtfleet.kube.resource import CONTROLLER_REVISIONS, KUBEVIRTS, VMIS, VMS, Obj, of_kind
@@ -192,6 +193,17 @@ async def test_what_somebody_else_put_into_a_revision_starts_nothing(virt: Plane
     assert (
         failure["reason"] == "FailedFindInstancetype" and "ControllerRevision bad cannot be used" in failure["message"]
     )
+    assert await virt.api.list(VMIS, NAMESPACE) == []
+
+
+async def test_a_type_cannot_make_the_controller_say_what_only_it_may(virt: Plane) -> None:
+    """The instance would be made in the controller's name, with its rights."""
+    reserved = dict.fromkeys(RESERVED_ANNOTATIONS, "lxc")
+    evil = {**a_type(annotations=reserved), "metadata": {"name": "small", "uid": "1"}}
+    await virt.create(CONTROLLER_REVISIONS, {"metadata": {"name": "evil"}, "data": evil, "revision": 1})
+    await virt.create(VMS, typed(preference="", revisionName="evil"))
+    failure = await virt.condition("Failure", of=VMS)
+    assert all(name in failure["message"] for name in reserved)
     assert await virt.api.list(VMIS, NAMESPACE) == []
 
 
