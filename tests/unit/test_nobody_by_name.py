@@ -35,6 +35,7 @@ LEGITIMATE = {
     "hypervisors/features.py": "fields of KubeVirt's API",
     "hypervisors/migration.py": "messages of KubeVirt's conditions",
     "handler/node/labeller.py": "where libvirt lists enlightenments",
+    "operator/commontypes.py": "features of a guest, as KubeVirt's API names them",
     "launcher/failure.py": "how libvirt's messages begin, which are cut",
     "launcher/alone/inside.py": "the account that launchers run as",
     "local/node/hostimage.py": "accounts of the machine, and the launcher images that are built",
