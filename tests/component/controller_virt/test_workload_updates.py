@@ -83,8 +83,8 @@ def turns() -> float:
     return REGISTRY.get_sample_value(name, {"name": "workload-update"}) or 0.0
 
 
-async def test_vms_move_to_the_new_image_within_the_limits_and_a_users_migration_keeps_the_old_one(virt: Plane) -> None:
-    """upstream-defects: nothing moves without a strategy (#11679, harvester#9656); pools A.4.3."""
+async def test_11679_vms_move_to_the_new_image_only_as_the_strategy_says_and_within_the_limits(virt: Plane) -> None:
+    """Without a strategy nothing moves by itself (KubeVirt #11679), and a user's migration keeps the old image."""
     await runs(virt, "a", "b", "c", "d")
     await says(virt, imageTag="new")
     await virt.until(lambda: _is(marked(virt), {"a", "b", "c", "d"}))

@@ -456,6 +456,16 @@ def test_the_launcher_learns_from_its_arguments_whose_it_is() -> None:
     ]
 
 
+def test_virsh_in_a_launcher_knows_where_to_go() -> None:
+    where = "qemu+unix:///session?socket=/var/run/libvirt/virtqemud-sock"
+    assert compute(pod({}))["env"] == [{"name": "LIBVIRT_DEFAULT_URI", "value": where}]
+
+
+def test_a_launcher_that_is_to_crash_is_told_so() -> None:
+    made = pod({"metadata.annotations": {"kubevirt.io/func-test-virt-launcher-fail-fast": ""}})
+    assert compute(made)["args"][-1] == "--simulate-crash"
+
+
 def test_rendering_leaves_the_vmi_as_it_is() -> None:
     where = kubevirt("VirtHandlerPools", "HostDevices", virtHandlerPools=[POOL])
     vmi = machine(DEVICE, where)
