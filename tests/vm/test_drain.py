@@ -70,7 +70,7 @@ class Drained:
 
         def counted() -> list[int]:
             said = self.kubectl("exec", pod, "-c", "compute", "--", "/bin/cat", log)
-            return [int(count, 16) for count in re.findall(r"^([0-9A-F]{8})$", said, re.MULTILINE)]
+            return [int(count, 16) for count in re.findall(r"^([0-9a-f]{8})$", said, re.MULTILINE)]
 
         return eventually(counted, PATIENCE)
 
