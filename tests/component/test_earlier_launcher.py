@@ -1,7 +1,7 @@
 """This version's handler with the launcher of version 0.1.0, which lives on in the Pods of VMs that run: a real guest.
 
 The fixture holds the launcher's part of 0.1.0's tree. Our own makes the sandbox that stands for the Pod, and the
-earlier one runs in it.
+earlier one runs in it. After a roll-back it is the other way round: then 0.1.0's side of the socket is the handler's.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from handler_kit import api_server, handler
 from test_handler_reconcile import phase, until, vmi
 from test_handlers_move import EMULATED, begin, own_devices, pod, scheduled
 
-from component.moving import Place, counted, image
+from component.moving import Place, counted, counting, image
 from tests.waiting import eventually
+from virtfleet import __version__
 from virtfleet.handler.vms.reconcile import NodeVms
 from virtfleet.kube.resource import VMIS, Obj
 from virtfleet.local.apiserver.objects.inprocess import InProcessApi
-from virtfleet.protocol.messages import GetStats, Pause, Status, Unpause
+from virtfleet.protocol.messages import COMMAND_SOCKET, GetStats, Pause, Status, Unpause
 
 __all__ = ["own_devices"]
 
@@ -41,6 +42,30 @@ sys.executable = "{here}"
 runpy.run_module("{inside}", run_name="__main__")' "$@"
 fi
 PYTHONPATH={tree} exec {python} "$@"
+"""
+
+# What a handler of 0.1.0 asks of a launcher.
+ASK = """
+import asyncio, sys
+from virtfleet.launcher.client import Client
+from virtfleet.launcher.messages import GetState, GetStats, Kill, Pause, Status, Unpause
+
+async def main():
+    async with await Client.connect(sys.argv[1]) as launcher:
+        async def becomes(status):
+            while (await launcher.call(GetState())).status is not status:
+                await asyncio.sleep(0.05)
+
+        async for update in launcher.watch():
+            print(launcher.version, launcher.vmi, *sorted(update.state.disks))
+            break
+        for request, status in ((Pause(), Status.PAUSED), (Unpause(), Status.RUNNING)):
+            await launcher.call(request)
+            await becomes(status)
+        assert (await launcher.call(GetStats())).values
+        await launcher.call(Kill())
+
+asyncio.run(asyncio.wait_for(main(), 60))
 """
 
 
@@ -66,13 +91,19 @@ class Node:
 
 
 @pytest.fixture
-def earlier(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Launchers of sandboxes are those of 0.1.0."""
+def tree(place: Path) -> Path:
+    """The sources of 0.1.0."""
     os.chmod(place, 0o755)
     with tarfile.open(EARLIER) as archive:
         archive.extractall(place / "tree")
+    return place / "tree" / "src"
+
+
+@pytest.fixture
+def earlier(place: Path, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Launchers of sandboxes are those of 0.1.0."""
     script = place / "python"
-    script.write_text(PYTHON.format(inside=INSIDE, python=sys.executable, here=script, tree=place / "tree" / "src"))
+    script.write_text(PYTHON.format(inside=INSIDE, python=sys.executable, here=script, tree=tree))
     script.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(script))
 
@@ -130,3 +161,19 @@ async def test_an_earlier_launcher_is_no_target(place: Path, earlier: None, own_
         await begin(api)
         state = (await until(api, lambda s: (s.get("migrationState") or {}).get("failed")))["status"]["migrationState"]
         assert "virt-launcher 0.1.0" in state["failureReason"], state
+
+
+async def test_an_earlier_handler_commands_a_launcher_of_this_version(place: Path, tree: Path) -> None:
+    vmi = counting(interfaces=[], autoattachPodInterface=False)
+    del vmi["spec"]["networks"]
+    async with Place(vmi, image(place / "disk.img"), place / "emulators") as made:
+        await made.start()
+        ask = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", ASK, str(made.sandbox.path(COMMAND_SOCKET))),
+            env={**os.environ, "PYTHONPATH": str(tree)},
+            stdout=asyncio.subprocess.PIPE,
+        )
+        said, _ = await ask.communicate()
+        assert ask.returncode == 0
+        assert said.decode().split() == [__version__, vmi["metadata"]["uid"], "data", "root"]
+        await asyncio.to_thread(eventually, lambda: not made.processes("qemu-system"))

@@ -1,59 +1,49 @@
-"""`kubectl drain` of a node that runs VMs: it ends with every guest running elsewhere, and none was restarted.
+"""`kubectl drain` of a node that runs ten VMs: it ends with every guest running elsewhere, and none was restarted.
 
-Guests count; that a count goes on under the same boot id is the proof.
+Guests count on their serial ports; that a count goes on in the next Pod, from where it was, is the proof.
+upstream-defects: a drain ends only when every guest runs elsewhere (kubermatic#14449, CAPK#392).
 """
 
 from __future__ import annotations
 
-import os
 import re
-import socket
 import subprocess
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple
-from urllib.request import urlopen
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from cluster.clusters import VIRTFLEET, Cluster, Kubectl
-from virtfleet.local import guestimage
+from cluster.clusters import Cluster, Kubectl
+from component.moving import SLOWLY, image
 from vm import kubehome
-from vm.guests import PATIENCE, user_data
+from vm.guests import PATIENCE
+from vm.trouble.fleet import Fleet, import_disk, machine, tiny
 from waiting import eventually
 
-NAMESPACE = "drained"
+NAMESPACE, IMAGE = "drained", "virtfleet/disk:counts-slowly"
+VMS = 10
 LONGEST = 600.0
-COUNT = "(n=0; while :; do n=$((n+1)); echo $(cat /proc/sys/kernel/random/boot_id) $n >/www/count; sleep 1; done) &"
 
 pytestmark = pytest.mark.timeout(1500)
-
-
-class Count(NamedTuple):
-    """How far a guest has counted, since which boot."""
-
-    boot: str
-    number: int
 
 
 class Drained:
     """VMs `vm0`, `vm1`... and the node on which they are."""
 
-    def __init__(self, fleet: Cluster, count: int) -> None:
+    def __init__(self, fleet: Cluster) -> None:
         self.fleet, self.kubectl = fleet, Kubectl(fleet, NAMESPACE)
-        self.names = [f"vm{i}" for i in range(count)]
+        self.names = [f"vm{i}" for i in range(VMS)]
 
     def start(self) -> str:
-        """The node, when all guests count there."""
+        """The node, when all guests run there."""
         self.kubectl("create", "namespace", NAMESPACE)
         self.kubectl.apply(_vm(self.names[0]))
-        here: str = eventually(lambda: self.vmi(self.names[0])["status"].get("nodeName"), PATIENCE)
+        here: str = eventually(lambda: self.vmis()[0]["status"].get("nodeName"), PATIENCE)
         with self.only(here):
-            if others := self.names[1:]:
-                self.kubectl.apply(*map(_vm, others))
-            eventually(lambda: [self.vmi(name)["status"]["nodeName"] for name in self.names], LONGEST)
-        eventually(lambda: all(self.vmi(name)["status"]["phase"] == "Running" for name in self.names), LONGEST)
+            self.kubectl.apply(*map(_vm, self.names[1:]))
+            eventually(lambda: [vmi["status"]["phase"] for vmi in self.vmis()] == ["Running"] * VMS, LONGEST)
         return here
 
     @contextmanager
@@ -66,32 +56,23 @@ class Drained:
         finally:
             self.kubectl("uncordon", *others)
 
-    def vmi(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.kubectl.json("get", "vmi", name)
-        return found
+    def vmis(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.kubectl.json("get", "vmi")["items"]
+        return sorted(found, key=lambda vmi: str(vmi["metadata"]["name"]))
 
-    def counts(self) -> list[Count]:
-        with ThreadPoolExecutor(4) as pool:
-            return list(pool.map(self._count, self.names))
+    def counts(self, vmi: dict[str, Any]) -> list[int]:
+        """What the guest has counted in the Pod in which it is, as soon as it has."""
+        [uid] = vmi["status"]["activePods"]
+        pods = self.kubectl.json("get", "pods", "-l", f"kubevirt.io/created-by={vmi['metadata']['uid']}")["items"]
+        [pod] = [pod["metadata"]["name"] for pod in pods if pod["metadata"]["uid"] == uid]
 
-    def _count(self, name: str) -> Count:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
-        environment = {**os.environ, "KUBECONFIG": str(self.fleet.kubeconfig)}
-        forward = [VIRTFLEET, "port-forward", "-n", NAMESPACE, name, f"{port}:80"]
-        process = subprocess.Popen(forward, env=environment, stdout=subprocess.DEVNULL)
+        log = f"/var/run/kubevirt-private/{vmi['metadata']['uid']}/virt-serial0-log"
 
-        def said() -> Count | None:
-            with suppress(OSError), urlopen(f"http://127.0.0.1:{port}/count", timeout=10) as answer:
-                boot, number = answer.read().decode().split()
-                return Count(boot, int(number))
-            return None
+        def counted() -> list[int]:
+            said = self.kubectl("exec", pod, "-c", "compute", "--", "/bin/cat", log)
+            return [int(count, 16) for count in re.findall(r"^([0-9a-f]{8})$", said, re.MULTILINE)]
 
-        try:
-            return eventually(said, 2 * PATIENCE)
-        finally:
-            process.terminate()
-            process.wait(20)
+        return eventually(counted, PATIENCE)
 
     def drain(self, node: str) -> subprocess.CompletedProcess[str]:
         how = ("--ignore-daemonsets", "--delete-emptydir-data", "--force", f"--timeout={LONGEST:.0f}s")
@@ -100,32 +81,27 @@ class Drained:
         )
 
 
-@pytest.mark.parametrize(
-    "count",
-    [
-        4,
-        pytest.param(10, marks=pytest.mark.on_demand("VIRTFLEET_DRAIN_TEN", "ten guests at once, which takes minutes")),
-    ],
-)
-def test_a_drain_ends_when_every_guest_runs_elsewhere_and_none_was_restarted(fleet: Cluster, count: int) -> None:
-    vms = Drained(fleet, count)
+def test_a_drain_ends_when_every_guest_runs_elsewhere_and_none_was_restarted(fleet: Cluster, tmp_path: Path) -> None:
+    import_disk(Fleet(fleet), tmp_path / "counts.tar", IMAGE, image(tmp_path / "disk.img", SLOWLY).read_bytes())
+    vms = Drained(fleet)
     here = vms.start()
     try:
-        before, uids = vms.counts(), [vms.vmi(name)["metadata"]["uid"] for name in vms.names]
+        then = vms.vmis()
+        before = [vms.counts(vmi)[-1] for vmi in then]
         done = vms.drain(here)
         assert done.returncode == 0, done.stdout + done.stderr
         assert re.search(r'Eviction triggered evacuation of VMI "drained/vm\d+"', done.stderr), done.stderr
-        there = [vms.vmi(name) for name in vms.names]
-        assert [vmi["metadata"]["uid"] for vmi in there] == uids
-        assert here not in {vmi["status"]["nodeName"] for vmi in there}
-        assert {vmi["status"]["phase"] for vmi in there} == {"Running"}
-        assert not any(vmi["status"].get("evacuationNodeName") for vmi in there)
-        after = vms.counts()
-        assert [count.boot for count in after] == [count.boot for count in before]
-        assert all(then.number < now.number for then, now in zip(before, after, strict=True)), (before, after)
+        now = vms.vmis()
+        assert [vmi["metadata"]["uid"] for vmi in now] == [vmi["metadata"]["uid"] for vmi in then]
+        assert here not in {vmi["status"]["nodeName"] for vmi in now}
+        assert {vmi["status"]["phase"] for vmi in now} == {"Running"}
+        assert not any(vmi["status"].get("evacuationNodeName") for vmi in now)
+        for vmi, was in zip(now, before, strict=True):
+            goes_on = vms.counts(vmi)
+            assert goes_on[0] > was and goes_on == list(range(goes_on[0], goes_on[-1] + 1)), (was, goes_on)
         moves = vms.kubectl.json("get", "vmim")["items"]
-        done_ = [m["spec"]["vmiName"] for m in moves if m["status"]["phase"] == "Succeeded"]
-        assert sorted(done_) == sorted(vms.names), "each moved once"
+        succeeded = [m["spec"]["vmiName"] for m in moves if m["status"]["phase"] == "Succeeded"]
+        assert sorted(succeeded) == vms.names, "each moved once"
     finally:
         vms.kubectl("uncordon", here)
         vms.kubectl("delete", "namespace", NAMESPACE, "--timeout=85s")
@@ -133,26 +109,8 @@ def test_a_drain_ends_when_every_guest_runs_elsewhere_and_none_was_restarted(fle
 
 
 def _vm(name: str) -> dict[str, Any]:
-    volumes = [
-        {"name": "root", "containerDisk": {"image": guestimage.IMAGE, "imagePullPolicy": "IfNotPresent"}},
-        user_data(COUNT),
-    ]
-    devices = {
-        "rng": {},
-        "autoattachGraphicsDevice": False,
-        "disks": [{"name": volume["name"], "disk": {"bus": "virtio"}} for volume in volumes],
-        "interfaces": [{"name": "default", "masquerade": {}}],
-    }
-    spec = {
-        "evictionStrategy": "LiveMigrate",
-        "terminationGracePeriodSeconds": 0,
-        "domain": {"memory": {"guest": "96Mi"}, "devices": devices},
-        "networks": [{"name": "default", "pod": {}}],
-        "volumes": volumes,
-    }
-    return {
-        "apiVersion": "kubevirt.io/v1",
-        "kind": "VirtualMachine",
-        "metadata": {"name": name},
-        "spec": {"runStrategy": "Always", "template": {"spec": spec}},
-    }
+    root = {"name": "root", "containerDisk": {"image": IMAGE, "imagePullPolicy": "IfNotPresent"}}
+    vmi = tiny(name, volumes=[root], evictionStrategy="LiveMigrate", terminationGracePeriodSeconds=0)
+    vmi["metadata"] = {"name": name}
+    vmi["spec"]["domain"]["devices"]["logSerialConsole"] = True
+    return machine(vmi)

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import virtfleet
+from bench import processes
 from cluster.clusters import VIRTFLEET, Cluster, Kubectl, start_local, stop_local
 from versions import before
 from virtfleet.local import stock
@@ -26,7 +27,7 @@ from waiting import eventually
 ROOT = Path(__file__).parents[2]
 BEFORE, NOW = before.VERSION, virtfleet.__version__
 SLOW = 4 * PATIENCE
-NODES = "nodes: [{name: a}, {name: b}, {name: c}]"
+NODES = "nodes: [{name: a}, {name: b}]"
 KUBEVIRT = {
     "apiVersion": "kubevirt.io/v1",
     "kind": "KubeVirt",
@@ -93,13 +94,22 @@ def versions(admin: Kubectl) -> list[str]:
     return [node["metadata"].get("annotations", {}).get("virtfleet.io/handler-version", "") for node in nodes]
 
 
+def held(admin: Kubectl) -> dict[str, Any]:
+    """What no version may touch: who signs certificates, in which versions objects are stored, what is asked for."""
+    secrets = {s["metadata"]["name"]: s["data"] for s in admin.json("get", "secrets")["items"]}
+    stored = {d["metadata"]["name"]: d["status"]["storedVersions"] for d in admin.json("get", "crds")["items"]}
+    authorities = {name: data for name, data in secrets.items() if "ca" in name}
+    assert authorities and stored
+    return {**authorities, **stored, "KubeVirt": admin.json("get", "kubevirt", "kubevirt")["spec"]}
+
+
 class Guest:
     """The VM `web` in a namespace of its own, and what must not change about it."""
 
     def __init__(self, used: Used) -> None:
         self.used = used
         self.boot = self.boot_id()
-        self.pod = self._pod()
+        self.process = self._process()
 
     def boot_id(self) -> str:
         ssh = (VIRTFLEET, "ssh", "-n", self.used.namespace, "root@web", "-i", str(self.used.key), *NO_QUESTIONS)
@@ -117,17 +127,21 @@ class Guest:
 
     def goes_on(self) -> None:
         """The same process in the same Pod, which its handler serves and can command."""
+        assert self._process() == self.process
         assert self.boot_id() == self.boot
-        assert self._pod() == self.pod
         assert self.vmi()["status"]["phase"] == "Running"
+        self.used.answers_what_is_typed(VIRTFLEET, "console", "web", "-n", self.used.namespace)
         for verb, paused in (("pause", True), ("unpause", False)):
             self.used.does(VIRTFLEET, verb, "-n", self.used.namespace, "web")
             eventually(lambda paused=paused: self.used.condition("Paused") is paused, PATIENCE)
 
-    def _pod(self) -> str:
-        pods = self.used.kubectl.json("get", "pods", "-l", "kubevirt.io=virt-launcher")["items"]
-        [name] = [p["metadata"]["name"] for p in pods if p["status"]["phase"] == "Running"]
-        return str(name)
+    def _process(self) -> tuple[str, int, str]:
+        """QEMU's: its Pod, its number, and when it was started, in ticks of the machine."""
+        data = self.used.kubectl.cluster.data
+        [pod] = self.vmi()["status"]["activePods"]
+        assert data
+        [number] = [p.pid for p in processes.of_cluster(data) if p.pod == pod and p.program.startswith("qemu-system")]
+        return pod, number, Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[19]
 
 
 def test_upgrade_roll_back_and_roll_back_halfway_with_guests_that_run(
@@ -135,7 +149,13 @@ def test_upgrade_roll_back_and_roll_back_halfway_with_guests_that_run(
 ) -> None:
     admin = Kubectl(cluster, "kubevirt")
     with Used(cluster, "older", tmp_path_factory.mktemp("older")) as first:
-        old = Guest(first)
+        old, ours = Guest(first), held(admin)
+        old.goes_on()
+
+        def untouched() -> None:
+            now = held(admin)
+            assert {name: now.get(name) for name in ours} == ours
+
         assert old.vmi()["status"]["launcherContainerImageVersion"].endswith(f":{BEFORE}")
 
         # To this version: nothing moves, and the new handlers serve launchers of the version before.
@@ -145,6 +165,9 @@ def test_upgrade_roll_back_and_roll_back_halfway_with_guests_that_run(
         eventually(lambda: "kubevirt.io/outdatedLauncherImage" in old.vmi()["metadata"]["labels"], PATIENCE)
         mobility = {c["type"]: c for c in old.vmi()["status"]["conditions"]}["LiveMigratable"]
         assert (mobility["status"], "from before VMs could move" in mobility["message"]) == ("False", True), mobility
+        refused = first.run(VIRTFLEET, "migrate", "-n", "older", "web", "--watch")
+        assert refused.returncode and "restart the VM" in refused.stderr, refused
+        untouched()
 
         with Used(cluster, "newer", tmp_path_factory.mktemp("newer")) as second:
             new = Guest(second)
@@ -155,11 +178,13 @@ def test_upgrade_roll_back_and_roll_back_halfway_with_guests_that_run(
             eventually(lambda: is_at(admin, BEFORE), SLOW)
             old.goes_on()
             new.goes_on()
+            untouched()
 
             # And back again when the first handlers are new.
             install(admin, NOW)
-            eventually(lambda: 0 < versions(admin).count(NOW) < 3, SLOW)
+            eventually(lambda: {*versions(admin)} == {BEFORE, NOW}, SLOW)
             install(admin, BEFORE)
             eventually(lambda: is_at(admin, BEFORE), SLOW)
             old.goes_on()
             new.goes_on()
+            untouched()

@@ -12,8 +12,8 @@ from virt_plane import Plane, a_vm, a_vmi, plane
 from bench.simulator import NAMESPACE
 from virtfleet.api import names
 from virtfleet.controller import disruption
-from virtfleet.controller.evacuation import leaving
 from virtfleet.controller.launcherpod import LauncherPod
+from virtfleet.controller.migration import retries
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import (
     EVENTS,
@@ -288,7 +288,7 @@ async def test_14449_a_drain_that_meets_a_migration_waits_for_it_and_makes_no_ot
 async def test_a_vm_that_fails_to_move_is_tried_again_with_pauses_and_one_event(
     virt: Plane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leaving, "FIRST_PAUSE", 1.0)
+    monkeypatch.setattr(retries, "FIRST_PAUSE", 1.0)
     vm = a_vm(evictionStrategy="LiveMigrate")
     virt.kubelets.place = lambda pod: HERE
     await virt.create(VMS, vm)

@@ -12,6 +12,7 @@ from virt_plane import Plane, a_vm, a_vmi
 from bench.simulator import NAMESPACE
 from virtfleet import __version__
 from virtfleet.api import names
+from virtfleet.controller.migration import retries
 from virtfleet.controller.workloads import controller
 from virtfleet.installation import Installation
 from virtfleet.kube.resource import EVENTS, KUBEVIRTS, VMI_MIGRATIONS, VMIS, VMS, Obj
@@ -112,7 +113,7 @@ async def test_11679_vms_move_to_the_new_image_only_as_the_strategy_says_and_wit
 
 
 async def test_nothing_moves_until_the_operator_is_done(virt: Plane) -> None:
-    """Handlers that are replaced and VMs that move at one time would lose each other."""
+    """Handlers that are replaced and VMs that move at one time would lose each other (pools A.4.5, A.9: #18670)."""
     await runs(virt, "vm")
     updates = {"workloadUpdateMethods": ["LiveMigrate"]}
     await says(virt, settled=False, imageTag="new", workloadUpdateStrategy=updates)
@@ -124,6 +125,7 @@ async def test_nothing_moves_until_the_operator_is_done(virt: Plane) -> None:
 
 
 async def test_a_pool_has_its_own_strategy_and_a_label_takes_a_vm_into_it(virt: Plane) -> None:
+    """pools A.4.4, A.11: what is expected is the image of the pool that matches now, however it came to match."""
     await runs(virt, "plain", "gold")
     pool = {
         "name": "gold",
@@ -147,6 +149,9 @@ async def test_a_pool_has_its_own_strategy_and_a_label_takes_a_vm_into_it(virt: 
     await virt.until(lambda: _is(marked(virt), {"plain", "gold"}))
     await looked(virt)
     assert (await images(virt))["gold"] == "gold:2"
+    # It comes again: its VM is as it should be, though not on the installation's image.
+    await says(virt, virtHandlerPools=[{**pool, "virtLauncherImage": "gold:2"}])
+    await virt.until(lambda: _is(marked(virt), {"plain"}))
 
 
 async def test_vms_that_cannot_move_restart_in_batches_where_that_is_allowed(virt: Plane) -> None:
@@ -183,7 +188,7 @@ async def test_a_change_that_is_taken_back_takes_its_migrations_back(virt: Plane
 async def test_a_vm_that_fails_to_move_is_tried_again_after_ever_longer_pauses(
     virt: Plane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(controller, "FIRST_PAUSE", 1.0)
+    monkeypatch.setattr(retries, "FIRST_PAUSE", 1.0)
     await runs(virt, "vm")
     virt.handlers.lets_move = lambda vmi, step: step == "abort"
     await says(virt, imageTag="new", workloadUpdateStrategy={"workloadUpdateMethods": ["LiveMigrate"]})

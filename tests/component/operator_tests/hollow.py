@@ -28,6 +28,7 @@ from virtfleet.kube.resource import (
     CRDS,
     DAEMON_SETS,
     DEPLOYMENTS,
+    EVENTS,
     KUBEVIRTS,
     NAMESPACES,
     NODES,
@@ -309,6 +310,14 @@ class Hollow:
 
         found: Obj = await self.until(check)
         return found
+
+    async def event(self, reason: str) -> None:
+        """Wait until it is there: events are written beside the work."""
+
+        async def check() -> bool:
+            return reason in [event["reason"] for event in await self.api.list(EVENTS, NAMESPACE)]
+
+        await self.until(check)
 
     async def settled(self) -> Obj:
         """The KubeVirt object once everything is as it says: every node has the handler that it should have, Ready."""

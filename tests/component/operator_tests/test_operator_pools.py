@@ -11,7 +11,7 @@ import pytest
 from hollow import NAMESPACE, Hollow, hollow
 
 from virtfleet import __version__
-from virtfleet.kube.resource import DAEMON_SETS, EVENTS, NODES, VMIS, Obj
+from virtfleet.kube.resource import DAEMON_SETS, NODES, VMIS, Obj
 
 GATES = {"developerConfiguration": {"featureGates": ["VirtHandlerPools", "AdditionalVirtHandlers"]}}
 
@@ -131,12 +131,7 @@ async def test_a_new_image_rolls_out_by_canary_and_stops_when_the_canary_fails(t
         degraded = await fleet.condition("Degraded", reason="CanaryFailed")
         assert failing in degraded["message"] and "CrashLoopBackOff" in degraded["message"]
         assert sum(pod not in before.values() for pod in fleet.tower.handlers().values()) == 1
-
-        async def told() -> bool:
-            return "CanaryFailed" in [event["reason"] for event in await fleet.api.list(EVENTS, NAMESPACE)]
-
-        await fleet.until(told)
-
+        await fleet.event("CanaryFailed")
         fleet.fail(lambda pod: False)
         await fleet.configure(imageTag="mended")
         await fleet.settled()

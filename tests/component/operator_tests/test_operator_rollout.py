@@ -12,7 +12,7 @@ import pytest
 from hollow import NAMESPACE, Hollow, hollow
 
 from virtfleet import __version__
-from virtfleet.kube.resource import EVENTS, PODS, Obj
+from virtfleet.kube.resource import PODS, Obj
 from virtfleet.local.apiserver.objects.store import Change
 from virtfleet.operator import standin
 
@@ -92,8 +92,7 @@ async def test_a_new_pool_whose_image_cannot_be_pulled_takes_no_handler_away(fle
         assert part in degraded["message"]
     assert fleet.tower.handlers() == before
     assert (await told(fleet))["Available"] == "True", "every node is served"
-    reasons = [event["reason"] for event in await fleet.api.list(EVENTS, NAMESPACE)]
-    assert "ImageUnproven" in reasons
+    await fleet.event("ImageUnproven")
     # Corrected, it goes on by itself.
     await fleet.configure(virtHandlerPools=[pool("slop", slop="true")])
     await fleet.settled()

@@ -52,6 +52,7 @@ def does(found: dict[str, Any]) -> dict[str, str]:
 
 
 def test_a_new_tag_replaces_handlers_and_moves_no_vm_without_a_strategy() -> None:
+    """upstream-defects: a preview says what an upgrade would move or restart (#11679, harvester#9656)."""
     found = planned(kubevirt(imageTag="new"), vmi("one"), vmi("two"))
     assert does(found) == {"one": "stays", "two": "stays"}
     assert [each["node"] for each in found["handlers"]] == ["a", "b"]

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import signal
+import stat
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -21,6 +22,7 @@ from bench import processes
 from bench.processes import Process
 from cluster.clusters import VIRTFLEET, Cluster, Kubectl, start_local, stop_local
 from virtfleet.local import directory, supervisor
+from virtfleet.local.ociarchive import Entry, write_archive
 from virtfleet.local.processes import CONTROL_PLANE, run_control_plane
 from vm import kubehome
 
@@ -143,8 +145,11 @@ def installed() -> Iterator[Fleet]:
         stop_local(fleet.cluster)
 
 
-def import_image(fleet: Fleet, archive: Path, name: str) -> None:
-    """Bring an image to the nodes, whichever home they have."""
+def import_disk(fleet: Fleet, archive: Path, name: str, content: bytes) -> None:
+    """An image with a disk, on every node, whichever home they have."""
+    disk = Entry("disk/disk.img", stat.S_IFREG | 0o644, content, owner=107)
+    with archive.open("wb") as file:
+        write_archive(file, name, [Entry("disk", stat.S_IFDIR | 0o755), disk])
     if fleet.cluster.data is None:
         kubehome.load(archive)
         return

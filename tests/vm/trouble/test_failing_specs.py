@@ -6,7 +6,6 @@ Nothing of it may turn into a loop: as long as nothing changes, there is one ins
 from __future__ import annotations
 
 import json
-import stat
 import subprocess
 import uuid
 from collections.abc import Iterator
@@ -15,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from virtfleet.local.ociarchive import Entry, write_archive
-from vm.trouble.fleet import Fleet, import_image, machine, tiny
+from vm.trouble.fleet import Fleet, import_disk, machine, tiny
 from waiting import eventually
 
 pytestmark = pytest.mark.timeout(500)
@@ -80,14 +78,6 @@ def owner(fleet: Fleet, request: pytest.FixtureRequest) -> Iterator[Owner]:
 
 def from_image(image: str) -> dict[str, Any]:
     return {"name": "root", "containerDisk": {"image": image, "imagePullPolicy": "IfNotPresent"}}
-
-
-def import_disk(fleet: Fleet, archive: Path, name: str, content: bytes) -> None:
-    """An image with a disk, on every node."""
-    disk = Entry("disk/disk.img", stat.S_IFREG | 0o644, content, owner=107)
-    with archive.open("wb") as file:
-        write_archive(file, name, [Entry("disk", stat.S_IFDIR | 0o755), disk])
-    import_image(fleet, archive, name)
 
 
 def test_an_image_that_nobody_has(fleet: Fleet, owner: Owner, tmp_path: Path) -> None:

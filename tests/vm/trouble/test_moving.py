@@ -17,9 +17,8 @@ from virtfleet.kube import config
 from virtfleet.kube.client import Client
 from virtfleet.kube.resource import PODS
 from vm.trouble import moving
-from vm.trouble.fleet import Fleet
+from vm.trouble.fleet import Fleet, import_disk
 from vm.trouble.moving import Guest, eventually
-from vm.trouble.test_failing_specs import import_disk
 
 MANY = 200
 SEED = int(os.environ.get("VIRTFLEET_MOVES_SEED", "") or random.randrange(1 << 16))

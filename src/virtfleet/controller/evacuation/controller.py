@@ -18,7 +18,7 @@ from virtfleet.api.names import MigrationPhase
 from virtfleet.controller.evacuation import leaving
 from virtfleet.controller.evacuation.leaving import Wait
 from virtfleet.controller.launcherpod import LauncherPod
-from virtfleet.controller.migration import queue
+from virtfleet.controller.migration import queue, retries
 from virtfleet.controller.migration.controller import Migrations
 from virtfleet.controller.migration.records import UNFINISHED, Migration
 from virtfleet.controller.pods import LauncherPods, owners
@@ -97,7 +97,7 @@ class Evacuations:
             if places[vmi.key].key not in chosen:
                 self._tell(vmi, leaving.crowded(vmi, begun, limits))
             elif not await self._begin(vmi):
-                again.append(leaving.FIRST_PAUSE)
+                again.append(retries.FIRST_PAUSE)
         return min(again, default=None)
 
     # -- who leaves
@@ -138,7 +138,7 @@ class Evacuations:
     def _wait(self, vmi: Instance, now: float) -> Wait | None:
         migrations = self._migrations.by_index("vmi", vmi.key)
         pods = sum(not pod.ended for pod in self._pods.of(vmi.uid))
-        paused = leaving.pause_ends(migrations, self._setbacks.get(vmi.key, 0.0)) - now
+        paused = retries.pause_ends(leaving.failures(migrations), self._setbacks.get(vmi.key, 0.0)) - now
         if paused <= 0:
             self._setbacks.pop(vmi.key, None)
         return leaving.wait(vmi, self._settings.evicted_by(vmi.spec.eviction_strategy), migrations, pods, paused)

@@ -6,15 +6,14 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from virtfleet.api import conditions, names, times
-from virtfleet.api.names import MigrationPhase, Phase, VMICondition
+from virtfleet.api import conditions, names
+from virtfleet.api.names import Phase, VMICondition
+from virtfleet.controller.migration import retries
 from virtfleet.controller.migration.queue import Limits, Place
 from virtfleet.controller.migration.records import Migration, migration_of
 from virtfleet.controller.records import Instance
 from virtfleet.kube.resource import Obj
 
-# Seconds between two attempts to move a VM: the first pause is KubeVirt's, and each failure doubles it.
-FIRST_PAUSE, LONGEST_PAUSE = 20.0, 300.0
 CRITICAL, MAINTENANCE = "system-critical", "system-maintenance"
 
 
@@ -48,8 +47,8 @@ def wait(vmi: Instance, strategy: str, migrations: Sequence[Migration], pods: in
         return Wait("moving")
     if paused > 0:
         why = _last_failure(migrations) or "its migration was deleted or refused"
-        told = f"it is to leave node {node} and did not: {why}; tried again after pauses of up to {LONGEST_PAUSE:.0f} s"
-        return Wait("failed", told, paused)
+        again = f"tried again after pauses of up to {retries.LONGEST_PAUSE:.0f} s"
+        return Wait("failed", f"it is to leave node {node} and did not: {why}; {again}", paused)
     return None
 
 
@@ -64,24 +63,13 @@ def crowded(vmi: Instance, begun: Sequence[Place], limits: Limits) -> Wait:
     return Wait("crowded", f"it is to leave node {node} and waits for others: {what}")
 
 
-def pause_ends(migrations: Sequence[Migration], setback: float = 0.0) -> float:
-    """Until when a VM is left alone whose last evacuations failed; `setback` is when one came to nothing."""
-    failures, last = 0, setback
-    for migration in _newest_first(migrations):
-        if migration.phase == MigrationPhase.SUCCEEDED:
-            break
-        if migration.phase == MigrationPhase.FAILED and migration.metadata.annotations.evacuation:
-            failures += 1
-            last = max(last, times.seconds(migration.since))
-    return last + min(FIRST_PAUSE * 2.0 ** max(failures - 1, 0), LONGEST_PAUSE) if last else 0.0
-
-
-def _newest_first(migrations: Sequence[Migration]) -> list[Migration]:
-    return sorted(migrations, key=lambda m: (m.metadata.creation_timestamp, m.name), reverse=True)
+def failures(migrations: Sequence[Migration]) -> list[Migration]:
+    """Evacuations that have failed since the VM last moved."""
+    return retries.failures(migrations, lambda m: bool(m.metadata.annotations.evacuation))
 
 
 def _last_failure(migrations: Sequence[Migration]) -> str:
-    states = (m.status.migration_state for m in _newest_first(migrations) if m.metadata.annotations.evacuation)
+    states = (m.status.migration_state for m in retries.newest_first(migrations) if m.metadata.annotations.evacuation)
     return next((state.failure_reason for state in states if state and state.failure_reason), "")
 
 
@@ -99,7 +87,7 @@ def migration(vmi: Instance, migrations: Sequence[Migration]) -> Obj:
 
     Its name follows from what has become of the VM so far: who knows less than that cannot make a second one.
     """
-    last = next((m.uid for m in _newest_first(migrations)), "")
+    last = next((m.uid for m in retries.newest_first(migrations)), "")
     attempt = hashlib.sha256(f"{vmi.uid} {vmi.status.node_name} {last}".encode()).hexdigest()[:12]
     annotations = {names.EVACUATION: vmi.status.node_name}
     return migration_of(vmi, f"kubevirt-evacuation-{attempt}", priority=_priority(vmi), annotations=annotations)

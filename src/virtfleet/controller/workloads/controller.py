@@ -12,10 +12,10 @@ import logging
 import time
 from collections import defaultdict
 
-from virtfleet.api import names, times
-from virtfleet.api.names import MigrationPhase, Phase
+from virtfleet.api import names
+from virtfleet.api.names import Phase
 from virtfleet.controller import lifecycle
-from virtfleet.controller.migration import queue
+from virtfleet.controller.migration import queue, retries
 from virtfleet.controller.migration.queue import Limits, Place
 from virtfleet.controller.migration.records import UNFINISHED, Migration, migration_of
 from virtfleet.controller.pods import LauncherPods
@@ -37,7 +37,6 @@ PREFIX = "kubevirt-workload-update-"
 PRIORITY = "system-critical"  # KubeVirt's for updates
 GATHERED = 1.0  # seconds for which changes are gathered before VMs are looked at
 LOOK_AGAIN = 30.0  # seconds after which VMs are looked at that could do nothing just now
-FIRST_PAUSE = 30.0  # seconds after the first failure; each further one doubles them
 
 Due = tuple[Instance, Outlook]
 
@@ -151,37 +150,22 @@ class Updates:
             Place(m.key, m.vmi_key, vmi.status.node_name if (vmi := self._instances.get(m.vmi_key)) else "")
             for m in self._migrations.by_index(UNFINISHED, UNFINISHED)
         ]
-        ready = {vmi.key: vmi for vmi, _ in due if self._rested(vmi, now)}
-        places = [Place(key, key, vmi.status.node_name, self._failures(vmi)) for key, vmi in ready.items()]
+        failed = {vmi.key: self._failures(vmi) for vmi, _ in due}
+        ready = {vmi.key: vmi for vmi, _ in due if retries.pause_ends(failed[vmi.key]) <= now}
+        places = [Place(key, key, vmi.status.node_name, len(failed[key])) for key, vmi in ready.items()]
         room = Limits(limits.parallel_migrations_per_cluster or 0, limits.parallel_outbound_migrations_per_node or 0)
         for key in queue.next_to_begin(places, busy, room):
             await self._migrate(ready[key])
 
-    def _ended(self, vmi: Instance) -> list[Migration]:
-        """Migrations of the VMI that are over, the last one first."""
-        ended = [m for m in self._migrations.by_index("vmi", vmi.key) if m.final]
-        return sorted(ended, key=lambda m: (m.metadata.creation_timestamp, m.name), reverse=True)
-
-    def _failures(self, vmi: Instance) -> int:
-        """Updates that have failed in a row."""
-        count = 0
-        for migration in self._ended(vmi):
-            if migration.phase != MigrationPhase.FAILED or migration.metadata.annotations.workload_update is None:
-                break
-            count += 1
-        return count
-
-    def _rested(self, vmi: Instance, now: float) -> bool:
-        """Whether the time has passed for which a VM that failed to move is left alone."""
-        failures = self._failures(vmi)
-        if not failures:
-            return True
-        pause = FIRST_PAUSE * (1 << (failures - 1))
-        return now >= times.seconds(self._ended(vmi)[0].since) + pause
+    def _failures(self, vmi: Instance) -> list[Migration]:
+        """Updates that have failed since the VM last moved."""
+        migrations = self._migrations.by_index("vmi", vmi.key)
+        return retries.failures(migrations, lambda m: m.metadata.annotations.workload_update is not None)
 
     async def _migrate(self, vmi: Instance) -> None:
         # By the name no controller makes the same migration twice, however old its caches are.
-        last = next((m.uid for m in self._ended(vmi)), vmi.uid)
+        ended = [m for m in self._migrations.by_index("vmi", vmi.key) if m.final]
+        last = next((m.uid for m in retries.newest_first(ended)), vmi.uid)
         migration = migration_of(vmi, f"{PREFIX}{last}", priority=PRIORITY, annotations={names.WORKLOAD_UPDATE: ""})
         try:
             made = await self._api.create(VMI_MIGRATIONS, migration)
