@@ -274,7 +274,7 @@ class Guest:
                 if any(change):
                     raise Failure("the VM is on its way to another node; its devices are changed when it is there")
                 return
-            if change.attach:
+            if change.attach or change.update:
                 self._sweep(domain)  # or what was plugged out a moment ago could not be plugged in again
             failures: list[libvirt.libvirtError] = []  # of one device, which are none of the others
             for device in change.detach:
