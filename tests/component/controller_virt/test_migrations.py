@@ -1,4 +1,7 @@
-"""Migrations on a simulated cluster: every phase, every way to fail, and a controller that dies at every step."""
+"""Migrations on a simulated cluster: every phase, every way to fail, and a controller that dies at every step.
+
+A number in a test's name is that of the report of a KubeVirt user on what must not happen here.
+"""
 
 from __future__ import annotations
 
@@ -328,17 +331,26 @@ async def test_2495_a_failed_migration_blocks_no_other(virt: Plane) -> None:
     assert done["status"]["migrationState"]["sourceNode"] == vmi["status"]["nodeName"]
 
 
-async def test_5425_a_failed_target_goes_in_seconds(virt: Plane) -> None:
-    await running(virt)
+async def protected(virt: Plane, vmi: Obj) -> int:
+    """How many Pods of a VMI its budget keeps from being evicted."""
+    found = await virt.api.get(POD_DISRUPTION_BUDGETS, disruption.name(vmi["metadata"]["uid"]), NAMESPACE)
+    number: int = found["spec"]["minAvailable"]
+    return number
+
+
+async def test_5425_5482_a_failed_target_goes_in_seconds_and_the_source_stays_protected(virt: Plane) -> None:
+    vmi = await running(virt, evictionStrategy="LiveMigrate")
     virt.kubelets.lets_run = lambda pod: False
     async with Pods(virt).watched() as pods:
         await moves(virt)
         await reached(virt, "Scheduling")
         [target] = [pod for pod in await virt.pods() if names.MIGRATION_UID in pod["metadata"]["labels"]]
+        assert await protected(virt, vmi) == 2
         status = {"phase": "Failed", "message": "no room"}
         await virt.api.patch(PODS, target["metadata"]["name"], {"status": status}, NAMESPACE, subresource="status")
         assert "no room" in await failed(virt)
         assert len(await virt.pods()) == 1
+        assert await protected(virt, vmi) == 1
         virt.kubelets.lets_run = lambda pod: True
         await moves(virt, name="again")
         await reached(virt, "Succeeded", "again")
@@ -347,27 +359,20 @@ async def test_5425_a_failed_target_goes_in_seconds(virt: Plane) -> None:
 
 async def test_2196_the_budget_protects_both_pods_until_it_is_over(virt: Plane) -> None:
     vmi = await running(virt, evictionStrategy="LiveMigrate")
-    budget = disruption.name(vmi["metadata"]["uid"])
-
-    async def protected() -> int:
-        found = await virt.api.get(POD_DISRUPTION_BUDGETS, budget, NAMESPACE)
-        number: int = found["spec"]["minAvailable"]
-        return number
-
-    assert await protected() == 1
+    assert await protected(virt, vmi) == 1
     hold(virt, "arrive")
     await moves(virt)
     await reached(virt, "Running")
-    assert await protected() == 2
+    assert await protected(virt, vmi) == 2
     virt.kubelets.lets_go = lambda pod: False
     hold(virt)
     await reached(virt, "Succeeded")
     assert len(await virt.pods()) == 2
-    assert await protected() == 2
+    assert await protected(virt, vmi) == 2
     virt.kubelets.lets_go = lambda pod: True
     virt.kubelets.look_again()
     await settled(virt)
-    assert await protected() == 1
+    assert await protected(virt, vmi) == 1
 
 
 @pytest.mark.parametrize(

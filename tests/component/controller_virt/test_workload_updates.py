@@ -10,13 +10,14 @@ from prometheus_client import REGISTRY
 from virt_plane import Plane, a_vm, a_vmi
 
 from bench.simulator import NAMESPACE
+from virtfleet import __version__
 from virtfleet.api import names
 from virtfleet.controller.workloads import controller
 from virtfleet.installation import Installation
 from virtfleet.kube.resource import EVENTS, KUBEVIRTS, VMI_MIGRATIONS, VMIS, VMS, Obj
 from virtfleet.local.controllers.eviction import Eviction
 
-OLD, NEW = (f"virtfleet/virt-launcher:{tag}" for tag in ("0.1.0", "new"))
+OLD, NEW = (f"virtfleet/virt-launcher:{tag}" for tag in (__version__, "new"))
 MOVABLE = [{"type": "LiveMigratable", "status": "True"}]
 ROOTED = [{"type": "LiveMigratable", "status": "False", "reason": "DisksNotLiveMigratable", "message": "a disk"}]
 
@@ -81,7 +82,8 @@ def turns() -> float:
     return REGISTRY.get_sample_value(name, {"name": "workload-update"}) or 0.0
 
 
-async def test_vms_move_to_the_new_image_within_the_limits_and_a_users_migration_keeps_the_old_one(virt: Plane) -> None:
+async def test_11679_vms_move_to_the_new_image_only_as_the_strategy_says_and_within_the_limits(virt: Plane) -> None:
+    """Without a strategy nothing moves by itself (KubeVirt #11679), and a user's migration keeps the old image."""
     await runs(virt, "a", "b", "c", "d")
     await says(virt, imageTag="new")
     await virt.until(lambda: _is(marked(virt), {"a", "b", "c", "d"}))

@@ -15,6 +15,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, BinaryIO, TypeVar
 
 from bench.processes import Process
@@ -183,6 +184,8 @@ class Round:
     gap: float
     """Seconds without a link, where that is what happens."""
     told: str = ""
+    target: str = ""
+    """UID of the Pod that it moved to, where it did."""
 
     def __str__(self) -> str:
         return f"{self.number:3} {self.what}, {self.later:.2f} s after {self.stage}: {self.told}"
@@ -201,6 +204,8 @@ class Round:
         state = migration["status"].get("migrationState") or {}
         self.told = f"{migration['status']['phase']} {state.get('failureReason', '')}".strip()
         assert migration["status"]["phase"] == "Succeeded" or state.get("failureReason"), "a failure has its reason"
+        if migration["status"]["phase"] == "Succeeded":
+            self.target = await eventually(partial(self._pod, state["targetPod"]), "the Pod that it moved to")
         over = time.monotonic()
         await eventually(self._settled, "one Pod is left")
         self.told += f" ({over - began:.0f} s, cleared away in {time.monotonic() - over:.0f} s)"
@@ -258,21 +263,21 @@ class Round:
             assert any(word in self.what for word in ("QEMU", "launcher")), f"{self}: the guest is lost"
             self.told += f"; lost: {vmi['status']['phase']}"
             if moved:  # It had arrived, and counted there, before it was killed.
-                guest.visited.append(await self._target())
+                guest.visited.append(self.target)
             guest.counted()
             return
         (pod,) = vmi["status"]["activePods"]
-        assert moved == (pod != guest.visited[-1]), f"{self}: what is said of the migration is not what became of it"
+        there = self.target if moved else guest.visited[-1]
+        assert pod == there, f"{self}: what is said of the migration is not what became of it"
         assert moved or not self.what.endswith(HARMLESS), str(self)
         if moved:
             guest.visited.append(pod)
         await guest.goes_on()
 
-    async def _target(self) -> str:
-        """UID of the Pod that it moved to, which may have ended since."""
-        name = (await self.state())["targetPod"]
+    async def _pod(self, name: str) -> str:
+        """UID of one of the VMI's Pods, which may have ended, but is still known."""
         pods = await self.guest.api.list(PODS, NAMESPACE, labels=f"kubevirt.io/created-by={self.guest.uid}")
-        return next(pod["metadata"]["uid"] for pod in pods if pod["metadata"]["name"] == name)
+        return next((pod["metadata"]["uid"] for pod in pods if pod["metadata"]["name"] == name), "")
 
     # What happens.
 
