@@ -128,6 +128,7 @@ def test_a_drain_ends_when_every_guest_runs_elsewhere_and_none_was_restarted(fle
         assert sorted(done_) == sorted(vms.names), "each moved once"
     finally:
         vms.kubectl("uncordon", here)
+        vms.kubectl("delete", "vm", "--all", "--timeout=85s")
         vms.kubectl("delete", "namespace", NAMESPACE, "--timeout=85s")
         kubehome.wait_until_available(Kubectl(fleet, "kubevirt"))
 
