@@ -11,7 +11,8 @@ RUNNING = ET.fromstring(
     """<domain><devices>
     <disk><source file='/a' index='2'/>
     <backingStore><format type='raw'/><source file='/b' index='5'/></backingStore></disk>
-    <disk device='cdrom'/></devices></domain>"""
+    <disk device='cdrom'/>
+    <controller type='pci' index='4'/></devices></domain>"""
 )
 NODES = [
     "libvirt-pflash0-format",

@@ -17,7 +17,8 @@ _NODE = re.compile(r"libvirt-(\d+)-(format|storage)")  # as libvirt names what i
 
 def forgotten(running: Element, nodes: Iterable[str]) -> list[str]:
     """The nodes that belong to none of the domain's devices; those first that others are made of."""
-    used = {element.get("index") for element in running.iter()}
+    owners = (*running.iterfind("devices/disk"), *running.iterfind("os"))  # controllers are numbered, too
+    used = {element.get("index") for owner in owners for element in owner.iter()}
     found = [match for name in nodes if (match := _NODE.fullmatch(name)) and match[1] not in used]
     return [match[0] for match in sorted(found, key=lambda match: match[2])]
 
