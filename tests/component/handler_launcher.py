@@ -35,6 +35,7 @@ class FakeLauncher:
         self.silent = asyncio.Event()  # set, the guest's agent does not answer
         self._server = Server(pod / SOCKET, self._handlers(), self.updates, vmi=vmi)
         self.process: PodMember | None = None
+        self.own_network = False
 
     def _handlers(self) -> dict[type[m.Message], object]:
         return {
@@ -52,7 +53,8 @@ class FakeLauncher:
 
     async def start(self) -> None:
         await self._server.start()  # type: ignore[arg-type]
-        self.process = PodMember(self.pod.name, self._server._server.sockets[0].fileno())  # type: ignore[union-attr]
+        listener = self._server._server.sockets[0].fileno()  # type: ignore[union-attr]
+        self.process = PodMember(self.pod.name, listener, own_network=self.own_network)
 
     def becomes(self, status: m.Status, reason: str = "", **more: object) -> None:
         state = msgspec.structs.replace(self.updates.latest.state, status=status, reason=reason, **more)
@@ -152,8 +154,9 @@ class FakeLauncher:
 
 
 @asynccontextmanager
-async def launcher(pod: Path, *, vmi: str = "") -> AsyncIterator[FakeLauncher]:
+async def launcher(pod: Path, *, vmi: str = "", own_network: bool = False) -> AsyncIterator[FakeLauncher]:
     found = FakeLauncher(pod, vmi=vmi)
+    found.own_network = own_network
     await found.start()
     try:
         yield found

@@ -18,7 +18,7 @@ import pytest
 from tests.waiting import eventually
 
 GROUPS = Path("/sys/fs/cgroup")
-_SET_DEATH_SIGNAL = 1
+_SET_DEATH_SIGNAL, _NEW_NETWORK = 1, 0x40000000
 
 
 def hierarchy() -> Path:
@@ -55,8 +55,9 @@ class PodGroup:
 class PodMember:
     """A process of the Pod, from the moment at which this is made until `end`. It may listen on a socket for others."""
 
-    def __init__(self, pod: str, listener: int = -1) -> None:
+    def __init__(self, pod: str, listener: int = -1, *, own_network: bool = False) -> None:
         self._group = PodGroup(pod)
+        self._own_network = own_network
         ready, done = os.pipe()
         self.number = os.fork()
         if self.number == 0:
@@ -72,6 +73,8 @@ class PodMember:
                 with suppress(OSError):
                     os.close(number)
             self._group.add(os.getpid())
+            if self._own_network and ctypes.CDLL(None).unshare(_NEW_NETWORK):
+                return
             if listener >= 0:
                 socket.socket(fileno=listener).listen(100)
             os.write(done, b"1")

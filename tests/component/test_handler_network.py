@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import tempfile
@@ -16,7 +17,8 @@ from component.namespaces import Namespace
 from tests.waiting import eventually
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
-from virtfleet.handler.network.networks import NetworkError, Networks, Wired
+from virtfleet.handler.network.networks import NetworkError, Networks, Wired, arrived
+from virtfleet.pods.networks import pod_interface
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0 or not shutil.which("nft") or not os.path.exists("/dev/net/tun"), reason="needs root, nft and tun"
@@ -192,3 +194,41 @@ async def test_what_was_set_up_is_known_without_the_pod_and_can_be_forgotten(tmp
 def test_a_record_that_a_crash_broke_is_none(tmp_path: Path) -> None:
     (tmp_path / "pod-uid.json").write_bytes(b"")
     assert Networks(tmp_path).known("pod-uid", 0, vmi()) == []
+
+
+async def test_an_interface_comes_to_a_pod_and_is_given_back(
+    tmp_path: Path, cluster: Namespace, pod: Namespace
+) -> None:
+    """Beside one that a guest uses, which notices nothing; and again, after it was interrupted anywhere."""
+
+    def wanted(**more: Any) -> VMI:
+        spec = {
+            "domain": {"devices": {"interfaces": [{"name": "default", "masquerade": {}}, {"name": "more", **more}]}},
+            "networks": [{"name": "default", "pod": {}}, {"name": "more", "multus": {"networkName": "blue"}}],
+        }
+        return read(VMI, {"metadata": {"name": "vm", "namespace": "default", "uid": "u1"}, "spec": spec})
+
+    networks, here = Networks(tmp_path / "memory"), wanted(bridge={})
+    link = pod_interface("more")
+    [first] = await networks.set_up("pod-uid", pod.process, vmi())
+    before = pod.links()
+    assert arrived(pod.process, here) == []
+    for _ in range(2):
+        cluster.ip(
+            f"link add toMore type veth peer name {link} address 02:00:00:00:00:07 netns {pod.process.number}",
+            "link set toMore up",
+        )
+        pod.ip(f"link set dev {link} up", f"addr add 10.7.0.2/24 dev {link}")
+        assert arrived(pod.process, here) == ["more"]
+        for _ in range(2):  # as after a restart
+            _, more = await networks.set_up("pod-uid", pod.process, here, ["more"])
+        assert more.mac == "02:00:00:00:00:07" and more.lease and more.lease.address == "10.7.0.2/24"
+        assert networks.known("pod-uid", pod.process, here) == [first, more]
+        going = wanted(bridge={}, state="absent")
+        assert await networks.take_down("pod-uid", pod.process, going, [more.mac]) == ["more"], "the guest has it"
+        assert await networks.take_down("pod-uid", pod.process, going, []) == []
+        assert networks.known("pod-uid", pod.process, going) == [first]
+        shown = json.loads(pod.show("-json", "addr", "show", "dev", link))[0]
+        assert shown["address"] == "02:00:00:00:00:07" and shown["addr_info"][0]["local"] == "10.7.0.2"
+        cluster.ip("link delete toMore")
+        eventually(lambda: pod.links() == before)

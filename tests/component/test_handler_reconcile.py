@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,9 @@ from virtfleet.handler.vms.records import VmRecord, VmRecords
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import EVENTS, VMIS, Obj
 from virtfleet.local.apiserver.objects.inprocess import InProcessApi
+from virtfleet.pods.networks import pod_interface
 from virtfleet.protocol.messages import GuestInfo, Status
+from virtfleet.work.commands import run
 
 DEADLINE = 20.0
 
@@ -298,3 +301,53 @@ async def test_a_server_that_is_away_ends_no_vm(
             await asyncio.wait_for(tried.wait(), DEADLINE)
         await until(api, lambda status: condition({"status": status}, "Paused"))
         assert real.asked == ["Sync"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+async def test_an_interface_comes_to_a_vm_that_runs_and_goes(api: InProcessApi, place: Path) -> None:
+    """When the Pod has it, in a network namespace; and back to the Pod when the guest has let go, over restarts."""
+    link, mac = pod_interface("more"), "02:00:00:00:00:07"
+
+    async def wants(**interface: Any) -> None:
+        spec = {
+            "networks": [{"name": "more", "multus": {"networkName": "blue"}}],
+            "domain": {"devices": {"interfaces": [{"name": "more", "bridge": {}, **interface}]}},
+        }
+        await api.patch(VMIS, "vm", {"spec": spec}, "default")
+
+    async def told(names: list[str]) -> None:
+        """Until the launcher was told last of these interfaces, which it was not to remove."""
+
+        def last() -> bool:
+            spec = orjson.loads(real.synced[-1].vmi)["spec"]
+            listed = spec["domain"]["devices"].get("interfaces") or ()
+            return [i["name"] for i in listed if i.get("state") != "absent"] == names
+
+        await eventually(last)
+
+    await scheduled(api, place)
+    async with launcher(place / "pods/pod-vm", own_network=True) as real:
+        assert real.process
+        inside = ("nsenter", f"--net=/proc/{real.process.number}/ns/net", "ip")
+        async with handler(api, place):
+            await phase(api, "Running")
+            await wants()
+            await until(api, lambda status: not status.get("interfaces"))
+            await told([])
+            await run(*inside, *f"link add {link} address {mac} type veth peer name other".split())
+            await told(["more"])
+            assert real.synced[-1].node.taps.keys() == {"more"}
+            entry = {"name": "more", "infoSource": "multus-status", "podInterfaceName": link}
+            real.becomes(Status.RUNNING, links={"02:00:00:00:00:99": "up"})
+            await until(api, lambda status: entry in status.get("interfaces", ()))
+            real.becomes(Status.RUNNING, links={mac: "up"})
+            await until(api, lambda status: status["interfaces"][0]["infoSource"] == "domain, multus-status")
+        await wants(state="absent")
+        async with handler(api, place):  # another one, which knows only what is there
+            await told([])
+            await until(api, lambda status: status["interfaces"][0]["mac"] == mac)
+            assert "bridge" in await run(*inside, "-d", "link", "show", link), "the guest has it still"
+            real.becomes(Status.RUNNING, links={"02:00:00:00:00:99": "up"})
+            await until(api, lambda status: not status.get("interfaces"))
+            shown = await run(*inside, "-d", "link")
+            assert "k6t-" not in shown and "tap" not in shown and mac in shown and f"{link}@" in shown

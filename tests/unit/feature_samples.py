@@ -46,6 +46,7 @@ SPECS: dict[str, dict[str, Any]] = {
             "passt": "passtBinding",
         }.items()
     },
+    "interface-hotplug": {"domain": {"devices": {"interfaces": [{"name": "n", "bridge": {}, "state": "absent"}]}}},
     "net-multiqueue": {"domain": {"devices": {"networkInterfaceMultiqueue": True}}},
     "cpu-model": {"domain": {"cpu": {"model": "Haswell"}}},
     "cpu-features": {"domain": {"cpu": {"features": [{"name": "vmx"}]}}},

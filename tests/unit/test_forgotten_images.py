@@ -11,8 +11,8 @@ RUNNING = ET.fromstring(
     """<domain><devices>
     <disk><source file='/a' index='2'/>
     <backingStore><format type='raw'/><source file='/b' index='5'/></backingStore></disk>
-    <disk device='cdrom'/>
-    <controller type='pci' index='4'/></devices></domain>"""
+    <disk device='cdrom'/><disk device='cdrom'><source index='40'/></disk>
+    <controller type='pci' index='4' model='pcie-root-port'/></devices></domain>"""
 )
 NODES = [
     "libvirt-pflash0-format",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from xml.etree.ElementTree import Element, fromstring
 
 import pytest
 
@@ -21,6 +22,14 @@ pytestmark = pytest.mark.timeout(600)
 def web(fleet: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plugged]:
     with Used(fleet, NAMESPACE, tmp_path_factory.mktemp("home")) as used:
         yield Plugged(used)
+
+
+def domain(web: Plugged) -> Element:
+    """The VM as libvirt has it."""
+    running = ("-l", "kubevirt.io=virt-launcher", "--field-selector=status.phase=Running")
+    [pod] = web.kubectl.json("get", "pods", *running)["items"]
+    words = ("exec", pod["metadata"]["name"], "-c", "compute", "--", "virsh", "dumpxml", f"{NAMESPACE}_web")
+    return fromstring(web.kubectl(*words))
 
 
 def restart_required(web: Plugged) -> str:
@@ -72,6 +81,10 @@ def test_the_guest_does_not_notice_that_who_brought_its_disk_ends(web: Plugged) 
 def test_a_block_claim_is_a_disk_on_either_bus(web: Plugged) -> None:
     disk = web.sees("second")
     assert disk.startswith("vd")
+    shown = next(d for d in domain(web).iterfind("devices/disk") if d.findtext("serial") == "second")
+    driver, target = shown.find("driver"), shown.find("target")
+    assert driver is not None and target is not None
+    assert (driver.get("cache"), target.get("bus")) == ("none", "virtio")
     web.guest(f"echo block | dd of=/dev/{disk} conv=fsync")
     web.kubectl.apply(claim("third", block=True))
     web.virtctl("addvolume", "web", "--volume-name=third", "--dry-run")

@@ -128,6 +128,12 @@ def _check_hotplug(vmi: Section, old: Section, cluster: Installation, findings: 
         )
     _check_utility_volumes(vmi, old, cluster, findings)
     _check_volumes(vmi, old, cluster, findings)
+    if _interfaces(vmi) != _interfaces(old):
+        _check_can_plug(vmi, "interface-hotplug", "interfaces", "spec.domain.devices.interfaces", findings)
+
+
+def _interfaces(vmi: Section) -> list[Obj]:
+    return list(read(vmi, "spec", "domain", "devices").get("interfaces") or ())
 
 
 def _check_utility_volumes(vmi: Section, old: Section, cluster: Installation, findings: Findings) -> None:
@@ -184,21 +190,21 @@ def _check_volumes(vmi: Section, old: Section, cluster: Installation, findings: 
                 findings.invalid("spec.domain.devices.disks", f"disk {name!r} cannot change while it is attached")
         else:
             _check_plugged_in(volume, disks.get(name), name in old_disks, findings)
-            _check_can_plug(vmi, findings)
+            _check_can_plug(vmi, "volume-hotplug", "volumes", "spec.volumes", findings)
 
 
-def _check_can_plug(vmi: Section, findings: Findings) -> None:
-    """Whether the hypervisor that the VM runs on takes volumes while it does."""
+def _check_can_plug(vmi: Section, feature: str, what: str, field: str, findings: Findings) -> None:
+    """Whether the hypervisor that the VM runs on takes something while it does."""
     chosen = read(vmi, "metadata", "annotations").get(names.LAUNCHER_HYPERVISOR) or read(vmi, "spec").get("hypervisor")
     try:
         hypervisor = registry.get(chosen or registry.DEFAULT)
     except registry.UnknownHypervisor as error:
         findings.invalid("spec.hypervisor", str(error))
         return
-    has = features.support(hypervisor, "volume-hotplug", read(vmi, "spec").get("architecture") or "amd64")
+    has = features.support(hypervisor, feature, read(vmi, "spec").get("architecture") or "amd64")
     if has.level is not Level.WORKS:
-        what = f"hypervisor {hypervisor.descriptor.name} takes no volumes while a VM runs: {has.reason}"
-        findings.invalid("spec.volumes", what)
+        name = hypervisor.descriptor.name
+        findings.invalid(field, f"hypervisor {name} takes no {what} while a VM runs: {has.reason}")
 
 
 def _check_everything_is_shown(devices: Section, volumes: Section, cluster: Installation, findings: Findings) -> None:

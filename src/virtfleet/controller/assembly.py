@@ -7,6 +7,7 @@ from typing import Any
 
 from virtfleet.controller import instance, metrics, records
 from virtfleet.controller.attachments import Attachments, attachment_cache
+from virtfleet.controller.connecting import Connecting
 from virtfleet.controller.disruption import decode_budget
 from virtfleet.controller.evacuation.controller import NODE_INDEXES, Evacuations
 from virtfleet.controller.fitting import Fitting
@@ -102,6 +103,7 @@ class VirtController:
                 installations=installations,
             ).controller,
             Plugging(api, instances=instances, launchers=launchers, attachments=attachments, claims=claims).controller,
+            Connecting(api, recorder, instances=instances, launchers=launchers).controller,
             VirtualMachines(
                 api, recorder, vms=vms, instances=instances, claims=claims, installations=installations
             ).controller,

@@ -60,7 +60,8 @@ def waits(vmi: Instance) -> bool:
 def name_of(vmi: VMI, pod: LauncherPod) -> str:
     """Of the migration that takes a VM as it is wanted out of a Pod: nobody makes a second one for the same."""
     spec = vmi.spec
-    wanted = (traits.topology(vmi), str(traits.memory(vmi)), spec.node_selector, spec.affinity, spec.tolerations)
+    placed = (spec.node_selector, spec.affinity, spec.tolerations, spec.networks)
+    wanted = (traits.topology(vmi), str(traits.memory(vmi)), *placed)
     digest = blake2s(f"{vmi.metadata.uid}/{pod.uid}/".encode() + msgspec.json.encode(wanted), digest_size=8)
     return f"{PREFIX}{digest.hexdigest()}"
 
@@ -120,7 +121,8 @@ class Fitting:
 
     async def _fit(self, vmi: Instance, whole: Obj, pod: LauncherPod, node: NodeRecord) -> float | None:
         view, held = read(VMI, whole), whole["status"].get("conditions") or []
-        misplaced = liveupdate.why_move(whole, node) if _has(held, VMICondition.MIGRATION_REQUIRED) else ""
+        required = _has(held, VMICondition.MIGRATION_REQUIRED)
+        misplaced = liveupdate.why_move(whole, node, pod.metadata.annotations.networks) if required else ""
         growing = any(_has(held, kind) for kind in _GROWING)
         step = await self._room(view, pod) if growing else None
         no_room = step.message if step and step.reason == MIGRATION else ""

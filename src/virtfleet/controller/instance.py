@@ -11,7 +11,9 @@ import msgspec
 from virtfleet.api import conditions, kinds, names
 from virtfleet.api.conditions import Condition
 from virtfleet.api.names import Phase, VMICondition
-from virtfleet.controller import advice, disruption, lifecycle, pods
+from virtfleet.api.view import read
+from virtfleet.api.vmi import VirtualMachineInstance as VMI
+from virtfleet.controller import advice, connecting, connections, disruption, lifecycle, pods
 from virtfleet.controller.attachments import Attachments
 from virtfleet.controller.disruption import Budget
 from virtfleet.controller.launcherpod import LauncherPod
@@ -146,6 +148,8 @@ class Instances:
             return [], Trouble(CLAIM_NOT_FOUND, f"claim {which} does not exist in namespace {vmi.namespace}; create it")
         block = {volume for volume, claim in claims.items() if claim.block}
         try:
+            if vmi.spec.secondary and (lacks := await self._missing_network(vmi)):
+                return [], Trouble(FAILED_CREATE, lacks)
             nodes = labels_of(self._nodes)
             wanted = launcher.render(vmi.object(), self.settings, block_volumes=block, nodes=nodes)
             wanted = await self._attachments.near(vmi, wanted)
@@ -159,6 +163,9 @@ class Instances:
             self._untold[vmi.key] = time.monotonic() + PROMPT
             self._recorder.normal(vmi.reference, "SuccessfulCreate", f"Created virtual machine pod {pod.name}")
         return [pod], None
+
+    async def _missing_network(self, vmi: Instance) -> str:
+        return await connecting.missing(self._api, connections.wanted(read(VMI, vmi.object())))
 
     async def _protect(self, vmi: Instance, existing: Sequence[LauncherPod]) -> None:
         """Have the budget that holds drains back, where the VMI wants one."""

@@ -11,14 +11,14 @@ from typing import Any, Final, NamedTuple
 
 from virtfleet.api import hotplug
 from virtfleet.api.names import VMICondition
-from virtfleet.controller import placement, sizes
+from virtfleet.controller import connections, placement, sizes
 from virtfleet.controller.following import NOTHING, Following, Obj, Section
 from virtfleet.controller.records import NodeRecord
 from virtfleet.installation import Installation
 
 Follow = Callable[[Obj, Section, Installation], Following]
 Settle = Callable[[Section, Section, Section], tuple[Obj, Obj]]
-Move = Callable[[Obj, NodeRecord], str]
+Move = Callable[[Obj, NodeRecord, str], str]
 
 
 def _plugged(old: Section, new: Section, instance: Section) -> tuple[Obj, Obj]:
@@ -32,15 +32,16 @@ class Part(NamedTuple):
     settle: Settle
     """Two specs of a template, without what the running instance's spec has as the second one wants it."""
     follow: Follow = lambda instance, template, cluster: NOTHING
-    """What is to change in an instance by an edited template; volumes are plugged elsewhere."""
-    move: Move = lambda instance, node: ""
-    """Why an instance cannot stay in the Pod that it is in."""
+    """What is to change in an instance by an edited template; volumes and interfaces are plugged elsewhere."""
+    move: Move = lambda instance, node, networks: ""
+    """Why an instance cannot stay in the Pod that it is in, on a node and with networks that it was asked for."""
 
 
 PARTS: Final = (
     Part(_plugged),
     Part(sizes.settle, sizes.follow),
-    Part(placement.settle, placement.follow, placement.move),
+    Part(placement.settle, placement.follow, lambda instance, node, _: placement.move(instance, node)),
+    Part(connections.settle, move=lambda instance, _, networks: connections.move(instance, networks)),
 )
 # Conditions by which an instance says that it waits for a larger Pod or for another one.
 WAITING: Final = (VMICondition.CPU_CHANGE, VMICondition.MEMORY_CHANGE, VMICondition.MIGRATION_REQUIRED)
@@ -64,9 +65,9 @@ def settled(old: Section, new: Section, instance: Section) -> tuple[Obj, Obj]:
     return was, now
 
 
-def why_move(instance: Obj, node: NodeRecord) -> str:
-    """Why an instance cannot stay where it is; empty where it can."""
-    return "; ".join(filter(None, (part.move(instance, node) for part in PARTS)))
+def why_move(instance: Obj, node: NodeRecord, networks: str = "") -> str:
+    """Why an instance cannot stay where it is; empty where it can. `networks` are what its Pod was asked for."""
+    return "; ".join(filter(None, (part.move(instance, node, networks) for part in PARTS)))
 
 
 def _merge(into: Obj, patch: Mapping[str, Any]) -> None:

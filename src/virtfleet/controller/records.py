@@ -20,6 +20,7 @@ from virtfleet.api.vmistatus import GuestABI
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.events import Reference
 from virtfleet.kube.resource import NODES, PERSISTENT_VOLUME_CLAIMS, VMI_REPLICA_SETS, VMIS, VMS, Obj, Resource
+from virtfleet.pods.networks import NETWORKS
 
 UNPROCESSED = ("", Phase.PENDING)
 
@@ -51,6 +52,7 @@ class Annotations(Record):
     evacuation: str = msgspec.field(default="", name=names.EVACUATION)
     eviction_source: str = msgspec.field(default="", name=names.EVICTION_SOURCE)
     drained: str = msgspec.field(default="", name=names.DRAINED)
+    networks: str = msgspec.field(default="", name=NETWORKS)
 
 
 class Meta(Record):
@@ -118,7 +120,7 @@ class Whole(Kept):
         return obj
 
 
-# --- volumes, as far as they are claims
+# --- what a machine is given: volumes, as far as they are claims, and networks
 
 
 class Named(Record):
@@ -169,6 +171,49 @@ class Volumes(Record):
     def plugged(self) -> dict[str, str]:
         """The same of those that are plugged in."""
         return {volume.name: volume.claim for volume in self.volumes if volume.plugged}
+
+
+class Multus(Record):
+    network_name: str = ""
+    default: bool | None = None
+
+
+class Network(Record):
+    name: str = ""
+    multus: Multus | None = None
+
+
+class Interface(Record):
+    name: str = ""
+    state: str = ""
+
+
+class Devices(Record):
+    gpus: list[dict[str, Any]] = []
+    host_devices: list[dict[str, Any]] = []
+    interfaces: list[Interface] = []
+
+
+class Domain(Record):
+    devices: Devices = msgspec.field(default_factory=Devices)
+
+
+class Machine(Volumes):
+    """What a VMI, or a template, is given."""
+
+    networks: list[Network] = []
+    domain: Domain = msgspec.field(default_factory=Domain)
+
+    @property
+    def secondary(self) -> bool:
+        """Whether it is on a network beside the cluster's."""
+        return any(network.multus and not network.multus.default for network in self.networks)
+
+    @property
+    def connections(self) -> dict[str, tuple[str, str]]:
+        """Definition of the network and state of each interface."""
+        definitions = {n.name: n.multus.network_name for n in self.networks if n.multus}
+        return {i.name: (definitions.get(i.name, ""), i.state) for i in self.domain.devices.interfaces}
 
 
 class Migrated(Record):
@@ -226,23 +271,14 @@ class InstanceStatus(Record):
     migrated_volumes: list[Migrated] = []
     guest_abi: GuestABI | None = msgspec.field(default=None, name="guestABI")
     volume_status: list[PluggedVolume] = []
+    interfaces: list[Interface] = []
 
 
-class HostDevices(Record):
-    gpus: list[dict[str, Any]] = []
-    host_devices: list[dict[str, Any]] = []
-
-
-class Domain(Record):
-    devices: HostDevices = msgspec.field(default_factory=HostDevices)
-
-
-class InstanceSpec(Volumes):
+class InstanceSpec(Machine):
     start_strategy: str = ""
     eviction_strategy: str = ""
     node_selector: dict[str, str] = {}
     hypervisor: str = ""
-    domain: Domain = msgspec.field(default_factory=Domain)
 
 
 class Instance(Whole):
@@ -335,7 +371,7 @@ class Instance(Whole):
 
 
 class Template(Record):
-    spec: Volumes = msgspec.field(default_factory=Volumes)
+    spec: Machine = msgspec.field(default_factory=Machine)
 
 
 class VmSpec(Record):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from functools import reduce
+from functools import partial, reduce
 
-from virtfleet.api import conditions, hotplug, kinds, names
+from virtfleet.api import conditions, hotplug, interfaceplug, kinds, names
 from virtfleet.api.names import Phase, VMICondition
 from virtfleet.controller import liveupdate, strategy, templates, vmstatus, vmtypes, volumeupdate
 from virtfleet.controller.following import Following
@@ -108,6 +108,7 @@ class VirtualMachines:
             if types is not None or decision.act is not Act.START:
                 vm, vmi = await self._act(decision.act, vm, vmi, types)
             vm, vmi = await self._plug(vm, vmi)
+            vm, vmi = await self._connect(vm, vmi)
         except (ApiError, ForeignInstance, Conflict) as error:
             if is_conflict(error):
                 raise
@@ -264,7 +265,7 @@ class VirtualMachines:
                 change = reduce(hotplug.with_request, requests, vm.object()["spec"]["template"]["spec"])
                 vm = await self._patch(vm, {"spec": {"template": {"spec": change}}})
                 if vmi and running:
-                    vmi = await self._patch_volumes(vmi, lambda o: reduce(hotplug.with_request, requests, o["spec"]))
+                    vmi = await self._patch_spec(vmi, lambda o: reduce(hotplug.with_request, requests, o["spec"]))
             except ApiError as error:
                 if error.code not in (400, 403, 422):
                     raise
@@ -273,13 +274,39 @@ class VirtualMachines:
             vm = await self._patch(vm, {"status": {"volumeRequests": left}}, "status")
         elif vmi and running and declared and vm.spec.template.spec.plugged != vmi.spec.plugged:
             template = vm.object()["spec"]["template"]["spec"]
-            vmi = await self._patch_volumes(vmi, lambda o: hotplug.as_declared(o["spec"], template, _busy(o)))
+            vmi = await self._patch_spec(vmi, lambda o: hotplug.as_declared(o["spec"], template, _busy(o)))
         return vm, vmi
 
-    async def _patch_volumes(self, vmi: Instance, change: Callable[[Obj], Obj]) -> Instance:
+    async def _connect(self, vm: Vm, vmi: Instance | None) -> tuple[Vm, Instance | None]:
+        """Carry interfaces of an edited template over to the instance; what has gone from that leaves the template."""
+        here, there = vm.spec.template.spec.connections, vmi.spec.connections if vmi else {}
+        going = any(state == interfaceplug.ABSENT for _, state in (*here.values(), *there.values()))
+        live = next((i.live_update for i in self._installations.list()), False)
+        settled = here.items() <= there.items() and not going
+        if settled or not live or (vmi and (vmi.phase != Phase.RUNNING or vmi.deleting)):
+            return vm, vmi
+        template = vm.object()["spec"]["template"]["spec"]
+        attached = [status.name for status in vmi.status.interfaces] if vmi else []
+        try:
+            if vmi:
+                declared = partial(interfaceplug.as_declared, template=template, attached=attached)
+                moves = vmi.migratable
+                vmi = await self._patch_spec(vmi, lambda o: declared(o["spec"], moves=moves), interfaceplug.differs)
+            there = vmi.spec.connections if vmi else {}
+            if left := interfaceplug.without_gone(template, [*there, *attached]):
+                vm = await self._patch(vm, {"spec": {"template": {"spec": left}}})
+        except ApiError as error:
+            if error.code not in (400, 403, 422):
+                raise
+            self._recorder.warning(vm.reference, "HotPlugNetworkInterfaceError", error.message)
+        return vm, vmi
+
+    async def _patch_spec(
+        self, vmi: Instance, change: Callable[[Obj], Obj], differs: Callable[[Obj, Obj], bool] = hotplug.differs
+    ) -> Instance:
         whole = await self._api.get(VMIS, vmi.name, vmi.namespace)
         spec, about = change(whole), {"resourceVersion": whole["metadata"]["resourceVersion"], "uid": vmi.uid}
-        if hotplug.differs(whole["spec"], spec):
+        if differs(whole["spec"], spec):
             self._instances.observe(
                 await self._api.patch(VMIS, vmi.name, {"metadata": about, "spec": spec}, vmi.namespace)
             )

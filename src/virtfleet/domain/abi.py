@@ -95,8 +95,12 @@ def machine(vmi: VMI) -> str:
 
 def mac(vmi: VMI, interface: str) -> str:
     """The hardware address of an interface whose spec names none: that which it had, else one that stays the VMI's."""
-    recorded = (d.mac for d in _named(vmi, _INTERFACE) if d.name.endswith(f"/{interface}"))
-    return next(recorded, "") or mac_address(vmi.metadata.uid, interface)
+    return recorded_mac(vmi, interface) or mac_address(vmi.metadata.uid, interface)
+
+
+def recorded_mac(vmi: VMI, interface: str) -> str:
+    """The hardware address that an interface had; "" for one that the guest has not had."""
+    return next((d.mac for d in _named(vmi, _INTERFACE) if d.name.endswith(f"/{interface}")), "")
 
 
 def targets(vmi: VMI) -> dict[str, str]:

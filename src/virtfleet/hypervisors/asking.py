@@ -61,6 +61,11 @@ def plugged(vmi: VMI) -> bool:
     return bool(hotplug.wanted(vmi))
 
 
+def unplugged(vmi: VMI) -> bool:
+    """Whether an interface is to go. That one has come to a VM that runs, or was switched, cannot be seen."""
+    return any(interface.state == "absent" for interface in vmi.spec.domain.devices.interfaces)
+
+
 def block_size_of_volume(vmi: VMI) -> bool:
     sizes = [disk.block_size.match_volume for disk in vmi.spec.domain.devices.disks if disk.block_size]
     return any(size and size.enabled is not False for size in sizes)

@@ -15,6 +15,7 @@ IMPOSSIBLE_IN_CONTAINERS: Final = (
     ("graphics input sound tpm watchdog panic usb-redirection vsock rng balloon downward-metrics", _NO_HARDWARE),
     ("cdrom lun disk-sata disk-scsi disk-usb shareable-disk block-multiqueue io-threads block-size", _NO_HARDWARE),
     ("net-sriov net-passt net-multiqueue", _NO_HARDWARE),
+    ("interface-hotplug", "libvirt's driver names interfaces and sets them up only when a container starts"),
     ("net-plugin", "a container can join bridges of its Pod only"),
     ("changed-block-tracking", "the node's kernel mounts the disks, and records no changes of blocks"),
     ("boot-order efi secure-boot acpi-tables ignition", "a container has no firmware"),

@@ -121,6 +121,8 @@ FEATURES: Final = (
     Feature("filesystem", "shared directories", f"{_D}.filesystems"),
     # network
     Feature("net-bridge", "bridge binding", f"{_D}.interfaces", said(f"{_D}.interfaces[].bridge")),
+    Feature("interface-hotplug", "interfaces that come, go and are switched while the VM runs",
+            f"{_D}.interfaces[].state", asking.unplugged),
     Feature("net-masquerade", "masquerade binding", f"{_D}.interfaces", said(f"{_D}.interfaces[].masquerade")),
     Feature("net-sriov", "SR-IOV", f"{_D}.interfaces[].sriov", not_yet=_NO_FUNCTION),
     Feature("net-claim", "networks of resource claims", "spec.networks[].resourceClaim",

@@ -10,9 +10,7 @@ import msgspec
 from virtfleet.api import names
 from virtfleet.kube.pods import PodView
 from virtfleet.operator.handlers import CONTENT, VIRT_HANDLER, attachment
-
-NETWORK_STATUS = "k8s.v1.cni.cncf.io/network-status"
-"""Annotation in which Multus says what it has attached."""
+from virtfleet.pods.networks import NETWORK_STATUS
 
 RESTARTED = "kubectl.kubernetes.io/restartedAt"
 """Put into a template by `kubectl rollout restart`."""

@@ -66,6 +66,7 @@ CLUSTER_RULES: dict[str, list[Rule]] = {
         rule("", ["nodes"], [*_READ, "patch"]),
         rule("", ["namespaces", "persistentvolumeclaims"], _READ),
         rule("", ["persistentvolumes"], ["get"]),  # where volumes are that follow a VM
+        rule("k8s.cni.cncf.io", ["network-attachment-definitions"], ["get"]),
         rule("policy", ["poddisruptionbudgets"], [*_READ, "create", "patch", "delete"]),
         rule("apps", ["controllerrevisions"], [*_READ, "create", "delete"]),
         _EVENTS,

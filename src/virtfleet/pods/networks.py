@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 from typing import Any
 
 import orjson
@@ -10,6 +11,8 @@ import orjson
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 
 NETWORKS = "k8s.v1.cni.cncf.io/networks"
+NETWORK_STATUS = "k8s.v1.cni.cncf.io/network-status"
+"""In which is said what a Pod was attached to."""
 DEFAULT_NETWORK = "v1.multus-cni.io/default-network"
 
 
@@ -18,11 +21,11 @@ def pod_interface(network: str) -> str:
     return f"pod{hashlib.sha256(network.encode()).hexdigest()[:11]}"
 
 
-def attachments(vmi: VMI) -> dict[str, str]:
-    """Which networks Multus shall attach the Pod to."""
+def attachments(vmi: VMI, held: Collection[str] = ()) -> dict[str, str]:
+    """Which networks Multus shall attach the Pod to. `held` are interfaces that are to go, and are still in use."""
     annotations: dict[str, str] = {}
     wanted = []
-    absent = {i.name for i in vmi.spec.domain.devices.interfaces if i.state == "absent"}
+    absent = {i.name for i in vmi.spec.domain.devices.interfaces if i.state == "absent"} - {*held}
     macs = {i.name: i.mac_address for i in vmi.spec.domain.devices.interfaces if i.mac_address}
     for network in vmi.spec.networks:
         if not network.multus or network.name in absent:

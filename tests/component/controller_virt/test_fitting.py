@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from test_vm_types import a_type, make, typed
 from virt_plane import Plane, a_vm
 
 from bench.simulator import NAMESPACE
@@ -215,4 +216,21 @@ async def test_a_vm_leaves_a_node_that_its_placement_excludes(virt: Plane) -> No
     assert now["status"]["nodeName"] == there
     target = await pod(virt)
     assert target["spec"]["nodeSelector"]["zone"] == "b"
+    assert conditions.find((await virt.vm())["status"]["conditions"], "RestartRequired") is None
+
+
+async def test_another_instance_type_comes_while_the_vm_runs(virt: Plane) -> None:
+    await make(virt, a_type("small", 1, "1Gi"), a_type("large", 2, "2Gi"))
+    await virt.create(VMS, typed(preference=""))
+    vmi = await virt.phase("Running")
+    assert vmi["spec"]["domain"]["cpu"]["sockets"] == 1
+    await node_says(virt)
+    await virt.api.patch(VMS, "vm", {"spec": {"instancetype": {"name": "large"}}}, NAMESPACE)
+    await asks_for(virt, 2 * GI)
+    await node_says(virt)
+    assert (await has_room(virt))["guest"] == "2Gi"
+    await guest_grows(virt)
+    now = await settled(virt)
+    assert now["metadata"]["uid"] == vmi["metadata"]["uid"]
+    assert now["spec"]["domain"]["memory"]["guest"] == "2Gi"
     assert conditions.find((await virt.vm())["status"]["conditions"], "RestartRequired") is None

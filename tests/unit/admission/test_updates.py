@@ -8,6 +8,7 @@ import pytest
 
 from virtfleet.admission.review import complete, complete_update, review_update
 from virtfleet.admission.updates import Requester
+from virtfleet.api import names
 
 from .machines import BASE, cluster, edited
 
@@ -20,6 +21,12 @@ RUNNING = edited(
 DATA = {
     "spec.domain.devices.disks[1]": {"name": "data", "disk": {"bus": "scsi"}},
     "spec.volumes[1]": {"name": "data", "persistentVolumeClaim": {"claimName": "data"}},
+}
+
+
+MORE = {
+    "spec.domain.devices.interfaces[1]": {"name": "more", "bridge": {}},
+    "spec.networks[1]": {"name": "more", "multus": {"networkName": "blue"}},
 }
 
 
@@ -55,6 +62,8 @@ def test_what_a_user_writes_into_the_status_is_undone() -> None:
     "edits",
     [
         DATA,
+        MORE,
+        {"spec.domain.devices.interfaces[0].state": "down"},
         {"spec.domain.cpu.sockets": 2},
         {"spec.domain.memory.guest": "2Gi"},
         {"spec.utilityVolumes": []},
@@ -87,6 +96,14 @@ def test_virtfleet_may_plug_things_in(edits: dict[str, Any]) -> None:
 )
 def test_not_even_virtfleet_may_change_what_the_machine_was_started_with(edits: dict[str, Any], field: str) -> None:
     assert field in fields(edits, CONTROLLER)
+
+
+@pytest.mark.parametrize("edits", [MORE, {"spec.domain.devices.interfaces[0].state": "down"}])
+def test_a_hypervisor_that_changes_no_interfaces_says_so(edits: dict[str, Any]) -> None:
+    container = edited(RUNNING, {"metadata.annotations": {names.LAUNCHER_HYPERVISOR: "lxc"}})
+    [cause] = review_update(edited(container, edits), container, cluster(), CONTROLLER).causes
+    assert cause.field == "spec.domain.devices.interfaces"
+    assert "hypervisor lxc takes no interfaces while a VM runs: libvirt's driver names" in cause.message
 
 
 def test_what_was_plugged_in_can_be_unplugged() -> None:

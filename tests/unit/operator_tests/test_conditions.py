@@ -10,9 +10,10 @@ import pytest
 from virtfleet.installation import Installation
 from virtfleet.kube.resource import Obj
 from virtfleet.operator.conditions import Findings, status
-from virtfleet.operator.handlerpods import NETWORK_STATUS, decode_pod
+from virtfleet.operator.handlerpods import decode_pod
 from virtfleet.operator.rollout import Plan, Rollout
 from virtfleet.operator.world import NodeView
+from virtfleet.pods.networks import NETWORK_STATUS
 
 from .fleets import kubevirt, pool
 

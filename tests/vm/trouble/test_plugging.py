@@ -97,8 +97,8 @@ def test_plugs_and_unplugs_survive_what_is_killed(fleet: Fleet, web: Plugged) ->
     web.ready("steady")
     with web.writing(web.sees("steady")):
         for begun in range(0, OPERATIONS, ROUND):
-            if begun:  # others, which have not been killed so often that they are made to wait
-                web.kubectl("-n", "kubevirt", "delete", "pods", "-l", COMPONENTS, "--wait=false")
+            # Others take over, which have not been killed so often that they are made to wait.
+            web.kubectl("-n", "kubevirt", "delete", "pods", "-l", COMPONENTS, "--wait=false")
             disturbed(fleet, web, chosen, plugged, min(ROUND, OPERATIONS - begun))
             converges(web, plugged)
     assert launcher(fleet, web) == pid, "the VM is the same"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from ipaddress import ip_interface, ip_network
 from pathlib import Path
 
@@ -14,7 +15,15 @@ import msgspec
 from virtfleet.api import traits
 from virtfleet.api.networks import DHCPOptions
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
-from virtfleet.handler.network.plan import InterfaceRequest, Link, Route, dhcp_server, gateway_address, guest_address
+from virtfleet.handler.network.plan import (
+    PRIMARY,
+    InterfaceRequest,
+    Link,
+    Route,
+    dhcp_server,
+    gateway_address,
+    guest_address,
+)
 from virtfleet.handler.network.setup import Order
 from virtfleet.handler.network.wanted import requests
 from virtfleet.handler.pods.process import PodProcess
@@ -56,12 +65,14 @@ def wired(
     links: Mapping[str, Link],
     resolver: Resolver = Resolver(),  # noqa: B008 (it is immutable)
 ) -> list[Wired]:
-    """What came of the VMI's interfaces. Pure."""
+    """What came of the VMI's interfaces, as far as the Pod has them. Pure."""
     options = {i.name: i.dhcp_options for i in vmi.spec.domain.devices.interfaces}
     interfaces = []
-    for number, nic in enumerate(requests(vmi)):
+    for nic in (*requests(vmi), *requests(vmi, absent=True)):
+        if nic.link not in links:
+            continue
         link = links[nic.link]
-        lease = _lease(nic, link, number, resolver, options[nic.name], traits.hostname(vmi))
+        lease = _lease(nic, link, resolver, options[nic.name], traits.hostname(vmi))
         interfaces.append(
             Wired(
                 name=nic.name,
@@ -79,7 +90,7 @@ def wired(
 
 
 def _lease(
-    nic: InterfaceRequest, link: Link, number: int, resolver: Resolver, options: DHCPOptions | None, name: str
+    nic: InterfaceRequest, link: Link, resolver: Resolver, options: DHCPOptions | None, name: str
 ) -> Lease | None:
     """What the guest is told by DHCP; None where the Pod has no IPv4 address for it."""
     if not link.address(4):
@@ -91,7 +102,7 @@ def _lease(
         server = gateway_address(network)
         routers = [server]
     else:
-        address, server = link.address(4), dhcp_server(number)
+        address, server = link.address(4), dhcp_server(nic)
         routers, routes = _passed_on(link)
     options = options or DHCPOptions()
     return Lease(
@@ -155,6 +166,25 @@ def resolver(text: str) -> Resolver:
     return Resolver(servers, search)
 
 
+def pluggable(vmi: VMI) -> list[InterfaceRequest]:
+    """Interfaces that may come to a VM that runs: those on networks beside the cluster's."""
+    with suppress(ValueError):
+        return [nic for nic in requests(vmi) if nic.link != PRIMARY]
+    return []
+
+
+def arrived(process: PodProcess | None, vmi: VMI) -> list[str]:
+    """Of those, the ones whose interface the Pod has by now."""
+    if not (wanted := pluggable(vmi)) or process is None:
+        return []
+    try:
+        lines = process.read("net/dev").decode(errors="replace").splitlines()
+    except OSError:
+        return []
+    there = {line.partition(":")[0].strip() for line in lines}
+    return [nic.name for nic in wanted if nic.link in there]
+
+
 class Networks:
     """The networks of this node's launchers. `directory` holds what their Pods were like at first."""
 
@@ -162,15 +192,31 @@ class Networks:
         self._directory = directory
         self._helpers = asyncio.Semaphore(os.cpu_count() or 1)  # more at once would only make each slower
 
-    async def set_up(self, pod: str, process: PodProcess, vmi: VMI) -> list[Wired]:
-        """Set the VMI's interfaces up in the Pod in which `process` runs; may be repeated."""
+    async def set_up(self, pod: str, process: PodProcess, vmi: VMI, only: Collection[str] | None = None) -> list[Wired]:
+        """Set the VMI's interfaces up in the Pod in which `process` runs, or some of them; may be repeated."""
         try:
-            wanted = requests(vmi)
+            wanted = [nic for nic in requests(vmi) if only is None or nic.name in only]
         except ValueError as error:
             raise NetworkError(str(error)) from None
         if not wanted:
             return []
-        order = Order(wanted, str(self._memory(pod).absolute()))
+        links = await self._order(process, Order(wanted, str(self._memory(pod).absolute())))
+        return wired(vmi, links, self._resolver(process))
+
+    async def take_down(self, pod: str, process: PodProcess, vmi: VMI, domain: Collection[str]) -> list[str]:
+        """Give the Pod back what is to go and the domain has not any more; the answer is what the domain still has.
+
+        `domain` are the hardware addresses of its interfaces.
+        """
+        going = {nic.name: nic for nic in requests(vmi, absent=True)}
+        there = {w.name: w for w in self.known(pod, process, vmi) if w.name in going} if going else {}
+        free = [going[name] for name, w in there.items() if w.mac not in domain]
+        if free:
+            await self._order(process, Order([], str(self._memory(pod).absolute()), free))
+        return [name for name, w in there.items() if w.mac in domain]
+
+    async def _order(self, process: PodProcess, order: Order) -> dict[str, Link]:
+        """Have something done in the Pod's namespace; the answer is what its interfaces were at first."""
         helper = (sys.executable, "-m", "virtfleet.handler.network.setup")
         with process.namespace("net") as namespace:
             async with self._helpers:
@@ -178,17 +224,15 @@ class Networks:
                     out = await run("nsenter", f"--net={namespace}", *helper, feed=msgspec.json.encode(order))
                 except CommandError as error:
                     raise NetworkError(f"the network could not be set up: {error}") from None
-        links = msgspec.json.decode(out, type=dict[str, Link])
-        return wired(vmi, links, self._resolver(process))
+        return msgspec.json.decode(out, type=dict[str, Link])
 
     def known(self, pod: str, process: PodProcess | None, vmi: VMI) -> list[Wired]:
-        """What was set up before; nothing where nothing was, where it is not finished, or where a crash broke it."""
+        """What was set up before; nothing where nothing was, or where a crash broke the record of it."""
         try:
             links = msgspec.json.decode(self._memory(pod).read_bytes(), type=dict[str, Link])
-            wanted = requests(vmi)
+            return wired(vmi, links, self._resolver(process))
         except (FileNotFoundError, ValueError):
             return []
-        return wired(vmi, links, self._resolver(process)) if all(w.link in links for w in wanted) else []
 
     def forget(self, pod: str) -> None:
         self._memory(pod).unlink(missing_ok=True)

@@ -101,10 +101,10 @@ def plan(wanted: Iterable[InterfaceRequest], links: Mapping[str, Link], present:
     rules: list[str] = []
     bridges: list[str] = []
     routers: list[str] = []
-    for number, nic in enumerate(wanted):
+    for nic in wanted:
         link = links[nic.link]
         commands += _bridge(nic, link, present)
-        commands += _masquerade(nic, link) if nic.masquerade else _take_over(nic, link, number, present)
+        commands += _masquerade(nic, link) if nic.masquerade else _take_over(nic, link, present)
         bridges.append(nic.bridge)
         if nic.masquerade:
             sysctls |= _forwarding(nic, link)
@@ -206,7 +206,7 @@ def _ports(nic: InterfaceRequest) -> list[str]:
 # --- bridge
 
 
-def _take_over(nic: InterfaceRequest, link: Link, number: int, present: Collection[str]) -> list[str]:
+def _take_over(nic: InterfaceRequest, link: Link, present: Collection[str]) -> list[str]:
     """The Pod's interface becomes a port of the bridge. Another one, down, keeps its name and addresses.
 
     That one is a bridge without ports, because not every kernel has dummy interfaces.
@@ -223,9 +223,31 @@ def _take_over(nic: InterfaceRequest, link: Link, number: int, present: Collecti
         # A cluster's bridge may send back what the guest says; the guest is not to be looked for on that side then.
         f"link set {nic.moved} type bridge_slave learning off",
         *(f"addr replace {address} dev {nic.link}" for address in link.addresses),
-        f"addr replace {dhcp_server(number)}/32 dev {nic.bridge}",
+        f"addr replace {dhcp_server(nic)}/32 dev {nic.bridge}",
     ]
 
 
-def dhcp_server(number: int) -> str:
-    return f"{_DHCP_SERVERS}.{number + 10}"
+def dhcp_server(nic: InterfaceRequest) -> str:
+    """The same for an interface whatever others come and go."""
+    return f"{_DHCP_SERVERS}.{10 if nic.link == PRIMARY else 11 + int(nic.suffix, 16) % 200}"
+
+
+def undo(nic: InterfaceRequest, link: Link, present: Mapping[str, str]) -> list[str]:
+    """Give a bridged interface back to the Pod as it was, for whoever made it to take away. May be repeated.
+
+    `present` are the kinds of the links that there are: the one that keeps the name is a bridge, what is given back is
+    not, and may have been taken away already.
+    """
+    held = [nic.link] if present.get(nic.link) == "bridge" else []
+    back = [
+        f"link set dev {nic.moved} nomaster",
+        f"link set dev {nic.moved} down",
+        f"link set dev {nic.moved} address {link.mac}",
+        f"link set dev {nic.moved} name {nic.link}",
+        *(f"addr replace {address} dev {nic.link}" for address in link.addresses),
+    ]
+    made = [name for name in (nic.tap, nic.bridge) if name in present]
+    return [
+        *(f"link delete dev {name}" for name in (*held, *made)),
+        *(back if nic.moved in present else []),
+    ]

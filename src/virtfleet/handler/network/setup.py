@@ -14,11 +14,12 @@ import socket
 import struct
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 
-from virtfleet.handler.network.plan import InterfaceRequest, Link, Plan, Route, plan
+from virtfleet.handler.network.plan import InterfaceRequest, Link, Plan, Route, plan, undo
 from virtfleet.launcher.guestnet.rawsocket import hand_over
 
 _SIOCETHTOOL, _ETHTOOL_STXCSUM = 0x8946, 0x17
@@ -30,6 +31,8 @@ class Order(msgspec.Struct, frozen=True):
 
     requests: list[InterfaceRequest]
     memory: str
+    undo: list[InterfaceRequest] = []
+    """What is to be as it was before."""
 
 
 class _Address(msgspec.Struct):
@@ -38,8 +41,13 @@ class _Address(msgspec.Struct):
     scope: str = ""
 
 
+class _Info(msgspec.Struct, frozen=True):
+    info_kind: str = ""
+
+
 class _Link(msgspec.Struct):
     ifname: str
+    linkinfo: _Info = _Info()
     address: str = ""
     mtu: int = 1500
     addr_info: list[_Address] = []
@@ -51,11 +59,11 @@ class _Route(msgspec.Struct):
     gateway: str = ""
 
 
-def inspect() -> dict[str, Link]:
-    """The interfaces of this namespace."""
-    links = msgspec.json.decode(_run("ip", "-json", "addr", "show"), type=list[_Link])
+def inspect() -> tuple[dict[str, Link], dict[str, str]]:
+    """The interfaces of this namespace, and of which kind they are."""
+    links = msgspec.json.decode(_run("ip", "-json", "-details", "addr", "show"), type=list[_Link])
     routes = msgspec.json.decode(_run("ip", "-json", "-4", "route", "show") or b"[]", type=list[_Route])
-    return {
+    found = {
         link.ifname: Link(
             link.ifname,
             link.address,
@@ -69,17 +77,23 @@ def inspect() -> dict[str, Link]:
         )
         for link in links
     }
+    return found, {link.ifname: link.linkinfo.info_kind for link in links}
 
 
-def first_state(memory: Path, now: dict[str, Link]) -> dict[str, Link]:
-    """The interfaces as they were before anything was done here."""
-    if memory.exists():
-        return msgspec.json.decode(memory.read_bytes(), type=dict[str, Link])
+def first_state(memory: Path, now: dict[str, Link], wanted: Iterable[str]) -> dict[str, Link]:
+    """The interfaces as they were before anything was done here, those that came later as they came."""
+    known = msgspec.json.decode(memory.read_bytes(), type=dict[str, Link]) if memory.exists() else None
+    first = now if known is None else {**{name: now[name] for name in wanted if name in now}, **known}
+    if first != known:
+        remember(memory, first)
+    return first
+
+
+def remember(memory: Path, first: dict[str, Link]) -> None:
     memory.parent.mkdir(parents=True, exist_ok=True)
     temporary = memory.with_suffix(".new")
-    temporary.write_bytes(msgspec.json.encode(now))
+    temporary.write_bytes(msgspec.json.encode(first))
     temporary.replace(memory)
-    return now
 
 
 def carry_out(made: Plan) -> None:
@@ -116,12 +130,17 @@ def _run(*command: str, feed: bytes = b"") -> bytes:
 def main() -> int:
     order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
     try:
-        now = inspect()
-        first = first_state(Path(order.memory), now)
-        missing = [nic for nic in order.requests if nic.link not in first]
-        if missing:
-            raise OSError(f"the Pod has no interface {missing[0].link} for network {missing[0].name!r}")
+        now, kinds = inspect()
+        first = first_state(Path(order.memory), now, [nic.link for nic in order.requests])
+        if missing := [nic for nic in order.requests if nic.link not in first]:
+            said = f"the Pod has no interface {missing[0].link} for network {missing[0].name!r}: nobody has attached it"
+            raise OSError(f"{said}. Install Multus in the cluster, or remove the network from the VM")
         carry_out(plan(order.requests, first, now.keys()))
+        for nic in order.undo:
+            if nic.link in first:
+                carry_out(Plan(undo(nic, first[nic.link], kinds), {}, "", []))
+                del first[nic.link]
+                remember(Path(order.memory), first)
     except OSError as error:
         sys.stderr.write(f"{error}\n")
         return 1

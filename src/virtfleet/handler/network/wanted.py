@@ -10,13 +10,17 @@ from virtfleet.handler.network.plan import GUESTS, GUESTS6, PRIMARY, InterfaceRe
 from virtfleet.pods.networks import pod_interface
 
 
-def requests(vmi: VMI) -> list[InterfaceRequest]:
-    """The interfaces that are connected through the Pod's network namespace. Raises ValueError where one cannot be."""
+def requests(vmi: VMI, *, absent: bool = False) -> list[InterfaceRequest]:
+    """The interfaces that are connected through the Pod's network namespace. Raises ValueError where one cannot be.
+
+    With `absent`, those that are to go.
+    """
     networks = {network.name: network for network in vmi.spec.networks}
     queues = interfaces.queues(vmi)
+    going = [i for i in vmi.spec.domain.devices.interfaces if i.state == "absent" and i.name in networks]
     return [
         _request(vmi, interface, networks[interface.name], queues)
-        for interface in interfaces.present(vmi)
+        for interface in (going if absent else interfaces.present(vmi))
         if interface.masquerade or interface.bridge
     ]
 
@@ -25,12 +29,13 @@ def _request(vmi: VMI, interface: Interface, network: Network, queues: int) -> I
     secondary = network.multus is not None and not network.multus.default
     pod = network.pod
     masquerade = interface.masquerade is not None
+    # A guest in the Pod's place has the Pod's address, each time another one. Elsewhere it keeps what it had first.
+    kept = abi.mac(vmi, interface.name) if masquerade else abi.recorded_mac(vmi, interface.name) if secondary else ""
     return InterfaceRequest(
         name=interface.name,
         link=pod_interface(network.name) if secondary else PRIMARY,
         masquerade=masquerade,
-        # A guest in the Pod's place has the Pod's address, each time another one.
-        mac=interfaces.plain_mac(interface.mac_address) or (abi.mac(vmi, interface.name) if masquerade else ""),
+        mac=interfaces.plain_mac(interface.mac_address) or kept,
         guests=_network(network.name, "vmNetworkCIDR", 4, (pod.vm_network_cidr if pod else "") or GUESTS),
         guests6=_network(network.name, "vmIPv6NetworkCIDR", 6, (pod.vm_ipv6_network_cidr if pod else "") or GUESTS6),
         ports=[

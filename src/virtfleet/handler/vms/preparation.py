@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,7 +17,7 @@ from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain.context import Context
 from virtfleet.handler.devices import access as deviceaccess
 from virtfleet.handler.devices.assigned import assigned, environment
-from virtfleet.handler.network.networks import Networks, Wired
+from virtfleet.handler.network.networks import Networks, Wired, arrived, pluggable
 from virtfleet.handler.node import topology
 from virtfleet.handler.pods import heldimages
 from virtfleet.handler.pods.launchers import Launcher, Unresponsive
@@ -64,7 +64,7 @@ class Preparation:
         process, cluster = launcher.process, self._cluster()
         if process is None:
             raise Unresponsive("not connected to the launcher")
-        vmi, hypervisor, pod = instance.vmi, instance.hypervisor, process.pod
+        vmi, hypervisor = instance.vmi, instance.hypervisor
         descriptor = hypervisor.descriptor
         in_software = emulated(process, descriptor)
         if in_software and not cluster.emulation:
@@ -74,28 +74,54 @@ class Preparation:
             )
         if not started:
             await asyncio.to_thread(heldimages.hand_over, process)
-        wired = self.networks.known(pod, process, vmi) if started else await self.networks.set_up(pod, process, vmi)
+        wired = await self._wire(vmi, launcher, process, started=started)
         context = _context(vmi, process, cluster, wired, in_software, arriving=kind is Prepare)
         if not descriptor.root:
             more = [descriptor.device] if descriptor.device else []
             deviceaccess.grant(process, [*more, *context.block_volumes])
         tuning.before_start(process, hypervisor.tuning(vmi, context))
-        there, trouble = await plugging.mount(vmi, process, target=kind is Prepare)
+        mounted, trouble = await plugging.mount(vmi, process, target=kind is Prepare)
         if trouble and not started:
             raise NotPossible(trouble)
-        told = plugging.told(instance.object(), vmi, there, launcher.state)
+        told = plugging.told(instance.object(), vmi, mounted, launcher.state)
+        there = connected(vmi) if kind is Prepare else [w.name for w in wired]
         order = kind(
-            vmi=with_hardware_addresses(told, wired),
+            vmi=with_hardware_addresses(without_awaited(told, vmi, there), wired),
             emulators={} if started else emulators.load(self._facts),
             node=NodeFacts(
                 context=context,
                 taps={w.name: w.tap for w in wired},
                 leases=[w.lease for w in wired if w.lease],
                 leases6=[w.lease6 for w in wired if w.lease6],
-                **_room(vmi, pod),
+                **_room(vmi, process.pod),
             ),
         )
         return order, process, trouble
+
+    async def _wire(self, vmi: VMI, launcher: Launcher, process: PodProcess, *, started: bool) -> list[Wired]:
+        """The guest's interfaces, set up where that is still to be done."""
+        pod = process.pod
+        if not started:
+            return await self.networks.set_up(pod, process, vmi)
+        wired, links = self.networks.known(pod, process, vmi), launcher.state.links if launcher.state else {}
+        plugged = {w.name for w in wired if w.mac in links}
+        if due := [name for name in arrived(process, vmi) if name not in plugged]:
+            wired = await self.networks.set_up(pod, process, vmi, due)
+        return wired
+
+
+def connected(vmi: VMI) -> list[str]:
+    """Interfaces that the running domain has, by its status: one that moves is the same on both sides."""
+    return [status.name for status in vmi.status.interfaces if "domain" in status.info_source]
+
+
+def without_awaited(obj: Obj, vmi: VMI, there: Collection[str]) -> Obj:
+    """The VMI as a launcher is told of it: without interfaces that come later."""
+    awaited = {nic.name for nic in pluggable(vmi)} - {*there}
+    devices = obj["spec"].get("domain", {}).get("devices", {})
+    if awaited:
+        devices["interfaces"] = [i for i in devices.get("interfaces") or () if i["name"] not in awaited]
+    return obj
 
 
 def _room(vmi: VMI, pod: str) -> dict[str, int]:

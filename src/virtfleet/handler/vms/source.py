@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from virtfleet.api.names import Phase
+from virtfleet.handler.network.networks import arrived, pluggable
 from virtfleet.handler.pods.launchers import Presence, Unresponsive
 from virtfleet.handler.vms import plugging, preparation, status, tuning
 from virtfleet.handler.vms.decisions import Step, next_step
@@ -24,7 +25,7 @@ from virtfleet.work import tasks
 
 logger = logging.getLogger(__name__)
 
-_ASK_TO_LET_GO = 5.0  # seconds between requests to a guest that does not let go of a disk
+_ASK_TO_LET_GO = 5.0  # seconds between requests to a guest that does not let go of a device
 _CANNOT_GROW = (
     "the VM has room for more CPUs or memory, and its launcher, of an earlier version, adds none; restart the VM"
 )
@@ -70,7 +71,7 @@ class Source:
             step = Step.NOTHING  # what moves is not changed
         again = await self._attempts.make(instance, vm, step, act)
         if leaving is Leaving.NO:
-            look = await self._unplug(instance, vm)
+            look = min(filter(None, (await self._unplug(instance, vm), self._await(instance, vm))), default=None)
         asked = self._ask_guest(vm)
         await self._report(instance, vm)
         return min((seconds for seconds in (again, asked, look) if seconds is not None), default=None)
@@ -104,17 +105,27 @@ class Source:
             raise NotPossible(trouble)
 
     async def _unplug(self, instance: Instance, vm: PodWork) -> float | None:
-        """Take volumes out of the Pod that the guest has let go of; one that has not is asked again."""
+        """Take out of the Pod what the guest has let go of; one that has not is asked again."""
         state, process = vm.launcher.state, vm.launcher.process
         if vm.launcher.presence is not Presence.HERE or process is None or state is None or not state.status:
             return None
-        if not await plugging.unmount(instance.vmi, process, state):
+        kept = await plugging.unmount(instance.vmi, process, state)
+        kept += await self._preparation.networks.take_down(process.pod, process, instance.vmi, state.links)
+        if not kept:
             return None
         left = vm.unplug_at - time.monotonic()
         if left <= 0:
             vm.done, vm.unplug_at, left = None, time.monotonic() + _ASK_TO_LET_GO, _ASK_TO_LET_GO
             self._stir(vm.record.key)
         return left
+
+    @staticmethod
+    def _await(instance: Instance, vm: PodWork) -> float | None:
+        """When to look again for interfaces that the Pod is to have, and has not."""
+        if len(arrived(vm.launcher.process, instance.vmi)) == len(pluggable(instance.vmi)):
+            vm.plug_pause.reset()
+            return None
+        return vm.plug_pause.next()
 
     async def _shut_down(self, instance: Instance, vm: PodWork) -> None:
         """Ask once, and again where the time that the guest has is another one. The launcher does the rest."""

@@ -21,6 +21,7 @@ from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.api.vmistatus import GuestABI, GuestCPU, GuestDevice
 from virtfleet.domain import abi, paths
 from virtfleet.handler.network.networks import Wired
+from virtfleet.handler.network.plan import PRIMARY
 from virtfleet.handler.pods.launchers import Presence
 from virtfleet.handler.vms import plugging
 from virtfleet.hypervisors import features
@@ -30,6 +31,7 @@ from virtfleet.kube.resource import Obj
 from virtfleet.protocol import messages
 from virtfleet.protocol.messages import DomainState, GuestInfo, Status
 
+_OF_POD = "multus-status"  # KubeVirt's word for what the Pod has
 LAUNCHER_LOST = "LauncherLost"
 SYNC_FAILED = "Synchronizing with the Domain failed."
 _ORDERLY = ("Shutdown", "Saved", "FromSnapshot")
@@ -289,7 +291,10 @@ def _interfaces(at: Situation) -> list[Obj]:
     links = at.state.links if at.state else {}
     entries: list[Obj] = []
     for wired in at.wired:
+        secondary = wired.link != PRIMARY
         if links and wired.mac not in links:  # set up in the Pod, and not in the domain yet, or no more
+            if secondary:
+                entries.append({"name": wired.name, "infoSource": _OF_POD, "podInterfaceName": wired.link})
             continue
         guest = by_mac.pop(wired.mac, None)
         # Behind address translation, what the guest calls its address means nothing to anybody else.
@@ -302,7 +307,7 @@ def _interfaces(at: Situation) -> list[Obj]:
             "ipAddress": addresses[0] if addresses else "",
             "ipAddresses": addresses,
             "interfaceName": guest.name if guest else "",
-            "infoSource": "domain, guest-agent" if guest else "domain",
+            "infoSource": ", ".join(("domain", *(["guest-agent"] * bool(guest)), *([_OF_POD] * secondary))),
             "podInterfaceName": wired.link,
             "queueCount": max(wired.queues, 1),
             "linkState": links.get(wired.mac, "up"),

@@ -204,10 +204,14 @@ class Target:
         status: Obj = {"nodeName": self._node, "migrationTransport": _TRANSPORT, "migrationState": state}
         if instance.vmi.status.evacuation_node_name:
             status["evacuationNodeName"] = None
+        held = instance.object()["status"].get("conditions") or []
+        kept = conditions.drop(held, VMICondition.MIGRATION_REQUIRED)
         if instance.vmi.status.migrated_volumes:  # their data is in the other claims now
-            held = instance.object()["status"].get("conditions") or []
-            status |= {"migratedVolumes": None, "conditions": conditions.drop(held, VMICondition.VOLUMES_CHANGE)}
+            kept = conditions.drop(kept, VMICondition.VOLUMES_CHANGE)
+            status["migratedVolumes"] = None
             status["volumeStatus"] = _on_their_new_claims(instance.object()["status"])
+        if kept != held:
+            status["conditions"] = kept
         patch = _patch(instance, status)
         gone = dict.fromkeys((names.MIGRATION_TARGET_NODE, names.OUTDATED_LAUNCHER_IMAGE))
         patch["metadata"]["labels"] = {**gone, names.NODE_NAME: self._node}

@@ -14,7 +14,7 @@ import msgspec
 from virtfleet.domain.errors import DomainError
 from virtfleet.handler.migration.outgoing import Outgoing
 from virtfleet.handler.migration.proxy import Incoming
-from virtfleet.handler.network.networks import NetworkError
+from virtfleet.handler.network.networks import NetworkError, arrived
 from virtfleet.handler.pods.launchers import Launcher, Unresponsive
 from virtfleet.handler.vms import plugging
 from virtfleet.handler.vms.decisions import Step
@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 SYNC_EVENT = "SyncFailed"
 # Seconds between questions to a guest's agent: often while the guest comes up, seldom afterwards.
 _ASK_FIRST, _ASK_MOST = 2.0, 60.0
+# Seconds between looks for an interface of the Pod.
+_PLUG_FIRST, _PLUG_MOST = 0.25, 5.0
 # Seconds between attempts at what cannot be done as things are.
 _RETRY_FIRST, _RETRY_MOST = 1.0, 60.0
 _LONGEST_WORDS = 2000  # of a message, which may be anybody's: libvirt's, the launcher's
@@ -59,7 +61,9 @@ class PodWork:
     incoming: Incoming | None = None
     """The migration by which the guest comes."""
     unplug_at: float = 0.0
-    """When the guest is asked again to let go of a disk."""
+    """When the guest is asked again to let go of a device."""
+    plug_pause: Backoff = field(default_factory=lambda: Backoff(_PLUG_FIRST, _PLUG_MOST))
+    """Between looks for an interface that is to come to the Pod, which nobody tells."""
     left_at: float | None = None
     """When nothing of a guest that leaves was left here, on a clock that only goes forward."""
     trouble: str = ""
@@ -94,7 +98,8 @@ class Attempts:
         """
         if step is Step.NOTHING:
             return None
-        spec = [instance.vmi.spec, plugging.fingerprint(instance.vmi), instance.vmi.status.pod_room]
+        vmi, there = instance.vmi, arrived(vm.launcher.process, instance.vmi)
+        spec = [vmi.spec, plugging.fingerprint(vmi), vmi.status.pod_room, there]
         wanted = hashlib.sha256(msgspec.json.encode(spec)).digest()
         left = vm.retry_at - time.monotonic()
         if vm.trouble and vm.tried == (step, wanted) and left > 0:

@@ -16,9 +16,12 @@ _NODE = re.compile(r"libvirt-(\d+)-(format|storage)")  # as libvirt names what i
 
 
 def forgotten(running: Element, nodes: Iterable[str]) -> list[str]:
-    """The nodes that belong to none of the domain's devices; those first that others are made of."""
-    owners = (*running.iterfind("devices/disk"), *running.iterfind("os"))  # controllers are numbered, too
-    used = {element.get("index") for owner in owners for element in owner.iter()}
+    """The nodes that belong to none of the domain's disks; those first that others are made of.
+
+    Controllers have numbers of their own, and of a drive that has become empty libvirt keeps the number alone.
+    """
+    parts = (part for disk in running.iterfind("devices/disk") for part in disk.iter())
+    used = {part.get("index") for part in parts if part.attrib.keys() - {"index"} or len(part)}
     found = [match for name in nodes if (match := _NODE.fullmatch(name)) and match[1] not in used]
     return [match[0] for match in sorted(found, key=lambda match: match[2])]
 

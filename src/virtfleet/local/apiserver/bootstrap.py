@@ -20,6 +20,7 @@ from virtfleet.kube.resource import (
     CLUSTER_ROLE_BINDINGS,
     CLUSTER_ROLES,
     CONFIG_MAPS,
+    CRDS,
     ENDPOINT_SLICES,
     NAMESPACES,
     PRIORITY_CLASSES,
@@ -58,12 +59,12 @@ async def bootstrap(api: KubeApi, pki: Pki, front: Front, storage_classes: Seque
 
 
 def default_objects() -> list[tuple[Resource, Obj]]:
-    """What is in bootstrap.yaml: roles and bindings, marked as the cluster's own, and classes of priority."""
-    kinds = {res.kind: res for res in (CLUSTER_ROLES, CLUSTER_ROLE_BINDINGS, ROLES, PRIORITY_CLASSES)}
+    """What is in bootstrap.yaml: roles and bindings, marked as the cluster's own, priorities, kinds of others."""
+    kinds = {res.kind: res for res in (CLUSTER_ROLES, CLUSTER_ROLE_BINDINGS, ROLES, PRIORITY_CLASSES, CRDS)}
     text = resources.files(__package__).joinpath("bootstrap.yaml").read_text()
     objects = [(kinds[obj["kind"]], obj) for obj in yaml.load_all(text, Loader=yaml.CSafeLoader)]
     for res, obj in objects:
-        if res is not PRIORITY_CLASSES:
+        if res not in (PRIORITY_CLASSES, CRDS):
             obj["metadata"].setdefault("labels", {})["kubernetes.io/bootstrapping"] = "rbac-defaults"
             obj["metadata"]["annotations"] = {AUTO_UPDATE: "true"}
     return objects

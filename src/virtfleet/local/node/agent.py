@@ -34,6 +34,7 @@ from virtfleet.local.node.pretend import PretendPlugin
 from virtfleet.local.node.pulling import Puller
 from virtfleet.local.node.runtime import Runtime, remove_group
 from virtfleet.local.node.sandbox import Sandboxes
+from virtfleet.local.node.secondary import SecondaryNetworks
 from virtfleet.local.node.server import AgentServer
 from virtfleet.local.node.volumes import Volumes
 from virtfleet.local.nodesfile import NodeSpec
@@ -67,6 +68,7 @@ class Agent:
             puller=puller,
             runtime=Runtime(layout, self._ended),
             sandboxes=Sandboxes(layout, net, addresses),
+            networks=SecondaryNetworks(layout, net, api),
             volumes=Volumes(layout, api, store, puller),
             devices=devices,
             addresses=(str(node_address(addresses)),),

@@ -25,6 +25,7 @@ from virtfleet.local.node.layout import Layout
 from virtfleet.local.node.pulling import Puller
 from virtfleet.local.node.runtime import Runtime
 from virtfleet.local.node.sandbox import Sandbox, Sandboxes
+from virtfleet.local.node.secondary import SecondaryNetworks
 from virtfleet.local.node.security import ConfigError, is_privileged, resolve_user, setting
 from virtfleet.local.node.volumemounts import block_devices, device_node, volume_mounts
 from virtfleet.local.node.volumes import Volumes
@@ -42,6 +43,7 @@ class NodeParts:
     puller: Puller
     runtime: Runtime
     sandboxes: Sandboxes
+    networks: SecondaryNetworks
     volumes: Volumes
     devices: Devices
     addresses: tuple[str, ...]

@@ -56,11 +56,11 @@ def node_address(node_range: IPv4Network) -> IPv4Address:
 
 async def set_up(network: ClusterNetwork, node_range: IPv4Network | None = None) -> None:
     """The bridge, and a node's address on it. May be repeated at any time."""
-    if not await _exists(network.bridge):
+    if not await exists(network.bridge):
         try:
             await run("ip", "link", "add", network.bridge, "address", _mac(network), "type", "bridge")
         except CommandError:  # another agent was faster
-            if not await _exists(network.bridge):
+            if not await exists(network.bridge):
                 raise
     commands = [
         f"link set {network.bridge} mtu {_MTU} up",
@@ -73,7 +73,7 @@ async def set_up(network: ClusterNetwork, node_range: IPv4Network | None = None)
         commands.append(f"addr replace {network.address6(network.gateway)}/64 dev {network.bridge} nodad")
     await run("ip", "-batch", "-", feed="\n".join(commands))
     # Forward what pods send; the machine's other interfaces keep their setting.
-    _sysctl(f"net/ipv4/conf/{network.bridge}/forwarding", "1")
+    sysctl(f"net/ipv4/conf/{network.bridge}/forwarding", "1")
 
 
 def pod_interfaces(network: ClusterNetwork, pod_uid: str, address: IPv4Address) -> str:
@@ -123,7 +123,7 @@ async def hand_over(network: ClusterNetwork, old_uid: str, new_uid: str, namespa
     try:
         await run("ip", "link", "set", old, "nomaster")
     except CommandError:
-        if await _exists(old):
+        if await exists(old):
             raise
     await attach(network, new_uid)
     if has_ipv6():
@@ -136,26 +136,26 @@ async def _nft_inside(namespace: Path, commands: str) -> None:
 
 async def detach(network: ClusterNetwork, pod_uid: str) -> None:
     """Remove a pod's interface; it may have gone with its namespace already."""
-    await _delete_link(network.interface(pod_uid))
+    await delete_link(network.interface(pod_uid))
 
 
 async def tear_down(network: ClusterNetwork) -> None:
     """Remove every interface, route and rule of the cluster; what is not there is fine."""
     for link in orjson.loads(await run("ip", "-json", "link", "show") or "[]"):
         if link["ifname"].startswith(network.tag):
-            await _delete_link(link["ifname"])
+            await delete_link(link["ifname"])
     await run("nft", "-f", "-", feed=f"table ip {network.table}\ndelete table ip {network.table}\n")
 
 
-async def _delete_link(name: str) -> None:
+async def delete_link(name: str) -> None:
     try:
         await run("ip", "link", "delete", name)
     except CommandError:
-        if await _exists(name):
+        if await exists(name):
             raise
 
 
-async def _exists(name: str) -> bool:
+async def exists(name: str) -> bool:
     try:
         await run("ip", "link", "show", "dev", name)
     except CommandError:
@@ -163,7 +163,7 @@ async def _exists(name: str) -> bool:
     return True
 
 
-def _sysctl(name: str, value: str) -> None:
+def sysctl(name: str, value: str) -> None:
     Path("/proc/sys", name).write_text(value)
 
 

@@ -24,6 +24,7 @@ from virtfleet.kube.events import Recorder, Reference
 from virtfleet.kube.resource import PODS, Obj
 from virtfleet.local.node import assembly, cgroups, lifecycle, podstatus, resizing
 from virtfleet.local.node.assembly import Ground, NodeParts, grace_of
+from virtfleet.local.node.attachments import Unusable
 from virtfleet.local.node.containers import Container
 from virtfleet.local.node.devices import AdmissionRefused
 from virtfleet.local.node.lifecycle import Plan
@@ -60,6 +61,7 @@ class PodWorker:
         self._outcome: Outcome | None = None
         self._ground: Ground | None = None
         self._refreshed = 0.0
+        self._attach_again = float("inf")  # when to try again to attach it to a network
         self._pending: Pending | None = None  # why it does not have the resources that its spec asks for by now
         self._over = False  # nothing of the pod will run any more
         self._done = False  # nothing is left to do
@@ -194,6 +196,8 @@ class PodWorker:
             if self._ground.sandbox.follows and succeeds(self.pod):
                 sandbox = await node.sandboxes.succeed(self._ground.sandbox)
                 self._ground = dataclasses.replace(self._ground, sandbox=sandbox)
+            if pause := await self._attach():
+                return pause
             if abs(time.time() - self._refreshed) >= _REFRESH:  # the clock may have been set back
                 await node.volumes.refresh(self.pod, node.facts(self._ground.sandbox))
                 self._refreshed = time.time()
@@ -209,10 +213,28 @@ class PodWorker:
             return _RETRY
         return None
 
+    async def _attach(self) -> float | None:
+        """Have the networks beside the cluster's. The answer is a pause where nothing may be started without them."""
+        assert self._ground is not None
+        node, sandbox, meta = self._node, self._ground.sandbox, self.pod["metadata"]
+        self._attach_again = float("inf")
+        try:
+            said = await node.networks.bring(self.pod, sandbox.namespaces.get("network", ""), sandbox.addresses)
+        except Unusable as error:
+            self._attach_again = time.time() + _RETRY
+            self._warn("FailedCreatePodSandBox" if not self.runs.by_name else "FailedAttachNetwork", str(error))
+            return None if self.runs.by_name else _RETRY
+        if not said.items() <= (meta.get("annotations") or {}).items():
+            patch = {"metadata": {"uid": self.uid, "annotations": said}}
+            with ignoring(is_not_found, is_conflict):
+                # By the status, as Multus does it: no other part of the pod is an agent's business.
+                self._take(await node.api.patch(PODS, meta["name"], patch, meta["namespace"], subresource="status"))
+        return None
+
     async def _start_planned(self, plan: Plan) -> float:
         for name in plan.paused:
             self._pause(name)
-        moments = [*plan.paused.values(), self._refreshed + _REFRESH, self._deadline()]
+        moments = [*plan.paused.values(), self._refreshed + _REFRESH, self._deadline(), self._attach_again]
         moments += [await self._start(name) for name in plan.start]
         return max(0.0, min(moments) - time.time())
 

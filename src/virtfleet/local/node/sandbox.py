@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from virtfleet.kube.resource import Obj
-from virtfleet.local.node import mounts, network
+from virtfleet.local.node import mounts, network, secondary
 from virtfleet.local.node.bundle import Mount
 from virtfleet.local.node.containers import write_atomically
 from virtfleet.local.node.layout import Layout
@@ -138,6 +138,7 @@ class Sandboxes:
 
     async def remove(self, uid: str) -> None:
         """Namespaces go with their last mount, interfaces with their namespace."""
+        await secondary.detach_all(self._network, self._layout.sandboxes / uid)
         mounts.remove_tree(self._layout.sandboxes / uid)
         await network.detach(self._network, uid)
         self._taken.pop(uid, None)

@@ -24,12 +24,12 @@ class Predecessor(NamedTuple):
 
 async def predecessor(api: KubeApi, pod: Obj) -> Predecessor | None:
     """Whose address a Pod is to have; None for an address of its own."""
-    vmi = _vmi(pod)
+    vmi = vmi_of(pod)
     if not vmi or names.MIGRATION_UID not in _labels(pod) or pod["spec"].get("hostNetwork"):
         return None
     namespace, uid = pod["metadata"]["namespace"], pod["metadata"]["uid"]
     others = await api.list(PODS, namespace, labels=f"{names.CREATED_BY}={vmi}")
-    found = [Predecessor(other["metadata"]["uid"], _address(other)) for other in others if _vmi(other) == vmi]
+    found = [Predecessor(other["metadata"]["uid"], _address(other)) for other in others if vmi_of(other) == vmi]
     return next((each for each in found if each.uid != uid and each.address), None)
 
 
@@ -42,7 +42,7 @@ def _labels(pod: Obj) -> dict[str, str]:
     return pod["metadata"].get("labels") or {}
 
 
-def _vmi(pod: Obj) -> str:
+def vmi_of(pod: Obj) -> str:
     """UID of the VMI that a Pod belongs to, by what ties their lives together and not by a label alone."""
     owners = pod["metadata"].get("ownerReferences") or ()
     owner = next((o["uid"] for o in owners if o.get("controller") and o["kind"] == VMIS.kind), "")

@@ -11,7 +11,7 @@ import contextlib
 import signal
 from pathlib import Path
 
-from virtfleet.local.node import cgroups, loops, mounts, network
+from virtfleet.local.node import cgroups, loops, mounts, network, secondary
 from virtfleet.local.node.containers import Container, ContainerFiles
 from virtfleet.local.node.layout import Layout
 from virtfleet.local.node.network import ClusterNetwork
@@ -34,6 +34,7 @@ async def power_off(layout: Layout, net: ClusterNetwork) -> None:
     if layout.sandboxes.is_dir():
         for sandbox in list(layout.sandboxes.iterdir()):
             await network.detach(net, sandbox.name)
+            await secondary.detach_all(net, sandbox)
             mounts.remove_tree(sandbox)
     mounts.remove_tree(layout.runtime)
 
