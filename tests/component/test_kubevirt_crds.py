@@ -33,7 +33,8 @@ async def installed(kubectl: Kubectl) -> Kubectl:  # noqa: F811
 async def test_vmis_have_kubevirts_short_names_and_columns(installed: Kubectl) -> None:
     await installed("create", "-f", "-", stdin=VMI)
     lines = (await installed("get", "vmi", "-o", "wide")).splitlines()
-    assert lines[0].split() == ["NAME", "AGE", "PHASE", "IP", "NODENAME", "READY", "LIVE-MIGRATABLE", "PAUSED"]
+    columns = ["NAME", "AGE", "PHASE", "IP", "NODENAME", "READY", "LIVE-MIGRATABLE", "PAUSED"]
+    assert lines[0].split() == [*columns, "POOL", "HYPERVISOR"]
     assert lines[1].split()[2:] == ["Running", "10.0.0.1", "node-1"]
     assert "virtualmachineinstance.kubevirt.io/vm" in await installed("get", "all")
 

@@ -27,6 +27,7 @@ OTHERS = re.compile(
 LEGITIMATE = {
     "hypervisors/registry.py": "the list of them, with the name of the default",
     "admission/defaults.py": "timers and enlightenments, as KubeVirt's API names them",
+    "instancetypes/preferences.py": "features of a guest, as KubeVirt's API names them",
     "admission/devices.py": "models of panic devices",
     "admission/hyperv.py": "enlightenments, as KubeVirt's API names them",
     "api/names.py": "labels, as KubeVirt names them",

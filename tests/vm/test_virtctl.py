@@ -116,6 +116,43 @@ def test_expand(web: Used) -> None:
     assert (expanded["kind"], expanded["metadata"]["name"]) == ("VirtualMachine", "web")
 
 
+TYPES = """\
+apiVersion: instancetype.kubevirt.io/v1beta1
+kind: VirtualMachineInstancetype
+metadata: {name: tiny}
+spec: {cpu: {guest: 2}, memory: {guest: 192Mi}}
+---
+apiVersion: instancetype.kubevirt.io/v1beta1
+kind: VirtualMachinePreference
+metadata: {name: cores}
+spec: {cpu: {preferredCPUTopology: cores}, devices: {preferredDiskBus: virtio}}
+"""
+
+
+def test_a_guest_is_as_large_as_the_instance_type_that_it_was_created_with(web: Used) -> None:
+    web.kubectl.apply(*yaml.safe_load_all(TYPES))
+    names = ("--instancetype", "virtualmachineinstancetype/tiny", "--preference", "virtualmachinepreference/cores")
+    disk = f"src:{guestimage.IMAGE}"
+    made = web.does(*command("create", "vm", "--name", "typed", *names, "--volume-containerdisk", disk))
+    web.kubectl.apply(yaml.safe_load(made))
+    eventually(lambda: web.kubectl.json("get", "vmi", "typed")["status"].get("phase") == "Running", 2 * PATIENCE)
+    with web.console(*command("console", "typed")) as terminal:
+        terminal.says("onnected to")
+        terminal.says("guest# ", nudge="\r")
+        terminal.type("echo CPUs: $(grep -c ^processor /proc/cpuinfo)\r")
+        terminal.says("CPUs: 2")
+        terminal.type('awk \'/MemTotal/ {print ($2 > 98304 && $2 < 196608) ? "as" "ked" : $0}\' /proc/meminfo\r')
+        terminal.says("asked")
+    expanded = yaml.safe_load(web.does(*command("expand", "--vm", "typed")))["spec"]
+    assert expanded["template"]["spec"]["domain"]["cpu"]["cores"] == 2
+    assert not {"instancetype", "preference"} & expanded.keys()
+    kept = web.kubectl.json("get", "vm", "typed")["status"]["instancetypeRef"]["controllerRevisionRef"]["name"]
+    assert web.kubectl.json("get", "controllerrevision", kept)["data"]["spec"]["memory"] == {"guest": "192Mi"}
+    common = web.kubectl.json("get", "virtualmachineclusterinstancetype", "u1.small")
+    assert common["spec"] == {"cpu": {"guest": 1}, "memory": {"guest": "2Gi"}}
+    web.kubectl("delete", "vm", "typed")
+
+
 def test_expose(web: Used) -> None:
     web.does(*command("expose", "vm", "web", "--name", "web-http", "--port", "80"))
     vmi = web.vmi()

@@ -143,8 +143,10 @@ class VirtualMachines:
         named, kept = any(vm.types[:2]), any(vm.types[2:])
         if named and (policy == "expandAll" or (policy == "expand" and not kept)):
             return await self._expanded(vm, types), Types()
-        if change := await vmtypes.keep(self._api, vm.object(), FAILED_CREATE):
+        before = vm.object()
+        if change := await vmtypes.keep(self._api, before, FAILED_CREATE):
             vm = await self._patch(vm, {"status": change}, "status")
+            await vmtypes.forget(self._api, before, vm.object())
             types = await vmtypes.find(self._api, vm.object())
         vmtypes.whole(vm.object(), types)
         if len(self._types) >= _REMEMBERED:
@@ -159,7 +161,7 @@ class VirtualMachines:
         named = dict.fromkeys(part.field for part in PARTS)
         vm = await self._patch(vm, {"spec": {**named, "template": template}})
         vm = await self._patch(vm, {"status": dict.fromkeys(part.ref for part in PARTS)}, "status")
-        await vmtypes.forget(self._api, before)
+        await vmtypes.forget(self._api, before, vm.object())
         return vm
 
     def _cluster(self) -> Installation:

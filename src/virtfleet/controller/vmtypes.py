@@ -89,24 +89,28 @@ async def _create(api: KubeApi, vm: Obj, wanted: Obj) -> str:
 
 async def _renewed(api: KubeApi, vm: Obj, part: Part, name: str) -> str:
     """The same content under the name and labels of today, where it was kept by an early version of KubeVirt."""
-    namespace = vm["metadata"]["namespace"]
-    kept = await api.get(CONTROLLER_REVISIONS, name, namespace)
+    kept = await api.get(CONTROLLER_REVISIONS, name, vm["metadata"]["namespace"])
     if revisions.is_current(kept):
         return name
     revisions.spec_of(kept, part)
-    renewed = await _create(api, vm, revisions.revision(vm, kept["data"]))
-    if renewed != name and not revisions.is_foreign(kept, vm):
-        with ignoring(is_not_found):
-            await api.delete(CONTROLLER_REVISIONS, name, namespace)
-    return renewed
+    return await _create(api, vm, revisions.revision(vm, kept["data"]))
 
 
-async def forget(api: KubeApi, vm: Obj) -> None:
-    """Take away what was kept for a VM that needs it no more."""
+async def forget(api: KubeApi, before: Obj, now: Obj) -> None:
+    """Take away what is kept for the VM and was replaced; to be called once its status does not name it any more.
+
+    What it took from a type that it names no more stays until the VM goes: it may come back to it.
+    """
+    namespace = now["metadata"]["namespace"]
     for part in PARTS:
-        if name := finding.reference(vm, part):
-            with ignoring(is_not_found):
-                await api.delete(CONTROLLER_REVISIONS, name, vm["metadata"]["namespace"])
+        name = finding.reference(before, part)
+        if not name or name == finding.reference(now, part):
+            continue
+        with ignoring(is_not_found):
+            kept = await api.get(CONTROLLER_REVISIONS, name, namespace)
+            if (named(now, part) is not None and revisions.is_current(kept)) or revisions.is_foreign(kept, now):
+                continue
+            await api.delete(CONTROLLER_REVISIONS, name, namespace)
 
 
 def whole(vm: Obj, types: Types) -> Obj:

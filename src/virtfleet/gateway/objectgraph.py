@@ -12,7 +12,9 @@ from virtfleet.api.networks import Network
 from virtfleet.api.selectors import Selector, SelectorError, from_label_selector
 from virtfleet.api.vmi import AccessCredential, VirtualMachineInstanceSpec
 from virtfleet.gateway.machines import Vm, Vmi, bad_request
-from virtfleet.kube.resource import VMIS, VMS, Obj
+from virtfleet.instancetypes.finding import reference
+from virtfleet.instancetypes.matching import PARTS, named
+from virtfleet.kube.resource import CONTROLLER_REVISIONS, VMIS, VMS, Obj
 from virtfleet.pods.launcher import pod_name
 
 DEPENDENCY = "kubevirt.io/dependency-type"
@@ -28,6 +30,8 @@ _KINDS = {
     "Secret": ("", "config"),
     "ServiceAccount": ("", "config"),
     "NetworkAttachmentDefinition": ("k8s.cni.cncf.io", "network"),
+    CONTROLLER_REVISIONS.kind: (CONTROLLER_REVISIONS.group, "config"),
+    **{kind.kind: (kind.group, "config") for part in PARTS for kind in part.kinds},
 }
 
 
@@ -42,7 +46,8 @@ def of_vm(vm: Vm, vmi: Vmi | None, options: ObjectGraphOptions) -> Obj:
     """The graph of a VM and of its instance, if it runs."""
     namespace, spec = vm.view.metadata.namespace, vm.view.spec.template.spec
     instance = [_node(VMIS.kind, vmi.name, namespace, [_launcher(vmi)])] if vmi else []
-    return _root(VMS.kind, vm.name, namespace, [*instance, *_dependencies(spec, namespace)], options)
+    children = [*instance, *_types(vm.object, namespace), *_dependencies(spec, namespace)]
+    return _root(VMS.kind, vm.name, namespace, children, options)
 
 
 def of_vmi(vmi: Vmi, options: ObjectGraphOptions) -> Obj:
@@ -79,6 +84,18 @@ def _chosen(nodes: Iterable[Obj], selector: Selector, optional: bool) -> list[Ob
         for node in nodes
         if selector.matches(node["labels"]) and (optional or not node.get("optional"))
     ]
+
+
+def _types(vm: Obj, namespace: str) -> Iterator[Obj]:
+    """What the VM was made of, which it can do without, and what it keeps of that."""
+    for part in PARTS:
+        if (matcher := named(vm, part)) is None:
+            continue
+        if kind := part.kind(matcher):
+            name, place = str(matcher.get("name") or ""), namespace if kind.namespaced else ""
+            yield _node(kind.kind, name, place, optional=True)
+        if kept := reference(vm, part) or matcher.get("revisionName"):
+            yield _node(CONTROLLER_REVISIONS.kind, str(kept), namespace)
 
 
 def _launcher(vmi: Vmi) -> Obj:

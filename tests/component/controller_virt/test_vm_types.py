@@ -8,6 +8,7 @@ from typing import Any
 from virt_plane import Plane, a_vm
 
 from bench.simulator import NAMESPACE
+from virtfleet.admission.updates import RESERVED_ANNOTATIONS
 from virtfleet.api import kinds
 from virtfleet.api.kinds import OwnKind
 from virtfleet.kube.resource import CONTROLLER_REVISIONS, KUBEVIRTS, VMIS, VMS, Obj, of_kind
@@ -133,6 +134,24 @@ async def test_another_type_is_kept_beside_and_asks_for_a_restart(virt: Plane) -
     assert await refs(virt) == before
 
 
+async def test_a_running_vm_follows_a_larger_type_as_far_as_it_can(virt: Plane) -> None:
+    """Sockets are added while it runs; the machine's model waits for a restart."""
+    await make(virt, a_type(vcpus=1), a_type("large", 2), a_type("newer", 2, cpu={"guest": 2, "model": "Skylake"}))
+    await virt.create(VMS, typed(preference=""))
+    first = await virt.phase("Running")
+    await virt.api.patch(VMS, "vm", {"spec": {"instancetype": {"name": "large"}}}, NAMESPACE)
+
+    async def grown() -> bool:
+        vmi = await virt.vmi()
+        return bool(vmi["spec"]["domain"]["cpu"]["sockets"] == 2)
+
+    await virt.until(grown)
+    assert (await virt.vmi())["metadata"]["uid"] == first["metadata"]["uid"]
+    assert all(c["type"] != "RestartRequired" for c in (await virt.vm())["status"]["conditions"])
+    await virt.api.patch(VMS, "vm", {"spec": {"instancetype": {"name": "newer"}}}, NAMESPACE)
+    assert "domain.cpu.model" in (await virt.condition("RestartRequired", of=VMS))["message"]
+
+
 async def test_a_revision_that_is_named_counts_whatever_the_type_says(virt: Plane) -> None:
     await make(virt, a_type(), a_preference())
     await virt.create(VMS, typed("Halted"))
@@ -174,6 +193,17 @@ async def test_what_somebody_else_put_into_a_revision_starts_nothing(virt: Plane
     assert (
         failure["reason"] == "FailedFindInstancetype" and "ControllerRevision bad cannot be used" in failure["message"]
     )
+    assert await virt.api.list(VMIS, NAMESPACE) == []
+
+
+async def test_a_type_cannot_make_the_controller_say_what_only_it_may(virt: Plane) -> None:
+    """The instance would be made in the controller's name, with its rights."""
+    reserved = dict.fromkeys(RESERVED_ANNOTATIONS, "lxc")
+    evil = {**a_type(annotations=reserved), "metadata": {"name": "small", "uid": "1"}}
+    await virt.create(CONTROLLER_REVISIONS, {"metadata": {"name": "evil"}, "data": evil, "revision": 1})
+    await virt.create(VMS, typed(preference="", revisionName="evil"))
+    failure = await virt.condition("Failure", of=VMS)
+    assert all(name in failure["message"] for name in reserved)
     assert await virt.api.list(VMIS, NAMESPACE) == []
 
 

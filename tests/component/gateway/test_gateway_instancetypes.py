@@ -253,3 +253,16 @@ async def test_what_cannot_be_expanded_is_refused_with_its_field(kit: Kit) -> No
     vm = a_vm({"cpu": {"sockets": 1}}, instancetype={"name": "small"})
     conflict = await kit.call("PUT", "namespaces/default/expand-vm-spec", vm)
     assert (conflict.status, "domain.cpu.sockets conflicts" in conflict.body["message"]) == (400, True)
+
+
+async def test_the_graph_of_a_vm_has_its_types_and_what_it_keeps_of_them(kit: Kit) -> None:
+    named = {"instancetype": {"name": "small"}, "preference": {"name": "mine", "kind": "VirtualMachinePreference"}}
+    await kit.vm(**named, status={"instancetypeRef": {"controllerRevisionRef": {"name": "kept"}}})
+    graph = (await kit.of_vm("objectgraph", {}, method="GET")).body
+    found = [(n["objectReference"]["kind"], n["objectReference"]["name"], n.get("optional")) for n in graph["children"]]
+    assert found == [
+        ("VirtualMachineClusterInstancetype", "small", True),
+        ("ControllerRevision", "kept", None),
+        ("VirtualMachinePreference", "mine", True),
+    ]
+    assert [n["objectReference"]["namespace"] for n in graph["children"]] == ["", "default", "default"]

@@ -270,8 +270,9 @@ class Hollow:
         watching = asyncio.create_task(world.run())
         for cache in world.needed:
             await cache.synced.wait()
-        world.instances_are_served()
-        await world.instances.synced.wait()
+        world.own_kinds_are_served()
+        for cache in (world.instances, *world.types.values()):
+            await cache.synced.wait()
         for _ in ("tell the last counts", "nothing"):
             self.operators_api.writes.clear()
             await operator.reconcile(f"{NAMESPACE}/kubevirt")

@@ -10,9 +10,12 @@ import pytest
 from hollow import NAMESPACE, Hollow, hollow, missing
 
 from virtfleet import __version__
+from virtfleet.installation import Installation
 from virtfleet.kube.api import Patch
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import (
+    CLUSTER_INSTANCETYPES,
+    CLUSTER_PREFERENCES,
     CRDS,
     DAEMON_SETS,
     DEPLOYMENTS,
@@ -25,6 +28,11 @@ from virtfleet.kube.resource import (
     VALIDATING_WEBHOOKS,
     VMIS,
 )
+from virtfleet.operator import commontypes
+
+_COMMON = commontypes.render(Installation({"metadata": {"namespace": NAMESPACE}}))
+TYPES = [obj for obj in _COMMON if obj["kind"] == CLUSTER_INSTANCETYPES.kind]
+PREFERENCES = [obj for obj in _COMMON if obj["kind"] == CLUSTER_PREFERENCES.kind]
 
 
 @pytest.fixture
@@ -326,3 +334,36 @@ async def test_an_operator_that_cannot_read_what_is_stored_touches_nothing(fleet
 async def _stored_in(fleet: Hollow, name: str, version: str) -> bool:
     definition = await fleet.api.get(CRDS, name)
     return version in (definition["status"].get("storedVersions") or ())
+
+
+async def test_the_common_instance_types_come_and_go_as_the_kubevirt_object_says(fleet: Hollow) -> None:
+    """Somebody's own stay, what was there under a name of ours becomes ours, and changes are taken back."""
+    await fleet.install(configuration={"commonInstancetypesDeployment": {"enabled": False}})
+    spec = {"cpu": {"guest": 3}, "memory": {"guest": "1Gi"}}
+    for name in ("mine", "u1.small"):
+        await fleet.api.create(CLUSTER_INSTANCETYPES, {"metadata": {"name": name}, "spec": spec})
+
+    async def ours() -> tuple[int, int]:
+        managed = "app.kubernetes.io/managed-by=virt-operator"
+        types = await fleet.api.list(CLUSTER_INSTANCETYPES, labels=managed)
+        return len(types), len(await fleet.api.list(CLUSTER_PREFERENCES, labels=managed))
+
+    async def complete() -> bool:
+        small = await fleet.api.get(CLUSTER_INSTANCETYPES, "u1.small")
+        return await ours() == (len(TYPES), len(PREFERENCES)) and small["spec"]["cpu"] == {"guest": 1}
+
+    async def gone() -> bool:
+        return await ours() == (0, 0)
+
+    assert await ours() == (0, 0)
+    await fleet.configure(configuration={"commonInstancetypesDeployment": None})  # as in KubeVirt, they are the default
+    await fleet.until(complete)
+    await fleet.api.patch(CLUSTER_INSTANCETYPES, "u1.small", {"spec": {"cpu": {"guest": 9}}})
+    await fleet.api.delete(CLUSTER_PREFERENCES, "fedora")
+    await fleet.until(complete)
+    await fleet.settled()
+    assert await fleet.idle_writes() == []
+    fleet.start_operator()
+    await fleet.configure(configuration={"commonInstancetypesDeployment": {"enabled": False}})
+    await fleet.until(gone)
+    assert (await fleet.api.get(CLUSTER_INSTANCETYPES, "mine"))["spec"] == spec
