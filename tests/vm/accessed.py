@@ -44,7 +44,9 @@ class Used:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.kubectl("delete", "namespace", self.namespace, "--timeout=80s")
+        # A namespace that is to end with VMs in it takes a namespace controller half a minute.
+        self.kubectl("delete", "vm", "--all", "--timeout=80s")
+        self.kubectl("delete", "namespace", self.namespace, "--wait=false")
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

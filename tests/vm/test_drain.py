@@ -104,6 +104,7 @@ def test_a_drain_ends_when_every_guest_runs_elsewhere_and_none_was_restarted(fle
         assert sorted(succeeded) == vms.names, "each moved once"
     finally:
         vms.kubectl("uncordon", here)
+        vms.kubectl("delete", "vm", "--all", "--timeout=85s")
         vms.kubectl("delete", "namespace", NAMESPACE, "--timeout=85s")
         kubehome.wait_until_available(Kubectl(fleet, "kubevirt"))
 

@@ -276,7 +276,7 @@ class Guest:
                 if any(change) or more:
                     raise Failure("the VM is on its way to another node; it is changed when it is there")
                 return
-            if change.attach:
+            if change.attach or change.update:
                 self._sweep(domain, running)  # or what was plugged out a moment ago could not be plugged in again
             failures: list[Exception] = []  # of one device, which are none of the others
             for device in change.detach:
