@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from collections.abc import Mapping
 from ipaddress import ip_interface, ip_network
 from pathlib import Path
@@ -20,7 +19,7 @@ from virtfleet.handler.network.wanted import requests
 from virtfleet.handler.pods.process import PodProcess
 from virtfleet.kube import confined
 from virtfleet.protocol.messages import Lease, Lease6
-from virtfleet.work.commands import CommandError, run
+from virtfleet.work.commands import CommandError, python, run
 
 _LONGEST_RESOLVER = 1 << 14
 
@@ -171,7 +170,7 @@ class Networks:
         if not wanted:
             return []
         order = Order(wanted, str(self._memory(pod).absolute()))
-        helper = (sys.executable, "-m", "virtfleet.handler.network.setup")
+        helper = python("virtfleet.handler.network.setup")
         with process.namespace("net") as namespace:
             async with self._helpers:
                 try:
