@@ -49,16 +49,19 @@ class Observed:
     async def until(self, mark: str, names: Iterable[str]) -> list[float]:
         """When each of them came to be that."""
         wanted, seen = list(names), self.seen[mark]
-        await self._wait(lambda: all(name in seen for name in wanted))
+        await self._wait(lambda: all(name in seen for name in wanted), f"{', '.join(wanted)} to be {mark}")
         return [seen[name] for name in wanted]
 
     async def until_gone(self, names: Iterable[str]) -> None:
         wanted = set(names)
-        await self._wait(lambda: not self._there & wanted)
+        await self._wait(lambda: not self._there & wanted, f"{', '.join(sorted(wanted))} to go")
 
-    async def _wait(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(self._deadline), self._changed:
-            await self._changed.wait_for(condition)
+    async def _wait(self, condition: Callable[[], bool], what: str) -> None:
+        try:
+            async with asyncio.timeout(self._deadline), self._changed:
+                await self._changed.wait_for(condition)
+        except TimeoutError:
+            raise TimeoutError(f"waited {self._deadline:.0f} s for {what}") from None
 
 
 @asynccontextmanager

@@ -22,19 +22,23 @@ from bench import handovers
 from bench.node import cluster, install
 from bench.observer import Observed, has_condition, observing, percentile
 from bench.report import Figure
+from virtfleet.api import names
 from virtfleet.cli import installing
 from virtfleet.cli.output import Progress
 from virtfleet.cli.vm import podexec
+from virtfleet.installation import Installation
 from virtfleet.kube import config
 from virtfleet.kube.client import Client
 from virtfleet.kube.component import PORT
-from virtfleet.kube.resource import NODES, PODS, VMIS, Obj
+from virtfleet.kube.resource import KUBEVIRTS, NODES, PODS, VMIS, Obj
 
 TITLE = "VMs on a cluster, beside KubeVirt's figures"
 
 ONE_BY_ONE, TOGETHER, MOST = 5, 10, 20
 REST = 60.0
 DEADLINE = 600.0
+OFFERED_WITHIN = 15.0  # seconds in which a node tells that it has KVM
+KVM = names.DEVICE_PREFIX + "kvm"
 NAMESPACE, INSTALLED = "default", "kubevirt"
 GUEST = "virtfleet/guest:demo"
 # What KubeVirt's take, each.
@@ -143,14 +147,26 @@ class Bench:
             calls += (await self.usage()).calls - before.calls
             booted += await self.until("booted", names)
             gone.append(await self.delete_all())
-        per_vmi = {key: count / ONE_BY_ONE for key, count in sorted(calls.items()) if key[1] not in _PERIODIC}
+        theirs = (key for key in sorted(calls) if key[0] != "watch" and key[1] not in _PERIODIC)
+        per_vmi = {key: calls[key] / ONE_BY_ONE for key in theirs}
         return [
             Figure("one VMI, created to Running, median", statistics.median(running), "s", reference="3.75"),
             Figure("  guest up (agent connected), median", statistics.median(booted), "s"),
             Figure("  deleted to gone, median", statistics.median(gone), "s", reference="3.1 to 3.9"),
-            Figure("calls per VMI until Running", sum(per_vmi.values()), "calls", reference="13"),
+            Figure(
+                "calls per VMI until Running",
+                sum(count for key, count in per_vmi.items() if key != _GATE),
+                "calls",
+                aim="at most 6",
+                reference="13, its readiness gate included",
+            ),
             *(
-                Figure(f"  {verb} {resource}", count, "calls", reference=_CALLS.get((verb, resource), ""))
+                Figure(
+                    f"  {verb} {resource}{' (its readiness gate, once it runs)' if (verb, resource) == _GATE else ''}",
+                    count,
+                    "calls",
+                    reference=_CALLS.get((verb, resource), ""),
+                )
                 for (verb, resource), count in per_vmi.items()
             ),
         ]
@@ -204,8 +220,9 @@ class Bench:
         return usage
 
 
-# What is called now and then, with or without VMs: leases of elections, signs of life of nodes.
+# What is called now and then, with or without VMs: leases of elections, signs of life of nodes; and watches end.
 _PERIODIC = ("leases.coordination.k8s.io", "nodes")
+_GATE = ("patch", "pods/status")
 # KubeVirt's calls per VMI until it runs, where its figures name them.
 _CALLS = {
     ("patch", "virtualmachineinstances.kubevirt.io"): "6 updates and 1 patch",
@@ -219,7 +236,9 @@ async def run(kubeconfig: Path | None = None, registry: str = "", guest: str = G
     if kubeconfig:
         spec = {"imageRegistry": registry} if registry else {}
         async with Client(config.load(kubeconfig)) as api:
-            return [*await _installed(api, spec), *await _measure(api, guest)]
+            figures = await _installed(api, spec)
+            await _can_run(api, ours=bool(figures))
+            return [*figures, *await _measure(api, guest)]
     with cluster(["node-a", "node-b"]) as (data, _):
         seconds = install(data)
         async with Client(config.load(data / "kubeconfig")) as api:
@@ -239,6 +258,23 @@ async def _installed(api: Client, spec: dict[str, str]) -> list[Figure]:
     await installing.install(api, None, Progress(), spec, installing.DEFAULT)
     await installing.wait(api, installing.why_not_ready, Progress(), DEADLINE)
     return [_available(time.monotonic() - began)]
+
+
+async def _can_run(api: Client, *, ours: bool) -> None:
+    """Have CPUs emulated where no node has KVM, rather than wait for VMs that no node takes."""
+    end = time.monotonic() + OFFERED_WITHIN
+    while not any(int(node["status"]["allocatable"].get(KVM, 0)) for node in await api.list(NODES)):
+        if time.monotonic() < end:
+            await asyncio.sleep(1.0)
+            continue
+        if not ours and not Installation(await api.get(KUBEVIRTS, "kubevirt", INSTALLED)).emulation:
+            raise SystemExit(
+                f"no node offers {KVM}, so no VM would run: set spec.configuration.developerConfiguration.useEmulation"
+                f" of KubeVirt {INSTALLED}/kubevirt to true"
+            )
+        emulating = {"spec": {"configuration": {"developerConfiguration": {"useEmulation": True}}}}
+        await api.patch(KUBEVIRTS, "kubevirt", emulating, INSTALLED)
+        return
 
 
 async def _measure(api: Client, guest: str) -> list[Figure]:

@@ -25,6 +25,8 @@ from virtfleet.api.replicaset import VirtualMachineInstanceReplicaSet
 from virtfleet.api.view import View
 from virtfleet.api.vm import VirtualMachine
 from virtfleet.api.vmi import VirtualMachineInstance
+from virtfleet.kube.errors import ApiError
+from virtfleet.kube.resource import Obj, Resource
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "tests" / "golden"
@@ -370,3 +372,10 @@ def _view_in(hint: Any) -> type[View] | None:
     if get_origin(hint) in (list, dict):
         return None
     return next((found for a in get_args(hint) if (found := _view_in(a))), None)
+
+
+class NoObjects:
+    """An API server on which there is nothing to read."""
+
+    async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Obj:
+        raise ApiError("NotFound", f'{resource} "{name}" not found')

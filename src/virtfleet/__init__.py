@@ -1,3 +1,3 @@
 """VirtFleet: virtual machines on Kubernetes for mixed fleets of nodes."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

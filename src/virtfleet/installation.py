@@ -6,7 +6,7 @@ the object, and what is asked of it is worked out then and kept.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from fractions import Fraction
@@ -299,6 +299,18 @@ class Installation:
         return self._network.permit_bridge_interface_on_pod_network is not False
 
     @property
+    def reference_policy(self) -> str:
+        """Whether VMs keep a reference to their instance type, or take over what it says: `expand` or `expandAll`."""
+        configured = self.configuration.instancetype
+        return (configured.reference_policy if configured else "") or "reference"
+
+    @property
+    def common_instancetypes(self) -> bool:
+        """Whether there are the instance types and preferences that come with an installation."""
+        configured = self.configuration.common_instancetypes_deployment
+        return configured is None or configured.enabled is not False
+
+    @property
     def live_update(self) -> bool:
         return (self.configuration.vm_rollout_strategy or "LiveUpdate") == "LiveUpdate"
 
@@ -413,3 +425,8 @@ class Installation:
 def _time(text: str | None) -> timedelta | None:
     seconds = duration.seconds(text) if text else None
     return timedelta(seconds=seconds) if seconds else None
+
+
+def version_of(installations: Iterable[Installation]) -> str:
+    """Which version of the KubeVirt object is known, as the API server counts them; empty: none yet."""
+    return next((str(each.kubevirt["metadata"]["resourceVersion"]) for each in installations), "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from virtfleet import __version__ as virtfleet_version
 from virtfleet.cli.output import TRACE, explained
 
 VIRTFLEET = str(Path(sys.executable).parent / "virtfleet")
@@ -90,3 +92,23 @@ def test_what_nobody_foresaw_is_one_line_with_a_next_step() -> None:
     bug = explained(KeyError("spec")).message
     assert bug.splitlines()[0] == "this should not have happened: KeyError: 'spec'"
     assert TRACE in bug
+
+
+def test_a_command_that_is_spelt_wrong() -> None:
+    is_told(virtfleet("mirgate", "web"), "there is no command 'mirgate'; did you mean 'migrate'?")
+
+
+def test_the_version_of_a_cluster_that_is_away(tmp_path: Path) -> None:
+    (tmp_path / "config").write_text("apiVersion: v1\nkind: Config\n")
+    done = virtfleet("version", "--kubeconfig", str(tmp_path / "config"), "-o", "json")
+    said = json.loads(done.stdout)
+    assert said["client"] == virtfleet_version and said["error"], done
+    assert done.returncode == 0 and "cluster" not in said
+    assert json.loads(virtfleet("version", "--client", "-o", "json").stdout) == {"client": virtfleet_version}
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_learns_to_complete(shell: str) -> None:
+    assert "_VIRTFLEET_COMPLETE" in virtfleet("completion", shell).stdout
+    asked = virtfleet(_VIRTFLEET_COMPLETE="bash_complete", COMP_WORDS="virtfleet mig", COMP_CWORD="1")
+    assert "migrate" in asked.stdout

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import aiohttp
+import orjson
 import pytest
 from aiohttp import web
 
@@ -73,7 +74,13 @@ async def served(tmp_path: Path, friends: Authority, monkeypatch: pytest.MonkeyP
     options = argparse.Namespace(certificates=tmp_path, host="127.0.0.1", port=port)
     made = Served(f"https://127.0.0.1:{port}", own.bundle, friends.bundle)
     serving = asyncio.create_task(
-        component.serve(options, [web.get("/who", who)], clients=lambda credential: made.clients, farewell=0.5)
+        component.serve(
+            options,
+            [web.get("/who", who)],
+            clients=lambda credential: made.clients,
+            farewell=0.5,
+            configuration=lambda: "42",
+        )
     )
     made.end = serving.cancel
     async with asyncio.timeout(30):
@@ -89,9 +96,14 @@ async def served(tmp_path: Path, friends: Authority, monkeypatch: pytest.MonkeyP
 
 
 async def test_callers_need_no_certificate_and_then_are_nobody(served: Served) -> None:
-    assert await served.ask("/healthz") == "ok"
+    assert await served.ask("/livez") == "ok"
     assert "python_info" in str(await served.ask("/metrics"))
     assert await served.ask() is None
+
+
+@pytest.mark.parametrize("path", ["/healthz", "//healthz"])
+async def test_tools_learn_which_configuration_a_component_goes_by(served: Served, path: str) -> None:
+    assert orjson.loads(str(await served.ask(path))) == {"config-resource-version": "42"}
 
 
 async def test_a_server_that_is_told_to_end_says_so_and_answers_until_everybody_knows(served: Served) -> None:

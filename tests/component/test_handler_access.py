@@ -165,7 +165,7 @@ async def test_a_second_console_takes_over_and_the_first_is_told(here: Node) -> 
             assert b"Another user has connected" in await first.receive_bytes()
             last = await first.receive()
             assert (last.type, last.data) == (WSMsgType.CLOSE, WSCloseCode.POLICY_VIOLATION)
-            assert last.extra == "somebody else took over"
+            assert last.extra == "EOF: somebody else took over"
             await second.send_bytes(b"second")
             assert await second.receive_bytes() == b"second"
             assert guest.served == 2

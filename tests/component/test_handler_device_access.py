@@ -20,7 +20,7 @@ from virtfleet.handler.pods.cgroups import ControlGroup
 from virtfleet.handler.pods.deviceprogram import Device, allowing
 
 DENY_ALL = bytes.fromhex("b4000000000000009500000000000000")
-NULL, ZERO = "c 1:3 rwm", "c 1:5 rw"
+NULL, ZERO, FULL = "c 1:3 rwm", "c 1:5 rw", "c 1:7 rw"
 
 
 @pytest.fixture
@@ -74,12 +74,57 @@ def test_what_is_allowed_already_stays_as_it_is(group: Path) -> None:
     assert len(before) == 1
 
 
+def test_what_was_added_is_taken_back_and_all_else_stays(group: Path) -> None:
+    """As disks of a running VM come and go: what it has open meanwhile stays open."""
+    own = control_group(group)
+    for line in (ZERO, FULL):
+        own.allow(line)
+    holding = (
+        f"import os; open({str(group / 'cgroup.procs')!r}, 'w').write(str(os.getpid()));"
+        " fd = os.open('/dev/zero', os.O_RDWR); print('open', flush=True); input(); print(len(os.read(fd, 4)))"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", holding], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as guest:
+        assert guest.stdout and guest.stdout.readline() == "open\n"
+        own.deny(ZERO)
+        assert guest.communicate("\n", timeout=20)[0] == "4\n"
+    assert (opens(group, "/dev/null"), opens(group, "/dev/zero"), opens(group, "/dev/full")) == (True, False, True)
+    own.deny(ZERO)  # as a handler does that does not know how far another one came
+    own.deny(FULL)
+    assert (opens(group, "/dev/null"), opens(group, "/dev/full")) == (True, False)
+    assert len(bpf.device_programs(group)) == 1
+
+
+def test_many_disks_come_and_go_and_the_program_is_as_long_as_before(group: Path) -> None:
+    own = control_group(group)
+    before = len(bpf.instructions(bpf.device_programs(group)[0]))
+    disks = [f"b 7:{minor} rwm" for minor in range(64)]
+    for disk in disks:
+        own.allow(disk)
+    for disk in reversed(disks[::2]):
+        own.deny(disk)
+    for disk in disks[1::2]:
+        own.deny(disk)
+    assert len(bpf.instructions(bpf.device_programs(group)[0])) == before
+
+
 def test_all_programs_of_a_group_have_to_agree(group: Path) -> None:
     bpf.attach(group, DENY_ALL)
     assert not opens(group, "/dev/null")
     for line in (NULL, ZERO):
         control_group(group).allow(line)
     assert (opens(group, "/dev/null"), opens(group, "/dev/zero")) == (True, True)
+
+
+def test_programs_that_are_kept_from_us_hold_up_nothing(group: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: Path) -> list[int]:
+        raise PermissionError(1, "the kernel refuses")
+
+    monkeypatch.setattr(bpf, "device_programs", refuse)
+    control_group(group).allow(ZERO)
+    control_group(group).deny(ZERO)
+    assert not opens(group, "/dev/zero")
 
 
 def test_a_group_without_programs_allows_all(group: Path) -> None:

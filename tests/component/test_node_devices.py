@@ -33,17 +33,15 @@ class Plugin:
         self.health = {"g0": HEALTHY, "g1": HEALTHY}
         self.changed = asyncio.Event()
         self.allocated: list[list[str]] = []
+        self.options = message("DevicePluginOptions")
 
-    async def start(self, *, pre_start: bool = False) -> grpc.aio.Server:
+    async def start(self) -> grpc.aio.Server:
         server = grpc.aio.server()
         server.add_generic_rpc_handlers((handler("DevicePlugin", self),))
         server.add_insecure_port(f"unix://{self._directory}/gadget.sock")
         await server.start()
         async with channel(Path(self._directory, "kubelet.sock")) as kubelet:
-            options = message("DevicePluginOptions", pre_start_required=pre_start)
-            request = message(
-                "RegisterRequest", version=VERSION, endpoint="gadget.sock", resource_name=RESOURCE, options=options
-            )
+            request = message("RegisterRequest", version=VERSION, endpoint="gadget.sock", resource_name=RESOURCE)
             await caller(kubelet, "Registration", "Register")(request)
         return server
 
@@ -72,7 +70,7 @@ class Plugin:
         return message("PreStartContainerResponse")
 
     async def GetDevicePluginOptions(self, request: Any, context: Any) -> Any:
-        return message("DevicePluginOptions")
+        return self.options
 
 
 async def offered(cluster: NodeCluster, resource: str, capacity: str, allocatable: str) -> None:
@@ -159,5 +157,14 @@ async def test_a_plugin_that_registers_with_a_restarted_agent_finds_its_devices_
 
 async def test_a_plugin_that_wants_to_prepare_each_device_is_told_that_nobody_would_ask(cluster: NodeCluster) -> None:
     plugin = Plugin(cluster.layout().kubelet / "device-plugins")
+    plugin.options = message("DevicePluginOptions", pre_start_required=True)
     with pytest.raises(grpc.aio.AioRpcError, match="PreStartContainer"):
-        await plugin.start(pre_start=True)
+        await plugin.start()
+
+
+async def test_a_plugin_that_does_not_tell_its_options_is_refused_as_by_any_kubelet(
+    cluster: NodeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(Plugin, "GetDevicePluginOptions")
+    with pytest.raises(grpc.aio.AioRpcError, match="failed to get device plugin options"):
+        await Plugin(cluster.layout().kubelet / "device-plugins").start()

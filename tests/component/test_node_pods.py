@@ -5,11 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 from node_cluster import NodeCluster, needs_root, node_cluster, restarts, state
 
-from virtfleet.kube.resource import CONFIG_MAPS, ENDPOINT_SLICES, EVENTS, NODES, PODS, SECRETS, SERVICES
+from virtfleet.api import conditions
+from virtfleet.api.quantity import BINARY, Quantity
+from virtfleet.kube.api import Patch
+from virtfleet.kube.errors import ApiError
+from virtfleet.kube.resource import CONFIG_MAPS, ENDPOINT_SLICES, EVENTS, NODES, PODS, SECRETS, SERVICES, Obj
+from virtfleet.local.node.containers import ContainerFiles
 from virtfleet.local.node.services import ServiceNetwork
 
 pytestmark = [needs_root, pytest.mark.slow]
@@ -114,6 +120,57 @@ async def test_an_image_that_cannot_be_had_is_named_with_its_reason(cluster: Nod
     assert state(pod)["waiting"]["reason"] == "ErrImageNeverPull"
     for name in ("gone", "never"):
         await cluster.delete(name)
+
+
+async def test_a_pod_gets_other_resources_while_it_runs_as_far_as_its_node_has_them(cluster: NodeCluster) -> None:
+    async def allocatable() -> str:
+        return str((await cluster.api.get(NODES, "n1")).get("status", {}).get("allocatable", {}).get("memory", ""))
+
+    most = Quantity.parse(await cluster.eventually(allocatable))
+    limit = {"memory": "64Mi", "cpu": "500m"}
+    await cluster.run("p", "sleep 600", container={"resources": {"requests": limit, "limits": limit}})
+    await cluster.ready("p")
+
+    async def resize(**amounts: str) -> None:
+        wanted = dict.fromkeys(("requests", "limits"), amounts)
+        patch = {"spec": {"containers": [{"name": "c", "resources": wanted}]}}
+        await cluster.api.patch(PODS, "p", patch, "default", how=Patch.STRATEGIC, subresource="resize")
+
+    def has(pod: Obj, memory: str) -> bool:
+        (status,) = pod["status"]["containerStatuses"]
+        return bool(status["resources"]["limits"]["memory"] == memory) and restarts(pod) == 0
+
+    def pending(pod: Obj) -> Obj:
+        return conditions.find(pod["status"]["conditions"], "PodResizePending") or {}
+
+    await resize(memory="96Mi")
+    await cluster.until("p", lambda pod: has(pod, "96Mi"))
+    (run,) = [c for _, c in ContainerFiles(cluster.layout().containers).load() if c]
+    assert str(96 << 20) in _limits(run.cgroup)
+
+    await resize(memory=str(most + Quantity.parse("1Mi")))
+    await cluster.until("p", lambda pod: pending(pod).get("reason") == "Infeasible" and has(pod, "96Mi"))
+    await cluster.stop()
+    await cluster.start()  # another agent knows what the container has
+    await cluster.until("p", lambda pod: pending(pod).get("reason") == "Infeasible" and has(pod, "96Mi"))
+    with pytest.raises(ApiError, match="only cpu and memory resources are mutable"):
+        await resize(**{"memory": "96Mi", "example.org/device": "1"})
+
+    half = str(Quantity.of(most.value() // 2, BINARY))
+    await resize(memory=half)
+    await cluster.until("p", lambda pod: has(pod, half) and pending(pod).get("status") != "True")
+    await cluster.run("q", "sleep 600", container={"resources": {"requests": {"memory": "1Mi"}}})
+    await cluster.ready("q")
+    more = {"spec": {"containers": [{"name": "c", "resources": {"requests": {"memory": str(most.value() * 3 // 4)}}}]}}
+    await cluster.api.patch(PODS, "q", more, "default", how=Patch.STRATEGIC, subresource="resize")
+    await cluster.until("q", lambda pod: pending(pod).get("reason") == "Deferred")
+    await resize(memory="96Mi")  # and where another one lets go, it gets what it waits for
+    await cluster.until("q", lambda pod: pending(pod).get("status") == "False")
+
+
+def _limits(group: str) -> str:
+    files = [Path(f"/sys/fs/cgroup{group}/memory.max"), Path(f"/sys/fs/cgroup/memory{group}/memory.limit_in_bytes")]
+    return " ".join(file.read_text() for file in files if file.exists())
 
 
 async def test_a_container_over_its_memory_limit_is_oom_killed(cluster: NodeCluster) -> None:

@@ -155,7 +155,6 @@ def test_what_is_not_served_is_refused(tmp_path: Path, version: str, kind: str, 
     ("version", "kind", "words"),
     [
         ("kubevirt.io/v1", "VirtualMachineInstancePreset", "write the fields into the VM instead"),
-        ("instancetype.kubevirt.io/v1beta1", "VirtualMachineClusterInstancetype", "does not have instance types yet"),
         ("snapshot.kubevirt.io/v1alpha1", "VirtualMachineSnapshot", "does not take snapshots of VMs yet"),
     ],
 )

@@ -87,7 +87,8 @@ def test_a_restart_is_needed_for_what_is_not_live(
     now: dict[str, Any], live: dict[str, str], changed: list[str]
 ) -> None:
     old, new = ({"template": {"spec": each}} for each in (spec(ROOT, volume("before")), now))
-    assert templates.template_changes(old, new, live) == changed
+    instance = {"volumes": [volume(name, claim) for name, claim in live.items()]}
+    assert templates.template_changes(old, new, instance) == changed
 
 
 # --- what is said of a volume

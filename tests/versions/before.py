@@ -1,4 +1,4 @@
-"""The version before this one: its sources, from its commit, under a number of their own so that both have tags."""
+"""The version before this one: its sources, from its commit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-COMMIT, VERSION = "03b3f1d", "0.0.9"
+COMMIT, VERSION = "03b3f1d", "0.1.0"
 NEEDED = pytest.mark.on_demand("UPGRADE", "it needs the commit of the version before, and minutes")
 
 
@@ -18,11 +18,9 @@ def sources(directory: Path) -> Path:
         ["git", "archive", COMMIT, "src/virtfleet"], cwd=HERE.parents[1], check=True, capture_output=True
     )
     subprocess.run(["tar", "x", "-C", str(directory)], input=archive.stdout, check=True)
-    package = directory / "src/virtfleet"
-    (package / "__init__.py").write_text(f'"""VirtFleet."""\n\n__version__ = "{VERSION}"\n')
-    return package
+    return directory / "src/virtfleet"
 
 
 def manifest() -> str:
     """Of its operator."""
-    return (HERE / "operator-0.1.0.yaml").read_text().replace("0.1.0", VERSION)
+    return (HERE / f"operator-{VERSION}.yaml").read_text()

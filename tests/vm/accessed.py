@@ -27,8 +27,9 @@ NO_QUESTIONS = ("-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev
 class Used:
     """The VM `web` in a namespace of its own."""
 
-    def __init__(self, fleet: Cluster, namespace: str, home: Path) -> None:
+    def __init__(self, fleet: Cluster, namespace: str, home: Path, **domain: Any) -> None:
         self.namespace = namespace
+        self.domain = domain
         self.kubectl = Kubectl(fleet, namespace)
         self.key = home / "key"
         self.environment = {**os.environ, "KUBECONFIG": str(fleet.kubeconfig), "HOME": str(home)}
@@ -36,7 +37,9 @@ class Used:
     def __enter__(self) -> Used:
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.key)], check=True)
         self.kubectl("create", "namespace", self.namespace)
-        self.kubectl.apply(a_vm(self.key.with_suffix(".pub").read_text().strip()))
+        vm = a_vm(self.key.with_suffix(".pub").read_text().strip())
+        vm["spec"]["template"]["spec"]["domain"] |= self.domain
+        self.kubectl.apply(vm)
         self.wait_for_agent()
         return self
 

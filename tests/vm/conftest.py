@@ -16,6 +16,8 @@ from vm import kubehome
 
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parents[1] / "examples"
+# Tests that take nodes, handlers or launchers away; they take about as long as all others of a fleet.
+UPKEEP = ("test_drain", "test_pools_live", "test_streams", "test_updates", "test_upgrade")
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
@@ -26,10 +28,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             shared = "fleet" in getattr(item, "fixturenames", ())
             if not shared:
                 item.add_marker(pytest.mark.local_home("no cluster takes part"))
-            # Who shares a cluster, or a guest, is tested by one process; a cluster of others has one fleet.
-            trouble = item.path.parent.name == "trouble" and not KUBECONFIG
-            of = "trouble" if trouble else "fleet" if shared else item.path.name
-            item.add_marker(pytest.mark.xdist_group(of))
+            item.add_marker(pytest.mark.xdist_group(_group(item.path) if shared else item.path.name))
+
+
+def _group(path: Path) -> str:
+    """Who shares a cluster is tested by one process. At home there are several clusters, which halves the time."""
+    if KUBECONFIG:
+        return "fleet"
+    if path.parent.name == "trouble":
+        return "trouble"
+    return "upkeep" if path.stem in UPKEEP else "fleet"
 
 
 @pytest.fixture(scope="session")

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from cluster.clusters import VIRTFLEET, Cluster, Kubectl
-from cluster.manifests import FOREVER, IMAGE
+from cluster.manifests import workload
 from virtfleet import __version__
 from virtfleet.kube.deviceplugin import DIRECTORY
 from virtfleet.local.node import pretend
+from vm.kubestorage import Storage
 from waiting import eventually
 
 ROOT = Path(__file__).parents[2]
@@ -26,7 +27,6 @@ MANIFEST, KUBEVIRT = ROOT / "deploy/operator.yaml", ROOT / "examples/kubevirt.ya
 CANARY, SPECIAL = "fleet.example/ring", "superduper.io/megaslop"
 DEVICE = "superduper.io/MegaSlop_9000"
 HELPERS = "virtfleet-tests"  # the namespace of what is here for the tests alone
-VOLUMES = 4
 PATIENCE = 300.0
 
 
@@ -40,16 +40,16 @@ def installed(cluster: Cluster) -> Iterator[Cluster]:
         kubectl("label", "node", canary, f"{CANARY}=canary", "--overwrite")
         kubectl("label", "node", special, f"{SPECIAL}=true", "--overwrite")
         kubectl("create", "namespace", HELPERS)
-        Kubectl(cluster, HELPERS).apply(*_devices(special), *_volumes(cluster.nodes[0]))
-        install(kubectl)
-        eventually(lambda: DEVICE in kubectl.json("get", "node", special)["status"]["allocatable"], PATIENCE)
-        yield cluster
+        Kubectl(cluster, HELPERS).apply(*_devices(special))
+        with Storage(cluster, HELPERS).serving():
+            install(kubectl)
+            eventually(lambda: DEVICE in kubectl.json("get", "node", special)["status"]["allocatable"], PATIENCE)
+            yield cluster
     finally:
         uninstall(kubectl)
         kubectl("label", "node", canary, f"{CANARY}-")
         kubectl("label", "node", special, f"{SPECIAL}-")
         kubectl("delete", "namespace", HELPERS, "--ignore-not-found", "--timeout=80s")
-        kubectl("delete", "pv", "-l", f"for={HELPERS}", "--ignore-not-found", "--timeout=80s")
 
 
 def virtfleet(kubectl: Kubectl, command: str, *options: str) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def load(archive: Path) -> None:
 
 
 def _devices(node: str) -> list[dict[str, Any]]:
-    """The device plugin of the local cluster's pretend devices, as a Pod."""
+    """The device plugin of the local cluster's pretend devices, in a Pod."""
     serve = (
         "import asyncio, pathlib, sys; sys.path.insert(0, '/plugin')\n"
         "import pretend\n"
@@ -104,51 +104,14 @@ def _devices(node: str) -> list[dict[str, Any]]:
         "securityContext": {"privileged": True},
     }
     volumes = [{"name": "code", "configMap": {"name": "plugin"}}, {"name": "kubelet", "hostPath": {"path": DIRECTORY}}]
-    spec = {"nodeName": node, "containers": [container], "volumes": volumes, "terminationGracePeriodSeconds": 1}
     return [
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "plugin"}, "data": {"pretend.py": code}},
-        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "plugin"}, "spec": spec},
+        # Of a DaemonSet, which stays where a node is drained.
+        workload(
+            "DaemonSet",
+            "plugin",
+            nodeSelector={"kubernetes.io/hostname": node},
+            containers=[container],
+            volumes=volumes,
+        ),
     ]
-
-
-def _volumes(node: str) -> list[dict[str, Any]]:
-    """A few volumes for claims, where no class makes any, in directories that a Pod lets everybody write to."""
-    pod = {
-        "nodeName": node,
-        "terminationGracePeriodSeconds": 1,
-        "containers": [
-            {
-                "name": "disks",
-                "image": IMAGE,
-                "command": ["/bin/sh", "-c", f"rm -rf /disks/*/*; chmod 777 /disks/*; {FOREVER[-1]}"],
-                "volumeMounts": [{"name": str(n), "mountPath": f"/disks/{n}"} for n in range(VOLUMES)],
-            }
-        ],
-        "volumes": [
-            {"name": str(n), "hostPath": {"path": _path(n), "type": "DirectoryOrCreate"}} for n in range(VOLUMES)
-        ],
-    }
-    return [
-        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "disks"}, "spec": pod},
-        *(_volume(number, node) for number in range(VOLUMES)),
-    ]
-
-
-def _path(number: int) -> str:
-    return f"/var/tmp/{HELPERS}-{number}"
-
-
-def _volume(number: int, node: str) -> dict[str, Any]:
-    here = [{"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}]
-    return {
-        "apiVersion": "v1",
-        "kind": "PersistentVolume",
-        "metadata": {"name": f"{HELPERS}-{number}", "labels": {"for": HELPERS}},
-        "spec": {
-            "capacity": {"storage": "64Mi"},
-            "accessModes": ["ReadWriteOnce"],
-            "persistentVolumeReclaimPolicy": "Retain",
-            "hostPath": {"path": _path(number)},
-            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": here}]}},
-        },
-    }

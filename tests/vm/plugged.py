@@ -52,12 +52,18 @@ class Plugged:
 
         return eventually(answered, within).removesuffix("it ended well\n")
 
-    def edit(self, *, volumes: Sequence[dict[str, Any]] = (), disks: Sequence[dict[str, Any]] = ()) -> None:
-        """Change the VM's template: these volumes beside its own, and these disks beside those that it has."""
+    def edit(
+        self,
+        *,
+        volumes: Sequence[dict[str, Any]] = (),
+        disks: Sequence[dict[str, Any]] = (),
+        without: Sequence[str] = ("cd",),
+    ) -> None:
+        """Change the VM's template: these volumes and disks beside its own, and not some that it has. Drives stay."""
         spec = self.used.vm()["spec"]["template"]["spec"]
-        own = [volume for volume in spec["volumes"] if volume["name"] != "cd"]
-        shown = [*spec["domain"]["devices"]["disks"], *disks]
-        change = {"volumes": [*own, *volumes], "domain": {"devices": {"disks": shown}}}
+        own = [volume for volume in spec["volumes"] if volume["name"] not in without]
+        shown = [d for d in spec["domain"]["devices"]["disks"] if d["name"] not in without or "cdrom" in d]
+        change = {"volumes": [*own, *volumes], "domain": {"devices": {"disks": [*shown, *disks]}}}
         patch = {"spec": {"template": {"spec": change}}}
         self.kubectl("patch", "vm", "web", "--type=merge", "-p", json.dumps(patch))
 

@@ -14,7 +14,7 @@ import pytest_asyncio
 from virtfleet.api import names
 from virtfleet.domain import paths
 from virtfleet.launcher.probe import ask
-from virtfleet.protocol.messages import Freeze, GuestExec, GuestPing, Reset, Status, Unfreeze
+from virtfleet.protocol.messages import Freeze, GetState, GuestExec, GuestPing, Reset, Status, Unfreeze
 from vm.guests import VM, eventually, machine, running
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -124,8 +124,10 @@ async def test_a_frozen_guest_is_thawed_when_nobody_does(vm: VM) -> None:
     await vm.client.call(Freeze(timeout_seconds=1))
     await eventually(lambda: "nobody thawed the guest's file systems" in vm.standalone.log.read_text())
     await eventually(lambda: _writes(vm))
+    assert not (await vm.client.call(GetState())).frozen
     await vm.client.call(Freeze(timeout_seconds=0))
     await vm.client.call(Freeze(timeout_seconds=0))  # frozen already
+    assert (await vm.client.call(GetState())).frozen
     await vm.client.call(Unfreeze())
     assert await _writes(vm)
 

@@ -23,6 +23,12 @@ def web(fleet: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pl
         yield Plugged(used)
 
 
+def restart_required(web: Plugged) -> str:
+    """What the VM says waits for a restart; nothing where nothing does."""
+    conditions = web.used.vm()["status"].get("conditions", ())
+    return next((c["message"] for c in conditions if (c["type"], c["status"]) == ("RestartRequired", "True")), "")
+
+
 def test_a_volume_comes_and_goes_and_comes_again_with_what_was_written(web: Plugged) -> None:
     web.kubectl.apply(claim("data"))
     web.virtctl("addvolume", "web", "--volume-name=data")
@@ -70,7 +76,7 @@ def test_a_block_claim_is_a_disk_on_either_bus(web: Plugged) -> None:
     web.kubectl.apply(claim("third", block=True))
     web.virtctl("addvolume", "web", "--volume-name=third", "--dry-run")
     assert not web.status("third")
-    web.virtctl("addvolume", "web", "--volume-name=third")
+    web.virtctl("addvolume", "web", "--volume-name=third", "--persist")
     assert web.ready("third")["target"].startswith("sd")
     assert "already exists" in web.refused("addvolume", "web", "--volume-name=third")
     # Out, and at once in again: it ends with the disk that was asked for last.
@@ -83,9 +89,12 @@ def test_a_block_claim_is_a_disk_on_either_bus(web: Plugged) -> None:
 
 
 def test_what_is_plugged_in_is_there_after_a_restart_and_can_still_go(web: Plugged) -> None:
-    assert not any(c["type"] == "RestartRequired" for c in web.used.vm()["status"].get("conditions", ()))
+    assert not restart_required(web)
     web.guest(f"echo medium | dd of=/dev/{web.sees('data')} conv=fsync")
-    web.edit(disks=[{"name": "cd", "cdrom": {"bus": "scsi"}}])  # a drive, which takes a restart
+    # A drive, and to be moved by a drain: both take a restart.
+    web.edit(disks=[{"name": "cd", "cdrom": {"bus": "scsi"}}])
+    patch = '{"spec":{"template":{"spec":{"evictionStrategy":"LiveMigrate"}}}}'
+    web.kubectl("patch", "vm", "web", "--type=merge", "-p", patch)
     before = web.used.runs()
     web.virtctl("restart", "web")
     web.used.runs(other_than=before)
@@ -98,6 +107,49 @@ def test_what_is_plugged_in_is_there_after_a_restart_and_can_still_go(web: Plugg
         web.gone(volume)
     assert not web.attachments()
     assert [v["name"] for v in web.used.vm()["spec"]["template"]["spec"]["volumes"]] == ["root", "seed"]
+
+
+def test_a_volume_comes_and_goes_with_the_template_and_may_be_a_data_volume(web: Plugged) -> None:
+    source = {"name": "data", "hotpluggable": True}  # the claim is there, whoever has filled it
+    disk = {"name": "declared", "serial": "declared", "disk": {"bus": "scsi"}}
+    web.edit(volumes=[{"name": "declared", "dataVolume": source}], disks=[disk])
+    assert web.ready("declared")["persistentVolumeClaimInfo"]["claimName"] == "data"
+    assert "medium" in web.guest(f"head -c 6 /dev/{web.sees('declared')}; echo")
+    web.edit(without=["declared"])
+    web.gone("declared")
+    eventually(lambda: not web.disk("declared"), PATIENCE)
+    assert not restart_required(web)
+
+
+def test_what_cannot_be_plugged_waits_for_a_restart(web: Plugged) -> None:
+    """As in KubeVirt, only claims come to a running VM: not what a ConfigMap or a Secret says."""
+    web.kubectl("create", "configmap", "settings", "--from-literal=key=value")
+    disk = {"name": "settings", "disk": {"bus": "scsi"}}
+    web.edit(volumes=[{"name": "settings", "configMap": {"name": "settings"}}], disks=[disk])
+    eventually(lambda: "volumes" in restart_required(web), PATIENCE)
+    assert not web.status("settings")
+    web.edit(without=["settings"])
+    eventually(lambda: not restart_required(web), PATIENCE)
+
+
+def test_a_lun_takes_a_scsi_device_and_says_so(web: Plugged) -> None:
+    """A claim that is none is refused by QEMU; the VM and what is plugged in later have nothing of it."""
+    web.kubectl.apply(claim("fourth", block=True))
+    web.virtctl("addvolume", "web", "--volume-name=fourth", "--disk-type=lun")
+
+    def refusal() -> str:
+        conditions = (web.used.vmi() or {})["status"].get("conditions", ())
+        said = (c.get("message", "") for c in conditions if (c["type"], c["status"]) == ("Synchronized", "False"))
+        return next(said, "")
+
+    assert "volume fourth cannot be a lun" in eventually(refusal, PATIENCE)
+    assert web.status("fourth")["phase"] == "MountedToPod"
+    web.virtctl("addvolume", "web", "--volume-name=second")
+    web.ready("second")
+    for volume in ("second", "fourth"):
+        web.virtctl("removevolume", "web", f"--volume-name={volume}")
+        web.gone(volume)
+    eventually(lambda: not refusal(), PATIENCE)
 
 
 def test_media_are_inserted_exchanged_and_ejected(web: Plugged) -> None:
@@ -115,7 +167,7 @@ def test_media_are_inserted_exchanged_and_ejected(web: Plugged) -> None:
     web.edit()
     web.gone("cd")
     eventually(lambda: medium() == "", PATIENCE)
-    assert not any(c["type"] == "RestartRequired" for c in web.used.vm()["status"].get("conditions", ()))
+    assert not restart_required(web)
 
 
 def test_a_volume_moves_with_its_vm(web: Plugged) -> None:
@@ -138,3 +190,23 @@ def test_a_volume_moves_with_its_vm(web: Plugged) -> None:
     web.virtctl("removevolume", "web", "--volume-name=second")
     web.gone("second")
     assert web.sees("data") == disk
+
+
+def test_a_drain_takes_the_volume_along_with_its_vm(web: Plugged) -> None:
+    """The Pod that attaches it is evicted, too; in KubeVirt that goes first, and takes the guest's disk with it."""
+    disk, before = web.sees("data"), web.used.vmi() or {}
+    node = before["status"]["nodeName"]
+    chosen = "--pod-selector=kubevirt.io in (virt-launcher, hotplug-disk)"
+    with web.writing(disk):
+        try:
+            web.kubectl("drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--force", chosen)
+            after = web.used.vmi() or {}
+            assert after["metadata"]["uid"] == before["metadata"]["uid"]
+            assert after["status"]["nodeName"] != node
+            eventually(
+                lambda: {p["spec"].get("nodeName") for p in web.attachments()} == {after["status"]["nodeName"]},
+                PATIENCE,
+            )
+        finally:
+            web.kubectl("uncordon", node)
+    assert web.ready("data")["target"] == disk

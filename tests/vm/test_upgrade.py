@@ -1,7 +1,7 @@
 """From the version before to this one and back, with guests that run: real components of both versions.
 
-The components of the version before come from its commit, in images whose layers have its sources; it is called by a
-number of its own, so that both have tags. Its operator's manifest is that of tests/versions.
+The components of the version before come from its commit, in images whose layers have its sources. Its operator's
+manifest is that of tests/versions.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _provide(images: Path, scratch: Path) -> None:
 
 def install(admin: Kubectl, version: str) -> None:
     manifest = before.manifest() if version == BEFORE else (ROOT / "deploy/operator.yaml").read_text()
-    admin("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=manifest)
+    admin("apply", "-f", "-", stdin=manifest)
 
 
 def is_at(admin: Kubectl, version: str) -> bool:

@@ -65,6 +65,11 @@ def test_a_console_that_is_taken_over_ends_with_the_reason(web: Used) -> None:
     web.lets_the_last_one_have_the_console(*command("console", "web"), reason="somebody else took over")
 
 
+def test_virsh_in_the_launcher(web: Used) -> None:
+    (pod,) = web.kubectl("get", "pods", "-l", "vm.kubevirt.io/name=web", "-o", "name").split()
+    assert web.kubectl("exec", pod, "-c", "compute", "--", "virsh", "list", "--name").split() == [f"{NAMESPACE}_web"]
+
+
 def test_vnc_screenshot(web: Used, tmp_path: Path) -> None:
     picture = tmp_path / "screen.png"
     web.does(*command("vnc", "screenshot", "web", "-f", str(picture)))

@@ -60,7 +60,6 @@ def complete_vmi(vmi: Obj, cluster: Installation) -> None:
 def complete_vmi_spec(spec: Obj, cluster: Installation) -> None:
     """The part of the defaults that validation of a template needs, too."""
     domain = extend(spec, "domain")
-    extend(domain, "devices")
     default(spec, "architecture", cluster.default_architecture)
     default(extend(domain, "machine"), "type", cluster.machine_type(spec["architecture"]))
     _set_quantities(spec)
@@ -68,6 +67,12 @@ def complete_vmi_spec(spec: Obj, cluster: Installation) -> None:
     _set_memory_and_topology(spec)
     _set_pull_policies(spec)
     default(spec, "evictionStrategy", cluster.eviction_strategy)
+    complete_devices(spec, cluster)
+
+
+def complete_devices(spec: Obj, cluster: Installation) -> None:
+    """The devices that every VM gets, where it does not say otherwise."""
+    extend(spec, "domain", "devices")
     _set_network(spec, cluster)
     _set_disks_for_volumes(spec)
 

@@ -11,6 +11,11 @@ _BLOCK_OF_1G_PAGES = 1024**3
 _LEAST_GUEST = 1024**3
 
 
+def block(memory: Memory) -> int:
+    """Bytes of which there is always a whole number."""
+    return _BLOCK_OF_1G_PAGES if memory.hugepages and memory.hugepages.page_size == "1Gi" else _BLOCK
+
+
 def why_not(vmi: VirtualMachineInstance, most: Quantity) -> str | None:
     """Why this machine cannot grow up to `most`, and what to change; None where it can."""
     domain = vmi.spec.domain
@@ -26,10 +31,10 @@ def why_not(vmi: VirtualMachineInstance, most: Quantity) -> str | None:
     guest = Quantity.parse(memory.guest)
     if guest > most:
         return f"guest memory {guest} is more than maxGuest {most}; raise maxGuest or lower guest"
-    block = _BLOCK_OF_1G_PAGES if memory.hugepages and memory.hugepages.page_size == "1Gi" else _BLOCK
+    step = block(memory)
     for name, amount in (("guest", guest), ("maxGuest", most)):
-        if amount.value() % block:
-            return f"{name} {amount} must be a multiple of {Quantity.of(block, BINARY)} so that memory can be added"
+        if amount.value() % step:
+            return f"{name} {amount} must be a multiple of {Quantity.of(step, BINARY)} so that memory can be added"
     if vmi.spec.architecture != "amd64":
         return "memory can be added only to amd64 guests; remove maxGuest"
     if guest.value() < _LEAST_GUEST:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from virtfleet.admission import kubevirt, shape, templates
 from virtfleet.admission.defaults import complete_vmi
 from virtfleet.admission.findings import Findings
+from virtfleet.admission.instancetypes import check_instancetype, check_preference
 from virtfleet.admission.names import dns_subdomain_error
 from virtfleet.admission.sections import Obj, Section, read
 from virtfleet.admission.updates import Asker, Requester, check_vmi_update, keep_status
@@ -33,22 +34,23 @@ class Rules:
     complete_update: Callable[[Obj, Section, Asker], None] | None = None
 
 
+def _alike(check: Callable[[Section, Asker, Findings], None]) -> Rules:
+    """A changed object is judged as a new one would be."""
+    return Rules(check, lambda obj, _, by, findings: check(obj, by, findings))
+
+
 RULES: Mapping[OwnKind, Rules] = {
     kinds.VMI: Rules(check_vmi, check_vmi_update, complete_vmi, keep_status),
     kinds.VM: Rules(templates.check_new_vm, templates.check_vm_update, templates.complete_vm, templates.settle_vm),
-    kinds.REPLICA_SET: Rules(
-        templates.check_replica_set,
-        lambda replica_set, _, by, findings: templates.check_replica_set(replica_set, by, findings),
-    ),
+    kinds.REPLICA_SET: _alike(templates.check_replica_set),
     kinds.MIGRATION: Rules(templates.check_migration, templates.check_migration_update, templates.complete_migration),
-    kinds.POLICY: Rules(
-        lambda policy, _, findings: templates.check_policy(policy, findings),
-        lambda policy, _old, _by, findings: templates.check_policy(policy, findings),
-    ),
+    kinds.POLICY: _alike(lambda policy, _, findings: templates.check_policy(policy, findings)),
     kinds.KUBEVIRT: Rules(
         lambda installation, _, findings: kubevirt.check(installation, findings),
         lambda installation, old, _, findings: kubevirt.check(installation, findings, old),
     ),
+    **dict.fromkeys(kinds.TYPES, _alike(check_instancetype)),
+    **dict.fromkeys(kinds.PREFERENCES, _alike(check_preference)),
 }
 _RULES = {kind.kind: rules for kind, rules in RULES.items()}
 

@@ -29,6 +29,18 @@ _TYPE_WORDS = {
     "object": "an object", "null": "nothing",
 }  # fmt: skip
 
+# Where kinds say quantities that are no part of an instance.
+_QUANTITIES: Mapping[OwnKind, tuple[str, ...]] = {
+    kinds.KUBEVIRT: (
+        "configuration.cpuRequest",
+        "configuration.liveUpdateConfiguration.maxGuest",
+        "configuration.migrations.bandwidthPerMigration",
+    ),
+    kinds.POLICY: ("bandwidthPerMigration",),
+    **dict.fromkeys(kinds.TYPES, ("memory.guest", "memory.maxGuest")),
+    **dict.fromkeys(kinds.PREFERENCES, ("requirements.memory.guest",)),
+}
+
 
 def without_nulls(obj: Mapping[str, Any]) -> Obj:
     """A copy without the fields that are null: the API server drops those, too."""
@@ -68,12 +80,8 @@ def check(obj: Section, findings: Findings) -> bool:
     wrong_types = Findings()
     for path, value, view in _handed_on(kind, obj):
         _converts(value, view, path, wrong_types)
-    if kind is kinds.KUBEVIRT:
-        _check_quantities(_quantities_of_cluster(read(obj, "spec")), "spec", wrong_types)
-    elif kind is kinds.POLICY:
-        bandwidth = read(obj, "spec").get("bandwidthPerMigration", 0)
-        _check_quantities([("bandwidthPerMigration", bandwidth)], "spec", wrong_types)
-    elif kind.instance:
+    _check_quantities(_quantities_of_kind(kind, read(obj, "spec")), "spec", wrong_types)
+    if kind.instance:
         _check_quantities(_quantities(read(obj, *kind.instance.split("."))), kind.instance, wrong_types)
     findings.causes += wrong_types.causes
     # The status is written by components, and the API server checks it.
@@ -146,12 +154,12 @@ def _quantities(spec: Section) -> Iterator[tuple[str, Any]]:
                 yield f"volumes[{i}].{source}.capacity", volume[source]["capacity"]
 
 
-def _quantities_of_cluster(spec: Section) -> Iterator[tuple[str, Any]]:
-    for field in ("cpuRequest", "liveUpdateConfiguration.maxGuest", "migrations.bandwidthPerMigration"):
+def _quantities_of_kind(kind: OwnKind, spec: Section) -> Iterator[tuple[str, Any]]:
+    for field in _QUANTITIES.get(kind, ()):
         *parents, last = field.split(".")
-        section = read(spec, "configuration", *parents)
+        section = read(spec, *parents)
         if last in section:
-            yield f"configuration.{field}", section[last]
+            yield field, section[last]
 
 
 def _check_fields(obj: Section, view: type[View], path: str, findings: Findings) -> None:

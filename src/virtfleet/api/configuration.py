@@ -103,6 +103,7 @@ class KubeVirtConfiguration(View):
     api_configuration: ReloadableComponentConfiguration | None = None
     changed_block_tracking_label_selectors: ChangedBlockTrackingSelectors | None = None
     common_instancetypes_deployment: Switch | None = None
+    """Instance types and preferences that come with an installation; there unless switched off."""
     confidential_compute: ConfidentialComputeConfiguration | None = None
     controller_configuration: ReloadableComponentConfiguration | None = None
     emulated_machines: list[str] = []
@@ -358,7 +359,8 @@ class KSMConfiguration(View):
 class InstancetypeConfiguration(View):
     """How instance types are kept."""
 
-    reference_policy: str = ""
+    reference_policy: Annotated[str, OneOf("reference", "expand", "expandAll")] = ""
+    """Whether VMs keep a reference to their instance type, or take over what it says and name none."""
 
 
 class Switch(View):

@@ -99,7 +99,8 @@ def schema(view: type[KubernetesObject]) -> Schema:
     """The structural schema of a kind."""
     root = _struct(view)
     properties = {**root["properties"], "metadata": {"type": "object"}}
-    properties["status"] = {**properties["status"], "nullable": True}
+    if "status" in properties:
+        properties["status"] = {**properties["status"], "nullable": True}
     return {**root, "properties": properties}
 
 

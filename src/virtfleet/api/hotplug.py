@@ -22,7 +22,7 @@ MOUNTED: Final = "MountedToPod"
 READY: Final = "Ready"
 DETACHING: Final = "Detaching"
 UNMOUNTED: Final = "UnMountedFromPod"
-_SOURCES: Final = (("persistentVolumeClaim", "claimName"), ("dataVolume", "name"))
+SOURCES: Final = {"persistentVolumeClaim": "claimName", "dataVolume": "name"}
 
 
 # --- as views
@@ -56,7 +56,7 @@ def is_wanted(entry: VolumeStatus, claims: Mapping[str, str]) -> bool:
 
 def claim_of(volume: Section) -> str:
     """The same of a volume that no view was made of."""
-    for kind, field in _SOURCES:
+    for kind, field in SOURCES.items():
         source = volume.get(kind)
         if source and source.get("hotpluggable"):
             return str(source.get(field) or "")

@@ -93,6 +93,12 @@ def _condition(kind: str, *, wide: bool = False) -> Column:
     return {**column, "priority": 1} if wide else column
 
 
+def _mark(name: str, where: str, key: str) -> Column:
+    """A column for who wants to see more, of a label or an annotation."""
+    path = key.replace(".", "\\.")
+    return {**_column(name, f".metadata.{where}.{path}"), "priority": 1}
+
+
 _AGE: Final = _column("Age", ".metadata.creationTimestamp", "date")
 _PHASE: Final = _column("Phase", ".status.phase")
 _REPLICAS: Final = (
@@ -141,6 +147,8 @@ VMI: Final = OwnKind(
         _condition("Ready"),
         _condition("Live-Migratable", wide=True),
         _condition("Paused", wide=True),
+        _mark("Pool", "labels", names.HANDLER_POOL),
+        _mark("Hypervisor", "annotations", names.LAUNCHER_HYPERVISOR),
     ),
     (
         Right("virt-api", (*READ, "patch")),
@@ -209,6 +217,41 @@ KUBEVIRT: Final = OwnKind(
 )
 
 
+def _type(kind: str, short_names: str, *columns: Column) -> OwnKind:
+    """An instance type or a preference. Everybody may read those of the whole cluster; some are the operator's."""
+    namespaced = "Cluster" not in kind
+    bundled = (Right("everybody", READ), Right("virt-operator", (*READ, "create", "patch", "delete")))
+    return OwnKind(
+        kind,
+        f"{kind.lower()}s",
+        tuple(name + end for name in short_names.split() for end in ("", "s")),
+        (*columns, _AGE),
+        (
+            *(Right(component, ("get",)) for component in ("virt-api", "virt-controller")),
+            *_TENANTS,
+            *(() if namespaced else bundled),
+        ),
+        group=f"instancetype.{names.GROUP}",
+        versions=("v1beta1",),
+        deprecated=(),
+        namespaced=namespaced,
+        status=False,
+        module="instancetype",
+    )
+
+
+_SIZES: Final = (_column("CPU", ".spec.cpu.guest", "integer"), _column("Memory", ".spec.memory.guest"))
+TYPES: Final = (
+    _type("VirtualMachineInstancetype", "vminstancetype vmf", *_SIZES),
+    _type("VirtualMachineClusterInstancetype", "vmclusterinstancetype vmcf", *_SIZES),
+)
+PREFERENCES: Final = (
+    _type("VirtualMachinePreference", "vmpref vmp"),
+    _type("VirtualMachineClusterPreference", "vmcp"),
+)
+"""Of both, that of a namespace and that of the whole cluster."""
+
+
 def _unbuilt(kind: str, group: str, versions: str, short_names: str, refusal: str, **facts: Any) -> OwnKind:
     """A kind of which there are none. Who will be able to create one may try, and is told by admission what to do."""
     facts.setdefault("plural", f"{kind.lower()}s")
@@ -234,12 +277,9 @@ _RESTORES: Final = "restore VMs yet; make claims from your VolumeSnapshots and n
 _CLONES: Final = "clone VMs yet; clone the VM's claims and create a VM that names the clones"
 _EXPORTS: Final = "export VMs yet; stop the VM and copy from its claims with a Pod of your own"
 _BACKUPS: Final = "back up VMs yet; stop the VM and back up its claims"
-_TYPES: Final = "have instance types yet; write CPU and memory into spec.template.spec.domain of the VM"
-_PREFERENCES: Final = "have preferences yet; write devices and firmware into spec.template.spec.domain of the VM"
 
 _BETA: Final = "v1beta1 v1alpha1"
-_SNAPSHOT, _BACKUP, _TYPE = (f"{part}.{names.GROUP}" for part in ("snapshot", "backup", "instancetype"))
-_OF_CLUSTER: Final = {"status": False, "namespaced": False}
+_SNAPSHOT, _BACKUP = (f"{part}.{names.GROUP}" for part in ("snapshot", "backup"))
 _OLD: Final = ("v1", "v1alpha3")
 
 KINDS: Final = (
@@ -249,6 +289,8 @@ KINDS: Final = (
     MIGRATION,
     POLICY,
     KUBEVIRT,
+    *TYPES,
+    *PREFERENCES,
     _unbuilt(
         "VirtualMachineInstancePreset", names.GROUP, "v1 v1alpha3", "vmipreset", _PRESETS, deprecated=_OLD, status=False
     ),
@@ -262,12 +304,6 @@ KINDS: Final = (
     ),
     _unbuilt("VirtualMachineBackup", _BACKUP, "v1alpha1", "vmbackup", _BACKUPS),
     _unbuilt("VirtualMachineBackupTracker", _BACKUP, "v1alpha1", "vmbackuptracker", _BACKUPS),
-    _unbuilt("VirtualMachineInstancetype", _TYPE, "v1beta1", "vminstancetype vmf", _TYPES, status=False),
-    _unbuilt(
-        "VirtualMachineClusterInstancetype", _TYPE, "v1beta1", "vmclusterinstancetype vmcf", _TYPES, **_OF_CLUSTER
-    ),
-    _unbuilt("VirtualMachinePreference", _TYPE, "v1beta1", "vmpref vmp", _PREFERENCES, status=False),
-    _unbuilt("VirtualMachineClusterPreference", _TYPE, "v1beta1", "vmcp", _PREFERENCES, **_OF_CLUSTER),
 )
 BY_NAME: Final = {kind.kind: kind for kind in KINDS}
 BUILT: Final = tuple(kind for kind in KINDS if not kind.refusal)

@@ -76,6 +76,9 @@ DEVICE_PREFIX: Final = "devices.kubevirt.io/"
 
 
 # --- annotations
+# Of instances: the instance type and the preference of their VM, of its namespace or of the whole cluster.
+INSTANCETYPES: Final = ("kubevirt.io/instancetype-name", "kubevirt.io/cluster-instancetype-name")
+PREFERENCES: Final = ("kubevirt.io/preference-name", "kubevirt.io/cluster-preference-name")
 VGA_FOR_EFI: Final = "kubevirt.io/vga-display-efi-x86"  # of the KubeVirt object
 DOMAIN: Final = "kubevirt.io/domain"  # label and annotation
 ALLOW_POD_BRIDGE_MIGRATION: Final = "kubevirt.io/allow-pod-bridge-network-live-migration"
@@ -99,6 +102,7 @@ EVICTION_SOURCE: Final = "kubevirt.io/eviction-source"  # of VMIs that leave the
 DESCHEDULER: Final = "descheduler"
 DRAINED: Final = "virtfleet.io/drained"  # of nodes: VMs began to leave it while it was cordoned
 LIBVIRT_LOG_FILTERS: Final = "kubevirt.io/libvirt-log-filters"
+FAIL_FAST: Final = "kubevirt.io/func-test-virt-launcher-fail-fast"
 FREE_PAGE_REPORTING_DISABLED: Final = "kubevirt.io/free-page-reporting-disabled"
 EMULATOR_THREAD_EVEN_PARITY: Final = "alpha.kubevirt.io/EmulatorThreadCompleteToEvenParity"
 QGS_SOCKET_PATH: Final = "kubevirt.io/qgs-socket-path"
@@ -171,6 +175,9 @@ class VMICondition:
     LIVE_MIGRATABLE: Final = "LiveMigratable"
     STORAGE_LIVE_MIGRATABLE: Final = "StorageLiveMigratable"
     VOLUMES_CHANGE: Final = "VolumesChange"
+    CPU_CHANGE: Final = "HotVCPUChange"
+    MEMORY_CHANGE: Final = "HotMemoryChange"
+    MIGRATION_REQUIRED: Final = "MigrationRequired"
 
 
 class MigrationCondition:

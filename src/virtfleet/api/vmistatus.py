@@ -59,6 +59,19 @@ class VirtualMachineInstanceStatus(View):
     virtual_machine_revision_name: str = ""
     guest_abi: GuestABI | None = field(name="guestABI", default=None)
     """The machine as the guest knows it, which it keeps over restarts and moves."""
+    pod_room: PodRoom | None = None
+    """Sizes that its Pod has room for, where they were changed while it runs."""
+
+
+class PodRoom(View):
+    """Up to where a VM may grow in the Pod that it is in."""
+
+    pod_uid: str = field(name="podUID", default="")
+    """The Pod."""
+    sockets: int | None = None
+    """Sockets."""
+    guest: Amount | None = None
+    """Memory."""
 
 
 class GuestABI(View):

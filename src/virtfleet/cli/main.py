@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
+from difflib import get_close_matches
 from typing import Any
 
 import click
@@ -42,6 +43,8 @@ COMMANDS = {
     "port-forward": ("virtfleet.cli.vm.portforward", "Ports of a VM on this machine."),
     "guest": ("virtfleet.cli.home.guest", "A small guest to try VirtFleet with."),
     "launch": ("virtfleet.cli.vm.launch", "Boot one VM without a cluster."),
+    "version": ("virtfleet.cli.about", "Versions of this command and of the cluster's VirtFleet."),
+    "completion": ("virtfleet.cli.about", "What makes bash, zsh or fish complete commands."),
 }
 
 
@@ -65,7 +68,9 @@ class Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            ctx.fail(f"there is no command {args[0]!r}; `virtfleet --help` lists them")
+            close = get_close_matches(args[0], COMMANDS, n=1)
+            meant = f"did you mean {close[0]!r}? " if close else ""
+            ctx.fail(f"there is no command {args[0]!r}; {meant}`virtfleet --help` lists them")
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:

@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import sys
 
 from prometheus_client import REGISTRY
 
 from virtfleet.controller.assembly import COMPONENT, VirtController
 from virtfleet.controller.metrics import LEADING
+from virtfleet.installation import Installation, version_of
 from virtfleet.kube import component, process
+from virtfleet.kube.cache import Cache
 from virtfleet.kube.election import Election
+from virtfleet.kube.resource import KUBEVIRTS
 
 
 async def control(options: argparse.Namespace) -> None:
     identity = component.identity()
-    async with component.client(COMPONENT, options) as api:
+    async with component.client(COMPONENT, options) as api, asyncio.TaskGroup() as group:
+        # Those who wait follow the configuration, too: who wants to know whether it has arrived asks all of them.
+        installations = Cache(api, KUBEVIRTS, decode=Installation.decode)
+        following = group.create_task(installations.run())
 
         async def lead() -> None:
-            controller = VirtController(api, identity)
+            controller = VirtController(api, identity, followed=installations)
             REGISTRY.register(controller.metrics)
             LEADING.set(1)
             await controller.run()
 
         election = Election(api, namespace=api.namespace, name=COMPONENT, identity=identity)
-        await component.serve_and_lead(options, election, lead)
+        await component.serve_and_lead(options, election, lead, lambda: version_of(installations.list()))
+        following.cancel()
 
 
 def main() -> int:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from virtfleet.controller import instance, metrics, records, virtualmachine
+from virtfleet.controller import instance, metrics, records
 from virtfleet.controller.attachments import Attachments, attachment_cache
 from virtfleet.controller.disruption import decode_budget
 from virtfleet.controller.evacuation.controller import NODE_INDEXES, Evacuations
+from virtfleet.controller.fitting import Fitting
 from virtfleet.controller.instance import Instances
 from virtfleet.controller.migration.controller import Migrations
 from virtfleet.controller.migration.records import INDEXES, decode_migration, decode_policy
@@ -18,6 +19,7 @@ from virtfleet.controller.pods import LauncherPods, launcher_cache
 from virtfleet.controller.records import Instance
 from virtfleet.controller.replicaset import ReplicaSets
 from virtfleet.controller.virtualmachine import VirtualMachines
+from virtfleet.controller.vms import claim_keys
 from virtfleet.controller.volumeupdate import VolumeUpdates
 from virtfleet.controller.workloads.controller import OUTDATED, Marks, Updates, outdated
 from virtfleet.installation import Installation
@@ -42,11 +44,19 @@ _INDEXES = {
 class VirtController:
     """`run()` works until cancelled. Nothing is remembered beyond that: another one takes over from the objects."""
 
-    def __init__(self, api: KubeApi, host: str = "", *, silence: float = SILENCE) -> None:
+    def __init__(
+        self,
+        api: KubeApi,
+        host: str = "",
+        *,
+        silence: float = SILENCE,
+        followed: Cache[Installation] | None = None,
+    ) -> None:
+        """With `followed`, somebody else follows the KubeVirt object already."""
         self._recorder = recorder = Recorder(api, COMPONENT, host)
         instances: Cache[Instance] = Cache(api, resource.VMIS, decode=records.decode_instance, indexes=_INDEXES)
         pods = launcher_cache(api)
-        vms = Cache(api, resource.VMS, decode=records.decode_vm, indexes={"claim": virtualmachine.claim_keys})
+        vms = Cache(api, resource.VMS, decode=records.decode_vm, indexes={"claim": claim_keys})
         sets = Cache(
             api,
             resource.VMI_REPLICA_SETS,
@@ -58,12 +68,13 @@ class VirtController:
         migrations = Cache(api, resource.VMI_MIGRATIONS, decode=decode_migration, indexes=INDEXES)
         policies = Cache(api, resource.MIGRATION_POLICIES, decode=decode_policy)
         budgets = Cache(api, resource.POD_DISRUPTION_BUDGETS, decode=decode_budget)
-        installations = Cache(api, resource.KUBEVIRTS, decode=Installation.decode)
+        installations = followed or Cache(api, resource.KUBEVIRTS, decode=Installation.decode)
         launchers = LauncherPods(api, pods)
         attached = attachment_cache(api)
         attachments = Attachments(api, recorder, cache=attached, claims=claims, installations=installations)
         self._caches: list[Cache[Any]] = [
-            *(instances, pods, attached, vms, sets, nodes, claims, budgets, migrations, policies, installations),
+            *(instances, pods, attached, vms, sets, nodes, claims, budgets, migrations, policies),
+            *(() if followed else (installations,)),
         ]
         migrating = Migrations(
             api,
@@ -95,6 +106,15 @@ class VirtController:
                 api, recorder, vms=vms, instances=instances, claims=claims, installations=installations
             ).controller,
             VolumeUpdates(api, recorder, vms=vms, instances=instances, claims=claims, migrations=migrations).controller,
+            Fitting(
+                api,
+                recorder,
+                instances=instances,
+                launchers=launchers,
+                migrations=migrations,
+                nodes=nodes,
+                installations=installations,
+            ).controller,
             ReplicaSets(api, recorder, sets=sets, instances=instances).controller,
             migrating.controller,
             Evacuations(

@@ -30,7 +30,7 @@ from virtfleet.pods import launcher
 logger = logging.getLogger(__name__)
 
 WORKERS = 10
-PROMPT = 1.0  # seconds in which a new Pod may well be running: until then its being there is not worth a write
+PROMPT = 3.0  # seconds in which a new Pod may well be running: until then its being there is not worth a write
 
 
 class CannotCreatePod(Exception):

@@ -19,6 +19,7 @@ class Container(Record):
     name: str = ""
     image: str = ""
     args: list[str] = []
+    resources: dict[str, Any] = {}
 
 
 class PodSpec(Record):
@@ -44,6 +45,7 @@ class ContainerState(Record):
 class ContainerStatus(Record):
     name: str = ""
     ready: bool = False
+    resources: dict[str, Any] | None = None
     state: ContainerState = msgspec.field(default_factory=ContainerState)
 
 
@@ -110,6 +112,16 @@ class LauncherPod(Kept):
         """Its launcher ended without having seen a VM through: it was killed, or its node lost power."""
         compute = (s.state.terminated for s in self.status.container_statuses if s.name == COMPUTE)
         return any(ended.get("exitCode") for ended in compute if ended)
+
+    @property
+    def asks_for(self) -> dict[str, Any]:
+        """The resources that its launcher is to have."""
+        return next((c.resources for c in self.spec.containers if c.name == COMPUTE), {})
+
+    @property
+    def has(self) -> dict[str, Any] | None:
+        """The resources that its launcher has, by its node's word; None where it says nothing of that."""
+        return next((s.resources for s in self.status.container_statuses if s.name == COMPUTE), None)
 
     @property
     def image(self) -> str:

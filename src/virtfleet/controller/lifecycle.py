@@ -34,6 +34,7 @@ CLAIM_NOT_FOUND = "FailedPvcNotFound"
 POD_LOST = "PodLost"
 POD_FAILED = "PodFailed"
 NO_IMAGE_VOLUMES = "ImageVolumesNotSupported"
+GATE_CLOSED = "ReadinessGatesNotReady"  # of a Pod all of whose containers are ready
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,15 +273,19 @@ def _with_ready(vmi: Instance, pod: LauncherPod | None, phase: str, now: float) 
         reason, message = "Paused", "the virtual machine is paused"
     elif ready := conditions.find(pod.status.conditions, "Ready"):
         status, reason, message = ready["status"], ready.get("reason") or "", ready.get("message") or ""
+        if reason == GATE_CLOSED:  # ours, which opens for a guest that runs
+            status, reason, message = "True", "", ""
     else:
         reason, message = "PodConditionMissing", "virt-launcher pod is missing the Ready condition"
     return conditions.put(vmi.status.conditions, VMICondition.READY, status, now, reason=reason, message=message)
 
 
 def gate(at: Situation, now: float) -> Condition | None:
-    """What the readiness gate of the VM's Pod is to say; None where it says so, or need not any more."""
+    """What the readiness gate of the VM's Pod is to say; None where it says so, or need not: it is closed at first."""
     pod = at.pod
-    if pod is None or pod.going_down or not any(g["conditionType"] == names.UNPAUSED for g in pod.spec.readiness_gates):
+    if pod is None or pod.going_down or at.vmi.phase != Phase.RUNNING:
+        return None  # no Service leads to a guest that does not run
+    if not any(g["conditionType"] == names.UNPAUSED for g in pod.spec.readiness_gates):
         return None
     words = ("False", "Paused", "the virtual machine is paused")
     if not at.vmi.paused:

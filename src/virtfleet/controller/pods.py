@@ -16,6 +16,7 @@ from virtfleet.kube.api import KubeApi, Patch
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.errors import ignoring, is_already_exists, is_conflict, is_not_found
 from virtfleet.kube.resource import PODS, VMIS, Obj
+from virtfleet.pods.launcher import COMPUTE
 
 LAUNCHERS = f"{names.APP_LABEL}={names.LAUNCHER_APP}"
 
@@ -86,6 +87,13 @@ class LauncherPods:
             self._seen(
                 await self._api.patch(PODS, pod.name, patch, pod.namespace, how=Patch.STRATEGIC, subresource="status")
             )
+
+    async def resize(self, pod: LauncherPod, resources: Obj) -> None:
+        """Ask for other resources of a launcher that runs."""
+        patch = {"metadata": {"uid": pod.uid}, "spec": {"containers": [{"name": COMPUTE, "resources": resources}]}}
+        self._seen(
+            await self._api.patch(PODS, pod.name, patch, pod.namespace, how=Patch.STRATEGIC, subresource="resize")
+        )
 
     async def annotate(self, pod: LauncherPod, annotations: dict[str, str]) -> None:
         """Have annotations on a Pod that is there."""

@@ -343,6 +343,8 @@ class VmSpec(Record):
     run_strategy: str = ""
     running: bool | None = None
     update_volumes_strategy: str = ""
+    instancetype: dict[str, Any] | None = None
+    preference: dict[str, Any] | None = None
 
 
 class Request(Record):
@@ -367,6 +369,8 @@ class VolumeUpdateState(Record):
 
 class VmStatus(Record):
     printable_status: str = ""
+    instancetype_ref: dict[str, Any] | None = None
+    preference_ref: dict[str, Any] | None = None
     run_strategy: str = ""
     state_change_requests: list[Request] = []
     volume_requests: list[dict[str, Any]] = []
@@ -380,6 +384,12 @@ class Vm(Whole):
     resource = VMS
     spec: VmSpec = msgspec.field(default_factory=VmSpec)
     status: VmStatus = msgspec.field(default_factory=VmStatus)
+
+    @property
+    def types(self) -> tuple[dict[str, Any] | None, ...]:
+        """What it says of its instance type and preference, and what its status says of them."""
+        spec, status = self.spec, self.status
+        return spec.instancetype, spec.preference, status.instancetype_ref, status.preference_ref
 
     @property
     def strategy(self) -> str:
@@ -406,6 +416,7 @@ class ReplicaSet(Whole):
 
 class Taint(Record):
     key: str = ""
+    value: str = ""
     effect: str = ""
 
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from hashlib import blake2s
 from typing import Any
 
-from virtfleet.api import hotplug, names
+from virtfleet.api import names
+from virtfleet.controller import liveupdate
 from virtfleet.kube.resource import CONTROLLER_REVISIONS, VMI_REPLICA_SETS, VMIS, VMS, Obj, Resource, owner_reference
 
 
@@ -88,10 +89,10 @@ def revision(vm: Obj) -> Obj:
     }
 
 
-def template_changes(started_with: Obj, now: Obj, plugged: Mapping[str, str] = {}) -> list[str]:
-    """Paths in the template's spec that differ between two specs of a VM, but for what is `plugged` in as it says."""
+def template_changes(started_with: Obj, now: Obj, instance: Mapping[str, Any] = {}) -> list[str]:
+    """Paths in the template's spec that differ between two specs of a VM, but for what the `instance` has followed."""
     old, new = ((spec.get("template") or {}).get("spec") or {} for spec in (started_with, now))
-    return list(_differences(*hotplug.unsettled(old, new, plugged)))
+    return list(_differences(*liveupdate.settled(old, new, instance)))
 
 
 def _differences(old: Any, new: Any, path: str = "") -> Iterator[str]:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import reduce
 
-from virtfleet.api import hotplug, kinds, names
-from virtfleet.api.names import Phase
-from virtfleet.controller import strategy, templates, vmstatus, volumeupdate
+from virtfleet.api import conditions, hotplug, kinds, names
+from virtfleet.api.names import Phase, VMICondition
+from virtfleet.controller import liveupdate, strategy, templates, vmstatus, vmtypes, volumeupdate
+from virtfleet.controller.following import Following
 from virtfleet.controller.lifecycle import FAILED_CREATE, Trouble
 from virtfleet.controller.records import Claim, Instance, Vm
 from virtfleet.controller.strategy import Act
+from virtfleet.controller.vms import claim_keys, follow
 from virtfleet.controller.vmstatus import View
+from virtfleet.controller.vmtypes import Untyped
 from virtfleet.installation import Installation
+from virtfleet.instancetypes import applying
+from virtfleet.instancetypes.applying import Conflict
+from virtfleet.instancetypes.matching import PARTS, Types, marks
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.controller import Controller
@@ -23,12 +29,10 @@ from virtfleet.kube.resource import CONTROLLER_REVISIONS, VMIS, VMS, Obj, owner_
 
 WORKERS = 10
 FAILED_DELETE = "FailedDelete"
+TYPE_PAUSE = 5.0
+"""Seconds after which is looked again for an instance type that is not there."""
+_REMEMBERED = 1000  # VMs whose types are
 _ORPHAN = "orphan"  # the garbage collector's finalizer for an owner whose dependents are to stay
-
-
-def claim_keys(vm: Vm) -> list[str]:
-    """An index of VMs: the claims of their volumes."""
-    return [f"{vm.namespace}/{claim}" for claim in vm.spec.template.spec.claims.values()]
 
 
 def _is_behind(vm: Vm, vmi: Instance) -> bool:
@@ -41,6 +45,19 @@ def _is_behind(vm: Vm, vmi: Instance) -> bool:
 def _busy(vmi: Obj) -> list[str]:
     """Volumes that the status still has something to say of: they may be on their way out."""
     return [entry["name"] for entry in (vmi.get("status") or {}).get("volumeStatus") or ()]
+
+
+def _followed(vmi: Obj, found: Following) -> Obj:
+    """The patch of an instance that follows its template, and says at once what it waits for."""
+    told = vmi["status"].get("conditions") or []
+    for kind, message in found.pending.items():
+        # Whether it has to move is not known yet; KubeVirt's word for that.
+        status, reason = (
+            ("False", "AutoMigrationPending") if kind == VMICondition.MIGRATION_REQUIRED else ("True", "Pending")
+        )
+        told = conditions.put(told, kind, status, time.time(), reason=reason, message=message)
+    about = {"resourceVersion": vmi["metadata"]["resourceVersion"], "uid": vmi["metadata"]["uid"]}
+    return {"metadata": about, "spec": found.spec, "status": {"conditions": told}}
 
 
 class ForeignInstance(Exception):
@@ -66,11 +83,9 @@ class VirtualMachines:
         self._vms = vms
         self._instances = instances
         self._claims = claims
+        self._types: dict[str, tuple[object, Types]] = {}  # what is kept of types never changes
         self.controller = Controller(kinds.VM.singular, self.reconcile, workers=WORKERS)
-        self.controller.follow(vms)
-        # An instance without a VM is none of ours; a VM that comes later is looked at when it comes.
-        self.controller.follow(instances, lambda vmi: [vmi.key] if vms.get(vmi.key) else [])
-        self.controller.follow(claims, lambda claim: [vm.key for vm in vms.by_index("claim", claim.key)])
+        follow(self.controller, vms, instances, claims)
 
     async def reconcile(self, key: str) -> float | None:
         """Do what the run strategy asks for, say how it stands, let an instance go whose end was noted."""
@@ -82,19 +97,24 @@ class VirtualMachines:
             return None
         vm = await self._with_finalizer(vm)
         decision = strategy.Decision(Act.NOTHING)
-        vmi, trouble = None, None
+        vmi, trouble, types = None, None, None
+        try:
+            vm, types = await self._typed(vm)
+        except (Untyped, Conflict) as error:
+            trouble = Trouble(getattr(error, "reason", FAILED_CREATE), str(error))
         try:
             vmi = await self._instance_of(vm)
             decision = strategy.decide(vm, vmi, time.time())
-            vm, vmi = await self._act(decision.act, vm, vmi)
+            if types is not None or decision.act is not Act.START:
+                vm, vmi = await self._act(decision.act, vm, vmi, types)
             vm, vmi = await self._plug(vm, vmi)
-        except (ApiError, ForeignInstance) as error:
+        except (ApiError, ForeignInstance, Conflict) as error:
             if is_conflict(error):
                 raise
             trouble = Trouble(FAILED_DELETE if decision.act in (Act.STOP, Act.RERUN) else FAILED_CREATE, str(error))
         changes: list[str] = []
-        if vmi and _is_behind(vm, vmi):
-            changes = await self._changes_since_start(vm, vmi)
+        if vmi and types is not None and _is_behind(vm, vmi):
+            vmi, changes = await self._follow(vm, vmi, types)
             if not changes:
                 vmi = await self._brought_up_to_date(vm, vmi)
             elif not vmi.ran:  # nothing is lost, and most often the change is what it takes to run
@@ -103,17 +123,56 @@ class VirtualMachines:
         await self._write_status(View(vm, vmi, self._claims_of(vm), trouble, tuple(changes)))
         if vmi and vmi.final:
             await self._release(vmi)
+        if types is None:
+            return TYPE_PAUSE
         if trouble:
             raise ApiError("InternalError", trouble.message)
         return decision.look_again
 
+    # -- its instance type and preference
+
+    async def _typed(self, vm: Vm) -> tuple[Vm, Types]:
+        """What the VM names, once it is kept and its status says where. Raises Untyped, or Conflict."""
+        if not any(vm.types):
+            return vm, Types()
+        policy = self._cluster().reference_policy
+        if (known := self._types.get(vm.key)) and known[0] == (policy, vm.types):
+            return vm, known[1]
+        types = await vmtypes.find(self._api, vm.object())
+        named, kept = any(vm.types[:2]), any(vm.types[2:])
+        if named and (policy == "expandAll" or (policy == "expand" and not kept)):
+            return await self._expanded(vm, types), Types()
+        if change := await vmtypes.keep(self._api, vm.object(), FAILED_CREATE):
+            vm = await self._patch(vm, {"status": change}, "status")
+            types = await vmtypes.find(self._api, vm.object())
+        vmtypes.whole(vm.object(), types)
+        if len(self._types) >= _REMEMBERED:
+            self._types.clear()
+        self._types[vm.key] = (policy, vm.types), types
+        return vm, types
+
+    async def _expanded(self, vm: Vm, types: Types) -> Vm:
+        """The VM takes over what they say, and names none any more."""
+        before = vm.object()
+        template = applying.standing_alone(before, types, self._cluster())["spec"]["template"]
+        named = dict.fromkeys(part.field for part in PARTS)
+        vm = await self._patch(vm, {"spec": {**named, "template": template}})
+        vm = await self._patch(vm, {"status": dict.fromkeys(part.ref for part in PARTS)}, "status")
+        await vmtypes.forget(self._api, before)
+        return vm
+
+    def _cluster(self) -> Installation:
+        return next(iter(self._installations.list()), Installation({}))
+
     # -- starting and stopping
 
-    async def _act(self, act: Act, vm: Vm, vmi: Instance | None) -> tuple[Vm, Instance | None]:
+    async def _act(
+        self, act: Act, vm: Vm, vmi: Instance | None, types: Types | None = None
+    ) -> tuple[Vm, Instance | None]:
         """The VM and its instance afterwards."""
         match act:
             case Act.START:
-                vmi = await self._start(vm)
+                vmi = await self._start(vm, types or Types())
             case Act.STOP if vmi:
                 vmi = await self._stop(vm, vmi)
             case Act.RERUN | Act.RESTART if vmi:
@@ -126,11 +185,15 @@ class VirtualMachines:
                 vm = await self._patch(vm, {"spec": on})
         return vm, vmi
 
-    async def _start(self, vm: Vm) -> Instance | None:
+    async def _start(self, vm: Vm, types: Types) -> Instance | None:
         obj = vm.object()
         with ignoring(is_already_exists):  # from an earlier attempt to start
-            await self._api.create(CONTROLLER_REVISIONS, templates.revision(obj))
+            await self._api.create(CONTROLLER_REVISIONS, templates.revision(vmtypes.whole(obj, types)))
+        if types != Types():
+            template = applying.expanded(obj["spec"]["template"], types, self._cluster())
+            obj = applying.with_template(obj, template)
         wanted = templates.instance_of_vm(obj, paused=strategy.wants_start_paused(vm))
+        wanted["metadata"]["annotations"] |= marks(obj)
         with ignoring(is_already_exists):
             self._instances.observe(await self._api.create(VMIS, wanted))
             what = f"Started the virtual machine by creating the new virtual machine instance {vm.name}"
@@ -194,7 +257,7 @@ class VirtualMachines:
     async def _plug(self, vm: Vm, vmi: Instance | None) -> tuple[Vm, Instance | None]:
         """Carry requests out in the template and in the instance, or what an edited template says in the latter."""
         requests = vm.status.volume_requests
-        declared = next((i.plugs_by_template for i in self._installations.list()), False)
+        declared = self._cluster().plugs_by_template
         running = vmi is not None and vmi.phase == Phase.RUNNING and not vmi.deleting
         if requests:
             try:
@@ -222,17 +285,29 @@ class VirtualMachines:
             )
         return self._instances.get(vmi.key) or vmi
 
-    # -- changes that wait for a restart
+    # -- changes that the instance follows, and those that wait for a restart
 
-    async def _changes_since_start(self, vm: Vm, vmi: Instance) -> list[str]:
+    async def _follow(self, vm: Vm, vmi: Instance, types: Types) -> tuple[Instance, list[str]]:
+        """Give the instance what a running one can have of the template; the rest is what waits for a restart."""
         name = vmi.status.virtual_machine_revision_name
-        with ignoring(is_not_found):
+        refused: Mapping[str, str] = {}
+        with ignoring(is_not_found, lambda error: isinstance(error, Conflict)):
+            whole = await self._api.get(VMIS, vmi.name, vmi.namespace)
             started_with = await self._api.get(CONTROLLER_REVISIONS, name, vmi.namespace)
-            before = started_with["data"]["spec"]
+            before, now = started_with["data"]["spec"], vmtypes.whole(vm.object(), types)["spec"]
+            if vmi.phase == Phase.RUNNING and whole["metadata"]["uid"] == vmi.uid:
+                cluster = next(iter(self._installations.list()), Installation({}))
+                found = liveupdate.follow(whole, now["template"]["spec"], cluster)
+                refused = found.refused
+                if found.spec:
+                    whole = await self._api.patch(VMIS, vmi.name, _followed(whole, found), vmi.namespace)
+                    self._instances.observe(whole)
             if vm.spec.update_volumes_strategy == volumeupdate.STRATEGY:
                 before = volumeupdate.as_of_now(before, vm, vmi)
-            return templates.template_changes(before, vm.object()["spec"], vmi.spec.plugged)
-        return []  # nobody can tell any more
+            changes = templates.template_changes(before, now, whole["spec"])
+            known = self._instances.get(vmi.key) or vmi
+            return known, [f"{path} ({refused[path]})" if path in refused else path for path in changes]
+        return vmi, []  # nobody can tell any more
 
     async def _brought_up_to_date(self, vm: Vm, vmi: Instance) -> Instance:
         """An instance that is as the template wants it is of the VM's newest generation."""

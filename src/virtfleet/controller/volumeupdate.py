@@ -17,6 +17,7 @@ from virtfleet.api.names import Phase, VMICondition
 from virtfleet.controller.lifecycle import claim_info
 from virtfleet.controller.migration.records import Migration, migration_of
 from virtfleet.controller.records import Claim, Instance, Migrated, Vm
+from virtfleet.controller.vms import follow
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.controller import Controller
@@ -91,9 +92,7 @@ class VolumeUpdates:
         self._claims = claims
         self._migrations = migrations
         self.controller = Controller(f"{kinds.VM.singular}-volumes", self.reconcile, [migrations])
-        self.controller.follow(vms)
-        self.controller.follow(instances, lambda vmi: [vmi.key] if vms.get(vmi.key) else [])
-        self.controller.follow(claims, lambda claim: [vm.key for vm in vms.by_index("claim", claim.key)])
+        follow(self.controller, vms, instances, claims)
         migrations.on_change(self._moved)
 
     def _moved(self, _key: str, old: Migration | None, new: Migration | None) -> None:

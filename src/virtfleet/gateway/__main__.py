@@ -13,6 +13,7 @@ import aiohttp
 from virtfleet.gateway.evictions import Evictions
 from virtfleet.gateway.frontproxy import FrontProxy
 from virtfleet.gateway.handlers import Handlers
+from virtfleet.gateway.instancetypes import TypedVms
 from virtfleet.gateway.knowledge import Knowledge
 from virtfleet.gateway.subresources import Subresources
 from virtfleet.gateway.webhooks import Webhooks
@@ -52,7 +53,7 @@ async def serve(options: argparse.Namespace, api: KubeApi) -> None:
         # Who the front proxy is decides whose connections are taken at all.
         await front_proxy.cache.synced.wait()
         routes = [
-            *Webhooks(knowledge, admission_key, {EVICTION: Evictions(api, knowledge).review}).routes(),
+            *Webhooks(knowledge, admission_key, TypedVms(api), {EVICTION: Evictions(api, knowledge).review}).routes(),
             *Subresources(api, front_proxy, handlers, knowledge).routes(),
         ]
 
@@ -60,7 +61,9 @@ async def serve(options: argparse.Namespace, api: KubeApi) -> None:
             return knowledge.missing() or handlers.missing()
 
         # Not one of the group's tasks: what it knows is kept up to date until its last answer.
-        await component.serve(options, routes, unready, front_proxy.authorities, component.FAREWELL)
+        await component.serve(
+            options, routes, unready, front_proxy.authorities, component.FAREWELL, knowledge.configuration
+        )
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""VMs with what their instance type and preference add. There are none yet, so a VM is whole as it is. Pure."""
+"""VMs that are sent to be expanded: read, or refused. Pure."""
 
 from __future__ import annotations
 
@@ -32,15 +32,3 @@ def read(body: bytes, namespace: str) -> Obj:
     if metadata.get("namespace") not in (None, "", namespace):
         raise bad_request(f"VM namespace must be empty or {namespace}")
     return {**vm, "metadata": {**metadata, "namespace": namespace}}
-
-
-def expanded(vm: Obj) -> Obj:
-    """The VM as it is whole. Raises ApiError where it names what VirtFleet does not have."""
-    spec = vm.get("spec") or {}
-    for field in ("instancetype", "preference"):
-        if spec.get(field):
-            raise bad_request(
-                f"spec.{field} names a {spec[field].get('kind') or field}, and VirtFleet has none of them yet; "
-                "write what it says into spec.template instead"
-            )
-    return vm

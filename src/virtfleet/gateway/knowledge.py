@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import orjson
 
-from virtfleet.installation import Installation
+from virtfleet.installation import Installation, version_of
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.resource import KUBEVIRTS, VMI_MIGRATIONS, VMIS, Obj
@@ -34,6 +34,10 @@ class Knowledge:
         for installation in self._installations.list():
             return installation
         raise NotYet("virt-api knows no KubeVirt object yet; create one, or try again in a moment")
+
+    def configuration(self) -> str:
+        """The version of the KubeVirt object that decisions go by."""
+        return version_of(self._installations.list())
 
     def vmis(self) -> Iterable[Obj]:
         """All VMIs."""

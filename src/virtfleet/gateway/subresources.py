@@ -22,14 +22,17 @@ from virtfleet.api.subresources import GROUP, TABLE, VERSIONS, VM, VMI, Server, 
 from virtfleet.gateway import authorization, discovery, expansion, objectgraph, portforward, refused, volumes
 from virtfleet.gateway.frontproxy import FrontProxy
 from virtfleet.gateway.handlers import Handlers
+from virtfleet.gateway.instancetypes import TypedVms
 from virtfleet.gateway.knowledge import Knowledge, NotYet
 from virtfleet.gateway.machines import Machines, Options, Vm, Vmi, bad_request
 from virtfleet.gateway.moving import EvacuateCancelOptions, MigrateOptions, Moving
 from virtfleet.gateway.power import Power, RestartOptions, StartOptions, StopOptions
 from virtfleet.gateway.preconditions import CHECKS
 from virtfleet.installation import Installation
+from virtfleet.instancetypes.applying import Conflict
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.errors import ApiError, is_conflict
+from virtfleet.kube.resource import Obj
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +69,7 @@ class Subresources:
         self._front_proxy = front_proxy
         self._handlers = handlers
         self._knowledge = knowledge
+        self._typed = TypedVms(api)
         self._machines = machines = Machines(api)
         self._power = Power(api, machines)
         self._moving = Moving(api, machines, knowledge)
@@ -201,10 +205,18 @@ class Subresources:
         return _json(objectgraph.of_vm(machine, await self._machines.vmi_if_any(asked.namespace, asked.name), options))
 
     async def _expand(self, asked: Asked) -> web.StreamResponse:
-        return _json(expansion.expanded((await self._machines.vm(asked.namespace, asked.name)).object))
+        vm = await self._machines.vm(asked.namespace, asked.name)
+        return await self._expanded(vm.object, "InternalError", "Internal error occurred: ")
 
     async def _expand_sent(self, asked: Asked) -> web.StreamResponse:
-        return _json(expansion.expanded(expansion.read(await asked.request.read(), asked.namespace)))
+        return await self._expanded(expansion.read(await asked.request.read(), asked.namespace), "BadRequest")
+
+    async def _expanded(self, vm: Obj, otherwise: str, words: str = "") -> web.StreamResponse:
+        """A VM that cannot be expanded is the request's fault where it was sent, as in KubeVirt."""
+        try:
+            return _json(await self._typed.standing_alone(vm, self._knowledge.cluster()))
+        except (ApiError, Conflict) as error:
+            raise ApiError(otherwise, f"{words}{error}") from error
 
     async def _version(self, asked: Asked) -> web.StreamResponse:
         return _json(

@@ -16,30 +16,11 @@ from virtfleet.admission.names import dns_subdomain_error
 from virtfleet.admission.updates import check_pluggable
 from virtfleet.api import hotplug
 from virtfleet.api.disks import Volume
+from virtfleet.api.view import fields, given
 from virtfleet.gateway.machines import VMI_NOT_RUNNING, Machines, Vm, Vmi, bad_request
 from virtfleet.installation import Installation
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.resource import VMIS, VMS, Obj
-
-
-class _Claim(msgspec.Struct, rename="camel", omit_defaults=True):
-    claim_name: str = ""
-    read_only: bool = False
-
-
-class _DataVolume(msgspec.Struct):
-    name: str = ""
-
-
-class _Source(msgspec.Struct, rename="camel", omit_defaults=True):
-    persistent_volume_claim: _Claim | None = None
-    data_volume: _DataVolume | None = None
-
-    @property
-    def name(self) -> str:
-        if self.data_volume:
-            return self.data_volume.name
-        return self.persistent_volume_claim.claim_name if self.persistent_volume_claim else ""
 
 
 class AddVolumeOptions(msgspec.Struct, rename="camel"):
@@ -47,14 +28,13 @@ class AddVolumeOptions(msgspec.Struct, rename="camel"):
 
     name: str = ""
     disk: dict[str, Any] | None = None
-    volume_source: _Source | None = None
+    volume_source: Volume | None = None
     dry_run: list[str] | None = None
 
     def request(self) -> Obj:
         """What is written into a VM's status."""
-        source: Obj = msgspec.to_builtins(self.volume_source)
-        for claim in source.values():
-            claim["hotpluggable"] = True
+        named: Obj = msgspec.to_builtins(self.volume_source)
+        source = {kind: {**named[kind], "hotpluggable": True} for kind in hotplug.SOURCES if kind in named}
         add = {"name": self.name, "disk": {**(self.disk or {}), "name": self.name}, "volumeSource": source}
         return {"addVolumeOptions": add}
 
@@ -76,7 +56,14 @@ def check_add(machine: Vm | Vmi, options: AddVolumeOptions) -> None:
         raise bad_request("AddVolumeOptions requires name to be set")
     if options.disk is None:
         raise bad_request("AddVolumeOptions requires disk to not be nil")
-    if options.volume_source is None or not options.volume_source.name:
+    source = options.volume_source or Volume()
+    if others := [kind for kind in given(source, fields(Volume)) if kind not in ("name", *hotplug.SOURCES)]:
+        raise bad_request(
+            f"AddVolumeOptions requires VolumeSource to be a claim or a DataVolume, not {others[0]}: to give the VM"
+            " one, add it to the VM's volumes and disks and restart the VM, or put its content into a claim"
+        )
+    claim = _source(source)
+    if not claim:
         raise bad_request("AddVolumeOptions requires VolumeSource to not be nil: name a claim or a DataVolume in it")
     if why := dns_subdomain_error(options.name):
         raise bad_request(f"{options.name!r} cannot be the name of a volume: {why}")
@@ -89,10 +76,8 @@ def check_add(machine: Vm | Vmi, options: AddVolumeOptions) -> None:
             raise machine.conflict(
                 f"Unable to add volume [{options.name}] because volume with that name already exists"
             )
-        if options.volume_source.name == _source(volume):
-            raise machine.conflict(
-                f"Unable to add volume source [{options.volume_source.name}] because it already exists"
-            )
+        if claim == _source(volume):
+            raise machine.conflict(f"Unable to add volume source [{claim}] because it already exists")
 
 
 def check_remove(machine: Vm | Vmi, options: RemoveVolumeOptions) -> None:

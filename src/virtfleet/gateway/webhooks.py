@@ -1,9 +1,10 @@
 """Admission webhooks: AdmissionReviews in, decisions of `virtfleet.admission` out.
 
 The rules are pure and live in admission/; here is only what the wire needs. A review is answered from memory (the
-KubeVirt object and, when a pool is taken away, the VMIs), so that an answer takes well under a millisecond. While those
-are not known yet, nothing is admitted: a VMI without its defaults and checks would be worse than one that is refused
-for a moment.
+KubeVirt object and, when a pool is taken away, the VMIs), so that an answer takes well under a millisecond; only VMs
+that name an instance type or a preference take longer, for which the API server is asked. While the KubeVirt object is
+not known yet, nothing is admitted: a VMI without its defaults and checks would be worse than one that is refused for a
+moment.
 
 Only API servers are answered: whoever does not know the path is sent away before the body is read. What an object may
 cost is bounded here once more, because an API server asks mutating webhooks before it looks at the schema.
@@ -26,6 +27,7 @@ from virtfleet.admission.mobility import check_migration_target
 from virtfleet.admission.review import complete, complete_update, review, review_update
 from virtfleet.admission.updates import Requester
 from virtfleet.gateway import reviews
+from virtfleet.gateway.instancetypes import TypedVms, concerns
 from virtfleet.gateway.knowledge import Knowledge, NotYet
 from virtfleet.gateway.reviews import Malformed, TooLarge
 from virtfleet.installation import Installation
@@ -42,23 +44,42 @@ Decide = Callable[[Obj], Obj | Awaitable[Obj]]
 class Webhooks:
     """`key` is a part of the paths, which only API servers are told; `others` are decided elsewhere."""
 
-    def __init__(self, knowledge: Knowledge, key: Material, others: Mapping[str, Decide] | None = None) -> None:
+    def __init__(
+        self, knowledge: Knowledge, key: Material, typed: TypedVms, others: Mapping[str, Decide] | None = None
+    ) -> None:
         self._knowledge = knowledge
         self._key = key
+        self._typed = typed
         self._others = others or {}
         self._bodies = asyncio.Semaphore(_BODIES)
 
     def routes(self) -> list[web.RouteDef]:
         """The paths that API servers are told."""
-        webhooks: dict[str, Decide] = {"mutate": self.mutate, "validate": self.validate, **self._others}
+        webhooks: dict[str, Decide] = {"mutate": self._mutating, "validate": self._validating, **self._others}
         return [web.post(admission_path("{key}", name), self._answerer(each)) for name, each in webhooks.items()]
 
-    def mutate(self, request: Obj) -> Obj:
-        """The answer to a mutating review: a patch, or the types that are wrong."""
+    async def _mutating(self, request: Obj) -> Obj:
+        if not concerns(request):
+            return self.mutate(request)
+        findings = Findings()
+        vm = await self._typed.completed(request, findings)
+        return self.mutate(request, vm) if findings.allowed else _refused(request, findings)
+
+    async def _validating(self, request: Obj) -> Obj:
+        if not concerns(request):
+            return self.validate(request)
+        findings = Findings()
+        vm = await self._typed.expanded(request, self._knowledge.cluster(), findings)
+        return self.validate({**request, "object": vm}) if findings.allowed else _refused(request, findings)
+
+    def mutate(self, request: Obj, matched: Obj | None = None) -> Obj:
+        """The answer to a mutating review: a patch, or the types that are wrong. `matched` is the object as it is by
+        then, where that is known."""
         obj, cluster = request["object"], self._knowledge.cluster()
+        wanted = obj if matched is None else matched
         if request["operation"] == "UPDATE":
-            return _patched(obj, complete_update(obj, request["oldObject"], cluster, _requester(request)))
-        completed, findings = complete(obj, cluster, _requester(request))
+            return _patched(obj, complete_update(wanted, request["oldObject"], cluster, _requester(request)))
+        completed, findings = complete(wanted, cluster, _requester(request))
         return _patched(obj, completed) if findings.allowed else _refused(request, findings)
 
     def validate(self, request: Obj) -> Obj:
@@ -150,7 +171,7 @@ def _patched(obj: Obj, completed: Obj) -> Obj:
 
 def _refused(request: Obj, findings: Findings) -> Obj:
     causes = [{"reason": c.reason, "message": c.message, "field": c.field} for c in findings.causes]
-    message = ", ".join(f"{c.field}: {c.message}" if c.field else c.message for c in findings.causes)
+    message = ", ".join(c.message if c.field in c.message else f"{c.field}: {c.message}" for c in findings.causes)
     status = {"code": 422, "reason": "Invalid", "message": message, "details": {"causes": causes}}
     return {"allowed": False, "status": status}
 

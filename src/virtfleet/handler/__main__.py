@@ -44,7 +44,13 @@ async def handle(options: argparse.Namespace) -> None:
         REGISTRY.register(handler.usage)
         async with asyncio.TaskGroup() as group:
             routes = handler.access.routes()
-            server = component.serve(options, routes, handler.unready, clients=component.own_authority)
+            server = component.serve(
+                options,
+                routes,
+                handler.unready,
+                clients=component.own_authority,
+                configuration=handler.configuration,
+            )
             serving = group.create_task(server)
             await handler.run()
             serving.cancel()

@@ -26,7 +26,7 @@ from virtfleet.handler.node.lock import NodeLock
 from virtfleet.handler.vms.reconcile import NodeVms
 from virtfleet.handler.vms.records import VmRecords
 from virtfleet.hypervisors import registry
-from virtfleet.installation import VMS_PER_NODE, Installation
+from virtfleet.installation import VMS_PER_NODE, Installation, version_of
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.events import Recorder
@@ -106,6 +106,10 @@ class VirtHandler:
         if not self._vms.synced:
             return "the VMIs of this node have not been read yet"
         return ""
+
+    def configuration(self) -> str:
+        """The version of the KubeVirt object that this handler goes by."""
+        return version_of(self._installations.list())
 
     def _look_at_operator(self, installation: Installation | None) -> None:
         """A stand-in is for the operator that made it; one of another version may know nothing of it."""

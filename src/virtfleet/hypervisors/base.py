@@ -149,6 +149,8 @@ class DaemonPlan(msgspec.Struct, frozen=True, kw_only=True):
     uri: str
     directories: tuple[str, ...] = ()
     files: dict[str, str] = {}
+    links: dict[str, str] = {}
+    """Symbolic links and where they lead."""
     daemon: Process | None = None
     log_daemon: Process | None = None
 
@@ -196,6 +198,11 @@ class Hypervisor(ABC):
 
     def make_room(self, domain: Element, vmi: VMI) -> None:
         """Leave places in a document, which is otherwise complete, for devices that come while the domain runs."""
+        return None
+
+    def more_memory(self, running: Element, memory: int) -> Element | None:
+        """The device by which the guest of a running domain comes to so many bytes, to be added, or changed if it is
+        there; None where there is nothing to do, or no such device."""
         return None
 
     @abstractmethod

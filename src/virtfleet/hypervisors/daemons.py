@@ -38,6 +38,8 @@ def plan(
         uri=f"{descriptor.scheme}+unix:///{mode}?socket={socket}",
         directories=(runtime, private, *(f"{private}/{directory}" for directory in directories)),
         files=files,
+        # People and tools know the modular daemon's socket.
+        links={f"{runtime}/{descriptor.daemon}-sock": socket} if descriptor.daemon and not settings.modular else {},
         daemon=Process(
             command=(f"/usr/sbin/{name}", "-f", configuration, "-p", f"{runtime}/{name}.pid"), environment=environment
         ),
@@ -48,6 +50,13 @@ def plan(
         if log_daemon
         else None,
     )
+
+
+def uri(descriptor: Descriptor) -> str:
+    """Where everybody in the launcher's Pod finds the VM's libvirt; empty where it has none of its own."""
+    socket = f"{DaemonSettings().runtime_dir}/libvirt/{descriptor.daemon}-sock"
+    mode = "system" if descriptor.root else "session"
+    return f"{descriptor.scheme}+unix:///{mode}?socket={socket}" if descriptor.daemon else ""
 
 
 def _environment(descriptor: Descriptor, settings: DaemonSettings) -> dict[str, str]:

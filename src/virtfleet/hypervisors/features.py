@@ -33,8 +33,6 @@ class NotYet(msgspec.Struct, frozen=True):
     """What to do."""
     gate: str = ""
     """KubeVirt's feature gate for it, behind which there is nothing here."""
-    quiet: bool = False
-    """Whether it goes without a warning: defaults ask for it in everybody's name."""
 
     def warning(self, field: str) -> str:
         return f"{field} is accepted, but VirtFleet does not do it yet: {self.instead}; {self.advice}"
@@ -70,11 +68,6 @@ _D: Final = "spec.domain.devices"
 _NO_START: Final = "the VM does not start"
 _BY_NAME: Final = "name the device by deviceName, as a device plugin offers it"
 _HOOKS: Final = "hooks.kubevirt.io/hookSidecars"
-_HOTPLUG: Final = NotYet(
-    "room is kept free, and more comes with the next restart",
-    "restart VMs with the condition RestartRequired",
-    quiet=True,
-)
 _NO_FUNCTION: Final = NotYet(
     f"no virtual function is assigned and {_NO_START}",
     "use bridge on a multus network, or pass a function through in hostDevices",
@@ -145,10 +138,10 @@ FEATURES: Final = (
     Feature("cpu-model", "CPU models", "spec.domain.cpu.model", asking.cpu_model),
     Feature("cpu-features", "CPU features", "spec.domain.cpu.features"),
     Feature("cpu-pinning", "dedicated CPUs", "spec.domain.cpu.dedicatedCpuPlacement"),
-    Feature("cpu-hotplug", "CPU hotplug", "spec.domain.cpu.maxSockets", asking.cpu_hotplug, _HOTPLUG),
+    Feature("cpu-hotplug", "CPU hotplug", "spec.domain.cpu.maxSockets", asking.cpu_hotplug),
     Feature("numa", "NUMA passthrough", "spec.domain.cpu.numa"),
     Feature("realtime", "real-time CPUs", "spec.domain.cpu.realtime"),
-    Feature("memory-hotplug", "memory hotplug", "spec.domain.memory.maxGuest", asking.memory_hotplug, _HOTPLUG),
+    Feature("memory-hotplug", "memory hotplug", "spec.domain.memory.maxGuest", asking.memory_hotplug),
     Feature("hugepages", "huge pages", "spec.domain.memory.hugepages"),
     Feature("balloon", "memory balloon", f"{_D}.autoattachMemBalloon"),
     # firmware and boot
@@ -284,7 +277,7 @@ def refusals(hypervisor: Hypervisor, vmi: VMI, gates: Collection[str] = (), path
 def warnings(hypervisor: Hypervisor, vmi: VMI, path: str = "spec") -> Iterator[str]:
     """What a VMI is admitted with although nothing comes of it."""
     for feature, has in _asked(hypervisor, vmi):
-        if has.admitted and not (feature.not_yet and feature.not_yet.quiet):
+        if has.admitted:
             yield NotYet(has.reason, has.advice).warning(_placed(feature.field, path))
 
 

@@ -48,16 +48,6 @@ def _configured(field: str, instead: str, advice: str = "remove it") -> AbsentFi
 
 VM: Final = (
     _absent(
-        "instancetype",
-        "there are no instance types, and the VM starts with what its template says",
-        "write CPU and memory into spec.template.spec.domain",
-    ),
-    _absent(
-        "preference",
-        "there are no preferences, and the VM starts with what its template says",
-        "write devices and firmware into spec.template.spec.domain",
-    ),
-    _absent(
         "dataVolumeTemplates",
         "no data volumes are made, and the VM waits for their claims",
         "create the DataVolumes or the claims yourself, under the same names",
@@ -75,17 +65,6 @@ _PACED = "requests are paced by VirtFleet itself"
 
 KUBEVIRT: Final = (
     _configured("migrations.utilityVolumesTimeout", "there are no utility volumes to wait for"),
-    _configured(
-        "liveUpdateConfiguration",
-        "room is kept free, but CPUs and memory come with the next restart",
-        "restart VMs with the condition RestartRequired",
-    ),
-    _absent(
-        "configuration.vmRolloutStrategy",
-        "every change of a VM waits for its restart, as with Stage",
-        "restart VMs with the condition RestartRequired",
-        asked=lambda spec: _at(spec, "configuration", "vmRolloutStrategy") == "LiveUpdate",
-    ),
     _configured("vmStateStorageClass", "state of TPM and EFI is not kept"),
     _configured("mediatedDevicesConfiguration", "no mediated devices are made", "make them on the nodes yourself"),
     _absent(
@@ -108,8 +87,6 @@ KUBEVIRT: Final = (
     _configured("persistentReservationConfiguration.enabled", "no node gets a helper for SCSI reservations"),
     _configured("confidentialCompute", "no node offers devices.kubevirt.io/tdx"),
     _configured("changedBlockTrackingLabelSelectors", "changed blocks are not recorded"),
-    _configured("commonInstancetypesDeployment.enabled", "there are no instance types"),
-    _configured("instancetype", "there are no instance types"),
     _configured("virtTemplateDeployment.enabled", "there are no VM templates"),
     _configured("minCPUModel", "nodes offer all models but those of obsoleteCPUModels", "use obsoleteCPUModels"),
     _configured("supportedGuestAgentVersions", "agents of all versions are asked"),

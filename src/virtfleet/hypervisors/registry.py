@@ -10,6 +10,8 @@ import importlib
 from functools import cache
 from typing import Final
 
+from virtfleet.api.names import LAUNCHER_HYPERVISOR
+from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.hypervisors.base import Hypervisor
 
 GROUP: Final = "virtfleet.hypervisors"
@@ -61,6 +63,11 @@ def get(name: str) -> Hypervisor:
     module, _, attribute = target.partition(":")
     chosen: type[Hypervisor] = getattr(importlib.import_module(module), attribute)
     return chosen()
+
+
+def of(vmi: VMI) -> Hypervisor:
+    """The hypervisor that a VMI's launcher was made to run on."""
+    return get(vmi.metadata.annotations.get(LAUNCHER_HYPERVISOR) or vmi.spec.hypervisor or DEFAULT)
 
 
 def resolve(vmi: str, pool: str, cluster: str) -> str:

@@ -71,11 +71,14 @@ def client(name: str, options: argparse.Namespace) -> Client:
 
 
 async def serve_and_lead(
-    options: argparse.Namespace, election: Election, lead: Callable[[], Coroutine[Any, Any, None]]
+    options: argparse.Namespace,
+    election: Election,
+    lead: Callable[[], Coroutine[Any, Any, None]],
+    configuration: Callable[[], str] = lambda: "",
 ) -> None:
     """Answer probes and tell metrics, and `lead` as soon as it is this process's turn; until that ends."""
     async with asyncio.TaskGroup() as group:
-        serving = group.create_task(serve(options))
+        serving = group.create_task(serve(options, configuration=configuration))
         await election.run(lead)
         serving.cancel()
 
@@ -132,8 +135,12 @@ async def serve(
     unready: Callable[[], str] = lambda: "",
     clients: ClientAuthorities | None = None,
     farewell: float = 0.0,
+    configuration: Callable[[], str] = lambda: "",
 ) -> None:
-    """Serve /healthz, /readyz, /metrics and `routes` until cancelled. `unready` says why the component is not ready.
+    """Serve /livez, /healthz, /readyz, /metrics and `routes` until cancelled.
+
+    `unready` says why the component is not ready, `configuration` which version of the KubeVirt object it goes by:
+    KubeVirt's tools read that in /healthz, some of them with one slash more.
 
     With `clients`, callers are asked for certificates; it is called often, and what it answers counts from then on.
     For `farewell` seconds after it was cancelled the server says that it is not ready, answers all the same, and lets
@@ -141,8 +148,11 @@ async def serve(
     """
     ending = False
 
-    async def healthz(_: web.Request) -> web.Response:
+    async def livez(_: web.Request) -> web.Response:
         return web.Response(text="ok")
+
+    async def healthz(_: web.Request) -> web.Response:
+        return web.json_response({"config-resource-version": configuration()})
 
     async def readyz(_: web.Request) -> web.Response:
         why = "it is told to end" if ending else unready()
@@ -158,7 +168,8 @@ async def serve(
 
     app = web.Application(client_max_size=BODY_LIMIT)
     app.on_response_prepare.append(last_answer)
-    app.add_routes([web.get("/healthz", healthz), web.get("/readyz", readyz), web.get("/metrics", metrics), *routes])
+    answers = {"/livez": livez, "/healthz": healthz, "//healthz": healthz, "/readyz": readyz, "/metrics": metrics}
+    app.add_routes([*(web.get(path, answer) for path, answer in answers.items()), *routes])
     listener = _Listener(MountedCredential(options.certificates), clients)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=5.0)
     await runner.setup()

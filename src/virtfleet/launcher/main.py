@@ -54,6 +54,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--hypervisor", default=registry.DEFAULT, help="hypervisor that runs the VM")
     parser.add_argument("--verbosity", type=int, default=0, help="more of everything in the log")
     parser.add_argument("--libvirt-log-filters", default="", help="in libvirt's own syntax")
+    parser.add_argument("--simulate-crash", action="store_true", help="end at once, to see what becomes of the VM")
     return parser.parse_args()
 
 
@@ -103,6 +104,6 @@ def main() -> None:
         wanted = options()
         if wanted.verbosity > _VERBOSE:
             logging.getLogger().setLevel(logging.DEBUG)
-        code = asyncio.run(launch(wanted))
+        code = 1 if wanted.simulate_crash else asyncio.run(launch(wanted))
     sys.stderr.flush()
     os._exit(code)  # not waiting for threads that wait for libvirt

@@ -47,9 +47,12 @@ _DIRECTORIES = (
 # Loaded in this order, each after what it depends on.
 _MODULES = (
     *("virtio_pci", "virtio_blk", "virtio_net", "virtio_scsi", "sd_mod", "sr_mod", "virtio_console"),
-    *("virtio_balloon", "virtio-rng", "virtiofs", "button", "evdev", "isofs", "vfat", "nls_cp437", "nls_ascii"),
+    *("virtio_balloon", "virtio_mem", "virtio-rng", "virtiofs", "button", "evdev", "isofs", "vfat"),
+    *("nls_cp437", "nls_ascii"),
 )
-_COMMAND_LINE = "console=tty0 console=ttyS0 quiet panic=5 mitigations=off random.trust_cpu=on"
+_COMMAND_LINE = (
+    "console=tty0 console=ttyS0 quiet panic=5 mitigations=off random.trust_cpu=on memhp_default_state=online"
+)
 _SYSLINUX = f"DEFAULT guest\nLABEL guest\n  LINUX /vmlinuz\n  INITRD /initrd\n  APPEND {_COMMAND_LINE}\n"
 _LOADER_ENTRY = f"title guest\nlinux /vmlinuz\ninitrd /initrd\noptions {_COMMAND_LINE}\n"
 _PLACES = {"init": "sbin/init", "shutdown": "sbin/shutdown"}  # of the files that are not in etc/

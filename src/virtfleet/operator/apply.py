@@ -21,6 +21,8 @@ _AMOUNTS = ("requests", "limits")  # the server spells quantities in its own way
 
 def covers(installed: Any, wanted: Any) -> bool:
     """Whether everything wanted is there; what is there beyond it is somebody else's or a default."""
+    if installed == wanted:  # schemas are large, and compared at every look
+        return True
     if isinstance(wanted, dict):
         if not isinstance(installed, dict):
             return not wanted and installed is None
@@ -32,7 +34,7 @@ def covers(installed: Any, wanted: Any) -> bool:
         if not isinstance(installed, list):
             return not wanted and installed is None
         return len(installed) == len(wanted) and all(map(covers, installed, wanted))
-    return bool(installed == wanted)
+    return False
 
 
 def _same_amounts(installed: Any, wanted: Any) -> bool:

@@ -100,7 +100,7 @@ def watched() -> dict[str, Any]:
     return {
         "ports": [{"name": "https", "containerPort": PORT, "protocol": "TCP"}],
         "startupProbe": probe("/readyz", period=1, failures=120),
-        "livenessProbe": probe("/healthz", period=20),
+        "livenessProbe": probe("/livez", period=20),
         "readinessProbe": probe("/readyz", period=10),
     }
 

@@ -155,8 +155,8 @@ def _handler(installation: Installation, pool: Pool | None, image: str) -> dict[
         "args": [*arguments, *installation.flags("handler")],
         "env": [*deployments.IDENTITY, node, address],
         "ports": [{"name": "https", "containerPort": PORT, "protocol": "TCP"}],
-        "startupProbe": deployments.probe("/healthz", period=1, failures=120),
-        "livenessProbe": deployments.probe("/healthz", period=45),
+        "startupProbe": deployments.probe("/livez", period=1, failures=120),
+        "livenessProbe": deployments.probe("/livez", period=45),
         # Ready is who holds the node's lock: of two handlers on one node only one ever is.
         "readinessProbe": deployments.probe("/readyz", period=1),
         "resources": memory.resources(VIRT_HANDLER, "10m", vms=installation.vms_per_node),

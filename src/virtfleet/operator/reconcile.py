@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import platform
 from collections.abc import Callable, Container, Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from virtfleet.api import names, times
 from virtfleet.installation import Installation
@@ -41,6 +41,7 @@ logger = logging.getLogger(__name__)
 COUNTING_PAUSE = 1.0
 """Seconds for which changes of counts are gathered before they are reported."""
 
+_TYPES_PAUSE = timedelta(seconds=1)  # until it is looked again whether instance types are known
 _ADMISSION = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration", "APIService")
 
 
@@ -129,16 +130,19 @@ class Operator:
         await self._apply(definitions)
         if not self._definitions_are_served():
             return None
-        self._world.instances_are_served()
+        self._world.own_kinds_are_served()
         await self._apply(issued.objects)
-        later = ("CustomResourceDefinition", "DaemonSet", *_ADMISSION)
+        later = ("CustomResourceDefinition", "DaemonSet", *_ADMISSION, *self._world.types)
         await self._apply(obj for obj in objects if obj["kind"] not in later)
         await self._bring_handlers(installation, objects, findings)
         await self._probe(installation)
         findings.admission = await self._admit(objects)
+        types_known = all(cache.synced.is_set() for cache in self._world.types.values())
+        if findings.admission and types_known:  # which virt-api checks
+            await self._apply(obj for obj in objects if obj["kind"] in self._world.types)
         await self._remove_leftovers([*issued.objects, *objects])
         findings.created = findings.admission
-        pauses = [issued.look_again]
+        pauses = [issued.look_again, *([] if types_known else [_TYPES_PAUSE])]
         if any(each.starting for each in findings.plan.rollouts.values()):
             pauses.append(STARTING)
         if findings.plan.failure:
@@ -199,7 +203,7 @@ class Operator:
         findings.plan = rollout.plan(fleet, proving, self._now())
         findings.moving = len(nodes.moves) + nodes.transit
         if placed:
-            await self._replace(await self._stand_in(installation, findings.plan))
+            await self._replace(await self._stand_in(installation, findings.plan, nodes.between))
             await self._prove(proving)
 
     async def _place(self, wanted: Mapping[str, Obj], nodes: Keeping, unfinished: frozenset[str]) -> bool:
@@ -241,11 +245,11 @@ class Operator:
             else:
                 await self._delete_pod(change.pod)
 
-    async def _stand_in(self, installation: Installation, plan: Plan) -> list[Change]:
+    async def _stand_in(self, installation: Installation, plan: Plan, between: Container[str]) -> list[Change]:
         """Have somebody stand by where a handler is to go; the answer is those that may go now."""
         sets, standing = self._world.named("DaemonSet"), StandIns(installation, self._world.stand_ins())
         going = [change for change in plan.replace if standing.waits(change, sets[change.successor])]
-        for pod in standing.over(self._world.handlers()):
+        for pod in standing.over(handler for handler in self._world.handlers() if handler.node not in between):
             await self._delete_pod(pod)
         await self._make_pods(standing.needed, {pod.metadata.name for pod in self._world.stand_ins()})
         if standing.failure:

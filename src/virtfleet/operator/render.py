@@ -11,7 +11,7 @@ import orjson
 from virtfleet.api import crds
 from virtfleet.installation import Installation
 from virtfleet.kube.resource import KUBEVIRTS, Obj
-from virtfleet.operator import customize, deployments, endpoints, handlers, policies, roles
+from virtfleet.operator import commontypes, customize, deployments, endpoints, handlers, policies, roles
 from virtfleet.operator.digest import digest
 
 APPLIED = "virtfleet.io/applied"
@@ -37,6 +37,7 @@ def render(installation: Installation, trust: bytes = b"", key: str = "") -> lis
         *deployments.render(installation),
         *handlers.render(installation),
         *endpoints.admission(installation, trust, key),
+        *commontypes.render(installation),
     )
     return [_finished(customize.customized(obj, patches)) for obj in objects]
 

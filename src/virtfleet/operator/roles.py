@@ -48,6 +48,11 @@ CLUSTER_RULES: dict[str, list[Rule]] = {
         *_own("virt-api"),
         rule("", ["pods"], ["get", "list"]),  # where a guest is reached, whose Pod is evicted
         rule("", ["nodes"], ["get"]),  # whether one is drained by a taint
+        rule("apps", ["controllerrevisions"], ["get"]),  # the instance type of a VM as it was
+        # Volumes, whose labels name the instance type of VMs with their data.
+        rule("", ["persistentvolumeclaims"], ["get"]),
+        rule("cdi.kubevirt.io", ["datavolumes", "datasources"], ["get"]),
+        rule("snapshot.storage.k8s.io", ["volumesnapshots"], ["get"]),
         rule("authorization.k8s.io", ["subjectaccessreviews"], ["create"]),
         # How the API server proves itself when it passes requests on.
         rule("", ["configmaps"], _READ, ["extension-apiserver-authentication"]),
@@ -57,6 +62,7 @@ CLUSTER_RULES: dict[str, list[Rule]] = {
         rule("", ["pods"], [*_READ, "create", "patch", "delete"]),
         rule("", ["pods/eviction"], ["create"]),
         rule("", ["pods/status"], ["patch"]),  # the readiness gate of launcher Pods
+        rule("", ["pods/resize"], ["patch"]),  # VMs that grow
         rule("", ["nodes"], [*_READ, "patch"]),
         rule("", ["namespaces", "persistentvolumeclaims"], _READ),
         rule("", ["persistentvolumes"], ["get"]),  # where volumes are that follow a VM

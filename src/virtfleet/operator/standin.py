@@ -53,7 +53,7 @@ class StandIns:
         return there is not None and there.started and not there.ending
 
     def over(self, handlers: Iterable[HandlerPod]) -> list[HandlerPod]:
-        """Stand-ins that nobody needs any more: a handler of the node's own serves it, or is about to."""
+        """Stand-ins that nobody needs any more: a handler that is to stay serves the node, or is about to."""
         served = {pod.node for pod in handlers if pod.started and not pod.ending}
         return [pod for name, pod in self._there.items() if name not in self.needed and pod.node in served]
 

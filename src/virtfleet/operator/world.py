@@ -21,8 +21,11 @@ from virtfleet.operator.handlerpods import PROBE, HandlerPod, decode_pod
 from virtfleet.operator.handlers import VIRT_HANDLER
 from virtfleet.operator.proof import PROOF
 
+# Of our own kinds, those that the operator installs. They can be watched once they are served.
+TYPES = (resource.CLUSTER_INSTANCETYPES, resource.CLUSTER_PREFERENCES)
 # Kinds that the operator installs, in the order in which they are taken away.
 INSTALLED = (
+    *TYPES,
     resource.VALIDATING_WEBHOOKS,
     resource.MUTATING_WEBHOOKS,
     resource.API_SERVICES,
@@ -125,11 +128,12 @@ class World:
             )
             for each in INSTALLED
         }
+        self.types = {each.kind: self.installed[each.kind] for each in TYPES}
         components = f"{names.APP_LABEL} in ({VIRT_HANDLER}, {PROOF}, {PROBE}, {VIRT_API}, {VIRT_CONTROLLER})"
         self.pods: Cache[HandlerPod] = Cache(api, PODS, namespace=namespace, labels=components, decode=decode_pod)
         self.nodes: Cache[NodeView] = Cache(api, NODES, decode=decode_node)
         self.instances: Cache[Obj] = Cache(api, VMIS, decode=decode_instance)
-        self._serving_instances = asyncio.Event()
+        self._serving_own = asyncio.Event()
 
     def changes(self, at_once: Callable[[], None], soon: Callable[[], None]) -> None:
         """Call back on changes: at once where a step may follow, soon where only a count does."""
@@ -140,11 +144,14 @@ class World:
         for cache in self.needed:
             follow(cache, soon if cache is self.nodes else at_once)
         follow(self.instances, soon)
+        for types in self.types.values():
+            follow(types, at_once)
 
     @property
     def needed(self) -> list[Cache[Any]]:
         """Caches without which nothing can be decided."""
-        return [self.kubevirts, self.pods, self.nodes, *self.installed.values()]
+        later = self.types.values()
+        return [self.kubevirts, self.pods, self.nodes, *(c for c in self.installed.values() if c not in later)]
 
     def find(self, obj: Obj) -> Obj | None:
         """The installed object of that kind and name."""
@@ -172,13 +179,14 @@ class World:
             return None
         return (vmi for vmi in self.instances.list() if vmi["status"]["phase"] not in FINAL)
 
-    def instances_are_served(self) -> None:
-        """To be called once the definition of VMIs is there; before, they cannot be watched."""
-        self._serving_instances.set()
+    def own_kinds_are_served(self) -> None:
+        """To be called once the definitions of our own kinds are there; before, those cannot be watched."""
+        self._serving_own.set()
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
             for cache in self.needed:
                 group.create_task(cache.run())
-            await self._serving_instances.wait()
-            group.create_task(self.instances.run())
+            await self._serving_own.wait()
+            for own in (self.instances, *self.types.values()):
+                group.create_task(own.run())

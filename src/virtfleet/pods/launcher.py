@@ -14,7 +14,7 @@ from virtfleet.api import kinds, names, traits
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain import paths
-from virtfleet.hypervisors import registry
+from virtfleet.hypervisors import daemons, registry
 from virtfleet.hypervisors.base import Descriptor, Hypervisor
 from virtfleet.installation import Installation
 from virtfleet.pods import heldimages, networks, placement, probes, resources, security, sharing, volumes
@@ -179,8 +179,10 @@ def _compute(
     }
     if settings.launcher_pull_policy:
         container["imagePullPolicy"] = settings.launcher_pull_policy
+    environment = {"LIBVIRT_DEFAULT_URI": daemons.uri(hypervisor.descriptor)}  # for those who call virsh
     if mounted.held:
-        container["env"] = [{"name": paths.HELD_AT, "value": ":".join(held.path for held in mounted.held)}]
+        environment[paths.HELD_AT] = ":".join(held.path for held in mounted.held)
+    container["env"] = [{"name": name, "value": value} for name, value in environment.items() if value]
     if mounted.devices:
         container["volumeDevices"] = mounted.devices
     for kind in ("livenessProbe", "readinessProbe"):
@@ -199,7 +201,8 @@ def _arguments(view: VMI, hypervisor: Descriptor, settings: Installation) -> lis
         "verbosity": str(settings.verbosity("virt_launcher")),
         "libvirt-log-filters": view.metadata.annotations.get(names.LIBVIRT_LOG_FILTERS, ""),
     }
-    return [f"--{name}={value}" for name, value in arguments.items() if value]
+    crash = ["--simulate-crash"] if names.FAIL_FAST in view.metadata.annotations else []
+    return [*(f"--{name}={value}" for name, value in arguments.items() if value), *crash]
 
 
 def _pulling(mounted: volumes.Mounted, settings: Installation) -> dict[str, Any]:

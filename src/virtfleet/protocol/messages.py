@@ -116,6 +116,8 @@ class DomainState(Message, frozen=True):
     """Machine type that it really has: the version behind an alias. Empty where the hypervisor has none."""
     agent: bool = False
     """Whether the guest's agent is there."""
+    frozen: bool = False
+    """Whether the guest's file systems were frozen, and nobody has thawed them."""
     stopping: bool = False
     """Whether a shutdown was asked for."""
     killed: bool = False
@@ -131,6 +133,8 @@ class DomainState(Message, frozen=True):
     """Bytes that the guest started with."""
     memory: int = 0
     """Bytes that it has now."""
+    requested_memory: int = 0
+    """Bytes that it was offered: of what was added, it may have taken less."""
     migration: MigrationReport | None = None
     """The latest one."""
 
@@ -192,6 +196,10 @@ class NodeFacts(Message, frozen=True):
     taps: dict[str, str] = {}
     leases: list[Lease] = []
     leases6: list[Lease6] = []
+    sockets: int = 0
+    """Up to how many the Pod of a VM that runs has room for; 0 where nothing is to change."""
+    memory: int = 0
+    """The same of the guest's memory, in bytes."""
 
 
 class Hello(Message, frozen=True):

@@ -25,6 +25,7 @@ import pytest
 import hostile
 from component.apiserver_kit import Client, serving
 from component.handler_kit import api_server
+from tests.hostile import NoObjects
 from virtfleet.admission.review import complete, review
 from virtfleet.cli.look.instances import instance
 from virtfleet.cli.look.render_domain import pretend_node
@@ -32,6 +33,7 @@ from virtfleet.controller import disruption, lifecycle
 from virtfleet.controller import records as controller_records
 from virtfleet.domain import xml
 from virtfleet.domain.errors import DomainError
+from virtfleet.gateway.instancetypes import TypedVms
 from virtfleet.gateway.webhooks import Webhooks
 from virtfleet.handler.network import networks as network
 from virtfleet.handler.network import plan as netplan
@@ -91,7 +93,7 @@ class InProcess:
     """virt-api's webhooks without the wire."""
 
     def __init__(self) -> None:
-        self._webhooks = Webhooks(Known(), Material("key", b"key"))
+        self._webhooks = Webhooks(Known(), Material("key", b"key"), TypedVms(NoObjects()))
 
     async def mutate(self, request: AdmissionRequest) -> Obj | None:
         if request.kind.resource.group != "kubevirt.io" or request.kind.resource.kind == "KubeVirt":

@@ -7,12 +7,13 @@ import signal
 from pathlib import Path
 
 import aiohttp
+import orjson
 from prometheus_client.parser import text_string_to_metric_families
 from virt_plane import Plane, a_vmi
 
 from bench.controller import controller_process, kubeconfig_of, leads, served
 from bench.simulator import simulation
-from virtfleet.kube.resource import VMIS
+from virtfleet.kube.resource import KUBEVIRTS, VMIS
 
 
 async def page(url: str) -> str:
@@ -32,7 +33,9 @@ async def test_the_second_of_two_takes_over_when_the_first_is_told_to_end(tmp_pa
         async with controller_process(kubeconfig_of(url, tmp_path), tmp_path, "b") as (_, second_page):
             await virt.create(VMIS, a_vmi("one"))
             await virt.phase("Running", "one")
-            await virt.until(lambda: _answers(second_page))
+            (kubevirt,) = await virt.api.list(KUBEVIRTS)
+            version = await virt.until(lambda: _configuration(second_page))
+            assert version == kubevirt["metadata"]["resourceVersion"], "the one that waits knows it, too"
             assert not await leads(second_page)
             first.send_signal(signal.SIGTERM)
             assert await asyncio.wait_for(first.wait(), 20) == 0
@@ -41,11 +44,11 @@ async def test_the_second_of_two_takes_over_when_the_first_is_told_to_end(tmp_pa
             await virt.phase("Running", "two")
 
 
-async def _answers(url: str) -> bool:
+async def _configuration(url: str) -> str:
     try:
-        return await page(url.replace("/metrics", "/healthz")) == "ok"
+        return str(orjson.loads(await page(url.replace("/metrics", "/healthz")))["config-resource-version"])
     except aiohttp.ClientError:
-        return False
+        return ""
 
 
 async def test_metrics_count_vmis_by_node_phase_and_hypervisor(tmp_path: Path) -> None:

@@ -10,13 +10,14 @@ from prometheus_client import REGISTRY
 from virt_plane import Plane, a_vm, a_vmi
 
 from bench.simulator import NAMESPACE
+from virtfleet import __version__
 from virtfleet.api import names
 from virtfleet.controller.workloads import controller
 from virtfleet.installation import Installation
 from virtfleet.kube.resource import EVENTS, KUBEVIRTS, VMI_MIGRATIONS, VMIS, VMS, Obj
 from virtfleet.local.controllers.eviction import Eviction
 
-OLD, NEW = (f"virtfleet/virt-launcher:{tag}" for tag in ("0.1.0", "new"))
+OLD, NEW = (f"virtfleet/virt-launcher:{tag}" for tag in (__version__, "new"))
 MOVABLE = [{"type": "LiveMigratable", "status": "True"}]
 ROOTED = [{"type": "LiveMigratable", "status": "False", "reason": "DisksNotLiveMigratable", "message": "a disk"}]
 

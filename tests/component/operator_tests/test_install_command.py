@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hollow import NAMESPACE, Hollow, hollow, missing
 
+from virtfleet import __version__
 from virtfleet.cli import installing
 from virtfleet.cli.output import CommandError, Progress
 from virtfleet.kube.resource import CRDS, DEPLOYMENTS, KUBEVIRTS, NAMESPACES, VMS
@@ -41,7 +42,7 @@ async def test_it_waits_in_words_until_vms_can_be_made(fleet: Hollow, capsys: py
     assert kubevirt["status"]["phase"] == "Deployed" and kubevirt["spec"] == {"imageRegistry": "r.example/v"}
     for name in ("virt-operator", "virt-api"):
         deployment = await fleet.deployment(name)
-        assert deployment["spec"]["template"]["spec"]["containers"][0]["image"] == f"r.example/v/{name}:0.1.0"
+        assert deployment["spec"]["template"]["spec"]["containers"][0]["image"] == f"r.example/v/{name}:{__version__}"
     said = capsys.readouterr().err
     assert "virt-operator starts" in said and len(said.splitlines()) < 30
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hollow import NAMESPACE, Hollow, hollow, missing
 
+from virtfleet import __version__
 from virtfleet.kube.api import Patch
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import (
@@ -53,7 +54,7 @@ async def test_a_kubevirt_object_becomes_a_running_installation(fleet: Hollow) -
     kubevirt = await fleet.settled()
     status = kubevirt["status"]
     assert status["phase"] == "Deployed"
-    assert status["observedKubeVirtVersion"] == status["targetKubeVirtVersion"] == "0.1.0"
+    assert status["observedKubeVirtVersion"] == status["targetKubeVirtVersion"] == __version__
     assert status["observedDeploymentID"] == status["targetDeploymentID"]
     assert status["health"] == "Healthy"
     assert {c["type"]: c["status"] for c in status["conditions"]} == {
@@ -66,7 +67,7 @@ async def test_a_kubevirt_object_becomes_a_running_installation(fleet: Hollow) -
     for name in ("virt-api", "virt-controller"):
         deployment = await fleet.deployment(name)
         assert deployment["spec"]["replicas"] == 2
-        assert deployment["spec"]["template"]["spec"]["containers"][0]["image"] == f"virtfleet/{name}:0.1.0"
+        assert deployment["spec"]["template"]["spec"]["containers"][0]["image"] == f"virtfleet/{name}:{__version__}"
 
 
 async def test_an_installation_at_rest_is_not_written_to(fleet: Hollow) -> None:
@@ -109,7 +110,7 @@ async def test_what_somebody_changed_by_hand_is_put_right(fleet: Hollow) -> None
     async def right() -> bool:
         deployment = await fleet.deployment("virt-api")
         await fleet.api.get(SERVICE_ACCOUNTS, "kubevirt-handler", NAMESPACE)
-        return deployment["spec"]["template"]["spec"]["containers"][0]["image"] == "virtfleet/virt-api:0.1.0"
+        return deployment["spec"]["template"]["spec"]["containers"][0]["image"] == f"virtfleet/virt-api:{__version__}"
 
     await fleet.until(right)
 
@@ -263,7 +264,7 @@ async def test_nodes_keep_nothing_of_an_installation_that_is_gone(fleet: Hollow)
         "kubevirt.io/realtime": "true",
         "virtfleet.io/served-by": "primary",
     }
-    notes = {"kubevirt.io/heartbeat": "2026-01-01T00:00:00Z", "virtfleet.io/handler-version": "0.1.0"}
+    notes = {"kubevirt.io/heartbeat": "2026-01-01T00:00:00Z", "virtfleet.io/handler-version": __version__}
     before = (await fleet.api.get(NODES, "node1"))["metadata"]
     before["labels"].pop("virtfleet.io/served-by", None)  # the operator may have written it by now
     theirs = {"labels": {**ours, "example.com/rack": "7"}, "annotations": {**notes, "example.com/note": "x"}}

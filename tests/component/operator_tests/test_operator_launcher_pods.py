@@ -11,6 +11,7 @@ import orjson
 import pytest
 from hollow import Hollow, hollow
 
+from virtfleet import __version__
 from virtfleet.admission.review import complete
 from virtfleet.installation import Installation
 from virtfleet.kube.errors import ApiError, is_already_exists
@@ -87,7 +88,7 @@ async def test_the_story_of_nodes_a_b_and_c(fleet: Hollow) -> None:
     assert slop["spec"]["containers"][0]["image"] == LAUNCHER
     assert await placed(fleet, slop) == "node2"
     ordinary = render(vmi("ordinary"), settings)
-    assert ordinary["spec"]["containers"][0]["image"] == "virtfleet/virt-launcher:0.1.0"
+    assert ordinary["spec"]["containers"][0]["image"] == f"virtfleet/virt-launcher:{__version__}"
     assert await placed(fleet, ordinary) in ("node0", "node1")
 
 

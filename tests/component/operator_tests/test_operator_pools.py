@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hollow import NAMESPACE, Hollow, hollow
 
+from virtfleet import __version__
 from virtfleet.kube.resource import DAEMON_SETS, EVENTS, NODES, VMIS, Obj
 
 GATES = {"developerConfiguration": {"featureGates": ["VirtHandlerPools", "AdditionalVirtHandlers"]}}
@@ -163,7 +164,7 @@ async def test_a_restart_by_kubectl_replaces_every_handler(fleet: Hollow) -> Non
 async def test_handlers_of_different_versions_make_the_installation_degraded(fleet: Hollow) -> None:
     await fleet.label("node0", gpu="true")
     await fleet.install(configuration=GATES, virtHandlerPools=[pool("gpu", gpu="true")])
-    for node, version in (("node0", "0.0.9"), ("node1", "0.1.0"), ("node2", "0.1.0")):
+    for node, version in (("node0", "0.0.9"), ("node1", __version__), ("node2", __version__)):
         await fleet.api.patch(NODES, node, {"metadata": {"annotations": {"virtfleet.io/handler-version": version}}})
     degraded = await fleet.condition("Degraded", reason="HandlerVersionsDiffer")
     assert "0.0.9: virt-handler-gpu" in degraded["message"]

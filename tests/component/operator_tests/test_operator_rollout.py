@@ -11,6 +11,7 @@ import orjson
 import pytest
 from hollow import NAMESPACE, Hollow, hollow
 
+from virtfleet import __version__
 from virtfleet.kube.resource import EVENTS, PODS, Obj
 from virtfleet.local.apiserver.objects.store import Change
 from virtfleet.operator import standin
@@ -124,7 +125,7 @@ async def test_a_pool_is_not_taken_away_before_the_primarys_images_are_proven_on
     await fleet.install(configuration=GATES, virtHandlerPools=[pool("slop", slop="true")])
     await fleet.settled()
     before = dict(fleet.tower.handlers())
-    fleet.refuse(lambda image: "virt-launcher:0.1.0" in image)
+    fleet.refuse(lambda image: f"virt-launcher:{__version__}" in image)
     await fleet.configure(virtHandlerPools=[])
     degraded = await fleet.condition("Degraded", reason="ImageUnproven")
     assert "virt-handler does not work on node1" in degraded["message"]
@@ -226,7 +227,7 @@ async def test_a_node_that_leaves_its_pool_keeps_its_handler_until_the_primarys_
     await fleet.settled()
     await at_rest(fleet, nodes=3)
     before = dict(fleet.tower.handlers())
-    fleet.refuse(lambda image: "virt-launcher:0.1.0" in image)
+    fleet.refuse(lambda image: f"virt-launcher:{__version__}" in image)
     await fleet.label("node1", slop=None)
     degraded = await fleet.condition("Degraded", reason="ImageUnproven")
     assert "virt-handler does not work on node1" in degraded["message"]
@@ -281,6 +282,30 @@ async def test_somebody_stands_in_for_each_handler_while_it_is_replaced(tmp_path
         assert not gaps
 
 
+async def test_who_stands_in_stays_until_the_next_handler_has_come_however_late_that_is(tmp_path: Path) -> None:
+    async with hollow(tmp_path) as cluster:
+        await cluster.install(configuration=GATES)
+        await cluster.settled()
+        await cluster.label("node1", slop="true")
+        cluster.kubelets.healthy = lambda pod: not pod.name.startswith(standin.PREFIX)
+        await cluster.configure(virtHandlerPools=[pool("slop", slop="true")])
+        name = await cluster.until(lambda: _standing_in(cluster))
+        await cluster.cluster.stop()  # so the old handler stays, though the node is another DaemonSet's now
+        cluster.kubelets.healthy = lambda pod: True
+        cluster.kubelets.look_again()
+
+        async def given() -> bool:
+            return (await cluster.keepers())["node1"] == "virt-handler-slop"
+
+        await cluster.until(given)
+        await cluster.configure(workloadUpdateStrategy={"workloadUpdateMethods": []})
+        await cluster.condition("Progressing")  # of that change: the operator has looked once more
+        assert "deletionTimestamp" not in (await cluster.api.get(PODS, name, NAMESPACE))["metadata"]
+        cluster.cluster.start()
+        await cluster.settled()
+        await cluster.until(lambda: _no_stand_ins(cluster))
+
+
 async def test_a_handler_that_does_not_come_up_costs_no_node_its_handler(tmp_path: Path) -> None:
     async with hollow(tmp_path) as cluster:
         await cluster.install()
@@ -288,12 +313,7 @@ async def test_a_handler_that_does_not_come_up_costs_no_node_its_handler(tmp_pat
         before = cluster.tower.handlers()
         cluster.kubelets.healthy = lambda pod: not pod.name.startswith(standin.PREFIX)
         await cluster.configure(imageTag="crashing")
-
-        async def standing_in() -> str:
-            pods = await cluster.api.list(PODS, NAMESPACE)
-            return next((p["metadata"]["name"] for p in pods if p["metadata"]["name"].startswith(standin.PREFIX)), "")
-
-        await cluster.crash(await cluster.until(standing_in))
+        await cluster.crash(await cluster.until(lambda: _standing_in(cluster)))
         told = await cluster.condition("Degraded", reason="CanaryFailed")
         assert "virt-handler does not come up on" in told["message"] and "CrashLoopBackOff" in told["message"]
         assert cluster.tower.handlers() == before, "nobody was taken away"
@@ -304,5 +324,10 @@ async def test_a_handler_that_does_not_come_up_costs_no_node_its_handler(tmp_pat
         assert cluster.tower.handlers() == before
 
 
+async def _standing_in(cluster: Hollow) -> str:
+    pods = await cluster.api.list(PODS, NAMESPACE)
+    return next((p["metadata"]["name"] for p in pods if p["metadata"]["name"].startswith(standin.PREFIX)), "")
+
+
 async def _no_stand_ins(cluster: Hollow) -> bool:
-    return not [p for p in await cluster.api.list(PODS, NAMESPACE) if p["metadata"]["name"].startswith(standin.PREFIX)]
+    return not await _standing_in(cluster)

@@ -99,8 +99,6 @@ SPECS: dict[str, dict[str, Any]] = {
     "istio": {"metadata.annotations": {"sidecar.istio.io/inject": "true"}},
 }
 VMS: dict[str, dict[str, Any]] = {
-    "instancetype": {"spec.instancetype": {"name": "u1.small"}},
-    "preference": {"spec.preference": {"name": "fedora"}},
     "dataVolumeTemplates": {
         "spec.dataVolumeTemplates": [{"metadata": {"name": "data"}, "spec": {"storage": {}, "source": {"blank": {}}}}],
         "spec.template.spec.volumes[1]": {"name": "data", "dataVolume": {"name": "data"}},
@@ -109,12 +107,10 @@ VMS: dict[str, dict[str, Any]] = {
 }
 # Fields of the KubeVirt object for which `{"a": "b"}`, any content at all, does not do.
 VALUES: dict[str, Any] = {
-    "configuration.vmRolloutStrategy": "LiveUpdate",
     "configuration.roleAggregationStrategy": "Manual",
     "configuration.migrations.network": "fast",
     "configuration.migrations.matchSELinuxLevelOnMigration": True,
     "configuration.migrations.utilityVolumesTimeout": 5,
-    "configuration.liveUpdateConfiguration": {"maxCpuSockets": 8},
     "configuration.mediatedDevicesConfiguration": {"mediatedDeviceTypes": ["nvidia-222"]},
     "configuration.network.binding": {"plugin": {"sidecarImage": "plugin:v1"}},
     "configuration.tlsConfiguration": {"minTLSVersion": "VersionTLS13"},
@@ -123,7 +119,6 @@ VALUES: dict[str, Any] = {
     "configuration.supportContainerResources": [{"type": "virtiofs", "resources": {}}],
     "configuration.confidentialCompute": {"tdx": {"attestation": {"enforced": True}}},
     "configuration.changedBlockTrackingLabelSelectors": {"namespaceLabelSelector": {}},
-    "configuration.instancetype": {"referencePolicy": "expand"},
     "configuration.supportedGuestAgentVersions": ["4.*"],
     "configuration.developerConfiguration.diskVerification": {"memoryLimit": "2G"},
     "configuration.developerConfiguration.logVerbosity.nodeVerbosity": {"node1": 9},
@@ -133,7 +128,6 @@ VALUES: dict[str, Any] = {
     **dict.fromkeys(
         (
             "configuration.persistentReservationConfiguration.enabled",
-            "configuration.commonInstancetypesDeployment.enabled",
             "configuration.virtTemplateDeployment.enabled",
             "configuration.developerConfiguration.clusterProfiler",
         ),
@@ -157,7 +151,7 @@ VALUES: dict[str, Any] = {
 
 
 QEMU = registry.get("qemu-kvm")
-ABSENT = [f for f in FEATURES if support(QEMU, f.key).admitted and not (f.not_yet and f.not_yet.quiet)]
+ABSENT = [f for f in FEATURES if support(QEMU, f.key).admitted]
 
 
 def warning_of(feature: Feature, field: str = "") -> str:

@@ -15,7 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from examples import examples
+from tests.hostile import NoObjects
 from virtfleet.admission.review import complete
+from virtfleet.gateway.instancetypes import TypedVms
 from virtfleet.gateway.knowledge import NotYet
 from virtfleet.gateway.webhooks import Webhooks
 from virtfleet.installation import Installation
@@ -49,7 +51,7 @@ class Known:
 
 
 def webhooks(known: Known) -> Webhooks:
-    return Webhooks(known, Material("key", b"secret"))
+    return Webhooks(known, Material("key", b"secret"), TypedVms(NoObjects()))
 
 
 def request(obj: Obj | None, operation: str = "CREATE", old: Obj | None = None) -> Obj:

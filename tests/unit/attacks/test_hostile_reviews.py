@@ -11,8 +11,10 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
+from tests.hostile import NoObjects
 from virtfleet.api import crds
 from virtfleet.gateway import reviews
+from virtfleet.gateway.instancetypes import TypedVms
 from virtfleet.gateway.webhooks import Webhooks
 from virtfleet.installation import Installation
 from virtfleet.kube.component import BODY_LIMIT
@@ -43,7 +45,7 @@ class Known:
 @pytest.fixture
 async def virt_api() -> AsyncIterator[TestClient[Any, Any]]:
     app = web.Application(client_max_size=BODY_LIMIT)
-    app.add_routes(Webhooks(Known(), Material("key", KEY.encode())).routes())
+    app.add_routes(Webhooks(Known(), Material("key", KEY.encode()), TypedVms(NoObjects())).routes())
     async with TestClient(TestServer(app)) as client:
         yield client
 

@@ -170,6 +170,7 @@ def test_what_the_handler_said_already_is_not_said_again() -> None:
             "False",
             "ContainersNotReady",
         ),
+        (pod("Running", node="node1", conditions=[condition("Ready", "False", "ReadinessGatesNotReady")]), "True", ""),
         (pod("Running", node="node1"), "False", "PodConditionMissing"),
         (pod("Running", node="node1", deleting=True), "False", "PodTerminating"),
         (pod("Failed", node="node1"), "False", "PodTerminating"),
@@ -312,15 +313,18 @@ PAUSED = condition("Paused", "True")
 @pytest.mark.parametrize(
     ("instance", "says", "wanted"),
     [
-        (vmi("Pending"), "", "True"),
+        (vmi("Pending"), "", ""),
+        (vmi("Scheduled"), "", ""),
+        (vmi("Running"), "", "True"),
         (vmi("Running"), "True", ""),
         (vmi("Running", conditions=[PAUSED]), "True", "False"),
         (vmi("Running"), "False", "True"),
-        (vmi("Scheduled", spec={"startStrategy": "Paused"}), "", "False"),
         (vmi("Running", spec={"startStrategy": "Paused"}), "False", "True"),
     ],
 )
-def test_the_readiness_gate_is_open_while_the_guest_goes_on(instance: Instance, says: str, wanted: str) -> None:
+def test_the_readiness_gate_is_open_while_the_guest_runs_and_goes_on(
+    instance: Instance, says: str, wanted: str
+) -> None:
     words = {
         "True": ("NotPaused", "the virtual machine is not paused"),
         "False": ("Paused", "the virtual machine is paused"),

@@ -18,7 +18,7 @@ VOLUMES = [
     {"name": "root", "containerDisk": {"image": "i"}},
     {"name": "plugged", "persistentVolumeClaim": {"claimName": "claim", "hotpluggable": True}},
 ]
-ADDED = {
+ADDED: dict[str, Any] = {
     "name": "data",
     "disk": {"disk": {"bus": "scsi"}, "serial": "data"},
     "volumeSource": {"persistentVolumeClaim": {"claimName": "data", "hotpluggable": True}},
@@ -38,6 +38,8 @@ def machines() -> list[Vm | Vmi]:
         ({**ADDED, "disk": None}, 400, "requires disk"),
         ({**ADDED, "volumeSource": None}, 400, "requires VolumeSource"),
         ({**ADDED, "volumeSource": {}}, 400, "requires VolumeSource"),
+        ({**ADDED, "volumeSource": {"configMap": {"name": "c"}}}, 400, "not configMap: to give the VM one, add it"),
+        ({**ADDED, "volumeSource": {"secret": {"secretName": "s"}}}, 400, "not secret: to give the VM one, add it"),
         ({**ADDED, "disk": {"disk": {"bus": "sata"}}}, 400, "bus scsi or virtio"),
         ({**ADDED, "name": "root"}, 409, "volume with that name already exists"),
         ({**ADDED, "volumeSource": {"dataVolume": {"name": "claim"}}}, 409, "volume source [claim]"),
@@ -67,7 +69,8 @@ def test_a_volume_that_cannot_be_unplugged_is_refused(name: str, code: int, word
 
 
 def test_what_is_asked_for_is_written_as_kubevirt_writes_it() -> None:
-    options = msgspec.convert(ADDED, volumes.AddVolumeOptions)
+    named = {**ADDED, "volumeSource": {**ADDED["volumeSource"], "name": "ignored", "unknown": 1}}
+    options = msgspec.convert(named, volumes.AddVolumeOptions)
     for machine in machines():
         volumes.check_add(machine, options)
         volumes.check_remove(machine, volumes.RemoveVolumeOptions("plugged"))

@@ -238,9 +238,10 @@ def test_the_guests_agent_adds_what_it_knows() -> None:
             GuestInterface(name="docker0", mac="02:42:00:00:00:01", addresses=["172.17.0.1/16"]),
         ],
     )
-    state = DomainState(status=Status.RUNNING, agent=True)
+    state = DomainState(status=Status.RUNNING, agent=True, frozen=True)
     change = status.change(situation(instance(), state, guest=guest), NOW)
     assert conditions(change)["AgentConnected"]["status"] == "True"
+    assert change["status"]["fsFreezeStatus"] == "frozen"
     assert change["status"]["guestOSInfo"] == {"id": "debian", "prettyName": "Debian 12", "kernelRelease": "6.1"}
     first, second = change["status"]["interfaces"]
     assert first["interfaceName"] == "enp1s0"

@@ -34,6 +34,7 @@ def test_an_iso_has_its_label_and_its_files_in_their_places(tmp_path: Path) -> N
             timeout=60,
         )
     assert output.read_bytes() == Path(again.output).read_bytes(), "another node makes the same of it"
+    assert output.stat().st_size % 4096 == 0, "a disk with sectors of that size has whole ones"
     iso = pycdlib.PyCdlib()
     iso.open(str(output))
     assert iso.pvd.volume_identifier.rstrip() == b"cidata"

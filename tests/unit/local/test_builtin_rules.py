@@ -268,6 +268,31 @@ def test_of_a_running_pod_only_a_few_fields_change(server: Server) -> None:
     assert "spec.containers: Forbidden: pod updates may not add or remove containers" in faults(containers=image * 2)
 
 
+def test_a_resize_changes_processors_and_memory_and_nothing_else(server: Server) -> None:
+    old, _ = server.create("", "pods", pod())
+
+    def resized(before: Obj, image: str = "other", **resources: Any) -> tuple[Obj, list[str]]:
+        containers = [{**before["spec"]["containers"][0], "image": image, "resources": resources}]
+        return server.update("", "pods", before, {"spec": {"containers": containers}}, "resize")
+
+    pages = {"limits": {"hugepages-2Mi": "2Mi"}}
+    old["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "1", "memory": "1Gi"}, **pages}
+    obj, faults = resized(old, requests={"cpu": "2", "memory": "2Gi"}, **pages)
+    assert faults == []
+    (container,) = obj["spec"]["containers"]
+    assert container["image"] == old["spec"]["containers"][0]["image"], "what else was sent is not looked at"
+    assert container["resources"]["requests"]["memory"] == "2Gi"
+    more = {"limits": {"hugepages-2Mi": "4Mi"}}
+    assert "only cpu and memory" in resized(old, requests={"cpu": "1", "memory": "1Gi"}, **more)[1][0]
+    same = {"cpu": "1", "memory": "1Gi"}
+    guaranteed = {
+        **old,
+        "spec": {**old["spec"], "containers": [{**container, "resources": {"requests": same, "limits": same}}]},
+    }
+    less = {**same, "memory": "512Mi"}
+    assert "QOS Class may not change" in resized(guaranteed, requests=less, limits=same)[1][0]
+
+
 def test_status_writes_keep_the_quality_of_service_and_both_forms_of_the_address(server: Server) -> None:
     old, _ = server.create("", "pods", pod())
     obj, faults = server.update("", "pods", old, {"status": {"phase": "Running", "podIP": "10.0.0.1"}}, "status")

@@ -11,7 +11,8 @@ import pytest
 
 from virtfleet.kube.confined import read_inside
 from virtfleet.kube.errors import ApiError
-from virtfleet.local.node import logfiles, projections, services
+from virtfleet.kube.resource import Obj
+from virtfleet.local.node import logfiles, projections, resizing, services
 from virtfleet.local.node.downward import Facts, field, resource
 from virtfleet.local.node.environment import declared, expand
 from virtfleet.local.node.execution import outcome
@@ -239,3 +240,32 @@ def test_log_entries_are_read_joined_and_cut_from_the_end(tmp_path: Path) -> Non
 def test_the_error_channel_carries_the_exit_code() -> None:
     assert outcome(0)["status"] == "Success"
     assert outcome(3)["details"]["causes"] == [{"reason": "ExitCode", "message": "3"}]
+
+
+# --- other resources for pods that run
+
+
+def _asking(uid: str, memory: str, *, allocated: str = "", phase: str = "Running") -> Obj:
+    status: Obj = {"phase": phase}
+    if allocated:
+        status["containerStatuses"] = [{"name": "c", "allocatedResources": {"memory": allocated}}]
+    container = {"name": "c", "resources": {"requests": {"memory": memory}}}
+    return {"metadata": {"uid": uid}, "spec": {"containers": [container]}, "status": status}
+
+
+@pytest.mark.parametrize(
+    ("asked", "others", "reason"),
+    [
+        ("4Gi", [], ""),
+        ("9Gi", [], resizing.INFEASIBLE),
+        ("4Gi", [_asking("b", "4Gi")], ""),
+        ("5Gi", [_asking("b", "4Gi")], resizing.DEFERRED),
+        ("5Gi", [_asking("b", "4Gi", phase="Succeeded")], ""),
+        ("5Gi", [_asking("b", "4Gi", allocated="2Gi")], ""),
+        ("5Gi", [_asking("b", "2Gi", allocated="4Gi")], resizing.DEFERRED),
+        ("8Gi", [_asking("a", "4Gi")], ""),
+    ],
+)
+def test_a_pod_grows_as_far_as_its_node_has_room(asked: str, others: list[Obj], reason: str) -> None:
+    short = resizing.shortage(_asking("a", asked), others, {"memory": "8Gi", "cpu": "2"})
+    assert (short.reason if short else "") == reason

@@ -10,6 +10,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
+from virtfleet import __version__
 from virtfleet.cli.look.fleetview import FleetView
 from virtfleet.cli.look.poolreport import report
 from virtfleet.cli.main import main
@@ -91,7 +92,7 @@ def test_a_vm_with_the_device_is_explained_to_node_c(files: Path) -> None:
 
 def test_an_ordinary_vm_is_explained_to_the_default_image_and_why_no_pool_matched(files: Path) -> None:
     found = explained(files, "plain.yaml")
-    assert (found["pool"], found["image"]) == (None, "virtfleet/virt-launcher:0.1.0")
+    assert (found["pool"], found["image"]) == (None, f"virtfleet/virt-launcher:{__version__}")
     assert "the VMI asks for no device" in found["pools"][0]["reason"]
     assert [n["name"] for n in found["nodes"] if n["fits"]] == ["node-a", "node-c"]
     text = run("explain", "-f", files / "plain.yaml", "--kubevirt", files / "kv.yaml").stdout
@@ -143,7 +144,7 @@ def handler(name: str, node: str, pool_name: str = "", failing: str = "") -> dic
 
 def test_the_report_of_a_live_fleet_finds_nodes_without_and_with_two_handlers_and_failing_pulls() -> None:
     nodes = [
-        {"metadata": {"name": "a", "annotations": {"virtfleet.io/handler-version": "0.1.0"}}},
+        {"metadata": {"name": "a", "annotations": {"virtfleet.io/handler-version": __version__}}},
         {"metadata": {"name": "b"}},
         {"metadata": {"name": "c", "labels": {"superduper.io/megaslop": "true"}}},
     ]
@@ -160,7 +161,7 @@ def test_the_report_of_a_live_fleet_finds_nodes_without_and_with_two_handlers_an
         1,
         1,
     )
-    assert (primary["nodes"], primary["versions"]) == (["a", "b"], ["0.1.0"])
+    assert (primary["nodes"], primary["versions"]) == (["a", "b"], [__version__])
     assert found["problems"] == [
         "node a has 2 handlers: h1, h2",
         "node b has no handler: VMs cannot run there",

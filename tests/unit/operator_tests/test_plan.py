@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from virtfleet import __version__
 from virtfleet.cli.look import pools as command
 from virtfleet.cli.look.fleetview import FleetView
 from virtfleet.cli.look.plan import plan
@@ -15,7 +16,7 @@ from virtfleet.cli.main import main
 
 from .fleets import kubevirt, pool
 
-OLD = "virtfleet/virt-launcher:0.1.0"
+OLD = f"virtfleet/virt-launcher:{__version__}"
 NODES = [
     {"metadata": {"name": "a", "labels": {"kubernetes.io/os": "linux"}}},
     {"metadata": {"name": "b", "labels": {"kubernetes.io/os": "linux", "pool": "gold"}}},

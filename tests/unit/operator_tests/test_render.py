@@ -9,6 +9,7 @@ import pytest
 import yaml
 from pools.nodes import pod_admits
 
+from virtfleet import __version__
 from virtfleet.operator import roles
 from virtfleet.operator.customize import PatchError
 from virtfleet.operator.handlers import CONTENT
@@ -113,22 +114,22 @@ def test_each_pool_has_a_daemon_set_with_its_images_in_every_place() -> None:
     assert spec["imagePullSecrets"] == [{"name": "regcred"}]
     primary = pod_spec(made["DaemonSet", "virt-handler"])
     assert {c["image"].rpartition("/")[2] for c in (*primary["initContainers"], *primary["containers"])} == {
-        "virt-launcher:0.1.0",
-        "virt-handler:0.1.0",
+        f"virt-launcher:{__version__}",
+        f"virt-handler:{__version__}",
     }
 
 
 def test_a_pool_that_overrides_one_image_keeps_the_other() -> None:
     additional = {"name": "edge", "nodeSelector": {"edge": "true"}}
     spec = pod_spec(daemon_set("virt-handler-edge", additionalVirtHandlers=[additional]))
-    assert spec["containers"][0]["image"] == "virtfleet/virt-handler:0.1.0"
-    assert spec["initContainers"][0]["image"] == "virtfleet/virt-launcher:0.1.0"
+    assert spec["containers"][0]["image"] == f"virtfleet/virt-handler:{__version__}"
+    assert spec["initContainers"][0]["image"] == f"virtfleet/virt-launcher:{__version__}"
 
 
 def test_a_pool_of_a_hypervisor_is_described_by_that_hypervisors_launcher() -> None:
     entry = {**pool("containers", hypervisor="lxc"), "virtLauncherImage": "", "virtHandlerImage": "h:1"}
     spec = pod_spec(daemon_set("virt-handler-containers", virtHandlerPools=[entry]))
-    assert spec["initContainers"][0]["image"] == "virtfleet/virt-launcher-lxc:0.1.0"
+    assert spec["initContainers"][0]["image"] == f"virtfleet/virt-launcher-lxc:{__version__}"
 
 
 def test_nodes_are_described_for_every_listed_hypervisor_by_its_own_launcher() -> None:
@@ -141,10 +142,12 @@ def test_nodes_are_described_for_every_listed_hypervisor_by_its_own_launcher() -
 
     everything = "--directory=/var/lib/kubevirt-node-labeller"
     assert described("virt-handler") == {
-        "virt-launcher": ("virtfleet/virt-launcher:0.1.0", everything),
-        "virt-launcher-lxc": ("virtfleet/virt-launcher-lxc:0.1.0", "--hypervisor=lxc"),
+        "virt-launcher": (f"virtfleet/virt-launcher:{__version__}", everything),
+        "virt-launcher-lxc": (f"virtfleet/virt-launcher-lxc:{__version__}", "--hypervisor=lxc"),
     }
-    assert described("virt-handler-boxes") == {"virt-launcher": ("virtfleet/virt-launcher-lxc:0.1.0", everything)}
+    assert described("virt-handler-boxes") == {
+        "virt-launcher": (f"virtfleet/virt-launcher-lxc:{__version__}", everything)
+    }
     assert len(described("virt-handler-edge")) == 1, "a pool's own image is for whatever runs there"
 
 
@@ -253,7 +256,7 @@ def test_administrators_patch_components(kind: str, patch: str) -> None:
     deployment = objects(customizeComponents={"patches": patches})["Deployment", "virt-api"]
     assert deployment["spec"]["replicas"] == 5
     [container] = pod_spec(deployment)["containers"]
-    assert container["image"] == "virtfleet/virt-api:0.1.0"
+    assert container["image"] == f"virtfleet/virt-api:{__version__}"
     assert container.get("tty") is (True if kind == "strategic" else None)
 
 

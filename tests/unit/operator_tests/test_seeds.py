@@ -9,6 +9,7 @@ import yaml
 from pools.nodes import pod_admits
 
 from tests.reference import beside
+from virtfleet import __version__
 from virtfleet.admission.review import complete
 from virtfleet.installation import Installation
 from virtfleet.operator.render import render
@@ -68,14 +69,14 @@ def test_the_example_of_several_pools_has_one_daemon_set_each_and_the_default_ha
     made = handlers(kubevirt_with("gpu-pool", "fpga-pool"))
     assert list(made) == ["virt-handler", "virt-handler-gpu-pool", "virt-handler-fpga-pool"]
     images = {ds["spec"]["template"]["spec"]["containers"][0]["image"] for ds in made.values()}
-    assert images == {"virtfleet/virt-handler:0.1.0"}
+    assert images == {f"virtfleet/virt-handler:{__version__}"}
 
 
 @pytest.mark.parametrize(
     ("name", "image"),
     [
         ("gpu-vm", "registry.example.com/kubevirt/virt-launcher:v1.0.0-gpu"),
-        ("standard-vm", "virtfleet/virt-launcher:0.1.0"),
+        ("standard-vm", f"virtfleet/virt-launcher:{__version__}"),
     ],
 )
 def test_the_examples_vms_get_the_images_that_the_seed_says(name: str, image: str) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import orjson
 
+from virtfleet import __version__
 from virtfleet.installation import Installation
 from virtfleet.operator.handlerpods import HandlerPod, decode_pod
 from virtfleet.operator.rollout import Change
@@ -36,7 +37,7 @@ def test_it_is_the_next_handler_on_that_node_and_asks_for_next_to_nothing() -> N
     assert "affinity" not in spec and "nodeSelector" not in spec
     assert spec["activeDeadlineSeconds"] > daemon_set()["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
     [handler] = spec["containers"]
-    assert handler["image"] == "virtfleet/virt-handler:0.1.0"
+    assert handler["image"] == f"virtfleet/virt-handler:{__version__}"
     assert handler["resources"]["requests"] == {"cpu": "1m", "memory": "1Mi"}
     assert "limits" in handler["resources"], "what a launcher says is bounded for it, too"
     assert meta["ownerReferences"][0]["kind"] == "KubeVirt" and meta["ownerReferences"][0]["controller"]

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.reference import GOLDEN
+from virtfleet import __version__
 from virtfleet.api.quantity import Quantity
 from virtfleet.hypervisors import registry
 from virtfleet.installation import Installation
@@ -88,7 +89,7 @@ def test_containers_as_vms_need_root_and_say_so() -> None:
     assert context["capabilities"]["drop"] == ["ALL"]
     assert not {"SYS_MODULE", "SYS_RAWIO", "SYS_PTRACE", "SYS_TIME"} & set(context["capabilities"]["add"])
     assert made["spec"]["nodeSelector"]["hypervisor.node.kubevirt.io/lxc"] == "true"
-    assert compute(made)["image"] == "virtfleet/virt-launcher-lxc:0.1.0"
+    assert compute(made)["image"] == f"virtfleet/virt-launcher-lxc:{__version__}"
 
 
 def test_a_container_asks_for_nothing_that_only_machines_need() -> None:
@@ -150,7 +151,7 @@ def test_every_container_of_a_matched_vmi_has_the_pools_image() -> None:
 
 def test_an_unmatched_vmi_has_the_default_image_and_no_mark_of_a_pool() -> None:
     made = pod(where=kubevirt("VirtHandlerPools", virtHandlerPools=[POOL]))
-    assert compute(made)["image"] == "virtfleet/virt-launcher:0.1.0"
+    assert compute(made)["image"] == f"virtfleet/virt-launcher:{__version__}"
     assert "kubevirt.io/handler-pool" not in made["metadata"]["labels"] | made["metadata"]["annotations"]
     assert "affinity" not in made["spec"]
 
@@ -453,6 +454,16 @@ def test_the_launcher_learns_from_its_arguments_whose_it_is() -> None:
         "--verbosity=2",
         "--libvirt-log-filters=1:qemu",
     ]
+
+
+def test_virsh_in_a_launcher_knows_where_to_go() -> None:
+    where = "qemu+unix:///session?socket=/var/run/libvirt/virtqemud-sock"
+    assert compute(pod({}))["env"] == [{"name": "LIBVIRT_DEFAULT_URI", "value": where}]
+
+
+def test_a_launcher_that_is_to_crash_is_told_so() -> None:
+    made = pod({"metadata.annotations": {"kubevirt.io/func-test-virt-launcher-fail-fast": ""}})
+    assert compute(made)["args"][-1] == "--simulate-crash"
 
 
 def test_rendering_leaves_the_vmi_as_it_is() -> None:

@@ -113,6 +113,11 @@ class Fleet:
             *(f"{path}" for path in nodes.glob(f"*/{private}/ghost-records/*") if path.stem not in pods),
         ]
 
+    def loops(self) -> list[str]:
+        """Files of the cluster that loop devices are made of."""
+        listed = subprocess.run(["losetup", "-l", "-n", "-O", "BACK-FILE"], capture_output=True, text=True).stdout
+        return [file for file in listed.splitlines() if file.startswith(f"{self.data}/")]
+
     def _mounts(self) -> Iterator[str]:
         """Mounts that belong to some Pod."""
         for line in Path("/proc/self/mounts").read_text().splitlines():

@@ -17,7 +17,7 @@ class End(enum.Enum):
 
     CLIENT = "the client left"
     GUEST = "the guest's side is gone"
-    TAKEN = "somebody else took over"
+    TAKEN = "EOF: somebody else took over"  # KubeVirt's clients look for the first word
     STOPPING = "this handler stops"
 
 

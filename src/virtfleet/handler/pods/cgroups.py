@@ -89,12 +89,7 @@ def _allow(group: Path, device: Device) -> None:
     Programs that cannot be read or added to are left alone: the runtime was told of the devices of its container, and
     what they say of this one is not known.
     """
-    try:
-        programs = {number: bpf.instructions(number) for number in bpf.device_programs(group)}
-    except OSError as error:
-        logger.warning("whether %s allows its devices is not known: %s", group, error)
-        return
-    for number, program in programs.items():
+    for number, program in _programs(group).items():
         if not program or not deviceprogram.movable(program):
             logger.warning("the device program %d of %s is left as it is: it cannot be added to", number, group)
             continue
@@ -106,11 +101,19 @@ def _allow(group: Path, device: Device) -> None:
 
 def _deny(group: Path, device: Device) -> None:
     """Have the programs that were added to for a device do without that again."""
-    for number in bpf.device_programs(group):
-        program = bpf.instructions(number)
+    for number, program in _programs(group).items():
         shorter = deviceprogram.without(device, program)
         if shorter != program:
             bpf.replace(group, number, shorter)
+
+
+def _programs(group: Path) -> dict[int, bytes]:
+    """The instructions of a group's programs, by number; none where the kernel keeps them from us."""
+    try:
+        return {number: bpf.instructions(number) for number in bpf.device_programs(group)}
+    except OSError as error:
+        logger.warning("whether %s allows its devices is not known: %s", group, error)
+        return {}
 
 
 def _housekeeping(parent: Path, cpus: str) -> Path:

@@ -7,7 +7,6 @@ import enum
 import msgspec
 import orjson
 
-from virtfleet.api import names
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.handler.pods.files import is_uid
 from virtfleet.hypervisors import registry
@@ -44,8 +43,7 @@ class Instance(msgspec.Struct, eq=False):
     @property
     def hypervisor(self) -> Hypervisor:
         """What its launcher was made to run on."""
-        chosen = self.vmi.metadata.annotations.get(names.LAUNCHER_HYPERVISOR) or self.vmi.spec.hypervisor
-        return registry.get(chosen or registry.DEFAULT)
+        return registry.of(self.vmi)
 
     @property
     def reference(self) -> Reference:

@@ -12,6 +12,7 @@ import msgspec
 import orjson
 
 from virtfleet.api import traits
+from virtfleet.api.quantity import Quantity
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain.context import Context
 from virtfleet.handler.devices import access as deviceaccess
@@ -91,9 +92,21 @@ class Preparation:
                 taps={w.name: w.tap for w in wired},
                 leases=[w.lease for w in wired if w.lease],
                 leases6=[w.lease6 for w in wired if w.lease6],
+                **_room(vmi, pod),
             ),
         )
         return order, process, trouble
+
+
+def _room(vmi: VMI, pod: str) -> dict[str, int]:
+    """Up to where a VM that runs may grow: as the VMI asks for, and not beyond what its Pod has room for."""
+    room = vmi.status.pod_room
+    if room is None or room.pod_uid != pod:
+        return {}
+    return {
+        "sockets": min(traits.topology(vmi).sockets, room.sockets or 0),
+        "memory": min(traits.memory(vmi), Quantity.parse(room.guest or 0)).value(),
+    }
 
 
 def _context(

@@ -19,12 +19,15 @@ from virtfleet.hypervisors.registry import UnknownHypervisor
 from virtfleet.kube.events import Recorder
 from virtfleet.kube.resource import Obj
 from virtfleet.protocol.client import Refused
-from virtfleet.protocol.messages import Depart, GetGuestInfo, Kill, Shutdown, Sync
+from virtfleet.protocol.messages import Depart, DomainState, GetGuestInfo, Kill, Shutdown, Sync
 from virtfleet.work import tasks
 
 logger = logging.getLogger(__name__)
 
 _ASK_TO_LET_GO = 5.0  # seconds between requests to a guest that does not let go of a disk
+_CANNOT_GROW = (
+    "the VM has room for more CPUs or memory, and its launcher, of an earlier version, adds none; restart the VM"
+)
 Write = Callable[[Instance, Obj], Awaitable[bool]]
 
 
@@ -97,7 +100,7 @@ class Source:
             self._recorder.normal(instance.reference, "Created", "VirtualMachineInstance defined.")
         hypervisor = instance.hypervisor
         tuning.after_start(process, hypervisor.descriptor, hypervisor.tuning(instance.vmi, order.node.context))
-        if trouble:
+        if trouble := trouble or _outgrown(order, vm.launcher.state):
             raise NotPossible(trouble)
 
     async def _unplug(self, instance: Instance, vm: PodWork) -> float | None:
@@ -163,6 +166,7 @@ class Source:
             case Phase.SUCCEEDED:
                 self._recorder.normal(instance.reference, "Stopped", "The VirtualMachineInstance was shut down.")
             case Phase.FAILED if vm.launcher.state and vm.launcher.state.killed:
+                self._recorder.normal(instance.reference, "Deleted", "Signaled Deletion")
                 what = "The guest did not shut down within its grace period, and was killed."
                 self._recorder.warning(instance.reference, "Stopped", what)
             case Phase.FAILED if vm.launcher.state and vm.launcher.state.status.ended:
@@ -192,3 +196,10 @@ class Source:
             launcher.lacks(Depart),
             plugging.mounted(process, instance.vmi) if process else None,
         )
+
+
+def _outgrown(order: Sync, state: DomainState) -> str:
+    """Why a domain that runs has not all that there is room for, although its launcher was told."""
+    memory = state.requested_memory or state.boot_memory
+    lacks = state.topology[0] < order.node.sockets or memory < order.node.memory
+    return _CANNOT_GROW if lacks and not state.status.ended else ""

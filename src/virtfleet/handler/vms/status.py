@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ipaddress import ip_interface
 from typing import Any
 
-from virtfleet.api import conditions, hotplug, times, traits
+from virtfleet.api import conditions, hotplug, times
 from virtfleet.api.conditions import Condition
 from virtfleet.api.names import FINAL, NotMigratable, Phase, VMICondition
 from virtfleet.api.quantity import BINARY, Quantity
@@ -170,7 +170,10 @@ def guest_os(guest: GuestInfo) -> Obj:
 
 def _machine(at: Situation, state: DomainState) -> Obj:
     """What the VM is made of."""
-    made: Obj = {"migrationMethod": "BlockMigration" if copies_disks(at.vmi) else "LiveMigration"}
+    made: Obj = {
+        "migrationMethod": "BlockMigration" if copies_disks(at.vmi) else "LiveMigration",
+        "fsFreezeStatus": "frozen" if state.frozen else "",
+    }
     if state.machine:
         made["machine"] = {"type": state.machine}
     if at.hypervisor:
@@ -181,7 +184,7 @@ def _machine(at: Situation, state: DomainState) -> Obj:
         made["memory"] = {
             "guestAtBoot": str(Quantity.of(state.boot_memory, BINARY)),
             "guestCurrent": str(Quantity.of(state.memory, BINARY)),
-            "guestRequested": str(traits.memory(at.vmi)),
+            "guestRequested": str(Quantity.of(state.requested_memory or state.boot_memory, BINARY)),
         }
     if all(state.topology):
         made["currentCPUTopology"] = dict(zip(("sockets", "cores", "threads"), state.topology, strict=True))

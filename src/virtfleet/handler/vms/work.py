@@ -94,7 +94,7 @@ class Attempts:
         """
         if step is Step.NOTHING:
             return None
-        spec = [instance.vmi.spec, plugging.fingerprint(instance.vmi)]
+        spec = [instance.vmi.spec, plugging.fingerprint(instance.vmi), instance.vmi.status.pod_room]
         wanted = hashlib.sha256(msgspec.json.encode(spec)).digest()
         left = vm.retry_at - time.monotonic()
         if vm.trouble and vm.tried == (step, wanted) and left > 0:

@@ -12,7 +12,7 @@ from virtfleet.hypervisors import daemons
 from virtfleet.hypervisors.base import Ask, DaemonPlan, DaemonSettings, Descriptor, Hypervisor, Overheads, Tuning
 from virtfleet.hypervisors.migration import Migration
 from virtfleet.hypervisors.proof import Learned, Program, Step
-from virtfleet.hypervisors.qemu import adapt, controllers, document, images, needs
+from virtfleet.hypervisors.qemu import adapt, controllers, document, growth, images, needs
 from virtfleet.hypervisors.qemu.migration import QemuMigration
 from virtfleet.hypervisors.support import Level, Support, impossible, works
 
@@ -104,6 +104,9 @@ class Qemu(Hypervisor):
 
     def make_room(self, domain: Element, vmi: VMI) -> None:
         controllers.make_room(domain, vmi)
+
+    def more_memory(self, running: Element, memory: int) -> Element | None:
+        return growth.device(running, memory)
 
     def adapt(self, domain: Element, context: Context) -> Element:
         return adapt.adapt(domain, context)

@@ -104,7 +104,14 @@ class Standalone:
     def order(self) -> Sync:
         """What a handler would ask of the launcher."""
         context = msgspec.structs.replace(self._context, bridges=self._bridges)
-        node = NodeFacts(context=context, taps=self._taps, leases=list(self._leases.values()))
+        view = read(VMI, self.vmi)
+        node = NodeFacts(
+            context=context,
+            taps=self._taps,
+            leases=list(self._leases.values()),
+            sockets=traits.topology(view).sockets,  # there is no Pod that it could outgrow
+            memory=traits.whole_bytes(traits.memory(view)),
+        )
         return Sync(vmi=msgspec.json.encode(self.vmi), node=node, emulators=self._emulators)
 
     def link_volumes(self, sources: Mapping[str, Path]) -> None:

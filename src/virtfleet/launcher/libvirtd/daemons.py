@@ -87,6 +87,9 @@ class Daemons:
         for path, text in self._plan.files.items():
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             Path(path).write_text(text)
+        for path, place in self._plan.links.items():
+            with suppress(FileExistsError):
+                os.symlink(place, path)
         for process in (self._plan.log_daemon, self._plan.daemon):
             if process:
                 self._watching.append(tasks.keep(partial(_keep_running, process), f"daemon: {process.command[0]}"))

@@ -16,6 +16,7 @@ from typing import Final
 
 import msgspec
 
+_BLOCK: Final = 4096  # of disks with large sectors
 _WRITTEN: Final = 1_600_000_000.0  # what the library takes for now
 
 
@@ -50,6 +51,7 @@ def write(image: Image) -> None:
     os.makedirs(os.path.dirname(image.output), exist_ok=True)
     iso.write(f"{image.output}.new")
     iso.close()
+    os.truncate(f"{image.output}.new", -(-os.path.getsize(f"{image.output}.new") // _BLOCK) * _BLOCK)
     os.replace(f"{image.output}.new", image.output)
 
 

@@ -10,14 +10,13 @@ from typing import Any
 
 import msgspec
 
-from virtfleet.api import traits
+from virtfleet.api import names, traits
 from virtfleet.api.disks import CloudInitSource, Volume
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain import paths
 from virtfleet.launcher.failure import Failure
 
 _FIRMWARE_NAMESPACE = uuid.UUID("6a1a24a1-4061-4607-8bf4-a3963d0c5895")
-_INSTANCE_TYPES = ("instancetype.kubevirt.io/name", "instancetype.kubevirt.io/cluster-instancetype-name")
 
 Files = dict[str, bytes]
 
@@ -113,7 +112,8 @@ def _identity(vmi: VMI) -> str:
 
 
 def _instance_type(vmi: VMI) -> str:
-    return next((vmi.metadata.annotations[name] for name in _INSTANCE_TYPES if name in vmi.metadata.annotations), "")
+    notes = vmi.metadata.annotations
+    return next((notes[name] for name in reversed(names.INSTANCETYPES) if name in notes), "")
 
 
 def _json(metadata: dict[str, Any]) -> bytes:

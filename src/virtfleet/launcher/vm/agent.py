@@ -196,9 +196,13 @@ def _addresses(entries: Iterable[_Address]) -> Iterable[str]:
             continue
 
 
+async def frozen(ask: Ask) -> bool:
+    return bool(await ask("guest-fsfreeze-status", str) == "frozen")
+
+
 async def freeze(ask: Ask) -> None:
     """Make the file systems quiet, unless they are already: the agent takes a second request for a mistake."""
-    if await ask("guest-fsfreeze-status", str) != "frozen":
+    if not await frozen(ask):
         await ask("guest-fsfreeze-freeze", int, seconds=FREEZE_SECONDS)
 
 

@@ -25,7 +25,7 @@ from virtfleet.domain import paths
 from virtfleet.domain.context import Context, Host
 from virtfleet.domain.errors import DomainError
 from virtfleet.domain.xml import text
-from virtfleet.hypervisors.base import Events, Hypervisor
+from virtfleet.hypervisors.base import Events, Hypervisor, own_alias
 from virtfleet.launcher.failure import Failure
 from virtfleet.launcher.guestnet.network import Network
 from virtfleet.launcher.libvirtd import host
@@ -33,7 +33,7 @@ from virtfleet.launcher.libvirtd.connection import Connection
 from virtfleet.launcher.node import emulators
 from virtfleet.launcher.server import Handlers, Updates
 from virtfleet.launcher.storage import disks
-from virtfleet.launcher.vm import abi, live, metrics, states
+from virtfleet.launcher.vm import abi, growth, live, metrics, states
 from virtfleet.launcher.vm.console import Console
 from virtfleet.launcher.vm.domain import Domain, ask_vmm, in_a_known_way
 from virtfleet.launcher.vm.metrics import Metric
@@ -133,7 +133,7 @@ class Guest:
             if not self._started:
                 await self._start(wanted, paused=traits.starts_paused(vmi))
             else:
-                await self._adjust(wanted, traits.whole_bytes(traits.memory(vmi)))
+                await self._adjust(wanted, request.node)
             await self._accompany()
         await self._look()
         return self._updates.latest.state
@@ -263,38 +263,38 @@ class Guest:
             *metrics.of_host(),
         ]
 
-    async def _adjust(self, wanted: ET.Element, memory: int) -> None:
-        """Add and remove devices, and set the balloon, as far as the running domain differs from the wanted one."""
+    async def _adjust(self, wanted: ET.Element, node: m.NodeFacts) -> None:
+        """Add and remove devices, and let the guest grow, as far as the running domain differs from the wanted one."""
 
         def adjust(domain: libvirt.virDomain) -> None:
             if not domain.isActive():
                 return
-            change = live.changes(ET.fromstring(domain.XMLDesc()), wanted, self._hypervisor.identity)
+            running = ET.fromstring(domain.XMLDesc())
+            change = live.changes(running, wanted, self._hypervisor.identity)
+            more = growth.of(running, node, self._hypervisor)
             if self._departures.going_on:
-                if any(change):
-                    raise Failure("the VM is on its way to another node; its devices are changed when it is there")
+                if any(change) or more:
+                    raise Failure("the VM is on its way to another node; it is changed when it is there")
                 return
             if change.attach:
-                self._sweep(domain)  # or what was plugged out a moment ago could not be plugged in again
-            failures: list[libvirt.libvirtError] = []  # of one device, which are none of the others
+                self._sweep(domain, running)  # or what was plugged out a moment ago could not be plugged in again
+            failures: list[Exception] = []  # of one device, which are none of the others
             for device in change.detach:
                 _each(failures, partial(_detach, domain, device))
             for device in change.attach:
-                _each(failures, partial(domain.attachDeviceFlags, text(device), _LIVE))
+                _each(failures, partial(_attach, domain, device))
             for device in change.update:
                 _each(failures, partial(domain.updateDeviceFlags, text(device), _LIVE))
+            _each(failures, partial(more.apply, domain, running))
             if failures:
                 raise failures[0]
-            _, largest, current, _, _ = domain.info()
-            target = memory >> 10
-            if self._hypervisor.has("balloon") and target != current and target <= largest:
-                domain.setMemoryFlags(target, _LIVE)
 
         await self._domain(adjust)
 
-    def _sweep(self, domain: libvirt.virDomain) -> None:
+    def _sweep(self, domain: libvirt.virDomain, running: ET.Element | None = None) -> None:
         """Close the images of disks that were plugged out; what is still in use is tried again at the next look."""
-        self._sweeps = not self._hypervisor.sweep(ET.fromstring(domain.XMLDesc()), partial(ask_vmm, domain))
+        running = ET.fromstring(domain.XMLDesc()) if running is None else running
+        self._sweeps = not self._hypervisor.sweep(running, partial(ask_vmm, domain))
 
     # What it does.
 
@@ -338,6 +338,7 @@ class Guest:
                 present = await self._domain.run(lambda connection: states.present(connection, self._domain.name))
             state = msgspec.structs.replace(
                 self._departures.seen(present) if self._started else present,
+                frozen=self._operations.frozen(present.agent),
                 killed=self._killed,
                 stopping=self._deadline is not None,
                 migration=self._departures.report(present) or await self._arrival.report(),
@@ -416,11 +417,21 @@ class Guest:
         self._tasks.add(tasks.keep(work, name))
 
 
-def _each(failures: list[libvirt.libvirtError], call: Callable[[], object]) -> None:
+def _each(failures: list[Exception], call: Callable[[], object]) -> None:
     try:
         call()
-    except libvirt.libvirtError as error:
+    except (libvirt.libvirtError, Failure) as error:
         failures.append(error)
+
+
+def _attach(domain: libvirt.virDomain, device: ET.Element) -> None:
+    try:
+        domain.attachDeviceFlags(text(device), _LIVE)
+    except libvirt.libvirtError as error:
+        if device.get("device") != "lun":
+            raise
+        what = f"volume {own_alias(device)} cannot be a lun, which takes a block claim of a SCSI device on the node"
+        raise Failure(f"{what}: remove it and add it as a disk ({error})") from None
 
 
 def _detach(domain: libvirt.virDomain, device: ET.Element) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -32,6 +33,12 @@ class Operations:
         self._domain = domain
         self._look = look
         self._thawing: asyncio.Task[None] | None = None
+        self._frozen = False
+
+    def frozen(self, agent: bool) -> bool:
+        """Whether file systems of the guest are frozen. One whose agent went away has been started anew."""
+        self._frozen = self._frozen and agent
+        return self._frozen
 
     def handlers(self) -> Handlers:
         """What is done on which request."""
@@ -69,6 +76,7 @@ class Operations:
         return await self._done(lambda domain: in_a_known_way(domain.reboot, ways))
 
     async def _reset(self, _: m.Reset) -> m.Done:
+        self._frozen = False
         return await self._done(lambda domain: domain.reset(0))
 
     async def _done(self, call: Callable[[libvirt.virDomain], object]) -> m.Done:
@@ -85,6 +93,11 @@ class Operations:
             raise
         if request.timeout_seconds:
             self._thawing = tasks.keep(partial(self._thaw_after, request.timeout_seconds), "thaw")
+        return await self._now(frozen=True)
+
+    async def _now(self, *, frozen: bool) -> m.Done:
+        self._frozen = frozen
+        await self._look()
         return m.Done()
 
     async def _thaw_after(self, seconds: int) -> None:
@@ -92,15 +105,18 @@ class Operations:
         logger.warning("nobody thawed the guest's file systems; it is done now")
         while True:
             try:
-                return await agent.thaw(self._ask)
+                await agent.thaw(self._ask)
+                break
             except Failure as error:
                 logger.warning("the guest's file systems cannot be thawed yet: %s", error)
                 await asyncio.sleep(_THAW_AGAIN)
+        with suppress(Failure):  # the state is looked at again soon
+            await self._now(frozen=False)
 
     async def _unfreeze(self, _: m.Unfreeze) -> m.Done:
         self._forget_to_thaw()
         await agent.thaw(self._ask)
-        return m.Done()
+        return await self._now(frozen=False)
 
     def _forget_to_thaw(self) -> None:
         if self._thawing:
@@ -118,6 +134,8 @@ class Operations:
         return m.Picture(png=await self._domain.run(take))
 
     async def _guest_info(self, _: m.GetGuestInfo) -> m.GuestInfo:
+        with suppress(Failure):  # it may have been frozen before it came here, or thawed by itself
+            self._frozen = await agent.frozen(self._ask)
         return await agent.info(self._ask)
 
     async def _stats(self, _: m.GetStats) -> m.Stats:

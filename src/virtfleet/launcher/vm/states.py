@@ -76,6 +76,7 @@ def present(connection: libvirt.virConnect, name: str) -> DomainState:
     document = ET.fromstring(domain.XMLDesc())
     known = abi.record(document)
     memory = _bytes(document.find("memory"))
+    boot = memory - sum(_bytes(size) for size in document.iterfind("devices/memory/target/size"))
     return DomainState(
         status=now,
         reason=reason,
@@ -87,7 +88,8 @@ def present(connection: libvirt.virConnect, name: str) -> DomainState:
         links=live.links(document),
         abi=known,
         topology=_topology(document),
-        boot_memory=memory - sum(_bytes(size) for size in document.iterfind("devices/memory/target/size")),
+        boot_memory=boot,
+        requested_memory=boot + sum(_bytes(size) for size in document.iterfind("devices/memory/target/requested")),
         memory=_bytes(document.find("currentMemory")) or memory,
     )
 

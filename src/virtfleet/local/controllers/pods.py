@@ -136,7 +136,7 @@ def template_of(pod: Obj) -> Template:
     claims = [v["persistentVolumeClaim"] for v in spec.get("volumes") or () if v.get("persistentVolumeClaim")]
     return Template(
         labels=(pod.get("metadata") or {}).get("labels") or {},
-        requests=total_requests(spec),
+        requests=total_requests(_as_it_is(pod)),
         node_selector=spec.get("nodeSelector") or {},
         affinity=spec.get("affinity") or {},
         tolerations=tuple(spec.get("tolerations") or ()),
@@ -153,6 +153,16 @@ def template_of(pod: Obj) -> Template:
         hostname=spec.get("hostname") or "",
         subdomain=spec.get("subdomain") or "",
     )
+
+
+def _as_it_is(pod: Obj) -> Obj:
+    """The spec; with the requests that the pod keeps, where its node will never have what it asks for by now."""
+    spec, status = pod.get("spec") or {}, pod.get("status") or {}
+    pending = find(status.get("conditions") or (), "PodResizePending") or {}
+    if (pending.get("status"), pending.get("reason")) != ("True", "Infeasible"):
+        return spec
+    has = {s["name"]: {"requests": s.get("allocatedResources") or {}} for s in status.get("containerStatuses") or ()}
+    return {**spec, "containers": [{**c, "resources": has.get(c["name"], {})} for c in spec["containers"]]}
 
 
 def pod_from_template(template: Obj, owner: Obj, resource: Resource) -> Obj:

@@ -71,6 +71,7 @@ class Agent:
             devices=devices,
             addresses=(str(node_address(addresses)),),
             allocatable=self._object.allocatable,
+            pods=self._pods.list,
             api_server=(str(net.services[1]), _API_PORT),
             # Making pods is bound by the processors: of many at once, a few at a time, so that the first soon run.
             turns=asyncio.Semaphore(2 * (os.cpu_count() or 1)),

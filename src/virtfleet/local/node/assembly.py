@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import orjson
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.confined import read_inside
 from virtfleet.kube.resource import Obj
-from virtfleet.local.node import bundle, environment, lifecycle, machine
+from virtfleet.local.node import bundle, environment, lifecycle, machine, resizing
 from virtfleet.local.node.bundle import Device, HostFacts, Mount, Parts
 from virtfleet.local.node.containers import GRACE, Container
 from virtfleet.local.node.devices import Allocation, Devices
@@ -46,6 +46,7 @@ class NodeParts:
     devices: Devices
     addresses: tuple[str, ...]
     allocatable: Callable[[], Mapping[str, str]]
+    pods: Callable[[], Sequence[Obj]]  # all pods of the node
     api_server: tuple[str, int]  # as containers reach it: the cluster address of `kubernetes` and its port
     turns: asyncio.Semaphore  # for making new pods
 
@@ -122,6 +123,7 @@ def new_run(layout: Layout, pod: Obj, container: Obj, image: Image, before: Cont
         stop_signal=image.stop_signal,
         grace=grace_of(pod),
         cgroup=f"{layout.cgroup}/{meta['uid']}/{identity}",
+        resources=resizing.amounts(container),
         backoff=lifecycle.next_backoff(before),
     )
 

@@ -27,6 +27,7 @@ class Container(msgspec.Struct, kw_only=True, omit_defaults=True):
     stop_signal: str = ""  # the image's; empty for SIGTERM
     grace: float = GRACE  # seconds that its pod's spec gives it to end
     cgroup: str = ""
+    resources: dict[str, dict[str, str]] | None = None  # requests and limits that it has; None: as its spec says
     boot: str = ""  # of the machine; processes of another boot are gone
     pid: int = 0
     pid_start: int = 0

@@ -97,9 +97,13 @@ class Devices:
             await context.abort(
                 grpc.StatusCode.INVALID_ARGUMENT, f"requested API version {request.version!r} is not supported"
             )
-        if request.options.pre_start_required:
-            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this node makes no PreStartContainer calls")
         plugin = Plugin(request.resource_name, channel(self._directory / request.endpoint))
+        try:
+            options = await caller(plugin.channel, "DevicePlugin", "GetDevicePluginOptions")(message("Empty"))
+        except grpc.aio.AioRpcError as error:
+            await context.abort(error.code(), f"failed to get device plugin options: {error.details()}")
+        if options.pre_start_required:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this node makes no PreStartContainer calls")
         before = self._plugins.get(plugin.resource)
         self._plugins[plugin.resource] = plugin
         if before is not None:

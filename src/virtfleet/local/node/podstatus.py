@@ -12,6 +12,7 @@ from virtfleet.kube.resource import Obj
 from virtfleet.local.apiserver.kinds.pod_spec import qos_class
 from virtfleet.local.node.containers import Container
 from virtfleet.local.node.lifecycle import Seen, has_succeeded, init_containers
+from virtfleet.local.node.resizing import PENDING, Pending
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,7 @@ class PodFacts:
     sandboxed: bool = False  # network and volumes are there
     over: bool = False  # nothing runs and nothing will
     outcome: Outcome | None = None
+    pending: Pending | None = None  # why it does not have the resources that its spec asks for
 
 
 def status(pod: Obj, seen: Mapping[str, Seen], facts: PodFacts, now: float) -> Obj:
@@ -82,6 +84,8 @@ def _container_status(container: Obj, view: Seen, *, initialized: bool, init: bo
     }
     if run:
         result["containerID"] = f"virtfleet://{run.id}"
+    if run and run.running and run.resources is not None:
+        result |= {"resources": run.resources, "allocatedResources": run.resources.get("requests") or {}}
     if run and run.running:
         result["state"] = {"running": {"startedAt": timestamp(run.started)}}
     elif run and run.finished and not view.waiting:
@@ -151,6 +155,10 @@ def _conditions(
         "ContainersReady": containers,
         "PodScheduled": ("True", "", ""),
     }
+    if facts.pending:
+        verdicts[PENDING] = ("True", facts.pending.reason, facts.pending.message)
+    elif PENDING in old:
+        verdicts[PENDING] = ("False", "", "")
     return [_condition(kind, verdict, old.get(kind), now) for kind, verdict in verdicts.items()]
 
 

@@ -15,12 +15,14 @@ import shutil
 import time
 from collections.abc import Iterable
 
+import orjson
+
 from virtfleet.api.names import FINAL
 from virtfleet.kube.api import Patch
 from virtfleet.kube.errors import ApiError, ignoring, is_conflict, is_not_found
 from virtfleet.kube.events import Recorder, Reference
 from virtfleet.kube.resource import PODS, Obj
-from virtfleet.local.node import assembly, lifecycle, podstatus
+from virtfleet.local.node import assembly, cgroups, lifecycle, podstatus, resizing
 from virtfleet.local.node.assembly import Ground, NodeParts, grace_of
 from virtfleet.local.node.containers import Container
 from virtfleet.local.node.devices import AdmissionRefused
@@ -28,6 +30,7 @@ from virtfleet.local.node.lifecycle import Plan
 from virtfleet.local.node.podruns import PodRuns, described
 from virtfleet.local.node.podstatus import Outcome, PodFacts
 from virtfleet.local.node.pulling import ImageUnavailable
+from virtfleet.local.node.resizing import Pending
 from virtfleet.local.node.runtime import RuntimeFailure, remove_group
 from virtfleet.local.node.sandbox import NoAddress
 from virtfleet.local.node.security import ConfigError
@@ -57,6 +60,7 @@ class PodWorker:
         self._outcome: Outcome | None = None
         self._ground: Ground | None = None
         self._refreshed = 0.0
+        self._pending: Pending | None = None  # why it does not have the resources that its spec asks for by now
         self._over = False  # nothing of the pod will run any more
         self._done = False  # nothing is left to do
         self.reported = asyncio.Event()  # the API server has what this agent saw, not what one before it did
@@ -123,6 +127,8 @@ class PodWorker:
             await self._finish()
             return 0.0
         pause = await self._bring_up()
+        if await self._resize():
+            pause = min(pause, _RETRY)
         await self._publish()
         return pause
 
@@ -241,6 +247,23 @@ class PodWorker:
         self.runs.begin_probing(container, run, self._address())
         return float("inf")
 
+    async def _resize(self) -> bool:
+        """Give containers that run what their spec asks for by now; whether that has to wait, which is told."""
+        self._pending = None
+        for container, run in resizing.due(self.pod, self.runs.latest):
+            self._pending = resizing.shortage(self.pod, self._node.pods(), self._node.allocatable())
+            if self._pending:
+                return self._pending.reason == resizing.DEFERRED
+            before, run.resources = run.resources, resizing.amounts(container)
+            try:
+                await self._node.runtime.resize(run, cgroups.resources(container))
+            except RuntimeFailure as error:
+                run.resources = before
+                self._pending = resizing.Pending(resizing.DEFERRED, str(error))
+                return True
+            self._say("ResizeCompleted", f"Pod resize completed: {orjson.dumps(run.resources).decode()}")
+        return False
+
     def _wait_for_image(self, name: str, why: ImageUnavailable) -> None:
         before = self.runs.waiting.get(name, ("", ""))[0]
         if before != why.reason:
@@ -325,6 +348,7 @@ class PodWorker:
             sandboxed=self._ground is not None,
             over=self._over,
             outcome=self._outcome,
+            pending=self._pending,
         )
         status = podstatus.status(self.pod, self.runs.seen(self.pod), facts, time.time())
         if podstatus.is_part_of(status, self.pod.get("status") or {}):

@@ -55,6 +55,9 @@ class PretendPlugin:
         finally:
             await server.stop(None)
 
+    async def GetDevicePluginOptions(self, request: Any, context: Any) -> Any:
+        return message("DevicePluginOptions")  # without which no kubelet takes a plugin in
+
     async def ListAndWatch(self, request: Any, context: Any) -> AsyncIterator[Any]:
         devices = [message("Device", ID=i, health=HEALTHY) for i in self._ids]
         yield message("ListAndWatchResponse", devices=devices)

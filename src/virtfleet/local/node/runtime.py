@@ -114,6 +114,16 @@ class Runtime:
             raise RuntimeFailure(last_word(str(error))) from None
         self.files.save(container)
 
+    async def resize(self, container: Container, resources: dict[str, Any]) -> None:
+        """Give a container that runs other resources."""
+        wanted = self.files.path(container.id) / "resources.json"
+        wanted.write_bytes(orjson.dumps(resources))
+        try:
+            await self._runc("update", "--resources", str(wanted), container.id)
+        except CommandError as error:
+            raise RuntimeFailure(last_word(str(error))) from None
+        self.files.save(container)
+
     def kill(self, container: Container, number: int) -> None:
         """Signal the container's first process; SIGKILL ends whatever else runs in its control group too."""
         with pidfd(container.pid, container.pid_start) as fd:

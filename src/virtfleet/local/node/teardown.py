@@ -11,7 +11,7 @@ import contextlib
 import signal
 from pathlib import Path
 
-from virtfleet.local.node import cgroups, mounts, network
+from virtfleet.local.node import cgroups, loops, mounts, network
 from virtfleet.local.node.containers import Container, ContainerFiles
 from virtfleet.local.node.layout import Layout
 from virtfleet.local.node.network import ClusterNetwork
@@ -26,6 +26,7 @@ async def power_off(layout: Layout, net: ClusterNetwork) -> None:
             kill_monitor(path)
     cgroups.kill_all(layout.cgroup)
     await remove_group(layout.cgroup)
+    loops.release(layout)
     mounts.unshare(layout.root)
     if layout.containers.is_dir():
         for path in layout.containers.iterdir():

@@ -6,6 +6,7 @@ programs look there. Making one again is harmless: an agent that was killed in b
 
 from __future__ import annotations
 
+import asyncio
 import os
 import stat
 import time
@@ -26,14 +27,13 @@ from virtfleet.kube.resource import (
     SERVICE_ACCOUNTS,
     Obj,
 )
-from virtfleet.local.node import mounts, projections
+from virtfleet.local.node import loops, mounts, projections
 from virtfleet.local.node.downward import Facts, field, resource
 from virtfleet.local.node.images import ImageStore
 from virtfleet.local.node.layout import Layout
 from virtfleet.local.node.projections import File, Files
 from virtfleet.local.node.pulling import Puller
 from virtfleet.local.node.security import ConfigError
-from virtfleet.work.commands import run
 
 _DEFAULT_MODE = 0o644
 _TOKEN_LIFETIME = 3600
@@ -97,12 +97,8 @@ class Volumes:
         return ""
 
     async def remove(self, uid: str) -> None:
-        home = self._layout.kubelet / "pods" / uid
-        loops = [os.readlink(link) for link in home.glob("volumeDevices/*/*")]
-        mounts.remove_tree(home)
-        for loop in loops:
-            if not any(os.readlink(link) == loop for link in self._layout.data.glob(_ALL_BLOCK_LINKS)):
-                await run("losetup", "--detach", loop)
+        await asyncio.to_thread(loops.release, self._layout, uid)
+        mounts.remove_tree(self._layout.kubelet / "pods" / uid)
         self._tokens = {key: value for key, value in self._tokens.items() if key[0] != uid}
 
     async def _make_one(self, pod: Obj, volume: Obj, facts: Facts) -> Path:
@@ -229,27 +225,15 @@ class Volumes:
         if (spec.get("volumeMode") or "Filesystem") != "Block":
             _own(path, _fs_group(pod))
             return path
-        return await self._block_device(pod, name, path)
-
-    async def _block_device(self, pod: Obj, name: str, path: Path) -> Path:
         if stat.S_ISBLK(os.stat(path).st_mode):
             return path
-        # One loop device per file, whoever uses it: two would each have a cache of their own.
-        device = (await run("losetup", "--nooverlap", "--find", "--show", str(path))).strip()
-        link = (
-            self._layout.kubelet / "pods" / pod["metadata"]["uid"] / "volumeDevices/kubernetes.io~local-volume" / name
-        )
-        link.parent.mkdir(parents=True, exist_ok=True)
-        link.unlink(missing_ok=True)
-        link.symlink_to(device)
-        return Path(device)
+        return await asyncio.to_thread(loops.attach, self._layout, pod["metadata"]["uid"], name, path)
 
     def _place(self, pod: Obj, plugin: str, name: str) -> Path:
         return self._layout.pod_volumes(pod["metadata"]["uid"]) / f"kubernetes.io~{plugin}" / name
 
 
 _PROJECTING = {"configMap": "configmap", "secret": "secret", "projected": "projected", "downwardAPI": "downward-api"}
-_ALL_BLOCK_LINKS = "nodes/*/root/var/lib/kubelet/pods/*/volumeDevices/*/*"
 
 
 def _host_path(path: Path, kind: str) -> Path:

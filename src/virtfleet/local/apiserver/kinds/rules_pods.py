@@ -62,6 +62,8 @@ class PodRules(Rules):
                     status["podIPs"] = [{"ip": status["podIP"]}]
             elif status.get("podIPs"):
                 status["podIP"] = status["podIPs"][0].get("ip", "")
+        elif subresource == "resize":
+            obj["spec"] = _resized(old["spec"], obj.get("spec") or {})
         else:
             _complete(obj.setdefault("spec", {}))
             _add_tolerations(obj["spec"])
@@ -75,7 +77,8 @@ class PodRules(Rules):
         # A binding is what gives the pod its node.
         if subresource in ("status", "binding") or obj["spec"] == old["spec"]:
             return []
-        return self.faults(obj) + _change_faults(obj["spec"], old["spec"])
+        changed = _resize_faults if subresource == "resize" else _change_faults
+        return self.faults(obj) + changed(obj["spec"], old["spec"])
 
     def grace(self, obj: Obj, asked: int | None) -> int:
         """Only what runs on a node needs time."""
@@ -187,6 +190,34 @@ def _change_faults(spec: Obj, old: Obj) -> list[Cause]:
         why = f"pod updates may not change fields other than {MUTABLE}\nchanged: {', '.join(changed)}"
         faults.append(causes.forbidden("spec", why))
     return faults
+
+
+def _resized(spec: Obj, wanted: Obj) -> Obj:
+    """A spec with other resources for its containers; whatever else was sent is not looked at."""
+    asked = {container.get("name"): container.get("resources") for container in wanted.get("containers") or ()}
+    containers = [{**c, "resources": asked.get(c["name"]) or c.get("resources") or {}} for c in spec["containers"]]
+    return {**spec, "containers": containers}
+
+
+def _resize_faults(spec: Obj, old: Obj) -> list[Cause]:
+    """Only processors and memory change in a pod that runs, and its class of service does not."""
+    if any(
+        _unresizable(new) != _unresizable(was) for new, was in zip(spec["containers"], old["containers"], strict=True)
+    ):
+        return [causes.forbidden("spec", "only cpu and memory resources are mutable")]
+    if pod_spec.qos_class(spec) != pod_spec.qos_class(old):
+        why = "Pod QOS Class may not change as a result of resizing"
+        return [causes.invalid("spec", pod_spec.qos_class(spec), why)]
+    return []
+
+
+def _unresizable(container: Obj) -> Obj:
+    resources = container.get("resources") or {}
+    kept = {
+        key: {name: amount for name, amount in (resources.get(key) or {}).items() if name not in ("cpu", "memory")}
+        for key in ("requests", "limits")
+    }
+    return {**kept, "claims": resources.get("claims") or []}
 
 
 def _tolerated(spec: Obj) -> list[Obj]:

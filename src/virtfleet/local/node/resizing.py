@@ -1,0 +1,86 @@
+"""Pods that get other processors and memory while they run: what is due, and whether the node has room. Pure.
+
+The words are those of Kubernetes: a pod waits (`Deferred`) for others to go, or asks for more than the node has at all
+(`Infeasible`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from virtfleet.api.names import FINAL
+from virtfleet.api.quantity import Quantity
+from virtfleet.kube.resource import Obj
+from virtfleet.local.node.containers import Container
+
+PENDING: Final = "PodResizePending"
+DEFERRED, INFEASIBLE = "Deferred", "Infeasible"
+_RESIZABLE: Final = ("cpu", "memory")
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """Why a pod keeps the resources that it has."""
+
+    reason: str
+    message: str
+
+
+def amounts(container: Obj) -> dict[str, dict[str, str]]:
+    """Requests and limits of a container."""
+    declared = container.get("resources") or {}
+    return {kind: dict(declared[kind]) for kind in ("requests", "limits") if declared.get(kind)}
+
+
+def due(pod: Obj, latest: Callable[[str], Container | None]) -> Iterator[tuple[Obj, Container]]:
+    """Containers that run with other resources than their spec asks for."""
+    for container in pod["spec"]["containers"]:
+        run = latest(container["name"])
+        if run and run.running and run.resources is not None and run.resources != amounts(container):
+            yield container, run
+
+
+def shortage(pod: Obj, pods: Iterable[Obj], allocatable: Mapping[str, str]) -> Pending | None:
+    """What the node lacks for the resources that a pod asks for."""
+    asked, used = requests(pod), Counter[str]()
+    for other in pods:
+        if other["metadata"]["uid"] != pod["metadata"]["uid"] and _counts(other):
+            used.update(held(other))
+    for name in _RESIZABLE:
+        most = _thousandths(allocatable.get(name, "0"))
+        if asked[name] > most:
+            said = f"Node didn't have enough capacity: {name}, requested: {asked[name]}, capacity: {most}"
+            return Pending(INFEASIBLE, said)
+        if asked[name] + used[name] > most:
+            said = f"Node didn't have enough resource: {name}, requested: {asked[name]}, used: {used[name]}"
+            return Pending(DEFERRED, f"{said}, capacity: {most}")
+    return None
+
+
+def requests(pod: Obj) -> Counter[str]:
+    """What a pod's spec asks for, in thousandths."""
+    return _sum(amounts(container).get("requests") or {} for container in pod["spec"]["containers"])
+
+
+def held(pod: Obj) -> Counter[str]:
+    """What a pod has, as far as its node has said; else what it asks for."""
+    said = [s.get("allocatedResources") for s in (pod.get("status") or {}).get("containerStatuses") or ()]
+    return _sum(said) if said and all(s is not None for s in said) else requests(pod)
+
+
+def _counts(pod: Obj) -> bool:
+    return (pod.get("status") or {}).get("phase") not in FINAL
+
+
+def _sum(parts: Iterable[Mapping[str, str] | None]) -> Counter[str]:
+    total = Counter[str]()
+    for part in parts:
+        total.update({name: _thousandths((part or {}).get(name, "0")) for name in _RESIZABLE})
+    return total
+
+
+def _thousandths(amount: str) -> int:
+    return Quantity.parse(amount).milli()
