@@ -21,6 +21,7 @@ from xml.etree.ElementTree import Element, tostring
 
 import libvirt
 
+from bench.processes import used
 from tests.component.libvirt_daemon import GROUP, USER, running
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance
@@ -100,6 +101,11 @@ class BareLibvirt:
             side.connection.lookupByName(name).destroy()
         self._stack.close()
         self._ended.set()
+
+    def cpu_seconds(self) -> float:
+        """CPU time of the daemons and of all guests so far."""
+        children = [int(c) for path in Path("/proc/self/task").glob("*/children") for c in path.read_text().split()]
+        return sum(used(os.getpid())[1:]) + sum(used(child)[0] for child in children)
 
     async def start(self, names: list[str]) -> None:
         """Guests on the first side, booted."""

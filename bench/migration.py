@@ -17,7 +17,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
+from pathlib import Path
 
+from bench.accounting import accounting
 from bench.bare_libvirt import BareLibvirt
 from bench.node import cluster, install
 from bench.observer import Observed, has_condition, observing, percentile
@@ -36,6 +38,7 @@ STALL = 60.0  # seconds after which a migration counts as stalled
 PHASES = ("Scheduling", "Scheduled", "PreparingTarget", "TargetReady", "Running", "Succeeded")
 SIDE_BY_SIDE = 4  # of many at once; more of them only wait for each other on a machine of two cores
 _TICK = 0.02
+_WORTH_SAYING = 0.005  # seconds of CPU time for each move
 _ECHO = 8
 _CLOCK = 1 << 32  # the guest's microseconds come as 32 bits
 
@@ -118,8 +121,8 @@ def migration(name: str, of: str) -> Obj:
 class Bench:
     """A cluster of two nodes, its VMIs and its migrations."""
 
-    def __init__(self, api: Client, vmis: Observed, moves: Observed) -> None:
-        self._api, self._vmis, self._moves = api, vmis, moves
+    def __init__(self, data: Path, api: Client, vmis: Observed, moves: Observed) -> None:
+        self._data, self._api, self._vmis, self._moves = data, api, vmis, moves
 
     async def create(self, objects: list[Obj]) -> None:
         for wanted in objects:
@@ -168,8 +171,8 @@ class Bench:
         await self.delete(["row"])
         return took, heard, own, count - len(took)
 
-    async def at_once(self, names: list[str]) -> float:
-        """Seconds until all of them, which ran on one node, run on the other."""
+    async def at_once(self, names: list[str]) -> tuple[float, dict[str, float]]:
+        """Seconds until all of them, which ran on one node, run on the other; those of CPU time by program."""
         node = min(node["metadata"]["name"] for node in await self._api.list(NODES))
         wanted = [vmi(name, GUEST) for name in names]
         for one in wanted:
@@ -177,13 +180,14 @@ class Bench:
         await self.create(wanted)
         limits = {"parallelMigrationsPerCluster": len(names), "parallelOutboundMigrationsPerNode": SIDE_BY_SIDE}
         await self._api.patch(KUBEVIRTS, "kubevirt", {"spec": {"configuration": {"migrations": limits}}}, "kubevirt")
-        began = time.monotonic()
         moves = [f"off-{name}" for name in names]
-        for move, name in zip(moves, names, strict=True):
-            await self._api.create(VMI_MIGRATIONS, migration(move, name))
-        ended = await self._moves.until("Succeeded", moves)
+        async with accounting(self._data) as spent:
+            began = time.monotonic()
+            for move, name in zip(moves, names, strict=True):
+                await self._api.create(VMI_MIGRATIONS, migration(move, name))
+            ended = await self._moves.until("Succeeded", moves)
         await self.delete(names)
-        return max(ended) - began
+        return max(ended) - began, spent
 
 
 def _preferring(node: str) -> Obj:
@@ -195,16 +199,18 @@ def _phase(name: str) -> Callable[[Obj], bool]:
     return lambda obj: (obj.get("status") or {}).get("phase") == name
 
 
-async def _bare(names: list[str]) -> tuple[list[float], list[int], float]:
-    """Seconds and pauses of one guest's moves, and seconds of all guests' at once."""
+async def _bare(names: list[str]) -> tuple[list[float], list[int], float, float]:
+    """Seconds and pauses of one guest's moves, and seconds of all guests' at once, also of CPU time."""
     with BareLibvirt(vmi("bare", GUEST), guestimage.build(guestimage.default_cache()).disk) as bare:
         await bare.start(["one"])
         moves = [await bare.move(["one"]) for _ in range(BARE_ROUNDS + 1)][1:]
-        together = 0.0
+        together = spent = 0.0
         if names:
             await bare.start(names)
+            before = bare.cpu_seconds()
             together, _ = await bare.move(names)
-        return [seconds for seconds, _ in moves], [pauses[0] for _, pauses in moves], together
+            spent = bare.cpu_seconds() - before
+        return [seconds for seconds, _ in moves], [pauses[0] for _, pauses in moves], together, spent
 
 
 async def run(moves: int = IN_A_ROW, vmis: int = AT_ONCE) -> list[Figure]:
@@ -212,7 +218,7 @@ async def run(moves: int = IN_A_ROW, vmis: int = AT_ONCE) -> list[Figure]:
         print("  nodes run real containers, which needs root: nothing is measured", file=sys.stderr)
         return []
     names = [f"vm-{number}" for number in range(vmis)]
-    bare, bare_pauses, bare_together = await _bare(names)
+    bare, bare_pauses, bare_together, bare_spent = await _bare(names)
     marks = {"booted": lambda vmi: has_condition(vmi, "AgentConnected")}
     phases = {phase: _phase(phase) for phase in PHASES}
     phases["ended"] = lambda move: phases["Succeeded"](move) or _phase("Failed")(move)
@@ -224,9 +230,9 @@ async def run(moves: int = IN_A_ROW, vmis: int = AT_ONCE) -> list[Figure]:
             observing(api, VMIS, NAMESPACE, DEADLINE, **marks) as watched,
             observing(api, VMI_MIGRATIONS, NAMESPACE, DEADLINE, **phases) as moved,
         ):
-            bench = Bench(api, watched, moved)
+            bench = Bench(data, api, watched, moved)
             took, heard, own, stalled = await bench.in_a_row(moves)
-            together = await bench.at_once(names) if names else 0.0
+            together, spent = await bench.at_once(names) if names else (0.0, {})
     ended = [times["Succeeded"] for times in took]
     libvirt, libvirt_pause = statistics.median(bare), statistics.median(bare_pauses)
     pause = "bare libvirt's own word"
@@ -249,4 +255,8 @@ async def run(moves: int = IN_A_ROW, vmis: int = AT_ONCE) -> list[Figure]:
         aim = "at most 1.5 times"
         title = f"{vmis} VMs at once off one node"
         figures.append(Figure(title, together, "s", bare_together, "bare libvirt", aim))
+        each = sorted(((seconds / vmis, name) for name, seconds in spent.items()), reverse=True)
+        whole, bare_each = sum(seconds for seconds, _ in each), bare_spent / vmis
+        figures.append(Figure("  CPU time of each", whole, "s", bare_each, "bare libvirt and its guests"))
+        figures += [Figure(f"    {name}", seconds, "s") for seconds, name in each if seconds >= _WORTH_SAYING]
     return figures

@@ -60,12 +60,15 @@ def proportional(processes: Iterable[Process]) -> float:
 
 def cpu_seconds(processes: Iterable[Process]) -> float:
     """CPU time used so far."""
-    total = 0
-    for process in processes:
-        with suppress(OSError):
-            fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-            total += int(fields[11]) + int(fields[12])
-    return total / _TICKS
+    return sum(used(process.pid)[0] for process in processes)
+
+
+def used(pid: int) -> tuple[float, float]:
+    """CPU seconds of a process itself, and of its children that have ended; none where it has."""
+    with suppress(OSError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / _TICKS, (int(fields[13]) + int(fields[14])) / _TICKS
+    return 0.0, 0.0
 
 
 def _kib(process: Process, file: str, field: str) -> int:

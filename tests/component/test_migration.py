@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import shutil
 import signal
+import socket
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -33,6 +35,7 @@ from virtfleet.launcher.libvirtd.migration import Departure, arrived, land
 QEMU = registry.get("qemu-kvm")
 NAME = "test_mover"
 MIB = 1 << 20
+_PIDFD_GETFD = 438  # a call of the kernel's that Python has no name for
 # A firmware that goes to protected mode and then fills 16 MiB of memory with ever other words: it never comes to rest.
 RESTLESS = bytes.fromhex(
     "fa2e660f011659000f20c00c010f22c066ea1800ffff080066b810008ed88ec0bf00000001b90000400040f3abebf1"
@@ -42,6 +45,9 @@ RESTLESS = bytes.fromhex(
 BUSY = (
     RESTLESS[:0x20] + bytes.fromhex("bf00000001b90004000040890781c700100000ba401f00004a75fde2eeebe1") + RESTLESS[0x3F:]
 )
+
+# The same 16 MiB, filled once: after that it only counts time.
+FILLED = RESTLESS[:0x2D] + bytes.fromhex("ebfe") + RESTLESS[0x2F:]
 
 
 def firmware(code: bytes) -> bytes:
@@ -109,9 +115,9 @@ class Pair:
     def __init__(self, source: Side, target: Side) -> None:
         self.source, self.target = source, target
         self.wanted = vmi()
-        socket = target.libvirt.getURI().partition("socket=")[2]
+        daemon = target.libvirt.getURI().partition("socket=")[2]
         sockets = target.directory / "private"
-        self.route = Route(libvirt=socket, memory=str(sockets / "memory"), disks=str(sockets / "disks"))
+        self.route = Route(libvirt=daemon, memory=str(sockets / "memory"), disks=str(sockets / "disks"))
         self.connections = [Connection(side.libvirt.getURI(), lambda _: None) for side in (source, target)]
 
     def begin(self, code: bytes = RESTLESS) -> Departure:
@@ -313,6 +319,49 @@ async def test_one_that_never_fits_runs_on_the_target_before_all_of_it_is_there(
     domain, before = pair.target.libvirt.lookupByName(NAME), pair.target.cpu_time()
     assert domain.state()[0] == libvirt.VIR_DOMAIN_RUNNING
     land(domain)
+    eventually(lambda: pair.target.cpu_time() > before)
+
+
+def cut(side: Side, path: str) -> None:
+    """Break the connection over which memory comes to a side."""
+    pid = int((side.directory / f"run/libvirt/qemu/run/{NAME}.pid").read_text())
+    process = os.pidfd_open(pid)
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        if os.readlink(entry).startswith("socket:"):
+            fd = ctypes.CDLL(None).syscall(_PIDFD_GETFD, process, int(entry.name), 0)
+            with socket.socket(fileno=fd) as end, suppress(OSError):  # one that only listens has no other end
+                if end.getsockname() == path:
+                    end.shutdown(socket.SHUT_RDWR)
+    os.close(process)
+
+
+@pytest.mark.usefixtures("user_faults")
+async def test_a_post_copy_whose_link_breaks_is_taken_up_again_and_the_guest_goes_on(
+    pair: Pair, caplog: pytest.LogCaptureFixture
+) -> None:
+    pair.wanted = vmi(disks=False)
+    departure = pair.begin(FILLED)
+    options = MigrationOptions(
+        bandwidth_per_migration="1Mi",
+        allow_post_copy=True,
+        allow_workload_disruption=True,
+        completion_timeout_per_gi_b=2,
+    )
+    moving = asyncio.create_task(departure.run(pair.target.document(pair.wanted), pair.route, options))
+    runs_there = [libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_POSTCOPY]
+
+    def halved() -> bool:
+        return pair.target.active() and pair.target.libvirt.lookupByName(NAME).state() == runs_there
+
+    await asyncio.to_thread(eventually, lambda: halved() or moving.done(), 60)
+    cut(pair.target, pair.route.memory)
+    async with asyncio.timeout(120):
+        await moving
+    assert "post-copy broke and is taken up again" in caplog.text
+    assert pair.sides() == (False, True)
+    assert await arrived(pair.connections[1], NAME, QEMU)
+    domain, before = pair.target.libvirt.lookupByName(NAME), pair.target.cpu_time()
+    assert domain.state()[0] == libvirt.VIR_DOMAIN_RUNNING
     eventually(lambda: pair.target.cpu_time() > before)
 
 

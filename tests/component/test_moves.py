@@ -18,7 +18,6 @@ from component.moving import DAEMONS, Listener, Move, Place, counted, counting, 
 from tests.waiting import eventually
 from virtfleet.api.migration import MigrationOptions
 from virtfleet.protocol import messages as m
-from virtfleet.protocol.channels import Channel
 from virtfleet.protocol.client import Refused
 from virtfleet.work.tasks import held
 
@@ -189,21 +188,6 @@ async def test_a_post_copy_whose_target_dies_has_lost_the_guest_and_says_so(hous
     assert (state.status, state.reason) == (m.Status.PAUSED, "PostCopyFailed"), "it is not let run a second time"
     assert house.place.said == said
     await move.close()
-
-
-@pytest.mark.parametrize("cut", [[Channel.MEMORY], list(Channel)], ids=["memory", "everything"])
-@pytest.mark.usefixtures("user_faults")
-async def test_a_post_copy_whose_link_breaks_is_taken_up_again(house: House, cut: list[Channel]) -> None:
-    await house.start()
-    target = await house.target()
-    move = await begun(house, target)
-    for channel in cut:
-        move.cut(channel)
-    assert await move.outcome() == "moved", house.place.log.read_text()
-    assert "post-copy broke and is taken up again" in house.place.log.read_text()
-    await move.close()
-    house.moved(target)
-    await house.counts()
 
 
 VICTIMS = {

@@ -116,6 +116,7 @@ def test_settings_become_flags_and_parameters() -> None:
     assert "PAUSED" not in run.flags, "after post-copy there is nothing to wait for"
     assert set(run.flags) > {"NON_SHARED_INC", "UNSAFE", "AUTO_CONVERGE", "POSTCOPY", "COMPRESSED"}
     assert run.parameters["bandwidth"] == 2, "MiB, as libvirt counts, and not less than was asked for"
+    assert run.parameters["bandwidth.postcopy"] == 2, "it is a limit whatever the mode"
     assert (run.parameters["migrate_disks"], run.parameters["disks_uri"]) == (["vda"], "unix:///s/disks")
     assert run.parameters["compression"] == "zstd"
     assert (run.copied, run.longest_pause) == (("vda",), 500)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import IO
@@ -23,6 +24,11 @@ class CommandError(Exception):
 
 class TookTooLong(CommandError):
     """A command had not ended in its time, and was killed with all that it had started."""
+
+
+def python(module: str) -> tuple[str, ...]:
+    """A module as a process of its own, with what this one sees of the machine's Python."""
+    return (sys.executable, *(["-S"] if sys.flags.no_site else []), "-m", module)
 
 
 async def run(*argv: str, feed: str | bytes | None = None, limit: float = LIMIT, accept: Sequence[int] = (0,)) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from ipaddress import ip_interface, ip_network
@@ -29,7 +28,7 @@ from virtfleet.handler.network.wanted import requests
 from virtfleet.handler.pods.process import PodProcess
 from virtfleet.kube import confined
 from virtfleet.protocol.messages import Lease, Lease6
-from virtfleet.work.commands import CommandError, run
+from virtfleet.work.commands import CommandError, python, run
 
 _LONGEST_RESOLVER = 1 << 14
 
@@ -217,7 +216,7 @@ class Networks:
 
     async def _order(self, process: PodProcess, order: Order) -> dict[str, Link]:
         """Have something done in the Pod's namespace; the answer is what its interfaces were at first."""
-        helper = (sys.executable, "-m", "virtfleet.handler.network.setup")
+        helper = python("virtfleet.handler.network.setup")
         with process.namespace("net") as namespace:
             async with self._helpers:
                 try:

@@ -108,7 +108,7 @@ class QemuMigration(Migration):
             parameters |= {"migrate_disks": disks, "disks_uri": f"unix://{route.disks}"}
         bandwidth = Quantity.parse(options.bandwidth_per_migration or 0).value()
         if bandwidth:
-            parameters["bandwidth"] = -(-bandwidth // _MIB)
+            parameters |= dict.fromkeys(("bandwidth", "bandwidth.postcopy"), -(-bandwidth // _MIB))
         if options.unsafe_migration_override or _coherent(running, disks):
             flags.append("UNSAFE")  # libvirt knows shared disks by their file system; here claims say what is shared
         if options.allow_auto_converge:

@@ -37,7 +37,8 @@ _LOOK = 0.4  # seconds between looks at a migration
 _SAY = 1.0  # seconds between reports of its progress
 _LONGEST = 7 * 24 * 3600.0  # seconds; `pace` ends it long before, where anybody set a limit
 _CLOSED = "client socket is closed"  # what libvirt says of its connection to the target's daemon
-_JOIN, _JOIN_AGAIN = 30.0, 1.0  # seconds to join the halves of a guest whose post-copy broke, and between attempts
+_JOIN, _JOIN_AGAIN = 300.0, 1.0  # seconds to join the halves of a guest whose post-copy broke, and between attempts
+_NO_HALF = "is not processing incoming migration"  # what libvirt says of a target that has ended its part
 _PARTED = "the connection to the other node was lost before that had said whether it has all of the guest"
 _NO_JOB = libvirt.VIR_DOMAIN_JOB_NONE
 _BROKEN_POST_COPY = (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_POSTCOPY_FAILED)
@@ -259,7 +260,7 @@ class Departure:
         except (libvirt.libvirtError, Failure) as error:
             said = explained(str(error))
             code = error.get_error_code() if isinstance(error, libvirt.libvirtError) else None
-            self._gone_there = again and code == libvirt.VIR_ERR_NO_DOMAIN
+            self._gone_there = again and (code == libvirt.VIR_ERR_NO_DOMAIN or _NO_HALF in said)
             return f"the connection to the other node was lost ({said})" if _CLOSED in said else said
         return "libvirt says that it has, but the domain is still here"
 

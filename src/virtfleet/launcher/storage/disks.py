@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import posixpath
-import sys
 from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 from typing import Any
@@ -96,7 +95,7 @@ async def _prepare(vmi: VMI, index: int, volume: Volume, context: Context, named
 
 async def _write_images(images: list[Image]) -> None:
     if images:
-        await _command(sys.executable, "-m", "virtfleet.launcher.storage.iso", feed=msgspec.json.encode(images))
+        await _command(*commands.python("virtfleet.launcher.storage.iso"), feed=msgspec.json.encode(images))
 
 
 def _below(index: int, volume: Volume, context: Context) -> tuple[str, str]:

@@ -120,7 +120,7 @@ def write_skeleton(tree: Path) -> None:
     scripts.mkdir(parents=True, mode=0o755)
     for component, room in COMPONENTS.items():
         script = scripts / component
-        script.write_text(f'#!/bin/sh\nexec /usr/bin/python3 -m {room} "$@"\n')
+        script.write_text(f'#!/bin/sh\nexec /usr/bin/python3 -S -m {room} "$@"\n')
         script.chmod(0o755)
 
 
