@@ -102,6 +102,16 @@ async def test_devices_and_environment_of_a_plugin_reach_the_container_that_aske
     await server.stop(None)
 
 
+async def test_a_pod_of_a_node_that_just_started_waits_for_plugins_that_come_again(cluster: NodeCluster) -> None:
+    """A launcher whose node's agent was started anew would fail for good otherwise, and its VMI with it."""
+    await cluster.run("p", "echo $GADGET; sleep 600", **asking(RESOURCE))
+    plugin = Plugin(cluster.layout().kubelet / "device-plugins")
+    server = await plugin.start()
+    await cluster.phase("p", "Running")
+    assert plugin.allocated == [["g0"]]
+    await server.stop(None)
+
+
 async def test_unhealthy_devices_leave_allocatable_and_are_not_given_away(cluster: NodeCluster) -> None:
     plugin = Plugin(cluster.layout().kubelet / "device-plugins")
     server = await plugin.start()

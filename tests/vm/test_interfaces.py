@@ -66,7 +66,7 @@ class Connected(Plugged):
         return self.guest(f"grep -l {mac} /sys/class/net/*/address | cut -d/ -f5; true").strip()
 
     def reaches(self, address: str) -> bool:
-        return "hello from" in self.guest(f"wget -T 5 -q -O - http://{address}/ 2>/dev/null; true")
+        return " 0% packet loss" in self.guest(f"ping -c 1 -W 5 {address}; true")
 
     def pod(self) -> dict[str, Any]:
         """The launcher's Pod that runs the guest."""

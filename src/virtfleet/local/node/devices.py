@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,6 +28,8 @@ from virtfleet.work import tasks
 
 _CHECKPOINT = "virtfleet_checkpoint"
 _CALL_TIMEOUT = 30.0
+_RETURN = 10.0  # seconds after the agent's start in which plugins register again: until then no pod is refused
+_LOOK = 0.1
 log = logging.getLogger(__name__)
 
 
@@ -67,6 +70,7 @@ class Devices:
         self._plugins: dict[str, Plugin] = {}
         self._lock = asyncio.Lock()
         self._allocations: Allocations = {}
+        self._complete = 0.0  # when plugins have had their time to come again
 
     async def start(self) -> grpc.aio.Server:
         """Listen for registrations. Sockets of before are removed: that is how plugins notice a new kubelet."""
@@ -81,6 +85,7 @@ class Devices:
         server.add_generic_rpc_handlers((handler("Registration", self),))
         server.add_insecure_port(address(self._directory / KUBELET_SOCKET))
         await server.start()
+        self._complete = time.monotonic() + _RETURN
         return server
 
     async def stop(self) -> None:
@@ -99,7 +104,8 @@ class Devices:
             )
         plugin = Plugin(request.resource_name, channel(self._directory / request.endpoint))
         try:
-            options = await caller(plugin.channel, "DevicePlugin", "GetDevicePluginOptions")(message("Empty"))
+            asking = caller(plugin.channel, "DevicePlugin", "GetDevicePluginOptions")
+            options = await asking(message("Empty"), timeout=_CALL_TIMEOUT)
         except grpc.aio.AioRpcError as error:
             await context.abort(error.code(), f"failed to get device plugin options: {error.details()}")
         if options.pre_start_required:
@@ -126,7 +132,7 @@ class Devices:
     async def admit(self, pod: Obj) -> None:
         """Allot what the pod's containers ask for, unless that was done before."""
         uid = pod["metadata"]["uid"]
-        if uid in self._allocations:
+        if uid in self._allocations or not any(map(_wanted, all_containers(pod))):
             return
         async with self._lock:
             allotted: dict[str, list[Allocation]] = {}
@@ -140,13 +146,16 @@ class Devices:
 
     async def _allot(self, resource: str, count: int, before: dict[str, list[Allocation]]) -> Allocation:
         """`before` is what the pod has been allotted already."""
-        plugin = self._plugins.get(resource)
+        while True:
+            pods = [*self._allocations.values(), before]
+            taken = {i for pod in pods for got in pod.values() for a in got if a.resource == resource for i in a.ids}
+            plugin = self._plugins.get(resource)
+            free = [i for i, healthy in sorted(plugin.health.items()) if healthy and i not in taken] if plugin else []
+            if len(free) >= count or time.monotonic() > self._complete:
+                break
+            await asyncio.sleep(_LOOK)
         if plugin is None:
             raise AdmissionRefused(f"Allocate failed due to no device plugin for {resource} on this node")
-        pods = [*self._allocations.values(), before]
-        given_away = [a for pod in pods for got in pod.values() for a in got if a.resource == resource]
-        taken = {i for a in given_away for i in a.ids}
-        free = [i for i, healthy in sorted(plugin.health.items()) if healthy and i not in taken]
         if len(free) < count:
             raise AdmissionRefused(
                 f"Allocate failed due to requested number of devices unavailable for {resource}. "
