@@ -236,7 +236,7 @@ TABLE: Final = (
         Role.VIEW,
         Server.GATEWAY,
         "the VM with what instance type and preference add",
-        f"{_NO_VM}; 400 it names an instance type or preference",
+        f"{_NO_VM}; 500 its instance type or preference is not there, or contradicts it",
     ),
     Subresource(
         "expand-vm-spec",
@@ -245,7 +245,7 @@ TABLE: Final = (
         Role.VIEW,
         Server.GATEWAY,
         "the same for a VM that is sent",
-        "400 not a VM, of another namespace, or it names an instance type or preference",
+        "400 not a VM, of another namespace, or its instance type or preference is not there or contradicts it",
     ),
     # The installation
     _installation("version", "the version of VirtFleet"),

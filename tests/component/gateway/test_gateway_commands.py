@@ -260,7 +260,7 @@ async def test_a_vm_that_is_sent_is_checked_and_comes_back_whole(kit: Kit) -> No
         ({**vm, "metadata": {"name": "vm", "namespace": "other"}}, "must be empty or default"),
         ({**vm, "kind": "Pod"}, "not a valid VirtualMachine"),
         ({**vm, "spec": {"runStrategy": 5}}, "not a valid VirtualMachine"),
-        ({**vm, "spec": {**vm["spec"], "preference": {"name": "p"}}}, "spec.preference"),  # type: ignore[dict-item]
+        ({**vm, "spec": {**vm["spec"], "preference": {"name": "p"}}}, '"p" not found'),  # type: ignore[dict-item]
         (None, "empty request body"),
     ):
         answer = await kit.call("PUT", path, wrong)
