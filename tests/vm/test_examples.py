@@ -290,8 +290,8 @@ def test_kubectl_shows_the_columns_that_kubevirt_has(kubectl: Kubectl, shown: Ro
 
     assert columns("vm") == ["NAME", "AGE", "STATUS", "READY"]
     assert columns("vmi") == ["NAME", "AGE", "PHASE", "IP", "NODENAME", "READY"]
-    wide = ["NAME", "AGE", "PHASE", "IP", "NODENAME", "READY", "LIVE-MIGRATABLE", "PAUSED"]
-    assert columns("vmi", "-o", "wide") == wide
+    more = ["LIVE-MIGRATABLE", "PAUSED", "POOL", "HYPERVISOR"]
+    assert columns("vmi", "-o", "wide") == [*columns("vmi"), *more]
 
 
 @exercises("pools/node-selector.yaml", "pools/exclusive.yaml", "pools/hypervisor.yaml")
