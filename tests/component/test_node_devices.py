@@ -34,6 +34,7 @@ class Plugin:
         self.changed = asyncio.Event()
         self.allocated: list[list[str]] = []
         self.options = message("DevicePluginOptions")
+        self.ends: asyncio.Event | None = None
 
     async def start(self) -> grpc.aio.Server:
         server = grpc.aio.server()
@@ -53,6 +54,9 @@ class Plugin:
             await self.changed.wait()
 
     async def Allocate(self, request: Any, context: Any) -> Any:
+        if self.ends:
+            self.ends.set()
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "it has ended")
         (wanted,) = request.container_requests
         self.allocated.append(list(wanted.devices_ids))
         answer = message(
@@ -106,6 +110,20 @@ async def test_a_pod_of_a_node_that_just_started_waits_for_plugins_that_come_aga
     """A launcher whose node's agent was started anew would fail for good otherwise, and its VMI with it."""
     await cluster.run("p", "echo $GADGET; sleep 600", **asking(RESOURCE))
     plugin = Plugin(cluster.layout().kubelet / "device-plugins")
+    server = await plugin.start()
+    await cluster.phase("p", "Running")
+    assert plugin.allocated == [["g0"]]
+    await server.stop(None)
+
+
+async def test_a_plugin_that_ends_when_it_is_asked_is_asked_again_once_it_is_back(cluster: NodeCluster) -> None:
+    plugin = Plugin(cluster.layout().kubelet / "device-plugins")
+    plugin.ends = asyncio.Event()
+    server = await plugin.start()
+    await cluster.run("p", "sleep 600", **asking(RESOURCE))
+    await asyncio.wait_for(plugin.ends.wait(), 30)
+    await server.stop(None)
+    plugin.ends = None
     server = await plugin.start()
     await cluster.phase("p", "Running")
     assert plugin.allocated == [["g0"]]

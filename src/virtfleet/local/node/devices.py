@@ -28,7 +28,9 @@ from virtfleet.work import tasks
 
 _CHECKPOINT = "virtfleet_checkpoint"
 _CALL_TIMEOUT = 30.0
-_RETURN = 10.0  # seconds after the agent's start in which plugins register again: until then no pod is refused
+# Seconds in which a plugin registers again, after it or this agent was started anew. Until then no pod is refused: a VM
+# would be lost for it, and who started both knows that they come back.
+_RETURN = 10.0
 _LOOK = 0.1
 log = logging.getLogger(__name__)
 
@@ -85,8 +87,11 @@ class Devices:
         server.add_generic_rpc_handlers((handler("Registration", self),))
         server.add_insecure_port(address(self._directory / KUBELET_SOCKET))
         await server.start()
-        self._complete = time.monotonic() + _RETURN
+        self._expect_plugins()
         return server
+
+    def _expect_plugins(self) -> None:
+        self._complete = time.monotonic() + _RETURN
 
     async def stop(self) -> None:
         for plugin in self._plugins.values():
@@ -127,6 +132,7 @@ class Devices:
         except grpc.aio.AioRpcError as error:
             log.info("device plugin for %s is gone: %s", plugin.resource, error.details())
         plugin.health = dict.fromkeys(plugin.health, False)
+        self._expect_plugins()
         self._changed()
 
     async def admit(self, pod: Obj) -> None:
@@ -146,29 +152,32 @@ class Devices:
 
     async def _allot(self, resource: str, count: int, before: dict[str, list[Allocation]]) -> Allocation:
         """`before` is what the pod has been allotted already."""
+        lost = False
         while True:
-            pods = [*self._allocations.values(), before]
-            taken = {i for pod in pods for got in pod.values() for a in got if a.resource == resource for i in a.ids}
-            plugin = self._plugins.get(resource)
-            free = [i for i, healthy in sorted(plugin.health.items()) if healthy and i not in taken] if plugin else []
-            if len(free) >= count or time.monotonic() > self._complete:
-                break
+            plugin, ids = self._plugins.get(resource), self._free(resource, before)[:count]
+            if plugin and len(ids) == count:
+                request = message("ContainerAllocateRequest", devices_ids=ids)
+                allocate = caller(plugin.channel, "DevicePlugin", "Allocate")
+                try:
+                    answer = await allocate(
+                        message("AllocateRequest", container_requests=[request]), timeout=_CALL_TIMEOUT
+                    )
+                    break
+                except grpc.aio.AioRpcError as error:
+                    if lost or error.code() is not grpc.StatusCode.UNAVAILABLE:
+                        said = f"Allocate failed due to rpc error: {error.details()}, which is unexpected"
+                        raise AdmissionRefused(said) from None
+                    lost = True  # it has ended, and is asked again once it is back
+                    plugin.health = dict.fromkeys(plugin.health, False)
+                    self._expect_plugins()
+            elif time.monotonic() > self._complete:
+                if plugin is None:
+                    raise AdmissionRefused(f"Allocate failed due to no device plugin for {resource} on this node")
+                raise AdmissionRefused(
+                    f"Allocate failed due to requested number of devices unavailable for {resource}. "
+                    f"Requested: {count}, Available: {len(ids)}, which is unexpected"
+                )
             await asyncio.sleep(_LOOK)
-        if plugin is None:
-            raise AdmissionRefused(f"Allocate failed due to no device plugin for {resource} on this node")
-        if len(free) < count:
-            raise AdmissionRefused(
-                f"Allocate failed due to requested number of devices unavailable for {resource}. "
-                f"Requested: {count}, Available: {len(free)}, which is unexpected"
-            )
-        ids = free[:count]
-        request = message("AllocateRequest", container_requests=[message("ContainerAllocateRequest", devices_ids=ids)])
-        try:
-            answer = await caller(plugin.channel, "DevicePlugin", "Allocate")(request, timeout=_CALL_TIMEOUT)
-        except grpc.aio.AioRpcError as error:
-            raise AdmissionRefused(
-                f"Allocate failed due to rpc error: {error.details()}, which is unexpected"
-            ) from None
         if len(answer.container_responses) != 1:
             raise AdmissionRefused(f"Allocate failed: the plugin for {resource} answered for no container")
         given = answer.container_responses[0]
@@ -180,6 +189,12 @@ class Devices:
             devices=[(d.host_path, d.container_path, d.permissions or "rwm") for d in given.devices],
             annotations=dict(given.annotations),
         )
+
+    def _free(self, resource: str, before: dict[str, list[Allocation]]) -> list[str]:
+        """Healthy devices that nobody has."""
+        plugin, pods = self._plugins.get(resource), [*self._allocations.values(), before]
+        taken = {i for pod in pods for got in pod.values() for a in got if a.resource == resource for i in a.ids}
+        return [i for i, healthy in sorted(plugin.health.items()) if healthy and i not in taken] if plugin else []
 
     def of(self, uid: str, container: str) -> list[Allocation]:
         return self._allocations.get(uid, {}).get(container, [])
