@@ -245,7 +245,7 @@ def test_certificates_rotate_without_a_refused_request(gateway: Gateway, kubectl
         gateway.register()  # peers trust both from now on
         gateway.certify()
         assert set(answers) == {0}
-    assert gateway.get("/healthz") == b"ok"
+    assert gateway.get("/livez") == b"ok"
 
 
 def test_without_a_gateway_nothing_is_admitted_and_the_reason_is_clear(gateway: Gateway, kubectl: Kubectl) -> None:
