@@ -427,6 +427,11 @@ def _time(text: str | None) -> timedelta | None:
     return timedelta(seconds=seconds) if seconds else None
 
 
+def in_force(installations: Iterable[Installation]) -> Installation:
+    """The installation that counts, of those that are known; before one is, all defaults."""
+    return next(iter(installations), Installation({}))
+
+
 def version_of(installations: Iterable[Installation]) -> str:
     """Which version of the KubeVirt object is known, as the API server counts them; empty: none yet."""
     return next((str(each.kubevirt["metadata"]["resourceVersion"]) for each in installations), "")

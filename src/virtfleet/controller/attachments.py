@@ -16,7 +16,7 @@ from virtfleet.controller import lifecycle
 from virtfleet.controller.launcherpod import LauncherPod, PodStatus
 from virtfleet.controller.records import Claim, Instance, Kept, Volume, Volumes, owner_uids
 from virtfleet.hypervisors import registry
-from virtfleet.installation import Installation
+from virtfleet.installation import Installation, in_force
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.errors import ignoring, is_already_exists, is_conflict, is_not_found
@@ -173,7 +173,7 @@ class Attachments:
             launcher.spec.tolerations,
             launcher.spec.image_pull_secrets,
         )
-        settings = next(iter(self._installations.list()), Installation({}))
+        settings = in_force(self._installations.list())
         hypervisor = registry.get(launcher.hypervisor or registry.DEFAULT).descriptor
         wanted = attachment.render(there, held, hypervisor, settings, vmi=(vmi.name, vmi.uid), before=before)
         with ignoring(is_already_exists):

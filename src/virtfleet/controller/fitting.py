@@ -25,7 +25,7 @@ from virtfleet.controller.migration.records import Migration, migration_of
 from virtfleet.controller.pods import LauncherPods, owners
 from virtfleet.controller.records import Instance, NodeRecord
 from virtfleet.hypervisors import registry
-from virtfleet.installation import Installation
+from virtfleet.installation import Installation, in_force
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.controller import Controller
@@ -153,7 +153,7 @@ class Fitting:
 
     async def _room(self, vmi: VMI, pod: LauncherPod) -> Step | None:
         """Have the VM's Pod as large as it needs to be; None where it is."""
-        settings = next(iter(self._installations.list()), Installation({}))
+        settings = in_force(self._installations.list())
         wanted = requirements(vmi, registry.of(vmi), settings)
         change = sizes.changed(pod.asks_for, wanted)
         pending = conditions.find(pod.status.conditions, "PodResizePending") or {}
@@ -167,9 +167,8 @@ class Fitting:
             self._asked[pod.uid] = (time.monotonic(), pending)
             return Step(IN_PLACE, "its Pod is being resized", PATIENCE)
         since, before = self._asked.setdefault(pod.uid, (time.monotonic(), {}))
-        if (
-            pending.get("status") == "True" and pending != before
-        ):  # what was said of an earlier size is not about this one
+        # What was said of an earlier size is not about this one.
+        if pending.get("status") == "True" and pending != before:
             return Step(MIGRATION, f"node {pod.node} has no room: {pending.get('reason')}, {pending.get('message')}")
         if sizes.enough(pod.has, wanted) and not conditions.holds(pod.status.conditions, "PodResizeInProgress"):
             return None

@@ -20,7 +20,7 @@ from virtfleet.controller.launcherpod import LauncherPod
 from virtfleet.controller.lifecycle import CLAIM_NOT_FOUND, FAILED_CREATE, Situation, Trouble
 from virtfleet.controller.pods import ForeignPod, LauncherPods
 from virtfleet.controller.records import Claim, Instance, NodeRecord, Vm, labels_of
-from virtfleet.installation import Installation
+from virtfleet.installation import Installation, in_force
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.controller import Controller
@@ -205,7 +205,7 @@ class Instances:
 
     @property
     def settings(self) -> Installation:
-        return next(iter(self._installations.list()), Installation({}))
+        return in_force(self._installations.list())
 
     def _claims_of(self, vmi: Instance) -> dict[str, Claim]:
         """The claims that exist, by the names of their volumes."""

@@ -22,11 +22,9 @@ def follow(instance: Obj, template: Section, cluster: Installation) -> Following
         for name in _FIELDS
         if not _same(spec.get(name), template.get(name))
     }
-    return (
-        NOTHING
-        if not changed
-        else Following(changed, {VMICondition.MIGRATION_REQUIRED: f"its {', '.join(changed)} changed"})
-    )
+    if not changed:
+        return NOTHING
+    return Following(changed, {VMICondition.MIGRATION_REQUIRED: f"its {', '.join(changed)} changed"})
 
 
 def settle(old: Section, new: Section, instance: Section) -> tuple[Obj, Obj]:

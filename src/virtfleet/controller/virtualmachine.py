@@ -16,7 +16,7 @@ from virtfleet.controller.strategy import Act
 from virtfleet.controller.vms import claim_keys, follow
 from virtfleet.controller.vmstatus import View
 from virtfleet.controller.vmtypes import Untyped
-from virtfleet.installation import Installation
+from virtfleet.installation import Installation, in_force
 from virtfleet.instancetypes import applying
 from virtfleet.instancetypes.applying import Conflict
 from virtfleet.instancetypes.matching import PARTS, Types, marks
@@ -165,7 +165,7 @@ class VirtualMachines:
         return vm
 
     def _cluster(self) -> Installation:
-        return next(iter(self._installations.list()), Installation({}))
+        return in_force(self._installations.list())
 
     # -- starting and stopping
 
@@ -325,8 +325,7 @@ class VirtualMachines:
             started_with = await self._api.get(CONTROLLER_REVISIONS, name, vmi.namespace)
             before, now = started_with["data"]["spec"], vmtypes.whole(vm.object(), types)["spec"]
             if vmi.phase == Phase.RUNNING and whole["metadata"]["uid"] == vmi.uid:
-                cluster = next(iter(self._installations.list()), Installation({}))
-                found = liveupdate.follow(whole, now["template"]["spec"], cluster)
+                found = liveupdate.follow(whole, now["template"]["spec"], self._cluster())
                 refused = found.refused
                 if found.spec:
                     whole = await self._api.patch(VMIS, vmi.name, _followed(whole, found), vmi.namespace)

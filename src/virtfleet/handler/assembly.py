@@ -26,7 +26,7 @@ from virtfleet.handler.node.lock import NodeLock
 from virtfleet.handler.vms.reconcile import NodeVms
 from virtfleet.handler.vms.records import VmRecords
 from virtfleet.hypervisors import registry
-from virtfleet.installation import VMS_PER_NODE, Installation, version_of
+from virtfleet.installation import VMS_PER_NODE, Installation, in_force, version_of
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.events import Recorder
@@ -165,7 +165,7 @@ class VirtHandler:
             self._lock.release()
 
     def _cluster(self) -> Installation:
-        return next(iter(self._installations.list()), Installation({}))
+        return in_force(self._installations.list())
 
     def _labels(self) -> dict[str, str]:
         obsolete = self._cluster().configuration.obsolete_cpu_models

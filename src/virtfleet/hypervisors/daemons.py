@@ -27,7 +27,6 @@ def plan(
     private = f"{settings.private_dir}/libvirt"
     configuration = f"{runtime}/{name}.conf"
     socket = f"{runtime}/{'libvirt' if name == 'libvirtd' else name}-sock"
-    mode = "system" if descriptor.root else "session"
     environment = _environment(descriptor, settings)
     files = {f"{'/etc/libvirt' if descriptor.root else private}/{file}": text for file, text in driver_files.items()}
     files[configuration] = _daemon_configuration(descriptor, settings, runtime)
@@ -35,7 +34,7 @@ def plan(
     if log_daemon:
         files[log_configuration] = _LOG
     return DaemonPlan(
-        uri=f"{descriptor.scheme}+unix:///{mode}?socket={socket}",
+        uri=_address(descriptor, socket),
         directories=(runtime, private, *(f"{private}/{directory}" for directory in directories)),
         files=files,
         # People and tools know the modular daemon's socket.
@@ -55,8 +54,11 @@ def plan(
 def uri(descriptor: Descriptor) -> str:
     """Where everybody in the launcher's Pod finds the VM's libvirt; empty where it has none of its own."""
     socket = f"{DaemonSettings().runtime_dir}/libvirt/{descriptor.daemon}-sock"
-    mode = "system" if descriptor.root else "session"
-    return f"{descriptor.scheme}+unix:///{mode}?socket={socket}" if descriptor.daemon else ""
+    return _address(descriptor, socket) if descriptor.daemon else ""
+
+
+def _address(descriptor: Descriptor, socket: str) -> str:
+    return f"{descriptor.scheme}+unix:///{'system' if descriptor.root else 'session'}?socket={socket}"
 
 
 def _environment(descriptor: Descriptor, settings: DaemonSettings) -> dict[str, str]:

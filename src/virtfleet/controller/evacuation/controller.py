@@ -23,7 +23,7 @@ from virtfleet.controller.migration.controller import Migrations
 from virtfleet.controller.migration.records import UNFINISHED, Migration
 from virtfleet.controller.pods import LauncherPods, owners
 from virtfleet.controller.records import Instance, NodeRecord
-from virtfleet.installation import Installation
+from virtfleet.installation import Installation, in_force
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.controller import Controller
@@ -110,7 +110,7 @@ class Evacuations:
 
     @property
     def _settings(self) -> Installation:
-        return next(iter(self._installations.list()), Installation({}))
+        return in_force(self._installations.list())
 
     def _tainted(self) -> list[NodeRecord]:
         return self._nodes.by_index("taint", self._settings.migrations.node_drain_taint_key)

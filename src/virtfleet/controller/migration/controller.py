@@ -27,7 +27,7 @@ from virtfleet.controller.migration.queue import Limits, Place
 from virtfleet.controller.migration.records import UNFINISHED, Migration, Policy
 from virtfleet.controller.pods import ForeignPod, LauncherPods, migration_keys, owners
 from virtfleet.controller.records import Claim, Instance, NodeRecord, decode_instance, labels_of
-from virtfleet.installation import Installation
+from virtfleet.installation import Installation, in_force
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache, split_key
 from virtfleet.kube.controller import Controller
@@ -125,7 +125,7 @@ class Migrations:
 
     @property
     def _settings(self) -> Installation:
-        return next(iter(self._installations.list()), Installation({}))
+        return in_force(self._installations.list())
 
     def _of_vmi(self, vmi: Instance) -> list[str]:
         return [migration.key for migration in self._migrations.by_index("vmi", vmi.key)]
