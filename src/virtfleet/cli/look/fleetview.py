@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import click
 import yaml
 
 from virtfleet.api import names
 from virtfleet.cli.manifests import cluster_of, objects
-from virtfleet.cli.output import CommandError, F
-from virtfleet.cli.reach import kubeconfig_option, oldest_kubevirt, with_cluster
+from virtfleet.cli.output import CommandError
+from virtfleet.cli.reach import Where, cluster_options, oldest_kubevirt, with_cluster
 from virtfleet.kube.client import Client
 from virtfleet.kube.credentials import ConfigError
 from virtfleet.kube.resource import NODES, PODS, VMIS, Obj
@@ -30,10 +32,10 @@ class FleetView:
     live: bool = False
 
 
-def fleet_options(function: F) -> F:
+def fleet_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Where a fleet is looked at: files, or a cluster."""
     for option in (
-        kubeconfig_option,
+        cluster_options,
         click.option("--nodes", "nodes_file", help="File with nodes; those of the cluster where left out."),
         click.option("--kubevirt", "kubevirt_file", help="The KubeVirt object's file; the cluster's where left out."),
     ):
@@ -41,13 +43,13 @@ def fleet_options(function: F) -> F:
     return function
 
 
-def look(kubevirt_file: str | None, nodes_file: str | None, kubeconfig: Path | None) -> FleetView:
+def look(kubevirt_file: str | None, nodes_file: str | None, where: Where) -> FleetView:
     """What the files say, or the cluster."""
     if kubevirt_file:
         view = FleetView(cluster_of(kubevirt_file).kubevirt)
     else:
         try:
-            view = with_cluster(_ask, kubeconfig)
+            view = with_cluster(_ask, where)
         except ConfigError as error:
             raise CommandError(str(error), "Name a file with --kubevirt to work without a cluster.") from None
     if nodes_file:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import click
 import msgspec
 
-from virtfleet.cli.output import output_option, result, table, wide_option
+from virtfleet.cli.output import Group, output_option, result, table, wide_option
 from virtfleet.hypervisors import registry
 from virtfleet.hypervisors.base import Hypervisor
 from virtfleet.hypervisors.features import FEATURES, Feature, at, support
 from virtfleet.hypervisors.support import Level, Support
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=Group, invoke_without_command=True)
 @wide_option
 @click.pass_context
 def hypervisors(context: click.Context, output: str) -> None:

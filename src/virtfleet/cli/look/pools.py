@@ -7,10 +7,10 @@ from typing import Any
 import click
 
 from virtfleet.cli.look.fleetview import fleet_options, look
-from virtfleet.cli.output import CommandError, result, table, wide_option, yaml_documents
+from virtfleet.cli.output import CommandError, Group, result, table, wide_option, yaml_documents
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=Group, invoke_without_command=True)
 @wide_option
 @fleet_options
 @click.option("--plan", "planning", is_flag=True, help="Say what the KubeVirt object of -f would do; change nothing.")
@@ -65,7 +65,7 @@ def _plan(output: str, planning: bool, file: str | None, fleet: dict[str, Any]) 
     if fleet["kubevirt_file"]:
         raise CommandError("a plan starts from what a cluster runs", "Leave --kubevirt out.")
     wanted, view = cluster_of(file).kubevirt, look(**fleet)
-    planned = plan(view, wanted, with_cluster(lambda api: api.list(VMS), fleet["kubeconfig"]))
+    planned = plan(view, wanted, with_cluster(lambda api: api.list(VMS), fleet["where"]))
     result(output, planned, _told(planned))
     if planned["refused"]:
         raise SystemExit(1)
