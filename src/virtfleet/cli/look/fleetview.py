@@ -17,7 +17,7 @@ from virtfleet.cli.output import CommandError
 from virtfleet.cli.reach import Where, cluster_options, oldest_kubevirt, with_cluster
 from virtfleet.kube.client import Client
 from virtfleet.kube.credentials import ConfigError
-from virtfleet.kube.resource import NODES, PODS, VMIS, Obj
+from virtfleet.kube.resource import NODES, PERSISTENT_VOLUMES, PODS, VMIS, VMS, Obj
 from virtfleet.local import nodesfile
 
 
@@ -29,6 +29,9 @@ class FleetView:
     nodes: list[Obj] | None = None
     pods: list[Obj] = field(default_factory=list)
     instances: list[Obj] = field(default_factory=list)
+    vms: list[Obj] = field(default_factory=list)
+    volumes: dict[tuple[str, str], Obj] = field(default_factory=dict)
+    """The PersistentVolumes, by namespace and name of the claims that they are bound to."""
     live: bool = False
 
 
@@ -61,12 +64,15 @@ async def _ask(api: Client) -> FleetView:
     kubevirt = await oldest_kubevirt(api)
     if kubevirt is None:
         raise CommandError("the cluster has no KubeVirt object", "Install VirtFleet, or name a file with --kubevirt.")
-    nodes, pods, instances = await asyncio.gather(
+    nodes, pods, instances, vms, volumes = await asyncio.gather(
         api.list(NODES),
         api.list(PODS, kubevirt["metadata"]["namespace"], labels=f"{names.APP_LABEL}=virt-handler"),
         api.list(VMIS),
+        api.list(VMS),
+        api.list(PERSISTENT_VOLUMES),
     )
-    return FleetView(kubevirt, nodes, pods, instances, live=True)
+    claimed = {(c["namespace"], c["name"]): volume for volume in volumes if (c := volume["spec"].get("claimRef"))}
+    return FleetView(kubevirt, nodes, pods, instances, vms, claimed, live=True)
 
 
 def read_nodes(file: str) -> list[Obj]:

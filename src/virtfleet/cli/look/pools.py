@@ -7,7 +7,9 @@ from typing import Any
 import click
 
 from virtfleet.cli.look.fleetview import fleet_options, look
-from virtfleet.cli.output import CommandError, Group, result, table, wide_option, yaml_documents
+from virtfleet.cli.output import CommandError, Group, bad, result, table, wide_option, yaml_documents
+
+_NAMED = 5
 
 
 @click.group(cls=Group, invoke_without_command=True)
@@ -51,7 +53,17 @@ def pools(context: click.Context, /, output: str, planning: bool, file: str | No
             ]
             for row, p in zip(rows, state["pools"], strict=True)
         ]
-    result(output, state, "\n".join([table(rows, header), *(f"! {problem}" for problem in state["problems"])]))
+    lines = [table(rows, header), *(f"{bad('!')} {problem}" for problem in state["problems"])]
+    if output == "wide":
+        lines += [f"  {note}" for note in state["notes"]]
+    else:
+        lines += [f"  outdated in {p['name']}: {_some(p['outdated'])}" for p in state["pools"] if p["outdated"]]
+    result(output, state, "\n".join(lines))
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more (-o wide names them)" if more > 0 else "")
 
 
 def _plan(output: str, planning: bool, file: str | None, fleet: dict[str, Any]) -> None:
