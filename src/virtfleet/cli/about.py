@@ -9,7 +9,7 @@ import click
 from click.shell_completion import get_completion_class
 
 import virtfleet
-from virtfleet.cli.output import explained, output_option, result
+from virtfleet.cli.output import CommandError, explained, output_option, result
 from virtfleet.cli.reach import Where, cluster_options, oldest_kubevirt, with_cluster
 
 _PATIENCE = 5.0  # seconds; whoever asks for a version does not wait for a cluster that is away
@@ -35,8 +35,11 @@ def version(client: bool, where: Where, output: str) -> None:
 
 def _of_cluster(where: Where) -> str:
     async def installed(api: Any) -> str:
-        async with asyncio.timeout(_PATIENCE):
-            kubevirt = await oldest_kubevirt(api)
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                kubevirt = await oldest_kubevirt(api)
+        except TimeoutError:
+            raise CommandError(f"{where.config().server} does not answer within {_PATIENCE:.0f} s") from None
         return str(((kubevirt or {}).get("status") or {}).get("observedKubeVirtVersion") or "")
 
     return with_cluster(installed, where)

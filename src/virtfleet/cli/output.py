@@ -187,7 +187,8 @@ def explained(error: Exception) -> CommandError:
     if isinstance(error, CommandError):
         return error
     if isinstance(error, OSError):
-        what = str(error.strerror or getattr(error, "reason", None) or error)  # urllib's have a reason
+        # urllib's have a reason, and a timeout has no words at all
+        what = str(error.strerror or getattr(error, "reason", None) or error) or "there was no answer in time"
         where = f"{error.filename}: " if error.filename else ""
         return CommandError(where + what, next_step(error))
     if type(error) is RuntimeError or type(error).__module__.startswith("virtfleet."):
