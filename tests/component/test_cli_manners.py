@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import signal
+import socket
 import subprocess
 import sys
 import tarfile
@@ -193,6 +194,34 @@ async def test_interrupting_says_what_goes_on(server: ScriptedServer, run: Run) 
     _, errors = await asyncio.wait_for(process.communicate(), 30)
     assert process.returncode == 130
     assert b"interrupted: what was asked for goes on: web is being started" in errors and b"Aborted" not in errors
+
+
+async def test_an_up_that_is_interrupted_says_what_runs(run: Run) -> None:
+    nodes = run.home / "nodes.yaml"
+    nodes.write_text("nodes: []")
+    arguments = ("up", "--bare", "--nodes", str(nodes), "--port", str(free_port()))
+    process = await asyncio.create_subprocess_exec(
+        "virtfleet", *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env=run.environment
+    )
+    try:
+        assert process.stderr
+        assert b"starting the control plane" in await asyncio.wait_for(process.stderr.readline(), 60)
+        process.send_signal(signal.SIGINT)
+        errors = await asyncio.wait_for(process.stderr.read(), 60)
+        assert await process.wait() == 130, errors
+        assert b"what was started goes on, and the cluster is not ready" in errors and b"virtfleet down" in errors
+        code, out, _ = await run("virtfleet", "status")
+        assert code in (0, 1) and "cluster" in out
+        code, _, errors_again = await run("virtfleet", *arguments)
+        assert code == 0, errors_again
+    finally:
+        await run("virtfleet", "down", "--wipe")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def pod(name: str, component: str, node: str, daemon_set: str = "") -> dict[str, object]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -37,6 +38,8 @@ _ASKED = {
     404: "`kubectl get vm,vmi -A` lists what there is.",
     503: "`kubectl get kubevirt -A` tells whether the installation is ready.",
 }
+# The cluster advises everybody to use virtctl; whoever uses this command has the same here.
+_OWN = re.compile(r"virtctl (start|stop|restart|pause|unpause|migrate|console|vnc|ssh|port-forward)\b(?: vmi?\b)?")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -192,7 +195,7 @@ def explained(error: Exception) -> CommandError:
         where = f"{error.filename}: " if error.filename else ""
         return CommandError(where + what, next_step(error))
     if type(error) is RuntimeError or type(error).__module__.startswith("virtfleet."):
-        return CommandError(str(error), _hint(error))
+        return CommandError(_OWN.sub(r"virtfleet \1", str(error)), _hint(error))
     said = " ".join(str(error).split())
     return CommandError(
         f"this should not have happened: {type(error).__name__}{': ' if said else ''}{said}",
