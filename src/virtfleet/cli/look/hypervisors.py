@@ -20,7 +20,7 @@ def hypervisors(context: click.Context, output: str) -> None:
     if context.invoked_subcommand:
         return
     known = [registry.get(name) for name in registry.names()]
-    header = ["NAME", "RUNS", "DEVICE", "URI", "DAEMON", "FEATURES"]
+    header = ["NAME", "VMS", "DEVICE", "URI", "DAEMON", "FEATURES", "EVIDENCE"]
     rows = [_row(h) for h in known]
     if output == "wide":
         header += ["CONNECTION", "EVENTS", "ROOT", "OVERHEAD", "IMAGE"]
@@ -86,11 +86,12 @@ def _row(hypervisor: Hypervisor) -> list[object]:
     device = f"/dev/{d.device}" if d.device else "-"
     return [
         d.name,
-        "no" if hypervisor.refusal else "yes",
+        "refused" if hypervisor.refusal else "admitted",
         device,
         d.uri,
         d.daemon or "-",
         f"{len(at(Level.WORKS, hypervisor))}/{len(FEATURES)}",
+        hypervisor.evidence.value,
     ]
 
 
@@ -106,6 +107,7 @@ def _described(hypervisor: Hypervisor) -> dict[str, object]:
         "name": d.name,
         "title": d.title,
         "refusal": hypervisor.refusal,
+        "evidence": hypervisor.evidence.value,
         "device": d.device,
         "uri": d.uri,
         "daemon": d.daemon,
