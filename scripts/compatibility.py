@@ -32,7 +32,8 @@ def generated() -> str:
         "## What works on which hypervisor",
         "On amd64; `virtfleet hypervisors features NAME --architecture arm64` tells of others, and why not. A `–` is\n"
         "impossible, for libvirt's driver or for the hypervisor, and refused. The first row says how far\n"
-        "each was tested ([hypervisors.md](hypervisors.md#are-documents-right)); those on which no VM is admitted are left out.",
+        "each was tested ([hypervisors.md](hypervisors.md#are-documents-right)); those on which no VM is admitted are\n"
+        "left out.",
         _table(("feature", "", *(h.descriptor.name for h in _HYPERVISORS)), [_evidence(), *_matrix()]),
     )
     return "\n\n".join(sections) + "\n"
