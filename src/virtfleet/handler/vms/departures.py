@@ -151,7 +151,7 @@ class Departures:
         if runs and not guests:
             if begun:
                 return None  # it has ended in this moment, and its launcher is about to say so
-            raise NotPossible("no process of the guest was found in its Pod, so that its end could not be seen")
+            raise NotPossible("no process of the guest is alive in its Pod")
         vmi = instance.key
 
         def where() -> Address | None:
