@@ -29,6 +29,8 @@ def generated() -> str:
         _listed(notyet.EMPTY_GATES),
         "Behind these there is something only for guests that are containers:",
         _listed(notyet.CONTAINER_GATES),
+        "Behind these there is `maxDowntimeMs`, of `configuration.migrations` and of a MigrationPolicy, and no more:",
+        _listed(notyet.DOWNTIME_GATES),
         "## What works on which hypervisor",
         "On amd64; `virtfleet hypervisors features NAME --architecture arm64` tells of others, and why not. A `–` is\n"
         "impossible, for libvirt's driver or for the hypervisor, and refused. The first row says how far\n"
