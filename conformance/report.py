@@ -167,7 +167,7 @@ def reliable(every: Iterable[Spec], results: Results, labels: Iterable[str], sec
 
 def focus(names: Iterable[str]) -> str:
     """The runner's expression for exactly these specs; what it compares begins with the name of the suite."""
-    return f"^Tests Suite ({'|'.join(map(re.escape, names))})$"
+    return f"^KubeVirt Tests Suite ({'|'.join(map(re.escape, names))})$"
 
 
 def _entries(report: Sequence[Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]:
