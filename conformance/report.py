@@ -13,7 +13,7 @@ from typing import Any
 
 PASSED, FAILED, SKIPPED, NOT_RUN, ABSENT = "passed", "failed", "skipped", "not run", "absent"
 _STATES = {"passed": PASSED, "skipped": SKIPPED, "pending": SKIPPED}
-_RUNNERS = {"interrupted", "aborted"}  # it was ended from outside, which says nothing of the spec
+_RUNNERS = {"interrupted", "aborted", "timedout"}  # it was ended from outside, which says nothing of the spec
 _WHY = 160
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -177,7 +177,7 @@ def _entries(report: Sequence[Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]
 def _unsaid(entry: Mapping[str, Any]) -> bool:
     """Not selected, which is reported as skipped and without a reason, or ended from outside."""
     message = (entry.get("Failure") or {}).get("Message", "")
-    return entry["State"] in _RUNNERS or (entry["State"] == "skipped" and not message) or "Timedout" in entry["State"]
+    return entry["State"] in _RUNNERS or (entry["State"] == "skipped" and not message)
 
 
 def _pending(entry: Mapping[str, Any]) -> bool:
