@@ -23,8 +23,8 @@ RESULTS, REASONS = HERE / "results.json", HERE / "reasons.yaml"
 PAGE = HERE.parent / "docs" / "conformance.md"
 CHUNK = 16
 EACH = 400  # seconds that a spec may take on a slow machine
-SLICE = 360  # seconds of specs of a slice, by what they took before
-SLICE_LIMIT = 480
+SLICE = 300  # seconds of specs of a slice, by what they took before
+SLICE_LIMIT = 420
 TIMES = 2  # a spec of the slice has passed as often, and not failed since
 
 

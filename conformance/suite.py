@@ -21,7 +21,8 @@ FUNCTEST = Path(os.environ.get("FUNCTEST", SHARED / "functest"))
 LOAD = os.environ.get("VIRTFLEET_LOAD", str(SHARED / "kube" / "load"))
 WORK = ROOT / "dist" / "conformance"
 KUBEVIRT = ROOT / "conformance" / "kubevirt.yaml"
-VIRTFLEET = ROOT / ".venv" / "bin" / "virtfleet"
+BIN = ROOT / ".venv" / "bin"
+VIRTFLEET, KUBECTL = BIN / "virtfleet", BIN / "kubectl"
 PREFIX, TAG = "ft", "devel"
 PROGRAMS = Path("/var/tmp/functest-guests/root/bin")  # of the guests' builder
 PATIENCE = 300
@@ -34,7 +35,7 @@ class Trouble(Exception):
 
 
 def kubectl(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["kubectl", *arguments], check=check, capture_output=True, text=True, timeout=120)
+    return subprocess.run([KUBECTL, *arguments], check=check, capture_output=True, text=True, timeout=120)
 
 
 def require() -> None:
@@ -92,7 +93,8 @@ def _run(name: str, processes: int, seconds: int, *arguments: str) -> list[dict[
     report = reports / f"{name}.json"
     report.unlink(missing_ok=True)
     # Without the limit of failures it collects logs for minutes.
-    environment = os.environ | {"OUT": str(reports), "PREFIX": PREFIX, "TAG": TAG, "REPORTER_MAX_FAILS": "-1"}
+    told = {"OUT": reports, "PREFIX": PREFIX, "TAG": TAG, "REPORTER_MAX_FAILS": -1, "KUBECTL": KUBECTL}
+    environment = os.environ | {name: str(value) for name, value in told.items()}
     command = [str(FUNCTEST / "run"), name, str(processes), f"{seconds}s", *arguments]
     subprocess.run(command, env=environment, check=False, stdout=subprocess.DEVNULL, timeout=seconds + GRACE)
     if not report.exists():
