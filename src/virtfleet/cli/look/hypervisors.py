@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from virtfleet.cli.output import CommandError, Progress, output_option, result, table, wide_option
+from virtfleet.cli.output import CommandError, Group, Progress, output_option, result, table, wide_option
 from virtfleet.hypervisors import registry
 from virtfleet.hypervisors.base import Hypervisor
 from virtfleet.hypervisors.features import FEATURES, Feature, at, support
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from virtfleet.launcher.alone.check import Step
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=Group, invoke_without_command=True)
 @wide_option
 @click.pass_context
 def hypervisors(context: click.Context, output: str) -> None:
