@@ -51,7 +51,6 @@ CLUSTER_RULES: dict[str, list[Rule]] = {
         rule("apps", ["controllerrevisions"], ["get"]),  # the instance type of a VM as it was
         # Volumes, whose labels name the instance type of VMs with their data.
         rule("", ["persistentvolumeclaims"], ["get"]),
-        rule("cdi.kubevirt.io", ["datavolumes", "datasources"], ["get"]),
         rule("snapshot.storage.k8s.io", ["volumesnapshots"], ["get"]),
         rule("authorization.k8s.io", ["subjectaccessreviews"], ["create"]),
         # How the API server proves itself when it passes requests on.
@@ -64,7 +63,9 @@ CLUSTER_RULES: dict[str, list[Rule]] = {
         rule("", ["pods/status"], ["patch"]),  # the readiness gate of launcher Pods
         rule("", ["pods/resize"], ["patch"]),  # VMs that grow
         rule("", ["nodes"], [*_READ, "patch"]),
-        rule("", ["namespaces", "persistentvolumeclaims"], _READ),
+        rule("", ["namespaces"], _READ),
+        rule("", ["persistentvolumeclaims"], [*_READ, "create", "patch"]),  # those of DataVolumes
+        rule("apiextensions.k8s.io", ["customresourcedefinitions"], _READ, [names.CDI_DEFINITION]),  # is it installed
         rule("", ["persistentvolumes"], ["get"]),  # where volumes are that follow a VM
         rule("k8s.cni.cncf.io", ["network-attachment-definitions"], ["get"]),
         rule("policy", ["poddisruptionbudgets"], [*_READ, "create", "patch", "delete"]),
