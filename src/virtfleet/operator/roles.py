@@ -101,12 +101,14 @@ def _subresources(*roles: Role) -> list[Rule]:
     return [each for each in rules if each["resources"]]
 
 
+_UPLOADS = rule(names.CDI_UPLOADS, ["uploadtokenrequests"], ["create"])
+
 # What people may do with VMs, as KubeVirt has it. The first three are added to Kubernetes' own roles of that name;
 # migrations concern the whole cluster and have a role of their own, which administrators bind.
 PEOPLE: dict[str, list[Rule]] = {
     "view": [*_own("view"), *_subresources(Role.VIEW)],
-    "edit": [*_own("edit"), *_subresources(Role.VIEW, Role.EDIT)],
-    "admin": [*_own("admin"), *_subresources(Role.VIEW, Role.EDIT, Role.ADMIN)],
+    "edit": [*_own("edit"), *_subresources(Role.VIEW, Role.EDIT), _UPLOADS],
+    "admin": [*_own("admin"), *_subresources(Role.VIEW, Role.EDIT, Role.ADMIN), _UPLOADS],
     "migrate": [*_own("migrate"), *_subresources(Role.MIGRATE)],
 }
 _AGGREGATED = ("view", "edit", "admin")

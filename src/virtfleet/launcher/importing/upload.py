@@ -6,14 +6,17 @@ the handshake. One image is taken; what breaks off is begun anew by whoever uplo
 
 from __future__ import annotations
 
+import queue
 import socket
 import ssl
 import struct
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Thread
 from typing import Final
 
 import msgspec
@@ -27,6 +30,8 @@ from virtfleet.launcher.importing.streams import Readable, Trouble
 from virtfleet.protocol.importing import MOST_AT_ONCE, Job
 
 _SILENCE: Final = 120.0
+_GREETING: Final = 5.0  # seconds for the handshake
+_GREETED: Final = 16  # at once
 _LENGTH: Final = struct.Struct(">I")
 _DAYS: Final = 3650
 
@@ -71,20 +76,34 @@ class _Pieces:
 
 def receive(job: Job, port: int, write: Callable[[Readable], None]) -> None:
     """Wait for an upload, again after one that broke off, until one is whole. `write` makes the disk of it."""
-    context = _context(job)
-    with socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True) if socket.has_dualstack_ipv6() \
-            else socket.create_server(("", port)) as listener:  # fmt: skip
+    known: queue.SimpleQueue[ssl.SSLSocket] = queue.SimpleQueue()
+    Thread(target=_listen, args=(job, port, known), daemon=True).start()
+    while True:
+        with known.get() as connection:
+            if _taken(connection, write):
+                return
+
+
+def _listen(job: Job, port: int, known: queue.SimpleQueue[ssl.SSLSocket]) -> None:
+    """Find out who comes. Whoever says nothing keeps nobody else waiting."""
+    context, greeting = _context(job), ThreadPoolExecutor(_GREETED)
+    with socket.create_server(("", port)) as listener:
         while True:
-            plain, _ = listener.accept()
-            plain.settimeout(_SILENCE)
-            try:
-                with context.wrap_socket(plain, server_side=True) as connection:
-                    if _name(connection) != job.client:
-                        continue
-                    if _taken(connection, write):
-                        return
-            except OSError:
-                continue  # not virt-api, or gone
+            greeting.submit(_greet, context, listener.accept()[0], job.client, known)
+
+
+def _greet(context: ssl.SSLContext, plain: socket.socket, client: str, known: queue.SimpleQueue[ssl.SSLSocket]) -> None:
+    plain.settimeout(_GREETING)
+    try:
+        connection = context.wrap_socket(plain, server_side=True)
+    except OSError:
+        plain.close()
+        return
+    if _name(connection) != client:
+        connection.close()
+        return
+    connection.settimeout(_SILENCE)
+    known.put(connection)
 
 
 def _taken(connection: ssl.SSLSocket, write: Callable[[Readable], None]) -> bool:
