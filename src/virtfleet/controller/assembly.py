@@ -82,7 +82,9 @@ class VirtController:
         )
         launchers = LauncherPods(api, pods)
         attached = attachment_cache(api)
-        attachments = Attachments(api, recorder, cache=attached, claims=claims, installations=installations)
+        attachments = Attachments(
+            api, recorder, cache=attached, claims=claims, volumes=volumes, installations=installations
+        )
         self._caches: list[Cache[Any]] = [
             *(
                 instances,

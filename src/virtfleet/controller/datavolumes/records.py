@@ -59,7 +59,8 @@ def unfilled(volumes: Cache[DataVolume], claims: Cache[Claim], keys: Iterable[st
     found = []
     for key in keys:
         volume, claim = volumes.get(key), claims.get(key)
-        if volume and not volume.filled and (claim is None or claim.controlled_by(volume.uid)):
+        waits = claim is None or (claim.controlled_by(volume.uid if volume else "") and not claim.filled)
+        if volume and not volume.filled and waits:
             found.append(volume)
     return found
 
