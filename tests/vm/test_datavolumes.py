@@ -1,10 +1,14 @@
-"""DataVolumes without CDI: claims that are filled from everywhere, and a VM that boots from one."""
+"""DataVolumes without CDI: claims that are filled from everywhere. test_examples.py boots a VM from one."""
 
 from __future__ import annotations
 
 import json
+import ssl
 import subprocess
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +16,6 @@ import pytest
 
 from cluster.clusters import Cluster, Kubectl, free_port
 from cluster.manifests import pod
-from virtfleet.local import guestimage
-from vm.accessed import a_vm
 from vm.guests import PATIENCE
 from vm.test_virtctl import virtctl
 from waiting import eventually
@@ -70,28 +72,6 @@ def inside(kubectl: Kubectl, claim: str, command: str) -> str:
     return said
 
 
-def test_a_vm_makes_its_data_volume_waits_for_it_and_boots_from_it(kubectl: Kubectl) -> None:
-    vm = a_vm("ssh-ed25519 AAAA nobody")
-    template = volume("root", {"registry": {"url": f"docker://{guestimage.IMAGE}"}}, size="96Mi")
-    vm["spec"]["dataVolumeTemplates"] = [{"metadata": template["metadata"], "spec": template["spec"]}]
-    volumes = vm["spec"]["template"]["spec"]["volumes"]
-    volumes[0] = {"name": "root", "dataVolume": {"name": "root"}}
-    kubectl.apply(vm)
-    filled = phase(kubectl, "root", "Succeeded")
-    assert filled["metadata"]["ownerReferences"][0]["kind"] == "VirtualMachine"
-    assert {c["type"]: c["status"] for c in filled["status"]["conditions"]} == {
-        "Bound": "True",
-        "Ready": "True",
-        "Running": "False",
-    }
-    eventually(lambda: kubectl("wait", "vmi/web", "--for=condition=AgentConnected", "--timeout=30s"), PATIENCE)
-    started = kubectl.json("get", "vmi", "web")["metadata"]["creationTimestamp"]
-    ready = next(c for c in filled["status"]["conditions"] if c["type"] == "Ready")
-    assert started >= ready["lastTransitionTime"], "the VM waited until its disk was whole"
-    kubectl("delete", "vm", "web", "--timeout=80s")
-    eventually(lambda: not kubectl.json("get", "dv,pvc")["items"], PATIENCE)  # its disks go with it
-
-
 def test_claims_are_filled_from_nothing_from_the_web_and_from_each_other(kubectl: Kubectl) -> None:
     server = pod("server")
     [container] = server["spec"]["containers"]
@@ -133,24 +113,37 @@ def test_claims_are_filled_from_nothing_from_the_web_and_from_each_other(kubectl
     )
 
 
-def test_a_disk_is_uploaded_with_virtctl(kubectl: Kubectl, tmp_path: Path) -> None:
+@contextmanager
+def uploading(cluster: Cluster) -> Iterator[str]:
+    """Where virt-api is reached from here."""
+    kubectl = Kubectl(cluster, "kubevirt")
+    if cluster.data:  # this machine is on the network of its Pods
+        [first, *_] = kubectl.json("get", "pods", "-l", "kubevirt.io=virt-api")["items"]
+        yield f"https://{first['status']['podIP']}:8443"
+        return
     port = free_port()
-    image = tmp_path / "disk.qcow2"
-    subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", str(image), "16M"], check=True)
-    subprocess.run(["qemu-io", "-c", "write -P 0x5a 1M 64k", str(image)], check=True, capture_output=True)
-    forwarding = Kubectl(kubectl.cluster, "kubevirt").start("port-forward", "service/virt-api", f"{port}:443")
+    forwarding = kubectl.start("port-forward", "service/virt-api", f"{port}:443")
     try:
         assert forwarding.stdout
         assert "Forwarding" in forwarding.stdout.readline()
-        for kind, name in (("dv", "sent"), ("pvc", "sent-to-claim")):
-            words = ("image-upload", kind, name, "--size=32Mi", f"--image-path={image}", "--insecure")
-            where = ("--uploadproxy-url", f"https://127.0.0.1:{port}", "--kubeconfig", str(kubectl.cluster.kubeconfig))
-            done = subprocess.run(
-                [virtctl(), *words, *where, "-n", NAMESPACE], capture_output=True, text=True, timeout=240
-            )
-            assert done.returncode == 0, done.stdout + done.stderr
-            assert inside(kubectl, name, "dd if=/claim/disk.img bs=1M skip=1 count=1 | head -c 3") == "ZZZ"
+        yield f"https://127.0.0.1:{port}"
     finally:
         forwarding.kill()
         forwarding.wait()
+
+
+def test_a_disk_is_uploaded_with_virtctl(kubectl: Kubectl, tmp_path: Path) -> None:
+    image = tmp_path / "disk.qcow2"
+    subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", str(image), "16M"], check=True)
+    subprocess.run(["qemu-io", "-c", "write -P 0x5a 1M 64k", str(image)], check=True, capture_output=True)
+    with uploading(kubectl.cluster) as url:
+        for kind, name in (("dv", "sent"), ("pvc", "sent-to-claim")):
+            words = ("image-upload", kind, name, "--size=32Mi", f"--image-path={image}", "--insecure")
+            where = ("--uploadproxy-url", url, "--kubeconfig", str(kubectl.cluster.kubeconfig), "-n", NAMESPACE)
+            done = subprocess.run([virtctl(), *words, *where], capture_output=True, text=True, timeout=240)
+            assert done.returncode == 0, done.stdout + done.stderr
+            assert inside(kubectl, name, "dd if=/claim/disk.img bs=1M skip=1 count=1 | head -c 3") == "ZZZ"
+        forged = urllib.request.Request(f"{url}/v1beta1/upload", b"disk", {"Authorization": "Bearer nobody"})
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(forged, context=ssl._create_unverified_context())
     phase(kubectl, "sent", "Succeeded")
