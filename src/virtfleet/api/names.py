@@ -17,6 +17,7 @@ ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}  # as Kubernetes 
 APP_LABEL: Final = "kubevirt.io"
 LAUNCHER_APP: Final = "virt-launcher"
 HOTPLUG_APP: Final = "hotplug-disk"  # Pods that attach volumes of running VMs
+IMPORTER_APP: Final = "virt-importer"  # Pods that fill claims
 CREATED_BY: Final = "kubevirt.io/created-by"
 VM_NAME: Final = "vm.kubevirt.io/name"
 VMI_ID: Final = "vmi.kubevirt.io/id"
@@ -182,6 +183,7 @@ class VMICondition:
     MEMORY_CHANGE: Final = "HotMemoryChange"
     MIGRATION_REQUIRED: Final = "MigrationRequired"
     EVICTION_REQUESTED: Final = "EvictionRequested"
+    VOLUMES_READY: Final = "DataVolumesReady"
 
 
 class MigrationCondition:
@@ -234,3 +236,15 @@ class PrintableStatus:
     IMAGE_PULL_BACK_OFF: Final = "ImagePullBackOff"
     PVC_NOT_FOUND: Final = "ErrorPvcNotFound"
     WAITING_FOR_VOLUME_BINDING: Final = "WaitingForVolumeBinding"
+    DATA_VOLUME_ERROR: Final = "DataVolumeError"
+
+
+# --- CDI's, by which its clients know how a claim is filled
+
+CDI_GROUP: Final = "cdi.kubevirt.io"
+CDI_UPLOADS: Final = f"upload.{CDI_GROUP}"
+CDI_DEFINITION: Final = f"cdis.{CDI_GROUP}"  # the definition that comes with CDI and nobody else
+UPLOAD_TARGET: Final = f"{CDI_GROUP}/storage.upload.target"
+FILLING_PHASE: Final = f"{CDI_GROUP}/storage.pod.phase"  # of the Pod that fills it; Succeeded when the disk is whole
+FILLING_READY: Final = f"{CDI_GROUP}/storage.pod.ready"  # whether an upload can begin
+FILLED_CLAIM: Final = "virtfleet.io/filled-claim"  # of importers

@@ -31,6 +31,7 @@ NO_SCHEDULER = "NoScheduler"
 OVERLOOKED_AFTER = 60.0  # seconds in which a scheduler that is there looks at a Pod
 FAILED_CREATE = "FailedCreate"
 CLAIM_NOT_FOUND = "FailedPvcNotFound"
+VOLUMES_NOT_READY = "NotAllDVsReady"
 POD_LOST = "PodLost"
 POD_FAILED = "PodFailed"
 NO_IMAGE_VOLUMES = "ImageVolumesNotSupported"
@@ -253,6 +254,11 @@ def _conditions(at: Situation, phase: str, now: float) -> list[Condition]:
         return _with_eviction(wanted, vmi, now)  # the others are the handler's
     wanted = _with_placement(wanted, pod, at.trouble, now)
     trouble = at.trouble or container_trouble(pod)
+    if trouble and trouble.reason == VOLUMES_NOT_READY:  # as it should be, for now
+        kind, said = VMICondition.VOLUMES_READY, trouble.message
+        wanted = conditions.put(wanted, kind, "False", now, reason=trouble.reason, message=said)
+        return conditions.drop(wanted, VMICondition.SYNCHRONIZED)
+    wanted = conditions.drop(wanted, VMICondition.VOLUMES_READY)
     if trouble:
         kind = VMICondition.SYNCHRONIZED
         return conditions.put(wanted, kind, "False", now, reason=trouble.reason, message=trouble.message)

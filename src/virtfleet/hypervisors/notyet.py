@@ -48,11 +48,6 @@ def _configured(field: str, instead: str, advice: str = "remove it") -> AbsentFi
 
 VM: Final = (
     _absent(
-        "dataVolumeTemplates",
-        "no data volumes are made, and the VM waits for their claims",
-        "create the DataVolumes or the claims yourself, under the same names",
-    ),
-    _absent(
         "runStrategy",
         "no VM is received from another cluster, so this one never starts",
         "use another runStrategy",
