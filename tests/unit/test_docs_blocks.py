@@ -11,7 +11,7 @@ from docblocks import ROOT, Block, blocks, matches, run
 
 ALL = blocks()
 # Blocks that nobody runs, each with its reason in the page. A new one has to be counted here.
-NOT_RUN = 29
+NOT_RUN = 31
 
 
 def test_every_block_says_whether_it_is_run() -> None:
