@@ -62,8 +62,10 @@ def blocks() -> list[Block]:
 
 
 def matches(shown: str, printed: str) -> bool:
-    pattern = re.escape(_plain(shown)).replace(re.escape(_ANY), ".*")
-    return re.fullmatch(pattern, _plain(printed), re.DOTALL) is not None
+    lines = ["(?:.*\n)*" if line == _ANY else f"{re.escape(line)}\n" for line in _plain(shown).splitlines()]
+    pattern = "".join(lines).replace(re.escape(_ANY), ".*")
+    printed = _plain(printed)
+    return re.fullmatch(pattern, f"{printed}\n" if printed else "") is not None
 
 
 def _plain(text: str) -> str:

@@ -164,9 +164,12 @@ async def test_a_command_can_wait_until_it_is_so(server: ScriptedServer, run: Ru
     waiting = asyncio.create_task(run("virtfleet", *arguments))
     await eventually(lambda: server.count("GET", "virtualmachineinstances/web") > 2)
     assert not waiting.done()
-    server.put(VMS, {**vm, "status": {"printableStatus": "Running"}})
     status = {"phase": "Running", "nodeName": "node-b"}
     server.put(VMIS, {"metadata": {"name": "web", "namespace": "default", "uid": "1"}, "status": status})
+    looks = server.count("GET", "virtualmachineinstances/web")
+    await eventually(lambda: server.count("GET", "virtualmachineinstances/web") > looks + 2)
+    assert not waiting.done(), "the VM does not say yet that it runs"
+    server.put(VMS, {**vm, "status": {"printableStatus": "Running"}})
     code, out, errors = await waiting
     assert (code, out) == (0, "default/web is Running on node-b\n"), errors
     assert "default/web is Starting" in errors

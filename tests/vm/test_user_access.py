@@ -105,19 +105,21 @@ def test_ssh_runs_a_command_in_the_guest(web: Used) -> None:
     assert eventually(done, PATIENCE).stdout == "web\n"
 
 
-def known(web: Used, checking: str) -> list[str]:
-    """Options of ssh that keep the guest's key in a file."""
-    return ["-o", f"UserKnownHostsFile={web.key.with_name('known')}", "-o", f"StrictHostKeyChecking={checking}"]
-
-
-def test_scp_by_the_configuration_that_the_docs_show(web: Used, tmp_path: Path) -> None:
+def configured(web: Used, checking: str) -> list[str]:
+    """Options of ssh and scp: the configuration that the docs show, and a file that keeps the guest's key."""
     text = (Path(__file__).parents[2] / "docs/user-access.md").read_text()
     shown = re.search(r"# ~/.ssh/config\n(.*?)```", text, re.DOTALL)
     assert shown and "virtfleet ssh --proxy" in shown[1]
-    configuration, there, back = tmp_path / "config", tmp_path / "there", tmp_path / "back"
-    configuration.write_text(shown[1].replace("virtfleet ssh", f"{VIRTFLEET} ssh -n {NAMESPACE}"))
+    file = web.key.with_name("config")
+    file.write_text(shown[1].replace("virtfleet ssh", f"{VIRTFLEET} ssh -n {NAMESPACE}"))
+    keys = ["-o", f"UserKnownHostsFile={web.key.with_name('known')}", "-o", f"StrictHostKeyChecking={checking}"]
+    return ["-F", str(file), "-i", str(web.key), *keys]
+
+
+def test_scp_by_the_configuration_that_the_docs_show(web: Used, tmp_path: Path) -> None:
+    there, back = tmp_path / "there", tmp_path / "back"
     there.write_bytes(bytes(range(256)) * 1000)
-    scp = ["scp", "-q", "-F", str(configuration), "-i", str(web.key), *known(web, "accept-new")]
+    scp = ["scp", "-q", *configured(web, "accept-new")]
     web.does(*scp, str(there), "root@web.vm:there")
     web.does(*scp, "root@web.vm:there", str(back))
     assert back.read_bytes() == there.read_bytes()
@@ -139,7 +141,7 @@ def test_a_vm_is_restarted_stopped_and_started_and_its_console_waits_for_it(web:
         assert web.does(*command("start", "web", "--wait")).startswith("access/web is Running on ")
         waiting.says("virtfleet-guest ready name=web")
     assert web.runs() != second
-    ssh = command("ssh", "root@web", "-i", str(web.key), "-o", "HostKeyAlias=web.vm", *known(web, "yes"), "hostname")
+    ssh = ["ssh", *configured(web, "yes"), "root@web.vm", "hostname"]
     assert eventually(lambda: web.run(*ssh).stdout, PATIENCE) == "web\n", "its key is the one of before"
 
 

@@ -34,12 +34,17 @@ class Seen:
 
     @property
     def runs(self) -> bool:
-        return self.vmi is not None and (self.vmi.get("status") or {}).get("phase") == Phase.RUNNING
+        """Whether both say so: a VM's status follows that of its VMI."""
+        running = self.vmi is not None and (self.vmi.get("status") or {}).get("phase") == Phase.RUNNING
+        return running and self._said in (None, "Running", "Paused", "Migrating")
 
     @property
     def stopped(self) -> bool:
-        said = ((self.vm or {}).get("status") or {}).get("printableStatus")
-        return self.vmi is None and said in (None, "Stopped")
+        return self.vmi is None and self._said in (None, "Stopped")
+
+    @property
+    def _said(self) -> str | None:
+        return ((self.vm or {}).get("status") or {}).get("printableStatus")
 
     @property
     def paused(self) -> bool:
