@@ -196,6 +196,7 @@ async def test_interrupting_says_what_goes_on(server: ScriptedServer, run: Run) 
     assert b"interrupted: what was asked for goes on: web is being started" in errors and b"Aborted" not in errors
 
 
+@pytest.mark.timeout(300)  # it starts a control plane twice
 async def test_an_up_that_is_interrupted_says_what_runs(run: Run) -> None:
     nodes = run.home / "nodes.yaml"
     nodes.write_text("nodes: []")
