@@ -60,36 +60,6 @@ class Announced(Hypervisor):
         raise DomainError(self.refusal)
 
 
-class Xen(Announced):
-    """Xen, through libvirt's libxl driver."""
-
-    descriptor: ClassVar[Descriptor] = Descriptor(
-        name="xen",
-        title="Xen",
-        overheads=_LIKE_QEMU,  # QEMU is the device model of HVM guests
-        launcher_image="virt-launcher-xen",
-        uri="xen:///system",
-        daemon="virtxend",
-        root=True,
-        privileged=True,
-        processes=("qemu-system", "qemu-dm"),
-    )
-    supports: ClassVar[Supports] = impossible(
-        ("disk-virtio disk-sata disk-usb", "its disks are on the xen, ide and scsi buses"),
-        ("lun shareable-disk io-threads block-multiqueue", "libxl has no such disks"),
-        ("filesystem", "libxl shares no directories"),
-        ("tpm watchdog panic sound vsock downward-metrics", "libvirt's Xen driver has no such device"),
-        ("secure-boot", "secure boot is not supported on Xen"),
-        ("net-passt net-multiqueue", "libvirt's Xen driver attaches to bridges only"),
-        ("hyperv-enlightenments", "libxl takes only a part of the enlightenments"),
-        ("cpu-model numa realtime", "libxl takes CPU features, not models"),
-        ("memory-hotplug hugepages", "libxl has no such memory"),
-        ("sev tdx kvm-hidden", "it is a feature of KVM"),
-        ("guest-agent", "libvirt knows no guest agent on Xen"),
-        ("ignition acpi-tables", "libxl cannot hand it to the guest"),
-    )
-
-
 class OpenVZ(Announced):
     """OpenVZ containers; the driver runs inside the client library and calls vzctl."""
 
