@@ -34,7 +34,7 @@ _EFI_FIRMWARE = "/usr/share/ovmf/OVMF.fd"  # the driver reads of it that it is E
 # Memory is set aside for guests when the machine boots: a launcher does not take it from dom0.
 _LIBXL_CONF = "autoballoon = 0\n"
 _SOCKETS = "/var/run/xen"  # of device models
-_BUSES = {"virtio": "xen", "scsi": "scsi"}
+_IDE_PLACES = "abcd"
 _PREFIXES = {"xen": "xvd", "scsi": "sd", "ide": "hd"}
 _NETWORK = "Xen makes its interfaces in the node's own network, from where they are not brought into the Pod yet"
 
@@ -170,14 +170,17 @@ def _disks(devices: Element, vmi: VMI, context: Context, kind: str) -> None:
 
 
 def _disk(devices: Element, disk: Disk, volume: Volume, source: Source, targets: TargetNames, kind: str) -> None:
-    asked = traits.bus(disk)
-    # A CD-ROM drive is one of a PC; guests without firmware see its medium as a disk.
+    # A CD-ROM drive is one of a PC, and SCSI too; guests without firmware see a disk of Xen's own instead.
     drive = bool(disk.cdrom) and kind == HVM
-    bus = "ide" if drive else _BUSES.get(asked, "xen") if kind == HVM else "xen"
+    bus = "ide" if drive else "scsi" if kind == HVM and traits.bus(disk) == "scsi" else "xen"
+    # xvda and hda are the same place, and sda another.
+    place = targets.name(disk.name, "scsi" if bus == "scsi" else "virtio")[0][2:]
+    if drive and place not in _IDE_PLACES:
+        raise DomainError(f"disk {disk.name!r}: a CD-ROM drive must be among the first {len(_IDE_PLACES)} disks on xen")
     element = add(devices, "disk", type=source.type, device="cdrom" if drive else "disk")
     add(element, "driver", name="qemu", type=source.format)
     add(element, "source", **{"dev" if source.block else "file": source.path})
-    add(element, "target", dev=_PREFIXES[bus] + targets.name(disk.name, asked)[0][2:], bus=bus)
+    add(element, "target", dev=_PREFIXES[bus] + place, bus=bus)
     if disk.cdrom or (disk.disk and disk.disk.readonly) or volumes.config_kind(volume):
         add(element, "readonly")
     add(element, "alias", name=f"ua-{disk.name}")
