@@ -47,8 +47,8 @@ _DIRECTORIES = (
 # Loaded in this order, each after what it depends on.
 _MODULES = (
     *("virtio_pci", "virtio_blk", "virtio_net", "virtio_scsi", "sd_mod", "sr_mod", "virtio_console"),
-    *("virtio_balloon", "virtio_mem", "virtio-rng", "virtiofs", "button", "evdev", "isofs", "vfat"),
-    *("nls_cp437", "nls_ascii"),
+    *("virtio_balloon", "virtio_mem", "virtio-rng", "virtiofs", "xen-blkfront", "button", "evdev", "isofs"),
+    *("vfat", "nls_cp437", "nls_ascii"),
 )
 _COMMAND_LINE = (
     "console=tty0 console=ttyS0 quiet panic=5 mitigations=off random.trust_cpu=on memhp_default_state=online"
