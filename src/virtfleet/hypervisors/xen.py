@@ -88,7 +88,7 @@ class Xen(Hypervisor):
     def build(self, vmi: VMI, context: Context) -> Element:
         kind = _kind(vmi)
         root = common.document(vmi, "xen")
-        if firmware := vmi.spec.domain.firmware:
+        if (firmware := vmi.spec.domain.firmware) and firmware.uuid:
             add(root, "uuid", firmware.uuid)
         common.memory(root, vmi)
         common.vcpus(root, traits.topology(vmi).vcpus)
