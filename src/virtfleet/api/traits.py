@@ -123,6 +123,19 @@ def efi(vmi: VMI) -> bool:
     return bool(firmware and firmware.bootloader and firmware.bootloader.efi)
 
 
+def persistent_efi(vmi: VMI) -> bool:
+    """Whether variables of its firmware outlive a run."""
+    firmware = vmi.spec.domain.firmware
+    loader = firmware.bootloader.efi if firmware and firmware.bootloader else None
+    return bool(loader and loader.persistent)
+
+
+def persistent_tpm(vmi: VMI) -> bool:
+    """The same of what its TPM keeps."""
+    tpm = vmi.spec.domain.devices.tpm
+    return bool(tpm and tpm.persistent and tpm.enabled is not False)
+
+
 def sev(vmi: VMI) -> bool:
     """AMD SEV in any of its forms."""
     security = vmi.spec.domain.launch_security

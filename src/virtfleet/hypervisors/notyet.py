@@ -65,7 +65,6 @@ _PACED = "requests are paced by VirtFleet itself"
 
 KUBEVIRT: Final = (
     _configured("migrations.utilityVolumesTimeout", "there are no utility volumes to wait for"),
-    _configured("vmStateStorageClass", "state of TPM and EFI is not kept"),
     _configured("mediatedDevicesConfiguration", "no mediated devices are made", "make them on the nodes yourself"),
     _absent(
         "configuration.network.binding",

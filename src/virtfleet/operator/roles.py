@@ -64,7 +64,9 @@ CLUSTER_RULES: dict[str, list[Rule]] = {
         rule("", ["pods/status"], ["patch"]),  # the readiness gate of launcher Pods
         rule("", ["pods/resize"], ["patch"]),  # VMs that grow
         rule("", ["nodes"], [*_READ, "patch"]),
-        rule("", ["namespaces", "persistentvolumeclaims"], _READ),
+        rule("", ["namespaces"], _READ),
+        rule("", ["persistentvolumeclaims"], [*_READ, "create", "patch", "delete"]),  # for what VMs remember
+        rule("storage.k8s.io", ["storageclasses"], ["list"]),
         rule("", ["persistentvolumes"], ["get"]),  # where volumes are that follow a VM
         rule("k8s.cni.cncf.io", ["network-attachment-definitions"], ["get"]),
         rule("policy", ["poddisruptionbudgets"], [*_READ, "create", "patch", "delete"]),
