@@ -28,10 +28,8 @@ async def a_class(virt: Plane, name: str = "plain", **annotations: str) -> None:
 
 async def claims(virt: Plane) -> dict[str, Obj]:
     """Those that stay; nobody here takes the finalizer of one away that a Pod may use."""
-    listed = [
-        claim["metadata"] | {"claim": claim} for claim in await virt.api.list(PERSISTENT_VOLUME_CLAIMS, NAMESPACE)
-    ]
-    return {meta["name"]: meta["claim"] for meta in listed if "deletionTimestamp" not in meta}
+    listed = await virt.api.list(PERSISTENT_VOLUME_CLAIMS, NAMESPACE)
+    return {c["metadata"]["name"]: c for c in listed if "deletionTimestamp" not in c["metadata"]}
 
 
 async def state_claims(virt: Plane) -> set[str]:

@@ -64,8 +64,6 @@ def claimed(kind: str) -> dict[str, Any]:
 CLAIM = {"persistentVolumeClaim": {"claimName": "data"}}
 AGENT = {"source": {"secret": {"secretName": "keys"}}, "propagationMethod": {"qemuGuestAgent": {"users": ["me"]}}}
 SPECS: dict[str, dict[str, Any]] = {
-    "tpm-persistent": {f"{DEVICES}.tpm": {"persistent": True}},
-    "efi-persistent": {"domain.firmware.bootloader": {"efi": {"secureBoot": False, "persistent": True}}},
     "agent-credentials": {"accessCredentials": [{"sshPublicKey": AGENT}]},
     "net-sriov": connected({"sriov": {}}, {"multus": {"networkName": "fast"}}),
     "net-plugin": connected({"binding": {"name": "plugin"}}, {"pod": {}}),
@@ -146,7 +144,6 @@ VALUES: dict[str, Any] = {
     **dict.fromkeys(("monitorNamespace", "monitorAccount", "serviceMonitorNamespace"), "monitoring"),
     "synchronizationPort": "9185",
     "configuration.minCPUModel": "Haswell",
-    "configuration.vmStateStorageClass": "fast",
 }
 
 
