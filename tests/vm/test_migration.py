@@ -171,11 +171,23 @@ def test_what_firmware_and_tpm_remember_goes_along_and_outlives_a_restart(web: U
     efi = {"persistent": True, "secureBoot": False}
     domain |= {"memory": {"guest": "256Mi"}, "firmware": {"bootloader": {"efi": efi}}}
     domain["devices"]["tpm"] = {"persistent": True}
+    own = web.key.with_suffix(".pub").read_text().strip()
+    about = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "keys"}}
+    web.kubectl.apply({**about, "stringData": {"own": own}})
+    by_agent = {
+        "source": {"secret": {"secretName": "keys"}},
+        "propagationMethod": {"qemuGuestAgent": {"users": ["root"]}},
+    }
+    vm["spec"]["template"]["spec"]["accessCredentials"] = [{"sshPublicKey": by_agent}]
     web.kubectl.apply(vm)
     variable = "/sys/firmware/efi/efivars/Kept-c0ffee00-0000-4000-8000-000000000000"
     look = f"insmod /lib/modules/efivarfs.ko; mount -t efivarfs none /sys/firmware/efi/efivars; cat {variable}"
     write = f"printf '\\007\\000\\000\\000from-before' >{variable}; cat {variable}"
     assert "from-before" in in_guest(web, f"{look}; {write}", "keeper")
+    synchronized = "jsonpath={.status.conditions[?(@.type=='AccessCredentialsSynchronized')].status}"
+    eventually(lambda: web.kubectl("get", "vmi", "keeper", "-o", synchronized) == "True", PATIENCE)
+    web.kubectl.apply({**about, "stringData": {"own": own, "new": own.replace(own.split()[-1], "somebody-else")}})
+    eventually(lambda: "somebody-else" in in_guest(web, "cat /root/.ssh/authorized_keys", "keeper"), PATIENCE)
     seed = _seed(web)
     web.does(VIRTFLEET, "migrate", "-n", NAMESPACE, "keeper", "--watch")
 

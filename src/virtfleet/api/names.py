@@ -174,6 +174,7 @@ class VMICondition:
     PAUSED: Final = "Paused"
     AGENT_CONNECTED: Final = "AgentConnected"
     UNSUPPORTED_AGENT: Final = "AgentVersionNotSupported"
+    CREDENTIALS: Final = "AccessCredentialsSynchronized"
     SOFTWARE_EMULATION: Final = "SoftwareEmulation"
     LIVE_MIGRATABLE: Final = "LiveMigratable"
     STORAGE_LIVE_MIGRATABLE: Final = "StorageLiveMigratable"

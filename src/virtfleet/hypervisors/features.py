@@ -184,10 +184,7 @@ FEATURES: Final = (
             everywhere=True),
     Feature("guest-agent", "guest agent", "spec.accessCredentials", asking.guest_agent),
     Feature("agent-credentials", "credentials by the guest agent", "spec.accessCredentials[].qemuGuestAgent",
-            asking.credentials_by_agent,
-            NotYet("keys and passwords do not reach the guest through its agent",
-                   "hand SSH keys over by noCloud or configDrive, and passwords by cloud-init"),
-            part_of="guest-agent"),
+            asking.credentials_by_agent, part_of="guest-agent"),
     # hypervisor features
     Feature("hyperv-enlightenments", "Hyper-V enlightenments", "spec.domain.features.hyperv",
             lambda v: (f := v.spec.domain.features) and (f.hyperv or f.hyperv_passthrough)),

@@ -62,9 +62,7 @@ def claimed(kind: str) -> dict[str, Any]:
 
 
 CLAIM = {"persistentVolumeClaim": {"claimName": "data"}}
-AGENT = {"source": {"secret": {"secretName": "keys"}}, "propagationMethod": {"qemuGuestAgent": {"users": ["me"]}}}
 SPECS: dict[str, dict[str, Any]] = {
-    "agent-credentials": {"accessCredentials": [{"sshPublicKey": AGENT}]},
     "net-sriov": connected({"sriov": {}}, {"multus": {"networkName": "fast"}}),
     "net-plugin": connected({"binding": {"name": "plugin"}}, {"pod": {}}),
     "net-passt": connected({"passtBinding": {}}, {"pod": {}}),
