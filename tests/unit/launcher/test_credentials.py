@@ -63,10 +63,12 @@ async def test_it_is_said_when_the_agent_is_away_refuses_and_has_done_it(
     secrets: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(credentials, "_LOOK", 0.001)
-    there, refuses, asked, news = False, True, list[str](), asyncio.Event()
+    there, refuses, asked, news, second = False, True, list[str](), asyncio.Event(), asyncio.Event()
 
     async def ask(execute: str, _: type, arguments: dict[str, Any]) -> dict[str, Any]:
         asked.append(f"{execute} {arguments['username']}")
+        if arguments["username"] == "you":
+            second.set()
         if refuses:
             raise Failure("no such \x1b[31muser" + "x" * 5000)
         return {}
@@ -88,8 +90,7 @@ async def test_it_is_said_when_the_agent_is_away_refuses_and_has_done_it(
         assert kept.report.synchronized
         before = len(asked)
         (secrets / "words/you").write_text("another")
-        while "guest-set-user-password you" not in asked:
-            await asyncio.sleep(0.001)
+        await second.wait()
         assert len(asked) == before + 2, "only a change is told again"
     finally:
         task.cancel()
