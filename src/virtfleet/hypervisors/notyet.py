@@ -71,7 +71,6 @@ KUBEVIRT: Final = (
         "plugins are not run, and VMs that use one do not start or lack the interface",
         "use masquerade or bridge",
     ),
-    _configured("tlsConfiguration", "servers speak TLS 1.2 and newer with the ciphers of their library"),
     _absent(
         "configuration.roleAggregationStrategy",
         "the roles for people are aggregated to view, edit and admin anyhow",

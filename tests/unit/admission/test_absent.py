@@ -109,7 +109,6 @@ VALUES: dict[str, Any] = {
     "configuration.migrations.utilityVolumesTimeout": 5,
     "configuration.mediatedDevicesConfiguration": {"mediatedDeviceTypes": ["nvidia-222"]},
     "configuration.network.binding": {"plugin": {"sidecarImage": "plugin:v1"}},
-    "configuration.tlsConfiguration": {"minTLSVersion": "VersionTLS13"},
     "configuration.autoCPULimitNamespaceLabelSelector": {"matchLabels": {"limit": "yes"}},
     "configuration.ksmConfiguration": {"nodeLabelSelector": {}},
     "configuration.supportContainerResources": [{"type": "virtiofs", "resources": {}}],
