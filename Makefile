@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Of `make images`.
 REGISTRY ?= docker.io/virtfleet
 
-.PHONY: help bootstrap up down test whole test-fast quick test-kube test-golden lint bench docs manifests images lock clean
+.PHONY: help bootstrap up down test whole test-fast quick test-kube conformance test-golden lint bench docs manifests images lock clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -49,6 +49,10 @@ whole:
 
 test-kube: bootstrap  ## the tests of clusters and VMs on the Kubernetes that KUBECONFIG names, with images of this tree
 	@scripts/test-kube
+
+# LABEL=sig-network: only those; NEW=1: only what has not passed yet; SLICE=1: a few minutes, and a verdict.
+conformance: bootstrap  ## KubeVirt's own tests on the Kubernetes that KUBECONFIG names; writes docs/conformance.md
+	@$(BIN)/python -m conformance $(if $(LABEL),--label $(LABEL)) $(if $(NEW),--new) $(if $(SLICE),--slice) $(CONFORMANCE_ARGS)
 
 test-golden: bootstrap  ## boot every reference VMI that can boot here (about ten minutes)
 	@BOOT_GOLDEN=1 $(PYTEST) tests/vm/test_golden_boot.py -q

@@ -106,6 +106,8 @@ class Instances:
         await self._protect(vmi, existing)
         state = self._states.of(vmi) if vmi.spec.keeps_state else None
         at = Situation(vmi, tuple(existing), self._claims_of(vmi), trouble, self._vm_is_gone(vmi), state)
+        if at.pod and (mark := lifecycle.eviction_mark(at)):
+            await self._pods.annotate(at.pod, mark)
         if at.pod and (condition := lifecycle.gate(at, time.time())):
             await self._pods.put_condition(at.pod, condition)
         wait = self._untold.get(key, 0.0) - time.monotonic()
