@@ -409,6 +409,8 @@ class RotatingContext:
         """Use this context from the next handshake on; connections that exist are left alone."""
         if context.verify_mode != self.listening.verify_mode:
             raise ValueError("client certificates cannot become required, optional or unwanted by rotation")
+        # The version is settled before a name was read, by what the connection began with.
+        self.listening.minimum_version = context.minimum_version
         self._present = context
 
     def _move(self, connection: ssl.SSLObject | ssl.SSLSocket, name: str | None, _: ssl.SSLContext) -> None:
