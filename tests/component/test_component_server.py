@@ -16,7 +16,8 @@ import pytest
 from aiohttp import web
 
 from virtfleet.kube import certificates, component, peers
-from virtfleet.kube.certificates import Authority, Credential, Lifespan, Profile
+from virtfleet.kube.authority import Authority, Lifespan, Profile
+from virtfleet.kube.certificates import Credential
 
 HOUR = timedelta(hours=1)
 LIFE = Lifespan(HOUR, HOUR / 6)

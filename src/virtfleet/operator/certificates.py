@@ -13,7 +13,8 @@ from datetime import datetime, timedelta
 from secrets import token_hex
 
 from virtfleet.installation import Installation
-from virtfleet.kube.certificates import Authority, Credential, Lifespan, Profile
+from virtfleet.kube.authority import Authority, Lifespan, Profile
+from virtfleet.kube.certificates import Credential
 from virtfleet.kube.component import ADMISSION_KEY
 from virtfleet.kube.resource import Obj
 from virtfleet.operator.deployments import VIRT_CONTROLLER, secret_name
