@@ -1,6 +1,6 @@
 """The installation's own authority and the certificates of its components, kept in Secrets and rotated.
 
-What should be there follows from what is there and the time (`kube.certificates`): the same Secrets while nothing is
+What should be there follows from what is there and the time (`kube.authority`): the same Secrets while nothing is
 due. The authority's key stays in a Secret that only the operator reads; components mount theirs.
 """
 
