@@ -20,7 +20,8 @@ from aiohttp import web
 from virtfleet.api.configuration import TLSConfiguration
 from virtfleet.api.tlsrules import TlsRules, rules
 from virtfleet.kube import certificates, component, peers
-from virtfleet.kube.certificates import Authority, Credential, Lifespan, Profile
+from virtfleet.kube.authority import Authority, Lifespan, Profile
+from virtfleet.kube.certificates import Credential
 
 HOUR = timedelta(hours=1)
 LIFE = Lifespan(HOUR, HOUR / 6)
