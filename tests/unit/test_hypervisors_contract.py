@@ -25,7 +25,7 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "hypervisor-plugin"
 
 ALL = [registry.get(name) for name in registry.names()]
 RUNNING = [h for h in ALL if not h.refusal]
-ANNOUNCED = [h for h in ALL if h.refusal]
+REFUSING = [h for h in ALL if h.refusal]
 
 
 def name(hypervisor: Hypervisor) -> str:
@@ -41,9 +41,9 @@ class TestHypervisorsThatRunVMs(HypervisorContract):
         type(self).hypervisor = chosen
 
 
-@pytest.mark.parametrize("chosen", ANNOUNCED, ids=name)
-class TestHypervisorsThatAreAnnounced(DescriptionContract):
-    """Those whose name and limits are known, but that run no VMs yet."""
+@pytest.mark.parametrize("chosen", REFUSING, ids=name)
+class TestHypervisorsThatRunNone(DescriptionContract):
+    """Those whose documents are written, but that run no VMs yet."""
 
     @pytest.fixture(autouse=True)
     def _choose(self, chosen: Hypervisor) -> None:

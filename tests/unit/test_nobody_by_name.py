@@ -13,7 +13,7 @@ import virtfleet
 from virtfleet.hypervisors import registry
 
 SOURCE = Path(virtfleet.__file__).parent
-OURS = {name.replace("-", "_") for name in registry.names()} | {"qemu", "announced"}
+OURS = {name.replace("-", "_") for name in registry.names()} | {"qemu"}
 # What names one: its name and other names, the domain types, drivers and daemons of libvirt, and what it runs.
 WORDS = {*registry.names(), *registry.ALIASES, "qemu", "libxl", "virtqemud", "virtlxcd", "virtchd", "virtxend"}
 NAMED = re.compile(

@@ -145,9 +145,8 @@ WITH: dict[str, dict[str, Any]] = {
 
 def as_directories(spec: dict[str, Any]) -> None:
     """A container's disks are directories: its root, what is made of configuration, and the volumes that it mounts."""
-    mounted = {
-        volume["name"] for volume in spec["volumes"] if volume.keys() & {"containerDisk", "persistentVolumeClaim"}
-    }
+    kinds = {"containerDisk", "persistentVolumeClaim", "dataVolume"}
+    mounted = {volume["name"] for volume in spec["volumes"] if volume.keys() & kinds}
     spec["domain"]["devices"]["disks"] = [d for d in spec["domain"]["devices"]["disks"] if d["name"] not in mounted]
     shared = [{"name": name, "virtiofs": {}} for name in ("rootfs", *mounted)]
     spec["domain"]["devices"]["filesystems"] = [*spec["domain"]["devices"].get("filesystems", []), *shared]

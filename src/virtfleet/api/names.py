@@ -91,6 +91,9 @@ DISABLE_PCI_HOLE64: Final = "kubevirt.io/disablePCIHole64"
 MEMFD: Final = "kubevirt.io/memfd"
 NON_ROOT: Final = "kubevirt.io/nonroot"
 MIGRATION_NAME: Final = "kubevirt.io/migrationJobName"  # of target Pods
+STATE_FOR: Final = "persistent-state-for"  # label of the claim that holds what a VM's firmware and TPM remember
+STATE_VOLUME: Final = "persistent-state-for-this-vm"  # its name in a VMI's status
+STATE_MIGRATION: Final = "kubevirt.io/migrationName"  # label of one that a migration takes the state into
 MIGRATION_INTERFACE: Final = "migration0"  # of handlers, on the network that migrations have for themselves
 # When the guest ran in a target Pod, for networks that let a VM keep its address.
 MIGRATION_TARGET_READY: Final = "kubevirt.io/migration-target-ready-timestamp"
@@ -175,6 +178,7 @@ class VMICondition:
     PAUSED: Final = "Paused"
     AGENT_CONNECTED: Final = "AgentConnected"
     UNSUPPORTED_AGENT: Final = "AgentVersionNotSupported"
+    CREDENTIALS: Final = "AccessCredentialsSynchronized"
     SOFTWARE_EMULATION: Final = "SoftwareEmulation"
     LIVE_MIGRATABLE: Final = "LiveMigratable"
     STORAGE_LIVE_MIGRATABLE: Final = "StorageLiveMigratable"

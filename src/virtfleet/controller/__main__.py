@@ -8,10 +8,11 @@ import sys
 
 from prometheus_client import REGISTRY
 
+from virtfleet.api.tlsrules import rules
 from virtfleet.controller.assembly import COMPONENT, VirtController
 from virtfleet.controller.datavolumes.controller import Clients
 from virtfleet.controller.metrics import LEADING
-from virtfleet.installation import Installation, version_of
+from virtfleet.installation import Installation, in_force, version_of
 from virtfleet.kube import component, process
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.election import Election
@@ -38,7 +39,13 @@ async def control(options: argparse.Namespace) -> None:
             await controller.run()
 
         election = Election(api, namespace=api.namespace, name=COMPONENT, identity=identity)
-        await component.serve_and_lead(options, election, lead, lambda: version_of(installations.list()))
+        await component.serve_and_lead(
+            options,
+            election,
+            lead,
+            lambda: version_of(installations.list()),
+            lambda: rules(in_force(installations.list()).configuration.tls_configuration),
+        )
         following.cancel()
 
 

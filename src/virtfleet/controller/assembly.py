@@ -25,6 +25,7 @@ from virtfleet.controller.records import Instance
 from virtfleet.controller.replicaset import ReplicaSets
 from virtfleet.controller.virtualmachine import VirtualMachines
 from virtfleet.controller.vms import claim_keys
+from virtfleet.controller.vmstate import state_keys
 from virtfleet.controller.volumeupdate import VolumeUpdates
 from virtfleet.controller.workloads.controller import OUTDATED, Marks, Updates, outdated
 from virtfleet.installation import Installation
@@ -70,7 +71,9 @@ class VirtController:
             indexes={"namespace": lambda each: [each.namespace]},
         )
         nodes = Cache(api, resource.NODES, decode=records.decode_node, indexes=NODE_INDEXES)
-        claims = Cache(api, resource.PERSISTENT_VOLUME_CLAIMS, decode=records.decode_claim)
+        claims = Cache(
+            api, resource.PERSISTENT_VOLUME_CLAIMS, decode=records.decode_claim, indexes={"state": state_keys}
+        )
         migrations = Cache(api, resource.VMI_MIGRATIONS, decode=decode_migration, indexes=INDEXES)
         policies = Cache(api, resource.MIGRATION_POLICIES, decode=decode_policy)
         budgets = Cache(api, resource.POD_DISRUPTION_BUDGETS, decode=decode_budget)

@@ -60,6 +60,8 @@ class Situation:
     """What went wrong when its Pod was made."""
     vm_is_gone: bool = False
     """The VM that it belongs to does not exist, or it belongs to none."""
+    state: Claim | None = None
+    """The claim in which firmware and TPM keep things."""
 
     @property
     def pod(self) -> LauncherPod | None:
@@ -153,7 +155,7 @@ def change(at: Situation, now: float) -> Obj:
         metadata["labels"] = {names.HANDLER_POOL: pool or None}  # an update may take a VM to another pool
     if phase == Phase.SCHEDULED and not vmi.handed_over and at.pod:
         metadata["labels"] = {**metadata.get("labels", {}), names.NODE_NAME: at.pod.node}
-        status |= _hand_over(vmi, at.pod, at.claims or {})
+        status |= _hand_over(vmi, at.pod, at.claims or {}, at.state)
     finalizers = _finalizers(at, phase)
     if finalizers != vmi.metadata.finalizers:
         metadata["finalizers"] = finalizers
@@ -198,14 +200,20 @@ def _marks(pod: LauncherPod) -> Obj:
     return {**marks, "labels": {names.HANDLER_POOL: pool}} if pool else marks
 
 
-def _hand_over(vmi: Instance, pod: LauncherPod, claims: Mapping[str, Claim]) -> Obj:
+def _hand_over(vmi: Instance, pod: LauncherPod, claims: Mapping[str, Claim], state: Claim | None) -> Obj:
     status: Obj = {"nodeName": pod.node, "launcherContainerImageVersion": pod.image}
     if pod.status.qos_class:
         status["qosClass"] = pod.status.qos_class
-    if claims:
+    if claims or state:
         # So that no handler needs to read claims. All volumes are named: what a status leaves out is not there yet.
-        status["volumeStatus"] = [volume_status(volume, claims.get(volume.name)) for volume in vmi.spec.volumes]
+        entries = [volume_status(volume, claims.get(volume.name)) for volume in vmi.spec.volumes]
+        status["volumeStatus"] = [*entries, *([state_status(state)] if state else [])]
     return status
+
+
+def state_status(claim: Claim) -> Obj:
+    """The entry of the claim in which firmware and TPM keep things; it is no volume of the spec."""
+    return {"name": names.STATE_VOLUME, "target": "", "persistentVolumeClaimInfo": claim_info(claim)}
 
 
 def volume_status(volume: Volume, claim: Claim | None) -> Obj:

@@ -193,7 +193,25 @@ class Interface(Record):
     state: str = ""
 
 
+class Tpm(Record):
+    enabled: bool | None = None
+    persistent: bool | None = None
+
+
+class Efi(Record):
+    persistent: bool | None = None
+
+
+class Bootloader(Record):
+    efi: Efi | None = None
+
+
+class Firmware(Record):
+    bootloader: Bootloader | None = None
+
+
 class Devices(Record):
+    tpm: Tpm | None = None
     gpus: list[dict[str, Any]] = []
     host_devices: list[dict[str, Any]] = []
     interfaces: list[Interface] = []
@@ -201,6 +219,7 @@ class Devices(Record):
 
 class Domain(Record):
     devices: Devices = msgspec.field(default_factory=Devices)
+    firmware: Firmware | None = None
 
 
 class Machine(Volumes):
@@ -213,6 +232,14 @@ class Machine(Volumes):
     def secondary(self) -> bool:
         """Whether it is on a network beside the cluster's."""
         return any(network.multus and not network.multus.default for network in self.networks)
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether its firmware or TPM remembers things from one run to the next."""
+        tpm, loader = self.domain.devices.tpm, self.domain.firmware and self.domain.firmware.bootloader
+        return bool(
+            (tpm and tpm.persistent and tpm.enabled is not False) or (loader and loader.efi and loader.efi.persistent)
+        )
 
     @property
     def connections(self) -> dict[str, tuple[str, str]]:

@@ -63,7 +63,13 @@ async def serve(options: argparse.Namespace, api: KubeApi) -> None:
 
         # Not one of the group's tasks: what it knows is kept up to date until its last answer.
         await component.serve(
-            options, routes, unready, front_proxy.authorities, component.FAREWELL, knowledge.configuration
+            options,
+            routes,
+            unready,
+            front_proxy.authorities,
+            component.FAREWELL,
+            knowledge.configuration,
+            knowledge.tls,
         )
 
 

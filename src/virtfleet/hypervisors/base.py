@@ -93,6 +93,8 @@ class Descriptor(msgspec.Struct, frozen=True, kw_only=True):
     uri: str
     daemon: str = ""
     """Modular libvirt daemon; "" where the driver has none."""
+    driver: str = ""
+    """What libvirt calls the driver that a monolithic daemon loads, where that is not the scheme of its URI."""
     root: bool = False
     """Whether the launcher runs as root."""
     capabilities: tuple[str, ...] = ()

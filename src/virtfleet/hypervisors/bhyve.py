@@ -56,6 +56,7 @@ class Bhyve(PlainMachine):
         ("filesystem rng sound input graphics", "the document has no such device yet"),
         ("gpu host-device net-sriov", "a device must be bound by hand on FreeBSD"),
         ("secure-boot acpi-tables ignition kernel-boot", "libvirt's bhyve driver has its own loader, or EFI"),
+        ("efi-persistent", "the document names no file for variables yet"),
         ("net-passt net-plugin net-multiqueue", "bhyve is attached to bridges"),
         ("live-migration", "libvirt's bhyve driver cannot migrate"),
         ("start-paused", "libvirt's bhyve driver cannot pause"),

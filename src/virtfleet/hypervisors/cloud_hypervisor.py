@@ -64,6 +64,7 @@ class CloudHypervisor(Hypervisor):
             ),
             ("boot-order", "it boots the kernel or firmware that it is given"),
             ("secure-boot acpi-tables ignition", "its firmware has no such thing"),
+            ("efi-persistent", "its firmware keeps no variables"),
             ("cpu-model cpu-features", "guests see the host's CPU"),
             ("volume-hotplug", "libvirt's driver cannot attach a disk to a running VM; leave hotpluggable out"),
             ("cpu-hotplug memory-hotplug", "libvirt's driver cannot resize a running VM"),

@@ -30,6 +30,7 @@ class Esx(VmxMachine):
             "ESX",
             ("cloud-init config-disk", "an image that is made here does not lie in a datastore of ESX"),
             ("live-migration", "libvirt moves VMs of ESX through a vCenter only, which VirtFleet does not know"),
+            ("efi-persistent", "ESX keeps variables beside its own disks, where no claim is"),
             NETWORKS,
         )
         | PLAIN

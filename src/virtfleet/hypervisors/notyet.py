@@ -60,14 +60,12 @@ _PACED = "requests are paced by VirtFleet itself"
 
 KUBEVIRT: Final = (
     _configured("migrations.utilityVolumesTimeout", "there are no utility volumes to wait for"),
-    _configured("vmStateStorageClass", "state of TPM and EFI is not kept"),
     _configured("mediatedDevicesConfiguration", "no mediated devices are made", "make them on the nodes yourself"),
     _absent(
         "configuration.network.binding",
         "plugins are not run, and VMs that use one do not start or lack the interface",
         "use masquerade or bridge",
     ),
-    _configured("tlsConfiguration", "servers speak TLS 1.2 and newer with the ciphers of their library"),
     _absent(
         "configuration.roleAggregationStrategy",
         "the roles for people are aggregated to view, edit and admin anyhow",

@@ -22,7 +22,7 @@ _OWN: Final = {
     "qemu-kvm": "virtfleet.hypervisors.qemu_kvm:QemuKvm",
     "mshv": "virtfleet.hypervisors.mshv:Mshv",
     "cloud-hypervisor": "virtfleet.hypervisors.cloud_hypervisor:CloudHypervisor",
-    "xen": "virtfleet.hypervisors.announced:Xen",
+    "xen": "virtfleet.hypervisors.xen:Xen",
     "lxc": "virtfleet.hypervisors.lxc:Lxc",
     "openvz": "virtfleet.hypervisors.openvz:OpenVZ",
     "virtualbox": "virtfleet.hypervisors.virtualbox:VirtualBox",

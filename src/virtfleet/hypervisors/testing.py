@@ -162,7 +162,7 @@ class HypervisorContract(DescriptionContract):
         for machine in ("x86_64", "aarch64", "s390x"):
             steps = self.hypervisor.proof(machine)
             devices = [step.name for step in steps if isinstance(step, Device)]
-            assert devices[:1] == ([self.hypervisor.descriptor.device] if self.hypervisor.descriptor.device else [])
+            assert not (device := self.hypervisor.descriptor.device) or devices[:1] == [device]
             for number, step in enumerate(steps):
                 assert isinstance(step, Device | Program | TinyGuest)
                 if isinstance(step, TinyGuest):

@@ -16,7 +16,7 @@ import shutil
 import stat
 import struct
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,9 +47,10 @@ _DIRECTORIES = (
 # Loaded in this order, each after what it depends on.
 _MODULES = (
     *("virtio_pci", "virtio_blk", "virtio_net", "virtio_scsi", "sd_mod", "sr_mod", "virtio_console"),
-    *("virtio_balloon", "virtio_mem", "virtio-rng", "virtiofs", "button", "evdev", "isofs", "vfat"),
-    *("nls_cp437", "nls_ascii"),
+    *("virtio_balloon", "virtio_mem", "virtio-rng", "virtiofs", "xen-blkfront", "button", "evdev", "isofs"),
+    *("vfat", "nls_cp437", "nls_ascii"),
 )
+_ON_DEMAND = ("efivarfs",)  # those that people load themselves: not every guest has what they are for
 _COMMAND_LINE = (
     "console=tty0 console=ttyS0 quiet panic=5 mitigations=off random.trust_cpu=on memhp_default_state=online"
 )
@@ -208,8 +209,8 @@ def _machine_tree(root: Path, release: str) -> dict[str, _Node]:
     """What a guest with a kernel of its own has besides: modules, the guest agent, and an ssh server."""
     nodes = {path: _Node(stat.S_IFDIR | 0o755, b"") for path in ("lib", "lib/modules", "lib64")}
     nodes["init"] = _Node(stat.S_IFLNK | 0o777, b"sbin/init")
-    loaded = list(_in_order(root / "lib/modules" / release))
-    for path in loaded:
+    loaded = list(_in_order(root / "lib/modules" / release, _MODULES))
+    for path in (*loaded, *_in_order(root / "lib/modules" / release, _ON_DEMAND)):
         nodes[f"lib/modules/{path.name}"] = _Node(stat.S_IFREG | 0o644, path.read_bytes())
     listing = "".join(f"/lib/modules/{path.name}\n" for path in loaded)
     nodes["etc/modules"] = _Node(stat.S_IFREG | 0o644, listing.encode())
@@ -234,7 +235,7 @@ def _host_key() -> bytes:
     return b"".join(struct.pack(">I", len(part)) + part for part in (b"ssh-ed25519", pair))
 
 
-def _in_order(directory: Path) -> Iterator[Path]:
+def _in_order(directory: Path, modules: Sequence[str]) -> Iterator[Path]:
     """The modules with those that they depend on before them."""
     paths = {path.stem.replace("-", "_"): path for path in directory.rglob("*.ko")}
     done: set[str] = set()
@@ -248,7 +249,7 @@ def _in_order(directory: Path) -> Iterator[Path]:
             yield from with_dependencies(needed.replace("-", "_"))
         yield paths[name]
 
-    for module in _MODULES:
+    for module in modules:
         yield from with_dependencies(module.replace("-", "_"))
 
 

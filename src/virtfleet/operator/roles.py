@@ -64,8 +64,10 @@ CLUSTER_RULES: dict[str, list[Rule]] = {
         rule("", ["pods/resize"], ["patch"]),  # VMs that grow
         rule("", ["nodes"], [*_READ, "patch"]),
         rule("", ["namespaces"], _READ),
-        rule("", ["persistentvolumeclaims"], [*_READ, "create", "patch"]),  # those of DataVolumes
+        # Those of DataVolumes, and for what VMs remember.
+        rule("", ["persistentvolumeclaims"], [*_READ, "create", "patch", "delete"]),
         rule("apiextensions.k8s.io", ["customresourcedefinitions"], _READ, [names.CDI_DEFINITION]),  # is it installed
+        rule("storage.k8s.io", ["storageclasses"], ["list"]),
         rule("", ["persistentvolumes"], ["get"]),  # where volumes are that follow a VM
         rule("k8s.cni.cncf.io", ["network-attachment-definitions"], ["get"]),
         rule("policy", ["poddisruptionbudgets"], [*_READ, "create", "patch", "delete"]),

@@ -62,11 +62,7 @@ def claimed(kind: str) -> dict[str, Any]:
 
 
 CLAIM = {"persistentVolumeClaim": {"claimName": "data"}}
-AGENT = {"source": {"secret": {"secretName": "keys"}}, "propagationMethod": {"qemuGuestAgent": {"users": ["me"]}}}
 SPECS: dict[str, dict[str, Any]] = {
-    "tpm-persistent": {f"{DEVICES}.tpm": {"persistent": True}},
-    "efi-persistent": {"domain.firmware.bootloader": {"efi": {"secureBoot": False, "persistent": True}}},
-    "agent-credentials": {"accessCredentials": [{"sshPublicKey": AGENT}]},
     "net-sriov": connected({"sriov": {}}, {"multus": {"networkName": "fast"}}),
     "net-plugin": connected({"binding": {"name": "plugin"}}, {"pod": {}}),
     "net-passt": connected({"passtBinding": {}}, {"pod": {}}),
@@ -113,7 +109,6 @@ VALUES: dict[str, Any] = {
     "configuration.migrations.utilityVolumesTimeout": 5,
     "configuration.mediatedDevicesConfiguration": {"mediatedDeviceTypes": ["nvidia-222"]},
     "configuration.network.binding": {"plugin": {"sidecarImage": "plugin:v1"}},
-    "configuration.tlsConfiguration": {"minTLSVersion": "VersionTLS13"},
     "configuration.autoCPULimitNamespaceLabelSelector": {"matchLabels": {"limit": "yes"}},
     "configuration.ksmConfiguration": {"nodeLabelSelector": {}},
     "configuration.supportContainerResources": [{"type": "virtiofs", "resources": {}}],
@@ -146,7 +141,6 @@ VALUES: dict[str, Any] = {
     **dict.fromkeys(("monitorNamespace", "monitorAccount", "serviceMonitorNamespace"), "monitoring"),
     "synchronizationPort": "9185",
     "configuration.minCPUModel": "Haswell",
-    "configuration.vmStateStorageClass": "fast",
 }
 
 

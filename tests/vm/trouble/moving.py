@@ -103,9 +103,10 @@ class Guest:
             return error.reason == "AlreadyExists"
         return True
 
-    async def _running(self) -> Obj | None:
+    async def _running(self) -> Obj:
         vmi = await self.vmi()
-        return vmi if (vmi.get("status") or {}).get("phase") == "Running" else None
+        assert (vmi.get("status") or {}).get("phase") == "Running", vmi.get("status")
+        return vmi
 
     async def vmi(self) -> Obj:
         return await self.api.get(VMIS, NAME, NAMESPACE)

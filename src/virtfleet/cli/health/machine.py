@@ -14,7 +14,7 @@ from virtfleet.cli.health.finding import Finding, fine, problem, warning
 
 _KERNEL = (5, 10)  # what Debian 11 has; nothing older is tried
 _CONTROLLERS = ("cpu", "memory", "pids")
-_PROGRAMS = (("runc",), ("conmon",), ("skopeo",), ("nft",), ("ip",), ("qemu-system-x86_64",), ("libvirtd", "virtqemud"))
+_PROGRAMS = ("runc", "conmon", "skopeo", "nft", "ip")
 _BOOTSTRAP = "scripts/bootstrap installs what is missing."
 _LITTLE = 2 << 30
 _SOON = timedelta(days=14)
@@ -25,7 +25,7 @@ def checks(data: Path) -> Iterator[Finding]:
     yield _root()
     yield kernel(os.uname().release)
     yield groups(Path("/sys/fs/cgroup"))
-    yield _kvm()
+    yield _hypervisor()
     yield _programs()
     yield _disk(data)
     yield from _cluster(data)
@@ -58,24 +58,32 @@ def groups(root: Path) -> Finding:
     return fine("cgroups", f"version {version}")
 
 
-def _kvm() -> Finding:
-    try:
-        os.close(os.open("/dev/kvm", os.O_RDWR | os.O_CLOEXEC))
-    except OSError as error:
+def _hypervisor() -> Finding:
+    """Whether guests run on hardware, which is tried by running one."""
+    from virtfleet.hypervisors import registry
+    from virtfleet.launcher.libvirtd.daemons import lacking
+    from virtfleet.launcher.node import trial
+    from virtfleet.local.guestimage import default_cache
+
+    hypervisor = registry.get(registry.DEFAULT)
+    title = hypervisor.descriptor.title
+    if missing := lacking(hypervisor):
+        return problem("hypervisor", missing, _BOOTSTRAP)
+    if reason := trial.trouble(hypervisor, default_cache()):
         return warning(
-            "KVM",
-            f"/dev/kvm: {error.strerror}; guests are emulated, and slow",
-            "Switch virtualization on in the firmware (nested, where this is a VM), and load kvm_intel or kvm_amd.",
+            "hypervisor",
+            f"{title}: {reason}; guests are emulated, and slow",
+            "Switch virtualization on in the firmware (nested, where this is a VM), and load its kernel module.",
         )
-    return fine("KVM", "/dev/kvm can be used")
+    return fine("hypervisor", f"{title}: a guest was run")
 
 
 def _programs() -> Finding:
     path = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/sbin"))
-    missing = [each[0] for each in _PROGRAMS if not any(shutil.which(name, path=path) for name in each)]
+    missing = [name for name in _PROGRAMS if not shutil.which(name, path=path)]
     if missing:
         return problem("programs", f"not installed: {', '.join(missing)}", _BOOTSTRAP)
-    return fine("programs", "container tools, libvirt and QEMU are installed")
+    return fine("programs", "container tools are installed")
 
 
 def _disk(data: Path) -> Finding:

@@ -19,7 +19,8 @@ from pathlib import Path
 import yaml
 
 from virtfleet.kube import certificates
-from virtfleet.kube.certificates import Authority, Credential, Lifespan, Profile
+from virtfleet.kube.authority import Authority, Lifespan, Profile
+from virtfleet.kube.certificates import Credential
 from virtfleet.local.apiserver.rights.tokens import SigningKeys
 
 DAY = timedelta(days=1)
