@@ -101,6 +101,9 @@ WORKLOAD_UPDATE: Final = "kubevirt.io/workloadUpdateMigration"  # of migrations:
 EVACUATION: Final = "kubevirt.io/evacuationMigration"  # of migrations: the node that the VM leaves
 EVICTION_SOURCE: Final = "kubevirt.io/eviction-source"  # of VMIs that leave their node: who asked, if not a drain
 DESCHEDULER: Final = "descheduler"
+# Of launcher Pods, for the descheduler: an eviction begins something that ends later, and whether it has begun.
+EVICTED_LATER: Final = "descheduler.alpha.kubernetes.io/request-evict-only"
+EVICTION_IN_PROGRESS: Final = "descheduler.alpha.kubernetes.io/eviction-in-progress"
 DRAINED: Final = "virtfleet.io/drained"  # of nodes: VMs began to leave it while it was cordoned
 LIBVIRT_LOG_FILTERS: Final = "kubevirt.io/libvirt-log-filters"
 FAIL_FAST: Final = "kubevirt.io/func-test-virt-launcher-fail-fast"
@@ -179,6 +182,7 @@ class VMICondition:
     CPU_CHANGE: Final = "HotVCPUChange"
     MEMORY_CHANGE: Final = "HotMemoryChange"
     MIGRATION_REQUIRED: Final = "MigrationRequired"
+    EVICTION_REQUESTED: Final = "EvictionRequested"
     VOLUMES_READY: Final = "DataVolumesReady"
 
 

@@ -105,6 +105,8 @@ class Instances:
             existing, trouble = await self._create_pod(vmi)
         await self._protect(vmi, existing)
         at = Situation(vmi, tuple(existing), self._claims_of(vmi), trouble, self._vm_is_gone(vmi))
+        if at.pod and (mark := lifecycle.eviction_mark(at)):
+            await self._pods.annotate(at.pod, mark)
         if at.pod and (condition := lifecycle.gate(at, time.time())):
             await self._pods.put_condition(at.pod, condition)
         wait = self._untold.get(key, 0.0) - time.monotonic()

@@ -51,6 +51,7 @@ class Annotations(Record):
     attached_volume: str = msgspec.field(default="", name=names.ATTACHED_VOLUME)
     evacuation: str = msgspec.field(default="", name=names.EVACUATION)
     eviction_source: str = msgspec.field(default="", name=names.EVICTION_SOURCE)
+    eviction_in_progress: str = msgspec.field(default="", name=names.EVICTION_IN_PROGRESS)
     drained: str = msgspec.field(default="", name=names.DRAINED)
     networks: str = msgspec.field(default="", name=NETWORKS)
     upload_target: str | None = msgspec.field(default=None, name=names.UPLOAD_TARGET)

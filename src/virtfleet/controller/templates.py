@@ -121,6 +121,12 @@ def template_changes(started_with: Obj, now: Obj, instance: Mapping[str, Any] = 
     return list(_differences(*liveupdate.settled(old, new, instance)))
 
 
+def same_metadata(started_with: Obj, now: Obj) -> bool:
+    """Whether the templates of two specs of a VM give an instance the same labels and annotations."""
+    old, new = ((spec.get("template") or {}).get("metadata") or {} for spec in (started_with, now))
+    return all((old.get(key) or {}) == (new.get(key) or {}) for key in ("labels", "annotations"))
+
+
 def _differences(old: Any, new: Any, path: str = "") -> Iterator[str]:
     if isinstance(old, dict) and isinstance(new, dict):
         for key in sorted(old.keys() | new.keys()):

@@ -51,15 +51,15 @@ def _busy(vmi: Obj) -> list[str]:
 
 def _followed(vmi: Obj, found: Following) -> Obj:
     """The patch of an instance that follows its template, and says at once what it waits for."""
-    told = vmi["status"].get("conditions") or []
+    held = vmi["status"].get("conditions") or []
     for kind, message in found.pending.items():
         # Whether it has to move is not known yet; KubeVirt's word for that.
         status, reason = (
             ("False", "AutoMigrationPending") if kind == VMICondition.MIGRATION_REQUIRED else ("True", "Pending")
         )
-        told = conditions.put(told, kind, status, time.time(), reason=reason, message=message)
+        held = conditions.put(held, kind, status, time.time(), reason=reason, message=message)
     about = {"resourceVersion": vmi["metadata"]["resourceVersion"], "uid": vmi["metadata"]["uid"]}
-    return {"metadata": about, "spec": found.spec, "status": {"conditions": told}}
+    return {"metadata": about, "spec": found.spec, "status": {"conditions": held}}
 
 
 class ForeignInstance(Exception):
@@ -120,10 +120,10 @@ class VirtualMachines:
             trouble = Trouble(FAILED_DELETE if decision.act in (Act.STOP, Act.RERUN) else FAILED_CREATE, str(error))
         changes: list[str] = []
         if vmi and types is not None and _is_behind(vm, vmi):
-            vmi, changes = await self._follow(vm, vmi, types)
-            if not changes:
+            vmi, changes, current = await self._follow(vm, vmi, types)
+            if current:
                 vmi = await self._brought_up_to_date(vm, vmi)
-            elif not vmi.ran:  # nothing is lost, and most often the change is what it takes to run
+            elif changes and not vmi.ran:  # nothing is lost, and most often the change is what it takes to run
                 vm, vmi = await self._act(Act.RESTART, vm, vmi)
                 changes = []
         await self._write_status(View(vm, vmi, self._claims_of(vm), trouble, tuple(changes), self._unfilled(vm)))
@@ -338,8 +338,12 @@ class VirtualMachines:
 
     # -- changes that the instance follows, and those that wait for a restart
 
-    async def _follow(self, vm: Vm, vmi: Instance, types: Types) -> tuple[Instance, list[str]]:
-        """Give the instance what a running one can have of the template; the rest is what waits for a restart."""
+    async def _follow(self, vm: Vm, vmi: Instance, types: Types) -> tuple[Instance, list[str], bool]:
+        """Give the instance what a running one can have of the template; the rest is what waits for a restart.
+
+        Whether it is all that the template says now comes last: other labels or annotations of the template ask for no
+        restart, and an instance gets them with the next.
+        """
         name = vmi.status.virtual_machine_revision_name
         refused: Mapping[str, str] = {}
         with ignoring(is_not_found, lambda error: isinstance(error, Conflict)):
@@ -356,8 +360,9 @@ class VirtualMachines:
                 before = volumeupdate.as_of_now(before, vm, vmi)
             changes = templates.template_changes(before, now, whole["spec"])
             known = self._instances.get(vmi.key) or vmi
-            return known, [f"{path} ({refused[path]})" if path in refused else path for path in changes]
-        return vmi, []  # nobody can tell any more
+            told = [f"{path} ({refused[path]})" if path in refused else path for path in changes]
+            return known, told, not changes and templates.same_metadata(before, now)
+        return vmi, [], True  # nobody can tell any more
 
     async def _brought_up_to_date(self, vm: Vm, vmi: Instance) -> Instance:
         """An instance that is as the template wants it is of the VM's newest generation."""

@@ -100,6 +100,8 @@ class Migrations:
         at = await self._end(at)
         now = time.time()
         phase, reason = phases.next_phase(at, now)
+        if phase == MigrationPhase.SCHEDULING and (said := phases.unplaced(at)):
+            self._recorder.warning(migration.reference, "migrationTargetPodUnschedulable", said)
         await self._write(at, phase, reason, now)
         return phases.look_again(at, phase, now)
 

@@ -45,8 +45,14 @@ from virtfleet.work import tasks
 logger = logging.getLogger(__name__)
 
 _ASK_AGAIN = 5.0  # seconds between requests to shut down: a guest that still boots does not hear the first
-# The power button, else a signal to a container's first process, else what the driver knows.
-_WAYS_DOWN = (libvirt.VIR_DOMAIN_SHUTDOWN_ACPI_POWER_BTN, libvirt.VIR_DOMAIN_SHUTDOWN_SIGNAL, 0)
+# A word to a guest that knows of its hypervisor, where that has one, else the power button; else a signal to a
+# container's first process, else what the driver knows.
+_WAYS_DOWN = (
+    libvirt.VIR_DOMAIN_SHUTDOWN_PARAVIRT | libvirt.VIR_DOMAIN_SHUTDOWN_ACPI_POWER_BTN,
+    libvirt.VIR_DOMAIN_SHUTDOWN_ACPI_POWER_BTN,
+    libvirt.VIR_DOMAIN_SHUTDOWN_SIGNAL,
+    0,
+)
 _LIVE = libvirt.VIR_DOMAIN_AFFECT_LIVE
 # What libvirt says of a device that the guest has not let go of yet, or just has.
 _BEING_REMOVED = (libvirt.VIR_ERR_OPERATION_FAILED, libvirt.VIR_ERR_DEVICE_MISSING)
@@ -235,7 +241,7 @@ class Guest:
             return
         running = await self._domain(lambda domain: ET.fromstring(domain.XMLDesc()))
         terminal = running.find("devices/console[@type='pty']/source")
-        if terminal is not None and running.find("devices/serial") is None and self._console is None:
+        if terminal is not None and self._console is None:
             console = Console(terminal.get("path", ""), Path(paths.vmi_socket(self._uid, "virt-serial0")))
             try:
                 await console.start()
