@@ -80,6 +80,8 @@ def _chunks(wanted: Sequence[report.Spec]) -> Iterator[list[report.Spec]]:
 
 def _slice(every: Sequence[report.Spec], results: report.Results, processes: int) -> int:
     chosen = report.reliable(every, results, page.LABELS, SLICE, TIMES)
+    if not chosen:
+        raise suite.Trouble(f"no spec has passed {TIMES} times in a row yet; run all of the suite first")
     print(f"{len(chosen)} specs of {len({s.file for s in chosen})} files", flush=True)
     began = time.monotonic()
     found = report.merged({}, suite.run("slice", chosen, processes, SLICE_LIMIT))
