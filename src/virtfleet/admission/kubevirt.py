@@ -50,7 +50,7 @@ def check(kubevirt: Section, findings: Findings, old: Section | None = None) -> 
     _warn_of_old_settings(raw, findings)
     warn_of_absent(notyet.KUBEVIRT, read(kubevirt, "spec"), findings)
     for gate in sorted(gates.switched_on):
-        if gap := notyet.behind(gate):
+        if gap := notyet.lacking(gate):
             findings.without_effect(f"feature gate {gate} is accepted, but {gap}")
 
 

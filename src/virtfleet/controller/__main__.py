@@ -9,6 +9,7 @@ import sys
 from prometheus_client import REGISTRY
 
 from virtfleet.controller.assembly import COMPONENT, VirtController
+from virtfleet.controller.datavolumes.controller import Clients
 from virtfleet.controller.metrics import LEADING
 from virtfleet.installation import Installation, version_of
 from virtfleet.kube import component, process
@@ -24,8 +25,14 @@ async def control(options: argparse.Namespace) -> None:
         installations = Cache(api, KUBEVIRTS, decode=Installation.decode)
         following = group.create_task(installations.run())
 
+        credential = component.MountedCredential(options.certificates)
+
+        def uploaders() -> Clients:
+            """virt-api, of the same authority."""
+            return Clients(credential.current().bundle.decode(), f"{api.namespace}:virt-api")
+
         async def lead() -> None:
-            controller = VirtController(api, identity, followed=installations)
+            controller = VirtController(api, identity, followed=installations, clients=uploaders)
             REGISTRY.register(controller.metrics)
             LEADING.set(1)
             await controller.run()

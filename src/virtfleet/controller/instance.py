@@ -15,9 +15,11 @@ from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.controller import advice, connecting, connections, disruption, lifecycle, pods
 from virtfleet.controller.attachments import Attachments
+from virtfleet.controller.datavolumes import records as datavolumes
+from virtfleet.controller.datavolumes.records import DataVolume
 from virtfleet.controller.disruption import Budget
 from virtfleet.controller.launcherpod import LauncherPod
-from virtfleet.controller.lifecycle import CLAIM_NOT_FOUND, FAILED_CREATE, Situation, Trouble
+from virtfleet.controller.lifecycle import CLAIM_NOT_FOUND, FAILED_CREATE, VOLUMES_NOT_READY, Situation, Trouble
 from virtfleet.controller.pods import ForeignPod, LauncherPods
 from virtfleet.controller.records import Claim, Instance, NodeRecord, Vm, labels_of
 from virtfleet.installation import Installation, in_force
@@ -63,6 +65,7 @@ class Instances:
         attachments: Attachments,
         vms: Cache[Vm],
         claims: Cache[Claim],
+        volumes: Cache[DataVolume],
         budgets: Cache[Budget],
         nodes: Cache[NodeRecord],
         installations: Cache[Installation],
@@ -74,6 +77,7 @@ class Instances:
         self._attachments = attachments
         self._vms = vms
         self._claims = claims
+        self._volumes = volumes
         self._budgets = budgets
         self._nodes = nodes
         self._installations = installations
@@ -83,6 +87,7 @@ class Instances:
         self.controller.follow(launchers.cache, pods.owners)
         self.controller.follow(budgets, pods.owners)
         self.controller.follow(claims, self._waiting_for_claim)
+        self.controller.follow(volumes, self._waiting_for_claim)
         installations.on_change(self._settings_changed)
 
     async def reconcile(self, key: str) -> float | None:
@@ -100,6 +105,8 @@ class Instances:
             existing, trouble = await self._create_pod(vmi)
         await self._protect(vmi, existing)
         at = Situation(vmi, tuple(existing), self._claims_of(vmi), trouble, self._vm_is_gone(vmi))
+        if at.pod and (mark := lifecycle.eviction_mark(at)):
+            await self._pods.annotate(at.pod, mark)
         if at.pod and (condition := lifecycle.gate(at, time.time())):
             await self._pods.put_condition(at.pod, condition)
         wait = self._untold.get(key, 0.0) - time.monotonic()
@@ -141,6 +148,9 @@ class Instances:
 
     async def _create_pod(self, vmi: Instance) -> tuple[list[LauncherPod], Trouble | None]:
         """The VMI's Pod, or why there is none."""
+        if unfilled := datavolumes.unfilled(self._volumes, self._claims, claim_keys(vmi)):
+            said = "; ".join(f"{volume.name}: {volume.trouble or volume.phase or 'new'}" for volume in unfilled)
+            return [], Trouble(VOLUMES_NOT_READY, f"waiting for DataVolumes to be filled: {said}")
         claims = self._claims_of(vmi)
         missing = sorted({claim for volume, claim in vmi.spec.claims.items() if volume not in claims})
         if missing:
@@ -219,7 +229,7 @@ class Instances:
         vm = self._vms.get(f"{vmi.namespace}/{owner.name}")
         return vm is None or vm.uid != owner.uid
 
-    def _waiting_for_claim(self, claim: Claim) -> list[str]:
+    def _waiting_for_claim(self, claim: Claim | DataVolume) -> list[str]:
         return [vmi.key for vmi in self._instances.by_index("claim", claim.key) if vmi.unprocessed]
 
     def _settings_changed(self, *_: object) -> None:

@@ -8,7 +8,16 @@ from typing import Any
 
 from virtfleet.api import names
 from virtfleet.controller import liveupdate
-from virtfleet.kube.resource import CONTROLLER_REVISIONS, VMI_REPLICA_SETS, VMIS, VMS, Obj, Resource, owner_reference
+from virtfleet.kube.resource import (
+    CONTROLLER_REVISIONS,
+    DATA_VOLUMES,
+    VMI_REPLICA_SETS,
+    VMIS,
+    VMS,
+    Obj,
+    Resource,
+    owner_reference,
+)
 
 
 def _instance(template: Obj, owner: Obj, resource: Resource, name: str) -> Obj:
@@ -63,6 +72,23 @@ def instance_of_replica_set(replica_set: Obj, slot: int) -> Obj:
     base = named.get("name") or named.get("generateName") or meta["name"]
     digest = blake2s(f"{meta['uid']}/{slot}".encode(), digest_size=4).hexdigest()
     return _instance(template, replica_set, VMI_REPLICA_SETS, f"{base[:54].rstrip('-.')}-{digest}")
+
+
+def data_volume(vm: Obj, template: Obj) -> Obj:
+    """A DataVolume of a VM's template, which goes with the VM."""
+    meta = template.get("metadata") or {}
+    return {
+        "apiVersion": DATA_VOLUMES.api_version,
+        "kind": DATA_VOLUMES.kind,
+        "metadata": {
+            "name": str(meta.get("name") or ""),
+            "namespace": vm["metadata"]["namespace"],
+            "labels": {**(meta.get("labels") or {}), names.CREATED_BY: vm["metadata"]["uid"]},
+            "annotations": dict(meta.get("annotations") or {}),
+            "ownerReferences": [owner_reference(vm, VMS)],
+        },
+        "spec": template.get("spec") or {},
+    }
 
 
 # --- what a VM was started with

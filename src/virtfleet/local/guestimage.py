@@ -32,9 +32,9 @@ _KERNEL = "linux-image-cloud-amd64"
 _PACKAGES = (
     *("busybox-static", "dosfstools", "mtools", "syslinux", "syslinux-common", "systemd-boot-efi"),
     *("qemu-guest-agent", "libc6", "libglib2.0-0", "libnuma1", "libpcre2-8-0", "libudev1", "liburing2"),
-    *("dropbear-bin", "libcrypt1", "libgmp10", "libtomcrypt1", "libtommath1", "zlib1g"),
+    *("dropbear-bin", "openssh-sftp-server", "libcrypt1", "libgmp10", "libtomcrypt1", "libtommath1", "zlib1g"),
 )
-_PROGRAMS = ("usr/sbin/qemu-ga", "usr/sbin/dropbear")
+_PROGRAMS = ("usr/sbin/qemu-ga", "usr/sbin/dropbear", "usr/lib/sftp-server")
 _LIBRARIES = (
     *("ld-linux-x86-64.so.2", "libc.so.6", "libm.so.6", "libglib-2.0.so.0", "libgmodule-2.0.so.0"),
     *("libnuma.so.1", "libpcre2-8.so.0", "libudev.so.1", "liburing.so.2"),
@@ -42,7 +42,7 @@ _LIBRARIES = (
 )
 _DIRECTORIES = (
     *("bin", "dev", "etc", "etc/acpi", "etc/acpi/PWRF", "etc/dropbear", "mnt", "proc", "root", "run", "sbin"),
-    *("sys", "tmp", "usr", "usr/sbin", "var", "var/lib", "www"),
+    *("sys", "tmp", "usr", "usr/lib", "usr/sbin", "var", "var/lib", "www"),
 )
 # Loaded in this order, each after what it depends on.
 _MODULES = (
@@ -213,6 +213,9 @@ def _machine_tree(root: Path, release: str) -> dict[str, _Node]:
         nodes[f"lib/modules/{path.name}"] = _Node(stat.S_IFREG | 0o644, path.read_bytes())
     listing = "".join(f"/lib/modules/{path.name}\n" for path in loaded)
     nodes["etc/modules"] = _Node(stat.S_IFREG | 0o644, listing.encode())
+    # A guest has no disk of its own to keep a key on, and one that changes with every start looks like an attack. So it
+    # is the image's: whoever has the image knows it, as they know everything else in it.
+    nodes["etc/dropbear/dropbear_ed25519_host_key"] = _Node(stat.S_IFREG | 0o600, _host_key())
     for program in _PROGRAMS:
         nodes[program] = _Node(stat.S_IFREG | 0o755, (root / program).read_bytes())
     for library in _LIBRARIES:
@@ -220,6 +223,15 @@ def _machine_tree(root: Path, release: str) -> dict[str, _Node]:
         source = next(found for found in root.rglob(library) if found.exists())
         nodes[f"{place}/{library}"] = _Node(stat.S_IFREG | 0o755, source.read_bytes())
     return nodes
+
+
+def _host_key() -> bytes:
+    """A new key, as dropbear keeps them: the type's name, then seed and public key together."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    key = Ed25519PrivateKey.generate()
+    pair = key.private_bytes_raw() + key.public_key().public_bytes_raw()
+    return b"".join(struct.pack(">I", len(part)) + part for part in (b"ssh-ed25519", pair))
 
 
 def _in_order(directory: Path) -> Iterator[Path]:

@@ -110,6 +110,7 @@ def _metadata(view: VMI, launcher: Launcher) -> dict[str, Any]:
         names.DOMAIN: meta.name,
         names.LAUNCHER_HYPERVISOR: launcher.hypervisor,
         "kubectl.kubernetes.io/default-container": COMPUTE,
+        names.EVICTED_LATER: "",
         **networks.attachments(view),
     }
     if launcher.pool:

@@ -187,7 +187,7 @@ def test_an_installation_that_asks_for_it_is_told(field: AbsentField) -> None:
     assert told(review(asking, cluster()), field.not_yet.warning(f"spec.{field.field}"))
 
 
-@pytest.mark.parametrize("gate", sorted(notyet.EMPTY_GATES | notyet.CONTAINER_GATES))
+@pytest.mark.parametrize("gate", sorted(notyet.EMPTY_GATES | notyet.CONTAINER_GATES | notyet.DOWNTIME_GATES))
 def test_a_gate_without_its_feature_is_told_of(gate: str) -> None:
     asking = edited(KUBEVIRT, {"spec.configuration.developerConfiguration.featureGates": [gate]})
     (warning,) = review(asking, cluster()).warnings

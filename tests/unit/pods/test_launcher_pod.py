@@ -61,6 +61,7 @@ def test_people_find_the_pod_by_the_vms_name() -> None:
     }
     assert annotations["kubevirt.io/domain"] == "vmi"
     assert annotations["kubectl.kubernetes.io/default-container"] == "compute"
+    assert annotations["descheduler.alpha.kubernetes.io/request-evict-only"] == ""
 
 
 def test_an_ordinary_pod_meets_the_restricted_profile() -> None:
