@@ -157,11 +157,11 @@ def reliable(every: Iterable[Spec], results: Results, labels: Iterable[str], sec
         for queue in queues:
             while queue and queue[0].name in chosen:
                 queue.pop(0)
+            if queue and results[queue[0].name]["seconds"] > seconds:
+                queue.clear()  # the others take no less
             if queue:
                 spec = queue.pop(0)
                 seconds -= results[spec.name]["seconds"]
-                if seconds < 0:
-                    return list(chosen.values())
                 chosen[spec.name] = spec
     return list(chosen.values())
 
