@@ -23,6 +23,14 @@ What fails has its reason below, and what was not run says so. *Not applicable* 
 installation cannot have, by the table of reasons in `conformance/reasons.yaml` or by the suite's own word, and *not
 built* what VirtFleet refuses or warns of ([compatibility.md](compatibility.md)); neither is run. A spec that passed
 counts as passed, whatever the table says. The last column is passed of passed, failed and not run.
+
+    make conformance                    # all that applies, which takes hours; what is known grows as it goes
+    make conformance LABEL=sig-network  # the specs of one label; NEW=1: those that have not passed yet
+    make conformance SLICE=1            # minutes: the quickest specs that passed twice in a row; a verdict, no page
+
+It builds VirtFleet's images, brings them and the guests to the nodes (VIRTFLEET_LOAD, see [install.md](install.md)),
+and installs VirtFleet, unless the cluster has it. FUNCTEST is the directory with the suite: `run NAME PROCESSES TIMEOUT
+ARGUMENTS...` starts its runner, `guests/build --archives DIRECTORY` makes the guests.
 """
 
 

@@ -15,6 +15,7 @@ PASSED, FAILED, SKIPPED, NOT_RUN, ABSENT = "passed", "failed", "skipped", "not r
 _STATES = {"passed": PASSED, "skipped": SKIPPED, "pending": SKIPPED}
 _RUNNERS = {"interrupted", "aborted", "timedout"}  # it was ended from outside, which says nothing of the spec
 _WHY = 160
+_EMPTY = re.compile(r"Timed out after|Expected|Unexpected error|to |[<{]|The function passed to Eventually")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -104,7 +105,7 @@ def merged(results: Results, report: Sequence[Mapping[str, Any]]) -> Results:
 def why(failure: Mapping[str, Any]) -> str:
     """The first line of a failure that says something."""
     lines = (line.strip() for line in _COLOURS.sub("", failure.get("Message", "")).splitlines())
-    said = next((line for line in lines if line and not re.match(r"(Timed out after|Expected|to )", line)), "")
+    said = next((line for line in lines if line and not _EMPTY.match(line)), "")
     return (said or failure.get("Message", "").strip().partition("\n")[0])[:_WHY]
 
 
@@ -156,11 +157,11 @@ def reliable(every: Iterable[Spec], results: Results, labels: Iterable[str], sec
         for queue in queues:
             while queue and queue[0].name in chosen:
                 queue.pop(0)
+            if queue and results[queue[0].name]["seconds"] > seconds:
+                queue.clear()  # the others take no less
             if queue:
                 spec = queue.pop(0)
                 seconds -= results[spec.name]["seconds"]
-                if seconds < 0:
-                    return list(chosen.values())
                 chosen[spec.name] = spec
     return list(chosen.values())
 

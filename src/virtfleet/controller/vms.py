@@ -25,5 +25,5 @@ def follow(
     # An instance without a VM is none of ours; a VM that comes later is looked at when it comes.
     controller.follow(instances, lambda vmi: [vmi.key] if vms.get(vmi.key) else [])
     controller.follow(claims, lambda claim: [vm.key for vm in vms.by_index("claim", claim.key)])
-    if volumes:
+    if volumes is not None:
         controller.follow(volumes, lambda volume: [vm.key for vm in vms.by_index("claim", volume.key)])
