@@ -119,11 +119,6 @@ _TENANTS: Final = (
     Right("edit", WRITE),
     Right("admin", (*WRITE, "deletecollection")),
 )
-_TRIERS: Final = (
-    Right("view", READ),
-    Right("edit", (*READ, "create", "delete")),
-    Right("admin", (*READ, "create", "delete", "deletecollection")),
-)
 _READERS: Final = tuple(Right(role, READ) for role in ("view", "edit", "admin"))
 
 VM: Final = OwnKind(
@@ -283,7 +278,7 @@ def _unbuilt(kind: str, group: str, versions: str, short_names: str, refusal: st
     """A kind of which there are none. Who will be able to create one may try, and is told by admission what to do."""
     facts.setdefault("plural", f"{kind.lower()}s")
     facts.setdefault("deprecated", ())
-    facts.setdefault("rights", _TRIERS)
+    facts.setdefault("rights", _TENANTS)
     return OwnKind(
         kind,
         group=group,

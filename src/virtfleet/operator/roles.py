@@ -121,6 +121,9 @@ EVERYBODY = [
     rule(GROUP, sorted(entry.rbac for entry in TABLE if entry.role is Role.EVERYBODY), ["get", "list"]),
 ]
 
+# Reading the cluster's instance types and preferences has a role of its own, too, by KubeVirt's name.
+_SIZES = f"instancetype.{names.GROUP}"
+
 # What the operator itself does: it watches and writes the kinds that it installs.
 _INSTALLS = {
     "": ["serviceaccounts", "services", "configmaps", "secrets"],
@@ -178,6 +181,8 @@ def render(installation: Installation) -> list[Obj]:
         objects.append(
             _role("ClusterRole", installation.metadata(f"{names.GROUP}:{name}", label, namespaced=False), rules)
         )
+    shown = [each for each in EVERYBODY if each["apiGroups"] == [_SIZES]]
+    objects.append(_role("ClusterRole", installation.metadata(f"{_SIZES}:view", namespaced=False), shown))
     metadata = installation.metadata(f"{names.GROUP}:default", namespaced=False)
     everybody = {"kind": "Group", "name": "system:authenticated", "apiGroup": RBAC}
     return [*objects, _role("ClusterRole", metadata, EVERYBODY), _binding("ClusterRole", metadata, everybody)]
