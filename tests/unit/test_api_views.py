@@ -18,7 +18,7 @@ from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance
 
 KINDS = {kind.kind: kind for kind in BUILT}
-REFERENCE_HAS = [name for name in KINDS if name != "MigrationPolicy"]  # which is of another API group
+REFERENCE_HAS = [name for name, kind in KINDS.items() if kind.group == "kubevirt.io"]
 # Types of Kubernetes and CDI that are handed on as they are.
 HANDED_ON = (
     "Affinity",

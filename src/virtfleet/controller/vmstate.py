@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from virtfleet.api import names
+from virtfleet.api import kinds, names
 from virtfleet.controller.lifecycle import FAILED_CREATE, Trouble, state_status
 from virtfleet.controller.records import Claim, Instance
 from virtfleet.installation import Installation
@@ -170,7 +170,7 @@ class VmStates:
 def _owner(vmi: Instance) -> Obj:
     """Whoever keeps the VM; a VMI without a VM takes its state along."""
     owner = vmi.controller
-    if owner and owner.kind == "VirtualMachine":
+    if owner and owner.kind == kinds.VM.kind:
         reference = {"apiVersion": VMIS.api_version, "kind": owner.kind, "name": owner.name, "uid": owner.uid}
     else:
         reference = {"apiVersion": VMIS.api_version, "kind": VMIS.kind, "name": vmi.name, "uid": vmi.uid}

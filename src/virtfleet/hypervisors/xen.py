@@ -36,7 +36,10 @@ _LIBXL_CONF = "autoballoon = 0\n"
 _SOCKETS = "/var/run/xen"  # of device models
 _IDE_PLACES = "abcd"
 _PREFIXES = {"xen": "xvd", "scsi": "sd", "ide": "hd"}
-_NETWORK = "Xen makes its interfaces in the node's own network, from where they are not brought into the Pod yet"
+_NETWORK = (
+    "Xen makes its interfaces in the node's own network, from where they are not brought into the Pod yet;"
+    " set autoattachPodInterface: false"
+)
 
 
 class Xen(Hypervisor):

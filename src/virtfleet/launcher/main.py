@@ -72,7 +72,7 @@ async def launch(wanted: argparse.Namespace) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, lambda: tasks.start(guest.shutdown(Shutdown()), "shutdown by signal"))
-    vmstate.link(os.environ.get(KEPT, ""))
+    vmstate.link(os.environ.get(KEPT, ""), hypervisor.descriptor.scheme)
     daemons.start()
     guest.start()
     channels.start()

@@ -74,6 +74,6 @@ def test_a_guest_is_run_once_until_the_machine_is_booted_again(tmp_path: Path) -
     assert (tmp_path / "runs").read_text() == "run\nrun\n"
 
 
-def test_what_is_only_announced_does_not_work_here() -> None:
-    announced = registry.get("bhyve")
-    assert trial.trouble(announced, Path("/nonexistent")) == announced.refusal
+def test_a_hypervisor_that_runs_no_vms_yet_does_not_work_here() -> None:
+    remote = registry.get("esx")
+    assert trial.trouble(remote, Path("/nonexistent")) == remote.refusal

@@ -7,13 +7,11 @@ from pathlib import Path
 
 from virtfleet.domain import paths
 
-_LIBVIRTS = f"{paths.PRIVATE}/libvirt/qemu"
 
-
-def link(kept: str) -> None:
-    """Lead libvirt to the claim, before it makes such directories itself. May be repeated."""
+def link(kept: str, driver: str) -> None:
+    """Lead a driver of libvirt to the claim, before it makes such directories itself. May be repeated."""
     for name in filter(None, kept.split(":")):
-        place, link = Path(paths.VM_STATE, name), Path(_LIBVIRTS, name)
+        place, link = Path(paths.VM_STATE, name), Path(paths.PRIVATE, "libvirt", driver, name)
         place.mkdir(mode=0o770, exist_ok=True)
         link.parent.mkdir(parents=True, exist_ok=True)
         if not os.path.lexists(link):
