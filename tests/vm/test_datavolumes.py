@@ -99,11 +99,12 @@ def test_claims_are_filled_from_nothing_from_the_web_and_from_each_other(kubectl
     ).split()[0]  # fmt: skip
     assert inside(kubectl, "blank", "stat -c %s /claim/disk.img; ls -A /claim").split() == [str(48 << 20), "disk.img"]
 
-    def told() -> None:
+    def told() -> bool:
         later = kubectl.json("get", "dv", "later")["status"]
         assert later["phase"] == "ImportInProgress"
         assert later["restartCount"] > 0
         assert any("404" in c.get("message", "") for c in later["conditions"]), later
+        return True
 
     eventually(told, PATIENCE)
     kubectl("exec", "server", "--", "cp", "/tmp/www/disk", "/tmp/www/none")

@@ -120,7 +120,8 @@ def test_scp_by_the_configuration_that_the_docs_show(web: Used, tmp_path: Path) 
     there, back = tmp_path / "there", tmp_path / "back"
     there.write_bytes(bytes(range(256)) * 1000)
     scp = ["scp", "-q", *configured(web, "accept-new")]
-    web.does(*scp, str(there), "root@web.vm:there")
+    # The guest's agent is there before its ssh server.
+    eventually(lambda: web.run(*scp, str(there), "root@web.vm:there").returncode == 0, PATIENCE)
     web.does(*scp, "root@web.vm:there", str(back))
     assert back.read_bytes() == there.read_bytes()
 
