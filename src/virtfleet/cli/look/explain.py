@@ -5,15 +5,12 @@ The decisions are those of the components themselves: the same functions, called
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from virtfleet.cli.look.fleetview import fleet_options, look
 from virtfleet.cli.output import CommandError, output_option, result, table
-
-if TYPE_CHECKING:
-    from virtfleet.installation import Installation
 
 
 @click.command()
@@ -32,6 +29,7 @@ def explain(
     from virtfleet.cli.look.instances import completed_instances
     from virtfleet.cli.manifests import objects
     from virtfleet.installation import Installation
+    from virtfleet.reasons.explanation import explanation
 
     if bool(files) == bool(name):
         raise CommandError("say which VMI", "Name a file with -f, or a VMI of the cluster.")
@@ -51,51 +49,6 @@ def explain(
     live = view.live and not nodes_file
     explained = [explanation(vmi, installation, view.nodes, live=live) for vmi in vmis]
     result(output, explained if len(explained) > 1 else explained[0], "\n\n".join(_text(e) for e in explained))
-
-
-def explanation(
-    vmi: dict[str, Any], installation: Installation, nodes: list[dict[str, Any]] | None, *, live: bool = False
-) -> dict[str, Any]:
-    """Everything about one VMI, as data. `live` nodes are those of a cluster, with what their handlers say."""
-    from virtfleet.cli.look.fitting import obstacles
-    from virtfleet.cli.look.instances import identified
-    from virtfleet.pods.launcher import Unrenderable, render
-    from virtfleet.pools.matching import explain as verdicts
-    from virtfleet.pools.model import owner
-
-    pools = installation.fleet.pools
-    launcher = installation.fleet.launcher(vmi)
-    asked = verdicts(pools, vmi)
-    explained: dict[str, Any] = {
-        "namespace": vmi["metadata"].get("namespace", "default"),
-        "name": vmi["metadata"].get("name", ""),
-        "pool": launcher.pool.name if launcher.pool else None,
-        "hypervisor": launcher.hypervisor,
-        "image": launcher.image,
-        "pools": [
-            {"name": v.pool.name, "matched": v.matched, "by": v.by, "reason": v.reason, "used": v.pool == launcher.pool}
-            for v in asked
-        ],
-    }
-    try:
-        labels = {node["metadata"]["name"]: node["metadata"].get("labels") or {} for node in nodes or ()}
-        pod = render(identified(vmi), installation, nodes=labels)
-    except Unrenderable as error:
-        return {**explained, "problem": str(error)}
-    if nodes is not None:
-        explained["nodes"] = []
-        for node in nodes:
-            pool = owner(pools, node["metadata"].get("labels") or {})
-            why_not = obstacles(pod, node, live=live)
-            explained["nodes"].append(
-                {
-                    "name": node["metadata"]["name"],
-                    "handler": pool.daemon_set if pool else "virt-handler",
-                    "fits": not why_not,
-                    "why": why_not,
-                }
-            )
-    return explained
 
 
 def _text(vmi: dict[str, Any]) -> str:
