@@ -11,7 +11,7 @@ import orjson
 from virtfleet.api import crds
 from virtfleet.installation import Installation
 from virtfleet.kube.resource import KUBEVIRTS, Obj
-from virtfleet.operator import commontypes, customize, deployments, endpoints, handlers, policies, roles
+from virtfleet.operator import commontypes, customize, dashboard, deployments, endpoints, handlers, policies, roles
 from virtfleet.operator.digest import digest
 
 APPLIED = "virtfleet.io/applied"
@@ -35,6 +35,7 @@ def render(installation: Installation, trust: bytes = b"", key: str = "") -> lis
         *policies.render(installation),
         *endpoints.services(installation),
         *deployments.render(installation),
+        *dashboard.render(installation),
         *handlers.render(installation),
         *endpoints.admission(installation, trust, key),
         *commontypes.render(installation),
