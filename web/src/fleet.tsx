@@ -4,7 +4,7 @@ import { type Obj, type Row, useRows } from "./api";
 import { Dot, Empty, Meter, limited, link, scope, useShared } from "./shell";
 import { type Machine, bytes, machines, quantity } from "./words";
 
-const MOST = 96; // cells of a node; a click on the rest leads to the list
+const MOST = 160; // cells of a node; a click on the rest leads to the list
 
 interface Pool { name: string; selector: Obj; by: string; hypervisor: string; image: string }
 export function poolsOf(kubevirt: Obj | undefined): Pool[] {
@@ -106,7 +106,7 @@ function Node({ node, here, handler, seen }: { node: Row; here: Machine[]; handl
 
 function Cells({ here, node }: { here: Machine[]; node: string }) {
   return (
-    <div class="cells">
+    <div class={here.length > 24 ? "cells many" : "cells"}>
       {here.slice(0, MOST).map((m) => {
         const words = `${m.namespace}/${m.name}: ${m.status}${m.target === node && node ? ", arriving" : ""}`;
         return <a key={m.key} class={`cell ${m.tone} ${m.target === node && node ? "arriving" : ""}`} href={link(m)} title={words} aria-label={words} />;

@@ -85,14 +85,13 @@ export function Vms() {
             <button key={name} class={`td ${name}`} aria-pressed={sorting.by === name}
               onClick={() => sort({ by: name, down: sorting.by === name && !sorting.down })}>{title}{sorting.by === name ? (sorting.down ? " ↓" : " ↑") : ""}</button>
           ))}
-          <span class="td actions" />
         </div>
         <div class="body" ref={box} onScroll={(event) => setTop(event.currentTarget.scrollTop)} tabIndex={-1}>
           <div class="sizer" style={{ height: `${found.length * height}px` }}>
             {found.slice(first, first + count).map((m, i) => (
               <div key={m.key} role="row" aria-rowindex={first + i + 1} data-test={`row-${m.key}`} class={`tr ${first + i === chosen ? "chosen" : ""}`}
                 style={{ transform: `translateY(${(first + i) * height}px)` }} onClick={() => choose(first + i)} onDblClick={() => go(`vm/${m.namespace}/${m.name}`)}>
-                {COLUMNS.map(([name, , show]) => <span key={name} role="cell" class={`td ${name}`}>{show(m)}</span>)}
+                {COLUMNS.map(([name, , show]) => <span key={name} role="cell" class={`td ${name === "node" ? "on" : name}`}>{show(m)}</span>)}
                 <span class="td actions" role="cell">
                   {possible(m).map(([step, word]) => <button key={step} class="quiet" onClick={() => act(step, m)}>{word}</button>)}
                   <button class="quiet" onClick={() => removal(m)}>Delete</button>
