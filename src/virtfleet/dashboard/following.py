@@ -107,11 +107,10 @@ class _Page:
                 backoff.reset()
                 while True:
                     version = await self._watch(wish, followed, version)
+                    await asyncio.sleep(_GATHERING)  # a server that ends watches at once is not asked without end
             except ApiError as error:
-                if is_gone(error):
-                    continue
                 final = error.code in _FINAL
-                if error.reason != SILENT:
+                if error.reason != SILENT and not is_gone(error):
                     await self.say(wish.id, error=error.status(), final=final)
                 if final:
                     return
