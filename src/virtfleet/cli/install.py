@@ -60,7 +60,7 @@ def install(
         await installing.wait(api, installing.why_not_ready, progress, timeout)
         return await installing.installed(api) or {}
 
-    made = _told(work, "the operator goes on with the installation", **where)
+    made = _with_progress(work, "the operator goes on with the installation", **where)
     installation, status = Installation(made), made.get("status") or {}
     data = {
         "server": config.load(**where).server,
@@ -92,12 +92,12 @@ def uninstall(force: bool, timeout: float, output: str, **where: Any) -> None:
         await installing.wait(api, installing.why_manifest_is_there, progress, timeout)
         return removed
 
-    removed = _told(work, "what was begun to be deleted goes on to end", **where)
+    removed = _with_progress(work, "what was begun to be deleted goes on to end", **where)
     text = "VirtFleet is gone" if removed else "VirtFleet was not installed"
     result(output, {"server": config.load(**where).server, "removed": removed}, f"{text}.")
 
 
-def _told(work: Callable[[Client], Awaitable[T]], goes_on: str, kubeconfig: Path | None, context: str) -> T:
+def _with_progress(work: Callable[[Client], Awaitable[T]], goes_on: str, kubeconfig: Path | None, context: str) -> T:
     """What `work` does, or that ^C did not stop the cluster."""
     try:
         return with_cluster(work, kubeconfig, context)

@@ -49,15 +49,15 @@ def _busy(vmi: Obj) -> list[str]:
 
 def _followed(vmi: Obj, found: Following) -> Obj:
     """The patch of an instance that follows its template, and says at once what it waits for."""
-    told = vmi["status"].get("conditions") or []
+    held = vmi["status"].get("conditions") or []
     for kind, message in found.pending.items():
         # Whether it has to move is not known yet; KubeVirt's word for that.
         status, reason = (
             ("False", "AutoMigrationPending") if kind == VMICondition.MIGRATION_REQUIRED else ("True", "Pending")
         )
-        told = conditions.put(told, kind, status, time.time(), reason=reason, message=message)
+        held = conditions.put(held, kind, status, time.time(), reason=reason, message=message)
     about = {"resourceVersion": vmi["metadata"]["resourceVersion"], "uid": vmi["metadata"]["uid"]}
-    return {"metadata": about, "spec": found.spec, "status": {"conditions": told}}
+    return {"metadata": about, "spec": found.spec, "status": {"conditions": held}}
 
 
 class ForeignInstance(Exception):

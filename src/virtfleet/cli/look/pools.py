@@ -66,12 +66,12 @@ def _plan(output: str, planning: bool, file: str | None, fleet: dict[str, Any]) 
         raise CommandError("a plan starts from what a cluster runs", "Leave --kubevirt out.")
     wanted, view = cluster_of(file).kubevirt, look(**fleet)
     planned = plan(view, wanted, with_cluster(lambda api: api.list(VMS), fleet["kubeconfig"]))
-    result(output, planned, _told(planned))
+    result(output, planned, _in_words(planned))
     if planned["refused"]:
         raise SystemExit(1)
 
 
-def _told(planned: dict[str, Any]) -> str:
+def _in_words(planned: dict[str, Any]) -> str:
     if planned["refused"]:
         return "\n".join(["It would be refused:", *(f"  {why}" for why in planned["refused"])])
     lines = [f"node {c['node']} gets a new handler ({c['from']} -> {c['to']})" for c in planned["handlers"]]

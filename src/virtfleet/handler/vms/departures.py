@@ -182,8 +182,8 @@ class Departures:
             change |= {"startTimestamp": times.timestamp(), "mode": report.mode or "PreCopy"}
         elif report.mode and report.mode != migration.mode:
             change["mode"] = report.mode
-        if progress.due(report, outgoing.told):
-            outgoing.told = report.elapsed_seconds
+        if progress.due(report, outgoing.reported):
+            outgoing.reported = report.elapsed_seconds
             change["migrationMetrics"] = progress.figures(report)
         await self._report(instance, migration, change)
         # Where its launcher has gone, or says that the domain has, the guest's process is about to.
