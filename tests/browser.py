@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from playwright.sync_api import Browser, Page, sync_playwright
 
 CHROMIUM = shutil.which("chromium")
-_FLAGS = (
+FLAGS = (
     "--no-sandbox",
     "--disable-gpu",
     "--disable-quic",
@@ -27,7 +27,7 @@ def chromium(*flags: str) -> Iterator[Browser]:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=CHROMIUM,
-            args=[*_FLAGS, *flags],
+            args=[*FLAGS, *flags],
             env={k: v for k, v in os.environ.items() if "proxy" not in k.lower()},
         )
         try:

@@ -107,10 +107,11 @@ function App({ way, trouble }: { way: string; trouble: string }) {
 
 async function begin() {
   const key = /^#key=(.+)$/.exec(location.hash)?.[1];
+  if (key) { history.replaceState(null, "", location.pathname); route.set(""); } // at once: it is in nobody's way later
   let trouble = "";
   const { way } = await get("/api/way").catch((error) => { trouble = explainError(error); return { way: "" }; });
   try {
-    if (key) { history.replaceState(null, "", location.pathname); route.set(""); me.set(await login(key)); }
+    if (key) me.set(await login(key));
     else if (way === "header") me.set(await login(""));
     else if (known()) me.set(await get("/api/me"));
   } catch (error) { if (key || way === "header") trouble = explainError(error); }
