@@ -13,7 +13,7 @@ import orjson
 import pytest
 from aiohttp import web
 
-from component.kube_fixtures import ScriptedServer
+from component.kube_fixtures import ScriptedServer, status_answer
 from virtfleet.dashboard import visitors as visitors_module
 from virtfleet.dashboard.figures import of_vm
 from virtfleet.dashboard.guard import SECRET, Guard
@@ -21,6 +21,7 @@ from virtfleet.dashboard.server import Dashboard
 from virtfleet.dashboard.visitors import Visitors
 from virtfleet.kube.config import Config
 from virtfleet.kube.credentials import Material, StoredCredentials
+from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import VMS
 
 pytestmark = pytest.mark.timeout(60)
@@ -262,6 +263,51 @@ async def test_a_logout_ends_what_goes_on(start: Start) -> None:
         while (await socket.receive()).type is aiohttp.WSMsgType.TEXT:
             pass
     assert await kit.status("GET", "/api/me", headers) == 401
+
+
+CONSOLE = "/k8s/apis/subresources.kubevirt.io/v1/namespaces/team/virtualmachineinstances/a/console"
+
+
+async def _echo(request: web.Request) -> web.StreamResponse:
+    socket = web.WebSocketResponse(protocols=("plain.kubevirt.io",))
+    await socket.prepare(request)
+    async for message in socket:
+        await socket.send_bytes(message.data[::-1])
+    return socket
+
+
+async def test_a_console_is_a_stream_with_the_visitors_rights_that_ends_with_them(start: Start) -> None:
+    kit = await start("tokens")
+    headers = await kit.login("alices")
+    kit.cluster.next("GET", "/console", _echo)
+    url = f"{kit.url}{CONSOLE}?secret={headers[SECRET]}"
+    with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+        await kit.browser.ws_connect(url, headers={"Origin": "http://evil.example"})
+    assert refused.value.status == 403
+    socket = await kit.browser.ws_connect(url, headers=kit.own, protocols=("plain.kubevirt.io",))
+    await socket.send_bytes(b"abc")
+    assert await socket.receive_bytes() == b"cba"
+    assert socket.protocol == "plain.kubevirt.io"
+    heard = kit.cluster.headers[-1]
+    assert heard["Authorization"] == "Bearer alices"
+    assert not {"Cookie", "Origin", SECRET} & set(heard)
+    assert headers[SECRET] not in kit.cluster.requests[-1][1]
+    assert await kit.status("POST", "/api/logout", headers, json={}) == 200
+    async with asyncio.timeout(10):
+        assert (await socket.receive()).type in (
+            aiohttp.WSMsgType.CLOSED,
+            aiohttp.WSMsgType.CLOSE,
+            aiohttp.WSMsgType.ERROR,
+        )
+
+
+async def test_why_a_console_is_refused_is_passed_on(start: Start) -> None:
+    kit = await start()
+    headers = await kit.login()
+    kit.cluster.next("GET", "/console", status_answer(ApiError("Forbidden", "not yours")))
+    with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+        await kit.browser.ws_connect(f"{kit.url}{CONSOLE}?secret={headers[SECRET]}", headers=kit.own)
+    assert refused.value.status == 403
 
 
 async def test_who_was_idle_for_long_has_to_log_in_again(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
