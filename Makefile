@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Of `make images`.
 REGISTRY ?= docker.io/virtfleet
 
-.PHONY: help bootstrap up down test whole test-fast quick test-kube test-golden lint bench docs pages manifests images lock clean
+.PHONY: help bootstrap up down test whole test-fast quick test-kube conformance test-golden test-xen lint bench docs site pages manifests images lock clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -27,10 +27,11 @@ up: bootstrap  ## start the local cluster, and guests on it
 down:  ## stop the local cluster
 	@$(BIN)/virtfleet down
 
-lint: bootstrap  ## style, types, import directions
+lint: bootstrap  ## style, types, import directions, links of the documentation
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@scripts/site
 
 # Most tests wait, so lint goes on beside them.
 test-fast: bootstrap  ## lint and every test that boots no VM, within two minutes
@@ -50,8 +51,16 @@ whole:
 test-kube: bootstrap  ## the tests of clusters and VMs on the Kubernetes that KUBECONFIG names, with images of this tree
 	@scripts/test-kube
 
+# LABEL=sig-network: only those; NEW=1: only what has not passed yet; SLICE=1: a few minutes, and a verdict.
+conformance: bootstrap  ## KubeVirt's own tests on the Kubernetes that KUBECONFIG names; writes docs/conformance.md
+	@$(BIN)/python -m conformance $(if $(LABEL),--label $(LABEL)) $(if $(NEW),--new) $(if $(SLICE),--slice) $(CONFORMANCE_ARGS)
+
 test-golden: bootstrap  ## boot every reference VMI that can boot here (about ten minutes)
 	@BOOT_GOLDEN=1 $(PYTEST) tests/vm/test_golden_boot.py -q
+
+test-xen: bootstrap  ## boot a real Xen in an emulated machine, and VMs on it (within fifteen minutes)
+	@began=$$SECONDS; TEST_XEN=1 timeout 900 $(PYTEST) tests/xen -q -s; status=$$?; \
+	  echo "test-xen: $$((SECONDS - began)) s"; exit $$status
 
 bench: bootstrap  ## measure the product, as ratios to baselines of the same run
 	@$(BIN)/python -m bench
@@ -62,6 +71,9 @@ docs: bootstrap  ## write what docs/compatibility.md has from the registry of wh
 pages:  ## build the dashboard's pages from web/ (needs npm)
 	@cd web && npm ci --ignore-scripts --no-audit --no-fund && npm run --silent check && npm run --silent build
 
+site: bootstrap  ## the documentation as a site, in dist/site
+	@scripts/site
+
 manifests: bootstrap  ## write deploy/: the operator's manifest, a kustomization and a Helm chart
 	@$(BIN)/python scripts/manifests.py
 
@@ -71,6 +83,8 @@ images: bootstrap  ## VirtFleet's images for a Kubernetes cluster, with REGISTRY
 lock:  ## pin the dependencies anew, with hashes
 	@.tools/bin/uv pip compile pyproject.toml --extra dev --generate-hashes --python-version 3.11 \
 	  --no-emit-index-url --no-annotate --no-header --upgrade -o requirements.lock -q
+	@echo mkdocs-material | .tools/bin/uv pip compile - --generate-hashes --python-version 3.11 \
+	  --no-emit-index-url --no-annotate --no-header --upgrade -o docs/requirements.lock -q
 
 clean:  ## remove what the build left here (not the cluster's data)
 	rm -rf .venv .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis

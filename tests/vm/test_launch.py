@@ -98,7 +98,7 @@ def processes_of(sandbox: Path) -> list[int]:
     ("change", "message"),
     [
         ({"volumes": [{"name": "root", "containerDisk": {"image": "example/other"}}]}, "--disk root=PATH"),
-        ({"hypervisor": "xen"}, "cannot run on hypervisor xen yet"),
+        ({"hypervisor": "bhyve"}, "cannot run on hypervisor bhyve yet"),
         ({"domain": {"memory": {"guest": "many"}}}, "spec.domain.memory.guest"),
     ],
 )

@@ -19,7 +19,7 @@ from virtfleet.dashboard.visitors import Visitor
 from virtfleet.installation import Installation
 from virtfleet.kube.client import Client
 from virtfleet.kube.errors import ApiError, is_not_found
-from virtfleet.kube.resource import KUBEVIRTS, NODES, VMIS, VMS, Obj
+from virtfleet.kube.resource import KUBEVIRTS, NODES, PERSISTENT_VOLUMES, VMIS, VMS, Obj
 from virtfleet.reasons.explanation import explanation
 from virtfleet.reasons.instances import completed_instance
 
@@ -86,14 +86,18 @@ async def explain(request: web.Request, visitor: Visitor) -> web.StreamResponse:
     vmi = await _instance(api, asked, installation)
     nodes: list[Obj] | None = None
     unseen = ""
+    volumes: dict[tuple[str, str], Obj] = {}
     try:
         nodes = await api.list(NODES)
+        bound = await api.list(PERSISTENT_VOLUMES)
+        volumes = {(c["namespace"], c["name"]): volume for volume in bound if (c := volume["spec"].get("claimRef"))}
     except ApiError as error:
         if error.code != 403:
             raise
         unseen = "You may not list nodes, so only pools are told of."
-    explained = explanation(vmi, installation, nodes, live=True)
-    explained["node"] = (vmi.get("status") or {}).get("nodeName", "")
+        if nodes is not None:
+            unseen = "You may not list volumes, so nodes are told of as if each of them had the VM's volumes."
+    explained = explanation(vmi, installation, nodes, volumes, live=True)
     return web.json_response({**explained, "unseen": unseen})
 
 

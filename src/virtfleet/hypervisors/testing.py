@@ -97,6 +97,9 @@ class HypervisorContract(DescriptionContract):
             else {"disks": [{"name": "rootfs", "disk": {"bus": d.disk_bus}}]}
         )
         interfaces = [{"name": "default", "masquerade": {}, "macAddress": "02:00:00:00:00:01"}]
+        connected = self.hypervisor.has("net-masquerade")
+        claim = {"persistentVolumeClaim": {"claimName": "root"}}
+        own = {"hostDisk": {"path": "/disks/root.img", "type": "Disk"}}
         return {
             "metadata": {"name": "vm", "namespace": "test", "uid": "00000000-0000-4000-8000-000000000000"},
             "spec": {
@@ -104,10 +107,10 @@ class HypervisorContract(DescriptionContract):
                 "domain": {
                     "memory": {"guest": "128Mi"},
                     "cpu": {"cores": 2},
-                    "devices": {**root, "interfaces": interfaces},
+                    "devices": {**root, "interfaces": interfaces if connected else []},
                 },
-                "networks": [{"name": "default", "pod": {}}],
-                "volumes": [{"name": "rootfs", "persistentVolumeClaim": {"claimName": "root"}}],
+                "networks": [{"name": "default", "pod": {}}] if connected else [],
+                "volumes": [{"name": "rootfs", **(claim if self.hypervisor.has("claim") else own)}],
             },
         }
 
@@ -159,7 +162,7 @@ class HypervisorContract(DescriptionContract):
         for machine in ("x86_64", "aarch64", "s390x"):
             steps = self.hypervisor.proof(machine)
             devices = [step.name for step in steps if isinstance(step, Device)]
-            assert devices[:1] == ([self.hypervisor.descriptor.device] if self.hypervisor.descriptor.device else [])
+            assert not (device := self.hypervisor.descriptor.device) or devices[:1] == [device]
             for number, step in enumerate(steps):
                 assert isinstance(step, Device | Program | TinyGuest)
                 if isinstance(step, TinyGuest):

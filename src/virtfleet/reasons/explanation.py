@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from virtfleet.installation import Installation
@@ -13,7 +14,12 @@ from virtfleet.reasons.instances import identified
 
 
 def explanation(
-    vmi: dict[str, Any], installation: Installation, nodes: list[dict[str, Any]] | None, *, live: bool = False
+    vmi: dict[str, Any],
+    installation: Installation,
+    nodes: list[dict[str, Any]] | None,
+    volumes: Mapping[tuple[str, str], dict[str, Any]],
+    *,
+    live: bool = False,
 ) -> dict[str, Any]:
     """Everything about one VMI, as data. `live` nodes are those of a cluster, with what their handlers say."""
     pools = installation.fleet.pools
@@ -25,6 +31,7 @@ def explanation(
         "pool": launcher.pool.name if launcher.pool else None,
         "hypervisor": launcher.hypervisor,
         "image": launcher.image,
+        "node": (vmi.get("status") or {}).get("nodeName") or None,
         "pools": [
             {"name": v.pool.name, "matched": v.matched, "by": v.by, "reason": v.reason, "used": v.pool == launcher.pool}
             for v in asked
@@ -39,7 +46,7 @@ def explanation(
         explained["nodes"] = []
         for node in nodes:
             pool = owner(pools, node["metadata"].get("labels") or {})
-            why_not = obstacles(pod, node, live=live)
+            why_not = obstacles(pod, node, volumes, live=live)
             explained["nodes"].append(
                 {
                     "name": node["metadata"]["name"],

@@ -8,21 +8,20 @@ import secrets
 import socket
 import sys
 import webbrowser
-from pathlib import Path
 
 import click
 
 from virtfleet.cli.output import CommandError, output_option, result
-from virtfleet.cli.reach import kubeconfig_option
+from virtfleet.cli.reach import Where, cluster_options
 
 
 @click.command()
-@kubeconfig_option
+@cluster_options
 @click.option("--address", default="127.0.0.1", show_default=True, help="The local address for browsers.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="The local port for browsers; any free one.")
 @click.option("--open", "opened", is_flag=True, help="Have the desktop's browser open it.")
 @output_option
-def dashboard(kubeconfig: Path | None, address: str, port: int, opened: bool, output: str) -> None:
+def dashboard(where: Where, address: str, port: int, opened: bool, output: str) -> None:
     """The fleet in a browser, until ^C: VMs with their consoles and screens, nodes, pools, and why a VM is where it is.
 
     The link that is printed lets one browser in, which acts as the kubeconfig says; then one for the next is printed.
@@ -36,19 +35,18 @@ def dashboard(kubeconfig: Path | None, address: str, port: int, opened: bool, ou
             "the dashboard of this command is for browsers on this machine",
             "Use an ssh tunnel, or set spec.configuration.dashboard of the KubeVirt object (docs/dashboard.md).",
         )
-    asyncio.run(_serve(kubeconfig, str(local), port, opened, output))
+    asyncio.run(_serve(where, str(local), port, opened, output))
 
 
-async def _serve(kubeconfig: Path | None, address: str, port: int, opened: bool, output: str) -> None:
+async def _serve(where: Where, address: str, port: int, opened: bool, output: str) -> None:
     from aiohttp import web
 
     from virtfleet.cli.vm.access import until_interrupted
     from virtfleet.dashboard.guard import Guard
     from virtfleet.dashboard.server import Dashboard
     from virtfleet.dashboard.visitors import Visitors
-    from virtfleet.kube import config
 
-    cluster = config.load(kubeconfig)
+    cluster = where.config()
     listening = socket.create_server((address, port), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
     chosen = listening.getsockname()[1]
     host = f"[{address}]:{chosen}" if ":" in address else f"{address}:{chosen}"

@@ -5,12 +5,16 @@ The decisions are those of the components themselves: the same functions, called
 
 from __future__ import annotations
 
-from typing import Any
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from virtfleet.cli.look.fleetview import fleet_options, look
+from virtfleet.cli.look.fleetview import FleetView, fleet_options, look
 from virtfleet.cli.output import CommandError, output_option, result, table
+
+if TYPE_CHECKING:
+    from virtfleet.installation import Installation
 
 
 @click.command()
@@ -24,7 +28,8 @@ def explain(
 ) -> None:
     """Say which pool a VMI matches and by what, its image and hypervisor, and where it can go.
 
-    With -f the VMI comes from a file, else NAME is a VMI of the cluster. With --kubevirt no cluster is needed.
+    With -f the VMI comes from a file, else NAME is a VM or VMI of the cluster; of a VM that is stopped, it says where
+    it would go. With --kubevirt no cluster is needed.
     """
     from virtfleet.cli.look.instances import completed_instances
     from virtfleet.cli.manifests import objects
@@ -39,16 +44,26 @@ def explain(
         )
     view = look(nodes_file=nodes_file, **fleet)
     installation = Installation(view.kubevirt)
-    if name:
-        key = (namespace, name)
-        vmis = [v for v in view.instances if (v["metadata"]["namespace"], v["metadata"]["name"]) == key]
-        if not vmis:
-            raise CommandError(f"there is no VMI {namespace}/{name}")
-    else:
-        vmis = completed_instances(objects(files), installation)
+    vmis = _named(view, installation, namespace, name) if name else completed_instances(objects(files), installation)
     live = view.live and not nodes_file
-    explained = [explanation(vmi, installation, view.nodes, live=live) for vmi in vmis]
+    explained = [explanation(vmi, installation, view.nodes, view.volumes, live=live) for vmi in vmis]
     result(output, explained if len(explained) > 1 else explained[0], "\n\n".join(_text(e) for e in explained))
+
+
+def _named(view: FleetView, installation: Installation, namespace: str, name: str) -> list[dict[str, Any]]:
+    """The VMI of that name, else the one that the VM of that name would make."""
+    from virtfleet.cli.look.instances import completed_instances
+
+    for objects in (view.instances, view.vms):
+        for obj in objects:
+            if (obj["metadata"]["namespace"], obj["metadata"]["name"]) == (namespace, name):
+                return [obj] if objects is view.instances else completed_instances([obj], installation)
+    known = {o["metadata"]["name"] for o in (*view.instances, *view.vms) if o["metadata"]["namespace"] == namespace}
+    close = get_close_matches(name, known, n=1)
+    raise CommandError(
+        f"there is no VM and no VMI {namespace}/{name}",
+        f"Did you mean {close[0]!r}?" if close else "`kubectl get vm,vmi -A` lists what there is.",
+    )
 
 
 def _text(vmi: dict[str, Any]) -> str:
@@ -58,6 +73,8 @@ def _text(vmi: dict[str, Any]) -> str:
         f"  hypervisor   {vmi['hypervisor']}",
         f"  image        {vmi['image']}",
     ]
+    if vmi["node"]:
+        lines.append(f"  runs on      {vmi['node']}")
     if vmi["pools"]:
         rows = [[p["name"], _verdict(p), p["reason"]] for p in vmi["pools"]]
         lines += ["", table(rows, ["POOL", "VERDICT", "WHY"])]

@@ -10,7 +10,7 @@ import click
 from virtfleet.api.migration import MigrationMetrics
 from virtfleet.api.names import FINAL, Phase
 from virtfleet.api.view import read
-from virtfleet.cli.output import CommandError, Progress, output_option, result
+from virtfleet.cli.output import CommandError, Progress, on_interrupt, output_option, result
 from virtfleet.cli.vm.access import Reached, Target, target_options
 from virtfleet.kube.resource import VMI_MIGRATIONS, Obj
 
@@ -31,18 +31,19 @@ _STEPS = {
 @output_option
 @target_options
 @click.option("--to", "node", help="The node to move to; any that fits where left out.")
-@click.option("--watch", is_flag=True, help="Wait until it has ended, and tell how far it is.")
+@click.option("--wait", "--watch", "watch", is_flag=True, help="Wait until it has ended, and tell how far it is.")
 @click.option("--timeout", type=float, default=600.0, show_default=True, help="Seconds to wait at most.")
 def migrate(target: Target, output: str, node: str | None, watch: bool, timeout: float) -> None:
     """Move the running VM NAME to another node. Its guest goes on running.
 
-    Deleting the migration (`virtctl migrate-cancel NAME`) lets the VM stay where it is.
+    Deleting the migration (`kubectl delete vmim NAME-OF-MIGRATION`) lets the VM stay where it is.
     """
 
     async def work(vm: Reached) -> Obj:
         asked = await vm.api.create(VMI_MIGRATIONS, _request(vm.name, node), vm.namespace)
         return await _ended(vm, asked, timeout) if watch else asked
 
+    on_interrupt("the migration goes on. `kubectl get vmim` shows it; deleting it lets the VM stay where it is.")
     summary = _summary(target.do(work))
     if summary["phase"] == Phase.FAILED:
         raise CommandError(

@@ -68,7 +68,7 @@ def modular(hypervisor: Hypervisor) -> bool:
 
 
 def monolithic_driver(hypervisor: Hypervisor) -> Path | None:
-    name = f"libvirt_driver_{hypervisor.descriptor.scheme}.so"
+    name = f"libvirt_driver_{hypervisor.descriptor.driver or hypervisor.descriptor.scheme}.so"
     places = (Path(directory, "libvirt/connection-driver", name) for directory in _DRIVER_DIRS)
     return next((path for path in places if path.exists()), None)
 

@@ -59,6 +59,10 @@ class Operations:
     def close(self) -> None:
         self._forget_to_thaw()
 
+    async def ask(self, execute: str, kind: type[T], arguments: dict[str, Any]) -> T:
+        """One question to the guest's agent, for somebody else."""
+        return await self._ask(execute, kind, arguments)
+
     async def _pause(self, _: m.Pause) -> m.Done:
         return await self._done(lambda domain: domain.suspend())
 

@@ -1,0 +1,102 @@
+"""VMs on a real Xen. On demand: `make test-xen`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from virtfleet.api.quantity import Quantity
+from virtfleet.hypervisors import registry
+from virtfleet.local import guestimage
+from xen.dom0 import build
+from xen.inside import machine
+from xen.machine import Shell, booted
+from xen.reference import documents
+
+pytestmark = [
+    pytest.mark.on_demand("TEST_XEN", "boots Xen in an emulated machine, which takes minutes"),
+    pytest.mark.timeout(900),
+]
+
+TREE = Path(__file__).resolve().parents[2]
+DOMAINS = "xl list | tail -n +3"  # beside dom0
+LIMIT = 600.0
+
+
+@pytest.fixture(scope="module")
+def files() -> Iterator[Path]:
+    """What guests boot from and what is to be defined; the dom0 sees it at the same place."""
+    guest = guestimage.build(guestimage.default_cache())
+    with tempfile.TemporaryDirectory(prefix="xen-") as made:
+        place = Path(made)
+        for source in (guest.kernel, guest.initrd, guest.disk):
+            shutil.copy(source, place)
+        for name, document in documents().items():
+            (place / f"{name}.xml").write_text(document)
+        seed = {"userData": "#cloud-config\nruncmd:\n- echo hello from the seed\n- poweroff\n"}
+        vmi = machine("xenpvh")
+        vmi["spec"]["domain"].pop("machine")
+        vmi["spec"]["domain"]["devices"]["disks"] = [{"name": "seed", "disk": {}}]
+        vmi["spec"]["volumes"] = [{"name": "seed", "cloudInitNoCloud": seed}]
+        listed = {"kind": "KubeVirt", "spec": {"configuration": {"hypervisors": [{"name": "xen"}]}}}
+        (place / "vmi.yaml").write_text(yaml.safe_dump_all([vmi, listed]))
+        yield place
+
+
+@pytest.fixture(scope="module")
+def dom0(files: Path) -> Iterator[Shell]:
+    if os.geteuid() != 0:
+        pytest.skip("a dom0 is built by root")
+    made, began = build(guestimage.default_cache()), time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="xen-") as place, booted(made, Path(place), TREE, files) as shell:
+        sys.stderr.write(f"Xen and its dom0 are up after {time.monotonic() - began:.0f} s\n")
+        yield shell
+
+
+def inside(dom0: Shell, *arguments: str) -> dict[str, Any]:
+    """Run the part of a test that is in the dom0."""
+    program = f"PYTHONPATH={TREE}/tests:{TREE} {TREE}/.venv/bin/python -m xen.inside"
+    answer = dom0.run(f"{program} {' '.join(arguments)} 2>/tmp/errors || {{ cat /tmp/errors; false; }}", LIMIT)
+    return dict(json.loads(answer.splitlines()[-1]))
+
+
+def test_documents_of_the_references_are_accepted(dom0: Shell, files: Path) -> None:
+    drivers = "/usr/lib/x86_64-linux-gnu/libvirt/connection-driver"
+    dom0.run(f"mkdir /tmp/drivers && ln -s {drivers}/libvirt_driver_libxl.so /tmp/drivers/")
+    dom0.run("printf 'unix_sock_group = \"root\"\\n' > /tmp/libvirtd.conf")
+    dom0.run("LIBVIRT_DRIVER_DIR=/tmp/drivers libvirtd -d -f /tmp/libvirtd.conf -p /tmp/libvirtd.pid")
+    dom0.run("until virsh -q -c xen:///system list; do usleep 200000; done", LIMIT)
+    assert inside(dom0, "define", str(files)) == {}
+    dom0.run("kill $(cat /tmp/libvirtd.pid)")
+
+
+def test_launch_boots_a_guest_and_ends_with_it(dom0: Shell, files: Path) -> None:
+    command = f"{TREE}/.venv/bin/virtfleet launch -f {files}/vmi.yaml --disk kernel-boot={files} -o json"
+    said = dom0.run(command, LIMIT)
+    assert "hello from the seed" in said
+    assert '"reason": "Shutdown"' in said
+    assert dom0.run(DOMAINS) == ""
+
+
+@pytest.mark.parametrize("kind", ["xenpvh", "xenpv", "xenfv"])
+def test_a_guest_pauses_shuts_down_and_is_killed(kind: str, dom0: Shell, files: Path) -> None:
+    seen = inside(dom0, "life", kind, str(files))
+    assert (seen["paused"], seen["unpaused"]) == ("Paused", "Running")
+    assert seen["shut down"] == ["Shutoff", "Shutdown", 0]
+    assert seen["killed"] == ["Shutoff", "Destroyed", 0]
+    assert dom0.run(DOMAINS) == "", "nothing is left in Xen"
+    overheads = registry.get("xen").descriptor.overheads
+    planned = {"libvirtd": overheads.daemon, "launcher": overheads.launcher, "xen-qemu-system-i386": overheads.vmm}
+    sys.stderr.write(f"{kind}: KiB resident beside the guest: {seen['resident']}\n")
+    for program, kib in seen["resident"].items():
+        assert kib * 1024 <= Quantity.parse(planned[program]).value(), f"{program} needs more than is planned"
