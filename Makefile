@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Of `make images`.
 REGISTRY ?= docker.io/virtfleet
 
-.PHONY: help bootstrap up down test whole test-fast quick test-kube conformance test-golden test-xen lint bench docs site manifests images lock clean
+.PHONY: help bootstrap up down test whole test-fast quick test-kube conformance test-golden test-xen lint bench docs site pages manifests images lock clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -67,6 +67,9 @@ bench: bootstrap  ## measure the product, as ratios to baselines of the same run
 
 docs: bootstrap  ## write what docs/compatibility.md has from the registry of what works
 	@$(BIN)/python scripts/compatibility.py
+
+pages:  ## build the dashboard's pages from web/ (needs npm)
+	@cd web && npm ci --ignore-scripts --no-audit --no-fund && npm run --silent check && npm run --silent build
 
 site: bootstrap  ## the documentation as a site, in dist/site
 	@scripts/site

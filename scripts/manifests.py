@@ -110,7 +110,8 @@ def files() -> dict[str, str]:
 
 
 def network_policies() -> list[Obj]:
-    """Who may reach the components: API servers virt-api, virt-api the handlers, and who reads metrics all of them.
+    """Who may reach the components: API servers virt-api, virt-api the handlers, people the dashboard, which reads the
+    metrics of handlers, and who reads metrics all of them.
 
     API servers are no Pods, and may be anywhere, so virt-api's port is open; it takes nobody at their word. Probes come
     from the Pod's own node, which is always let in. What components reach themselves is not limited: where the API
@@ -118,11 +119,12 @@ def network_policies() -> list[Obj]:
     """
     port = [{"protocol": "TCP", "port": PORT}]
     virt_api = {"podSelector": {"matchLabels": {names.APP_LABEL: "virt-api"}}}
+    dashboard = {"podSelector": {"matchLabels": {names.APP_LABEL: "virt-dashboard"}}}  # charts are made of metrics
     scrapers = {"namespaceSelector": {"matchExpressions": [{"key": SCRAPES, "operator": "Exists"}]}}
     others = ["virt-operator", "virt-controller", "virt-handler", "virt-handler-proof"]
     return [
-        _policy("kubevirt-virt-api", ["virt-api"], [{"ports": port}]),
-        _policy("kubevirt-components", others, [{"from": [virt_api, scrapers], "ports": port}]),
+        _policy("kubevirt-virt-api", ["virt-api", "virt-dashboard"], [{"ports": port}]),
+        _policy("kubevirt-components", others, [{"from": [virt_api, dashboard, scrapers], "ports": port}]),
     ]
 
 

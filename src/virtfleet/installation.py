@@ -20,6 +20,7 @@ import virtfleet
 from virtfleet.api import duration, names
 from virtfleet.api.configuration import (
     ArchSpecificConfiguration,
+    DashboardConfiguration,
     KubeVirtConfiguration,
     LogVerbosity,
     NetworkConfiguration,
@@ -210,6 +211,11 @@ class Installation:
         lifetime = _time(settings.get("duration") or strategy.get(old_name)) or CERTIFICATES_LIVE[kind]
         overlap = strategy.get("caOverlapInterval") if kind == "ca" else None
         return lifetime, _time(settings.get("renewBefore") or overlap) or lifetime / _EARLY
+
+    @property
+    def dashboard(self) -> DashboardConfiguration | None:
+        """How the dashboard is to be; None: there is none."""
+        return self.configuration.dashboard
 
     # -- Pools and hypervisors
 

@@ -33,6 +33,7 @@ def test_an_object_that_says_nothing_has_all_defaults() -> None:
         "common_instancetypes": True,
         "cpu_ratio": 10,
         "cpu_request": None,
+        "dashboard": None,
         "default_architecture": "amd64",
         "emulation": False,
         "eviction_strategy": "None",

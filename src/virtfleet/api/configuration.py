@@ -44,6 +44,8 @@ class KubeVirtConfiguration(View):
     """Feature gates, log verbosity, emulation."""
     hypervisors: list[HypervisorConfiguration] = []
     """Hypervisors of this cluster; the first one is the default."""
+    dashboard: DashboardConfiguration | None = None
+    """The fleet in a browser; there where this is set, also to {}."""
     architecture_configuration: ArchConfiguration | None = None
     """Defaults for each architecture."""
     migrations: MigrationConfiguration | None = None
@@ -124,6 +126,15 @@ class HypervisorConfiguration(View):
     """Its name, for example qemu-kvm or cloud-hypervisor."""
     virt_launcher_image: str = ""
     """Launcher image for VMs on this hypervisor."""
+
+
+class DashboardConfiguration(View):
+    """How people reach the dashboard."""
+
+    hosts: list[str] = []
+    """Names under which browsers come, beside those of its Service; requests under other names are refused."""
+    token_header: str = ""
+    """Header in which a proxy in front puts each visitor's token for the API server; without it, visitors log in."""
 
 
 class LogVerbosity(View):

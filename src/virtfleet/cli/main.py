@@ -31,6 +31,7 @@ COMMANDS = {
     "render": ("virtfleet.cli.look.render", "What VirtFleet would make of an object, without a cluster."),
     "explain": ("virtfleet.cli.look.explain", "Which pool, image, hypervisor and nodes a VM gets, and why."),
     "pools": ("virtfleet.cli.look.pools", "Pools of nodes: their handlers, their VMs, and what is wrong."),
+    "dashboard": ("virtfleet.cli.look.dashboard", "The fleet in a browser."),
     "hypervisors": ("virtfleet.cli.look.hypervisors", "Hypervisors, and what each of them can do."),
     "start": ("virtfleet.cli.vm.power", "Start a VM."),
     "stop": ("virtfleet.cli.vm.power", "Stop a VM."),

@@ -139,8 +139,12 @@ class Transport:
         content_type: str = "application/json",
         verb: str = "",
         resource: str = "",
+        warnings: list[str] | None = None,
     ) -> bytes:
-        """Any path of the server; the answer's body as it came. `verb` and `resource` are what it counts as."""
+        """Any path of the server; the answer's body as it came. `verb` and `resource` are what it counts as.
+
+        What the server warns of is added to `warnings`, for who has somebody to show it to, and else logged.
+        """
         url = self._url(path, params)
         timeout = aiohttp.ClientTimeout(total=REQUEST_TIME, sock_connect=CONNECT_TIME)
 
@@ -150,7 +154,10 @@ class Transport:
             async with self._open_session().request(
                 method, url, data=body, timeout=timeout, allow_redirects=False, **settings
             ) as response:
-                self._log_warnings(response)
+                if warnings is None:
+                    self._log_warnings(response)
+                else:
+                    warnings.extend(_warnings(response))
                 answer = await response.read()
                 if response.status >= 300:
                     raise _refusal(method, path, response.status, response.headers, answer)
@@ -250,11 +257,15 @@ class Transport:
         return URL(self._config.server + path).update_query(params or {})
 
     def _log_warnings(self, response: aiohttp.ClientResponse) -> None:
-        for header in response.headers.getall("Warning", ()):
-            for text in _WARNING.findall(header):
-                if text not in self._warned and len(self._warned) < WARNINGS_REMEMBERED:
-                    self._warned.add(text)
-                    logger.warning("the API server warns: %s", re.sub(r"\\(.)", r"\1", text))
+        for text in _warnings(response):
+            if text not in self._warned and len(self._warned) < WARNINGS_REMEMBERED:
+                self._warned.add(text)
+                logger.warning("the API server warns: %s", text)
+
+
+def _warnings(response: aiohttp.ClientResponse) -> list[str]:
+    headers = response.headers.getall("Warning", ())
+    return [re.sub(r"\\(.)", r"\1", text) for header in headers for text in _WARNING.findall(header)]
 
 
 def _socket(info: tuple[Any, ...]) -> socket.socket:

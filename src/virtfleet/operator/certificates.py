@@ -17,6 +17,7 @@ from virtfleet.kube.authority import Authority, Lifespan, Profile
 from virtfleet.kube.certificates import Credential
 from virtfleet.kube.component import ADMISSION_KEY
 from virtfleet.kube.resource import Obj
+from virtfleet.operator.dashboard import VIRT_DASHBOARD
 from virtfleet.operator.deployments import VIRT_CONTROLLER, secret_name
 from virtfleet.operator.endpoints import VIRT_API
 from virtfleet.operator.handlers import VIRT_HANDLER
@@ -46,7 +47,7 @@ def issue(installation: Installation, secrets: Mapping[str, Obj], now: datetime)
     objects = [_secret(installation, AUTHORITY, authority.files()), _bundle(installation, authority.bundle)]
     key = _files(secrets.get(secret_name(VIRT_API))).get(ADMISSION_KEY) or token_hex(16).encode()
     more = {VIRT_API: {ADMISSION_KEY: key}}
-    for component in COMPONENTS:
+    for component in (*COMPONENTS, *([VIRT_DASHBOARD] if installation.dashboard else ())):
         service = f"{component}.{installation.namespace}"
         hosts = (component, service, f"{service}.svc", f"{service}.svc.cluster.local")
         profile = Profile(f"{installation.namespace}:{component}", of_server, hosts=hosts, client=True)

@@ -16,6 +16,7 @@ VIRT_API = "virt-api"
 METRICS = "kubevirt-prometheus-metrics"
 METRICS_LABEL = "prometheus.kubevirt.io"
 EVICTIONS = "virt-launcher-eviction-interceptor.kubevirt.io"
+_HTTPS = {"name": "https", "port": 443, "targetPort": PORT, "protocol": "TCP"}
 _EVICTION = {
     "apiGroups": [""],
     "apiVersions": ["v1"],
@@ -27,12 +28,16 @@ _OF_LAUNCHERS = f"request.name.startsWith('{names.LAUNCHER_APP}-')"
 
 
 def services(installation: Installation) -> list[Obj]:
-    https = {"name": "https", "port": 443, "targetPort": PORT, "protocol": "TCP"}
     measured = {METRICS_LABEL: "true"}
     return [
-        _service(installation, VIRT_API, {names.APP_LABEL: VIRT_API}, https),
-        _service(installation, METRICS, measured, {**https, "name": "metrics"}, clusterIP="None"),
+        service(installation, VIRT_API),
+        _service(installation, METRICS, measured, {**_HTTPS, "name": "metrics"}, clusterIP="None"),
     ]
+
+
+def service(installation: Installation, component: str) -> Obj:
+    """The Service of a component."""
+    return _service(installation, component, {names.APP_LABEL: component}, _HTTPS)
 
 
 def _service(installation: Installation, name: str, labels: dict[str, str], port: Obj, **more: str) -> Obj:

@@ -191,7 +191,7 @@ class Operator:
         """Handlers to the nodes that are theirs now, and new handlers in the place of old ones."""
         wanted = {obj["metadata"]["name"]: obj for obj in objects if obj["kind"] == "DaemonSet"}
         installed, pods = self._world.named("DaemonSet"), self._world.handlers()
-        control_plane = self._world.named("Deployment").values()
+        control_plane = self._world.control_plane().values()
         findings.held = bool(installed) and not all(map(rollout.settled, control_plane))
         nodes = keeping.look(installation.fleet.pools, installed, self._world.nodes.list(), pods)
         proving = Proving(installation, {pod.metadata.name: pod for pod in self._world.pods_of(PROOF)})
@@ -338,7 +338,7 @@ class Operator:
     # -- telling
 
     async def _report(self, installation: Installation, findings: Findings) -> None:
-        findings.deployments = self._world.named("Deployment")
+        findings.deployments = self._world.control_plane()
         findings.daemon_sets = self._world.named("DaemonSet")
         findings.nodes = self._world.nodes.list()
         findings.instances = self._world.running_instances()

@@ -12,7 +12,7 @@ from virtfleet.api import crds
 from virtfleet.api.kinds import KINDS
 from virtfleet.installation import Installation
 from virtfleet.kube.resource import KUBEVIRTS, Obj, of_kind
-from virtfleet.operator import commontypes, customize, deployments, endpoints, handlers, policies, roles
+from virtfleet.operator import commontypes, customize, dashboard, deployments, endpoints, handlers, policies, roles
 from virtfleet.operator.digest import digest
 
 APPLIED = "virtfleet.io/applied"
@@ -42,6 +42,7 @@ def render(installation: Installation, trust: bytes = b"", key: str = "", *, cdi
         *policies.render(installation),
         *endpoints.services(installation),
         *deployments.render(installation),
+        *dashboard.render(installation),
         *handlers.render(installation),
         *endpoints.admission(installation, trust, key, cdi=cdi),
         *commontypes.render(installation),

@@ -15,6 +15,7 @@ from virtfleet.kube import resource
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache, key_of
 from virtfleet.kube.resource import KUBEVIRTS, NODES, PODS, VMIS, Obj
+from virtfleet.operator.dashboard import VIRT_DASHBOARD
 from virtfleet.operator.deployments import VIRT_CONTROLLER
 from virtfleet.operator.endpoints import VIRT_API
 from virtfleet.operator.handlerpods import PROBE, HandlerPod, decode_pod
@@ -168,6 +169,10 @@ class World:
 
     def named(self, kind: str) -> dict[str, Obj]:
         return {obj["metadata"]["name"]: obj for obj in self.installed[kind].list()}
+
+    def control_plane(self) -> dict[str, Obj]:
+        """The Deployments that VMs need; they do without the dashboard."""
+        return {name: obj for name, obj in self.named("Deployment").items() if name != VIRT_DASHBOARD}
 
     def pods_of(self, component: str) -> list[HandlerPod]:
         return [pod for pod in self.pods.list() if pod.component == component]

@@ -27,7 +27,6 @@ from component.apiserver_kit import Client, serving
 from component.handler_kit import api_server
 from tests.hostile import NoObjects
 from virtfleet.admission.review import complete, review
-from virtfleet.cli.look.instances import instance
 from virtfleet.cli.look.render_domain import pretend_node
 from virtfleet.controller import disruption, lifecycle
 from virtfleet.controller import records as controller_records
@@ -50,6 +49,7 @@ from virtfleet.local.apiserver.extensions.admission import AdmissionRequest
 from virtfleet.operator.render import render as installed
 from virtfleet.pods.launcher import Unrenderable, render
 from virtfleet.protocol.messages import DomainState, GuestInfo, Status
+from virtfleet.reasons.instances import instance
 
 NUMBER = int(os.environ.get("HOSTILE_OBJECTS", "5000"))
 SEED = int(os.environ.get("HOSTILE_SEED", "20260516"))

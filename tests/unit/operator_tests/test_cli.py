@@ -11,10 +11,10 @@ import yaml
 from click.testing import CliRunner, Result
 
 from virtfleet import __version__
-from virtfleet.cli.look.fitting import obstacles
 from virtfleet.cli.look.fleetview import FleetView
 from virtfleet.cli.look.poolreport import report
 from virtfleet.cli.main import main
+from virtfleet.reasons.fitting import obstacles
 
 from .fleets import kubevirt, pool
 

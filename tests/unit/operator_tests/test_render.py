@@ -306,3 +306,21 @@ def test_handlers_are_put_on_the_network_that_migrations_have_for_themselves() -
     assert annotations(network="kubevirt/fast")["k8s.v1.cni.cncf.io/networks"] == "kubevirt/fast@migration0"
     assert "k8s.v1.cni.cncf.io/networks" not in annotations()
     assert annotations(network="kubevirt/fast")[CONTENT] != annotations()[CONTENT], "handlers are replaced for it"
+
+
+# -- the dashboard
+
+
+def test_there_is_no_dashboard_unless_somebody_asks_for_one() -> None:
+    assert not [key for key in objects() if "dashboard" in key[1]]
+
+
+def test_the_dashboard_has_an_account_without_rights_and_without_a_token() -> None:
+    made = objects(configuration={"dashboard": {"hosts": ["vms.example"], "tokenHeader": "X-Token"}})
+    assert {kind for kind, name in made if "dashboard" in name} == {"ServiceAccount", "Service", "Deployment"}
+    spec = pod_spec(made["Deployment", "virt-dashboard"])
+    assert (spec["serviceAccountName"], spec["automountServiceAccountToken"]) == ("kubevirt-dashboard", False)
+    assert spec["containers"][0]["args"] == ["--host-name=vms.example", "--token-header=X-Token"]
+    for (kind, name), obj in made.items():
+        if kind.endswith("Binding"):
+            assert "kubevirt-dashboard" not in str(obj.get("subjects")), name

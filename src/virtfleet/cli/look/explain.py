@@ -5,7 +5,6 @@ The decisions are those of the components themselves: the same functions, called
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +34,7 @@ def explain(
     from virtfleet.cli.look.instances import completed_instances
     from virtfleet.cli.manifests import objects
     from virtfleet.installation import Installation
+    from virtfleet.reasons.explanation import explanation
 
     if bool(files) == bool(name):
         raise CommandError("say which VMI", "Name a file with -f, or a VMI of the cluster.")
@@ -64,57 +64,6 @@ def _named(view: FleetView, installation: Installation, namespace: str, name: st
         f"there is no VM and no VMI {namespace}/{name}",
         f"Did you mean {close[0]!r}?" if close else "`kubectl get vm,vmi -A` lists what there is.",
     )
-
-
-def explanation(
-    vmi: dict[str, Any],
-    installation: Installation,
-    nodes: list[dict[str, Any]] | None,
-    volumes: Mapping[tuple[str, str], dict[str, Any]],
-    *,
-    live: bool = False,
-) -> dict[str, Any]:
-    """Everything about one VMI, as data. `live` nodes are those of a cluster, with what their handlers say."""
-    from virtfleet.cli.look.fitting import obstacles
-    from virtfleet.cli.look.instances import identified
-    from virtfleet.pods.launcher import Unrenderable, render
-    from virtfleet.pools.matching import explain as verdicts
-    from virtfleet.pools.model import owner
-
-    pools = installation.fleet.pools
-    launcher = installation.fleet.launcher(vmi)
-    asked = verdicts(pools, vmi)
-    explained: dict[str, Any] = {
-        "namespace": vmi["metadata"].get("namespace", "default"),
-        "name": vmi["metadata"].get("name", ""),
-        "pool": launcher.pool.name if launcher.pool else None,
-        "hypervisor": launcher.hypervisor,
-        "image": launcher.image,
-        "node": (vmi.get("status") or {}).get("nodeName") or None,
-        "pools": [
-            {"name": v.pool.name, "matched": v.matched, "by": v.by, "reason": v.reason, "used": v.pool == launcher.pool}
-            for v in asked
-        ],
-    }
-    try:
-        labels = {node["metadata"]["name"]: node["metadata"].get("labels") or {} for node in nodes or ()}
-        pod = render(identified(vmi), installation, nodes=labels)
-    except Unrenderable as error:
-        return {**explained, "problem": str(error)}
-    if nodes is not None:
-        explained["nodes"] = []
-        for node in nodes:
-            pool = owner(pools, node["metadata"].get("labels") or {})
-            why_not = obstacles(pod, node, volumes, live=live)
-            explained["nodes"].append(
-                {
-                    "name": node["metadata"]["name"],
-                    "handler": pool.daemon_set if pool else "virt-handler",
-                    "fits": not why_not,
-                    "why": why_not,
-                }
-            )
-    return explained
 
 
 def _text(vmi: dict[str, Any]) -> str:

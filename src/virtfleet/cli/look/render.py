@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import click
 
-from virtfleet.cli.look.instances import completed_instances, identified
+from virtfleet.cli.look.instances import completed_instances
 from virtfleet.cli.look.render_domain import domain
 from virtfleet.cli.manifests import cluster_of, files_option, kubevirt_option, objects
 from virtfleet.cli.output import Group, yaml_documents
@@ -37,6 +37,7 @@ def operator(kubevirt_file: str | None) -> None:
 def pod(files: tuple[str, ...], kubevirt_file: str | None, block_volumes: tuple[str, ...]) -> None:
     """Print the launcher Pods of VMIs. For a VM or a replica set, of the VMI that it makes."""
     from virtfleet.pods.launcher import render as launcher
+    from virtfleet.reasons.instances import identified
 
     made = list(objects(files))
     cluster = cluster_of(kubevirt_file, beside=made)

@@ -17,7 +17,6 @@ from virtfleet.admission.review import complete
 from virtfleet.api.kinds import VM, VMI
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance
-from virtfleet.cli.look.instances import instance
 from virtfleet.cli.manifests import cluster_of, kubevirt_option, objects
 from virtfleet.cli.output import CommandError, Progress, output_option, refused, result
 from virtfleet.cli.vm import terminal
@@ -29,6 +28,7 @@ from virtfleet.launcher.node import trial
 from virtfleet.local import guestimage
 from virtfleet.protocol.client import LauncherGone
 from virtfleet.protocol.messages import DomainState, Kill, Shutdown
+from virtfleet.reasons.instances import instance
 from virtfleet.work import tasks
 
 _KINDS = (VMI.kind, VM.kind)

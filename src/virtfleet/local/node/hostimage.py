@@ -34,6 +34,7 @@ COMPONENTS = {
     "virt-controller": "virtfleet.controller",
     "virt-api": "virtfleet.gateway",
     "virt-handler": "virtfleet.handler",
+    "virt-dashboard": "virtfleet.dashboard",
     "virt-launcher": LAUNCHER,
     "virt-launcher-lxc": LAUNCHER,
 }

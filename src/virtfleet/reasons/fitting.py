@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from virtfleet.api import names
 from virtfleet.api.quantity import Quantity
 from virtfleet.api.selectors import node_selector_matches, tolerates
-from virtfleet.kube.resource import Obj
 
+Obj = dict[str, Any]
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _ARCHITECTURE = "kubernetes.io/arch"
 _CORDONED = "node.kubernetes.io/unschedulable"

@@ -1,0 +1,186 @@
+"""One websocket through which a page follows any number of lists, each with the visitor's rights.
+
+A browser opens six connections to a server at most, so one for each watch would not do. The page says what it wants
+followed, `{"id": 1, "kind": "vms", "namespace": "", "name": ""}`, or dropped, `{"id": 1, "drop": true}`. It hears:
+  {"id": 1, "rows": [...]}                  objects of the list, page by page
+  {"id": 1, "synced": true}                 all of them were told; who was not among them is gone
+  {"id": 1, "rows": [...], "gone": [...]}   what changed since, several changes at once
+  {"id": 1, "error": {...}, "final": true}  it may not be followed, or (not final) cannot be just now
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import aiohttp
+import msgspec
+import orjson
+from aiohttp import web
+
+from virtfleet.dashboard.paths import is_name
+from virtfleet.dashboard.rows import FOLLOWED, WHOLE, Followed, whole
+from virtfleet.dashboard.visitors import Visitor
+from virtfleet.kube.errors import SILENT, ApiError, is_gone
+from virtfleet.work import tasks
+from virtfleet.work.pacing import Backoff
+from virtfleet.work.tasks import Owned
+
+MOST = 40
+"""Lists that one page follows."""
+_LONGEST_MESSAGE = 4096
+_GATHERING = 0.05  # seconds in which changes are gathered, so that a thousand of them are one message
+_FINAL = (400, 401, 403, 404, 405)
+
+
+class Wish(msgspec.Struct, forbid_unknown_fields=True):
+    """What a page wants."""
+
+    id: int
+    kind: str = ""
+    namespace: str = ""
+    name: str = ""
+    drop: bool = False
+
+
+async def follow(request: web.Request, visitor: Visitor) -> web.StreamResponse:
+    """The websocket, until either side ends it."""
+    socket = web.WebSocketResponse(heartbeat=30.0, max_msg_size=_LONGEST_MESSAGE)
+    await socket.prepare(request)
+    page = _Page(socket, visitor)
+    listening = tasks.held(page.listen(), "a page")
+    visitor.streams.add(listening)
+    try:
+        await asyncio.wait([listening])
+    finally:
+        listening.cancel()
+        await page.end()
+        await socket.close()
+    return socket
+
+
+class _Page:
+    def __init__(self, socket: web.WebSocketResponse, visitor: Visitor) -> None:
+        self._socket = socket
+        self._visitor = visitor
+        self._lists: dict[int, asyncio.Task[None]] = {}
+        self._owned = Owned()
+
+    async def listen(self) -> None:
+        async for message in self._socket:
+            if message.type is not aiohttp.WSMsgType.TEXT:
+                return
+            try:
+                wish = msgspec.json.decode(message.data, type=Wish)
+            except msgspec.MsgspecError:
+                return  # no page of ours
+            if old := self._lists.pop(wish.id, None):
+                old.cancel()
+            if wish.drop:
+                continue
+            if why := self._senseless(wish):
+                await self.say(wish.id, error=ApiError("BadRequest", why).status(), final=True)
+                continue
+            task = tasks.start(self._follow(wish), f"a page's list: {wish.kind}", expected=(OSError,))
+            self._lists[wish.id] = task
+            self._owned.add(task)
+
+    def _senseless(self, wish: Wish) -> str:
+        if wish.kind not in FOLLOWED:
+            return "there is nothing of that kind to follow"
+        if not all(is_name(text) for text in (wish.namespace, wish.name) if text):
+            return "that can be no name"
+        return "too many lists at once" if len(self._lists) >= MOST else ""
+
+    async def say(self, number: int, **what: Any) -> None:
+        await self._socket.send_str(orjson.dumps({"id": number, **what}).decode())
+
+    async def end(self) -> None:
+        await self._owned.end()
+
+    async def _follow(self, wish: Wish) -> None:
+        backoff = Backoff(0.5, 15.0)
+        followed = FOLLOWED[wish.kind]
+        while True:
+            try:
+                version = await self._list(wish, followed)
+                backoff.reset()
+                while True:
+                    version = await self._watch(wish, followed, version)
+                    await asyncio.sleep(_GATHERING)  # a server that ends watches at once is not asked without end
+            except ApiError as error:
+                final = error.code in _FINAL
+                if error.reason != SILENT and not is_gone(error):
+                    await self.say(wish.id, error=error.status(), final=final)
+                if final:
+                    return
+            await asyncio.sleep(backoff.next())
+
+    async def _list(self, wish: Wish, followed: Followed) -> str:
+        version = ""
+        pages = self._visitor.api.pages(
+            followed.resource, wish.namespace or None, labels=followed.labels, fields=_fields(wish)
+        )
+        async for page in pages:
+            await self.say(wish.id, rows=[_shown(wish, followed, item) for item in page.items])
+            version = page.resource_version
+        await self.say(wish.id, synced=True)
+        return version
+
+    async def _watch(self, wish: Wish, followed: Followed, version: str) -> str:
+        """Tell changes until the API server ends the watch; the version that was told last."""
+        changed: dict[str, dict[str, Any] | None] = {}
+        news = asyncio.Event()
+
+        async def tell() -> None:
+            while True:
+                await news.wait()
+                await asyncio.sleep(_GATHERING)
+                news.clear()
+                told = dict(changed)
+                changed.clear()
+                rows = [row for row in told.values() if row is not None]
+                await self.say(wish.id, rows=rows, gone=[uid for uid, row in told.items() if row is None])
+
+        telling = tasks.held(tell(), "telling a page")
+        try:
+            async with self._visitor.api.watch(
+                followed.resource,
+                wish.namespace or None,
+                labels=followed.labels,
+                fields=_fields(wish),
+                resource_version=version,
+            ) as events:
+                async for event in events:
+                    if telling.done():
+                        telling.result()
+                    obj = orjson.loads(event.object)
+                    version = obj["metadata"]["resourceVersion"]
+                    if event.type == "BOOKMARK":
+                        continue
+                    row = None if event.type == "DELETED" else _shown(wish, followed, event.object)
+                    changed[obj["metadata"]["uid"]] = row
+                    news.set()
+        finally:
+            telling.cancel()
+        if changed:
+            rows = [row for row in changed.values() if row is not None]
+            await self.say(wish.id, rows=rows, gone=[uid for uid, row in changed.items() if row is None])
+        return version
+
+
+def _fields(wish: Wish) -> str:
+    if not wish.name:
+        return ""
+    return f"{'involvedObject' if wish.kind == 'events' else 'metadata'}.name={wish.name}"
+
+
+def _shown(wish: Wish, followed: Followed, data: bytes) -> dict[str, Any]:
+    obj = orjson.loads(data)
+    if wish.name and wish.kind in WHOLE:
+        resource = followed.resource
+        return {
+            **followed.row(obj),
+            "object": {"apiVersion": resource.api_version, "kind": resource.kind, **whole(obj)},
+        }
+    return followed.row(obj)

@@ -1,0 +1,1 @@
+var e=document.querySelector("meta[name=nonce]")?.content??"";export{e as a};

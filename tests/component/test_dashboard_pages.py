@@ -1,0 +1,182 @@
+"""The dashboard's pages in a real browser, over an API server with ten thousand VMs that do not run."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from aiohttp import web
+from playwright.async_api import Page, async_playwright, expect
+
+from browser import CHROMIUM, FLAGS
+from component.test_dashboard import KEY, Kit, Start, start  # noqa: F401 (a fixture)
+from virtfleet.kube.resource import KUBEVIRTS, NAMESPACES, NODES, VMIS, VMS
+
+pytestmark = [
+    pytest.mark.timeout(300),
+    pytest.mark.slow,
+    pytest.mark.skipif(not CHROMIUM, reason="needs Debian's chromium"),
+]
+COUNT = 10_000
+LONG = 100_000  # milliseconds, on a machine that has other things to do
+ROWS = "[data-test^=row-]"
+
+
+@pytest.fixture
+async def kit(start: Start) -> Kit:  # noqa: F811
+    kit = await start()
+    kubevirt = {"apiVersion": "kubevirt.io/v1", "kind": "KubeVirt", "spec": {}}
+    kit.cluster.put(KUBEVIRTS, {**kubevirt, "metadata": _meta("kubevirt", "kubevirt")})
+    kit.cluster.put(NAMESPACES, {"metadata": _meta("team")})
+    labels = {"kubevirt.io/schedulable": "true", "hypervisor.node.kubevirt.io/qemu-kvm": "true"}
+    for name in ("node-a", "node-b"):
+        meta = {**_meta(name), "labels": labels}
+        status = {"allocatable": {"cpu": "8", "memory": "64Gi"}, "conditions": [{"type": "Ready", "status": "True"}]}
+        kit.cluster.put(NODES, {"metadata": meta, "status": status})
+    return kit
+
+
+@pytest.fixture
+async def page(kit: Kit) -> AsyncIterator[Page]:
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        page = await browser.new_page(viewport={"width": 1280, "height": 800})
+        page.set_default_timeout(LONG)
+        complaints: list[str] = []
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("console", lambda said: complaints.append(said.text) if "Content Security" in said.text else None)
+        await page.goto(f"{kit.url}/#key={KEY}")
+        await expect(page.locator("[data-test=who]")).to_have_text("owner", timeout=LONG)
+        yield page
+        await browser.close()
+        assert complaints == []
+
+
+async def test_ten_thousand_vms_are_there_and_only_those_in_sight_are_drawn(page: Page, kit: Kit) -> None:
+    for i in range(COUNT):
+        _put(kit, i, "Running")
+    await page.goto(f"{kit.url}/#/vms")
+    await expect(page.locator("[data-test=count]")).to_have_text(str(COUNT), timeout=LONG)
+    assert await page.locator(ROWS).count() < 60
+    await page.evaluate("() => { const list = document.querySelector('.body'); list.scrollTop = list.scrollHeight; }")
+    await expect(page.locator(f"[data-test='row-team/vm-{COUNT - 1:05}']")).to_be_visible(timeout=LONG)
+    assert await page.locator(ROWS).count() < 60
+
+    # What changes is seen without asking, also by the filter.
+    await page.locator(".filter").fill("paused")
+    await expect(page.locator("[data-test=count]")).to_have_text(f"0 of {COUNT}", timeout=LONG)
+    _put(kit, 4711, "Paused")
+    await expect(page.locator("[data-test='row-team/vm-04711']")).to_be_visible(timeout=LONG)
+    kit.cluster.remove(VMS, "vm-04711", "team")
+    kit.cluster.remove(VMIS, "vm-04711", "team")
+    await expect(page.locator(ROWS)).to_have_count(0, timeout=LONG)
+
+    # The server comes back, and so does the list.
+    kit.cluster.drop_watches()
+    _put(kit, 12, "Paused")
+    await expect(page.locator("[data-test='row-team/vm-00012']")).to_be_visible(timeout=LONG)
+
+    # The fleet shows as many as fit, and nothing sticks out on a telephone.
+    await page.goto(f"{kit.url}/#/")
+    await expect(page.locator("[data-test=node-node-a] .more")).to_be_visible(timeout=LONG)
+    await page.set_viewport_size({"width": 390, "height": 780})
+    for place in ("", "vms", "create", "vm/team/vm-00012"):
+        await page.goto(f"{kit.url}/#/{place}")
+        await expect(page.locator("main")).to_be_visible()
+        assert await page.evaluate("document.documentElement.scrollWidth") <= 390, place
+
+
+async def test_console_and_screen_work_under_the_pages_own_policy(page: Page, kit: Kit) -> None:
+    _put(kit, 1, "Running")
+    kit.cluster.next("GET", "/console", _upper_case)
+    await page.goto(f"{kit.url}/#/vm/team/vm-00001/console")
+    await expect(page.locator("[data-test=console-state]")).to_have_text("connected", timeout=LONG)
+    await page.locator(".terminal textarea").focus()
+    await page.keyboard.type("hello")
+    await page.wait_for_function("document.querySelector('[data-test=terminal]').shown().includes('HELLO')")
+    coloured = "getComputedStyle(document.querySelector('.xterm-rows')).color"
+    assert await page.evaluate(coloured) == "rgb(215, 224, 223)", "its styles were let in"
+
+    kit.cluster.next("GET", "/vnc", _screen)
+    await page.goto(f"{kit.url}/#/vm/team/vm-00001/screen")
+    await expect(page.locator("[data-test=screen-state]")).to_have_text("connected", timeout=LONG)
+    pixel = "[...document.querySelector('.screen canvas').getContext('2d').getImageData(5, 5, 1, 1).data].join()"
+    await page.wait_for_function(f"{pixel} === '0,0,255,255'")
+    await page.locator(".screen canvas").click()
+    await page.keyboard.press("a")
+    await page.wait_for_function(f"{pixel} === '0,255,0,255'")
+
+
+async def _upper_case(request: web.Request) -> web.StreamResponse:
+    """A console that answers in capitals."""
+    socket = web.WebSocketResponse(protocols=("plain.kubevirt.io",))
+    await socket.prepare(request)
+    async for message in socket:
+        await socket.send_bytes(message.data.upper())
+    return socket
+
+
+async def _screen(request: web.Request) -> web.StreamResponse:
+    """A screen of ten pixels square, blue until a key is pressed and green from then on."""
+    socket = web.WebSocketResponse(protocols=("plain.kubevirt.io",))
+    await socket.prepare(request)
+    held = b""
+
+    async def read(count: int) -> bytes:
+        nonlocal held
+        while len(held) < count:
+            held += await socket.receive_bytes()
+        taken, held = held[:count], held[count:]
+        return taken
+
+    await socket.send_bytes(b"RFB 003.008\n")
+    await read(12)
+    await socket.send_bytes(b"\x01\x01")  # one way in: without a password
+    await read(1)
+    await socket.send_bytes(bytes(4))
+    await read(1)
+    form = struct.pack("!BBBBHHHBBBxxx", 32, 24, 0, 1, 255, 255, 255, 16, 8, 0)
+    await socket.send_bytes(struct.pack("!HH", 10, 10) + form + struct.pack("!I", 4) + b"fake")
+    shifts, colour, shown, asked = (16, 8, 0), (0, 0, 255), None, False
+    with suppress(TypeError):  # the page has gone
+        while True:
+            (kind,) = await read(1)
+            if kind == 0:
+                shifts = struct.unpack("!13xBBB3x", await read(19))
+            elif kind == 2:
+                (count,) = struct.unpack("!xH", await read(3))
+                await read(4 * count)
+            elif kind == 3:
+                await read(9)
+                asked = True
+            elif kind == 4:
+                await read(7)
+                colour = (0, 255, 0)
+            elif kind == 5:
+                await read(5)
+            else:
+                raise AssertionError(f"message {kind}")
+            if asked and shown != colour:
+                value = sum(part << shift for part, shift in zip(colour, shifts, strict=True))
+                head = struct.pack("!BxHHHHHi", 0, 1, 0, 0, 10, 10, 0)
+                await socket.send_bytes(head + struct.pack("<I", value) * 100)
+                shown, asked = colour, False
+    return socket
+
+
+def _meta(name: str, namespace: str = "", kind: str = "") -> dict[str, Any]:
+    return {"name": name, "uid": f"{kind}{namespace}-{name}", **({"namespace": namespace} if namespace else {})}
+
+
+def _put(kit: Kit, number: int, status: str) -> None:
+    name = f"vm-{number:05}"
+    spec = {"domain": {"cpu": {"cores": 1}, "memory": {"guest": "128Mi"}}}
+    vm = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "spec": {"template": {"spec": spec}}}
+    kit.cluster.put(VMS, {**vm, "metadata": _meta(name, "team", "vm"), "status": {"printableStatus": status}})
+    paused = [{"type": "Paused", "status": "True"}] if status == "Paused" else []
+    told = {"phase": "Running", "nodeName": f"node-{'ab'[number % 2]}", "conditions": paused}
+    vmi = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "spec": spec, "status": told}
+    kit.cluster.put(VMIS, {**vmi, "metadata": _meta(name, "team", "vmi")})

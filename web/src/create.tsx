@@ -1,0 +1,120 @@
+// A new VM from a form, with the YAML that it makes, what the cluster says to it, and where it would go.
+import { useEffect, useMemo, useState } from "preact/hooks";
+import { type Obj, create, useRows } from "./api";
+import { CheckedYaml, type Verdict } from "./checked";
+import { poolsOf } from "./fleet";
+import { explainError, go, limited, me, notify, scope, useShared } from "./shell";
+import { useExplanation } from "./why";
+
+const START = {
+  name: "", namespace: "", source: "image", image: "", claim: "", size: "own", instancetype: "", cpus: "1", memory: "512Mi", extra: "", network: "masquerade",
+  pool: "", hypervisor: "", cloudinit: "", key: "", start: true,
+};
+type Form = typeof START;
+
+export function manifest(form: Form, pools: Obj[]): Obj {
+  const lxc = form.hypervisor === "lxc";
+  const disks: Obj[] = [], volumes: Obj[] = [], filesystems: Obj[] = [];
+  const root: Obj = form.source === "image" ? { name: "root", containerDisk: { image: form.image } } : { name: "root", persistentVolumeClaim: { claimName: form.claim } };
+  volumes.push(root);
+  if (lxc) filesystems.push({ name: "root", virtiofs: {} });
+  else disks.push({ name: "root", disk: { bus: "virtio" } });
+  if (form.extra) { disks.push({ name: "data", disk: { bus: "virtio" } }); volumes.push({ name: "data", emptyDisk: { capacity: form.extra } }); }
+  let userData = form.cloudinit.trim();
+  if (form.key.trim()) userData = `${userData || "#cloud-config"}\nssh_authorized_keys:\n- ${form.key.trim()}`;
+  if (userData) { disks.push({ name: "seed", disk: { bus: "virtio" } }); volumes.push({ name: "seed", cloudInitNoCloud: { userData: `${userData}\n` } }); }
+  const pool: Obj | undefined = pools.find((each) => each.name === form.pool);
+  const labels: Obj = pool?.selector?.vmLabels?.matchLabels ?? {}, device = pool?.selector?.deviceNames?.[0];
+  const devices: Obj = { disks };
+  if (lxc) Object.assign(devices, { autoattachGraphicsDevice: false, autoattachMemBalloon: false, filesystems });
+  if (disks.length === 0) delete devices.disks;
+  if (form.network === "none") devices.autoattachPodInterface = false;
+  else devices.interfaces = [{ name: "default", [form.network]: {} }];
+  if (device) devices.hostDevices = [{ name: "hint", deviceName: device }];
+  const domain: Obj = { ...(form.size === "own" ? { cpu: { cores: Number(form.cpus) || 1 }, memory: { guest: form.memory } } : {}), devices };
+  const spec: Obj = { ...(form.hypervisor ? { hypervisor: form.hypervisor } : {}), domain };
+  if (pool && !device && Object.keys(labels).length === 0) spec.nodeSelector = pool.nodeSelector;
+  if (form.network !== "none") spec.networks = [{ name: "default", pod: {} }];
+  spec.volumes = volumes;
+  return {
+    apiVersion: "kubevirt.io/v1", kind: "VirtualMachine", metadata: { name: form.name, namespace: form.namespace },
+    spec: {
+      runStrategy: form.start ? "Always" : "Halted",
+      ...(form.size === "type" ? { instancetype: { kind: "VirtualMachineClusterInstancetype", name: form.instancetype } } : {}),
+      template: { ...(Object.keys(labels).length ? { metadata: { labels } } : {}), spec },
+    },
+  };
+}
+
+export function Create() {
+  const shown = useShared(scope), who = useShared(me), some = useShared(limited);
+  const [form, setForm] = useState<Form>({ ...START, namespace: shown[0] || who?.namespace || "default" });
+  const [text, setText] = useState("");
+  const [own, setOwn] = useState(false);
+  const [verdict, setVerdict] = useState<Verdict | null>(null);
+  const [busy, setBusy] = useState(false);
+  const namespaces = useRows("namespaces", [""]), types = useRows("instancetypes", [""]), kubevirts = useRows("kubevirts", [""]);
+  const claims = useRows("claims", [form.namespace || "default"]);
+  const kubevirt: Obj = kubevirts.rows[0]?.object ?? {};
+  const pools: Obj[] = useMemo(() => { const named = new Set(poolsOf(kubevirt).map((p) => p.name)); return [...(kubevirt.spec?.virtHandlerPools ?? []), ...(kubevirt.spec?.additionalVirtHandlers ?? [])].filter((p: Obj) => named.has(p.name)); }, [kubevirts]);
+  const hypervisors: string[] = (kubevirt.spec?.configuration?.hypervisors ?? []).map((h: Obj) => h.name);
+  useEffect(() => {
+    if (own) return;
+    let wanted = true;
+    import("./editor").then(({ stringify }) => wanted && setText(stringify(manifest(form, pools), { lineWidth: 0, aliasDuplicateObjects: false })));
+    return () => { wanted = false; };
+  }, [form, own, pools]);
+  const { told } = useExplanation(verdict?.allowed ? { object: verdict.object } : null, "");
+  const set = (field: keyof Form) => (event: any) => { setOwn(false); setForm({ ...form, [field]: event.currentTarget.type === "checkbox" ? event.currentTarget.checked : event.currentTarget.value }); };
+  const submit = async (event: Event) => {
+    event.preventDefault();
+    if (!verdict?.allowed || busy) return;
+    setBusy(true);
+    try {
+      const made = await create(verdict.object!);
+      notify(`${made.metadata.name} is created.`);
+      go(`vm/${made.metadata.namespace}/${made.metadata.name}`);
+    } catch (error) { notify(explainError(error), "bad"); setBusy(false); }
+  };
+  const field = (name: keyof Form, label: string, more: Obj = {}) => <label><span>{label}</span><input name={name} value={form[name] as string} onInput={set(name)} autocomplete="off" spellcheck={false} {...more} /></label>;
+  const select = (name: keyof Form, label: string, options: [string, string][]) => <label><span>{label}</span><select name={name} value={form[name] as string} onChange={set(name)}>{options.map(([value, word]) => <option key={value} value={value}>{word}</option>)}</select></label>;
+  const fits = told?.nodes?.filter((node: Obj) => node.fits).map((node: Obj) => node.name);
+  return (
+    <main class="full">
+      <header class="page"><h1>Create a VM</h1></header>
+      <div class="columns create">
+        <form onSubmit={submit}>
+          <div class="pair">
+            {field("name", "Name", { autofocus: true, placeholder: "web-1" })}
+            {!some && namespaces.rows.length ? select("namespace", "Namespace", namespaces.rows.map((n): [string, string] => [n.name, n.name]).sort()) : field("namespace", "Namespace")}
+          </div>
+          <div class="pair">
+            {select("source", "Boots from", [["image", "a container disk"], ["claim", "a volume claim"]])}
+            {form.source === "image" ? field("image", "Image", { placeholder: "registry/image:tag" }) : select("claim", "Claim", [["", "choose"], ...claims.rows.map((c): [string, string] => [c.name, `${c.name} ${c.size}`])])}
+          </div>
+          <div class="pair three">
+            {select("size", "Size", [["own", "CPUs and memory"], ["type", "an instance type"]])}
+            {form.size === "own" ? <>{field("cpus", "CPUs", { inputmode: "numeric" })}{field("memory", "Memory")}</> : select("instancetype", "Instance type", [["", "choose"], ...types.rows.map((t): [string, string] => [t.name, `${t.name} (${t.cpus} CPU, ${t.memory})`]).sort()])}
+          </div>
+          <div class="pair">
+            {select("network", "Network", [["masquerade", "pod network, behind the Pod's address"], ["bridge", "pod network, with its own address"], ["none", "none"]])}
+            {field("extra", "Scratch disk", { placeholder: "none, or 10Gi" })}
+          </div>
+          <div class="pair">
+            {select("pool", "Pool hint", [["", "none: as the rules say"], ...pools.map((p): [string, string] => [p.name, p.name])])}
+            {select("hypervisor", "Hypervisor", [["", "the default"], ...hypervisors.map((h): [string, string] => [h, h])])}
+          </div>
+          <label><span>ssh key</span><input name="key" value={form.key} onInput={set("key")} placeholder="ssh-ed25519 …" /></label>
+          <label><span>cloud-init</span><textarea name="cloudinit" rows={5} value={form.cloudinit} onInput={set("cloudinit")} placeholder="#cloud-config" spellcheck={false} /></label>
+          <label class="check"><input type="checkbox" name="start" checked={form.start} onChange={set("start")} /><span>Start it at once, and keep it running</span></label>
+          <div class="row">
+            <button class="primary" type="submit" data-test="create" disabled={!verdict?.allowed || busy}>Create</button>
+            {own && <button type="button" class="quiet" onClick={() => setOwn(false)}>Back to what the form says</button>}
+          </div>
+          {told && <p class="hint" data-test="outlook">It would go to {told.pool ? <>pool <b>{told.pool}</b></> : "the primary pool"} with <b>{told.hypervisor}</b>{fits ? (fits.length ? <>: {fits.join(", ")}</> : <span class="bad">, but no node can take it</span>) : ""}.</p>}
+        </form>
+        <section class="yaml">{text && <CheckedYaml text={text} onText={(next) => { if (next !== text) { setOwn(true); setText(next); } }} fresh onVerdict={setVerdict} />}</section>
+      </div>
+    </main>
+  );
+}

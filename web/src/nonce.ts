@@ -1,0 +1,1 @@
+export const nonce = document.querySelector<HTMLMetaElement>("meta[name=nonce]")?.content ?? "";

@@ -1,0 +1,2 @@
+declare module "@novnc/novnc";
+declare module "*.css";
