@@ -16,6 +16,7 @@ from virtfleet.api.vmi import VirtualMachineInstance
 from virtfleet.domain.context import Context
 from virtfleet.domain.errors import DomainError
 from virtfleet.hypervisors import registry
+from virtfleet.hypervisors.announced import Announced
 from virtfleet.hypervisors.base import Hypervisor
 from virtfleet.hypervisors.features import refusals
 from virtfleet.hypervisors.proof import Step, TinyGuest
@@ -55,8 +56,9 @@ class TestHypervisorsThatAreAnnounced(DescriptionContract):
         vmi = read(VirtualMachineInstance, {})
         found = list(refusals(self.hypervisor, vmi))
         assert [(r.field, r.message) for r in found] == [("spec.hypervisor", self.hypervisor.refusal)]
-        with pytest.raises(DomainError, match=self.hypervisor.descriptor.name):
-            self.hypervisor.build(vmi, Context())
+        if isinstance(self.hypervisor, Announced):  # another one is on its way, and can build
+            with pytest.raises(DomainError, match=self.hypervisor.descriptor.name):
+                self.hypervisor.build(vmi, Context())
 
 
 class Careless(registry.get("lxc").__class__):  # type: ignore[misc]
