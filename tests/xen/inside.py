@@ -34,8 +34,10 @@ def define(directory: Path) -> dict[str, str]:
     for file in sorted(directory.glob("*.xml")):
         try:
             domain = connection.defineXMLFlags(file.read_text(), libvirt.VIR_DOMAIN_DEFINE_VALIDATE)
-            connection.domainXMLToNative("xen-xl", domain.XMLDesc())
-            domain.undefine()
+            try:
+                connection.domainXMLToNative("xen-xl", domain.XMLDesc())
+            finally:
+                domain.undefine()
         except libvirt.libvirtError as error:
             against[file.stem] = str(error)
     return against
