@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Of `make images`.
 REGISTRY ?= docker.io/virtfleet
 
-.PHONY: help bootstrap up down test whole test-fast quick test-kube test-golden test-xen lint bench docs manifests images lock clean
+.PHONY: help bootstrap up down test whole test-fast quick test-kube conformance test-golden test-xen lint bench docs site manifests images lock clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -27,10 +27,11 @@ up: bootstrap  ## start the local cluster, and guests on it
 down:  ## stop the local cluster
 	@$(BIN)/virtfleet down
 
-lint: bootstrap  ## style, types, import directions
+lint: bootstrap  ## style, types, import directions, links of the documentation
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@scripts/site
 
 # Most tests wait, so lint goes on beside them.
 test-fast: bootstrap  ## lint and every test that boots no VM, within two minutes
@@ -50,6 +51,10 @@ whole:
 test-kube: bootstrap  ## the tests of clusters and VMs on the Kubernetes that KUBECONFIG names, with images of this tree
 	@scripts/test-kube
 
+# LABEL=sig-network: only those; NEW=1: only what has not passed yet; SLICE=1: a few minutes, and a verdict.
+conformance: bootstrap  ## KubeVirt's own tests on the Kubernetes that KUBECONFIG names; writes docs/conformance.md
+	@$(BIN)/python -m conformance $(if $(LABEL),--label $(LABEL)) $(if $(NEW),--new) $(if $(SLICE),--slice) $(CONFORMANCE_ARGS)
+
 test-golden: bootstrap  ## boot every reference VMI that can boot here (about ten minutes)
 	@BOOT_GOLDEN=1 $(PYTEST) tests/vm/test_golden_boot.py -q
 
@@ -63,6 +68,9 @@ bench: bootstrap  ## measure the product, as ratios to baselines of the same run
 docs: bootstrap  ## write what docs/compatibility.md has from the registry of what works
 	@$(BIN)/python scripts/compatibility.py
 
+site: bootstrap  ## the documentation as a site, in dist/site
+	@scripts/site
+
 manifests: bootstrap  ## write deploy/: the operator's manifest, a kustomization and a Helm chart
 	@$(BIN)/python scripts/manifests.py
 
@@ -72,6 +80,8 @@ images: bootstrap  ## VirtFleet's images for a Kubernetes cluster, with REGISTRY
 lock:  ## pin the dependencies anew, with hashes
 	@.tools/bin/uv pip compile pyproject.toml --extra dev --generate-hashes --python-version 3.11 \
 	  --no-emit-index-url --no-annotate --no-header --upgrade -o requirements.lock -q
+	@echo mkdocs-material | .tools/bin/uv pip compile - --generate-hashes --python-version 3.11 \
+	  --no-emit-index-url --no-annotate --no-header --upgrade -o docs/requirements.lock -q
 
 clean:  ## remove what the build left here (not the cluster's data)
 	rm -rf .venv .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis

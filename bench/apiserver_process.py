@@ -17,7 +17,8 @@ from pathlib import Path
 import uvloop
 from aiohttp import web
 
-from virtfleet.kube.certificates import Authority, Lifespan, Profile, server_context
+from virtfleet.kube.authority import Authority, Lifespan, Profile
+from virtfleet.kube.certificates import server_context
 from virtfleet.local.apiserver.kinds import builtin
 from virtfleet.local.apiserver.kinds.registry import Kinds
 from virtfleet.local.apiserver.objects.operations import Operations

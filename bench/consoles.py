@@ -39,7 +39,8 @@ from virtfleet.handler.pods.files import VOLUMES
 from virtfleet.handler.vms.instances import decode_instance
 from virtfleet.kube import certificates, component
 from virtfleet.kube.api import Page, WatchEvent
-from virtfleet.kube.certificates import Authority, Credential, Lifespan, Profile
+from virtfleet.kube.authority import Authority, Lifespan, Profile
+from virtfleet.kube.certificates import Credential
 from virtfleet.kube.resource import CONFIG_MAPS, KUBEVIRTS, PODS, VMIS, Obj, Resource
 from virtfleet.protocol.messages import DomainState, Status
 

@@ -30,7 +30,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from bench.report import Figure
 from bench.simulator import NAMESPACE, Simulation, simulation
 from virtfleet.kube import certificates
-from virtfleet.kube.certificates import Authority, Credential, Lifespan, Profile, server_context
+from virtfleet.kube.authority import Authority, Lifespan, Profile
+from virtfleet.kube.certificates import Credential, server_context
 from virtfleet.kube.resource import VMIS, Obj
 from virtfleet.local.apiserver.rights.access import MASTER, User
 from virtfleet.local.apiserver.serving.http import Server

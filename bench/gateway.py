@@ -25,7 +25,7 @@ from bench.report import Figure
 from virtfleet.gateway.webhooks import Webhooks
 from virtfleet.installation import Installation
 from virtfleet.kube import certificates
-from virtfleet.kube.certificates import Authority, Lifespan, Profile
+from virtfleet.kube.authority import Authority, Lifespan, Profile
 from virtfleet.kube.component import admission_path
 from virtfleet.kube.credentials import Material
 

@@ -29,11 +29,14 @@ def generated() -> str:
         _listed(notyet.EMPTY_GATES),
         "Behind these there is something only for guests that are containers:",
         _listed(notyet.CONTAINER_GATES),
+        "Behind these there is `maxDowntimeMs`, of `configuration.migrations` and of a MigrationPolicy, and no more:",
+        _listed(notyet.DOWNTIME_GATES),
         "## What works on which hypervisor",
         "On amd64; `virtfleet hypervisors features NAME --architecture arm64` tells of others, and why not. A `–` is\n"
-        "impossible, for libvirt's driver or for the hypervisor, and refused. mshv and cloud-hypervisor are built and\n"
-        "tested without the machines that they are for.",
-        _table(("feature", "", *(h.descriptor.name for h in _HYPERVISORS)), _matrix()),
+        "impossible, for libvirt's driver or for the hypervisor, and refused. The first row says how far\n"
+        "each was tested ([hypervisors.md](hypervisors.md#are-documents-right)); those on which no VM is admitted are\n"
+        "left out.",
+        _table(("feature", "", *(h.descriptor.name for h in _HYPERVISORS)), [_evidence(), *_matrix()]),
     )
     return "\n\n".join(sections) + "\n"
 
@@ -42,6 +45,10 @@ def written(page: str) -> str:
     """A page with its generated part made anew."""
     before, _, rest = page.partition(BEGIN)
     return f"{before}{BEGIN}\n\n{generated()}\n{END}{rest.partition(END)[2]}"
+
+
+def _evidence() -> tuple[str, ...]:
+    return ("", "how far it was tested", *(h.evidence.value for h in _HYPERVISORS))
 
 
 def _of_machines() -> Iterable[tuple[str, ...]]:

@@ -23,7 +23,7 @@ from clusters import Cluster, Kubectl, free_port, start_local, stop_local
 
 from virtfleet.api import crds
 from virtfleet.kube import certificates, component
-from virtfleet.kube.certificates import Authority, Lifespan, Profile
+from virtfleet.kube.authority import Authority, Lifespan, Profile
 from waiting import eventually
 
 KEY = "only-the-api-server-is-told"

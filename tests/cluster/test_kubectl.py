@@ -5,6 +5,7 @@ What needs running pods is in test_workloads.py.
 
 from __future__ import annotations
 
+import base64
 import json
 import subprocess
 import uuid
@@ -445,3 +446,26 @@ def test_server_version_and_health(kubectl: Kubectl) -> None:
     assert "Warning" not in kubectl.run("version").stderr  # no complaint about the skew to this client
     assert kubectl("get", "--raw", "/readyz") == "ok"
     assert kubectl("cluster-info")
+
+
+def test_a_secret_for_a_service_account_gets_a_token_and_goes_with_it(kubectl: Kubectl) -> None:
+    kubectl("create", "serviceaccount", "robot")
+    kubectl.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": "robot", "annotations": {"kubernetes.io/service-account.name": "robot"}},
+            "type": "kubernetes.io/service-account-token",
+        }
+    )
+    data = eventually(lambda: kubectl.json("get", "secret", "robot").get("data"))
+    assert sorted(data) == ["ca.crt", "namespace", "token"]
+    asked = {
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenReview",
+        "spec": {"token": base64.b64decode(data["token"]).decode()},
+    }
+    answer = json.loads(kubectl("create", "-o", "json", "-f", "-", stdin=json.dumps(asked)))
+    assert answer["status"]["user"]["username"] == f"system:serviceaccount:{kubectl.namespace}:robot"
+    kubectl("delete", "serviceaccount", "robot")
+    eventually(lambda: "NotFound" in kubectl.fails("get", "secret", "robot"))

@@ -30,7 +30,8 @@ from virtfleet.handler.pods.launchers import Launcher, Presence
 from virtfleet.handler.vms.instances import decode_instance
 from virtfleet.handler.vms.records import VmRecord
 from virtfleet.kube import certificates, component
-from virtfleet.kube.certificates import Authority, Credential, Lifespan, Profile
+from virtfleet.kube.authority import Authority, Lifespan, Profile
+from virtfleet.kube.certificates import Credential
 from virtfleet.launcher.failure import Failure
 from virtfleet.protocol import messages as m
 

@@ -15,7 +15,8 @@ import aiohttp
 from aiohttp import web
 
 from virtfleet.kube import certificates
-from virtfleet.kube.certificates import Authority, Credential, RotatingContext
+from virtfleet.kube.authority import SETTLE, Authority, Lifespan, Profile
+from virtfleet.kube.certificates import Credential, RotatingContext
 from virtfleet.kube.resource import ENDPOINT_SLICES, SERVICES, Obj
 from virtfleet.local.apiserver.bootstrap import Front, bootstrap
 from virtfleet.local.apiserver.extensions import services
@@ -122,7 +123,7 @@ class Plane:
 
     async def listen(self, handler: Handler, authority: Authority, name: str, *, clients: bytes | None = None) -> int:
         """Serve a handler with a certificate for a Service of the namespace default; answers the port."""
-        profile = certificates.Profile(name, LIFESPAN, hosts=(f"{name}.default.svc",))
+        profile = Profile(name, LIFESPAN, hosts=(f"{name}.default.svc",))
         context = certificates.server_context(authority.issue(profile), clients=clients)
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", handler)
@@ -139,7 +140,7 @@ class Plane:
         await self._listening.pop(port).cleanup()
 
 
-LIFESPAN = certificates.Lifespan(certificates.SETTLE * 6, certificates.SETTLE)
+LIFESPAN = Lifespan(SETTLE * 6, SETTLE)
 
 
 def bundle(authority: Authority) -> str:

@@ -17,7 +17,8 @@ from virtfleet.handler.network.networks import Networks
 from virtfleet.handler.vms.reconcile import NodeVms
 from virtfleet.handler.vms.records import VmRecords
 from virtfleet.installation import Installation
-from virtfleet.kube.certificates import Authority, Credential, Lifespan, Profile
+from virtfleet.kube.authority import Authority, Lifespan, Profile
+from virtfleet.kube.certificates import Credential
 from virtfleet.kube.events import Recorder
 from virtfleet.kube.resource import CRDS, NAMESPACES, VMIS, Obj
 from virtfleet.local.apiserver.kinds import builtin

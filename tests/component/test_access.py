@@ -14,8 +14,8 @@ import orjson
 import pytest
 from access_plane import LIFESPAN, Plane, plane, until
 
-from virtfleet.kube import certificates
-from virtfleet.kube.certificates import Authority, Credential, Profile
+from virtfleet.kube.authority import Authority, Lifespan, Profile
+from virtfleet.kube.certificates import Credential
 from virtfleet.kube.resource import NODES, PODS, SECRETS, SERVICE_ACCOUNTS, Obj
 from virtfleet.local.apiserver.rights.tokens import ISSUER, Unauthenticated
 
@@ -62,7 +62,7 @@ async def test_a_certificate_names_its_user_and_groups(server: Plane) -> None:
 
 async def test_an_expired_certificate_is_unauthorized_even_on_open_paths(server: Plane) -> None:
     authority, past = server.pki.authority, datetime.now(UTC) - timedelta(hours=3)
-    lifespan = certificates.Lifespan(timedelta(hours=1), timedelta(minutes=1))
+    lifespan = Lifespan(timedelta(hours=1), timedelta(minutes=1))
     expired = authority.issue(Profile("old", lifespan, organizations=("system:masters",), client=True), past)
     session = await server.session(expired)
     for path in ("/livez", PODS_PATH):

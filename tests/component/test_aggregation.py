@@ -15,7 +15,7 @@ from aiohttp import web
 from cryptography import x509
 
 from virtfleet.kube import certificates
-from virtfleet.kube.certificates import Authority
+from virtfleet.kube.authority import Authority, subject
 from virtfleet.kube.resource import API_SERVICES, SERVICES, Obj
 
 GROUP = "subresources.example.com"
@@ -47,7 +47,7 @@ class Gateway:
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         assert request.transport is not None
         peer = request.transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
-        name = certificates.subject(x509.load_der_x509_certificate(peer))[0] if peer else ""
+        name = subject(x509.load_der_x509_certificate(peer))[0] if peer else ""
         if name != "front-proxy-client":
             return web.Response(status=401)
         if not self.healthy:

@@ -14,7 +14,8 @@ from aiohttp import web
 from cryptography import x509
 
 from virtfleet.kube import certificates
-from virtfleet.kube.certificates import Authority, Credential, Lifespan, Profile
+from virtfleet.kube.authority import Authority, Lifespan, Profile
+from virtfleet.kube.certificates import Credential
 
 MINUTE = timedelta(minutes=1)
 CA = Lifespan(60 * MINUTE, 40 * MINUTE)

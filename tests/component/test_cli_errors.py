@@ -12,6 +12,7 @@ import pytest
 
 from virtfleet import __version__ as virtfleet_version
 from virtfleet.cli.output import TRACE, explained
+from virtfleet.kube.errors import ApiError
 
 VIRTFLEET = str(Path(sys.executable).parent / "virtfleet")
 ENVIRONMENT = {"PATH": os.environ["PATH"]}
@@ -92,6 +93,11 @@ def test_what_nobody_foresaw_is_one_line_with_a_next_step() -> None:
     bug = explained(KeyError("spec")).message
     assert bug.splitlines()[0] == "this should not have happened: KeyError: 'spec'"
     assert TRACE in bug
+
+
+def test_advice_of_the_cluster_is_about_this_command() -> None:
+    said = explained(ApiError("Conflict", "VMI is paused; let it go on with virtctl unpause vmi web")).message
+    assert said == "VMI is paused; let it go on with virtfleet unpause web"
 
 
 def test_a_command_that_is_spelt_wrong() -> None:

@@ -5,18 +5,23 @@ from __future__ import annotations
 import argparse
 import asyncio
 import socket
+import ssl
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import orjson
 import pytest
 from aiohttp import web
 
+from virtfleet.api.configuration import TLSConfiguration
+from virtfleet.api.tlsrules import TlsRules, rules
 from virtfleet.kube import certificates, component, peers
-from virtfleet.kube.certificates import Authority, Credential, Lifespan, Profile
+from virtfleet.kube.authority import Authority, Lifespan, Profile
+from virtfleet.kube.certificates import Credential
 
 HOUR = timedelta(hours=1)
 LIFE = Lifespan(HOUR, HOUR / 6)
@@ -35,6 +40,7 @@ class Served:
     trust: bytes
     clients: bytes
     end: Callable[[], object] = lambda: None
+    tls: TlsRules = rules(None)  # noqa: RUF009 (it is a tuple)
 
     async def ask(self, path: str = "/who", client: Credential | None = None) -> object:
         """The answer on a connection of its own."""
@@ -80,6 +86,7 @@ async def served(tmp_path: Path, friends: Authority, monkeypatch: pytest.MonkeyP
             clients=lambda credential: made.clients,
             farewell=0.5,
             configuration=lambda: "42",
+            tls=lambda: made.tls,
         )
     )
     made.end = serving.cancel
@@ -163,3 +170,45 @@ def test_a_certificate_that_ends_while_its_connection_is_open_is_noticed() -> No
     now = datetime.now(UTC)
     assert peers.Peer("virt-api", (), now - HOUR, now + HOUR).is_current()
     assert not peers.Peer("virt-api", (), now - HOUR, now).is_current()
+
+
+async def test_versions_and_ciphers_of_tls_are_those_that_are_configured_now(served: Served) -> None:
+    def handshake(**how: Any) -> tuple[str, str]:
+        context = certificates.client_context(served.trust)
+        for name, value in how.items():
+            context.set_ciphers(value) if name == "ciphers" else setattr(context, name, value)
+        host, port = served.url.removeprefix("https://").split(":")
+        with (
+            socket.create_connection((host, int(port)), 10) as plain,
+            context.wrap_socket(plain, server_hostname="127.0.0.1") as secure,
+        ):
+            cipher = secure.cipher()
+            return str(secure.version()), cipher[0] if cipher else ""
+
+    async def spoken(**how: Any) -> tuple[str, str]:
+        try:
+            return await asyncio.to_thread(handshake, **how)
+        except ssl.SSLError:
+            return "", ""
+
+    async def until(wanted: tuple[str, str], **how: Any) -> None:
+        async with asyncio.timeout(30):
+            while await spoken(**how) != wanted:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+
+    old = ssl.TLSVersion.TLSv1_2
+    assert (await spoken())[0] == "TLSv1.3"
+    assert (await spoken(maximum_version=old))[0] == "TLSv1.2"
+    chosen = "ECDHE-ECDSA-AES256-GCM-SHA384"
+    configured = TLSConfiguration(
+        min_tls_version="VersionTLS12", ciphers=["TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384", "TLS_unknown"]
+    )
+    served.tls = rules(configured)
+    await until(("", ""), maximum_version=old, ciphers="ECDHE-ECDSA-AES128-GCM-SHA256")
+    assert await spoken(maximum_version=old) == ("TLSv1.2", chosen)
+    served.tls = rules(TLSConfiguration(min_tls_version="VersionTLS13"))
+    await until(("", ""), maximum_version=old)
+    assert (await spoken())[0] == "TLSv1.3"
+    served.tls = rules(None)
+    await until(("TLSv1.2", chosen), maximum_version=old, ciphers=chosen)
+    assert (await spoken(maximum_version=old, ciphers="ECDHE-ECDSA-AES128-GCM-SHA256"))[0] == "TLSv1.2"

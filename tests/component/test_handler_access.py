@@ -14,7 +14,7 @@ from access_node import GATEWAY, LIFE, GuestSocket, Node, node
 from aiohttp import WSCloseCode, WSMsgType
 from kube_fixtures import eventually
 
-from virtfleet.kube.certificates import Authority, Profile
+from virtfleet.kube.authority import Authority, Profile
 from virtfleet.protocol.messages import GuestFilesystem, GuestInfo, GuestUser, Status
 
 

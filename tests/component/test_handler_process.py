@@ -22,7 +22,7 @@ import virtfleet
 from virtfleet.api import names
 from virtfleet.handler.vms.records import VmRecord, VmRecords
 from virtfleet.kube import certificates
-from virtfleet.kube.certificates import Authority, Lifespan, Profile
+from virtfleet.kube.authority import Authority, Lifespan, Profile
 from virtfleet.kube.resource import KUBEVIRTS, NODES
 from virtfleet.local.node.devices import Devices as Kubelet
 

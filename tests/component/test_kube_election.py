@@ -15,6 +15,7 @@ import pytest
 from aiohttp import web
 from kube_fixtures import ScriptedServer, eventually, status_answer
 
+from virtfleet.kube import election
 from virtfleet.kube.client import Client
 from virtfleet.kube.config import Config
 from virtfleet.kube.election import Election, LeadershipLost
@@ -256,6 +257,18 @@ async def test_a_lease_that_was_taken_away_is_noticed_at_the_next_renewal(api: C
     assert lease(server)["holderIdentity"] == "thief"  # not ours to release
 
 
+async def test_who_was_answered_late_renews_at_once(
+    api: Client, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Of the hour that its claim is good for, 55 minutes have passed when the answer comes.
+    monkeypatch.setattr(election, "_now", lambda: time.monotonic() + 3300 * server.count("POST", "/leases"))
+    a = candidate(api, "a", lease_duration=4000, renew_deadline=3600, renew_period=3000)
+    task = asyncio.create_task(a.run(forever))
+    await eventually(lambda: server.count("PUT", "/leases/") == 1)
+    assert a.leading
+    await end(task)
+
+
 async def test_errors_of_the_server_are_ridden_out(api: Client, server: ScriptedServer) -> None:
     a = candidate(api, "a")
     server.next("GET", "/leases/", status_answer(ApiError("InternalError", "etcd")), times=2)
@@ -293,6 +306,7 @@ async def test_two_that_start_together_do_not_both_get_it(server: ScriptedServer
 
 WORKER = """
 import asyncio, sys, time
+from virtfleet.kube import election
 from virtfleet.kube.client import Client
 from virtfleet.kube.config import Config
 from virtfleet.kube.election import Election, LeadershipLost

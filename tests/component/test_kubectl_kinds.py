@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from virtfleet.local.apiserver.kinds import builtin
+from virtfleet.local.apiserver.kinds import builtin, left_out
 from virtfleet.local.apiserver.kinds.crds import CustomKinds
 from virtfleet.local.apiserver.kinds.registry import Kinds
 from virtfleet.local.apiserver.objects.operations import Call, Operations
@@ -127,6 +128,52 @@ async def test_explain_says_what_fields_are(kubectl: Kubectl, what: list[str], w
     said = await kubectl("explain", *what)
     for word in words:
         assert word in said
+
+
+POD = "{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {containers: [{name: c, image: i}]}}"
+LEFT_OUT_COMMANDS = {
+    "pods/attach": "attach a",
+    "pods/portforward": "port-forward pod/a 8080:80",
+    "pods/ephemeralcontainers": "debug a --image=i",
+    "nodes/proxy": "get --raw /api/v1/nodes/n/proxy/stats",
+    "pods/proxy": "get --raw /api/v1/namespaces/default/pods/a/proxy/",
+    "services/proxy": "get --raw /api/v1/namespaces/default/services/s/proxy/",
+    "horizontalpodautoscalers.autoscaling": "get --raw /apis/autoscaling/v2/horizontalpodautoscalers",
+    "jobs.batch": "create job j --image=i",
+    "cronjobs.batch": "create cronjob j --image=i --schedule=*",
+}
+
+
+@pytest.mark.parametrize("what", LEFT_OUT_COMMANDS)
+async def test_kubectl_tells_what_is_left_out(kubectl: Kubectl, what: str) -> None:
+    await kubectl("create", "-f", "-", stdin=POD)
+    pod = {"status": {"phase": "Running", "containerStatuses": []}}
+    await kubectl("patch", "pod", "a", "--subresource=status", "--type=merge", "-p", json.dumps(pod))
+    code, said = await kubectl.run(*LEFT_OUT_COMMANDS[what].split())
+    assert code == 1 and "panic" not in said, said
+    assert f"the local cluster does not serve {what}: " in said
+
+
+async def test_kubectl_knows_by_itself_that_there_are_no_metrics(kubectl: Kubectl) -> None:
+    for what in ("pods", "nodes"):
+        code, said = await kubectl.run("top", what)
+        assert (code, said.strip()) == (1, "error: Metrics API not available")
+
+
+async def test_everything_that_is_left_out_is_answered_and_in_the_docs(kubectl: Kubectl) -> None:
+    page = (Path(__file__).parents[2] / "docs/local-cluster.md").read_text()
+    offered = (await kubectl("api-resources", "-o", "name")).split()
+    for group, plurals in left_out.KINDS.items():
+        for plural in plurals:
+            path = f"/apis/{group}/v1/{plural}" if group else f"/api/v1/{plural}"
+            code, said = await kubectl.run("get", "--raw", path)
+            assert code == 1 and "the local cluster does not serve" in said, path
+            assert (f"{plural}.{group}" if group else plural) not in offered
+            assert f"`{plural}`" in page or f"`{group}`" in page, plural
+    for _, plural, subresource in left_out.SUBRESOURCES:
+        assert f"`{plural}/{subresource}`" in page
+    served = json.loads(await kubectl("get", "--raw", "/api/v1"))["resources"]
+    assert not {each["name"] for each in served} & {f"{p}/{s}" for _, p, s in left_out.SUBRESOURCES}
 
 
 async def test_a_custom_kind_is_listed_explained_and_printed(kubectl: Kubectl) -> None:

@@ -335,6 +335,24 @@ async def test_a_guest_that_nobody_took_over_is_lost_and_that_is_said(
     assert "Arrive" not in move.target.asked
 
 
+async def test_a_guest_that_libvirt_has_handed_over_waits_for_a_target_whose_handler_is_away(
+    move: Move, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of it is there, and only the word of it was lost with that handler, which is started again later."""
+    monkeypatch.setattr(departures, "_SAY_SO", 1.0)  # over at the first look after the guest's end, in two seconds
+    await move.begin()
+    await move.departed()
+    await move.stop("n2")
+    move.all_is_there()
+    move.source.becomes(Status.SHUTOFF, "Migrated")
+    move.source.moves("m1", left=True)
+    move.guest.end()
+    state = await move.status(lambda state: state.get("sourceEndTimestamp") or state.get("failed"))
+    assert not state.get("failed"), state
+    await move.start("n2")
+    await move.taken_over()
+
+
 async def test_a_handler_that_drains_finishes_and_begins_nothing_new(move: Move) -> None:
     await move.begin()
     await move.departed()

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from launcher_channels import LauncherChannels, passed
 from virtfleet.handler.migration.links import Hello, Identity, Link, LinkError, Purpose, Word
 from virtfleet.handler.migration.proxy import MOST_CONNECTIONS, ChannelsOut, Incoming, Proxy
 from virtfleet.kube import certificates
+from virtfleet.kube.authority import Authority, Lifespan, Profile
 from virtfleet.protocol.channels import Channel
 from virtfleet.protocol.wire import WireError
 
@@ -203,10 +205,9 @@ async def test_nobody_but_handlers_of_this_installation_gets_in(secured: Nodes) 
     await refused(ME, secured, plain=True)
     await refused(Identity(lambda: credential("kubevirt:virt-api"), HANDLERS), secured)
     await refused(Identity(lambda: credential("other:virt-handler"), HANDLERS), secured)
-    lifespan = certificates.Lifespan
-    day = lifespan(certificates.timedelta(days=1), certificates.timedelta(hours=1))
-    stranger = certificates.Authority.create("stranger", day)
-    forged = stranger.issue(certificates.Profile(HANDLERS, day, hosts=("virt-handler",), client=True))
+    day = Lifespan(timedelta(days=1), timedelta(hours=1))
+    stranger = Authority.create("stranger", day)
+    forged = stranger.issue(Profile(HANDLERS, day, hosts=("virt-handler",), client=True))
     trusting = certificates.Credential(forged.certificate, forged.key, credential().bundle)
     await refused(Identity(lambda: trusting, HANDLERS), secured)
     nameless = certificates.client_context(credential().bundle)

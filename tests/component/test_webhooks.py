@@ -13,7 +13,7 @@ import pytest
 from access_plane import LIFESPAN, Plane, bundle, plane
 from aiohttp import web
 
-from virtfleet.kube.certificates import Authority
+from virtfleet.kube.authority import Authority
 from virtfleet.kube.resource import PODS, Obj
 
 REGISTRATION = "/apis/admissionregistration.k8s.io/v1"

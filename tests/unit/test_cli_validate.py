@@ -142,7 +142,7 @@ def test_objects_of_other_groups_are_listed_and_not_checked(tmp_path: Path) -> N
         ("kubevirt.io/v9", "VirtualMachineInstance", "use apiVersion kubevirt.io/v1"),
         ("kubevirt.io/v1", "VirtualMachineThought", "VirtFleet does not have that kind"),
         ("template.kubevirt.io/v1alpha1", "VirtualMachineTemplate", "no matches for kind"),
-        ("cdi.kubevirt.io/v1beta1", "DataVolume", "where CDI is installed"),
+        ("cdi.kubevirt.io/v1alpha1", "DataImportCron", "where CDI is installed"),
     ],
 )
 def test_what_is_not_served_is_refused(tmp_path: Path, version: str, kind: str, words: str) -> None:

@@ -163,7 +163,7 @@ def test_the_handler_says_what_it_sees_and_takes_nothing_from_a_guest_that_uses_
 
     def told(at: tuple[dict[str, Any], VMI], there: set[str], state: DomainState) -> str:
         copy = orjson.loads(orjson.dumps(at[0]))
-        return str(handler.told(copy, at[1], there, state)["status"]["volumeStatus"][0]["phase"])
+        return str(handler.shown(copy, at[1], there, state)["status"]["volumeStatus"][0]["phase"])
 
     assert told(wanted, set(), runs) == "Pending"
     assert told(wanted, {"data"}, runs) == "MountedToPod"

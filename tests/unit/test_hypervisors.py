@@ -255,7 +255,7 @@ def test_the_command_lists_hypervisors_and_their_features() -> None:
     assert {f["support"] for f in features} == {"works", "absent", "impossible"}
     assert {f["hypervisor"] for f in features} == {"lxc"}
     beside = json.loads(CliRunner().invoke(main, ["hypervisors", "features", "-o", "json"]).stdout)
-    assert {f["hypervisor"] for f in beside} == {"qemu-kvm", "mshv", "cloud-hypervisor", "lxc"}
+    assert {f["hypervisor"] for f in beside} == {h["name"] for h in listed if not h["refusal"]}
     assert "live-migration" in CliRunner().invoke(main, ["hypervisors", "features"]).stdout
     unknown = CliRunner().invoke(main, ["hypervisors", "features", "nothing"])
     assert unknown.exit_code == 1 and "no hypervisor 'nothing'" in unknown.output

@@ -13,10 +13,7 @@ import pytest
 
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance
-from virtfleet.domain.context import Context
-from virtfleet.domain.errors import DomainError
 from virtfleet.hypervisors import registry
-from virtfleet.hypervisors.announced import Announced
 from virtfleet.hypervisors.base import Hypervisor
 from virtfleet.hypervisors.features import refusals
 from virtfleet.hypervisors.proof import Step, TinyGuest
@@ -28,7 +25,7 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "hypervisor-plugin"
 
 ALL = [registry.get(name) for name in registry.names()]
 RUNNING = [h for h in ALL if not h.refusal]
-ANNOUNCED = [h for h in ALL if h.refusal]
+REFUSING = [h for h in ALL if h.refusal]
 
 
 def name(hypervisor: Hypervisor) -> str:
@@ -44,9 +41,9 @@ class TestHypervisorsThatRunVMs(HypervisorContract):
         type(self).hypervisor = chosen
 
 
-@pytest.mark.parametrize("chosen", ANNOUNCED, ids=name)
-class TestHypervisorsThatAreAnnounced(DescriptionContract):
-    """Those whose name and limits are known, but that run no VMs yet."""
+@pytest.mark.parametrize("chosen", REFUSING, ids=name)
+class TestHypervisorsThatRunNone(DescriptionContract):
+    """Those whose documents are written, but that run no VMs yet."""
 
     @pytest.fixture(autouse=True)
     def _choose(self, chosen: Hypervisor) -> None:
@@ -56,9 +53,6 @@ class TestHypervisorsThatAreAnnounced(DescriptionContract):
         vmi = read(VirtualMachineInstance, {})
         found = list(refusals(self.hypervisor, vmi))
         assert [(r.field, r.message) for r in found] == [("spec.hypervisor", self.hypervisor.refusal)]
-        if isinstance(self.hypervisor, Announced):  # another one is on its way, and can build
-            with pytest.raises(DomainError, match=self.hypervisor.descriptor.name):
-                self.hypervisor.build(vmi, Context())
 
 
 class Careless(registry.get("lxc").__class__):  # type: ignore[misc]

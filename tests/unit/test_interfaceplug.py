@@ -128,7 +128,7 @@ def test_another_pod_takes_what_its_own_has_not() -> None:
     red = (net(definition="red"), nic())
     elsewhere, present = vmi(red, interfaces=[{"name": "blue"}]), connections.wanted(there)
     assert connections.moved(elsewhere, present) == ["mine/red"]
-    assert connections.told(connections.wanted(elsewhere), present) == present, "a running Pod keeps its networks"
+    assert connections.requested(connections.wanted(elsewhere), present) == present, "a running Pod keeps its networks"
     asked = attachments(there)[NETWORKS]
     meta = {"name": "vm", "namespace": "mine", "uid": "u1"}
     for pairs, status, why in (

@@ -65,13 +65,15 @@ def test_creating_what_is_not_built_is_refused_with_what_to_do(kind: OwnKind) ->
 
 
 @pytest.mark.parametrize("kind", UNBUILT, ids=named)
-def test_people_may_read_and_delete_what_is_not_built_and_be_told_why_it_cannot_be_created(kind: OwnKind) -> None:
+def test_people_have_kubevirts_rights_to_what_is_not_built_and_are_told_why_it_cannot_be_created(kind: OwnKind) -> None:
+    """Tools ask for their rights before they act."""
+
     def verbs(role: str) -> set[str]:
         rules = [rule for rule in roles.PEOPLE[role] if rule["apiGroups"] == [kind.group]]
         return {verb for rule in rules if kind.plural in rule["resources"] for verb in rule["verbs"]}
 
     read = {"get", "list", "watch"}
-    edit = {"create", "delete"}
+    edit = {"create", "delete", "update", "patch"}
     admin = {*edit, "deletecollection"}
     assert (verbs("view"), verbs("edit"), verbs("admin")) == (read, read | edit, read | admin)
     controller = {resource for rule in roles.CLUSTER_RULES[roles.CONTROLLER] for resource in rule["resources"]}

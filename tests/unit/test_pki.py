@@ -9,6 +9,7 @@ from pathlib import Path
 import yaml
 
 from virtfleet.kube import certificates
+from virtfleet.kube.authority import leaf_of, subject
 from virtfleet.kube.certificates import Credential
 from virtfleet.local.apiserver.rights.pki import Pki
 
@@ -35,7 +36,7 @@ def test_certificates_are_renewed_before_they_end_and_old_clients_stay_welcome(t
     pki = Pki(tmp_path)
     first = pki.admin
     pki.renew(datetime.now(UTC) + 300 * DAY)
-    assert pki.admin.leaf.not_valid_after_utc > first.leaf.not_valid_after_utc
+    assert leaf_of(pki.admin).not_valid_after_utc > leaf_of(first).not_valid_after_utc
     old = pki.authority.bundle
     pki.renew(datetime.now(UTC) + 3300 * DAY)
     assert pki.authority.bundle.endswith(old)
@@ -58,4 +59,4 @@ def test_the_kubeconfig_is_the_administrators_and_nobody_elses_to_read(tmp_path:
     config = yaml.safe_load(path.read_text())
     assert config["clusters"][0]["cluster"]["server"] == "https://127.0.0.1:6443"
     assert base64.b64decode(config["users"][0]["user"]["client-certificate-data"]) == pki.admin.certificate
-    assert certificates.subject(pki.admin.leaf) == ("kubernetes-admin", ("system:masters",))
+    assert subject(leaf_of(pki.admin)) == ("kubernetes-admin", ("system:masters",))

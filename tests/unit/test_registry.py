@@ -145,9 +145,8 @@ WITH: dict[str, dict[str, Any]] = {
 
 def as_directories(spec: dict[str, Any]) -> None:
     """A container's disks are directories: its root, what is made of configuration, and the volumes that it mounts."""
-    mounted = {
-        volume["name"] for volume in spec["volumes"] if volume.keys() & {"containerDisk", "persistentVolumeClaim"}
-    }
+    kinds = {"containerDisk", "persistentVolumeClaim", "dataVolume"}
+    mounted = {volume["name"] for volume in spec["volumes"] if volume.keys() & kinds}
     spec["domain"]["devices"]["disks"] = [d for d in spec["domain"]["devices"]["disks"] if d["name"] not in mounted]
     shared = [{"name": name, "virtiofs": {}} for name in ("rootfs", *mounted)]
     spec["domain"]["devices"]["filesystems"] = [*spec["domain"]["devices"].get("filesystems", []), *shared]
@@ -156,6 +155,13 @@ def as_directories(spec: dict[str, Any]) -> None:
     wanted = [disk["name"] for disk in spec["domain"]["devices"]["disks"] if disk["name"] not in names]
     spec["volumes"] = [*made, {"name": "rootfs", "containerDisk": {"image": "x"}}]
     spec["volumes"] += [{"name": name, "configMap": {"name": "x"}} for name in wanted]
+
+
+def as_own_disks(spec: dict[str, Any]) -> None:
+    """Disks of a hypervisor that reads its own format only are files that somebody has prepared for it."""
+    made = [v for v in spec["volumes"] if not v.keys() & {"emptyDisk", "containerDisk", "persistentVolumeClaim"}]
+    missing = {d["name"] for d in spec["domain"]["devices"]["disks"]} - {v["name"] for v in made}
+    spec["volumes"] = [*made, *({"name": n, "hostDisk": {"path": "/store/d.img"}} for n in sorted(missing))]
 
 
 CELL = NumaCell(0, ((0, (0,)), (1, (1,))))
@@ -182,6 +188,10 @@ def test_what_works_can_be_built(name: str, feature: Feature) -> None:
     spec["domain"]["devices"]["disks"].insert(0, disk | {"name": "root"})
     if hypervisor.descriptor.container:
         as_directories(spec)
+    elif not hypervisor.has("ephemeral-disk"):
+        as_own_disks(spec)
+    if not hypervisor.has("net-bridge"):
+        spec["networks"] = spec["domain"]["devices"]["interfaces"] = []
     named = {volume["name"] for volume in spec["volumes"]}
     spec["volumes"] += [{"name": n, "emptyDisk": {"capacity": "1Gi"}} for n in ("root", "d") if n not in named]
     obj = {"metadata": {"name": "vm", "namespace": "n", "uid": "u"}, "spec": spec}

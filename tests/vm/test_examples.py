@@ -23,7 +23,10 @@ from waiting import eventually
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PATIENCE = 500.0  # emulated guests boot beside each other on two cores that have other things to do
 NAMESPACE = "examples"
-BOOTED_AT_ONCE = ("vmi.yaml", "vm.yaml", "lxc.yaml", "web.yaml", "cloud-init.yaml", "probes.yaml", "disk.yaml")
+BOOTED_AT_ONCE = (
+    *("vmi.yaml", "vm.yaml", "lxc.yaml", "web.yaml", "cloud-init.yaml", "probes.yaml", "disk.yaml"),
+    "datavolume.yaml",
+)
 
 pytestmark = pytest.mark.timeout(1200)
 
@@ -249,6 +252,22 @@ def _successor(kubectl: Kubectl, vmi: dict[str, Any]) -> dict[str, Any] | None:
     wait(kubectl, f"vmi/{vmi['metadata']['name']}", "jsonpath={.status.phase}=Running")
     found: dict[str, Any] = kubectl.json("get", "vmi", vmi["metadata"]["name"])
     return found if found["metadata"]["uid"] != vmi["metadata"]["uid"] else None
+
+
+@exercises("datavolume.yaml")
+def test_a_vm_boots_from_a_disk_that_was_imported_for_it(kubectl: Kubectl) -> None:
+    vmi = booted(kubectl, "imported")
+    volume = kubectl.json("get", "dv", "imported")
+    assert volume["status"]["phase"] == "Succeeded"
+    told = {c["type"]: c for c in volume["status"]["conditions"]}
+    assert {kind: c["status"] for kind, c in told.items()} == {"Bound": "True", "Ready": "True", "Running": "False"}
+    assert vmi["metadata"]["creationTimestamp"] >= told["Ready"]["lastTransitionTime"], "it waited for the disk"
+    kubectl("delete", "vm", "imported", "--timeout=80s")
+
+    def gone() -> bool:
+        return not [o for o in kubectl.json("get", "dv,pvc")["items"] if o["metadata"]["name"] == "imported"]
+
+    eventually(gone, PATIENCE)
 
 
 @exercises("web.yaml")

@@ -1,4 +1,8 @@
-"""Volumes that are plugged into a running VM and out of it, with the real virtctl and a real guest."""
+"""Volumes that are plugged into a running VM and out of it, with the real virtctl and a real guest.
+
+upstream-defects by number, each beside the test that shows it; that unplugging asks the guest first (#13481) is shown
+by `component/controller_virt/test_plugging.py`, too.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +64,7 @@ def test_a_volume_comes_and_goes_and_comes_again_with_what_was_written(web: Plug
 
 
 def test_the_guest_does_not_notice_that_who_brought_its_disk_ends(web: Plugged) -> None:
-    """Neither the attachment Pod, twice, nor the handler; and a second disk does nothing to the first."""
+    """Neither the attachment Pod, twice, nor the handler (#9263, harvester#3586); nor a second disk (#6564)."""
     disk = web.sees("data")
     with web.writing(disk):
         for _ in range(2):  # KubeVirt's guests lose their disk at the second time
@@ -92,7 +96,7 @@ def test_a_block_claim_is_a_disk_on_either_bus(web: Plugged) -> None:
     web.virtctl("addvolume", "web", "--volume-name=third", "--persist")
     assert web.ready("third")["target"].startswith("sd")
     assert "already exists" in web.refused("addvolume", "web", "--volume-name=third")
-    # Out, and at once in again: it ends with the disk that was asked for last.
+    # Out, and at once in again: it ends with the disk that was asked for last (#17139).
     web.virtctl("removevolume", "web", "--volume-name=second")
     eventually(lambda: "second" not in str(web.used.vm()["spec"]), PATIENCE)
     web.virtctl("addvolume", "web", "--volume-name=second", "--bus=virtio", "--serial=second")
@@ -102,6 +106,7 @@ def test_a_block_claim_is_a_disk_on_either_bus(web: Plugged) -> None:
 
 
 def test_what_is_plugged_in_is_there_after_a_restart_and_can_still_go(web: Plugged) -> None:
+    """KubeVirt #13620 and #6010."""
     assert not restart_required(web)
     web.guest(f"echo medium | dd of=/dev/{web.sees('data')} conv=fsync")
     # A drive, and to be moved by a drain: both take a restart.
@@ -206,7 +211,7 @@ def test_a_volume_moves_with_its_vm(web: Plugged) -> None:
 
 
 def test_a_drain_takes_the_volume_along_with_its_vm(web: Plugged) -> None:
-    """The Pod that attaches it is evicted, too; in KubeVirt that goes first, and takes the guest's disk with it."""
+    """The Pod that attaches it is evicted, too; in KubeVirt that goes first, and takes the disk with it (#13523)."""
     disk, before = web.sees("data"), web.used.vmi() or {}
     node = before["status"]["nodeName"]
     chosen = "--pod-selector=kubevirt.io in (virt-launcher, hotplug-disk)"

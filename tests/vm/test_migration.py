@@ -162,3 +162,59 @@ def test_the_data_of_a_claim_that_only_its_node_has_goes_to_another_claim_with_t
     ]
     assert "PVC after is not shared" in eventually(lambda: condition("LiveMigratable").get("message"), PATIENCE)
     web.kubectl("delete", "pvc", "before", "--timeout=60s")  # nobody uses it any more
+
+
+def test_what_firmware_and_tpm_remember_goes_along_and_outlives_a_restart(web: Used) -> None:
+    vm = a_vm(web.key.with_suffix(".pub").read_text().strip())
+    vm["metadata"]["name"] = "keeper"
+    domain = vm["spec"]["template"]["spec"]["domain"]
+    efi = {"persistent": True, "secureBoot": False}
+    domain |= {"memory": {"guest": "256Mi"}, "firmware": {"bootloader": {"efi": efi}}}
+    domain["devices"] |= {"tpm": {"persistent": True}, "logSerialConsole": True}
+    own = web.key.with_suffix(".pub").read_text().strip()
+    about = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "keys"}}
+    web.kubectl.apply({**about, "stringData": {"own": own}})
+    by_agent = {
+        "source": {"secret": {"secretName": "keys"}},
+        "propagationMethod": {"qemuGuestAgent": {"users": ["root"]}},
+    }
+    vm["spec"]["template"]["spec"]["accessCredentials"] = [{"sshPublicKey": by_agent}]
+    web.kubectl.apply(vm)
+    variable = "/sys/firmware/efi/efivars/Kept-c0ffee00-0000-4000-8000-000000000000"
+    look = f"insmod /lib/modules/efivarfs.ko; mount -t efivarfs none /sys/firmware/efi/efivars; cat {variable}"
+    write = f"printf '\\007\\000\\000\\000from-before' >{variable}; cat {variable}"
+    assert "from-before" in in_guest(web, f"{look}; {write}", "keeper")
+    synchronized = "jsonpath={.status.conditions[?(@.type=='AccessCredentialsSynchronized')].status}"
+    eventually(lambda: web.kubectl("get", "vmi", "keeper", "-o", synchronized) == "True", PATIENCE)
+    web.kubectl.apply({**about, "stringData": {"own": own, "new": own.replace(own.split()[-1], "somebody-else")}})
+    eventually(lambda: "somebody-else" in in_guest(web, "cat /root/.ssh/authorized_keys", "keeper"), PATIENCE)
+    launcher = next(pod for pod in pods(web) if pod.startswith("virt-launcher-keeper-"))
+    assert "virtfleet-guest ready" in web.kubectl("logs", launcher, "-c", "guest-console-log")
+    seed = _seed(web)
+    web.does(VIRTFLEET, "migrate", "-n", NAMESPACE, "keeper", "--watch")
+
+    def claims() -> list[str]:
+        found = web.kubectl.json("get", "pvc", "-l", "persistent-state-for=keeper")["items"]
+        return [claim["metadata"]["name"] for claim in found]
+
+    (claim,) = eventually(lambda: claims() if len(claims()) == 1 else None, PATIENCE)
+    assert claim.startswith("persistent-state-for-keeper-")
+    uid = web.kubectl.json("get", "vmi", "keeper")["metadata"]["uid"]
+    web.does(VIRTFLEET, "restart", "-n", NAMESPACE, "keeper")
+
+    def again() -> bool:
+        found = web.kubectl.run("get", "vmi", "keeper", "-o", "jsonpath={.metadata.uid} {.status.phase}").stdout.split()
+        return len(found) == 2 and found[0] != uid and found[1] == "Running"
+
+    eventually(again, PATIENCE)
+    assert "from-before" in in_guest(web, look, "keeper")
+    assert _seed(web) == seed, "it is the same TPM"
+    assert claims() == [claim]
+
+
+def _seed(web: Used) -> str:
+    """The first of the secrets that a TPM is made with, where its emulator keeps it."""
+    launcher = next(pod for pod in pods(web) if pod.startswith("virt-launcher-keeper-"))
+    state = "/var/run/kubevirt-private/vm-state/swtpm"
+    show = f"dd if=$(find {state} -name '*permall') bs=1 skip=548 count=64 2>/dev/null | md5sum"
+    return web.kubectl("exec", launcher, "--", "sh", "-c", show)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import struct
@@ -104,6 +105,27 @@ def test_ssh_runs_a_command_in_the_guest(web: Used) -> None:
     assert eventually(done, PATIENCE).stdout == "web\n"
 
 
+def configured(web: Used, checking: str) -> list[str]:
+    """Options of ssh and scp: the configuration that the docs show, and a file that keeps the guest's key."""
+    text = (Path(__file__).parents[2] / "docs/user-access.md").read_text()
+    shown = re.search(r"# ~/.ssh/config\n(.*?)```", text, re.DOTALL)
+    assert shown and "virtfleet ssh --proxy" in shown[1]
+    file = web.key.with_name("config")
+    file.write_text(shown[1].replace("virtfleet ssh", f"{VIRTFLEET} ssh -n {NAMESPACE}"))
+    keys = ["-o", f"UserKnownHostsFile={web.key.with_name('known')}", "-o", f"StrictHostKeyChecking={checking}"]
+    return ["-F", str(file), "-i", str(web.key), *keys]
+
+
+def test_scp_by_the_configuration_that_the_docs_show(web: Used, tmp_path: Path) -> None:
+    there, back = tmp_path / "there", tmp_path / "back"
+    there.write_bytes(bytes(range(256)) * 1000)
+    scp = ["scp", "-q", *configured(web, "accept-new")]
+    # The guest's agent is there before its ssh server.
+    eventually(lambda: web.run(*scp, str(there), "root@web.vm:there").returncode == 0, PATIENCE)
+    web.does(*scp, "root@web.vm:there", str(back))
+    assert back.read_bytes() == there.read_bytes()
+
+
 def test_a_vm_is_restarted_stopped_and_started_and_its_console_waits_for_it(web: Used) -> None:
     first = web.runs()
     web.does(*command("restart", "web", "--force"))
@@ -117,9 +139,11 @@ def test_a_vm_is_restarted_stopped_and_started_and_its_console_waits_for_it(web:
     assert (again.returncode, "not running" in again.stderr) == (1, True)
     with web.console(*command("console", "web")) as waiting:
         waiting.says("does not run yet; waiting")
-        web.does(*command("start", "web"))
+        assert web.does(*command("start", "web", "--wait")).startswith("access/web is Running on ")
         waiting.says("virtfleet-guest ready name=web")
     assert web.runs() != second
+    ssh = ["ssh", *configured(web, "yes"), "root@web.vm", "hostname"]
+    assert eventually(lambda: web.run(*ssh).stdout, PATIENCE) == "web\n", "its key is the one of before"
 
 
 def test_a_guest_finds_its_devices_where_they_were_when_one_was_added_before_them(web: Used) -> None:

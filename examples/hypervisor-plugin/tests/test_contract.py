@@ -6,6 +6,6 @@ from virtfleet.hypervisors.testing import HypervisorContract
 
 
 class TestMock(HypervisorContract):
-    """libvirt's test driver keeps it."""
+    """It keeps it."""
 
     hypervisor = Mock()

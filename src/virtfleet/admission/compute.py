@@ -12,6 +12,7 @@ from virtfleet.api.selectors import label_key_error
 
 _LEAST_MEMORY = Quantity.parse("1M")
 _MOST_VCPUS = 4096  # of the largest machine types that QEMU has
+_MOST_COUNTED = 2**31 - 1  # of the number of sockets
 _SHARED = ("cpu", "memory", "ephemeral-storage")
 _POLICIES = ("", "force", "require", "optional", "disable", "forbid")
 _REQUEST, _LIMIT = "domain.resources.requests", "domain.resources.limits"
@@ -129,7 +130,9 @@ def _check_topology(case: Case) -> None:
         if (count or 0) < 0:
             case.invalid(f"domain.cpu.{name}", f"{count} {name} is negative; use 1 or more")
     largest = max(traits.stated_vcpus(cpu, cpu.sockets), traits.stated_vcpus(cpu, cpu.max_sockets))
-    if largest > _MOST_VCPUS:
+    # Who requests as many CPUs of a node reads from the scheduler that there is none, as with any Pod.
+    requested = largest <= _MOST_COUNTED and not case.requests.get("cpu", ZERO) < Quantity.of(largest)
+    if largest > _MOST_VCPUS and not requested:
         case.invalid(
             "domain.cpu",
             f"{largest} virtual CPUs are more than any hypervisor has ({_MOST_VCPUS}); lower cores, sockets, "

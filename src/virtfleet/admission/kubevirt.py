@@ -8,7 +8,7 @@ from virtfleet.admission import kubevirt_pools
 from virtfleet.admission.findings import Findings
 from virtfleet.admission.hypervisor import hypervisor_error, warn_of_absent
 from virtfleet.admission.sections import Section, read, says
-from virtfleet.api import duration
+from virtfleet.api import duration, tlsrules
 from virtfleet.api import view as views
 from virtfleet.api.configuration import KubeVirtConfiguration, TLSConfiguration
 from virtfleet.api.feature_gates import DEPRECATED, DISCONTINUED, STATES, FeatureGates
@@ -50,7 +50,7 @@ def check(kubevirt: Section, findings: Findings, old: Section | None = None) -> 
     _warn_of_old_settings(raw, findings)
     warn_of_absent(notyet.KUBEVIRT, read(kubevirt, "spec"), findings)
     for gate in sorted(gates.switched_on):
-        if gap := notyet.behind(gate):
+        if gap := notyet.lacking(gate):
             findings.without_effect(f"feature gate {gate} is accepted, but {gap}")
 
 
@@ -172,6 +172,11 @@ def _check_tls(tls: TLSConfiguration, settings: Findings) -> None:
         settings.unsupported(
             "tlsConfiguration.ciphers",
             "TLS 1.3 has its own ciphers; remove ciphers, or set minTLSVersion: VersionTLS12",
+        )
+    elif lacking := tlsrules.unusable(tls.ciphers):
+        settings.warn(
+            f"{settings.at('tlsConfiguration.ciphers')}: {', '.join(lacking)} cannot be used, for servers here have"
+            " ECDSA keys; name ciphers for those (TLS_ECDHE_ECDSA_...)"
         )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from virtfleet.admission import kubevirt, shape, templates
+from virtfleet.admission import datavolumes, kubevirt, shape, templates
 from virtfleet.admission.defaults import complete_vmi
 from virtfleet.admission.findings import Findings
 from virtfleet.admission.instancetypes import check_instancetype, check_preference
@@ -51,6 +51,8 @@ RULES: Mapping[OwnKind, Rules] = {
     ),
     **dict.fromkeys(kinds.TYPES, _alike(check_instancetype)),
     **dict.fromkeys(kinds.PREFERENCES, _alike(check_preference)),
+    kinds.DATA_VOLUME: Rules(datavolumes.check, datavolumes.check_update),
+    kinds.DATA_SOURCE: _alike(datavolumes.check_source),
 }
 _RULES = {kind.kind: rules for kind, rules in RULES.items()}
 

@@ -67,6 +67,8 @@ class OwnKind:
     """Whether it stays editable while virt-api is down: an edit may be what brings virt-api back."""
     refusal: str = ""
     """Why there can be none yet, and what to do instead."""
+    yields: bool = False
+    """Whether it is CDI's, and left to that where it is installed."""
 
     @property
     def view(self) -> type[KubernetesObject]:
@@ -116,11 +118,6 @@ _TENANTS: Final = (
     Right("view", READ),
     Right("edit", WRITE),
     Right("admin", (*WRITE, "deletecollection")),
-)
-_TRIERS: Final = (
-    Right("view", READ),
-    Right("edit", (*READ, "create", "delete")),
-    Right("admin", (*READ, "create", "delete", "deletecollection")),
 )
 _READERS: Final = tuple(Right(role, READ) for role in ("view", "edit", "admin"))
 
@@ -252,11 +249,36 @@ PREFERENCES: Final = (
 """Of both, that of a namespace and that of the whole cluster."""
 
 
+def _of_cdi(kind: str, short_names: tuple[str, ...], columns: tuple[Column, ...], *rights: Right) -> OwnKind:
+    """A kind that CDI serves where it is installed."""
+    return OwnKind(
+        kind,
+        f"{kind.lower()}s",
+        short_names,
+        (*columns, _AGE),
+        (Right("virt-api", ("get",)), *rights, *_TENANTS),
+        group=names.CDI_GROUP,
+        versions=("v1beta1",),
+        deprecated=(),
+        module="datavolume",
+        yields=True,
+    )
+
+
+DATA_VOLUME: Final = _of_cdi(
+    "DataVolume",
+    ("dv", "dvs"),
+    (_PHASE, _column("Progress", ".status.progress"), _column("Restarts", ".status.restartCount", "integer")),
+    *_CONTROLLED,
+)
+DATA_SOURCE: Final = _of_cdi("DataSource", ("das",), (), Right("virt-controller", READ))
+
+
 def _unbuilt(kind: str, group: str, versions: str, short_names: str, refusal: str, **facts: Any) -> OwnKind:
     """A kind of which there are none. Who will be able to create one may try, and is told by admission what to do."""
     facts.setdefault("plural", f"{kind.lower()}s")
     facts.setdefault("deprecated", ())
-    facts.setdefault("rights", _TRIERS)
+    facts.setdefault("rights", _TENANTS)
     return OwnKind(
         kind,
         group=group,
@@ -291,6 +313,8 @@ KINDS: Final = (
     KUBEVIRT,
     *TYPES,
     *PREFERENCES,
+    DATA_VOLUME,
+    DATA_SOURCE,
     _unbuilt(
         "VirtualMachineInstancePreset", names.GROUP, "v1 v1alpha3", "vmipreset", _PRESETS, deprecated=_OLD, status=False
     ),

@@ -17,6 +17,7 @@ ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}  # as Kubernetes 
 APP_LABEL: Final = "kubevirt.io"
 LAUNCHER_APP: Final = "virt-launcher"
 HOTPLUG_APP: Final = "hotplug-disk"  # Pods that attach volumes of running VMs
+IMPORTER_APP: Final = "virt-importer"  # Pods that fill claims
 CREATED_BY: Final = "kubevirt.io/created-by"
 VM_NAME: Final = "vm.kubevirt.io/name"
 VMI_ID: Final = "vmi.kubevirt.io/id"
@@ -90,6 +91,9 @@ DISABLE_PCI_HOLE64: Final = "kubevirt.io/disablePCIHole64"
 MEMFD: Final = "kubevirt.io/memfd"
 NON_ROOT: Final = "kubevirt.io/nonroot"
 MIGRATION_NAME: Final = "kubevirt.io/migrationJobName"  # of target Pods
+STATE_FOR: Final = "persistent-state-for"  # label of the claim that holds what a VM's firmware and TPM remember
+STATE_VOLUME: Final = "persistent-state-for-this-vm"  # its name in a VMI's status
+STATE_MIGRATION: Final = "kubevirt.io/migrationName"  # label of one that a migration takes the state into
 MIGRATION_INTERFACE: Final = "migration0"  # of handlers, on the network that migrations have for themselves
 # When the guest ran in a target Pod, for networks that let a VM keep its address.
 MIGRATION_TARGET_READY: Final = "kubevirt.io/migration-target-ready-timestamp"
@@ -100,6 +104,9 @@ WORKLOAD_UPDATE: Final = "kubevirt.io/workloadUpdateMigration"  # of migrations:
 EVACUATION: Final = "kubevirt.io/evacuationMigration"  # of migrations: the node that the VM leaves
 EVICTION_SOURCE: Final = "kubevirt.io/eviction-source"  # of VMIs that leave their node: who asked, if not a drain
 DESCHEDULER: Final = "descheduler"
+# Of launcher Pods, for the descheduler: an eviction begins something that ends later, and whether it has begun.
+EVICTED_LATER: Final = "descheduler.alpha.kubernetes.io/request-evict-only"
+EVICTION_IN_PROGRESS: Final = "descheduler.alpha.kubernetes.io/eviction-in-progress"
 DRAINED: Final = "virtfleet.io/drained"  # of nodes: VMs began to leave it while it was cordoned
 LIBVIRT_LOG_FILTERS: Final = "kubevirt.io/libvirt-log-filters"
 FAIL_FAST: Final = "kubevirt.io/func-test-virt-launcher-fail-fast"
@@ -171,6 +178,7 @@ class VMICondition:
     PAUSED: Final = "Paused"
     AGENT_CONNECTED: Final = "AgentConnected"
     UNSUPPORTED_AGENT: Final = "AgentVersionNotSupported"
+    CREDENTIALS: Final = "AccessCredentialsSynchronized"
     SOFTWARE_EMULATION: Final = "SoftwareEmulation"
     LIVE_MIGRATABLE: Final = "LiveMigratable"
     STORAGE_LIVE_MIGRATABLE: Final = "StorageLiveMigratable"
@@ -178,6 +186,8 @@ class VMICondition:
     CPU_CHANGE: Final = "HotVCPUChange"
     MEMORY_CHANGE: Final = "HotMemoryChange"
     MIGRATION_REQUIRED: Final = "MigrationRequired"
+    EVICTION_REQUESTED: Final = "EvictionRequested"
+    VOLUMES_READY: Final = "DataVolumesReady"
 
 
 class MigrationCondition:
@@ -230,3 +240,15 @@ class PrintableStatus:
     IMAGE_PULL_BACK_OFF: Final = "ImagePullBackOff"
     PVC_NOT_FOUND: Final = "ErrorPvcNotFound"
     WAITING_FOR_VOLUME_BINDING: Final = "WaitingForVolumeBinding"
+    DATA_VOLUME_ERROR: Final = "DataVolumeError"
+
+
+# --- CDI's, by which its clients know how a claim is filled
+
+CDI_GROUP: Final = "cdi.kubevirt.io"
+CDI_UPLOADS: Final = f"upload.{CDI_GROUP}"
+CDI_DEFINITION: Final = f"cdis.{CDI_GROUP}"  # the definition that comes with CDI and nobody else
+UPLOAD_TARGET: Final = f"{CDI_GROUP}/storage.upload.target"
+FILLING_PHASE: Final = f"{CDI_GROUP}/storage.pod.phase"  # of the Pod that fills it; Succeeded when the disk is whole
+FILLING_READY: Final = f"{CDI_GROUP}/storage.pod.ready"  # whether an upload can begin
+FILLED_CLAIM: Final = "virtfleet.io/filled-claim"  # of importers

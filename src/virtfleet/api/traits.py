@@ -123,6 +123,19 @@ def efi(vmi: VMI) -> bool:
     return bool(firmware and firmware.bootloader and firmware.bootloader.efi)
 
 
+def persistent_efi(vmi: VMI) -> bool:
+    """Whether variables of its firmware outlive a run."""
+    firmware = vmi.spec.domain.firmware
+    loader = firmware.bootloader.efi if firmware and firmware.bootloader else None
+    return bool(loader and loader.persistent)
+
+
+def persistent_tpm(vmi: VMI) -> bool:
+    """The same of what its TPM keeps."""
+    tpm = vmi.spec.domain.devices.tpm
+    return bool(tpm and tpm.persistent and tpm.enabled is not False)
+
+
 def sev(vmi: VMI) -> bool:
     """AMD SEV in any of its forms."""
     security = vmi.spec.domain.launch_security
@@ -184,6 +197,11 @@ def graphics(vmi: VMI) -> bool:
 
 def serial_console(vmi: VMI) -> bool:
     return vmi.spec.domain.devices.autoattach_serial_console is not False
+
+
+def prints_console(vmi: VMI) -> bool:
+    """Whether a container shows what the guest says there; the file that it is logged to costs nothing, this does."""
+    return serial_console(vmi) and vmi.spec.domain.devices.log_serial_console is True
 
 
 def bus(disk: Disk) -> str:

@@ -1,5 +1,5 @@
 """The `virtfleet` command."""
 
-from virtfleet.cli.main import main
+from virtfleet.cli.main import main, plugin
 
-__all__ = ["main"]
+__all__ = ["main", "plugin"]

@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import click
 from click.shell_completion import get_completion_class
 
 import virtfleet
-from virtfleet.cli.output import explained, output_option, result
-from virtfleet.cli.reach import kubeconfig_option, oldest_kubevirt, with_cluster
+from virtfleet.cli.output import CommandError, explained, output_option, result
+from virtfleet.cli.reach import Where, cluster_options, oldest_kubevirt, with_cluster
 
 _PATIENCE = 5.0  # seconds; whoever asks for a version does not wait for a cluster that is away
 
 
 @click.command()
 @click.option("--client", is_flag=True, help="Only this command's; no cluster is asked.")
-@kubeconfig_option
+@cluster_options
 @output_option
-def version(client: bool, kubeconfig: Path | None, output: str) -> None:
+def version(client: bool, where: Where, output: str) -> None:
     """Versions of this command and of the VirtFleet that runs in the cluster."""
     found: dict[str, Any] = {"client": virtfleet.__version__}
     lines = [f"client: {virtfleet.__version__}"]
     if not client:
         try:
-            found["cluster"] = _of_cluster(kubeconfig)
+            found["cluster"] = _of_cluster(where)
             lines.append(f"cluster: {found['cluster'] or 'VirtFleet is not installed there'}")
         except Exception as error:
             found["error"] = explained(error).format_message()
@@ -34,13 +33,16 @@ def version(client: bool, kubeconfig: Path | None, output: str) -> None:
     result(output, found, "\n".join(lines))
 
 
-def _of_cluster(kubeconfig: Path | None) -> str:
+def _of_cluster(where: Where) -> str:
     async def installed(api: Any) -> str:
-        async with asyncio.timeout(_PATIENCE):
-            kubevirt = await oldest_kubevirt(api)
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                kubevirt = await oldest_kubevirt(api)
+        except TimeoutError:
+            raise CommandError(f"{where.config().server} does not answer within {_PATIENCE:.0f} s") from None
         return str(((kubevirt or {}).get("status") or {}).get("observedKubeVirtVersion") or "")
 
-    return with_cluster(installed, kubeconfig)
+    return with_cluster(installed, where)
 
 
 @click.command()

@@ -3,36 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import click
 
 import virtfleet
 from virtfleet.cli import installing
-from virtfleet.cli.output import CommandError, F, Progress, output_option, result
-from virtfleet.cli.reach import T, kubeconfig_option, with_cluster
+from virtfleet.cli.output import Progress, on_interrupt, output_option, result
+from virtfleet.cli.reach import Where, cluster_options, with_cluster
 from virtfleet.installation import Installation
-from virtfleet.kube import config
 from virtfleet.kube.client import Client
 from virtfleet.operator.manifest import NAMESPACE
 
-_IN_A_SHELL = 130  # what a shell says of a command that was ended by ^C
+_REPEAT = "Repeat the command to see how far it is."
 
 
-class Interrupted(CommandError):
-    """^C: the command ends, and the cluster goes on."""
-
-    exit_code = _IN_A_SHELL
-
-
-def _cluster_options(function: F) -> F:
+def _options(function: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         output_option,
         click.option("--timeout", type=float, default=600.0, show_default=True, help="Seconds to wait at each step."),
-        click.option("--context", default="", help="The kubeconfig's context, where it is not the current one."),
-        kubeconfig_option,
+        cluster_options,
     ):
         function = option(function)
     return function
@@ -42,9 +33,9 @@ def _cluster_options(function: F) -> F:
 @click.option("--registry", help="Where the images are: what `make images REGISTRY=...` was told.")
 @click.option("--tag", help=f"The images' tag, where it is not that of this version ({virtfleet.__version__}).")
 @click.option("--kubevirt", "kubevirt_file", help="A file with the KubeVirt object to install; a plain one else.")
-@_cluster_options
+@_options
 def install(
-    registry: str | None, tag: str | None, kubevirt_file: str | None, timeout: float, output: str, **where: Any
+    registry: str | None, tag: str | None, kubevirt_file: str | None, timeout: float, output: str, where: Where
 ) -> None:
     """Install VirtFleet into a cluster, or bring what is there to this version, and wait until VMs can be made.
 
@@ -60,10 +51,11 @@ def install(
         await installing.wait(api, installing.why_not_ready, progress, timeout)
         return await installing.installed(api) or {}
 
-    made = _told(work, "the operator goes on with the installation", **where)
+    on_interrupt(f"the operator goes on with the installation. {_REPEAT}")
+    made = with_cluster(work, where)
     installation, status = Installation(made), made.get("status") or {}
     data = {
-        "server": config.load(**where).server,
+        "server": where.config().server,
         "namespace": NAMESPACE,
         "version": status.get("observedKubeVirtVersion", ""),
         "registry": installation.registry,
@@ -77,8 +69,8 @@ def install(
 
 @click.command()
 @click.option("--force", is_flag=True, help="Take VMs away, too, whatever uninstallStrategy says.")
-@_cluster_options
-def uninstall(force: bool, timeout: float, output: str, **where: Any) -> None:
+@_options
+def uninstall(force: bool, timeout: float, output: str, where: Where) -> None:
     """Take VirtFleet out of a cluster, with all its kinds. Volumes stay.
 
     Refused while there are VMs, unless the KubeVirt object's uninstallStrategy is RemoveWorkloads.
@@ -92,14 +84,7 @@ def uninstall(force: bool, timeout: float, output: str, **where: Any) -> None:
         await installing.wait(api, installing.why_manifest_is_there, progress, timeout)
         return removed
 
-    removed = _told(work, "what was begun to be deleted goes on to end", **where)
+    on_interrupt(f"what was begun to be deleted goes on to end. {_REPEAT}")
+    removed = with_cluster(work, where)
     text = "VirtFleet is gone" if removed else "VirtFleet was not installed"
-    result(output, {"server": config.load(**where).server, "removed": removed}, f"{text}.")
-
-
-def _told(work: Callable[[Client], Awaitable[T]], goes_on: str, kubeconfig: Path | None, context: str) -> T:
-    """What `work` does, or that ^C did not stop the cluster."""
-    try:
-        return with_cluster(work, kubeconfig, context)
-    except KeyboardInterrupt:
-        raise Interrupted(f"interrupted: {goes_on}", "Repeat the command to see how far it is.") from None
+    result(output, {"server": where.config().server, "removed": removed}, f"{text}.")

@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import importlib
 import os
-from difflib import get_close_matches
 from typing import Any
 
 import click
 
 import virtfleet
-from virtfleet.cli.output import TRACE, explained
+from virtfleet.cli.output import TRACE, Group, colours, explained, interrupted
 
 # command -> (module with an attribute of that name, - as _, and one line of help)
 COMMANDS = {
     "up": ("virtfleet.cli.home.up", "Start a cluster with VirtFleet on this machine."),
     "down": ("virtfleet.cli.home.cluster", "Stop the cluster on this machine."),
     "status": ("virtfleet.cli.home.cluster", "What runs, and how it is."),
-    "logs": ("virtfleet.cli.home.cluster", "Logs of a part of the cluster."),
+    "logs": ("virtfleet.cli.logs", "Logs of a component, of a VM's launcher, or of a process of the local cluster."),
+    "doctor": ("virtfleet.cli.health.doctor", "What is wrong here, and what to do about it."),
+    "support-bundle": ("virtfleet.cli.health.bundle", "What others need to help: logs and objects, no secrets."),
     "demo": ("virtfleet.cli.home.demo", "Boot VMs of several pools and hypervisors, and show them."),
     "node": ("virtfleet.cli.home.node", "Nodes of the local cluster."),
     "image": ("virtfleet.cli.home.image", "Images of the local cluster."),
@@ -48,7 +49,7 @@ COMMANDS = {
 }
 
 
-class Commands(click.Group):
+class Commands(Group):
     """A group whose commands are imported on first use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -64,18 +65,11 @@ class Commands(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            close = get_close_matches(args[0], COMMANDS, n=1)
-            meant = f"did you mean {close[0]!r}? " if close else ""
-            ctx.fail(f"there is no command {args[0]!r}; {meant}`virtfleet --help` lists them")
-        return super().resolve_command(ctx, args)
-
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise interrupted(ctx) from None
         except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
             raise
         except Exception as error:
@@ -86,5 +80,12 @@ class Commands(click.Group):
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(virtfleet.__version__, prog_name="virtfleet")
-def main(**_: Any) -> None:
+@click.pass_context
+def main(ctx: click.Context, /, **_: Any) -> None:
     """Virtual machines on Kubernetes for mixed fleets of nodes."""
+    ctx.color = colours()
+
+
+def plugin() -> None:
+    """The same as a plugin of kubectl, which finds it by its file's name: `kubectl virtfleet ...`."""
+    main(prog_name="kubectl virtfleet")

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import errno
 import json
+import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from difflib import get_close_matches
+from typing import IO, Any, TypeVar
 
 import click
 
@@ -35,6 +38,8 @@ _ASKED = {
     404: "`kubectl get vm,vmi -A` lists what there is.",
     503: "`kubectl get kubevirt -A` tells whether the installation is ready.",
 }
+# The cluster advises everybody to use virtctl; whoever uses this command has the same here.
+_OWN = re.compile(r"virtctl (start|stop|restart|pause|unpause|migrate|console|vnc|ssh|port-forward)\b(?: vmi?\b)?")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -54,6 +59,24 @@ def result(output: str, data: Any, text: str) -> None:
     sys.stdout.flush()
 
 
+def colours() -> bool | None:
+    """Whether to use colours: never where NO_COLOR is set or the terminal has none; None leaves it to the output,
+    which has them only on a terminal."""
+    return False if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" else None
+
+
+def good(text: str) -> str:
+    return click.style(text, fg="green")
+
+
+def bad(text: str) -> str:
+    return click.style(text, fg="red", bold=True)
+
+
+def doubtful(text: str) -> str:
+    return click.style(text, fg="yellow")
+
+
 def pair(option: str, text: str, form: str = "K=V") -> tuple[str, str]:
     """The two parts of an option's value; only what is behind = may be empty."""
     separator = ":" if ":" in form else "="
@@ -66,8 +89,12 @@ def pair(option: str, text: str, form: str = "K=V") -> tuple[str, str]:
 def table(rows: Sequence[Sequence[object]], header: Sequence[str]) -> str:
     """Columns as kubectl prints them."""
     cells = [list(header), *[["" if c is None else str(c) for c in row] for row in rows]]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
-    lines = ["   ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells]
+    seen = [[len(click.unstyle(cell)) for cell in row] for row in cells]
+    widths = [max(row[i] for row in seen) for i in range(len(header))]
+    lines = []
+    for row, lengths in zip(cells, seen, strict=True):
+        padded = (cell + " " * (width - length) for cell, length, width in zip(row, lengths, widths, strict=True))
+        lines.append("   ".join(padded).rstrip())
     return "\n".join(lines)
 
 
@@ -107,6 +134,43 @@ class CommandError(click.ClickException):
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(f"{message}\n{hint}" if hint else message)
 
+    def show(self, file: IO[Any] | None = None) -> None:
+        click.echo(f"{bad('Error:')} {self.format_message()}", file=file or sys.stderr, color=colours())
+
+
+class Interrupted(CommandError):
+    """^C: the command ends, and what it set going does not."""
+
+    exit_code = 130  # what a shell says of a command that was ended by ^C
+
+
+_GOES_ON = "virtfleet.goes-on"
+
+
+def on_interrupt(text: str) -> None:
+    """What ^C will not stop, and what to do then; said to whoever presses it from now on."""
+    if (ctx := click.get_current_context(silent=True)) is not None:
+        ctx.meta[_GOES_ON] = text
+
+
+def interrupted(ctx: click.Context) -> Interrupted:
+    """What is said to whoever pressed ^C."""
+    goes_on = ctx.meta.get(_GOES_ON, "")
+    return Interrupted(f"interrupted: {goes_on}" if goes_on else "interrupted; nothing of it goes on")
+
+
+class Group(click.Group):
+    """Commands with commands of their own. One that is spelt wrong is answered with what was probably meant."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in (known := self.list_commands(ctx)):
+            close = get_close_matches(args[0], known, n=1)
+            meant = f"did you mean {close[0]!r}? " if close else ""
+            ctx.fail(f"there is no command {args[0]!r}; {meant}`{ctx.command_path} --help` lists them")
+        return super().resolve_command(ctx, args)
+
 
 def next_step(error: OSError) -> str:
     """What to do about it, where there is something."""
@@ -126,11 +190,12 @@ def explained(error: Exception) -> CommandError:
     if isinstance(error, CommandError):
         return error
     if isinstance(error, OSError):
-        what = str(error.strerror or getattr(error, "reason", None) or error)  # urllib's have a reason
+        # urllib's have a reason, and a timeout has no words at all
+        what = str(error.strerror or getattr(error, "reason", None) or error) or "there was no answer in time"
         where = f"{error.filename}: " if error.filename else ""
         return CommandError(where + what, next_step(error))
     if type(error) is RuntimeError or type(error).__module__.startswith("virtfleet."):
-        return CommandError(str(error), _hint(error))
+        return CommandError(_OWN.sub(r"virtfleet \1", str(error)), _hint(error))
     said = " ".join(str(error).split())
     return CommandError(
         f"this should not have happened: {type(error).__name__}{': ' if said else ''}{said}",

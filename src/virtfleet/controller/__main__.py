@@ -8,9 +8,11 @@ import sys
 
 from prometheus_client import REGISTRY
 
+from virtfleet.api.tlsrules import rules
 from virtfleet.controller.assembly import COMPONENT, VirtController
+from virtfleet.controller.datavolumes.controller import Clients
 from virtfleet.controller.metrics import LEADING
-from virtfleet.installation import Installation, version_of
+from virtfleet.installation import Installation, in_force, version_of
 from virtfleet.kube import component, process
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.election import Election
@@ -24,14 +26,26 @@ async def control(options: argparse.Namespace) -> None:
         installations = Cache(api, KUBEVIRTS, decode=Installation.decode)
         following = group.create_task(installations.run())
 
+        credential = component.MountedCredential(options.certificates)
+
+        def uploaders() -> Clients:
+            """virt-api, of the same authority."""
+            return Clients(credential.current().bundle.decode(), f"{api.namespace}:virt-api")
+
         async def lead() -> None:
-            controller = VirtController(api, identity, followed=installations)
+            controller = VirtController(api, identity, followed=installations, clients=uploaders)
             REGISTRY.register(controller.metrics)
             LEADING.set(1)
             await controller.run()
 
         election = Election(api, namespace=api.namespace, name=COMPONENT, identity=identity)
-        await component.serve_and_lead(options, election, lead, lambda: version_of(installations.list()))
+        await component.serve_and_lead(
+            options,
+            election,
+            lead,
+            lambda: version_of(installations.list()),
+            lambda: rules(in_force(installations.list()).configuration.tls_configuration),
+        )
         following.cancel()
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
+from virtfleet.api import names
 from virtfleet.controller import instance, metrics, records
 from virtfleet.controller.attachments import Attachments, attachment_cache
 from virtfleet.controller.connecting import Connecting
+from virtfleet.controller.datavolumes import records as filling
+from virtfleet.controller.datavolumes.controller import Clients, DataVolumes
 from virtfleet.controller.disruption import decode_budget
 from virtfleet.controller.evacuation.controller import NODE_INDEXES, Evacuations
 from virtfleet.controller.fitting import Fitting
@@ -21,6 +25,7 @@ from virtfleet.controller.records import Instance
 from virtfleet.controller.replicaset import ReplicaSets
 from virtfleet.controller.virtualmachine import VirtualMachines
 from virtfleet.controller.vms import claim_keys
+from virtfleet.controller.vmstate import state_keys
 from virtfleet.controller.volumeupdate import VolumeUpdates
 from virtfleet.controller.workloads.controller import OUTDATED, Marks, Updates, outdated
 from virtfleet.installation import Installation
@@ -52,8 +57,9 @@ class VirtController:
         *,
         silence: float = SILENCE,
         followed: Cache[Installation] | None = None,
+        clients: Callable[[], Clients] = Clients,
     ) -> None:
-        """With `followed`, somebody else follows the KubeVirt object already."""
+        """With `followed`, somebody else follows the KubeVirt object already; `clients` says who may upload."""
         self._recorder = recorder = Recorder(api, COMPONENT, host)
         instances: Cache[Instance] = Cache(api, resource.VMIS, decode=records.decode_instance, indexes=_INDEXES)
         pods = launcher_cache(api)
@@ -65,16 +71,39 @@ class VirtController:
             indexes={"namespace": lambda each: [each.namespace]},
         )
         nodes = Cache(api, resource.NODES, decode=records.decode_node, indexes=NODE_INDEXES)
-        claims = Cache(api, resource.PERSISTENT_VOLUME_CLAIMS, decode=records.decode_claim)
+        claims = Cache(
+            api, resource.PERSISTENT_VOLUME_CLAIMS, decode=records.decode_claim, indexes={"state": state_keys}
+        )
         migrations = Cache(api, resource.VMI_MIGRATIONS, decode=decode_migration, indexes=INDEXES)
         policies = Cache(api, resource.MIGRATION_POLICIES, decode=decode_policy)
         budgets = Cache(api, resource.POD_DISRUPTION_BUDGETS, decode=decode_budget)
         installations = followed or Cache(api, resource.KUBEVIRTS, decode=Installation.decode)
+        volumes = Cache(api, resource.DATA_VOLUMES, decode=filling.decode)
+        importers = filling.importer_cache(api)
+        cdi: Cache[str] = Cache(
+            api, resource.CRDS, fields=f"metadata.name={names.CDI_DEFINITION}", decode=lambda _: names.CDI_DEFINITION
+        )
         launchers = LauncherPods(api, pods)
         attached = attachment_cache(api)
-        attachments = Attachments(api, recorder, cache=attached, claims=claims, installations=installations)
+        attachments = Attachments(
+            api, recorder, cache=attached, claims=claims, volumes=volumes, installations=installations
+        )
         self._caches: list[Cache[Any]] = [
-            *(instances, pods, attached, vms, sets, nodes, claims, budgets, migrations, policies),
+            *(
+                instances,
+                pods,
+                attached,
+                vms,
+                sets,
+                nodes,
+                claims,
+                budgets,
+                migrations,
+                policies,
+                volumes,
+                importers,
+                cdi,
+            ),
             *(() if followed else (installations,)),
         ]
         migrating = Migrations(
@@ -98,6 +127,7 @@ class VirtController:
                 attachments=attachments,
                 vms=vms,
                 claims=claims,
+                volumes=volumes,
                 budgets=budgets,
                 nodes=nodes,
                 installations=installations,
@@ -105,7 +135,24 @@ class VirtController:
             Plugging(api, instances=instances, launchers=launchers, attachments=attachments, claims=claims).controller,
             Connecting(api, recorder, instances=instances, launchers=launchers).controller,
             VirtualMachines(
-                api, recorder, vms=vms, instances=instances, claims=claims, installations=installations
+                api,
+                recorder,
+                vms=vms,
+                instances=instances,
+                claims=claims,
+                volumes=volumes,
+                installations=installations,
+            ).controller,
+            DataVolumes(
+                api,
+                recorder,
+                volumes=volumes,
+                claims=claims,
+                importers=importers,
+                nodes=nodes,
+                installations=installations,
+                cdi=cdi,
+                clients=clients,
             ).controller,
             VolumeUpdates(api, recorder, vms=vms, instances=instances, claims=claims, migrations=migrations).controller,
             Fitting(

@@ -13,6 +13,8 @@ import orjson
 
 from virtfleet.api import conditions, names
 from virtfleet.controller import lifecycle
+from virtfleet.controller.datavolumes import records as datavolumes
+from virtfleet.controller.datavolumes.records import DataVolume
 from virtfleet.controller.launcherpod import LauncherPod, PodStatus
 from virtfleet.controller.records import Claim, Instance, Kept, Volume, Volumes, owner_uids
 from virtfleet.hypervisors import registry
@@ -86,8 +88,10 @@ class Attachments:
         *,
         cache: Cache[AttachmentPod],
         claims: Cache[Claim],
+        volumes: Cache[DataVolume],
         installations: Cache[Installation],
     ) -> None:
+        self._volumes = volumes
         self.cache = cache
         self._api = api
         self._recorder = recorder
@@ -101,7 +105,9 @@ class Attachments:
         )
 
     def claim(self, vmi: Instance, name: str) -> Claim | None:
-        return self._claims.get(f"{vmi.namespace}/{name}")
+        """A claim that is there, and holds what it is meant to hold."""
+        key = f"{vmi.namespace}/{name}"
+        return None if datavolumes.unfilled(self._volumes, self._claims, [key]) else self._claims.get(key)
 
     async def near(self, vmi: Instance, pod: Obj) -> Obj:
         """A launcher Pod that goes where the volumes are which follow it: the scheduler sees only those that it has."""

@@ -89,7 +89,7 @@ class Connecting:
         if lacks := await missing(self._api, [each for each in wanted if each.network not in known]):
             self._recorder.warning(vmi.reference, NOT_FOUND, lacks)
             return _LOOK_AGAIN
-        if (asked := connections.told(wanted, present)) != present:
+        if (asked := connections.requested(wanted, present)) != present:
             await self._launchers.annotate(pod, {NETWORKS: msgspec.json.encode(asked).decode()})
         left = self._patience(pod, connections.awaited(view))
         if connections.moved(view, present) or (left is not None and left <= 0):

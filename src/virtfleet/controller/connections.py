@@ -45,7 +45,7 @@ def wanted(vmi: VMI) -> list[Attached]:
     return read_networks(attachments(vmi, [status.name for status in vmi.status.interfaces]).get(NETWORKS, ""))
 
 
-def told(wanted: Iterable[Attached], present: Iterable[Attached]) -> list[Attached]:
+def requested(wanted: Iterable[Attached], present: Iterable[Attached]) -> list[Attached]:
     """What a running Pod is asked for: no interface of it goes to another network."""
     there = {each.interface: each for each in present}
     return [there.get(each.interface, each) for each in wanted]

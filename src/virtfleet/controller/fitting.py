@@ -134,8 +134,8 @@ class Fitting:
             room = {"podUID": pod.uid, "sockets": traits.topology(view).sockets, "guest": str(traits.memory(view))}
             status |= {"podRoom": room} if room != whole["status"].get("podRoom") else {}
             step = Step(_way(held), "its Pod has room, and the guest is told")
-        told = _told(held, step if growing else None, step if misplaced else None, given=sizes.given(view))
-        status |= {"conditions": told} if told != held else {}
+        stated = _with_steps(held, step if growing else None, step if misplaced else None, given=sizes.given(view))
+        status |= {"conditions": stated} if stated != held else {}
         if status:
             about = {"resourceVersion": vmi.metadata.resource_version, "uid": vmi.uid}
             patch = {"metadata": about, "status": status}
@@ -143,7 +143,7 @@ class Fitting:
         if step and step.migration:
             self._asked.pop(pod.uid, None)
             await self._migrate(vmi, step)
-        if growing and not any(_has(told, kind) for kind in _GROWING):
+        if growing and not any(_has(stated, kind) for kind in _GROWING):
             how = "by a migration" if _way(held) == MIGRATION else "in place"
             size = f"{traits.topology(view).sockets} sockets and {traits.memory(view)} of memory"
             self._recorder.normal(vmi.reference, "Resized", f"The VM has {size} now, {how}")
@@ -218,7 +218,7 @@ def _way(held: list[Condition]) -> str:
     return MIGRATION if moved else IN_PLACE
 
 
-def _told(held: list[Condition], growing: Step | None, moving: Step | None, *, given: bool) -> list[Condition]:
+def _with_steps(held: list[Condition], growing: Step | None, moving: Step | None, *, given: bool) -> list[Condition]:
     """The conditions: those of sizes until the domain has them, the other until the VM is where it may be."""
     now = time.time()
     for kind in _GROWING:

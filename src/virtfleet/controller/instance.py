@@ -15,11 +15,14 @@ from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.controller import advice, connecting, connections, disruption, lifecycle, pods
 from virtfleet.controller.attachments import Attachments
+from virtfleet.controller.datavolumes import records as datavolumes
+from virtfleet.controller.datavolumes.records import DataVolume
 from virtfleet.controller.disruption import Budget
 from virtfleet.controller.launcherpod import LauncherPod
-from virtfleet.controller.lifecycle import CLAIM_NOT_FOUND, FAILED_CREATE, Situation, Trouble
+from virtfleet.controller.lifecycle import CLAIM_NOT_FOUND, FAILED_CREATE, VOLUMES_NOT_READY, Situation, Trouble
 from virtfleet.controller.pods import ForeignPod, LauncherPods
 from virtfleet.controller.records import Claim, Instance, NodeRecord, Vm, labels_of
+from virtfleet.controller.vmstate import VmStates
 from virtfleet.installation import Installation, in_force
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
@@ -28,6 +31,7 @@ from virtfleet.kube.errors import ApiError, ignoring, is_already_exists, is_not_
 from virtfleet.kube.events import Recorder
 from virtfleet.kube.resource import POD_DISRUPTION_BUDGETS, VMIS, VMS, Obj
 from virtfleet.pods import launcher
+from virtfleet.pods.vmstate import claim_name
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +45,8 @@ class CannotCreatePod(Exception):
 
 def claim_keys(vmi: Instance) -> list[str]:
     """An index of VMIs: the claims that a VMI waits for or uses."""
-    return [f"{vmi.namespace}/{claim}" for claim in vmi.spec.claims.values()]
+    state = [claim_name(vmi.name)] if vmi.spec.keeps_state else []
+    return [f"{vmi.namespace}/{claim}" for claim in (*vmi.spec.claims.values(), *state)]
 
 
 def _news(vmi: Instance, status: Obj, kind: str) -> Condition | None:
@@ -63,6 +68,7 @@ class Instances:
         attachments: Attachments,
         vms: Cache[Vm],
         claims: Cache[Claim],
+        volumes: Cache[DataVolume],
         budgets: Cache[Budget],
         nodes: Cache[NodeRecord],
         installations: Cache[Installation],
@@ -74,6 +80,8 @@ class Instances:
         self._attachments = attachments
         self._vms = vms
         self._claims = claims
+        self._volumes = volumes
+        self._states = VmStates(api, claims, lambda: self.settings)
         self._budgets = budgets
         self._nodes = nodes
         self._installations = installations
@@ -83,6 +91,7 @@ class Instances:
         self.controller.follow(launchers.cache, pods.owners)
         self.controller.follow(budgets, pods.owners)
         self.controller.follow(claims, self._waiting_for_claim)
+        self.controller.follow(volumes, self._waiting_for_claim)
         installations.on_change(self._settings_changed)
 
     async def reconcile(self, key: str) -> float | None:
@@ -91,6 +100,7 @@ class Instances:
         if vmi is None:
             self._untold.pop(key, None)
             return None
+        await self._states.follow(vmi)
         existing = await self._existing_pods(vmi)
         existing = await self._without_strays(vmi, existing)
         if vmi.deleting:
@@ -99,7 +109,10 @@ class Instances:
         if vmi.unprocessed and not vmi.deleting and not existing:
             existing, trouble = await self._create_pod(vmi)
         await self._protect(vmi, existing)
-        at = Situation(vmi, tuple(existing), self._claims_of(vmi), trouble, self._vm_is_gone(vmi))
+        state = self._states.of(vmi) if vmi.spec.keeps_state else None
+        at = Situation(vmi, tuple(existing), self._claims_of(vmi), trouble, self._vm_is_gone(vmi), state)
+        if at.pod and (mark := lifecycle.eviction_mark(at)):
+            await self._pods.annotate(at.pod, mark)
         if at.pod and (condition := lifecycle.gate(at, time.time())):
             await self._pods.put_condition(at.pod, condition)
         wait = self._untold.get(key, 0.0) - time.monotonic()
@@ -141,6 +154,9 @@ class Instances:
 
     async def _create_pod(self, vmi: Instance) -> tuple[list[LauncherPod], Trouble | None]:
         """The VMI's Pod, or why there is none."""
+        if unfilled := datavolumes.unfilled(self._volumes, self._claims, claim_keys(vmi)):
+            said = "; ".join(f"{volume.name}: {volume.trouble or volume.phase or 'new'}" for volume in unfilled)
+            return [], Trouble(VOLUMES_NOT_READY, f"waiting for DataVolumes to be filled: {said}")
         claims = self._claims_of(vmi)
         missing = sorted({claim for volume, claim in vmi.spec.claims.items() if volume not in claims})
         if missing:
@@ -148,10 +164,16 @@ class Instances:
             return [], Trouble(CLAIM_NOT_FOUND, f"claim {which} does not exist in namespace {vmi.namespace}; create it")
         block = {volume for volume, claim in claims.items() if claim.block}
         try:
+            state, trouble = await self._states.ready(vmi)
+            if trouble:
+                return [], trouble
             if vmi.spec.secondary and (lacks := await self._missing_network(vmi)):
                 return [], Trouble(FAILED_CREATE, lacks)
             nodes = labels_of(self._nodes)
-            wanted = launcher.render(vmi.object(), self.settings, block_volumes=block, nodes=nodes)
+            state_claim = state.name if state else ""
+            wanted = launcher.render(
+                vmi.object(), self.settings, block_volumes=block, nodes=nodes, state_claim=state_claim
+            )
             wanted = await self._attachments.near(vmi, wanted)
             await self._protect(vmi, ())  # before there is anything that a drain could end
             pod, is_new = await self._pods.create(vmi, wanted)
@@ -219,7 +241,7 @@ class Instances:
         vm = self._vms.get(f"{vmi.namespace}/{owner.name}")
         return vm is None or vm.uid != owner.uid
 
-    def _waiting_for_claim(self, claim: Claim) -> list[str]:
+    def _waiting_for_claim(self, claim: Claim | DataVolume) -> list[str]:
         return [vmi.key for vmi in self._instances.by_index("claim", claim.key) if vmi.unprocessed]
 
     def _settings_changed(self, *_: object) -> None:

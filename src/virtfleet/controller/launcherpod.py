@@ -45,8 +45,10 @@ class ContainerState(Record):
 class ContainerStatus(Record):
     name: str = ""
     ready: bool = False
+    restart_count: int = 0
     resources: dict[str, Any] | None = None
     state: ContainerState = msgspec.field(default_factory=ContainerState)
+    last_state: ContainerState = msgspec.field(default_factory=ContainerState)
 
 
 class PodStatus(Record):

@@ -31,9 +31,11 @@ NO_SCHEDULER = "NoScheduler"
 OVERLOOKED_AFTER = 60.0  # seconds in which a scheduler that is there looks at a Pod
 FAILED_CREATE = "FailedCreate"
 CLAIM_NOT_FOUND = "FailedPvcNotFound"
+VOLUMES_NOT_READY = "NotAllDVsReady"
 POD_LOST = "PodLost"
 POD_FAILED = "PodFailed"
 NO_IMAGE_VOLUMES = "ImageVolumesNotSupported"
+_EVICTED_BY = "kubevirt"
 GATE_CLOSED = "ReadinessGatesNotReady"  # of a Pod all of whose containers are ready
 
 
@@ -58,6 +60,8 @@ class Situation:
     """What went wrong when its Pod was made."""
     vm_is_gone: bool = False
     """The VM that it belongs to does not exist, or it belongs to none."""
+    state: Claim | None = None
+    """The claim in which firmware and TPM keep things."""
 
     @property
     def pod(self) -> LauncherPod | None:
@@ -151,7 +155,7 @@ def change(at: Situation, now: float) -> Obj:
         metadata["labels"] = {names.HANDLER_POOL: pool or None}  # an update may take a VM to another pool
     if phase == Phase.SCHEDULED and not vmi.handed_over and at.pod:
         metadata["labels"] = {**metadata.get("labels", {}), names.NODE_NAME: at.pod.node}
-        status |= _hand_over(vmi, at.pod, at.claims or {})
+        status |= _hand_over(vmi, at.pod, at.claims or {}, at.state)
     finalizers = _finalizers(at, phase)
     if finalizers != vmi.metadata.finalizers:
         metadata["finalizers"] = finalizers
@@ -196,14 +200,20 @@ def _marks(pod: LauncherPod) -> Obj:
     return {**marks, "labels": {names.HANDLER_POOL: pool}} if pool else marks
 
 
-def _hand_over(vmi: Instance, pod: LauncherPod, claims: Mapping[str, Claim]) -> Obj:
+def _hand_over(vmi: Instance, pod: LauncherPod, claims: Mapping[str, Claim], state: Claim | None) -> Obj:
     status: Obj = {"nodeName": pod.node, "launcherContainerImageVersion": pod.image}
     if pod.status.qos_class:
         status["qosClass"] = pod.status.qos_class
-    if claims:
+    if claims or state:
         # So that no handler needs to read claims. All volumes are named: what a status leaves out is not there yet.
-        status["volumeStatus"] = [volume_status(volume, claims.get(volume.name)) for volume in vmi.spec.volumes]
+        entries = [volume_status(volume, claims.get(volume.name)) for volume in vmi.spec.volumes]
+        status["volumeStatus"] = [*entries, *([state_status(state)] if state else [])]
     return status
+
+
+def state_status(claim: Claim) -> Obj:
+    """The entry of the claim in which firmware and TPM keep things; it is no volume of the spec."""
+    return {"name": names.STATE_VOLUME, "target": "", "persistentVolumeClaimInfo": claim_info(claim)}
 
 
 def volume_status(volume: Volume, claim: Claim | None) -> Obj:
@@ -249,9 +259,14 @@ def _conditions(at: Situation, phase: str, now: float) -> list[Condition]:
         return vmi.status.conditions  # a new VMI, whose Pod comes at once
     wanted = _with_ready(vmi, pod, phase, now)
     if vmi.handed_over:
-        return wanted  # the others are the handler's
+        return _with_eviction(wanted, vmi, now)  # the others are the handler's
     wanted = _with_placement(wanted, pod, at.trouble, now)
     trouble = at.trouble or container_trouble(pod)
+    if trouble and trouble.reason == VOLUMES_NOT_READY:  # as it should be, for now
+        kind, said = VMICondition.VOLUMES_READY, trouble.message
+        wanted = conditions.put(wanted, kind, "False", now, reason=trouble.reason, message=said)
+        return conditions.drop(wanted, VMICondition.SYNCHRONIZED)
+    wanted = conditions.drop(wanted, VMICondition.VOLUMES_READY)
     if trouble:
         kind = VMICondition.SYNCHRONIZED
         return conditions.put(wanted, kind, "False", now, reason=trouble.reason, message=trouble.message)
@@ -278,6 +293,23 @@ def _with_ready(vmi: Instance, pod: LauncherPod | None, phase: str, now: float) 
     else:
         reason, message = "PodConditionMissing", "virt-launcher pod is missing the Ready condition"
     return conditions.put(vmi.status.conditions, VMICondition.READY, status, now, reason=reason, message=message)
+
+
+def _with_eviction(wanted: list[Condition], vmi: Instance, now: float) -> list[Condition]:
+    """Whether an eviction has asked for the VM to leave its node; said only as long as it is so."""
+    kind = VMICondition.EVICTION_REQUESTED
+    if not vmi.leaves or vmi.final:
+        return conditions.drop(wanted, kind)
+    message = f"the VM was asked to leave node {vmi.status.node_name}"
+    return conditions.put(wanted, kind, "True", now, reason=kind, message=message)
+
+
+def eviction_mark(at: Situation) -> dict[str, str | None]:
+    """What the descheduler is to read on the VM's Pod, where it says something else."""
+    pod, mark = at.pod, _EVICTED_BY if at.vmi.leaves and not at.vmi.final else None
+    if pod is None or (pod.metadata.annotations.eviction_in_progress or None) == mark:
+        return {}
+    return {names.EVICTION_IN_PROGRESS: mark}
 
 
 def gate(at: Situation, now: float) -> Condition | None:

@@ -95,8 +95,8 @@ class LauncherPods:
             await self._api.patch(PODS, pod.name, patch, pod.namespace, how=Patch.STRATEGIC, subresource="resize")
         )
 
-    async def annotate(self, pod: LauncherPod, annotations: dict[str, str]) -> None:
-        """Have annotations on a Pod that is there."""
+    async def annotate(self, pod: LauncherPod, annotations: dict[str, str | None]) -> None:
+        """Have annotations on a Pod that is there, or have it without those that are None."""
         patch = {"metadata": {"uid": pod.uid, "annotations": annotations}}
         with ignoring(is_not_found, is_conflict):
             self._seen(await self._api.patch(PODS, pod.name, patch, pod.namespace))

@@ -51,8 +51,13 @@ class Annotations(Record):
     attached_volume: str = msgspec.field(default="", name=names.ATTACHED_VOLUME)
     evacuation: str = msgspec.field(default="", name=names.EVACUATION)
     eviction_source: str = msgspec.field(default="", name=names.EVICTION_SOURCE)
+    eviction_in_progress: str = msgspec.field(default="", name=names.EVICTION_IN_PROGRESS)
     drained: str = msgspec.field(default="", name=names.DRAINED)
     networks: str = msgspec.field(default="", name=NETWORKS)
+    upload_target: str | None = msgspec.field(default=None, name=names.UPLOAD_TARGET)
+    filling_phase: str = msgspec.field(default="", name=names.FILLING_PHASE)
+    filling_ready: str = msgspec.field(default="", name=names.FILLING_READY)
+    filled_claim: str = msgspec.field(default="", name=names.FILLED_CLAIM)
 
 
 class Meta(Record):
@@ -188,7 +193,25 @@ class Interface(Record):
     state: str = ""
 
 
+class Tpm(Record):
+    enabled: bool | None = None
+    persistent: bool | None = None
+
+
+class Efi(Record):
+    persistent: bool | None = None
+
+
+class Bootloader(Record):
+    efi: Efi | None = None
+
+
+class Firmware(Record):
+    bootloader: Bootloader | None = None
+
+
 class Devices(Record):
+    tpm: Tpm | None = None
     gpus: list[dict[str, Any]] = []
     host_devices: list[dict[str, Any]] = []
     interfaces: list[Interface] = []
@@ -196,6 +219,7 @@ class Devices(Record):
 
 class Domain(Record):
     devices: Devices = msgspec.field(default_factory=Devices)
+    firmware: Firmware | None = None
 
 
 class Machine(Volumes):
@@ -208,6 +232,14 @@ class Machine(Volumes):
     def secondary(self) -> bool:
         """Whether it is on a network beside the cluster's."""
         return any(network.multus and not network.multus.default for network in self.networks)
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether its firmware or TPM remembers things from one run to the next."""
+        tpm, loader = self.domain.devices.tpm, self.domain.firmware and self.domain.firmware.bootloader
+        return bool(
+            (tpm and tpm.persistent and tpm.enabled is not False) or (loader and loader.efi and loader.efi.persistent)
+        )
 
     @property
     def connections(self) -> dict[str, tuple[str, str]]:
@@ -381,6 +413,7 @@ class VmSpec(Record):
     update_volumes_strategy: str = ""
     instancetype: dict[str, Any] | None = None
     preference: dict[str, Any] | None = None
+    data_volume_templates: list[dict[str, Any]] = []
 
 
 class Request(Record):
@@ -503,6 +536,11 @@ class Claim(Kept):
     def bound(self) -> bool:
         return self.status.phase == "Bound"
 
+    @property
+    def filled(self) -> bool:
+        """Whether an importer has seen its disk through."""
+        return self.metadata.annotations.filling_phase == "Succeeded"
+
 
 def labels_of(nodes: Cache[NodeRecord]) -> dict[str, dict[str, str]]:
     """Labels of all nodes, by their names."""
@@ -518,7 +556,7 @@ def owner_uids(record: Kept) -> list[str]:
 W = TypeVar("W", bound=Whole)
 
 
-def _whole(kind: type[W], needed: Callable[[W], bool] = lambda _: True) -> Callable[[bytes], W]:
+def whole(kind: type[W], needed: Callable[[W], bool] = lambda _: True) -> Callable[[bytes], W]:
     decoder = msgspec.json.Decoder(kind)
 
     def decode(data: bytes) -> W:
@@ -529,9 +567,9 @@ def _whole(kind: type[W], needed: Callable[[W], bool] = lambda _: True) -> Calla
     return decode
 
 
-_decode_instance = _whole(Instance, lambda vmi: vmi.unprocessed)
-decode_vm = _whole(Vm)
-decode_replica_set = _whole(ReplicaSet)
+_decode_instance = whole(Instance, lambda vmi: vmi.unprocessed)
+decode_vm = whole(Vm)
+decode_replica_set = whole(ReplicaSet)
 decode_node = msgspec.json.Decoder(NodeRecord).decode
 decode_claim = msgspec.json.Decoder(Claim).decode
 

@@ -8,7 +8,16 @@ from typing import Any
 
 from virtfleet.api import names
 from virtfleet.controller import liveupdate
-from virtfleet.kube.resource import CONTROLLER_REVISIONS, VMI_REPLICA_SETS, VMIS, VMS, Obj, Resource, owner_reference
+from virtfleet.kube.resource import (
+    CONTROLLER_REVISIONS,
+    DATA_VOLUMES,
+    VMI_REPLICA_SETS,
+    VMIS,
+    VMS,
+    Obj,
+    Resource,
+    owner_reference,
+)
 
 
 def _instance(template: Obj, owner: Obj, resource: Resource, name: str) -> Obj:
@@ -65,6 +74,23 @@ def instance_of_replica_set(replica_set: Obj, slot: int) -> Obj:
     return _instance(template, replica_set, VMI_REPLICA_SETS, f"{base[:54].rstrip('-.')}-{digest}")
 
 
+def data_volume(vm: Obj, template: Obj) -> Obj:
+    """A DataVolume of a VM's template, which goes with the VM."""
+    meta = template.get("metadata") or {}
+    return {
+        "apiVersion": DATA_VOLUMES.api_version,
+        "kind": DATA_VOLUMES.kind,
+        "metadata": {
+            "name": str(meta.get("name") or ""),
+            "namespace": vm["metadata"]["namespace"],
+            "labels": {**(meta.get("labels") or {}), names.CREATED_BY: vm["metadata"]["uid"]},
+            "annotations": dict(meta.get("annotations") or {}),
+            "ownerReferences": [owner_reference(vm, VMS)],
+        },
+        "spec": template.get("spec") or {},
+    }
+
+
 # --- what a VM was started with
 
 
@@ -93,6 +119,12 @@ def template_changes(started_with: Obj, now: Obj, instance: Mapping[str, Any] = 
     """Paths in the template's spec that differ between two specs of a VM, but for what the `instance` has followed."""
     old, new = ((spec.get("template") or {}).get("spec") or {} for spec in (started_with, now))
     return list(_differences(*liveupdate.settled(old, new, instance)))
+
+
+def same_metadata(started_with: Obj, now: Obj) -> bool:
+    """Whether the templates of two specs of a VM give an instance the same labels and annotations."""
+    old, new = ((spec.get("template") or {}).get("metadata") or {} for spec in (started_with, now))
+    return all((old.get(key) or {}) == (new.get(key) or {}) for key in ("labels", "annotations"))
 
 
 def _differences(old: Any, new: Any, path: str = "") -> Iterator[str]:

@@ -9,6 +9,8 @@ from functools import partial, reduce
 from virtfleet.api import conditions, hotplug, interfaceplug, kinds, names
 from virtfleet.api.names import Phase, VMICondition
 from virtfleet.controller import liveupdate, strategy, templates, vmstatus, vmtypes, volumeupdate
+from virtfleet.controller.datavolumes import records as datavolumes
+from virtfleet.controller.datavolumes.records import DataVolume
 from virtfleet.controller.following import Following
 from virtfleet.controller.lifecycle import FAILED_CREATE, Trouble
 from virtfleet.controller.records import Claim, Instance, Vm
@@ -25,7 +27,7 @@ from virtfleet.kube.cache import Cache
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ApiError, ignoring, is_already_exists, is_conflict, is_not_found
 from virtfleet.kube.events import Recorder
-from virtfleet.kube.resource import CONTROLLER_REVISIONS, VMIS, VMS, Obj, owner_reference
+from virtfleet.kube.resource import CONTROLLER_REVISIONS, DATA_VOLUMES, VMIS, VMS, Obj, owner_reference
 
 WORKERS = 10
 FAILED_DELETE = "FailedDelete"
@@ -49,15 +51,15 @@ def _busy(vmi: Obj) -> list[str]:
 
 def _followed(vmi: Obj, found: Following) -> Obj:
     """The patch of an instance that follows its template, and says at once what it waits for."""
-    told = vmi["status"].get("conditions") or []
+    held = vmi["status"].get("conditions") or []
     for kind, message in found.pending.items():
         # Whether it has to move is not known yet; KubeVirt's word for that.
         status, reason = (
             ("False", "AutoMigrationPending") if kind == VMICondition.MIGRATION_REQUIRED else ("True", "Pending")
         )
-        told = conditions.put(told, kind, status, time.time(), reason=reason, message=message)
+        held = conditions.put(held, kind, status, time.time(), reason=reason, message=message)
     about = {"resourceVersion": vmi["metadata"]["resourceVersion"], "uid": vmi["metadata"]["uid"]}
-    return {"metadata": about, "spec": found.spec, "status": {"conditions": told}}
+    return {"metadata": about, "spec": found.spec, "status": {"conditions": held}}
 
 
 class ForeignInstance(Exception):
@@ -75,6 +77,7 @@ class VirtualMachines:
         vms: Cache[Vm],
         instances: Cache[Instance],
         claims: Cache[Claim],
+        volumes: Cache[DataVolume],
         installations: Cache[Installation],
     ) -> None:
         self._installations = installations
@@ -83,9 +86,10 @@ class VirtualMachines:
         self._vms = vms
         self._instances = instances
         self._claims = claims
+        self._volumes = volumes
         self._types: dict[str, tuple[object, Types]] = {}  # what is kept of types never changes
         self.controller = Controller(kinds.VM.singular, self.reconcile, workers=WORKERS)
-        follow(self.controller, vms, instances, claims)
+        follow(self.controller, vms, instances, claims, volumes)
 
     async def reconcile(self, key: str) -> float | None:
         """Do what the run strategy asks for, say how it stands, let an instance go whose end was noted."""
@@ -103,9 +107,10 @@ class VirtualMachines:
         except (Untyped, Conflict) as error:
             trouble = Trouble(getattr(error, "reason", FAILED_CREATE), str(error))
         try:
+            await self._make_volumes(vm)
             vmi = await self._instance_of(vm)
             decision = strategy.decide(vm, vmi, time.time())
-            if types is not None or decision.act is not Act.START:
+            if decision.act is not Act.START or (types is not None and not self._unfilled(vm)):
                 vm, vmi = await self._act(decision.act, vm, vmi, types)
             vm, vmi = await self._plug(vm, vmi)
             vm, vmi = await self._connect(vm, vmi)
@@ -115,13 +120,13 @@ class VirtualMachines:
             trouble = Trouble(FAILED_DELETE if decision.act in (Act.STOP, Act.RERUN) else FAILED_CREATE, str(error))
         changes: list[str] = []
         if vmi and types is not None and _is_behind(vm, vmi):
-            vmi, changes = await self._follow(vm, vmi, types)
-            if not changes:
+            vmi, changes, current = await self._follow(vm, vmi, types)
+            if current:
                 vmi = await self._brought_up_to_date(vm, vmi)
-            elif not vmi.ran:  # nothing is lost, and most often the change is what it takes to run
+            elif changes and not vmi.ran:  # nothing is lost, and most often the change is what it takes to run
                 vm, vmi = await self._act(Act.RESTART, vm, vmi)
                 changes = []
-        await self._write_status(View(vm, vmi, self._claims_of(vm), trouble, tuple(changes)))
+        await self._write_status(View(vm, vmi, self._claims_of(vm), trouble, tuple(changes), self._unfilled(vm)))
         if vmi and vmi.final:
             await self._release(vmi)
         if types is None:
@@ -166,6 +171,23 @@ class VirtualMachines:
 
     def _cluster(self) -> Installation:
         return in_force(self._installations.list())
+
+    # -- DataVolumes, which are filled before it starts
+
+    async def _make_volumes(self, vm: Vm) -> None:
+        """Those of its templates, where neither they nor claims of their names are there."""
+        for template in vm.spec.data_volume_templates:
+            wanted = templates.data_volume(vm.object(), template)
+            key = f"{vm.namespace}/{wanted['metadata']['name']}"
+            if self._volumes.get(key) or self._claims.get(key):
+                continue
+            with ignoring(is_already_exists):
+                self._volumes.observe(await self._api.create(DATA_VOLUMES, wanted))
+                what = f"Created DataVolume {wanted['metadata']['name']}"
+                self._recorder.normal(vm.reference, "SuccessfulDataVolumeCreate", what)
+
+    def _unfilled(self, vm: Vm) -> tuple[DataVolume, ...]:
+        return tuple(datavolumes.unfilled(self._volumes, self._claims, claim_keys(vm)))
 
     # -- starting and stopping
 
@@ -316,8 +338,12 @@ class VirtualMachines:
 
     # -- changes that the instance follows, and those that wait for a restart
 
-    async def _follow(self, vm: Vm, vmi: Instance, types: Types) -> tuple[Instance, list[str]]:
-        """Give the instance what a running one can have of the template; the rest is what waits for a restart."""
+    async def _follow(self, vm: Vm, vmi: Instance, types: Types) -> tuple[Instance, list[str], bool]:
+        """Give the instance what a running one can have of the template; the rest is what waits for a restart.
+
+        Whether it is all that the template says now comes last: other labels or annotations of the template ask for no
+        restart, and an instance gets them with the next.
+        """
         name = vmi.status.virtual_machine_revision_name
         refused: Mapping[str, str] = {}
         with ignoring(is_not_found, lambda error: isinstance(error, Conflict)):
@@ -334,8 +360,9 @@ class VirtualMachines:
                 before = volumeupdate.as_of_now(before, vm, vmi)
             changes = templates.template_changes(before, now, whole["spec"])
             known = self._instances.get(vmi.key) or vmi
-            return known, [f"{path} ({refused[path]})" if path in refused else path for path in changes]
-        return vmi, []  # nobody can tell any more
+            told = [f"{path} ({refused[path]})" if path in refused else path for path in changes]
+            return known, told, not changes and templates.same_metadata(before, now)
+        return vmi, [], True  # nobody can tell any more
 
     async def _brought_up_to_date(self, vm: Vm, vmi: Instance) -> Instance:
         """An instance that is as the template wants it is of the VM's newest generation."""

@@ -11,6 +11,7 @@ from virtfleet.api import conditions
 from virtfleet.api.conditions import Condition
 from virtfleet.api.names import Phase, PrintableStatus, VMCondition, VMICondition
 from virtfleet.controller import lifecycle, strategy
+from virtfleet.controller.datavolumes.records import DataVolume
 from virtfleet.controller.lifecycle import Trouble
 from virtfleet.controller.records import Claim, Instance, Vm
 from virtfleet.domain import abi
@@ -40,6 +41,8 @@ class View:
     """What went wrong when the VM was started or stopped."""
     changes: tuple[str, ...] = ()
     """Fields of the template that were changed and wait for a restart."""
+    unfilled: tuple[DataVolume, ...] = ()
+    """DataVolumes of its volumes that are not filled yet."""
 
 
 def change(view: View, now: float) -> Obj:
@@ -146,8 +149,10 @@ _WORDS: tuple[tuple[str, Callable[[View, bool], bool]], ...] = (
     (PrintableStatus.PAUSED, _is_paused),
     (PrintableStatus.RUNNING, _phase(Phase.RUNNING)),
     (PrintableStatus.PVC_NOT_FOUND, _condition(VMICondition.SYNCHRONIZED, "False", lifecycle.CLAIM_NOT_FOUND)),
+    (PrintableStatus.DATA_VOLUME_ERROR, lambda view, _: any(volume.failing for volume in view.unfilled)),
     (PrintableStatus.UNSCHEDULABLE, _condition(lifecycle.POD_SCHEDULED, "False", lifecycle.UNSCHEDULABLE)),
     (PrintableStatus.UNSCHEDULABLE, _condition(lifecycle.POD_SCHEDULED, "False", lifecycle.NO_SCHEDULER)),
+    (PrintableStatus.PROVISIONING, lambda view, _: bool(view.unfilled)),
     (
         PrintableStatus.WAITING_FOR_VOLUME_BINDING,
         lambda view, failing: not _is_over(view, failing) and _unbound(view.claims),

@@ -28,6 +28,10 @@ DOWNWARD_METRICS_DISK = f"{PRIVATE}/downwardapi-disks/vhostmd0"
 DOWNWARD_METRICS_SOCKET = f"{PRIVATE}/downwardmetrics-channel/downwardmetrics.sock"
 SERVICE_ACCOUNT_DISK = f"{PRIVATE}/service-account-disk/service-account.iso"
 PR_HELPER_SOCKET = f"{SHARE}/daemons/pr/pr-helper.sock"
+VM_STATE = f"{PRIVATE}/vm-state"
+"""Where a VM's claim is mounted that firmware and TPM keep things in from one run to the next."""
+KEPT = "VIRTFLEET_KEPT"
+"""Variable of the launcher: which directories of libvirt's lie there."""
 PASST_LOG = f"{SHARE}/passt.log"
 
 

@@ -16,6 +16,7 @@ from virtfleet.gateway.handlers import Handlers
 from virtfleet.gateway.instancetypes import TypedVms
 from virtfleet.gateway.knowledge import Knowledge
 from virtfleet.gateway.subresources import Subresources
+from virtfleet.gateway.uploads import Uploads
 from virtfleet.gateway.webhooks import Webhooks
 from virtfleet.kube import component, process
 from virtfleet.kube.api import KubeApi
@@ -42,9 +43,8 @@ async def serve(options: argparse.Namespace, api: KubeApi) -> None:
     ):
         knowledge = Knowledge(api)
         front_proxy = FrontProxy(api)
-        handlers = Handlers(
-            api, options.namespace, MountedCredential(options.certificates), session, options.handler_port
-        )
+        credential = MountedCredential(options.certificates)
+        handlers = Handlers(api, options.namespace, credential, session, options.handler_port)
         caches: list[Cache[Any]] = [*knowledge.caches, front_proxy.cache, handlers.pods]
         for cache in caches:
             group.create_task(cache.run())
@@ -55,6 +55,7 @@ async def serve(options: argparse.Namespace, api: KubeApi) -> None:
         routes = [
             *Webhooks(knowledge, admission_key, TypedVms(api), {EVICTION: Evictions(api, knowledge).review}).routes(),
             *Subresources(api, front_proxy, handlers, knowledge).routes(),
+            *Uploads(api, front_proxy, credential).routes(),
         ]
 
         def unready() -> str:
@@ -62,7 +63,13 @@ async def serve(options: argparse.Namespace, api: KubeApi) -> None:
 
         # Not one of the group's tasks: what it knows is kept up to date until its last answer.
         await component.serve(
-            options, routes, unready, front_proxy.authorities, component.FAREWELL, knowledge.configuration
+            options,
+            routes,
+            unready,
+            front_proxy.authorities,
+            component.FAREWELL,
+            knowledge.configuration,
+            knowledge.tls,
         )
 
 

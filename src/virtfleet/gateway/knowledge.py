@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 
 import orjson
 
-from virtfleet.installation import Installation, version_of
+from virtfleet.api.tlsrules import TlsRules, rules
+from virtfleet.installation import Installation, in_force, version_of
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.resource import KUBEVIRTS, VMI_MIGRATIONS, VMIS, Obj
@@ -38,6 +39,10 @@ class Knowledge:
     def configuration(self) -> str:
         """The version of the KubeVirt object that decisions go by."""
         return version_of(self._installations.list())
+
+    def tls(self) -> TlsRules:
+        """What virt-api speaks."""
+        return rules(in_force(self._installations.list()).configuration.tls_configuration)
 
     def vmis(self) -> Iterable[Obj]:
         """All VMIs."""

@@ -14,7 +14,7 @@ from virtfleet.api.vmi import AccessCredential, VirtualMachineInstanceSpec
 from virtfleet.gateway.machines import Vm, Vmi, bad_request
 from virtfleet.instancetypes.finding import reference
 from virtfleet.instancetypes.matching import PARTS, named
-from virtfleet.kube.resource import CONTROLLER_REVISIONS, VMIS, VMS, Obj
+from virtfleet.kube.resource import CONTROLLER_REVISIONS, DATA_VOLUMES, VMIS, VMS, Obj
 from virtfleet.pods.launcher import pod_name
 
 DEPENDENCY = "kubevirt.io/dependency-type"
@@ -24,7 +24,7 @@ _KINDS = {
     VMS.kind: (VMS.group, "compute"),
     VMIS.kind: (VMIS.group, "compute"),
     "Pod": ("", "compute"),
-    "DataVolume": ("cdi.kubevirt.io", "storage"),
+    DATA_VOLUMES.kind: (DATA_VOLUMES.group, "storage"),
     "PersistentVolumeClaim": ("", "storage"),
     "ConfigMap": ("", "config"),
     "Secret": ("", "config"),
@@ -116,7 +116,7 @@ def _dependencies(spec: VirtualMachineInstanceSpec, namespace: str) -> Iterator[
 def _of_volume(volume: Volume, namespace: str) -> Iterator[Obj]:
     if volume.data_volume:
         name = volume.data_volume.name
-        yield _node("DataVolume", name, namespace, [_node("PersistentVolumeClaim", name, namespace)])
+        yield _node(DATA_VOLUMES.kind, name, namespace, [_node("PersistentVolumeClaim", name, namespace)])
     for claim in (volume.persistent_volume_claim, volume.ephemeral and volume.ephemeral.persistent_volume_claim):
         if claim:
             yield _node("PersistentVolumeClaim", claim.claim_name, namespace)

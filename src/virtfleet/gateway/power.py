@@ -98,7 +98,7 @@ def stop(vm: Vm, vmi: Vmi | None, grace: int | None) -> Change:
 def restart(vm: Vm, vmi: Vmi | None, at_once: bool) -> Change:
     """What stops the VM's instance and starts another one."""
     if vm.strategy not in ("Always", "RerunOnFailure", "Manual"):
-        raise vm.conflict(f"RunStategy {vm.strategy} does not support manual restart requests; use virtctl start")
+        raise vm.conflict(f"RunStrategy {vm.strategy} does not support manual restart requests; use virtctl start")
     if vmi is None:
         raise vm.conflict(f"{VM_NOT_RUNNING}; start it with virtctl start {vm.name}")
     return _requests(vm, _stop(vmi), {"action": "Start"}, grace=_AT_ONCE if at_once and not vmi.final else None)

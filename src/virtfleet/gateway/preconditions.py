@@ -66,7 +66,7 @@ def _agent(vmi: Vmi) -> None:
 
 def _console(vmi: Vmi) -> None:
     if vmi.view.spec.domain.devices.autoattach_serial_console is False:
-        raise bad_request("No serial consoles are present: spec.domain.devices.autoattachSerialConsole is false")
+        raise bad_request("No serial consoles are present.")
     if vmi.phase == Phase.FAILED:
         raise vmi.conflict("VMI is in failed status; see its events and status.reason")
     _reachable(vmi)
@@ -74,7 +74,7 @@ def _console(vmi: Vmi) -> None:
 
 def _display(vmi: Vmi) -> None:
     if vmi.view.spec.domain.devices.autoattach_graphics_device is False:
-        raise bad_request("No graphics devices are present: spec.domain.devices.autoattachGraphicsDevice is false")
+        raise bad_request("No graphics devices are present.")
     _reachable(vmi)
 
 

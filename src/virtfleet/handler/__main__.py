@@ -50,6 +50,7 @@ async def handle(options: argparse.Namespace) -> None:
                 handler.unready,
                 clients=component.own_authority,
                 configuration=handler.configuration,
+                tls=handler.tls,
             )
             serving = group.create_task(server)
             await handler.run()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import virtfleet
+from virtfleet.api.tlsrules import TlsRules, rules
 from virtfleet.handler.access.api import Access
 from virtfleet.handler.devices import host as hostdevices
 from virtfleet.handler.devices.host import Source
@@ -110,6 +111,10 @@ class VirtHandler:
     def configuration(self) -> str:
         """The version of the KubeVirt object that this handler goes by."""
         return version_of(self._installations.list())
+
+    def tls(self) -> TlsRules:
+        """What this handler's server speaks."""
+        return rules(in_force(self._installations.list()).configuration.tls_configuration)
 
     def _look_at_operator(self, installation: Installation | None) -> None:
         """A stand-in is for the operator that made it; one of another version may know nothing of it."""

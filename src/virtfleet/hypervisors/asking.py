@@ -98,11 +98,6 @@ def tpm(vmi: VMI) -> bool:
     return tpm is not None and tpm.enabled is not False
 
 
-def persistent_tpm(vmi: VMI) -> bool:
-    devices = vmi.spec.domain.devices
-    return tpm(vmi) and bool(devices.tpm and devices.tpm.persistent)
-
-
 def cpu_model(vmi: VMI) -> bool:
     cpu = vmi.spec.domain.cpu
     return bool(cpu and cpu.model and cpu.model not in ("host-model", "host-passthrough"))

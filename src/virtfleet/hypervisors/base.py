@@ -48,6 +48,15 @@ class Events(enum.Enum):
     POLLED = "polled"
 
 
+class Evidence(enum.Enum):
+    """How far somebody has seen that a hypervisor's documents are right."""
+
+    GUESTS = "runs here, tested"  # guests ran by them
+    DRIVER = "document tested by the driver"  # libvirt's own driver took them
+    SCHEMA = "document tested by the schema"  # libvirt's schema of domains allows them
+    NONE = "not tested by VirtFleet"
+
+
 class Overheads(msgspec.Struct, frozen=True, kw_only=True):
     """Resident memory of each process beside the guest's own memory, with a little room.
 
@@ -180,6 +189,7 @@ class Hypervisor(ABC):
     descriptor: ClassVar[Descriptor]
     supports: ClassVar[Supports] = {}
     """What works, what works as an experiment, and what is impossible. What is not named here is refused."""
+    evidence: ClassVar[Evidence] = Evidence.NONE
     migration: ClassVar[Migration] = Migration()
     """The steps by which a running VM moves; refused unless the hypervisor brings its own."""
 

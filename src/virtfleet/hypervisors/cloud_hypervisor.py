@@ -18,7 +18,7 @@ from virtfleet.domain.errors import DomainError
 from virtfleet.domain.targets import TargetNames
 from virtfleet.domain.xml import add
 from virtfleet.hypervisors import daemons
-from virtfleet.hypervisors.base import DaemonPlan, DaemonSettings, Descriptor, Hypervisor, Overheads, Tuning
+from virtfleet.hypervisors.base import DaemonPlan, DaemonSettings, Descriptor, Evidence, Hypervisor, Overheads, Tuning
 from virtfleet.hypervisors.proof import Program, Step
 from virtfleet.hypervisors.support import Supports, impossible, works
 
@@ -47,6 +47,7 @@ class CloudHypervisor(Hypervisor):
         vcpu_thread=r"^vcpu(\d+)$",
         disk_bus="virtio",
     )
+    evidence = Evidence.SCHEMA
     supports: ClassVar[Supports] = {
         **works(
             "disk-image disk-virtio container-disk claim ephemeral-disk cloud-init config-disk host-disk",
@@ -63,6 +64,7 @@ class CloudHypervisor(Hypervisor):
             ),
             ("boot-order", "it boots the kernel or firmware that it is given"),
             ("secure-boot acpi-tables ignition", "its firmware has no such thing"),
+            ("efi-persistent", "its firmware keeps no variables"),
             ("cpu-model cpu-features", "guests see the host's CPU"),
             ("volume-hotplug", "libvirt's driver cannot attach a disk to a running VM; leave hotpluggable out"),
             ("cpu-hotplug memory-hotplug", "libvirt's driver cannot resize a running VM"),

@@ -19,7 +19,7 @@ from virtfleet.domain.context import Context
 from virtfleet.domain.errors import DomainError
 from virtfleet.domain.xml import add
 from virtfleet.hypervisors import daemons
-from virtfleet.hypervisors.base import DaemonPlan, DaemonSettings, Descriptor, Hypervisor, Overheads
+from virtfleet.hypervisors.base import DaemonPlan, DaemonSettings, Descriptor, Evidence, Hypervisor, Overheads
 from virtfleet.hypervisors.containers import IDS, IMPOSSIBLE_IN_CONTAINERS, first_id
 from virtfleet.hypervisors.support import Supports, impossible, works
 
@@ -53,6 +53,7 @@ class Lxc(Hypervisor):
         processes=("libvirt_lxc",),
         disk_bus="virtio",
     )
+    evidence = Evidence.GUESTS
     supports: ClassVar[Supports] = {
         **works(
             "disk-virtio container-disk claim cloud-init config-disk filesystem",

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import msgspec
 
-from virtfleet.hypervisors.base import Descriptor
+from virtfleet.hypervisors.base import Descriptor, Evidence
 from virtfleet.hypervisors.qemu.hypervisor import OVERHEADS, QEMU, Qemu, described
 from virtfleet.hypervisors.support import Level, Support, Supports, impossible
 
@@ -22,6 +22,7 @@ class Mshv(Qemu):
         processes=("qemu-system",),
         vcpu_thread=r"^CPU (\d+)/(?:MSHV|TCG)",
     )
+    evidence = Evidence.SCHEMA
     domain_type = "hyperv"
     supports: ClassVar[Supports] = {
         **QEMU,

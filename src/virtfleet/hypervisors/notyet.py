@@ -48,11 +48,6 @@ def _configured(field: str, instead: str, advice: str = "remove it") -> AbsentFi
 
 VM: Final = (
     _absent(
-        "dataVolumeTemplates",
-        "no data volumes are made, and the VM waits for their claims",
-        "create the DataVolumes or the claims yourself, under the same names",
-    ),
-    _absent(
         "runStrategy",
         "no VM is received from another cluster, so this one never starts",
         "use another runStrategy",
@@ -65,14 +60,12 @@ _PACED = "requests are paced by VirtFleet itself"
 
 KUBEVIRT: Final = (
     _configured("migrations.utilityVolumesTimeout", "there are no utility volumes to wait for"),
-    _configured("vmStateStorageClass", "state of TPM and EFI is not kept"),
     _configured("mediatedDevicesConfiguration", "no mediated devices are made", "make them on the nodes yourself"),
     _absent(
         "configuration.network.binding",
         "plugins are not run, and VMs that use one do not start or lack the interface",
         "use masquerade or bridge",
     ),
-    _configured("tlsConfiguration", "servers speak TLS 1.2 and newer with the ciphers of their library"),
     _absent(
         "configuration.roleAggregationStrategy",
         "the roles for people are aggregated to view, edit and admin anyhow",
@@ -112,14 +105,16 @@ EMPTY_GATES: Final = frozenset(
         "Root", "Sidecar", "VSOCK", "WorkloadEncryptionTDX", "HypervStrictCheck", "PCINUMAAwareTopology", "GPUsWithDRA",
         "HostDevicesWithDRA", "NetworkDevicesWithDRA", "PasstBinding", "UtilityVolumes",
         "IncrementalBackup", "Snapshot", "OCIExport", "Template", "Plugins", "VMStatsCollector", "VGPULiveMigration",
-        "GraceIOVirtualization", "IOMMUFD", "CrossArchitectureVirtualization", "MigrationStallDetection",
-        "MigrationDowntimeTuning", "DecentralizedLiveMigration", "OptOutRoleAggregation", "KubevirtSeccompProfile",
+        "GraceIOVirtualization", "IOMMUFD", "CrossArchitectureVirtualization", "DecentralizedLiveMigration",
+        "OptOutRoleAggregation", "KubevirtSeccompProfile",
         "PodSecondaryInterfaceNamingUpgrade", "ExternalNetResourceInjection",
     )
 )  # fmt: skip
 """Gates of features that are not there, or not yet more than their rules."""
 CONTAINER_GATES: Final = frozenset(("EnableVirtioFsStorageVolumes", "ContainerPathVolumes"))
 """Gates of features that only hypervisors have whose guests are containers: they mount directories themselves."""
+DOWNTIME_GATES: Final = frozenset(("MigrationStallDetection", "MigrationDowntimeTuning"))
+"""Gates of which only the longest pause of a guest is there: the pace of a migration has rules of its own."""
 
 
 _ADVICE: Final = {f.not_yet.gate: f.not_yet.advice for f in FEATURES if f.not_yet and f.not_yet.gate} | {
@@ -132,6 +127,11 @@ def behind(gate: str) -> str:
     if gate in EMPTY_GATES:
         return "VirtFleet does not have that feature yet"
     return "only guests that are containers have that feature yet" if gate in CONTAINER_GATES else ""
+
+
+def lacking(gate: str) -> str:
+    """What of a gate that is on is missing: all of it, or a part."""
+    return behind(gate) or ("only maxDowntimeMs is there of that feature" if gate in DOWNTIME_GATES else "")
 
 
 def instead_of(gate: str) -> str:

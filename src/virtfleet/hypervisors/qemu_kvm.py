@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from virtfleet.hypervisors.base import Descriptor
+from virtfleet.hypervisors.base import Descriptor, Evidence
 from virtfleet.hypervisors.proof import Step
 from virtfleet.hypervisors.qemu.hypervisor import QEMU, Qemu, described
 from virtfleet.hypervisors.qemu.tinyguest import tiny_guest
@@ -21,6 +21,7 @@ class QemuKvm(Qemu):
         processes=("qemu-system", "qemu-kvm"),
         vcpu_thread=r"^CPU (\d+)/(?:KVM|TCG)",
     )
+    evidence = Evidence.GUESTS
     domain_type = "kvm"
     kernel_threads = ("kvm-pit",)
     supports: ClassVar[Supports] = QEMU | works("kvm-hidden sev tdx")

@@ -24,13 +24,13 @@ _OWN: Final = {
     "cloud-hypervisor": "virtfleet.hypervisors.cloud_hypervisor:CloudHypervisor",
     "xen": "virtfleet.hypervisors.xen:Xen",
     "lxc": "virtfleet.hypervisors.lxc:Lxc",
-    "openvz": "virtfleet.hypervisors.announced:OpenVZ",
-    "virtualbox": "virtfleet.hypervisors.announced:VirtualBox",
-    "esx": "virtfleet.hypervisors.announced:Esx",
-    "vmware": "virtfleet.hypervisors.announced:Vmware",
-    "hyperv": "virtfleet.hypervisors.announced:HyperV",
-    "virtuozzo": "virtfleet.hypervisors.announced:Virtuozzo",
-    "bhyve": "virtfleet.hypervisors.announced:Bhyve",
+    "openvz": "virtfleet.hypervisors.openvz:OpenVZ",
+    "virtualbox": "virtfleet.hypervisors.virtualbox:VirtualBox",
+    "esx": "virtfleet.hypervisors.esx:Esx",
+    "vmware": "virtfleet.hypervisors.vmware:Vmware",
+    "hyperv": "virtfleet.hypervisors.hyperv:HyperV",
+    "virtuozzo": "virtfleet.hypervisors.virtuozzo:Virtuozzo",
+    "bhyve": "virtfleet.hypervisors.bhyve:Bhyve",
 }
 # Other names under which people may know them.
 ALIASES: Final = {"kvm": "qemu-kvm", "hyperv-direct": "mshv"}

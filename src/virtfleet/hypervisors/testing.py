@@ -96,8 +96,10 @@ class HypervisorContract(DescriptionContract):
             if d.container
             else {"disks": [{"name": "rootfs", "disk": {"bus": d.disk_bus}}]}
         )
-        connected = features.support(self.hypervisor, "net-masquerade").level is Level.WORKS
-        interface = {"name": "default", "masquerade": {}, "macAddress": "02:00:00:00:00:01"}
+        interfaces = [{"name": "default", "masquerade": {}, "macAddress": "02:00:00:00:00:01"}]
+        connected = self.hypervisor.has("net-masquerade")
+        claim = {"persistentVolumeClaim": {"claimName": "root"}}
+        own = {"hostDisk": {"path": "/disks/root.img", "type": "Disk"}}
         return {
             "metadata": {"name": "vm", "namespace": "test", "uid": "00000000-0000-4000-8000-000000000000"},
             "spec": {
@@ -105,10 +107,10 @@ class HypervisorContract(DescriptionContract):
                 "domain": {
                     "memory": {"guest": "128Mi"},
                     "cpu": {"cores": 2},
-                    "devices": {**root, "interfaces": [interface] if connected else []},
+                    "devices": {**root, "interfaces": interfaces if connected else []},
                 },
                 "networks": [{"name": "default", "pod": {}}] if connected else [],
-                "volumes": [{"name": "rootfs", "persistentVolumeClaim": {"claimName": "root"}}],
+                "volumes": [{"name": "rootfs", **(claim if self.hypervisor.has("claim") else own)}],
             },
         }
 

@@ -25,7 +25,7 @@ from virtfleet.domain.targets import TargetNames
 from virtfleet.domain.volumes import Source
 from virtfleet.domain.xml import add
 from virtfleet.hypervisors import daemons
-from virtfleet.hypervisors.base import DaemonPlan, DaemonSettings, Descriptor, Hypervisor, Overheads
+from virtfleet.hypervisors.base import DaemonPlan, DaemonSettings, Descriptor, Evidence, Hypervisor, Overheads
 from virtfleet.hypervisors.proof import Device, Step
 from virtfleet.hypervisors.support import Level, Support, Supports, impossible, works
 
@@ -56,6 +56,7 @@ class Xen(Hypervisor):
         processes=("xen-qemu", "qemu-system"),
         disk_bus="virtio",
     )
+    evidence = Evidence.DRIVER
     supports: ClassVar[Supports] = {
         **works(
             "disk-image disk-virtio disk-scsi cdrom container-disk claim ephemeral-disk cloud-init config-disk",
@@ -95,7 +96,7 @@ class Xen(Hypervisor):
     def build(self, vmi: VMI, context: Context) -> Element:
         kind = _kind(vmi)
         root = common.document(vmi, "xen")
-        if firmware := vmi.spec.domain.firmware:
+        if (firmware := vmi.spec.domain.firmware) and firmware.uuid:
             add(root, "uuid", firmware.uuid)
         common.memory(root, vmi)
         common.vcpus(root, traits.topology(vmi).vcpus)
@@ -104,7 +105,7 @@ class Xen(Hypervisor):
             features = add(root, "features")
             for feature in ("acpi", "apic", "pae"):
                 add(features, feature)
-        add(root, "clock", offset="utc", adjustment="reset" if kind == HVM else None)
+        add(root, "clock", offset="utc")
         common.reboot_policy(root, vmi)
         devices = add(root, "devices")
         _disks(devices, vmi, context, kind)

@@ -12,7 +12,7 @@ import orjson
 from virtfleet.kube.api import Page, Patch, WatchEvent
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.listing import read_all
-from virtfleet.kube.resource import Obj, Resource
+from virtfleet.kube.resource import PODS, Obj, Resource
 from virtfleet.kube.transport import Transport
 from virtfleet.kube.wire import split_events, split_list
 
@@ -66,6 +66,12 @@ class Client(Transport):
             params["timeoutSeconds"] = str(math.ceil(timeout))
         async with self._stream("watch", str(res), res.path(namespace), params) as chunks:
             yield split_events(chunks)
+
+    @asynccontextmanager
+    async def log(self, pod: str, namespace: str, params: dict[str, str]) -> AsyncIterator[AsyncIterator[bytes]]:
+        """The log of a Pod's container, as it comes."""
+        async with self._stream("get", f"{PODS}/log", _path(PODS, namespace, pod, "log"), params) as chunks:
+            yield chunks
 
     async def create(
         self,

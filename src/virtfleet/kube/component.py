@@ -23,6 +23,7 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, Counter, generate_latest
 
 import virtfleet
+from virtfleet.api.tlsrules import TlsRules
 from virtfleet.kube import certificates, config, process
 from virtfleet.kube.certificates import Credential, RotatingContext
 from virtfleet.kube.client import Client
@@ -75,10 +76,11 @@ async def serve_and_lead(
     election: Election,
     lead: Callable[[], Coroutine[Any, Any, None]],
     configuration: Callable[[], str] = lambda: "",
+    tls: Callable[[], TlsRules] = TlsRules,
 ) -> None:
     """Answer probes and tell metrics, and `lead` as soon as it is this process's turn; until that ends."""
     async with asyncio.TaskGroup() as group:
-        serving = group.create_task(serve(options, configuration=configuration))
+        serving = group.create_task(serve(options, configuration=configuration, tls=tls))
         await election.run(lead)
         serving.cancel()
 
@@ -136,13 +138,15 @@ async def serve(
     clients: ClientAuthorities | None = None,
     farewell: float = 0.0,
     configuration: Callable[[], str] = lambda: "",
+    tls: Callable[[], TlsRules] = TlsRules,
 ) -> None:
     """Serve /livez, /healthz, /readyz, /metrics and `routes` until cancelled.
 
     `unready` says why the component is not ready, `configuration` which version of the KubeVirt object it goes by:
     KubeVirt's tools read that in /healthz, some of them with one slash more.
 
-    With `clients`, callers are asked for certificates; it is called often, and what it answers counts from then on.
+    With `clients`, callers are asked for certificates; it is called often, and what it answers counts from then on. So
+    is `tls`, for versions and ciphers.
     For `farewell` seconds after it was cancelled the server says that it is not ready, answers all the same, and lets
     no connection live longer than its answer: requests go on coming until everybody knows that the Pod ends.
     """
@@ -170,7 +174,7 @@ async def serve(
     app.on_response_prepare.append(last_answer)
     answers = {"/livez": livez, "/healthz": healthz, "//healthz": healthz, "/readyz": readyz, "/metrics": metrics}
     app.add_routes([*(web.get(path, answer) for path, answer in answers.items()), *routes])
-    listener = _Listener(MountedCredential(options.certificates), clients)
+    listener = _Listener(MountedCredential(options.certificates), clients, tls)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=5.0)
     await runner.setup()
     try:
@@ -191,9 +195,12 @@ async def serve(
 class _Listener:
     """The TLS side of the server: its own certificate and the authorities of its clients, as both are now."""
 
-    def __init__(self, mounted: MountedCredential, clients: ClientAuthorities | None) -> None:
+    def __init__(
+        self, mounted: MountedCredential, clients: ClientAuthorities | None, tls: Callable[[], TlsRules]
+    ) -> None:
         self._mounted = mounted
         self._clients = clients
+        self._tls = tls
         self._used = self._wanted()
         self.context = RotatingContext(self._made())
 
@@ -204,15 +211,19 @@ class _Listener:
         previous, self._used = self._used, wanted
         try:
             self.context.renew(self._made())
-            log.info("the certificate or the authorities of clients were renewed")
+            log.info("the certificate, the authorities of clients or the rules of TLS were renewed")
         except (ssl.SSLError, ValueError) as error:
             self._used = previous
-            log.error("kept the certificate and the authorities of clients that were in use: %s", error)
+            log.error(
+                "kept the certificate and the authorities of clients that were in use, and the rules of TLS: %s", error
+            )
 
-    def _wanted(self) -> tuple[Credential, bytes | None]:
+    def _wanted(self) -> tuple[Credential, bytes | None, TlsRules]:
         credential = self._mounted.current()
-        return credential, self._clients(credential) if self._clients else None
+        return credential, self._clients(credential) if self._clients else None, self._tls()
 
     def _made(self) -> ssl.SSLContext:
-        credential, clients = self._used
-        return certificates.server_context(credential, clients=clients)
+        credential, clients, tls = self._used
+        context = certificates.server_context(credential, clients=clients)
+        tls.apply(context)
+        return context

@@ -142,14 +142,15 @@ class Election:
 
     async def _keep(self) -> None:
         """Renew as long as that works; returns when leadership is lost."""
-        period = self._renew_period
+        due = self._renew_period  # seconds after the last claim was sent, which may have been long before its answer
         while self._renewed is not None:
             left = self._renewed + self._renew_deadline - _now()
             if left <= 0:
                 return
-            await asyncio.sleep(min(period, left))
+            await asyncio.sleep(max(0.0, min(self._renewed + due - _now(), left)))
             renewed = await self._claim(max(0.0, self._renewed + self._renew_deadline - _now()))
-            period = self._renew_period if renewed else self._retry_period
+            if self._renewed is not None:
+                due = self._renew_period if renewed else _now() - self._renewed + self._retry_period
 
     async def _claim(self, limit: float) -> bool:
         """Take or renew the lease once, within `limit` seconds."""
@@ -167,7 +168,7 @@ class Election:
                 else:
                     claimed = await self._api.create(LEASES, self._first_lease())
         except (ApiError, TimeoutError) as error:
-            logger.info("lease %s/%s: %s", self._namespace, self._name, error or "no answer in time")
+            logger.info("lease %s/%s: %s", self._namespace, self._name, str(error) or "no answer in time")
             return False
         self._see(claimed)
         self._lease, self._renewed = claimed, sent
@@ -187,7 +188,7 @@ class Election:
                     with ignoring(is_conflict):  # with a renewal of ours that was still on its way
                         await self._api.replace(LEASES, {**lease, "spec": free})
         except (ApiError, TimeoutError) as error:
-            logger.warning("lease %s/%s is left to expire: %s", self._namespace, self._name, error or "no answer")
+            logger.warning("lease %s/%s is left to expire: %s", self._namespace, self._name, str(error) or "no answer")
 
     async def _look(self) -> Obj | None:
         with ignoring(is_not_found):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import lru_cache
+from typing import Any
 
 from aiohttp import web
-from cryptography import x509
-
-from virtfleet.kube import certificates
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +28,8 @@ class Peer:
 def presented(request: web.BaseRequest) -> Peer | None:
     """Whose certificate of a trusted authority came with the connection, if any."""
     connection = request.transport.get_extra_info("ssl_object") if request.transport else None
-    der = connection.getpeercert(binary_form=True) if connection else None
-    return of(der) if der else None
+    certificate = connection.getpeercert() if connection else None
+    return of(certificate) if certificate else None
 
 
 def verified(request: web.BaseRequest) -> Peer | None:
@@ -39,9 +38,13 @@ def verified(request: web.BaseRequest) -> Peer | None:
     return peer if peer and peer.is_current() else None
 
 
-@lru_cache(maxsize=1024)
-def of(der: bytes) -> Peer:
-    """Whose certificate this is."""
-    certificate = x509.load_der_x509_certificate(der)
-    name, organizations = certificates.subject(certificate)
-    return Peer(name, organizations, certificate.not_valid_before_utc, certificate.not_valid_after_utc)
+def of(certificate: Mapping[str, Any]) -> Peer:
+    """Whose certificate this is, as `getpeercert` has it of one that was verified."""
+    subject = [attribute for names in certificate["subject"] for attribute in names]
+    name = next((value for key, value in subject if key == "commonName"), "")
+    organizations = tuple(value for key, value in subject if key == "organizationName")
+    return Peer(name, organizations, _time(certificate["notBefore"]), _time(certificate["notAfter"]))
+
+
+def _time(words: str) -> datetime:
+    return datetime.fromtimestamp(ssl.cert_time_to_seconds(words), UTC)

@@ -293,14 +293,26 @@ def _refusal(method: str, path: str, code: int, headers: Any, body: bytes) -> _F
     )
 
 
+def _unreached(error: Exception) -> str:
+    """Why there is no connection, without the words that only programmers know."""
+    if not isinstance(error, aiohttp.ClientConnectorError):
+        return str(error) or "no answer"
+    cause = error.os_error
+    verification = getattr(cause, "verify_message", "")  # of a certificate
+    why = f"its certificate is not good: {verification}" if verification else cause.strerror or str(cause)
+    return f"{error.host}:{error.port}: {why}"
+
+
 def _lost(what: str, error: Exception) -> _Failure:
     """From a connection that did not come about, or broke."""
     if isinstance(error, aiohttp.ClientSSLError):
         # Neither time nor repetition makes a certificate valid.
-        return _Failure(ApiError("ServiceUnavailable", f"{what}: {error}"), transient=False)
+        return _Failure(ApiError("ServiceUnavailable", f"{what}: no connection: {_unreached(error)}"), transient=False)
     if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
         return _Failure(
-            ApiError("ServiceUnavailable", f"{what}: no connection: {error}"), transient=True, untouched=True
+            ApiError("ServiceUnavailable", f"{what}: no connection: {_unreached(error)}"),
+            transient=True,
+            untouched=True,
         )
     if isinstance(error, aiohttp.SocketTimeoutError):
         return _Failure(ApiError(SILENT, f"{what}: the server has gone silent", code=503), transient=True)

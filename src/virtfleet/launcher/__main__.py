@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import sys
 
-sys.modules["ssl"] = None  # type: ignore[assignment]
+_IMPORT = sys.argv[1:2] == ["import"]
+if not _IMPORT:  # which asks web servers
+    sys.modules["ssl"] = None  # type: ignore[assignment]
 
 
 def main() -> None:
     if sys.argv[1:2] == ["probe"]:  # as often as every second, so without libvirt
         from virtfleet.launcher.probe import main
+    elif _IMPORT:
+        from virtfleet.launcher.importing.main import main
     else:
         from virtfleet.launcher.main import main
 

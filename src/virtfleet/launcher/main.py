@@ -14,11 +14,13 @@ from pathlib import Path
 
 import msgspec
 
+from virtfleet.domain.paths import KEPT
 from virtfleet.hypervisors import registry
 from virtfleet.launcher.channels import Channels
 from virtfleet.launcher.libvirtd.daemons import Daemons, plan_for
 from virtfleet.launcher.node import facts as nodefacts
 from virtfleet.launcher.server import Server, Updates
+from virtfleet.launcher.storage import vmstate
 from virtfleet.launcher.vm import states
 from virtfleet.launcher.vm.guest import Guest
 from virtfleet.protocol.messages import CHANNELS_SOCKET, COMMAND_SOCKET, Shutdown
@@ -70,6 +72,7 @@ async def launch(wanted: argparse.Namespace) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, lambda: tasks.start(guest.shutdown(Shutdown()), "shutdown by signal"))
+    vmstate.link(os.environ.get(KEPT, ""))
     daemons.start()
     guest.start()
     channels.start()

@@ -28,6 +28,7 @@ from virtfleet.local.apiserver.objects.inprocess import InProcessApi
 from virtfleet.local.apiserver.objects.namespace_defaults import NamespaceDefaults
 from virtfleet.local.apiserver.objects.operations import Operations
 from virtfleet.local.apiserver.objects.store import Store
+from virtfleet.local.apiserver.rights.account_secrets import AccountSecrets
 from virtfleet.local.apiserver.rights.aggregated_roles import AggregatedRoles
 from virtfleet.local.apiserver.rights.escalation import EscalationGuard
 from virtfleet.local.apiserver.rights.identity import Identity, listening_context
@@ -107,6 +108,7 @@ async def serve(data: Path, settings: Settings) -> None:
             group.create_task(aggregation.controller.run())
             group.create_task(AggregatedRoles(store, api).controller.run())
             group.create_task(NamespaceDefaults(store, api, pki.authority.bundle.decode()).controller.run())
+            group.create_task(AccountSecrets(store, api, tokens, pki.authority.bundle).controller.run())
             group.create_task(controllers.run(api, lambda: _garbage(kinds), data / "volumes"))
             group.create_task(_renew(pki, context))
             if for_pods != LOOPBACK:

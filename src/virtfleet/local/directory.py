@@ -23,6 +23,7 @@ import msgspec
 
 from virtfleet.local.nodesfile import NodeSpec
 
+DEFAULT = Path("/var/lib/virtfleet")
 DEFAULT_PORT = 6443
 MARK = "cluster.json"
 
@@ -43,7 +44,7 @@ def default_directory() -> Path:
     if configured := os.environ.get("VIRTFLEET_DATA"):
         return Path(configured)
     if os.geteuid() == 0:
-        return Path("/var/lib/virtfleet")
+        return DEFAULT
     return Path(os.environ.get("XDG_STATE_HOME") or home("VIRTFLEET_DATA") / ".local/state") / "virtfleet"
 
 

@@ -16,7 +16,7 @@ import shutil
 import stat
 import struct
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,9 +32,9 @@ _KERNEL = "linux-image-cloud-amd64"
 _PACKAGES = (
     *("busybox-static", "dosfstools", "mtools", "syslinux", "syslinux-common", "systemd-boot-efi"),
     *("qemu-guest-agent", "libc6", "libglib2.0-0", "libnuma1", "libpcre2-8-0", "libudev1", "liburing2"),
-    *("dropbear-bin", "libcrypt1", "libgmp10", "libtomcrypt1", "libtommath1", "zlib1g"),
+    *("dropbear-bin", "openssh-sftp-server", "libcrypt1", "libgmp10", "libtomcrypt1", "libtommath1", "zlib1g"),
 )
-_PROGRAMS = ("usr/sbin/qemu-ga", "usr/sbin/dropbear")
+_PROGRAMS = ("usr/sbin/qemu-ga", "usr/sbin/dropbear", "usr/lib/sftp-server")
 _LIBRARIES = (
     *("ld-linux-x86-64.so.2", "libc.so.6", "libm.so.6", "libglib-2.0.so.0", "libgmodule-2.0.so.0"),
     *("libnuma.so.1", "libpcre2-8.so.0", "libudev.so.1", "liburing.so.2"),
@@ -42,7 +42,7 @@ _LIBRARIES = (
 )
 _DIRECTORIES = (
     *("bin", "dev", "etc", "etc/acpi", "etc/acpi/PWRF", "etc/dropbear", "mnt", "proc", "root", "run", "sbin"),
-    *("sys", "tmp", "usr", "usr/sbin", "var", "var/lib", "www"),
+    *("sys", "tmp", "usr", "usr/lib", "usr/sbin", "var", "var/lib", "www"),
 )
 # Loaded in this order, each after what it depends on.
 _MODULES = (
@@ -50,6 +50,7 @@ _MODULES = (
     *("virtio_balloon", "virtio_mem", "virtio-rng", "virtiofs", "xen-blkfront", "button", "evdev", "isofs"),
     *("vfat", "nls_cp437", "nls_ascii"),
 )
+_ON_DEMAND = ("efivarfs",)  # those that people load themselves: not every guest has what they are for
 _COMMAND_LINE = (
     "console=tty0 console=ttyS0 quiet panic=5 mitigations=off random.trust_cpu=on memhp_default_state=online"
 )
@@ -208,11 +209,14 @@ def _machine_tree(root: Path, release: str) -> dict[str, _Node]:
     """What a guest with a kernel of its own has besides: modules, the guest agent, and an ssh server."""
     nodes = {path: _Node(stat.S_IFDIR | 0o755, b"") for path in ("lib", "lib/modules", "lib64")}
     nodes["init"] = _Node(stat.S_IFLNK | 0o777, b"sbin/init")
-    loaded = list(_in_order(root / "lib/modules" / release))
-    for path in loaded:
+    loaded = list(_in_order(root / "lib/modules" / release, _MODULES))
+    for path in (*loaded, *_in_order(root / "lib/modules" / release, _ON_DEMAND)):
         nodes[f"lib/modules/{path.name}"] = _Node(stat.S_IFREG | 0o644, path.read_bytes())
     listing = "".join(f"/lib/modules/{path.name}\n" for path in loaded)
     nodes["etc/modules"] = _Node(stat.S_IFREG | 0o644, listing.encode())
+    # A guest has no disk of its own to keep a key on, and one that changes with every start looks like an attack. So it
+    # is the image's: whoever has the image knows it, as they know everything else in it.
+    nodes["etc/dropbear/dropbear_ed25519_host_key"] = _Node(stat.S_IFREG | 0o600, _host_key())
     for program in _PROGRAMS:
         nodes[program] = _Node(stat.S_IFREG | 0o755, (root / program).read_bytes())
     for library in _LIBRARIES:
@@ -222,7 +226,16 @@ def _machine_tree(root: Path, release: str) -> dict[str, _Node]:
     return nodes
 
 
-def _in_order(directory: Path) -> Iterator[Path]:
+def _host_key() -> bytes:
+    """A new key, as dropbear keeps them: the type's name, then seed and public key together."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    key = Ed25519PrivateKey.generate()
+    pair = key.private_bytes_raw() + key.public_key().public_bytes_raw()
+    return b"".join(struct.pack(">I", len(part)) + part for part in (b"ssh-ed25519", pair))
+
+
+def _in_order(directory: Path, modules: Sequence[str]) -> Iterator[Path]:
     """The modules with those that they depend on before them."""
     paths = {path.stem.replace("-", "_"): path for path in directory.rglob("*.ko")}
     done: set[str] = set()
@@ -236,7 +249,7 @@ def _in_order(directory: Path) -> Iterator[Path]:
             yield from with_dependencies(needed.replace("-", "_"))
         yield paths[name]
 
-    for module in _MODULES:
+    for module in modules:
         yield from with_dependencies(module.replace("-", "_"))
 
 

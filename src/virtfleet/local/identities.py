@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from virtfleet.local.apiserver.rights.pki import Pki
-from virtfleet.local.directory import Settings
+from virtfleet.local.directory import DEFAULT, Settings
 from virtfleet.local.node.ranges import network_of
 
 LOOPBACK = "127.0.0.1"
@@ -28,4 +28,9 @@ def server_url(settings: Settings) -> str:
 
 
 def open_pki(data: Path, settings: Settings) -> Pki:
-    return Pki(data, hosts=(address_for_pods(settings), cluster_ip(settings)))
+    return Pki(data, hosts=(address_for_pods(settings), cluster_ip(settings)), name=context(data, settings))
+
+
+def context(data: Path, settings: Settings) -> str:
+    """What kubeconfigs call the cluster: those of two clusters can be used together."""
+    return "virtfleet" if data == DEFAULT else f"virtfleet-{settings.name}"

@@ -17,7 +17,7 @@ from prometheus_client import Gauge
 
 from virtfleet.kube import component, process
 from virtfleet.kube.api import KubeApi
-from virtfleet.kube.certificates import Authority, Lifespan, Profile
+from virtfleet.kube.authority import Authority, Lifespan, Profile
 from virtfleet.kube.election import Election
 from virtfleet.kube.events import Recorder
 from virtfleet.operator import manifest

@@ -1,6 +1,6 @@
 """The installation's own authority and the certificates of its components, kept in Secrets and rotated.
 
-What should be there follows from what is there and the time (`kube.certificates`): the same Secrets while nothing is
+What should be there follows from what is there and the time (`kube.authority`): the same Secrets while nothing is
 due. The authority's key stays in a Secret that only the operator reads; components mount theirs.
 """
 
@@ -13,7 +13,8 @@ from datetime import datetime, timedelta
 from secrets import token_hex
 
 from virtfleet.installation import Installation
-from virtfleet.kube.certificates import Authority, Credential, Lifespan, Profile
+from virtfleet.kube.authority import Authority, Lifespan, Profile
+from virtfleet.kube.certificates import Credential
 from virtfleet.kube.component import ADMISSION_KEY
 from virtfleet.kube.resource import Obj
 from virtfleet.operator.deployments import VIRT_CONTROLLER, secret_name

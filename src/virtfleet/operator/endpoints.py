@@ -6,7 +6,7 @@ import base64
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from virtfleet.api import names, subresources
+from virtfleet.api import kinds, names, subresources
 from virtfleet.api.kinds import KINDS, VM, Operations, OwnKind
 from virtfleet.installation import Installation
 from virtfleet.kube.component import EVICTION, PORT, admission_path
@@ -41,10 +41,11 @@ def _service(installation: Installation, name: str, labels: dict[str, str], port
     return {"apiVersion": "v1", "kind": "Service", "metadata": installation.metadata(name, labels), "spec": spec}
 
 
-def admission(installation: Installation, trust: bytes, key: str) -> list[Obj]:
+def admission(installation: Installation, trust: bytes, key: str, *, cdi: bool = False) -> list[Obj]:
     """Webhooks and the aggregated API.
 
-    `trust` is the authority that virt-api's certificate is checked against, `key` what it knows API servers by.
+    `trust` is the authority that virt-api's certificate is checked against, `key` what it knows API servers by; with
+    `cdi`, kinds of CDI are its own.
     """
     bundle = base64.b64encode(trust).decode()
     mutate, validate, evict = (admission_path(key, name) for name in ("mutate", "validate", EVICTION))
@@ -53,7 +54,8 @@ def admission(installation: Installation, trust: bytes, key: str) -> list[Obj]:
         for kind in KINDS
         if kind.completed
     ]
-    vital, others = ([kind for kind in KINDS if kind.vital is wanted and kind is not VM] for wanted in (True, False))
+    checked = [kind for kind in KINDS if kind is not VM and not (cdi and kind.yields)]
+    vital, others = ([kind for kind in checked if kind.vital is wanted] for wanted in (True, False))
     validating = [
         # People and tools read the name in refusals, and know this one.
         _webhook(installation, bundle, "virtualmachine-validator.kubevirt.io", validate, _checks([VM])),
@@ -68,24 +70,25 @@ def admission(installation: Installation, trust: bytes, key: str) -> list[Obj]:
     return [
         _configuration(installation, "MutatingWebhookConfiguration", "virt-api-mutator", mutating),
         _configuration(installation, "ValidatingWebhookConfiguration", "virt-api-validator", validating),
-        *(_api_service(installation, bundle, version) for version in subresources.VERSIONS),
+        *(_api_service(installation, bundle, subresources.GROUP, version) for version in subresources.VERSIONS),
+        *(() if cdi else (_api_service(installation, bundle, names.CDI_UPLOADS, kinds.DATA_VOLUME.versions[0]),)),
     ]
 
 
-def _checks(kinds: Iterable[OwnKind]) -> list[dict[str, Any]]:
+def _checks(those: Iterable[OwnKind]) -> list[dict[str, Any]]:
     """As few rules as say what admission has to see of these kinds."""
     alike: dict[tuple[str, tuple[str, ...], Operations], list[OwnKind]] = {}
-    for kind in kinds:
+    for kind in those:
         alike.setdefault((kind.group, kind.versions, kind.checked), []).append(kind)
     return [_rule(group, group[0].checked) for group in alike.values()]
 
 
-def _rule(kinds: Sequence[OwnKind], operations: Operations) -> dict[str, Any]:
+def _rule(those: Sequence[OwnKind], operations: Operations) -> dict[str, Any]:
     return {
-        "apiGroups": [kinds[0].group],
-        "apiVersions": list(kinds[0].versions),
+        "apiGroups": [those[0].group],
+        "apiVersions": list(those[0].versions),
         "operations": list(operations),
-        "resources": [kind.plural for kind in kinds],
+        "resources": [kind.plural for kind in those],
         "scope": "*",
     }
 
@@ -122,13 +125,13 @@ def _configuration(installation: Installation, kind: str, name: str, webhooks: l
     }
 
 
-def _api_service(installation: Installation, bundle: str, version: str) -> Obj:
+def _api_service(installation: Installation, bundle: str, group: str, version: str) -> Obj:
     return {
         "apiVersion": "apiregistration.k8s.io/v1",
         "kind": "APIService",
-        "metadata": installation.metadata(f"{version}.{subresources.GROUP}", namespaced=False),
+        "metadata": installation.metadata(f"{version}.{group}", namespaced=False),
         "spec": {
-            "group": subresources.GROUP,
+            "group": group,
             "version": version,
             "groupPriorityMinimum": 1000,
             "versionPriority": 15,

@@ -124,7 +124,7 @@ class Operator:
 
     async def _install(self, installation: Installation, findings: Findings) -> float | None:
         issued = certificates.issue(installation, self._world.named("Secret"), self._now())
-        objects = render(installation, issued.trust, issued.admission_key)
+        objects = render(installation, issued.trust, issued.admission_key, cdi=bool(self._world.cdi.list()))
         definitions = [obj for obj in objects if obj["kind"] == "CustomResourceDefinition"]
         undoing.check(self._world.installed["CustomResourceDefinition"].list(), definitions)
         await self._apply(definitions)

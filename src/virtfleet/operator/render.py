@@ -9,8 +9,9 @@ from __future__ import annotations
 import orjson
 
 from virtfleet.api import crds
+from virtfleet.api.kinds import KINDS
 from virtfleet.installation import Installation
-from virtfleet.kube.resource import KUBEVIRTS, Obj
+from virtfleet.kube.resource import KUBEVIRTS, Obj, of_kind
 from virtfleet.operator import commontypes, customize, deployments, endpoints, handlers, policies, roles
 from virtfleet.operator.digest import digest
 
@@ -25,25 +26,32 @@ NOTES = ("labels", "annotations")
 OWN_DEFINITION = str(KUBEVIRTS)
 """Comes with the operator's own manifest."""
 
+YIELDING = {f"{kind.plural}.{kind.group}": of_kind(kind) for kind in KINDS if kind.yields}
+"""Definitions of kinds that are CDI's where it is installed."""
 
-def render(installation: Installation, trust: bytes = b"", key: str = "") -> list[Obj]:
-    """All objects in the order in which they are installed. `trust` and `key` are what virt-api is known by."""
+
+def render(installation: Installation, trust: bytes = b"", key: str = "", *, cdi: bool = False) -> list[Obj]:
+    """All objects in the order in which they are installed.
+
+    `trust` and `key` are what virt-api is known by; with `cdi`, CDI is installed and its kinds are left to it.
+    """
     patches = (installation.spec.get("customizeComponents") or {}).get("patches") or ()
     objects = (
-        *_definitions(installation),
+        *_definitions(installation, cdi),
         *roles.render(installation),
         *policies.render(installation),
         *endpoints.services(installation),
         *deployments.render(installation),
         *handlers.render(installation),
-        *endpoints.admission(installation, trust, key),
+        *endpoints.admission(installation, trust, key, cdi=cdi),
         *commontypes.render(installation),
     )
     return [_finished(customize.customized(obj, patches)) for obj in objects]
 
 
-def _definitions(installation: Installation) -> list[Obj]:
-    definitions = [d for d in crds.definitions() if d["metadata"]["name"] != OWN_DEFINITION]
+def _definitions(installation: Installation, cdi: bool) -> list[Obj]:
+    left_out = {OWN_DEFINITION, *(YIELDING if cdi else ())}
+    definitions = [d for d in crds.definitions() if d["metadata"]["name"] not in left_out]
     return [
         {**d, "metadata": {**d["metadata"], "labels": {**d["metadata"]["labels"], **installation.labels}}}
         for d in definitions

@@ -51,7 +51,6 @@ CLUSTER_RULES: dict[str, list[Rule]] = {
         rule("apps", ["controllerrevisions"], ["get"]),  # the instance type of a VM as it was
         # Volumes, whose labels name the instance type of VMs with their data.
         rule("", ["persistentvolumeclaims"], ["get"]),
-        rule("cdi.kubevirt.io", ["datavolumes", "datasources"], ["get"]),
         rule("snapshot.storage.k8s.io", ["volumesnapshots"], ["get"]),
         rule("authorization.k8s.io", ["subjectaccessreviews"], ["create"]),
         # How the API server proves itself when it passes requests on.
@@ -64,7 +63,11 @@ CLUSTER_RULES: dict[str, list[Rule]] = {
         rule("", ["pods/status"], ["patch"]),  # the readiness gate of launcher Pods
         rule("", ["pods/resize"], ["patch"]),  # VMs that grow
         rule("", ["nodes"], [*_READ, "patch"]),
-        rule("", ["namespaces", "persistentvolumeclaims"], _READ),
+        rule("", ["namespaces"], _READ),
+        # Those of DataVolumes, and for what VMs remember.
+        rule("", ["persistentvolumeclaims"], [*_READ, "create", "patch", "delete"]),
+        rule("apiextensions.k8s.io", ["customresourcedefinitions"], _READ, [names.CDI_DEFINITION]),  # is it installed
+        rule("storage.k8s.io", ["storageclasses"], ["list"]),
         rule("", ["persistentvolumes"], ["get"]),  # where volumes are that follow a VM
         rule("k8s.cni.cncf.io", ["network-attachment-definitions"], ["get"]),
         rule("policy", ["poddisruptionbudgets"], [*_READ, "create", "patch", "delete"]),
@@ -100,12 +103,14 @@ def _subresources(*roles: Role) -> list[Rule]:
     return [each for each in rules if each["resources"]]
 
 
+_UPLOADS = rule(names.CDI_UPLOADS, ["uploadtokenrequests"], ["create"])
+
 # What people may do with VMs, as KubeVirt has it. The first three are added to Kubernetes' own roles of that name;
 # migrations concern the whole cluster and have a role of their own, which administrators bind.
 PEOPLE: dict[str, list[Rule]] = {
     "view": [*_own("view"), *_subresources(Role.VIEW)],
-    "edit": [*_own("edit"), *_subresources(Role.VIEW, Role.EDIT)],
-    "admin": [*_own("admin"), *_subresources(Role.VIEW, Role.EDIT, Role.ADMIN)],
+    "edit": [*_own("edit"), *_subresources(Role.VIEW, Role.EDIT), _UPLOADS],
+    "admin": [*_own("admin"), *_subresources(Role.VIEW, Role.EDIT, Role.ADMIN), _UPLOADS],
     "migrate": [*_own("migrate"), *_subresources(Role.MIGRATE)],
 }
 _AGGREGATED = ("view", "edit", "admin")
@@ -115,6 +120,9 @@ EVERYBODY = [
     *_own("everybody"),
     rule(GROUP, sorted(entry.rbac for entry in TABLE if entry.role is Role.EVERYBODY), ["get", "list"]),
 ]
+
+# Reading the cluster's instance types and preferences has a role of its own, too, by KubeVirt's name.
+_SIZES = f"instancetype.{names.GROUP}"
 
 # What the operator itself does: it watches and writes the kinds that it installs.
 _INSTALLS = {
@@ -173,6 +181,8 @@ def render(installation: Installation) -> list[Obj]:
         objects.append(
             _role("ClusterRole", installation.metadata(f"{names.GROUP}:{name}", label, namespaced=False), rules)
         )
+    shown = [each for each in EVERYBODY if each["apiGroups"] == [_SIZES]]
+    objects.append(_role("ClusterRole", installation.metadata(f"{_SIZES}:view", namespaced=False), shown))
     metadata = installation.metadata(f"{names.GROUP}:default", namespaced=False)
     everybody = {"kind": "Group", "name": "system:authenticated", "apiGroup": RBAC}
     return [*objects, _role("ClusterRole", metadata, EVERYBODY), _binding("ClusterRole", metadata, everybody)]

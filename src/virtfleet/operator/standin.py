@@ -68,7 +68,7 @@ def render(installation: Installation, daemon_set: Obj, node: str) -> Obj:
         "activeDeadlineSeconds": _LIFE,
         "tolerations": [{"operator": "Exists"}],
         "initContainers": [_small(container) for container in spec.get("initContainers") or ()],
-        "containers": [_told(_small(c)) for c in spec["containers"] if c["name"] == VIRT_HANDLER],
+        "containers": [_as_stand_in(_small(c)) for c in spec["containers"] if c["name"] == VIRT_HANDLER],
     }
     labels = {**template["metadata"]["labels"], names.STAND_IN: "true"}
     metadata = installation.metadata(f"{PREFIX}{digest(content)}", labels)
@@ -85,7 +85,7 @@ def render(installation: Installation, daemon_set: Obj, node: str) -> Obj:
     }
 
 
-def _told(container: Mapping[str, Any]) -> dict[str, Any]:
+def _as_stand_in(container: Mapping[str, Any]) -> dict[str, Any]:
     """By its environment, which a handler of another version does not mind."""
     return {**container, "env": [*container.get("env", ()), {"name": names.STAND_IN_VARIABLE, "value": "true"}]}
 

@@ -9,7 +9,7 @@ from virtfleet.kube.api import KubeApi
 from virtfleet.kube.errors import ignoring, is_not_found
 from virtfleet.kube.resource import KUBEVIRTS, NODES, Obj, Resource, of_kind
 from virtfleet.operator.conditions import DEGRADED, DELETED, DELETING, Verdict, conditions
-from virtfleet.operator.render import OWN_DEFINITION
+from virtfleet.operator.render import OWN_DEFINITION, YIELDING
 from virtfleet.operator.world import INSTALLED, World
 
 _NAMED = 10
@@ -68,14 +68,23 @@ class Uninstall:
 
     async def _remove_components(self) -> bool:
         """Delete what is installed, kind by kind; True while something is left."""
+        kept = {OWN_DEFINITION, *await self._with_disks()}
         for resource in INSTALLED:
             objects = self._world.installed[resource.kind].list()
-            left = [obj for obj in objects if obj["metadata"]["name"] != OWN_DEFINITION]
+            left = [obj for obj in objects if obj["metadata"]["name"] not in kept]
             for obj in left:
                 await self._delete(resource, obj)
             if left:
                 return True
         return False
+
+    async def _with_disks(self) -> list[str]:
+        """Definitions that stay, because objects of them own claims, which would go with them."""
+        there = []
+        for name, resource in YIELDING.items():
+            with ignoring(is_not_found):
+                there += [name] if await self._api.list(resource) else []
+        return there
 
     def _handlers_end(self) -> bool:
         """Whether a handler still says goodbye, which it does on its node."""

@@ -128,6 +128,9 @@ class World:
             )
             for each in INSTALLED
         }
+        self.cdi: Cache[Obj] = Cache(
+            api, resource.CRDS, fields=f"metadata.name={names.CDI_DEFINITION}", decode=lambda _: {}
+        )
         self.types = {each.kind: self.installed[each.kind] for each in TYPES}
         components = f"{names.APP_LABEL} in ({VIRT_HANDLER}, {PROOF}, {PROBE}, {VIRT_API}, {VIRT_CONTROLLER})"
         self.pods: Cache[HandlerPod] = Cache(api, PODS, namespace=namespace, labels=components, decode=decode_pod)
@@ -151,7 +154,13 @@ class World:
     def needed(self) -> list[Cache[Any]]:
         """Caches without which nothing can be decided."""
         later = self.types.values()
-        return [self.kubevirts, self.pods, self.nodes, *(c for c in self.installed.values() if c not in later)]
+        return [
+            self.kubevirts,
+            self.pods,
+            self.nodes,
+            self.cdi,
+            *(c for c in self.installed.values() if c not in later),
+        ]
 
     def find(self, obj: Obj) -> Obj | None:
         """The installed object of that kind and name."""

@@ -17,7 +17,18 @@ from virtfleet.domain import paths
 from virtfleet.hypervisors import daemons, registry
 from virtfleet.hypervisors.base import Descriptor, Hypervisor
 from virtfleet.installation import Installation
-from virtfleet.pods import heldimages, networks, placement, probes, resources, security, sharing, volumes
+from virtfleet.pods import (
+    consolelog,
+    heldimages,
+    networks,
+    placement,
+    probes,
+    resources,
+    security,
+    sharing,
+    vmstate,
+    volumes,
+)
 from virtfleet.pools.launcher import Launcher
 from virtfleet.pools.terms import TooManyTermsError
 
@@ -54,8 +65,12 @@ def render(
     *,
     block_volumes: Collection[str] = (),
     nodes: heldimages.Nodes | None = None,
+    state_claim: str = "",
 ) -> dict[str, Any]:
-    """The launcher Pod of a VMI that admission has completed; `nodes` are those of the cluster, if they are known."""
+    """The launcher Pod of a VMI that admission has completed; `nodes` are those of the cluster, if they are known.
+
+    `state_claim` holds what firmware and TPM keep, where it is not the one that a VM has at first.
+    """
     launcher = settings.fleet.launcher(vmi)
     if launcher.conflict:
         raise Unrenderable(launcher.conflict)
@@ -65,9 +80,11 @@ def render(
         raise Unrenderable(str(error)) from None
     descriptor, view = hypervisor.descriptor, read(VMI, vmi)
     placed = _placement(vmi, view, descriptor, launcher, settings)
-    mounted = volumes.mounted(view, block_volumes, hold_images=heldimages.needed(placed, nodes or {}))
+    held = heldimages.needed(placed, nodes or {})
+    mounted = volumes.mounted(view, block_volumes, hold_images=held, state_claim=state_claim)
     image = launcher.image
     holders = heldimages.containers(mounted, settings, image)
+    beside = [*holders, *consolelog.containers(view, settings, image)]
     if taken := volumes.clash(mounted):
         raise Unrenderable(f"spec.volumes: a volume of the launcher Pod is called {taken!r} already; rename the VMI's")
     if mounted.images and not holders:
@@ -84,7 +101,7 @@ def render(
             "enableServiceLinks": False,
             "terminationGracePeriodSeconds": traits.grace(view) + GRACE_AFTER_GUEST,
             "securityContext": security.of_pod(descriptor, settings),
-            **({"initContainers": holders} if holders else {}),
+            **({"initContainers": beside} if beside else {}),
             "containers": [
                 _compute(vmi, view, hypervisor, settings, image, mounted),
                 *sharing.containers(view, descriptor, settings, image, mounted),
@@ -110,6 +127,7 @@ def _metadata(view: VMI, launcher: Launcher) -> dict[str, Any]:
         names.DOMAIN: meta.name,
         names.LAUNCHER_HYPERVISOR: launcher.hypervisor,
         "kubectl.kubernetes.io/default-container": COMPUTE,
+        names.EVICTED_LATER: "",
         **networks.attachments(view),
     }
     if launcher.pool:
@@ -182,6 +200,8 @@ def _compute(
     environment = {"LIBVIRT_DEFAULT_URI": daemons.uri(hypervisor.descriptor)}  # for those who call virsh
     if mounted.held:
         environment[paths.HELD_AT] = ":".join(held.path for held in mounted.held)
+    if kept := vmstate.kept(view):
+        environment[paths.KEPT] = ":".join(kept)
     container["env"] = [{"name": name, "value": value} for name, value in environment.items() if value]
     if mounted.devices:
         container["volumeDevices"] = mounted.devices

@@ -44,9 +44,11 @@ def render_target(
     *,
     block_volumes: Collection[str] = (),
     nodes: Nodes | None = None,
+    state_claim: str = "",
 ) -> dict[str, Any]:
     """The launcher Pod of a VMI that runs, for one migration of it."""
-    pod, view = render(vmi, settings, block_volumes=block_volumes, nodes=nodes), read(VMI, vmi)
+    pod = render(vmi, settings, block_volumes=block_volumes, nodes=nodes, state_claim=state_claim)
+    view = read(VMI, vmi)
     meta, spec = pod["metadata"], pod["spec"]
     runs_on, goes_to = view.metadata.annotations.get(names.LAUNCHER_HYPERVISOR), settings.fleet.launcher(vmi)
     if runs_on and runs_on != goes_to.hypervisor:

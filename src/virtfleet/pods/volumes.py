@@ -17,6 +17,7 @@ from virtfleet.api.disks import CloudInitSource, Volume
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain import paths
 from virtfleet.domain.volumes import config_kind
+from virtfleet.pods import vmstate
 
 # Directories that live as long as the Pod; the handler mounts into those that it fills.
 _DIRECTORIES = {
@@ -70,7 +71,7 @@ class Mounted:
         return next((mount for mount in self.mounts if mount["name"] == volume), None)
 
 
-def mounted(vmi: VMI, block_volumes: Collection[str], *, hold_images: bool = False) -> Mounted:
+def mounted(vmi: VMI, block_volumes: Collection[str], *, hold_images: bool = False, state_claim: str = "") -> Mounted:
     """Everything that the compute container mounts. `block_volumes` are those whose claims are block devices."""
     into = Mounted()
     for name, path in _DIRECTORIES.items():
@@ -79,6 +80,9 @@ def mounted(vmi: VMI, block_volumes: Collection[str], *, hold_images: bool = Fal
             into.mounts[-1]["mountPropagation"] = "HostToContainer"
     if vmi.spec.domain.memory and vmi.spec.domain.memory.hugepages:
         into.add("hugepages", {"emptyDir": {"medium": "HugePages"}}, "/dev/hugepages")
+    if vmstate.kept(vmi):
+        claim = state_claim or vmstate.claim_name(vmi.metadata.name)
+        into.add(vmstate.VOLUME, {"persistentVolumeClaim": {"claimName": claim}}, paths.VM_STATE)
     _kernel(into, vmi, hold_images)
     added = {status.name for status in vmi.status.volume_status if status.hotplug_volume}
     for index, volume in enumerate(vmi.spec.volumes):

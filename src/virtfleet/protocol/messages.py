@@ -105,6 +105,14 @@ class MigrationReport(Message, frozen=True):
     downtime_ms: int = 0
 
 
+class Credentials(Message, frozen=True):
+    """How far the guest's users have the keys and passwords that its agent was given."""
+
+    synchronized: bool = False
+    message: Line = ""
+    """Why not."""
+
+
 class DomainState(Message, frozen=True):
     """What the domain does, and why."""
 
@@ -137,6 +145,8 @@ class DomainState(Message, frozen=True):
     """Bytes that it was offered: of what was added, it may have taken less."""
     migration: MigrationReport | None = None
     """The latest one."""
+    credentials: Credentials | None = None
+    """Where there are any for the agent."""
 
 
 class Event(Message, frozen=True):

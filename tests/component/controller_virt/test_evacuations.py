@@ -99,6 +99,15 @@ async def told(virt: Plane, reason: str, name: str = "vm0", kind: str = VMIS.kin
     return found
 
 
+async def asked_to_leave(virt: Plane, name: str, condition: str, mark: str) -> bool:
+    """Whether the condition of a VMI, and what the descheduler reads on its Pod, are these."""
+    vmi = await virt.vmi(name)
+    said = [c["status"] for c in vmi["status"]["conditions"] if c["type"] == "EvictionRequested"]
+    [pod] = [p for p in await virt.pods() if name in p["metadata"]["name"] and p["spec"]["nodeName"] == HERE]
+    there = pod["metadata"]["annotations"].get("descheduler.alpha.kubernetes.io/eviction-in-progress", "")
+    return said == [condition][: bool(condition)] and there == mark
+
+
 # --- the good way
 
 
@@ -237,7 +246,9 @@ async def test_9585_taking_it_back_for_one_vm_ends_it_for_that_one(virt: Plane) 
     for name in ("vm0", "vm1"):
         await evict(virt, name)
     await in_phase(virt, "PreparingTarget", 2)
+    await virt.until(lambda: asked_to_leave(virt, "vm0", "True", "kubevirt"))
     await virt.api.patch(VMIS, "vm0", {"status": {"evacuationNodeName": None}}, NAMESPACE)
+    await virt.until(lambda: asked_to_leave(virt, "vm0", "", ""))
 
     async def withdrawn() -> bool:
         return [m["spec"]["vmiName"] for m in await migrations(virt)] == ["vm1"]

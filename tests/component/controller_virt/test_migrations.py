@@ -26,6 +26,7 @@ from virtfleet.controller.migration import phases
 from virtfleet.controller.records import Instance
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import (
+    EVENTS,
     KUBEVIRTS,
     MIGRATION_POLICIES,
     NODES,
@@ -403,6 +404,26 @@ async def test_a_source_that_says_nothing_has_its_guest_where_its_pod_is(
     assert (after["status"]["phase"], after["status"]["nodeName"]) == ("Running", before["status"]["nodeName"])
     assert after["status"]["migrationState"]["abortRequested"] is True
     assert len(await virt.pods()) == 1
+
+
+async def test_a_migration_that_no_node_takes_says_so_while_it_waits(virt: Plane) -> None:
+    await running(virt)
+    virt.kubelets.lets_run = lambda pod: False
+    await moves(virt)
+    await reached(virt, "Scheduling")
+    [target] = [pod for pod in await virt.pods() if names.MIGRATION_UID in pod["metadata"]["labels"]]
+    told = {"conditions": [{"type": "PodScheduled", "status": "False", "message": "0/3 nodes"}]}
+    await virt.api.patch(PODS, target["metadata"]["name"], {"status": told}, NAMESPACE, subresource="status")
+
+    async def said() -> bool:
+        events = await virt.api.list(EVENTS, NAMESPACE)
+        about = [e for e in events if e["reason"] == "migrationTargetPodUnschedulable"]
+        return any(
+            (e["type"], e["involvedObject"]["name"]) == ("Warning", "move") and "0/3" in e["message"] for e in about
+        )
+
+    await virt.until(said)
+    await reached(virt, "Scheduling")
 
 
 @pytest.mark.parametrize(("limit", "said"), [("Unschedulable", "no node took"), ("Pending", "did not run")])

@@ -113,7 +113,7 @@ async def test_a_volume_is_requested_attached_and_taken_away(virt: Plane) -> Non
     await phase(virt, "Detaching")
     await virt.stop()
     virt.start()  # another one goes on
-    assert await attachments(virt), "the guest has not let go of it"
+    assert await attachments(virt), "the guest has not let go of it (KubeVirt #13481)"
     await says(virt, "UnMountedFromPod")
 
     async def gone() -> bool:

@@ -285,6 +285,30 @@ async def test_a_change_taken_back_needs_no_restart(virt: Plane) -> None:
     await virt.until(newest)
 
 
+async def test_labels_of_the_template_wait_for_the_next_start_and_ask_for_none(virt: Plane) -> None:
+    await virt.create(VMS, a_vm())
+    first = await running(virt)
+    labels = {"spec": {"template": {"metadata": {"labels": {"late": "yes"}}}}}
+    changed = await virt.api.patch(VMS, "vm", labels, NAMESPACE)
+
+    async def seen() -> bool:
+        return bool((await virt.vm())["status"].get("desiredGeneration") == changed["metadata"]["generation"])
+
+    await virt.until(seen)
+    status = (await virt.vm())["status"]
+    assert status["observedGeneration"] < status["desiredGeneration"]
+    assert "RestartRequired" not in [c["type"] for c in status["conditions"]]
+    await ask(virt, stop(first), START)
+    second = await running(virt, after=first["metadata"]["uid"])
+    assert second["metadata"]["labels"]["late"] == "yes"
+
+    async def current() -> bool:
+        status = (await virt.vm())["status"]
+        return bool(status["observedGeneration"] == status["desiredGeneration"])
+
+    await virt.until(current)
+
+
 async def test_a_deleted_vm_takes_its_instance_along(virt: Plane) -> None:
     virt.kubelets.lets_go = lambda pod: False
     await virt.create(VMS, a_vm())

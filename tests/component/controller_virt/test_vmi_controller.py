@@ -307,8 +307,12 @@ async def test_a_running_vmi_stays_until_its_pod_is_gone(virt: Plane) -> None:
     await virt.api.delete(VMIS, "vm", NAMESPACE)
     vmi = await virt.phase("Succeeded")
     assert vmi["metadata"]["finalizers"] == [names.VMI_FINALIZER]
-    [pod] = await virt.pods()
-    assert pod["metadata"]["deletionTimestamp"]
+
+    async def pod_is_going() -> Any:
+        [pod] = await virt.pods()
+        return pod["metadata"]["deletionTimestamp"]
+
+    await virt.until(pod_is_going)  # which is written after the phase
     virt.kubelets.lets_go = lambda pod: True
     virt.kubelets.look_again()
     await virt.gone(VMIS)

@@ -17,7 +17,8 @@ from component.access_plane import LIFESPAN, Answer
 from component.gateway.gateway_kit import NAMESPACE, ROOT, Kit, listen
 from virtfleet.api.subresources import TABLE, Role, Subresource
 from virtfleet.kube import certificates
-from virtfleet.kube.certificates import Authority, Credential, Profile
+from virtfleet.kube.authority import Authority, Profile
+from virtfleet.kube.certificates import Credential
 from virtfleet.kube.resource import CONFIG_MAPS, ROLE_BINDINGS
 from virtfleet.local.apiserver.rights.rbac import Authorizer
 

@@ -122,6 +122,22 @@ async def test_streams_need_something_to_connect_to(kit: Kit) -> None:
     assert kit.handler.seen == []
 
 
+async def test_who_has_no_console_is_told_in_the_words_that_clients_compare(kit: Kit) -> None:
+    await kit.vmi("bare", devices={"autoattachSerialConsole": False, "autoattachGraphicsDevice": False})
+    session = await kit.server.session(kit.server.pki.admin)
+    upgrade = {
+        "Connection": "Upgrade",
+        "Upgrade": "websocket",
+        "Sec-WebSocket-Version": "13",
+        "Sec-WebSocket-Key": "a" * 24,
+    }
+    expected = {"console": "No serial consoles are present.", "vnc": "No graphics devices are present."}
+    for stream, message in expected.items():
+        path = f"/apis/subresources.kubevirt.io/v1/namespaces/default/virtualmachineinstances/bare/{stream}"
+        async with session.get(path, headers=upgrade) as answer:
+            assert (answer.status, (await answer.json())["message"]) == (400, message)
+
+
 async def test_a_stream_is_no_page(kit: Kit) -> None:
     await kit.vmi()
     answer = await kit.of_vmi("console", method="GET")

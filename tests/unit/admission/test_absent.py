@@ -62,11 +62,7 @@ def claimed(kind: str) -> dict[str, Any]:
 
 
 CLAIM = {"persistentVolumeClaim": {"claimName": "data"}}
-AGENT = {"source": {"secret": {"secretName": "keys"}}, "propagationMethod": {"qemuGuestAgent": {"users": ["me"]}}}
 SPECS: dict[str, dict[str, Any]] = {
-    "tpm-persistent": {f"{DEVICES}.tpm": {"persistent": True}},
-    "efi-persistent": {"domain.firmware.bootloader": {"efi": {"secureBoot": False, "persistent": True}}},
-    "agent-credentials": {"accessCredentials": [{"sshPublicKey": AGENT}]},
     "net-sriov": connected({"sriov": {}}, {"multus": {"networkName": "fast"}}),
     "net-plugin": connected({"binding": {"name": "plugin"}}, {"pod": {}}),
     "net-passt": connected({"passtBinding": {}}, {"pod": {}}),
@@ -113,7 +109,6 @@ VALUES: dict[str, Any] = {
     "configuration.migrations.utilityVolumesTimeout": 5,
     "configuration.mediatedDevicesConfiguration": {"mediatedDeviceTypes": ["nvidia-222"]},
     "configuration.network.binding": {"plugin": {"sidecarImage": "plugin:v1"}},
-    "configuration.tlsConfiguration": {"minTLSVersion": "VersionTLS13"},
     "configuration.autoCPULimitNamespaceLabelSelector": {"matchLabels": {"limit": "yes"}},
     "configuration.ksmConfiguration": {"nodeLabelSelector": {}},
     "configuration.supportContainerResources": [{"type": "virtiofs", "resources": {}}],
@@ -146,7 +141,6 @@ VALUES: dict[str, Any] = {
     **dict.fromkeys(("monitorNamespace", "monitorAccount", "serviceMonitorNamespace"), "monitoring"),
     "synchronizationPort": "9185",
     "configuration.minCPUModel": "Haswell",
-    "configuration.vmStateStorageClass": "fast",
 }
 
 
@@ -187,7 +181,7 @@ def test_an_installation_that_asks_for_it_is_told(field: AbsentField) -> None:
     assert told(review(asking, cluster()), field.not_yet.warning(f"spec.{field.field}"))
 
 
-@pytest.mark.parametrize("gate", sorted(notyet.EMPTY_GATES | notyet.CONTAINER_GATES))
+@pytest.mark.parametrize("gate", sorted(notyet.EMPTY_GATES | notyet.CONTAINER_GATES | notyet.DOWNTIME_GATES))
 def test_a_gate_without_its_feature_is_told_of(gate: str) -> None:
     asking = edited(KUBEVIRT, {"spec.configuration.developerConfiguration.featureGates": [gate]})
     (warning,) = review(asking, cluster()).warnings

@@ -37,6 +37,7 @@ SOUND: dict[str, dict[str, Any]] = {
     "a CPU model": {"domain.cpu.model": "Skylake-Server"},
     "CPU features": {"domain.cpu.features": [{"name": "aes", "policy": "require"}, {"name": "pcid"}]},
     "as many CPUs as there are": {"domain.cpu": {"cores": 64, "sockets": 64}},
+    "more CPUs than any node has": {"domain.resources.requests": {"cpu": "1M"}},
     "guests in a network of their own": {
         "networks[0].pod": {"vmNetworkCIDR": "10.10.010.0/24", "vmIPv6NetworkCIDR": "fd10:0:2::2/120"}
     },

@@ -240,7 +240,9 @@ def test_a_gate_can_be_switched_off_but_pools_cannot_change_without_it() -> None
 
 def test_downtime_is_tuned_behind_a_gate() -> None:
     changed = edited(KUBEVIRT, {"spec.configuration.migrations": {"maxDowntimeMs": 100}})
-    assert not review_update(changed, KUBEVIRT, cluster()).allowed
+    refused = review_update(changed, KUBEVIRT, cluster())
+    assert not refused.allowed
+    assert "an administrator can add it" in refused.causes[0].message
     gates = [*GATES, "MigrationDowntimeTuning"]
     opened = edited(changed, {"spec.configuration.developerConfiguration.featureGates": gates})
     assert review_update(opened, KUBEVIRT, cluster()).allowed

@@ -108,7 +108,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "spec.domain.cpu",
     ),
     "more CPUs than can be added": ({"domain.cpu": {"cores": 2, "maxSockets": 2**31}}, "spec.domain.cpu"),
-    "a CPU request without end": ({"domain.resources.requests": {"cpu": "100000"}}, "spec.domain.cpu"),
+    "a CPU request without end": ({"domain.resources.requests": {"cpu": "10G"}}, "spec.domain.cpu"),
     "more sockets than the most": ({"domain.cpu": {"sockets": 4, "maxSockets": 2}}, "spec.domain.cpu.sockets"),
     "unknown CPU feature policy": (
         {"domain.cpu.features": [{"name": "x", "policy": "maybe"}]},

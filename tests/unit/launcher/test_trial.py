@@ -75,5 +75,5 @@ def test_a_guest_is_run_once_until_the_machine_is_booted_again(tmp_path: Path) -
 
 
 def test_what_is_only_announced_does_not_work_here() -> None:
-    announced = registry.get("bhyve")
+    announced = registry.get("openvz")
     assert trial.trouble(announced, Path("/nonexistent")) == announced.refusal

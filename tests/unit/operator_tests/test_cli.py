@@ -11,6 +11,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from virtfleet import __version__
+from virtfleet.cli.look.fitting import obstacles
 from virtfleet.cli.look.fleetview import FleetView
 from virtfleet.cli.look.poolreport import report
 from virtfleet.cli.main import main
@@ -126,7 +127,13 @@ def test_pools_are_listed_with_their_nodes_and_problems(files: Path) -> None:
     (files / "kv.yaml").write_text(yaml.safe_dump(twice))
     text = run("pools", "--kubevirt", files / "kv.yaml", "--nodes", files / "nodes.yaml").stdout
     assert [line.split()[0] for line in text.splitlines()[:4]] == ["POOL", "a", "b", "(primary)"]
-    assert "! pools a and b overlap: a node with pool=a, zone=x belongs to a" in text
+    overlap = "pools a and b overlap: a node with pool=a, zone=x belongs to a"
+    assert "!" not in text, "no node is in both"
+    options = ("--kubevirt", files / "kv.yaml", "--nodes", files / "nodes.yaml")
+    assert f"  {overlap}\n" in run("pools", *options, "-o", "wide").stdout
+    assert f"! {overlap}" in run("pools", "--kubevirt", files / "kv.yaml").stdout
+    (files / "nodes.yaml").write_text("nodes: [{name: n, labels: {pool: a, zone: x}}]")
+    assert f"! {overlap}, as n does" in run("pools", *options).stdout
 
 
 def handler(name: str, node: str, pool_name: str = "", failing: str = "") -> dict[str, Any]:
@@ -167,6 +174,31 @@ def test_the_report_of_a_live_fleet_finds_nodes_without_and_with_two_handlers_an
         "node b has no handler: VMs cannot run there",
         "container virt-handler of h3 on c: ImagePullBackOff: not found",
     ]
+
+
+def test_pools_and_nodes_that_can_run_nothing_are_marked_and_outdated_vms_are_named() -> None:
+    dead = {"metadata": {"name": "a"}, "status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}
+    found = report(FleetView(KUBEVIRT, [dead], [handler("h", "a")], live=True))
+    assert found["problems"] == ["pool megaslop has no node: its VMs cannot start", "node a is not ready"]
+
+
+def test_a_node_is_ruled_out_by_its_cordon_and_by_where_a_volume_is() -> None:
+    requirement = {"key": "kubernetes.io/hostname", "operator": "In", "values": ["b"]}
+    bound = {"spec": {"nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [requirement]}]}}}}
+    claim = {"name": "d", "persistentVolumeClaim": {"claimName": "disk"}}
+    pod = {
+        "metadata": {"namespace": "n"},
+        "spec": {"nodeSelector": {}, "volumes": [claim], "containers": [{"resources": {}}]},
+    }
+    taint = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+    nodes = {name: {"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}}} for name in "ab"}
+    nodes["b"]["spec"] = {"unschedulable": True, "taints": [taint]}
+    why = {name: obstacles(pod, node, {("n", "disk"): bound}, live=True) for name, node in nodes.items()}
+    assert why == {
+        "a": ["the volume of claim disk is elsewhere: kubernetes.io/hostname In [b]"],
+        "b": ["the node is cordoned (kubectl uncordon b)"],
+    }
+    assert obstacles(pod, nodes["a"], {("other", "disk"): bound}, live=True) == []
 
 
 AIE = """

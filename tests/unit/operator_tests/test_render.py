@@ -69,6 +69,12 @@ def test_no_component_may_do_everything_or_read_secrets() -> None:
             assert not {"escalate", "bind", "impersonate"} & set(rule["verbs"]), account
 
 
+def test_reading_the_clusters_sizes_is_a_role_by_kubevirts_name() -> None:
+    [rule] = objects()["ClusterRole", "instancetype.kubevirt.io:view"]["rules"]
+    assert set(rule["resources"]) == {"virtualmachineclusterinstancetypes", "virtualmachineclusterpreferences"}
+    assert set(rule["verbs"]) == {"get", "list", "watch"}
+
+
 def test_handlers_may_not_make_anything() -> None:
     verbs = {
         verb for rule in roles.CLUSTER_RULES[roles.HANDLER] for verb in rule["verbs"] if rule["resources"] != ["events"]

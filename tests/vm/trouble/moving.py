@@ -15,7 +15,6 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, BinaryIO, TypeVar
 
 from bench.processes import Process
@@ -104,9 +103,10 @@ class Guest:
             return error.reason == "AlreadyExists"
         return True
 
-    async def _running(self) -> Obj | None:
+    async def _running(self) -> Obj:
         vmi = await self.vmi()
-        return vmi if (vmi.get("status") or {}).get("phase") == "Running" else None
+        assert (vmi.get("status") or {}).get("phase") == "Running", vmi.get("status")
+        return vmi
 
     async def vmi(self) -> Obj:
         return await self.api.get(VMIS, NAME, NAMESPACE)
@@ -126,12 +126,14 @@ class Guest:
     # What it says.
 
     def listen(self) -> None:
-        """Open the logs of all its Pods."""
+        """Open the logs of all its Pods; some are on their way out."""
         pods = "nodes/*/root/var/lib/kubelet/pods"
-        for path in self.fleet.data.glob(f"{pods}/*/volumes/kubernetes.io~empty-dir/private/{self.uid}/*serial0-log"):
-            pod = path.relative_to(self.fleet.data).parts[7]
-            if pod not in self._logs:
-                self._logs[pod] = path.open("rb")
+        logs = self.fleet.data.glob(f"{pods}/*/volumes/kubernetes.io~empty-dir/private/{self.uid}/*serial0-log")
+        with suppress(FileNotFoundError):
+            for path in logs:
+                pod = path.relative_to(self.fleet.data).parts[7]
+                if pod not in self._logs:
+                    self._logs[pod] = path.open("rb")
 
     def said(self, pod: str) -> str:
         self.listen()
@@ -144,9 +146,14 @@ class Guest:
         """Every count so far: none is missing, none comes twice, and nobody else has counted."""
         found = counted(*(self.said(pod) for pod in self.visited))
         assert found == list(range(1, len(found) + 1)), _odd(found)
-        others = {pod: self.said(pod)[-50:] for pod in self._logs if pod not in self.visited and self.said(pod)}
+        others = {pod: self.said(pod)[-50:] for pod in self.elsewhere()}
         assert not others, f"the guest runs elsewhere, too: {others}"
         return found
+
+    def elsewhere(self) -> list[str]:
+        """Pods in which it has counted, other than those that it is known to have been in."""
+        self.listen()
+        return [pod for pod in [*self._logs] if pod not in self.visited and self.said(pod)]
 
     async def goes_on(self) -> None:
         before = len(self.counted())
@@ -184,8 +191,6 @@ class Round:
     gap: float
     """Seconds without a link, where that is what happens."""
     told: str = ""
-    target: str = ""
-    """UID of the Pod that it moved to, where it did."""
 
     def __str__(self) -> str:
         return f"{self.number:3} {self.what}, {self.later:.2f} s after {self.stage}: {self.told}"
@@ -204,8 +209,6 @@ class Round:
         state = migration["status"].get("migrationState") or {}
         self.told = f"{migration['status']['phase']} {state.get('failureReason', '')}".strip()
         assert migration["status"]["phase"] == "Succeeded" or state.get("failureReason"), "a failure has its reason"
-        if migration["status"]["phase"] == "Succeeded":
-            self.target = await eventually(partial(self._pod, state["targetPod"]), "the Pod that it moved to")
         over = time.monotonic()
         await eventually(self._settled, "one Pod is left")
         self.told += f" ({over - began:.0f} s, cleared away in {time.monotonic() - over:.0f} s)"
@@ -262,22 +265,18 @@ class Round:
         if vmi["status"]["phase"] in FINAL:
             assert any(word in self.what for word in ("QEMU", "launcher")), f"{self}: the guest is lost"
             self.told += f"; lost: {vmi['status']['phase']}"
-            if moved:  # It had arrived, and counted there, before it was killed.
-                guest.visited.append(self.target)
+            # It may have come to the target and been killed there, before or after anybody could say so.
+            guest.visited += guest.elsewhere()
             guest.counted()
             return
-        (pod,) = vmi["status"]["activePods"]
-        there = self.target if moved else guest.visited[-1]
-        assert pod == there, f"{self}: what is said of the migration is not what became of it"
+        (pod,) = await guest.pods()
+        uid, name = pod["metadata"]["uid"], pod["metadata"]["name"]
+        said = name == migration["status"]["migrationState"]["targetPod"] if moved else uid == guest.visited[-1]
+        assert said and moved == (uid != guest.visited[-1]), f"{self}: that is not what became of it"
         assert moved or not self.what.endswith(HARMLESS), str(self)
         if moved:
-            guest.visited.append(pod)
+            guest.visited.append(uid)
         await guest.goes_on()
-
-    async def _pod(self, name: str) -> str:
-        """UID of one of the VMI's Pods, which may have ended, but is still known."""
-        pods = await self.guest.api.list(PODS, NAMESPACE, labels=f"kubevirt.io/created-by={self.guest.uid}")
-        return next((pod["metadata"]["uid"] for pod in pods if pod["metadata"]["name"] == name), "")
 
     # What happens.
 

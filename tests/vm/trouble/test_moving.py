@@ -35,15 +35,21 @@ def disk(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
 
 
 async def repaired(api: Client) -> None:
-    """Components run again. One that was killed often is made anew: nobody has minutes to wait for it."""
+    """Components run again. One that was killed often is made anew: each time it would be started again later.
+
+    A migration gives a handler a minute to come back, so that none of them may have to wait for longer than that.
+    """
 
     async def ready() -> bool:
         pods = await api.list(PODS, "kubevirt", labels=f"kubevirt.io in ({','.join(COMPONENTS)})")
-        waiting = [p for p in pods if not all(c.get("ready") for c in p["status"].get("containerStatuses") or [{}])]
-        for pod in waiting:
-            states = [c.get("state") or {} for c in pod["status"].get("containerStatuses") or ()]
-            if any((s.get("waiting") or {}).get("reason") == "CrashLoopBackOff" for s in states):
-                await api.delete(PODS, pod["metadata"]["name"], "kubevirt", grace=0)
+        waiting = False
+        for pod in pods:
+            going = "deletionTimestamp" in pod["metadata"]
+            containers = pod["status"].get("containerStatuses") or [{}]
+            often = any(container.get("restartCount", 0) > 1 for container in containers)
+            if often and not going:
+                await api.delete(PODS, pod["metadata"]["name"], "kubevirt")
+            waiting = waiting or going or often or not all(container.get("ready") for container in containers)
         return bool(pods) and not waiting
 
     await eventually(ready, "components are ready")

@@ -1,6 +1,6 @@
-"""A hypervisor that pretends: libvirt's test driver, which keeps its domains in memory.
+"""The hypervisor mock. It pretends, on libvirt's test driver, which keeps its domains in memory.
 
-It shows all that a hypervisor's developer has to write: a descriptor, what works, what cannot and why, and the domain.
+It has all that a hypervisor's developer has to write: a descriptor, what works, what cannot and why, and the domain.
 """
 
 from __future__ import annotations

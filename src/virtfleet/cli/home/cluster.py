@@ -1,9 +1,8 @@
-"""`virtfleet down`, `status` and `logs`: the cluster on one machine, and what all commands see of it."""
+"""`virtfleet down` and `status`: the cluster on one machine, and what all commands see of it."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import sys
@@ -15,7 +14,7 @@ from typing import Any
 import click
 
 from virtfleet.cli.home import readiness
-from virtfleet.cli.output import CommandError, F, Progress, output_option, result, table
+from virtfleet.cli.output import CommandError, F, Progress, bad, good, on_interrupt, output_option, result, table
 from virtfleet.local import directory, supervisor
 from virtfleet.local.directory import Settings
 
@@ -39,6 +38,7 @@ def down(data: Path, wipe: bool, output: str) -> None:
     """Stop the cluster. What it keeps stays for the next `up`, unless --wipe is given."""
     progress = Progress(quiet=output == "json")
     settings = load(data)
+    on_interrupt("the cluster may be stopped in part. Repeat the command to stop the rest; `virtfleet up` starts it.")
     try:
         supervisor.ask(data, op="stop", timeout=120)
         stopped = True
@@ -60,10 +60,10 @@ def status(data: Path, output: str) -> None:
     """What runs, and how it is. Ends with 1 where the cluster is not ready."""
     facts = facts_of(data, load_existing(data))
     rows = [
-        [p["name"], "running" if p["running"] else "down", p["pid"], p["restarts"], _mib(p["rss"]), p["reason"]]
+        [p["name"], "running" if p["running"] else bad("down"), p["pid"], p["restarts"], _mib(p["rss"]), p["reason"]]
         for p in facts["processes"]
     ]
-    text = f"cluster {facts['name']} in {data}: {'ready' if facts['ready'] else 'not ready'}"
+    text = f"cluster {facts['name']} in {data}: {good('ready') if facts['ready'] else bad('not ready')}"
     if rows:
         text += "\n" + table(rows, ["PROCESS", "STATE", "PID", "RESTARTS", "RSS", "LAST RESTART"])
     if not facts["ready"]:
@@ -71,26 +71,6 @@ def status(data: Path, output: str) -> None:
     result(output, facts, text)
     if not facts["ready"]:
         sys.exit(1)
-
-
-@click.command()
-@data_option
-@click.argument("component", required=False)
-@click.option("-f", "--follow", is_flag=True, help="Go on with what is written next.")
-@click.option("-n", "--tail", type=click.IntRange(0), help="Only the last lines.")
-@output_option
-def logs(data: Path, component: str | None, follow: bool, tail: int | None, output: str) -> None:
-    """Print the log of COMPONENT; without one, say which there are."""
-    folder = data / "logs"
-    names = sorted(p.stem for p in folder.glob("*.log"))
-    if component is None:
-        result(output, names, "\n".join(names))
-        return
-    if component not in names:
-        there = f"There are: {', '.join(names)}" if names else "Start the cluster with: virtfleet up"
-        raise CommandError(f"there is no log of {component!r} in {folder}", there)
-    for line in lines_of(folder / f"{component}.log", tail, follow):
-        click.echo(json.dumps({"component": component, "line": line}) if output == "json" else line)
 
 
 # Stopping.

@@ -21,7 +21,7 @@ from virtfleet.api.names import Phase
 from virtfleet.cli.home.cluster import data_option
 from virtfleet.cli.look.poolreport import PRIMARY
 from virtfleet.cli.manifests import objects
-from virtfleet.cli.output import CommandError, Progress, output_option, result, table
+from virtfleet.cli.output import CommandError, Progress, on_interrupt, output_option, result, table
 from virtfleet.cli.vm import podexec
 from virtfleet.domain import paths
 from virtfleet.kube import config
@@ -77,6 +77,7 @@ def demo(data: Path, files: tuple[str, ...], output: str) -> None:
     if not wanted:
         raise CommandError(f"there is no VirtualMachine in {', '.join(chosen)}")
     progress = Progress(quiet=output == "json")
+    on_interrupt("the VMs go on booting. `kubectl get vmi` shows them; repeat the command to go on watching.")
     try:
         settings = config.load(data / "kubeconfig")
     except ConfigError:

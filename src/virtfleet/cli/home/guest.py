@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
-from virtfleet.cli.output import Progress, output_option, result
+from virtfleet.cli.output import Group, Progress, output_option, result
 from virtfleet.local import guestimage
 
 
-@click.group()
+@click.group(cls=Group)
 def guest() -> None:
     """A small guest to try VirtFleet with."""
 

@@ -11,14 +11,14 @@ import click
 from virtfleet.api.names import FINAL
 from virtfleet.cli.home.cluster import data_option, is_running, load_existing
 from virtfleet.cli.home.readiness import Api
-from virtfleet.cli.output import CommandError, Progress, output_option, pair, result, table
+from virtfleet.cli.output import CommandError, Group, Progress, output_option, pair, result, table
 from virtfleet.kube.resource import PODS
 
 if TYPE_CHECKING:
     from virtfleet.local.node.images import Image, ImageStore
 
 
-@click.group()
+@click.group(cls=Group)
 def image() -> None:
     """Images of the local cluster."""
 

@@ -12,18 +12,18 @@ from typing import Any
 import click
 import msgspec
 
-from virtfleet.api.names import OUT_OF_SERVICE
+from virtfleet.api.names import FINAL, OUT_OF_SERVICE
 from virtfleet.cli.home import readiness
 from virtfleet.cli.home.cluster import data_option, load_existing
-from virtfleet.cli.output import CommandError, output_option, pair, result, table
-from virtfleet.kube.resource import NODES, PODS
+from virtfleet.cli.output import CommandError, Group, output_option, pair, result, table
+from virtfleet.kube.resource import NODES, PODS, VMIS
 from virtfleet.local import directory, nodesfile, processes, supervisor
 from virtfleet.local.directory import Settings
 
 _ATTEMPTS = 10  # others change a Node, too
 
 
-@click.group()
+@click.group(cls=Group)
 def node() -> None:
     """Nodes of the local cluster."""
 
@@ -117,6 +117,47 @@ def fence(data: Path, name: str, output: str) -> None:
     _serve(readiness.Api(data, settings), name, in_service=False)
     said = f"{name} is off and out of service; VMs that may run elsewhere start there"
     result(output, {"node": name, "agent": "killed", "outOfService": True}, said)
+
+
+@node.command("rm")
+@data_option
+@click.argument("name")
+@click.option("--force", is_flag=True, help="Although VMs run there, which end.")
+@output_option
+def rm(data: Path, name: str, force: bool, output: str) -> None:
+    """Take a node out of the cluster, with its pods. Refused while VMs run there, unless --force is given."""
+    settings = _settings(data, name)
+    _ask(data, op="status")
+    api = readiness.Api(data, settings)
+    vms = [
+        f"{vmi['metadata']['namespace']}/{vmi['metadata']['name']}"
+        for vmi in ([] if settings.bare else api.items(VMIS.path()))
+        if (vmi.get("status") or {}).get("nodeName") == name and vmi["status"].get("phase") not in FINAL
+    ]
+    if vms and not force:
+        raise CommandError(
+            f"VMs run on {name}: {', '.join(vms)}",
+            f"Move them (kubectl drain {name} --ignore-daemonsets --delete-emptydir-data), or repeat it with --force.",
+        )
+    # First what `up` would bring it back from: an interrupted removal is finished by the next `up`.
+    directory.save(data, msgspec.structs.replace(settings, nodes=[n for n in settings.nodes if n.name != name]))
+    take_away(data, settings, api, name)
+    result(output, {"node": name, "removed": True, "vms": vms}, f"{name} is gone, with all its pods")
+
+
+def take_away(data: Path, settings: Settings, api: readiness.Api, name: str) -> None:
+    """End a node's agent and its pods, and forget the node."""
+    from virtfleet.local.node.layout import Layout
+    from virtfleet.local.node.ranges import network_of
+    from virtfleet.local.node.teardown import power_off
+
+    _ask(data, op="end", name=name, timeout=60)
+    asyncio.run(power_off(Layout(data, settings.name, name), network_of(settings)))
+    try:
+        api.ask(f"{NODES.path()}/{name}", "DELETE")
+    except urllib.error.HTTPError as error:
+        if error.code != 404:  # it never came up
+            raise
 
 
 def _power_off(data: Path, name: str) -> Settings:

@@ -19,8 +19,8 @@ import msgspec
 from virtfleet.cli.home import readiness
 from virtfleet.cli.home.cluster import data_option, facts_of, is_running, lines_of, load
 from virtfleet.cli.home.readiness import Api
-from virtfleet.cli.output import CommandError, Progress, next_step, output_option, result
-from virtfleet.cli.reach import with_cluster
+from virtfleet.cli.output import CommandError, Progress, next_step, on_interrupt, output_option, result
+from virtfleet.cli.reach import Where, with_cluster
 from virtfleet.kube.resource import KUBEVIRTS
 from virtfleet.local import directory, nodesfile, processes, ranges, supervisor
 from virtfleet.local.directory import Settings
@@ -45,6 +45,10 @@ def up(
     progress = Progress(quiet=output == "json")
     kubevirt = _kubevirt(kubevirt_file)
     settings = _settings(data, nodes_file, port, bare)
+    on_interrupt(
+        "what was started goes on, and the cluster is not ready.\n"
+        f"Repeat the command to finish it; `virtfleet down --data {data}` stops it."
+    )
     _start_supervisor(data, settings, progress)
     processes.run_control_plane(data)
     api = readiness.Api(data, settings)
@@ -151,16 +155,10 @@ def _remove_nodes(data: Path, settings: Settings, api: Api, progress: Progress) 
     leaving = [name for name in _running(data) if name not in kept]
     if not leaving:
         return
-    import asyncio
-
-    from virtfleet.local.node.layout import Layout
-    from virtfleet.local.node.ranges import network_of
-    from virtfleet.local.node.teardown import power_off
+    from virtfleet.cli.home.node import take_away
 
     for name in leaving:
-        supervisor.ask(data, op="end", name=name, timeout=60)
-        asyncio.run(power_off(Layout(data, settings.name, name), network_of(settings)))
-        api.ask(f"/api/v1/nodes/{name}", "DELETE")
+        take_away(data, settings, api, name)
         progress(f"{name} is gone")
 
 
@@ -193,7 +191,9 @@ def _install(data: Path, settings: Settings, kubevirt: dict[str, Any] | None, pr
 
     code = processes.fingerprint()
     restart = settings.code not in ("", code)
-    with_cluster(lambda api: installing.install(api, data, kubevirt, progress, restart=restart), data / "kubeconfig")
+    with_cluster(
+        lambda api: installing.install(api, data, kubevirt, progress, restart=restart), Where(data / "kubeconfig")
+    )
     settings = msgspec.structs.replace(settings, code=code)
     directory.save(data, settings)
     return settings

@@ -5,11 +5,13 @@ The decisions are those of the components themselves: the same functions, called
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from virtfleet.cli.look.fleetview import fleet_options, look
+from virtfleet.cli.look.fleetview import FleetView, fleet_options, look
 from virtfleet.cli.output import CommandError, output_option, result, table
 
 if TYPE_CHECKING:
@@ -27,7 +29,8 @@ def explain(
 ) -> None:
     """Say which pool a VMI matches and by what, its image and hypervisor, and where it can go.
 
-    With -f the VMI comes from a file, else NAME is a VMI of the cluster. With --kubevirt no cluster is needed.
+    With -f the VMI comes from a file, else NAME is a VM or VMI of the cluster; of a VM that is stopped, it says where
+    it would go. With --kubevirt no cluster is needed.
     """
     from virtfleet.cli.look.instances import completed_instances
     from virtfleet.cli.manifests import objects
@@ -41,20 +44,35 @@ def explain(
         )
     view = look(nodes_file=nodes_file, **fleet)
     installation = Installation(view.kubevirt)
-    if name:
-        key = (namespace, name)
-        vmis = [v for v in view.instances if (v["metadata"]["namespace"], v["metadata"]["name"]) == key]
-        if not vmis:
-            raise CommandError(f"there is no VMI {namespace}/{name}")
-    else:
-        vmis = completed_instances(objects(files), installation)
+    vmis = _named(view, installation, namespace, name) if name else completed_instances(objects(files), installation)
     live = view.live and not nodes_file
-    explained = [explanation(vmi, installation, view.nodes, live=live) for vmi in vmis]
+    explained = [explanation(vmi, installation, view.nodes, view.volumes, live=live) for vmi in vmis]
     result(output, explained if len(explained) > 1 else explained[0], "\n\n".join(_text(e) for e in explained))
 
 
+def _named(view: FleetView, installation: Installation, namespace: str, name: str) -> list[dict[str, Any]]:
+    """The VMI of that name, else the one that the VM of that name would make."""
+    from virtfleet.cli.look.instances import completed_instances
+
+    for objects in (view.instances, view.vms):
+        for obj in objects:
+            if (obj["metadata"]["namespace"], obj["metadata"]["name"]) == (namespace, name):
+                return [obj] if objects is view.instances else completed_instances([obj], installation)
+    known = {o["metadata"]["name"] for o in (*view.instances, *view.vms) if o["metadata"]["namespace"] == namespace}
+    close = get_close_matches(name, known, n=1)
+    raise CommandError(
+        f"there is no VM and no VMI {namespace}/{name}",
+        f"Did you mean {close[0]!r}?" if close else "`kubectl get vm,vmi -A` lists what there is.",
+    )
+
+
 def explanation(
-    vmi: dict[str, Any], installation: Installation, nodes: list[dict[str, Any]] | None, *, live: bool = False
+    vmi: dict[str, Any],
+    installation: Installation,
+    nodes: list[dict[str, Any]] | None,
+    volumes: Mapping[tuple[str, str], dict[str, Any]],
+    *,
+    live: bool = False,
 ) -> dict[str, Any]:
     """Everything about one VMI, as data. `live` nodes are those of a cluster, with what their handlers say."""
     from virtfleet.cli.look.fitting import obstacles
@@ -72,6 +90,7 @@ def explanation(
         "pool": launcher.pool.name if launcher.pool else None,
         "hypervisor": launcher.hypervisor,
         "image": launcher.image,
+        "node": (vmi.get("status") or {}).get("nodeName") or None,
         "pools": [
             {"name": v.pool.name, "matched": v.matched, "by": v.by, "reason": v.reason, "used": v.pool == launcher.pool}
             for v in asked
@@ -86,7 +105,7 @@ def explanation(
         explained["nodes"] = []
         for node in nodes:
             pool = owner(pools, node["metadata"].get("labels") or {})
-            why_not = obstacles(pod, node, live=live)
+            why_not = obstacles(pod, node, volumes, live=live)
             explained["nodes"].append(
                 {
                     "name": node["metadata"]["name"],
@@ -105,6 +124,8 @@ def _text(vmi: dict[str, Any]) -> str:
         f"  hypervisor   {vmi['hypervisor']}",
         f"  image        {vmi['image']}",
     ]
+    if vmi["node"]:
+        lines.append(f"  runs on      {vmi['node']}")
     if vmi["pools"]:
         rows = [[p["name"], _verdict(p), p["reason"]] for p in vmi["pools"]]
         lines += ["", table(rows, ["POOL", "VERDICT", "WHY"])]

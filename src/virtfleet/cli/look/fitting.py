@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from virtfleet.api import names
 from virtfleet.api.quantity import Quantity
 from virtfleet.api.selectors import node_selector_matches, tolerates
@@ -9,10 +11,11 @@ from virtfleet.kube.resource import Obj
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _ARCHITECTURE = "kubernetes.io/arch"
+_CORDONED = "node.kubernetes.io/unschedulable"
 
 
-def obstacles(pod: Obj, node: Obj, *, live: bool = False) -> list[str]:
-    """What keeps the Pod from the node; nothing where it can go there.
+def obstacles(pod: Obj, node: Obj, volumes: Mapping[tuple[str, str], Obj], *, live: bool = False) -> list[str]:
+    """What keeps the Pod from the node; nothing where it can go there. `volumes` are those of claims that are bound.
 
     Of a node out of a file that no handler has labelled, handlers' labels and devices are taken for granted.
     """
@@ -26,13 +29,31 @@ def obstacles(pod: Obj, node: Obj, *, live: bool = False) -> list[str]:
     required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(_REQUIRED)
     if not node_selector_matches(required, labels, node["metadata"]["name"]):
         why_not.append(f"its labels do not fit the affinity: {_terms(required)}")
-    taints = (node.get("spec") or {}).get("taints") or ()
+    why_not += _pinned(pod, node, volumes)
+    cordoned = bool((node.get("spec") or {}).get("unschedulable"))
+    if cordoned:
+        why_not.append(f"the node is cordoned (kubectl uncordon {node['metadata']['name']})")
+    taints = [t for t in (node.get("spec") or {}).get("taints") or () if not (cordoned and t["key"] == _CORDONED)]
     why_not += [
         f"taint {taint['key']}:{taint['effect']} is not tolerated"
         for taint in taints
         if taint.get("effect") in ("NoSchedule", "NoExecute") and not tolerates(spec.get("tolerations") or (), taint)
     ]
     return why_not + _short(pod, node, served)
+
+
+def _pinned(pod: Obj, node: Obj, volumes: Mapping[tuple[str, str], Obj]) -> list[str]:
+    """Volumes of the Pod that are on other nodes."""
+    why_not = []
+    for volume in pod["spec"].get("volumes") or ():
+        claim = (volume.get("persistentVolumeClaim") or {}).get("claimName")
+        bound = volumes.get((pod["metadata"].get("namespace", "default"), claim or ""))
+        required = ((bound or {}).get("spec", {}).get("nodeAffinity") or {}).get("required")
+        if required and not node_selector_matches(
+            required, node["metadata"].get("labels") or {}, node["metadata"]["name"]
+        ):
+            why_not.append(f"the volume of claim {claim} is elsewhere: {_terms(required)}")
+    return why_not
 
 
 def _by_agents(key: str) -> bool:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import click
 import yaml
 
 from virtfleet.api import names
 from virtfleet.cli.manifests import cluster_of, objects
-from virtfleet.cli.output import CommandError, F
-from virtfleet.cli.reach import kubeconfig_option, oldest_kubevirt, with_cluster
+from virtfleet.cli.output import CommandError
+from virtfleet.cli.reach import Where, cluster_options, oldest_kubevirt, with_cluster
 from virtfleet.kube.client import Client
 from virtfleet.kube.credentials import ConfigError
-from virtfleet.kube.resource import NODES, PODS, VMIS, Obj
+from virtfleet.kube.resource import NODES, PERSISTENT_VOLUMES, PODS, VMIS, VMS, Obj
 from virtfleet.local import nodesfile
 
 
@@ -27,13 +29,16 @@ class FleetView:
     nodes: list[Obj] | None = None
     pods: list[Obj] = field(default_factory=list)
     instances: list[Obj] = field(default_factory=list)
+    vms: list[Obj] = field(default_factory=list)
+    volumes: dict[tuple[str, str], Obj] = field(default_factory=dict)
+    """The PersistentVolumes, by namespace and name of the claims that they are bound to."""
     live: bool = False
 
 
-def fleet_options(function: F) -> F:
+def fleet_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Where a fleet is looked at: files, or a cluster."""
     for option in (
-        kubeconfig_option,
+        cluster_options,
         click.option("--nodes", "nodes_file", help="File with nodes; those of the cluster where left out."),
         click.option("--kubevirt", "kubevirt_file", help="The KubeVirt object's file; the cluster's where left out."),
     ):
@@ -41,13 +46,13 @@ def fleet_options(function: F) -> F:
     return function
 
 
-def look(kubevirt_file: str | None, nodes_file: str | None, kubeconfig: Path | None) -> FleetView:
+def look(kubevirt_file: str | None, nodes_file: str | None, where: Where) -> FleetView:
     """What the files say, or the cluster."""
     if kubevirt_file:
         view = FleetView(cluster_of(kubevirt_file).kubevirt)
     else:
         try:
-            view = with_cluster(_ask, kubeconfig)
+            view = with_cluster(_ask, where)
         except ConfigError as error:
             raise CommandError(str(error), "Name a file with --kubevirt to work without a cluster.") from None
     if nodes_file:
@@ -59,12 +64,15 @@ async def _ask(api: Client) -> FleetView:
     kubevirt = await oldest_kubevirt(api)
     if kubevirt is None:
         raise CommandError("the cluster has no KubeVirt object", "Install VirtFleet, or name a file with --kubevirt.")
-    nodes, pods, instances = await asyncio.gather(
+    nodes, pods, instances, vms, volumes = await asyncio.gather(
         api.list(NODES),
         api.list(PODS, kubevirt["metadata"]["namespace"], labels=f"{names.APP_LABEL}=virt-handler"),
         api.list(VMIS),
+        api.list(VMS),
+        api.list(PERSISTENT_VOLUMES),
     )
-    return FleetView(kubevirt, nodes, pods, instances, live=True)
+    claimed = {(c["namespace"], c["name"]): volume for volume in volumes if (c := volume["spec"].get("claimRef"))}
+    return FleetView(kubevirt, nodes, pods, instances, vms, claimed, live=True)
 
 
 def read_nodes(file: str) -> list[Obj]:

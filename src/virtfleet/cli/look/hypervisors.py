@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import click
 import msgspec
 
-from virtfleet.cli.output import output_option, result, table, wide_option
+from virtfleet.cli.output import CommandError, Group, Progress, output_option, result, table, wide_option
 from virtfleet.hypervisors import registry
 from virtfleet.hypervisors.base import Hypervisor
 from virtfleet.hypervisors.features import FEATURES, Feature, at, support
 from virtfleet.hypervisors.support import Level, Support
 
+if TYPE_CHECKING:
+    from virtfleet.launcher.alone.check import Step
 
-@click.group(invoke_without_command=True)
+
+@click.group(cls=Group, invoke_without_command=True)
 @wide_option
 @click.pass_context
 def hypervisors(context: click.Context, output: str) -> None:
@@ -20,7 +28,7 @@ def hypervisors(context: click.Context, output: str) -> None:
     if context.invoked_subcommand:
         return
     known = [registry.get(name) for name in registry.names()]
-    header = ["NAME", "RUNS", "DEVICE", "URI", "DAEMON", "FEATURES"]
+    header = ["NAME", "VMS", "DEVICE", "URI", "DAEMON", "FEATURES", "EVIDENCE"]
     rows = [_row(h) for h in known]
     if output == "wide":
         header += ["CONNECTION", "EVENTS", "ROOT", "OVERHEAD", "IMAGE"]
@@ -81,16 +89,70 @@ def probe_command(output: str) -> None:
     result(output, data, table(rows, ("NAME", "WORKS", "REASON")))
 
 
+@hypervisors.command()
+@click.argument("name")
+@click.option("--emulate", is_flag=True, help="Emulate CPUs, where hardware cannot run them.")
+@output_option
+def check(name: str, emulate: bool, output: str) -> None:
+    """Whether a hypervisor works on this machine, step by step, up to a tiny guest. Needs root.
+
+    The first steps are those by which a node of a cluster earns its label.
+    """
+    hypervisor = registry.get(name)
+    if emulate and not hypervisor.descriptor.emulation:
+        raise CommandError(f"{name} cannot emulate CPUs", "Leave --emulate out.")
+    taken = asyncio.run(_check(hypervisor, emulate, Progress(quiet=output == "json")))
+    failed = next((step for step in taken if step.trouble), None)
+    data = {"name": name, "works": failed is None, "steps": [msgspec.structs.asdict(step) for step in taken]}
+    rows = [(step.name, "no" if step.trouble else "yes", f"{step.seconds:.1f} s", step.trouble) for step in taken]
+    result(output, data, table(rows, ("STEP", "WORKS", "TOOK", "WHY NOT")))
+    if failed:
+        sys.exit(1)
+
+
+async def _check(hypervisor: Hypervisor, emulate: bool, progress: Progress) -> list[Step]:
+    from virtfleet.launcher.alone.check import check as steps
+
+    taken = []
+    async for step in steps(hypervisor, emulate=emulate):
+        progress(f"{step.name}: {step.trouble or 'yes'}")
+        taken.append(step)
+    return taken
+
+
+@hypervisors.command()
+@click.argument("name")
+@click.option("--directory", type=click.Path(path_type=Path), help="Where to put it; NAME here where not given.")
+@output_option
+def new(name: str, directory: Path | None, output: str) -> None:
+    """A package that adds a hypervisor of your own: it works, on libvirt's test driver, and is yours to change."""
+    from virtfleet.cli.look.newhypervisor import files
+
+    place = directory or Path(name)
+    if place.exists():
+        raise CommandError(f"{place} exists already", "Name another place with --directory.")
+    try:
+        written = files(name)
+    except ValueError as error:
+        raise CommandError(str(error)) from None
+    for path, text in written.items():
+        (place / path).parent.mkdir(parents=True, exist_ok=True)
+        (place / path).write_text(text)
+    data = {"name": name, "directory": str(place), "files": sorted(written)}
+    result(output, data, f"{place} is a package with the hypervisor {name}; its README.md says what to do next")
+
+
 def _row(hypervisor: Hypervisor) -> list[object]:
     d = hypervisor.descriptor
     device = f"/dev/{d.device}" if d.device else "-"
     return [
         d.name,
-        "no" if hypervisor.refusal else "yes",
+        "refused" if hypervisor.refusal else "admitted",
         device,
         d.uri,
         d.daemon or "-",
         f"{len(at(Level.WORKS, hypervisor))}/{len(FEATURES)}",
+        hypervisor.evidence.value,
     ]
 
 
@@ -106,6 +168,7 @@ def _described(hypervisor: Hypervisor) -> dict[str, object]:
         "name": d.name,
         "title": d.title,
         "refusal": hypervisor.refusal,
+        "evidence": hypervisor.evidence.value,
         "device": d.device,
         "uri": d.uri,
         "daemon": d.daemon,

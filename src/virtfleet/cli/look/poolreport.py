@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import orjson
@@ -11,6 +11,7 @@ import orjson
 from virtfleet.api import names
 from virtfleet.api.names import FINAL
 from virtfleet.cli.look.fleetview import FleetView
+from virtfleet.cli.reach import is_true
 from virtfleet.installation import Installation
 from virtfleet.operator.conditions import DEGRADED
 from virtfleet.operator.handlerpods import HandlerPod, decode_pod
@@ -53,8 +54,9 @@ def report(view: FleetView) -> dict[str, Any]:
                 "conditions": reported.get(name, {}).get("conditions", []),
             }
         )
-    live = (*_stopped(view), *_handlers(view, pods)) if view.live else ()
-    return {"pools": entries, "problems": [*_configuration(pools), *live]}
+    live = (*_stopped(view), *_handlers(view, pods), *_empty(pools, nodes)) if view.live else ()
+    real, possible = _configuration(pools, view.nodes)
+    return {"pools": entries, "problems": [*real, *live], "notes": possible}
 
 
 def named(pool: Pool | None) -> str:
@@ -81,17 +83,37 @@ def _instances(
     return matched, outdated
 
 
-def _configuration(pools: tuple[Pool, ...]) -> Iterable[str]:
+def _configuration(pools: tuple[Pool, ...], nodes: list[dict[str, Any]] | None) -> tuple[list[str], list[str]]:
+    """What is wrong with the pools, and what could become so: an overlap that no node is in harms nobody yet."""
+    real: list[str] = []
+    possible: list[str] = []
+    labels_of = {node["metadata"]["name"]: node["metadata"].get("labels") or {} for node in nodes or ()}
     for overlap in overlaps(pools):
         labels = ", ".join(f"{key}={value}" for key, value in overlap.witness.items())
-        yield (
+        told = (
             f"pools {overlap.first.name} and {overlap.second.name} overlap: a node with {labels} "
             f"belongs to {overlap.first.name}"
         )
-    for pool in shadowed(pools):
-        yield f"pool {pool.name} can own no node: earlier pools take all that it selects"
-    for first, second, device in shared_devices(pools):
-        yield f"pools {first.name} and {second.name} both name {device}: its VMs go to {first.name}"
+        both = [n for n, own in labels_of.items() if overlap.first.selects(own) and overlap.second.selects(own)]
+        (possible if nodes is not None and not both else real).append(
+            told + (f", as {', '.join(sorted(both))} does" if both else "")
+        )
+    real += [f"pool {pool.name} can own no node: earlier pools take all that it selects" for pool in shadowed(pools)]
+    real += [
+        f"pools {first.name} and {second.name} both name {device}: its VMs go to {first.name}"
+        for first, second, device in shared_devices(pools)
+    ]
+    return real, possible
+
+
+def _empty(pools: tuple[Pool, ...], nodes: Mapping[str, list[dict[str, Any]]]) -> Iterable[str]:
+    """Pools and nodes that can run no VM."""
+    for pool in pools:
+        if not nodes.get(pool.name):
+            yield f"pool {pool.name} has no node: its VMs cannot start"
+    for node in (each for own in nodes.values() for each in own):
+        if (node.get("status") or {}).get("conditions") and not is_true(node, "Ready"):
+            yield f"node {node['metadata']['name']} is not ready"
 
 
 def _stopped(view: FleetView) -> Iterable[str]:

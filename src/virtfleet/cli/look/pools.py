@@ -7,10 +7,12 @@ from typing import Any
 import click
 
 from virtfleet.cli.look.fleetview import fleet_options, look
-from virtfleet.cli.output import CommandError, result, table, wide_option, yaml_documents
+from virtfleet.cli.output import CommandError, Group, bad, result, table, wide_option, yaml_documents
+
+_NAMED = 5
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=Group, invoke_without_command=True)
 @wide_option
 @fleet_options
 @click.option("--plan", "planning", is_flag=True, help="Say what the KubeVirt object of -f would do; change nothing.")
@@ -51,7 +53,17 @@ def pools(context: click.Context, /, output: str, planning: bool, file: str | No
             ]
             for row, p in zip(rows, state["pools"], strict=True)
         ]
-    result(output, state, "\n".join([table(rows, header), *(f"! {problem}" for problem in state["problems"])]))
+    lines = [table(rows, header), *(f"{bad('!')} {problem}" for problem in state["problems"])]
+    if output == "wide":
+        lines += [f"  {note}" for note in state["notes"]]
+    else:
+        lines += [f"  outdated in {p['name']}: {_some(p['outdated'])}" for p in state["pools"] if p["outdated"]]
+    result(output, state, "\n".join(lines))
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more (-o wide names them)" if more > 0 else "")
 
 
 def _plan(output: str, planning: bool, file: str | None, fleet: dict[str, Any]) -> None:
@@ -65,13 +77,13 @@ def _plan(output: str, planning: bool, file: str | None, fleet: dict[str, Any]) 
     if fleet["kubevirt_file"]:
         raise CommandError("a plan starts from what a cluster runs", "Leave --kubevirt out.")
     wanted, view = cluster_of(file).kubevirt, look(**fleet)
-    planned = plan(view, wanted, with_cluster(lambda api: api.list(VMS), fleet["kubeconfig"]))
-    result(output, planned, _told(planned))
+    planned = plan(view, wanted, with_cluster(lambda api: api.list(VMS), fleet["where"]))
+    result(output, planned, _in_words(planned))
     if planned["refused"]:
         raise SystemExit(1)
 
 
-def _told(planned: dict[str, Any]) -> str:
+def _in_words(planned: dict[str, Any]) -> str:
     if planned["refused"]:
         return "\n".join(["It would be refused:", *(f"  {why}" for why in planned["refused"])])
     lines = [f"node {c['node']} gets a new handler ({c['from']} -> {c['to']})" for c in planned["handlers"]]

@@ -10,10 +10,10 @@ import click
 from virtfleet.cli.look.instances import completed_instances, identified
 from virtfleet.cli.look.render_domain import domain
 from virtfleet.cli.manifests import cluster_of, files_option, kubevirt_option, objects
-from virtfleet.cli.output import yaml_documents
+from virtfleet.cli.output import Group, yaml_documents
 
 
-@click.group()
+@click.group(cls=Group)
 def render() -> None:
     """What VirtFleet would make of an object, without a cluster."""
 

@@ -6,7 +6,6 @@ import asyncio
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,7 +13,7 @@ import click
 from virtfleet.api.kinds import KUBEVIRT
 from virtfleet.cli.manifests import Manifest, cluster_of, manifests
 from virtfleet.cli.output import CommandError, explained, output_option, result
-from virtfleet.cli.reach import kubeconfig_option, oldest_kubevirt, with_cluster
+from virtfleet.cli.reach import Where, cluster_options, found, oldest_kubevirt, with_cluster
 
 if TYPE_CHECKING:
     from virtfleet.cli.look.verdicts import Verdict
@@ -44,16 +43,14 @@ class Basis:
 @click.command()
 @click.option("-f", "--filename", "files", multiple=True, required=True, help="Manifest to check; may be repeated.")
 @click.option("--kubevirt", "kubevirt_file", help="File with the KubeVirt object in force, instead of a cluster's.")
-@kubeconfig_option
+@cluster_options
 @output_option
 @click.pass_context
-def validate(
-    ctx: click.Context, files: tuple[str, ...], kubevirt_file: str | None, kubeconfig: Path | None, output: str
-) -> None:
+def validate(ctx: click.Context, files: tuple[str, ...], kubevirt_file: str | None, where: Where, output: str) -> None:
     """Check manifests as the API server would, and say what to change. Nothing is written to a cluster.
 
     Gates, configuration and pools are those of the KubeVirt object in --kubevirt, else among the manifests, else in the
-    cluster of --kubeconfig, of KUBECONFIG, of this machine (virtfleet up) or of ~/.kube/config; without any of these,
+    cluster of --kubeconfig, of KUBECONFIG, of ~/.kube/config or of this machine (virtfleet up); without any of these,
     the defaults. Manifests are checked as new objects; kinds of others (Secrets, Services) are listed and not checked.
 
     Exits with 0 where nothing is refused, with 1 where something is, and with 2 where a check was not possible: a file
@@ -63,7 +60,7 @@ def validate(
 
     try:
         checked = list(manifests(files))
-        basis = _basis(kubevirt_file, kubeconfig, checked)
+        basis = _basis(kubevirt_file, where, checked)
         verdicts = asyncio.run(_judged(checked, basis))
     except CommandError as error:
         raise NotChecked(error.message) from None
@@ -94,31 +91,25 @@ async def _judged(checked: Iterable[Manifest], basis: Basis) -> list[Verdict]:
 # --- against what
 
 
-def _basis(kubevirt_file: str | None, kubeconfig: Path | None, checked: list[Manifest]) -> Basis:
-    from virtfleet.local.directory import default_directory
-
+def _basis(kubevirt_file: str | None, where: Where, checked: list[Manifest]) -> Basis:
     if kubevirt_file:
         return Basis(cluster_of(kubevirt_file), f"the KubeVirt object of {kubevirt_file}")
     beside = [manifest.obj for manifest in checked]
     if any(obj.get("kind") == KUBEVIRT.kind for obj in beside):
         return Basis(cluster_of(None, beside), "the KubeVirt object among the manifests")
-    if kubeconfig or os.environ.get("KUBECONFIG"):
-        return _of_cluster(kubeconfig)
-    for path in (default_directory() / "kubeconfig", Path.home() / ".kube/config"):
-        if not path.exists():
-            continue
+    if where != Where() or os.environ.get("KUBECONFIG"):
+        return _of_cluster(where)
+    for path in found():
         try:
-            return _of_cluster(path)
+            return _of_cluster(Where(path))
         except CommandError as error:
             click.echo(f"{path}: {error.message.splitlines()[0]}", err=True)
     return Basis(cluster_of(None), "VirtFleet's defaults, as for a KubeVirt object without settings")
 
 
-def _of_cluster(kubeconfig: Path | None) -> Basis:
-    from virtfleet.kube import config
-
+def _of_cluster(where: Where) -> Basis:
     try:
-        return with_cluster(lambda api: _ask(api, config.load(kubeconfig).server), kubeconfig)
+        return with_cluster(lambda api: _ask(api, where.config().server), where)
     except Exception as error:
         late = isinstance(error, TimeoutError) and f"the cluster does not answer within {_PATIENCE:.0f} s"
         raise CommandError(late or explained(error).message.partition("\n")[0], _HINT) from None

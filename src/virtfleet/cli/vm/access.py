@@ -8,7 +8,6 @@ import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -17,8 +16,7 @@ import click
 import orjson
 
 from virtfleet.api.subresources import GROUP, PROTOCOL, VERSIONS, VMI
-from virtfleet.cli.reach import T, kubeconfig_option, with_cluster
-from virtfleet.kube import config
+from virtfleet.cli.reach import T, Where, cluster_options, with_cluster
 from virtfleet.kube.client import Client
 from virtfleet.kube.resource import VMIS, Obj
 
@@ -60,25 +58,25 @@ class Target:
 
     name: str
     namespace: str | None
-    kubeconfig: Path | None
+    where: Where
 
     def namespace_name(self) -> str:
-        return self.namespace or config.load(self.kubeconfig).namespace
+        return self.namespace or self.where.config().namespace
 
     def do(self, work: Callable[[Reached], Awaitable[T]]) -> T:
         """What `work` does with the VM."""
-        return with_cluster(lambda api: work(Reached(api, self.namespace or api.namespace, self.name)), self.kubeconfig)
+        return with_cluster(lambda api: work(Reached(api, self.namespace or api.namespace, self.name)), self.where)
 
 
 def target_options(function: Callable[..., Any], metavar: str = "NAME") -> Callable[..., Any]:
-    """The NAME, `-n NAMESPACE` and `--kubeconfig FILE` of commands on a VM: its `target`."""
+    """The NAME, `-n NAMESPACE`, `--kubeconfig FILE` and `--context NAME` of commands on a VM: its `target`."""
 
     @click.argument("name", metavar=metavar)
     @click.option("-n", "--namespace", help="The VM's namespace; that of the kubeconfig's context where left out.")
-    @kubeconfig_option
+    @cluster_options
     @functools.wraps(function)
-    def command(name: str, namespace: str | None, kubeconfig: Path | None, **others: Any) -> None:
-        function(Target(name, namespace, kubeconfig), **others)
+    def command(name: str, namespace: str | None, where: Where, **others: Any) -> None:
+        function(Target(name, namespace, where), **others)
 
     return command
 

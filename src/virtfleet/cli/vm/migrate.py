@@ -10,7 +10,7 @@ import click
 from virtfleet.api.migration import MigrationMetrics
 from virtfleet.api.names import FINAL, Phase
 from virtfleet.api.view import read
-from virtfleet.cli.output import CommandError, Progress, output_option, result
+from virtfleet.cli.output import CommandError, Progress, on_interrupt, output_option, result
 from virtfleet.cli.vm.access import Reached, Target, target_options
 from virtfleet.kube.resource import VMI_MIGRATIONS, Obj
 
@@ -31,24 +31,25 @@ _STEPS = {
 @output_option
 @target_options
 @click.option("--to", "node", help="The node to move to; any that fits where left out.")
-@click.option("--watch", is_flag=True, help="Wait until it has ended, and tell how far it is.")
+@click.option("--wait", "--watch", "watch", is_flag=True, help="Wait until it has ended, and tell how far it is.")
 @click.option("--timeout", type=float, default=600.0, show_default=True, help="Seconds to wait at most.")
 def migrate(target: Target, output: str, node: str | None, watch: bool, timeout: float) -> None:
     """Move the running VM NAME to another node. Its guest goes on running.
 
-    Deleting the migration (`virtctl migrate-cancel NAME`) lets the VM stay where it is.
+    Deleting the migration (`kubectl delete vmim NAME-OF-MIGRATION`) lets the VM stay where it is.
     """
 
     async def work(vm: Reached) -> Obj:
         asked = await vm.api.create(VMI_MIGRATIONS, _request(vm.name, node), vm.namespace)
         return await _ended(vm, asked, timeout) if watch else asked
 
-    told = _told(target.do(work))
-    if told["phase"] == Phase.FAILED:
+    on_interrupt("the migration goes on. `kubectl get vmim` shows it; deleting it lets the VM stay where it is.")
+    summary = _summary(target.do(work))
+    if summary["phase"] == Phase.FAILED:
         raise CommandError(
-            f"{told['namespace']}/{told['vmi']} stays on {told['source'] or 'its node'}: {told['reason']}"
+            f"{summary['namespace']}/{summary['vmi']} stays on {summary['source'] or 'its node'}: {summary['reason']}"
         )
-    result(output, told, _words(told))
+    result(output, summary, _words(summary))
 
 
 def _request(vmi: str, node: str | None) -> Obj:
@@ -68,19 +69,19 @@ async def _ended(vm: Reached, migration: Obj, timeout: float) -> Obj:
     progress, name = Progress(), migration["metadata"]["name"]
     try:
         async with asyncio.timeout(timeout):
-            while (told := _told(migration))["phase"] not in FINAL:
-                progress.news(_words(told))
+            while (summary := _summary(migration))["phase"] not in FINAL:
+                progress.news(_words(summary))
                 await asyncio.sleep(_PERIOD)
                 migration = await vm.api.get(VMI_MIGRATIONS, name, vm.namespace)
     except TimeoutError:
         raise CommandError(
-            f"the migration of {vm} has not ended within {timeout:g} s; it {_STEPS[told['phase']]}",
+            f"the migration of {vm} has not ended within {timeout:g} s; it {_STEPS[summary['phase']]}",
             f"`kubectl describe vmim -n {vm.namespace} {name}` tells more; delete it to let the VM stay.",
         ) from None
     return migration
 
 
-def _told(migration: Obj) -> dict[str, Any]:
+def _summary(migration: Obj) -> dict[str, Any]:
     """What there is to say of a migration."""
     meta, status = migration["metadata"], migration.get("status") or {}
     state = status.get("migrationState") or {}
@@ -97,13 +98,13 @@ def _told(migration: Obj) -> dict[str, Any]:
     }
 
 
-def _words(told: dict[str, Any]) -> str:
-    vm, metrics = f"{told['namespace']}/{told['vmi']}", read(MigrationMetrics, told["metrics"])
-    if told["phase"] == Phase.SUCCEEDED:
-        return f"{vm} runs on {told['target']} now; it was on {told['source']}{_came_to(metrics)}"
-    way = f" from {told['source']} to {told['target']}" if told["target"] else ""
-    step, far = _STEPS.get(told["phase"], told["phase"]), _far(metrics)
-    return f"the migration of {vm}{way} {step}{far} ({told['name']})"
+def _words(summary: dict[str, Any]) -> str:
+    vm, metrics = f"{summary['namespace']}/{summary['vmi']}", read(MigrationMetrics, summary["metrics"])
+    if summary["phase"] == Phase.SUCCEEDED:
+        return f"{vm} runs on {summary['target']} now; it was on {summary['source']}{_came_to(metrics)}"
+    way = f" from {summary['source']} to {summary['target']}" if summary["target"] else ""
+    step, far = _STEPS.get(summary["phase"], summary["phase"]), _far(metrics)
+    return f"the migration of {vm}{way} {step}{far} ({summary['name']})"
 
 
 def _far(metrics: MigrationMetrics) -> str:

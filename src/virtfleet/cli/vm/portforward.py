@@ -86,7 +86,7 @@ def ssh(target: Target, ssh_arguments: tuple[str, ...], port: int, proxy: bool) 
     # The same VM from wherever it is started, and its keys apart from those of machines with that name.
     place = vm.namespace_name()
     itself = [os.path.abspath(sys.argv[0]), "ssh", "--proxy", "--port", str(port), "--namespace", place]
-    itself += ["--kubeconfig", str(vm.kubeconfig)] if vm.kubeconfig else []
+    itself += vm.where.arguments()
     options = {"ProxyCommand": shlex.join([*itself, vm.name]), "HostKeyAlias": f"vm.{vm.name}.{place}"}
     flags = [flag for key, value in options.items() for flag in ("-o", f"{key}={value}")]
     os.execvp("ssh", ["ssh", *flags, whom, *ssh_arguments])

@@ -64,7 +64,7 @@ class Evacuations:
         self._pods = launchers
         self._nodes = nodes
         self._installations = installations
-        self._told: dict[str, set[str]] = {}  # UID of a VMI -> what it was said to wait for
+        self._announced: dict[str, set[str]] = {}  # UID of a VMI -> what it was said to wait for
         self._setbacks: dict[str, float] = {}  # key of a VMI -> when a migration of it came to nothing
         self.controller = Controller("evacuation", self.reconcile)
         self.controller.follow(instances, lambda vmi: [_ALL] if self._concerns(vmi) else [])
@@ -79,7 +79,7 @@ class Evacuations:
         await self._look_at_nodes()
         await self._withdraw()
         going, now = self._leaving(), time.time()
-        self._told = {vmi.uid: told for vmi in going if (told := self._told.get(vmi.uid))}
+        self._announced = {vmi.uid: kinds for vmi in going if (kinds := self._announced.get(vmi.uid))}
         ready, again = [], []
         for vmi in going:
             if waits := self._wait(vmi, now):
@@ -196,16 +196,16 @@ class Evacuations:
         except ApiError as error:
             logger.warning("no migration for VMI %s: %s", vmi.key, error.message)
             self._setbacks[vmi.key] = time.time()
-            told = f"it is to leave node {vmi.status.node_name}, and its migration is refused: {error.message}"
-            self._tell(vmi, Wait("failed", told))
+            message = f"it is to leave node {vmi.status.node_name}, and its migration is refused: {error.message}"
+            self._tell(vmi, Wait("failed", message))
             return False
         return True
 
     def _tell(self, vmi: Instance, waits: Wait) -> None:
         """Say once what a VM waits for, and not at every attempt."""
-        told = self._told.setdefault(vmi.uid, set())
-        if waits.message and waits.kind not in told:
-            told.add(waits.kind)
+        announced = self._announced.setdefault(vmi.uid, set())
+        if waits.message and waits.kind not in announced:
+            announced.add(waits.kind)
             self._event(vmi, WAITING, waits.message, warning=waits.kind != "crowded")
 
     def _event(self, vmi: Instance, reason: str, message: str, *, warning: bool = False) -> None:

@@ -41,8 +41,8 @@ def wait(vmi: Instance, strategy: str, migrations: Sequence[Migration], pods: in
     if not vmi.migratable:
         fixed = conditions.find(vmi.status.conditions, VMICondition.LIVE_MIGRATABLE) or {}
         why = f"{fixed.get('reason') or 'unknown'}: {fixed.get('message') or 'nobody has said yet whether it can'}"
-        told = f"it is to leave node {node} and cannot migrate, {why}; stop the VM to let the drain go on"
-        return Wait("fixed", told if strategy == "LiveMigrate" else "")
+        message = f"it is to leave node {node} and cannot migrate, {why}; stop the VM to let the drain go on"
+        return Wait("fixed", message if strategy == "LiveMigrate" else "")
     if any(not m.final for m in migrations) or pods > 1:
         return Wait("moving")
     if paused > 0:

@@ -27,6 +27,7 @@ from virtfleet.controller.migration.queue import Limits, Place
 from virtfleet.controller.migration.records import UNFINISHED, Migration, Policy
 from virtfleet.controller.pods import ForeignPod, LauncherPods, migration_keys, owners
 from virtfleet.controller.records import Claim, Instance, NodeRecord, decode_instance, labels_of
+from virtfleet.controller.vmstate import NoState, VmStates, arrived_in
 from virtfleet.installation import Installation, in_force
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache, split_key
@@ -35,6 +36,7 @@ from virtfleet.kube.errors import ApiError, ignoring, is_already_exists, is_conf
 from virtfleet.kube.events import Recorder
 from virtfleet.kube.resource import NAMESPACES, POD_DISRUPTION_BUDGETS, PODS, VMI_MIGRATIONS, VMIS, Obj
 from virtfleet.pods.target import Move, render_target
+from virtfleet.pods.vmstate import claim_name
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +76,7 @@ class Migrations:
         self._attachments = attachments
         self._nodes = nodes
         self._claims = claims
+        self._states = VmStates(api, claims, lambda: self._settings)
         self._policies = policies
         self._installations = installations
         self._source_lost: dict[str, float] = {}  # UID of a migration -> since when, by our own clock
@@ -100,6 +103,8 @@ class Migrations:
         at = await self._end(at)
         now = time.time()
         phase, reason = phases.next_phase(at, now)
+        if phase == MigrationPhase.SCHEDULING and (said := phases.unplaced(at)):
+            self._recorder.warning(migration.reference, "migrationTargetPodUnschedulable", said)
         await self._write(at, phase, reason, now)
         return phases.look_again(at, phase, now)
 
@@ -185,9 +190,11 @@ class Migrations:
             return at
         await self._protect(vmi, pods=2)  # before there is a second Pod whose readiness would let the first one go
         try:
-            wanted = await self._attachments.near(vmi, self._rendered(migration, vmi, whole, at.source))
+            state_claim = await self._states.for_target(vmi, migration.name, migration.uid)
+            rendered = self._rendered(migration, vmi, whole, at.source, state_claim)
+            wanted = await self._attachments.near(vmi, rendered)
             pod, is_new = await self._pods.create(vmi, wanted)
-        except (ValueError, msgspec.ValidationError, ForeignPod) as error:
+        except (ValueError, msgspec.ValidationError, ForeignPod, NoState) as error:
             return await self._fail(at, str(error))
         except ApiError as error:
             if not await self._say_quota(migration, error) and error.code in _FOR_GOOD:
@@ -211,7 +218,7 @@ class Migrations:
                 await self._pods.delete(pod)
         return not others
 
-    def _rendered(self, migration: Migration, vmi: Instance, whole: Obj, source: LauncherPod) -> Obj:
+    def _rendered(self, migration: Migration, vmi: Instance, whole: Obj, source: LauncherPod, state_claim: str) -> Obj:
         node = self._nodes.get(vmi.status.node_name)
         move = Move(
             migration.name,
@@ -222,7 +229,9 @@ class Migrations:
         )
         claims = {name: self._claims.get(f"{vmi.namespace}/{claim}") for name, claim in vmi.spec.claims.items()}
         block = {name for name, claim in claims.items() if claim and claim.block}
-        return render_target(whole, self._settings, move, block_volumes=block, nodes=labels_of(self._nodes))
+        return render_target(
+            whole, self._settings, move, block_volumes=block, nodes=labels_of(self._nodes), state_claim=state_claim
+        )
 
     async def _say_quota(self, migration: Migration, error: ApiError) -> bool:
         """Whether the Pod was refused for a quota, which may have room later."""
@@ -273,6 +282,11 @@ class Migrations:
         patch = phases.hand_over(whole, migration, source, target, how, chosen.name if chosen else "")
         if attached:
             patch["status"]["migrationState"]["targetAttachmentPodUID"] = ",".join(pod.uid for pod in attached)
+        if current := self._states.of(vmi) if vmi.spec.keeps_state else None:
+            patch["status"]["migrationState"] |= {
+                "sourcePersistentStatePVCName": current.name,
+                "targetPersistentStatePVCName": claim_name(vmi.name, migration.uid),
+            }
         written = await self._patch_vmi(vmi, patch)
         said = "Migration target pod is ready for preparation by virt-handler."
         self._recorder.normal(migration.reference, "SuccessfulHandOver", said)
@@ -357,6 +371,8 @@ class Migrations:
         left = [pod for pod in await self._left_over(at) if await self._pods.delete(pod)]
         if any(not pod.ended for pod in left):
             return _LOOK_AGAIN  # as long as there are two that are ready, the budget has to protect two
+        if not (vmi and arrived_in(vmi) == claim_name(vmi.name, migration.uid)):
+            await self._states.forget(migration.spec.vmi_name, migration.namespace, migration.uid)
         if vmi:
             with ignoring(is_not_found):
                 spec = {"spec": {"minAvailable": 1}}

@@ -124,6 +124,14 @@ def _of_the_pod(at: Situation, now: float) -> tuple[str, str]:
     return MigrationPhase.SCHEDULING, ""
 
 
+def unplaced(at: Situation) -> str:
+    """What keeps the target Pod from every node so far, in the scheduler's words; nothing where nothing does."""
+    placed = conditions.find(at.target.status.conditions, lifecycle.POD_SCHEDULED) if at.target else None
+    if at.target is None or placed is None or placed["status"] != "False":
+        return ""
+    return f"No node takes target pod {at.target.name}: {placed.get('message') or 'no reason was given'}"
+
+
 def _pod_deadlines(migration: Migration, pod: LauncherPod, now: float) -> Iterator[tuple[float, str]]:
     """Seconds that are left for a target Pod to run, and what is wrong with it then."""
     age = now - times.seconds(pod.metadata.creation_timestamp)

@@ -78,12 +78,12 @@ def outlook(vmi: Mapping[str, Any], installation: Installation) -> Outlook | Non
         return None
     launcher = fleet.launcher(vmi)
     how = strategy(installation, launcher.pool)
-    wish = installation.evicted_by((vmi.get("spec") or {}).get("evictionStrategy") or "")
-    return Outlook(launcher, how, *_fate(vmi, launcher, how, wish))
+    eviction = installation.evicted_by((vmi.get("spec") or {}).get("evictionStrategy") or "")
+    return Outlook(launcher, how, *_fate(vmi, launcher, how, eviction))
 
 
-def _fate(vmi: Mapping[str, Any], launcher: Launcher, how: Strategy, wish: str) -> tuple[Fate, str]:
-    """`wish` is what the VM wants to happen when it is evicted."""
+def _fate(vmi: Mapping[str, Any], launcher: Launcher, how: Strategy, eviction: str) -> tuple[Fate, str]:
+    """`eviction` is what the VM wants to happen when it is evicted."""
     if not (how.migrate or how.evict):
         whose = f"pool {how.scope}" if how.scope else "the KubeVirt object"
         return Fate.STAYS, f"workloadUpdateStrategy of {whose} names no method"
@@ -94,11 +94,11 @@ def _fate(vmi: Mapping[str, Any], launcher: Launcher, how: Strategy, wish: str) 
         return Fate.MOVES, f"by {LIVE_MIGRATE}"
     if not how.evict:
         return Fate.STAYS, f"{rooted}, and {EVICT} is not among the methods"
-    if wish == "None" or (wish == "LiveMigrateIfPossible" and rooted):
+    if eviction == "None" or (eviction == "LiveMigrateIfPossible" and rooted):
         return Fate.RESTARTS, f"by {EVICT}, as {rooted}" if rooted else f"by {EVICT}"
     if rooted:
-        return Fate.STAYS, f"{rooted}, and its evictionStrategy {wish} forbids to shut it down"
-    return Fate.STAYS, f"its evictionStrategy {wish} asks for {LIVE_MIGRATE}, which is not among the methods"
+        return Fate.STAYS, f"{rooted}, and its evictionStrategy {eviction} forbids to shut it down"
+    return Fate.STAYS, f"its evictionStrategy {eviction} asks for {LIVE_MIGRATE}, which is not among the methods"
 
 
 def _rooted(vmi: Mapping[str, Any], launcher: Launcher) -> str:

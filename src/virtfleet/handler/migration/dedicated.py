@@ -20,10 +20,10 @@ class _Link(msgspec.Struct):
 async def address(interface: str = MIGRATION_INTERFACE) -> str:
     """This handler's address on that network; empty where it is not on it."""
     try:
-        told = await run("ip", "-json", "addr", "show", "dev", interface)
+        printed = await run("ip", "-json", "addr", "show", "dev", interface)
     except CommandError:
         return ""  # there is no such interface
-    links = msgspec.json.decode(told, type=list[_Link])
+    links = msgspec.json.decode(printed, type=list[_Link])
     return next((each.local for link in links for each in link.addr_info if each.scope == "global"), "")
 
 

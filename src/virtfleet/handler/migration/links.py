@@ -175,7 +175,7 @@ class Identity:
         )
         try:
             await _done(secured, secured.do_handshake)
-            peer = peers.of(secured.getpeercert(binary_form=True) or b"")
+            peer = peers.of(secured.getpeercert() or {})
             if peer.name != self._name:
                 raise LinkError(f"the certificate is that of {peer.name}; handlers speak to {self._name} only")
         except ssl.SSLError as error:

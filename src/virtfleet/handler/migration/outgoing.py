@@ -67,7 +67,7 @@ class Outgoing:
         self.running = False
         """What the target says."""
         self.aborting = False
-        self.told = 0.0
+        self.reported = 0.0
         """How long it had taken when its progress was last told, in seconds."""
         self._ordered = False  # from then on the launcher may have begun, whether it has said so or not
         self._launcher = launcher

@@ -22,6 +22,6 @@ def figures(report: MigrationReport) -> Obj:
     return {name: int(max(0, min(value, _MOST))) for name, value in said.items()}
 
 
-def due(report: MigrationReport, told: float) -> bool:
-    """Whether it is time to tell; `told` is how long it had taken when that was last done, in seconds."""
-    return report.running and report.elapsed_seconds >= (told + PERIOD if told else FIRST)
+def due(report: MigrationReport, reported: float) -> bool:
+    """Whether it is time to tell; `reported` is how long it had taken when that was last done, in seconds."""
+    return report.running and report.elapsed_seconds >= (reported + PERIOD if reported else FIRST)

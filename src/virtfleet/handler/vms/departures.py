@@ -151,7 +151,7 @@ class Departures:
         if runs and not guests:
             if begun:
                 return None  # it has ended in this moment, and its launcher is about to say so
-            raise NotPossible("no process of the guest was found in its Pod, so that its end could not be seen")
+            raise NotPossible("no process of the guest is alive in its Pod")
         vmi = instance.key
 
         def where() -> Address | None:
@@ -182,8 +182,8 @@ class Departures:
             change |= {"startTimestamp": times.timestamp(), "mode": report.mode or "PreCopy"}
         elif report.mode and report.mode != migration.mode:
             change["mode"] = report.mode
-        if progress.due(report, outgoing.told):
-            outgoing.told = report.elapsed_seconds
+        if progress.due(report, outgoing.reported):
+            outgoing.reported = report.elapsed_seconds
             change["migrationMetrics"] = progress.figures(report)
         await self._report(instance, migration, change)
         # Where its launcher has gone, or says that the domain has, the guest's process is about to.
@@ -197,7 +197,9 @@ class Departures:
         """The guest is the target's now. That it has been lost is said only when the target had its time."""
         now = time.monotonic()
         vm.left_at = vm.left_at or now
-        passed, limit = now - vm.left_at, _TAKE_OVER if outgoing.complete else _SAY_SO
+        # That all of it is there is known by the target, who may be away for now, and by libvirt here.
+        arrived = outgoing.complete or migration.target_node_domain_detected or outgoing.report().left
+        passed, limit = now - vm.left_at, _TAKE_OVER if arrived else _SAY_SO
         if passed > limit and not outgoing.running:
             why = LOST % (self._node, migration.target_node, limit)
             await self._report(instance, migration, _kept(why, aborted=False))

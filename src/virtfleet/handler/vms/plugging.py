@@ -89,7 +89,7 @@ async def unmount(vmi: VMI, launcher: PodProcess, state: DomainState) -> list[st
     return kept
 
 
-def told(obj: Obj, vmi: VMI, there: Iterable[str], state: DomainState | None) -> Obj:
+def shown(obj: Obj, vmi: VMI, there: Iterable[str], state: DomainState | None) -> Obj:
     """The VMI as a launcher is told of it: with the volumes that it sees, or has in use already, and no others."""
     claims, entries = hotplug.wanted(vmi), hotplug.entries(vmi)
     usable = {*there, *(state.disks if state else ())}

@@ -83,10 +83,10 @@ class Preparation:
         mounted, trouble = await plugging.mount(vmi, process, target=kind is Prepare)
         if trouble and not started:
             raise NotPossible(trouble)
-        told = plugging.told(instance.object(), vmi, mounted, launcher.state)
+        shown = plugging.shown(instance.object(), vmi, mounted, launcher.state)
         there = connected(vmi) if kind is Prepare else [w.name for w in wired]
         order = kind(
-            vmi=with_hardware_addresses(without_awaited(told, vmi, there), wired),
+            vmi=with_hardware_addresses(without_awaited(shown, vmi, there), wired),
             emulators={} if started else emulators.load(self._facts),
             node=NodeFacts(
                 context=context,

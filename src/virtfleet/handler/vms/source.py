@@ -171,6 +171,12 @@ class Source:
         before = (situation.obj.get("status") or {}).get("volumeStatus") or ()
         for reason, message in plugging.news(before, change["status"].get("volumeStatus") or ()):
             self._recorder.normal(instance.reference, reason, message)
+        if (told := status.credentials(situation.obj, change)) is not None:
+            if told:
+                self._recorder.warning(instance.reference, "AccessCredentialsSyncFailed", told)
+            else:
+                said = "Access credentials sync successful."
+                self._recorder.normal(instance.reference, "AccessCredentialsSyncSuccess", said)
         match change["status"].get("phase"):
             case Phase.RUNNING:
                 self._recorder.normal(instance.reference, "Started", "VirtualMachineInstance started.")

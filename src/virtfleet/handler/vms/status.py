@@ -165,6 +165,17 @@ def complaint(obj: Obj, trouble: str, now: float) -> Obj:
     return {"metadata": about, "status": {"conditions": wanted}} if wanted != present else {}
 
 
+def credentials(obj: Obj, change: Obj) -> str | None:
+    """What is new of the guest's keys and passwords: why they are not there, "" where they are, None for no news."""
+    before, now = (
+        conditions.find((each.get("status") or {}).get("conditions") or (), VMICondition.CREDENTIALS)
+        for each in (obj, change)
+    )
+    if now is None or now == before:
+        return None
+    return "" if now["status"] == "True" else now.get("message") or ""
+
+
 def guest_os(guest: GuestInfo) -> Obj:
     """The guest's operating system as the API shows it."""
     return {name: guest.os[key] for key, name in _GUEST_OS.items() if key in guest.os}
@@ -226,7 +237,7 @@ def _conditions(at: Situation, present: list[Condition], phase: str, now: float)
     elif at.runs:
         present = conditions.drop(present, kind.SYNCHRONIZED)
     if phase in FINAL:
-        of_running_guests = (kind.PAUSED, kind.AGENT_CONNECTED, kind.UNSUPPORTED_AGENT)
+        of_running_guests = (kind.PAUSED, kind.AGENT_CONNECTED, kind.UNSUPPORTED_AGENT, kind.CREDENTIALS)
         return [condition for condition in present if condition["type"] not in of_running_guests]
     if not at.runs or at.state is None:
         return present
@@ -237,6 +248,9 @@ def _conditions(at: Situation, present: list[Condition], phase: str, now: float)
     missing = sorted(_AGENT_COMMANDS - set(at.guest.commands)) if at.guest else []
     words = (_POOR_AGENT, f"missing: {', '.join(missing)}; install a newer qemu-guest-agent in the guest")
     present = _if(present, kind.UNSUPPORTED_AGENT, bool(missing), now, *words)
+    if told := at.state.credentials:
+        holds = "True" if told.synchronized else "False"
+        present = conditions.put(present, kind.CREDENTIALS, holds, now, message=told.message)
     present = _if(present, kind.PAUSED, paused, now, *_PAUSES.get(at.state.reason, (at.state.reason, "")))
     if at.hypervisor is None:
         return present

@@ -205,7 +205,7 @@ class Target:
         if instance.vmi.status.evacuation_node_name:
             status["evacuationNodeName"] = None
         held = instance.object()["status"].get("conditions") or []
-        kept = conditions.drop(held, VMICondition.MIGRATION_REQUIRED)
+        kept = conditions.drop(conditions.drop(held, VMICondition.MIGRATION_REQUIRED), VMICondition.EVICTION_REQUESTED)
         if instance.vmi.status.migrated_volumes:  # their data is in the other claims now
             kept = conditions.drop(kept, VMICondition.VOLUMES_CHANGE)
             status["migratedVolumes"] = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -41,8 +42,26 @@ def trouble(hypervisor: Hypervisor, cache: Path) -> str:
     return reason
 
 
+def steps(hypervisor: Hypervisor, *, emulated: bool = False) -> Iterator[tuple[str, str]]:
+    """The same, step by step: what each is about, and why it fails. Nothing is taken from memory."""
+    yield "libvirt has a driver for it", hypervisor.refusal or lacking(hypervisor)
+    for step in hypervisor.proof(os.uname().machine):
+        if not (emulated and isinstance(step, Device | TinyGuest)):
+            yield _title(step), _trouble(step)
+
+
 def _first_trouble(steps: tuple[Step, ...]) -> str:
     return next(filter(None, map(_trouble, steps)), "")
+
+
+def _title(step: Step) -> str:
+    match step:
+        case Device(name):
+            return f"/dev/{name} opens"
+        case Program(name):
+            return f"{name} is installed"
+        case TinyGuest():
+            return f"a guest {step.does} on hardware"
 
 
 def _trouble(step: Step) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import posixpath
 from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain import paths, volumes
 from virtfleet.domain.context import Context
 from virtfleet.launcher.failure import Failure
-from virtfleet.launcher.storage import mapped, seeds
+from virtfleet.launcher.storage import imagefiles, mapped, seeds
 from virtfleet.launcher.storage.iso import Image
 from virtfleet.launcher.vm import metrics
 from virtfleet.work import commands
@@ -31,7 +30,6 @@ from virtfleet.work.tasks import all_of
 
 SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 _FORMATS = ("raw", "qcow2")
-_MOST_LINKS = 40  # as many as the kernel follows
 _LIMIT = 900.0  # seconds: a large disk is copied and checked as fast as its storage allows
 _LEAKS = 3  # how `qemu-img check` ends where space is lost, but no data
 
@@ -113,7 +111,9 @@ def _boot_files(vmi: VMI) -> None:
     if not container:
         return
     for artifact in filter(None, (container.kernel_path, container.initrd_path)):
-        _link(paths.kernel_boot(artifact), _inside(Path(paths.kernel_boot_image()), artifact, "the boot image"))
+        _link(
+            paths.kernel_boot(artifact), imagefiles.inside(Path(paths.kernel_boot_image()), artifact, "the boot image")
+        )
 
 
 def _ignition(vmi: VMI) -> None:
@@ -132,45 +132,10 @@ def _container_disk(index: int, volume: Volume) -> str:
     if os.path.lexists(disk):
         return disk
     if volume.container_disk.path:
-        _link(disk, _inside(image, volume.container_disk.path, what))
+        _link(disk, imagefiles.inside(image, volume.container_disk.path, what))
         return disk
-    directory = _resolved(image, "/disk")
-    listed = sorted(os.listdir(directory)) if directory.is_dir() else []
-    files = [name for name in listed if name[0] != "." and not _resolved(image, f"/disk/{name}").is_dir()]
-    if len(files) > 1:
-        raise Failure(f"{what} has several files under /disk ({', '.join(files)}); name one as `path`")
-    if not files:
-        raise Failure(f"{what} {volume.container_disk.image} has no file under /disk")
-    _link(disk, _inside(image, f"/disk/{files[0]}", what))
+    _link(disk, imagefiles.disk(image, what, volume.container_disk.image))
     return disk
-
-
-def _inside(image: Path, path: str, what: str) -> Path:
-    """A file of an image."""
-    file = _resolved(image, path)
-    if not file.is_file():
-        named = f"/{file.relative_to(image.resolve())}"
-        link = "" if named == posixpath.normpath(f"/{path}") else f": it is a link to {named}, which the image has not"
-        raise Failure(f"{what} has no file {path}{link}")
-    return file
-
-
-def _resolved(image: Path, path: str) -> Path:
-    """A path of an image. Links in it mean files of the image, as if that were all there is: none leads out of it."""
-    top = place = image.resolve()
-    ahead, links = [*reversed(Path(path).parts)], 0
-    while ahead:
-        part = ahead.pop()
-        if part in ("/", ".."):
-            place = top if part == "/" or place == top else place.parent
-        elif not (place / part).is_symlink():
-            place /= part
-        else:
-            ahead += reversed((place / part).readlink().parts)
-            links += 1
-        if links > _MOST_LINKS:
-            raise Failure(f"{path} of the image goes through more than {_MOST_LINKS} links")
-    return place
 
 
 def _link(link: str, target: Path) -> None:

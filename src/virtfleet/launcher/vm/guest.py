@@ -33,8 +33,9 @@ from virtfleet.launcher.libvirtd.connection import Connection
 from virtfleet.launcher.node import emulators
 from virtfleet.launcher.server import Handlers, Updates
 from virtfleet.launcher.storage import disks
-from virtfleet.launcher.vm import abi, growth, live, metrics, states
+from virtfleet.launcher.vm import abi, credentials, growth, live, metrics, states
 from virtfleet.launcher.vm.console import Console
+from virtfleet.launcher.vm.credentials import Credentials
 from virtfleet.launcher.vm.domain import Domain, ask_vmm, in_a_known_way
 from virtfleet.launcher.vm.metrics import Metric
 from virtfleet.launcher.vm.moves import Arrival, Departures
@@ -77,6 +78,7 @@ class Guest:
         self._syncing = asyncio.Lock()
         self._looking = asyncio.Lock()
         self._stirred = asyncio.Event()
+        self._credentials = Credentials(self._operations.ask, self._may_talk, say=self._stirred.set)
         self._started = False
         self._accompanied = False
         self._sweeps = False  # an image may be open that no disk has any more
@@ -185,6 +187,7 @@ class Guest:
     async def _ready(self, vmi: VMI, request: m.Sync) -> ET.Element:
         """What the domain's document names, made unless it runs; the answer is the document."""
         self._grace = traits.grace(vmi)
+        self._credentials.wanted = credentials.by_agent(vmi.spec.access_credentials)
         self._node_name = vmi.status.node_name
         await self._network.serve(request.node)
         if not self._started:
@@ -255,7 +258,13 @@ class Guest:
             self._background("metrics disk", partial(metrics.keep_disk, self._metrics))
         if paths.DOWNWARD_METRICS_SOCKET in named:
             self._background("metrics channel", partial(metrics.serve_channel, self._metrics))
+        if self._credentials.wanted:
+            self._background("credentials", self._credentials.keep)
         self._accompanied = True
+
+    def _may_talk(self) -> bool:
+        state = self._updates.latest.state
+        return state.agent and not state.frozen and state.status is m.Status.RUNNING
 
     async def _metrics(self) -> list[Metric]:
         """What the guest may know of the node and of itself."""
@@ -348,6 +357,7 @@ class Guest:
                 killed=self._killed,
                 stopping=self._deadline is not None,
                 migration=self._departures.report(present) or await self._arrival.report(),
+                credentials=self._credentials.report,
             )
             before = self._updates.latest.state
             self._sweeps = self._sweeps or bool(before.disks.keys() - state.disks.keys())

@@ -59,6 +59,10 @@ class Operations:
     def close(self) -> None:
         self._forget_to_thaw()
 
+    async def ask(self, execute: str, kind: type[T], arguments: dict[str, Any]) -> T:
+        """One question to the guest's agent, for somebody else."""
+        return await self._ask(execute, kind, arguments)
+
     async def _pause(self, _: m.Pause) -> m.Done:
         return await self._done(lambda domain: domain.suspend())
 
@@ -134,10 +138,10 @@ class Operations:
         return m.Picture(png=await self._domain.run(take))
 
     async def _guest_info(self, _: m.GetGuestInfo) -> m.GuestInfo:
-        told = await agent.info(self._ask)
+        answer = await agent.info(self._ask)
         with suppress(Failure):  # it may have been frozen before it came here, or thawed by itself
             self._frozen = await agent.frozen(self._ask)
-        return told
+        return answer
 
     async def _stats(self, _: m.GetStats) -> m.Stats:
         return m.Stats(values=await self._domain.stats())

@@ -16,6 +16,7 @@ from typing import Any
 import orjson
 
 from virtfleet.kube.resource import Resource
+from virtfleet.local.apiserver.kinds import left_out
 from virtfleet.local.apiserver.kinds.registry import Kind, Kinds, Rules
 from virtfleet.local.apiserver.kinds.rules import builtin_rules
 from virtfleet.local.apiserver.kinds.schema import SchemaNode, StructuralSchema, fill_node
@@ -104,7 +105,7 @@ def register(kinds: Kinds, stored: Store, *, services: str = SERVICE_NETWORK) ->
     subresources: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for entry in facts().resources:
         plural, _, subresource = entry["name"].partition("/")
-        if subresource:
+        if subresource and (entry["groupVersion"].rpartition("/")[0], plural, subresource) not in left_out.SUBRESOURCES:
             subresources.setdefault((entry["groupVersion"], plural), []).append({**entry, "name": subresource})
     for entry in facts().resources:
         if "/" not in entry["name"]:

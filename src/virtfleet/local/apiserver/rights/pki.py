@@ -19,7 +19,8 @@ from pathlib import Path
 import yaml
 
 from virtfleet.kube import certificates
-from virtfleet.kube.certificates import Authority, Credential, Lifespan, Profile
+from virtfleet.kube.authority import Authority, Lifespan, Profile
+from virtfleet.kube.certificates import Credential
 from virtfleet.local.apiserver.rights.tokens import SigningKeys
 
 DAY = timedelta(days=1)
@@ -39,10 +40,11 @@ _KEYS = "sa.key"
 
 
 class Pki:
-    """Opens `directory`/pki. `hosts` are the names and addresses that the API server is reached by, beside loopback."""
+    """Opens `directory`/pki. `hosts` are the names and addresses that the API server is reached by, beside loopback;
+    `name` is what the cluster, its context and its user are called in kubeconfigs."""
 
-    def __init__(self, directory: Path, hosts: tuple[str, ...] = ()) -> None:
-        self.directory = directory
+    def __init__(self, directory: Path, hosts: tuple[str, ...] = (), name: str = "virtfleet") -> None:
+        self.directory, self._name = directory, name
         self._root = directory / "pki"
         self._serving = Profile("kube-apiserver", _LEAF, hosts=tuple(dict.fromkeys((*_NAMES, *hosts))))
         self.renew()
@@ -99,10 +101,10 @@ class Pki:
             {
                 "apiVersion": "v1",
                 "kind": "Config",
-                "clusters": [{"name": "virtfleet", "cluster": cluster}],
-                "users": [{"name": "virtfleet", "user": user}],
-                "contexts": [{"name": "virtfleet", "context": {"cluster": "virtfleet", "user": "virtfleet"}}],
-                "current-context": "virtfleet",
+                "clusters": [{"name": self._name, "cluster": cluster}],
+                "users": [{"name": self._name, "user": user}],
+                "contexts": [{"name": self._name, "context": {"cluster": self._name, "user": self._name}}],
+                "current-context": self._name,
             },
             sort_keys=False,
         )

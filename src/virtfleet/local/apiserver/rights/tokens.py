@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from jwt.types import Options
 
 from virtfleet.api.times import timestamp
-from virtfleet.kube import certificates
+from virtfleet.kube.authority import dump_keys, load_keys
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import NODES, PODS, SECRETS, SERVICE_ACCOUNTS, Obj, Resource
 from virtfleet.local.apiserver.objects.store import Store
@@ -52,11 +52,11 @@ class SigningKeys:
     @classmethod
     def load(cls, pem: bytes) -> SigningKeys:
         """From what `dump` gave."""
-        return cls(tuple(certificates.load_keys(pem)))
+        return cls(tuple(load_keys(pem)))
 
     def dump(self) -> bytes:
         """All keys, in PEM."""
-        return certificates.dump_keys(self._keys.values())
+        return dump_keys(self._keys.values())
 
     def rotated(self) -> SigningKeys:
         """With a new key in front; of the older ones the latest stays, for tokens that are still out."""

@@ -19,6 +19,7 @@ from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http import RawRequestMessage
 
 from virtfleet.kube.errors import ApiError
+from virtfleet.local.apiserver.kinds import left_out
 from virtfleet.local.apiserver.kinds.registry import Kinds
 from virtfleet.local.apiserver.objects import causes, patching, refusals
 from virtfleet.local.apiserver.objects.deletion import Outcome
@@ -129,8 +130,11 @@ class Server:
         if not info.resource:
             return await self._route_path(request, info, user)
         kind = self.kinds.find(info.group, info.version, info.resource)
+        missing = left_out.refusal(info.group, info.resource, info.subresource)
         if kind is None:
-            return await self._aggregated(request, info.group, info.version, user)
+            return await self._aggregated(request, info.group, info.version, user, missing)
+        if missing:
+            raise missing
         namespace = info.namespace if kind.resource.namespaced else ""
         if kind.resource.namespaced:
             if not namespace and info.name and info.verb not in ("list", "watch"):
@@ -268,8 +272,13 @@ class Server:
             raise refusals.no_such_path()
         return _nothing_there()
 
-    async def _aggregated(self, request: web.Request, group: str, version: str, user: User) -> web.StreamResponse:
+    async def _aggregated(
+        self, request: web.Request, group: str, version: str, user: User, missing: ApiError | None = None
+    ) -> web.StreamResponse:
+        """What another server answers; where there is none, that it is `missing`."""
         answer = await self.aggregator(request, group, version, user) if self.aggregator else None
+        if answer is None and missing:
+            raise missing
         if answer is None and any(kind.resource.group == group and not kind.custom for kind in self.kinds):
             raise refusals.no_such_path()
         return answer or _nothing_there()

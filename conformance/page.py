@@ -1,0 +1,96 @@
+"""docs/conformance.md, from what runs have shown and from the table of reasons. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from conformance.report import ABSENT, FAILED, NOT_RUN, PASSED, SKIPPED, Spec, Verdict
+
+LABELS = (
+    *("conformance", "sig-compute", "sig-compute-migrations", "sig-compute-instancetype", "sig-network"),
+    *("sig-storage", "sig-operator", "sig-monitoring", "sig-performance"),
+)
+_ALL = "all"
+_SHOWN = (PASSED, FAILED, NOT_RUN, ABSENT, SKIPPED)
+_INTRODUCTION = """# KubeVirt's own tests
+
+KubeVirt's functional suite is the test of VirtFleet that we did not write. `make conformance` runs it unmodified on the
+Kubernetes cluster that KUBECONFIG names and writes this page: nothing on it is written by hand. The guests are
+stand-ins of the same names and logins, so a pass proves the product and not a distribution.
+
+What fails has its reason below, and what was not run says so. *Not applicable* is what this kind of machine or this
+installation cannot have, by the table of reasons in `conformance/reasons.yaml` or by the suite's own word, and *not
+built* what VirtFleet refuses or warns of ([compatibility.md](compatibility.md)); neither is run. A spec that passed
+counts as passed, whatever the table says. The last column is passed of passed, failed and not run.
+
+    make conformance                    # all that applies, which takes hours; what is known grows as it goes
+    make conformance LABEL=sig-network  # the specs of one label; NEW=1: those that have not passed yet
+    make conformance SLICE=1            # minutes: the quickest specs that passed twice in a row; a verdict, no page
+
+It builds VirtFleet's images, brings them and the guests to the nodes (VIRTFLEET_LOAD, see [install.md](install.md)),
+and installs VirtFleet, unless the cluster has it. FUNCTEST is the directory with the suite: `run NAME PROCESSES TIMEOUT
+ARGUMENTS...` starts its runner, `guests/build --archives DIRECTORY` makes the guests.
+"""
+
+
+def page(verdicts: Mapping[Spec, Verdict]) -> str:
+    parts = (
+        _INTRODUCTION,
+        _table(
+            (
+                "label",
+                "selected",
+                "passed",
+                "failed",
+                "not run",
+                "not built",
+                "not applicable",
+                "passed of what applies",
+            ),
+            (_row(label, verdicts) for label in (*LABELS, _ALL)),
+        ),
+        "## What fails, and why\n\n" + _reasons(v for v in verdicts.items() if v[1].state == FAILED),
+        "## What is not built\n\n" + _reasons(v for v in verdicts.items() if v[1].state == ABSENT),
+        "## What does not apply, and why\n\n" + _reasons(v for v in verdicts.items() if v[1].state == SKIPPED),
+        "## Every spec that failed\n\n" + _named(verdicts),
+    )
+    return "\n".join(part if part.endswith("\n") else f"{part}\n" for part in parts)
+
+
+def _row(label: str, verdicts: Mapping[Spec, Verdict]) -> Sequence[str]:
+    states = Counter(v.state for spec, v in verdicts.items() if label in (*spec.labels, _ALL))
+    applies = states[PASSED] + states[FAILED] + states[NOT_RUN]
+    share = f"{100 * states[PASSED] // applies} %" if applies else "–"
+    return (label, *(str(n) for n in (states.total(), *(states[s] for s in _SHOWN))), share)
+
+
+def _reasons(found: Iterable[tuple[Spec, Verdict]]) -> str:
+    by_reason = Counter(verdict.reason for _, verdict in found)
+    if not by_reason:
+        return "Nothing.\n"
+    ordered = sorted(by_reason.items(), key=lambda item: (-item[1], item[0]))
+    return _table(("reason", "specs"), ((_cell(reason), str(count)) for reason, count in ordered))
+
+
+def _named(verdicts: Mapping[Spec, Verdict]) -> str:
+    by_file: dict[str, list[str]] = defaultdict(list)
+    for spec, found in verdicts.items():
+        if found.state == FAILED:
+            by_file[spec.file].append(spec.name)
+    lines = (f"- `{file}`\n" + "".join(f"  - {_plain(n)}\n" for n in names) for file, names in sorted(by_file.items()))
+    return "".join(lines) or "None.\n"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = (head, ["---"] * len(head), *rows)
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _cell(text: str) -> str:
+    return _plain(text).replace("|", "\\|")
+
+
+def _plain(text: str) -> str:
+    """Names and messages are the suite's: nothing in them is markup."""
+    return text.replace("\\", "\\\\").replace("<", "&lt;").replace("*", "\\*").replace("`", "'").replace("_", "\\_")

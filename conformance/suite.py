@@ -1,0 +1,119 @@
+"""The suite's programs and what they need of a cluster: guests, helpers, VirtFleet of this tree, and then a run."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from conformance import helperimage
+from conformance.report import Spec, focus, specs
+
+ROOT = Path(__file__).resolve().parents[1]
+SHARED = ROOT / ".." / "shared"
+FUNCTEST = Path(os.environ.get("FUNCTEST", SHARED / "functest"))
+LOAD = os.environ.get("VIRTFLEET_LOAD", str(SHARED / "kube" / "load"))
+WORK = ROOT / "dist" / "conformance"
+KUBEVIRT = ROOT / "conformance" / "kubevirt.yaml"
+BIN = ROOT / ".venv" / "bin"
+VIRTFLEET, KUBECTL = BIN / "virtfleet", BIN / "kubectl"
+PREFIX, TAG = "ft", "devel"
+PROGRAMS = Path("/var/tmp/functest-guests/root/bin")  # of the guests' builder
+PATIENCE = 300
+GRACE = 90  # seconds that the runner has to clean up after its own limit, before it is killed
+_DNS = ("kube-dns", "-n", "kube-system")
+
+
+class Trouble(Exception):
+    """The suite cannot be run here, and why."""
+
+
+def kubectl(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([KUBECTL, *arguments], check=check, capture_output=True, text=True, timeout=120)
+
+
+def require() -> None:
+    if "KUBECONFIG" not in os.environ:
+        raise Trouble("KUBECONFIG names the cluster to test on; it is not set")
+    if not (FUNCTEST / "run").exists():
+        raise Trouble(f"there is no {FUNCTEST}/run; FUNCTEST names the directory that has KubeVirt's suite")
+
+
+def bring_images(of_virtfleet: bool) -> None:
+    """Images of this tree, of the guests, and of the suite's helpers, on every node."""
+    WORK.mkdir(parents=True, exist_ok=True)
+    guests = WORK / "guests"
+    archives = []
+    if of_virtfleet:
+        _do([sys.executable, "scripts/images"])
+        archives.append(ROOT / "dist" / "virtfleet-images.tar")
+    _do([sys.executable, str(FUNCTEST / "guests" / "build"), "--archives", str(guests)])
+    helperimage.write(WORK / "helpers.tar", PREFIX, TAG, PROGRAMS)
+    for archive in (*archives, *sorted(guests.glob("*.tar")), WORK / "helpers.tar"):
+        _do([*shlex.split(LOAD), str(archive)])
+
+
+@contextmanager
+def installed() -> Iterator[None]:
+    """VirtFleet, unless the cluster has it already, and the Service that the suite looks for; taken away afterwards."""
+    dns = kubectl("get", "service", *_DNS, check=False).returncode != 0
+    if dns:
+        kubectl("create", "service", "clusterip", *_DNS, "--tcp=53:53")
+    ours = kubectl("get", "kubevirt", "-n", "kubevirt", "kubevirt", check=False).returncode != 0
+    where = ("--kubeconfig", os.environ["KUBECONFIG"], f"--timeout={PATIENCE}")
+    try:
+        if ours:
+            _do([str(VIRTFLEET), "install", "--kubevirt", str(KUBEVIRT), *where])
+        yield
+    finally:
+        if ours:
+            _do([str(VIRTFLEET), "uninstall", "--force", *where])
+        if dns:
+            kubectl("delete", "service", *_DNS)
+
+
+def every() -> list[Spec]:
+    """All specs of the suite, without running one; listed once for each suite."""
+    kept = WORK / "reports" / "list.json"
+    if kept.exists() and kept.stat().st_mtime > (FUNCTEST / "functest.xz").stat().st_mtime:
+        return specs(json.loads(kept.read_text()))
+    return specs(_run("list", 1, PATIENCE, "--dry-run"))
+
+
+def run(name: str, chosen: Iterable[Spec], processes: int, seconds: int) -> list[dict[str, Any]]:
+    """The runner's report of these specs; those that it did not come to in time are not in it."""
+    return _run(name, processes, seconds, f"--focus={focus(spec.name for spec in chosen)}")
+
+
+def _run(name: str, processes: int, seconds: int, *arguments: str) -> list[dict[str, Any]]:
+    reports = WORK / "reports"
+    report = reports / f"{name}.json"
+    report.unlink(missing_ok=True)
+    # Without the limit of failures it collects logs for minutes.
+    told = {"OUT": reports, "PREFIX": PREFIX, "TAG": TAG, "REPORTER_MAX_FAILS": -1, "KUBECTL": KUBECTL}
+    environment = os.environ | {name: str(value) for name, value in told.items()}
+    command = [str(FUNCTEST / "run"), name, str(processes), f"{seconds}s", *arguments]
+    # The runner has a limit of its own, and cleans up after that. Where it does not end by then, all of it is killed.
+    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, start_new_session=True) as runner:
+        try:
+            runner.wait(seconds + GRACE)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(runner.pid, signal.SIGKILL)
+    if not report.exists():
+        raise Trouble(f"the suite reported nothing; its log is {reports / name}.log")
+    answer: list[dict[str, Any]] = json.loads(report.read_text())
+    return answer
+
+
+def _do(command: Sequence[str]) -> None:
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=2 * PATIENCE, check=False)
+    if done.returncode:
+        raise Trouble(f"{shlex.join(command)} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")

@@ -1,0 +1,1 @@
+"""What is wrong, for people to mend, and what others need to help them."""

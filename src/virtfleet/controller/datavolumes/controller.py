@@ -1,0 +1,374 @@
+"""The controller of DataVolumes, and of claims that somebody uploads to. A DataVolume and its claim share their name.
+
+It stands back where CDI is installed. That a disk is whole is written on its claim, when its importer has ended well
+and never before; an importer that is lost is made anew and begins at the beginning.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from virtfleet.api import imports, kinds, names
+from virtfleet.api.imports import Unusable, Wanted
+from virtfleet.api.quantity import Quantity
+from virtfleet.controller.datavolumes import progress
+from virtfleet.controller.datavolumes.records import FAILED, PENDING, SUCCEEDED, DataVolume, Importer
+from virtfleet.controller.records import Claim, NodeRecord, labels_of
+from virtfleet.installation import Installation, in_force
+from virtfleet.kube.api import KubeApi
+from virtfleet.kube.cache import Cache
+from virtfleet.kube.controller import Controller
+from virtfleet.kube.errors import ApiError, ignoring, is_already_exists, is_conflict, is_not_found
+from virtfleet.kube.events import Recorder
+from virtfleet.kube.resource import (
+    DATA_SOURCES,
+    DATA_VOLUMES,
+    PERSISTENT_VOLUME_CLAIMS,
+    PODS,
+    Obj,
+    owner_reference,
+)
+from virtfleet.pods import importer as pods
+from virtfleet.pods.importer import Filling
+from virtfleet.protocol.importing import Job, Source
+
+WORKERS = 4
+AGAIN = 5.0
+"""Seconds after which is looked again for what nobody tells of: a source that is used, or not there."""
+_NOT_COPIED = ("kubectl.kubernetes.io/last-applied-configuration",)
+_SOURCES = {
+    imports.BLANK: Source.BLANK,
+    imports.HTTP: Source.HTTP,
+    imports.REGISTRY: Source.REGISTRY,
+    imports.CLAIM: Source.CLAIM,
+    imports.UPLOAD: Source.UPLOAD,
+}
+
+
+class Waiting(Exception):
+    """What is missing for now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clients:
+    """By what uploads know virt-api: an authority (PEM), and the name in its certificate."""
+
+    authority: str = ""
+    name: str = ""
+
+
+class DataVolumes:
+    """The controller."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        recorder: Recorder,
+        *,
+        volumes: Cache[DataVolume],
+        claims: Cache[Claim],
+        importers: Cache[Importer],
+        nodes: Cache[NodeRecord],
+        installations: Cache[Installation],
+        cdi: Cache[str],
+        clients: Callable[[], Clients] = Clients,
+    ) -> None:
+        self._api = api
+        self._recorder = recorder
+        self._volumes = volumes
+        self._claims = claims
+        self._importers = importers
+        self._nodes = nodes
+        self._installations = installations
+        self._cdi = cdi
+        self._clients = clients
+        self.controller = Controller(
+            kinds.DATA_VOLUME.singular, self.reconcile, [nodes, installations, cdi], workers=WORKERS
+        )
+        self.controller.follow(volumes)
+        self.controller.follow(claims, self._of_claim)
+        self.controller.follow(importers, lambda importer: [importer.claim_key])
+        cdi.on_change(self._cdi_changed)
+
+    async def reconcile(self, key: str) -> float | None:
+        """Have the claim, and an importer for as long as it is to be filled."""
+        if self._cdi.list():
+            return None
+        volume, claim = self._volumes.get(key), self._claims.get(key)
+        importer = self._importer(key)
+        if claim and claim.deleting:  # it stays for as long as a Pod has it
+            await self._dismiss(importer)
+        elif volume and not volume.deleting:
+            return await self._fill(volume, claim, importer)
+        elif claim and self._is_uploaded_to(claim):
+            return await self._upload(claim, importer)
+        else:
+            await self._dismiss(importer)
+        return None
+
+    # -- DataVolumes
+
+    async def _fill(self, volume: DataVolume, claim: Claim | None, importer: Importer | None) -> float | None:
+        obj = volume.object()
+        trouble, wanted, again, at = "", Wanted(imports.BLANK), None, volume.phase
+        if at in (SUCCEEDED, FAILED):
+            await self._dismiss(importer)
+            return None
+        try:
+            wanted, copied = await self._source(obj)
+            claim = claim or await self._create_claim(volume, obj, copied)
+            if not claim.controlled_by(volume.uid):
+                raise Waiting(f"claim {claim.name} exists and is not the DataVolume's; delete one of the two")
+            at, importer, trouble = await self._advance(volume, obj, wanted, claim, importer)
+        except Unusable as error:
+            at, trouble = FAILED, str(error)
+        except Waiting as error:
+            at, trouble, again = PENDING, str(error), AGAIN
+        except ApiError as error:
+            if is_conflict(error) or error.code >= 500:
+                raise
+            at, trouble, again = PENDING, f"refused by the API server: {error.message}", AGAIN
+        await self._write(volume, obj, at, claim, importer, trouble)
+        if at in (SUCCEEDED, FAILED):
+            await self._dismiss(importer)
+        return again
+
+    async def _advance(
+        self, volume: DataVolume, obj: Obj, wanted: Wanted, claim: Claim, importer: Importer | None
+    ) -> tuple[str, Importer | None, str]:
+        """The phase, the importer, and what stands in the way."""
+        if claim.filled:
+            return SUCCEEDED, importer, ""
+        if wanted.source in (imports.GIVEN, imports.SNAPSHOT):
+            return (SUCCEEDED if claim.bound else PENDING), None, ""
+        if importer is None:
+            importer = await self._begin(claim, self._filling(obj, wanted, claim, owner_reference(obj, DATA_VOLUMES)))
+        importer, end = await self._end_of(claim, importer)
+        return end or progress.phase(wanted.source, claim, importer), importer, importer.words if importer else ""
+
+    async def _source(self, obj: Obj) -> tuple[Wanted, Obj | None]:
+        """Where the data comes from, and the claim that is copied."""
+        named, namespace = None, obj["metadata"]["namespace"]
+        if reference := (obj.get("spec") or {}).get("sourceRef"):
+            with ignoring(is_not_found):
+                named = await self._api.get(DATA_SOURCES, str(reference.get("name") or ""), namespace)
+            if named is None:
+                imports.wanted(obj)
+                raise Waiting(f"there is no DataSource {reference.get('name')} in namespace {namespace}; create it")
+        wanted = imports.wanted(obj, named)
+        if wanted.source != imports.CLAIM:
+            return wanted, None
+        with ignoring(is_not_found):
+            return wanted, await self._api.get(PERSISTENT_VOLUME_CLAIMS, wanted.body["name"], namespace)
+        raise Waiting(f"there is no claim {wanted.body['name']} in namespace {namespace} to copy; create it")
+
+    async def _create_claim(self, volume: DataVolume, obj: Obj, copied: Obj | None) -> Claim:
+        meta, spec = obj["metadata"], imports.claim_spec(obj, copied)
+        wanted = imports.wanted(obj) if "source" in obj["spec"] else None
+        if wanted and wanted.source == imports.SNAPSHOT:
+            spec["dataSource"] = {
+                "apiGroup": "snapshot.storage.k8s.io",
+                "kind": "VolumeSnapshot",
+                "name": wanted.body["name"],
+            }
+        notes = {key: value for key, value in (meta.get("annotations") or {}).items() if key not in _NOT_COPIED}
+        if (obj["spec"].get("source") or {}).get(imports.UPLOAD) is not None:
+            notes[names.UPLOAD_TARGET] = ""
+        made = {
+            "apiVersion": PERSISTENT_VOLUME_CLAIMS.api_version,
+            "kind": PERSISTENT_VOLUME_CLAIMS.kind,
+            "metadata": {
+                "name": meta["name"],
+                "namespace": meta["namespace"],
+                "labels": dict(meta.get("labels") or {}),
+                "annotations": notes,
+                "ownerReferences": [owner_reference(obj, DATA_VOLUMES)],
+            },
+            "spec": spec,
+        }
+        with ignoring(is_already_exists):
+            self._claims.observe(await self._api.create(PERSISTENT_VOLUME_CLAIMS, made))
+            self._recorder.normal(volume.reference, PENDING, f"PVC {meta['name']} Pending")
+        claim = self._claims.get(volume.key)
+        if claim is None:
+            self._claims.observe(await self._api.get(PERSISTENT_VOLUME_CLAIMS, meta["name"], meta["namespace"]))
+            claim = self._claims.get(volume.key)
+        if claim is None:
+            raise Waiting("its claim is not there yet")
+        return claim
+
+    # -- claims that are uploaded to
+
+    def _is_uploaded_to(self, claim: Claim) -> bool:
+        marked = claim.metadata.annotations.upload_target is not None
+        return marked and not claim.filled and claim.controller is None
+
+    async def _upload(self, claim: Claim, importer: Importer | None) -> float | None:
+        if claim.metadata.annotations.filling_phase == FAILED:
+            await self._dismiss(importer)
+            return None
+        owner = {
+            "apiVersion": PERSISTENT_VOLUME_CLAIMS.api_version,
+            "kind": PERSISTENT_VOLUME_CLAIMS.kind,
+            "name": claim.name,
+            "uid": claim.uid,
+            "controller": True,
+        }
+        if importer is None:
+            job = self._job(Wanted(imports.UPLOAD), claim, _room(claim))
+            importer = await self._begin(claim, Filling(claim.name, claim.namespace, claim.uid, owner, job))
+        importer, end = await self._end_of(claim, importer)
+        if end:
+            await self._dismiss(importer)
+        return None
+
+    # -- importers
+
+    def _importer(self, key: str) -> Importer | None:
+        return next(iter(self._importers.by_index("claim", key)), None)
+
+    def _filling(self, obj: Obj, wanted: Wanted, claim: Claim, owner: Obj) -> Filling:
+        spec, body = obj["spec"], wanted.body
+        job = self._job(wanted, claim, imports.size(obj) or _room(claim), preallocate=bool(spec.get("preallocation")))
+        return Filling(
+            claim.name,
+            claim.namespace,
+            claim.uid,
+            owner,
+            job,
+            image=imports.image(body) if wanted.source == imports.REGISTRY else "",
+            architecture=(body.get("platform") or {}).get("architecture") or "",
+            source=self._source_claim(wanted, claim).name if wanted.source == imports.CLAIM else "",
+            credentials=body.get("secretRef") or "",
+            authorities=body.get("certConfigMap") or "",
+            headers=tuple(body.get("secretExtraHeaders") or ()),
+            priority_class=spec.get("priorityClassName") or "",
+            service_account=spec.get("serviceAccountName") or "",
+        )
+
+    def _job(self, wanted: Wanted, claim: Claim, size: int, *, preallocate: bool = False) -> Job:
+        body, upload = wanted.body, wanted.source == imports.UPLOAD
+        clients = self._clients() if upload else Clients()
+        return Job(
+            _SOURCES[wanted.source],
+            size,
+            block=claim.block,
+            source_block=wanted.source == imports.CLAIM and self._source_claim(wanted, claim).block,
+            url=(body.get("url") or "") if wanted.source == imports.HTTP else "",
+            headers=tuple(body.get("extraHeaders") or ()),
+            checksum=body.get("checksum") or "",
+            preallocate=preallocate,
+            clients=clients.authority,
+            client=clients.name,
+        )
+
+    def _source_claim(self, wanted: Wanted, claim: Claim) -> Claim:
+        """The claim that is copied; a copy of one that is still filled would be half of it."""
+        name = wanted.body["name"]
+        source = self._claims.get(f"{claim.namespace}/{name}")
+        if source is None:
+            raise Waiting(f"there is no claim {name} in namespace {claim.namespace} to copy; create it")
+        volume = self._volumes.get(source.key)
+        unfinished = volume is not None and source.controlled_by(volume.uid) and volume.phase != SUCCEEDED
+        if unfinished or self._is_uploaded_to(source):
+            raise Waiting(f"claim {name} is not filled yet")
+        return source
+
+    async def _begin(self, claim: Claim, filling: Filling) -> Importer | None:
+        if filling.source:
+            await self._unused(filling)
+        settings = in_force(self._installations.list())
+        wanted = pods.render(filling, settings, labels_of(self._nodes))
+        with ignoring(is_already_exists):
+            self._importers.observe(await self._api.create(PODS, wanted))
+            return self._importer(claim.key)
+        there = await self._api.get(PODS, wanted["metadata"]["name"], claim.namespace)
+        if there["metadata"].get("annotations", {}).get(names.FILLED_CLAIM) != claim.name:
+            raise Waiting(f"Pod {there['metadata']['name']} exists and is no importer; delete it")
+        self._importers.observe(there)
+        return self._importer(claim.key)
+
+    async def _unused(self, filling: Filling) -> None:
+        """A disk that is written to while it is copied is copied into pieces."""
+        for pod in await self._api.list(PODS, filling.namespace):
+            used = [(v.get("persistentVolumeClaim") or {}).get("claimName") for v in pod["spec"].get("volumes") or ()]
+            ended = (pod.get("status") or {}).get("phase") in names.FINAL
+            if filling.source in used and not ended and not _reads_only(pod):
+                raise Waiting(f"claim {filling.source} is used by Pod {pod['metadata']['name']}; stop that first")
+
+    async def _end_of(self, claim: Claim, importer: Importer | None) -> tuple[Importer | None, str]:
+        """What an importer has come to, written on the claim: a phase where that is the end."""
+        if importer is None or importer.deleting:
+            return importer, ""
+        if importer.done:
+            await self._note(claim, SUCCEEDED, ready=False)
+            return importer, SUCCEEDED
+        if importer.hopeless:
+            await self._note(claim, FAILED, ready=False)
+            return importer, FAILED
+        if importer.lost:
+            await self._dismiss(importer)
+            return importer, ""
+        await self._note(claim, importer.status.phase or PENDING, ready=importer.ready)
+        return importer, ""
+
+    async def _note(self, claim: Claim, phase: str, *, ready: bool) -> None:
+        known = claim.metadata.annotations
+        wanted = {names.FILLING_PHASE: phase, names.FILLING_READY: "true" if ready else "false"}
+        if [known.filling_phase, known.filling_ready] != [*wanted.values()]:
+            patch = {"metadata": {"uid": claim.uid, "annotations": wanted}}
+            with ignoring(is_not_found):
+                self._claims.observe(
+                    await self._api.patch(PERSISTENT_VOLUME_CLAIMS, claim.name, patch, claim.namespace)
+                )
+
+    async def _dismiss(self, importer: Importer | None) -> None:
+        if importer is None or importer.deleting:
+            return
+        with ignoring(is_not_found, is_conflict):
+            answer = await self._api.delete(PODS, importer.name, importer.namespace, uid=importer.uid)
+            if "deletionTimestamp" in answer.get("metadata", {}):
+                self._importers.observe(answer)
+
+    # -- telling
+
+    async def _write(
+        self, volume: DataVolume, obj: Obj, at: str, claim: Claim | None, importer: Importer | None, trouble: str
+    ) -> None:
+        old = obj.get("status") or {}
+        status = progress.status(old, volume.name, at, claim, importer, trouble, time.time())
+        if all(old.get(key) == value for key, value in status.items()):
+            return
+        patch = {"metadata": {"resourceVersion": volume.metadata.resource_version}, "status": status}
+        with ignoring(is_not_found):
+            self._volumes.observe(
+                await self._api.patch(DATA_VOLUMES, volume.name, patch, volume.namespace, subresource="status")
+            )
+            if trouble and trouble != volume.trouble:
+                self._recorder.warning(volume.reference, "Error", trouble)
+            elif at != volume.phase:
+                self._recorder.normal(volume.reference, at, f"{at} of {volume.name}")
+
+    # -- what it depends on
+
+    def _of_claim(self, claim: Claim) -> list[str]:
+        ours = self._volumes.get(claim.key) or self._importer(claim.key)
+        return [claim.key] if ours or claim.metadata.annotations.upload_target is not None else []
+
+    def _cdi_changed(self, *_: object) -> None:
+        for volume in self._volumes.list():
+            self.controller.queue.add(volume.key)
+
+
+def _room(claim: Claim) -> int:
+    """Bytes that a claim asks for."""
+    amounts: Mapping[str, str] = claim.spec.resources.get("requests") or {}
+    return Quantity.parse(amounts.get("storage") or "0").value()
+
+
+def _reads_only(pod: Obj) -> bool:
+    """Another importer that copies the same claim."""
+    labels = pod["metadata"].get("labels") or {}
+    return labels.get(names.APP_LABEL) == names.IMPORTER_APP

@@ -1,0 +1,103 @@
+"""bhyve, FreeBSD's hypervisor."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+from xml.etree.ElementTree import Element
+
+from virtfleet.api import traits
+from virtfleet.api.disks import Disk, Volume
+from virtfleet.api.vmi import VirtualMachineInstance as VMI
+from virtfleet.domain import volumes
+from virtfleet.domain.context import Context
+from virtfleet.domain.errors import DomainError
+from virtfleet.domain.targets import TargetNames
+from virtfleet.domain.xml import add
+from virtfleet.hypervisors.base import Descriptor, Evidence, Overheads
+from virtfleet.hypervisors.plain import PlainMachine
+from virtfleet.hypervisors.proof import Program, Step
+from virtfleet.hypervisors.support import Supports, impossible, works
+
+_FIRMWARE = "/usr/local/share/uefi-firmware/BHYVE_UEFI.fd"
+_LOADER = "/usr/local/sbin/grub-bhyve"
+
+
+class Bhyve(PlainMachine):
+    """bhyve. It reads raw images, so the launcher makes one where a volume is none."""
+
+    descriptor: ClassVar[Descriptor] = Descriptor(
+        name="bhyve",
+        title="bhyve",
+        overheads=Overheads(
+            daemon="32Mi",
+            vmm="30Mi",
+            estimate="the daemon as measured with libvirt's QEMU driver, the VMM half of QEMU: it has few devices",
+        ),
+        launcher_image="virt-launcher-bhyve",
+        uri="bhyve:///system",
+        daemon="virtbhyved",
+        root=True,
+        privileged=True,
+        device="vmm",
+        processes=("bhyve",),
+    )
+    evidence = Evidence.SCHEMA
+    domain_type = "bhyve"
+    supports: ClassVar[Supports] = impossible(
+        ("disk-usb disk-scsi lun shareable-disk io-threads block-multiqueue", "bhyve has SATA, virtio and NVMe disks"),
+        ("block-size changed-block-tracking", "libvirt's bhyve driver passes only the path of a disk on"),
+        ("boot-order", "bhyve boots the first disk"),
+        (
+            "balloon memory-hotplug cpu-hotplug volume-hotplug interface-hotplug hugepages",
+            "libvirt's bhyve driver cannot change a running VM",
+        ),
+        ("cpu-model cpu-features numa realtime cpu-pinning", "libvirt's bhyve driver sets the topology only"),
+        ("tpm watchdog panic vsock usb-redirection downward-metrics", "libvirt's bhyve driver has no such device"),
+        ("filesystem rng sound input graphics", "the document has no such device yet"),
+        ("gpu host-device net-sriov", "a device must be bound by hand on FreeBSD"),
+        ("secure-boot acpi-tables ignition kernel-boot", "libvirt's bhyve driver has its own loader, or EFI"),
+        ("efi-persistent", "the document names no file for variables yet"),
+        ("net-passt net-plugin net-multiqueue", "bhyve is attached to bridges"),
+        ("live-migration", "libvirt's bhyve driver cannot migrate"),
+        ("start-paused", "libvirt's bhyve driver cannot pause"),
+        ("hyperv-enlightenments kvm-hidden sev tdx clock guest-agent", "bhyve has no such thing"),
+    ) | works(
+        "disk-image disk-sata disk-virtio cdrom container-disk claim ephemeral-disk host-disk cloud-init config-disk",
+        "net-bridge net-masquerade efi serial-console",
+    )
+
+    def proof(self, machine: str) -> tuple[Step, ...]:
+        return (*super().proof(machine), Program("bhyve"))
+
+    def build(self, vmi: VMI, context: Context) -> Element:
+        root = super().build(vmi, context)
+        if traits.serial_console(vmi):
+            devices = root.find("devices")
+            assert devices is not None
+            serial = add(devices, "serial", type="nmdm")
+            number = vmi.metadata.uid  # one pair of null modems for each VM
+            add(serial, "source", master=f"/dev/nmdm{number}A", slave=f"/dev/nmdm{number}B")
+        return root
+
+    def firmware(self, root: Element, vmi: VMI) -> None:
+        if not traits.efi(vmi):
+            add(root, "bootloader", _LOADER)
+        os = add(root, "os")
+        add(os, "type", "hvm")
+        if traits.efi(vmi):
+            add(os, "loader", _FIRMWARE, readonly="yes", type="pflash")
+
+    def _disk(
+        self, devices: Element, vmi: VMI, disk: Disk, volume: Volume, index: int, targets: TargetNames, context: Context
+    ) -> None:
+        source = volumes.source(vmi, volume, index, context, stacked=False)
+        if source.block:
+            raise DomainError(f"disk {disk.name!r}: bhyve reads files; give the claim volumeMode Filesystem")
+        bus = traits.bus(disk) or self.descriptor.disk_bus
+        element = add(devices, "disk", type="file", device="cdrom" if disk.cdrom else "disk")
+        add(element, "driver", name="file", type="raw")
+        add(element, "source", file=source.path)
+        add(element, "target", dev=targets.name(disk.name, bus)[0], bus=bus)
+        if disk.cdrom or (disk.disk and disk.disk.readonly):
+            add(element, "readonly")
+        add(element, "alias", name=f"ua-{disk.name}")

@@ -1,0 +1,131 @@
+"""Machines as libvirt's simpler drivers take them: memory, CPUs, firmware, disks and bridges, and little else.
+
+What these drivers lack alike stands here, too. Their disks have the hypervisor's own format and lie where it looks for
+them, so a VMI names them by `hostDisk`; what is made from configuration is an ISO image, which all of them read.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+from xml.etree.ElementTree import Element
+
+from virtfleet.api import traits
+from virtfleet.api.disks import Disk, Volume
+from virtfleet.api.vmi import VirtualMachineInstance as VMI
+from virtfleet.domain import common, interfaces, paths, volumes
+from virtfleet.domain.context import Context
+from virtfleet.domain.errors import DomainError
+from virtfleet.domain.targets import TargetNames
+from virtfleet.domain.xml import add
+from virtfleet.hypervisors import daemons
+from virtfleet.hypervisors.base import Connection, DaemonPlan, DaemonSettings, Hypervisor, Overheads
+from virtfleet.hypervisors.support import Support, impossible, works
+
+LIKE_QEMU = Overheads(daemon="32Mi", vmm="60Mi", estimate="taken to be those of libvirt's QEMU driver")
+ELSEWHERE = Overheads(
+    daemon="0", vmm="0", estimate="VM and VMM run on another machine; the driver lives in the launcher"
+)
+_BRIDGE = "k6t-eth0"
+_LACKING = (
+    ("disk-virtio disk-usb lun shareable-disk io-threads block-multiqueue", "libvirt's {} driver has no such disks"),
+    ("block-size changed-block-tracking boot-order", "libvirt's {} driver does not pass it on"),
+    ("cpu-model cpu-features cpu-pinning numa realtime", "libvirt's {} driver sets the number of CPUs only"),
+    ("watchdog panic rng vsock usb-redirection downward-metrics", "libvirt's {} driver adds no such device"),
+    ("tpm filesystem sound input", "libvirt's {} driver adds no such device"),
+    ("secure-boot acpi-tables ignition kernel-boot", "libvirt's {} driver leaves the firmware as it is"),
+    ("gpu host-device net-sriov", "libvirt's {} driver passes through no devices that a VMI can name"),
+    ("net-passt net-plugin net-multiqueue", "libvirt's {} driver attaches to bridges only, if at all"),
+    ("memory-hotplug cpu-hotplug hugepages balloon", "libvirt's {} driver cannot give a running VM more"),
+    ("interface-hotplug", "interfaces of a running VM of {} stay as they are"),
+    ("hyperv-enlightenments kvm-hidden sev tdx clock", "libvirt's {} driver does not set it"),
+    ("graphics", "the screen of a VM of {} is no socket in the launcher's Pod"),
+    ("serial-console guest-agent", "libvirt's {} driver opens no consoles and knows no agent"),
+    ("start-paused", "libvirt's {} driver starts VMs running"),
+)  # fmt: skip
+_OWN_FORMAT = "disks of {} have a format of its own; prepare one and name it in hostDisk"
+
+
+def limits(driver: str, *own: tuple[str, str]) -> dict[str, Support]:
+    """What one of these drivers cannot do: what all of them cannot, and what only this one cannot."""
+    return impossible(
+        *((features, reason.format(driver)) for features, reason in _LACKING),
+        ("container-disk claim ephemeral-disk", _OWN_FORMAT.format(driver)),
+        *own,
+    )
+
+
+# What all of them have: disks of their own format.
+PLAIN = works("disk-image host-disk disk-sata disk-scsi cdrom")
+CONFIGURATION = works("cloud-init config-disk")
+
+
+class PlainMachine(Hypervisor):
+    """A machine of one of these drivers. What follows are the words in which their documents differ."""
+
+    domain_type: ClassVar[str]
+    disk_format: ClassVar[str] = ""
+    """libvirt's word for the format of disks, where the driver wants one."""
+
+    def build(self, vmi: VMI, context: Context) -> Element:
+        if context.emulated:
+            raise DomainError(f"{self.descriptor.name} cannot emulate CPUs")
+        root = common.document(vmi, self.domain_type)
+        common.memory(root, vmi)
+        common.vcpus(root, traits.topology(vmi).vcpus)
+        self.firmware(root, vmi)
+        common.reboot_policy(root, vmi)
+        devices = add(root, "devices")
+        targets = TargetNames(vmi)
+        by_name = {volume.name: (index, volume) for index, volume in enumerate(vmi.spec.volumes)}
+        for disk in vmi.spec.domain.devices.disks:
+            index, volume = by_name.get(disk.name, (-1, None))
+            if volume is None:
+                raise DomainError(f"disk {disk.name!r}: spec.volumes has no volume of that name")
+            self._disk(devices, vmi, disk, volume, index, targets, context)
+        for interface, tap in interfaces.attached(vmi, context):
+            if not tap or not self.has("net-bridge"):
+                raise DomainError(f"interface {interface.name!r}: {self.descriptor.name} cannot be attached to it")
+            element = add(devices, "interface", type="bridge")
+            add(element, "mac", address=interface.mac_address) if interface.mac_address else None
+            add(element, "source", bridge=context.bridges.get(interface.name, _BRIDGE))
+            add(element, "model", type=self.interface_model(interface.model or "virtio"))
+            add(element, "alias", name=f"ua-{interface.name}")
+        return root
+
+    def firmware(self, root: Element, vmi: VMI) -> None:
+        """How it boots: a BIOS, from its first disk."""
+        os = add(root, "os", firmware="efi" if traits.efi(vmi) else "")
+        add(os, "type", "hvm", arch="x86_64")
+        add(os, "boot", dev="hd")
+
+    def interface_model(self, model: str) -> str:
+        """The driver's word for a model of network cards."""
+        return model
+
+    def path(self, disk: Disk, volume: Volume) -> str:
+        """Where a disk lies that the VMI names by `hostDisk`."""
+        assert volume.host_disk is not None
+        return paths.host_disk(volume.name, volume.host_disk.path)
+
+    def daemon(self, settings: DaemonSettings) -> DaemonPlan:
+        if self.descriptor.connection is not Connection.DAEMON:
+            return DaemonPlan(uri=self.descriptor.uri)
+        return daemons.plan(self.descriptor, settings, {})
+
+    def _disk(
+        self, devices: Element, vmi: VMI, disk: Disk, volume: Volume, index: int, targets: TargetNames, context: Context
+    ) -> None:
+        made = volumes.seed(volume) or bool(volumes.config_kind(volume))
+        if not volume.host_disk and not (made and self.has("config-disk")):
+            raise DomainError(f"disk {disk.name!r}: {_OWN_FORMAT.format(self.descriptor.title)}")
+        cdrom = made or bool(disk.cdrom)
+        path = volumes.source(vmi, volume, index, context).path if made else self.path(disk, volume)
+        bus = traits.bus(disk) or self.descriptor.disk_bus
+        element = add(devices, "disk", type="file", device="cdrom" if cdrom else "disk")
+        if self.disk_format:
+            add(element, "driver", type="raw" if cdrom else self.disk_format)
+        add(element, "source", file=path)
+        add(element, "target", dev=targets.name(disk.name, bus)[0], bus=bus)
+        if cdrom or (disk.disk and disk.disk.readonly):
+            add(element, "readonly")
+        add(element, "alias", name=f"ua-{disk.name}")

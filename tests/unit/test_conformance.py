@@ -1,0 +1,121 @@
+"""What is made of the reports of KubeVirt's suite: merged, judged, chosen from, and written down."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from conformance import page, report
+from conformance.report import Reasons, Spec
+
+TABLE: dict[str, list[dict[str, Any]]] = {
+    "impossible": [{"labels": ["SRIOV"], "reason": "needs a card"}],
+    "absent": [{"files": "pool_test", "reason": "there are no pools"}],
+    "failing": [{"names": "reach .* name", "reason": "there is no DNS"}],
+}
+REASONS = Reasons.read(TABLE)
+
+
+def entry(
+    name: str, state: str, *labels: str, file: str = "vm_test.go", seconds: float = 1, message: str = ""
+) -> dict[str, Any]:
+    return {
+        "ContainerHierarchyTexts": ["[sig] VMs"],
+        "ContainerHierarchyLabels": [["sig-compute"]],
+        "LeafNodeType": "It",
+        "LeafNodeText": name,
+        "LeafNodeLabels": list(labels),
+        "LeafNodeLocation": {"FileName": f"/src/tests/{file}"},
+        "State": state,
+        "RunTime": seconds * 1e9,
+        "Failure": {"Message": message},
+    }
+
+
+def run(*entries: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"SpecReports": [*entries, {"LeafNodeType": "BeforeSuite", "State": "passed"}]}]
+
+
+def test_a_pass_counts_in_a_row_and_a_failure_ends_the_row() -> None:
+    results: report.Results = {}
+    passed, failed = run(entry("starts", "passed")), run(entry("starts", "failed", message="Expected\nno luck"))
+    for _ in range(2):
+        results = report.merged(results, passed)
+    assert results["[sig] VMs starts"] == {"state": "passed", "seconds": 1, "passes": 2}
+    results = report.merged(results, failed)
+    assert results["[sig] VMs starts"] == {"state": "failed", "seconds": 1, "why": "no luck"}
+    assert report.merged(results, passed)["[sig] VMs starts"]["passes"] == 1
+
+
+def test_what_a_run_did_not_select_or_did_not_end_stays_as_it_was() -> None:
+    before = report.merged({}, run(entry("starts", "passed")))
+    for state in ("skipped", "interrupted", "aborted"):
+        assert report.merged(before, run(entry("starts", state))) == before
+    timed_out = entry("starts", "timedout", message="A suite timeout occurred")
+    assert report.merged(before, run(timed_out)) == before
+
+
+def test_a_spec_that_passed_counts_as_passed_and_the_rest_has_a_reason() -> None:
+    entries = (
+        entry("flies", "passed", "SRIOV"),
+        entry("dives", "failed", "SRIOV", message="no card"),
+        entry("scales", "failed", file="pool_test.go", message="refused"),
+        entry("should reach it by name", "failed", message="no such host"),
+        entry("breaks", "failed", message="boom"),
+        entry("asks", "skipped", message="two nodes are needed"),
+        entry("later", "pending"),
+    )
+    results = report.merged({}, run(*entries))
+    every = report.specs(run(*entries, entry("new", "passed")))
+    verdicts = {s: report.verdict(s, results, REASONS) for s in every}
+    assert {s.name.removeprefix("[sig] VMs "): (v.state, v.reason) for s, v in verdicts.items()} == {
+        "flies": ("passed", ""),
+        "dives": ("skipped", "needs a card"),
+        "scales": ("absent", "there are no pools"),
+        "should reach it by name": ("failed", "there is no DNS"),
+        "breaks": ("failed", "not looked into: boom"),
+        "asks": ("skipped", "the suite skips it: two nodes are needed"),
+        "later": ("skipped", "the suite itself leaves it out"),
+        "new": ("not run", ""),
+    }
+    assert "| sig-compute | 8 | 1 | 2 | 1 | 1 | 3 | 25 % |" in page.page(verdicts)
+
+
+def test_a_slice_has_the_quickest_reliable_specs_of_every_label_in_turn() -> None:
+    def spec(name: str, *labels: str) -> Spec:
+        return Spec(name, frozenset(labels), "a_test.go")
+
+    every = [
+        spec("a1", "a"),
+        spec("a2", "a"),
+        spec("a3", "a"),
+        spec("b1", "b"),
+        spec("once", "b"),
+        spec("alone", "b", "Serial"),
+    ]
+    took = {"a1": 5, "a2": 1, "a3": 2, "b1": 9, "once": 1, "alone": 1}
+    results = {n: {"state": "passed", "seconds": s, "passes": 1 if n == "once" else 2} for n, s in took.items()}
+    assert [s.name for s in report.reliable(every, results, ("a", "b"), 14, 2)] == ["a2", "b1", "a3"]
+
+
+def test_the_runner_is_asked_for_exactly_these() -> None:
+    chosen = re.compile(report.focus(["VMs [x] start(s)"]))
+    assert chosen.search("KubeVirt Tests Suite VMs [x] start(s)")
+    assert not chosen.search("KubeVirt Tests Suite VMs [x] start(s) twice")
+
+
+def test_names_of_specs_are_no_markup() -> None:
+    odd = Spec("a*b*|<i>`c`_d_", frozenset({"conformance"}), "a_test.go")
+    text = page.page({odd: report.Verdict("failed", "x|y")})
+    assert "a\\*b\\*|&lt;i>'c'\\_d\\_" in text and "| x\\|y | 1 |" in text
+
+
+def test_the_table_of_reasons_can_be_read() -> None:
+    table = Path(report.__file__).with_name("reasons.yaml").read_text()
+    reasons = Reasons.read(yaml.safe_load(table))
+    assert all(
+        r.reason and (r.labels or r.names or r.files) for r in (*reasons.impossible, *reasons.absent, *reasons.failing)
+    )
