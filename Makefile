@@ -58,7 +58,7 @@ conformance: bootstrap  ## KubeVirt's own tests on the Kubernetes that KUBECONFI
 test-golden: bootstrap  ## boot every reference VMI that can boot here (about ten minutes)
 	@BOOT_GOLDEN=1 $(PYTEST) tests/vm/test_golden_boot.py -q
 
-test-xen: bootstrap  ## boot a real Xen in an emulated machine, and VMs on it (within fifteen minutes)
+test-xen: bootstrap  ## boot a real Xen in an emulated machine, for work on its driver (fifteen minutes at most)
 	@began=$$SECONDS; TEST_XEN=1 timeout 900 $(PYTEST) tests/xen -q -s; status=$$?; \
 	  echo "test-xen: $$((SECONDS - began)) s"; exit $$status
 

@@ -98,7 +98,7 @@ def processes_of(sandbox: Path) -> list[int]:
     ("change", "message"),
     [
         ({"volumes": [{"name": "root", "containerDisk": {"image": "example/other"}}]}, "--disk root=PATH"),
-        ({"hypervisor": "bhyve"}, "cannot run on hypervisor bhyve yet"),
+        ({"hypervisor": "xen"}, "cannot run on hypervisor xen yet"),
         ({"domain": {"memory": {"guest": "many"}}}, "spec.domain.memory.guest"),
     ],
 )

@@ -20,7 +20,9 @@ from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.cli.look.render_domain import pretend_node
 from virtfleet.domain.xml import text
 from virtfleet.hypervisors import registry
-from virtfleet.hypervisors.features import refusals
+from virtfleet.hypervisors.base import Hypervisor
+from virtfleet.hypervisors.features import FEATURES
+from virtfleet.hypervisors.support import Level, Support
 from virtfleet.installation import Installation
 
 KERNEL = {"container": {"image": "x", "kernelPath": "/vmlinuz", "initrdPath": "/initrd"}, "kernelArgs": "console=hvc0"}
@@ -58,5 +60,14 @@ def _of(case: Path) -> Iterator[tuple[str, str]]:
         completed, _ = complete(vmi, cluster)
         completed["metadata"] |= {"uid": "00000000-0000-4000-8000-000000000000"}
         wanted = read(VMI, completed)
-        if not list(refusals(xen, wanted)):
+        if all(feature.level is Level.WORKS for feature in _asked(xen, wanted)):
             yield way, text(xen.build(wanted, pretend_node(wanted, cluster)))
+
+
+def _asked(hypervisor: Hypervisor, vmi: VMI) -> Iterator[Support]:
+    """How far its driver has what a VMI asks for, though VMs cannot run on it yet."""
+    for feature in FEATURES:
+        if feature.asked(vmi) and not feature.everywhere:
+            keys = (feature.key, feature.part_of)
+            named = [hypervisor.supports[key] for key in keys if key in hypervisor.supports]
+            yield named[0] if named else Support(Level.ABSENT)

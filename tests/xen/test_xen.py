@@ -13,13 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from virtfleet.api.quantity import Quantity
 from virtfleet.hypervisors import registry
 from virtfleet.local import guestimage
 from xen.dom0 import build
-from xen.inside import machine
 from xen.machine import Shell, booted
 from xen.reference import documents
 
@@ -43,13 +41,6 @@ def files() -> Iterator[Path]:
             shutil.copy(source, place)
         for name, document in documents().items():
             (place / f"{name}.xml").write_text(document)
-        seed = {"userData": "#cloud-config\nruncmd:\n- echo hello from the seed\n- poweroff\n"}
-        vmi = machine("xenpvh")
-        vmi["spec"]["domain"].pop("machine")
-        vmi["spec"]["domain"]["devices"]["disks"] = [{"name": "seed", "disk": {}}]
-        vmi["spec"]["volumes"] = [{"name": "seed", "cloudInitNoCloud": seed}]
-        listed = {"kind": "KubeVirt", "spec": {"configuration": {"hypervisors": [{"name": "xen"}]}}}
-        (place / "vmi.yaml").write_text(yaml.safe_dump_all([vmi, listed]))
         yield place
 
 
@@ -78,14 +69,6 @@ def test_documents_of_the_references_are_accepted(dom0: Shell, files: Path) -> N
     dom0.run("until virsh -q -c xen:///system list; do usleep 200000; done", LIMIT)
     assert inside(dom0, "define", str(files)) == {}
     dom0.run("kill $(cat /tmp/libvirtd.pid)")
-
-
-def test_launch_boots_a_guest_and_ends_with_it(dom0: Shell, files: Path) -> None:
-    command = f"{TREE}/.venv/bin/virtfleet launch -f {files}/vmi.yaml --disk kernel-boot={files} -o json"
-    said = dom0.run(command, LIMIT)
-    assert "hello from the seed" in said
-    assert '"reason": "Shutdown"' in said
-    assert dom0.run(DOMAINS) == ""
 
 
 @pytest.mark.parametrize("kind", ["xenpvh", "xenpv", "xenfv"])

@@ -162,6 +162,8 @@ class DaemonPlan(msgspec.Struct, frozen=True, kw_only=True):
     files: dict[str, str] = {}
     links: dict[str, str] = {}
     """Symbolic links and where they lead."""
+    mounts: dict[str, str] = {}
+    """File systems of the kernel's own that the driver looks for, and their types, by the place below /proc or /sys."""
     daemon: Process | None = None
     log_daemon: Process | None = None
 

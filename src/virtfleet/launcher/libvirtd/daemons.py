@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import subprocess
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -90,6 +91,9 @@ class Daemons:
         for path, place in self._plan.links.items():
             with suppress(FileExistsError):
                 os.symlink(place, path)
+        for path, kind in self._plan.mounts.items():
+            if not os.path.ismount(path):
+                subprocess.run(["mount", "-t", kind, kind, path], check=True, timeout=_LAST_WORDS)
         for process in (self._plan.log_daemon, self._plan.daemon):
             if process:
                 self._watching.append(tasks.keep(partial(_keep_running, process), f"daemon: {process.command[0]}"))
