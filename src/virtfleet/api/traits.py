@@ -199,11 +199,6 @@ def serial_console(vmi: VMI) -> bool:
     return vmi.spec.domain.devices.autoattach_serial_console is not False
 
 
-def prints_console(vmi: VMI) -> bool:
-    """Whether a container shows what the guest says there; the file that it is logged to costs nothing, this does."""
-    return serial_console(vmi) and vmi.spec.domain.devices.log_serial_console is True
-
-
 def bus(disk: Disk) -> str:
     target = disk.lun or disk.disk or disk.cdrom
     return target.bus if target else ""

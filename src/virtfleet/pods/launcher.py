@@ -17,18 +17,7 @@ from virtfleet.domain import paths
 from virtfleet.hypervisors import daemons, registry
 from virtfleet.hypervisors.base import Descriptor, Hypervisor
 from virtfleet.installation import Installation
-from virtfleet.pods import (
-    consolelog,
-    heldimages,
-    networks,
-    placement,
-    probes,
-    resources,
-    security,
-    sharing,
-    vmstate,
-    volumes,
-)
+from virtfleet.pods import heldimages, networks, placement, probes, resources, security, sharing, vmstate, volumes
 from virtfleet.pools.launcher import Launcher
 from virtfleet.pools.terms import TooManyTermsError
 
@@ -84,7 +73,6 @@ def render(
     mounted = volumes.mounted(view, block_volumes, hold_images=held, state_claim=state_claim)
     image = launcher.image
     holders = heldimages.containers(mounted, settings, image)
-    beside = [*holders, *consolelog.containers(view, settings, image)]
     if taken := volumes.clash(mounted):
         raise Unrenderable(f"spec.volumes: a volume of the launcher Pod is called {taken!r} already; rename the VMI's")
     if mounted.images and not holders:
@@ -101,7 +89,7 @@ def render(
             "enableServiceLinks": False,
             "terminationGracePeriodSeconds": traits.grace(view) + GRACE_AFTER_GUEST,
             "securityContext": security.of_pod(descriptor, settings),
-            **({"initContainers": beside} if beside else {}),
+            **({"initContainers": holders} if holders else {}),
             "containers": [
                 _compute(vmi, view, hypervisor, settings, image, mounted),
                 *sharing.containers(view, descriptor, settings, image, mounted),

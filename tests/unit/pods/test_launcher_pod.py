@@ -490,29 +490,3 @@ def test_every_reference_vmi_has_a_pod_with_sound_amounts() -> None:
         names = [v["name"] for v in made["spec"]["volumes"]]
         assert len(names) == len(set(names)), case.name
         assert {m["name"] for c in made["spec"]["containers"] for m in c["volumeMounts"]} <= set(names), case.name
-
-
-def test_a_container_prints_the_console_where_the_vmi_says_so() -> None:
-    assert "initContainers" not in pod({}, kubevirt())["spec"]
-    devices = "domain.devices"
-    made = pod({f"{devices}.logSerialConsole": True})
-    [container] = [c for c in made["spec"]["initContainers"] if c["name"] == "guest-console-log"]
-    assert container["restartPolicy"] == "Always", "or the Pod would not end with its launcher"
-    assert container["command"][-1] == f"/var/run/kubevirt-private/{UID}/virt-serial0-log"
-    assert container["image"] == compute(made)["image"]
-    assert violations(made) == set()
-    none = pod({f"{devices}.logSerialConsole": True, f"{devices}.autoattachSerialConsole": False})
-    assert not [c for c in none["spec"].get("initContainers", ()) if c["name"] == "guest-console-log"]
-
-
-def test_what_firmware_and_tpm_keep_lies_in_a_claim() -> None:
-    efi = {"domain.firmware": {"bootloader": {"efi": {"persistent": True, "secureBoot": False}}}}
-    tpm = {"domain.devices.tpm": {"persistent": True}}
-    for edits, kept in ((efi, "nvram"), (tpm, "swtpm"), (efi | tpm, "nvram:swtpm")):
-        made = pod(edits)
-        [volume] = [v for v in made["spec"]["volumes"] if v["name"] == "vm-state"]
-        assert volume["persistentVolumeClaim"] == {"claimName": "persistent-state-for-vmi"}
-        assert mounts(made)["vm-state"] == "/var/run/kubevirt-private/vm-state"
-        assert {"name": "VIRTFLEET_KEPT", "value": kept} in compute(made)["env"]
-    for edits in ({"domain.devices.tpm": {"persistent": True, "enabled": False}}, {"domain.devices.tpm": {}}):
-        assert "vm-state" not in mounts(pod(edits))
