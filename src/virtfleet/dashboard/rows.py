@@ -206,7 +206,7 @@ FOLLOWED = {
     "handlers": Followed(PODS, _pod, f"{names.APP_LABEL}=virt-handler"),
     "migrations": Followed(VMI_MIGRATIONS, _migration),
     "events": Followed(EVENTS, _event),
-    "kubevirts": Followed(KUBEVIRTS, _kubevirt),
+    KUBEVIRTS.plural: Followed(KUBEVIRTS, _kubevirt),
     "namespaces": Followed(NAMESPACES, _about),
     "claims": Followed(PERSISTENT_VOLUME_CLAIMS, _claim),
     "instancetypes": Followed(CLUSTER_INSTANCETYPES, _type),

@@ -12,7 +12,6 @@ from virtfleet.admission.updates import RESERVED_ANNOTATIONS
 from virtfleet.api import crds, kinds
 from virtfleet.api.kinds import OwnKind
 from virtfleet.kube.resource import (
-    CRDS,
     DATA_SOURCES,
     NAMESPACES,
     PERSISTENT_VOLUME_CLAIMS,
@@ -190,7 +189,6 @@ async def test_what_cannot_be_inferred_is_refused_or_ignored(kit: Kit, volumes: 
 async def test_sources_are_followed_and_nobody_learns_what_is_in_other_namespaces(kit: Kit) -> None:
     await kit.guard()
     await kit.make(NAMESPACES, {"metadata": {"name": "images"}})
-    await kit.make(CRDS, crd(DATA_SOURCES))
     await made(kit, a_type(kind=kinds.TYPES[0]), a_preference())
     await kit.make(PERSISTENT_VOLUME_CLAIMS, claim("golden", MARKED, "images"), "images")
     await kit.make(PERSISTENT_VOLUME_CLAIMS, claim("secret", {}, "images"), "images")
