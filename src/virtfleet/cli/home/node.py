@@ -153,10 +153,18 @@ def take_away(data: Path, settings: Settings, api: readiness.Api, name: str) -> 
 
     _ask(data, op="end", name=name, timeout=60)
     asyncio.run(power_off(Layout(data, settings.name, name), network_of(settings)))
+    _delete(api, f"{NODES.path()}/{name}")  # first, so that no pods are made for it any more
+    for pod in api.items(f"{PODS.path()}?fieldSelector=spec.nodeName={name}"):
+        # Nobody is left there who could say that they have ended.
+        meta = pod["metadata"]
+        _delete(api, f"{PODS.path(meta['namespace'])}/{meta['name']}?gracePeriodSeconds=0")
+
+
+def _delete(api: readiness.Api, path: str) -> None:
     try:
-        api.ask(f"{NODES.path()}/{name}", "DELETE")
+        api.ask(path, "DELETE")
     except urllib.error.HTTPError as error:
-        if error.code != 404:  # it never came up
+        if error.code != 404:  # it never came up, or is gone already
             raise
 
 
