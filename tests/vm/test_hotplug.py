@@ -189,10 +189,13 @@ def test_media_are_inserted_exchanged_and_ejected(web: Plugged) -> None:
 
 
 def test_a_volume_moves_with_its_vm(web: Plugged) -> None:
+    web.kubectl.apply(claim("data"))
+    web.kubectl.apply(claim("second", block=True))
     web.virtctl("addvolume", "web", "--volume-name=data")
     web.virtctl("addvolume", "web", "--volume-name=second", "--bus=virtio", "--serial=second")
     web.ready("data"), web.ready("second")
     disk, before = web.sees("data"), (web.used.vmi() or {})["status"]["nodeName"]
+    web.guest(f"echo block | dd of=/dev/{web.sees('second')} conv=fsync")
     with web.writing(disk):
         web.virtctl("migrate", "web")
         eventually(lambda: (web.used.vmi() or {})["status"]["nodeName"] != before, 3 * PATIENCE)
@@ -212,6 +215,9 @@ def test_a_volume_moves_with_its_vm(web: Plugged) -> None:
 
 def test_a_drain_takes_the_volume_along_with_its_vm(web: Plugged) -> None:
     """The Pod that attaches it is evicted, too; in KubeVirt that goes first, and takes the disk with it (#13523)."""
+    if not web.status("data"):  # this test alone
+        web.kubectl.apply(claim("data"))
+        web.virtctl("addvolume", "web", "--volume-name=data")
     disk, before = web.sees("data"), web.used.vmi() or {}
     node = before["status"]["nodeName"]
     chosen = "--pod-selector=kubevirt.io in (virt-launcher, hotplug-disk)"
