@@ -19,6 +19,7 @@ from virtfleet.domain.errors import DomainError
 from virtfleet.domain.xml import add
 
 MOST_QUEUES = 256  # of a tap device
+_BRIDGE = "k6t-eth0"  # of the first network
 
 
 # Ports of Istio's proxy, which must not be forwarded to the guest.
@@ -41,6 +42,11 @@ def attached(vmi: VMI, context: Context) -> Iterator[tuple[Interface, bool]]:
         tap = uses_tap(interface, context)
         if not interface.sriov and (tap or not interface.binding):
             yield interface, tap
+
+
+def bridge(interface: Interface, context: Context) -> str:
+    """The bridge of the Pod that an interface joins, where it is attached to one by itself and not to a tap."""
+    return context.bridges.get(interface.name, _BRIDGE)
 
 
 def uses_tap(interface: Interface, context: Context) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from virtfleet.api.disks import Disk, Volume
+from virtfleet.api.disks import Volume
 from virtfleet.domain.errors import DomainError
 from virtfleet.hypervisors.base import Connection, Descriptor, Events, Evidence
 from virtfleet.hypervisors.plain import ELSEWHERE, PLAIN, limits
@@ -41,7 +41,7 @@ class Esx(VmxMachine):
     def refusal(self) -> str:
         return "VMs cannot run on hypervisor esx yet: VirtFleet writes their documents, but logs in at no other host"
 
-    def path(self, disk: Disk, volume: Volume) -> str:
+    def path(self, volume: Volume) -> str:
         assert volume.host_disk is not None
         store, _, file = volume.host_disk.path.strip("/").partition("/")
         if not file:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from virtfleet.api.disks import Disk, Volume
+from virtfleet.api.disks import Volume
 from virtfleet.hypervisors.base import Connection, Descriptor, Events, Evidence
 from virtfleet.hypervisors.plain import ELSEWHERE, PlainMachine, limits
 from virtfleet.hypervisors.support import Supports, works
@@ -38,6 +38,6 @@ class HyperV(PlainMachine):
     def refusal(self) -> str:
         return "VMs cannot run on hypervisor hyperv yet: VirtFleet writes their documents, but logs in at no other host"
 
-    def path(self, disk: Disk, volume: Volume) -> str:
+    def path(self, volume: Volume) -> str:
         assert volume.host_disk is not None
         return volume.host_disk.path

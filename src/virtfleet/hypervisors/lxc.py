@@ -24,7 +24,6 @@ from virtfleet.hypervisors.containers import IDS, IMPOSSIBLE_IN_CONTAINERS, firs
 from virtfleet.hypervisors.support import Supports, impossible, works
 
 ROOT = "rootfs"  # the file system of this name is the container's root
-_BRIDGE = "k6t-eth0"
 _SEEDS = "/var/lib/cloud/seed"  # where cloud-init looks before it looks for disks
 _LXC_CONF = 'log_with_libvirtd = 0\nsecurity_driver = "none"\n'
 _FOREIGN = "the node's kernel would read a file system that somebody else made; give the container a directory"
@@ -166,7 +165,7 @@ def _interfaces(devices: Element, vmi: VMI, context: Context) -> None:
         element = add(devices, "interface", type="bridge")
         if interface.mac_address:
             add(element, "mac", address=interface.mac_address)
-        add(element, "source", bridge=context.bridges.get(interface.name, _BRIDGE))
+        add(element, "source", bridge=interfaces.bridge(interface, context))
         add(element, "guest", dev=f"eth{number}")
         if interface.state == "down":
             add(element, "link", state="down")

@@ -25,7 +25,6 @@ from virtfleet.hypervisors.containers import IMPOSSIBLE_IN_CONTAINERS, first_id
 from virtfleet.hypervisors.proof import Program, Step
 from virtfleet.hypervisors.support import Supports, impossible, works
 
-_BRIDGE = "k6t-eth0"
 _FIRST = 101  # numbers up to 100 are OpenVZ's own
 
 
@@ -92,7 +91,7 @@ class OpenVZ(Hypervisor):
             element = add(devices, "interface", type="bridge")
             if interface.mac_address:
                 add(element, "mac", address=interface.mac_address)
-            add(element, "source", bridge=context.bridges.get(interface.name, _BRIDGE))
+            add(element, "source", bridge=interfaces.bridge(interface, context))
         return root
 
     def daemon(self, settings: DaemonSettings) -> DaemonPlan:

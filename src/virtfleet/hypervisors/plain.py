@@ -25,7 +25,6 @@ LIKE_QEMU = Overheads(daemon="32Mi", vmm="60Mi", estimate="taken to be those of 
 ELSEWHERE = Overheads(
     daemon="0", vmm="0", estimate="VM and VMM run on another machine; the driver lives in the launcher"
 )
-_BRIDGE = "k6t-eth0"
 _LACKING = (
     ("disk-virtio disk-usb lun shareable-disk io-threads block-multiqueue", "libvirt's {} driver has no such disks"),
     ("block-size changed-block-tracking boot-order", "libvirt's {} driver does not pass it on"),
@@ -87,7 +86,7 @@ class PlainMachine(Hypervisor):
                 raise DomainError(f"interface {interface.name!r}: {self.descriptor.name} cannot be attached to it")
             element = add(devices, "interface", type="bridge")
             add(element, "mac", address=interface.mac_address) if interface.mac_address else None
-            add(element, "source", bridge=context.bridges.get(interface.name, _BRIDGE))
+            add(element, "source", bridge=interfaces.bridge(interface, context))
             add(element, "model", type=self.interface_model(interface.model or "virtio"))
             add(element, "alias", name=f"ua-{interface.name}")
         return root
@@ -102,7 +101,7 @@ class PlainMachine(Hypervisor):
         """The driver's word for a model of network cards."""
         return model
 
-    def path(self, disk: Disk, volume: Volume) -> str:
+    def path(self, volume: Volume) -> str:
         """Where a disk lies that the VMI names by `hostDisk`."""
         assert volume.host_disk is not None
         return paths.host_disk(volume.name, volume.host_disk.path)
@@ -119,7 +118,7 @@ class PlainMachine(Hypervisor):
         if not volume.host_disk and not (made and self.has("config-disk")):
             raise DomainError(f"disk {disk.name!r}: {_OWN_FORMAT.format(self.descriptor.title)}")
         cdrom = made or bool(disk.cdrom)
-        path = volumes.source(vmi, volume, index, context).path if made else self.path(disk, volume)
+        path = volumes.source(vmi, volume, index, context).path if made else self.path(volume)
         bus = traits.bus(disk) or self.descriptor.disk_bus
         element = add(devices, "disk", type="file", device="cdrom" if cdrom else "disk")
         if self.disk_format:

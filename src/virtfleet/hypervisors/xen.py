@@ -25,7 +25,8 @@ from virtfleet.domain.targets import TargetNames
 from virtfleet.domain.volumes import Source
 from virtfleet.domain.xml import add
 from virtfleet.hypervisors import daemons
-from virtfleet.hypervisors.base import DaemonPlan, DaemonSettings, Descriptor, Evidence, Hypervisor, Overheads
+from virtfleet.hypervisors.base import DaemonPlan, DaemonSettings, Descriptor, Evidence, Hypervisor
+from virtfleet.hypervisors.plain import LIKE_QEMU
 from virtfleet.hypervisors.proof import Device, Step
 from virtfleet.hypervisors.support import Level, Support, Supports, impossible, works
 
@@ -49,7 +50,7 @@ class Xen(Hypervisor):
     descriptor: ClassVar[Descriptor] = Descriptor(
         name="xen",
         title="Xen",
-        overheads=Overheads(daemon="32Mi", vmm="60Mi", estimate="taken to be those of libvirt's QEMU driver"),
+        overheads=LIKE_QEMU,
         launcher_image="virt-launcher-xen",
         uri="xen:///system",
         daemon="virtxend",
