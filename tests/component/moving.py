@@ -37,6 +37,14 @@ COUNTS = bytes.fromhex(
 # The same, and it waits for 65 milliseconds: many such guests leave the machine to others.
 SLOWLY = COUNTS.replace(bytes.fromhex("bad007"), bytes.fromhex("baffff"))
 
+# The same without a disk: before each count it writes that to 112 pages of its memory, and says "!" where what it wrote
+# the last time is not there any more. It asks nothing of its firmware and never waits, so that its CPU has no reason to
+# forget which pages it may write to.
+REMEMBERS = bytes.fromhex(
+    "fa31c08ed88ed0bc007c6631edb80020b970008ec06685ed74102666392e0000740850b021baf803ee5866452666892e0000664d050001e2"
+    "da66456689e8b90800baf80366c1c00488c380e30f80c33080fb3a720380c32786c3ee86c3e2e5b00aee66b9e0930400664975fceb9f"
+)
+
 
 def image(path: Path, sector: bytes = COUNTS) -> Path:
     path.write_bytes((sector.ljust(510, b"\0") + b"\x55\xaa").ljust(1 << 20, b"\0"))

@@ -119,6 +119,10 @@ class Migration:
         """The target's document: what the guest sees as it runs, what the node gives as it is on the target."""
         raise DomainError(f"the VM cannot be received: {self.refusal}")
 
+    def stands_still(self, running: Element, version: int) -> bool:
+        """Whether the guest may not run while its memory goes; `version` is the hypervisor's, as libvirt counts."""
+        return False
+
     def run(
         self,
         vmi: VMI,

@@ -4,7 +4,8 @@ The handler neither listens in a Pod's directories nor opens what lies there. So
 own libvirt and hypervisor, and the target's connects to its own; the handler gets the connections.
 
 That of the source's libvirt goes through here. When it loses the target's answer, libvirt lets the guest run on, though
-all of it may be there: so it hears of a loss only when that does no harm, even where the handler has died.
+all of it may be there: so it hears of a loss only when that does no harm, even where the handler has died. And it hears
+that the target is ready when the guest is, which may have to stand still first.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from typing import Final
 
 from virtfleet.domain import paths
 from virtfleet.hypervisors.migration import Route
+from virtfleet.launcher.failure import Failure
+from virtfleet.launcher.libvirtd.answers import TO_PREPARE, Answers
 from virtfleet.protocol import wire
 from virtfleet.protocol.channels import Channel, Line, Packet
 from virtfleet.work import tasks
@@ -38,12 +41,16 @@ _PIECE = 64 << 10
 class Channels:
     """The server of the socket. `daemon` is the socket of this Pod's libvirt.
 
-    `parted` waits, when a connection of that to another is lost, until it may know.
+    `prepared` waits, when another has prepared itself for the guest, until this one may go on; `parted`, when its
+    connection to that one is lost, until it may know.
     """
 
-    def __init__(self, path: Path, daemon: str, parted: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self, path: Path, daemon: str, prepared: Callable[[], Awaitable[None]], parted: Callable[[], Awaitable[None]]
+    ) -> None:
         self._path = path
         self._places = {Channel.LIBVIRT: daemon, Channel.MEMORY: ROUTE.memory, Channel.DISKS: ROUTE.disks}
+        self._prepared = prepared
         self._parted = parted
         self._tasks = tasks.Owned()
 
@@ -70,8 +77,30 @@ class Channels:
         """What the handler gets in the place of a connection of libvirt's, which outlives the handler."""
         here, there = socket.socketpair()
         here.setblocking(False)
-        self._tasks.add(_begin(_through(connection, here, self._parted), "channels: libvirt"))
+        self._tasks.add(_begin(self._through(connection, here), "channels: libvirt"))
         return there
+
+    async def _through(self, near: socket.socket, far: socket.socket) -> None:
+        """Bytes between libvirt and the other node, until libvirt ends the connection or may know that it is lost."""
+        loop = asyncio.get_running_loop()
+
+        async def outward() -> None:
+            while data := await loop.sock_recv(near, _PIECE):
+                with suppress(OSError):  # nobody hears it; what has become of the way there is seen by `inward`
+                    await loop.sock_sendall(far, data)
+
+        async def inward() -> None:
+            answers = Answers()
+            with suppress(OSError):
+                while data := await loop.sock_recv(far, _PIECE):
+                    for piece, answered in answers.split(data):
+                        if answered == TO_PREPARE:
+                            await self._prepared()
+                        await loop.sock_sendall(near, piece)
+            await self._parted()
+
+        with near, far:
+            await tasks.first_of(outward(), inward())
 
 
 class Talk:
@@ -123,26 +152,7 @@ class Talk:
 
 
 def _begin(work: tasks.Work[None], name: str) -> asyncio.Task[None]:
-    return tasks.start(work, name, expected=(OSError, wire.WireError))
-
-
-async def _through(near: socket.socket, far: socket.socket, parted: Callable[[], Awaitable[None]]) -> None:
-    """Bytes between libvirt and the other node, until libvirt ends the connection or may know that it is lost."""
-    loop = asyncio.get_running_loop()
-
-    async def outward() -> None:
-        while data := await loop.sock_recv(near, _PIECE):
-            with suppress(OSError):  # nobody hears it; what has become of the way there is seen by `inward`
-                await loop.sock_sendall(far, data)
-
-    async def inward() -> None:
-        with suppress(OSError):
-            while data := await loop.sock_recv(far, _PIECE):
-                await loop.sock_sendall(near, data)
-        await parted()
-
-    with near, far:
-        await tasks.first_of(outward(), inward())
+    return tasks.start(work, name, expected=(OSError, wire.WireError, Failure))
 
 
 async def _connect(path: str) -> socket.socket:

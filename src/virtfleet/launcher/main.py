@@ -68,7 +68,8 @@ async def launch(wanted: argparse.Namespace) -> int:
     guest = Guest(f"{wanted.namespace}_{wanted.name}", wanted.uid, hypervisor, plan.uri, updates)
     daemons = Daemons(plan)
     server = Server(Path(COMMAND_SOCKET), guest.handlers(), updates, vmi=wanted.uid)
-    channels = Channels(Path(CHANNELS_SOCKET), plan.uri.partition("socket=")[2], guest.parted)
+    daemon = plan.uri.partition("socket=")[2]
+    channels = Channels(Path(CHANNELS_SOCKET), daemon, guest.prepared, guest.parted)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, lambda: tasks.start(guest.shutdown(Shutdown()), "shutdown by signal"))

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 import os
 import socket
+import struct
 from collections.abc import AsyncIterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.waiting import eventually
 from virtfleet.hypervisors.migration import Route
 from virtfleet.launcher import channels
 from virtfleet.launcher.channels import Channels
+from virtfleet.launcher.libvirtd.answers import TO_PREPARE, Answers
 from virtfleet.protocol.channels import Channel, Line, Packet
 
 
@@ -26,7 +31,11 @@ class Pod:
         self.path = directory / "channels-sock"
         self.daemon = directory / "daemon"
         self.harmless = asyncio.Event()
-        self.channels = Channels(self.path, str(self.daemon), self._parted)
+        self.still = asyncio.Event()
+        self.channels = Channels(self.path, str(self.daemon), self._prepared, self._parted)
+
+    async def _prepared(self) -> None:
+        await self.still.wait()
 
     async def _parted(self) -> None:
         await self.harmless.wait()
@@ -48,6 +57,11 @@ async def pod(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Pod]:
         made.channels.start()
         yield made
         await made.channels.close()
+
+
+def message(procedure: int, *, program: int = 0x20008086, kind: int = 1, body: bytes = b"") -> bytes:
+    """As libvirt's daemons send it."""
+    return struct.pack(">7I", 28 + len(body), program, 1, procedure, kind, 3, 0) + body
 
 
 def listen(path: Path) -> socket.socket:
@@ -86,8 +100,8 @@ async def test_a_source_passes_every_connection_until_its_handler_is_gone(pod: P
     for channel in (Channel.DISKS, Channel.LIBVIRT, Channel.DISKS):
         reader, writer = await _reached(pod.path.with_name(channel.value))
         with await exchanged(line, channel) as passed:
-            passed.send(b"from the target")
-            assert await reader.read(64) == b"from the target"
+            passed.send(message(1))
+            assert await reader.read(64) == message(1)
         writer.close()
     disks = pod.path.with_name(Channel.DISKS.value)
     before = os.stat(disks).st_ino
@@ -146,3 +160,45 @@ async def _reached(path: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWrit
                 return await asyncio.open_unix_connection(path)
             except OSError:
                 await asyncio.sleep(0)
+
+
+async def test_libvirt_hears_that_the_target_is_ready_when_the_guest_is(pod: Pod) -> None:
+    line = pod.handler()
+    await line.send(Packet(serve=[Channel.LIBVIRT]))
+    reader, writer = await _reached(pod.path.with_name(Channel.LIBVIRT.value))
+    with await exchanged(line, Channel.LIBVIRT) as passed:
+        passed.send(message(60) + message(TO_PREPARE, body=b"ready"))
+        assert await reader.readexactly(28) == message(60)
+        rest = asyncio.ensure_future(reader.readexactly(33))
+        await asyncio.sleep(0)
+        assert not rest.done()
+        pod.still.set()
+        assert await asyncio.wait_for(rest, 5) == message(TO_PREPARE, body=b"ready")
+        passed.send(bytes(28))
+        assert await asyncio.wait_for(reader.read(), 5) == b"", "what is no message ends the connection"
+    writer.close()
+    line.close()
+
+
+MESSAGES = st.builds(
+    lambda procedure, kind, program, body: (
+        procedure if kind == 1 and program == 0x20008086 else 0,
+        message(procedure, kind=kind, program=program, body=body),
+    ),
+    st.integers(1, 400),
+    st.integers(0, 4),
+    st.sampled_from([0x20008086, 0x6B656570]),
+    st.binary(max_size=40),
+)
+
+
+@given(st.lists(MESSAGES, max_size=8), st.lists(st.integers(1, 50), min_size=1, max_size=20))
+def test_answers_are_told_apart_in_whatever_pieces_they_come(sent: list[tuple[int, bytes]], sizes: list[int]) -> None:
+    stream, answers, pieces, at = b"".join(m for _, m in sent), Answers(), [], 0
+    for size in itertools.cycle(sizes):
+        if at >= len(stream):
+            break
+        pieces += answers.split(stream[at : at + size])
+        at += size
+    assert b"".join(piece for piece, _ in pieces) == stream
+    assert [answered for _, answered in pieces if answered] == [procedure for procedure, _ in sent if procedure]

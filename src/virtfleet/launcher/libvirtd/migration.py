@@ -92,6 +92,7 @@ class Departure:
         """Why the guest stands still until somebody says that it may run here again."""
         self.stands = False
         """Whether the owner had paused the guest before it began."""
+        self._still = False  # it may not run while its memory goes
         self._connection = connection
         self._name = name
         self._steps = hypervisor.migration
@@ -160,6 +161,18 @@ class Departure:
         self.asks = ""
         self._stays.set()
         self.stir()
+
+    async def prepared(self) -> None:
+        """The target is ready, and memory goes next. Where the guest may not run meanwhile, it stands still from now.
+
+        libvirt has begun, so it lets the guest run on by itself where it stays here.
+        """
+        if self._still:
+            try:
+                await self._connection.run(partial(self._change, Mode.PAUSED))
+            except libvirt.libvirtError as error:
+                raise Failure(f"the guest does not stand still: {error}") from None
+            self._show(msgspec.structs.replace(self.look, mode=Mode.PAUSED))
 
     async def parted(self) -> None:
         """The connection to the target's libvirt is lost. Wait until this one may know, which lets the guest run."""
@@ -236,6 +249,7 @@ class Departure:
         self.stands = state == libvirt.VIR_DOMAIN_PAUSED and reason == libvirt.VIR_DOMAIN_PAUSED_USER
         document = fromstring(domain.XMLDesc(libvirt.VIR_DOMAIN_XML_MIGRATABLE | libvirt.VIR_DOMAIN_XML_SECURE))
         mark(document, paused=self.stands)
+        self._still = not self.stands and self._steps.stands_still(document, connection.getVersion())
         return document
 
     def _sizes(self, running: Element, connection: libvirt.virConnect) -> dict[str, int]:
@@ -253,7 +267,8 @@ class Departure:
             domain = connection.lookupByName(self._name)
             if run.longest_pause and not again:
                 domain.migrateSetMaxDowntime(run.longest_pause)
-            domain.migrateToURI3(run.uri, run.parameters, flags | (libvirt.VIR_MIGRATE_PAUSED if self.stands else 0))
+            paused = libvirt.VIR_MIGRATE_PAUSED if self.stands or self._still else 0
+            domain.migrateToURI3(run.uri, run.parameters, flags | paused)
 
         try:
             await self._connection.apart(move, limit=_LONGEST)

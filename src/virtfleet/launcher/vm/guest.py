@@ -108,6 +108,10 @@ class Guest:
             **{request: partial(self._operate, do) for request, do in self._operations.handlers().items()},
         }
 
+    async def prepared(self) -> None:
+        """A target is ready for the guest; its memory goes when this has returned."""
+        await self._departures.prepared()
+
     async def parted(self) -> None:
         """The connection by which the guest moves is lost; wait until libvirt may know."""
         await self._departures.parted()

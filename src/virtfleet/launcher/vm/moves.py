@@ -88,6 +88,11 @@ class Departures:
             self._departure.stay()
         return m.Done()
 
+    async def prepared(self) -> None:
+        """The target is ready; the guest's memory goes when this has returned."""
+        if self._departure and self.going_on:
+            await self._departure.prepared()
+
     async def parted(self) -> None:
         """libvirt has lost its connection to the target; wait until it may know."""
         if self._departure and self.going_on:
