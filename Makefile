@@ -48,6 +48,7 @@ test: bootstrap  ## everything
 whole:
 	@$(LANE) tests/unit tests/component -q -n 4 --dist worksteal
 
+# UPGRADE=1: from the version before to this one and back instead.
 test-kube: bootstrap  ## the tests of clusters and VMs on the Kubernetes that KUBECONFIG names, with images of this tree
 	@scripts/test-kube
 

@@ -1,8 +1,14 @@
-"""The version before this one: its sources, from its commit."""
+"""The version before this one: its sources, from its commit.
+
+    python -m versions.before DIRECTORY
+
+puts them there, and says which version it is and where its package lies.
+"""
 
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -24,3 +30,7 @@ def sources(directory: Path) -> Path:
 def manifest() -> str:
     """Of its operator."""
     return (HERE / f"operator-{VERSION}.yaml").read_text()
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{VERSION}={sources(Path(sys.argv[1]))}\n")

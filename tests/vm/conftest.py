@@ -26,7 +26,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.vm)
             shared = "fleet" in getattr(item, "fixturenames", ())
-            if not shared:
+            if not shared and not item.get_closest_marker("both_homes"):
                 item.add_marker(pytest.mark.local_home("no cluster takes part"))
             item.add_marker(pytest.mark.xdist_group(_group(item.path) if shared else item.path.name))
 

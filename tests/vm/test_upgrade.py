@@ -1,7 +1,8 @@
 """From the version before to this one and back, with guests that run: real components of both versions.
 
 The components of the version before come from its commit, in images whose layers have its sources. Its operator's
-manifest is that of tests/versions.
+manifest is that of tests/versions. A cluster that KUBECONFIG names has these images already, and no VirtFleet
+(`make test-kube UPGRADE=1`).
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from typing import Any
 import pytest
 
 import virtfleet
-from bench import processes
-from cluster.clusters import VIRTFLEET, Cluster, Kubectl, start_local, stop_local
+from cluster.clusters import KUBECONFIG, VIRTFLEET, Cluster, Kubectl, start_local, stop_local
 from versions import before
 from virtfleet.local import stock
 from virtfleet.local.node.hostimage import COMPONENTS, open_store
+from vm import kubehome
 from vm.accessed import NO_QUESTIONS, Used
 from vm.guests import PATIENCE
 from waiting import eventually
@@ -27,6 +28,7 @@ from waiting import eventually
 ROOT = Path(__file__).parents[2]
 BEFORE, NOW = before.VERSION, virtfleet.__version__
 SLOW = 4 * PATIENCE
+_HYPERVISOR = "cat /proc/[0-9]*/stat | grep '(qemu-system'"
 NODES = "nodes: [{name: a}, {name: b}]"
 KUBEVIRT = {
     "apiVersion": "kubevirt.io/v1",
@@ -35,11 +37,7 @@ KUBEVIRT = {
     "spec": {"configuration": {"developerConfiguration": {"useEmulation": True}}},
 }
 
-pytestmark = [
-    pytest.mark.timeout(1500),
-    pytest.mark.local_home("images of the version before are made of its commit"),
-    before.NEEDED,
-]
+pytestmark = [pytest.mark.timeout(1500), pytest.mark.both_homes, before.NEEDED]
 
 
 @pytest.fixture(scope="module")
@@ -47,10 +45,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A Kubernetes with the images of both versions, and the version before installed on it."""
     if os.geteuid() != 0:
         pytest.skip("nodes run real containers, which needs root")
-    made = start_local(NODES)
+    made = Cluster(Path(KUBECONFIG)) if KUBECONFIG else start_local(NODES)
     try:
-        assert made.data
-        _provide(made.data / "images", tmp_path_factory.mktemp("before"))
+        if made.data:
+            _provide(made.data / "images", tmp_path_factory.mktemp("before"))
         admin = Kubectl(made, "kubevirt")
         install(admin, BEFORE)
         admin("wait", "crd/kubevirts.kubevirt.io", "--for=condition=Established", "--timeout=60s")
@@ -58,7 +56,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         eventually(lambda: is_at(admin, BEFORE), SLOW)
         yield made
     finally:
-        stop_local(made)
+        if made.data:
+            stop_local(made)
+        else:
+            kubehome.uninstall(Kubectl(made, "kubevirt"))
 
 
 def _provide(images: Path, scratch: Path) -> None:
@@ -136,12 +137,13 @@ class Guest:
             eventually(lambda paused=paused: self.used.condition("Paused") is paused, PATIENCE)
 
     def _process(self) -> tuple[str, int, str]:
-        """QEMU's: its Pod, its number, and when it was started, in ticks of the machine."""
-        data = self.used.kubectl.cluster.data
+        """QEMU's: its Pod, its number in there, and when it was started, in ticks of the machine."""
         [pod] = self.vmi()["status"]["activePods"]
-        assert data
-        [number] = [p.pid for p in processes.of_cluster(data) if p.pod == pod and p.program.startswith("qemu-system")]
-        return pod, number, Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[19]
+        pods = self.used.kubectl.json("get", "pods", "-l", "kubevirt.io=virt-launcher")["items"]
+        [name] = [p["metadata"]["name"] for p in pods if p["metadata"]["uid"] == pod]
+        [line] = self.used.kubectl("exec", name, "-c", "compute", "--", "sh", "-c", _HYPERVISOR).splitlines()
+        number, _, rest = line.partition(" ")
+        return pod, int(number), rest.rpartition(")")[2].split()[19]
 
 
 def test_upgrade_roll_back_and_roll_back_halfway_with_guests_that_run(
