@@ -109,6 +109,8 @@ class Move:
         assert (state["completed"], state.get("failed")) == (True, None)
         assert state["endTimestamp"]
         assert state["targetNodeDomainReadyTimestamp"]
+        told = [state["targetState"][word] for word in ("domainDetected", "domainReadyTimestamp", "nodeAddress")]
+        assert told == [True, state["targetNodeDomainReadyTimestamp"], state["targetNodeAddress"]]
         assert seen["status"]["phase"] == "Running"
         assert seen["metadata"]["labels"][names.NODE_NAME] == "n2"
         assert names.MIGRATION_TARGET_NODE not in seen["metadata"]["labels"]

@@ -3,7 +3,7 @@
 # ruff: noqa: RUF012 (msgspec copies mutable defaults)
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from msgspec import field
 
@@ -123,6 +123,29 @@ class MigrationMetrics(View):
 def migration_failure(why: str, now: float | None = None) -> dict[str, Any]:
     """What a `migrationState` says of a migration that has failed: as with KubeVirt, it has completed as well."""
     return {"completed": True, "failed": True, "failureReason": why, "endTimestamp": times.timestamp(now)}
+
+
+# What of it stands once more in the words of later versions of KubeVirt, by side.
+_SIDES: Final = {
+    "sourceState": {"sourcePersistentStatePVCName": "persistentStatePVCName"},
+    "targetState": {
+        "targetAttachmentPodUID": "attachmentPodUID",
+        "targetDirectMigrationNodePorts": "directMigrationNodePorts",
+        "targetNodeAddress": "nodeAddress",
+        "targetNodeDomainDetected": "domainDetected",
+        "targetNodeDomainReadyTimestamp": "domainReadyTimestamp",
+        "targetPersistentStatePVCName": "persistentStatePVCName",
+    },
+}
+
+
+def in_both_words(change: dict[str, Any]) -> dict[str, Any]:
+    """A change of a `migrationState`, with what each side says of itself."""
+    sides = {
+        side: {**(change.get(side) or {}), **{word: change[ours] for ours, word in words.items() if ours in change}}
+        for side, words in _SIDES.items()
+    }
+    return {**change, **{side: said for side, said in sides.items() if said}}
 
 
 class MigrationSide(View):

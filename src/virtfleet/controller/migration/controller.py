@@ -279,14 +279,13 @@ class Migrations:
         namespace = await self._api.get(NAMESPACES, vmi.namespace)
         chosen = policy.matching(self._policies.list(), vmi.metadata.labels, namespace["metadata"].get("labels") or {})
         how = policy.in_force(self._settings.migrations, chosen)
-        patch = phases.hand_over(whole, migration, source, target, how, chosen.name if chosen else "")
+        more = {"migrationPolicyName": chosen.name} if chosen else {}
         if attached:
-            patch["status"]["migrationState"]["targetAttachmentPodUID"] = ",".join(pod.uid for pod in attached)
+            more["targetAttachmentPodUID"] = ",".join(pod.uid for pod in attached)
         if current := self._states.of(vmi) if vmi.spec.keeps_state else None:
-            patch["status"]["migrationState"] |= {
-                "sourcePersistentStatePVCName": current.name,
-                "targetPersistentStatePVCName": claim_name(vmi.name, migration.uid),
-            }
+            more["sourcePersistentStatePVCName"] = current.name
+            more["targetPersistentStatePVCName"] = claim_name(vmi.name, migration.uid)
+        patch = phases.hand_over(whole, migration, source, target, how, more)
         written = await self._patch_vmi(vmi, patch)
         said = "Migration target pod is ready for preparation by virt-handler."
         self._recorder.normal(migration.reference, "SuccessfulHandOver", said)

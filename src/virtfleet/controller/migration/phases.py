@@ -10,14 +10,14 @@ cannot cost the guest: before the source can have begun to send, or when one sid
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import msgspec
 
 from virtfleet.api import conditions, names, times
 from virtfleet.api.migration import VirtualMachineInstanceMigrationState as State
-from virtfleet.api.migration import migration_failure
+from virtfleet.api.migration import in_both_words, migration_failure
 from virtfleet.api.names import MigrationCondition, MigrationPhase, VMICondition
 from virtfleet.controller import lifecycle
 from virtfleet.controller.launcherpod import LauncherPod
@@ -266,7 +266,9 @@ def ended_state(at: Situation, why: str, now: float) -> Obj:
     return {**end, "abortRequested": True, "abortStatus": "Succeeded"} if at.migration.deleting else end
 
 
-def hand_over(vmi: Obj, move: Migration, source: LauncherPod, target: LauncherPod, how: Obj, policy: str) -> Obj:
+def hand_over(
+    vmi: Obj, move: Migration, source: LauncherPod, target: LauncherPod, how: Obj, more: Mapping[str, str]
+) -> Obj:
     """The one write by which both handlers learn of the migration. Nothing of an earlier one stays."""
     before = (vmi.get("status") or {}).get("migrationState") or {}
     state = {
@@ -275,10 +277,10 @@ def hand_over(vmi: Obj, move: Migration, source: LauncherPod, target: LauncherPo
         "sourcePod": source.name,
         "targetNode": target.node,
         "targetPod": target.name,
-        "sourceState": _side(vmi, move, source),
-        "targetState": _side(vmi, move, target),
+        "sourceState": {**dict.fromkeys(before.get("sourceState") or ()), **_side(vmi, move, source)},
+        "targetState": {**dict.fromkeys(before.get("targetState") or ()), **_side(vmi, move, target)},
         "migrationConfiguration": {**dict.fromkeys(before.get("migrationConfiguration") or ()), **how},
-        **({"migrationPolicyName": policy} if policy else {}),
+        **more,
     }
     return {
         "metadata": {
@@ -287,7 +289,7 @@ def hand_over(vmi: Obj, move: Migration, source: LauncherPod, target: LauncherPo
             "labels": {names.MIGRATION_TARGET_NODE: target.node},
         },
         "status": {
-            "migrationState": {**dict.fromkeys(before), **state},
+            "migrationState": {**dict.fromkeys(before), **in_both_words(state)},
             "activePods": {target.uid: target.node},
         },
     }

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from virtfleet.api import conditions, names, times
-from virtfleet.api.migration import MigrationOptions, migration_failure
+from virtfleet.api.migration import MigrationOptions, in_both_words, migration_failure
 from virtfleet.api.migration import VirtualMachineInstanceMigrationState as MigrationState
 from virtfleet.api.names import VMICondition
 from virtfleet.handler.migration import dedicated, progress
@@ -137,7 +137,7 @@ class Target:
             if not migration.target_node_domain_detected:
                 change["targetNodeDomainDetected"] = True
         if change:
-            await self._write(instance, _patch(instance, {"migrationState": change}))
+            await self._write(instance, _patch(instance, {"migrationState": in_both_words(change)}))
         return None
 
     async def _expect(self, vm: PodWork, migration: MigrationState) -> Incoming:
@@ -201,7 +201,7 @@ class Target:
             state["migrationMetrics"] = progress.figures(report)
         if not migration.start_timestamp:
             state["startTimestamp"] = now
-        status: Obj = {"nodeName": self._node, "migrationTransport": _TRANSPORT, "migrationState": state}
+        status: Obj = {"nodeName": self._node, "migrationTransport": _TRANSPORT, "migrationState": in_both_words(state)}
         if instance.vmi.status.evacuation_node_name:
             status["evacuationNodeName"] = None
         held = instance.object()["status"].get("conditions") or []
