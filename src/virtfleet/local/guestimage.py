@@ -209,7 +209,7 @@ def _machine_tree(root: Path, release: str) -> dict[str, _Node]:
     """What a guest with a kernel of its own has besides: modules, the guest agent, and an ssh server."""
     nodes = {path: _Node(stat.S_IFDIR | 0o755, b"") for path in ("lib", "lib/modules", "lib64")}
     nodes["init"] = _Node(stat.S_IFLNK | 0o777, b"sbin/init")
-    loaded = list(_in_order(root / "lib/modules" / release, _MODULES))
+    loaded = list(_in_order(root / "lib/modules" / release))
     for path in (*loaded, *_in_order(root / "lib/modules" / release, _ON_DEMAND)):
         nodes[f"lib/modules/{path.name}"] = _Node(stat.S_IFREG | 0o644, path.read_bytes())
     listing = "".join(f"/lib/modules/{path.name}\n" for path in loaded)
@@ -235,7 +235,7 @@ def _host_key() -> bytes:
     return b"".join(struct.pack(">I", len(part)) + part for part in (b"ssh-ed25519", pair))
 
 
-def _in_order(directory: Path, modules: Sequence[str]) -> Iterator[Path]:
+def _in_order(directory: Path, modules: Sequence[str] = _MODULES) -> Iterator[Path]:
     """The modules with those that they depend on before them."""
     paths = {path.stem.replace("-", "_"): path for path in directory.rglob("*.ko")}
     done: set[str] = set()
