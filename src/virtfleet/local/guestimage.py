@@ -235,8 +235,8 @@ def _host_key() -> bytes:
     return b"".join(struct.pack(">I", len(part)) + part for part in (b"ssh-ed25519", pair))
 
 
-def _in_order(directory: Path, modules: Sequence[str] = _MODULES) -> Iterator[Path]:
-    """The modules with those that they depend on before them."""
+def _in_order(directory: Path, modules: Sequence[str] = ()) -> Iterator[Path]:
+    """Modules, the guest's where none are named, with those that they depend on before them."""
     paths = {path.stem.replace("-", "_"): path for path in directory.rglob("*.ko")}
     done: set[str] = set()
 
@@ -249,7 +249,7 @@ def _in_order(directory: Path, modules: Sequence[str] = _MODULES) -> Iterator[Pa
             yield from with_dependencies(needed.replace("-", "_"))
         yield paths[name]
 
-    for module in modules:
+    for module in modules or _MODULES:
         yield from with_dependencies(module.replace("-", "_"))
 
 
