@@ -20,6 +20,7 @@ from yarl import URL
 from virtfleet.kube.resource import NAMESPACES, PODS, Obj, Resource
 from virtfleet.local.apiserver.extensions.admission import Admission
 from virtfleet.local.apiserver.kinds.registry import Kind, Kinds, Rules
+from virtfleet.local.apiserver.kinds.schema import SchemaNode
 from virtfleet.local.apiserver.objects import causes
 from virtfleet.local.apiserver.objects.causes import Cause
 from virtfleet.local.apiserver.objects.operations import Call, Operations
@@ -36,6 +37,7 @@ class PodSchema:
     """Knows a handful of fields: `spec` has image, nodeName, containers and ports; the rest is pruned."""
 
     known = frozenset({"image", "nodeName", "containers", "replicas", "tags", "finalizers"})
+    root = SchemaNode(open=True)
 
     def shape(self, obj: Obj, stored: Obj | None = None) -> list[str]:
         spec = obj.setdefault("spec", {})

@@ -62,8 +62,6 @@ async def test_patches_go_by_content_type(tmp_path: Path) -> None:
         assert (await client.ask("PATCH", f"{WIDGETS}/w", patch, status=200, Content_Type=merge))["metadata"]["labels"]
         refused = await client.ask("PATCH", f"{WIDGETS}/w", patch, status=415, Content_Type=strategic)
         assert refused["message"].startswith("the body of the request was in an unknown format - accepted media types")
-        apply = await client.ask("PATCH", f"{PODS}/a", patch, status=415, Content_Type="application/apply-patch+yaml")
-        assert "server-side apply is not served here" in apply["message"]
         await client.ask("PATCH", f"{PODS}/a", patch, status=415, Content_Type="application/json")
         await client.ask("PATCH", f"{PODS}/a", b"{", status=400, Content_Type=merge)
 
@@ -429,3 +427,48 @@ class TestWatch:
             for i in range(changes):
                 await client.ask("POST", PODS, pod(f"p{i}"), status=201)
             assert await asyncio.gather(*watchers) == [changes] * 500
+
+
+APPLY = {"Content_Type": "application/apply-patch+yaml"}
+
+
+async def test_an_apply_makes_what_is_not_there_for_those_who_may_create(tmp_path: Path) -> None:
+    async with opened(tmp_path) as operations, serving(operations, {"patch"}) as client:
+        refused = await client.ask("PATCH", f"{PODS}/a?fieldManager=m", pod("a"), status=403, **APPLY)
+        assert "cannot create resource" in refused["message"]
+    async with opened(tmp_path) as operations, serving(operations) as client:
+        made = await client.ask("PATCH", f"{PODS}/a?fieldManager=m", pod("a"), status=201, **APPLY)
+        assert [m["manager"] for m in made["metadata"]["managedFields"]] == ["m"]
+        await client.ask("PATCH", f"{PODS}/a?fieldManager=m", pod("a"), status=200, **APPLY)
+
+
+@pytest.mark.parametrize(
+    ("query", "body", "code", "words"),
+    [
+        ("", pod("a"), 422, "fieldManager: Required value"),
+        ("fieldManager=m", b"spec: {image: i}", 400, "error decoding patch"),
+        ("fieldManager=m", [1], 400, "a JSON object"),
+        ("fieldManager=m", pod("b"), 400, "does not match the name on the URL"),
+        ("fieldManager=m", {"metadata": {"name": "a", "managedFields": [{}]}}, 400, "managedFields must be nil"),
+        ("fieldManager=m", {**pod("a"), "kind": "Secret"}, 400, "does not match the expected kind"),
+        ("fieldManager=m", pod("a", nonsense=1), 500, ".spec.nonsense: field not declared in schema"),
+        (f"fieldManager={'m' * 129}", pod("a"), 422, "fieldManager: Too long"),
+    ],
+)
+async def test_an_apply_that_makes_no_sense_says_why(
+    tmp_path: Path, query: str, body: Any, code: int, words: str
+) -> None:
+    async with opened(tmp_path) as operations, serving(operations) as client:
+        refused = await client.ask("PATCH", f"{PODS}/a?{query}", body, status=code, **APPLY)
+        assert words in refused["message"]
+
+
+async def test_a_webhook_or_a_writer_cannot_make_up_who_manages_what(tmp_path: Path) -> None:
+    entry = {"manager": "x", "operation": "Apply", "apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": {"f:a": 7}}
+    async with opened(tmp_path) as operations, serving(operations) as client:
+        made = await client.ask("POST", PODS, {"metadata": {"name": "n", "managedFields": [entry]}}, status=201)
+        assert "managedFields" not in made["metadata"]
+        applied = await client.ask("PATCH", f"{PODS}/a?fieldManager=m", pod("a"), status=201, **APPLY)
+        forged = {**applied, "metadata": {**applied["metadata"], "managedFields": [entry]}}
+        kept = await client.ask("PUT", f"{PODS}/a", forged, status=200)
+        assert kept["metadata"]["managedFields"] == applied["metadata"]["managedFields"]

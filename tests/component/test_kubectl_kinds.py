@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -69,7 +70,7 @@ class Kubectl:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
-            env={"HOME": "/nonexistent", "KUBECONFIG": "/dev/null"},
+            env={"HOME": "/nonexistent", "KUBECONFIG": "/dev/null", "PATH": os.defpath},
         )
         output, _ = await asyncio.wait_for(process.communicate(stdin.encode()), 60)
         assert process.returncode is not None

@@ -266,12 +266,6 @@ class TestFormats:
             refused.value
         )
 
-    def test_server_side_apply_says_what_to_use_instead(self) -> None:
-        with pytest.raises(ApiError) as refused:
-            patching.apply(POD, Patch.APPLY, {}, {})
-        assert refused.value.code == 415
-        assert "kubectl apply without --server-side" in str(refused.value)
-
     @pytest.mark.parametrize("how", [Patch.MERGE, Patch.STRATEGIC, Patch.JSON])
     @pytest.mark.parametrize("patch", [7, "x", [1]])
     def test_patches_of_the_wrong_shape_are_bad_requests(self, how: Patch, patch: Any) -> None:

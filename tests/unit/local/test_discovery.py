@@ -141,4 +141,5 @@ async def test_clients_learn_that_field_validation_and_merge_patches_work(kinds:
     assert "application/strategic-merge-patch+json" in patch["requestBody"]["content"]
     custom = (await read(openapi, "/openapi/v3/apis/example.com/v1"))["paths"]
     content = custom["/apis/example.com/v1/namespaces/{namespace}/things/{name}"]["patch"]["requestBody"]["content"]
-    assert list(content) == ["application/json-patch+json", "application/merge-patch+json"]
+    formats = ("apply-patch+yaml", "json-patch+json", "merge-patch+json")
+    assert list(content) == [f"application/{name}" for name in formats]

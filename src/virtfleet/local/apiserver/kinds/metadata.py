@@ -114,7 +114,7 @@ def begin(obj: Obj) -> None:
     """Give a new object what only the server decides, and take away what clients may not bring."""
     meta = obj["metadata"]
     _drop_empty(meta)
-    for field in ("deletionTimestamp", "deletionGracePeriodSeconds", "managedFields", "selfLink"):
+    for field in ("deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"):
         meta.pop(field, None)
     # Not uuid4: it asks the kernel for every one, and gives the interpreter away for that long.
     meta["uid"] = str(uuid.UUID(int=random.getrandbits(128), version=4))
@@ -129,7 +129,6 @@ def keep_system_fields(obj: Obj, old: Obj) -> None:
     for field in ("creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation"):
         if field in was:
             meta[field] = was[field]
-    meta.pop("managedFields", None)
     meta.pop("selfLink", None)
     if not meta.get("uid"):
         meta["uid"] = was["uid"]

@@ -46,6 +46,7 @@ class SchemaNode:
     choice: bool = False  # one of some values
     list_type: str = ""
     list_map_keys: tuple[str, ...] = ()
+    map_type: str = ""
     most: int = sys.maxsize  # items or keys
     patch_strategy: str | None = None
     merge_key: str | None = None
@@ -107,6 +108,7 @@ def _read_use(node: SchemaNode, schema: dict[str, Any]) -> None:
     node.simple = frozenset({_SIMPLE[node.type]} if node.type in _SIMPLE and not node.choice else ())
     node.list_type = schema.get("x-kubernetes-list-type", "")
     node.list_map_keys = tuple(schema.get("x-kubernetes-list-map-keys", ()))
+    node.map_type = schema.get("x-kubernetes-map-type", node.map_type)
     node.patch_strategy = schema.get("x-kubernetes-patch-strategy")
     node.merge_key = schema.get("x-kubernetes-patch-merge-key")
 
@@ -150,7 +152,8 @@ class StructuralSchema:
         self._make_openapi = openapi
 
     @cached_property
-    def _root(self) -> SchemaNode:
+    def root(self) -> SchemaNode:
+        """What objects of the kind look like."""
         return self._make_root()
 
     def shape(self, obj: Obj, stored: Obj | None = None) -> list[str]:
@@ -162,20 +165,20 @@ class StructuralSchema:
         """
         unknown: list[str] = []
         shaped: Obj = {}
-        if stored and self._root.typed:  # the schema of a custom kind may have changed since
+        if stored and self.root.typed:  # the schema of a custom kind may have changed since
             shaped = {key: obj.pop(key) for key, value in stored.items() if obj.get(key) == value}
         try:
-            _shape_object(self._root, obj, self._root, (), unknown)
+            _shape_object(self.root, obj, self.root, (), unknown)
         except _DecodeError as error:
             raise refusals.undecodable(self._resource, str(error)) from None
         obj |= shaped
-        if stored and self._root.typed and "spec" in stored:
+        if stored and self.root.typed and "spec" in stored:
             obj.setdefault("spec", {})  # a struct is never absent
         return unknown
 
     def validate(self, obj: Obj) -> list[Cause]:
         """The faults of an object that has been shaped."""
-        return self._validator.faults(obj, self._root)
+        return self._validator.faults(obj, self.root)
 
     def openapi(self) -> dict[str, Any]:
         """The OpenAPI v3 components, by name: the kind's own schema and all that it refers to."""
@@ -183,7 +186,7 @@ class StructuralSchema:
 
     def merge_key(self, path: tuple[str, ...]) -> tuple[str | None, str | None]:
         """For strategic merge: (patchStrategy, patchMergeKey) of the field at `path` (list indexes left out)."""
-        node: SchemaNode | None = self._root
+        node: SchemaNode | None = self.root
         for part in path:
             while node and node.items:
                 node = node.items

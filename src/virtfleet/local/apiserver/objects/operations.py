@@ -18,17 +18,19 @@ from typing import Any, Protocol, TypeVar
 
 import orjson
 
+from virtfleet.api.times import timestamp
 from virtfleet.kube.api import Patch
-from virtfleet.kube.errors import ApiError, ignoring, is_not_found
+from virtfleet.kube.errors import ApiError, ignoring, is_already_exists, is_not_found
 from virtfleet.kube.resource import Obj
 from virtfleet.local.apiserver.extensions.admission import Admission, AdmissionRequest
 from virtfleet.local.apiserver.kinds import metadata
 from virtfleet.local.apiserver.kinds.registry import Kind, Kinds
-from virtfleet.local.apiserver.kinds.schema import TooManyError
-from virtfleet.local.apiserver.objects import causes, deletion, listing, patching, refusals, scaling
+from virtfleet.local.apiserver.kinds.schema import SchemaNode, TooManyError
+from virtfleet.local.apiserver.objects import causes, deletion, listing, ownership, patching, refusals, scaling
 from virtfleet.local.apiserver.objects.causes import Cause
 from virtfleet.local.apiserver.objects.deletion import DeleteOptions, Outcome
 from virtfleet.local.apiserver.objects.listing import Listing, Paging
+from virtfleet.local.apiserver.objects.ownership import Manager
 from virtfleet.local.apiserver.objects.selection import Selection
 from virtfleet.local.apiserver.objects.store import Record, Stale, Store, encode
 from virtfleet.local.apiserver.objects.watching import Watcher, Watchers
@@ -52,6 +54,11 @@ class Call:
     warnings: list[str] = field(default_factory=list)
     options: Obj | None = None  # as webhooks see them
     patches: bool = False  # what it means to write has been made of the stored object
+    manager: str = "virtfleet"  # whose fields those are that it writes
+    force: bool = False  # of an apply: take over what others manage
+    may_create: Callable[[], None] = lambda: None  # of an apply: refuses whoever may only change what is there
+    applies: bool = False  # it has worked out the managers of the fields by itself
+    created: bool = False  # what an apply did
 
 
 class Post(Protocol):
@@ -102,13 +109,14 @@ class Operations:
 
     async def create(self, kind: Kind, namespace: str, obj: Obj, call: Call) -> bytes:
         """A new object."""
-        self._decode(kind, obj, call)
+        record = self._decode(kind, obj, call)
         _place(kind, namespace, None, obj)
         self._require_namespace(kind, namespace, obj["metadata"].get("name", ""))
         request = AdmissionRequest(
             "CREATE", kind, namespace, obj["metadata"].get("name", ""), call.user, obj, None, "", call.dry_run
         )
         obj = await self._mutate(request, call)
+        _keep_record(obj, record if call.applies else None)
         async with self._turn(kind):
             return await self._begin(kind, namespace, obj, request, call)
 
@@ -166,12 +174,54 @@ class Operations:
         self, kind: Kind, namespace: str, name: str, how: Patch, patch: bytes, call: Call, subresource: str = ""
     ) -> bytes:
         """The object with some changes."""
+        if how is Patch.APPLY:
+            return await self._apply(kind, namespace, name, orjson.loads(patch), call, subresource)
         call.patches = True
 
         def derive(form: Kind, old: Obj) -> Obj:
             return patching.apply(form, how, old, orjson.loads(patch))
 
         return await self._write(kind, namespace, name, derive, call, subresource)
+
+    async def _apply(self, kind: Kind, namespace: str, name: str, config: Any, call: Call, subresource: str) -> bytes:
+        """The object with the fields of a configuration, which may be all that there is of it."""
+        root = _root(kind)
+        self._check_applied(kind, namespace, name, config, call)
+        who = Manager(call.manager, "Apply", kind.resource.api_version, subresource)
+
+        def derive(old: Obj) -> Obj:
+            try:
+                ownership.check(root, config)
+                return ownership.apply(root, old, config, who, timestamp(), force=call.force)
+            except ownership.ApplyError as error:
+                raise refusals.inapplicable(kind, namespace, name, str(error)) from None
+            except ownership.ConflictError as error:
+                conflicts = [(str(manager), ownership.shown(path)) for manager, path in error.conflicts]
+                raise refusals.apply_conflict(str(error), conflicts) from None
+
+        call.applies = True
+        for _ in range(_UPDATE_ATTEMPTS):
+            await self.store.settled(kind.storage, namespace, name)
+            if subresource or self.store.get(kind.storage, namespace, name) is not None:
+                return await self._change(kind, namespace, name, derive, call, subresource)
+            call.may_create()
+            with ignoring(is_already_exists):
+                data = await self.create(kind, namespace, derive({}), call)
+                call.created = True
+                return data
+        raise refusals.conflict(kind, name)
+
+    def _check_applied(self, kind: Kind, namespace: str, name: str, config: Any, call: Call) -> None:
+        """A configuration is an object of the kind, without fields that the kind does not have."""
+        if not isinstance(config, dict):
+            raise refusals.bad_request("error decoding patch: an applied configuration is a JSON object")
+        copied = orjson.loads(orjson.dumps(config))
+        _check_type(kind, copied)
+        _place(kind, namespace, name, copied)
+        if copied["metadata"].get("managedFields") is not None:
+            raise refusals.bad_request("metadata.managedFields must be nil")
+        if unknown := _fit(kind, copied):
+            raise refusals.inapplicable(kind, namespace, name, f".{unknown[0]}: field not declared in schema")
 
     async def _write(
         self, kind: Kind, namespace: str, name: str, derive: Callable[[Kind, Obj], Obj], call: Call, subresource: str
@@ -191,8 +241,13 @@ class Operations:
     ) -> bytes:
         async def attempt(record: Record) -> bytes:
             old, obj = orjson.loads(served(kind, record.data)), derive(orjson.loads(served(kind, record.data)))
-            self._decode(kind, obj, call, old)
+            given = self._decode(kind, obj, call, old)
             _place(kind, namespace, name, obj)
+            if call.applies:
+                _keep_record(obj, given)
+            elif given or "managedFields" in old["metadata"]:
+                who = Manager(call.manager, "Update", kind.resource.api_version, subresource)
+                obj = ownership.update(_root(kind), old, obj, given, who, timestamp())
             return await self._replace(kind, record, old, obj, call, subresource)
 
         async with self._turn(kind):
@@ -214,7 +269,7 @@ class Operations:
         raise refusals.conflict(kind, name)
 
     async def _replace(self, kind: Kind, record: Record, old: Obj, obj: Obj, call: Call, subresource: str) -> bytes:
-        name = record.name
+        name, managers = record.name, obj["metadata"].get("managedFields")
         if not call.patches:
             _check_uid(kind, old, obj)
         request = AdmissionRequest(
@@ -224,6 +279,7 @@ class Operations:
         _check_version(kind, old, obj)
         metadata.keep_system_fields(obj, old)
         obj = _separated(kind, obj, old, subresource)
+        _keep_record(obj, managers)
         kind.rules.prepare_update(obj, old, subresource)
         if _counts_generations(kind, obj) and _desired(kind, obj) != _desired(kind, old):
             obj["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
@@ -234,6 +290,8 @@ class Operations:
         obj["metadata"]["resourceVersion"] = str(record.revision)
         if obj == old or call.dry_run:
             return encode(obj, None)
+        if managers and ownership.timeless(obj) == ownership.timeless(old):
+            return encode(old, None)
         remove = deletion.complete(kind, obj)
         return (await self.store.write(kind.storage, record.namespace, name, obj, base=record, remove=remove)).data
 
@@ -279,11 +337,13 @@ class Operations:
     def _turn(self, kind: Kind) -> AbstractAsyncContextManager[None]:
         return self._turns[kind.storage] if kind.rules.exclusive else nullcontext()
 
-    def _decode(self, kind: Kind, obj: Obj, call: Call, old: Obj | None = None) -> None:
-        """Bring the object into the schema's form, and say or refuse what did not fit."""
+    def _decode(self, kind: Kind, obj: Obj, call: Call, old: Obj | None = None) -> Any:
+        """Bring the object into the schema's form, and say or refuse what did not fit; the record of managers that was
+        sent with it.
+        """
         try:
             _check_type(kind, obj)
-            obj["metadata"].pop("managedFields", None)
+            record = obj["metadata"].pop("managedFields", None)
             faults = [*call.duplicates, *(f'unknown field "{path}"' for path in _fit(kind, obj, old))]
             if faults and call.field_validation == "Strict":
                 raise refusals.undecodable(kind.resource, f"strict decoding error: {', '.join(faults)}")
@@ -293,6 +353,7 @@ class Operations:
             raise
         if call.field_validation == "Warn":
             call.warnings += [fault for fault in faults if fault not in call.warnings]
+        return record
 
     async def _mutate(self, request: AdmissionRequest, call: Call) -> Obj:
         before = request.obj
@@ -318,6 +379,17 @@ class Operations:
             raise refusals.namespace_not_found(namespace)
         if orjson.loads(record.data)["metadata"].get("deletionTimestamp"):
             raise refusals.terminating_namespace(kind, name, namespace)
+
+
+def _root(kind: Kind) -> SchemaNode | None:
+    return kind.schema.root if kind.schema else None
+
+
+def _keep_record(obj: Obj, managers: Any) -> None:
+    """Have the object say who manages its fields, whatever webhooks made of it."""
+    obj["metadata"].pop("managedFields", None)
+    if managers:
+        obj["metadata"]["managedFields"] = managers
 
 
 def _fit(kind: Kind, obj: Obj, old: Obj | None = None) -> list[str]:

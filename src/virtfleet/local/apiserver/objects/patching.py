@@ -1,4 +1,4 @@
-"""The patch formats of the API: JSON patch (RFC 6902), JSON merge patch (RFC 7386) and strategic merge patch.
+"""Formats of patches: JSON patch (RFC 6902), JSON merge patch (RFC 7386), strategic merge patch; apply: ownership.py.
 
 All are pure functions from an object and a patch to a new object; neither argument is kept or changed. Strategic merge
 is Kubernetes' own format: lists of the kinds' fields merge by a key that the kind's schema names, and directives
@@ -13,7 +13,6 @@ from typing import Any
 import orjson
 
 from virtfleet.kube.api import Patch
-from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import Obj
 from virtfleet.local.apiserver.kinds.registry import Kind
 from virtfleet.local.apiserver.objects import json_patch, refusals
@@ -30,17 +29,12 @@ _ORDER = "$setElementOrder/"
 
 def accepted_patches(kind: Kind) -> tuple[Patch, ...]:
     """The formats that apply to a kind; strategic merge needs to know its lists' keys, which custom kinds lack."""
-    return (Patch.JSON, Patch.MERGE) if kind.custom else (Patch.JSON, Patch.MERGE, Patch.STRATEGIC)
+    strategic = () if kind.custom else (Patch.STRATEGIC,)
+    return (Patch.JSON, Patch.MERGE, *strategic, Patch.APPLY)
 
 
 def check_format(kind: Kind, how: Patch) -> None:
     """Refuse a format that does not apply to the kind."""
-    if how is Patch.APPLY:
-        raise ApiError(
-            "UnsupportedMediaType",
-            "server-side apply is not served here: use client-side apply (kubectl apply without --server-side), "
-            "or one of the patch types " + ", ".join(accepted_patches(kind)),
-        )
     if how not in accepted_patches(kind):
         raise refusals.unknown_format(accepted_patches(kind))
 

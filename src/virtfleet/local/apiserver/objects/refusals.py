@@ -69,6 +69,21 @@ def conflict(kind: Kind, name: str, why: str = MODIFIED) -> ApiError:
     return ApiError("Conflict", message, details=_details(kind, name))
 
 
+def apply_conflict(message: str, conflicts: Sequence[tuple[str, str]]) -> ApiError:
+    """Others manage what would change: their names, and the fields."""
+    causes = [
+        {"reason": "FieldManagerConflict", "message": f"conflict with {manager}", "field": field}
+        for manager, field in conflicts
+    ]
+    return ApiError("Conflict", message, details={"causes": causes})
+
+
+def inapplicable(kind: Kind, namespace: str, name: str, why: str) -> ApiError:
+    """A configuration that does not go together with the kind's schema."""
+    where = f"{namespace}/{name}; {kind.resource.api_version}, Kind={kind.resource.kind}"
+    return ApiError("", f"failed to create typed patch object ({where}): {why}", code=500)
+
+
 def precondition_failed(kind: Kind, name: str, field: str, wanted: str, present: str) -> ApiError:
     """The object is not the one that was meant."""
     return conflict(

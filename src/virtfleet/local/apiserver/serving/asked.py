@@ -51,12 +51,17 @@ class Asked:
         labels, fields = query.get("labelSelector", ""), query.get("fieldSelector", "")
         return select(self.kind, self.namespace or None, labels, fields)
 
-    def call(self, options: str) -> Call:
+    def call(self, options: str, *, applies: bool = False) -> Call:
         """Who writes, and how."""
         query = self.request.query
         dry_run, validation = query.get("dryRun", ""), query.get("fieldValidation", "") or "Warn"
         manager = query.get("fieldManager", "")
+        force = query.get("force", "") in ("true", "1")
         wrong = []
+        if applies and not manager:
+            wrong.append(causes.required("fieldManager", "is required for apply patch"))
+        if "force" in query and not applies:
+            wrong.append(causes.forbidden("force", "may not be specified for non-apply patch"))
         if len(manager) > _LONGEST_MANAGER:
             wrong.append(causes.too_long("fieldManager", _LONGEST_MANAGER))
         if dry_run not in ("", "All"):
@@ -70,7 +75,10 @@ class Asked:
             sent["dryRun"] = [dry_run]
         if manager:
             sent["fieldManager"] = manager
-        return Call(self.user, dry_run == "All", validation, options=sent)
+        agent = self.request.headers.get("User-Agent", "").partition("/")[0][:_LONGEST_MANAGER]
+        return Call(
+            self.user, dry_run == "All", validation, options=sent, manager=manager or agent or "unknown", force=force
+        )
 
     async def body(self, options: str) -> tuple[Obj, Call]:
         """The object that was sent."""

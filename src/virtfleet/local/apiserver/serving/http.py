@@ -11,6 +11,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import orjson
@@ -18,6 +19,7 @@ from aiohttp import StreamReader, web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http import RawRequestMessage
 
+from virtfleet.kube.api import Patch
 from virtfleet.kube.errors import ApiError
 from virtfleet.local.apiserver.kinds import left_out
 from virtfleet.local.apiserver.kinds.registry import Kinds
@@ -216,15 +218,16 @@ class Server:
     async def _patch(self, asked: Asked) -> web.StreamResponse:
         request, info, kind, form = asked.request, asked.info, asked.kind, asked.form()
         how = negotiation.patch_type(request.headers.get("Content-Type", ""), patching.accepted_patches(kind))
-        patching.check_format(kind, how)  # before the object is looked for: an apply may be meant to create it
+        patching.check_format(kind, how)
         body = await asked.content()
-        call = asked.call("PatchOptions")
+        call = asked.call("PatchOptions", applies=how is Patch.APPLY)
+        call.may_create = lambda: self._admit(replace(info, verb="create"), asked.user)
         try:
             orjson.loads(body)
         except orjson.JSONDecodeError as error:
             raise refusals.bad_request(f"error decoding patch: {error}") from error
         data = await self.operations.patch(kind, asked.namespace, info.name, how, body, call, info.subresource)
-        return _answer(asked.shown(form, data), call)
+        return _answer(asked.shown(form, data), call, status=201 if call.created else 200)
 
     async def _delete(self, asked: Asked) -> web.StreamResponse:
         form, resource, name = asked.form(), asked.kind.resource, asked.info.name
