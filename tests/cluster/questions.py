@@ -549,6 +549,135 @@ def _definitions() -> list[Step]:
     ]
 
 
+def apply(path: str, body: Any, who: str = "one", query: str = "") -> Step:
+    return patch(f"{path}?fieldManager={who}{query}", body, APPLY)
+
+
+def _apply() -> list[Step]:
+    """Server-side apply: who manages what is compared, too."""
+    a, force = f"{MAPS}/a", "&force=true"
+    owner = {"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "1"}
+    return [
+        patch(a, config_map(), APPLY),
+        patch(f"{a}?force=true", {"data": {"x": "1"}}),
+        apply(a, b"{"),
+        apply(a, b""),
+        apply(a, []),
+        apply(a, {}),
+        apply(a, {"apiVersion": "v1", "kind": "ConfigMap"}),
+        apply(a, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {}}),
+        apply(a, config_map("b")),
+        apply(a, config_map(namespace="other")),
+        apply(a, {**config_map(), "kind": "Secret"}),
+        apply(a, {**config_map(), "apiVersion": "v2"}),
+        apply(a, config_map(managedFields=[{"manager": "x"}])),
+        apply(a, config_map(managedFields=[])),
+        apply(a, config_map(resourceVersion="77")),
+        apply(a, config_map(data={"k": 1})),
+        apply(a, {**config_map(), "dta": {}}),
+        apply("/api/v1/namespaces/{ns}-none/configmaps/a", config_map()),
+        apply(a, config_map(), query="&dryRun=All"),
+        get(a),
+        apply(a, config_map(data={"k": "1", "l": "1"}, labels={"a": "b"}, finalizers=["x.io/a"])),
+        apply(a, config_map(data={"k": "1", "l": "1"}, labels={"a": "b"}, finalizers=["x.io/a"])),
+        apply(a, config_map(data={"k": "2", "m": "1"}, labels={}, finalizers=["x.io/b", "x.io/a"])),
+        apply(a, config_map(data={"k": "3", "n": "1"}), "two"),
+        apply(a, config_map(data={"k": "3", "m": "3"}, finalizers=["x.io/c"]), "two"),
+        apply(a, config_map(data={"k": "2", "n": "1"}, finalizers=["x.io/c"]), "two"),
+        apply(a, config_map(data={"k": "3", "n": "1"}), "two", force),
+        apply(a, config_map(data={"m": "1"})),
+        patch(f"{a}?fieldManager=ed", {"data": {"m": "9", "z": "1"}, "metadata": {"labels": {"y": "1"}}}),
+        apply(a, config_map(data={"m": "1"})),
+        apply(a, config_map(data={"m": "9"})),
+        apply(a, config_map(data={"n": "1"})),
+        patch(f"{a}?fieldManager=ed", {"data": {"z": None}}),
+        put(f"{a}?fieldManager=ed", config_map(data={"only": "1"})),
+        apply(a, config_map(data={"n": "1"}, ownerReferences=[owner])),
+        apply(a, config_map(data={"n": None})),
+        patch(f"{a}?fieldManager=ed", [{"op": "replace", "path": "/metadata/managedFields", "value": [{}]}], JSON),
+        get(a),
+        patch(f"{a}?fieldManager=ed", {"metadata": {"managedFields": [{"manager": "x"}], "finalizers": None}}),
+        get(a),
+        apply(f"{SECRETS}/s", {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "data": {"a": "YQ=="}}),
+        apply(f"{SECRETS}/s", {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "data": {"a": "%"}}),
+    ]
+
+
+def _apply_lists() -> list[Step]:
+    """Lists by their keys, and what is one value."""
+    s, d, g = f"{SERVICES}/s", f"{DEPLOYMENTS}/d", f"{GADGETS}/g"
+    web, ssl = {"name": "web", "port": 80}, {"name": "ssl", "port": 443, "targetPort": 8443}
+
+    def run(*names: str, **first: Any) -> Obj:
+        containers = [{"name": name, "image": "i", **(first if name == names[0] else {})} for name in names]
+        template = {
+            "metadata": {"labels": {"app": "x"}},
+            "spec": {"nodeSelector": {"a": "b"}, "containers": containers},
+        }
+        return deployment(paused=True, template=template)
+
+    def without(obj: Obj, field: str) -> Obj:
+        return {**obj, "spec": {key: value for key, value in obj["spec"].items() if key != field}}
+
+    ports = [{"containerPort": 1}, {"containerPort": 1, "protocol": "UDP"}]
+    return [
+        apply(s, service(ports=[web, ssl])),
+        apply(s, service(ports=[{**web, "targetPort": 99}]), "two"),
+        apply(
+            s,
+            without(service(), "selector") | {"spec": {"ports": [{"name": "dns", "port": 53, "protocol": "UDP"}]}},
+            "two",
+        ),
+        apply(s, service(selector={"app": "y"}, ports=[ssl, web]), "two"),
+        apply(s, service(ports=[ssl])),
+        apply(s, service(ports=[web, web])),
+        apply(d, run("one", "two", args=["1"], ports=ports)),
+        apply(d, run("one", args=["2"]), "other"),
+        apply(d, run("three", image="j"), "other"),
+        apply(d, run("two", "one", command=["c"])),
+        apply(d, run("three")),
+        apply(d, run("three"), query="&force=true"),
+        patch(f"{d}?fieldManager=ed", {"spec": {"replicas": 3}}),
+        apply(d, run("three")),
+        apply(d, without(run("three"), "replicas")),
+        apply(d, without(run("three"), "selector")),
+        apply(d, run("three", image=7)),
+        apply(d, run("three", ports="x")),
+        apply(d, run("three", unknown=1)),
+        apply(d, run("one", "one")),
+        apply(g, gadget(tags=["a", "b"], free={"x": {"y": 1}, "l": [1]}, amount=1)),
+        apply(g, gadget(tags=["a"]), "two"),
+        apply(g, gadget(free={"x": {"z": 1}}), "two"),
+        apply(g, gadget(free={"l": [2]}), "two"),
+        apply(g, gadget(free={"x": {"y": 1}})),
+        apply(g, gadget(size="x")),
+        apply(g, gadget(free=[])),
+        apply(g, gadget(tags="x")),
+        apply(g, gadget(size=99)),
+        apply(g, gadget(unknown=1)),
+        apply(g, {**gadget(), "status": {"ready": True}}, "three"),
+        apply(f"{g}/status", {**gadget(), "status": {"ready": True}}, "three"),
+        apply(f"{g}/status", {**gadget(), "status": {"ready": False}}, "four"),
+        patch(f"{g}/status?fieldManager=ed", {"status": {"ready": False}}),
+        apply(f"{GADGETS}/none/status", {**gadget("none"), "status": {"ready": True}}, "three"),
+        apply(g, {**gadget(), "spec": {}}),
+        apply(g, {**gadget(), "spec": {}}, "two"),
+    ]
+
+
+def _apply_late() -> list[Step]:
+    """What others have made before anybody applied anything; who they were is not compared."""
+    a = f"{MAPS}/a"
+    return [
+        post(MAPS, config_map(data={"k": "1", "l": "1"})),
+        apply(a, config_map(data={"k": "2"})),
+        apply(a, config_map(data={"k": "1", "m": "1"})),
+        apply(a, config_map(data={"m": "1"})),
+        apply(a, config_map(data={"l": "2"}), query="&force=true"),
+        apply(a, config_map(data={})),
+    ]
+
+
 STORIES: dict[str, list[Step]] = {
     "bodies": _bodies(),
     "strictness": _strictness(),
@@ -564,7 +693,11 @@ STORIES: dict[str, list[Step]] = {
     "other kinds": _others(),
     "definitions": _definitions(),
     "custom kinds": _custom(),
+    "server-side apply": _apply(),
+    "applied lists": _apply_lists(),
+    "late apply": _apply_late(),
 }
+MANAGERS_COUNT = ("server-side apply", "applied lists")  # stories in which who manages what is compared
 
 
 def questions() -> Iterator[tuple[str, int, Step]]:

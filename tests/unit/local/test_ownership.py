@@ -214,6 +214,13 @@ def test_an_item_goes_with_all_that_is_in_it_unless_another_has_it() -> None:
     assert after["spec"] == {"items": [{"name": "b", "args": ["1"]}]}
 
 
+def test_an_object_keeps_its_name_when_nobody_manages_any_of_its_metadata() -> None:
+    live = ownership.apply(
+        ROOT, {}, obj({}, annotations={"a": "b"}), Manager("me", "Apply", "v1"), "2026-01-01T00:00:00Z", force=False
+    )
+    assert applied(live, {})["metadata"]["name"] == "t"
+
+
 @pytest.mark.parametrize(
     ("live", "wanted", "merged"),
     [

@@ -206,7 +206,9 @@ class Operations:
                 return await self._change(kind, namespace, name, derive, call, subresource)
             call.may_create()
             with ignoring(is_already_exists):
-                data = await self.create(kind, namespace, derive({}), call)
+                new = derive({})
+                new["metadata"].pop("resourceVersion", None)
+                data = await self.create(kind, namespace, new, call)
                 call.created = True
                 return data
         raise refusals.conflict(kind, name)
@@ -220,7 +222,11 @@ class Operations:
         _place(kind, namespace, name, copied)
         if copied["metadata"].get("managedFields") is not None:
             raise refusals.bad_request("metadata.managedFields must be nil")
-        if unknown := _fit(kind, copied):
+        try:
+            unknown = _fit(kind, copied)
+        except ApiError as error:
+            raise refusals.inapplicable(kind, namespace, name, error.message) from None
+        if unknown:
             raise refusals.inapplicable(kind, namespace, name, f".{unknown[0]}: field not declared in schema")
 
     async def _write(

@@ -34,6 +34,7 @@ LARGEST_RECORD = 1024 * 1024  # bytes in JSON; every applier adds to it
 _META = ("name", "namespace", "creationTimestamp", "selfLink", "uid", "generation", "managedFields", "resourceVersion")
 _NOBODYS = {("f:apiVersion",), ("f:kind",), ("f:metadata",), *(("f:metadata", f"f:{name}") for name in _META)}
 _ANY = SchemaNode(open=True)
+_TYPES: dict[str, type] = {"object": dict, "array": list, "string": str, "integer": int, "boolean": bool}
 
 
 class ApplyError(Exception):
@@ -87,7 +88,7 @@ def apply(root: SchemaNode | None, live: Obj, config: Obj, who: Manager, now: st
     applied = _kept(fields(root, config), who)
     record[who.identity] = Managed(who, now, applied)
     owned = _named(root, {path for m in record.values() for path in m.fields})
-    gone = _named(root, last.fields if last else ()) - owned
+    gone = _named(root, last.fields if last else ()) - owned - _NOBODYS
     merged = _without(root, _merged(root, live, config, ()), gone, owned, ())
     added, removed, changed = differences(root, live, merged)
     touched = _kept(added | changed, who)
@@ -100,8 +101,8 @@ def apply(root: SchemaNode | None, live: Obj, config: Obj, who: Manager, now: st
         raise ConflictError(sorted(conflicts))
     for key, m, paths in others:
         record[key] = Managed(m.manager, m.time, m.fields - paths - _kept(removed, who))
-    if last and not (added or removed or changed) and last.fields == applied:
-        record[who.identity] = Managed(who, last.time, applied)
+    if not (added or removed or changed):
+        record[who.identity] = Managed(who, last.time if last else "", applied)
     recorded = _with(merged, record)
     if len(orjson.dumps(recorded["metadata"].get("managedFields"))) > LARGEST_RECORD:
         raise ApplyError(f".metadata.managedFields: more than {LARGEST_RECORD} bytes: too many manage too much of it")
@@ -184,7 +185,8 @@ def _entry(m: Managed) -> Obj:
         place = reduce(lambda at, step: at.setdefault(step, {}), path, tree)
         place["."] = {}
     who = m.manager
-    entry: Obj = {"manager": who.name, "operation": who.operation, "apiVersion": who.version, "time": m.time}
+    entry: Obj = {"manager": who.name, "operation": who.operation, "apiVersion": who.version}
+    entry |= {"time": m.time} if m.time else {}
     entry |= {"fieldsType": "FieldsV1", "fieldsV1": _bare(tree)}
     return {**entry, "subresource": who.subresource} if who.subresource else entry
 
@@ -281,9 +283,11 @@ def _keys(node: SchemaNode, item: Any) -> Obj:
 
 
 def check(node: SchemaNode | None, config: Any, path: Path = ()) -> None:
-    """Refuse what cannot be applied: items of a list without their key, or with the same."""
+    """Refuse what cannot be applied: values of other types, items of a list without their key, or with the same."""
     node = node or _ANY
     parts = _parts(node, config) or {}
+    if not isinstance(config, _TYPES.get(node.type, object) | None):
+        raise ApplyError(f"{shown(path)}: expected {node.type}, got {_json(config)[:100]}")
     if isinstance(config, list) and parts:
         if node.list_type == "map" and not all(isinstance(item, dict) and _keys(node, item) for item in config):
             raise ApplyError(f"{shown(path)}: an item lacks its key ({', '.join(node.list_map_keys)})")
