@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 from clusters import Kubectl
-from manifests import pod, workload
+from manifests import IMAGE, pod, pod_spec, workload
 
 from waiting import eventually
 
@@ -157,3 +158,21 @@ def test_a_claim_of_the_default_class_is_bound_when_a_pod_uses_it(kubectl: Kubec
     kubectl("delete", "pod", "user")
     kubectl("wait", "pvc/c", "--for=delete", "--timeout=60s")
     kubectl("wait", f"pv/{volume}", "--for=delete", "--timeout=60s")
+
+
+def test_a_job_runs_to_its_end_and_says_how_it_went(kubectl: Kubectl) -> None:
+    kubectl("create", "job", "good", f"--image={IMAGE}", "--", "echo", "done")
+    kubectl("wait", "--for=condition=complete", "job/good", "--timeout=60s")
+    assert kubectl("logs", "job/good") == "done\n"
+    header, line = (row.split() for row in kubectl("get", "jobs").splitlines())
+    assert header == ["NAME", "STATUS", "COMPLETIONS", "DURATION", "AGE"]
+    assert line[:3] == ["good", "Complete", "1/1"]
+    assert "1 Succeeded" in kubectl("describe", "job", "good")
+    spec = pod_spec(containers=[{"name": "c", "image": IMAGE, "command": ["false"]}], restartPolicy="Never")
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"generateName": "bad-"}}
+    name = kubectl("create", "-f", "-", "-o", "name", stdin=json.dumps({**job, "spec": {
+        "backoffLimit": 0, "template": {"spec": spec}}})).strip()  # fmt: skip
+    kubectl("wait", "--for=condition=failed", name, "--timeout=60s")
+    assert "BackoffLimitExceeded" in kubectl("describe", name)
+    kubectl("delete", name, "job/good", "--timeout=60s")
+    eventually(lambda: not kubectl.json("get", "pods", "-l", "job-name")["items"])

@@ -82,6 +82,7 @@ PERSISTENT_VOLUME_CLAIMS = Resource("", "v1", "persistentvolumeclaims", "Persist
 DAEMON_SETS = Resource("apps", "v1", "daemonsets", "DaemonSet")
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment")
 REPLICA_SETS = Resource("apps", "v1", "replicasets", "ReplicaSet")
+JOBS = Resource("batch", "v1", "jobs", "Job")
 CONTROLLER_REVISIONS = Resource("apps", "v1", "controllerrevisions", "ControllerRevision")
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 ENDPOINT_SLICES = Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")

@@ -142,7 +142,7 @@ class Kubelets:
             await self._api.delete(PODS, pod.name, pod.namespace, grace=0, uid=pod.uid)
             return
         ready = self.healthy(pod)
-        if pod.phase == "Running" and pod.ready == ready:
+        if pod.terminal or (pod.phase == "Running" and pod.ready == ready):
             return
         self._address += 1
         status = {

@@ -14,6 +14,7 @@ from virtfleet.local.controllers.deployment import Deployments
 from virtfleet.local.controllers.disruption import Disruptions
 from virtfleet.local.controllers.endpoints import Endpoints
 from virtfleet.local.controllers.garbage import Garbage
+from virtfleet.local.controllers.jobs import Jobs
 from virtfleet.local.controllers.namespace import Namespaces
 from virtfleet.local.controllers.nodelifecycle import GRACE, NodeLifecycle
 from virtfleet.local.controllers.replicaset import ReplicaSets
@@ -35,6 +36,7 @@ async def run(
         ReplicaSets(caches).controller,
         Deployments(caches).controller,
         DaemonSets(caches).controller,
+        Jobs(caches).controller,
         Endpoints(caches).controller,
         Disruptions(caches).controller,
         Namespaces(caches, kinds).controller,

@@ -55,6 +55,7 @@ class Caches:
         self.replica_sets = self._collection(kinds.REPLICA_SETS, indexes={"owner": _owner})
         self.deployments = self._collection(kinds.DEPLOYMENTS)
         self.daemon_sets = self._collection(kinds.DAEMON_SETS)
+        self.jobs = self._collection(kinds.JOBS)
         self.services = self._collection(kinds.SERVICES, indexes={"namespace": _namespace})
         self.slices = self._collection(kinds.ENDPOINT_SLICES, indexes={"service": service_of})
         self.budgets = self._collection(kinds.POD_DISRUPTION_BUDGETS, indexes={"namespace": _namespace})

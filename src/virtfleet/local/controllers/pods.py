@@ -21,6 +21,8 @@ from virtfleet.api.times import seconds
 from virtfleet.kube.events import Reference
 from virtfleet.kube.resource import Obj, Resource, owner_reference
 
+JOB_TRACKING = "batch.kubernetes.io/job-tracking"  # a finalizer
+
 
 class Template(msgspec.Struct, frozen=True, weakref=True, eq=False):
     """What pods of one template share: labels and everything of the spec that a controller looks at."""
@@ -57,6 +59,8 @@ class Pod(msgspec.Struct, frozen=True, eq=False):
     ready: bool
     ready_since: float
     ips: tuple[str, ...]
+    tracked: bool  # its job has still to count it
+    restarts: int
     unschedulable: str  # what the scheduler said about it last
     template: Template
 
@@ -96,6 +100,7 @@ INDEXES: dict[str, Callable[[Pod], Iterable[str]]] = {
     "owner": lambda pod: (pod.owner_uid,) if pod.owner_uid else (),
     "node": lambda pod: (pod.node,) if pod.node else (),
     "claim": lambda pod: pod.claims,
+    "job": lambda pod: (f"{pod.namespace}/{pod.owner_name}",) if pod.owner_kind == "Job" else (),
 }
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 _templates: WeakValueDictionary[bytes, Template] = WeakValueDictionary()
@@ -124,6 +129,8 @@ def decode(data: bytes) -> Pod:
         ready=ready.get("status") == "True",
         ready_since=_moment(ready, "lastTransitionTime") or 0.0,
         ips=tuple(a["ip"] for a in status.get("podIPs") or ()) or tuple(filter(None, [status.get("podIP")])),
+        tracked=JOB_TRACKING in (meta.get("finalizers") or ()),
+        restarts=sum(s.get("restartCount", 0) for s in status.get("containerStatuses") or ()),
         unschedulable=scheduled.get("message") or "" if scheduled.get("status") == "False" else "",
         template=_templates.setdefault(_encode(template), template),  # the one that equals this one
     )

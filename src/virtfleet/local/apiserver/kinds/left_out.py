@@ -35,8 +35,7 @@ KINDS = {
     "authorization.k8s.io": {"localsubjectaccessreviews": "use a SubjectAccessReview with a namespace"},
     "autoscaling": {"horizontalpodautoscalers": "use kubectl scale"},
     "batch": {
-        "cronjobs": "nothing here runs them",
-        "jobs": "use a Pod with restartPolicy: Never, as kubectl run --restart=Never makes it",
+        "cronjobs": "a timer of this machine can make the Jobs (kubectl create job)",
     },
     "events.k8s.io": {"events": "core Events have them (kubectl events)"},
     "metrics.k8s.io": {

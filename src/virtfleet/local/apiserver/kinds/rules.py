@@ -25,7 +25,7 @@ from virtfleet.local.apiserver.kinds.rules_policies import (
     WebhookRules,
 )
 from virtfleet.local.apiserver.kinds.rules_services import ServiceRules
-from virtfleet.local.apiserver.kinds.rules_workloads import DaemonSetRules, DeploymentRules, ReplicaSetRules
+from virtfleet.local.apiserver.kinds.rules_workloads import DaemonSetRules, DeploymentRules, JobRules, ReplicaSetRules
 from virtfleet.local.apiserver.objects.store import Store
 
 
@@ -49,6 +49,7 @@ def builtin_rules(kinds: Kinds, stored: Store, services: ipaddress.IPv4Network) 
         "apps/daemonsets": DaemonSetRules(),
         "apps/deployments": DeploymentRules(),
         "apps/replicasets": ReplicaSetRules(),
+        "batch/jobs": JobRules(),
         "policy/poddisruptionbudgets": DisruptionBudgetRules(),
         "rbac.authorization.k8s.io/clusterrolebindings": BindingRules(["ClusterRole"]),
         "rbac.authorization.k8s.io/clusterroles": RoleRules(namespaced=False),

@@ -1,4 +1,4 @@
-"""Deployments, ReplicaSets and DaemonSets: pods by template."""
+"""Deployments, ReplicaSets, DaemonSets and Jobs: pods by template."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from virtfleet.local.apiserver.objects.causes import Cause
 
 
 class WorkloadRules(Rules):
-    """What the three have in common; `strategy` names the field that says how pods are replaced."""
+    """What they have in common; `strategy` names the field that says how pods are replaced."""
 
     strategy = ""
 
@@ -38,10 +38,12 @@ class WorkloadRules(Rules):
         template = spec["template"]
         yield from label_faults(template.get("metadata", {}).get("labels"), "spec.template.metadata.labels")
         yield from pod_spec.faults(template["spec"], "spec.template.spec")
-        policy = template["spec"].get("restartPolicy", "Always")
+        yield from self._policy_faults(template["spec"].get("restartPolicy", "Always"))
+        yield from self._strategy_faults(spec.get(self.strategy, {}))
+
+    def _policy_faults(self, policy: str) -> Iterator[Cause]:
         if policy != "Always":
             yield causes.unsupported("spec.template.spec.restartPolicy", policy, ["Always"])
-        yield from self._strategy_faults(spec.get(self.strategy, {}))
 
     def _strategy_faults(self, strategy: Obj) -> Iterable[Cause]:
         return ()
@@ -82,6 +84,30 @@ class DaemonSetRules(WorkloadRules):
         if (rolling := strategy.get("rollingUpdate")) and _is_zero(rolling.get("maxUnavailable")):
             field = "spec.updateStrategy.rollingUpdate.maxUnavailable"
             yield causes.required(field, "cannot be 0 when maxSurge is 0")
+
+
+class JobRules(WorkloadRules):
+    """Pods that end."""
+
+    fixed: Mapping[str, str] = dict.fromkeys(
+        ("spec.selector", "spec.template", "spec.completions"), "field is immutable"
+    )
+
+    def prepare_create(self, obj: Obj) -> None:
+        """A selector of its own, which its pods' labels follow."""
+        meta, spec = obj["metadata"], obj["spec"]
+        labels = {"controller-uid": meta["uid"], "job-name": meta.get("name", "")}
+        labels |= {f"batch.kubernetes.io/{key}": value for key, value in labels.items()}
+        template = spec["template"].setdefault("metadata", {})
+        template["labels"] = template.get("labels", {}) | labels
+        meta["labels"] = template["labels"] | meta.get("labels", {})
+        key = "batch.kubernetes.io/controller-uid"
+        spec["selector"] = {"matchLabels": {key: meta["uid"]}}
+        super().prepare_create(obj)
+
+    def _policy_faults(self, policy: str) -> Iterator[Cause]:
+        if policy not in ("OnFailure", "Never"):
+            yield causes.required("spec.template.spec.restartPolicy", 'valid values: "OnFailure", "Never"')
 
 
 def _is_zero(amount: Any) -> bool:

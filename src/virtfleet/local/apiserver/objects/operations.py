@@ -125,13 +125,13 @@ class Operations:
         metadata.begin(obj)
         if kind.custom and "status" in kind.subresources:
             obj.pop("status", None)
-        kind.rules.prepare_create(obj)
-        if _counts_generations(kind, obj):
-            obj["metadata"]["generation"] = 1
         for _ in range(_NAME_ATTEMPTS if prefix else 1):
             if prefix:
                 obj["metadata"]["name"] = metadata.generated(prefix)
             name = obj["metadata"].get("name", "")
+            kind.rules.prepare_create(obj)
+            if _counts_generations(kind, obj):
+                obj["metadata"]["generation"] = 1
             _refuse_faulty(kind, obj, [*metadata.faults(kind, obj), *kind.rules.faults(obj)])
             request.obj, request.name = obj, name
             await self._admit(request, call)

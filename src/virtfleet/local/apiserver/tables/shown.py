@@ -8,10 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 from virtfleet.api.selectors import from_label_selector
+from virtfleet.api.times import seconds
 from virtfleet.kube.resource import Obj
 from virtfleet.local.apiserver.kinds.registry import at
 from virtfleet.local.apiserver.tables import jsonpath
-from virtfleet.local.apiserver.tables.ages import since
+from virtfleet.local.apiserver.tables.ages import human, since
 
 NONE = "<none>"
 _SHOWN = 3  # of a list of addresses
@@ -158,6 +159,30 @@ def class_name(storage_class: Obj) -> str:
 def deployment_ready(deployment: Obj) -> str:
     """`1/3`."""
     return f"{deployment.get('status', {}).get('readyReplicas', 0)}/{deployment['spec'].get('replicas', 0)}"
+
+
+def job_status(job: Obj) -> str:
+    """How far a job is."""
+    true = {c["type"] for c in job.get("status", {}).get("conditions", ()) if c["status"] == "True"}
+    return next((word for word in ("Complete", "Failed", "Suspended") if word in true), "Running")
+
+
+def job_completions(job: Obj) -> str:
+    """`1/3`; `0/1 of 2` where nobody said how many have to succeed."""
+    spec, done = job["spec"], job.get("status", {}).get("succeeded", 0)
+    if "completions" in spec:
+        return f"{done}/{spec['completions']}"
+    return f"{done}/1 of {spec['parallelism']}" if spec.get("parallelism", 1) > 1 else f"{done}/1"
+
+
+def job_duration(job: Obj) -> str:
+    """How long it took, or takes by now."""
+    status = job.get("status", {})
+    if "startTime" not in status:
+        return ""
+    if "completionTime" not in status:
+        return since(status["startTime"])
+    return human(seconds(status["completionTime"]) - seconds(status["startTime"]))
 
 
 def api_service(api_service: Obj) -> str:

@@ -1,0 +1,177 @@
+"""Jobs: pods that run until enough of them have succeeded, or too many have failed.
+
+A pod stays, by a finalizer, until it has been counted. Which pods are counted and still held is written together with
+the counts, so that each counts once, whoever dies in between. A pod that somebody deletes has failed; one that the job
+itself has no use for is let go first, and does not count.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from virtfleet.api import conditions
+from virtfleet.api.times import seconds, timestamp
+from virtfleet.kube.api import Patch
+from virtfleet.kube.controller import Controller
+from virtfleet.kube.resource import JOBS, Obj
+from virtfleet.local.controllers.caches import Caches
+from virtfleet.local.controllers.collection import about
+from virtfleet.local.controllers.pods import JOB_TRACKING, Pod, owners_of, pod_from_template
+from virtfleet.local.controllers.replicaset import deletion_order
+from virtfleet.work.tasks import all_of
+
+FIRST_RETRY, LAST_RETRY = 10.0, 600.0  # seconds after a failure; doubled with each
+BURST = 500  # pods created or deleted in one go
+_DONE = "Reached expected number of succeeded pods"
+
+
+def counted(status: Obj, pods: Iterable[Pod]) -> Obj:
+    """What the status counts once these pods have been looked at."""
+    held: dict[str, list[str]] = {"succeeded": [], "failed": []}
+    counts = {kind: status.get(kind, 0) for kind in held}
+    known = status.get("uncountedTerminatedPods") or {}
+    for pod in pods:
+        ended = "succeeded" if pod.phase == "Succeeded" else "failed"
+        if pod.tracked and (pod.terminal or pod.deleting is not None):
+            counts[ended] += not any(pod.uid in known.get(kind, ()) for kind in held)
+            held[ended].append(pod.uid)
+    return {**counts, "uncountedTerminatedPods": {kind: uids for kind, uids in held.items() if uids}}
+
+
+def verdict(spec: Obj, status: Obj, active: list[Pod], now: float) -> tuple[str, str, str] | None:
+    """How the job has ended: a condition, its reason, and a message; None while it goes on."""
+    succeeded, limit, deadline = status.get("succeeded", 0), spec["backoffLimit"], spec.get("activeDeadlineSeconds")
+    restarts = sum(pod.restarts for pod in active) if spec["template"]["spec"]["restartPolicy"] == "OnFailure" else 0
+    if status.get("failed", 0) > limit or (restarts and restarts >= limit):
+        return "Failed", "BackoffLimitExceeded", "Job has reached the specified backoff limit"
+    if deadline is not None and status.get("startTime") and seconds(status["startTime"]) + deadline <= now:
+        return "Failed", "DeadlineExceeded", "Job was active longer than specified deadline"
+    wanted = spec.get("completions")
+    if succeeded >= wanted if wanted is not None else succeeded and not active:
+        return "Complete", "CompletionsReached", _DONE
+    return None
+
+
+def wanted_now(spec: Obj, status: Obj, active: int) -> int:
+    """How many pods there should be."""
+    if spec["suspend"]:
+        return 0
+    if spec.get("completions") is None:
+        return active if status.get("succeeded") else int(spec["parallelism"])
+    return min(int(spec["parallelism"]), int(spec["completions"]) - int(status.get("succeeded", 0)))
+
+
+class Jobs:
+    """The controller."""
+
+    def __init__(self, caches: Caches) -> None:
+        self._jobs, self._pods = caches.jobs, caches.pods
+        self._recorder = caches.recorder("job-controller")
+        self._due: dict[str, float] = {}  # by the job's uid: when the next pod may follow one that failed
+        self.controller = Controller("job", self.reconcile, workers=2)
+        self.controller.follow(self._jobs)
+        self.controller.follow(self._pods, owners_of("Job"))
+
+    async def reconcile(self, key: str) -> float | None:
+        """Count what has ended, start what is missing, say how it stands."""
+        job = self._jobs.get(key)
+        uid = job["metadata"]["uid"] if job and "deletionTimestamp" not in job["metadata"] else ""
+        pods = self._pods.by_index("job", key)
+        await self._let_go(pod for pod in pods if pod.owner_uid != uid)
+        if not job or not uid:
+            return None
+        return await self._go_on(key, job, [pod for pod in pods if pod.owner_uid == uid])
+
+    async def _go_on(self, key: str, job: Obj, mine: list[Pod]) -> float | None:
+        spec, status, now = job["spec"], dict(job.get("status") or {}), time.time()
+        listed = status.get("conditions") or []
+        if ended := next((c for c in listed if c["type"] in ("Complete", "Failed") and c["status"] == "True"), None):
+            await self._let_go(mine)
+            return await self._expired(key, job, seconds(ended["lastTransitionTime"]), now)
+        before = status.get("failed", 0)
+        status |= counted(status, mine)
+        if status["failed"] > before:
+            self._due[job["metadata"]["uid"]] = now + min(FIRST_RETRY * 2 ** (status["failed"] - 1), LAST_RETRY)
+        active = [pod for pod in mine if pod.active]
+        end = verdict(spec, status, active, now)
+        if not spec["suspend"]:
+            status.setdefault("startTime", timestamp(now))
+        elif status.get("startTime") and not end:
+            status["startTime"] = None
+        if spec["suspend"] or conditions.find(listed, "Suspended"):
+            word, reason = ("True", "JobSuspended") if spec["suspend"] else ("False", "JobResumed")
+            listed = conditions.put(listed, "Suspended", word, now, reason=reason)
+        if end:
+            listed = self._end(job, listed, end, now)
+            status |= {"completionTime": timestamp(now)} if end[0] == "Complete" else {}
+        missing = (0 if end else wanted_now(spec, status, len(active))) - len(active)
+        if missing < 0:
+            await self._delete(job, deletion_order(active)[: min(-missing, BURST)])
+        wait = self._due.get(job["metadata"]["uid"], 0.0) - now
+        if missing > 0 and wait <= 0:
+            await self._create(job, min(missing, BURST))
+        active = [pod for pod in self._pods.by_index("owner", job["metadata"]["uid"]) if pod.active]
+        leaving = sum(pod.deleting is not None and not pod.terminal for pod in mine)
+        status |= {"active": len(active), "ready": sum(pod.ready for pod in active), "terminating": leaving}
+        await self._write(key, job, status | ({"conditions": listed} if listed else {}))
+        await self._let_go(pod for pod in mine if not pod.active)
+        return _next(spec, status, wait if missing > 0 else 0.0, now)
+
+    def _end(self, job: Obj, listed: list[Obj], end: tuple[str, str, str], now: float) -> list[Obj]:
+        kind, reason, message = end
+        event = about(job, JOBS)
+        if kind == "Complete":
+            self._recorder.normal(event, "Completed", "Job completed")
+        else:
+            self._recorder.warning(event, reason, message)
+        first = "SuccessCriteriaMet" if kind == "Complete" else "FailureTarget"
+        for each in (first, kind):
+            listed = conditions.put(listed, each, "True", now, reason=reason, message=message)
+        return listed
+
+    async def _write(self, key: str, job: Obj, status: Obj) -> None:
+        """The status, if nobody else has written the job meanwhile: a count must not be lost."""
+        new = {k: v for k, v in status.items() if v not in (0, None) or k in ("ready", "terminating")}
+        old = job.get("status") or {}
+        if new != old:
+            held = {"succeeded": None, "failed": None, **new["uncountedTerminatedPods"]}
+            changes = {**dict.fromkeys(old), **new, "uncountedTerminatedPods": held}
+            meta = {"resourceVersion": job["metadata"]["resourceVersion"]}
+            await self._jobs.patch(key, {"metadata": meta, "status": changes}, how=Patch.MERGE, subresource="status")
+
+    async def _expired(self, key: str, job: Obj, ended: float, now: float) -> float | None:
+        self._due.pop(job["metadata"]["uid"], None)
+        ttl: int | None = job["spec"].get("ttlSecondsAfterFinished")
+        if ttl is not None and ended + ttl > now:
+            return ended + ttl - now
+        if ttl is not None:
+            await self._jobs.remove(key, job["metadata"]["uid"])
+        return None
+
+    async def _create(self, job: Obj, count: int) -> None:
+        pod = pod_from_template(job["spec"]["template"], job, JOBS)
+        pod["metadata"]["finalizers"] = [*pod["metadata"].get("finalizers", ()), JOB_TRACKING]
+        made = await all_of(*(self._pods.create(pod, job["metadata"]["namespace"]) for _ in range(count)))
+        for each in made:
+            message = f"Created pod: {each['metadata']['name']}"
+            self._recorder.normal(about(job, JOBS), "SuccessfulCreate", message)
+
+    async def _delete(self, job: Obj, doomed: list[Pod]) -> None:
+        await self._let_go(doomed)
+        await all_of(*(self._pods.remove(pod.key, pod.uid) for pod in doomed))
+        for pod in doomed:
+            self._recorder.normal(about(job, JOBS), "SuccessfulDelete", f"Deleted pod: {pod.name}")
+
+    async def _let_go(self, pods: Iterable[Pod]) -> None:
+        patch = {"metadata": {"$deleteFromPrimitiveList/finalizers": [JOB_TRACKING]}}
+        await all_of(*(self._pods.patch(pod.key, patch, uid=pod.uid) for pod in pods if pod.tracked))
+
+
+def _next(spec: Obj, status: Obj, wait: float, now: float) -> float | None:
+    """When to look again though nothing happens: for a pod that may follow a failure, and for the deadline."""
+    moments: list[Any] = [wait] if wait > 0 else []
+    if "activeDeadlineSeconds" in spec and status.get("startTime"):
+        moments.append(seconds(status["startTime"]) + spec["activeDeadlineSeconds"] - now)
+    return max(min(moments), 0.1) if moments else None
