@@ -40,6 +40,7 @@ from virtfleet.local.directory import Settings
 from virtfleet.local.node import logfiles, mounts
 from virtfleet.local.node.agent import Agent
 from virtfleet.local.node.layout import Layout
+from virtfleet.local.node.metrics import NODE_METRICS, POD_METRICS, Metrics
 from virtfleet.local.node.network import ClusterNetwork
 from virtfleet.local.node.nodeproxy import NodeProxy
 from virtfleet.local.node.teardown import tear_down
@@ -138,7 +139,9 @@ class NodeCluster:
         self._server = Server(self.operations, self.kinds, _everyone, lambda _: True)
         self._server.documents = Discovery(self.kinds).handler
         self._proxy = NodeProxy(self.api, self.directory, self.network.cluster)
-        self._server.connectors |= self._proxy.connectors()
+        self._server.connectors |= self._proxy.connectors() | Metrics(self.api, self._proxy.usage).connectors()
+        self.kinds.add(POD_METRICS)
+        self.kinds.add(NODE_METRICS)
         (port,) = await self._server.start([("127.0.0.1", 0)])
         settings = Settings(self.network.cluster, port, str(self.network.pods), str(self.network.services), nodes)
         directory.save(self.directory, settings)

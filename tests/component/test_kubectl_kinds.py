@@ -140,7 +140,6 @@ LEFT_OUT_COMMANDS = {
     "pods/proxy": "get --raw /api/v1/namespaces/default/pods/a/proxy/",
     "services/proxy": "get --raw /api/v1/namespaces/default/services/s/proxy/",
     "horizontalpodautoscalers.autoscaling": "get --raw /apis/autoscaling/v2/horizontalpodautoscalers",
-    "jobs.batch": "create job j --image=i",
     "cronjobs.batch": "create cronjob j --image=i --schedule=*",
 }
 
@@ -153,12 +152,6 @@ async def test_kubectl_tells_what_is_left_out(kubectl: Kubectl, what: str) -> No
     code, said = await kubectl.run(*LEFT_OUT_COMMANDS[what].split())
     assert code == 1 and "panic" not in said, said
     assert f"the local cluster does not serve {what}: " in said
-
-
-async def test_kubectl_knows_by_itself_that_there_are_no_metrics(kubectl: Kubectl) -> None:
-    for what in ("pods", "nodes"):
-        code, said = await kubectl.run("top", what)
-        assert (code, said.strip()) == (1, "error: Metrics API not available")
 
 
 async def test_everything_that_is_left_out_is_answered_and_in_the_docs(kubectl: Kubectl) -> None:

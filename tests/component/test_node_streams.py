@@ -127,3 +127,27 @@ async def test_an_exec_whose_client_is_gone_leaves_no_process(cluster: NodeClust
         return not await sleeping()
 
     await cluster.eventually(over)
+
+
+async def test_top_tells_what_pods_and_nodes_use_when_asked(cluster: NodeCluster) -> None:
+    await cluster.run("busy", "x=$(head -c 30000000 /dev/zero | tr '\\0' x); while :; do :; done")
+    await cluster.run("idle", "exec sleep 1000")
+    for pod in ("busy", "idle"):
+        await cluster.ready(pod)
+    code, out, err = await call(cluster, "top", "pods", "--containers", "--no-headers")
+    assert code == 0, err
+    used = {row.split()[0]: (row.split()[2], row.split()[3]) for row in out.splitlines()}
+    assert set(used) == {"busy", "idle"}
+    cores = {pod: int(cpu.removesuffix("m")) for pod, (cpu, _) in used.items()}
+    memory = {pod: int(amount.removesuffix("Mi")) for pod, (_, amount) in used.items()}
+    assert cores["busy"] > cores["idle"]
+    assert memory["busy"] >= 20 > memory["idle"]
+    code, out, err = await call(cluster, "top", "pod", "busy", "--no-headers")
+    assert (code, out.split()[0]) == (0, "busy")
+    code, out, err = await call(cluster, "top", "nodes", "--no-headers")
+    name, cpu, *_ = out.split()
+    assert (name, int(cpu.removesuffix("m")) > cores["idle"]) == ("n1", True)
+    code, _, err = await call(cluster, "top", "pod", "nobody")
+    assert (code == 1 and 'podmetrics.metrics.k8s.io "nobody" not found' in err.lower()) or "not found" in err
+    code, _, err = await call(cluster, "delete", "--raw", "/apis/metrics.k8s.io/v1beta1/namespaces/default/pods/busy")
+    assert code == 1 and "does not allow this method" in err

@@ -46,6 +46,7 @@ from virtfleet.local.controllers.volumes import LOCAL_CLASS
 from virtfleet.local.directory import Settings
 from virtfleet.local.identities import LOOPBACK, address_for_pods, cluster_ip, open_pki, server_url
 from virtfleet.local.node import network
+from virtfleet.local.node.metrics import NODE_METRICS, POD_METRICS, Metrics
 from virtfleet.local.node.nodeproxy import NodeProxy
 from virtfleet.local.node.ranges import network_of
 from virtfleet.local.node.services import ServiceNetwork
@@ -83,7 +84,9 @@ async def serve(data: Path, settings: Settings) -> None:
         server.aggregator = aggregation = Aggregation(store, api, session, lambda: pki.front_proxy)
         nodes = NodeProxy(api, data, settings.name)
         stack.push_async_callback(nodes.close)
-        server.connectors |= nodes.connectors()
+        server.connectors |= nodes.connectors() | Metrics(api, nodes.usage).connectors()
+        kinds.add(POD_METRICS)
+        kinds.add(NODE_METRICS)
         discovery, openapi = Discovery(kinds, aggregation.extra_groups), OpenApi(kinds)
         server.documents = lambda path: discovery.handler(path) or openapi.handler(path)
 

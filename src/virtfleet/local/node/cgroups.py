@@ -62,6 +62,25 @@ def oom_score(pod: Obj, container: Obj, memory: int) -> int:
     return min(max(1000 - 1000 * Quantity.parse(request).value() // memory, 2), 999)
 
 
+def usage(path: str) -> tuple[int, int] | None:
+    """What the group has used of processors so far (nanoseconds), and of memory now: bytes that cannot be had back for
+    nothing. None for a group that is gone.
+    """
+    group = path.lstrip("/")
+    try:
+        if (unified := ROOT / group / "memory.current").exists():
+            time = int((ROOT / group / "cpu.stat").read_text().split()[1]) * 1000
+            memory, cached = int(unified.read_text()), "inactive_file"
+        else:
+            time = int((ROOT / "cpuacct" / group / "cpuacct.usage").read_text())
+            unified = ROOT / "memory" / group / "memory.usage_in_bytes"
+            memory, cached = int(unified.read_text()), "total_inactive_file"
+        stat = dict(line.split() for line in (unified.parent / "memory.stat").read_text().splitlines())
+    except OSError:
+        return None
+    return time, max(memory - int(stat.get(cached, 0)), 0)
+
+
 def kill_all(path: str) -> None:
     """Kill every process in the group `path` and below it."""
     for group in _groups(path):

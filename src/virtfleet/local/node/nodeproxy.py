@@ -7,6 +7,7 @@ from pathlib import Path
 from urllib.parse import quote, urlencode
 
 import aiohttp
+import orjson
 from aiohttp import web
 
 from virtfleet.kube.api import KubeApi
@@ -17,6 +18,7 @@ from virtfleet.local.apiserver.rights.access import User
 from virtfleet.local.apiserver.serving.http import Connector
 from virtfleet.local.node.layout import Layout
 
+_MEASURING = aiohttp.ClientTimeout(10)
 _DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 
 
@@ -33,6 +35,14 @@ class NodeProxy:
     async def close(self) -> None:
         for session in self._sessions.values():
             await session.close()
+
+    async def usage(self, node: str) -> Obj | None:
+        """What the node's containers use; None where it does not answer."""
+        try:
+            async with self._session(node).get(f"http://{quote(node)}/usage", timeout=_MEASURING) as answer:
+                return orjson.loads(await answer.read()) if answer.status == 200 else None
+        except (aiohttp.ClientError, TimeoutError, ValueError):
+            return None
 
     async def _pass_on(
         self, what: str, request: web.Request, *, namespace: str, name: str, subpath: str, user: User

@@ -1,4 +1,4 @@
-"""The agent's own door, for the API server: containers' logs, and commands run in them.
+"""The agent's own door, for the API server: containers' logs, commands run in them, and what they use.
 
 It is a unix socket in the node's directory: both ends are on this machine by the nature of a local cluster, and the
 file's mode lets in nobody but the cluster's own user. No port, no certificate to renew.
@@ -11,6 +11,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
@@ -18,7 +19,7 @@ from aiohttp.typedefs import Handler
 from virtfleet.api import times
 from virtfleet.kube.cache import key_of
 from virtfleet.kube.errors import ApiError
-from virtfleet.local.node import logfiles
+from virtfleet.local.node import cgroups, logfiles
 from virtfleet.local.node.containers import Container
 from virtfleet.local.node.execution import execute
 from virtfleet.local.node.layout import Layout
@@ -26,9 +27,11 @@ from virtfleet.local.node.lifecycle import all_containers
 from virtfleet.local.node.logfiles import Line
 from virtfleet.local.node.podworker import PodWorker
 from virtfleet.local.node.runtime import Runtime
+from virtfleet.work.tasks import held
 
 _POLL = 0.1  # seconds between looks at a log that somebody follows
 _READ = 1 << 16
+WINDOW = 1.0  # seconds over which the use of processors is measured
 
 
 class AgentServer:
@@ -36,11 +39,13 @@ class AgentServer:
 
     def __init__(self, layout: Layout, runtime: Runtime, workers: Mapping[str, PodWorker]) -> None:
         self._layout, self._runtime, self._workers = layout, runtime, workers
+        self._measuring: asyncio.Task[dict[str, Any]] | None = None
 
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
         application = web.Application(middlewares=[_refusals])
         application.router.add_get("/log/{namespace}/{pod}/{container}", self._logs)
+        application.router.add_get("/usage", self._usage)
         application.router.add_route("*", "/exec/{namespace}/{pod}/{container}", self._exec)
         runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
         await runner.setup()
@@ -75,6 +80,31 @@ class AgentServer:
             name = request.match_info["container"]
             raise ApiError("BadRequest", f"container {name!r} in pod {request.match_info['pod']!r} is not running")
         return await execute(request, self._runtime, run)
+
+    async def _usage(self, request: web.Request) -> web.StreamResponse:
+        """Measured now, because nobody measures while nobody asks; whoever asks meanwhile gets the same answer."""
+        if self._measuring is None or self._measuring.done():
+            self._measuring = held(self._measure(), "usage")
+        return web.json_response(await asyncio.shield(self._measuring))
+
+    async def _measure(self) -> dict[str, Any]:
+        groups = {
+            (key_of(worker.pod), name): runs[-1].cgroup
+            for worker in self._workers.values()
+            for name, runs in worker.runs.by_name.items()
+            if runs and runs[-1].running
+        }
+        groups["", ""] = self._layout.cgroup
+        before, then = {which: cgroups.usage(group) for which, group in groups.items()}, time.monotonic()
+        await asyncio.sleep(WINDOW)
+        seconds = time.monotonic() - then
+        pods: dict[str, dict[str, dict[str, int]]] = {}
+        for (pod, name), group in groups.items():
+            old, new = before[pod, name], cgroups.usage(group)
+            if old and new:
+                used = {"cpu": max(int((new[0] - old[0]) / seconds), 0), "memory": new[1]}
+                pods.setdefault(pod, {})[name] = used
+        return {"timestamp": times.timestamp(), "window": f"{seconds:.3f}s", "node": pods.pop("", {}), "pods": pods}
 
     def _run(self, request: web.Request, *, previous: bool = False) -> Container:
         """The run of the container that is asked for; refusals are worded as the kubelet's."""

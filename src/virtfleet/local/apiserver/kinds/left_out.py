@@ -38,10 +38,6 @@ KINDS = {
         "cronjobs": "a timer of this machine can make the Jobs (kubectl create job)",
     },
     "events.k8s.io": {"events": "core Events have them (kubectl events)"},
-    "metrics.k8s.io": {
-        "nodes": "virtfleet status shows what processes use; guests' metrics are in docs/metrics.md",
-        "pods": "guests' metrics are in docs/metrics.md",
-    },
     "networking.k8s.io": {
         "ingresses": "a Service's address is reached from this machine as it is",
         "networkpolicies": "nothing here would apply them",
