@@ -25,23 +25,42 @@ SUBRESOURCES = {
 # group -> plurals and what to do instead
 KINDS = {
     "": {
+        "bindings": "create pods/binding",
+        "componentstatuses": "virtfleet status tells how the cluster is",
         "endpoints": "EndpointSlices have them",
         "limitranges": "nothing here would apply them",
         "podtemplates": "nothing here would use them",
         "replicationcontrollers": "use a ReplicaSet or a Deployment",
         "resourcequotas": "nothing here would apply them",
     },
+    "admissionregistration.k8s.io": dict.fromkeys(
+        ("mutatingadmissionpolicies", "mutatingadmissionpolicybindings"), "use a MutatingWebhookConfiguration"
+    ),
     "apps": {"statefulsets": "use a Deployment, or a VM with a volume"},
     "authorization.k8s.io": {"localsubjectaccessreviews": "use a SubjectAccessReview with a namespace"},
-    "autoscaling": {"horizontalpodautoscalers": "use kubectl scale"},
-    "batch": {
-        "cronjobs": "a timer of this machine can make the Jobs (kubectl create job)",
-    },
+    "autoscaling": {"horizontalpodautoscalers": "nothing here watches load; kubectl scale changes the number"},
+    "batch": {"cronjobs": "a timer of this machine can make the Jobs (kubectl create job)"},
+    "certificates.k8s.io": {"certificatesigningrequests": "kubectl create token gives access to a service account"},
     "events.k8s.io": {"events": "core Events have them (kubectl events)"},
+    "flowcontrol.apiserver.k8s.io": dict.fromkeys(
+        ("flowschemas", "prioritylevelconfigurations"), "requests are answered as they come"
+    ),
     "networking.k8s.io": {
+        "ingressclasses": "a Service's address is reached from this machine as it is",
         "ingresses": "a Service's address is reached from this machine as it is",
+        "ipaddresses": "kubectl get services shows the addresses",
         "networkpolicies": "nothing here would apply them",
+        "servicecidrs": "the range is chosen when the cluster is first started",
     },
+    "node.k8s.io": {"runtimeclasses": "every node has one runtime"},
+    "resource.k8s.io": dict.fromkeys(
+        ("deviceclasses", "resourceclaims", "resourceclaimtemplates", "resourceslices"),
+        "devices come from device plugins, as resources of containers",
+    ),
+    "storage.k8s.io": dict.fromkeys(
+        ("csidrivers", "csinodes", "csistoragecapacities", "volumeattachments", "volumeattributesclasses"),
+        "volumes are directories of this machine; the class `local` makes them",
+    ),
 }
 
 
