@@ -190,5 +190,6 @@ def test_an_old_version_of_an_object_is_not_written_over_a_newer_one(raw: RawApi
 
 
 def test_a_server_side_apply_makes_what_is_not_there(raw: RawApi, path: str) -> None:
-    answer = raw("PATCH", f"{path}/ssa?fieldManager=t", config_map("ssa"), Content_Type="application/apply-patch+yaml")
+    config = config_map("ssa", data={"a": "1"})
+    answer = raw("PATCH", f"{path}/ssa?fieldManager=t", config, Content_Type="application/apply-patch+yaml")
     assert (answer.code, answer.json["metadata"]["managedFields"][0]["manager"]) == (201, "t")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from test_kubectl_kinds import CRONTABS, Kubectl, kubectl
@@ -113,3 +114,14 @@ async def test_diff_shows_what_a_server_side_apply_would_do(kubectl: Kubectl) ->
     code, said = await kubectl.run("diff", "--server-side", "-f", "-", stdin=config({"a": "2"}))
     assert code == 1
     assert '-  a: "1"\n+  a: "2"' in said
+
+
+async def test_the_operators_manifest_is_applied_and_applying_it_again_writes_nothing(kubectl: Kubectl) -> None:
+    manifest = str(Path(__file__).parents[2] / "deploy/operator.yaml")
+    command = ("apply", "--server-side", "--force-conflicts", "-f", manifest)
+    made = await kubectl(*command)
+    assert "customresourcedefinition.apiextensions.k8s.io/kubevirts.kubevirt.io serverside-applied" in made
+    versions = ("get", "-f", manifest, "-o", "jsonpath={.items[*].metadata.resourceVersion}")
+    before = await kubectl(*versions)
+    assert await kubectl(*command) == made
+    assert await kubectl(*versions) == before

@@ -16,6 +16,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import reduce
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import orjson
@@ -230,9 +232,9 @@ def _kept(paths: Iterable[Path], who: Manager) -> frozenset[Path]:
 def _told(conflicts: list[tuple[Manager, Path]]) -> str:
     if len(conflicts) == 1:
         return f"Apply failed with 1 conflict: conflict with {conflicts[0][0]}: {shown(conflicts[0][1])}"
-    lines = []
-    for manager in dict.fromkeys(m for m, _ in conflicts):
-        lines += [f"conflicts with {manager}:", *(f"- {shown(path)}" for m, path in conflicts if m == manager)]
+    lines: list[str] = []
+    for manager, its in groupby(conflicts, itemgetter(0)):
+        lines += [f"conflicts with {manager}:", *(f"- {shown(path)}" for _, path in its)]
     return f"Apply failed with {len(conflicts)} conflicts: " + "\n".join(lines)
 
 
