@@ -86,6 +86,10 @@ lock:  ## pin the dependencies anew, with hashes
 	  --no-emit-index-url --no-annotate --no-header --upgrade -o requirements.lock -q
 	@echo mkdocs-material | .tools/bin/uv pip compile - --generate-hashes --python-version 3.11 \
 	  --no-emit-index-url --no-annotate --no-header --upgrade -o docs/requirements.lock -q
+	@cd tests/vm/clients && ../../../.tools/bin/uv pip compile requirements.in --override left-out.txt --generate-hashes \
+	  --python-version 3.11 --no-emit-index-url --no-annotate --no-header --upgrade -o requirements.lock -q
+	@echo ansible | .tools/bin/uv pip compile - --no-deps --generate-hashes --python-version 3.11 \
+	  --no-emit-index-url --no-annotate --no-header --upgrade -o tests/vm/clients/collections.lock -q
 
 clean:  ## remove what the build left here (not the cluster's data)
 	rm -rf .venv .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis
