@@ -93,10 +93,6 @@ KUBEVIRT: Final = (
         _configured(f"developerConfiguration.logVerbosity.{name}", "it has no effect")
         for name in ("virtOperator", "nodeVerbosity", "virtSynchronizationController")
     ),
-    *(
-        _absent(name, "no ServiceMonitor is made", "scrape Pods with the label prometheus.kubevirt.io=true")
-        for name in ("monitorNamespace", "monitorAccount", "serviceMonitorNamespace")
-    ),
     _absent("synchronizationPort", "VMs do not move between clusters"),
 )
 

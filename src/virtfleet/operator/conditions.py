@@ -44,6 +44,8 @@ class Findings:
     """Nodes that should have a ready handler and have none: name -> why."""
     off_network: Sequence[str] = ()
     """Nodes whose handlers are not on the network that migrations are to have for themselves."""
+    unmonitored: str = ""
+    """Why there is no ServiceMonitor where there should be one."""
     trouble: str = ""
     """Why a Pod of the control plane does not come up."""
     nodes: Sequence[NodeView] = ()
@@ -178,6 +180,9 @@ def _degraded(
         return Verdict(DEGRADED, True, "HandlersFail" if failing else "HandlersNotReady", _without_handler(findings))
     if findings.off_network:
         return Verdict(DEGRADED, True, "MigrationNetworkMissing", _off_network(installation, findings))
+    if why := findings.unmonitored:
+        text = f"no ServiceMonitor could be made: {why}; correct spec.serviceMonitorNamespace or spec.monitorNamespace"
+        return Verdict(DEGRADED, True, "NotMonitored", text)
     if mixed := _mixed_versions(installation, findings):
         return Verdict(DEGRADED, True, "HandlerVersionsDiffer", mixed)
     if shortfalls:

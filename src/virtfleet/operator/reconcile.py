@@ -19,7 +19,7 @@ from virtfleet.kube.cache import key_of
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ApiError, ignoring, is_already_exists, is_conflict, is_not_found
 from virtfleet.kube.events import Recorder, Reference
-from virtfleet.kube.resource import DAEMON_SETS, KUBEVIRTS, NODES, PODS, Obj
+from virtfleet.kube.resource import DAEMON_SETS, KUBEVIRTS, NODES, PODS, SERVICE_MONITORS, Obj
 from virtfleet.operator import certificates, conditions, imagevolumes, keeping, proof, rollout, undoing
 from virtfleet.operator.apply import difference
 from virtfleet.operator.conditions import DEGRADED, Findings
@@ -33,7 +33,7 @@ from virtfleet.operator.rollout import Change, Fleet, Plan
 from virtfleet.operator.standin import StandIns
 from virtfleet.operator.undoing import CannotUndo
 from virtfleet.operator.uninstall import Uninstall
-from virtfleet.operator.world import INSTALLED, RESOURCES, World
+from virtfleet.operator.world import RESOURCES, World
 from virtfleet.pools.terms import TooManyTermsError
 
 logger = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 COUNTING_PAUSE = 1.0
 """Seconds for which changes of counts are gathered before they are reported."""
 
-_TYPES_PAUSE = timedelta(seconds=1)  # until it is looked again whether instance types are known
+_UNKNOWN_PAUSE = timedelta(seconds=1)  # until it is looked again whether instance types and monitors are known
 _ADMISSION = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration", "APIService")
 
 
@@ -124,7 +124,14 @@ class Operator:
 
     async def _install(self, installation: Installation, findings: Findings) -> float | None:
         issued = certificates.issue(installation, self._world.named("Secret"), self._now())
-        objects = render(installation, issued.trust, issued.admission_key, cdi=bool(self._world.cdi.list()))
+        monitors = self._world.monitors
+        objects = render(
+            installation,
+            issued.trust,
+            issued.admission_key,
+            cdi=bool(self._world.cdi.list()),
+            monitors=monitors is not None,
+        )
         definitions = [obj for obj in objects if obj["kind"] == "CustomResourceDefinition"]
         undoing.check(self._world.installed["CustomResourceDefinition"].list(), definitions)
         await self._apply(definitions)
@@ -132,7 +139,7 @@ class Operator:
             return None
         self._world.own_kinds_are_served()
         await self._apply(issued.objects)
-        later = ("CustomResourceDefinition", "DaemonSet", *_ADMISSION, *self._world.types)
+        later = ("CustomResourceDefinition", "DaemonSet", *_ADMISSION, *self._world.types, SERVICE_MONITORS.kind)
         await self._apply(obj for obj in objects if obj["kind"] not in later)
         await self._bring_handlers(installation, objects, findings)
         await self._probe(installation)
@@ -142,10 +149,13 @@ class Operator:
             await self._apply(obj for obj in objects if obj["kind"] in self._world.types)
         await self._remove_leftovers([*issued.objects, *objects])
         findings.created = findings.admission
-        pauses = [issued.look_again, *([] if types_known else [_TYPES_PAUSE])]
+        monitors_known = monitors is None or monitors.synced.is_set()
+        if monitors_known:
+            findings.unmonitored = await self._monitor(objects)
+        pauses = [issued.look_again, *([] if types_known and monitors_known else [_UNKNOWN_PAUSE])]
         if any(each.starting for each in findings.plan.rollouts.values()):
             pauses.append(STARTING)
-        if findings.plan.failure:
+        if findings.plan.failure or findings.unmonitored:
             pauses.append(AGAIN)
         return min(pauses).total_seconds()
 
@@ -317,13 +327,22 @@ class Operator:
         await self._apply(admission)
         return True
 
+    async def _monitor(self, objects: Iterable[Obj]) -> str:
+        """Have Prometheus find the components. The answer is why it is not told of them, which VMs do not notice."""
+        try:
+            await self._apply(obj for obj in objects if obj["kind"] == SERVICE_MONITORS.kind)
+        except ApiError as error:
+            if is_conflict(error):
+                raise
+            return error.message
+        return ""
+
     async def _remove_leftovers(self, objects: Iterable[Obj]) -> None:
         """What is installed and wanted no more. Definitions stay, because VMs would go with them."""
         wanted = {(obj["kind"], key_of(obj)) for obj in objects}
-        for resource in INSTALLED:
-            if resource.kind not in ("DaemonSet", "CustomResourceDefinition"):
-                cache = self._world.installed[resource.kind]
-                await self._delete(obj for obj in cache.list() if (resource.kind, key_of(obj)) not in wanted)
+        for kind, cache in self._world.installed.items():
+            if kind not in ("DaemonSet", "CustomResourceDefinition"):
+                await self._delete(obj for obj in cache.list() if (kind, key_of(obj)) not in wanted)
 
     async def _delete(self, objects: Iterable[Obj]) -> None:
         for obj in objects:

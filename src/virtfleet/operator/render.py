@@ -12,7 +12,17 @@ from virtfleet.api import crds
 from virtfleet.api.kinds import KINDS
 from virtfleet.installation import Installation
 from virtfleet.kube.resource import KUBEVIRTS, Obj, of_kind
-from virtfleet.operator import commontypes, customize, dashboard, deployments, endpoints, handlers, policies, roles
+from virtfleet.operator import (
+    commontypes,
+    customize,
+    dashboard,
+    deployments,
+    endpoints,
+    handlers,
+    monitoring,
+    policies,
+    roles,
+)
 from virtfleet.operator.digest import digest
 
 APPLIED = "virtfleet.io/applied"
@@ -30,10 +40,13 @@ YIELDING = {f"{kind.plural}.{kind.group}": of_kind(kind) for kind in KINDS if ki
 """Definitions of kinds that are CDI's where it is installed."""
 
 
-def render(installation: Installation, trust: bytes = b"", key: str = "", *, cdi: bool = False) -> list[Obj]:
+def render(
+    installation: Installation, trust: bytes = b"", key: str = "", *, cdi: bool = False, monitors: bool = False
+) -> list[Obj]:
     """All objects in the order in which they are installed.
 
-    `trust` and `key` are what virt-api is known by; with `cdi`, CDI is installed and its kinds are left to it.
+    `trust` and `key` are what virt-api is known by; with `cdi`, CDI is installed and its kinds are left to it;
+    with `monitors`, there are ServiceMonitors.
     """
     patches = (installation.spec.get("customizeComponents") or {}).get("patches") or ()
     objects = (
@@ -46,6 +59,7 @@ def render(installation: Installation, trust: bytes = b"", key: str = "", *, cdi
         *handlers.render(installation),
         *endpoints.admission(installation, trust, key, cdi=cdi),
         *commontypes.render(installation),
+        *monitoring.render(installation, served=monitors),
     )
     return [_finished(customize.customized(obj, patches)) for obj in objects]
 

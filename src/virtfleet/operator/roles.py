@@ -81,6 +81,11 @@ CLUSTER_RULES: dict[str, list[Rule]] = {
     ],
 }  # fmt: skip
 
+# What Prometheus' account may see of the installation's namespace, to find what it scrapes.
+SCRAPES = [
+    rule("", ["services", "endpoints", "pods"], _READ),
+    rule("discovery.k8s.io", ["endpointslices"], _READ),
+]
 _LEASES = rule("coordination.k8s.io", ["leases"], ["get", "watch", "create", "update"])
 # service account -> rules in the installation's own namespace
 OWN_RULES: dict[str, list[Rule]] = {
@@ -141,6 +146,7 @@ _INSTALLS_CLUSTER_WIDE = {
         "validatingwebhookconfigurations",
     ],
     "apiregistration.k8s.io": ["apiservices"],
+    "monitoring.coreos.com": ["servicemonitors"],  # in a namespace that is Prometheus' own
 }
 _MANAGE = [*_READ, "create", "patch", "delete"]
 
@@ -158,7 +164,7 @@ def operator_cluster_rules() -> list[Rule]:
 def operator_own_rules() -> list[Rule]:
     handlers = rule("", ["pods"], [*_READ, "create", "delete"])  # handlers, and proofs of what they need
     own = [_LEASES, handlers, *(rule(group, resources, _MANAGE) for group, resources in _INSTALLS.items())]
-    return _distinct([*own, *(rules for account in OWN_RULES.values() for rules in account)])
+    return _distinct([*own, *SCRAPES, *(rules for account in OWN_RULES.values() for rules in account)])
 
 
 def _distinct(rules: Iterable[Rule]) -> list[Rule]:
@@ -194,8 +200,15 @@ def service_account(installation: Installation, name: str) -> Obj:
 
 def granted(installation: Installation, account: str, rules: list[Rule], *, namespaced: bool = False) -> list[Obj]:
     """The role of a service account and its binding: in the whole cluster, or in the installation's namespace."""
-    kind, metadata = "Role" if namespaced else "ClusterRole", installation.metadata(account, namespaced=namespaced)
     subject = {"kind": "ServiceAccount", "name": account, "namespace": installation.namespace}
+    return bound(installation, account, rules, subject, namespaced=namespaced)
+
+
+def bound(
+    installation: Installation, name: str, rules: list[Rule], subject: dict[str, Any], *, namespaced: bool = True
+) -> list[Obj]:
+    """A role of this name and its binding to a subject."""
+    kind, metadata = "Role" if namespaced else "ClusterRole", installation.metadata(name, namespaced=namespaced)
     return [_role(kind, metadata, rules), _binding(kind, metadata, subject)]
 
 

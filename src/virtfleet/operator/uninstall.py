@@ -70,7 +70,12 @@ class Uninstall:
         """Delete what is installed, kind by kind; True while something is left."""
         kept = {OWN_DEFINITION, *await self._with_disks()}
         for resource in INSTALLED:
-            objects = self._world.installed[resource.kind].list()
+            known = self._world.installed.get(resource.kind)
+            if known is None:
+                continue
+            if not known.synced.is_set():
+                return True
+            objects = known.list()
             left = [obj for obj in objects if obj["metadata"]["name"] not in kept]
             for obj in left:
                 await self._delete(resource, obj)

@@ -24,8 +24,9 @@ from virtfleet.operator.proof import PROOF
 
 # Of our own kinds, those that the operator installs. They can be watched once they are served.
 TYPES = (resource.CLUSTER_INSTANCETYPES, resource.CLUSTER_PREFERENCES)
-# Kinds that the operator installs, in the order in which they are taken away.
+# Kinds that the operator installs, in the order in which they are taken away. The first may not be there.
 INSTALLED = (
+    resource.SERVICE_MONITORS,
     *TYPES,
     resource.VALIDATING_WEBHOOKS,
     resource.MUTATING_WEBHOOKS,
@@ -122,15 +123,13 @@ class World:
     def __init__(self, api: KubeApi, namespace: str) -> None:
         self.namespace = namespace
         self.kubevirts: Cache[Obj] = Cache(api, KUBEVIRTS, namespace=namespace, decode=orjson.loads)
-        managed = f"{names.MANAGED_BY}={names.MANAGED_BY_OPERATOR}"
+        self._api = api
         self.installed: dict[str, Cache[Obj]] = {
-            each.kind: Cache(
-                api, each, namespace=namespace if each.namespaced else None, labels=managed, decode=orjson.loads
-            )
-            for each in INSTALLED
+            each.kind: self._managed(each, namespace if each.namespaced else None) for each in INSTALLED[1:]
         }
-        self.cdi: Cache[Obj] = Cache(
-            api, resource.CRDS, fields=f"metadata.name={names.CDI_DEFINITION}", decode=lambda _: {}
+        self.cdi, self.prometheus = (
+            Cache[Obj](api, resource.CRDS, fields=f"metadata.name={name}", decode=lambda _: {})
+            for name in (names.CDI_DEFINITION, str(resource.SERVICE_MONITORS))
         )
         self.types = {each.kind: self.installed[each.kind] for each in TYPES}
         components = f"{names.APP_LABEL} in ({VIRT_HANDLER}, {PROOF}, {PROBE}, {VIRT_API}, {VIRT_CONTROLLER})"
@@ -138,28 +137,29 @@ class World:
         self.nodes: Cache[NodeView] = Cache(api, NODES, decode=decode_node)
         self.instances: Cache[Obj] = Cache(api, VMIS, decode=decode_instance)
         self._serving_own = asyncio.Event()
+        self._changed: Callable[[], None] = lambda: None
+        self._watching: asyncio.Task[None] | None = None
 
     def changes(self, at_once: Callable[[], None], soon: Callable[[], None]) -> None:
         """Call back on changes: at once where a step may follow, soon where only a count does."""
 
-        def follow(cache: Cache[Any], call: Callable[[], None]) -> None:
-            cache.on_change(lambda _key, old, new: call() if old != new else None)
-
         for cache in self.needed:
-            follow(cache, soon if cache is self.nodes else at_once)
-        follow(self.instances, soon)
+            _follow(cache, soon if cache is self.nodes else at_once)
+        _follow(self.instances, soon)
         for types in self.types.values():
-            follow(types, at_once)
+            _follow(types, at_once)
+        self._changed = at_once
 
     @property
     def needed(self) -> list[Cache[Any]]:
         """Caches without which nothing can be decided."""
-        later = self.types.values()
+        later = [*self.types.values(), self.monitors]
         return [
             self.kubevirts,
             self.pods,
             self.nodes,
             self.cdi,
+            self.prometheus,
             *(c for c in self.installed.values() if c not in later),
         ]
 
@@ -197,10 +197,37 @@ class World:
         """To be called once the definitions of our own kinds are there; before, those cannot be watched."""
         self._serving_own.set()
 
+    @property
+    def monitors(self) -> Cache[Obj] | None:
+        """Those ServiceMonitors that are ours, while there is such a kind."""
+        return self.installed.get(resource.SERVICE_MONITORS.kind)
+
+    def _managed(self, kind: resource.Resource, namespace: str | None = None) -> Cache[Obj]:
+        labels = f"{names.MANAGED_BY}={names.MANAGED_BY_OPERATOR}"
+        return Cache(self._api, kind, namespace=namespace, labels=labels, decode=orjson.loads)
+
+    def _watch_monitors(self, group: asyncio.TaskGroup, served: bool) -> None:
+        """A new cache each time that the kind comes: its past means nothing when it comes back."""
+        if self._watching:
+            self._watching.cancel()
+            del self.installed[resource.SERVICE_MONITORS.kind]
+            self._watching = None
+        if served:
+            monitors = self.installed[resource.SERVICE_MONITORS.kind] = self._managed(resource.SERVICE_MONITORS)
+            _follow(monitors, self._changed)
+            self._watching = group.create_task(monitors.run())
+
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
+            self.prometheus.on_change(
+                lambda _key, old, new: self._watch_monitors(group, new is not None) if old != new else None
+            )
             for cache in self.needed:
                 group.create_task(cache.run())
             await self._serving_own.wait()
             for own in (self.instances, *self.types.values()):
                 group.create_task(own.run())
+
+
+def _follow(cache: Cache[Any], call: Callable[[], None]) -> None:
+    cache.on_change(lambda _key, old, new: call() if old != new else None)

@@ -138,7 +138,6 @@ VALUES: dict[str, Any] = {
         ),
         10,
     ),
-    **dict.fromkeys(("monitorNamespace", "monitorAccount", "serviceMonitorNamespace"), "monitoring"),
     "synchronizationPort": "9185",
     "configuration.minCPUModel": "Haswell",
 }
