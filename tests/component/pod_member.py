@@ -10,12 +10,16 @@ import ctypes
 import os
 import signal
 import socket
-from contextlib import suppress
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from tests.waiting import eventually
+from virtfleet.handler.pods.process import PodProcess
 
 GROUPS = Path("/sys/fs/cgroup")
 _SET_DEATH_SIGNAL, _NEW_NETWORK = 1, 0x40000000
@@ -92,3 +96,35 @@ class PodMember:
             os.waitpid(self.number, 0)
             self.number = 0
             self._group.remove()
+
+
+# A container as runtimes make one: mounts of its own, and another root.
+_CONTAINER = """
+import ctypes, os, sys
+root, volume, place = sys.argv[1:]
+libc = ctypes.CDLL(None, use_errno=True)
+def must(result): assert result == 0, os.strerror(ctypes.get_errno())
+must(libc.unshare(0x20000))
+must(libc.mount(b"none", b"/", None, 0x4000 | 0x40000, None))
+must(libc.mount(root.encode(), root.encode(), None, 0x1000, None))
+if volume:
+    must(libc.mount(volume.encode(), (root + place).encode(), None, 0x1000, None))
+os.chroot(root)
+os.chdir("/")
+print("up", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def container(root: Path, pod: str, volume: Path | None = None, at: str = "") -> Iterator[PodProcess]:
+    (root / at.lstrip("/")).mkdir(parents=True, exist_ok=True)
+    group = PodGroup(pod)
+    command = [sys.executable, "-c", _CONTAINER, str(root), str(volume or ""), at]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        group.add(process.pid)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        yield PodProcess(process.pid, pod)
+        process.kill()
+    group.remove()

@@ -136,6 +136,9 @@ def _check_host_disk(case: Case, body: HostDisk, path: str) -> None:
     case.needs_gate(path, "HostDisk", "a hostDisk volume")
     if not body.path:
         case.not_found(f"{path}.hostDisk.path", "hostDisk.path names the file on the node; set it")
+    elif not body.path.startswith("/") or {".", ".."} & {*body.path.split("/")} or body.path.endswith("/"):
+        message = f"{body.path!r} is not the path of a file: begin it with /, end it with a name, and have no .. in it"
+        case.invalid(f"{path}.hostDisk.path", message)
     if body.type not in ("Disk", "DiskOrCreate"):
         case.invalid(f"{path}.hostDisk.type", f"type {body.type!r} does not exist; use Disk or DiskOrCreate")
     if body.type == "Disk" and Quantity.parse(body.capacity or 0):

@@ -78,7 +78,6 @@ SPECS: dict[str, dict[str, Any]] = {
     "device-tags": {f"{DEVICES}.interfaces[0].tag": "blue"},
     "memory-dump": {"volumes[1]": {"name": "dump", "memoryDump": {"claimName": "dump"}}},
     "data-volume": shown("data", {"dataVolume": {"name": "data"}}),
-    "host-disk": shown("host", {"hostDisk": {"path": "/data/disk.img", "type": "Disk"}}),
     "vsock": {f"{DEVICES}.autoattachVSOCK": True},
     "usb-redirection": {f"{DEVICES}.clientPassthrough": {}},
     "tdx": {"domain.launchSecurity": {"tdx": {}}, "domain.firmware.bootloader": EFI},

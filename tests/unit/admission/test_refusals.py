@@ -309,6 +309,13 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"volumes[0]": {"name": "root", "hostDisk": {"path": "/d.img", "type": "File"}}},
         "spec.volumes[0].hostDisk.type",
     ),
+    **{
+        f"host disk at {path}": (
+            {"volumes[0]": {"name": "root", "hostDisk": {"path": path, "type": "Disk"}}},
+            "spec.volumes[0].hostDisk.path",
+        )
+        for path in ("d.img", "/data/", "/data/..", "/data/../etc/d.img", "/")
+    },
     "existing host disk with a size": (
         {"volumes[0]": {"name": "root", "hostDisk": {"path": "/d.img", "type": "Disk", "capacity": "1Gi"}}},
         "spec.volumes[0].hostDisk.capacity",

@@ -33,7 +33,7 @@ def shown(launcher: PodProcess, directory: str) -> set[str]:
     """Names in a directory of a Pod at which something is mounted."""
     try:
         with launcher.opened(directory, os.O_RDONLY | os.O_DIRECTORY) as place:
-            return {name for name in os.listdir(place) if _is_mount(place, name)}
+            return {name for name in os.listdir(place) if is_mount(place, name)}
     except FileNotFoundError:
         return set()
 
@@ -75,7 +75,7 @@ async def hide(launcher: PodProcess, directory: str, name: str) -> None:
     def work() -> None:
         _enter(here)
         os.fchdir(place)
-        while _is_mount(place, name):
+        while is_mount(place, name):
             _checked(_libc.umount2(os.fsencode(name), _DETACH | _NO_FOLLOW))
         with suppress(OSError):
             os.unlink(name, dir_fd=place)
@@ -107,7 +107,7 @@ def rule(status: os.stat_result) -> str:
     return f"b {os.major(status.st_rdev)}:{os.minor(status.st_rdev)} rwm"
 
 
-def _is_mount(place: int, name: str) -> bool:
+def is_mount(place: int, name: str) -> bool:
     """Whether something is mounted under a name: the kernel refuses to look there without crossing a mount."""
     try:
         spot = confined.open_at(place, name, os.O_PATH, confined.NO_LINKS)

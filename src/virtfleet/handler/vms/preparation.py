@@ -19,7 +19,7 @@ from virtfleet.handler.devices import access as deviceaccess
 from virtfleet.handler.devices.assigned import assigned, environment
 from virtfleet.handler.network.networks import Networks, Wired, arrived, pluggable
 from virtfleet.handler.node import topology
-from virtfleet.handler.pods import heldimages
+from virtfleet.handler.pods import heldimages, hostdisks
 from virtfleet.handler.pods.launchers import Launcher, Unresponsive
 from virtfleet.handler.pods.process import PodProcess
 from virtfleet.handler.vms import plugging, tuning
@@ -74,6 +74,7 @@ class Preparation:
             )
         if not started:
             await asyncio.to_thread(heldimages.hand_over, process)
+            await asyncio.to_thread(hostdisks.make_ready, vmi, process)
         wired = await self._wire(vmi, launcher, process, started=started)
         context = _context(vmi, process, cluster, wired, in_software, arriving=kind is Prepare)
         if not descriptor.root:

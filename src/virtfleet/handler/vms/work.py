@@ -15,6 +15,7 @@ from virtfleet.domain.errors import DomainError
 from virtfleet.handler.migration.outgoing import Outgoing
 from virtfleet.handler.migration.proxy import Incoming
 from virtfleet.handler.network.networks import NetworkError, arrived
+from virtfleet.handler.pods.hostdisks import NoDisk
 from virtfleet.handler.pods.launchers import Launcher, Unresponsive
 from virtfleet.handler.vms import plugging
 from virtfleet.handler.vms.decisions import Step
@@ -38,7 +39,7 @@ _PLUG_FIRST, _PLUG_MOST = 0.25, 5.0
 _RETRY_FIRST, _RETRY_MOST = 1.0, 60.0
 _LONGEST_WORDS = 2000  # of a message, which may be anybody's: libvirt's, the launcher's
 # What says by itself what is wrong. Anything else nobody has thought of, and its trace is needed.
-_EXPLAINED = (NotPossible, NetworkError, Refused, Unresponsive, DomainError, UnknownHypervisor, OSError)
+_EXPLAINED = (NotPossible, NoDisk, NetworkError, Refused, Unresponsive, DomainError, UnknownHypervisor, OSError)
 
 
 @dataclass(slots=True)
