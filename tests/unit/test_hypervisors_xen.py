@@ -65,7 +65,7 @@ def test_a_kernel_with_efi_is_refused_with_what_to_do() -> None:
         ({"disk": {"bus": "scsi"}}, "bios", ("sda", "scsi", "disk")),
         ({"disk": {"bus": "scsi"}}, "kernel", ("xvda", "xen", "disk")),
         ({"cdrom": {"bus": "scsi"}}, "bios", ("hda", "ide", "cdrom")),
-        ({"cdrom": {"bus": "scsi"}}, "kernel", ("xvda", "xen", "disk")),
+        ({"disk": {"bus": "virtio", "readonly": True}}, "bios", ("hda", "ide", "cdrom")),
     ],
 )
 def test_disks_are_on_buses_that_the_guest_has(disk: dict[str, Any], way: str, target: tuple[str, str, str]) -> None:
@@ -75,7 +75,22 @@ def test_disks_are_on_buses_that_the_guest_has(disk: dict[str, Any], way: str, t
     (made,) = document.iterfind("devices/disk")
     place = made.find("target")
     assert place is not None and (place.get("dev"), place.get("bus"), made.get("device")) == target
-    assert (made.find("readonly") is not None) == ("cdrom" in disk)
+    assert (made.find("readonly") is not None) == (target[2] == "cdrom")
+
+
+@pytest.mark.parametrize("disk", [{"cdrom": {"bus": "scsi"}}, {"disk": {"bus": "virtio", "readonly": True}}])
+def test_a_kernel_has_no_disks_that_are_only_read_but_those_made_for_it(disk: dict[str, Any]) -> None:
+    """QEMU serves none, and a guest must not write to what is not its own."""
+
+    def built(volume: dict[str, Any]) -> Any:
+        domain = {"devices": {"disks": [{"name": "d", **disk}]}}
+        return XEN.build(vmi(FIRMWARE["kernel"], domain=domain, volumes=[{"name": "d", **volume}]), Context())
+
+    for shared in ({"persistentVolumeClaim": {"claimName": "c"}}, {"hostDisk": {"path": "/d.img", "type": "Disk"}}):
+        with pytest.raises(DomainError, match="leave out readonly"):
+            built(shared)
+    (made,) = built({"containerDisk": {"image": "i"}}).iterfind("devices/disk")
+    assert made.get("device") == "disk" and made.find("readonly") is None
 
 
 def test_names_of_disks_do_not_collide() -> None:
@@ -83,6 +98,8 @@ def test_names_of_disks_do_not_collide() -> None:
     devices = {"disks": [{"name": f"d{number}", **kind} for number, kind in enumerate(kinds)]}
     volumes = [{"name": f"d{n}", "persistentVolumeClaim": {"claimName": "c"}} for n in range(len(kinds))]
     for firmware in FIRMWARE.values():
+        if firmware == FIRMWARE["kernel"]:
+            volumes = [{"name": volume["name"], "containerDisk": {"image": "i"}} for volume in volumes]
         document = XEN.build(vmi(firmware, domain={"devices": devices}, volumes=volumes), Context())
         named = [XEN.identity(disk) for disk in document.iterfind("devices/disk")]
         assert len(set(named)) == len(kinds), named

@@ -28,8 +28,9 @@ T = TypeVar("T")
 PATIENCE = 100.0  # an emulated guest on a machine that has other things to do
 
 
-async def eventually(condition: Callable[[], Awaitable[T] | T], deadline: float = PATIENCE) -> T:
+async def eventually(condition: Callable[[], Awaitable[T] | T], deadline: float = 0.0) -> T:
     """The first truthy value of `condition`; the last one is shown if it never comes."""
+    deadline = deadline or PATIENCE
     end = time.monotonic() + deadline
     value: Any = None
     while time.monotonic() < end:

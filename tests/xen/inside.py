@@ -1,7 +1,8 @@
-"""What is tried inside of the dom0: `python -m xen.inside define DIRECTORY`, or `... life KIND FILES`.
+"""What is tried inside of the dom0, each with a line of JSON at its end: `python -m xen.inside WHAT ...`.
 
-The one has libvirt define every document there and translate it into Xen's own configuration. The other runs a VM in a
-sandbox: its console, a pause, its end by its own will; then another, which is killed. Both end with a line of JSON.
+`define DIRECTORY` has libvirt define every document there and translate it into Xen's own configuration. `same FILES`
+takes the trials that guests of all hypervisors are put to, with a PVH guest. `kind KIND FILES` boots one of another
+kind and shuts it down. `check` is `virtfleet hypervisors check`: a guest with a BIOS that boots from its disk.
 """
 
 from __future__ import annotations
@@ -9,23 +10,19 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-import uuid
 from pathlib import Path
 from typing import Any
 
 import libvirt
+import msgspec
 
-from virtfleet.admission.review import complete
 from virtfleet.hypervisors import registry
-from virtfleet.installation import Installation
-from virtfleet.launcher.alone.standalone import KERNEL_BOOT, Standalone
-from virtfleet.protocol.client import Refused
-from virtfleet.protocol.messages import DomainState, GetState, Kill, Pause, Shutdown, Status, Unpause
-from vm.guests import VM, eventually
+from virtfleet.launcher.alone.check import check
+from virtfleet.work import commands
+from vm import guests, same
+from vm.guests import VM
 
-PATIENCE = 240.0  # a guest of a machine that is emulated itself
-_READY = "virtfleet-guest ready"
-_PROGRAMS = ("libvirtd", "launcher", "xen-qemu-system-i386")
+XEN = registry.get("xen")
 
 
 def define(directory: Path) -> dict[str, str]:
@@ -43,82 +40,47 @@ def define(directory: Path) -> dict[str, str]:
     return against
 
 
-def machine(kind: str) -> dict[str, Any]:
-    """A VMI that boots our guest as a guest of this kind."""
-    boot = {"image": "x", "kernelPath": "/vmlinuz", "initrdPath": "/initrd"}
-    kernel = {"kernelBoot": {"container": boot, "kernelArgs": "console=hvc0 quiet panic=5"}}
-    domain: dict[str, Any] = {
-        "memory": {"guest": "192Mi"},
-        "devices": {"autoattachPodInterface": False, "disks": [{"name": "root", "disk": {}}]},
-        **({} if kind == "xenfv" else {"firmware": kernel, "machine": {"type": kind}}),
-    }
-    volumes = [{"name": "root", "containerDisk": {"image": "x"}}]
-    return {
-        "apiVersion": "kubevirt.io/v1",
-        "kind": "VirtualMachineInstance",
-        "metadata": {"name": kind, "namespace": "default"},
-        "spec": {"hypervisor": "xen", "domain": domain, "volumes": volumes},
-    }
+def place(files: Path) -> same.Place:
+    return same.Place(image=files / "guest.qcow2", boot=files, secret=Path("/tmp/secret"))
 
 
-def started(kind: str, files: Path) -> Standalone:
-    settings = {
-        "hypervisors": [{"name": "xen"}],
-        "architectureConfiguration": {"amd64": {"emulatedMachines": ["q35*", "xen*"]}},
-    }
-    cluster = Installation({"spec": {"configuration": settings}})
-    vmi, found = complete(machine(kind), cluster)
-    others = [cause for cause in found.causes if cause.field != "spec.hypervisor"]  # which is refused so far
-    assert not others, others
-    vmi["metadata"]["uid"] = str(uuid.uuid4())
-    sources = {KERNEL_BOOT: files, "root": files / "guest.qcow2"}
-    return Standalone(vmi, registry.get("xen"), cluster.context("amd64"), sources)
+async def tried(files: Path) -> dict[str, Any]:
+    report = await same.try_all(XEN, place(files))
+    version = (await commands.run("xl", "info", "xen_version")).strip()
+    report.versions = f"Xen {version}, libvirt {same.dotted(libvirt.getVersion())}"
+    return dict(msgspec.to_builtins(report))
 
 
-async def _ready(vm: VM) -> None:
-    try:
-        await eventually(lambda: _READY in vm.output, PATIENCE)
-    except AssertionError:
-        raise AssertionError(vm.output[-2000:] + vm.standalone.log.read_text()[-4000:]) from None
-
-
-async def state(vm: VM) -> DomainState:
-    return await vm.client.call(GetState())
-
-
-async def life(kind: str, files: Path) -> dict[str, Any]:
-    """What a VM does, and how it ends."""
-    seen: dict[str, Any] = {}
-    async with started(kind, files) as standalone:
-        try:
-            await standalone.start()
-        except Refused:
-            sys.stderr.write(standalone.log.read_text(errors="replace")[-4000:])
-            raise
-        vm = VM(standalone)
-        await _ready(vm)
-        await vm.client.call(Pause())
-        seen["paused"] = (await state(vm)).status
-        await vm.client.call(Unpause())
-        seen["unpaused"] = (await state(vm)).status
-        present = vm.processes()
-        seen["resident"] = {program: vm.resident(program) for program in _PROGRAMS if program in present}
-        await vm.client.call(Shutdown(grace_seconds=int(PATIENCE)))
-        last, status = await vm.ending()
-        seen["shut down"] = [last.status, last.reason, status]
-    async with started(kind, files) as standalone:
+async def of_kind(kind: str, files: Path) -> dict[str, Any]:
+    """Whether a guest of a kind boots, says so on its console, and shuts down."""
+    vmi = same.guest(XEN)
+    vmi["spec"]["domain"]["machine"] = {"type": kind}
+    async with same.alone(XEN, place(files), vmi, machines=f"{kind}*") as standalone:
         await standalone.start()
         vm = VM(standalone)
-        assert (await state(vm)).status in (Status.RUNNING, Status.BLOCKED)
-        await vm.client.call(Kill())
-        last, status = await vm.ending()
-        seen["killed"] = [last.status, last.reason, status]
-    return seen
+        try:
+            for trial in same.FIRST:
+                if trial.run in (same.boots, same.shuts_down):
+                    await trial.run(vm)
+        except AssertionError:
+            sys.stderr.write(same.vm_said(standalone))
+            raise
+    return {}
+
+
+async def checked() -> dict[str, str]:
+    return {step.name: step.trouble async for step in check(XEN)}
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "define":
-        answer: dict[str, Any] = define(Path(sys.argv[2]))
+    guests.PATIENCE = 300.0  # a guest of a machine that is emulated itself
+    what, *arguments = sys.argv[1:]
+    if what == "define":
+        answer: dict[str, Any] = define(Path(arguments[0]))
+    elif what == "same":
+        answer = asyncio.run(tried(Path(arguments[0])))
+    elif what == "kind":
+        answer = asyncio.run(of_kind(arguments[0], Path(arguments[1])))
     else:
-        answer = asyncio.run(life(sys.argv[2], Path(sys.argv[3])))
+        answer = dict(asyncio.run(checked()))
     sys.stdout.write(json.dumps(answer) + "\n")

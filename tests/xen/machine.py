@@ -19,7 +19,7 @@ _MEMORY = 2048
 _DOM0_MEMORY = 1024
 # What is taken away QEMU's software has only halfway, and Xen or its dom0 die of it. AMD's extensions are emulated as
 # well: HVM and PVH run by them.
-_CPU = "max,-smap,-smep,-monitor,-la57,-pku,-pks,+svm"
+_CPU = "max,-smap,-smep,-monitor,-la57,-pku,-pks,-rdtscp,+svm"
 _BOOT = 300.0
 _PROMPT = "dom0 is up"
 

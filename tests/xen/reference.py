@@ -1,13 +1,14 @@
 """Documents of the reference VMIs, as Xen gets them.
 
-References were made for KVM, and all but a few have an interface and a display. Those are taken off, as Xen has neither
-yet; whatever else Xen lacks leaves a reference out, by the registry of what works.
+References were made for KVM, and all but a few have a display. That is taken off, as Xen has none; whatever else Xen
+lacks leaves a reference out, by the registry of what works.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,10 @@ from virtfleet.admission.review import complete
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.cli.look.render_domain import pretend_node
+from virtfleet.domain.errors import DomainError
 from virtfleet.domain.xml import text
 from virtfleet.hypervisors import registry
-from virtfleet.hypervisors.base import Hypervisor
-from virtfleet.hypervisors.features import FEATURES
-from virtfleet.hypervisors.support import Level, Support
+from virtfleet.hypervisors.features import refusals
 from virtfleet.installation import Installation
 
 KERNEL = {"container": {"image": "x", "kernelPath": "/vmlinuz", "initrdPath": "/initrd"}, "kernelArgs": "console=hvc0"}
@@ -52,22 +52,11 @@ def _of(case: Path) -> Iterator[tuple[str, str]]:
         domain = vmi["spec"]["domain"]
         if "bootloader" in (domain.get("firmware") or {}) and way != "bios":
             continue  # it has chosen
-        vmi["spec"].pop("networks", None)
-        devices = domain.setdefault("devices", {})
-        devices.pop("interfaces", None)
-        devices |= {"autoattachPodInterface": False, "autoattachGraphicsDevice": False}
+        domain.setdefault("devices", {})["autoattachGraphicsDevice"] = False
         domain["firmware"] = (domain.get("firmware") or {}) | firmware
         completed, _ = complete(vmi, cluster)
         completed["metadata"] |= {"uid": "00000000-0000-4000-8000-000000000000"}
         wanted = read(VMI, completed)
-        if all(feature.level is Level.WORKS for feature in _asked(xen, wanted)):
-            yield way, text(xen.build(wanted, pretend_node(wanted, cluster)))
-
-
-def _asked(hypervisor: Hypervisor, vmi: VMI) -> Iterator[Support]:
-    """How far its driver has what a VMI asks for, though VMs cannot run on it yet."""
-    for feature in FEATURES:
-        if feature.asked(vmi) and not feature.everywhere:
-            keys = (feature.key, feature.part_of)
-            named = [hypervisor.supports[key] for key in keys if key in hypervisor.supports]
-            yield named[0] if named else Support(Level.ABSENT)
+        if not list(refusals(xen, wanted)):
+            with suppress(DomainError):  # of a combination, for instance a kernel and a disk that is only read
+                yield way, text(xen.build(wanted, pretend_node(wanted, cluster)))

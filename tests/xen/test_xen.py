@@ -12,11 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from virtfleet.api.quantity import Quantity
 from virtfleet.hypervisors import registry
 from virtfleet.local import guestimage
+from vm.same import Report
 from xen.dom0 import build
 from xen.machine import Shell, booted
 from xen.reference import documents
@@ -29,6 +31,7 @@ pytestmark = [
 TREE = Path(__file__).resolve().parents[2]
 DOMAINS = "xl list | tail -n +3"  # beside dom0
 LIMIT = 600.0
+XEN = registry.get("xen")
 
 
 @pytest.fixture(scope="module")
@@ -71,15 +74,25 @@ def test_documents_of_the_references_are_accepted(dom0: Shell, files: Path) -> N
     dom0.run("kill $(cat /tmp/libvirtd.pid)")
 
 
-@pytest.mark.parametrize("kind", ["xenpvh", "xenpv", "xenfv"])
-def test_a_guest_pauses_shuts_down_and_is_killed(kind: str, dom0: Shell, files: Path) -> None:
-    seen = inside(dom0, "life", kind, str(files))
-    assert (seen["paused"], seen["unpaused"]) == ("Paused", "Running")
-    assert seen["shut down"] == ["Shutoff", "Shutdown", 0]
-    assert seen["killed"] == ["Shutoff", "Destroyed", 0]
+def test_guests_do_all_that_the_registry_says(dom0: Shell, files: Path) -> None:
+    report = msgspec.convert(inside(dom0, "same", str(files)), Report)
+    report.write(os.environ.get("VIRTFLEET_RESULTS", ""))
+    assert not report.failures
     assert dom0.run(DOMAINS) == "", "nothing is left in Xen"
-    overheads = registry.get("xen").descriptor.overheads
+    overheads = XEN.descriptor.overheads
     planned = {"libvirtd": overheads.daemon, "launcher": overheads.launcher, "xen-qemu-system-i386": overheads.vmm}
-    sys.stderr.write(f"{kind}: KiB resident beside the guest: {seen['resident']}\n")
-    for program, kib in seen["resident"].items():
-        assert kib * 1024 <= Quantity.parse(planned[program]).value(), f"{program} needs more than is planned"
+    for program, planned_for in planned.items():
+        seen = report.resident[program] * 1024
+        assert seen <= Quantity.parse(planned_for).value(), f"{program} needs more than is planned"
+
+
+def test_a_guest_without_extensions_of_the_processor_boots_and_shuts_down(dom0: Shell, files: Path) -> None:
+    assert inside(dom0, "kind", "xenpv", str(files)) == {}
+    assert dom0.run(DOMAINS) == ""
+
+
+def test_a_guest_boots_from_its_disk_by_the_bios(dom0: Shell) -> None:
+    steps = inside(dom0, "check")
+    assert "the guest is heard on its console" in steps
+    assert not any(steps.values()), steps
+    assert dom0.run(DOMAINS) == ""

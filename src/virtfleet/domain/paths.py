@@ -32,6 +32,8 @@ VM_STATE = f"{PRIVATE}/vm-state"
 """Where a VM's claim is mounted that firmware and TPM keep things in from one run to the next."""
 KEPT = "VIRTFLEET_KEPT"
 """Variable of the launcher: which directories of libvirt's lie there."""
+OUTLIVING = "/var/lib/virtfleet/outliving"
+"""Directory of the node, in its Pods at the same place: whose domains do not end with their launcher."""
 PASST_LOG = f"{SHARE}/passt.log"
 
 

@@ -79,6 +79,15 @@ class Overheads(msgspec.Struct, frozen=True, kw_only=True):
         return sum(map(Quantity.parse, (*always, self.emulation) if emulated else always), Quantity.parse("0"))
 
 
+class Outliving(msgspec.Struct, frozen=True, kw_only=True):
+    """How domains are found and ended that live in the hypervisor, not in the Pod: a killed launcher leaves them."""
+
+    listing: tuple[str, ...]
+    """Command whose lines begin with the name and the number of a domain."""
+    ending: tuple[tuple[str, ...], ...]
+    """Commands that end the domain of the number `{id}`; of those before the last, each may fail."""
+
+
 class Descriptor(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a hypervisor without running it."""
 
@@ -103,6 +112,11 @@ class Descriptor(msgspec.Struct, frozen=True, kw_only=True):
     """Whether nothing less than a privileged Pod is."""
     container: bool = False
     """Whether guests are containers, processes on the node's own kernel."""
+
+    outliving: Outliving | None = None
+    """Where domains do not end with the processes of their Pod."""
+    node_paths: dict[str, str] = {}
+    """What its Pods have of the node, by the place in the Pod."""
 
     device: str = ""
     """Device node under /dev and resource under devices.kubevirt.io; "" where nodes are found by label."""

@@ -18,17 +18,17 @@ import msgspec
 from virtfleet.api import traits
 from virtfleet.api.disks import Disk, Volume
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
-from virtfleet.domain import common, paths, volumes
+from virtfleet.domain import common, interfaces, paths, volumes
 from virtfleet.domain.context import Context
 from virtfleet.domain.errors import DomainError
 from virtfleet.domain.targets import TargetNames
 from virtfleet.domain.volumes import Source
 from virtfleet.domain.xml import add
 from virtfleet.hypervisors import daemons
-from virtfleet.hypervisors.base import DaemonPlan, DaemonSettings, Descriptor, Evidence, Hypervisor
+from virtfleet.hypervisors.base import DaemonPlan, DaemonSettings, Descriptor, Evidence, Hypervisor, Outliving
 from virtfleet.hypervisors.plain import LIKE_QEMU
 from virtfleet.hypervisors.proof import Device, Step
-from virtfleet.hypervisors.support import Level, Support, Supports, impossible, works
+from virtfleet.hypervisors.support import Supports, impossible, works
 
 PV, PVH, HVM = "xenpv", "xenpvh", "xenfv"
 _OS_TYPES = {PV: "linux", PVH: "xenpvh", HVM: "hvm"}
@@ -38,9 +38,24 @@ _LIBXL_CONF = "autoballoon = 0\n"
 _SOCKETS = "/var/run/xen"  # of device models
 _IDE_PLACES = "abcd"
 _PREFIXES = {"xen": "xvd", "scsi": "sd", "ide": "hd"}
-_NETWORK = (
-    "Xen makes its interfaces in the node's own network, from where they are not brought into the Pod yet;"
-    " set autoattachPodInterface: false"
+_NODE_NETWORK = f"{paths.PRIVATE}/node-network"
+_VIF = "/etc/libvirt/vif"
+_VIF_SCRIPT = rf"""#!/bin/sh
+# Called when the kernel has made a guest's interface, in the node's network: brings it into the Pod's, and its bridge.
+set -e
+[ "$1" = online ] || exit 0
+bridge=$(xenstore-read "$XENBUS_PATH/bridge")
+nsenter --net={_NODE_NETWORK} ip link set "$vif" netns $$
+mtu=$(ip -o link show "$bridge" | sed 's/.* mtu \([0-9]*\).*/\1/')
+ip link set "$vif" mtu "$mtu" master "$bridge" up
+xenstore-write "$XENBUS_PATH/hotplug-status" connected
+"""
+
+
+_OUTLIVING = Outliving(
+    listing=("xl", "list"),
+    # The device model's process, which has ended with its Pod, is noted by a number that is another process' here.
+    ending=(("xenstore-rm", "/local/domain/{id}/image/device-model-pid"), ("xl", "destroy", "{id}")),
 )
 
 
@@ -57,16 +72,20 @@ class Xen(Hypervisor):
         driver="libxl",
         root=True,
         privileged=True,
+        outliving=_OUTLIVING,
+        node_paths={
+            "/dev/pts": "/dev/pts",  # where Xen's own daemon has the consoles of guests without firmware
+            _NODE_NETWORK: "/proc/1/ns/net",  # where the kernel makes guests' interfaces
+        },
         processes=("xen-qemu", "qemu-system"),
         disk_bus="virtio",
     )
-    evidence = Evidence.DRIVER
+    evidence = Evidence.GUESTS
     supports: ClassVar[Supports] = {
         **works(
             "disk-image disk-virtio disk-scsi cdrom container-disk claim ephemeral-disk cloud-init config-disk",
-            "host-disk balloon efi kernel-boot start-paused serial-console",
+            "host-disk balloon efi kernel-boot start-paused serial-console net-bridge net-masquerade",
         ),
-        **dict.fromkeys(("net-bridge", "net-masquerade"), Support(Level.ABSENT, _NETWORK)),
         **impossible(
             ("disk-sata disk-usb", "its disks are on the buses virtio, which is Xen's own, and scsi"),
             ("lun shareable-disk io-threads block-multiqueue block-size", "libxl has no such disks"),
@@ -87,13 +106,6 @@ class Xen(Hypervisor):
         ),
     }
 
-    @property
-    def refusal(self) -> str:
-        return (
-            "VMs cannot run on hypervisor xen yet: VirtFleet makes their domains, but none has been seen to boot, "
-            "and one whose launcher is killed would live on"
-        )
-
     def proof(self, machine: str) -> tuple[Step, ...]:
         return (Device("xen/privcmd"), Device("xen/xenbus"), Device("xen/evtchn"), Device("xen/gntdev"))
 
@@ -113,6 +125,7 @@ class Xen(Hypervisor):
         common.reboot_policy(root, vmi)
         devices = add(root, "devices")
         _disks(devices, vmi, context, kind)
+        _interfaces(devices, vmi, context)
         if traits.serial_console(vmi):
             if kind == HVM:
                 add(add(devices, "serial", type="pty"), "target", port=0)
@@ -130,7 +143,7 @@ class Xen(Hypervisor):
         return domain
 
     def daemon(self, settings: DaemonSettings) -> DaemonPlan:
-        plan = daemons.plan(self.descriptor, settings, {"libxl.conf": _LIBXL_CONF})
+        plan = daemons.plan(self.descriptor, settings, {"libxl.conf": _LIBXL_CONF, "vif": _VIF_SCRIPT})
         # The driver stays out of use where it cannot read there that this is dom0.
         return msgspec.structs.replace(plan, directories=(*plan.directories, _SOCKETS), mounts={"/proc/xen": "xenfs"})
 
@@ -138,8 +151,10 @@ class Xen(Hypervisor):
         return 0  # page tables and virtual CPUs are Xen's, outside of dom0
 
     def identity(self, device: Element) -> str:
-        """By the name of the disk in the guest, which stays: the driver forgets aliases."""
-        target = device.find("target")
+        """By the name of the disk in the guest, or the hardware address, which stay: the driver forgets aliases."""
+        mac, target = device.find("mac"), device.find("target")
+        if mac is not None:
+            return mac.get("address", "").lower()
         return target.get("dev", "") if target is not None else ""
 
 
@@ -184,17 +199,40 @@ def _disks(devices: Element, vmi: VMI, context: Context, kind: str) -> None:
 
 
 def _disk(devices: Element, disk: Disk, volume: Volume, source: Source, targets: TargetNames, kind: str) -> None:
-    # A CD-ROM drive is one of a PC, and SCSI too; guests without firmware see a disk of Xen's own instead.
-    drive = bool(disk.cdrom) and kind == HVM
+    # A disk that is only read is a CD-ROM drive of a PC: QEMU serves no such disk of Xen's own, and Linux takes no such
+    # drive. Guests without firmware may write, then, but only to what is theirs alone and made anew at every start.
+    drive = bool(disk.cdrom or (disk.disk and disk.disk.readonly) or volumes.config_kind(volume))
+    if drive and kind != HVM and (volume.persistent_volume_claim or volume.data_volume or volume.host_disk):
+        raise DomainError(
+            f"disk {disk.name!r}: a guest that boots a kernel by itself has no disks on xen that are only read; "
+            "leave out readonly, or boot from a disk"
+        )
+    drive = drive and kind == HVM
     bus = "ide" if drive else "scsi" if kind == HVM and traits.bus(disk) == "scsi" else "xen"
     # xvda and hda are the same place, and sda another.
     place = targets.name(disk.name, "scsi" if bus == "scsi" else "virtio")[0][2:]
     if drive and place not in _IDE_PLACES:
-        raise DomainError(f"disk {disk.name!r}: a CD-ROM drive must be among the first {len(_IDE_PLACES)} disks on xen")
+        most = len(_IDE_PLACES)
+        raise DomainError(f"disk {disk.name!r}: what is only read must be among the first {most} disks on xen")
     element = add(devices, "disk", type=source.type, device="cdrom" if drive else "disk")
     add(element, "driver", name="qemu", type=source.format)
     add(element, "source", **{"dev" if source.block else "file": source.path})
     add(element, "target", dev=_PREFIXES[bus] + place, bus=bus)
-    if disk.cdrom or (disk.disk and disk.disk.readonly) or volumes.config_kind(volume):
+    if drive:
         add(element, "readonly")
     add(element, "alias", name=f"ua-{disk.name}")
+
+
+def _interfaces(devices: Element, vmi: VMI, context: Context) -> None:
+    for interface in interfaces.present(vmi):
+        if not interfaces.uses_tap(interface, context):
+            raise DomainError(f"interface {interface.name!r}: a guest of xen can join bridges of its Pod only")
+        if interface.model not in ("", "virtio"):
+            raise DomainError(f"interface {interface.name!r}: interfaces on xen are Xen's own; leave out the model")
+        element = add(devices, "interface", type="bridge")
+        if interface.mac_address:
+            add(element, "mac", address=interface.mac_address)
+        add(element, "source", bridge=interfaces.bridge(interface, context))
+        add(element, "script", path=_VIF)
+        add(element, "model", type="netfront")
+        add(element, "alias", name=f"ua-{interface.name}")

@@ -23,6 +23,7 @@ from virtfleet.launcher.server import Server, Updates
 from virtfleet.launcher.storage import vmstate
 from virtfleet.launcher.vm import states
 from virtfleet.launcher.vm.guest import Guest
+from virtfleet.launcher.vm.outliving import Outliving
 from virtfleet.protocol.messages import CHANNELS_SOCKET, COMMAND_SOCKET, Shutdown
 from virtfleet.work import tasks
 
@@ -64,8 +65,9 @@ async def launch(wanted: argparse.Namespace) -> int:
     """Run until the domain has ended; the answer is the exit code."""
     hypervisor = registry.get(wanted.hypervisor)
     plan = plan_for(hypervisor, log_filters=wanted.libvirt_log_filters)
+    outliving = Outliving(hypervisor.descriptor.outliving, f"{wanted.namespace}_{wanted.name}")
     updates = Updates()
-    guest = Guest(f"{wanted.namespace}_{wanted.name}", wanted.uid, hypervisor, plan.uri, updates)
+    guest = Guest(outliving.name, wanted.uid, hypervisor, plan.uri, updates)
     daemons = Daemons(plan)
     server = Server(Path(COMMAND_SOCKET), guest.handlers(), updates, vmi=wanted.uid)
     daemon = plan.uri.partition("socket=")[2]
@@ -74,6 +76,8 @@ async def launch(wanted: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, lambda: tasks.start(guest.shutdown(Shutdown()), "shutdown by signal"))
     vmstate.link(os.environ.get(KEPT, ""), hypervisor.descriptor.scheme)
+    daemons.lay_out()
+    await outliving.begin()
     daemons.start()
     guest.start()
     channels.start()
@@ -86,6 +90,7 @@ async def launch(wanted: argparse.Namespace) -> int:
         await channels.close()
         await guest.close()
         await daemons.stop()
+        await outliving.end()
     return states.exit_code(updates.latest.state)
 
 

@@ -47,8 +47,8 @@ _DIRECTORIES = (
 # Loaded in this order, each after what it depends on.
 _MODULES = (
     *("virtio_pci", "virtio_blk", "virtio_net", "virtio_scsi", "sd_mod", "sr_mod", "virtio_console"),
-    *("virtio_balloon", "virtio_mem", "virtio-rng", "virtiofs", "xen-blkfront", "button", "evdev", "isofs"),
-    *("vfat", "nls_cp437", "nls_ascii"),
+    *("virtio_balloon", "virtio_mem", "virtio-rng", "virtiofs", "xen-blkfront", "xen-netfront", "button", "evdev"),
+    *("isofs", "vfat", "nls_cp437", "nls_ascii"),
 )
 _ON_DEMAND = ("efivarfs",)  # those that people load themselves: not every guest has what they are for
 _COMMAND_LINE = (
@@ -196,7 +196,9 @@ def _guest_tree(root: Path) -> dict[str, _Node]:
         nodes.setdefault(f"bin/{applet}", _Node(stat.S_IFLNK | 0o777, b"busybox"))
     for path in _FILES.iterdir():
         nodes[_PLACES.get(path.name, f"etc/{path.name}")] = _Node(stat.S_IFREG | 0o755, path.read_bytes())
-    nodes["etc/acpi/PWRF/00000080"] = _Node(stat.S_IFLNK | 0o777, b"/sbin/shutdown")
+    # By the power button, and by the kernel when Xen asks for it.
+    for place in ("etc/acpi/PWRF/00000080", "sbin/poweroff"):
+        nodes[place] = _Node(stat.S_IFLNK | 0o777, b"/sbin/shutdown")
     nodes["etc/os-release"] = _Node(
         stat.S_IFREG | 0o644,
         b'ID=virtfleet-guest\nNAME="VirtFleet guest"\nPRETTY_NAME="VirtFleet guest"\nVERSION_ID=1\n',

@@ -71,6 +71,7 @@ def render(
     placed = _placement(vmi, view, descriptor, launcher, settings)
     held = heldimages.needed(placed, nodes or {})
     mounted = volumes.mounted(view, block_volumes, hold_images=held, state_claim=state_claim)
+    volumes.add_node_paths(mounted, descriptor)
     image = launcher.image
     holders = heldimages.containers(mounted, settings, image)
     if taken := volumes.clash(mounted):

@@ -17,6 +17,7 @@ from virtfleet.api.disks import CloudInitSource, Volume
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain import paths
 from virtfleet.domain.volumes import config_kind
+from virtfleet.hypervisors.base import Descriptor
 from virtfleet.pods import vmstate
 
 # Directories that live as long as the Pod; the handler mounts into those that it fills.
@@ -92,6 +93,15 @@ def mounted(vmi: VMI, block_volumes: Collection[str], *, hold_images: bool = Fal
         path = paths.access_credential(secret)
         into.add(f"access-cred-{number}", {"secret": {"secretName": secret}}, path, read_only=True)
     return into
+
+
+def add_node_paths(into: Mounted, hypervisor: Descriptor) -> None:
+    """What launchers of a hypervisor cannot do without of the node."""
+    for number, (inside, path) in enumerate(hypervisor.node_paths.items()):
+        into.add(f"node-path-{number}", {"hostPath": {"path": path}}, inside)
+    if hypervisor.outliving:
+        source = {"hostPath": {"path": paths.OUTLIVING, "type": "DirectoryOrCreate"}}
+        into.add("outliving", source, paths.OUTLIVING)
 
 
 def clash(into: Mounted) -> str:

@@ -20,6 +20,8 @@ from virtfleet.launcher.libvirtd import cgroups
 
 # What libvirt's system mode uses of a machine.
 _SYSTEM_DIRS = ("/etc/libvirt", "/var/lib/libvirt", "/var/log/libvirt", "/var/cache/libvirt")
+BOUND = "VIRTFLEET_BOUND"
+"""Variable: files that are open here, each with the place where it is to be seen."""
 
 
 def enclose(directory: Path, user: int, wanted: Sequence[str]) -> None:
@@ -51,6 +53,10 @@ def enclose(directory: Path, user: int, wanted: Sequence[str]) -> None:
             os.mknod(node, stat.S_IFCHR | 0o600, number)
             os.chown(node, user, user)
             _bind(node, f"/dev/{name}")
+    for opened, _, place in (item.partition(":") for item in os.environ.pop(BOUND, "").split()):
+        Path(place).touch()
+        _bind(Path(f"/proc/{os.getpid()}/fd/{opened}"), place)
+        os.close(int(opened))
     Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").write_text("67")
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from virtfleet.domain import paths
 from virtfleet.domain.paths import USER
 from virtfleet.hypervisors.base import Descriptor
+from virtfleet.launcher.alone.inside import BOUND
 from virtfleet.launcher.failure import Failure
 from virtfleet.launcher.libvirtd import cgroups
 from virtfleet.protocol.messages import Lease
@@ -85,6 +86,10 @@ class Sandbox:
     async def start(self) -> None:
         """Start the launcher."""
         devices = ",".join(filter(None, (self._descriptor.device, *_NETWORK_DEVICES)))
+        # What the sandbox has of the machine at another place; its own processes' /proc hides some of it.
+        moved = {place: path for place, path in self._descriptor.node_paths.items() if place != path}
+        opened = {place: os.open(path, os.O_RDONLY | os.O_CLOEXEC) for place, path in moved.items()}
+        bound = " ".join(f"{descriptor}:{place}" for place, descriptor in opened.items())
         inside = [
             sys.executable,
             "-m",
@@ -102,8 +107,11 @@ class Sandbox:
             stdout=log,
             stderr=log,
             start_new_session=True,  # the terminal is not theirs to take
+            pass_fds=tuple(opened.values()),
+            env=os.environ | {BOUND: bound},
         )
-        os.close(log)
+        for descriptor in (log, *opened.values()):
+            os.close(descriptor)
 
     async def add_network(self, number: int, mac: str, hostname: str) -> tuple[str, str, Lease]:
         """A network that ends here: tap and bridge for one interface of the guest, and what DHCP tells it."""

@@ -23,6 +23,7 @@ from virtfleet.launcher.failure import Failure
 from virtfleet.launcher.node import emulators
 from virtfleet.launcher.node.facts import COMMAND
 from virtfleet.launcher.storage.disks import SERVICE_ACCOUNT
+from virtfleet.launcher.vm.outliving import sweep
 from virtfleet.protocol.client import Client
 from virtfleet.protocol.messages import COMMAND_SOCKET, DomainState, Lease, NodeFacts, Sync
 
@@ -44,13 +45,13 @@ class Standalone:
     ) -> None:
         self.vmi = vmi
         self.client: Client
-        self._context = context
-        self._sources = sources
+        self.context = context
+        self.sources = sources
         self._taps: dict[str, str] = {}
         self._bridges: dict[str, str] = {}
         self._leases: dict[str, Lease] = {}
         meta = vmi["metadata"]
-        self._hypervisor = hypervisor
+        self.hypervisor = hypervisor
         self._cache = cache
         self._emulators: emulators.Known = {}
         identity = [f"--{key}={meta[key]}" for key in ("name", "namespace", "uid")]
@@ -80,6 +81,8 @@ class Standalone:
             process.kill()
             await process.wait()
         self.sandbox.__exit__()
+        if outliving := self.hypervisor.descriptor.outliving:
+            await sweep(outliving)
 
     async def start(self) -> DomainState:
         """Start the launcher, then the VM."""
@@ -88,9 +91,9 @@ class Standalone:
 
     async def open(self) -> None:
         """Start the launcher."""
-        self.link_volumes(self._sources)
+        self.link_volumes(self.sources)
         if self._cache:
-            self._emulators = await _known(self._hypervisor, self._cache)
+            self._emulators = await _known(self.hypervisor, self._cache)
         await self.sandbox.start()
         await self._add_networks()  # while the launcher starts
         self.client = await self._connect()
@@ -103,7 +106,7 @@ class Standalone:
 
     def order(self) -> Sync:
         """What a handler would ask of the launcher."""
-        context = msgspec.structs.replace(self._context, bridges=self._bridges)
+        context = msgspec.structs.replace(self.context, bridges=self._bridges)
         view = read(VMI, self.vmi)
         node = NodeFacts(
             context=context,

@@ -81,19 +81,24 @@ class Daemons:
         self._plan = plan
         self._watching: list[asyncio.Task[None]] = []
 
-    def start(self) -> None:
-        """Write their files, and keep them running from now on."""
+    def lay_out(self) -> None:
+        """Write their files."""
         for directory in self._plan.directories:
             os.makedirs(directory, exist_ok=True)
         for path, text in self._plan.files.items():
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             Path(path).write_text(text)
+            if text.startswith("#!"):
+                os.chmod(path, 0o755)
         for path, place in self._plan.links.items():
             with suppress(FileExistsError):
                 os.symlink(place, path)
         for path, kind in self._plan.mounts.items():
             if not os.path.ismount(path):
                 subprocess.run(["mount", "-t", kind, kind, path], check=True, timeout=_LAST_WORDS)
+
+    def start(self) -> None:
+        """Keep them running from now on."""
         for process in (self._plan.log_daemon, self._plan.daemon):
             if process:
                 self._watching.append(tasks.keep(partial(_keep_running, process), f"daemon: {process.command[0]}"))

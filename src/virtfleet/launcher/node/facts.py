@@ -111,6 +111,7 @@ async def _ask_libvirt(hypervisor: Hypervisor, *, emulated: bool) -> bytes:
     plan = plan_for(hypervisor)
     daemons = Daemons(plan)
     connection = Connection(plan.uri, lambda _: None)
+    daemons.lay_out()
     daemons.start()
     connection.start()
     try:

@@ -71,6 +71,8 @@ def present(connection: libvirt.virConnect, name: str) -> DomainState:
             raise
         return DomainState(status=Status.CRASHED, reason="Unknown", name=name)
     now, reason = status(*domain.state())
+    if now is Status.SHUTOFF and domain.isActive():
+        now, reason = Status.SHUTTING_DOWN, ""  # libvirt's Xen driver is still clearing it away
     if now.ended:
         return DomainState(status=now, reason=reason, name=name, uuid=domain.UUIDString())
     document = ET.fromstring(domain.XMLDesc())

@@ -1,0 +1,33 @@
+"""The same trials on every hypervisor that this machine can run; `make test-xen` has them for Xen."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import libvirt
+import pytest
+
+from virtfleet.hypervisors import registry
+from virtfleet.hypervisors.base import Evidence
+from virtfleet.launcher.node import trial
+from virtfleet.local import guestimage
+from vm import same
+from vm.guests import guest
+
+NAMES = [name for name in registry.names() if registry.get(name).evidence is Evidence.GUESTS]
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_a_guest_does_all_that_the_registry_says(name: str, tmp_path: Path) -> None:
+    hypervisor, made = registry.get(name), guest()
+    for step, missing in trial.steps(hypervisor, emulated=bool(hypervisor.descriptor.emulation)):
+        if missing:
+            pytest.skip(f"{step}: {missing}")
+    cache = guestimage.default_cache() / "capabilities"
+    place = same.Place(image=made.image, boot=made.kernel.parent, secret=tmp_path / "secret", cache=cache)
+    report = await same.try_all(hypervisor, place)
+    report.versions = f"libvirt {same.dotted(libvirt.getVersion())}"
+    report.write(os.environ.get("VIRTFLEET_RESULTS", ""))
+    assert not report.failures
+    assert same.PASSED in report.results.values()
