@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Of `make images`.
 REGISTRY ?= docker.io/virtfleet
 
-.PHONY: help bootstrap up down test whole test-fast quick test-kube conformance test-golden test-xen lint bench docs site pages manifests images lock clean
+.PHONY: help bootstrap up down test whole test-fast quick test-kube conformance test-golden test-xen results lint bench docs site pages manifests images lock clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -59,9 +59,15 @@ conformance: bootstrap  ## KubeVirt's own tests on the Kubernetes that KUBECONFI
 test-golden: bootstrap  ## boot every reference VMI that can boot here (about ten minutes)
 	@BOOT_GOLDEN=1 $(PYTEST) tests/vm/test_golden_boot.py -q
 
-test-xen: bootstrap  ## boot a real Xen in an emulated machine, for work on its driver (fifteen minutes at most)
+test-xen: bootstrap  ## boot a real Xen in an emulated machine, and guests on it (fifteen minutes at most)
 	@began=$$SECONDS; TEST_XEN=1 timeout 900 $(PYTEST) tests/xen -q -s; status=$$?; \
 	  echo "test-xen: $$((SECONDS - began)) s"; exit $$status
+
+results: export VIRTFLEET_RESULTS = docs/results
+results: bootstrap  ## the same trials on qemu-kvm, lxc and Xen; writes the table of docs/hypervisors.md
+	@$(PYTEST) tests/vm/test_same.py -q
+	@$(MAKE) --no-print-directory test-xen
+	@$(BIN)/python scripts/results.py
 
 bench: bootstrap  ## measure the product, as ratios to baselines of the same run
 	@$(BIN)/python -m bench

@@ -176,7 +176,7 @@ LEFT = (
 def lacking(hypervisor: Hypervisor, needs: Iterable[str]) -> str:
     """Why a hypervisor cannot be tried for what needs these features, or ""."""
     supports = [features.support(hypervisor, key) for key in needs]
-    return next((has.reason for has in supports if has.level is not Level.WORKS), "")
+    return next((has.reason for has in supports if has.level not in (Level.WORKS, Level.EXPERIMENTAL)), "")
 
 
 def guest(hypervisor: Hypervisor, **spec: Any) -> dict[str, Any]:
@@ -201,8 +201,12 @@ def guest(hypervisor: Hypervisor, **spec: Any) -> dict[str, Any]:
 def alone(hypervisor: Hypervisor, place: Place, vmi: dict[str, Any], machines: str = "q35*") -> Standalone:
     """The VMI, admitted, in a sandbox that is not started yet."""
     name = hypervisor.descriptor.name
-    emulated = {"architectureConfiguration": {"amd64": {"emulatedMachines": [machines]}}}
-    cluster = Installation({"spec": {"configuration": {"hypervisors": [{"name": name}], **emulated}}})
+    settings = {
+        "hypervisors": [{"name": name}],
+        "developerConfiguration": {"featureGates": [*filter(None, [hypervisor.gate])]},
+        "architectureConfiguration": {"amd64": {"emulatedMachines": [machines]}},
+    }
+    cluster = Installation({"spec": {"configuration": settings}})
     completed, found = complete(vmi, cluster)
     assert found.allowed, found.causes
     completed["metadata"]["uid"] = str(uuid.uuid4())

@@ -15,7 +15,7 @@ from virtfleet.local import guestimage
 from vm import same
 from vm.guests import guest
 
-NAMES = [name for name in registry.names() if registry.get(name).evidence is Evidence.GUESTS]
+NAMES = [name for name in registry.names() if registry.get(name).evidence in (Evidence.GUESTS, Evidence.ALONE)]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from vm import guests, same
 from vm.guests import VM
 
 XEN = registry.get("xen")
+VMM = "xen-qemu-system-i386"
 
 
 def define(directory: Path) -> dict[str, str]:
@@ -68,8 +71,22 @@ async def of_kind(kind: str, files: Path) -> dict[str, Any]:
     return {}
 
 
-async def checked() -> dict[str, str]:
-    return {step.name: step.trouble async for step in check(XEN)}
+async def checked() -> dict[str, Any]:
+    """The steps, and the memory of the process that is the guest's PC, in KiB."""
+    steps, resident = {}, 0
+    async for step in check(XEN):
+        steps[step.name] = step.trouble
+        resident = max(resident, *_resident(VMM), 0)
+    return {"steps": steps, "resident": resident}
+
+
+def _resident(program: str) -> list[int]:
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if Path(os.readlink(process / "exe")).name == program:
+                found.append(int((process / "status").read_text().partition("VmRSS:")[2].split()[0]))
+    return found
 
 
 if __name__ == "__main__":
@@ -82,5 +99,5 @@ if __name__ == "__main__":
     elif what == "kind":
         answer = asyncio.run(of_kind(arguments[0], Path(arguments[1])))
     else:
-        answer = dict(asyncio.run(checked()))
+        answer = asyncio.run(checked())
     sys.stdout.write(json.dumps(answer) + "\n")

@@ -22,7 +22,10 @@ from virtfleet.cli.look.render_domain import pretend_node
 from virtfleet.domain.errors import DomainError
 from virtfleet.domain.xml import text
 from virtfleet.hypervisors import registry
-from virtfleet.hypervisors.features import refusals
+from virtfleet.hypervisors.base import Hypervisor
+from virtfleet.hypervisors.features import FEATURES, support
+from virtfleet.hypervisors.support import Level
+from virtfleet.hypervisors.xen import UNSEEN
 from virtfleet.installation import Installation
 
 KERNEL = {"container": {"image": "x", "kernelPath": "/vmlinuz", "initrdPath": "/initrd"}, "kernelArgs": "console=hvc0"}
@@ -57,6 +60,12 @@ def _of(case: Path) -> Iterator[tuple[str, str]]:
         completed, _ = complete(vmi, cluster)
         completed["metadata"] |= {"uid": "00000000-0000-4000-8000-000000000000"}
         wanted = read(VMI, completed)
-        if not list(refusals(xen, wanted)):
+        if all(_taken(xen, feature.key) for feature in FEATURES if feature.asked(wanted)):
             with suppress(DomainError):  # of a combination, for instance a kernel and a disk that is only read
                 yield way, text(xen.build(wanted, pretend_node(wanted, cluster)))
+
+
+def _taken(hypervisor: Hypervisor, key: str) -> bool:
+    """Whether libvirt's driver takes it, even if no guest was seen with it."""
+    has = support(hypervisor, key)
+    return has.level is not Level.IMPOSSIBLE and (has.level is not Level.ABSENT or has.reason == UNSEEN)

@@ -200,6 +200,7 @@ FEATURES: Final = (
 )  # fmt: skip
 
 BY_KEY: Final = {feature.key: feature for feature in FEATURES}
+_ALONE: Final = "guests have run without a cluster, and in none yet"
 _UNNAMED: Final = Support(Level.ABSENT, "its description does not name it")
 
 
@@ -213,6 +214,8 @@ def support(hypervisor: Hypervisor, key: str, architecture: str = "amd64") -> Su
         return Support(Level.ABSENT, hypervisor.refusal)
     if named and feature.not_yet:
         return Support(Level.ABSENT, feature.not_yet.instead, advice=feature.not_yet.advice, admitted=True)
+    if named is WORKS and hypervisor.gate:
+        return Support(Level.EXPERIMENTAL, _ALONE, hypervisor.gate)
     return named or _UNNAMED
 
 
@@ -249,9 +252,13 @@ def refusals(hypervisor: Hypervisor, vmi: VMI, gates: Collection[str] = (), path
     if hypervisor.refusal:
         yield Finding(f"{path}.hypervisor", hypervisor.refusal)
         return
+    if hypervisor.gate and hypervisor.gate not in gates:
+        message = f"hypervisor {name} is experimental ({_ALONE}); the feature gate {hypervisor.gate} enables it"
+        yield Finding(f"{path}.hypervisor", message)
+        return
     refused: set[str] = set()
     for feature, has in _asked(hypervisor, vmi):
-        if has.level is Level.WORKS or has.admitted or has.gate in gates or feature.part_of in refused:
+        if has.level is Level.WORKS or has.admitted or (has.gate and has.gate in gates) or feature.part_of in refused:
             continue
         refused.add(feature.key)
         message = f"hypervisor {name} does not support {feature.title}: {has.reason}"

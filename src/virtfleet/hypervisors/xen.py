@@ -28,7 +28,7 @@ from virtfleet.hypervisors import daemons
 from virtfleet.hypervisors.base import DaemonPlan, DaemonSettings, Descriptor, Evidence, Hypervisor, Outliving
 from virtfleet.hypervisors.plain import LIKE_QEMU
 from virtfleet.hypervisors.proof import Device, Step
-from virtfleet.hypervisors.support import Supports, impossible, works
+from virtfleet.hypervisors.support import Level, Support, Supports, impossible, works
 
 PV, PVH, HVM = "xenpv", "xenpvh", "xenfv"
 _OS_TYPES = {PV: "linux", PVH: "xenpvh", HVM: "hvm"}
@@ -36,6 +36,7 @@ _EFI_FIRMWARE = "/usr/share/ovmf/OVMF.fd"  # the driver reads of it that it is E
 # Memory is set aside for guests when the machine boots: a launcher does not take it from dom0.
 _LIBXL_CONF = "autoballoon = 0\n"
 _SOCKETS = "/var/run/xen"  # of device models
+UNSEEN = "libvirt's Xen driver takes it, but no guest was seen with it yet"
 _IDE_PLACES = "abcd"
 _PREFIXES = {"xen": "xvd", "scsi": "sd", "ide": "hd"}
 _NODE_NETWORK = f"{paths.PRIVATE}/node-network"
@@ -80,12 +81,14 @@ class Xen(Hypervisor):
         processes=("xen-qemu", "qemu-system"),
         disk_bus="virtio",
     )
-    evidence = Evidence.GUESTS
+    evidence = Evidence.ALONE
+    gate = "XenHypervisor"
     supports: ClassVar[Supports] = {
         **works(
-            "disk-image disk-virtio disk-scsi cdrom container-disk claim ephemeral-disk cloud-init config-disk",
-            "host-disk balloon efi kernel-boot start-paused serial-console net-bridge net-masquerade",
+            "disk-image disk-virtio container-disk claim ephemeral-disk cloud-init config-disk",
+            "host-disk balloon kernel-boot start-paused serial-console net-bridge net-masquerade",
         ),
+        **dict.fromkeys(("disk-scsi", "cdrom", "efi"), Support(Level.ABSENT, UNSEEN)),
         **impossible(
             ("disk-sata disk-usb", "its disks are on the buses virtio, which is Xen's own, and scsi"),
             ("lun shareable-disk io-threads block-multiqueue block-size", "libxl has no such disks"),
@@ -201,7 +204,8 @@ def _disks(devices: Element, vmi: VMI, context: Context, kind: str) -> None:
 def _disk(devices: Element, disk: Disk, volume: Volume, source: Source, targets: TargetNames, kind: str) -> None:
     # A disk that is only read is a CD-ROM drive of a PC: QEMU serves no such disk of Xen's own, and Linux takes no such
     # drive. Guests without firmware may write, then, but only to what is theirs alone and made anew at every start.
-    drive = bool(disk.cdrom or (disk.disk and disk.disk.readonly) or volumes.config_kind(volume))
+    # What is made from configuration is like that in any case, and no guest needs one of the few drives for it.
+    drive = bool(disk.cdrom or (disk.disk and disk.disk.readonly))
     if drive and kind != HVM and (volume.persistent_volume_claim or volume.data_volume or volume.host_disk):
         raise DomainError(
             f"disk {disk.name!r}: a guest that boots a kernel by itself has no disks on xen that are only read; "
