@@ -9,7 +9,6 @@ import time
 from functools import partial
 
 from virtfleet.kube.controller import Controller
-from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import DAEMON_SETS, Obj
 from virtfleet.local.controllers.caches import Caches
 from virtfleet.local.controllers.collection import about
@@ -26,13 +25,12 @@ from virtfleet.local.controllers.daemonset_plan import (
     verdict,
 )
 from virtfleet.local.controllers.nodes import NodeView
+from virtfleet.local.controllers.podcontrol import BURST, PodControl
 from virtfleet.local.controllers.pods import Pod, owners_of, pod_from_template, template_of, until_available
 from virtfleet.local.controllers.revisions import template_hash
 from virtfleet.work.pacing import Backoff
-from virtfleet.work.tasks import all_of
 
 FIRST_RETRY, LAST_RETRY = 1.0, 900.0  # seconds between deletions of failed pods on one node
-BURST = 250  # pods created or deleted in one go
 
 
 class DaemonSets:
@@ -40,7 +38,7 @@ class DaemonSets:
 
     def __init__(self, caches: Caches) -> None:
         self._daemons, self._pods, self._nodes = caches.daemon_sets, caches.pods, caches.nodes
-        self._recorder = caches.recorder("daemonset-controller")
+        self._control = PodControl(caches, "daemonset-controller", DAEMON_SETS)
         # Of each daemon's template and node: when its next failed pod may be replaced. A node that refuses the daemon
         # must not be flooded with new ones.
         self._retries: dict[tuple[str, int, str], tuple[Backoff, float]] = {}
@@ -98,24 +96,12 @@ class DaemonSets:
         return True
 
     async def _carry_out(self, daemon_set: Obj, revision: str, plan: Plan) -> None:
-        namespace, event = daemon_set["metadata"]["namespace"], about(daemon_set, DAEMON_SETS)
         for pod in plan.finished:
             if pod.phase == "Failed":
                 message = f"Found failed daemon pod {pod.key} on node {pod.node}, will try to kill it"
-                self._recorder.warning(event, "FailedDaemonPod", message)
-        try:
-            made = await all_of(
-                *(self._pods.create(_pod(daemon_set, revision, node), namespace) for node in plan.create[:BURST])
-            )
-        except ApiError as error:
-            self._recorder.warning(event, "FailedCreate", f"Error creating: {error.message}")
-            raise
-        for each in made:
-            self._recorder.normal(event, "SuccessfulCreate", f"Created pod: {each['metadata']['name']}")
-        doomed = plan.delete[:BURST]
-        await all_of(*(self._pods.remove(pod.key, pod.uid) for pod in doomed))
-        for pod in doomed:
-            self._recorder.normal(event, "SuccessfulDelete", f"Deleted pod: {pod.name}")
+                self._control.recorder.warning(about(daemon_set, DAEMON_SETS), "FailedDaemonPod", message)
+        await self._control.create(daemon_set, [_pod(daemon_set, revision, node) for node in plan.create[:BURST]])
+        await self._control.delete(daemon_set, plan.delete)
 
 
 def _pod(daemon_set: Obj, revision: str, node: str) -> Obj:

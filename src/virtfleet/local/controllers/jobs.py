@@ -18,12 +18,12 @@ from virtfleet.kube.controller import Controller
 from virtfleet.kube.resource import JOBS, Obj
 from virtfleet.local.controllers.caches import Caches
 from virtfleet.local.controllers.collection import about
+from virtfleet.local.controllers.podcontrol import BURST, PodControl
 from virtfleet.local.controllers.pods import JOB_TRACKING, Pod, owners_of, pod_from_template
 from virtfleet.local.controllers.replicaset import deletion_order
 from virtfleet.work.tasks import all_of
 
 FIRST_RETRY, LAST_RETRY = 10.0, 600.0  # seconds after a failure; doubled with each
-BURST = 500  # pods created or deleted in one go
 _DONE = "Reached expected number of succeeded pods"
 
 
@@ -68,7 +68,7 @@ class Jobs:
 
     def __init__(self, caches: Caches) -> None:
         self._jobs, self._pods = caches.jobs, caches.pods
-        self._recorder = caches.recorder("job-controller")
+        self._control = PodControl(caches, "job-controller", JOBS)
         self._due: dict[str, float] = {}  # by the job's uid: when the next pod may follow one that failed
         self.controller = Controller("job", self.reconcile, workers=2)
         self.controller.follow(self._jobs)
@@ -108,10 +108,14 @@ class Jobs:
             status |= {"completionTime": timestamp(now)} if end[0] == "Complete" else {}
         missing = (0 if end else wanted_now(spec, status, len(active))) - len(active)
         if missing < 0:
-            await self._delete(job, deletion_order(active)[: min(-missing, BURST)])
+            doomed = deletion_order(active)[:-missing]
+            await self._let_go(doomed)
+            await self._control.delete(job, doomed)
         wait = self._due.get(job["metadata"]["uid"], 0.0) - now
         if missing > 0 and wait <= 0:
-            await self._create(job, min(missing, BURST))
+            pod = pod_from_template(spec["template"], job, JOBS)
+            pod["metadata"]["finalizers"] = [*pod["metadata"].get("finalizers", ()), JOB_TRACKING]
+            await self._control.create(job, [pod] * min(missing, BURST))
         active = [pod for pod in self._pods.by_index("owner", job["metadata"]["uid"]) if pod.active]
         leaving = sum(pod.deleting is not None and not pod.terminal for pod in mine)
         status |= {"active": len(active), "ready": sum(pod.ready for pod in active), "terminating": leaving}
@@ -123,9 +127,9 @@ class Jobs:
         kind, reason, message = end
         event = about(job, JOBS)
         if kind == "Complete":
-            self._recorder.normal(event, "Completed", "Job completed")
+            self._control.recorder.normal(event, "Completed", "Job completed")
         else:
-            self._recorder.warning(event, reason, message)
+            self._control.recorder.warning(event, reason, message)
         first = "SuccessCriteriaMet" if kind == "Complete" else "FailureTarget"
         for each in (first, kind):
             listed = conditions.put(listed, each, "True", now, reason=reason, message=message)
@@ -149,20 +153,6 @@ class Jobs:
         if ttl is not None:
             await self._jobs.remove(key, job["metadata"]["uid"])
         return None
-
-    async def _create(self, job: Obj, count: int) -> None:
-        pod = pod_from_template(job["spec"]["template"], job, JOBS)
-        pod["metadata"]["finalizers"] = [*pod["metadata"].get("finalizers", ()), JOB_TRACKING]
-        made = await all_of(*(self._pods.create(pod, job["metadata"]["namespace"]) for _ in range(count)))
-        for each in made:
-            message = f"Created pod: {each['metadata']['name']}"
-            self._recorder.normal(about(job, JOBS), "SuccessfulCreate", message)
-
-    async def _delete(self, job: Obj, doomed: list[Pod]) -> None:
-        await self._let_go(doomed)
-        await all_of(*(self._pods.remove(pod.key, pod.uid) for pod in doomed))
-        for pod in doomed:
-            self._recorder.normal(about(job, JOBS), "SuccessfulDelete", f"Deleted pod: {pod.name}")
 
     async def _let_go(self, pods: Iterable[Pod]) -> None:
         patch = {"metadata": {"$deleteFromPrimitiveList/finalizers": [JOB_TRACKING]}}

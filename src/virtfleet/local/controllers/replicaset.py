@@ -11,11 +11,8 @@ from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import REPLICA_SETS, Obj
 from virtfleet.local.controllers.caches import Caches
-from virtfleet.local.controllers.collection import about
+from virtfleet.local.controllers.podcontrol import BURST, PodControl
 from virtfleet.local.controllers.pods import Pod, owners_of, pod_from_template, until_available
-from virtfleet.work.tasks import all_of
-
-BURST = 500  # pods created or deleted in one go
 
 
 def deletion_order(pods: Iterable[Pod]) -> list[Pod]:
@@ -52,7 +49,7 @@ class ReplicaSets:
 
     def __init__(self, caches: Caches) -> None:
         self._sets, self._pods = caches.replica_sets, caches.pods
-        self._recorder = caches.recorder("replicaset-controller")
+        self._control = PodControl(caches, "replicaset-controller", REPLICA_SETS)
         self.controller = Controller("replicaset", self.reconcile, workers=5)
         self.controller.follow(self._sets)
         self.controller.follow(self._pods, owners_of("ReplicaSet"))
@@ -80,35 +77,12 @@ class ReplicaSets:
         missing = replica_set["spec"].get("replicas", 1) - len(active)
         try:
             if missing > 0:
-                await self._create(replica_set, min(missing, BURST))
+                pod = pod_from_template(replica_set["spec"]["template"], replica_set, REPLICA_SETS)
+                await self._control.create(replica_set, [pod] * min(missing, BURST))
             elif missing < 0:
-                await self._delete(replica_set, deletion_order(active)[: min(-missing, BURST)])
+                await self._control.delete(replica_set, deletion_order(active)[:-missing])
         except ApiError as error:
             if error.reason == "Forbidden" and "being terminated" in error.message:
                 return ""  # the namespace is on its way out, and the set with it
             return error.message
         return ""
-
-    async def _create(self, replica_set: Obj, count: int) -> None:
-        """Create pods in batches that double, so that what fails for all of them fails only for a few."""
-        namespace = replica_set["metadata"]["namespace"]
-        pod = pod_from_template(replica_set["spec"]["template"], replica_set, REPLICA_SETS)
-        batch = 1
-        while count > 0:
-            batch = min(batch, count)
-            try:
-                made = await all_of(*(self._pods.create(pod, namespace) for _ in range(batch)))
-            except ApiError as error:
-                message = f"Error creating: {error.message}"
-                self._recorder.warning(about(replica_set, REPLICA_SETS), "FailedCreate", message)
-                raise
-            for each in made:
-                message = f"Created pod: {each['metadata']['name']}"
-                self._recorder.normal(about(replica_set, REPLICA_SETS), "SuccessfulCreate", message)
-            count -= batch
-            batch *= 2
-
-    async def _delete(self, replica_set: Obj, doomed: list[Pod]) -> None:
-        await all_of(*(self._pods.remove(pod.key, pod.uid) for pod in doomed))
-        for pod in doomed:
-            self._recorder.normal(about(replica_set, REPLICA_SETS), "SuccessfulDelete", f"Deleted pod: {pod.name}")
