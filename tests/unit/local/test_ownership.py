@@ -157,7 +157,10 @@ def test_what_somebody_writes_is_theirs_and_the_record_survives_encoding(mine: A
 
 
 @given(
-    st.recursive(st.none() | st.text() | st.integers(), lambda part: st.lists(part) | st.dictionaries(st.text(), part))
+    st.recursive(
+        st.none() | st.text() | st.integers(-(2**63), 2**63),
+        lambda part: st.lists(part) | st.dictionaries(st.text(), part),
+    )
 )
 def test_a_record_that_makes_no_sense_is_not_taken(given: Any) -> None:
     assume(given != [{}])

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from functools import reduce
+from dataclasses import dataclass, field
+from functools import lru_cache, reduce
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -77,6 +77,7 @@ class Managed:
     manager: Manager
     time: str
     fields: frozenset[Path]
+    entry: Obj | None = field(default=None, compare=False)  # as it was read; it is never changed
 
 
 Record = dict[tuple[str, ...], Managed]
@@ -119,8 +120,10 @@ def update(root: SchemaNode | None, live: Obj, obj: Obj, given: Any, who: Manage
     record = (read({"metadata": {"managedFields": given}}) if given else None) or read(live)
     added, removed, changed = differences(root, live, obj)
     mine = _kept(added | changed, who)
+    lost = mine | _kept(removed, who)
     for key, m in record.items():
-        record[key] = Managed(m.manager, m.time, m.fields - mine - _kept(removed, who))
+        if m.fields & lost:
+            record[key] = Managed(m.manager, m.time, m.fields - lost)
     if mine:
         before = record[who.identity].fields if who.identity in record else frozenset()
         record[who.identity] = Managed(who, now, before | mine)
@@ -138,16 +141,22 @@ def timeless(obj: Obj) -> Obj:
 
 def read(obj: Obj) -> Record:
     """An object's record; empty where it has none, or one that cannot be read."""
+    given = obj.get("metadata", {}).get("managedFields")
+    return dict(_read(orjson.dumps(given))) if given else {}
+
+
+@lru_cache(256)  # an object that was applied once is written again and again
+def _read(given: bytes) -> Record:
     record: Record = {}
     try:
-        for entry in obj.get("metadata", {}).get("managedFields") or ():
+        for entry in orjson.loads(given):
             words = [entry["manager"], entry["operation"], entry["apiVersion"], entry.get("subresource", "")]
             who, time = Manager(*map(str, words)), entry.get("time") or ""
             if time:
                 seconds(time)
             if who.operation not in ("Apply", "Update") or entry["fieldsType"] != "FieldsV1":
                 return {}
-            record[who.identity] = Managed(who, time, frozenset(_paths(entry["fieldsV1"], ())) - {()})
+            record[who.identity] = Managed(who, time, frozenset(_paths(entry["fieldsV1"], ())) - {()}, entry)
     except (KeyError, TypeError, ValueError, AttributeError):
         return {}
     return record
@@ -182,6 +191,8 @@ def _age(m: Managed) -> tuple[Any, ...]:
 
 
 def _entry(m: Managed) -> Obj:
+    if m.entry is not None:
+        return m.entry
     tree: Obj = {}
     for path in sorted(m.fields):
         place = reduce(lambda at, step: at.setdefault(step, {}), path, tree)
