@@ -26,6 +26,7 @@ from virtfleet.protocol.messages import DomainState, GetState, Update
 
 T = TypeVar("T")
 PATIENCE = 100.0  # an emulated guest on a machine that has other things to do
+POLL = 0.05
 
 
 async def eventually(condition: Callable[[], Awaitable[T] | T], deadline: float = 0.0) -> T:
@@ -39,7 +40,7 @@ async def eventually(condition: Callable[[], Awaitable[T] | T], deadline: float 
             value = await value
         if value:
             return value
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(POLL)
     raise AssertionError(f"did not come true within {deadline} s; last: {value!r}")
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from virtfleet.admission.review import complete
+from virtfleet.domain import paths
 from virtfleet.domain.context import Context
 from virtfleet.hypervisors import features, registry
 from virtfleet.hypervisors.base import Hypervisor
@@ -38,7 +39,6 @@ class Place(msgspec.Struct, frozen=True):
 
     image: Path
     boot: Path
-    secret: Path
     cache: Path | None = None
 
 
@@ -113,6 +113,7 @@ async def _pauses(vm: VM) -> None:
     await vm.client.call(Pause())
     assert await _is(vm, Status.PAUSED)
     await vm.type("echo the guest $((40 + 4)) runs")
+    assert "the guest 44 runs" not in vm.output
     await vm.client.call(Unpause())
     await vm.says(r"\nthe guest 44 runs")
     assert await _is(vm, Status.RUNNING)
@@ -146,6 +147,7 @@ async def _starts_again(vm: VM) -> None:
     """While nobody has cleared away yet what the killed launcher left, in the hypervisor for one."""
     hypervisor, vmi = vm.standalone.hypervisor, vm.standalone.vmi
     async with Standalone(vmi, hypervisor, vm.standalone.context, vm.standalone.sources) as standalone:
+        write_secret(standalone)
         await standalone.start()
         again = VM(standalone)
         await boots(again)
@@ -211,7 +213,7 @@ def alone(hypervisor: Hypervisor, place: Place, vmi: dict[str, Any], machines: s
     assert found.allowed, found.causes
     completed["metadata"]["uid"] = str(uuid.uuid4())
     root = completed["spec"]["volumes"][0]["name"]
-    sources = {root: place.image, KERNEL_BOOT: place.boot, "secret": place.secret}
+    sources = {root: place.image, KERNEL_BOOT: place.boot}
     context = Context(emulated=bool(hypervisor.descriptor.emulation))
     return Standalone(completed, hypervisor, context, sources, cache=place.cache)
 
@@ -219,8 +221,6 @@ def alone(hypervisor: Hypervisor, place: Place, vmi: dict[str, Any], machines: s
 async def try_all(hypervisor: Hypervisor, place: Place) -> Report:
     """What comes of every trial. Those of one guest come one after the other."""
     report = Report(hypervisor=hypervisor.descriptor.name)
-    place.secret.mkdir(exist_ok=True)
-    (place.secret / "word").write_text(SECRET + "\n")
     for trials, spec in ((FIRST, {}), ((*PAUSED, *KILLED), {"startStrategy": "Paused"}), (LEFT, {})):
         if spec and lacking(hypervisor, PAUSED[0].needs):
             spec = {}
@@ -233,6 +233,7 @@ async def _try(
 ) -> None:
     async with alone(hypervisor, place, vmi) as standalone:
         try:
+            write_secret(standalone)
             await standalone.start()
             vm = VM(standalone)
             for trial in trials:
@@ -247,6 +248,13 @@ async def _try(
             missed = next(trial for trial in trials if trial.title not in report.results)
             report.results[missed.title] = f"failed: {error}"
             sys.stderr.write(vm_said(standalone))
+
+
+def write_secret(standalone: Standalone) -> None:
+    """Where a Pod has it mounted."""
+    directory = standalone.sandbox.path(paths.config_dir("secret", "secret"))
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "word").write_text(SECRET + "\n")
 
 
 def vm_said(standalone: Standalone) -> str:

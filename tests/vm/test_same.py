@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import libvirt
 import pytest
@@ -19,13 +18,13 @@ NAMES = [name for name in registry.names() if registry.get(name).evidence in (Ev
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_a_guest_does_all_that_the_registry_says(name: str, tmp_path: Path) -> None:
+async def test_a_guest_does_all_that_the_registry_says(name: str) -> None:
     hypervisor, made = registry.get(name), guest()
     for step, missing in trial.steps(hypervisor, emulated=bool(hypervisor.descriptor.emulation)):
         if missing:
             pytest.skip(f"{step}: {missing}")
     cache = guestimage.default_cache() / "capabilities"
-    place = same.Place(image=made.image, boot=made.kernel.parent, secret=tmp_path / "secret", cache=cache)
+    place = same.Place(image=made.image, boot=made.kernel.parent, cache=cache)
     report = await same.try_all(hypervisor, place)
     report.versions = f"libvirt {same.dotted(libvirt.getVersion())}"
     report.write(os.environ.get("VIRTFLEET_RESULTS", ""))

@@ -19,6 +19,7 @@ import libvirt
 import msgspec
 
 from virtfleet.hypervisors import registry
+from virtfleet.launcher.alone import standalone
 from virtfleet.launcher.alone.check import check
 from virtfleet.work import commands
 from vm import guests, same
@@ -44,7 +45,7 @@ def define(directory: Path) -> dict[str, str]:
 
 
 def place(files: Path) -> same.Place:
-    return same.Place(image=files / "guest.qcow2", boot=files, secret=Path("/tmp/secret"))
+    return same.Place(image=files / "guest.qcow2", boot=files)
 
 
 async def tried(files: Path) -> dict[str, Any]:
@@ -58,15 +59,16 @@ async def of_kind(kind: str, files: Path) -> dict[str, Any]:
     """Whether a guest of a kind boots, says so on its console, and shuts down."""
     vmi = same.guest(XEN)
     vmi["spec"]["domain"]["machine"] = {"type": kind}
-    async with same.alone(XEN, place(files), vmi, machines=f"{kind}*") as standalone:
-        await standalone.start()
-        vm = VM(standalone)
+    async with same.alone(XEN, place(files), vmi, machines=f"{kind}*") as started:
+        same.write_secret(started)
+        await started.start()
+        vm = VM(started)
         try:
             for trial in same.FIRST:
                 if trial.run in (same.boots, same.shuts_down):
                     await trial.run(vm)
         except AssertionError:
-            sys.stderr.write(same.vm_said(standalone))
+            sys.stderr.write(same.vm_said(started))
             raise
     return {}
 
@@ -91,6 +93,7 @@ def _resident(program: str) -> list[int]:
 
 if __name__ == "__main__":
     guests.PATIENCE = 300.0  # a guest of a machine that is emulated itself
+    guests.POLL = standalone._RETRY = 0.5  # what is asked more often takes the machine's time from the guest
     what, *arguments = sys.argv[1:]
     if what == "define":
         answer: dict[str, Any] = define(Path(arguments[0]))

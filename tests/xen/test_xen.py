@@ -30,7 +30,7 @@ pytestmark = [
 
 TREE = Path(__file__).resolve().parents[2]
 DOMAINS = "xl list | tail -n +3"  # beside dom0
-LIMIT = 600.0
+LIMIT = 840.0
 VMM = "xen-qemu-system-i386"
 XEN = registry.get("xen")
 

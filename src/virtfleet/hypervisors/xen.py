@@ -25,8 +25,15 @@ from virtfleet.domain.targets import TargetNames
 from virtfleet.domain.volumes import Source
 from virtfleet.domain.xml import add
 from virtfleet.hypervisors import daemons
-from virtfleet.hypervisors.base import DaemonPlan, DaemonSettings, Descriptor, Evidence, Hypervisor, Outliving
-from virtfleet.hypervisors.plain import LIKE_QEMU
+from virtfleet.hypervisors.base import (
+    DaemonPlan,
+    DaemonSettings,
+    Descriptor,
+    Evidence,
+    Hypervisor,
+    Outliving,
+    Overheads,
+)
 from virtfleet.hypervisors.proof import Device, Step
 from virtfleet.hypervisors.support import Level, Support, Supports, impossible, works
 
@@ -66,7 +73,7 @@ class Xen(Hypervisor):
     descriptor: ClassVar[Descriptor] = Descriptor(
         name="xen",
         title="Xen",
-        overheads=LIKE_QEMU,
+        overheads=Overheads(daemon="32Mi", vmm="36Mi"),
         launcher_image="virt-launcher-xen",
         uri="xen:///system",
         daemon="virtxend",
