@@ -104,4 +104,4 @@ def test_openvz_makes_the_container(tmp_path: Path) -> None:
 
 def test_who_says_that_a_driver_took_its_documents_is_tested_here() -> None:
     said = {name for name in registry.names() if registry.get(name).evidence is Evidence.DRIVER}
-    assert said == {"vmware", "openvz", "xen"}  # the last in tests/xen, on demand: its driver wants a dom0
+    assert said == {"vmware", "openvz"}

@@ -93,6 +93,18 @@ def test_containers_as_vms_need_root_and_say_so() -> None:
     assert compute(made)["image"] == f"virtfleet/virt-launcher-lxc:{__version__}"
 
 
+def test_a_domain_outside_of_its_pod_needs_three_places_of_the_node() -> None:
+    where = kubevirt("XenHypervisor", configuration={"hypervisors": [{"name": "qemu-kvm"}, {"name": "xen"}]})
+    made = pod({"hypervisor": "xen"}, where)
+    seen = {mounts(made)[name]: v["hostPath"]["path"] for name, v in volumes(made).items() if "hostPath" in v}
+    assert seen == {
+        "/dev/pts": "/dev/pts",
+        "/var/run/kubevirt-private/node-network": "/proc/1/ns/net",
+        "/var/lib/virtfleet/outliving": "/var/lib/virtfleet/outliving",
+    }
+    assert not any("hostPath" in volume for volume in volumes(pod()).values()), "others have nothing of it"
+
+
 def test_a_container_asks_for_nothing_that_only_machines_need() -> None:
     made = pod(LXC, kubevirt(configuration={"hypervisors": [{"name": "qemu-kvm"}, {"name": "lxc"}]}))
     asked = compute(made)["resources"]["requests"]
