@@ -118,7 +118,11 @@ class Plugged:
         )
         self.guest(f"rm -f /tmp/stopped; ( {script} ) >/dev/null 2>&1 </dev/null & true")
         self.guest("test -s /tmp/rounds")
-        yield
+        try:
+            yield
+        except BaseException:
+            self.guest("touch /tmp/stop")  # or what comes next would find it still writing
+            raise
         rounds = int(self.guest("wc -l < /tmp/rounds"))
         eventually(lambda: int(self.guest("wc -l < /tmp/rounds")) > rounds, PATIENCE)  # and it still does
         self.guest("touch /tmp/stop; while [ ! -e /tmp/stopped ]; do sleep 0.1; done")

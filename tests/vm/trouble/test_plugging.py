@@ -119,7 +119,7 @@ def test_a_launcher_that_is_killed_while_a_volume_comes_loses_nothing_that_was_w
     for name in ("one", "two"):
         ask(web, "addvolume", name)
     disks = {name: web.sees(name) for name in ("one", "two")}
-    write = "head -c 1048576 /dev/urandom > /tmp/new; dd if=/tmp/new of=/dev/{} conv=fsync; md5sum < /tmp/new"
+    write = "head -c 1048576 /dev/urandom > /tmp/mine; dd if=/tmp/mine of=/dev/{} conv=fsync; md5sum < /tmp/mine"
     sums = {name: web.guest(write.format(disk)) for name, disk in disks.items()}
     before = web.used.runs()
     ask(web, "addvolume", "three")
