@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import subprocess
+import urllib.request
 from typing import Any
 
 import pytest
@@ -74,23 +75,50 @@ def test_exec_with_a_terminal(kubectl: Kubectl) -> None:
     assert b"/dev/pts/" in said
 
 
+SERVER = (
+    "import http.server, socket\n"
+    "class H(http.server.BaseHTTPRequestHandler):\n"
+    "    def do_GET(self):\n"
+    "        self.send_response(200); self.end_headers(); self.wfile.write(socket.gethostname().encode())\n"
+    "http.server.ThreadingHTTPServer(('%s', 8080), H).serve_forever()\n"
+)
+
+
+def serving(address: str) -> dict[str, Any]:
+    return {"name": "main", "image": IMAGE, "command": ["/usr/bin/python3", "-c", SERVER % address]}
+
+
+def test_ports_of_pods_and_services_are_forwarded(kubectl: Kubectl) -> None:
+    """Also of what listens on the Pod's own 127.0.0.1 alone."""
+    listens = ["/usr/bin/python3", "-c", "import socket; socket.create_connection(('127.0.0.1', 8080))"]
+    probe = {"readinessProbe": {"exec": {"command": listens}, "periodSeconds": 1, "timeoutSeconds": 20}}
+    kubectl.apply(pod("web", {"app": "web"}, containers=[{**serving("127.0.0.1"), **probe}]))
+    kubectl("expose", "pod/web", "--port=80", "--target-port=8080")
+    ready(kubectl, "web")
+    for what, port in (("pod/web", ":8080"), ("svc/web", ":80")):
+        with kubectl.start("port-forward", "--address=127.0.0.1", what, port) as forwarding:
+            assert forwarding.stdout is not None
+            here = forwarding.stdout.readline().split()[2]
+            for _ in range(3):
+                with urllib.request.urlopen(f"http://{here}/", timeout=30) as answer:
+                    assert answer.read() == b"web"
+            forwarding.terminate()
+
+
+def test_who_may_only_read_forwards_no_ports(kubectl: Kubectl) -> None:
+    kubectl("create", "serviceaccount", "robot")
+    kubectl("create", "role", "reader", "--verb=get,list", "--resource=pods,pods/portforward")
+    kubectl("create", "rolebinding", "reader", "--role=reader", f"--serviceaccount={kubectl.namespace}:robot")
+    kubectl.apply(pod("p"))
+    ready(kubectl, "p")
+    robot = f"system:serviceaccount:{kubectl.namespace}:robot"
+    assert 'cannot create resource "pods/portforward"' in kubectl.fails("port-forward", "pod/p", ":80", "--as", robot)
+
+
 def test_a_service_balances_over_its_pods(kubectl: Kubectl) -> None:
-    server = (
-        "import http.server, socket\n"
-        "class H(http.server.BaseHTTPRequestHandler):\n"
-        "    def do_GET(self):\n"
-        "        self.send_response(200); self.end_headers(); self.wfile.write(socket.gethostname().encode())\n"
-        "http.server.ThreadingHTTPServer(('', 8080), H).serve_forever()\n"
-    )
     web = workload("Deployment", "web", replicas=2)
-    web["spec"]["template"]["spec"]["containers"] = [
-        {
-            "name": "main",
-            "image": IMAGE,
-            "command": ["/usr/bin/python3", "-c", server],
-            "readinessProbe": {"httpGet": {"port": 8080, "path": "/"}, "periodSeconds": 1},
-        }
-    ]
+    probe = {"readinessProbe": {"httpGet": {"port": 8080, "path": "/"}, "periodSeconds": 1}}
+    web["spec"]["template"]["spec"]["containers"] = [{**serving(""), **probe}]
     kubectl.apply(web, pod("client"))
     kubectl("expose", "deploy/web", "--port=80", "--target-port=8080")
     kubectl("rollout", "status", "deploy/web", "--timeout=60s")

@@ -240,6 +240,14 @@ async def test_what_is_not_allowed_is_forbidden_in_kubernetes_words(tmp_path: Pa
                 'widgets.example.io "w" is forbidden: User "eve" cannot patch resource "widgets/scale" '
                 'in API group "example.io" in the namespace "ns"'
             ),
+            # A websocket is asked for by GET, which who may only read is allowed.
+            **{
+                ("GET", f"{PODS}/p/{acting}"): (
+                    f'pods "p" is forbidden: User "eve" cannot create resource "pods/{acting}" '
+                    'in API group "" in the namespace "ns"'
+                )
+                for acting in ("attach", "exec", "portforward")
+            },
         }
         for (method, path), message in answers.items():
             answer = await client.ask(method, path, status=403, X_User="eve")

@@ -38,6 +38,7 @@ _HOP_BY_HOP = frozenset(
 )
 _CONNECT_TIMEOUT = 10.0
 _BUFFER = 1 << 16
+_LAST_BYTES = 5.0  # seconds that what is under way has when a tunnel has ended
 # aiohttp tells a handler that its client is gone only when it writes; quiet streams look for themselves.
 _GONE_CHECK = 2.0
 
@@ -135,7 +136,11 @@ async def _tunnel(request: web.Request, answer: aiohttp.ClientResponse) -> web.S
             inlet.feed_eof()
     loop = asyncio.get_running_loop()
     directions = _pump(from_client.reader, StreamWriter(theirs, loop)), _pump(from_server.reader, writer)
-    await first_of(*directions, forgiven=(OSError, aiohttp.ClientError))
+    try:
+        await first_of(*directions, forgiven=(OSError, aiohttp.ClientError))
+    finally:  # closing waits for an end that does not read what is under way, and that one may wait for this
+        for transport in filter(None, (ours.transport, theirs.transport)):
+            loop.call_later(_LAST_BYTES, transport.abort)
     return response
 
 

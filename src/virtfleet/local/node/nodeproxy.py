@@ -1,4 +1,4 @@
-"""pods/log and pods/exec of the API server: found out which node has the pod, and passed on to its agent."""
+"""Streams of pods at the API server, logs among them: found out which node has the pod, and passed on to its agent."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class NodeProxy:
         self._sessions: dict[str, aiohttp.ClientSession] = {}
 
     def connectors(self) -> dict[tuple[str, str, str], Connector]:
-        return {("", "pods", what): partial(self._pass_on, what) for what in ("log", "exec")}
+        return {("", "pods", what): partial(self._pass_on, what) for what in ("log", "exec", "portforward")}
 
     async def close(self) -> None:
         for session in self._sessions.values():
@@ -48,14 +48,16 @@ class NodeProxy:
         self, what: str, request: web.Request, *, namespace: str, name: str, subpath: str, user: User
     ) -> web.StreamResponse:
         pod = await self._api.get(PODS, name, namespace)
-        container = request.query.get("container") or _default_container(pod)
+        of = [what, namespace, name]
+        if what != "portforward":
+            of.append(request.query.get("container") or _default_container(pod))
         node = pod["spec"].get("nodeName")
         if not node:
             if what == "log":
                 return web.Response(status=204)  # nothing was ever written
             raise ApiError("BadRequest", f"pod {name} does not have a host assigned")
         query = urlencode([(key, value) for key, value in request.query.items() if key != "container"])
-        url = f"http://{quote(node)}/{what}/{quote(namespace)}/{quote(name)}/{quote(container)}?{query}"
+        url = f"http://{quote(node)}/{'/'.join(map(quote, of))}?{query}"
         kept = {key: value for key, value in request.headers.items() if key.lower().startswith("sec-websocket-")}
         return await forward(request, self._session(node), url, ssl=None, headers=kept)
 

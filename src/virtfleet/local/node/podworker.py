@@ -81,6 +81,11 @@ class PodWorker:
         if _revision(pod) >= _revision(self.pod):
             self.pod = pod
 
+    @property
+    def network(self) -> str | None:
+        """The file that holds the pod's network; "" where it is the machine's, None where there is none."""
+        return self._ground.sandbox.namespaces.get("network", "") if self._ground else None
+
     def wake(self) -> None:
         self._woken.set()
 

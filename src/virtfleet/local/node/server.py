@@ -1,4 +1,4 @@
-"""The agent's own door, for the API server: containers' logs, commands run in them, and what they use.
+"""The agent's own door, for the API server: containers' logs, commands run in them, what they use, pods' ports.
 
 It is a unix socket in the node's directory: both ends are on this machine by the nature of a local cluster, and the
 file's mode lets in nobody but the cluster's own user. No port, no certificate to renew.
@@ -26,6 +26,7 @@ from virtfleet.local.node.layout import Layout
 from virtfleet.local.node.lifecycle import all_containers
 from virtfleet.local.node.logfiles import Line
 from virtfleet.local.node.podworker import PodWorker
+from virtfleet.local.node.portforward import forward
 from virtfleet.local.node.runtime import Runtime
 from virtfleet.work.tasks import held
 
@@ -47,6 +48,7 @@ class AgentServer:
         application.router.add_get("/log/{namespace}/{pod}/{container}", self._logs)
         application.router.add_get("/usage", self._usage)
         application.router.add_route("*", "/exec/{namespace}/{pod}/{container}", self._exec)
+        application.router.add_route("*", "/portforward/{namespace}/{pod}", self._port_forward)
         runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
         await runner.setup()
         path = self._layout.socket
@@ -106,12 +108,25 @@ class AgentServer:
                 pods.setdefault(pod, {})[name] = used
         return {"timestamp": times.timestamp(), "window": f"{seconds:.3f}s", "node": pods.pop("", {}), "pods": pods}
 
+    async def _port_forward(self, request: web.Request) -> web.StreamResponse:
+        worker = self._worker(request)
+        network = worker.network
+        if network is None:
+            raise ApiError(
+                "BadRequest", f"unable to forward port because pod {request.match_info['pod']} is not running"
+            )
+        return await forward(request, network, f"{request.match_info['pod']}, uid {worker.uid}")
+
+    def _worker(self, request: web.Request) -> PodWorker:
+        key = f"{request.match_info['namespace']}/{request.match_info['pod']}"
+        worker = next((w for w in self._workers.values() if key_of(w.pod) == key), None)
+        if worker is None:
+            raise ApiError("NotFound", f'pod "{request.match_info["pod"]}" is not on this node')
+        return worker
+
     def _run(self, request: web.Request, *, previous: bool = False) -> Container:
         """The run of the container that is asked for; refusals are worded as the kubelet's."""
-        namespace, pod, name = (request.match_info[key] for key in ("namespace", "pod", "container"))
-        worker = next((w for w in self._workers.values() if key_of(w.pod) == f"{namespace}/{pod}"), None)
-        if worker is None:
-            raise ApiError("NotFound", f'pod "{pod}" is not on this node')
+        worker, pod, name = self._worker(request), request.match_info["pod"], request.match_info["container"]
         if name not in [container["name"] for container in all_containers(worker.pod)]:
             raise ApiError("BadRequest", f"container {name} is not valid for pod {pod}")
         runs = worker.runs.by_name.get(name) or []

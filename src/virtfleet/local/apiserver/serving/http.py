@@ -39,6 +39,7 @@ BODY_LIMIT = 3 * 1024 * 1024
 _WARNINGS_LIMIT = 4096  # characters in all; clients limit the headers that they accept
 # Kinds whose objects, and not only a word about them, are the answer to their deletion.
 _SHOWN_LAST = ("/pods", "/services", "/serviceaccounts", "/persistentvolumes", "/persistentvolumeclaims")
+_ACTING = ("attach", "exec", "portforward")  # of pods; a websocket is asked for by GET, and yet does more than read
 _OPEN_PATHS = (*diagnostics.HEALTH, "/version")
 
 Authenticate = Callable[[web.Request], Awaitable[User]]
@@ -124,9 +125,11 @@ class Server:
         if user is ANONYMOUS and info.path.rstrip("/") not in _OPEN_PATHS:
             raise ApiError("Unauthorized", "Unauthorized")
         what = (info.group, info.version, info.resource, info.subresource, info.namespace, info.name, info.path)
-        asked = Attributes(user, info.verb, *what)
-        if not self.authorize(asked):
-            raise refusals.forbidden(asked)
+        acting = info.verb == "get" and (info.group, info.resource) == ("", "pods") and info.subresource in _ACTING
+        for verb in (info.verb, "create") if acting else (info.verb,):
+            asked = Attributes(user, verb, *what)
+            if not self.authorize(asked):
+                raise refusals.forbidden(asked)
 
     async def _route(self, request: web.Request, info: RequestInfo, user: User) -> web.StreamResponse:
         if not info.resource:

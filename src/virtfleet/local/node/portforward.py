@@ -1,0 +1,255 @@
+"""Ports of a pod over a websocket, in both ways that clients speak: kubectl's SPDY inside of it, or plain channels.
+
+Each connection goes to 127.0.0.1 as the pod has it. Who sends faster than a pod reads is stopped, as in Kubernetes for
+all connections of one client at once: neither protocol lets one of them wait alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import socket as sockets
+import struct
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from aiohttp import WSMsgType, web
+
+from virtfleet.kube.errors import ApiError
+from virtfleet.local.node import spdy
+from virtfleet.work.tasks import Owned, all_of, first_of, start
+
+TUNNEL, CHANNELS = "SPDY/3.1+portforward.k8s.io", "v4.channel.k8s.io"
+MOST_CONNECTIONS = 256  # of one client
+MOST_PORTS = 64  # in one request for channels, whose numbers are a byte each
+_CHUNK = 1 << 15
+_AHEAD = 1 << 20  # bytes that wait for a pod that does not read yet
+_DIAL_TIMEOUT = 10.0
+_PING_PERIOD = 20.0  # finds clients that went while nothing could be read of them
+_CLONE_NEWNET = 0x40000000
+_libc = ctypes.CDLL(None, use_errno=True)
+
+Send = Callable[[bytes], Awaitable[None]]
+Dial = Callable[[int], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
+
+
+async def forward(request: web.Request, namespace: str, pod: str) -> web.StreamResponse:
+    """`namespace` is the file that holds the pod's network, or "" for the machine's; `pod` is said in errors."""
+    socket = web.WebSocketResponse(protocols=(TUNNEL, CHANNELS), compress=False, max_msg_size=2 * spdy.LARGEST_DATA)
+    if not socket.can_prepare(request):
+        raise ApiError("BadRequest", "port-forward needs a websocket; SPDY is spoken inside of one only")
+    channels = TUNNEL not in request.headers.get("Sec-WebSocket-Protocol", "")
+    ports = _ports(request.query.getall("ports", [])) if channels else []
+    await socket.prepare(request)
+    dial = partial(_dial, namespace)
+    talk = _Channels(socket, dial, pod, ports).run() if channels else _Tunnel(socket, dial, pod).run()
+    try:
+        await first_of(talk, _pinging(socket))
+    finally:
+        await socket.close()
+    return socket
+
+
+async def _pinging(socket: web.WebSocketResponse) -> None:
+    while True:
+        await asyncio.sleep(_PING_PERIOD)
+        await socket.ping()
+
+
+def _ports(asked: list[str]) -> list[int]:
+    texts = [text for value in asked for text in value.split(",")]
+    ports = [_port(text) for text in texts[: MOST_PORTS + 1]]
+    if not 0 < len(ports) <= MOST_PORTS or not all(ports):
+        raise ApiError(
+            "BadRequest", f"ports: give 1 to {MOST_PORTS} numbers from 1 to 65535, not {','.join(texts)!r:.80}"
+        )
+    return ports
+
+
+def _port(text: str) -> int:
+    """0 for what is none."""
+    number = int(text) if text.isascii() and text.isdecimal() and len(text) <= 5 else 0
+    return number if number < 1 << 16 else 0
+
+
+class _Link:
+    """One connection into the pod. `send` passes on what comes from there."""
+
+    def __init__(self, dial: Dial, port: int, send: Send) -> None:
+        self._dial, self._port, self._send = dial, port, send
+        self._opened: asyncio.Future[asyncio.StreamWriter | None] = asyncio.get_running_loop().create_future()
+
+    async def run(self) -> str:
+        """Until the pod says no more. The answer is what went wrong, if anything."""
+        try:
+            reader, writer = await self._dial(self._port)
+        except (OSError, TimeoutError) as error:
+            self._opened.set_result(None)
+            why = os.strerror(error.errno).lower() if error.errno else f"no answer within {_DIAL_TIMEOUT:.0f} s"
+            return f"dial tcp 127.0.0.1:{self._port}: connect: {why}"
+        self._opened.set_result(writer)
+        try:
+            while said := await reader.read(_CHUNK):
+                await self._send(said)
+        except OSError as error:
+            return str(error)
+        except asyncio.CancelledError:
+            _cut(writer)
+            raise
+        finally:
+            writer.transport.abort()
+        return ""
+
+    async def feed(self, data: bytes) -> None:
+        writer = await self._opened
+        if writer is not None and not writer.is_closing():
+            writer.write(data)
+            with contextlib.suppress(OSError):
+                await writer.drain()
+
+    async def end_input(self) -> None:
+        writer = await self._opened
+        if writer is not None and not writer.is_closing():
+            with contextlib.suppress(OSError):
+                writer.write_eof()
+
+    async def end(self) -> None:
+        if writer := await self._opened:
+            _cut(writer)
+
+
+def _cut(writer: asyncio.StreamWriter) -> None:
+    """At once, whether the pod reads what is under way or not."""
+    if not writer.is_closing():
+        writer.get_extra_info("socket").setsockopt(sockets.SOL_SOCKET, sockets.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.transport.abort()
+
+
+class _Channels:
+    """Two channels for each port: its data, and an error. Each begins with the port's number."""
+
+    def __init__(self, socket: web.WebSocketResponse, dial: Dial, pod: str, ports: list[int]) -> None:
+        self._socket, self._pod, self._ports = socket, pod, ports
+        self._links = [_Link(dial, port, partial(self._say, 2 * number)) for number, port in enumerate(ports)]
+
+    async def run(self) -> None:
+        for channel in range(2 * len(self._ports)):
+            await self._say(channel, self._ports[channel // 2].to_bytes(2, "little"))
+        await first_of(self._read(), all_of(*(self._serve(number) for number in range(len(self._ports)))))
+
+    async def _serve(self, number: int) -> None:
+        if why := await self._links[number].run():
+            await self._say(2 * number + 1, _message(self._ports[number], self._pod, why))
+
+    async def _read(self) -> None:
+        async for message in self._socket:
+            if message.type is WSMsgType.BINARY and message.data[1:]:
+                channel = message.data[0]
+                if channel % 2 or channel // 2 >= len(self._links):
+                    return
+                await self._links[channel // 2].feed(message.data[1:])
+
+    async def _say(self, channel: int, data: bytes) -> None:
+        await self._socket.send_bytes(bytes([channel]) + data)
+
+
+class _Tunnel:
+    """SPDY whose bytes are those of a websocket's messages. A connection is two streams of one request: error, data."""
+
+    def __init__(self, socket: web.WebSocketResponse, dial: Dial, pod: str) -> None:
+        self._socket, self._dial, self._pod = socket, dial, pod
+        self._encoder, self._last = spdy.Encoder(), 0
+        self._requests: dict[str, dict[str, int]] = {}  # request -> kind -> number
+        self._links: dict[int, _Link] = {}  # by the number of the data stream
+        self._owned = Owned()
+
+    async def run(self) -> None:
+        decoder = spdy.Decoder()
+        try:
+            async for message in self._socket:
+                for frame in decoder.feed(message.data) if message.type is WSMsgType.BINARY else ():
+                    if frame.kind == spdy.GOAWAY:
+                        return
+                    await self._take(frame)
+        except spdy.SpdyError:
+            await self._socket.send_bytes(spdy.go_away(self._last, spdy.PROTOCOL_ERROR))
+        finally:
+            await self._owned.end()
+
+    async def _take(self, frame: spdy.Frame) -> None:
+        match frame.kind:
+            case spdy.SYN_STREAM:
+                await self._open(frame)
+            case spdy.DATA if frame.number in self._links:
+                link = self._links[frame.number]
+                if frame.data:
+                    await link.feed(frame.data)
+                if frame.fin:
+                    await link.end_input()
+            case spdy.RST_STREAM if frame.number in self._links:
+                await self._links[frame.number].end()
+            case spdy.PING if frame.number % 2:  # even ones would be answers to ours
+                await self._socket.send_bytes(spdy.ping(frame.number))
+
+    async def _open(self, frame: spdy.Frame) -> None:
+        number, headers = frame.number, frame.headers
+        if number % 2 == 0 or number <= self._last:
+            raise spdy.SpdyError(f"stream {number} after {self._last}")
+        self._last = number
+        kind, request, port = headers.get("streamtype"), headers.get("requestid"), _port(headers.get("port", ""))
+        if kind not in ("error", "data") or not request or not port or kind in self._requests.get(request, ()):
+            return await self._socket.send_bytes(spdy.reset(number, spdy.PROTOCOL_ERROR))
+        if request not in self._requests and len(self._requests) >= MOST_CONNECTIONS:
+            return await self._socket.send_bytes(spdy.reset(number, spdy.REFUSED_STREAM))
+        both = self._requests.setdefault(request, {})
+        both[kind] = number
+        await self._socket.send_bytes(self._encoder.opening(spdy.SYN_REPLY, number, {}))
+        if len(both) == 2:
+            link = self._links[both["data"]] = _Link(self._dial, port, partial(self._say, both["data"]))
+            self._owned.add(start(self._serve(link, port, request), "forwarded connection", expected=(OSError,)))
+        return None
+
+    async def _serve(self, link: _Link, port: int, request: str) -> None:
+        why = await link.run()
+        both = self._requests.pop(request)
+        del self._links[both["data"]]
+        said = _message(port, self._pod, why) if why else b""
+        await self._socket.send_bytes(spdy.data(both["error"], said, fin=True))  # read when the data has ended
+        await self._socket.send_bytes(spdy.data(both["data"], b"", fin=True))
+
+    async def _say(self, stream: int, data: bytes) -> None:
+        await self._socket.send_bytes(spdy.data(stream, data))
+
+
+def _message(port: int, pod: str, why: str) -> bytes:
+    return f"error forwarding port {port} to pod {pod}: {why}".encode()
+
+
+async def _dial(namespace: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    loop = asyncio.get_running_loop()
+    if namespace:
+        with ThreadPoolExecutor(1) as thread:  # it ends in the namespace that it went to
+            socket = await loop.run_in_executor(thread, _socket_in, namespace)
+    else:
+        socket = sockets.socket()
+    try:
+        socket.setblocking(False)
+        async with asyncio.timeout(_DIAL_TIMEOUT):
+            await loop.sock_connect(socket, ("127.0.0.1", port))
+        reader, writer = await asyncio.open_connection(sock=socket, limit=_CHUNK)
+    except BaseException:
+        socket.close()
+        raise
+    writer.transport.set_write_buffer_limits(_AHEAD)
+    return reader, writer
+
+
+def _socket_in(namespace: str) -> sockets.socket:
+    """A socket stays in the namespace that it was made in."""
+    with open(namespace, "rb") as file:
+        if _libc.setns(file.fileno(), _CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), f"cannot enter {namespace}")
+    return sockets.socket()
