@@ -45,6 +45,19 @@ def test_logs_follow_a_container_to_its_end(kubectl: Kubectl) -> None:
     assert kubectl("logs", "q", "--timestamps").splitlines()[0].endswith(" one")
 
 
+def test_a_sidecar_goes_on_beside_the_others_and_ends_after_them(kubectl: Kubectl) -> None:
+    side = shell("trap 'echo ends; exit 0' TERM; echo begins; while :; do sleep 0.1; done", name="side")
+    main = shell("until test -e /tmp/go; do sleep 0.1; done")
+    before = [{**side[0], "restartPolicy": "Always"}]
+    kubectl.apply(pod("p", containers=main, initContainers=before, restartPolicy="Never"))
+    ready(kubectl, "p")
+    assert kubectl("get", "pod", "p", "--no-headers").split()[1:3] == ["2/2", "Running"]
+    assert kubectl("logs", "p", "-c", "side") == "begins\n"
+    kubectl("exec", "p", "-c", "main", "--", "touch", "/tmp/go")
+    kubectl("wait", "pod/p", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=30s")
+    assert kubectl("logs", "p", "-c", "side") == "begins\nends\n"
+
+
 def test_exec_passes_input_output_and_exit_code(kubectl: Kubectl) -> None:
     kubectl.apply(pod("p"))
     ready(kubectl, "p")

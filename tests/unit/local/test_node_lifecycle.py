@@ -64,6 +64,46 @@ def test_a_failed_init_container_fails_the_pod_that_never_restarts_and_is_tried_
     assert plan(pod("a", init=("i",)), seen, NOW).start == ["i"]
 
 
+def accompanied(*order: str, policy: str = "Never") -> dict[str, Any]:
+    """A pod with the init containers in this order, those with an s in front being sidecars, and one that is not."""
+    whole = pod("a", init=order, policy=policy)
+    for container in whole["spec"]["initContainers"]:
+        container |= {"restartPolicy": "Always"} if container["name"].startswith("s") else {}
+    return whole
+
+
+def test_a_sidecar_holds_others_up_only_until_it_has_started() -> None:
+    whole, none = accompanied("s1", "i", "s2"), dict.fromkeys(("s1", "i", "s2", "a"), Seen())
+    assert plan(whole, none, NOW).start == ["s1"]
+    starting = Seen(run=running().run)  # its startup probe has not passed
+    assert plan(whole, none | {"s1": starting}, NOW).start == []
+    assert plan(whole, none | {"s1": running()}, NOW).start == ["i"]
+    assert plan(whole, none | {"s1": running(), "i": ended()}, NOW).start == ["s2"]
+    assert plan(whole, none | {"s1": running(), "i": ended(), "s2": starting}, NOW).start == []
+    assert plan(whole, none | {"s1": running(), "i": ended(), "s2": running()}, NOW).start == ["a"]
+
+
+def test_a_sidecar_is_run_again_whenever_it_ends_and_whatever_the_policy_and_fails_no_pod() -> None:
+    whole, rest = accompanied("s1", "i", "s2"), {"i": ended(), "s2": running(), "a": running()}
+    for code in (0, 1):
+        again = plan(whole, {"s1": ended(code), **rest}, NOW)
+        assert (again.start, again.done) == (["s1"], False)
+    assert plan(whole, {"s1": ended(1, ago=9, backoff=10), **rest}, NOW).paused == {"s1": NOW + 1}
+    assert plan(whole, {"s1": running(unhealthy="ill"), **rest}, NOW).kill == {"s1": "ill"}
+    first = plan(whole, {"s1": ended(1), "i": Seen(), "s2": Seen(), "a": Seen()}, NOW)
+    assert (first.start, first.done) == (["s1"], False)
+    # What has begun after it does not wait for it again.
+    assert plan(whole, {"s1": ended(1), "i": ended(), "s2": Seen(), "a": Seen()}, NOW).start == ["s1", "s2"]
+
+
+def test_a_pod_is_over_with_its_ordinary_containers_or_a_failed_init_container() -> None:
+    whole = accompanied("s1", "i")
+    assert plan(whole, {"s1": running(), "i": ended(), "a": ended(3)}, NOW).done
+    assert plan(whole, {"s1": ended(1, backoff=10), "i": ended(), "a": ended()}, NOW).done
+    assert plan(whole, {"s1": running(), "i": ended(1), "a": Seen()}, NOW).done
+    assert not plan(accompanied("s1", policy="Always"), {"s1": running(), "a": ended()}, NOW).done
+
+
 def test_pauses_double_from_ten_seconds_to_five_minutes_and_end_with_a_long_run() -> None:
     pauses, run = [], None
     for _ in range(8):
@@ -122,6 +162,38 @@ def test_before_init_containers_are_done_the_others_wait_with_that_reason() -> N
     assert told["containerStatuses"][0]["state"] == {"waiting": {"reason": "PodInitializing"}}
     assert condition(told, "Initialized")["reason"] == "ContainersNotInitialized"
     assert condition(told, "Initialized")["message"] == "containers with incomplete status: [i]"
+
+
+def test_sidecars_are_shown_among_the_init_containers_and_count_for_readiness() -> None:
+    whole = accompanied("s1", "i")
+    early = status(whole, {"s1": Seen(run=running().run), "i": Seen(), "a": Seen()})
+    assert condition(early, "Initialized")["message"] == "containers with incomplete status: [s1 i]"
+    later = status(whole, {"s1": running(), "i": running(), "a": Seen()})
+    assert condition(later, "Initialized")["message"] == "containers with incomplete status: [i]"
+    [sidecar, _] = later["initContainerStatuses"]
+    assert (sidecar["ready"], sidecar["started"], list(sidecar["state"])) == (True, True, ["running"])
+    up = {"s1": running(), "i": ended(), "a": running()}
+    assert condition(status(whole, up), "Ready")["status"] == "True"
+    down = status(whole, up | {"s1": ended(1)})
+    assert condition(down, "Ready")["message"] == "containers with unready status: [s1]"
+    assert condition(down, "Initialized")["status"] == "True" and down["phase"] == "Running"
+
+
+@pytest.mark.parametrize(
+    ("sidecar", "over", "phase"),
+    [(running(), False, "Running"), (ended(137), True, "Succeeded"), (ended(137), False, "Succeeded")],
+)
+def test_a_pod_is_not_over_while_a_sidecar_runs_and_how_that_ends_is_all_the_same(
+    sidecar: Seen, over: bool, phase: str
+) -> None:
+    facts = PodFacts(("h",), over=over)
+    assert status(accompanied("s1"), {"s1": sidecar, "a": ended(0)}, facts)["phase"] == phase
+
+
+def test_a_failed_init_container_fails_the_pod_when_the_sidecars_have_ended() -> None:
+    whole, failed = accompanied("s1", "i"), {"i": ended(1), "a": Seen()}
+    assert status(whole, {"s1": running(), **failed})["phase"] == "Pending"
+    assert status(whole, {"s1": ended(), **failed}, PodFacts(("h",), over=True))["phase"] == "Failed"
 
 
 def test_a_container_in_back_off_shows_why_and_what_was_before() -> None:
@@ -208,7 +280,8 @@ def test_who_is_killed_first_follows_from_what_was_asked_for(amounts: Any, qos: 
             {"containers": [{"name": "a", "livenessProbe": {"grpc": {"port": 1}}}]},
             "spec.containers[0].livenessProbe.grpc",
         ),
-        ({"initContainers": [{"name": "s", "restartPolicy": "Always"}]}, "spec.initContainers[0].restartPolicy"),
+        ({"initContainers": [{"name": "s", "restartPolicy": "Never"}]}, "spec.initContainers[0].restartPolicy"),
+        ({"containers": [{"name": "a", "restartPolicy": "Always"}]}, "spec.containers[0].restartPolicy"),
     ],
 )
 def test_what_this_node_cannot_do_is_named(change: dict[str, Any], field: str) -> None:

@@ -159,6 +159,16 @@ def test_init_containers_count_by_the_largest_of_them() -> None:
     assert pod.template.requests == {"cpu": 2100}
 
 
+def test_sidecars_count_beside_whatever_comes_after_them() -> None:
+    def init(cpu: str, **more: str) -> dict[str, Any]:
+        return {"resources": {"requests": {"cpu": cpu}}, **more}
+
+    side = init("300m", restartPolicy="Always")
+    assert a_pod(requests={"cpu": "1"}, initContainers=[side, side]).template.requests == {"cpu": 1600}
+    assert a_pod(requests={"cpu": "1"}, initContainers=[side, init("2")]).template.requests == {"cpu": 2300}
+    assert a_pod(requests={"cpu": "1"}, initContainers=[init("2"), side]).template.requests == {"cpu": 2000}
+
+
 def test_pods_of_one_owner_spread_over_nodes_of_equal_room() -> None:
     book = a_book(a_node("a"), a_node("b"), a_node("c"))
     chosen = []

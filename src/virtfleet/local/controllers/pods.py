@@ -6,6 +6,7 @@ All controllers share one cache of these. What pods of one template have in comm
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any
@@ -20,6 +21,7 @@ from virtfleet.api.quantity import Quantity
 from virtfleet.api.times import seconds
 from virtfleet.kube.events import Reference
 from virtfleet.kube.resource import Obj, Resource, owner_reference
+from virtfleet.local.apiserver.kinds.pod_spec import is_sidecar
 
 JOB_TRACKING = "batch.kubernetes.io/job-tracking"  # a finalizer
 
@@ -199,17 +201,19 @@ def until_available(pods: Iterable[Pod], min_ready: int, now: float) -> float | 
 
 
 def total_requests(spec: Obj) -> dict[str, int]:
-    """What the pod asks of a node: its containers together, or its largest init container where that asks for more."""
-    total: dict[str, int] = {}
-    for container in spec.get("containers") or ():
-        for name, amount in _requests(container).items():
-            total[name] = total.get(name, 0) + amount
+    """What the pod asks of a node: its containers together, or what is most while it is initialized.
+
+    Sidecars run from their turn on, beside all others.
+    """
+    beside, most = Counter[str](), Counter[str]()
     for container in spec.get("initContainers") or ():
-        for name, amount in _requests(container).items():
-            total[name] = max(total.get(name, 0), amount)
-    for name, amount in amounts(spec.get("overhead")).items():
-        total[name] = total.get(name, 0) + amount
-    return {name: total[name] for name in sorted(total) if total[name]}
+        asked = beside + Counter(_requests(container))
+        most |= asked
+        beside = asked if is_sidecar(container) else beside
+    for container in spec.get("containers") or ():
+        beside += Counter(_requests(container))
+    total = (most | beside) + Counter(amounts(spec.get("overhead")))
+    return {name: total[name] for name in sorted(total)}
 
 
 def _requests(container: Obj) -> dict[str, int]:

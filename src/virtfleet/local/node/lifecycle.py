@@ -1,6 +1,7 @@
 """What to do next with a pod's containers. Pure: from the spec and what was seen of each container to a few actions.
 
-Init containers run one after the other; then the ordinary containers run side by side.
+Init containers run one after the other; then the ordinary containers run side by side. A sidecar is an init container
+that the next ones wait for only until it has started; it is run again whenever it ends, until the ordinary ones have.
 Whoever ends is run again as the restart policy says, after a pause that doubles with every try.
 """
 
@@ -10,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from virtfleet.kube.resource import Obj
+from virtfleet.local.apiserver.kinds.pod_spec import is_sidecar
 from virtfleet.local.node.containers import Container
 
 FIRST_BACKOFF, LAST_BACKOFF = 10.0, 300.0
@@ -46,19 +48,38 @@ def all_containers(pod: Obj) -> list[Obj]:
     return [*init_containers(pod), *pod["spec"]["containers"]]
 
 
+def sidecars(pod: Obj) -> list[Obj]:
+    return [container for container in init_containers(pod) if is_sidecar(container)]
+
+
+def lasting(pod: Obj) -> list[Obj]:
+    """The containers that run side by side when the pod is initialized."""
+    return [*sidecars(pod), *pod["spec"]["containers"]]
+
+
 def plan(pod: Obj, seen: Mapping[str, Seen], now: float) -> Plan:
     result = Plan()
     policy = pod["spec"].get("restartPolicy") or "Always"
-    if not any(seen[c["name"]].run for c in pod["spec"]["containers"]):
-        for container in init_containers(pod):
-            if not has_succeeded(seen[container["name"]]):
-                # A failed init container is run again unless the pod never restarts anything; then the pod has failed.
-                own_policy = "Never" if policy == "Never" else "OnFailure"
-                result.done = _keep(container, seen[container["name"]], own_policy, now, result)
+    before = init_containers(pod)
+    last = max((n for n, c in enumerate(all_containers(pod)) if seen[c["name"]].run), default=-1)  # that has begun
+    for number, container in enumerate(before):
+        view = seen[container["name"]]
+        if is_sidecar(container):
+            _keep(container, view, "Always", now, result)
+            if number >= last and not view.started:
                 return result
+        elif last < len(before) and not has_succeeded(view):
+            # A failed init container is run again unless the pod never restarts anything; then the pod has failed.
+            result.done = _keep(container, view, "Never" if policy == "Never" else "OnFailure", now, result)
+            return result
     over = [_keep(c, seen[c["name"]], policy, now, result) for c in pod["spec"]["containers"]]
     result.done = all(over)
     return result
+
+
+def is_through(container: Obj, view: Seen) -> bool:
+    """Whether the next one may begin after this init container."""
+    return view.started if is_sidecar(container) else has_succeeded(view)
 
 
 def has_succeeded(view: Seen) -> bool:

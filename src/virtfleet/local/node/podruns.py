@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from virtfleet.local.node.assembly import NodeParts, termination_path
 from virtfleet.local.node.containers import Container
 from virtfleet.local.node.health import Health
 from virtfleet.local.node.layout import Layout
-from virtfleet.local.node.lifecycle import Seen, all_containers
+from virtfleet.local.node.lifecycle import Seen, all_containers, sidecars
 from virtfleet.local.node.logfiles import tail_text
 
 _MESSAGE_LIMIT = 4096
@@ -124,11 +125,15 @@ class PodRuns:
             self._say("Killing", reason)
             await self._stop(run, grace)
 
-    async def end_all(self, grace: float) -> None:
-        running = [runs[-1] for runs in self.by_name.values() if not runs[-1].finished]
-        for run in running:
-            self._say("Killing", f"Stopping container {run.name}")
-        await asyncio.gather(*(self._stop(run, grace) for run in running))
+    async def end_all(self, pod: Obj, grace: float) -> None:
+        """Sidecars after the others, the last one first, in what is left of the time."""
+        until, last = time.monotonic() + grace, [c["name"] for c in sidecars(pod)]
+        for names in ([name for name in self.by_name if name not in last], *([name] for name in reversed(last))):
+            running = [run for name in names if (run := self.latest(name)) and not run.finished]
+            for run in running:
+                self._say("Killing", f"Stopping container {run.name}")
+            left = max(until - time.monotonic(), min(grace, 1.0))
+            await asyncio.gather(*(self._stop(run, left) for run in running))
 
     def kill_all(self) -> None:
         """No more grace for anyone."""

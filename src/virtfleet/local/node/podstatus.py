@@ -9,9 +9,9 @@ from typing import Any
 from virtfleet.api.names import FINAL
 from virtfleet.api.times import timestamp
 from virtfleet.kube.resource import Obj
-from virtfleet.local.apiserver.kinds.pod_spec import qos_class
+from virtfleet.local.apiserver.kinds.pod_spec import is_sidecar, qos_class
 from virtfleet.local.node.containers import Container
-from virtfleet.local.node.lifecycle import Seen, has_succeeded, init_containers
+from virtfleet.local.node.lifecycle import Seen, has_succeeded, init_containers, is_through, sidecars
 from virtfleet.local.node.resizing import PENDING, Pending
 
 
@@ -37,16 +37,19 @@ class PodFacts:
 
 def status(pod: Obj, seen: Mapping[str, Seen], facts: PodFacts, now: float) -> Obj:
     """The status as this node sees it. Conditions of others are left out: the patch merges by type."""
-    initialized = is_initialized(pod, seen)
+    ahead = _ahead(pod, seen)
+    initialized = not ahead
     own = [
         _container_status(c, seen[c["name"]], initialized=initialized, init=False) for c in pod["spec"]["containers"]
     ]
     init = [_container_status(c, seen[c["name"]], initialized=True, init=True) for c in init_containers(pod)]
-    phase = "Failed" if facts.outcome else _phase(pod, own, init, facts.over)
+    names = [c["name"] for c in sidecars(pod)]
+    beside = [s for s in init if s["name"] in names]
+    phase = "Failed" if facts.outcome else _phase(pod, own, [s for s in init if s not in beside], beside, facts.over)
     old = pod.get("status") or {}
     result: Obj = {
         "phase": phase,
-        "conditions": _conditions(pod, own, init, facts, phase, initialized, now),
+        "conditions": _conditions(pod, [*beside, *own], ahead, facts, phase, now),
         "startTime": old.get("startTime") or timestamp(now),
         "hostIP": facts.host_ips[0],
         "hostIPs": [{"ip": address} for address in facts.host_ips],
@@ -65,9 +68,11 @@ def status(pod: Obj, seen: Mapping[str, Seen], facts: PodFacts, now: float) -> O
     return result
 
 
-def is_initialized(pod: Obj, seen: Mapping[str, Seen]) -> bool:
-    begun = any(seen[c["name"]].run for c in pod["spec"]["containers"])
-    return begun or all(has_succeeded(seen[c["name"]]) for c in init_containers(pod))
+def _ahead(pod: Obj, seen: Mapping[str, Seen]) -> list[str]:
+    """The init containers that the ordinary ones wait for."""
+    if any(seen[c["name"]].run for c in pod["spec"]["containers"]):
+        return []
+    return [c["name"] for c in init_containers(pod) if not is_through(c, seen[c["name"]])]
 
 
 def _container_status(container: Obj, view: Seen, *, initialized: bool, init: bool) -> Obj:
@@ -77,7 +82,7 @@ def _container_status(container: Obj, view: Seen, *, initialized: bool, init: bo
         "image": run.image if run else container.get("image", ""),
         "imageID": run.image_id if run else "",
         "restartCount": run.attempt if run else 0,
-        "ready": has_succeeded(view) if init else view.ready,
+        "ready": has_succeeded(view) if init and not is_sidecar(container) else view.ready,
         "started": view.started,
         "state": {},
         "lastState": {},
@@ -112,13 +117,14 @@ def _terminated(run: Container) -> Obj:
     return result
 
 
-def _phase(pod: Obj, own: list[Obj], init: list[Obj], over: bool) -> str:
+def _phase(pod: Obj, own: list[Obj], init: list[Obj], beside: list[Obj], over: bool) -> str:
     policy = "Never" if over else pod["spec"].get("restartPolicy") or "Always"
     ended = [s["state"].get("terminated") or s["lastState"].get("terminated") for s in own]
     running = any("running" in s["state"] for s in own)
+    accompanied = not over and any("running" in s["state"] for s in beside)  # it is not over before they are
     if not running and not any(ended):
         failed = [s for s in init if (s["state"].get("terminated") or {}).get("exitCode")]
-        return "Failed" if over or (failed and policy == "Never") else "Pending"
+        return "Failed" if over or (failed and policy == "Never" and not accompanied) else "Pending"
     if running:
         return (
             "Pending" if any("waiting" in s["state"] and not e for s, e in zip(own, ended, strict=True)) else "Running"
@@ -126,19 +132,16 @@ def _phase(pod: Obj, own: list[Obj], init: list[Obj], over: bool) -> str:
     if not all(ended):
         return "Failed" if over else "Pending"
     succeeded = all(e["exitCode"] == 0 for e in ended)
-    if policy == "Always":
+    if policy == "Always" or accompanied:
         return "Running"
     if succeeded and not any("waiting" in s["state"] for s in own):
         return "Succeeded"
     return "Failed" if policy == "Never" else "Running"
 
 
-def _conditions(
-    pod: Obj, own: list[Obj], init: list[Obj], facts: PodFacts, phase: str, initialized: bool, now: float
-) -> list[Obj]:
+def _conditions(pod: Obj, lasting: list[Obj], ahead: list[str], facts: PodFacts, phase: str, now: float) -> list[Obj]:
     old = {c["type"]: c for c in (pod.get("status") or {}).get("conditions") or ()}
-    unready = [s["name"] for s in own if not s["ready"]]
-    pending = [s["name"] for s in init if not s["ready"]]
+    unready = [s["name"] for s in lasting if not s["ready"]]
     containers = _verdict(phase, unready, "ContainersNotReady", "containers with unready status")
     gates = [g["conditionType"] for g in pod["spec"].get("readinessGates") or ()]
     closed = [g for g in gates if (old.get(g) or {}).get("status") != "True"]
@@ -149,8 +152,8 @@ def _conditions(
     verdicts = {
         "PodReadyToStartContainers": (str(facts.sandboxed and phase not in FINAL), "", ""),
         "Initialized": ("True", "PodCompleted" if phase == "Succeeded" else "", "")
-        if initialized
-        else ("False", "ContainersNotInitialized", f"containers with incomplete status: [{' '.join(pending)}]"),
+        if not ahead
+        else ("False", "ContainersNotInitialized", f"containers with incomplete status: [{' '.join(ahead)}]"),
         "Ready": ready,
         "ContainersReady": containers,
         "PodScheduled": ("True", "", ""),

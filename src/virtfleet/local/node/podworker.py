@@ -127,7 +127,7 @@ class PodWorker:
             self._done = True
             return None
         if (self.pod.get("status") or {}).get("phase") in FINAL or self._over:
-            await self.runs.end_all(0)
+            await self.runs.end_all(self.pod, 0)
             await self._clear_away()
             return None
         if await self._refused() or self._failed_as_a_whole():
@@ -316,7 +316,9 @@ class PodWorker:
 
     async def _finish(self) -> None:
         """The pod has succeeded or failed: end what still runs, tell it, and free everything but records and logs."""
-        await self.runs.end_all(grace_of(self.pod))
+        if self.runs.any_running() and not self._outcome:
+            await self._publish()  # sidecars may take their time
+        await self.runs.end_all(self.pod, grace_of(self.pod))
         await self._tell_the_end()
         await self._clear_away()
 
@@ -335,7 +337,7 @@ class PodWorker:
     async def _end_all_unless_forced(self, grace: float) -> None:
         """End all containers in grace, which is over when the object is removed meanwhile."""
         async with asyncio.TaskGroup() as group:
-            ending = group.create_task(self.runs.end_all(grace))
+            ending = group.create_task(self.runs.end_all(self.pod, grace))
             while not ending.done():
                 woken = group.create_task(self._woken.wait())
                 await asyncio.wait([ending, woken], return_when=asyncio.FIRST_COMPLETED)

@@ -15,6 +15,7 @@ from virtfleet.api.names import FINAL
 from virtfleet.api.quantity import Quantity
 from virtfleet.kube.resource import Obj
 from virtfleet.local.node.containers import Container
+from virtfleet.local.node.lifecycle import lasting
 
 PENDING: Final = "PodResizePending"
 DEFERRED, INFEASIBLE = "Deferred", "Infeasible"
@@ -62,12 +63,14 @@ def shortage(pod: Obj, pods: Iterable[Obj], allocatable: Mapping[str, str]) -> P
 
 def requests(pod: Obj) -> Counter[str]:
     """What a pod's spec asks for, in thousandths."""
-    return _sum(amounts(container).get("requests") or {} for container in pod["spec"]["containers"])
+    return _sum(amounts(container).get("requests") or {} for container in lasting(pod))
 
 
 def held(pod: Obj) -> Counter[str]:
     """What a pod has, as far as its node has said; else what it asks for."""
-    said = [s.get("allocatedResources") for s in (pod.get("status") or {}).get("containerStatuses") or ()]
+    names, status = {container["name"] for container in lasting(pod)}, pod.get("status") or {}
+    every = (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
+    said = [s.get("allocatedResources") for s in every if s["name"] in names]
     return _sum(said) if said and all(s is not None for s in said) else requests(pod)
 
 

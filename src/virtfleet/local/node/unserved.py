@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from virtfleet.kube.resource import Obj
+from virtfleet.local.apiserver.kinds.pod_spec import is_sidecar
 
 _PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
 
@@ -21,7 +22,7 @@ def _fields(spec: Obj) -> Iterator[str]:
     for kind in ("initContainers", "containers"):
         for number, container in enumerate(spec.get(kind) or ()):
             at = f"spec.{kind}[{number}]"
-            if container.get("restartPolicy"):
+            if container.get("restartPolicy") and not (kind == "initContainers" and is_sidecar(container)):
                 yield f"{at}.restartPolicy"
             if container.get("lifecycle"):
                 yield f"{at}.lifecycle"

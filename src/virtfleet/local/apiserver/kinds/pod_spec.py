@@ -25,6 +25,11 @@ def containers(spec: Obj) -> Iterator[tuple[str, Obj]]:
             yield f"{group}[{index}]", container
 
 
+def is_sidecar(container: Obj) -> bool:
+    """Of an init container: it runs beside the others, from its turn on until they have ended."""
+    return container.get("restartPolicy") == "Always"
+
+
 def complete(spec: Obj) -> None:
     """The defaults that depend on other fields; the schema's come first."""
     account = spec.get("serviceAccountName") or spec.get("serviceAccount")

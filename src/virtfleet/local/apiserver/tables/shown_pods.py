@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from virtfleet.api.names import FINAL
 from virtfleet.kube.resource import Obj
+from virtfleet.local.apiserver.kinds.pod_spec import is_sidecar
 from virtfleet.local.apiserver.tables.ages import since
 
 NONE = "<none>"
@@ -28,7 +29,7 @@ def summarize(pod: Obj) -> Summary:
     word = status.get("reason") or status.get("phase", "")
     if any(c["type"] == "PodScheduled" and c.get("reason") == "SchedulingGated" for c in status.get("conditions", ())):
         word = "SchedulingGated"
-    sidecars = {c["name"] for c in spec.get("initContainers", ()) if c.get("restartPolicy") == "Always"}
+    sidecars = {c["name"] for c in spec.get("initContainers", ()) if is_sidecar(c)}
     starting = _initialization(spec, status, sidecars)
     counted = [s for s in status.get("initContainerStatuses", ()) if starting or s["name"] in sidecars]
     if not starting or _condition(status, "Initialized"):
