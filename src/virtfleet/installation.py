@@ -397,6 +397,12 @@ class Installation:
 
     # -- Domains
 
+    @property
+    def serial_console_log(self) -> bool:
+        """Whether serial consoles are logged where a VMI does not say."""
+        options = self.configuration.virtual_machine_options
+        return not (options and options.disable_serial_console_log)
+
     def context(self, architecture: str) -> Context:
         """What the domains of an architecture take from here; the facts of a node are added where they are known."""
         configuration = self.configuration
@@ -406,7 +412,7 @@ class Installation:
             smbios=self._smbios,
             balloon_period=_DOMAIN.balloon_period if period is None else period,
             free_page_reporting=not (options and options.disable_free_page_reporting),
-            serial_console_log=not (options and options.disable_serial_console_log),
+            serial_console_log=self.serial_console_log,
             bochs_for_efi=names.VGA_FOR_EFI not in self.annotations,
             firmware_autoselection=self.enabled("FirmwareAutoSelection"),
             firmware_dir=self._of_architecture(architecture).ovmf_path or configuration.ovmf_path,

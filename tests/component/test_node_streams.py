@@ -11,6 +11,7 @@ import pytest
 from node_cluster import NodeCluster, needs_root, node_cluster, restarts
 
 from virtfleet.local import directory
+from virtfleet.local.node.runtime import LOG_LIMIT
 
 pytestmark = [needs_root, pytest.mark.slow]
 
@@ -64,6 +65,19 @@ async def test_following_a_log_shows_lines_as_they_come_and_ends_with_the_contai
     assert (await call(cluster, "exec", "p", "--", "touch", "/tmp/go"))[0] in (0, 137)
     assert await asyncio.wait_for(process.stdout.read(), 30) == b"second\n"
     assert await process.wait() == 0
+
+
+async def test_a_log_is_bounded_and_followed_over_its_new_beginning(cluster: NodeCluster) -> None:
+    await cluster.run("p", "yes | head -n 300000; until test -e /tmp/go; do sleep 0.05; done; echo last")
+    await cluster.until("p", lambda _: cluster.log("p").count("y") == 300_000)
+    process = await cluster.kubectl("logs", "-f", "p", "--tail=1")
+    assert await process.stdout.readline() == b"y\n"
+    assert (await call(cluster, "exec", "p", "--", "sh", "-c", "yes no | head -n 200000 > /proc/1/fd/1"))[0] == 0
+    assert (await call(cluster, "exec", "p", "--", "touch", "/tmp/go"))[0] in (0, 137)
+    assert (await asyncio.wait_for(process.stdout.read(), 60)).endswith(b"no\nlast\n")
+    [log] = cluster.layout().logs.glob("default_p_*/c/0.log")
+    assert log.stat().st_size < LOG_LIMIT
+    assert (await call(cluster, "logs", "p"))[1].endswith("no\nlast\n")
 
 
 async def test_a_command_has_its_streams_its_exit_code_and_its_input_to_the_end(cluster: NodeCluster) -> None:

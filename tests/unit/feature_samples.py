@@ -64,6 +64,7 @@ SPECS: dict[str, dict[str, Any]] = {
     "start-paused": {"startStrategy": "Paused"},
     "graphics": {"domain": {"devices": {"autoattachGraphicsDevice": True}}},
     "serial-console": {"domain": {"devices": {"autoattachSerialConsole": True}}},
+    "console-log": {"domain": {"devices": {"logSerialConsole": True}}},
     "input": {"domain": {"devices": {"inputs": [{"name": "i", "type": "tablet"}]}}},
     "tpm": {"domain": {"devices": {"tpm": {}}}},
     "watchdog": {"domain": {"devices": {"watchdog": {"name": "w", "i6300esb": {}}}}},

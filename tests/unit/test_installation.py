@@ -59,6 +59,7 @@ def test_an_object_that_says_nothing_has_all_defaults() -> None:
         "registry": "virtfleet",
         "replicas": 2,
         "seccomp": {"type": "RuntimeDefault"},
+        "serial_console_log": True,
         "service_accounts": nothing.service_accounts,
         "settled": False,
         "spec": {},

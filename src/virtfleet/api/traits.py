@@ -199,6 +199,12 @@ def serial_console(vmi: VMI) -> bool:
     return vmi.spec.domain.devices.autoattach_serial_console is not False
 
 
+def console_logged(vmi: VMI, by_default: bool) -> bool:
+    """Whether what the guest says there is kept and shown; the installation has a default for it."""
+    logged = vmi.spec.domain.devices.log_serial_console
+    return serial_console(vmi) and (by_default if logged is None else logged)
+
+
 def bus(disk: Disk) -> str:
     target = disk.lun or disk.disk or disk.cdrom
     return target.bus if target else ""

@@ -16,7 +16,7 @@ from virtfleet.domain.xml import add
 from virtfleet.hypervisors.base import Descriptor, Evidence, Overheads
 from virtfleet.hypervisors.plain import PlainMachine
 from virtfleet.hypervisors.proof import Program, Step
-from virtfleet.hypervisors.support import Supports, impossible, works
+from virtfleet.hypervisors.support import NO_CONSOLE_LOG, Supports, impossible, works
 
 _FIRMWARE = "/usr/local/share/uefi-firmware/BHYVE_UEFI.fd"
 _LOADER = "/usr/local/sbin/grub-bhyve"
@@ -53,6 +53,7 @@ class Bhyve(PlainMachine):
         ),
         ("cpu-model cpu-features numa realtime cpu-pinning", "libvirt's bhyve driver sets the topology only"),
         ("tpm watchdog panic vsock usb-redirection downward-metrics", "libvirt's bhyve driver has no such device"),
+        ("console-log", NO_CONSOLE_LOG),
         ("filesystem rng sound input graphics", "the document has no such device yet"),
         ("gpu host-device net-sriov", "a device must be bound by hand on FreeBSD"),
         ("secure-boot acpi-tables ignition kernel-boot", "libvirt's bhyve driver has its own loader, or EFI"),

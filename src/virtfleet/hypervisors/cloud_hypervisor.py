@@ -20,7 +20,7 @@ from virtfleet.domain.xml import add
 from virtfleet.hypervisors import daemons
 from virtfleet.hypervisors.base import DaemonPlan, DaemonSettings, Descriptor, Evidence, Hypervisor, Overheads, Tuning
 from virtfleet.hypervisors.proof import Program, Step
-from virtfleet.hypervisors.support import Supports, impossible, works
+from virtfleet.hypervisors.support import NO_CONSOLE_LOG, Supports, impossible, works
 
 _FIRMWARE = "/usr/share/cloud-hypervisor/hypervisor-fw"
 _EFI_FIRMWARE = "/usr/share/cloud-hypervisor/CLOUDHV.fd"
@@ -56,6 +56,7 @@ class CloudHypervisor(Hypervisor):
         ),
         **impossible(
             ("graphics input sound tpm watchdog panic usb-redirection balloon filesystem", _REFUSED),
+            ("console-log", NO_CONSOLE_LOG),
             ("cdrom", "it has no CD-ROM device; an ISO image works as an ordinary disk"),
             ("lun disk-sata disk-scsi disk-usb", "libvirt's driver attaches disks to the virtio bus only"),
             (

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from virtfleet.hypervisors.support import NO_CONSOLE_LOG
+
 _NO_HARDWARE = "a container has no virtual hardware"
 _OWN_KERNEL = "a container runs on the node's kernel"
 
@@ -15,6 +17,7 @@ IMPOSSIBLE_IN_CONTAINERS: Final = (
     ("graphics input sound tpm watchdog panic usb-redirection vsock rng balloon downward-metrics", _NO_HARDWARE),
     ("cdrom lun disk-sata disk-scsi disk-usb shareable-disk block-multiqueue io-threads block-size", _NO_HARDWARE),
     ("net-sriov net-passt net-multiqueue", _NO_HARDWARE),
+    ("console-log", NO_CONSOLE_LOG),
     ("interface-hotplug", "libvirt's driver names interfaces and sets them up only when a container starts"),
     ("net-plugin", "a container can join bridges of its Pod only"),
     ("changed-block-tracking", "the node's kernel mounts the disks, and records no changes of blocks"),

@@ -154,6 +154,7 @@ FEATURES: Final = (
     Feature("graphics", "graphics and VNC", f"{_D}.autoattachGraphicsDevice",
             lambda v: v.spec.domain.devices.autoattach_graphics_device or v.spec.domain.devices.video),
     Feature("serial-console", "serial console", f"{_D}.autoattachSerialConsole"),
+    Feature("console-log", "a log of the serial console", f"{_D}.logSerialConsole"),
     Feature("input", "input devices", f"{_D}.inputs"),
     Feature("tpm", "TPM", f"{_D}.tpm", asking.tpm),
     Feature("tpm-persistent", "TPM that remembers", f"{_D}.tpm.persistent", traits.persistent_tpm, part_of="tpm"),

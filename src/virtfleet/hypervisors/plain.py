@@ -19,7 +19,7 @@ from virtfleet.domain.targets import TargetNames
 from virtfleet.domain.xml import add
 from virtfleet.hypervisors import daemons
 from virtfleet.hypervisors.base import Connection, DaemonPlan, DaemonSettings, Hypervisor, Overheads
-from virtfleet.hypervisors.support import Support, impossible, works
+from virtfleet.hypervisors.support import NO_CONSOLE_LOG, Support, impossible, works
 
 LIKE_QEMU = Overheads(daemon="32Mi", vmm="60Mi", estimate="taken to be those of libvirt's QEMU driver")
 ELSEWHERE = Overheads(
@@ -39,6 +39,7 @@ _LACKING = (
     ("hyperv-enlightenments kvm-hidden sev tdx clock", "libvirt's {} driver does not set it"),
     ("graphics", "the screen of a VM of {} is no socket in the launcher's Pod"),
     ("serial-console guest-agent", "libvirt's {} driver opens no consoles and knows no agent"),
+    ("console-log", NO_CONSOLE_LOG),
     ("start-paused", "libvirt's {} driver starts VMs running"),
 )  # fmt: skip
 _OWN_FORMAT = "disks of {} have a format of its own; prepare one and name it in hostDisk"

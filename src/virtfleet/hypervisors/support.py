@@ -32,6 +32,8 @@ class Support(msgspec.Struct, frozen=True):
 
 WORKS = Support(Level.WORKS)
 
+NO_CONSOLE_LOG = "libvirt's driver keeps no logs of consoles; virtctl console shows what is said from then on"
+
 Supports = Mapping[str, Support]
 """By `feature`, or by `feature/architecture` where it differs between architectures."""
 

@@ -35,7 +35,7 @@ from virtfleet.hypervisors.base import (
     Overheads,
 )
 from virtfleet.hypervisors.proof import Device, Step
-from virtfleet.hypervisors.support import Level, Support, Supports, impossible, works
+from virtfleet.hypervisors.support import NO_CONSOLE_LOG, Level, Support, Supports, impossible, works
 
 PV, PVH, HVM = "xenpv", "xenpvh", "xenfv"
 _OS_TYPES = {PV: "linux", PVH: "xenpvh", HVM: "hvm"}
@@ -99,6 +99,7 @@ class Xen(Hypervisor):
         **impossible(
             ("disk-sata disk-usb", "its disks are on the buses virtio, which is Xen's own, and scsi"),
             ("lun shareable-disk io-threads block-multiqueue block-size", "libxl has no such disks"),
+            ("console-log", NO_CONSOLE_LOG),
             ("boot-order", "libvirt's Xen driver boots the first disk"),
             ("filesystem", "libxl shares no directories"),
             ("tpm watchdog panic sound vsock downward-metrics rng", "libvirt's Xen driver has no such device"),

@@ -17,7 +17,18 @@ from virtfleet.domain import paths
 from virtfleet.hypervisors import daemons, registry
 from virtfleet.hypervisors.base import Descriptor, Hypervisor
 from virtfleet.installation import Installation
-from virtfleet.pods import heldimages, networks, placement, probes, resources, security, sharing, vmstate, volumes
+from virtfleet.pods import (
+    consolelog,
+    heldimages,
+    networks,
+    placement,
+    probes,
+    resources,
+    security,
+    sharing,
+    vmstate,
+    volumes,
+)
 from virtfleet.pools.launcher import Launcher
 from virtfleet.pools.terms import TooManyTermsError
 
@@ -78,6 +89,8 @@ def render(
         raise Unrenderable(f"spec.volumes: a volume of the launcher Pod is called {taken!r} already; rename the VMI's")
     if mounted.images and not holders:
         placed["nodeSelector"] = {names.IMAGE_VOLUMES: "true", **placed["nodeSelector"]}
+    compute = _compute(vmi, view, hypervisor, settings, image, mounted)
+    beside = [*holders, *consolelog.containers(view, hypervisor, settings, image, compute["resources"])]
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -90,11 +103,8 @@ def render(
             "enableServiceLinks": False,
             "terminationGracePeriodSeconds": traits.grace(view) + GRACE_AFTER_GUEST,
             "securityContext": security.of_pod(descriptor, settings),
-            **({"initContainers": holders} if holders else {}),
-            "containers": [
-                _compute(vmi, view, hypervisor, settings, image, mounted),
-                *sharing.containers(view, descriptor, settings, image, mounted),
-            ],
+            **({"initContainers": beside} if beside else {}),
+            "containers": [compute, *sharing.containers(view, descriptor, settings, image, mounted)],
             "volumes": mounted.volumes,
             **_pulling(mounted, settings),
         },

@@ -16,6 +16,7 @@ from virtfleet import __version__
 from virtfleet.api.quantity import Quantity
 from virtfleet.hypervisors import registry
 from virtfleet.installation import Installation
+from virtfleet.local.apiserver.kinds.pod_spec import qos_class
 from virtfleet.pods.launcher import Unrenderable, pod_name, render, vmi_id
 
 from .machines import UID, compute, kubevirt, machine, mounts, pod, volumes
@@ -502,3 +503,54 @@ def test_every_reference_vmi_has_a_pod_with_sound_amounts() -> None:
         names = [v["name"] for v in made["spec"]["volumes"]]
         assert len(names) == len(set(names)), case.name
         assert {m["name"] for c in made["spec"]["containers"] for m in c["volumeMounts"]} <= set(names), case.name
+
+
+def console_log(made: dict[str, Any]) -> dict[str, Any] | None:
+    return next((c for c in made["spec"].get("initContainers", ()) if c["name"] == "guest-console-log"), None)
+
+
+def test_a_container_prints_the_console_unless_somebody_says_no() -> None:
+    logged, no_console = "domain.devices.logSerialConsole", {"domain.devices.autoattachSerialConsole": False}
+    made = pod({})
+    container = console_log(made)
+    assert container is not None
+    assert container["restartPolicy"] == "Always", "or the Pod would not end with its launcher"
+    assert container["command"][-1] == f"/var/run/kubevirt-private/{UID}/virt-serial0-log"
+    assert container["image"] == compute(made)["image"]
+    assert violations(made) == set()
+    off = kubevirt(configuration={"virtualMachineOptions": {"disableSerialConsoleLog": {}}})
+    assert [bool(console_log(pod(*asked))) for asked in (({}, off), ({logged: True}, off))] == [False, True]
+    assert console_log(pod({logged: False})) is None
+    assert console_log(pod({logged: True, **no_console})) is None
+
+
+def test_the_container_of_the_console_asks_for_little_and_spoils_no_guarantee() -> None:
+    container = console_log(pod({}))
+    assert container and container["resources"]["requests"] == {"cpu": "1m", "memory": "2M"}
+    assert qos_class(pod({})["spec"]) == "Burstable"
+    amounts = {"cpu": "1", "memory": "256Mi"}
+    for edits in (
+        {"domain.cpu": {"cores": 2, "dedicatedCpuPlacement": True}},
+        {"domain.resources": {"requests": amounts, "limits": amounts}},
+    ):
+        made = pod(edits)
+        assert console_log(made) and qos_class(made["spec"]) == "Guaranteed"
+
+
+def test_no_container_prints_what_a_hypervisor_does_not_log() -> None:
+    assert (
+        console_log(pod(LXC, kubevirt(configuration={"hypervisors": [{"name": "qemu-kvm"}, {"name": "lxc"}]}))) is None
+    )
+
+
+def test_what_firmware_and_tpm_keep_lies_in_a_claim() -> None:
+    efi = {"domain.firmware": {"bootloader": {"efi": {"persistent": True, "secureBoot": False}}}}
+    tpm = {"domain.devices.tpm": {"persistent": True}}
+    for edits, kept in ((efi, "nvram"), (tpm, "swtpm"), (efi | tpm, "nvram:swtpm")):
+        made = pod(edits)
+        [volume] = [v for v in made["spec"]["volumes"] if v["name"] == "vm-state"]
+        assert volume["persistentVolumeClaim"] == {"claimName": "persistent-state-for-vmi"}
+        assert mounts(made)["vm-state"] == "/var/run/kubevirt-private/vm-state"
+        assert {"name": "VIRTFLEET_KEPT", "value": kept} in compute(made)["env"]
+    for edits in ({"domain.devices.tpm": {"persistent": True, "enabled": False}}, {"domain.devices.tpm": {}}):
+        assert "vm-state" not in mounts(pod(edits))

@@ -52,8 +52,7 @@ def serial_console(draft: Draft) -> None:
     serial = add(draft.devices, "serial", type="unix")
     add(serial, "target", port=0)
     add(serial, "source", mode="bind", path=socket)
-    logged = draft.spec.log_serial_console
-    if draft.context.serial_console_log if logged is None else logged:
+    if traits.console_logged(draft.vmi, draft.context.serial_console_log):
         add(serial, "log", file=f"{socket}-log", append="on")
     add(add(draft.devices, "console", type="pty"), "target", type="serial", port=0)
 

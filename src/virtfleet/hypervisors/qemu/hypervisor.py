@@ -41,7 +41,8 @@ QEMU: Final[dict[str, Support]] = {
         "net-multiqueue interface-hotplug",
         "cpu-model cpu-features cpu-pinning cpu-hotplug numa realtime memory-hotplug hugepages balloon",
         "efi secure-boot kernel-boot acpi-tables ignition start-paused graphics serial-console input tpm watchdog rng",
-        "sound panic usb-redirection vsock gpu host-device guest-agent hyperv-enlightenments clock live-migration",
+        "console-log sound panic usb-redirection vsock gpu host-device guest-agent hyperv-enlightenments clock",
+        "live-migration",
     ),
     "filesystem": Support(
         Level.ABSENT,

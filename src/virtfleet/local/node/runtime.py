@@ -30,6 +30,7 @@ _CREATE_TIMEOUT = 120.0
 _LEAST_GRACE = 2.0  # seconds that a container has after its signal, unless it gets none at all
 _KILL_PATIENCE = 30.0  # a process in the kernel's hands may take a while even then
 _MAX_OUTPUT = 10 * 1024
+LOG_LIMIT = 16 << 20  # bytes of a container's log; then it begins anew
 log = logging.getLogger(__name__)
 
 
@@ -80,7 +81,7 @@ class Runtime:
             *("--runtime", _RUNC, "--runtime-arg", f"--root={self._layout.runtime}", "--bundle", str(home)),
             *("--container-pidfile", str(home / "pid"), "--conmon-pidfile", str(home / "monitor.pid")),
             *("--persist-dir", str(home), "--exit-dir", str(self._layout.exits)),
-            *("--log-path", f"k8s-file:{container.log}"),
+            *("--log-path", f"k8s-file:{container.log}", "--log-size-max", str(LOG_LIMIT)),
             *("--log-level", "error", "--no-sync-log", "--full-attach", *(["--terminal"] if terminal else [])),
         ]
         complaints = os.open(home / "monitor.log", os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, 0o600)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import time
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
@@ -168,10 +169,14 @@ async def _lines(run: Container, query: Mapping[str, str]) -> AsyncIterator[Line
 
 
 async def _follow(run: Container, path: Path, offset: int, *, follow: bool) -> AsyncIterator[bytes]:
-    rest = b""
+    rest, number = b"", 0
     while True:
         ended = bool(run.finished)  # looked at before the file, so that nothing written before the end is missed
         with contextlib.suppress(FileNotFoundError), await asyncio.to_thread(open, path, "rb") as file:
+            there = os.fstat(file.fileno())
+            if number not in (0, there.st_ino) or there.st_size < offset:  # it was full, and is another one by now
+                offset, rest = 0, b""
+            number = there.st_ino
             file.seek(offset)
             while chunk := file.read(_READ):
                 offset += len(chunk)
