@@ -64,6 +64,13 @@ def test_what_is_typed_on_the_console_is_answered_by_the_guest(web: Used) -> Non
     web.answers_what_is_typed(*command("console", "web"))
 
 
+def test_what_the_guest_has_said_is_in_a_log(web: Used) -> None:
+    [pod] = web.kubectl.json("get", "pods", "-l", "vm.kubevirt.io/name=web")["items"]
+    log = ("logs", pod["metadata"]["name"], "-c", "guest-console-log")
+    eventually(lambda: "virtfleet-guest ready" in web.kubectl(*log), PATIENCE)
+    assert web.kubectl("get", "pod", pod["metadata"]["name"], "--no-headers").split()[1] == "2/2"
+
+
 def test_a_second_console_takes_over_from_the_first(web: Used) -> None:
     reason = "somebody else has connected to the console of access/web"
     web.lets_the_last_one_have_the_console(*command("console", "web"), reason=reason)
