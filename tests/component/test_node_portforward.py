@@ -13,7 +13,7 @@ import pytest
 from node_cluster import NodeCluster, needs_root, node_cluster
 
 from virtfleet.local import directory
-from virtfleet.local.node import portforward, spdy
+from virtfleet.local.node import execution, portforward, spdy
 
 pytestmark = [needs_root, pytest.mark.slow]
 
@@ -92,7 +92,7 @@ async def test_a_port_where_nobody_listens_is_told(cluster: NodeCluster) -> None
 async def test_a_client_that_goes_while_the_pod_does_not_read_leaves_nothing(
     cluster: NodeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(portforward, "_PING_PERIOD", 0.2)
+    monkeypatch.setattr(execution, "PING_PERIOD", 0.2)
     async with forwarding(cluster, ":8081") as (_, (port,)):
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(bytes(50_000_000))  # more than lies anywhere on the way

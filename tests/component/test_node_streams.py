@@ -1,14 +1,15 @@
-"""kubectl logs and kubectl exec, by the real kubectl, through the API server to a node's agent."""
+"""kubectl logs, exec and attach, by the real kubectl, through the API server to a node's agent."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
-from node_cluster import NodeCluster, needs_root, node_cluster, restarts
+from node_cluster import NodeCluster, needs_root, node_cluster, restarts, state
 
 from virtfleet.local import directory
 from virtfleet.local.node.runtime import LOG_LIMIT
@@ -94,34 +95,50 @@ async def test_a_command_has_its_streams_its_exit_code_and_its_input_to_the_end(
     assert code != 0 and "no-such-program" in err
 
 
-async def test_a_terminal_has_a_size_that_follows_the_clients(cluster: NodeCluster) -> None:
-    await cluster.run("p", "exec sleep 1000", restartPolicy="Always")
-    await cluster.ready("p")
+@asynccontextmanager
+async def talking(
+    cluster: NodeCluster, what: str, **query: str
+) -> AsyncIterator[tuple[aiohttp.ClientWebSocketResponse, Callable[[bytes], Awaitable[bytes]]]]:
+    """A websocket to the container, and a function that reads its output until some text has come."""
     settings = directory.load(cluster.directory)
     assert settings is not None
-    url = f"http://127.0.0.1:{settings.port}/api/v1/namespaces/default/pods/p/exec"
-    query = [("command", "sh"), ("stdin", "true"), ("stdout", "true"), ("tty", "true"), ("container", "c")]
+    url = f"http://127.0.0.1:{settings.port}/api/v1/namespaces/default/pods/p/{what}"
+    output = b""
     async with (
         aiohttp.ClientSession() as session,
         session.ws_connect(url, params=query, protocols=["v5.channel.k8s.io"]) as socket,
     ):
-        output = b""
 
-        async def read_until(text: bytes) -> None:
+        async def read_until(text: bytes) -> bytes:
             nonlocal output
             while text not in output:
                 message = await asyncio.wait_for(socket.receive_bytes(), 20)
                 if message[0] == 1:
                     output += message[1:]
+            return output
 
-        await socket.send_bytes(b"\x04" + json.dumps({"Width": 101, "Height": 33}).encode())
-        await socket.send_bytes(b"\x00until [ \"$(stty size)\" = '33 101' ]; do sleep 0.05; done; echo si''ze\n")
-        await read_until(b"size\r\n# ")
+        yield socket, read_until
+
+
+async def takes_sizes(socket: aiohttp.ClientWebSocketResponse, read_until: Callable[[bytes], Awaitable[bytes]]) -> None:
+    for nonsense in (b"\x04{}", b"\x04null", b'\x04{"Width": -1, "Height": 1e9}', b"\x09", b"\xff", b"\x04"):
+        await socket.send_bytes(nonsense)
+    await socket.send_bytes(b"\x04" + json.dumps({"Width": 101, "Height": 33}).encode())
+    await socket.send_bytes(b"\x00until [ \"$(stty size)\" = '33 101' ]; do sleep 0.05; done; echo si''ze\n")
+    await read_until(b"size\r\n# ")
+
+
+async def test_a_terminal_has_a_size_that_follows_the_clients(cluster: NodeCluster) -> None:
+    await cluster.run("p", "exec sleep 1000", restartPolicy="Always")
+    await cluster.ready("p")
+    asked = {"command": "sh", "stdin": "true", "stdout": "true", "tty": "true"}
+    async with talking(cluster, "exec", **asked) as (socket, read_until):
+        await takes_sizes(socket, read_until)
         await socket.send_bytes(b"\x00tty; exit 5\n")
+        await read_until(b"/dev/pts/")
         while (message := await asyncio.wait_for(socket.receive_bytes(), 20))[0] != 3:
-            output += message[1:]
+            pass
         status = json.loads(message[1:])
-    assert b"/dev/pts/" in output
     assert status["details"]["causes"] == [{"reason": "ExitCode", "message": "5"}]
 
 
@@ -165,3 +182,52 @@ async def test_top_tells_what_pods_and_nodes_use_when_asked(cluster: NodeCluster
     assert (code == 1 and 'podmetrics.metrics.k8s.io "nobody" not found' in err.lower()) or "not found" in err
     code, _, err = await call(cluster, "delete", "--raw", "/apis/metrics.k8s.io/v1beta1/namespaces/default/pods/busy")
     assert code == 1 and "does not allow this method" in err
+
+
+READING = "echo ready; while read line; do echo got $line; test $line = end && exit 3; done; echo no more"
+
+
+async def test_who_attaches_reads_what_comes_and_writes_to_the_containers_input(cluster: NodeCluster) -> None:
+    await cluster.run("p", READING, container={"stdin": True})
+    await cluster.until("p", lambda _: "ready" in cluster.log("p"))
+    first = await cluster.kubectl("attach", "-i", "p", feed=b"one\n")
+    assert await asyncio.wait_for(first.stdout.readline(), 30) == b"got one\n"
+    first.kill()
+    await first.wait()  # neither its end nor that of what it had to say is the end of the container's input
+    code, out, _ = await call(cluster, "attach", "-i", "p", feed=b"two\nend\n")
+    assert "got two\ngot end\n" in out
+    pod = await cluster.phase("p", "Failed")
+    assert state(pod)["terminated"]["exitCode"] == 3
+    code, _, err = await call(cluster, "attach", "p")
+    assert code == 1 and "cannot attach a container in a completed pod" in err
+
+
+async def test_an_input_that_is_for_one_client_ends_with_it(cluster: NodeCluster) -> None:
+    await cluster.run("p", READING, container={"stdin": True, "stdinOnce": True})
+    await cluster.until("p", lambda _: "ready" in cluster.log("p"))
+    assert (await call(cluster, "attach", "-i", "p", feed=b"one\n"))[0] == 0
+    await cluster.phase("p", "Succeeded")
+    assert cluster.log("p").endswith("got one\nno more")
+
+
+async def test_attach_has_a_terminal_where_the_container_has_one(cluster: NodeCluster) -> None:
+    await cluster.run("p", "exec sh", container={"stdin": True, "tty": True})
+    await cluster.ready("p")
+    async with talking(cluster, "attach", stdin="true", stdout="true", tty="true") as (socket, read_until):
+        await takes_sizes(socket, read_until)
+
+
+async def test_a_client_that_does_not_read_is_let_go_and_the_container_goes_on(cluster: NodeCluster) -> None:
+    much = "head -c 20000000 /dev/zero | tr '\\0' x | fold -w 1000"
+    loud = f"until test -e /tmp/go; do sleep 0.05; done; {much}; touch /tmp/said; sleep 1000"
+    await cluster.run("p", loud)
+    await cluster.ready("p")
+    async with talking(cluster, "attach", stdout="true") as (socket, _):
+        assert (await call(cluster, "exec", "p", "--", "touch", "/tmp/go"))[0] == 0
+
+        async def said() -> bool:
+            return (await call(cluster, "exec", "p", "--", "test", "-e", "/tmp/said"))[0] == 0
+
+        await cluster.eventually(said, 60)
+        *_, last = [message async for message in socket]
+    assert json.loads(last.data[1:])["message"] == "the client did not read fast enough"

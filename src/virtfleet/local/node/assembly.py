@@ -101,7 +101,14 @@ async def make(node: NodeParts, pod: Obj, container: Obj, image: Image, ground: 
             **_merged(a.annotations for a in given),
         },
     )
-    await node.runtime.create(run, bundle.config(pod, container, parts, here))
+    await node.runtime.create(run, bundle.config(pod, container, parts, here), _inlet(container))
+
+
+def _inlet(container: Obj) -> list[str]:
+    """An input for those who attach to the container; it ends with the first of them only where that is asked for."""
+    if not container.get("stdin"):
+        return []
+    return ["--stdin", *([] if container.get("stdinOnce") else ["--leave-stdin-open"])]
 
 
 def _expanded(container: Obj, variables: Mapping[str, str]) -> Obj:

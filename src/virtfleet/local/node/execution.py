@@ -16,9 +16,11 @@ import signal
 import struct
 import termios
 import tty
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass
+from typing import Annotated, NamedTuple
 
+import msgspec
 import orjson
 from aiohttp import WSMsgType, web
 
@@ -30,6 +32,7 @@ from virtfleet.work.tasks import held
 
 STDIN, STDOUT, STDERR, ERROR, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
+PING_PERIOD = 20.0
 _CHUNK = 1 << 15
 
 
@@ -59,20 +62,30 @@ class _Terminal:
                 self.process.send_signal(signal.SIGWINCH)  # runc passes the size on
 
 
-async def execute(request: web.Request, runtime: Runtime, run: Container) -> web.StreamResponse:
+async def opened(request: web.Request) -> tuple[web.WebSocketResponse, dict[str, bool]]:
+    """The client's websocket, and which streams it asks for."""
     wanted = {name: request.query.get(name) in ("true", "1") for name in ("stdin", "stdout", "stderr", "tty")}
+    socket = web.WebSocketResponse(protocols=PROTOCOLS)
+    if not socket.can_prepare(request).protocol:
+        raise ApiError("BadRequest", f"this needs a websocket with one of {', '.join(PROTOCOLS)}; SPDY is not spoken")
+    await socket.prepare(request)
+    # Tells the client that the streams are there, as the API server does.
+    await socket.send_bytes(bytes([STDOUT if wanted["stdout"] else ERROR]))
+    return socket, wanted
+
+
+async def pinging(socket: web.WebSocketResponse) -> None:
+    """Until the client is found to be gone, which nothing else may notice while nothing is read of it."""
+    while True:
+        await asyncio.sleep(PING_PERIOD)
+        await socket.ping()
+
+
+async def execute(request: web.Request, runtime: Runtime, run: Container) -> web.StreamResponse:
     command = request.query.getall("command", [])
     if not command:
         raise ApiError("BadRequest", "you must specify at least 1 command for the container")
-    socket = web.WebSocketResponse(protocols=PROTOCOLS)
-    if not socket.can_prepare(request):
-        raise ApiError("BadRequest", "exec needs a websocket; this node speaks no SPDY")
-    await socket.prepare(request)
-    if socket.ws_protocol is None:
-        await socket.close(message=b"no common subprotocol")
-        return socket
-    # Tells the client that the streams are there, as the API server does.
-    await socket.send_bytes(bytes([STDOUT if wanted["stdout"] else ERROR]))
+    socket, wanted = await opened(request)
     terminal = await _open(runtime, run, command, wanted)
     readers = [held(reader, "output of a command") for reader in _outputs(socket, terminal)]
     incoming = held(_incoming(socket, terminal), "input of a command")
@@ -159,15 +172,39 @@ async def _terminal_output(socket: web.WebSocketResponse, master: int) -> None:
 
 
 async def _incoming(socket: web.WebSocketResponse, terminal: _Terminal) -> None:
-    """Input, new sizes of the terminal, and ends of channels, until the client is gone."""
+    """Until the client is gone."""
+    async for what in incoming(socket):
+        if isinstance(what, Size):
+            terminal.resize(*what)
+        elif what:
+            await terminal.write(what)
+        else:
+            terminal.end_input()
+
+
+class Size(NamedTuple):
+    """Of the client's terminal."""
+
+    width: int
+    height: int
+
+
+async def incoming(socket: web.WebSocketResponse) -> AsyncIterator[bytes | Size]:
+    """Input, of which nothing at all is the end, and new sizes of the terminal. What makes no sense is left out."""
     async for message in socket:
         if message.type is not WSMsgType.BINARY or not message.data:
             continue
         channel, data = message.data[0], message.data[1:]
         if channel == STDIN and data:
-            await terminal.write(data)
+            yield data
         elif channel == RESIZE:
-            size = orjson.loads(data)
-            terminal.resize(int(size["Width"]), int(size["Height"]))
+            with contextlib.suppress(msgspec.DecodeError):
+                asked = msgspec.json.decode(data, type=_Asked)
+                yield Size(asked.Width, asked.Height)
         elif channel == CLOSE and data[:1] == bytes([STDIN]):
-            terminal.end_input()
+            yield b""
+
+
+class _Asked(msgspec.Struct):
+    Width: Annotated[int, msgspec.Meta(ge=0, le=65535)]
+    Height: Annotated[int, msgspec.Meta(ge=0, le=65535)]

@@ -30,7 +30,7 @@ class NodeProxy:
         self._sessions: dict[str, aiohttp.ClientSession] = {}
 
     def connectors(self) -> dict[tuple[str, str, str], Connector]:
-        return {("", "pods", what): partial(self._pass_on, what) for what in ("log", "exec", "portforward")}
+        return {("", "pods", what): partial(self._pass_on, what) for what in ("attach", "exec", "log", "portforward")}
 
     async def close(self) -> None:
         for session in self._sessions.values():

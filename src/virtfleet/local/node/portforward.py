@@ -20,6 +20,7 @@ from aiohttp import WSMsgType, web
 
 from virtfleet.kube.errors import ApiError
 from virtfleet.local.node import spdy
+from virtfleet.local.node.execution import pinging
 from virtfleet.work.tasks import Owned, all_of, first_of, start
 
 TUNNEL, CHANNELS = "SPDY/3.1+portforward.k8s.io", "v4.channel.k8s.io"
@@ -28,7 +29,6 @@ MOST_PORTS = 64  # in one request for channels, whose numbers are a byte each
 _CHUNK = 1 << 15
 _AHEAD = 1 << 20  # bytes that wait for a pod that does not read yet
 _DIAL_TIMEOUT = 10.0
-_PING_PERIOD = 20.0  # finds clients that went while nothing could be read of them
 _CLONE_NEWNET = 0x40000000
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -47,16 +47,10 @@ async def forward(request: web.Request, namespace: str, pod: str) -> web.StreamR
     dial = partial(_dial, namespace)
     talk = _Channels(socket, dial, pod, ports).run() if channels else _Tunnel(socket, dial, pod).run()
     try:
-        await first_of(talk, _pinging(socket))
+        await first_of(talk, pinging(socket))
     finally:
         await socket.close()
     return socket
-
-
-async def _pinging(socket: web.WebSocketResponse) -> None:
-    while True:
-        await asyncio.sleep(_PING_PERIOD)
-        await socket.ping()
 
 
 def _ports(asked: list[str]) -> list[int]:

@@ -59,12 +59,16 @@ class Runtime:
         mounts.overlay(trees, home / "rootfs", upper=home / "upper", work=home / "work")
         return home / "rootfs"
 
-    async def create(self, container: Container, config: dict[str, Any]) -> None:
-        """Make the container's processes, up to the point before its program starts."""
+    async def create(self, container: Container, config: dict[str, Any], inlet: Sequence[str] = ()) -> None:
+        """Make the container's processes, up to the point before its program starts.
+
+        `inlet` is what conmon is told of the container's input.
+        """
         home = self.files.path(container.id)
         (home / "config.json").write_bytes(orjson.dumps(config))
         os.makedirs(os.path.dirname(container.log), exist_ok=True)
-        container.pid = await self._monitor(container, config["process"]["terminal"])
+        terminal = ["--terminal"] if config["process"]["terminal"] else []
+        container.pid = await self._monitor(container, [*terminal, *inlet])
         container.pid_start = start_time(container.pid)
         container.monitor = int((home / "monitor.pid").read_text())
         container.monitor_start = start_time(container.monitor)
@@ -72,7 +76,7 @@ class Runtime:
         self.files.save(container)
         self._watch(container)
 
-    async def _monitor(self, container: Container, terminal: bool) -> int:
+    async def _monitor(self, container: Container, streams: Sequence[str]) -> int:
         """Start conmon, which has runc make the container; the process id of its first process."""
         home = self.files.path(container.id)
         read, write = os.pipe()
@@ -82,7 +86,7 @@ class Runtime:
             *("--container-pidfile", str(home / "pid"), "--conmon-pidfile", str(home / "monitor.pid")),
             *("--persist-dir", str(home), "--exit-dir", str(self._layout.exits)),
             *("--log-path", f"k8s-file:{container.log}", "--log-size-max", str(LOG_LIMIT)),
-            *("--log-level", "error", "--no-sync-log", "--full-attach", *(["--terminal"] if terminal else [])),
+            *("--log-level", "error", "--no-sync-log", "--full-attach", *streams),
         ]
         complaints = os.open(home / "monitor.log", os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:

@@ -21,11 +21,13 @@ from virtfleet.api import times
 from virtfleet.kube.cache import key_of
 from virtfleet.kube.errors import ApiError
 from virtfleet.local.node import cgroups, logfiles
+from virtfleet.local.node.attaching import attach
 from virtfleet.local.node.containers import Container
 from virtfleet.local.node.execution import execute
 from virtfleet.local.node.layout import Layout
 from virtfleet.local.node.lifecycle import all_containers
 from virtfleet.local.node.logfiles import Line
+from virtfleet.local.node.podruns import described
 from virtfleet.local.node.podworker import PodWorker
 from virtfleet.local.node.portforward import forward
 from virtfleet.local.node.runtime import Runtime
@@ -49,6 +51,7 @@ class AgentServer:
         application.router.add_get("/log/{namespace}/{pod}/{container}", self._logs)
         application.router.add_get("/usage", self._usage)
         application.router.add_route("*", "/exec/{namespace}/{pod}/{container}", self._exec)
+        application.router.add_route("*", "/attach/{namespace}/{pod}/{container}", self._attach)
         application.router.add_route("*", "/portforward/{namespace}/{pod}", self._port_forward)
         runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
         await runner.setup()
@@ -78,11 +81,12 @@ class AgentServer:
         return response
 
     async def _exec(self, request: web.Request) -> web.StreamResponse:
-        run = self._run(request)
-        if not run.running:
-            name = request.match_info["container"]
-            raise ApiError("BadRequest", f"container {name!r} in pod {request.match_info['pod']!r} is not running")
-        return await execute(request, self._runtime, run)
+        return await execute(request, self._runtime, self._running(request))
+
+    async def _attach(self, request: web.Request) -> web.StreamResponse:
+        run = self._running(request)
+        stdin = described(self._worker(request).pod, run.name).get("stdin")
+        return await attach(request, self._runtime.files.path(run.id), stdin=bool(stdin))
 
     async def _usage(self, request: web.Request) -> web.StreamResponse:
         """Measured now, because nobody measures while nobody asks; whoever asks meanwhile gets the same answer."""
@@ -117,6 +121,13 @@ class AgentServer:
                 "BadRequest", f"unable to forward port because pod {request.match_info['pod']} is not running"
             )
         return await forward(request, network, f"{request.match_info['pod']}, uid {worker.uid}")
+
+    def _running(self, request: web.Request) -> Container:
+        run = self._run(request)
+        if not run.running:
+            name = request.match_info["container"]
+            raise ApiError("BadRequest", f"container {name!r} in pod {request.match_info['pod']!r} is not running")
+        return run
 
     def _worker(self, request: web.Request) -> PodWorker:
         key = f"{request.match_info['namespace']}/{request.match_info['pod']}"

@@ -10,7 +10,6 @@ from virtfleet.kube.errors import ApiError
 
 # (group, plural, subresource) -> what to do instead
 SUBRESOURCES = {
-    ("", "pods", "attach"): "kubectl logs -f shows what it prints, and kubectl exec -it runs a shell in it",
     ("", "pods", "ephemeralcontainers"): "kubectl exec runs programs in the containers that are there",
     ("", "pods", "proxy"): "a Pod's address is reached from this machine as it is",
     ("", "services", "proxy"): "a Service's address is reached from this machine as it is",
