@@ -88,6 +88,25 @@ def test_exec_with_a_terminal(kubectl: Kubectl) -> None:
     assert b"/dev/pts/" in said
 
 
+def test_attach_shows_what_a_container_says_and_writes_to_its_input(kubectl: Kubectl) -> None:
+    reading = "while read line; do echo got $line; test $line = end && exit; done"
+    kubectl.apply(pod("p", containers=shell(reading, stdin=True), restartPolicy="Never"))
+    ready(kubectl, "p")
+    assert "got one\ngot end\n" in kubectl("attach", "-i", "p", stdin="one\nend\n")
+    kubectl("wait", "pod/p", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=30s")
+
+
+def test_debug_adds_a_container_that_sees_the_processes_of_another(kubectl: Kubectl) -> None:
+    kubectl.apply(pod("p"))
+    ready(kubectl, "p")
+    look = ("--", "/bin/sh", "-c", "tr '\\0' ' ' < /proc/1/cmdline")
+    kubectl("debug", "p", f"--image={IMAGE}", "--profile=general", "-c", "looking", "--target=main", *look)
+    eventually(lambda: "while :" in kubectl("logs", "p", "-c", "looking"), 60)
+    ended = "{.status.ephemeralContainerStatuses[0].state.terminated.exitCode}"
+    eventually(lambda: kubectl("get", "pod", "p", "-o", f"jsonpath={ended}") == "0", 30)
+    assert kubectl("get", "pod", "p", "--no-headers").split()[1:4] == ["1/1", "Running", "0"]
+
+
 SERVER = (
     "import http.server, socket\n"
     "class H(http.server.BaseHTTPRequestHandler):\n"

@@ -133,7 +133,6 @@ async def test_explain_says_what_fields_are(kubectl: Kubectl, what: list[str], w
 
 POD = "{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {containers: [{name: c, image: i}]}}"
 LEFT_OUT_COMMANDS = {
-    "pods/ephemeralcontainers": "debug a --image=i",
     "nodes/proxy": "get --raw /api/v1/nodes/n/proxy/stats",
     "pods/proxy": "get --raw /api/v1/namespaces/default/pods/a/proxy/",
     "services/proxy": "get --raw /api/v1/namespaces/default/services/s/proxy/",

@@ -108,7 +108,7 @@ def _users(data: Path, name: str) -> list[str]:
 def _images(spec: dict[str, Any]) -> set[str]:
     from virtfleet.local.node.images import canonical
 
-    containers = [*spec.get("initContainers", ()), *spec["containers"]]
+    containers = [*spec.get("initContainers", ()), *spec["containers"], *spec.get("ephemeralContainers", ())]
     volumes = [volume["image"].get("reference", "") for volume in spec.get("volumes", ()) if volume.get("image")]
     return {canonical(image) for image in (*volumes, *(c.get("image", "") for c in containers)) if image}
 

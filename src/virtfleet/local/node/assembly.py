@@ -65,8 +65,13 @@ class Ground:
     places: Mapping[str, Path]
 
 
-async def make(node: NodeParts, pod: Obj, container: Obj, image: Image, ground: Ground, run: Container) -> None:
-    """Create the container of `run`, up to the point before its program starts."""
+async def make(
+    node: NodeParts, pod: Obj, container: Obj, image: Image, ground: Ground, run: Container, processes: str = ""
+) -> None:
+    """Create the container of `run`, up to the point before its program starts.
+
+    `processes` names the namespace of another container's processes, for one that is to see them.
+    """
     here = machine.inspect(with_devices=is_privileged(container))
     rootfs = node.runtime.prepare(run, node.store.trees(image))
     variables = await environment.declared(
@@ -88,7 +93,7 @@ async def make(node: NodeParts, pod: Obj, container: Obj, image: Image, ground: 
             _termination_file(node.layout, container, run),
             *asked,
         ],
-        namespaces=_namespaces(pod, ground, here),
+        namespaces=_namespaces(pod, ground, here, processes),
         cgroup=run.cgroup,
         rootfs=str(rootfs),
         underlays=node.store.underlays(image),
@@ -152,10 +157,10 @@ def _service_variables(api_server: tuple[str, int]) -> dict[str, str]:
     }
 
 
-def _namespaces(pod: Obj, ground: Ground, here: HostFacts) -> dict[str, str]:
+def _namespaces(pod: Obj, ground: Ground, here: HostFacts, processes: str) -> dict[str, str]:
     namespaces = dict(ground.sandbox.namespaces)
     if not pod["spec"].get("hostPID"):
-        namespaces["pid"] = ""
+        namespaces["pid"] = processes
     if here.unified:
         namespaces["cgroup"] = ""
     return namespaces

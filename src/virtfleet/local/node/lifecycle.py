@@ -44,8 +44,13 @@ def init_containers(pod: Obj) -> list[Obj]:
     return list(pod["spec"].get("initContainers") or ())
 
 
+def debuggers(pod: Obj) -> list[Obj]:
+    """Ephemeral containers: added to a pod that runs, run once, and of no weight in what becomes of it."""
+    return list(pod["spec"].get("ephemeralContainers") or ())
+
+
 def all_containers(pod: Obj) -> list[Obj]:
-    return [*init_containers(pod), *pod["spec"]["containers"]]
+    return [*init_containers(pod), *pod["spec"]["containers"], *debuggers(pod)]
 
 
 def sidecars(pod: Obj) -> list[Obj]:
@@ -61,7 +66,9 @@ def plan(pod: Obj, seen: Mapping[str, Seen], now: float) -> Plan:
     result = Plan()
     policy = pod["spec"].get("restartPolicy") or "Always"
     before = init_containers(pod)
-    last = max((n for n, c in enumerate(all_containers(pod)) if seen[c["name"]].run), default=-1)  # that has begun
+    ordered = enumerate((*before, *pod["spec"]["containers"]))
+    last = max((number for number, c in ordered if seen[c["name"]].run), default=-1)  # that has begun
+    result.start += [c["name"] for c in debuggers(pod) if not seen[c["name"]].run]
     for number, container in enumerate(before):
         view = seen[container["name"]]
         if is_sidecar(container):

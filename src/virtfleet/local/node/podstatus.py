@@ -11,7 +11,7 @@ from virtfleet.api.times import timestamp
 from virtfleet.kube.resource import Obj
 from virtfleet.local.apiserver.kinds.pod_spec import is_sidecar, qos_class
 from virtfleet.local.node.containers import Container
-from virtfleet.local.node.lifecycle import Seen, has_succeeded, init_containers, is_through, sidecars
+from virtfleet.local.node.lifecycle import Seen, debuggers, has_succeeded, init_containers, is_through, sidecars
 from virtfleet.local.node.resizing import PENDING, Pending
 
 
@@ -60,6 +60,8 @@ def status(pod: Obj, seen: Mapping[str, Seen], facts: PodFacts, now: float) -> O
         result["observedGeneration"] = pod["metadata"]["generation"]
     if init:
         result["initContainerStatuses"] = init
+    if added := [_container_status(c, seen[c["name"]], initialized=True, init=True) for c in debuggers(pod)]:
+        result["ephemeralContainerStatuses"] = [{**s, "ready": False} for s in added]
     addresses = facts.host_ips if pod["spec"].get("hostNetwork") and facts.sandboxed else facts.addresses
     if addresses:
         result |= {"podIP": addresses[0], "podIPs": [{"ip": address} for address in addresses]}

@@ -11,9 +11,11 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
+import os
 import shutil
+import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import orjson
 
@@ -32,7 +34,7 @@ from virtfleet.local.node.podruns import PodRuns, described
 from virtfleet.local.node.podstatus import Outcome, PodFacts
 from virtfleet.local.node.pulling import ImageUnavailable
 from virtfleet.local.node.resizing import Pending
-from virtfleet.local.node.runtime import RuntimeFailure, remove_group
+from virtfleet.local.node.runtime import RuntimeFailure, pidfd, remove_group
 from virtfleet.local.node.sandbox import NoAddress
 from virtfleet.local.node.security import ConfigError
 from virtfleet.local.node.succession import predecessor, succeeds
@@ -255,7 +257,8 @@ class PodWorker:
         run = assembly.new_run(node.layout, self.pod, container, image, self.runs.latest(name))
         self._say("Pulled", f'Container image "{container["image"]}" already present on machine')
         try:
-            await assembly.make(node, self.pod, container, image, self._ground, run)
+            with self._processes_of(container.get("targetContainerName")) as processes:
+                await assembly.make(node, self.pod, container, image, self._ground, run, processes)
         except (ConfigError, RuntimeFailure, OSError, ApiError) as error:
             await node.runtime.remove(run)
             reason = "CreateContainerConfigError" if isinstance(error, ConfigError) else "CreateContainerError"
@@ -273,6 +276,23 @@ class PodWorker:
         self._say("Started", f"Started container {name}")
         self.runs.begin_probing(container, run, self._address())
         return float("inf")
+
+    @contextlib.contextmanager
+    def _processes_of(self, name: str | None) -> Iterator[str]:
+        """The namespace of a container's processes, held open: its number could be another process's by then."""
+        if not name:
+            yield ""
+            return
+        run = self.runs.latest(name)
+        with pidfd(run.pid, run.pid_start) if run else contextlib.nullcontext() as alive:
+            if run is None or alive is None:
+                raise RuntimeFailure(f"container {name}, whose processes are wanted, does not run")
+            namespace = os.open(f"/proc/{run.pid}/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                signal.pidfd_send_signal(alive, 0)  # it is still the one
+                yield f"/proc/{os.getpid()}/fd/{namespace}"
+            finally:
+                os.close(namespace)
 
     async def _resize(self) -> bool:
         """Give containers that run what their spec asks for by now; whether that has to wait, which is told."""

@@ -10,7 +10,6 @@ from virtfleet.kube.errors import ApiError
 
 # (group, plural, subresource) -> what to do instead
 SUBRESOURCES = {
-    ("", "pods", "ephemeralcontainers"): "kubectl exec runs programs in the containers that are there",
     ("", "pods", "proxy"): "a Pod's address is reached from this machine as it is",
     ("", "services", "proxy"): "a Service's address is reached from this machine as it is",
     ("", "nodes", "proxy"): "virtfleet logs NODE shows what the node's agent does",
@@ -65,5 +64,4 @@ def refusal(group: str, plural: str, subresource: str) -> ApiError | None:
         what, instead = f"{what}/{subresource}", SUBRESOURCES.get((group, plural, subresource))
     if instead is None:
         return None
-    # Not a word on names: kubectl debug knows by that that it is the feature that is missing, and not the Pod.
     return ApiError("NotFound", f"the local cluster does not serve {what}: {instead}", details={"kind": plural})

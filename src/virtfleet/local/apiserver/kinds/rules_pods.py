@@ -21,6 +21,11 @@ TOKEN_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
 # One hour and a little: the seven seconds tell tokens that were mounted by default from those asked for.
 TOKEN_SECONDS = 3607
 EVICTION_SECONDS = 300
+EPHEMERAL = "ephemeralContainers"
+_NOT_EPHEMERAL = (
+    *("ports", "livenessProbe", "readinessProbe", "startupProbe", "lifecycle", "resources", "resizePolicy"),
+    *("restartPolicy", "restartPolicyRules"),
+)
 MUTABLE = (
     "`spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,"
     "`spec.tolerations` (only additions to existing tolerations),"
@@ -64,21 +69,25 @@ class PodRules(Rules):
                 status["podIP"] = status["podIPs"][0].get("ip", "")
         elif subresource == "resize":
             obj["spec"] = _resized(old["spec"], obj.get("spec") or {})
+        elif subresource == "ephemeralcontainers":
+            obj["spec"] = {**old["spec"], EPHEMERAL: (obj.get("spec") or {}).get(EPHEMERAL) or []}
+            pod_spec.complete(obj["spec"])
         else:
             _complete(obj.setdefault("spec", {}))
             _add_tolerations(obj["spec"])
 
     def faults(self, obj: Obj) -> list[Cause]:
-        """What is wrong with the spec."""
-        return pod_spec.faults(obj["spec"], "spec")
+        """What is wrong with the spec of a new pod."""
+        too_early = [causes.forbidden(f"spec.{EPHEMERAL}", "cannot be set on create")]
+        return pod_spec.faults(obj["spec"], "spec") + (too_early if obj["spec"].get(EPHEMERAL) else [])
 
     def update_faults(self, obj: Obj, old: Obj, subresource: str) -> list[Cause]:
         """What of a spec may not change."""
         # A binding is what gives the pod its node.
         if subresource in ("status", "binding") or obj["spec"] == old["spec"]:
             return []
-        changed = _resize_faults if subresource == "resize" else _change_faults
-        return self.faults(obj) + changed(obj["spec"], old["spec"])
+        changed = {"resize": _resize_faults, "ephemeralcontainers": _debug_faults}.get(subresource, _change_faults)
+        return pod_spec.faults(obj["spec"], "spec") + changed(obj["spec"], old["spec"])
 
     def grace(self, obj: Obj, asked: int | None) -> int:
         """Only what runs on a node needs time."""
@@ -218,6 +227,25 @@ def _unresizable(container: Obj) -> Obj:
         for key in ("requests", "limits")
     }
     return {**kept, "claims": resources.get("claims") or []}
+
+
+def _debug_faults(spec: Obj, old: Obj) -> list[Cause]:
+    """Containers to look into a pod with are added, and then stay as they are."""
+    field, faults = f"spec.{EPHEMERAL}", []
+    there = {container["name"]: container for container in spec[EPHEMERAL]}
+    before = {container["name"]: container for container in old.get(EPHEMERAL) or ()}
+    for name, container in before.items():
+        if there.get(name) != container:
+            verb = "changed" if name in there else "removed"
+            faults.append(causes.forbidden(field, f'existing ephemeral containers "{name}" may not be {verb}'))
+    targets = [container["name"] for container in spec["containers"]]
+    for number, container in enumerate(spec[EPHEMERAL]):
+        at, target = f"{field}[{number}]", container.get("targetContainerName")
+        refused = [name for name in _NOT_EPHEMERAL if container.get(name)]
+        faults += [causes.forbidden(f"{at}.{name}", "cannot be set for an Ephemeral Container") for name in refused]
+        if target and target not in targets:
+            faults.append(causes.not_found(f"{at}.targetContainerName", target))
+    return faults
 
 
 def _tolerated(spec: Obj) -> list[Obj]:
