@@ -20,6 +20,7 @@ from virtfleet.work.tasks import first_of
 
 _AHEAD = 128  # packets of at most 8 KiB that a client may be behind
 _PACKET, _LARGEST = 1 << 13, 1 << 16  # bytes of one that we send, and of one that we take
+_LAST_WORD = 60.0  # seconds in which the client may read why it was let go
 _CHANNELS = {2: STDOUT, 3: STDERR}  # by conmon's numbers, of which each packet has one in front
 
 
@@ -46,7 +47,8 @@ async def attach(request: web.Request, home: Path, *, stdin: bool) -> web.Stream
     finally:
         link.close()
     with contextlib.suppress(OSError):
-        await socket.send_bytes(bytes([ERROR]) + orjson.dumps(end))
+        async with asyncio.timeout(_LAST_WORD):
+            await socket.send_bytes(bytes([ERROR]) + orjson.dumps(end))
     await socket.close()
     return socket
 
