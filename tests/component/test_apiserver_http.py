@@ -461,6 +461,7 @@ async def test_an_apply_makes_what_is_not_there_for_those_who_may_create(tmp_pat
         ("fieldManager=m", {**pod("a"), "kind": "Secret"}, 400, "does not match the expected kind"),
         ("fieldManager=m", pod("a", nonsense=1), 500, ".spec.nonsense: field not declared in schema"),
         (f"fieldManager={'m' * 129}", pod("a"), 422, "fieldManager: Too long"),
+        ("fieldManager=m", b'{"a":' * 900 + b"1" + b"}" * 900, 400, "nested too deeply"),
     ],
 )
 async def test_an_apply_that_makes_no_sense_says_why(
