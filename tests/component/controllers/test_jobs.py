@@ -149,6 +149,7 @@ async def test_a_deleted_job_takes_its_pods_along(cluster: Cluster) -> None:
         ({"completionMode": "Indexed"}, "spec.completionMode"),
         ({"podFailurePolicy": {"rules": []}}, "spec.podFailurePolicy: Forbidden: this API server does not do that"),
         ({"parallelism": -1}, "spec.parallelism"),
+        ({"template": {}}, "spec.template.spec.containers: Required value"),
         ({"pod": {"restartPolicy": "Always"}}, 'valid values: "OnFailure", "Never"'),
     ],
 )
@@ -156,6 +157,17 @@ async def test_what_no_job_here_does_is_refused(cluster: Cluster, spec: Any, wor
     with pytest.raises(ApiError) as refused:
         await cluster.api.create(JOBS, a_job(**spec), "default")
     assert words in refused.value.message
+
+
+async def test_how_many_is_one_where_nobody_says_and_whatever_the_first_says_where_all_do_the_same(
+    cluster: Cluster,
+) -> None:
+    plain = (await cluster.api.create(JOBS, a_job(), "default", dry_run=True))["spec"]
+    assert (plain["parallelism"], plain["completions"]) == (1, 1)
+    queue = (await cluster.api.create(JOBS, a_job(parallelism=3), "default", dry_run=True))["spec"]
+    assert (queue["parallelism"], "completions" in queue) == (3, False)
+    with pytest.raises(ApiError, match=r"spec\.template\.spec\.containers: Required value"):
+        await cluster.api.create(JOBS, {"metadata": {"name": "j"}}, "default")
 
 
 async def test_a_jobs_pods_cannot_be_changed(cluster: Cluster) -> None:

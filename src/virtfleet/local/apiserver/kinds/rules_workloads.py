@@ -95,15 +95,21 @@ class JobRules(WorkloadRules):
 
     def prepare_create(self, obj: Obj) -> None:
         """A selector of its own, which its pods' labels follow."""
-        meta, spec = obj["metadata"], obj["spec"]
+        meta, spec = obj["metadata"], obj.setdefault("spec", {})
         labels = {"controller-uid": meta["uid"], "job-name": meta.get("name", "")}
         labels |= {f"batch.kubernetes.io/{key}": value for key, value in labels.items()}
-        template = spec["template"].setdefault("metadata", {})
+        template = spec.setdefault("template", {}).setdefault("metadata", {})
         template["labels"] = template.get("labels", {}) | labels
-        meta["labels"] = template["labels"] | meta.get("labels", {})
-        key = "batch.kubernetes.io/controller-uid"
-        spec["selector"] = {"matchLabels": {key: meta["uid"]}}
+        meta["labels"] = meta.get("labels") or dict(template["labels"])
+        spec["selector"] = {"matchLabels": {"batch.kubernetes.io/controller-uid": meta["uid"]}}
         super().prepare_create(obj)
+
+    def complete(self, obj: Obj) -> None:
+        """Where nobody said how many, it is one."""
+        super().complete(obj)
+        spec = obj["spec"]
+        if "parallelism" not in spec:
+            spec |= {"parallelism": 1, "completions": spec.get("completions", 1)}
 
     def _policy_faults(self, policy: str) -> Iterator[Cause]:
         if policy not in ("OnFailure", "Never"):
