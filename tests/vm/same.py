@@ -119,7 +119,7 @@ async def _pauses(vm: VM) -> None:
     assert await _is(vm, Status.RUNNING)
 
 
-async def shuts_down(vm: VM) -> None:
+async def _shuts_down(vm: VM) -> None:
     await vm.client.call(Shutdown(grace_seconds=_GRACE))
     last, code = await vm.ending()
     assert (last.status, last.reason, last.killed, code) == (Status.SHUTOFF, "Shutdown", False, 0)
@@ -147,7 +147,7 @@ async def _starts_again(vm: VM) -> None:
     """While nobody has cleared away yet what the killed launcher left, in the hypervisor for one."""
     hypervisor, vmi = vm.standalone.hypervisor, vm.standalone.vmi
     async with Standalone(vmi, hypervisor, vm.standalone.context, vm.standalone.sources) as standalone:
-        write_secret(standalone)
+        _write_secret(standalone)
         await standalone.start()
         again = VM(standalone)
         await boots(again)
@@ -165,7 +165,7 @@ FIRST = (
     Trial("has an address by DHCP, and answers", _serves, ("serial-console", "net-masquerade")),
     Trial("goes on when libvirt's daemon is killed", _survives_daemon, ("serial-console",)),
     Trial("stands still when paused, and goes on", _pauses, ("serial-console",)),
-    Trial("shuts down when asked", shuts_down),
+    Trial("shuts down when asked", _shuts_down),
 )
 PAUSED = (Trial("starts paused, and runs when let", _stands_still, ("serial-console", "start-paused")),)
 KILLED = (Trial("is killed", _is_killed),)
@@ -200,13 +200,12 @@ def guest(hypervisor: Hypervisor, **spec: Any) -> dict[str, Any]:
     return vmi
 
 
-def alone(hypervisor: Hypervisor, place: Place, vmi: dict[str, Any], machines: str = "q35*") -> Standalone:
+def alone(hypervisor: Hypervisor, place: Place, vmi: dict[str, Any]) -> Standalone:
     """The VMI, admitted, in a sandbox that is not started yet."""
     name = hypervisor.descriptor.name
     settings = {
         "hypervisors": [{"name": name}],
         "developerConfiguration": {"featureGates": [*filter(None, [hypervisor.gate])]},
-        "architectureConfiguration": {"amd64": {"emulatedMachines": [machines]}},
     }
     cluster = Installation({"spec": {"configuration": settings}})
     completed, found = complete(vmi, cluster)
@@ -233,7 +232,7 @@ async def _try(
 ) -> None:
     async with alone(hypervisor, place, vmi) as standalone:
         try:
-            write_secret(standalone)
+            _write_secret(standalone)
             await standalone.start()
             vm = VM(standalone)
             for trial in trials:
@@ -250,7 +249,7 @@ async def _try(
             sys.stderr.write(vm_said(standalone))
 
 
-def write_secret(standalone: Standalone) -> None:
+def _write_secret(standalone: Standalone) -> None:
     """Where a Pod has it mounted."""
     directory = standalone.sandbox.path(paths.config_dir("secret", "secret"))
     directory.mkdir(parents=True, exist_ok=True)

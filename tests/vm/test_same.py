@@ -17,6 +17,7 @@ from vm.guests import guest
 NAMES = [name for name in registry.names() if registry.get(name).evidence in (Evidence.GUESTS, Evidence.ALONE)]
 
 
+@pytest.mark.timeout(600)  # four guests, one after the other
 @pytest.mark.parametrize("name", NAMES)
 async def test_a_guest_does_all_that_the_registry_says(name: str) -> None:
     hypervisor, made = registry.get(name), guest()

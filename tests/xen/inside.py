@@ -1,8 +1,8 @@
 """What is tried inside of the dom0, each with a line of JSON at its end: `python -m xen.inside WHAT ...`.
 
 `define DIRECTORY` has libvirt define every document there and translate it into Xen's own configuration. `same FILES`
-takes the trials that guests of all hypervisors are put to, with a PVH guest. `kind KIND FILES` boots one of another
-kind and shuts it down. `check` is `virtfleet hypervisors check`: a guest with a BIOS that boots from its disk.
+takes the trials that guests of all hypervisors are put to, with a PVH guest. `check` is `virtfleet hypervisors check`:
+a guest with a BIOS that boots from its disk.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from virtfleet.launcher.alone import standalone
 from virtfleet.launcher.alone.check import check
 from virtfleet.work import commands
 from vm import guests, same
-from vm.guests import VM
 
 XEN = registry.get("xen")
 VMM = "xen-qemu-system-i386"
@@ -55,24 +54,6 @@ async def tried(files: Path) -> dict[str, Any]:
     return dict(msgspec.to_builtins(report))
 
 
-async def of_kind(kind: str, files: Path) -> dict[str, Any]:
-    """Whether a guest of a kind boots, says so on its console, and shuts down."""
-    vmi = same.guest(XEN)
-    vmi["spec"]["domain"]["machine"] = {"type": kind}
-    async with same.alone(XEN, place(files), vmi, machines=f"{kind}*") as started:
-        same.write_secret(started)
-        await started.start()
-        vm = VM(started)
-        try:
-            for trial in same.FIRST:
-                if trial.run in (same.boots, same.shuts_down):
-                    await trial.run(vm)
-        except AssertionError:
-            sys.stderr.write(same.vm_said(started))
-            raise
-    return {}
-
-
 async def checked() -> dict[str, Any]:
     """The steps, and the memory of the process that is the guest's PC, in KiB."""
     steps, resident = {}, 0
@@ -99,8 +80,6 @@ if __name__ == "__main__":
         answer: dict[str, Any] = define(Path(arguments[0]))
     elif what == "same":
         answer = asyncio.run(tried(Path(arguments[0])))
-    elif what == "kind":
-        answer = asyncio.run(of_kind(arguments[0], Path(arguments[1])))
     else:
         answer = asyncio.run(checked())
     sys.stdout.write(json.dumps(answer) + "\n")

@@ -4,8 +4,8 @@ What a VMI boots from decides what its guest is. A kernel makes it PVH, or PV wh
 processor has no extensions; firmware makes it HVM, a whole PC with BIOS or EFI. Disks are Xen's own, which QEMU serves
 in dom0: for `virtio`, the guest has xvda and so on, and in HVM an IDE disk until its drivers take over.
 
-No VM is admitted for it yet: see `refusal`. The guest's memory is Xen's, not dom0's, and its CPUs are no threads there:
-there is nothing for a handler to tune.
+The guest's memory is Xen's, not dom0's, and its CPUs are no threads there: there is nothing for a handler to tune. Nor
+does a domain end with its launcher's processes: see `outliving`. Clusters admit VMs for it by a gate only, see `gate`.
 """
 
 from __future__ import annotations
