@@ -22,7 +22,7 @@ _DOM0_MEMORY = 1024
 _CPU = "max,-smap,-smep,-monitor,-la57,-pku,-pks,-rdtscp,+svm"
 # Xen must not leave floating-point registers for later: as emulated, a guest's get into processes of dom0, which die.
 _XEN = "loglvl=warning spec-ctrl=eager-fpu"
-_BOOT = 300.0
+_BOOT = 600.0
 _PROMPT = "dom0 is up"
 
 
