@@ -22,7 +22,7 @@ def generated(reports: list[dict[str, Any]]) -> str:
     rows += [["---"] * len(rows[0]), ["seen with", *(report["versions"] for report in reports)]]
     for title in titles:
         rows.append([title, *(_cell(report["results"].get(title, "was not tried"), said) for report in reports)])
-    rows.append(["memory beside the guest, MiB", *(_resident(report["resident"]) for report in reports)])
+    rows.append(["resident memory of its processes, MiB", *(_resident(report["resident"]) for report in reports)])
     table = "\n".join("|" + "|".join(cell if cell == "---" else f" {cell} " for cell in row) + "|" for row in rows)
     notes = "\n".join(f"{number}. {reason}" for number, reason in enumerate(said, 1))
     return f"{table}\n\n{notes}\n" if notes else f"{table}\n"
