@@ -24,6 +24,7 @@ from virtfleet.hypervisors import registry
 from virtfleet.hypervisors.containers import first_id
 from virtfleet.launcher.failure import Failure
 from virtfleet.launcher.storage import disks
+from virtfleet.launcher.storage.seeds import Files
 
 pytestmark = pytest.mark.skipif(not shutil.which("qemu-img"), reason="needs qemu-img")
 
@@ -60,7 +61,10 @@ def vmi(*volumes: dict[str, Any], **more: Any) -> VirtualMachineInstance:
 def prepare(machine: VirtualMachineInstance, hypervisor: str = "qemu-kvm") -> None:
     async def inspect_and_prepare() -> None:
         context = Context(disk_formats=await disks.formats(machine))
-        await disks.prepare(machine, context, registry.get(hypervisor).build(machine, context))
+        await disks.prepare(machine, context, registry.get(hypervisor).build(machine, context), as_is)
+
+    async def as_is(_: Volume, files: Files) -> Files:
+        return files
 
     asyncio.run(inspect_and_prepare())
 

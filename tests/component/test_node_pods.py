@@ -211,6 +211,27 @@ async def test_init_containers_run_in_order(cluster: NodeCluster) -> None:
     assert cluster.log("p").split() == ["first", "second"]
 
 
+async def test_a_sidecar_runs_beside_the_others_and_is_ended_after_them(cluster: NodeCluster) -> None:
+    def script(name: str, text: str, **more: object) -> dict[str, object]:
+        mount = {"volumeMounts": [{"name": "d", "mountPath": "/d"}]}
+        return {"name": name, "image": "host", "command": ["sh", "-c", text], **mount, **more}
+
+    wait = "while [ ! -e /d/asked ]; do sleep 0.05; done; echo heard > /d/answer; trap 'exit 0' TERM; sleep 1000 & wait"
+    ask = "touch /d/asked; while [ ! -e /d/answer ]; do sleep 0.05; done; cat /d/answer"
+    await cluster.create(
+        "p",
+        restartPolicy="Never",
+        terminationGracePeriodSeconds=5,
+        volumes=[{"name": "d", "emptyDir": {}}],
+        initContainers=[script("beside", wait, restartPolicy="Always")],
+        containers=[script("c", ask)],
+    )
+    pod = await cluster.phase("p", "Succeeded", "Failed")
+    assert (pod["status"]["phase"], cluster.log("p").split()) == ("Succeeded", ["heard"])
+    [beside] = pod["status"]["initContainerStatuses"]
+    assert beside["state"]["terminated"]["exitCode"] == 0
+
+
 async def test_probes_gate_readiness_and_restart_what_is_not_alive(cluster: NodeCluster) -> None:
     await cluster.run(
         "p",

@@ -223,6 +223,17 @@ async def test_a_part_of_a_volume_stays_inside_it_whatever_links_are_in_it(clust
     assert cluster.log("p").split() == ["out", "p-x", "in"], "the link leads to the volume's own root"
 
 
+async def test_a_part_of_a_volume_that_is_new_is_as_open_as_the_volume(cluster: NodeCluster) -> None:
+    text = await cluster.output(
+        "p",
+        "touch /v/x && stat -c %u /v/x",
+        securityContext={"runAsUser": 107, "runAsGroup": 107},
+        volumes=[{"name": "v", "emptyDir": {}}],
+        container={"volumeMounts": [{"name": "v", "mountPath": "/v", "subPath": "own/part"}]},
+    )
+    assert text.split() == ["107"]
+
+
 async def test_a_pods_group_owns_its_volumes_and_may_read_its_secrets(cluster: NodeCluster) -> None:
     secret = {"metadata": {"name": "s", "namespace": "default"}, "stringData": {"key": "hidden"}}
     await cluster.api.create(SECRETS, secret)

@@ -21,7 +21,10 @@ SOURCE = Path(virtfleet.__file__).parent
 INSTALLATION = Installation({"metadata": {"name": "kubevirt", "namespace": "kubevirt"}})
 UNBUILT = [kind for kind in KINDS if kind.refusal]
 # What else has a kind's name: the maker that guests are told, as KubeVirt has it.
-ALSO_NAMED = {("domain/context.py", "KubeVirt")}
+ALSO_NAMED = {
+    ("domain/context.py", "KubeVirt"),
+    ("launcher/vm/hooks.py", "DataSource"),  # a field of what hook sidecars are told of cloud-init
+}
 
 
 def named(kind: OwnKind) -> str:

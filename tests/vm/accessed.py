@@ -39,9 +39,13 @@ class Used:
         self.kubectl("create", "namespace", self.namespace)
         vm = a_vm(self.key.with_suffix(".pub").read_text().strip())
         vm["spec"]["template"]["spec"]["domain"] |= self.domain
+        self.adapt(vm)
         self.kubectl.apply(vm)
         self.wait_for_agent()
         return self
+
+    def adapt(self, vm: dict[str, Any]) -> None:
+        """For those who want something else of it."""
 
     def __exit__(self, *_: object) -> None:
         # A namespace that is to end with VMs in it takes a namespace controller half a minute.

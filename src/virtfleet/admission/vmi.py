@@ -19,11 +19,11 @@ from virtfleet.admission.case import Case
 from virtfleet.admission.findings import Findings
 from virtfleet.admission.sections import Section, read
 from virtfleet.admission.updates import RESERVED_ANNOTATIONS, RESERVED_LABELS, Asker
-from virtfleet.api import names
+from virtfleet.api import hooks, names
 from virtfleet.api.selectors import label_key_error, label_value_error
 from virtfleet.installation import Installation
 
-_GATED_ANNOTATIONS = {names.IGNITION: "ExperimentalIgnitionSupport", "hooks.kubevirt.io/hookSidecars": "Sidecar"}
+_GATED_ANNOTATIONS = {names.IGNITION: "ExperimentalIgnitionSupport", names.HOOK_SIDECARS: "Sidecar"}
 
 
 def check_vmi(vmi: Section, by: Asker, findings: Findings) -> None:
@@ -65,3 +65,7 @@ def check_metadata(metadata: Section, path: str, by: Asker, findings: Findings) 
     for annotation, gate in _GATED_ANNOTATIONS.items():
         if read(metadata, "annotations").get(annotation) and not by.cluster.enabled(gate):
             findings.gate_is_off(f"{path}.annotations", gate, f"annotation {annotation}")
+    try:
+        hooks.sidecars(read(metadata, "annotations"))
+    except ValueError as error:
+        findings.invalid(f"{path}.annotations", f"annotation {names.HOOK_SIDECARS}: {error}")

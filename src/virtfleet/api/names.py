@@ -85,6 +85,7 @@ DOMAIN: Final = "kubevirt.io/domain"  # label and annotation
 ALLOW_POD_BRIDGE_MIGRATION: Final = "kubevirt.io/allow-pod-bridge-network-live-migration"
 HANDLER_HEARTBEAT: Final = "kubevirt.io/heartbeat"
 IGNITION: Final = "kubevirt.io/ignitiondata"
+HOOK_SIDECARS: Final = "hooks.kubevirt.io/hookSidecars"
 PLACE_PCI_DEVICES_ON_ROOT_COMPLEX: Final = "kubevirt.io/placePCIDevicesOnRootComplex"
 PCI_TOPOLOGY_VERSION: Final = "kubevirt.io/pci-topology-version"
 DISABLE_PCI_HOLE64: Final = "kubevirt.io/disablePCIHole64"

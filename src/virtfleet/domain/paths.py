@@ -34,6 +34,8 @@ KEPT = "VIRTFLEET_KEPT"
 """Variable of the launcher: which directories of libvirt's lie there."""
 OUTLIVING = "/var/lib/virtfleet/outliving"
 """Directory of the node, in its Pods at the same place: whose domains do not end with their launcher."""
+HOOKS = "/var/run/kubevirt-hooks"
+"""Where hook sidecars listen; each of them sees its own directory under this name."""
 PASST_LOG = f"{SHARE}/passt.log"
 
 
@@ -157,6 +159,11 @@ def config_disk(kind: str, volume: str) -> str:
 
 def virtiofs_socket(volume: str) -> str:
     return f"{SHARE}/virtiofs-containers/{volume}.sock"
+
+
+def hook_sidecar(number: int) -> str:
+    """The name of a hook sidecar's container, and of its directory."""
+    return f"hook-sidecar-{number}"
 
 
 def ignition(namespace: str, name: str) -> str:

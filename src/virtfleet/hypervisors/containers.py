@@ -31,6 +31,7 @@ IMPOSSIBLE_IN_CONTAINERS: Final = (
     ),
     ("volume-hotplug", "a container has its directories mounted before it starts; leave hotpluggable out"),
     ("start-paused", "a container cannot be created paused"),
+    ("hook-sidecars", "its launcher has power on the node, which a document of somebody's own would have with it"),
 )
 
 

@@ -67,7 +67,6 @@ class Finding(msgspec.Struct, frozen=True):
 _D: Final = "spec.domain.devices"
 _NO_START: Final = "the VM does not start"
 _BY_NAME: Final = "name the device by deviceName, as a device plugin offers it"
-_HOOKS: Final = "hooks.kubevirt.io/hookSidecars"
 _NO_FUNCTION: Final = NotYet(
     f"no virtual function is assigned and {_NO_START}",
     "use bridge on a multus network, or pass a function through in hostDevices",
@@ -195,9 +194,8 @@ FEATURES: Final = (
     Feature("clock", "clock and timers", "spec.domain.clock"),
     # life
     Feature("live-migration", "live migration", "spec.evictionStrategy", asking.eviction("LiveMigrate")),
-    Feature("hook-sidecars", "hook sidecars", f"metadata.annotations[{_HOOKS}]", asking.annotation(_HOOKS),
-            NotYet("no hook sidecar is started, and the domain stays as it is", "remove it", "Sidecar"),
-            everywhere=True),
+    Feature("hook-sidecars", "hook sidecars", f"metadata.annotations[{names.HOOK_SIDECARS}]",
+            asking.annotation(names.HOOK_SIDECARS)),
 )  # fmt: skip
 
 BY_KEY: Final = {feature.key: feature for feature in FEATURES}

@@ -76,11 +76,14 @@ READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
 
 
 def make_dirs_inside(root: Path, path: str, mode: int = 0o755) -> None:
-    """Like mkdir -p, below `root`."""
+    """Like mkdir -p, below `root`; what is new has this very mode."""
     done = ""
     for part in Path(path).parts:
         if part in ("/", "."):
             continue
         with opened(root, done or ".", os.O_PATH | os.O_DIRECTORY) as parent, suppress(FileExistsError):
             os.mkdir(part, mode, dir_fd=parent)
+            made = open_at(parent, part, os.O_RDONLY | os.O_DIRECTORY, NO_LINKS)
+            os.fchmod(made, mode)  # of which mkdir leaves out what this process' mask says
+            os.close(made)
         done = f"{done}/{part}"

@@ -57,6 +57,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--hypervisor", default=registry.DEFAULT, help="hypervisor that runs the VM")
     parser.add_argument("--verbosity", type=int, default=0, help="more of everything in the log")
     parser.add_argument("--libvirt-log-filters", default="", help="in libvirt's own syntax")
+    parser.add_argument("--hook-sidecars", type=int, default=0, help="how many of them are asked about the domain")
     parser.add_argument("--simulate-crash", action="store_true", help="end at once, to see what becomes of the VM")
     return parser.parse_args()
 
@@ -67,7 +68,7 @@ async def launch(wanted: argparse.Namespace) -> int:
     plan = plan_for(hypervisor, log_filters=wanted.libvirt_log_filters)
     outliving = Outliving(hypervisor.descriptor.outliving, f"{wanted.namespace}_{wanted.name}")
     updates = Updates()
-    guest = Guest(outliving.name, wanted.uid, hypervisor, plan.uri, updates)
+    guest = Guest(outliving.name, wanted.uid, hypervisor, plan.uri, updates, wanted.hook_sidecars)
     daemons = Daemons(plan)
     server = Server(Path(COMMAND_SOCKET), guest.handlers(), updates, vmi=wanted.uid)
     daemon = plan.uri.partition("socket=")[2]

@@ -20,6 +20,7 @@ from virtfleet.installation import Installation
 from virtfleet.pods import (
     consolelog,
     heldimages,
+    hooksidecars,
     networks,
     placement,
     probes,
@@ -85,9 +86,13 @@ def render(
     volumes.add_node_paths(mounted, descriptor)
     image = launcher.image
     holders = heldimages.containers(mounted, settings, image)
+    try:
+        holders += hooksidecars.containers(view, hypervisor, settings, mounted)
+    except ValueError as error:
+        raise Unrenderable(f"annotation {names.HOOK_SIDECARS}: {error}") from None
     if taken := volumes.clash(mounted):
         raise Unrenderable(f"spec.volumes: a volume of the launcher Pod is called {taken!r} already; rename the VMI's")
-    if mounted.images and not holders:
+    if mounted.images and not mounted.held:
         placed["nodeSelector"] = {names.IMAGE_VOLUMES: "true", **placed["nodeSelector"]}
     compute = _compute(vmi, view, hypervisor, settings, image, mounted)
     beside = [*holders, *consolelog.containers(view, hypervisor, settings, image, compute["resources"])]
@@ -189,7 +194,7 @@ def _compute(
     container: dict[str, Any] = {
         "name": COMPUTE,
         "image": image,
-        "args": _arguments(view, hypervisor.descriptor, settings),
+        "args": _arguments(view, hypervisor.descriptor, settings, mounted.sidecars),
         "resources": resources.requirements(view, hypervisor, settings),
         "securityContext": security.of_container(hypervisor.descriptor),
         "volumeMounts": mounted.mounts,
@@ -210,7 +215,7 @@ def _compute(
     return container
 
 
-def _arguments(view: VMI, hypervisor: Descriptor, settings: Installation) -> list[str]:
+def _arguments(view: VMI, hypervisor: Descriptor, settings: Installation, sidecars: int) -> list[str]:
     """What the launcher must know before the handler talks to it."""
     arguments = {
         "namespace": view.metadata.namespace,
@@ -218,6 +223,7 @@ def _arguments(view: VMI, hypervisor: Descriptor, settings: Installation) -> lis
         "uid": view.metadata.uid,
         "hypervisor": hypervisor.name,
         "verbosity": str(settings.verbosity("virt_launcher")),
+        "hook-sidecars": str(sidecars or ""),
         "libvirt-log-filters": view.metadata.annotations.get(names.LIBVIRT_LOG_FILTERS, ""),
     }
     crash = ["--simulate-crash"] if names.FAIL_FAST in view.metadata.annotations else []

@@ -55,6 +55,8 @@ class Mounted:
     images: bool = False
     """Whether images are among the volumes."""
     held: list[HeldImage] = field(default_factory=list)
+    sidecars: int = 0
+    """Hook sidecars that the launcher is to wait for."""
 
     def add(self, name: str, source: dict[str, Any], path: str, *, read_only: bool = False) -> None:
         self.volumes.append({"name": name, **source})

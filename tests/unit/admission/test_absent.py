@@ -90,7 +90,6 @@ SPECS: dict[str, dict[str, Any]] = {
         "volumes[1]": {"name": "files", "configMap": {"name": "files"}},
         f"{DEVICES}.filesystems": [{"name": "files", "virtiofs": {}}],
     },
-    "hook-sidecars": {"metadata.annotations": {"hooks.kubevirt.io/hookSidecars": "[]"}},
     "istio": {"metadata.annotations": {"sidecar.istio.io/inject": "true"}},
 }
 VMS: dict[str, dict[str, Any]] = {
@@ -203,7 +202,6 @@ def test_what_is_refused_is_not_said_to_be_accepted(feature: Feature) -> None:
         "vsock": "reach it over the network",
         "tdx": "remove it",
         "net-claim": "use a multus network with bridge",
-        "hook-sidecars": "remove it",
     }.items(),
 )
 def test_nobody_is_told_to_switch_on_a_gate_behind_which_nothing_is(key: str, advice: str) -> None:

@@ -42,7 +42,7 @@ QEMU: Final[dict[str, Support]] = {
         "cpu-model cpu-features cpu-pinning cpu-hotplug numa realtime memory-hotplug hugepages balloon",
         "efi secure-boot kernel-boot acpi-tables ignition start-paused graphics serial-console input tpm watchdog rng",
         "console-log sound panic usb-redirection vsock gpu host-device guest-agent hyperv-enlightenments clock",
-        "live-migration",
+        "live-migration hook-sidecars",
     ),
     "filesystem": Support(
         Level.ABSENT,

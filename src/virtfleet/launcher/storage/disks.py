@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Awaitable, Callable, Iterator, Sequence, Set
 from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element
@@ -29,6 +29,8 @@ from virtfleet.work import commands
 from virtfleet.work.tasks import all_of
 
 SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+Seeded = Callable[[Volume, seeds.Files], Awaitable[seeds.Files]]
+
 _FORMATS = ("raw", "qcow2")
 _LIMIT = 900.0  # seconds: a large disk is copied and checked as fast as its storage allows
 _LEAKS = 3  # how `qemu-img check` ends where space is lost, but no data
@@ -46,12 +48,21 @@ async def formats(vmi: VMI) -> dict[str, str]:
     return dict(zip(images, checked, strict=True))
 
 
-async def prepare(vmi: VMI, context: Context, domain: Element) -> None:
-    """Make everything that the domain's document names: disks, images of configuration, boot files."""
+async def prepare(vmi: VMI, context: Context, domain: Element, seeded: Seeded) -> None:
+    """Make everything that the domain's document names: disks, images of configuration, boot files.
+
+    `seeded` has the last word about the files of cloud-init.
+    """
     named = {value for element in domain.iter() for value in element.attrib.values()}
     _boot_files(vmi)
     _ignition(vmi)
-    images = [i for volume in vmi.spec.volumes for i in _configuration(vmi, volume) if i.output in named]
+    images = []
+    for volume in vmi.spec.volumes:
+        for image in _configuration(vmi, volume):
+            if image.output in named:
+                images.append(image)
+                if volumes.seed(volume):
+                    image.contents = await seeded(volume, image.contents)
     await all_of(
         _write_images(images),
         *(_prepare(vmi, index, volume, context, named, domain) for index, volume in enumerate(vmi.spec.volumes)),

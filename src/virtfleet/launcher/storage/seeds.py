@@ -6,7 +6,7 @@ import base64
 import binascii
 import uuid
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -21,6 +21,27 @@ _FIRMWARE_NAMESPACE = uuid.UUID("6a1a24a1-4061-4607-8bf4-a3963d0c5895")
 Files = dict[str, bytes]
 
 
+class Layout(NamedTuple):
+    """Where the files of a data source are, and what hook sidecars know it by."""
+
+    name: str
+    user: str
+    network: str
+    metadata: str
+    metadata_field: str
+
+
+NO_CLOUD = Layout("noCloud", "user-data", "network-config", "meta-data", "NoCloudMetaData")
+_LATEST = "openstack/latest"
+CONFIG_DRIVE = Layout(
+    "configDrive",
+    f"{_LATEST}/user_data",
+    f"{_LATEST}/network_data.json",
+    f"{_LATEST}/meta_data.json",
+    "ConfigDriveMetaData",
+)
+
+
 def no_cloud(vmi: VMI, volume: Volume) -> Files:
     """The NoCloud data source: a disk labelled cidata."""
     source = volume.cloud_init_no_cloud
@@ -32,11 +53,7 @@ def no_cloud(vmi: VMI, volume: Volume) -> Files:
         "local-hostname": traits.hostname(vmi),
         "public-keys": _ssh_keys(vmi, "no_cloud"),
     }
-    return {
-        "user-data": user,
-        "meta-data": _json(metadata),
-        **({"network-config": network} if network else {}),
-    }
+    return _files(NO_CLOUD, user, network, metadata)
 
 
 def config_drive(vmi: VMI, volume: Volume) -> Files:
@@ -52,10 +69,14 @@ def config_drive(vmi: VMI, volume: Volume) -> Files:
         "uuid": _identity(vmi),
         "public_keys": _ssh_keys(vmi, "config_drive"),
     }
+    return _files(CONFIG_DRIVE, user, network, metadata)
+
+
+def _files(layout: Layout, user: bytes, network: bytes, metadata: dict[str, Any]) -> Files:
     return {
-        "openstack/latest/user_data": user,
-        "openstack/latest/meta_data.json": _json(metadata),
-        **({"openstack/latest/network_data.json": network} if network else {}),
+        layout.user: user,
+        layout.metadata: _json(metadata),
+        **({layout.network: network} if network else {}),
     }
 
 

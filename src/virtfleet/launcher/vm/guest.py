@@ -37,6 +37,7 @@ from virtfleet.launcher.vm import abi, credentials, growth, live, metrics, state
 from virtfleet.launcher.vm.console import Console
 from virtfleet.launcher.vm.credentials import Credentials
 from virtfleet.launcher.vm.domain import Domain, ask_vmm, in_a_known_way
+from virtfleet.launcher.vm.hooks import Hooks
 from virtfleet.launcher.vm.metrics import Metric
 from virtfleet.launcher.vm.moves import Arrival, Departures
 from virtfleet.launcher.vm.operations import Operations
@@ -65,7 +66,9 @@ _POLL = 2.0  # the same where the driver has no events
 class Guest:
     """The domain of one VMI. `ended` is set when it is over, or when it was stopped before it began."""
 
-    def __init__(self, name: str, uid: str, hypervisor: Hypervisor, uri: str, updates: Updates) -> None:
+    def __init__(
+        self, name: str, uid: str, hypervisor: Hypervisor, uri: str, updates: Updates, sidecars: int = 0
+    ) -> None:
         self.ended = asyncio.Event()
         self._connection = Connection(uri, self._changed)
         self._domain = Domain(name, self._connection)
@@ -74,6 +77,7 @@ class Guest:
         self._hypervisor = hypervisor
         self._updates = updates
         self._network = Network()
+        self._hooks = Hooks(sidecars, hypervisor)
         self._console: Console | None = None
         self._syncing = asyncio.Lock()
         self._looking = asyncio.Lock()
@@ -123,6 +127,7 @@ class Guest:
         self._background("look at the domain", self._keep_looking)
 
     async def close(self) -> None:
+        await self._hooks.say_goodbye()
         self._network.close()
         self._operations.close()
         if self._console:
@@ -204,11 +209,11 @@ class Guest:
         if self._started:
             disks.fill_plugged(vmi, context, wanted)
         else:
-            await disks.prepare(vmi, context, wanted)
+            await disks.prepare(vmi, context, wanted, partial(self._hooks.seed, request.vmi))
             for socket in (paths.vmi_socket(self._uid, ""), paths.DOWNWARD_METRICS_SOCKET):
                 os.makedirs(os.path.dirname(socket), exist_ok=True)
         disks.choose_cache(wanted)
-        return wanted
+        return wanted if self._started else await self._hooks.define(wanted, request.vmi)
 
     def _document(self, vmi: VMI, context: Context) -> ET.Element:
         """The document for what is here. One that a domain is made from has what its guest had before."""
@@ -289,7 +294,7 @@ class Guest:
             if not domain.isActive():
                 return
             running = ET.fromstring(domain.XMLDesc())
-            change = live.changes(running, wanted, self._hypervisor.identity)
+            change = live.changes(running, wanted, self._hypervisor.identity, self._hooks.own)
             more = growth.of(running, node, self._hypervisor)
             if self._departures.going_on:
                 if any(change) or more:

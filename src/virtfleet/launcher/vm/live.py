@@ -5,7 +5,7 @@ Devices are told apart by what their hypervisor knows them by, which must not de
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 from xml.etree.ElementTree import Element
 
@@ -29,9 +29,12 @@ def devices(domain: Element, identity: Identity) -> dict[tuple[str, str], Elemen
     return {(kind, known): device for kind, device in every if (known := identity(device))}
 
 
-def changes(running: Element, wanted: Element, identity: Identity) -> Changes:
-    """From the devices of a running domain to those of a document made anew."""
-    now, then = devices(running, identity), devices(wanted, identity)
+def changes(running: Element, wanted: Element, identity: Identity, but: Collection[tuple[str, str]] = ()) -> Changes:
+    """From the devices of a running domain to those of a document made anew. Those of `but` are not looked at."""
+    now, then = (
+        {key: device for key, device in devices(domain, identity).items() if key not in but}
+        for domain in (running, wanted)
+    )
     return Changes(
         detach=[device for key, device in now.items() if key not in then],
         attach=[device for key, device in then.items() if key not in now],

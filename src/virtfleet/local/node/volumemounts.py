@@ -52,7 +52,7 @@ def _sub_path(layout: Layout, pod: Obj, container: Obj, volume: Path, path: str,
         with opened(volume, path, os.O_PATH) as fd:
             is_directory = stat.S_ISDIR(os.fstat(fd).st_mode)
     except FileNotFoundError:
-        make_dirs_inside(volume, path)
+        make_dirs_inside(volume, path, stat.S_IMODE(os.stat(volume).st_mode))  # as a kubelet does
         is_directory = True
     pin: Path = layout.kubelet / "pods" / pod["metadata"]["uid"] / "volume-subpaths" / container["name"] / slot
     mounts.unmount_below(pin)

@@ -1,0 +1,190 @@
+"""Calls hook sidecars, as a short-lived child: `python -m virtfleet.launcher.vm.hookcalls DIRECTORY < call.json`.
+
+Each has a directory, in which it listens on a socket and speaks gRPC: `Info` tells which hook points it wants to be
+asked at, and with which priority. Messages have fields of bytes and numbers only, and are read and written right here.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from virtfleet.domain import paths
+
+VERSIONS: Final = {"v1alpha1": ("OnDefineDomain",), "v1alpha2": ("OnDefineDomain", "PreCloudInitIso"),
+                   "v1alpha3": ("OnDefineDomain", "PreCloudInitIso", "Shutdown")}  # fmt: skip
+_COMING = 60.0  # seconds for a sidecar's socket to be there, and to answer
+_CALL = 20.0  # seconds for one answer
+_LARGEST = 1 << 20  # bytes of an answer
+_NAME, _POINTS, _VERSIONS, _PRIORITY = 1, 3, 4, 2  # numbers of fields
+
+
+class Call(msgspec.Struct):
+    """A question to all sidecars that want it, one after the other; what one has changed is passed on to the next."""
+
+    count: int
+    point: str
+    fields: dict[int, bytes]
+    passed_on: tuple[int, ...]
+
+
+class SidecarError(Exception):
+    """A sidecar does not do as it should; the message is for its owner."""
+
+
+class Sidecar(msgspec.Struct):
+    """One that has introduced itself."""
+
+    number: int
+    socket: str
+    name: str
+    version: str
+    points: dict[str, int]
+
+
+def encode(fields: dict[int, bytes]) -> bytes:
+    """A message of such fields."""
+    return b"".join(_varint(number << 3 | 2) + _varint(len(data)) + data for number, data in fields.items())
+
+
+def decode(message: bytes) -> dict[int, list[bytes | int]]:
+    """Fields of a message, by number. Raises ValueError where it is none."""
+    fields: dict[int, list[bytes | int]] = {}
+    at = 0
+    while at < len(message):
+        key, at = _number(message, at)
+        value, at = _number(message, at)
+        if key & 7 == 0:
+            fields.setdefault(key >> 3, []).append(value)
+        elif key & 7 == 2 and at + value <= len(message):
+            fields.setdefault(key >> 3, []).append(message[at : at + value])
+            at += value
+        else:
+            raise ValueError("not a message of bytes and numbers")
+    return fields
+
+
+def _varint(number: int) -> bytes:
+    low = bytes([number & 0x7F])
+    return low if number < 0x80 else bytes([low[0] | 0x80]) + _varint(number >> 7)
+
+
+def _number(message: bytes, at: int) -> tuple[int, int]:
+    number = 0
+    for shift in range(0, 70, 7):
+        if at >= len(message):
+            break
+        number |= (message[at] & 0x7F) << shift
+        at += 1
+        if message[at - 1] < 0x80:
+            return number, at
+    raise ValueError("cut off")
+
+
+def answered(call: Call, directory: Path) -> dict[int, bytes]:
+    """The fields as all sidecars leave them: those of high priority first, then by name."""
+    sidecars = [_introduced(number, directory, time.monotonic() + _COMING) for number in range(call.count)]
+    fields = dict(call.fields)
+    interested = [s for s in sidecars if call.point in s.points and call.point in VERSIONS[s.version]]
+    for sidecar in sorted(interested, key=lambda s: (-s.points[call.point], s.name)):
+        method = f"/kubevirt.hooks.{sidecar.version}.Callbacks/{call.point}"
+        said = _called(sidecar.number, sidecar.socket, method, encode(fields))
+        changed = {number: values[-1] for number, values in said.items() if number in call.passed_on}
+        fields |= {number: value for number, value in changed.items() if isinstance(value, bytes) and value}
+    return {number: fields[number] for number in call.passed_on}
+
+
+def _introduced(number: int, directory: Path, deadline: float) -> Sidecar:
+    """What a sidecar says of itself, when it is there."""
+    trouble = "it listens on no socket"
+    while time.monotonic() < deadline:
+        for socket in _sockets(directory / paths.hook_sidecar(number)):
+            try:
+                return _described(number, socket, _called(number, socket, "/kubevirt.hooks.info.Info/Info", b""))
+            except SidecarError as error:
+                trouble = str(error)
+        time.sleep(0.1)
+    raise SidecarError(f"sidecar {number} did not answer within {_COMING:.0f} s: {trouble}")
+
+
+def _described(number: int, socket: str, info: dict[int, list[bytes | int]]) -> Sidecar:
+    offered = {version.decode(errors="replace") for version in _bytes(info, _VERSIONS)}
+    version = max(offered & VERSIONS.keys(), default="")
+    if not version:
+        raise SidecarError(f"sidecar {number} offers versions {sorted(offered)}; one of {[*VERSIONS]} is needed")
+    points = [_decoded(number, point) for point in _bytes(info, _POINTS)]
+    priorities = {_text(point, _NAME): _integer(point.get(_PRIORITY, [0])[-1]) for point in points}
+    return Sidecar(number, socket, _text(info, _NAME), version, priorities)
+
+
+def _bytes(fields: dict[int, list[bytes | int]], number: int) -> list[bytes]:
+    return [value for value in fields.get(number, ()) if isinstance(value, bytes)]
+
+
+def _text(fields: dict[int, list[bytes | int]], number: int) -> str:
+    return b"".join(_bytes(fields, number)[-1:]).decode(errors="replace")
+
+
+def _integer(value: bytes | int) -> int:
+    """A number as the message means it: what is negative is written as a large one."""
+    if isinstance(value, bytes):
+        return 0
+    return value - (1 << 64) if value >> 63 else value
+
+
+def _sockets(directory: Path) -> Iterator[str]:
+    """What a sidecar listens on; a link is none, and would lead elsewhere."""
+    try:
+        names = sorted(os.listdir(directory))
+    except FileNotFoundError:
+        return
+    for name in names:
+        try:
+            if stat.S_ISSOCK(os.lstat(directory / name).st_mode):
+                yield str(directory / name)
+        except FileNotFoundError:
+            continue
+
+
+def _called(number: int, socket: str, method: str, message: bytes) -> dict[int, list[bytes | int]]:
+    import grpc
+
+    # Without an authority grpc sends the socket's path as one, which servers written in Go refuse.
+    options: list[tuple[str, Any]] = [
+        ("grpc.default_authority", "localhost"),
+        ("grpc.max_receive_message_length", _LARGEST),
+    ]
+    with grpc.insecure_channel(f"unix://{socket}", options=options) as channel:
+        try:
+            said: bytes = channel.unary_unary(method)(message, timeout=_CALL)
+        except grpc.RpcError as error:
+            told = error.details() if isinstance(error, grpc.Call) else error
+            raise SidecarError(f"sidecar {number}: {method.rpartition('/')[2]}: {told}") from None
+    return _decoded(number, said)
+
+
+def _decoded(number: int, message: bytes) -> dict[int, list[bytes | int]]:
+    try:
+        return decode(message)
+    except ValueError as error:
+        raise SidecarError(f"sidecar {number} answers with something else than a message: {error}") from None
+
+
+def main() -> None:
+    call = msgspec.json.decode(sys.stdin.buffer.read(), type=Call)
+    try:
+        fields = answered(call, Path(sys.argv[1]))
+    except SidecarError as error:
+        sys.exit(str(error)[:2000])
+    sys.stdout.buffer.write(msgspec.json.encode(fields))
+
+
+if __name__ == "__main__":
+    main()
