@@ -6,7 +6,7 @@ import asyncio
 import os
 import random
 from collections.abc import AsyncIterator
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 
 import aiohttp
 import pytest
@@ -201,6 +201,34 @@ async def test_a_screen_that_is_in_use_is_kept_from_those_who_would_preserve_it(
             assert (last.type, last.data) == (WSMsgType.CLOSE, WSCloseCode.POLICY_VIOLATION)
             await second.send_bytes(b"mine")
             assert await second.receive_bytes() == b"mine"
+
+
+async def test_usb_devices_take_the_free_ports_and_nobodys_is_unplugged_for_another(here: Node) -> None:
+    ports = [here.console.with_name(f"virt-usbredir-{number}") for number in range(4)]
+    async with AsyncExitStack() as stack:
+        guests = [await stack.enter_async_context(GuestSocket(port)) for port in ports]
+        devices = [await stack.enter_async_context(here.attached("usbredir")) for _ in guests]
+        for number, device in enumerate(devices):
+            await device.send_bytes(bytes([number]))
+            assert await device.receive_bytes() == bytes([number])
+        with pytest.raises(aiohttp.WSServerHandshakeError, match="503"):
+            async with here.attached("usbredir"):
+                pass
+        await devices[2].close()
+        async with asyncio.timeout(20):
+            while True:
+                with suppress(aiohttp.WSServerHandshakeError):
+                    again = await stack.enter_async_context(here.attached("usbredir"))
+                    break
+                await asyncio.sleep(0.02)
+        await again.send_bytes(b"next")
+        assert await again.receive_bytes() == b"next"
+
+
+async def test_a_vm_without_usb_ports_says_so(here: Node) -> None:
+    with pytest.raises(aiohttp.WSServerHandshakeError, match="400"):
+        async with here.attached("usbredir"):
+            pass
 
 
 async def test_a_guest_that_ends_closes_the_console_in_order(here: Node) -> None:

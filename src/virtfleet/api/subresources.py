@@ -156,8 +156,12 @@ TABLE: Final = (
         )
         for resource, missing in ((VM, f"{_NO_VM}; 409 not started"), (VMI, _NO_VMI))
     ),
-    Subresource(
-        VMI, "usbredir", "GET", Role.EDIT, Server.NOBODY, "a USB device of the caller's, redirected", _LATER, True
+    _stream(
+        "usbredir",
+        Role.EDIT,
+        Server.HANDLER,
+        "a USB device of the caller's, redirected; up to four at once",
+        f"{_NO_VMI}; 400 not running, or without `clientPassthrough`; 503 all four are in use",
     ),
     Subresource(VMI, "vsock", "GET", Role.CLUSTER_ADMIN, Server.NOBODY, "a vsock port of the guest", _LATER, True),
     # What the guest does

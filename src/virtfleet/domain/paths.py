@@ -170,6 +170,15 @@ def ignition(namespace: str, name: str) -> str:
     return f"{LIBVIRT}/ignition-dir/{namespace}/{name}/data.ign"
 
 
+USB_REDIRECTIONS = 4
+"""How many USB devices of others a VM can have at once."""
+
+
+def usb_redirection(number: int) -> str:
+    """The name of the socket through which a guest gets one of them."""
+    return f"virt-usbredir-{number}"
+
+
 def vmi_socket(uid: str, name: str) -> str:
     """A socket of one VM: virt-vnc, virt-serial0, virt-usbredir-0 and so on."""
     return f"{PRIVATE}/{uid}/{name}"

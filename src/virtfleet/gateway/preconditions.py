@@ -78,6 +78,12 @@ def _display(vmi: Vmi) -> None:
     _reachable(vmi)
 
 
+def _usb(vmi: Vmi) -> None:
+    if vmi.view.spec.domain.devices.client_passthrough is None:
+        raise bad_request("Not configured with USB Redirection; set spec.domain.devices.clientPassthrough: {}")
+    _reachable(vmi)
+
+
 def _reachable(vmi: Vmi) -> None:
     if not vmi.running:
         raise bad_request(f"{VMI_NOT_RUNNING}, its phase is {vmi.phase or Phase.PENDING}; {_START}")
@@ -97,6 +103,7 @@ CHECKS: dict[str, Callable[[Vmi], None]] = {
     "console": _console,
     "vnc": _display,
     "vnc/screenshot": _display,
+    "usbredir": _usb,
     "pause": _pause,
     "unpause": _unpause,
     "reset": on_a_node,

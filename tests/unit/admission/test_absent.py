@@ -79,7 +79,6 @@ SPECS: dict[str, dict[str, Any]] = {
     "memory-dump": {"volumes[1]": {"name": "dump", "memoryDump": {"claimName": "dump"}}},
     "data-volume": shown("data", {"dataVolume": {"name": "data"}}),
     "vsock": {f"{DEVICES}.autoattachVSOCK": True},
-    "usb-redirection": {f"{DEVICES}.clientPassthrough": {}},
     "tdx": {"domain.launchSecurity": {"tdx": {}}, "domain.firmware.bootloader": EFI},
     "sev-attestation": {
         "domain.launchSecurity": {"sev": {"attestation": {}}},

@@ -17,6 +17,7 @@ import orjson
 from aiohttp import web
 
 from virtfleet.api import duration
+from virtfleet.domain import paths
 from virtfleet.handler.access import stream as access_stream
 from virtfleet.handler.access.answers import COMMANDS, GUEST_ANSWERS, Command, Obstacle, check
 from virtfleet.handler.access.seats import End, Seats
@@ -51,6 +52,10 @@ class Socket:
 
 CONSOLE = Socket("virt-serial0", "No serial consoles are present.", _TAKEN_OVER)
 VNC = Socket("virt-vnc", "No graphics devices are present.")
+USB = [
+    Socket(paths.usb_redirection(number), "Not configured with USB Redirection")
+    for number in range(paths.USB_REDIRECTIONS)
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +96,7 @@ class Access:
         return [
             web.get(f"{ROOT}/console", self._answering(lambda request, vm: self._stream(request, vm, CONSOLE))),
             web.get(f"{ROOT}/vnc", self._answering(self._vnc)),
+            web.get(f"{ROOT}/usbredir", self._answering(self._usb)),
             web.get(f"{ROOT}/vnc/screenshot", self._answering(self._screenshot)),
             web.put(f"{ROOT}/freeze", self._answering(self._freeze)),
             *(web.put(f"{ROOT}/{name}", self._answering(self._doing(command))) for name, command in COMMANDS.items()),
@@ -180,6 +186,13 @@ class Access:
         if preserve and self._seats.taken((vm.instance.uid, VNC)):
             raise ApiError("ServiceUnavailable", "Active VNC connection. Request denied.")
         return await self._stream(request, vm, VNC)
+
+    async def _usb(self, request: web.Request, vm: RunningVm) -> web.StreamResponse:
+        """The first that is free: nobody's device is unplugged for another one."""
+        for socket in USB:
+            if not self._seats.taken((vm.instance.uid, socket)):
+                return await self._stream(request, vm, socket)
+        raise ApiError("ServiceUnavailable", f"All {len(USB)} USB redirections are in use; end one first")
 
     async def _stream(self, request: web.Request, vm: RunningVm, socket: Socket) -> web.StreamResponse:
         check(vm.name, vm.launcher.state)

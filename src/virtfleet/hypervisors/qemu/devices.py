@@ -10,7 +10,6 @@ from virtfleet.domain.errors import DomainError
 from virtfleet.domain.xml import add, on_off
 from virtfleet.hypervisors.qemu.draft import Draft
 
-_USB_REDIRECTIONS = 4
 _VIDEO_MEMORY = 16384  # KiB
 
 
@@ -188,9 +187,10 @@ def filesystems(draft: Draft) -> None:
 def usb_redirection(draft: Draft) -> None:
     if not draft.spec.client_passthrough:
         return
-    for number in range(_USB_REDIRECTIONS):
+    for number in range(paths.USB_REDIRECTIONS):
         element = add(draft.devices, "redirdev", type="unix", bus="usb")
-        add(element, "source", mode="bind", path=paths.vmi_socket(draft.vmi.metadata.uid, f"virt-usbredir-{number}"))
+        socket = paths.vmi_socket(draft.vmi.metadata.uid, paths.usb_redirection(number))
+        add(element, "source", mode="bind", path=socket)
 
 
 def _iommu(element: Element, draft: Draft) -> None:
