@@ -98,7 +98,8 @@ def processes_of(sandbox: Path) -> list[int]:
     ("change", "message"),
     [
         ({"volumes": [{"name": "root", "containerDisk": {"image": "example/other"}}]}, "--disk root=PATH"),
-        ({"hypervisor": "xen"}, "cannot run on hypervisor xen yet"),
+        ({"hypervisor": "esx"}, "cannot run on hypervisor esx yet"),
+        ({"hypervisor": "xen"}, "hypervisor xen does not work here: "),
         ({"domain": {"memory": {"guest": "many"}}}, "spec.domain.memory.guest"),
     ],
 )

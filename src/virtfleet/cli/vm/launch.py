@@ -113,6 +113,8 @@ def _hypervisor(named: str, vmi: dict[str, Any], cluster: Installation) -> Hyper
 
 def _emulated(hypervisor: Hypervisor, wanted: bool, cache: Path, progress: Progress) -> bool:
     if not hypervisor.descriptor.emulation:
+        if reason := trial.trouble(hypervisor, cache):
+            raise CommandError(f"hypervisor {hypervisor.descriptor.name} does not work here: {reason}")
         return False
     if not wanted and (reason := trial.trouble(hypervisor, cache)):
         progress(f"CPUs are emulated: {reason}")
