@@ -45,6 +45,16 @@ def test_firmware_is_taken_from_where_it_is_and_fits_the_secure_boot_setting() -
     assert plain.find("os/nvram[@template='/usr/share/edk2/ovmf/OVMF_VARS.fd']") is not None
 
 
+def test_a_table_that_libvirt_does_not_know_is_an_argument_of_qemu() -> None:
+    document = "<domain><os><acpi><table type='slic'>/s</table><table type='msdm'>/m</table></acpi></os></domain>"
+    old, new = adapted(document), adapted(document, libvirt_version=11_002_000)
+    assert [t.text for t in old.iterfind("os/acpi/table")] == ["/s"]
+    assert [t.text for t in new.iterfind("os/acpi/table")] == ["/s", "/m"]
+    line = "{http://libvirt.org/schemas/domain/qemu/1.0}commandline"
+    assert [argument.get("value") for argument in old.iterfind(f"{line}/*")] == ["-acpitable", "sig=MSDM,file=/m"]
+    assert new.find(line) is None
+
+
 def test_a_machine_type_is_never_replaced() -> None:
     document = '<domain><os><type machine="pc-q35-rhel9.6.0">hvm</type></os></domain>'
     with pytest.raises(DomainError, match=r"no machine type 'pc-q35-rhel9\.6\.0'; choose one that it has \(q35"):

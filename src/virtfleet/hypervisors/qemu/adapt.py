@@ -20,6 +20,7 @@ from virtfleet.domain.xml import add, child
 # limit of a Pod; a guest that needs more is only translated again.
 TRANSLATED_CODE_MIB = 128
 
+_NAMESPACE = "{http://libvirt.org/schemas/domain/qemu/1.0}"
 _SLOTS = 16  # for memory that is added later, where libvirt counts slots
 
 # Firmware under other names: (name in the document, secure boot) -> names elsewhere, best first. Code that is built for
@@ -43,6 +44,12 @@ def adapt(domain: Element, context: Context) -> Element:
         if context.host.libvirt_version < since:
             known(domain, context)
     return domain
+
+
+def pass_on(domain: Element, *arguments: str) -> None:
+    """Give QEMU arguments for which libvirt has no element."""
+    for argument in arguments:
+        add(child(domain, f"{_NAMESPACE}commandline"), f"{_NAMESPACE}arg", value=argument)
 
 
 def _strip_notes(domain: Element, context: Context) -> None:
@@ -180,6 +187,15 @@ def _plain_tlb_flush(domain: Element, context: Context) -> None:
             flush.remove(mode)
 
 
+def _tables_by_argument(domain: Element, context: Context) -> None:
+    for tables in domain.findall("os/acpi"):
+        for table in tables.findall("table[@type='msdm']"):
+            pass_on(domain, "-acpitable", f"sig=MSDM,file={table.text}")
+            tables.remove(table)
+        if not len(tables):
+            child(domain, "os").remove(tables)
+
+
 def _no_discard_granularity(domain: Element, context: Context) -> None:
     for sizes in domain.iterfind("devices/disk/blockio"):
         sizes.attrib.pop("discard_granularity", None)
@@ -194,5 +210,6 @@ _SINCE: Final[tuple[tuple[int, _Rule], ...]] = (
     (10_000_000, _one_thread_per_disk),
     (10_003_000, _no_display_on_pci),
     (11_000_000, _plain_tlb_flush),
+    (11_002_000, _tables_by_argument),
     (11_006_000, _no_discard_granularity),
 )

@@ -11,13 +11,12 @@ from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain import common, hostdevices, paths
 from virtfleet.domain.context import Context
 from virtfleet.domain.xml import add
-from virtfleet.hypervisors.qemu import controllers, devices, firmware, machine
+from virtfleet.hypervisors.qemu import adapt, controllers, devices, firmware, machine
 from virtfleet.hypervisors.qemu.disks import disks
 from virtfleet.hypervisors.qemu.draft import Draft
 from virtfleet.hypervisors.qemu.iothreads import threads
 from virtfleet.hypervisors.qemu.pinning import pinning
 
-_NAMESPACE = "{http://libvirt.org/schemas/domain/qemu/1.0}"
 _PRETEND_DEVICE = "edu"  # QEMU's PCI device for teaching, 1234:11e8: it does next to nothing, but guests see it
 _FIRMWARE_LOG = f"{paths.PRIVATE}/QEMUSeaBiosDebugPipe"
 
@@ -55,10 +54,7 @@ def _command_line(draft: Draft) -> None:
     for alias in hostdevices.emulated(draft.vmi, draft.context):
         # As JSON, like libvirt's own: QEMU would put it first otherwise, on a slot that libvirt chose for another one.
         arguments += ["-device", f'{{"driver":"{_PRETEND_DEVICE}","id":"{alias}"}}']
-    if arguments:
-        line = add(draft.root, f"{_NAMESPACE}commandline")
-        for argument in arguments:
-            add(line, f"{_NAMESPACE}arg", value=argument)
+    adapt.pass_on(draft.root, *arguments)
 
 
 _PARTS: Final[tuple[Callable[[Draft], None], ...]] = (
