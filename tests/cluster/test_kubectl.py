@@ -20,7 +20,8 @@ from waiting import eventually
 
 
 def test_api_resources_lists_the_built_in_kinds_with_short_names(kubectl: Kubectl) -> None:
-    listed = {line.split()[0]: line.split()[1:] for line in kubectl("api-resources", "--no-headers").splitlines()}
+    lines = kubectl("api-resources", "--no-headers").splitlines()
+    listed = {line.split()[0]: line.split()[1:] for line in reversed(lines)}  # metrics of pods come after pods
     assert listed["pods"][:3] == ["po", "v1", "true"]
     assert listed["deployments"][0] == "deploy"
     assert listed["customresourcedefinitions"][:2] == ["crd,crds", "apiextensions.k8s.io/v1"]
