@@ -357,6 +357,11 @@ class Installation:
     def launcher_pull_policy(self) -> str:
         return self.configuration.image_pull_policy or self.spec.get("imagePullPolicy") or ""
 
+    def pulled(self, image: str) -> dict[str, str]:
+        """What a container of a launcher Pod, or of one that helps it, says of its image."""
+        policy = self.launcher_pull_policy
+        return {"image": image, **({"imagePullPolicy": policy} if policy else {})}
+
     @property
     def node_selector(self) -> Mapping[str, str]:
         """Labels that nodes with VMs must have."""

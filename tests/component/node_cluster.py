@@ -170,6 +170,13 @@ class NodeCluster:
             process.stdin.close()
         return process
 
+    async def says(self, *arguments: str, feed: bytes | None = None) -> tuple[int, str, str]:
+        """How the real kubectl ends, and all that it says."""
+        process = await self.kubectl(*arguments, feed=feed)
+        assert process.stdout and process.stderr
+        out, err = await asyncio.wait_for(process.stdout.read(), 30), await process.stderr.read()
+        return await process.wait(), out.decode(), err.decode()
+
     def spawn(self, node: str = "n1") -> subprocess.Popen[bytes]:
         """An agent that can be killed."""
         command = [sys.executable, "-m", "virtfleet.local.node", "--data", str(self.directory)]

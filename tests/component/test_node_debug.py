@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -27,9 +26,7 @@ async def cluster() -> AsyncIterator[NodeCluster]:
 
 
 async def debug(cluster: NodeCluster, *words: str, feed: bytes | None = None) -> tuple[int, str, str]:
-    process = await cluster.kubectl("debug", "p", "--image=host", "--profile=general", *words, feed=feed)
-    out, err = await asyncio.wait_for(process.stdout.read(), 30), await process.stderr.read()
-    return await process.wait(), out.decode(), err.decode()
+    return await cluster.says("debug", "p", "--image=host", "--profile=general", *words, feed=feed)
 
 
 def added(pod: Obj, name: str) -> Obj:

@@ -25,12 +25,6 @@ async def cluster() -> AsyncIterator[NodeCluster]:
         yield made
 
 
-async def call(cluster: NodeCluster, *arguments: str, feed: bytes | None = None) -> tuple[int, str, str]:
-    process = await cluster.kubectl(*arguments, feed=feed)
-    out, err = await asyncio.wait_for(process.stdout.read(), 30), await process.stderr.read()
-    return await process.wait(), out.decode(), err.decode()
-
-
 async def test_logs_are_read_followed_cut_and_kept_of_the_run_before(cluster: NodeCluster) -> None:
     script = "echo run $(cat /d/n 2>/dev/null); seq -f 'line %g' 3; test -e /d/n && exec sleep 1000; echo 2 > /d/n"
     await cluster.run(
@@ -41,14 +35,14 @@ async def test_logs_are_read_followed_cut_and_kept_of_the_run_before(cluster: No
         container={"volumeMounts": [{"name": "d", "mountPath": "/d"}]},
     )
     await cluster.until("p", lambda p: restarts(p) == 1 and "line 3" in cluster.log("p", attempt=1))
-    assert await call(cluster, "logs", "p") == (0, "run 2\nline 1\nline 2\nline 3\n", "")
-    assert (await call(cluster, "logs", "p", "--previous"))[1].startswith("run\n")
-    assert (await call(cluster, "logs", "p", "--tail=1"))[1] == "line 3\n"
-    assert (await call(cluster, "logs", "p", "--limit-bytes=8"))[1] == "run 2\nli"
-    stamped = (await call(cluster, "logs", "p", "--timestamps"))[1].split()[0]
+    assert await cluster.says("logs", "p") == (0, "run 2\nline 1\nline 2\nline 3\n", "")
+    assert (await cluster.says("logs", "p", "--previous"))[1].startswith("run\n")
+    assert (await cluster.says("logs", "p", "--tail=1"))[1] == "line 3\n"
+    assert (await cluster.says("logs", "p", "--limit-bytes=8"))[1] == "run 2\nli"
+    stamped = (await cluster.says("logs", "p", "--timestamps"))[1].split()[0]
     assert stamped.startswith("20") and "T" in stamped
-    assert (await call(cluster, "logs", "p", "--since=1h", "--tail=2"))[1] == "line 2\nline 3\n"
-    code, _, err = await call(cluster, "logs", "p", "-c", "none")
+    assert (await cluster.says("logs", "p", "--since=1h", "--tail=2"))[1] == "line 2\nline 3\n"
+    code, _, err = await cluster.says("logs", "p", "-c", "none")
     assert code == 1 and "container none is not valid for pod p" in err
 
 
@@ -63,7 +57,7 @@ async def test_following_a_log_shows_lines_as_they_come_and_ends_with_the_contai
     assert process.stdout is not None
     assert await process.stdout.readline() == b"first\n"
     # What the file ends is the container, and with it, perhaps, the command that made the file.
-    assert (await call(cluster, "exec", "p", "--", "touch", "/tmp/go"))[0] in (0, 137)
+    assert (await cluster.says("exec", "p", "--", "touch", "/tmp/go"))[0] in (0, 137)
     assert await asyncio.wait_for(process.stdout.read(), 30) == b"second\n"
     assert await process.wait() == 0
 
@@ -73,25 +67,25 @@ async def test_a_log_is_bounded_and_followed_over_its_new_beginning(cluster: Nod
     await cluster.until("p", lambda _: cluster.log("p").count("y") == 300_000)
     process = await cluster.kubectl("logs", "-f", "p", "--tail=1")
     assert await process.stdout.readline() == b"y\n"
-    assert (await call(cluster, "exec", "p", "--", "sh", "-c", "yes no | head -n 200000 > /proc/1/fd/1"))[0] == 0
-    assert (await call(cluster, "exec", "p", "--", "touch", "/tmp/go"))[0] in (0, 137)
+    assert (await cluster.says("exec", "p", "--", "sh", "-c", "yes no | head -n 200000 > /proc/1/fd/1"))[0] == 0
+    assert (await cluster.says("exec", "p", "--", "touch", "/tmp/go"))[0] in (0, 137)
     assert (await asyncio.wait_for(process.stdout.read(), 60)).endswith(b"no\nlast\n")
     [log] = cluster.layout().logs.glob("default_p_*/c/0.log")
     assert log.stat().st_size < LOG_LIMIT
-    assert (await call(cluster, "logs", "p"))[1].endswith("no\nlast\n")
+    assert (await cluster.says("logs", "p"))[1].endswith("no\nlast\n")
 
 
 async def test_a_command_has_its_streams_its_exit_code_and_its_input_to_the_end(cluster: NodeCluster) -> None:
     await cluster.run("p", "exec sleep 1000", restartPolicy="Always", securityContext={"runAsUser": 107})
     await cluster.ready("p")
-    assert await call(cluster, "exec", "p", "--", "id", "-u") == (0, "107\n", "")
-    code, out, err = await call(cluster, "exec", "p", "--", "sh", "-c", "echo out; echo err >&2; exit 3")
+    assert await cluster.says("exec", "p", "--", "id", "-u") == (0, "107\n", "")
+    code, out, err = await cluster.says("exec", "p", "--", "sh", "-c", "echo out; echo err >&2; exit 3")
     assert (code, out) == (3, "out\n")
     assert err.startswith("err\n") and "exit code 3" in err
     content = b"x" * 300_000
-    code, out, _ = await call(cluster, "exec", "-i", "p", "--", "wc", "-c", feed=content)
+    code, out, _ = await cluster.says("exec", "-i", "p", "--", "wc", "-c", feed=content)
     assert (code, out.strip()) == (0, "300000"), "the end of the input reaches the command"
-    code, _, err = await call(cluster, "exec", "p", "--", "no-such-program")
+    code, _, err = await cluster.says("exec", "p", "--", "no-such-program")
     assert code != 0 and "no-such-program" in err
 
 
@@ -148,7 +142,7 @@ async def test_an_exec_whose_client_is_gone_leaves_no_process(cluster: NodeClust
     process = await cluster.kubectl("exec", "p", "--", "sleep", "4321")
 
     async def sleeping() -> bool:
-        return "sleep 4321" in (await call(cluster, "exec", "p", "--", "ps", "-eo", "args"))[1]
+        return "sleep 4321" in (await cluster.says("exec", "p", "--", "ps", "-eo", "args"))[1]
 
     await cluster.eventually(sleeping)
     process.kill()
@@ -165,7 +159,7 @@ async def test_top_tells_what_pods_and_nodes_use_when_asked(cluster: NodeCluster
     await cluster.run("idle", "exec sleep 1000")
     for pod in ("busy", "idle"):
         await cluster.ready(pod)
-    code, out, err = await call(cluster, "top", "pods", "--containers", "--no-headers")
+    code, out, err = await cluster.says("top", "pods", "--containers", "--no-headers")
     assert code == 0, err
     used = {row.split()[0]: (row.split()[2], row.split()[3]) for row in out.splitlines()}
     assert set(used) == {"busy", "idle"}
@@ -173,14 +167,14 @@ async def test_top_tells_what_pods_and_nodes_use_when_asked(cluster: NodeCluster
     memory = {pod: int(amount.removesuffix("Mi")) for pod, (_, amount) in used.items()}
     assert cores["busy"] > cores["idle"]
     assert memory["busy"] >= 20 > memory["idle"]
-    code, out, err = await call(cluster, "top", "pod", "busy", "--no-headers")
+    code, out, err = await cluster.says("top", "pod", "busy", "--no-headers")
     assert (code, out.split()[0]) == (0, "busy")
-    code, out, err = await call(cluster, "top", "nodes", "--no-headers")
+    code, out, err = await cluster.says("top", "nodes", "--no-headers")
     name, cpu, *_ = out.split()
     assert (name, int(cpu.removesuffix("m")) > cores["idle"]) == ("n1", True)
-    code, _, err = await call(cluster, "top", "pod", "nobody")
+    code, _, err = await cluster.says("top", "pod", "nobody")
     assert (code == 1 and 'podmetrics.metrics.k8s.io "nobody" not found' in err.lower()) or "not found" in err
-    code, _, err = await call(cluster, "delete", "--raw", "/apis/metrics.k8s.io/v1beta1/namespaces/default/pods/busy")
+    code, _, err = await cluster.says("delete", "--raw", "/apis/metrics.k8s.io/v1beta1/namespaces/default/pods/busy")
     assert code == 1 and "does not allow this method" in err
 
 
@@ -194,18 +188,18 @@ async def test_who_attaches_reads_what_comes_and_writes_to_the_containers_input(
     assert await asyncio.wait_for(first.stdout.readline(), 30) == b"got one\n"
     first.kill()
     await first.wait()  # neither its end nor that of what it had to say is the end of the container's input
-    code, out, _ = await call(cluster, "attach", "-i", "p", feed=b"two\nend\n")
+    code, out, _ = await cluster.says("attach", "-i", "p", feed=b"two\nend\n")
     assert "got two\ngot end\n" in out
     pod = await cluster.phase("p", "Failed")
     assert state(pod)["terminated"]["exitCode"] == 3
-    code, _, err = await call(cluster, "attach", "p")
+    code, _, err = await cluster.says("attach", "p")
     assert code == 1 and "cannot attach a container in a completed pod" in err
 
 
 async def test_an_input_that_is_for_one_client_ends_with_it(cluster: NodeCluster) -> None:
     await cluster.run("p", READING, container={"stdin": True, "stdinOnce": True})
     await cluster.until("p", lambda _: "ready" in cluster.log("p"))
-    assert (await call(cluster, "attach", "-i", "p", feed=b"one\n"))[0] == 0
+    assert (await cluster.says("attach", "-i", "p", feed=b"one\n"))[0] == 0
     await cluster.phase("p", "Succeeded")
     assert cluster.log("p").endswith("got one\nno more")
 
@@ -223,10 +217,10 @@ async def test_a_client_that_does_not_read_is_let_go_and_the_container_goes_on(c
     await cluster.run("p", loud)
     await cluster.ready("p")
     async with talking(cluster, "attach", stdout="true") as (socket, _):
-        assert (await call(cluster, "exec", "p", "--", "touch", "/tmp/go"))[0] == 0
+        assert (await cluster.says("exec", "p", "--", "touch", "/tmp/go"))[0] == 0
 
         async def said() -> bool:
-            return (await call(cluster, "exec", "p", "--", "test", "-e", "/tmp/said"))[0] == 0
+            return (await cluster.says("exec", "p", "--", "test", "-e", "/tmp/said"))[0] == 0
 
         await cluster.eventually(said, 60)
         *_, last = [message async for message in socket]

@@ -83,8 +83,7 @@ def render(
     place = paths.attached(held.volume, block=held.block)
     container: dict[str, Any] = {
         "name": names.HOTPLUG_APP,
-        "image": launcher.image,
-        **({"imagePullPolicy": settings.launcher_pull_policy} if settings.launcher_pull_policy else {}),
+        **settings.pulled(launcher.image),
         "command": _COMMAND,
         "resources": _RESOURCES,
         "securityContext": security.of_container(hypervisor),

@@ -37,8 +37,7 @@ def containers(
     guaranteed = all(asked.get(name) == may.get(name) is not None for name in ("cpu", "memory"))
     container = {
         "name": NAME,
-        "image": image,
-        **({"imagePullPolicy": settings.launcher_pull_policy} if settings.launcher_pull_policy else {}),
+        **settings.pulled(image),
         "command": [*_COMMAND, f"{paths.vmi_socket(vmi.metadata.uid, 'virt-serial0')}-log"],
         "resources": {"requests": _SAME if guaranteed else _LEAST, "limits": _SAME if guaranteed else _MOST},
         "securityContext": security.CONFINED,

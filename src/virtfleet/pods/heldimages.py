@@ -55,8 +55,7 @@ def containers(mounted: Mounted, settings: Installation, launcher_image: str) ->
     tools = {"name": _TOOLS, "mountPath": _TOOLS_PATH}
     bringing = {
         "name": _TOOLS,
-        "image": launcher_image,
-        **({"imagePullPolicy": settings.launcher_pull_policy} if settings.launcher_pull_policy else {}),
+        **settings.pulled(launcher_image),
         "command": ["/bin/cp", _PROGRAM, f"{_TOOLS_PATH}/{paths.IMAGE_HOLDER}"],
         "volumeMounts": [tools],
         **common,

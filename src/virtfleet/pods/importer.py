@@ -143,7 +143,7 @@ def _container(job: Job, parts: _Parts, settings: Installation) -> dict[str, Any
     listening = {"readinessProbe": {"tcpSocket": {"port": importing.PORT}, "periodSeconds": 1}, "ports": [port]}
     return {
         "name": IMPORTER,
-        **_program(settings),
+        **settings.pulled(settings.fleet.default_image),
         "args": ["import", msgspec.json.encode(job).decode()],
         "resources": _RESOURCES,
         "securityContext": security.CONFINED,
@@ -151,11 +151,6 @@ def _container(job: Job, parts: _Parts, settings: Installation) -> dict[str, Any
         **({"volumeDevices": parts.devices} if parts.devices else {}),
         **(listening if job.source is Source.UPLOAD else {}),
     }
-
-
-def _program(settings: Installation) -> dict[str, str]:
-    policy = {"imagePullPolicy": settings.launcher_pull_policy} if settings.launcher_pull_policy else {}
-    return {"image": settings.fleet.default_image, **policy}
 
 
 def _copied_image(parts: _Parts, filling: Filling, settings: Installation) -> None:
@@ -167,7 +162,7 @@ def _copied_image(parts: _Parts, filling: Filling, settings: Installation) -> No
     parts.before += [
         {
             "name": _TOOLS,
-            **_program(settings),
+            **settings.pulled(settings.fleet.default_image),
             "command": [_PROGRAM, "cp", _PROGRAM, f"{_TOOLS_PATH}/busybox"],
             "volumeMounts": [tools],
             **common,

@@ -193,14 +193,12 @@ def _compute(
 ) -> dict[str, Any]:
     container: dict[str, Any] = {
         "name": COMPUTE,
-        "image": image,
+        **settings.pulled(image),
         "args": _arguments(view, hypervisor.descriptor, settings, mounted.sidecars),
         "resources": resources.requirements(view, hypervisor, settings),
         "securityContext": security.of_container(hypervisor.descriptor),
         "volumeMounts": mounted.mounts,
     }
-    if settings.launcher_pull_policy:
-        container["imagePullPolicy"] = settings.launcher_pull_policy
     environment = {"LIBVIRT_DEFAULT_URI": daemons.uri(hypervisor.descriptor)}  # for those who call virsh
     if mounted.held:
         environment[paths.HELD_AT] = ":".join(held.path for held in mounted.held)

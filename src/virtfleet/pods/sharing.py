@@ -31,8 +31,7 @@ def _container(
 ) -> dict[str, Any]:
     return {
         "name": f"virtiofs-{name}"[:63].rstrip("-"),
-        "image": image,
-        **({"imagePullPolicy": settings.launcher_pull_policy} if settings.launcher_pull_policy else {}),
+        **settings.pulled(image),
         "command": ["virtiofsd"],
         "args": [
             f"--socket-path={paths.virtiofs_socket(name)}",
