@@ -181,6 +181,8 @@ class DaemonPlan(msgspec.Struct, frozen=True, kw_only=True):
     """File systems of the kernel's own that the driver looks for, and their types, by the place below /proc or /sys."""
     daemon: Process | None = None
     log_daemon: Process | None = None
+    logs: tuple[str, ...] = ()
+    """Patterns of files that processes append to without an end. The launcher keeps them short."""
 
 
 class Tuning(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ is needed. Both run as the launcher's own unprivileged user in libvirt's session
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Mapping
 
 from virtfleet.hypervisors.base import DaemonPlan, DaemonSettings, Descriptor, Process
@@ -19,9 +20,12 @@ def plan(
     driver_files: Mapping[str, str],
     *,
     directories: tuple[str, ...] = (),
-    log_daemon: bool = False,
+    logs: tuple[str, ...] = (),
 ) -> DaemonPlan:
-    """How to run libvirt for one VM. `driver_files` are configuration files of the driver, by their name."""
+    """How to run libvirt for one VM. `driver_files` are configuration files of the driver, by their name.
+
+    Of `directories` and `logs`, those that are not absolute lie in libvirt's private directory.
+    """
     name = descriptor.daemon if settings.modular else "libvirtd"
     runtime = f"{settings.runtime_dir}/libvirt"
     private = f"{settings.private_dir}/libvirt"
@@ -30,9 +34,6 @@ def plan(
     environment = _environment(descriptor, settings)
     files = {f"{'/etc/libvirt' if descriptor.root else private}/{file}": text for file, text in driver_files.items()}
     files[configuration] = _daemon_configuration(descriptor, settings, runtime)
-    log_configuration = f"{runtime}/virtlogd.conf"
-    if log_daemon:
-        files[log_configuration] = _LOG
     return DaemonPlan(
         uri=_address(descriptor, socket),
         directories=(runtime, private, *(f"{private}/{directory}" for directory in directories)),
@@ -42,12 +43,7 @@ def plan(
         daemon=Process(
             command=(f"/usr/sbin/{name}", "-f", configuration, "-p", f"{runtime}/{name}.pid"), environment=environment
         ),
-        log_daemon=Process(
-            command=("/usr/sbin/virtlogd", "-f", log_configuration, "-p", f"{runtime}/virtlogd.pid"),
-            environment=environment,
-        )
-        if log_daemon
-        else None,
+        logs=tuple(posixpath.join(private, log) for log in logs),
     )
 
 

@@ -179,7 +179,7 @@ class Chaos:
 
     async def _kill_daemon(self) -> None:
         """A VM does not notice when libvirt's daemons die."""
-        self._kill(self._chance.choice(("libvirtd", "virtlogd")))
+        self._kill("libvirtd")
 
     async def _kill_launcher(self) -> None:
         process = self._kill(self._chance.choice((LAUNCHER, "qemu-system-x86_64")))

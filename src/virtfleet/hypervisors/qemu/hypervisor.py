@@ -7,6 +7,7 @@ from xml.etree.ElementTree import Element
 
 from virtfleet.api import traits
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
+from virtfleet.domain import paths
 from virtfleet.domain.context import Context
 from virtfleet.hypervisors import daemons
 from virtfleet.hypervisors.base import Ask, DaemonPlan, DaemonSettings, Descriptor, Hypervisor, Overheads, Tuning
@@ -16,12 +17,13 @@ from virtfleet.hypervisors.qemu import adapt, controllers, document, growth, ima
 from virtfleet.hypervisors.qemu.migration import QemuMigration
 from virtfleet.hypervisors.support import Level, Support, impossible, works
 
-OVERHEADS = Overheads(log_daemon="20Mi", daemon="32Mi", vmm="60Mi", emulation=f"{adapt.TRANSLATED_CODE_MIB}Mi")
+OVERHEADS = Overheads(daemon="32Mi", vmm="60Mi", emulation=f"{adapt.TRANSLATED_CODE_MIB}Mi")
 
-# QEMU writes its log through virtlogd, so that a restart of the daemon loses nothing. A session's qemu.conf has no
-# user: QEMU runs as the daemon does. Whether the way to another node's daemon is lost is for the launcher to say.
+# QEMU writes its logs itself, so that a restart of the daemon loses nothing; virtlogd would take 18 MiB for keeping
+# them short. A session's qemu.conf has no user: QEMU runs as the daemon does. Whether the way to another node's daemon
+# is lost is for the launcher to say.
 _QEMU_CONF = """\
-stdio_handler = "logd"
+stdio_handler = "file"
 vnc_listen = "0.0.0.0"
 vnc_tls = 0
 vnc_sasl = 0
@@ -118,7 +120,8 @@ class Qemu(Hypervisor):
 
     def daemon(self, settings: DaemonSettings) -> DaemonPlan:
         files = {"qemu.conf": _QEMU_CONF}
-        return daemons.plan(self.descriptor, settings, files, directories=("qemu/nvram",), log_daemon=True)
+        logs = ("qemu/log/*.log", paths.vmi_socket("*", "virt-serial*-log"))
+        return daemons.plan(self.descriptor, settings, files, directories=("qemu/nvram",), logs=logs)
 
     def proof(self, machine: str) -> tuple[Step, ...]:
         return (*super().proof(machine), Program(f"qemu-system-{machine}"))

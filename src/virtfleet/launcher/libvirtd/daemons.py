@@ -17,7 +17,7 @@ from pathlib import Path
 from virtfleet.domain import paths
 from virtfleet.hypervisors.base import Connection, DaemonPlan, DaemonSettings, Hypervisor, Process
 from virtfleet.launcher.failure import Failure
-from virtfleet.launcher.libvirtd import cgroups
+from virtfleet.launcher.libvirtd import cgroups, logs
 from virtfleet.launcher.storage import mapped
 from virtfleet.work import tasks
 
@@ -102,6 +102,8 @@ class Daemons:
         for process in (self._plan.log_daemon, self._plan.daemon):
             if process:
                 self._watching.append(tasks.keep(partial(_keep_running, process), f"daemon: {process.command[0]}"))
+        if self._plan.logs:
+            self._watching.append(tasks.keep(partial(logs.keep_short, self._plan.logs), "logs"))
 
     async def stop(self) -> None:
         for task in self._watching:

@@ -1,0 +1,71 @@
+"""Files that processes append to without an end are kept short."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from virtfleet.launcher.libvirtd import logs
+
+
+def filled(path: Path, size: int) -> int:
+    """A process that appends, and has done so."""
+    writer = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    line = b"%015d\n"
+    os.write(writer, b"".join(line % number for number in range(size // 16)))
+    return writer
+
+
+def test_what_is_full_begins_anew_and_its_last_part_is_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "console-log"
+    writer = filled(path, 3 * logs.MOST)
+    logs.shorten(str(path))
+    os.write(writer, b"more\n")
+    os.close(writer)
+    assert path.read_bytes() == b"more\n", "whoever appends goes on"
+    kept = path.with_name("console-log.0")
+    assert kept.stat().st_size == logs.MOST
+    assert kept.read_bytes().endswith(b"%015d\n" % (3 * logs.MOST // 16 - 1))
+    assert kept.stat().st_mode & 0o777 == 0o600
+
+
+def test_what_is_not_full_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    os.close(filled(path, logs.MOST // 2))
+    logs.shorten(str(path))
+    assert path.stat().st_size == logs.MOST // 2 and not path.with_name("log.0").exists()
+    logs.shorten(str(tmp_path / "gone"))
+
+
+def test_a_process_that_does_not_append_takes_no_more_space_either(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    writer = os.open(path, os.O_WRONLY | os.O_CREAT)
+    os.write(writer, b"x" * 2 * logs.MOST)
+    logs.shorten(str(path))
+    os.write(writer, b"more\n")
+    assert path.stat().st_size > 2 * logs.MOST, "it goes on where it was"
+    before = path.stat().st_blocks
+    logs.shorten(str(path))
+    assert path.stat().st_blocks == before < logs.MOST // 512, "and is left alone"
+    os.close(writer)
+
+
+def test_nothing_is_done_to_what_a_name_leads_to(tmp_path: Path) -> None:
+    victim, link, pipe = tmp_path / "victim", tmp_path / "log", tmp_path / "pipe"
+    os.close(filled(victim, 2 * logs.MOST))
+    link.symlink_to(victim)
+    os.mkfifo(pipe)
+    for path in (link, pipe):
+        logs.shorten(str(path))
+    assert victim.stat().st_size == 2 * logs.MOST
+
+
+@pytest.mark.parametrize("planted", ["a link", "a directory"])
+def test_what_lies_in_the_way_keeps_no_log_long(tmp_path: Path, planted: str) -> None:
+    path, elsewhere, way = tmp_path / "log", tmp_path / "elsewhere", tmp_path / "log.0"
+    os.close(filled(path, 2 * logs.MOST))
+    way.symlink_to(elsewhere) if planted == "a link" else way.mkdir()
+    logs.shorten(str(path))
+    assert path.stat().st_size == 0 and not elsewhere.exists()
