@@ -127,7 +127,7 @@ def _alive(pid: int) -> bool:
 class Move:
     """One migration, as its two handlers carry it out. `mute`: what the target says at the end is lost on the way.
 
-    `slow`: memory goes through at 16 KiB in this many seconds.
+    `slow`: the first of its memory, and what it writes meanwhile, go through at 16 KiB in this many seconds.
     """
 
     def __init__(self, source: Place, target: Place, *, mute: bool = False, slow: float = 0) -> None:
@@ -237,6 +237,9 @@ class Move:
         self._slow = 0
 
 
+_SLOWED = 3 << 20  # bytes: several times what a guest here has in its memory
+
+
 async def _pump(
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
@@ -247,8 +250,11 @@ async def _pump(
 ) -> None:
     """Bytes from one end to the other until the first ends, which is `done`; lost from when it is `muted`."""
     try:
+        passed = 0
         while data := await reader.read(1 << 14 if slow else 1 << 18):
             await asyncio.sleep(slow)
+            passed += len(data)
+            slow = slow if passed < _SLOWED else 0
             if muted and muted.is_set():
                 continue
             writer.write(data)

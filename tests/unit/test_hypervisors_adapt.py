@@ -10,6 +10,7 @@ import pytest
 from virtfleet.domain.context import Context, Host
 from virtfleet.domain.errors import DomainError
 from virtfleet.hypervisors import registry
+from virtfleet.hypervisors.qemu.adapt import ARGUMENT
 
 QEMU = registry.get("qemu-kvm")
 
@@ -107,3 +108,36 @@ def test_code_that_is_translated_under_emulation_stays_within_what_the_pod_asks_
     assert kept is not None and f"{kept.text}Mi" == str(QEMU.descriptor.overheads.emulation)
     assert emulated.find("features/kvm") is None and emulated.find("features/hyperv") is None
     assert adapted('<domain type="kvm"><features/></domain>').find("features/tcg") is None
+
+
+PLAIN = '<memory unit="b">134217728</memory>'
+EMULATED = f'<domain type="qemu">{PLAIN}</domain>'
+
+
+def test_a_guest_with_emulated_cpus_may_run_while_its_memory_goes_where_qemu_sees_all_that_it_writes() -> None:
+    """It does where a memory is not of whole groups of 64 pages."""
+    moves = QEMU.migration
+    domain = adapted(EMULATED)
+    arguments = [argument.get("value", "") for argument in domain.iter(ARGUMENT)]
+    size = 134217728 - 8192
+    assert size % (64 * 4096) and size % 4096 == 0
+    assert arguments == [
+        *("-object", f"memory-backend-ram,id=watched.ram,size={size}"),
+        *("-machine", "memory-backend=watched.ram", "-m", f"size={size}B"),
+    ]
+    assert not moves.stands_still(domain, 7_002_000)
+    assert moves.stands_still(fromstring(EMULATED), 7_002_000)
+    assert not moves.stands_still(fromstring(EMULATED), 9_000_000), "mended there"
+
+
+@pytest.mark.parametrize(
+    "other", ['<maxMemory unit="b">268435456</maxMemory>', "<memoryBacking/>", "<cpu><numa/></cpu>"]
+)
+def test_memory_of_several_parts_or_of_another_kind_is_left_to_libvirt(other: str) -> None:
+    domain = adapted(f'<domain type="qemu">{PLAIN}{other}</domain>')
+    assert not list(domain.iter(ARGUMENT)) and QEMU.migration.stands_still(domain, 7_002_000)
+
+
+def test_memory_of_a_guest_on_kvm_is_left_to_libvirt() -> None:
+    domain = adapted(f'<domain type="kvm">{PLAIN}</domain>')
+    assert not list(domain.iter(ARGUMENT)) and not QEMU.migration.stands_still(domain, 7_002_000)

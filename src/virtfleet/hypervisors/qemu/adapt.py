@@ -20,7 +20,12 @@ from virtfleet.domain.xml import add, child
 # limit of a Pod; a guest that needs more is only translated again.
 TRANSLATED_CODE_MIB = 128
 
+WATCHED: Final = "watched.ram"
+"""Memory of which QEMU sees every change."""
+_MIB = 1 << 20
+_ODD = 8192  # bytes that a memory lacks, so that it is not of whole groups of 64 pages; QEMU wants a multiple of this
 _NAMESPACE = "{http://libvirt.org/schemas/domain/qemu/1.0}"
+ARGUMENT: Final = f"{_NAMESPACE}arg"
 _SLOTS = 16  # for memory that is added later, where libvirt counts slots
 
 # Firmware under other names: (name in the document, secure boot) -> names elsewhere, best first. Code that is built for
@@ -49,7 +54,7 @@ def adapt(domain: Element, context: Context) -> Element:
 def pass_on(domain: Element, *arguments: str) -> None:
     """Give QEMU arguments for which libvirt has no element."""
     for argument in arguments:
-        add(child(domain, f"{_NAMESPACE}commandline"), f"{_NAMESPACE}arg", value=argument)
+        add(child(domain, f"{_NAMESPACE}commandline"), ARGUMENT, value=argument)
 
 
 def _strip_notes(domain: Element, context: Context) -> None:
@@ -150,6 +155,22 @@ def _emulation(domain: Element, context: Context) -> None:
     add(add(features, "tcg"), "tb-cache", TRANSLATED_CODE_MIB, unit="MiB")
 
 
+def _watched_closely(domain: Element, context: Context) -> None:
+    """Memory of a size with which QEMU before 9.0 notices all that an emulated CPU writes.
+
+    When it notes what was written, to send that to another node, it goes through memory that is made of whole groups of
+    64 pages a group at a time, and then forgets to have its CPUs report again. libvirt knows sizes of whole MiB only.
+    """
+    memory = domain.findtext("memory")
+    if domain.get("type") != "qemu" or not memory:
+        return
+    if any(domain.find(place) is not None for place in ("maxMemory", "memoryBacking", "cpu/numa")):
+        return  # of several parts, or of another kind
+    size = -(-int(memory) // _MIB) * _MIB - _ODD
+    pass_on(domain, "-object", f"memory-backend-ram,id={WATCHED},size={size}")
+    pass_on(domain, "-machine", f"memory-backend={WATCHED}", "-m", f"size={size}B")
+
+
 def _count_slots(domain: Element, context: Context) -> None:
     """Memory that can grow needs slots and a NUMA cell."""
     largest, memory, cpu = domain.find("maxMemory"), domain.find("memory"), domain.find("cpu")
@@ -208,6 +229,7 @@ _SINCE: Final[tuple[tuple[int, _Rule], ...]] = (
     (9_002_000, _plain_variables),
     (9_005_000, _count_slots),
     (10_000_000, _one_thread_per_disk),
+    (10_000_000, _watched_closely),  # which is older than QEMU 9.0
     (10_003_000, _no_display_on_pci),
     (11_000_000, _plain_tlb_flush),
     (11_002_000, _tables_by_argument),

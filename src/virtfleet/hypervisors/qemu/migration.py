@@ -34,6 +34,7 @@ from virtfleet.hypervisors.migration import (
     kept_by,
     shared,
 )
+from virtfleet.hypervisors.qemu.adapt import ARGUMENT, WATCHED
 
 _MIB = 1 << 20
 # Before this version QEMU forgets some of what a guest with emulated CPUs writes while its memory goes: having noted
@@ -66,7 +67,8 @@ class QemuMigration(Migration):
             yield Obstacle(NotMigratable.HOST_DEVICE, "the running domain has a device of its node")
 
     def stands_still(self, running: Element, version: int) -> bool:
-        return running.get("type") == "qemu" and version < _TELLS_ALL
+        watched = any(WATCHED in arg.get("value", "") for arg in running.iter(ARGUMENT))
+        return running.get("type") == "qemu" and version < _TELLS_ALL and not watched
 
     def destination(self, running: Element, there: Element) -> Element:
         document = copy.deepcopy(running)

@@ -51,6 +51,7 @@ _REASONS: Final = {
         libvirt.VIR_DOMAIN_CRASHED_PANICKED: "Panicked",
     },
 }
+_MIB: Final = 1 << 20
 _AGENT: Final = "devices/channel/target[@name='org.qemu.guest_agent.0'][@state='connected']"
 # Endings that nobody has to be sorry for.
 _ORDERLY: Final = ("Shutdown", "Destroyed", "Saved", "Migrated")
@@ -77,7 +78,7 @@ def present(connection: libvirt.virConnect, name: str) -> DomainState:
         return DomainState(status=now, reason=reason, name=name, uuid=domain.UUIDString())
     document = ET.fromstring(domain.XMLDesc())
     known = abi.record(document)
-    memory = _bytes(document.find("memory"))
+    memory, used = (_bytes(document.find(tag)) for tag in ("memory", "currentMemory"))
     boot = memory - sum(_bytes(size) for size in document.iterfind("devices/memory/target/size"))
     return DomainState(
         status=now,
@@ -92,7 +93,8 @@ def present(connection: libvirt.virConnect, name: str) -> DomainState:
         topology=_topology(document),
         boot_memory=boot,
         requested_memory=boot + sum(_bytes(size) for size in document.iterfind("devices/memory/target/requested")),
-        memory=_bytes(document.find("currentMemory")) or memory,
+        # What a hypervisor keeps for itself of a guest's memory, less than libvirt counts in, is no other size.
+        memory=used if used and memory - used >= _MIB else memory,
     )
 
 
