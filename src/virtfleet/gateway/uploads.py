@@ -13,7 +13,6 @@ import struct
 import time
 from typing import Any, Final
 
-import jwt
 import msgspec
 import orjson
 from aiohttp import hdrs, web
@@ -93,6 +92,8 @@ class Uploads:
 
     async def _token(self, request: web.Request) -> web.StreamResponse:
         """For whom the API server lets through, which is whoever may create them."""
+        import jwt  # brings a whole library of cryptography along, 9 MiB, and few clusters need it
+
         namespace = request.match_info["namespace"]
         try:
             user = self._front_proxy.user(request)
@@ -116,6 +117,8 @@ class Uploads:
         return web.Response(body=orjson.dumps(answer), status=201, content_type="application/json")
 
     def _claim(self, request: web.Request) -> dict[str, str]:
+        import jwt
+
         scheme, _, token = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
         try:
             if scheme.lower() != "bearer":
