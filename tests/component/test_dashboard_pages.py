@@ -8,12 +8,13 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+import yaml
 from aiohttp import web
 from playwright.async_api import Page, async_playwright, expect
 
 from browser import CHROMIUM, FLAGS
 from component.test_dashboard import KEY, Kit, Start, start  # noqa: F401 (a fixture)
-from virtfleet.kube.resource import KUBEVIRTS, NAMESPACES, NODES, VMIS, VMS
+from virtfleet.kube.resource import KUBEVIRTS, NAMESPACES, NODES, PERSISTENT_VOLUME_CLAIMS, VMIS, VMS
 
 pytestmark = [
     pytest.mark.timeout(300),
@@ -87,6 +88,57 @@ async def test_ten_thousand_vms_are_there_and_only_those_in_sight_are_drawn(page
         await page.goto(f"{kit.url}/#/{place}")
         await expect(page.locator("main")).to_be_visible()
         assert await page.evaluate("document.documentElement.scrollWidth") <= 390, place
+
+
+async def test_the_form_makes_volumes_and_networks_of_every_kind(page: Page, kit: Kit) -> None:
+    kit.cluster.put(PERSISTENT_VOLUME_CLAIMS, {"metadata": _meta("kept", "team"), "status": {"phase": "Bound"}})
+    await page.set_viewport_size({"width": 1280, "height": 2400})  # all of the YAML is drawn
+    await page.goto(f"{kit.url}/#/create")
+
+    async def fill(**fields: str) -> None:
+        for name, value in fields.items():
+            field = page.locator(f"[name='{name.replace('_', '-')}']")
+            chosen = await field.evaluate("field => field.tagName") == "SELECT"
+            await (field.select_option(value) if chosen else field.fill(value))
+
+    await fill(name="made", namespace="team", source="import")
+    await fill(url="docker://registry.example/disk:1", storage="5Gi", network="bridge", networks="blue, other/green")
+    for at in range(5):
+        await page.locator("[data-test=add-disk]").click()
+        await expect(page.locator(f"[name=disk-kind-{at}]")).to_be_visible(timeout=LONG)
+    await fill(disk_kind_0="claim", disk_kind_1="blank", disk_kind_2="import", disk_kind_3="scratch")
+    await fill(disk_from_0="kept", disk_size_1="1Gi", disk_size_2="2Gi", disk_size_3="3Gi")
+    await fill(disk_from_2="https://images.example/disk.qcow2")
+    await page.get_by_label("Without disk 5").click()
+    await expect(page.locator(".cm-content")).to_contain_text("disk.qcow2", timeout=LONG)
+    made = yaml.safe_load("\n".join(await page.locator(".cm-line").all_inner_texts()))["spec"]
+    brought = {each["metadata"]["name"]: each["spec"] for each in made["dataVolumeTemplates"]}
+    assert {name: spec["source"] for name, spec in brought.items()} == {
+        "made-root": {"registry": {"url": "docker://registry.example/disk:1"}},
+        "made-disk2": {"blank": {}},
+        "made-disk3": {"http": {"url": "https://images.example/disk.qcow2"}},
+    }
+    sizes = [spec["storage"]["resources"]["requests"]["storage"] for spec in brought.values()]
+    assert sizes == ["5Gi", "1Gi", "2Gi"]
+    spec = made["template"]["spec"]
+    assert spec["volumes"] == [
+        {"name": "root", "dataVolume": {"name": "made-root"}},
+        {"name": "disk1", "persistentVolumeClaim": {"claimName": "kept"}},
+        {"name": "disk2", "dataVolume": {"name": "made-disk2"}},
+        {"name": "disk3", "dataVolume": {"name": "made-disk3"}},
+        {"name": "disk4", "emptyDisk": {"capacity": "3Gi"}},
+    ]
+    assert [disk["name"] for disk in spec["domain"]["devices"]["disks"]] == [each["name"] for each in spec["volumes"]]
+    assert spec["networks"] == [
+        {"name": "default", "pod": {}},
+        {"name": "net1", "multus": {"networkName": "blue"}},
+        {"name": "net2", "multus": {"networkName": "other/green"}},
+    ]
+    assert spec["domain"]["devices"]["interfaces"] == [
+        {"name": name, "bridge": {}} for name in ("default", "net1", "net2")
+    ]
+    await page.set_viewport_size({"width": 390, "height": 780})
+    assert await page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
 async def test_console_and_screen_work_under_the_pages_own_policy(page: Page, kit: Kit) -> None:

@@ -6,20 +6,35 @@ import { poolsOf } from "./fleet";
 import { explainError, go, limited, me, notify, scope, useShared } from "./shell";
 import { useExplanation } from "./why";
 
+const ADDRESSES = "docker://… or https://…";
 const START = {
-  name: "", namespace: "", source: "image", image: "", claim: "", size: "own", instancetype: "", cpus: "1", memory: "512Mi", extra: "", network: "masquerade",
-  pool: "", hypervisor: "", cloudinit: "", key: "", start: true,
+  name: "", namespace: "", source: "image", image: "", claim: "", url: "", storage: "10Gi", size: "own", instancetype: "", cpus: "1", memory: "512Mi",
+  disks: [] as Disk[], network: "masquerade", networks: "", pool: "", hypervisor: "", cloudinit: "", key: "", start: true,
 };
 type Form = typeof START;
+interface Disk { kind: "claim" | "blank" | "import" | "scratch"; from: string; size: string }
+const KINDS: [Disk["kind"], string][] = [["claim", "a volume claim"], ["blank", "a new, empty volume"], ["import", "a new volume, imported"], ["scratch", "scratch, gone at each stop"]];
+
+/** A volume that the VM brings along, filled from an image or empty. */
+const brought = (name: string, size: string, url?: string): Obj => ({
+  metadata: { name },
+  spec: { source: url === undefined ? { blank: {} } : { [/^https?:/.test(url) ? "http" : "registry"]: { url } }, storage: { resources: { requests: { storage: size } } } },
+});
 
 export function manifest(form: Form, pools: Obj[]): Obj {
   const lxc = form.hypervisor === "lxc";
-  const disks: Obj[] = [], volumes: Obj[] = [], filesystems: Obj[] = [];
-  const root: Obj = form.source === "image" ? { name: "root", containerDisk: { image: form.image } } : { name: "root", persistentVolumeClaim: { claimName: form.claim } };
-  volumes.push(root);
+  const disks: Obj[] = [], volumes: Obj[] = [], filesystems: Obj[] = [], templates: Obj[] = [];
+  const volume = (name: string, kind: string, from: string, size: string): Obj => {
+    if (kind === "image") return { name, containerDisk: { image: from } };
+    if (kind === "claim") return { name, persistentVolumeClaim: { claimName: from } };
+    if (kind === "scratch") return { name, emptyDisk: { capacity: size } };
+    templates.push(brought(`${form.name}-${name}`, size, kind === "import" ? from : undefined));
+    return { name, dataVolume: { name: `${form.name}-${name}` } };
+  };
+  volumes.push(volume("root", form.source, { image: form.image, claim: form.claim, import: form.url }[form.source] ?? "", form.storage));
   if (lxc) filesystems.push({ name: "root", virtiofs: {} });
   else disks.push({ name: "root", disk: { bus: "virtio" } });
-  if (form.extra) { disks.push({ name: "data", disk: { bus: "virtio" } }); volumes.push({ name: "data", emptyDisk: { capacity: form.extra } }); }
+  form.disks.forEach((disk, at) => { disks.push({ name: `disk${at + 1}`, disk: { bus: "virtio" } }); volumes.push(volume(`disk${at + 1}`, disk.kind, disk.from, disk.size)); });
   let userData = form.cloudinit.trim();
   if (form.key.trim()) userData = `${userData || "#cloud-config"}\nssh_authorized_keys:\n- ${form.key.trim()}`;
   if (userData) { disks.push({ name: "seed", disk: { bus: "virtio" } }); volumes.push({ name: "seed", cloudInitNoCloud: { userData: `${userData}\n` } }); }
@@ -28,19 +43,23 @@ export function manifest(form: Form, pools: Obj[]): Obj {
   const devices: Obj = { disks };
   if (lxc) Object.assign(devices, { autoattachGraphicsDevice: false, autoattachMemBalloon: false, filesystems });
   if (disks.length === 0) delete devices.disks;
+  const more = form.networks.split(/[\s,]+/).filter(Boolean);
+  const interfaces: Obj[] = more.map((_, at) => ({ name: `net${at + 1}`, bridge: {} })), networks: Obj[] = more.map((networkName, at) => ({ name: `net${at + 1}`, multus: { networkName } }));
   if (form.network === "none") devices.autoattachPodInterface = false;
-  else devices.interfaces = [{ name: "default", [form.network]: {} }];
+  else { interfaces.unshift({ name: "default", [form.network]: {} }); networks.unshift({ name: "default", pod: {} }); }
+  if (interfaces.length) devices.interfaces = interfaces;
   if (device) devices.hostDevices = [{ name: "hint", deviceName: device }];
   const domain: Obj = { ...(form.size === "own" ? { cpu: { cores: Number(form.cpus) || 1 }, memory: { guest: form.memory } } : {}), devices };
   const spec: Obj = { ...(form.hypervisor ? { hypervisor: form.hypervisor } : {}), domain };
   if (pool && !device && Object.keys(labels).length === 0) spec.nodeSelector = pool.nodeSelector;
-  if (form.network !== "none") spec.networks = [{ name: "default", pod: {} }];
+  if (networks.length) spec.networks = networks;
   spec.volumes = volumes;
   return {
     apiVersion: "kubevirt.io/v1", kind: "VirtualMachine", metadata: { name: form.name, namespace: form.namespace },
     spec: {
       runStrategy: form.start ? "Always" : "Halted",
       ...(form.size === "type" ? { instancetype: { kind: "VirtualMachineClusterInstancetype", name: form.instancetype } } : {}),
+      ...(templates.length ? { dataVolumeTemplates: templates } : {}),
       template: { ...(Object.keys(labels).length ? { metadata: { labels } } : {}), spec },
     },
   };
@@ -54,7 +73,7 @@ export function Create() {
   const [verdict, setVerdict] = useState<Verdict | null>(null);
   const [busy, setBusy] = useState(false);
   const namespaces = useRows("namespaces", [""]), types = useRows("instancetypes", [""]), kubevirts = useRows("kubevirts", [""]);
-  const claims = useRows("claims", [form.namespace || "default"]);
+  const claims = useRows("claims", [form.namespace || "default"]), attachments = useRows("networks", [form.namespace || "default"]);
   const kubevirt: Obj = kubevirts.rows[0]?.object ?? {};
   const pools: Obj[] = useMemo(() => { const named = new Set(poolsOf(kubevirt).map((p) => p.name)); return [...(kubevirt.spec?.virtHandlerPools ?? []), ...(kubevirt.spec?.additionalVirtHandlers ?? [])].filter((p: Obj) => named.has(p.name)); }, [kubevirts]);
   const hypervisors: string[] = (kubevirt.spec?.configuration?.hypervisors ?? []).map((h: Obj) => h.name);
@@ -66,6 +85,7 @@ export function Create() {
   }, [form, own, pools]);
   const { told } = useExplanation(verdict?.allowed ? { object: verdict.object } : null, "");
   const set = (field: keyof Form) => (event: any) => { setOwn(false); setForm({ ...form, [field]: event.currentTarget.type === "checkbox" ? event.currentTarget.checked : event.currentTarget.value }); };
+  const disk = (at: number, change: Partial<Disk> | null) => { setOwn(false); setForm({ ...form, disks: form.disks.flatMap((each, i) => i !== at ? [each] : change ? [{ ...each, ...change }] : []) }); };
   const submit = async (event: Event) => {
     event.preventDefault();
     if (!verdict?.allowed || busy) return;
@@ -76,8 +96,10 @@ export function Create() {
       go(`vm/${made.metadata.namespace}/${made.metadata.name}`);
     } catch (error) { notify(explainError(error), "bad"); setBusy(false); }
   };
+  const chosen: [string, string][] = [["", "choose"], ...claims.rows.map((c): [string, string] => [c.name, `${c.name} ${c.size}`])];
+  const options = (all: [string, string][]) => all.map(([value, word]) => <option key={value} value={value}>{word}</option>);
   const field = (name: keyof Form, label: string, more: Obj = {}) => <label><span>{label}</span><input name={name} value={form[name] as string} onInput={set(name)} autocomplete="off" spellcheck={false} {...more} /></label>;
-  const select = (name: keyof Form, label: string, options: [string, string][]) => <label><span>{label}</span><select name={name} value={form[name] as string} onChange={set(name)}>{options.map(([value, word]) => <option key={value} value={value}>{word}</option>)}</select></label>;
+  const select = (name: keyof Form, label: string, all: [string, string][]) => <label><span>{label}</span><select name={name} value={form[name] as string} onChange={set(name)}>{options(all)}</select></label>;
   const fits = told?.nodes?.filter((node: Obj) => node.fits).map((node: Obj) => node.name);
   return (
     <main class="full">
@@ -88,17 +110,28 @@ export function Create() {
             {field("name", "Name", { autofocus: true, placeholder: "web-1" })}
             {!some && namespaces.rows.length ? select("namespace", "Namespace", namespaces.rows.map((n): [string, string] => [n.name, n.name]).sort()) : field("namespace", "Namespace")}
           </div>
-          <div class="pair">
-            {select("source", "Boots from", [["image", "a container disk"], ["claim", "a volume claim"]])}
-            {form.source === "image" ? field("image", "Image", { placeholder: "registry/image:tag" }) : select("claim", "Claim", [["", "choose"], ...claims.rows.map((c): [string, string] => [c.name, `${c.name} ${c.size}`])])}
+          <div class="pair three">
+            {select("source", "Boots from", [["image", "a container disk"], ["claim", "a volume claim"], ["import", "a new volume, imported"]])}
+            {form.source === "image" ? field("image", "Image", { placeholder: "registry/image:tag" }) : form.source === "claim" ? select("claim", "Claim", chosen) : <>{field("url", "Image", { placeholder: ADDRESSES })}{field("storage", "Its size")}</>}
           </div>
           <div class="pair three">
             {select("size", "Size", [["own", "CPUs and memory"], ["type", "an instance type"]])}
             {form.size === "own" ? <>{field("cpus", "CPUs", { inputmode: "numeric" })}{field("memory", "Memory")}</> : select("instancetype", "Instance type", [["", "choose"], ...types.rows.map((t): [string, string] => [t.name, `${t.name} (${t.cpus} CPU, ${t.memory})`]).sort()])}
           </div>
+          {form.disks.map((each, at) => (
+            <div class="pair disk" key={at}>
+              <label><span>Disk {at + 1}</span><select name={`disk-kind-${at}`} value={each.kind} onChange={(event) => disk(at, { kind: event.currentTarget.value as Disk["kind"], from: "" })}>{options(KINDS)}</select></label>
+              {each.kind === "claim" && <label><span>Claim</span><select name={`disk-from-${at}`} value={each.from} onChange={(event) => disk(at, { from: event.currentTarget.value })}>{options(chosen)}</select></label>}
+              {each.kind === "import" && <label><span>Image</span><input name={`disk-from-${at}`} value={each.from} onInput={(event) => disk(at, { from: event.currentTarget.value })} placeholder={ADDRESSES} spellcheck={false} /></label>}
+              {each.kind !== "claim" && <label><span>Size</span><input name={`disk-size-${at}`} value={each.size} onInput={(event) => disk(at, { size: event.currentTarget.value })} /></label>}
+              <button type="button" class="quiet" aria-label={`Without disk ${at + 1}`} onClick={() => disk(at, null)}>×</button>
+            </div>
+          ))}
+          <div class="row"><button type="button" class="quiet" data-test="add-disk" onClick={() => { setOwn(false); setForm({ ...form, disks: [...form.disks, { kind: "blank", from: "", size: "10Gi" }] }); }}>+ another disk</button></div>
           <div class="pair">
             {select("network", "Network", [["masquerade", "pod network, behind the Pod's address"], ["bridge", "pod network, with its own address"], ["none", "none"]])}
-            {field("extra", "Scratch disk", { placeholder: "none, or 10Gi" })}
+            {field("networks", "Further networks", { placeholder: "names of definitions", list: "networks" })}
+            <datalist id="networks">{attachments.rows.map((row) => <option key={row.uid} value={row.name} />)}</datalist>
           </div>
           <div class="pair">
             {select("pool", "Pool hint", [["", "none: as the rules say"], ...pools.map((p): [string, string] => [p.name, p.name])])}

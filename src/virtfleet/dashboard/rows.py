@@ -13,6 +13,7 @@ from virtfleet.kube.resource import (
     EVENTS,
     KUBEVIRTS,
     NAMESPACES,
+    NETWORK_ATTACHMENTS,
     NODES,
     PERSISTENT_VOLUME_CLAIMS,
     PODS,
@@ -209,6 +210,7 @@ FOLLOWED = {
     KUBEVIRTS.plural: Followed(KUBEVIRTS, _kubevirt),
     "namespaces": Followed(NAMESPACES, _about),
     "claims": Followed(PERSISTENT_VOLUME_CLAIMS, _claim),
+    "networks": Followed(NETWORK_ATTACHMENTS, _about),
     "instancetypes": Followed(CLUSTER_INSTANCETYPES, _type),
     "preferences": Followed(CLUSTER_PREFERENCES, _type),
 }
