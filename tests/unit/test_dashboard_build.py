@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import filecmp
 import hashlib
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -28,6 +29,15 @@ def test_the_shipped_pages_were_built_from_the_sources_that_are_here() -> None:
 def test_the_pages_are_of_a_reasonable_size() -> None:
     assert sum(path.stat().st_size for path in SHIPPED.iterdir()) < MOST
     assert sum(path.stat().st_size for path in SHIPPED.glob("main-*")) < 100_000
+
+
+def test_the_documentation_shows_the_pictures_that_the_browser_test_takes() -> None:
+    docs = WEB.parent / "docs"
+    taken = re.findall(r'picture\(\w+, "([-a-z]+)"\)', (WEB.parent / "tests/vm/test_dashboard.py").read_text())
+    shown = re.findall(r"\(images/dashboard-([-a-z]+)\.png\)", (docs / "dashboard.md").read_text())
+    there = {path.name: path.stat().st_size for path in (docs / "images").iterdir()}
+    assert {f"dashboard-{name}.png" for name in taken} == {f"dashboard-{name}.png" for name in shown} == there.keys()
+    assert max(there.values()) < 150_000
 
 
 @pytest.mark.skipif(not shutil.which("npm"), reason="needs npm")

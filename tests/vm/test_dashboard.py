@@ -20,6 +20,7 @@ from browser import CHROMIUM, Complaints, chromium
 from cluster.clusters import VIRTFLEET, Cluster, Kubectl
 from virtfleet.local import guestimage
 from vm.guests import PATIENCE
+from vm.test_interfaces import definition
 from waiting import eventually
 
 pytestmark = [
@@ -29,6 +30,7 @@ pytestmark = [
 PICTURES = Path(__file__).parents[2] / "docs/images" if os.environ.get("DASHBOARD_PICTURES") else None
 LONG = 1000 * PATIENCE  # milliseconds
 NAMESPACE, OTHERS = "dashboard", "dashboard-others"
+BACKGROUND = "getComputedStyle(document.body).backgroundColor"
 HOST = "virt-dashboard.kubevirt.svc"
 
 
@@ -37,6 +39,8 @@ def kubectl(fleet: Cluster) -> Iterator[Kubectl]:
     kubectl = Kubectl(fleet, NAMESPACE)
     for namespace in (NAMESPACE, OTHERS):
         kubectl("create", "namespace", namespace)
+    if fleet.data:
+        kubectl.apply(definition("blue", "10.78.0.0/24"))
     yield kubectl
     for namespace in (NAMESPACE, OTHERS):
         kubectl("delete", "vm", "--all", "-n", namespace, "--timeout=80s")
@@ -106,6 +110,11 @@ def test_a_vm_from_the_form_to_its_end(kubectl: Kubectl, url: str, browser: Brow
     expect(by(page, "verdict")).to_contain_text("memory")
     expect(by(page, "create")).to_be_disabled()
     page.locator("[name=memory]").fill("128Mi")
+    by(page, "add-disk").click()
+    page.locator("[name=disk-kind-0]").select_option("scratch")
+    page.locator("[name=disk-size-0]").fill("8Mi")
+    if kubectl.cluster.data:  # elsewhere nobody may attach Pods
+        page.locator("[name=networks]").fill("blue")
     expect(by(page, "verdict")).to_have_attribute("data-allowed", "true", timeout=LONG)
     expect(by(page, "outlook")).to_contain_text("qemu-kvm", timeout=LONG)
     picture(page, "create")
@@ -116,6 +125,10 @@ def test_a_vm_from_the_form_to_its_end(kubectl: Kubectl, url: str, browser: Brow
     expect(by(page, "status")).to_have_text("Running", timeout=LONG)
     expect(by(page, "conditions")).to_contain_text("The guest's agent answers.", timeout=2 * LONG)
     assert kubectl.json("get", "vm", "faced")["spec"]["runStrategy"] == "Always"
+    vmi = kubectl.json("get", "vmi", "faced")
+    assert {volume["name"] for volume in vmi["status"]["volumeStatus"]} >= {"root", "disk1"}
+    interfaces = {interface["name"] for interface in vmi["status"]["interfaces"]}
+    assert interfaces == ({"default", "net1"} if kubectl.cluster.data else {"default"})
 
     # What is typed into its console is answered, and what is written to its screen is seen there.
     page.locator("[data-test=tab-console]").click()
@@ -145,14 +158,12 @@ def test_a_vm_from_the_form_to_its_end(kubectl: Kubectl, url: str, browser: Brow
         return screen(beside) != before
 
     eventually(changed, PATIENCE)
-    picture(beside, "screen")
     beside.close()
 
     # Its YAML is the VM's own.
     page.locator("[data-test=tab-yaml]").click()
     expect(page.locator(".cm-content")).to_contain_text("VirtualMachine", timeout=LONG)
     expect(by(page, "verdict")).to_have_attribute("data-allowed", "true", timeout=LONG)
-    picture(page, "yaml")
 
     # Pause, and on.
     page.locator("[data-test=tab-overview]").click()
@@ -189,16 +200,19 @@ def test_a_vm_from_the_form_to_its_end(kubectl: Kubectl, url: str, browser: Brow
     picture(page, "narrow")
     page.set_viewport_size({"width": 1280, "height": 800})
     picture(page, "fleet")
-    if PICTURES:
-        page.get_by_label("Light or dark").click()
-        picture(page, "fleet-dark")
+    light = page.evaluate(BACKGROUND)
+    page.get_by_label("Light or dark").click()
+    assert page.evaluate(BACKGROUND) != light
+    picture(page, "fleet-dark")
+    page.set_viewport_size({"width": 390, "height": 780})
+    picture(page, "narrow-dark")
+    page.set_viewport_size({"width": 1280, "height": 800})
 
     # Found by the keyboard, and deleted.
     page.goto(f"{home}#/vms")
     page.keyboard.press("/")
     page.keyboard.type(f"{NAMESPACE}/faced")
     expect(by(page, "count")).to_have_text(re.compile("^1( |$)"), timeout=LONG)
-    picture(page, "vms")
     page.keyboard.press("Enter")
     by(page, "delete").click(timeout=LONG)
     by(page, "confirm").click()
