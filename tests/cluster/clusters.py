@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -30,11 +30,12 @@ def free_port() -> int:
 
 @dataclass(frozen=True)
 class Cluster:
-    """A running cluster. `data` is its directory where it is a local one."""
+    """A running cluster. `data` is its directory where it is a local one, `said` what `virtfleet up` told of it."""
 
     kubeconfig: Path
     data: Path | None = None
     port: int = 0
+    said: str = ""
 
     @cached_property
     def nodes(self) -> list[str]:
@@ -108,7 +109,7 @@ def start_local(nodes: str, *options: str) -> Cluster:
     if done.returncode != 0:
         stop_local(cluster)
         raise AssertionError(done.stderr)
-    return cluster
+    return replace(cluster, said=done.stderr + done.stdout)
 
 
 def stop_local(cluster: Cluster) -> None:

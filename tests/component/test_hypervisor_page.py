@@ -3,36 +3,22 @@
 from __future__ import annotations
 
 import os
-import re
-import subprocess
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+import yaml
+
+from docblocks import Block, run, shown
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs/hypervisor-development.md"
-VMI = """kind: VirtualMachineInstance
+VMI = """apiVersion: kubevirt.io/v1
+kind: VirtualMachineInstance
 metadata: {name: a, namespace: b}
 spec: {domain: {memory: {guest: 64Mi}, devices: {}}}
 """
-# Blocks whose commands need a cluster, or a driver of the reader's own.
-ELSEWHERE = ("virtfleet validate", "virtfleet launch", "--target lib ../mine", "virtfleet up")
-
-
-def blocks() -> list[list[tuple[str, list[str]]]]:
-    """Commands with what they print, block by block."""
-    found = []
-    for block in re.findall(r"```console\n(.*?)```", PAGE.read_text(), re.DOTALL):
-        commands: list[tuple[str, list[str]]] = []
-        for line in block.splitlines():
-            if line.startswith(("$ ", "# ")):
-                commands.append((line[2:], []))
-            else:
-                commands[-1][1].append(line)
-        if not any(word in command for command, _ in commands for word in ELSEWHERE):
-            found.append(commands)
-    return found
+# What the page's class says is impossible, and what the one says that the command writes.
+PAGES_REASON, REASON = "my hypervisor has no display", "the test driver has no devices that a guest could see or hear"
 
 
 @pytest.mark.slow
@@ -45,29 +31,29 @@ def test_the_page_runs() -> None:
 
 
 def follow_the_page(tmp_path: Path) -> None:
-    (tmp_path / "vm.yaml").write_text(VMI)
-    path = f"{ROOT}/.venv/bin:{ROOT}/.tools/bin:{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, "VIRTUAL_ENV": str(ROOT / ".venv")}
-    commands = [pair for block in blocks() for pair in block]
-    assert len(commands) == 7, "each block of the page is run here, or named above"
-    for command, printed in commands:
-        if command.startswith("export "):
-            name, _, value = command.removeprefix("export ").partition("=")
-            environment[name] = str(tmp_path / value)
-            continue
-        done = subprocess.run(
-            ["bash", "-c", command],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
-        for line in printed:
-            words = r"\s+".join(map(re.escape, line.split()))
-            assert re.search(words, done.stdout), f"{command} prints no {line!r}:\n{done.stdout}"
+    vmi = yaml.safe_load(VMI)
+    environment = {
+        "PATH": f"{ROOT}/.venv/bin:{ROOT}/.tools/bin:{os.environ['PATH']}",
+        "VIRTUAL_ENV": str(ROOT / ".venv"),
+        "KUBECONFIG": "",
+        "VIRTFLEET_DATA": str(tmp_path / "none"),
+    }
+
+    def does(block: Block, **devices: object) -> None:
+        vmi["spec"]["domain"]["devices"] = devices
+        (tmp_path / "vm.yaml").write_text(yaml.safe_dump(vmi))
+        run(block, tmp_path, environment)
+
+    does(shown(__file__, "virtfleet hypervisors new"))
+    written = tmp_path / "mine/src/virtfleet_mine/__init__.py"
+    written.write_text(written.read_text().replace(REASON, PAGES_REASON))
+    does(shown(__file__, "uv pip install"))
+    environment["PYTHONPATH"] = str(tmp_path / "lib")  # as that block has exported
+    vmi["spec"]["hypervisor"] = "mine"
+    does(shown(__file__, "virtfleet validate"), sound={"name": "loud"}, autoattachGraphicsDevice=False)
+    does(shown(__file__, "virtfleet hypervisors check"))
+    without = ("autoattachGraphicsDevice", "autoattachMemBalloon", "autoattachSerialConsole")
+    does(shown(__file__, "virtfleet launch"), **dict.fromkeys(without, False))
 
 
 def test_the_example_is_what_the_command_writes() -> None:

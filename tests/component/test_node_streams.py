@@ -89,6 +89,19 @@ async def test_a_command_has_its_streams_its_exit_code_and_its_input_to_the_end(
     assert code != 0 and "no-such-program" in err
 
 
+async def test_plain_spdy_is_refused_with_what_is_spoken_instead(
+    cluster: NodeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As docs/local-cluster.md says; a kubectl that is told not to use websockets speaks it."""
+    await cluster.run("p", "exec sleep 1000", restartPolicy="Always")
+    await cluster.ready("p")
+    monkeypatch.setenv("KUBECTL_REMOTE_COMMAND_WEBSOCKETS", "false")
+    monkeypatch.setenv("KUBECTL_PORT_FORWARD_WEBSOCKETS", "false")
+    for words in (("exec", "p", "--", "true"), ("attach", "p"), ("port-forward", "p", ":80")):
+        code, _, err = await cluster.says(*words)
+        assert code != 0 and "needs a websocket" in err and "SPDY" in err, err
+
+
 @asynccontextmanager
 async def talking(
     cluster: NodeCluster, what: str, **query: str

@@ -2,14 +2,41 @@
 
 from __future__ import annotations
 
-import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from cluster.clusters import VIRTFLEET, Cluster, Kubectl
-from docblocks import Block, blocks, run
+from cluster.manifests import FOREVER, IMAGE
+from docblocks import Block, blocks, following, matches, run, shown
+from vm.reader import environment
+from vm.test_virtctl import virtctl
+from waiting import eventually
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+LONGEST = 300.0
+WEBHOOK: dict[str, Any] = {
+    "apiVersion": "v1",
+    "kind": "ConfigMap",
+    "metadata": {"name": "kubevirt-aie-launcher-config"},
+    "data": {
+        "config.yaml": yaml.safe_dump(
+            {
+                "rules": [
+                    {
+                        "name": "GPU Launcher",
+                        "image": "registry.example.com/virt-launcher:gpu",
+                        "selector": {"deviceNames": ["nvidia.com/GPU"]},
+                    }
+                ]
+            }
+        )
+    },
+}
 
 pytestmark = [
     pytest.mark.timeout(600),
@@ -17,13 +44,79 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def tidied(fleet: Cluster) -> Iterator[Cluster]:
-    yield fleet
-    Kubectl(fleet)("delete", "pod", "try", "--ignore-not-found", "--now")
+@pytest.fixture
+def reader(fleet: Cluster, tmp_path: Path) -> dict[str, str]:
+    return environment(fleet, tmp_path, virtctl=virtctl())
 
 
+@pytest.fixture
+def tidied(fleet: Cluster) -> Iterator[None]:
+    """What the pages speak of is there, and what they make is gone in the end."""
+    kubectl = Kubectl(fleet)
+    kubectl.apply(WEBHOOK)
+    yield
+    kubectl("delete", "pod/try", "vm/web", f"cm/{WEBHOOK['metadata']['name']}", "--ignore-not-found", "--now")
+
+
+@pytest.mark.usefixtures("tidied")
 @pytest.mark.parametrize("block", [block for block in blocks() if block.mark == "run: fleet"], ids=str)
-def test_the_page_shows_what_is_printed(block: Block, tidied: Cluster, tmp_path: Path) -> None:
-    path = f"{Path(VIRTFLEET).parent}{os.pathsep}{os.environ['PATH']}"
-    run(block, tmp_path, {"PATH": path, "KUBECONFIG": str(tidied.kubeconfig), "VIRTFLEET_DATA": str(tidied.data)})
+def test_the_page_shows_what_is_printed(block: Block, reader: dict[str, str], tmp_path: Path) -> None:
+    run(block, tmp_path, reader)
+
+
+def test_up_has_said_what_the_page_shows(fleet: Cluster) -> None:
+    [(_, text)] = shown(__file__, "virtfleet up --nodes examples/nodes.yaml --kubevirt examples/kubevirt.yaml").steps
+    assert matches(text, fleet.said), fleet.said
+
+
+def test_the_doctor_finds_a_node_that_takes_no_vm(fleet: Cluster, reader: dict[str, str], tmp_path: Path) -> None:
+    kubectl = Kubectl(fleet)
+    kubectl("cordon", "node-b")
+    try:
+        run(shown(__file__, "virtfleet doctor"), tmp_path, reader)
+    finally:
+        kubectl("uncordon", "node-b")
+
+
+def test_nodes_that_fail(fleet: Cluster, reader: dict[str, str], tmp_path: Path) -> None:
+    kubectl, names = Kubectl(fleet), {"node-b": "node-x"}
+
+    def node(action: str) -> None:
+        command = [VIRTFLEET, "node", action, "--data", str(fleet.data), "node-x"]
+        subprocess.run(command, check=True, capture_output=True, timeout=LONGEST)
+
+    container = {"name": "c", "image": IMAGE, "command": FOREVER}
+    web = {"nodeName": "node-x", "containers": [container], "terminationGracePeriodSeconds": 0}
+    node("add")
+    try:
+        eventually(lambda: kubectl.run("wait", "node/node-x", "--for=condition=Ready").returncode == 0, LONGEST)
+        kubectl.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": web})
+        kubectl("wait", "pod/web", "--for=condition=Ready", "--timeout=60s")
+        node("kill")
+        run(shown(__file__, "virtfleet node start"), tmp_path, reader)
+        kubectl("delete", "pod", "web", "--now")
+        node("kill")
+        run(shown(__file__, "kubectl taint"), tmp_path, reader, names)
+        kubectl("taint", "node", "node-x", "node.kubernetes.io/out-of-service:NoExecute-")
+        node("start")
+        eventually(lambda: kubectl("get", "pod", "-A", "--field-selector=spec.nodeName=node-x", "-o", "name"))
+        with following(shown(__file__, "kubectl drain"), tmp_path, reader, names, LONGEST) as step:
+            step()
+            node("kill")
+            step()
+    finally:
+        node("rm")
+
+
+def test_a_cluster_with_the_pools_of_an_example(fleet: Cluster, reader: dict[str, str], tmp_path: Path) -> None:
+    kubectl = Kubectl(fleet)
+    example = shown(__file__, "virtfleet up --nodes examples/nodes.yaml --kubevirt examples/pools/exclusive.yaml")
+    try:
+        with following(example, tmp_path, reader, longest=LONGEST) as step:
+            for _ in example.steps:
+                step()
+        _, _, special = fleet.nodes
+        assert kubectl.json("get", "vmi", "ordinary")["status"]["nodeName"] != special
+    finally:
+        kubectl("delete", "vmi", "ordinary", "--ignore-not-found", "--timeout=60s")
+        fleet.virtfleet("up", "--kubevirt", str(EXAMPLES / "kubevirt.yaml"))

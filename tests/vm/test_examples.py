@@ -14,19 +14,19 @@ from typing import Any, TypeVar
 
 import pytest
 
+import docblocks
 from cluster.clusters import VIRTFLEET, Cluster, Kubectl
 from cluster.manifests import pod
 from virtfleet import __version__
 from virtfleet.hypervisors.containers import first_id
+from vm.reader import environment
 from waiting import eventually
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PATIENCE = 500.0  # emulated guests boot beside each other on two cores that have other things to do
 NAMESPACE = "examples"
-BOOTED_AT_ONCE = (
-    *("vmi.yaml", "vm.yaml", "lxc.yaml", "web.yaml", "cloud-init.yaml", "probes.yaml", "disk.yaml"),
-    "datavolume.yaml",
-)
+IMPORTED = "examples-imported"
+BOOTED_AT_ONCE = ("vmi.yaml", "vm.yaml", "lxc.yaml", "web.yaml", "cloud-init.yaml", "probes.yaml", "disk.yaml")
 
 pytestmark = pytest.mark.timeout(1200)
 
@@ -77,13 +77,15 @@ def shown(fleet: Cluster, demo: Callable[[], Rows]) -> Iterator[Rows]:
 def kubectl(fleet: Cluster, shown: Rows) -> Iterator[Kubectl]:
     """kubectl where the VMs of the other examples are. Those of the demo, which has a deadline, go first."""
     everywhere, kubectl = Kubectl(fleet), Kubectl(fleet, NAMESPACE)
-    everywhere("create", "namespace", NAMESPACE)
+    for namespace in (NAMESPACE, IMPORTED):
+        everywhere("create", "namespace", namespace)
     try:
         for file in BOOTED_AT_ONCE:
             kubectl("apply", "-f", str(EXAMPLES / file))
+        Kubectl(fleet, IMPORTED)("apply", "-f", str(EXAMPLES / "datavolume.yaml"))
         yield kubectl
     finally:
-        everywhere("delete", "namespace", NAMESPACE, "--timeout=80s")
+        everywhere("delete", "namespace", NAMESPACE, IMPORTED, "--timeout=80s")
 
 
 def wait(kubectl: Kubectl, what: str, state: str) -> None:
@@ -168,10 +170,23 @@ def test_the_demo_shows_vms_of_each_pool_with_its_image_on_its_nodes(fleet: Clus
         assert page(Kubectl(fleet), row["address"]) == f"hello from {name} at 10.0.2.2\n"
 
 
-def test_the_guest_sees_the_device_that_the_pools_plugin_handed_out(fleet: Cluster, shown: Rows) -> None:
+@pytest.mark.local_home("`make up` starts that one")
+@pytest.mark.usefixtures("shown")
+def test_make_up_is_as_the_readme_says(fleet: Cluster, tmp_path: Path) -> None:
+    """Once more, on the cluster that it would start."""
+    readme = docblocks.shown(__file__, "make up")
+    with docblocks.following(readme, EXAMPLES.parent, environment(fleet, tmp_path), longest=PATIENCE) as step:
+        for _ in readme.steps:
+            step()
+
+
+def test_the_guest_sees_the_device_that_the_pools_plugin_handed_out(
+    fleet: Cluster, shown: Rows, tmp_path: Path
+) -> None:
     kubectl = Kubectl(fleet)
     for name in ("slopped", "plain"):
         booted(kubectl, name)
+    docblocks.run(docblocks.shown(__file__, "kubectl exec"), tmp_path, environment(fleet, tmp_path))
     look = ("sh", "-c", "cat /sys/bus/pci/devices/*/vendor /sys/bus/pci/devices/*/device")
     assert {"0x1234", "0x11e8"} <= set(inside(kubectl, "slopped", *look).stdout.split())
     assert "0x11e8" not in inside(kubectl, "plain", *look).stdout.split()
@@ -255,7 +270,10 @@ def _successor(kubectl: Kubectl, vmi: dict[str, Any]) -> dict[str, Any] | None:
 
 
 @exercises("datavolume.yaml")
-def test_a_vm_boots_from_a_disk_that_was_imported_for_it(kubectl: Kubectl) -> None:
+def test_a_vm_boots_from_a_disk_that_was_imported_for_it(kubectl: Kubectl, tmp_path: Path) -> None:
+    kubectl = Kubectl(kubectl.cluster, IMPORTED)
+    page = docblocks.shown(__file__, "kubectl apply -f examples/datavolume.yaml")
+    docblocks.run(page, tmp_path, environment(kubectl.cluster, tmp_path, IMPORTED), {"created": "unchanged"})
     vmi = booted(kubectl, "imported")
     volume = kubectl.json("get", "dv", "imported")
     assert volume["status"]["phase"] == "Succeeded"

@@ -7,14 +7,18 @@ by `component/controller_virt/test_plugging.py`, too.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from xml.etree.ElementTree import Element, fromstring
 
 import pytest
 
 from cluster.clusters import Cluster
+from docblocks import following, shown
 from vm.accessed import Used
 from vm.guests import PATIENCE
 from vm.plugged import Plugged, claim
+from vm.reader import environment
+from vm.test_virtctl import virtctl
 from waiting import eventually
 
 NAMESPACE = "plugging"
@@ -42,20 +46,26 @@ def restart_required(web: Plugged) -> str:
     return next((c["message"] for c in conditions if (c["type"], c["status"]) == ("RestartRequired", "True")), "")
 
 
-def test_a_volume_comes_and_goes_and_comes_again_with_what_was_written(web: Plugged) -> None:
-    web.kubectl.apply(claim("data"))
-    web.virtctl("addvolume", "web", "--volume-name=data")
-    status = web.ready("data")
-    disk = web.sees("data")
-    assert status["target"] == disk
-    [pod] = web.attachments()
-    assert status["hotplugVolume"] == {"attachPodName": pod["metadata"]["name"], "attachPodUID": pod["metadata"]["uid"]}
-    assert pod["metadata"]["name"].startswith("hp-volume-")
-    web.guest(f"echo kept | dd of=/dev/{disk} conv=fsync")
-
-    web.virtctl("removevolume", "web", "--volume-name=data")
-    web.gone("data")
-    eventually(lambda: not web.disk("data"), PATIENCE)
+def test_a_volume_comes_and_goes_and_comes_again_with_what_was_written(web: Plugged, tmp_path: Path) -> None:
+    web.kubectl.apply(claim("data"), claim("fast", block=True))
+    reader = environment(web.kubectl.cluster, tmp_path, NAMESPACE, virtctl=virtctl())
+    with following(shown(__file__, "virtctl addvolume"), tmp_path, reader) as step:
+        step()
+        status = web.ready("data")
+        disk = web.sees("data")
+        assert status["target"] == disk
+        [pod] = web.attachments()
+        told = {"attachPodName": pod["metadata"]["name"], "attachPodUID": pod["metadata"]["uid"]}
+        assert status["hotplugVolume"] == told
+        assert pod["metadata"]["name"].startswith("hp-volume-")
+        web.guest(f"echo kept | dd of=/dev/{disk} conv=fsync")
+        step()
+        assert web.ready("fast")["target"].startswith("vd")
+        step()
+        web.gone("data")
+        eventually(lambda: not web.disk("data"), PATIENCE)
+    web.virtctl("removevolume", "web", "--volume-name=fast")
+    web.gone("fast")
 
     web.virtctl("addvolume", "web", "--volume-name=data")
     web.ready("data")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,9 @@ import pytest
 from cluster.clusters import Cluster, Kubectl
 from cluster.manifests import FOREVER, IMAGE
 from cluster.rawapi import RawApi
+from docblocks import following, run, shown
 from vm import kubehome
+from vm.reader import environment
 from vm.trouble.fleet import tiny
 from waiting import eventually
 
@@ -21,6 +24,9 @@ DIRECTORIES = ("/var/run/kubevirt", "/var/run/kubevirt-private", "/var/lib/kubev
 
 # What a local node's agent says of itself, whatever is installed.
 OF_THE_LOCAL_HOME = ("virtfleet.io/agent", "virtfleet.io/nodes-file", "virtfleet.io/image-volumes")
+
+# Images are here under their own names.
+REGISTRY = {"registry.example/virtfleet": "virtfleet"}
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -106,19 +112,20 @@ def left_in_directories(fleet: Cluster, node: str) -> str:
         kubectl("delete", "pod", "look", "--now")
 
 
-def test_uninstalling_leaves_nothing_on_nodes(fleet: Cluster) -> None:
+def test_uninstalling_leaves_nothing_on_nodes(fleet: Cluster, tmp_path: Path) -> None:
     admin = Kubectl(fleet, "kubevirt")
     assert all(ours(node) for node in admin.json("get", "nodes")["items"])
     assert "handler.lock" in left_in_directories(fleet, fleet.nodes[0])
     kubevirt = admin.json("get", "kubevirt", "kubevirt")
-    admin("delete", "kubevirt", "kubevirt", "--timeout=80s")
+    reader = environment(fleet, tmp_path)
+    run(shown(__file__, "virtfleet uninstall"), tmp_path, reader)
     try:
         assert [key for node in admin.json("get", "nodes")["items"] for key in ours(node)] == []
         assert {node: left_in_directories(fleet, node) for node in fleet.nodes} == dict.fromkeys(fleet.nodes, "")
-        of = ("get", "pods", "-o", "jsonpath={.items[*].metadata.labels.kubevirt\\.io}")
-        # A virt-api that ends answers for a while.
-        eventually(lambda: set(admin(*of).split()) == {"virt-operator"}, PATIENCE)
+        assert admin("get", "namespace,crd", "-l", "app.kubernetes.io/part-of", "-o", "name") == ""
     finally:
+        with following(shown(__file__, "virtfleet install"), tmp_path, reader, REGISTRY, PATIENCE) as step:
+            step()
         spec = {key: kubevirt[key] for key in ("apiVersion", "kind", "spec")}
         admin.apply({**spec, "metadata": {"name": "kubevirt"}})
         kubehome.wait_until_available(admin)

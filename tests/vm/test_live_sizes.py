@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cluster.clusters import VIRTFLEET, Cluster
+from docblocks import run, shown
 from virtfleet.api.quantity import Quantity
 from vm.accessed import NO_QUESTIONS, Used
 from vm.guests import PATIENCE
+from vm.reader import environment
 from waiting import eventually
 
 NAMESPACE = "growing"
@@ -100,10 +103,10 @@ def moves(web: Used) -> int:
     return len(web.kubectl.json("get", "vmim")["items"])
 
 
-def test_a_guest_gets_more_cpus_and_memory_in_place(web: Used) -> None:
+def test_a_guest_gets_more_cpus_and_memory_in_place(web: Used, tmp_path: Path) -> None:
     [pod], started, before = launchers(web), boot(web), mebibytes(web)
     assert cpus(web) == 1
-    grow(web, cpu=2, memory="2Gi")
+    run(shown(__file__, "kubectl patch"), tmp_path, environment(web.kubectl.cluster, tmp_path, NAMESPACE))
     now = settled(web, sockets=2, guest="2Gi")
     assert now["memory"] == {"guestAtBoot": "1Gi", "guestRequested": "2Gi", "guestCurrent": "2Gi"}
     eventually(lambda: cpus(web) == 2, PATIENCE)

@@ -19,14 +19,16 @@ import msgspec
 import pytest
 import yaml
 
+import docblocks
 from cluster.clusters import BIN, VIRTFLEET, Cluster, Kubectl
 from cluster.manifests import IMAGE
+from terminal import Terminal
 from virtfleet import __version__
 from virtfleet.api import names
 from virtfleet.local import directory
 from virtfleet.pools.model import owner, pools_of
-from vm.accessed import Terminal
 from vm.handlerwatch import HandlerWatch, is_ready
+from vm.reader import environment
 from waiting import eventually
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -299,7 +301,9 @@ def test_a_handler_that_took_over_looks_after_the_guests_that_it_found(
     assert run_on(live, guests)
 
 
-def test_switching_the_gate_off_takes_pools_away_and_no_vm(live: Fleet, guests: dict[str, tuple[str, str]]) -> None:
+def test_switching_the_gate_off_takes_pools_away_and_no_vm(
+    live: Fleet, guests: dict[str, tuple[str, str]], tmp_path: Path
+) -> None:
     live.configure(MEGASLOP, gates=["HostDevices"])
     kubevirt = live.settled()
     [resting] = [c for c in kubevirt["status"]["conditions"] if c["type"] == "PoolsResting"]
@@ -308,6 +312,11 @@ def test_switching_the_gate_off_takes_pools_away_and_no_vm(live: Fleet, guests: 
     assert run_on(live, guests)
     live.configure(MEGASLOP)
     live.settled()
+    # Who serves the node now has waited for who did before.
+    names = {"virt-handler-megaslop-8x4qm": live.handlers()[live.special]["metadata"]["name"]}
+    docblocks.run(
+        docblocks.shown(__file__, "kubectl -n kubevirt logs"), tmp_path, environment(live.cluster, tmp_path), names
+    )
     assert run_on(live, guests)
 
 

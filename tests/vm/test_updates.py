@@ -11,8 +11,10 @@ import pytest
 import yaml
 
 from cluster.clusters import VIRTFLEET, Cluster, Kubectl
+from docblocks import run, shown
 from vm.accessed import NO_QUESTIONS, Used
 from vm.guests import PATIENCE
+from vm.reader import environment
 from waiting import eventually
 
 NAMESPACE = "updating"
@@ -59,6 +61,12 @@ def image(web: Used) -> str:
     return str(vmi["status"]["launcherContainerImageVersion"])
 
 
+def node(web: Used) -> str:
+    vmi = web.vmi()
+    assert vmi
+    return str(vmi["status"]["nodeName"])
+
+
 def boot_id(web: Used) -> str:
     ssh = (VIRTFLEET, "ssh", "-n", NAMESPACE, "root@web", "-i", str(web.key), *NO_QUESTIONS)
 
@@ -85,6 +93,9 @@ def test_a_running_guest_moves_into_the_new_launcher_image_when_asked_to(
     assert {(vm["name"], vm["does"]) for vm in plan["vms"] if vm["namespace"] == NAMESPACE} == {("web", "stays")}
     wanted["spec"]["workloadUpdateStrategy"] = updates
     file.write_text(yaml.safe_dump(wanted))
+    reader = environment(web.kubectl.cluster, tmp_path, NAMESPACE)
+    names = {"default/": f"{NAMESPACE}/", "virtfleet/virt-launcher:0.3.0": NEW, "node-b": node(web)}
+    run(shown(__file__, "virtfleet pools --plan"), tmp_path, reader, names)
     plan = json.loads(web.does(VIRTFLEET, "pools", "--plan", "-f", str(file), "-o", "json"))
     [told] = [vm for vm in plan["vms"] if vm["namespace"] == NAMESPACE]
     assert (told["does"], told["image"], told["newImage"]) == ("moves", old, NEW)
@@ -93,11 +104,12 @@ def test_a_running_guest_moves_into_the_new_launcher_image_when_asked_to(
     patched(admin, configuration={"hypervisors": hypervisors})
     eventually(lambda: OUTDATED in (web.vmi() or {})["metadata"]["labels"], SLOW)
     eventually(lambda: settled(admin), SLOW)
-    assert admin.json("get", "kubevirt", "kubevirt")["status"]["outdatedVirtualMachineInstanceWorkloads"] >= 1
-    assert f"{NAMESPACE}/web" in web.does(VIRTFLEET, "pools", "-o", "wide")
+    run(shown(__file__, "kubectl get kubevirt"), tmp_path, reader, names)
     assert not web.kubectl.json("get", "vmim")["items"]
     # A user's migration keeps the image that the VM runs on.
-    web.does(VIRTFLEET, "migrate", "-n", NAMESPACE, "web", "--watch")
+    here, there = node(web), next(name for name in web.kubectl.cluster.nodes if name != node(web))
+    names = {"default": NAMESPACE, "node-a": here, "node-b": there}
+    run(shown(__file__, "virtfleet migrate"), tmp_path, reader, names)
     assert (image(web), boot_id(web)) == (old, boot)
 
     # With one, it moves, once.

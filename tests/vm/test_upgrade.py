@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,14 @@ import pytest
 
 import virtfleet
 from cluster.clusters import KUBECONFIG, VIRTFLEET, Cluster, Kubectl, start_local, stop_local
+from docblocks import Block, following, shown
 from versions import before
 from virtfleet.local import stock
 from virtfleet.local.node.hostimage import COMPONENTS, open_store
 from vm import kubehome
 from vm.accessed import NO_QUESTIONS, Used
 from vm.guests import PATIENCE
+from vm.reader import environment
 from waiting import eventually
 
 ROOT = Path(__file__).parents[2]
@@ -73,19 +76,38 @@ def _provide(images: Path, scratch: Path) -> None:
     asyncio.run(stock.fill(images, print))
 
 
+class Page:
+    """docs/operations.md, followed."""
+
+    def __init__(self, admin: Kubectl, directory: Path) -> None:
+        self._admin, self._directory = admin, directory
+        (directory / "operator.yaml").write_text((ROOT / "deploy/operator.yaml").read_text())
+        (directory / f"operator-{BEFORE}.yaml").write_text(before.manifest())
+
+    def does(self, block: Block, *between: Callable[[], object], namespace: str = "default") -> None:
+        """A block, and something after each of its first commands."""
+        reader = environment(self._admin.cluster, self._directory, namespace)
+        with following(block, self._directory, reader, {"0.1.0": BEFORE, "0.2.0": NOW}) as step:
+            for after, _ in zip_longest(between, block.steps):
+                step()
+                if after:
+                    after()
+
+    def back(self) -> None:
+        """To the version before."""
+
+        def handlers_of_before() -> bool:
+            handlers = self._admin.json("get", "daemonset", "virt-handler")
+            return bool(handlers["metadata"]["labels"][_VERSION] == BEFORE)
+
+        rolled_back = shown(__file__, "kubectl apply --server-side --force-conflicts -f operator-0.1.0.yaml")
+        self.does(rolled_back, lambda: eventually(handlers_of_before, SLOW))
+        eventually(lambda: is_at(self._admin, BEFORE), SLOW)
+
+
 def install(admin: Kubectl, version: str) -> None:
     manifest = before.manifest() if version == BEFORE else (ROOT / "deploy/operator.yaml").read_text()
     admin("apply", "-f", "-", stdin=manifest)
-
-
-def back(admin: Kubectl) -> None:
-    """To the version before, as docs/operations.md says."""
-    install(admin, BEFORE)
-    if KUBECONFIG:  # a defect of its operator, which the local home does not call forth
-        handlers = ("get", "daemonset", "virt-handler")
-        eventually(lambda: admin.json(*handlers)["metadata"]["labels"][_VERSION] == BEFORE, SLOW)
-        admin("delete", "clusterroles", "-l", f"app.kubernetes.io/managed-by=virt-operator,{_VERSION}={NOW}")
-    eventually(lambda: is_at(admin, BEFORE), SLOW)
 
 
 def is_at(admin: Kubectl, version: str) -> bool:
@@ -161,6 +183,7 @@ def test_upgrade_roll_back_and_roll_back_halfway_with_guests_that_run(
     cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     admin = Kubectl(cluster, "kubevirt")
+    page = Page(admin, tmp_path_factory.mktemp("page"))
     with Used(cluster, "older", tmp_path_factory.mktemp("older")) as first:
         old, ours = Guest(first), held(admin)
         old.goes_on()
@@ -172,12 +195,11 @@ def test_upgrade_roll_back_and_roll_back_halfway_with_guests_that_run(
         assert old.vmi()["status"]["launcherContainerImageVersion"].endswith(f":{BEFORE}")
 
         # To this version: nothing moves, and the new handlers serve launchers of the version before.
-        install(admin, NOW)
-        eventually(lambda: is_at(admin, NOW), SLOW)
+        upgraded = shown(__file__, "kubectl apply --server-side --force-conflicts -f operator.yaml")
+        page.does(upgraded, lambda: eventually(lambda: is_at(admin, NOW), SLOW))
         old.goes_on()
         eventually(lambda: "kubevirt.io/outdatedLauncherImage" in old.vmi()["metadata"]["labels"], PATIENCE)
-        mobility = {c["type"]: c for c in old.vmi()["status"]["conditions"]}["LiveMigratable"]
-        assert (mobility["status"], "from before VMs could move" in mobility["message"]) == ("False", True), mobility
+        page.does(shown(__file__, "kubectl get vmi"), namespace="older")
         refused = first.run(VIRTFLEET, "migrate", "-n", "older", "web", "--watch")
         assert refused.returncode and "restart the VM" in refused.stderr, refused
         untouched()
@@ -187,7 +209,7 @@ def test_upgrade_roll_back_and_roll_back_halfway_with_guests_that_run(
             assert new.vmi()["status"]["launcherContainerImageVersion"].endswith(f":{NOW}")
 
             # Back: handlers of the version before serve launchers of this one.
-            back(admin)
+            page.back()
             old.goes_on()
             new.goes_on()
             untouched()
@@ -195,7 +217,7 @@ def test_upgrade_roll_back_and_roll_back_halfway_with_guests_that_run(
             # And back again when the first handlers are new.
             install(admin, NOW)
             eventually(lambda: {*versions(admin)} == {BEFORE, NOW}, SLOW)
-            back(admin)
+            page.back()
             old.goes_on()
             new.goes_on()
             untouched()

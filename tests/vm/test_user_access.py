@@ -8,16 +8,18 @@ import shutil
 import signal
 import struct
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cluster.clusters import VIRTFLEET, Cluster
+from cluster.clusters import VIRTFLEET, Cluster, free_port
+from docblocks import Block, run, shown
 from vm.accessed import NO_QUESTIONS, Used, greeting
 from vm.guests import PATIENCE
+from vm.reader import environment
 from waiting import eventually
 
 NAMESPACE = "access"
@@ -32,6 +34,18 @@ pytestmark = [
 def web(fleet: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Used]:
     with Used(fleet, NAMESPACE, tmp_path_factory.mktemp("home")) as used:
         yield used
+
+
+@pytest.fixture
+def page(web: Used, tmp_path: Path) -> Callable[..., None]:
+    """Does what docs/user-access.md shows, of a block that begins with a command."""
+
+    def does(block: Block, **given: str) -> None:
+        quietly = f"-i {web.key} -q {' '.join(NO_QUESTIONS)}"
+        names = {"default": NAMESPACE, "-i key": quietly, **given}
+        run(block, tmp_path, environment(web.kubectl.cluster, tmp_path, NAMESPACE), names)
+
+    return does
 
 
 def command(*words: str) -> list[str]:
@@ -64,10 +78,9 @@ def test_what_is_typed_on_the_console_is_answered_by_the_guest(web: Used) -> Non
     web.answers_what_is_typed(*command("console", "web"))
 
 
-def test_what_the_guest_has_said_is_in_a_log(web: Used) -> None:
+def test_what_the_guest_has_said_is_in_a_log(web: Used, page: Callable[..., None]) -> None:
     [pod] = web.kubectl.json("get", "pods", "-l", "vm.kubevirt.io/name=web")["items"]
-    log = ("logs", pod["metadata"]["name"], "-c", "guest-console-log")
-    eventually(lambda: "virtfleet-guest ready" in web.kubectl(*log), PATIENCE)
+    page(shown(__file__, "kubectl logs"), **{"virt-launcher-web-0f6a1a24": pod["metadata"]["name"]})
     assert web.kubectl("get", "pod", pod["metadata"]["name"], "--no-headers").split()[1] == "2/2"
 
 
@@ -76,7 +89,8 @@ def test_a_second_console_takes_over_from_the_first(web: Used) -> None:
     web.lets_the_last_one_have_the_console(*command("console", "web"), reason=reason)
 
 
-def test_the_screen_is_there_as_a_picture_and_for_viewers(web: Used, tmp_path: Path) -> None:
+def test_the_screen_is_there_as_a_picture_and_for_viewers(web: Used, tmp_path: Path, page: Callable[..., None]) -> None:
+    page(shown(__file__, "virtfleet vnc"))
     picture = tmp_path / "screen.png"
     web.does(*command("vnc", "web", "--screenshot", str(picture)))
     png = picture.read_bytes()
@@ -87,7 +101,8 @@ def test_the_screen_is_there_as_a_picture_and_for_viewers(web: Used, tmp_path: P
         assert greeting(told["port"]) == b"RFB 003.008\n"
 
 
-def test_a_paused_guest_is_shown_as_such_until_it_goes_on(web: Used) -> None:
+def test_a_paused_guest_is_shown_as_such_until_it_goes_on(web: Used, page: Callable[..., None]) -> None:
+    page(shown(__file__, "virtfleet pause"))
     web.does(*command("pause", "web"))
     eventually(lambda: web.condition("Paused") and not web.condition("Ready"))
     refused = web.run(*command("pause", "web"))
@@ -97,12 +112,13 @@ def test_a_paused_guest_is_shown_as_such_until_it_goes_on(web: Used) -> None:
     eventually(lambda: web.condition("Ready") and not web.condition("Paused"))
 
 
-def test_ports_of_the_guest_are_reached_from_here(web: Used) -> None:
+def test_ports_of_the_guest_are_reached_from_here(web: Used, page: Callable[..., None]) -> None:
+    page(shown(__file__, "virtfleet port-forward"), **{"8080": str(free_port()), "2222": str(free_port())})
     with serving(web, "port-forward", "web", "0:80") as [port]:
         assert web.hello(port["port"]) == "hello from web at 10.0.2.2\n"
 
 
-def test_ssh_runs_a_command_in_the_guest(web: Used) -> None:
+def test_ssh_runs_a_command_in_the_guest(web: Used, page: Callable[..., None]) -> None:
     ssh = command("ssh", "root@web", "-i", str(web.key), *NO_QUESTIONS, "hostname; exit 3")
 
     def done() -> subprocess.CompletedProcess[str] | None:
@@ -110,15 +126,16 @@ def test_ssh_runs_a_command_in_the_guest(web: Used) -> None:
         return tried if tried.returncode == 3 else None
 
     assert eventually(done, PATIENCE).stdout == "web\n"
+    page(shown(__file__, "virtfleet ssh"))
 
 
 def configured(web: Used, checking: str) -> list[str]:
     """Options of ssh and scp: the configuration that the docs show, and a file that keeps the guest's key."""
     text = (Path(__file__).parents[2] / "docs/user-access.md").read_text()
-    shown = re.search(r"# ~/.ssh/config\n(.*?)```", text, re.DOTALL)
-    assert shown and "virtfleet ssh --proxy" in shown[1]
+    found = re.search(r"# ~/.ssh/config\n(.*?)```", text, re.DOTALL)
+    assert found and "virtfleet ssh --proxy" in found[1]
     file = web.key.with_name("config")
-    file.write_text(shown[1].replace("virtfleet ssh", f"{VIRTFLEET} ssh -n {NAMESPACE}"))
+    file.write_text(found[1].replace("virtfleet ssh", f"{VIRTFLEET} ssh -n {NAMESPACE}"))
     keys = ["-o", f"UserKnownHostsFile={web.key.with_name('known')}", "-o", f"StrictHostKeyChecking={checking}"]
     return ["-F", str(file), "-i", str(web.key), *keys]
 
@@ -153,12 +170,14 @@ def test_a_vm_is_restarted_stopped_and_started_and_its_console_waits_for_it(web:
     assert eventually(lambda: web.run(*ssh).stdout, PATIENCE) == "web\n", "its key is the one of before"
 
 
-def test_a_guest_finds_its_devices_where_they_were_when_one_was_added_before_them(web: Used) -> None:
+def test_a_guest_finds_its_devices_where_they_were_when_one_was_added_before_them(
+    web: Used, page: Callable[..., None]
+) -> None:
     first = web.runs()
     known = eventually(lambda: web.vm()["status"].get("guestABI"))
     assert known["machine"].startswith("pc-q35-"), "the version, and not the alias that the spec has"
     assert "cpu" not in known, "which is that of a run"
-    web.does(*command("stop", "web", "--force"))
+    page(shown(__file__, "virtfleet stop"))
     eventually(lambda: web.vm()["status"]["printableStatus"] == "Stopped" and web.vmi() is None, PATIENCE)
     added = [("volumes/0", {"emptyDisk": {"capacity": "8Mi"}}), ("domain/devices/disks/0", {"disk": {"bus": "virtio"}})]
     patch = [
@@ -166,7 +185,7 @@ def test_a_guest_finds_its_devices_where_they_were_when_one_was_added_before_the
         for path, value in added
     ]
     web.kubectl("patch", "vm", "web", "--type=json", "-p", json.dumps(patch))
-    web.does(*command("start", "web"))
+    page(shown(__file__, "virtfleet start"))  # and its console
     web.runs(other_than=first)
     vmi = web.vmi()
     assert vmi is not None

@@ -6,11 +6,14 @@ import os
 import subprocess
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cluster.clusters import VIRTFLEET
+from docblocks import following, run, shown
+from vm.reader import environment
 from vm.trouble.fleet import Fleet, kill, machine, tiny
 from waiting import eventually
 
@@ -88,22 +91,26 @@ def test_vms_of_a_node_that_was_killed_run_again(fleet: Fleet, vm: str) -> None:
     fleet.kubectl("delete", "vmi", "alone", "--timeout=80s")
 
 
-def test_a_dead_nodes_vms_start_elsewhere_once_it_is_fenced_and_never_before(fleet: Fleet, vm: str) -> None:
+def test_a_dead_nodes_vms_start_elsewhere_once_it_is_fenced_and_never_before(
+    fleet: Fleet, vm: str, tmp_path: Path
+) -> None:
     first = vmi(fleet, vm)
     dead, uid = first["status"]["nodeName"], first["metadata"]["uid"]
     (pod,) = fleet.kubectl.json("get", "pods", "-l", f"kubevirt.io/created-by={uid}")["items"]
-    node(fleet, "kill", dead)
-    eventually(lambda: node_ready(fleet, dead) == "Unknown", PATIENCE)
+    reader = environment(fleet.cluster, tmp_path)
+    run(shown(__file__, "virtfleet node kill"), tmp_path, reader, {"node-x": dead})
+    assert node_ready(fleet, dead) == "Unknown"
     # As Kubernetes does after five minutes: nobody is there to end it, and nobody knows whether it runs.
     fleet.kubectl("delete", "pod", pod["metadata"]["name"], "--wait=false")
     eventually(lambda: said(vmi(fleet, vm), "Ready", "PodTerminating"), PATIENCE)
     assert (vmi(fleet, vm)["metadata"]["uid"], vmi(fleet, vm)["status"]["phase"]) == (uid, "Running")
     assert fleet.kubectl.json("get", "pod", pod["metadata"]["name"])["metadata"]["deletionTimestamp"]
     try:
-        told = node(fleet, "fence", dead)
-        assert "out of service" in told
-        eventually(lambda: vmi(fleet, vm)["metadata"]["uid"] != uid and runs(fleet, vm), PATIENCE)
-        assert vmi(fleet, vm)["status"]["nodeName"] != dead
+        with following(shown(__file__, "virtfleet node fence"), tmp_path, reader, {"node-b": dead}) as step:
+            step()
+            eventually(lambda: vmi(fleet, vm)["metadata"]["uid"] != uid and runs(fleet, vm), PATIENCE)
+            assert vmi(fleet, vm)["status"]["nodeName"] != dead
+            step()
     finally:
         node(fleet, "start", dead)
     eventually(lambda: node_ready(fleet, dead) == "True", PATIENCE)
