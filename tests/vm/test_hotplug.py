@@ -62,7 +62,7 @@ def test_a_volume_comes_and_goes_and_comes_again_with_what_was_written(web: Plug
         step()
         assert web.ready("fast")["target"].startswith("vd")
         step()
-        web.gone("data")
+        eventually(lambda: not web.status("data") and len(web.attachments()) == 1, PATIENCE)
         eventually(lambda: not web.disk("data"), PATIENCE)
     web.virtctl("removevolume", "web", "--volume-name=fast")
     web.gone("fast")
