@@ -331,17 +331,18 @@ def test_kubectl_shows_the_columns_that_kubevirt_has(kubectl: Kubectl, shown: Ro
     assert columns("vmi", "-o", "wide") == [*columns("vmi"), *more]
 
 
-@exercises("pools/node-selector.yaml", "pools/exclusive.yaml", "pools/hypervisor.yaml")
+@exercises("pools/node-selector.yaml", "pools/exclusive.yaml", "pools/hypervisor.yaml", "xen.yaml")
 @pytest.mark.parametrize(
     ("file", "pool", "image", "nodes"),
     [
-        ("node-selector", "canary", "virt-launcher:canary", ["node-b"]),
-        ("exclusive", None, f"virt-launcher:{__version__}", ["node-a", "node-b"]),
-        ("hypervisor", "boxes", f"virt-launcher-lxc:{__version__}", ["node-b"]),
+        ("xen", "xen", f"virt-launcher-xen:{__version__}", []),  # tests/xen has a node for it
+        ("pools/node-selector", "canary", "virt-launcher:canary", ["node-b"]),
+        ("pools/exclusive", None, f"virt-launcher:{__version__}", ["node-a", "node-b"]),
+        ("pools/hypervisor", "boxes", f"virt-launcher-lxc:{__version__}", ["node-b"]),
     ],
 )
 def test_pools_are_explained_without_a_cluster(file: str, pool: str | None, image: str, nodes: list[str]) -> None:
-    example = str(EXAMPLES / f"pools/{file}.yaml")
+    example = str(EXAMPLES / f"{file}.yaml")
     options = ("-f", example, "--kubevirt", example, "--nodes", str(EXAMPLES / "nodes.yaml"), "-o", "json")
     done = subprocess.run([VIRTFLEET, "explain", *options], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

@@ -23,11 +23,12 @@ PACKAGES = (
     *(f"xen-hypervisor-{XEN}-amd64", f"xen-utils-{XEN}", "xen-utils-common", "xenstore-utils", "qemu-system-xen"),
     *("libvirt-daemon", "libvirt-daemon-driver-xen", "libvirt-clients", "linux-image-amd64", "python3", "catatonit"),
     *("nftables", "qemu-utils", "ovmf", "seabios"),
+    *("runc", "conmon", "libstdc++6"),  # for a node's agent, and what it runs
 )
 # Of the initial file system: the root disk's own are loaded from there.
 MODULES = ("virtio_pci", "virtio_blk", "ext4", "crc32c_generic", "crc32c_intel")
 _MERGED = ("bin", "sbin", "lib", "lib64")
-_DISK = "1500M"
+_DISK = "2500M"
 _LIMIT = 600.0
 
 
@@ -96,6 +97,7 @@ def _build(cache: Path, directory: Path) -> None:
     for name in ("passwd", "group"):
         shutil.copy(root / f"usr/share/base-passwd/{name}.master", root / "etc" / name)
     (root / "etc/hosts").write_text("127.0.0.1 localhost dom0\n")
+    (root / "etc/alternatives").mkdir(exist_ok=True)
     for place, target in (("run", "/run"), ("lock", "/run/lock")):
         shutil.rmtree(root / "var" / place, ignore_errors=True)
         (root / "var" / place).symlink_to(target)

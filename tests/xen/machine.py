@@ -15,8 +15,11 @@ from pathlib import Path
 
 from xen.dom0 import Dom0
 
-_MEMORY = 2048
-_DOM0_MEMORY = 1024
+TREE = Path(__file__).resolve().parents[2]
+LIMIT = 840.0  # seconds for whatever takes long
+DOMAINS = "xl list | tail -n +3"  # beside dom0
+_MEMORY = 2560
+_DOM0_MEMORY = 1536
 # What is taken away QEMU's software has only halfway, and Xen or its dom0 die of it. AMD's extensions are emulated as
 # well: HVM and PVH run by them.
 _CPU = "max,-smap,-smep,-monitor,-la57,-pku,-pks,-rdtscp,+svm"
@@ -75,8 +78,11 @@ class Shell:
 
 
 @contextmanager
-def booted(dom0: Dom0, directory: Path, *shared: Path) -> Iterator[Shell]:
-    """A running dom0. It sees the shared directories at their own paths; its console is logged into `directory`."""
+def booted(dom0: Dom0, directory: Path, *shared: Path, tap: str = "") -> Iterator[Shell]:
+    """A running dom0. It sees the shared directories at their own paths; its console is logged into `directory`.
+
+    `tap` is an interface of this machine whose other end is the dom0's eth0.
+    """
     path = directory / "console"
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(path))
@@ -88,6 +94,8 @@ def booted(dom0: Dom0, directory: Path, *shared: Path) -> Iterator[Shell]:
         *("-chardev", f"socket,id=console,path={path}", "-serial", "chardev:console"),
         *("-drive", f"file={dom0.disk},format=raw,if=virtio,snapshot=on"),
         *(word for number, path in enumerate(shared) for word in _share(number, path)),
+        *(("-netdev", f"tap,id=net,ifname={tap},script=no,downscript=no") if tap else ()),
+        *(("-device", "virtio-net-pci,netdev=net") if tap else ()),
         *("-kernel", str(dom0.xen)),
         *("-append", f"console=com1 com1=115200,8n1 dom0_mem={_DOM0_MEMORY}M,max:{_DOM0_MEMORY}M {_XEN}"),
         *("-initrd", f"{dom0.kernel} console=hvc0 quiet mitigations=off virtfleet.shared={places},{dom0.initrd}"),

@@ -4,35 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
-import tempfile
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
 import yaml
 
 from virtfleet.api.quantity import Quantity
 from virtfleet.hypervisors import registry
-from virtfleet.local import guestimage
 from vm.guests import user_data
 from vm.same import Report, guest
-from xen.dom0 import build
-from xen.machine import Shell, booted
+from xen.machine import DOMAINS, LIMIT, TREE, Shell
 from xen.reference import documents
 
-pytestmark = [
-    pytest.mark.on_demand("TEST_XEN", "boots Xen in an emulated machine, which takes minutes"),
-    pytest.mark.timeout(900),
-]
-
-TREE = Path(__file__).resolve().parents[2]
-DOMAINS = "xl list | tail -n +3"  # beside dom0
-LIMIT = 840.0
 VMM = "xen-qemu-system-i386"
 XEN = registry.get("xen")
 MACHINES = {"amd64": {"emulatedMachines": ["q35*", "xenpv*"]}}
@@ -44,20 +29,6 @@ SETTINGS = {
 }
 
 
-@pytest.fixture(scope="module")
-def files() -> Iterator[Path]:
-    """What guests boot from and what is to be defined; the dom0 sees it at the same place."""
-    made_guest = guestimage.build(guestimage.default_cache())
-    with tempfile.TemporaryDirectory(prefix="xen-") as made:
-        place = Path(made)
-        for source in (made_guest.kernel, made_guest.initrd, made_guest.disk):
-            shutil.copy(source, place)
-        for name, document in documents().items():
-            (place / f"{name}.xml").write_text(document)
-        (place / "pv.yaml").write_text(yaml.safe_dump_all([_without_extensions(), SETTINGS]))
-        yield place
-
-
 def _without_extensions() -> dict[str, Any]:
     vmi = guest(XEN)
     vmi["metadata"]["name"] = "pv"
@@ -66,16 +37,6 @@ def _without_extensions() -> dict[str, Any]:
     vmi["spec"]["volumes"] = [seed if volume["name"] == "seed" else volume for volume in vmi["spec"]["volumes"][:2]]
     vmi["spec"]["domain"]["devices"]["disks"] = vmi["spec"]["domain"]["devices"]["disks"][:2]
     return vmi
-
-
-@pytest.fixture(scope="module")
-def dom0(files: Path) -> Iterator[Shell]:
-    if os.geteuid() != 0:
-        pytest.skip("a dom0 is built by root")
-    made, began = build(guestimage.default_cache()), time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="xen-") as place, booted(made, Path(place), TREE, files) as shell:
-        sys.stderr.write(f"Xen and its dom0 are up after {time.monotonic() - began:.0f} s\n")
-        yield shell
 
 
 def inside(dom0: Shell, *arguments: str) -> dict[str, Any]:
@@ -91,6 +52,8 @@ def test_documents_of_the_references_are_accepted(dom0: Shell, files: Path) -> N
     dom0.run("printf 'unix_sock_group = \"root\"\\n' > /tmp/libvirtd.conf")
     dom0.run("LIBVIRT_DRIVER_DIR=/tmp/drivers libvirtd -d -f /tmp/libvirtd.conf -p /tmp/libvirtd.pid")
     dom0.run("until virsh -q -c xen:///system list; do usleep 200000; done", LIMIT)
+    for name, document in documents().items():
+        (files / f"{name}.xml").write_text(document)
     assert inside(dom0, "define", str(files)) == {}
     dom0.run("kill $(cat /tmp/libvirtd.pid)")
 
@@ -110,6 +73,7 @@ def test_guests_do_all_that_the_registry_says(dom0: Shell, files: Path) -> None:
 
 
 def test_a_guest_without_extensions_of_the_processor_is_launched(dom0: Shell, files: Path) -> None:
+    (files / "pv.yaml").write_text(yaml.safe_dump_all([_without_extensions(), SETTINGS]))
     disks = f"--disk root={files}/guest.qcow2 --disk kernel-boot={files}"
     said = dom0.run(f"{TREE}/.venv/bin/virtfleet launch -f {files}/pv.yaml {disks}", LIMIT)
     assert "hello from the seed" in said and "pv: Shutoff (Shutdown)" in said

@@ -42,7 +42,7 @@ _OS_TYPES = {PV: "linux", PVH: "xenpvh", HVM: "hvm"}
 _EFI_FIRMWARE = "/usr/share/ovmf/OVMF.fd"  # the driver reads of it that it is EFI; Xen knows its own place
 # Memory is set aside for guests when the machine boots: a launcher does not take it from dom0.
 _LIBXL_CONF = "autoballoon = 0\n"
-_SOCKETS = "/var/run/xen"  # of device models
+_DIRECTORIES = ("/var/run/xen", "/var/lib/xen", "/var/log/xen")  # of device models: their sockets, notes and logs
 UNSEEN = "libvirt's Xen driver takes it, but no guest was seen with it yet"
 _IDE_PLACES = "abcd"
 _PREFIXES = {"xen": "xvd", "scsi": "sd", "ide": "hd"}
@@ -156,7 +156,7 @@ class Xen(Hypervisor):
     def daemon(self, settings: DaemonSettings) -> DaemonPlan:
         plan = daemons.plan(self.descriptor, settings, {"libxl.conf": _LIBXL_CONF, "vif": _VIF_SCRIPT})
         # The driver stays out of use where it cannot read there that this is dom0.
-        return msgspec.structs.replace(plan, directories=(*plan.directories, _SOCKETS), mounts={"/proc/xen": "xenfs"})
+        return msgspec.structs.replace(plan, directories=(*plan.directories, *_DIRECTORIES), mounts={"/proc/xen": "xenfs"})
 
     def memory(self, vmi: VMI) -> int:
         return 0  # page tables and virtual CPUs are Xen's, outside of dom0

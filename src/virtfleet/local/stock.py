@@ -18,6 +18,9 @@ from virtfleet.local.node.registry import load
 POOLS = ("megaslop", "canary")
 """The pools of the examples: tags of their images, and values of POOL in their environments."""
 
+WITH_KERNEL = "virtfleet/guest:kernel"
+"""The guest with its kernel outside of its disk, for VMs that boot one by itself."""
+
 
 async def fill(images: Path, progress: Callable[[str], None]) -> None:
     """Provide the images, made anew where this machine or VirtFleet changed."""
@@ -31,4 +34,6 @@ async def fill(images: Path, progress: Callable[[str], None]) -> None:
         progress(f"there is no {guestimage.IMAGE}: {error}")
         return
     await load(store, guest.archive, guestimage.IMAGE)
+    files = [(guest.kernel, "/boot/vmlinuz"), (guest.initrd, "/boot/initrd")]
+    store.derive(WITH_KERNEL, guestimage.IMAGE, files, {})
     progress(f"{guestimage.IMAGE} is there for guests" + ("" if guest.cached else " (built now, and kept)"))

@@ -37,6 +37,7 @@ COMPONENTS = {
     "virt-dashboard": "virtfleet.dashboard",
     "virt-launcher": LAUNCHER,
     "virt-launcher-lxc": LAUNCHER,
+    "virt-launcher-xen": LAUNCHER,
 }
 REAPER = ("/usr/bin/catatonit", "--")
 BIN = "/opt/virtfleet/bin"
