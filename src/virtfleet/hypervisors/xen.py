@@ -156,7 +156,8 @@ class Xen(Hypervisor):
     def daemon(self, settings: DaemonSettings) -> DaemonPlan:
         plan = daemons.plan(self.descriptor, settings, {"libxl.conf": _LIBXL_CONF, "vif": _VIF_SCRIPT})
         # The driver stays out of use where it cannot read there that this is dom0.
-        return msgspec.structs.replace(plan, directories=(*plan.directories, *_DIRECTORIES), mounts={"/proc/xen": "xenfs"})
+        directories = (*plan.directories, *_DIRECTORIES)
+        return msgspec.structs.replace(plan, directories=directories, mounts={"/proc/xen": "xenfs"})
 
     def memory(self, vmi: VMI) -> int:
         return 0  # page tables and virtual CPUs are Xen's, outside of dom0
