@@ -59,8 +59,8 @@ conformance: bootstrap  ## KubeVirt's own tests on the Kubernetes that KUBECONFI
 test-golden: bootstrap  ## boot every reference VMI that can boot here (about ten minutes)
 	@BOOT_GOLDEN=1 $(PYTEST) tests/vm/test_golden_boot.py -q
 
-test-xen: bootstrap  ## boot a real Xen in an emulated machine, and guests on it (fifteen minutes at most)
-	@began=$$SECONDS; TEST_XEN=1 timeout 900 $(PYTEST) tests/xen -q -s; status=$$?; \
+test-xen: bootstrap  ## boot a real Xen in an emulated machine, and guests on it (fifteen minutes at most); NODE=1: as a node of a cluster
+	@began=$$SECONDS; TEST_XEN=1 timeout 900 $(PYTEST) tests/xen/$(if $(NODE),test_xen_node.py,test_xen.py) -q -s; status=$$?; \
 	  echo "test-xen: $$((SECONDS - began)) s"; exit $$status
 
 results: export VIRTFLEET_RESULTS = docs/results

@@ -101,14 +101,6 @@ def test_an_experimental_feature_needs_its_gate() -> None:
     assert list(refusals(plugin, asked, {"Crackle"})) == []
 
 
-def test_a_hypervisor_that_no_cluster_was_seen_with_needs_its_gate() -> None:
-    xen, asked = registry.get("xen"), asking(BY_KEY["kernel-boot"])
-    (refusal,) = refusals(xen, asked)
-    assert refusal.field == "spec.hypervisor" and "the feature gate XenHypervisor enables it" in refusal.message
-    assert list(refusals(xen, asked, {"XenHypervisor"})) == []
-    assert support(xen, "kernel-boot").level is Level.EXPERIMENTAL
-
-
 def test_a_gate_without_a_name_opens_nothing() -> None:
     asked = asking(BY_KEY["sound"])
     assert list(refusals(Plugin({}), asked, {""})) == list(refusals(Plugin({}), asked)) != []

@@ -203,11 +203,7 @@ def guest(hypervisor: Hypervisor, **spec: Any) -> dict[str, Any]:
 def alone(hypervisor: Hypervisor, place: Place, vmi: dict[str, Any]) -> Standalone:
     """The VMI, admitted, in a sandbox that is not started yet."""
     name = hypervisor.descriptor.name
-    settings = {
-        "hypervisors": [{"name": name}],
-        "developerConfiguration": {"featureGates": [*filter(None, [hypervisor.gate])]},
-    }
-    cluster = Installation({"spec": {"configuration": settings}})
+    cluster = Installation({"spec": {"configuration": {"hypervisors": [{"name": name}]}}})
     completed, found = complete(vmi, cluster)
     assert found.allowed, found.causes
     completed["metadata"]["uid"] = str(uuid.uuid4())

@@ -46,23 +46,23 @@ def build(cache: Path) -> Dom0:
     cache.mkdir(parents=True, exist_ok=True)
     with open(cache / "dom0.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        apt = _apt(cache)
-        wanted = _run(*apt, "--print-uris")
-        digest = hashlib.sha256("\n".join(sorted(re.findall(r"^'.*", wanted, re.M))).encode())
+        # Those that are fetched already are not listed: so it is asked for an empty directory.
+        listed = sorted(re.findall(r"^'.*", _run(*_apt(cache, "none"), "--print-uris"), re.M))
+        digest = hashlib.sha256("\n".join(listed).encode())
         for path in (Path(__file__), *sorted(FILES.iterdir())):
             digest.update(path.read_bytes())
         directory = cache / f"dom0-{digest.hexdigest()[:16]}"
         if not directory.is_dir():
             for old in cache.glob("dom0-*"):
                 shutil.rmtree(old)
-            _run(*apt, "--download-only")
-            _build(cache, directory)
+            _run(*_apt(cache, "archives"), "--download-only")
+            _build(cache, directory, [cache / "archives" / line.split()[1] for line in listed])
     return Dom0(directory / "xen", directory / "vmlinuz", directory / "initrd", directory / "disk.raw")
 
 
-def _apt(cache: Path) -> list[str]:
+def _apt(cache: Path, place: str) -> list[str]:
     """apt-get, for a machine on which nothing is installed yet."""
-    archives, status = cache / "archives", cache / "status"
+    archives, status = cache / place, cache / "status"
     (archives / "partial").mkdir(parents=True, exist_ok=True)
     status.touch()
     options = {
@@ -76,7 +76,7 @@ def _apt(cache: Path) -> list[str]:
     return ["apt-get", "-qq", "-y", *settings, "install", *PACKAGES]
 
 
-def _build(cache: Path, directory: Path) -> None:
+def _build(cache: Path, directory: Path, archives: list[Path]) -> None:
     work = cache / "dom0.building"
     shutil.rmtree(work, ignore_errors=True)  # what a killed build left
     root, finished = work / "root", work / "finished"
@@ -84,7 +84,7 @@ def _build(cache: Path, directory: Path) -> None:
         (root / "usr" / place).mkdir(parents=True)
         (root / place).symlink_to(f"usr/{place}")
     finished.mkdir()
-    for archive in sorted((cache / "archives").glob("*.deb")):
+    for archive in archives:
         files = subprocess.Popen(["dpkg-deb", "--fsys-tarfile", archive], stdout=subprocess.PIPE)
         tar = ["tar", "-x", "--keep-directory-symlink", "-C", str(root)]
         subprocess.run(tar, stdin=files.stdout, check=True, timeout=_LIMIT)

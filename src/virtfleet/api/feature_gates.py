@@ -14,7 +14,7 @@ ALPHA, BETA, GA, DEPRECATED, DISCONTINUED = "alpha", "beta", "generally availabl
 
 _BY_STATE = {
     ALPHA: """
-        AdditionalVirtHandlers VirtHandlerPools XenHypervisor
+        AdditionalVirtHandlers VirtHandlerPools
         CPUManager ExperimentalIgnitionSupport HypervStrictCheck Sidecar HostDevices HostDisk DownwardMetrics Root
         WorkloadEncryptionTDX VSOCK AlignCPUs EnableVirtioFsStorageVolumes PCINUMAAwareTopology NetworkDevicesWithDRA
         ObjectGraph UtilityVolumes ConfigurableHypervisor IncrementalBackup ContainerPathVolumes ReservedOverheadMemlock

@@ -52,7 +52,6 @@ class Evidence(enum.Enum):
     """How far somebody has seen that a hypervisor's documents are right."""
 
     GUESTS = "runs here, tested"  # guests ran by them
-    ALONE = "runs without a cluster, tested"  # guests ran by them, with `virtfleet launch` and nowhere else
     DRIVER = "document tested by the driver"  # libvirt's own driver took them
     SCHEMA = "document tested by the schema"  # libvirt's schema of domains allows them
     NONE = "not tested by VirtFleet"
@@ -207,8 +206,6 @@ class Hypervisor(ABC):
     supports: ClassVar[Supports] = {}
     """What works, what works as an experiment, and what is impossible. What is not named here is refused."""
     evidence: ClassVar[Evidence] = Evidence.NONE
-    gate: ClassVar[str] = ""
-    """Feature gate without which a cluster admits no VM for it, because none was seen to run in one."""
     migration: ClassVar[Migration] = Migration()
     """The steps by which a running VM moves; refused unless the hypervisor brings its own."""
 

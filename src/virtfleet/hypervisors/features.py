@@ -197,7 +197,6 @@ FEATURES: Final = (
 )  # fmt: skip
 
 BY_KEY: Final = {feature.key: feature for feature in FEATURES}
-_ALONE: Final = "guests have run without a cluster, and in none yet"
 _UNNAMED: Final = Support(Level.ABSENT, "its description does not name it")
 
 
@@ -211,8 +210,6 @@ def support(hypervisor: Hypervisor, key: str, architecture: str = "amd64") -> Su
         return Support(Level.ABSENT, hypervisor.refusal)
     if named and feature.not_yet:
         return Support(Level.ABSENT, feature.not_yet.instead, advice=feature.not_yet.advice, admitted=True)
-    if named is WORKS and hypervisor.gate:
-        return Support(Level.EXPERIMENTAL, _ALONE, hypervisor.gate)
     return named or _UNNAMED
 
 
@@ -248,10 +245,6 @@ def refusals(hypervisor: Hypervisor, vmi: VMI, gates: Collection[str] = (), path
     name = hypervisor.descriptor.name
     if hypervisor.refusal:
         yield Finding(f"{path}.hypervisor", hypervisor.refusal)
-        return
-    if hypervisor.gate and hypervisor.gate not in gates:
-        message = f"hypervisor {name} is experimental ({_ALONE}); the feature gate {hypervisor.gate} enables it"
-        yield Finding(f"{path}.hypervisor", message)
         return
     refused: set[str] = set()
     for feature, has in _asked(hypervisor, vmi):

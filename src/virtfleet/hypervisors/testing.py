@@ -122,7 +122,7 @@ class HypervisorContract(DescriptionContract):
 
     def test_a_small_vmi_is_accepted_and_built(self) -> None:
         domain = self.build()
-        assert list(features.refusals(self.hypervisor, read(VMI, self.vmi()), {self.hypervisor.gate})) == []
+        assert list(features.refusals(self.hypervisor, read(VMI, self.vmi()))) == []
         assert domain.tag == "domain" and domain.get("type")
         assert domain.findtext("name") == "test_vm", "the launcher finds the domain by namespace and name"
         memory = domain.find("memory")

@@ -5,7 +5,7 @@ processor has no extensions; firmware makes it HVM, a whole PC with BIOS or EFI.
 in dom0: for `virtio`, the guest has xvda and so on, and in HVM an IDE disk until its drivers take over.
 
 The guest's memory is Xen's, not dom0's, and its CPUs are no threads there: there is nothing for a handler to tune. Nor
-does a domain end with its launcher's processes: see `outliving`. Clusters admit VMs for it by a gate only, see `gate`.
+does a domain end with its launcher's processes: see `outliving`.
 """
 
 from __future__ import annotations
@@ -88,8 +88,7 @@ class Xen(Hypervisor):
         processes=("xen-qemu", "qemu-system"),
         disk_bus="virtio",
     )
-    evidence = Evidence.ALONE
-    gate = "XenHypervisor"
+    evidence = Evidence.GUESTS
     supports: ClassVar[Supports] = {
         **works(
             "disk-image disk-virtio container-disk claim ephemeral-disk cloud-init config-disk",

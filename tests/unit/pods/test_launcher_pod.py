@@ -95,7 +95,7 @@ def test_containers_as_vms_need_root_and_say_so() -> None:
 
 
 def test_a_domain_outside_of_its_pod_needs_three_places_of_the_node() -> None:
-    where = kubevirt("XenHypervisor", configuration={"hypervisors": [{"name": "qemu-kvm"}, {"name": "xen"}]})
+    where = kubevirt(configuration={"hypervisors": [{"name": "qemu-kvm"}, {"name": "xen"}]})
     made = pod({"hypervisor": "xen"}, where)
     seen = {mounts(made)[name]: v["hostPath"]["path"] for name, v in volumes(made).items() if "hostPath" in v}
     assert seen == {

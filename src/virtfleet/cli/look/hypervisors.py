@@ -147,7 +147,7 @@ def _row(hypervisor: Hypervisor) -> list[object]:
     device = f"/dev/{d.device}" if d.device else "-"
     return [
         d.name,
-        "refused" if hypervisor.refusal else "by gate" if hypervisor.gate else "admitted",
+        "refused" if hypervisor.refusal else "admitted",
         device,
         d.uri,
         d.daemon or "-",
@@ -168,7 +168,6 @@ def _described(hypervisor: Hypervisor) -> dict[str, object]:
         "name": d.name,
         "title": d.title,
         "refusal": hypervisor.refusal,
-        "gate": hypervisor.gate,
         "evidence": hypervisor.evidence.value,
         "device": d.device,
         "uri": d.uri,

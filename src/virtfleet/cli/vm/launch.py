@@ -7,7 +7,6 @@ import signal
 import sys
 import uuid
 from contextlib import suppress
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +56,7 @@ def launch(
     """Boot one VM without a cluster. ^] shuts it down."""
     progress = Progress(quiet=output == "json")
     made = list(objects([filename]))
-    cluster = _without_gates(cluster_of(kubevirt_file, beside=made))
+    cluster = cluster_of(kubevirt_file, beside=made)
     vmi = _vmi(filename, made, cluster)
     chosen = _hypervisor(hypervisor, vmi, cluster)
     cache = guestimage.default_cache()
@@ -76,16 +75,6 @@ def launch(
     result(output, data, f"{vmi['metadata']['name']}: {ended}")
     if last.reason not in ("Shutdown", "Destroyed"):
         sys.exit(1)
-
-
-def _without_gates(cluster: Installation) -> Installation:
-    """What clusters have behind gates because it was seen only like this needs none here."""
-    kubevirt = deepcopy(cluster.kubevirt)
-    configuration = kubevirt.setdefault("spec", {}).setdefault("configuration", {})
-    developer = configuration.setdefault("developerConfiguration", {})
-    gates = filter(None, (registry.get(name).gate for name in registry.names()))
-    developer["featureGates"] = [*(developer.get("featureGates") or ()), *gates]
-    return Installation(kubevirt)
 
 
 def _vmi(file: str, made: list[dict[str, Any]], cluster: Installation) -> dict[str, Any]:
