@@ -54,8 +54,8 @@ def test_admission_does_what_the_registry_says(feature: Feature) -> None:
         for architecture in ARCHITECTURES:
             asked = asking(feature, architecture)
             assert feature.asked(asked)
-            found, gates = support(hypervisor, feature.key, architecture), {hypervisor.gate}
-            refused = [r for r in refusals(hypervisor, asked, gates) if feature.title in r.message]
+            found = support(hypervisor, feature.key, architecture)
+            refused = [r for r in refusals(hypervisor, asked) if feature.title in r.message]
             others = [f for f in FEATURES if f is not feature and f.not_yet and f.asked(asked)]
             elsewhere = {f.not_yet.warning(f.field) for f in others if f.not_yet}
             warned = [w for w in warnings(hypervisor, asked) if w.startswith(f"{feature.field} is accepted")]
@@ -63,7 +63,7 @@ def test_admission_does_what_the_registry_says(feature: Feature) -> None:
             if hypervisor.refusal:  # runs no VMs yet, and says so instead
                 assert [r.field for r in refusals(hypervisor, asked)] == ["spec.hypervisor"]
                 assert found.level in (Level.ABSENT, Level.IMPOSSIBLE)
-            elif found.level is Level.WORKS or (hypervisor.gate and found.gate == hypervisor.gate):
+            elif found.level is Level.WORKS:
                 assert (refused, warned) == ([], [])
             elif found.admitted:
                 assert refused == []
@@ -75,7 +75,7 @@ def test_admission_does_what_the_registry_says(feature: Feature) -> None:
 
 
 def refusals_of(hypervisor: Hypervisor, feature: Feature, vmi: VirtualMachineInstance) -> list[str]:
-    return [r.message for r in refusals(hypervisor, vmi, {hypervisor.gate}) if feature.title in r.message]
+    return [r.message for r in refusals(hypervisor, vmi) if feature.title in r.message]
 
 
 @pytest.mark.parametrize("feature", [f for f in FEATURES if not f.everywhere], ids=lambda f: f.key)

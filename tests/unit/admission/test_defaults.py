@@ -121,7 +121,7 @@ def test_a_new_vmi_gets_a_first_status_a_finalizer_and_its_bus_layout() -> None:
 @pytest.mark.parametrize("name", [name for name in registry.names() if not registry.get(name).refusal])
 def test_defaults_never_ask_for_what_the_hypervisor_lacks(name: str) -> None:
     hypervisor = registry.get(name)
-    where = cluster(hypervisor.gate, evictionStrategy="LiveMigrate", hypervisors=[{"name": name}])
+    where = cluster(evictionStrategy="LiveMigrate", hypervisors=[{"name": name}])
     disks = hypervisor.has("container-disk") and not hypervisor.descriptor.container
     volumes = {} if disks else {"volumes": GONE}  # else they become disks
     # Whoever names no network wants one, and is told where there is none.
