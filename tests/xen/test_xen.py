@@ -48,7 +48,7 @@ def inside(dom0: Shell, *arguments: str) -> dict[str, Any]:
 
 def test_documents_of_the_references_are_accepted(dom0: Shell, files: Path) -> None:
     drivers = "/usr/lib/x86_64-linux-gnu/libvirt/connection-driver"
-    dom0.run(f"mkdir /tmp/drivers && ln -s {drivers}/libvirt_driver_libxl.so /tmp/drivers/")
+    dom0.run(f"mkdir -p /tmp/drivers /var/log/libvirt && ln -s {drivers}/libvirt_driver_libxl.so /tmp/drivers/")
     dom0.run("printf 'unix_sock_group = \"root\"\\n' > /tmp/libvirtd.conf")
     dom0.run("LIBVIRT_DRIVER_DIR=/tmp/drivers libvirtd -d -f /tmp/libvirtd.conf -p /tmp/libvirtd.pid")
     dom0.run("until virsh -q -c xen:///system list; do usleep 200000; done", LIMIT)
