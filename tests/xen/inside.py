@@ -31,7 +31,9 @@ VMM = "xen-qemu-system-i386"
 def define(directory: Path) -> dict[str, str]:
     """What libvirt says against each document, by its name."""
     connection, against = libvirt.open("xen:///system"), {}
-    for file in sorted(directory.glob("*.xml")):
+    documents = sorted(directory.glob("*.xml"))
+    assert documents, f"{directory} has no documents"
+    for file in documents:
         try:
             domain = connection.defineXMLFlags(file.read_text(), libvirt.VIR_DOMAIN_DEFINE_VALIDATE)
             try:
