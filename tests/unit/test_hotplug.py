@@ -225,8 +225,12 @@ def test_names_of_attachment_pods_tell_what_they_hold_and_whom_they_follow() -> 
     assert attachment.name("l", held) in made
 
 
-def test_a_claim_is_cached_as_its_owner_says_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paths, "HOTPLUG_DISKS", str(tmp_path))
+@pytest.mark.parametrize("place", ["HOTPLUG_DISKS", "CLAIMS"])
+def test_a_claim_is_cached_as_its_owner_says_or_not_at_all(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it was plugged in, or there from the start: what a node keeps to itself could not move with the VM."""
+    monkeypatch.setattr(paths, place, str(tmp_path))
     (tmp_path / "data.img").touch()
     domain = fromstring(
         f"<domain><devices><disk><driver/><source file='{tmp_path}/data.img'/></disk>"

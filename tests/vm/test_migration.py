@@ -15,6 +15,8 @@ from waiting import eventually
 
 NAMESPACE = "moving"
 FINAL = ("Succeeded", "Failed")
+FIND = "disk=/dev/$(basename $(dirname $(grep -lx data /sys/block/*/serial)))"
+FORGET = "echo 3 >/proc/sys/vm/drop_caches"
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -122,10 +124,7 @@ def test_a_migration_that_is_deleted_leaves_the_guest_where_it_is(web: Used) -> 
 
 def test_the_data_of_a_claim_that_only_its_node_has_goes_to_another_claim_with_the_guest(web: Used) -> None:
     claims = ("before", "after")
-    for name in claims:
-        spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "32Mi"}}}
-        claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": spec}
-        web.kubectl.apply(claim)
+    web.kubectl.apply(*(_claim(name, "ReadWriteOnce") for name in claims))
     vm = a_vm(web.key.with_suffix(".pub").read_text().strip())
     vm["metadata"]["name"] = "carrier"
     vm["spec"]["updateVolumesStrategy"] = "Migration"
@@ -143,8 +142,7 @@ def test_the_data_of_a_claim_that_only_its_node_has_goes_to_another_claim_with_t
         return next((c for c in vmi()["status"]["conditions"] if c["type"] == kind), {})
 
     eventually(lambda: condition("AgentConnected").get("status") == "True", 2 * PATIENCE)
-    find = "disk=/dev/$(basename $(dirname $(grep -lx data /sys/block/*/serial)))"
-    written = in_guest(web, f"{find}; dd if=/dev/urandom of=$disk bs=1M count=5 conv=fsync; md5sum <$disk", "carrier")
+    written = in_guest(web, f"{FIND}; dd if=/dev/urandom of=$disk bs=1M count=5 conv=fsync; md5sum <$disk", "carrier")
     boot, here = in_guest(web, "cat /proc/sys/kernel/random/boot_id", "carrier"), vmi()["status"]["nodeName"]
     assert condition("LiveMigratable")["reason"] == "DisksNotLiveMigratable"
     web.kubectl(
@@ -152,8 +150,7 @@ def test_the_data_of_a_claim_that_only_its_node_has_goes_to_another_claim_with_t
     )
     eventually(lambda: vmi()["status"]["nodeName"] != here, PATIENCE)
     eventually(lambda: "volumeUpdateState" not in web.kubectl.json("get", "vm", "carrier")["status"], PATIENCE)
-    drop = "echo 3 >/proc/sys/vm/drop_caches"
-    assert in_guest(web, f"{find}; {drop}; md5sum <$disk", "carrier") == written
+    assert in_guest(web, f"{FIND}; {FORGET}; md5sum <$disk", "carrier") == written
     assert in_guest(web, "cat /proc/sys/kernel/random/boot_id", "carrier") == boot
     status = vmi()["status"]
     assert "migratedVolumes" not in status and not condition("VolumesChange")
@@ -164,9 +161,19 @@ def test_the_data_of_a_claim_that_only_its_node_has_goes_to_another_claim_with_t
     web.kubectl("delete", "pvc", "before", "--timeout=60s")  # nobody uses it any more
 
 
+def _claim(name: str, mode: str) -> dict[str, Any]:
+    spec = {"accessModes": [mode], "resources": {"requests": {"storage": "32Mi"}}}
+    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": spec}
+
+
 def test_what_firmware_and_tpm_remember_goes_along_and_outlives_a_restart(web: Used) -> None:
+    """So does what is on a claim that all nodes share, of which nobody has said how it is to be cached."""
+    web.kubectl.apply(_claim("shared", "ReadWriteMany"))
     vm = a_vm(web.key.with_suffix(".pub").read_text().strip())
     vm["metadata"]["name"] = "keeper"
+    machine = vm["spec"]["template"]["spec"]
+    machine["domain"]["devices"]["disks"].append({"name": "data", "disk": {"bus": "virtio"}, "serial": "data"})
+    machine["volumes"].append({"name": "data", "persistentVolumeClaim": {"claimName": "shared"}})
     domain = vm["spec"]["template"]["spec"]["domain"]
     efi = {"persistent": True, "secureBoot": False}
     domain |= {"memory": {"guest": "256Mi"}, "firmware": {"bootloader": {"efi": efi}}}
@@ -189,7 +196,9 @@ def test_what_firmware_and_tpm_remember_goes_along_and_outlives_a_restart(web: U
     web.kubectl.apply({**about, "stringData": {"own": own, "new": own.replace(own.split()[-1], "somebody-else")}})
     eventually(lambda: "somebody-else" in in_guest(web, "cat /root/.ssh/authorized_keys", "keeper"), PATIENCE)
     seed = _seed(web)
+    written = in_guest(web, f"{FIND}; dd if=/dev/urandom of=$disk bs=1M count=5 conv=fsync; md5sum <$disk", "keeper")
     web.does(VIRTFLEET, "migrate", "-n", NAMESPACE, "keeper", "--watch")
+    assert in_guest(web, f"{FIND}; {FORGET}; md5sum <$disk", "keeper") == written
 
     def claims() -> list[str]:
         found = web.kubectl.json("get", "pvc", "-l", "persistent-state-for=keeper")["items"]

@@ -23,6 +23,7 @@ EPHEMERAL_DISKS = "/var/run/kubevirt-ephemeral-disks"
 LIBVIRT = "/var/run/libvirt"
 EMPTY_DISKS = f"{LIBVIRT}/empty-disks"
 HOTPLUG_DISKS = f"{SHARE}/hotplug-disks"
+CLAIMS = f"{PRIVATE}/vmi-disks"
 SECRETS = f"{PRIVATE}/secret"
 DOWNWARD_METRICS_DISK = f"{PRIVATE}/downwardapi-disks/vhostmd0"
 DOWNWARD_METRICS_SOCKET = f"{PRIVATE}/downwardmetrics-channel/downwardmetrics.sock"
@@ -144,7 +145,7 @@ def access_credential(secret: str) -> str:
 
 def claim_dir(volume: str) -> str:
     """Where a claim with a file system is mounted in the Pod, and the directory of a hostDisk."""
-    return f"{PRIVATE}/vmi-disks/{volume}"
+    return f"{CLAIMS}/{volume}"
 
 
 def config_dir(kind: str, volume: str) -> str:

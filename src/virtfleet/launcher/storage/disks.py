@@ -208,7 +208,7 @@ def _map_claim(volume: str, first: int) -> None:
 
 
 def choose_cache(domain: Element) -> None:
-    """Keep plugged claims out of the node's cache where nobody chose and their storage allows it, as KubeVirt does.
+    """Keep claims out of the node's cache where nobody chose and their storage allows it, as KubeVirt does.
 
     What only lies in a node's cache cannot move to another node with the VM.
     """
@@ -217,7 +217,8 @@ def choose_cache(domain: Element) -> None:
             continue
         driver, source = disk.find("driver"), disk.find("source")
         path = (source.get("file") or source.get("dev") or "") if source is not None else ""
-        if driver is not None and not driver.get("cache") and path.startswith(f"{paths.HOTPLUG_DISKS}/"):
+        of_claim = path.startswith((f"{paths.HOTPLUG_DISKS}/", f"{paths.CLAIMS}/", "/dev/"))
+        if driver is not None and not driver.get("cache") and of_claim:
             driver.set("cache", "none" if _is_direct(path) else "writethrough")
 
 

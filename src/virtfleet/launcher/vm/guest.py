@@ -212,7 +212,8 @@ class Guest:
             await disks.prepare(vmi, context, wanted, partial(self._hooks.seed, request.vmi))
             for socket in (paths.vmi_socket(self._uid, ""), paths.DOWNWARD_METRICS_SOCKET):
                 os.makedirs(os.path.dirname(socket), exist_ok=True)
-        disks.choose_cache(wanted)
+        if self._hypervisor.has("live-migration"):
+            disks.choose_cache(wanted)
         return wanted if self._started else await self._hooks.define(wanted, request.vmi)
 
     def _document(self, vmi: VMI, context: Context) -> ET.Element:
