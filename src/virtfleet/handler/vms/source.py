@@ -69,9 +69,12 @@ class Source:
         step = next_step(instance, Role.SOURCE, vm.launcher.presence, vm.launcher.state)
         if leaving is Leaving.MOVING and step in (Step.START, Step.UPDATE):
             step = Step.NOTHING  # what moves is not changed
+        there = arrived(
+            vm.launcher.process, instance.vmi
+        )  # before the attempt, which may not have seen what comes later
         again = await self._attempts.make(instance, vm, step, act)
         if leaving is Leaving.NO:
-            look = min(filter(None, (await self._unplug(instance, vm), self._await(instance, vm))), default=None)
+            look = min(filter(None, (await self._unplug(instance, vm), self._await(instance, vm, there))), default=None)
         asked = self._ask_guest(vm)
         await self._report(instance, vm)
         return min((seconds for seconds in (again, asked, look) if seconds is not None), default=None)
@@ -120,9 +123,9 @@ class Source:
         return left
 
     @staticmethod
-    def _await(instance: Instance, vm: PodWork) -> float | None:
-        """When to look again for interfaces that the Pod is to have, and has not."""
-        if len(arrived(vm.launcher.process, instance.vmi)) == len(pluggable(instance.vmi)):
+    def _await(instance: Instance, vm: PodWork, there: list[str]) -> float | None:
+        """When to look again for interfaces that the Pod is to have, and had not."""
+        if len(there) == len(pluggable(instance.vmi)):
             vm.plug_pause.reset()
             return None
         return vm.plug_pause.next()
