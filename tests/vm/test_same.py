@@ -14,7 +14,7 @@ from virtfleet.local import guestimage
 from vm import same
 from vm.guests import guest
 
-NAMES = [name for name in registry.names() if registry.get(name).evidence in (Evidence.GUESTS, Evidence.ALONE)]
+NAMES = [name for name in registry.names() if registry.get(name).evidence is Evidence.GUESTS]
 
 
 @pytest.mark.timeout(600)  # four guests, one after the other
