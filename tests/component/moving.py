@@ -160,20 +160,28 @@ class Move:
 
     async def outcome(self, limit: float = 60) -> str:
         """`moved`, `stayed` or `lost`, when that is settled and carried out."""
-        async with asyncio.timeout(limit):
-            while self.source_lives:
-                if self.source.report(self.uid).asks:
-                    await self.source.client.call(m.Stay(migration=self.uid))
-                if self.source.report(self.uid).failure:
-                    await self._drop()
-                    return "stayed"
-                await asyncio.sleep(0.002)
-            while self.target.processes("qemu-system"):
-                if self.target.report(self.uid).complete and await self._arrive():
-                    return "moved"
-                await asyncio.sleep(0.002)
-            await self._drop()
-            return "lost"
+        try:
+            async with asyncio.timeout(limit):
+                return await self._settled()
+        except TimeoutError:
+            sides = {"source": self.source, "target": self.target}
+            told = [f"{name}: {side.latest}\n{side.log.read_text()[-8000:]}" for name, side in sides.items()]
+            raise AssertionError("\n".join([f"not settled in {limit} s", *told])) from None
+
+    async def _settled(self) -> str:
+        while self.source_lives:
+            if self.source.report(self.uid).asks:
+                await self.source.client.call(m.Stay(migration=self.uid))
+            if self.source.report(self.uid).failure:
+                await self._drop()
+                return "stayed"
+            await asyncio.sleep(0.002)
+        while self.target.processes("qemu-system"):
+            if self.target.report(self.uid).complete and await self._arrive():
+                return "moved"
+            await asyncio.sleep(0.002)
+        await self._drop()
+        return "lost"
 
     async def _arrive(self) -> bool:
         try:

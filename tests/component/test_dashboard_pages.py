@@ -111,6 +111,7 @@ async def test_the_form_makes_volumes_and_networks_of_every_kind(page: Page, kit
     await fill(disk_from_2="https://images.example/disk.qcow2")
     await page.get_by_label("Without disk 5").click()
     await expect(page.locator(".cm-content")).to_contain_text("disk.qcow2", timeout=LONG)
+    await expect(page.locator(".cm-content")).not_to_contain_text("made-disk5", timeout=LONG)
     made = yaml.safe_load("\n".join(await page.locator(".cm-line").all_inner_texts()))["spec"]
     brought = {each["metadata"]["name"]: each["spec"] for each in made["dataVolumeTemplates"]}
     assert {name: spec["source"] for name, spec in brought.items()} == {

@@ -90,14 +90,18 @@ class Channels:
                     await loop.sock_sendall(far, data)
 
         async def inward() -> None:
-            answers = Answers()
+            answers, prepared = Answers(), False
             with suppress(OSError):
                 while data := await loop.sock_recv(far, _PIECE):
                     for piece, answered in answers.split(data):
                         if answered == TO_PREPARE:
                             await self._prepared()
+                            prepared = True
                         await loop.sock_sendall(near, piece)
-            await self._parted()
+            # Before that nothing of the guest has gone, and libvirt may wait for an answer with the domain locked:
+            # asked about it, it would not answer either, for ever.
+            if prepared:
+                await self._parted()
 
         with near, far:
             await tasks.first_of(outward(), inward())

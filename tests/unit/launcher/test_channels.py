@@ -120,7 +120,10 @@ async def test_libvirt_keeps_its_connection_while_its_loss_would_do_harm_though_
     line = pod.handler()
     await line.send(Packet(serve=list(Channel)))
     reader, writer = await _reached(pod.path.with_name(Channel.LIBVIRT.value))
-    (await exchanged(line, Channel.LIBVIRT)).close()
+    pod.still.set()
+    with await exchanged(line, Channel.LIBVIRT) as passed:
+        passed.send(message(TO_PREPARE))
+        assert await reader.readexactly(28) == message(TO_PREPARE)
     line.close()
     await asyncio.to_thread(eventually, lambda: not _listens(pod.path.with_name(Channel.LIBVIRT.value)))
     writer.write(b"finish")
@@ -130,6 +133,18 @@ async def test_libvirt_keeps_its_connection_while_its_loss_would_do_harm_though_
     pod.harmless.set()
     assert await asyncio.wait_for(ended, 5) == b""
     writer.close()
+
+
+async def test_libvirt_hears_of_a_loss_at_once_before_the_target_has_prepared_itself(pod: Pod) -> None:
+    """It may wait there for an answer with the domain locked, and nobody could ask it whether that does harm."""
+    line = pod.handler()
+    await line.send(Packet(serve=list(Channel)))
+    reader, writer = await _reached(pod.path.with_name(Channel.LIBVIRT.value))
+    with await exchanged(line, Channel.LIBVIRT) as passed:
+        passed.send(message(60))
+    assert await asyncio.wait_for(reader.read(), 5) == message(60)
+    writer.close()
+    line.close()
 
 
 async def test_what_libvirt_ends_is_over_for_the_handler(pod: Pod) -> None:
