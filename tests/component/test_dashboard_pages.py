@@ -95,24 +95,20 @@ async def test_the_form_makes_volumes_and_networks_of_every_kind(page: Page, kit
     await page.set_viewport_size({"width": 1280, "height": 2400})  # all of the YAML is drawn
     await page.goto(f"{kit.url}/#/create")
 
-    async def fill(**fields: str) -> None:
-        for name, value in fields.items():
-            field = page.locator(f"[name='{name.replace('_', '-')}']")
-            chosen = await field.evaluate("field => field.tagName") == "SELECT"
-            await (field.select_option(value) if chosen else field.fill(value))
-
-    await fill(name="made", namespace="team", source="import")
-    await fill(url="docker://registry.example/disk:1", storage="5Gi", network="bridge", networks="blue, other/green")
+    await _fill(page, name="made", namespace="team", source="import")
+    await _fill(
+        page, url="docker://registry.example/disk:1", storage="5Gi", network="bridge", networks="blue, other/green"
+    )
     for at in range(5):
         await page.locator("[data-test=add-disk]").click()
         await expect(page.locator(f"[name=disk-kind-{at}]")).to_be_visible(timeout=LONG)
-    await fill(disk_kind_0="claim", disk_kind_1="blank", disk_kind_2="import", disk_kind_3="scratch")
-    await fill(disk_from_0="kept", disk_size_1="1Gi", disk_size_2="2Gi", disk_size_3="3Gi")
-    await fill(disk_from_2="https://images.example/disk.qcow2")
+    await _fill(page, disk_kind_0="claim", disk_kind_1="blank", disk_kind_2="import", disk_kind_3="scratch")
+    await _fill(page, disk_from_0="kept", disk_size_1="1Gi", disk_size_2="2Gi", disk_size_3="3Gi")
+    await _fill(page, disk_from_2="https://images.example/disk.qcow2")
     await page.get_by_label("Without disk 5").click()
     await expect(page.locator(".cm-content")).to_contain_text("disk.qcow2", timeout=LONG)
     await expect(page.locator(".cm-content")).not_to_contain_text("made-disk5", timeout=LONG)
-    made = yaml.safe_load("\n".join(await page.locator(".cm-line").all_inner_texts()))["spec"]
+    made = (await _written(page))["spec"]
     brought = {each["metadata"]["name"]: each["spec"] for each in made["dataVolumeTemplates"]}
     assert {name: spec["source"] for name, spec in brought.items()} == {
         "made-root": {"registry": {"url": "docker://registry.example/disk:1"}},
@@ -140,6 +136,82 @@ async def test_the_form_makes_volumes_and_networks_of_every_kind(page: Page, kit
     ]
     await page.set_viewport_size({"width": 390, "height": 780})
     assert await page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+async def test_the_form_hints_at_a_pool_by_what_its_rules_look_for(page: Page, kit: Kit) -> None:
+    pools = [
+        {"name": "boxes", "nodeSelector": {"kind": "box"}, "selector": {"vmLabels": {"matchLabels": {"app": "box"}}}},
+        {"name": "gpus", "nodeSelector": {"kind": "gpu"}, "selector": {"deviceNames": ["acme.example/GPU"]}},
+    ]
+    more = [{"name": "canary", "nodeSelector": {"ring": "canary"}}]
+    gates = {"developerConfiguration": {"featureGates": ["VirtHandlerPools", "AdditionalVirtHandlers"]}}
+    spec = {"configuration": gates, "virtHandlerPools": pools, "additionalVirtHandlers": more}
+    kit.cluster.put(KUBEVIRTS, {"metadata": _meta("kubevirt", "kubevirt"), "spec": spec})
+    await page.set_viewport_size({"width": 1280, "height": 2400})
+    await page.goto(f"{kit.url}/#/create")
+    await _fill(page, name="made", namespace="team", image="registry.example/disk:1")
+    text = page.locator(".cm-content")
+
+    await _fill(page, pool="boxes")
+    await expect(text).to_contain_text("app: box", timeout=LONG)
+    template = (await _written(page))["spec"]["template"]
+    assert template["metadata"] == {"labels": {"app": "box"}}
+    assert "nodeSelector" not in template["spec"]
+
+    await _fill(page, pool="gpus")
+    await expect(text).to_contain_text("acme.example/GPU", timeout=LONG)
+    template = (await _written(page))["spec"]["template"]
+    assert template["spec"]["domain"]["devices"]["hostDevices"] == [{"name": "hint", "deviceName": "acme.example/GPU"}]
+    assert "metadata" not in template and "nodeSelector" not in template["spec"]
+
+    await _fill(page, pool="canary")
+    await expect(text).to_contain_text("ring: canary", timeout=LONG)
+    template = (await _written(page))["spec"]["template"]
+    assert template["spec"]["nodeSelector"] == {"ring": "canary"}
+    assert "hostDevices" not in template["spec"]["domain"]["devices"]
+
+
+async def test_the_form_seeds_a_guest_and_never_spoils_its_cloud_init(page: Page, kit: Kit) -> None:
+    await page.set_viewport_size({"width": 1280, "height": 2400})
+    await page.goto(f"{kit.url}/#/create")
+    await _fill(page, name="made", namespace="team", image="registry.example/disk:1", key="ssh-ed25519 AAAA me")
+    text, clash = page.locator(".cm-content"), page.locator("[data-test=key-clash]")
+
+    async def seed() -> Any:
+        volumes = (await _written(page))["spec"]["template"]["spec"]["volumes"]
+        return next(each["cloudInitNoCloud"]["userData"] for each in volumes if each["name"] == "seed")
+
+    await expect(text).to_contain_text("ssh-ed25519", timeout=LONG)
+    assert yaml.safe_load(await seed()) == {"ssh_authorized_keys": ["ssh-ed25519 AAAA me"]}
+
+    await _fill(page, cloudinit="#cloud-config\nhostname: made-here\n")
+    await expect(text).to_contain_text("made-here", timeout=LONG)
+    assert yaml.safe_load(await seed()) == {"hostname": "made-here", "ssh_authorized_keys": ["ssh-ed25519 AAAA me"]}
+
+    for own, why in {
+        "#!/bin/sh\necho by-a-script": "#cloud-config only",
+        "#cloud-config\nssh_authorized_keys: [by-a-script]": "of its own",
+    }.items():
+        await _fill(page, cloudinit=own)
+        await expect(clash).to_contain_text(why, timeout=LONG)
+        await expect(text).to_contain_text("by-a-script", timeout=LONG)
+        await expect(text).not_to_contain_text("ssh-ed25519", timeout=LONG)
+        assert await seed() == f"{own}\n"
+        await expect(page.locator("[data-test=create]")).to_be_disabled()
+    await _fill(page, key="")
+    await expect(clash).to_have_count(0, timeout=LONG)
+
+
+async def _fill(page: Page, **fields: str) -> None:
+    for name, value in fields.items():
+        field = page.locator(f"[name='{name.replace('_', '-')}']")
+        chosen = await field.evaluate("field => field.tagName") == "SELECT"
+        await (field.select_option(value) if chosen else field.fill(value))
+
+
+async def _written(page: Page) -> Any:
+    """The document beside the form."""
+    return yaml.safe_load("\n".join(await page.locator(".cm-line").all_inner_texts()))
 
 
 async def test_console_and_screen_work_under_the_pages_own_policy(page: Page, kit: Kit) -> None:

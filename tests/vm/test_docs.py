@@ -13,6 +13,8 @@ import yaml
 from cluster.clusters import VIRTFLEET, Cluster, Kubectl
 from cluster.manifests import FOREVER, IMAGE
 from docblocks import Block, blocks, following, matches, run, shown
+from virtfleet import __version__
+from virtfleet.api import names
 from vm.reader import environment
 from vm.test_virtctl import virtctl
 from waiting import eventually
@@ -108,15 +110,47 @@ def test_nodes_that_fail(fleet: Cluster, reader: dict[str, str], tmp_path: Path)
         node("rm")
 
 
+@pytest.fixture(scope="module")
+def other_pools(fleet: Cluster) -> Iterator[None]:
+    """From now on the cluster has the pools of one example after the other, until this module ends."""
+    yield
+    fleet.virtfleet("up", "--kubevirt", str(EXAMPLES / "kubevirt.yaml"))
+
+
+@pytest.fixture
+def emptied(fleet: Cluster, other_pools: None) -> Iterator[None]:
+    yield
+    Kubectl(fleet)("delete", "vmi", "--all", "--timeout=60s")
+
+
+@pytest.mark.usefixtures("emptied")
 def test_a_cluster_with_the_pools_of_an_example(fleet: Cluster, reader: dict[str, str], tmp_path: Path) -> None:
-    kubectl = Kubectl(fleet)
     example = shown(__file__, "virtfleet up --nodes examples/nodes.yaml --kubevirt examples/pools/exclusive.yaml")
-    try:
-        with following(example, tmp_path, reader, longest=LONGEST) as step:
-            for _ in example.steps:
-                step()
-        _, _, special = fleet.nodes
-        assert kubectl.json("get", "vmi", "ordinary")["status"]["nodeName"] != special
-    finally:
-        kubectl("delete", "vmi", "ordinary", "--ignore-not-found", "--timeout=60s")
-        fleet.virtfleet("up", "--kubevirt", str(EXAMPLES / "kubevirt.yaml"))
+    with following(example, tmp_path, reader, longest=LONGEST) as step:
+        for _ in example.steps:
+            step()
+    _, _, special = fleet.nodes
+    assert Kubectl(fleet).json("get", "vmi", "ordinary")["status"]["nodeName"] != special
+
+
+@pytest.mark.usefixtures("emptied")
+@pytest.mark.parametrize(
+    ("example", "vmi", "pool", "image"),
+    [
+        ("node-selector", "selective", "canary", "virt-launcher:canary"),
+        ("hypervisor", "boxed", "boxes", f"virt-launcher-lxc:{__version__}"),
+    ],
+)
+def test_the_pool_of_an_example_takes_its_vm(fleet: Cluster, example: str, vmi: str, pool: str, image: str) -> None:
+    kubectl, file = Kubectl(fleet), EXAMPLES / "pools" / f"{example}.yaml"
+    fleet.virtfleet("up", "--kubevirt", str(file))
+    _, document = yaml.safe_load_all(file.read_text())
+    kubectl.apply(document)
+    kubectl("wait", f"vmi/{vmi}", "--for=jsonpath={.status.phase}=Running", f"--timeout={LONGEST:.0f}s")
+    _, canary, _ = fleet.nodes
+    running = kubectl.json("get", "vmi", vmi)
+    assert running["status"]["nodeName"] == canary
+    assert running["metadata"]["labels"][names.HANDLER_POOL] == pool
+    [launcher] = kubectl.json("get", "pod", "-l", f"{names.CREATED_BY}={running['metadata']['uid']}")["items"]
+    compute = next(each for each in launcher["spec"]["containers"] if each["name"] == "compute")
+    assert compute["image"] == f"virtfleet/{image}"

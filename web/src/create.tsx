@@ -21,6 +21,14 @@ const brought = (name: string, size: string, url?: string): Obj => ({
   spec: { source: url === undefined ? { blank: {} } : { [/^https?:/.test(url) ? "http" : "registry"]: { url } }, storage: { resources: { requests: { storage: size } } } },
 });
 
+/** Why the ssh key cannot be added to the user's own cloud-init. */
+const keyClash = (form: Form): string => {
+  const own = form.cloudinit.trim();
+  if (!own || !form.key.trim()) return "";
+  if (!/^#cloud-config\s*$/m.test(own.split("\n", 1)[0])) return "The ssh key is added to a #cloud-config only: yours is something else. Set the key there, or leave it out here.";
+  return /^ssh_authorized_keys\s*:/m.test(own) ? "The cloud-init has ssh_authorized_keys of its own: add the key there, and leave it out here." : "";
+};
+
 export function manifest(form: Form, pools: Obj[]): Obj {
   const lxc = form.hypervisor === "lxc";
   const disks: Obj[] = [], volumes: Obj[] = [], filesystems: Obj[] = [], templates: Obj[] = [];
@@ -36,7 +44,7 @@ export function manifest(form: Form, pools: Obj[]): Obj {
   else disks.push({ name: "root", disk: { bus: "virtio" } });
   form.disks.forEach((disk, at) => { disks.push({ name: `disk${at + 1}`, disk: { bus: "virtio" } }); volumes.push(volume(`disk${at + 1}`, disk.kind, disk.from, disk.size)); });
   let userData = form.cloudinit.trim();
-  if (form.key.trim()) userData = `${userData || "#cloud-config"}\nssh_authorized_keys:\n- ${form.key.trim()}`;
+  if (form.key.trim() && !keyClash(form)) userData = `${userData || "#cloud-config"}\nssh_authorized_keys:\n- ${form.key.trim()}`;
   if (userData) { disks.push({ name: "seed", disk: { bus: "virtio" } }); volumes.push({ name: "seed", cloudInitNoCloud: { userData: `${userData}\n` } }); }
   const pool: Obj | undefined = pools.find((each) => each.name === form.pool);
   const labels: Obj = pool?.selector?.vmLabels?.matchLabels ?? {}, device = pool?.selector?.deviceNames?.[0];
@@ -86,9 +94,10 @@ export function Create() {
   const { told } = useExplanation(verdict?.allowed ? { object: verdict.object } : null, "");
   const set = (field: keyof Form) => (event: any) => { setOwn(false); setForm({ ...form, [field]: event.currentTarget.type === "checkbox" ? event.currentTarget.checked : event.currentTarget.value }); };
   const disk = (at: number, change: Partial<Disk> | null) => { setOwn(false); setForm({ ...form, disks: form.disks.flatMap((each, i) => i !== at ? [each] : change ? [{ ...each, ...change }] : []) }); };
+  const clash = keyClash(form);
   const submit = async (event: Event) => {
     event.preventDefault();
-    if (!verdict?.allowed || busy) return;
+    if (!verdict?.allowed || busy || clash) return;
     setBusy(true);
     try {
       const made = await create(verdict.object!);
@@ -139,9 +148,10 @@ export function Create() {
           </div>
           <label><span>ssh key</span><input name="key" value={form.key} onInput={set("key")} placeholder="ssh-ed25519 …" /></label>
           <label><span>cloud-init</span><textarea name="cloudinit" rows={5} value={form.cloudinit} onInput={set("cloudinit")} placeholder="#cloud-config" spellcheck={false} /></label>
+          {clash && <p class="hint bad" data-test="key-clash">{clash}</p>}
           <label class="check"><input type="checkbox" name="start" checked={form.start} onChange={set("start")} /><span>Start it at once, and keep it running</span></label>
           <div class="row">
-            <button class="primary" type="submit" data-test="create" disabled={!verdict?.allowed || busy}>Create</button>
+            <button class="primary" type="submit" data-test="create" disabled={!verdict?.allowed || busy || !!clash}>Create</button>
             {own && <button type="button" class="quiet" onClick={() => setOwn(false)}>Back to what the form says</button>}
           </div>
           {told && <p class="hint" data-test="outlook">It would go to {told.pool ? <>pool <b>{told.pool}</b></> : "the primary pool"} with <b>{told.hypervisor}</b>{fits ? (fits.length ? <>: {fits.join(", ")}</> : <span class="bad">, but no node can take it</span>) : ""}.</p>}
