@@ -25,7 +25,7 @@ from virtfleet.api.names import Phase, VMICondition
 from virtfleet.controller import lifecycle
 from virtfleet.controller.launcherpod import LauncherPod
 from virtfleet.controller.pods import launcher_cache
-from virtfleet.controller.records import Instance, decode_instance
+from virtfleet.controller.records.instance import Instance, decode_instance
 from virtfleet.handler.node import heartbeat
 from virtfleet.installation import Installation
 from virtfleet.kube.api import KubeApi, Patch

@@ -16,7 +16,8 @@ from prometheus_client.metrics_core import Metric
 
 from virtfleet.controller import metrics as controller
 from virtfleet.controller.migration.records import decode_migration
-from virtfleet.controller.records import decode_instance, decode_vm
+from virtfleet.controller.records.instance import decode_instance
+from virtfleet.controller.records.vm import decode_vm
 from virtfleet.handler import metrics as handler
 from virtfleet.handler.pods.launchers import Presence
 from virtfleet.protocol.messages import MigrationReport, Stats

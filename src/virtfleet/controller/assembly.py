@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from virtfleet.api import names
-from virtfleet.controller import instance, metrics, records
+from virtfleet.controller import instance, metrics
 from virtfleet.controller.attachments import Attachments, attachment_cache
 from virtfleet.controller.connecting import Connecting
 from virtfleet.controller.datavolumes import records as filling
@@ -21,7 +21,10 @@ from virtfleet.controller.migration.records import INDEXES, decode_migration, de
 from virtfleet.controller.node import SILENCE, Nodes
 from virtfleet.controller.plugging import Plugging
 from virtfleet.controller.pods import LauncherPods, launcher_cache
-from virtfleet.controller.records import Instance
+from virtfleet.controller.records.cluster import decode_claim, decode_node
+from virtfleet.controller.records.instance import Instance, decode_instance
+from virtfleet.controller.records.kept import owner_uids
+from virtfleet.controller.records.vm import decode_replica_set, decode_vm
 from virtfleet.controller.replicaset import ReplicaSets
 from virtfleet.controller.virtualmachine import VirtualMachines
 from virtfleet.controller.vms import claim_keys
@@ -40,7 +43,7 @@ COMPONENT = "virt-controller"
 _INDEXES = {
     "node": lambda vmi: [vmi.status.node_name] if vmi.status.node_name else [],
     "claim": instance.claim_keys,
-    "owner": records.owner_uids,
+    "owner": owner_uids,
     OUTDATED: outdated,
     "uncontrolled": lambda vmi: [] if vmi.controller else [vmi.namespace],
     "leaves": lambda vmi: ["all"] if vmi.leaves else [],
@@ -61,19 +64,17 @@ class VirtController:
     ) -> None:
         """With `followed`, somebody else follows the KubeVirt object already; `clients` says who may upload."""
         self._recorder = recorder = Recorder(api, COMPONENT, host)
-        instances: Cache[Instance] = Cache(api, resource.VMIS, decode=records.decode_instance, indexes=_INDEXES)
+        instances: Cache[Instance] = Cache(api, resource.VMIS, decode=decode_instance, indexes=_INDEXES)
         pods = launcher_cache(api)
-        vms = Cache(api, resource.VMS, decode=records.decode_vm, indexes={"claim": claim_keys})
+        vms = Cache(api, resource.VMS, decode=decode_vm, indexes={"claim": claim_keys})
         sets = Cache(
             api,
             resource.VMI_REPLICA_SETS,
-            decode=records.decode_replica_set,
+            decode=decode_replica_set,
             indexes={"namespace": lambda each: [each.namespace]},
         )
-        nodes = Cache(api, resource.NODES, decode=records.decode_node, indexes=NODE_INDEXES)
-        claims = Cache(
-            api, resource.PERSISTENT_VOLUME_CLAIMS, decode=records.decode_claim, indexes={"state": state_keys}
-        )
+        nodes = Cache(api, resource.NODES, decode=decode_node, indexes=NODE_INDEXES)
+        claims = Cache(api, resource.PERSISTENT_VOLUME_CLAIMS, decode=decode_claim, indexes={"state": state_keys})
         migrations = Cache(api, resource.VMI_MIGRATIONS, decode=decode_migration, indexes=INDEXES)
         policies = Cache(api, resource.MIGRATION_POLICIES, decode=decode_policy)
         budgets = Cache(api, resource.POD_DISRUPTION_BUDGETS, decode=decode_budget)

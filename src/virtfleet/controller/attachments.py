@@ -16,7 +16,10 @@ from virtfleet.controller import lifecycle
 from virtfleet.controller.datavolumes import records as datavolumes
 from virtfleet.controller.datavolumes.records import DataVolume
 from virtfleet.controller.launcherpod import LauncherPod, PodStatus
-from virtfleet.controller.records import Claim, Instance, Kept, Volume, Volumes, owner_uids
+from virtfleet.controller.records.cluster import Claim
+from virtfleet.controller.records.instance import Instance
+from virtfleet.controller.records.kept import Kept, owner_uids
+from virtfleet.controller.records.machine import Volume, Volumes
 from virtfleet.hypervisors import registry
 from virtfleet.installation import Installation, in_force
 from virtfleet.kube.api import KubeApi

@@ -19,7 +19,7 @@ from virtfleet.controller import connections, lifecycle
 from virtfleet.controller.connections import Attached
 from virtfleet.controller.launcherpod import LauncherPod
 from virtfleet.controller.pods import LauncherPods, owners
-from virtfleet.controller.records import Instance
+from virtfleet.controller.records.instance import Instance
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.controller import Controller

@@ -9,7 +9,8 @@ from __future__ import annotations
 import msgspec
 
 from virtfleet.api import names
-from virtfleet.controller.records import Instance, Kept
+from virtfleet.controller.records.instance import Instance
+from virtfleet.controller.records.kept import Kept
 from virtfleet.installation import Installation
 from virtfleet.kube.resource import POD_DISRUPTION_BUDGETS, VMIS, Obj, owner_reference
 

@@ -23,7 +23,8 @@ from virtfleet.controller import lifecycle, liveupdate, sizes
 from virtfleet.controller.launcherpod import LauncherPod
 from virtfleet.controller.migration.records import Migration, migration_of
 from virtfleet.controller.pods import LauncherPods, owners
-from virtfleet.controller.records import Instance, NodeRecord
+from virtfleet.controller.records.cluster import NodeRecord
+from virtfleet.controller.records.instance import Instance
 from virtfleet.hypervisors import registry
 from virtfleet.installation import Installation, in_force
 from virtfleet.kube.api import KubeApi

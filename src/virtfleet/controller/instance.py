@@ -21,7 +21,9 @@ from virtfleet.controller.disruption import Budget
 from virtfleet.controller.launcherpod import LauncherPod
 from virtfleet.controller.lifecycle import CLAIM_NOT_FOUND, FAILED_CREATE, VOLUMES_NOT_READY, Situation, Trouble
 from virtfleet.controller.pods import ForeignPod, LauncherPods
-from virtfleet.controller.records import Claim, Instance, NodeRecord, Vm, labels_of
+from virtfleet.controller.records.cluster import Claim, NodeRecord, labels_of
+from virtfleet.controller.records.instance import Instance
+from virtfleet.controller.records.vm import Vm
 from virtfleet.controller.vmstate import VmStates
 from virtfleet.installation import Installation, in_force
 from virtfleet.kube.api import KubeApi

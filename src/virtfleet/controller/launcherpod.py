@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from virtfleet.api import names
-from virtfleet.controller.records import Kept, Record
+from virtfleet.controller.records.kept import Kept, Record
 from virtfleet.kube.resource import PODS
 from virtfleet.pods.launcher import COMPUTE
 

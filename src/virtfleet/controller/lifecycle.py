@@ -21,7 +21,9 @@ from virtfleet.api.conditions import Condition
 from virtfleet.api.names import FINAL, STUCK, Phase, VMICondition
 from virtfleet.controller import advice
 from virtfleet.controller.launcherpod import LauncherPod
-from virtfleet.controller.records import Claim, Instance, Volume
+from virtfleet.controller.records.cluster import Claim
+from virtfleet.controller.records.instance import Instance
+from virtfleet.controller.records.machine import Volume
 from virtfleet.kube.resource import Obj
 from virtfleet.pods.launcher import COMPUTE
 

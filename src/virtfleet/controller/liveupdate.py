@@ -13,7 +13,7 @@ from virtfleet.api import hotplug
 from virtfleet.api.names import VMICondition
 from virtfleet.controller import connections, placement, sizes
 from virtfleet.controller.following import NOTHING, Following, Obj, Section
-from virtfleet.controller.records import NodeRecord
+from virtfleet.controller.records.cluster import NodeRecord
 from virtfleet.installation import Installation
 
 Follow = Callable[[Obj, Section, Installation], Following]

@@ -19,7 +19,8 @@ from virtfleet.api.names import MigrationPhase, PrintableStatus
 from virtfleet.controller import lifecycle
 from virtfleet.controller.migration.records import Migration
 from virtfleet.controller.pods import LauncherPods
-from virtfleet.controller.records import Instance, Vm
+from virtfleet.controller.records.instance import Instance
+from virtfleet.controller.records.vm import Vm
 from virtfleet.kube.cache import Cache
 
 _SECONDS = (0.5, 1, 2, 5, 10, 20, 30, 60, 90, 120, 180, 300, 600, 1800, 3600)

@@ -17,7 +17,8 @@ from virtfleet.api.names import Phase
 from virtfleet.controller import lifecycle
 from virtfleet.controller.launcherpod import LauncherPod
 from virtfleet.controller.pods import LauncherPods
-from virtfleet.controller.records import Instance, NodeRecord
+from virtfleet.controller.records.cluster import NodeRecord
+from virtfleet.controller.records.instance import Instance
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.controller import Controller

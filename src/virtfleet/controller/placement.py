@@ -7,7 +7,7 @@ from typing import Any, Final
 from virtfleet.api.names import VMICondition
 from virtfleet.api.selectors import node_selector_matches, tolerates
 from virtfleet.controller.following import NOTHING, Following, Obj, Section, replaced, settled
-from virtfleet.controller.records import NodeRecord
+from virtfleet.controller.records.cluster import NodeRecord
 from virtfleet.installation import Installation
 
 _FIELDS: Final = ("nodeSelector", "affinity", "tolerations")

@@ -14,7 +14,9 @@ from virtfleet.controller import lifecycle
 from virtfleet.controller.attachments import AttachmentPod, Attachments, vmi_keys
 from virtfleet.controller.launcherpod import LauncherPod
 from virtfleet.controller.pods import LauncherPods, owners
-from virtfleet.controller.records import Claim, Instance, PluggedVolume, Volume
+from virtfleet.controller.records.cluster import Claim
+from virtfleet.controller.records.instance import Instance, PluggedVolume
+from virtfleet.controller.records.machine import Volume
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.controller import Controller

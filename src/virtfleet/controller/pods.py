@@ -11,7 +11,8 @@ import orjson
 from virtfleet.api import names
 from virtfleet.api.conditions import Condition
 from virtfleet.controller.launcherpod import LauncherPod, decode_pod
-from virtfleet.controller.records import Instance, Kept, owner_uids
+from virtfleet.controller.records.instance import Instance
+from virtfleet.controller.records.kept import Kept, owner_uids
 from virtfleet.kube.api import KubeApi, Patch
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.errors import ignoring, is_already_exists, is_conflict, is_not_found

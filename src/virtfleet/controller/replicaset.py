@@ -13,7 +13,8 @@ from virtfleet.api.conditions import Condition
 from virtfleet.api.names import Phase, VMICondition
 from virtfleet.api.selectors import Selector, from_label_selector
 from virtfleet.controller import templates
-from virtfleet.controller.records import Instance, ReplicaSet
+from virtfleet.controller.records.instance import Instance
+from virtfleet.controller.records.vm import ReplicaSet
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.controller import Controller

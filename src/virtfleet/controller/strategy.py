@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from virtfleet.api import times
 from virtfleet.api.names import Phase
-from virtfleet.controller.records import Instance, Request, StartFailure, Vm
+from virtfleet.controller.records.instance import Instance
+from virtfleet.controller.records.vm import Request, StartFailure, Vm
 
 START, STOP = "Start", "Stop"
 PAUSED = "paused"  # of a start request's data: start the guest paused

@@ -13,7 +13,9 @@ from virtfleet.controller.datavolumes import records as datavolumes
 from virtfleet.controller.datavolumes.records import DataVolume
 from virtfleet.controller.following import Following
 from virtfleet.controller.lifecycle import FAILED_CREATE, Trouble
-from virtfleet.controller.records import Claim, Instance, Vm
+from virtfleet.controller.records.cluster import Claim
+from virtfleet.controller.records.instance import Instance
+from virtfleet.controller.records.vm import Vm
 from virtfleet.controller.strategy import Act
 from virtfleet.controller.vms import claim_keys, follow
 from virtfleet.controller.vmstatus import View

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from virtfleet.controller.datavolumes.records import DataVolume
-from virtfleet.controller.records import Claim, Instance, Vm
+from virtfleet.controller.records.cluster import Claim
+from virtfleet.controller.records.instance import Instance
+from virtfleet.controller.records.vm import Vm
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.controller import Controller
 

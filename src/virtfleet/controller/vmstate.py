@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 from virtfleet.api import kinds, names
 from virtfleet.controller.lifecycle import FAILED_CREATE, Trouble, state_status
-from virtfleet.controller.records import Claim, Instance
+from virtfleet.controller.records.cluster import Claim
+from virtfleet.controller.records.instance import Instance
 from virtfleet.installation import Installation
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache

@@ -13,7 +13,9 @@ from virtfleet.api.names import Phase, PrintableStatus, VMCondition, VMIConditio
 from virtfleet.controller import lifecycle, strategy
 from virtfleet.controller.datavolumes.records import DataVolume
 from virtfleet.controller.lifecycle import Trouble
-from virtfleet.controller.records import Claim, Instance, Vm
+from virtfleet.controller.records.cluster import Claim
+from virtfleet.controller.records.instance import Instance
+from virtfleet.controller.records.vm import Vm
 from virtfleet.domain import abi
 from virtfleet.kube.resource import Obj
 

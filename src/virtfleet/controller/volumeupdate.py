@@ -16,7 +16,9 @@ from virtfleet.api import conditions, hotplug, kinds
 from virtfleet.api.names import Phase, VMICondition
 from virtfleet.controller.lifecycle import claim_info
 from virtfleet.controller.migration.records import Migration, migration_of
-from virtfleet.controller.records import Claim, Instance, Migrated, Vm
+from virtfleet.controller.records.cluster import Claim
+from virtfleet.controller.records.instance import Instance, Migrated
+from virtfleet.controller.records.vm import Vm
 from virtfleet.controller.vms import follow
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache

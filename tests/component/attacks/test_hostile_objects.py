@@ -29,7 +29,7 @@ from tests.hostile import NoObjects
 from virtfleet.admission.review import complete, review
 from virtfleet.cli.look.render_domain import pretend_node
 from virtfleet.controller import disruption, lifecycle
-from virtfleet.controller import records as controller_records
+from virtfleet.controller.records.instance import decode_instance
 from virtfleet.domain import xml
 from virtfleet.domain.errors import DomainError
 from virtfleet.gateway.instancetypes import TypedVms
@@ -239,7 +239,7 @@ def _run(obj: Obj) -> tuple[str, Obj | None]:
         pod = render(obj, Installation(KUBEVIRT))
     except Unrenderable as error:
         return f"no Pod: {error}"[:60], None
-    vmi = controller_records.decode_instance(raw)
+    vmi = decode_instance(raw)
     disruption.budget(vmi, Installation(KUBEVIRT))
     lifecycle.change(lifecycle.Situation(vmi, (), {}), 1e9)
     found = instances.decode_instance(raw)

@@ -22,7 +22,7 @@ from virt_plane import Plane, a_vm, plane
 
 from bench.simulator import NAMESPACE, CountingApi
 from virtfleet.controller import strategy
-from virtfleet.controller.records import decode_instance
+from virtfleet.controller.records.instance import decode_instance
 from virtfleet.gateway.machines import Machines
 from virtfleet.gateway.power import Power, RestartOptions, StartOptions, StopOptions
 from virtfleet.kube.errors import ApiError

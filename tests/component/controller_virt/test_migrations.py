@@ -23,7 +23,7 @@ from virtfleet.api import conditions, names
 from virtfleet.controller import disruption
 from virtfleet.controller.launcherpod import LauncherPod
 from virtfleet.controller.migration import phases
-from virtfleet.controller.records import Instance
+from virtfleet.controller.records.instance import Instance
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import (
     EVENTS,

@@ -15,7 +15,7 @@ from bench.simulator import NAMESPACE
 from virtfleet.api import names, times
 from virtfleet.controller import strategy
 from virtfleet.controller import strategy as controller_strategy
-from virtfleet.controller.records import decode_instance
+from virtfleet.controller.records.instance import decode_instance
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import CONTROLLER_REVISIONS, EVENTS, PODS, VMIS, VMS, Obj
 

@@ -17,7 +17,7 @@ from virtfleet.api import conditions, names
 from virtfleet.controller import lifecycle
 from virtfleet.controller.assembly import VirtController
 from virtfleet.controller.pods import LauncherPods, launcher_cache
-from virtfleet.controller.records import decode_instance
+from virtfleet.controller.records.instance import decode_instance
 from virtfleet.kube.api import Patch
 from virtfleet.kube.client import Client
 from virtfleet.kube.config import Config

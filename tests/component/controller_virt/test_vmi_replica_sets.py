@@ -10,7 +10,7 @@ from virt_plane import Plane, a_vmi
 
 from bench.simulator import NAMESPACE
 from virtfleet.controller.assembly import VirtController
-from virtfleet.controller.records import decode_instance
+from virtfleet.controller.records.instance import decode_instance
 from virtfleet.kube.resource import VMI_REPLICA_SETS, VMIS, Obj
 
 

@@ -10,7 +10,7 @@ import pytest
 from virt_plane import Plane, a_vm
 
 from bench.simulator import NAMESPACE
-from virtfleet.controller.records import decode_instance
+from virtfleet.controller.records.instance import decode_instance
 from virtfleet.kube.resource import PERSISTENT_VOLUME_CLAIMS, VMI_MIGRATIONS, VMIS, VMS, Obj
 
 

@@ -8,16 +8,9 @@ import orjson
 
 from virtfleet.api import names
 from virtfleet.controller.launcherpod import LauncherPod, decode_pod
-from virtfleet.controller.records import (
-    Claim,
-    Instance,
-    NodeRecord,
-    Vm,
-    decode_claim,
-    decode_instance,
-    decode_node,
-    decode_vm,
-)
+from virtfleet.controller.records.cluster import Claim, NodeRecord, decode_claim, decode_node
+from virtfleet.controller.records.instance import Instance, decode_instance
+from virtfleet.controller.records.vm import Vm, decode_vm
 
 NOW = 1_800_000_000.0
 THEN = "2026-01-01T00:00:00Z"

@@ -12,7 +12,7 @@ from virtfleet.api.conditions import find
 from virtfleet.controller import lifecycle
 from virtfleet.controller.launcherpod import LauncherPod
 from virtfleet.controller.lifecycle import Situation, Trouble, change, next_phase, strays
-from virtfleet.controller.records import Instance
+from virtfleet.controller.records.instance import Instance
 
 RUNS = pod("Running", node="node1", status={"qosClass": "Burstable"})
 NOT_RUNNING = condition("Ready", "False", "GuestNotRunning", "Guest VM is not reported as running")

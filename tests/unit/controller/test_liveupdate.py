@@ -15,7 +15,7 @@ from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.controller import liveupdate, placement, sizes, templates
 from virtfleet.controller.following import at, replaced, without
-from virtfleet.controller.records import NodeRecord, decode_node
+from virtfleet.controller.records.cluster import NodeRecord, decode_node
 from virtfleet.hypervisors import registry
 from virtfleet.installation import Installation
 from virtfleet.kube.resource import Obj

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from virtfleet.api import names
-from virtfleet.controller.records import decode_instance
+from virtfleet.controller.records.instance import decode_instance
 from virtfleet.controller.workloads.outlook import Fate, outlook, strategy
 from virtfleet.installation import Installation
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from controller.objects import NOW, START, THEN, VMI_UID, stop, vm, vmi
 from virtfleet.api import times
 from virtfleet.controller import strategy
-from virtfleet.controller.records import Instance, Vm
+from virtfleet.controller.records.instance import Instance
+from virtfleet.controller.records.vm import Vm
 from virtfleet.controller.strategy import Act, decide
 
 GOING = vmi("Running", deleting=True)

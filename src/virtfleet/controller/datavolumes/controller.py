@@ -15,7 +15,7 @@ from virtfleet.api.imports import Unusable, Wanted
 from virtfleet.api.quantity import Quantity
 from virtfleet.controller.datavolumes import progress
 from virtfleet.controller.datavolumes.records import FAILED, PENDING, SUCCEEDED, DataVolume, Importer
-from virtfleet.controller.records import Claim, NodeRecord, labels_of
+from virtfleet.controller.records.cluster import Claim, NodeRecord, labels_of
 from virtfleet.installation import Installation, in_force
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache

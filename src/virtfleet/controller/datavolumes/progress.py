@@ -7,7 +7,7 @@ from typing import Any
 from virtfleet.api import conditions, imports
 from virtfleet.api.conditions import Condition
 from virtfleet.controller.datavolumes.records import FAILED, PENDING, SUCCEEDED, Importer
-from virtfleet.controller.records import Claim
+from virtfleet.controller.records.cluster import Claim
 
 _VERBS = {imports.UPLOAD: "Upload", imports.CLAIM: "Clone"}
 _UNKNOWN, _ALL = "N/A", "100.0%"

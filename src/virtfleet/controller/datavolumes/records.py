@@ -10,7 +10,8 @@ import msgspec
 
 from virtfleet.api import conditions, names
 from virtfleet.controller.launcherpod import ContainerStatus, PodStatus
-from virtfleet.controller.records import Claim, Kept, Record, Whole, whole
+from virtfleet.controller.records.cluster import Claim
+from virtfleet.controller.records.kept import Kept, Record, Whole, whole
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.resource import DATA_VOLUMES, PODS

@@ -22,7 +22,8 @@ from virtfleet.controller.migration import queue, retries
 from virtfleet.controller.migration.controller import Migrations
 from virtfleet.controller.migration.records import UNFINISHED, Migration
 from virtfleet.controller.pods import LauncherPods, owners
-from virtfleet.controller.records import Instance, NodeRecord
+from virtfleet.controller.records.cluster import NodeRecord
+from virtfleet.controller.records.instance import Instance
 from virtfleet.installation import Installation, in_force
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache

@@ -11,7 +11,7 @@ from virtfleet.api.names import Phase, VMICondition
 from virtfleet.controller.migration import retries
 from virtfleet.controller.migration.queue import Limits, Place
 from virtfleet.controller.migration.records import Migration, migration_of
-from virtfleet.controller.records import Instance
+from virtfleet.controller.records.instance import Instance
 from virtfleet.kube.resource import Obj
 
 CRITICAL, MAINTENANCE = "system-critical", "system-maintenance"

@@ -26,7 +26,8 @@ from virtfleet.controller.migration.phases import Situation
 from virtfleet.controller.migration.queue import Limits, Place
 from virtfleet.controller.migration.records import UNFINISHED, Migration, Policy
 from virtfleet.controller.pods import ForeignPod, LauncherPods, migration_keys, owners
-from virtfleet.controller.records import Claim, Instance, NodeRecord, decode_instance, labels_of
+from virtfleet.controller.records.cluster import Claim, NodeRecord, labels_of
+from virtfleet.controller.records.instance import Instance, decode_instance
 from virtfleet.controller.vmstate import NoState, VmStates, arrived_in
 from virtfleet.installation import Installation, in_force
 from virtfleet.kube.api import KubeApi

@@ -22,7 +22,7 @@ from virtfleet.api.names import MigrationCondition, MigrationPhase, VMICondition
 from virtfleet.controller import lifecycle
 from virtfleet.controller.launcherpod import LauncherPod
 from virtfleet.controller.migration.records import Migration
-from virtfleet.controller.records import Instance
+from virtfleet.controller.records.instance import Instance
 from virtfleet.kube.resource import Obj
 
 # Seconds that a step may take. For a Pod they are KubeVirt's.

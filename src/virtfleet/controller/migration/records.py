@@ -9,7 +9,8 @@ import msgspec
 
 from virtfleet.api.migration import MigrationPolicySpec, VirtualMachineInstanceMigrationState
 from virtfleet.api.names import FINAL, Phase
-from virtfleet.controller.records import Instance, Kept, Record, Transition
+from virtfleet.controller.records.instance import Instance, Transition
+from virtfleet.controller.records.kept import Kept, Record
 from virtfleet.kube.resource import MIGRATION_POLICIES, VMI_MIGRATIONS, Obj
 
 UNFINISHED = "unfinished"

@@ -19,7 +19,7 @@ from virtfleet.controller.migration import queue, retries
 from virtfleet.controller.migration.queue import Limits, Place
 from virtfleet.controller.migration.records import UNFINISHED, Migration, migration_of
 from virtfleet.controller.pods import LauncherPods
-from virtfleet.controller.records import Instance
+from virtfleet.controller.records.instance import Instance
 from virtfleet.controller.workloads.outlook import Fate, Outlook, Strategy, outlook
 from virtfleet.installation import Installation
 from virtfleet.kube.api import KubeApi

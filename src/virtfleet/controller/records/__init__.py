@@ -1,0 +1,1 @@
+"""What the controllers keep of each object."""
