@@ -10,6 +10,7 @@ import struct
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -60,7 +61,8 @@ def lingering(connection: socket.socket) -> None:
             while True:
                 end.send(bytes(1 << 16))
         send(connection, end.fileno())
-        end.close()
+        # Aside, because it lingers here where the handler has been quicker.
+        Thread(target=end.close, daemon=True).start()
         connection.recv(1)  # until the handler closes
         time.sleep(0.2)  # the server's end lives while the handler closes the other
 
