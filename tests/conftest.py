@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import signal
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
@@ -22,6 +23,10 @@ from hypothesis import settings
 settings.register_profile("full", deadline=None)
 settings.register_profile("fast", deadline=None, max_examples=15)
 settings.load_profile("full")
+
+# A shell has what it starts in the background ignore interrupts, and so would every command that a test interrupts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

@@ -179,11 +179,6 @@ async def test_a_command_can_wait_until_it_is_so(server: ScriptedServer, run: Ru
     assert code == 1 and "after 0.1 s, default/web is Running" in errors and "kubectl -n default describe" in errors
 
 
-def interruptible() -> None:
-    """Also where whoever runs the tests has them ignore interrupts."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 async def test_interrupting_says_what_goes_on(server: ScriptedServer, run: Run) -> None:
     file = str(written(run.home / "config", server))
     server.put(VMS, {"metadata": {"name": "web", "namespace": "default"}, "status": {"printableStatus": "Starting"}})
@@ -196,7 +191,6 @@ async def test_interrupting_says_what_goes_on(server: ScriptedServer, run: Run) 
         *("virtfleet", "start", "web", "--wait", "--kubeconfig", file, "--context", "c"),
         stderr=asyncio.subprocess.PIPE,
         env=run.environment,
-        preexec_fn=interruptible,
     )
     await eventually(lambda: server.count("GET", "virtualmachineinstances/web") > 2)
     process.send_signal(signal.SIGINT)
@@ -215,7 +209,6 @@ async def test_an_up_that_is_interrupted_says_what_runs(run: Run) -> None:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env=run.environment,
-        preexec_fn=interruptible,
     )
     try:
         assert process.stderr

@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
+import yaml
 
 from cluster.clusters import VIRTFLEET, Cluster, Kubectl, start_local, stop_local
 from virtfleet import __version__
@@ -51,7 +52,7 @@ def test_a_vm_runs_on_a_node_that_is_xens_dom0(cluster: Cluster, dom0: Shell) ->
     for name in ("hypervisor.node.kubevirt.io/xen", "kubevirt.io/schedulable"):
         wait(kubectl, f"node/{NODE.name}", "jsonpath={.metadata.labels." + name.replace(".", r"\.") + "}=true")
     seen("the handler has labelled its node")
-    kubectl("apply", "-f", str(EXAMPLE))
+    kubectl.apply(next(each for each in yaml.safe_load_all(EXAMPLE.read_text()) if each["metadata"]["name"] == VMI))
     wait(kubectl, f"vmi/{VMI}", "jsonpath={.status.phase}=Running")
     seen("the VMI runs")
     (pod,) = kubectl.json("get", "pods", "-l", f"kubevirt.io/domain={VMI}")["items"]
