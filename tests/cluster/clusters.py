@@ -67,9 +67,9 @@ class Kubectl:
             self.command(*args), input=stdin, capture_output=True, text=True, timeout=90, env=environment
         )
 
-    def start(self, *args: str) -> subprocess.Popen[str]:
+    def start(self, *args: str, stdin: int | None = None) -> subprocess.Popen[str]:
         """A command that goes on beside the test; its output is a pipe."""
-        return subprocess.Popen(self.command(*args), stdout=subprocess.PIPE, text=True)
+        return subprocess.Popen(self.command(*args), stdin=stdin, stdout=subprocess.PIPE, text=True)
 
     def __call__(self, *args: str, stdin: str | None = None, env: dict[str, str] | None = None) -> str:
         """Standard output of a command that must succeed."""
