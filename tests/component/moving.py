@@ -102,16 +102,21 @@ class Place(Standalone):
             return ""
 
     def processes(self, *names: str) -> list[int]:
-        """Processes of the Pod by the beginnings of their names."""
+        """Processes of the Pod by the beginnings of their names.
+
+        By their namespace: the kernel's list of a process's children may lack some while others end.
+        """
         assert self.sandbox.process is not None
-        inside, waiting = [], [self.sandbox.process.pid]
-        while waiting:
-            pid = waiting.pop()
+        try:
+            namespace = os.readlink(f"/proc/{self.sandbox.process.pid}/ns/pid_for_children")
+        except FileNotFoundError:  # all of it has ended
+            return []
+        inside = []
+        for pid in filter(str.isdecimal, os.listdir("/proc")):
             with contextlib.suppress(OSError):
-                if Path(f"/proc/{pid}/comm").read_text().startswith(names) and _alive(pid):
-                    inside.append(pid)
-                for task in Path(f"/proc/{pid}/task").iterdir():
-                    waiting += [int(child) for child in (task / "children").read_text().split()]
+                named = Path(f"/proc/{pid}/comm").read_text().startswith(names)
+                if named and os.readlink(f"/proc/{pid}/ns/pid") == namespace and _alive(int(pid)):
+                    inside.append(int(pid))
         return inside
 
     def kill(self, *names: str) -> None:

@@ -88,11 +88,11 @@ async def test_plugins_register_again_when_the_kubelet_restarts(place: Path) -> 
             assert devices.ready()
 
 
-async def test_without_a_kubelet_the_node_is_not_ready(place: Path) -> None:
+async def test_without_a_kubelet_the_node_is_not_ready(place: Path, caplog: pytest.LogCaptureFixture) -> None:
     add_tun(place)
     (place / "plugins").mkdir()
     async with plugins(place) as devices:
-        await eventually(lambda: (place / "plugins/kubevirt-tun.sock").exists())
+        await eventually(lambda: f"device plugin {TUN}: " in caplog.text)
         assert not devices.ready()
 
 
