@@ -163,7 +163,7 @@ class Move:
             )
         )
 
-    async def outcome(self, limit: float = 60) -> str:
+    async def outcome(self, limit: float = 150) -> str:
         """`moved`, `stayed` or `lost`, when that is settled and carried out."""
         try:
             async with asyncio.timeout(limit):

@@ -220,6 +220,7 @@ VICTIMS = {
 }
 
 
+@pytest.mark.timeout(420)
 async def test_whatever_dies_on_the_way_there_is_one_guest_or_none(
     house: House, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -244,7 +245,8 @@ async def test_whatever_dies_on_the_way_there_is_one_guest_or_none(
         running = [place for place in (house.place, target) if place.processes("qemu-system")]
         assert running == {"moved": [target], "stayed": [house.place], "lost": []}[outcome], shown
         assert (outcome == "moved") or victim, shown
-        assert (outcome == "lost") <= ("QEMU" in what), shown
+        logs = [place.log.read_text()[-6000:] for place in (house.place, target)]
+        assert (outcome == "lost") <= ("QEMU" in what), "\n".join([*shown, *logs])
         if outcome == "stayed":
             assert target.said == "", shown
         await move.close()
