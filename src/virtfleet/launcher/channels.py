@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 _DIRECTORY: Final = f"{paths.PRIVATE}/migration"
 ROUTE: Final = Route(**{channel.value: f"{_DIRECTORY}/{channel}" for channel in Channel})
 """The same in every Pod, because the hypervisor listens on the target where it connects to on the source."""
-_PATIENCE = 30.0  # seconds for libvirt to have its hypervisor listen
+_PATIENCE = 10.0  # seconds for a daemon to be back; a hypervisor listens before anybody connects, or is dead
 _RETRY = 0.02
 _BACKLOG = 16
 _PIECE = 64 << 10
