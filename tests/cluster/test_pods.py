@@ -89,16 +89,17 @@ def test_exec_with_a_terminal(kubectl: Kubectl) -> None:
 
 
 def test_attach_shows_what_a_container_says_and_writes_to_its_input(kubectl: Kubectl) -> None:
-    reading = "while read line; do echo got $line; test $line = end && exit; done"
+    reading = "while read line; do test $line = bye && exit; echo got $line; done"
     kubectl.apply(pod("p", containers=shell(reading, stdin=True), restartPolicy="Never"))
     ready(kubectl, "p")
     # What a container says last is not always heard where it ends at once, on any Kubernetes.
     with kubectl.start("attach", "-q", "-i", "p", stdin=subprocess.PIPE) as attached:
         assert attached.stdin and attached.stdout
-        attached.stdin.write("one\n")
-        attached.stdin.flush()
-        assert attached.stdout.readline() == "got one\n"
-        attached.stdin.write("end\n")
+        for line in ("one\n", "end\n"):
+            attached.stdin.write(line)
+            attached.stdin.flush()
+            assert attached.stdout.readline() == f"got {line}"
+        attached.stdin.write("bye\n")
         attached.stdin.close()
         assert attached.wait(60) == 0
     kubectl("wait", "pod/p", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=30s")

@@ -21,6 +21,12 @@ from waiting import eventually
 NO_QUESTIONS = ("-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null")
 
 
+def holders(pod: dict[str, Any]) -> list[str]:
+    """Containers of a launcher Pod that hold images, where some node mounts none as volumes."""
+    stay = [each["name"] for each in pod["spec"].get("initContainers", []) if each.get("restartPolicy") == "Always"]
+    return [name for name in stay if name.startswith("container-disk-")]
+
+
 class Used:
     """The VM `web` in a namespace of its own."""
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cluster.clusters import VIRTFLEET, Cluster, Kubectl
-from vm.accessed import Used
+from vm.accessed import Used, holders
 from waiting import eventually
 
 pytestmark = [
@@ -35,8 +35,7 @@ def test_a_vm_has_its_disk_where_images_are_no_volumes(fleet: Cluster, tmp_path:
     try:
         with Used(fleet, "held", tmp_path) as web:  # its agent answers: it has booted from the image
             [pod] = web.kubectl.json("get", "pods", "-l", "kubevirt.io=virt-launcher")["items"]
-            stay = [each for each in pod["spec"]["initContainers"] if each.get("restartPolicy") == "Always"]
-            [holder] = [each["name"] for each in stay if each["name"].startswith("container-disk-")]
+            [holder] = holders(pod)
             states = {each["name"]: each["state"] for each in pod["status"]["initContainerStatuses"]}
             assert "running" in states[holder]
             assert not [volume for volume in pod["spec"]["volumes"] if "image" in volume]

@@ -77,6 +77,4 @@ def labels_of(nodes: Cache[NodeRecord]) -> dict[str, dict[str, str]]:
 
 
 decode_node = msgspec.json.Decoder(NodeRecord).decode
-
-
 decode_claim = msgspec.json.Decoder(Claim).decode

@@ -91,6 +91,4 @@ class ReplicaSet(Whole):
 
 
 decode_vm = whole(Vm)
-
-
 decode_replica_set = whole(ReplicaSet)

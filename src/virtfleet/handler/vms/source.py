@@ -69,9 +69,8 @@ class Source:
         step = next_step(instance, Role.SOURCE, vm.launcher.presence, vm.launcher.state)
         if leaving is Leaving.MOVING and step in (Step.START, Step.UPDATE):
             step = Step.NOTHING  # what moves is not changed
-        there = arrived(
-            vm.launcher.process, instance.vmi
-        )  # before the attempt, which may not have seen what comes later
+        # Before the attempt, which may not have seen what comes later.
+        there = arrived(vm.launcher.process, instance.vmi)
         again = await self._attempts.make(instance, vm, step, act)
         if leaving is Leaving.NO:
             look = min(filter(None, (await self._unplug(instance, vm), self._await(instance, vm, there))), default=None)
