@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 from xml.etree.ElementTree import Element
 
 import msgspec
@@ -22,7 +21,7 @@ from virtfleet.api import traits
 from virtfleet.api.quantity import Quantity
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain.context import Context
-from virtfleet.hypervisors.migration import Migration
+from virtfleet.hypervisors.migration import Ask, Migration
 from virtfleet.hypervisors.proof import Device, Learned, Step
 from virtfleet.hypervisors.support import Level, Supports
 
@@ -193,10 +192,6 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     isolate_emulator: bool = False
     kernel_threads: tuple[str, ...] = ()
     """Kernel threads that serve the VM and follow its CPUs."""
-
-
-Ask = Callable[[str, dict[str, Any]], dict[str, Any]]
-"""Has the VMM itself carry a command out, past libvirt; the answer is the VMM's."""
 
 
 class Hypervisor(ABC):

@@ -11,8 +11,8 @@ A hypervisor without steps of its own refuses all of them.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
 from xml.etree.ElementTree import Element
 
 import msgspec
@@ -27,6 +27,9 @@ _SHARED: Final = "ReadWriteMany"
 _MIB: Final = 1 << 20
 _GIB: Final = 1 << 30
 NO_SIZES: Final[Mapping[str, int]] = {}
+
+Ask = Callable[[str, dict[str, Any]], dict[str, Any]]
+"""Has the VMM itself carry a command out, past libvirt; the answer is the VMM's."""
 
 
 class Obstacle(NamedTuple):
@@ -141,6 +144,13 @@ class Migration:
     def abort(self, mode: Mode) -> str:
         """Why a migration cannot be aborted in this mode; "" where it can."""
         return self.refusal
+
+    def stuck(self, ask: Ask) -> bool:
+        """Whether the VMM waits, with the guest standing still, for what will not come."""
+        return False
+
+    def release(self, ask: Ask) -> None:
+        """A migration was to end some time ago; free the VMM of what may keep it from that."""
 
     def finish(self, *, source: bool) -> Finish:
         """What shows that one side is done."""

@@ -32,7 +32,8 @@ class Libvirt:
 
     def __init__(self) -> None:
         self.now, self.job = RUNNING, {"type": 0}
-        self.calls: list[str] = []
+        self.calls: list[object] = []
+        self.answers: dict[str, Any] = {}  # of the hypervisor
         self.begun, self.over = asyncio.Event(), asyncio.Event()
 
     async def run(self, call: Callable[[Any], T], **_: object) -> T:
@@ -101,7 +102,7 @@ class Launcher:
 
 @pytest.fixture
 async def launcher(monkeypatch: pytest.MonkeyPatch) -> Launcher:
-    for name, seconds in (("_LOOK", 0.01), ("_JOIN", 0.2), ("_JOIN_AGAIN", 0.02)):
+    for name, seconds in (("_LOOK", 0.01), ("_JOIN", 0.2), ("_JOIN_AGAIN", 0.02), ("_LINGERS", 0.05), ("_SAY", 0)):
         monkeypatch.setattr(migration, name, seconds)
     return Launcher()
 
@@ -146,6 +147,69 @@ async def test_a_guest_of_which_a_part_is_elsewhere_is_not_let_run(launcher: Lau
     report = await launcher.settled()
     assert launcher.libvirt.calls == []
     assert report.failure
+
+
+class Asleep(Libvirt):
+    """It has noticed that the migration failed, and sleeps until somebody wants it to end."""
+
+    def abortJob(self) -> None:
+        super().abortJob()
+        self.now, self.job = RUNNING, {"type": 0}
+        self.over.set()
+
+
+PUSHED = [("migrate-continue", {"state": "cancelling"}), "abort"]
+WAITS = {
+    "query-migrate": {"status": "pre-switchover"},
+    "query-jobs": [{"status": "concluded"}, {"status": "concluded"}],
+}
+
+
+@pytest.fixture
+def asleep(monkeypatch: pytest.MonkeyPatch, launcher: Launcher) -> Launcher:
+    def ask(domain: Libvirt, command: str, arguments: dict[str, str]) -> dict[str, Any]:
+        if command not in domain.answers:
+            domain.calls.append((command, arguments))
+        return {"return": domain.answers.get(command, {})}
+
+    monkeypatch.setattr(migration, "ask_vmm", ask)
+    launcher.libvirt = Asleep()
+    launcher.departures = Departures(launcher.libvirt, "n", registry.get("qemu-kvm"), launcher.said.set)  # type: ignore[arg-type]
+    return launcher
+
+
+@pytest.mark.parametrize("job", [libvirt.VIR_DOMAIN_JOB_FAILED, libvirt.VIR_DOMAIN_JOB_CANCELLED])
+async def test_a_migration_that_has_failed_and_does_not_end_is_pushed(asleep: Launcher, job: int) -> None:
+    """QEMU may wait for leave to send the last of the guest, and libvirt for the news that a disk's copy has ended."""
+    asleep.depart("a")
+    await asleep.libvirt.begun.wait()
+    asleep.libvirt.job = {"type": job}
+    report = await asleep.settled()
+    assert asleep.libvirt.calls == PUSHED
+    assert report.failure == "the VM has not moved: the connection broke" and not report.aborted
+
+
+async def test_a_guest_does_not_stand_still_for_disks_that_are_copied(asleep: Launcher) -> None:
+    asleep.depart("a")
+    await asleep.libvirt.begun.wait()
+    asleep.libvirt.now, asleep.libvirt.answers = LIMBO, WAITS
+    assert (await asleep.settled()).failure
+    assert asleep.libvirt.calls == PUSHED
+
+
+@pytest.mark.parametrize(
+    "answers", [WAITS | {"query-jobs": [{"status": "running"}]}, WAITS | {"query-migrate": {"status": "device"}}]
+)
+async def test_a_guest_that_stands_still_for_a_reason_is_left_so(asleep: Launcher, answers: dict[str, Any]) -> None:
+    asleep.depart("a")
+    await asleep.libvirt.begun.wait()
+    asleep.libvirt.now, asleep.libvirt.answers = LIMBO, answers
+    for _ in range(30):  # looks, of which the fifteenth would push
+        asleep.said.clear()
+        await asleep.said.wait()
+    assert asleep.libvirt.calls == []
+    asleep.libvirt.now = MIGRATED
+    await asleep.settled()
 
 
 class Joined(Libvirt):

@@ -10,8 +10,8 @@ from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain import paths
 from virtfleet.domain.context import Context
 from virtfleet.hypervisors import daemons
-from virtfleet.hypervisors.base import Ask, DaemonPlan, DaemonSettings, Descriptor, Hypervisor, Overheads, Tuning
-from virtfleet.hypervisors.migration import Migration
+from virtfleet.hypervisors.base import DaemonPlan, DaemonSettings, Descriptor, Hypervisor, Overheads, Tuning
+from virtfleet.hypervisors.migration import Ask, Migration
 from virtfleet.hypervisors.proof import Learned, Program, Step
 from virtfleet.hypervisors.qemu import adapt, controllers, document, growth, images, needs
 from virtfleet.hypervisors.qemu.migration import QemuMigration

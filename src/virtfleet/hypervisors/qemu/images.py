@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from xml.etree.ElementTree import Element
 
-from virtfleet.hypervisors.base import Ask
+from virtfleet.hypervisors.migration import Ask
 
 _NODE = re.compile(r"libvirt-(\d+)-(format|storage)")  # as libvirt names what it has opened
 

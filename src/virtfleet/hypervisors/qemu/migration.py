@@ -24,6 +24,7 @@ from virtfleet.domain.xml import add, child, text
 from virtfleet.hypervisors.base import own_alias
 from virtfleet.hypervisors.migration import (
     NO_SIZES,
+    Ask,
     Finish,
     Migration,
     Mode,
@@ -131,6 +132,17 @@ class QemuMigration(Migration):
 
     def abort(self, mode: Mode) -> str:
         return "the guest already runs on the target: without it, it would be lost" if mode is Mode.POST_COPY else ""
+
+    def stuck(self, ask: Ask) -> bool:
+        # libvirt gives it leave to go on when it has noted that each disk is copied, which it may have slept through.
+        copies = ask("query-jobs", {}).get("return", ())
+        status = ask("query-migrate", {}).get("return", {}).get("status")
+        return status == "pre-switchover" and all(copy["status"] == "concluded" for copy in copies)
+
+    def release(self, ask: Ask) -> None:
+        # Told to end it in the instant in which the guest stops for the last of its memory, QEMU goes on to wait for
+        # leave to send that, which nobody gives any more. In other states it refuses this.
+        ask("migrate-continue", {"state": "cancelling"})
 
     def finish(self, *, source: bool) -> Finish:
         if source:

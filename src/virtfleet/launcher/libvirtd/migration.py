@@ -28,7 +28,7 @@ from virtfleet.domain.xml import add, child
 from virtfleet.hypervisors.base import Hypervisor
 from virtfleet.hypervisors.migration import Finish, Look, Mode, Route, Run, Turn, pace
 from virtfleet.launcher.failure import Failure, explained
-from virtfleet.launcher.libvirtd.connection import Connection
+from virtfleet.launcher.libvirtd.connection import Connection, ask_vmm
 from virtfleet.work import tasks
 
 logger = logging.getLogger(__name__)
@@ -37,10 +37,13 @@ _LOOK = 0.4  # seconds between looks at a migration
 _SAY = 1.0  # seconds between reports of its progress
 _LONGEST = 7 * 24 * 3600.0  # seconds; `pace` ends it long before, where anybody set a limit
 _CLOSED = "client socket is closed"  # what libvirt says of its connection to the target's daemon
+_LINGERS = 2.0  # seconds that it may take for what nothing is in the way of
 _JOIN, _JOIN_AGAIN = 300.0, 1.0  # seconds to join the halves of a guest whose post-copy broke, and between attempts
 _NO_HALF = "is not processing incoming migration"  # what libvirt says of a target that has ended its part
 _PARTED = "the connection to the other node was lost before that had said whether it has all of the guest"
 _NO_JOB = libvirt.VIR_DOMAIN_JOB_NONE
+_ON_ITS_WAY = (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_MIGRATION)
+_FAILED = (libvirt.VIR_DOMAIN_JOB_FAILED, libvirt.VIR_DOMAIN_JOB_CANCELLED)
 _BROKEN_POST_COPY = (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_POSTCOPY_FAILED)
 _LOST = (libvirt.VIR_DOMAIN_PAUSED_POSTCOPY, libvirt.VIR_DOMAIN_PAUSED_POSTCOPY_FAILED)
 _LOST_ON_THE_WAY = (
@@ -69,6 +72,16 @@ class Seen(NamedTuple):
     def broken(self) -> bool:
         """Post-copy broke off: a part of the guest's memory is here, and it runs on the target, or waits there."""
         return (self.state, self.reason) == _BROKEN_POST_COPY
+
+    @property
+    def on_its_way(self) -> bool:
+        """The guest stands still for the last of it."""
+        return (self.state, self.reason) == _ON_ITS_WAY
+
+    @property
+    def failed(self) -> bool:
+        """It is decided that the guest stays; libvirt has still to clear up."""
+        return self.job.get("type") in _FAILED
 
     @property
     def settled(self) -> bool:
@@ -112,7 +125,7 @@ class Departure:
         """Move the domain to a target that has prepared the document `there`; Failure where it stays."""
         run, copied = await self._plan(there, route, options)
         moving = self._start(run)
-        began = progressed = tried = time.monotonic()
+        began = progressed = tried = stood = due = time.monotonic()
         broken: float | None = None
         least: int | None = None
         while True:
@@ -131,6 +144,11 @@ class Departure:
                 continue
             if seen and seen.settled and moving.done() and await self._as_before(seen, moving.result()):
                 raise self._failure(moving.result())
+            stood = stood if seen and seen.on_its_way else now
+            if not (self._end or (seen and seen.failed) or (now - stood > _LINGERS and await self._stuck())):
+                due = now
+            elif now - due > _LINGERS:
+                await self._release()
             look = _measured(self.look, seen.job) if seen and not seen.settled else self.look
             if seen and not seen.settled and (least is None or look.left < least):
                 least, progressed = look.left, now
@@ -198,6 +216,26 @@ class Departure:
             await self._connection.run(lambda c: c.lookupByName(self._name).abortJob())
         except (libvirt.libvirtError, Failure) as error:
             logger.info("the migration is not ended yet: %s", error)
+
+    async def _stuck(self) -> bool:
+        with suppress(libvirt.libvirtError, Failure):
+            return await self._connection.run(lambda c: self._steps.stuck(partial(ask_vmm, c.lookupByName(self._name))))
+        return False
+
+    async def _release(self) -> None:
+        """Wake those who wait for what has happened: the hypervisor as its steps say, and libvirt by an abort.
+
+        libvirt sleeps through the end of one disk's copy while it notes that of another, and nothing else wakes it.
+        """
+        logger.warning("the migration neither goes on nor ends; it is pushed to its end")
+
+        def push(connection: libvirt.virConnect) -> None:
+            domain = connection.lookupByName(self._name)
+            self._steps.release(partial(ask_vmm, domain))
+            domain.abortJob()
+
+        with suppress(libvirt.libvirtError, Failure):
+            await self._connection.run(push)
 
     async def _wait(self) -> None:
         with suppress(TimeoutError):

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import libvirt
-import msgspec
 
 from virtfleet.launcher.failure import Failure, explained
 from virtfleet.launcher.libvirtd.connection import LIMIT, Connection
@@ -47,14 +46,6 @@ class Domain:
             return dict(values)
 
         return await self.run(collect)
-
-
-def ask_vmm(domain: libvirt.virDomain, command: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Have QEMU carry a command out that libvirt has no call for."""
-    import libvirt_qemu  # which launchers of other hypervisors need not hold in memory
-
-    question = msgspec.json.encode({"execute": command, "arguments": arguments}).decode()
-    return msgspec.json.decode(libvirt_qemu.qemuMonitorCommand(domain, question, 0), type=dict[str, Any])
 
 
 def in_a_known_way(call: Callable[[int], object], ways: Sequence[int]) -> None:
