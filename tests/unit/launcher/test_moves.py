@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, TypeVar
 from uuid import uuid4
+from xml.etree.ElementTree import Element
 
 import libvirt
 import msgspec
@@ -15,7 +16,8 @@ from tests.waiting import eventually
 from virtfleet.hypervisors import registry
 from virtfleet.launcher.failure import Failure
 from virtfleet.launcher.libvirtd import migration
-from virtfleet.launcher.vm.moves import Departures
+from virtfleet.launcher.vm import moves
+from virtfleet.launcher.vm.moves import Arrival, Departures
 from virtfleet.protocol import messages as m
 
 T = TypeVar("T")
@@ -303,3 +305,21 @@ async def test_an_order_that_cannot_be_read_is_refused(launcher: Launcher) -> No
     with pytest.raises(Failure, match="the migration cannot be read"):
         launcher.departures.begin(m.Depart(migration="a", vmi=b"{}", document="no document"))
     assert launcher.departures.report(m.DomainState()) is None
+
+
+async def test_a_target_does_not_wait_for_a_libvirt_that_hangs_to_give_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Hangs:
+        asked = 0
+
+        async def run(self, _: object) -> None:
+            self.asked += 1
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(moves, "_GIVE_UP", 0.01)
+    libvirt = Hangs()
+    arrival = Arrival(Libvirt(), libvirt, registry.get("qemu-kvm"))  # type: ignore[arg-type]
+    await arrival.give_up()
+    assert not libvirt.asked, "nobody was expected"
+    arrival.expect("a", Element("domain"))
+    await asyncio.wait_for(arrival.give_up(), 5)
+    assert libvirt.asked

@@ -29,6 +29,7 @@ from virtfleet.work import tasks
 logger = logging.getLogger(__name__)
 
 _LONGEST_WORDS = 1000  # of a failure
+_GIVE_UP = 3.0  # seconds for libvirt to end a guest that never ran here
 
 
 class Departures:
@@ -204,5 +205,6 @@ class Arrival:
                 domain.destroy()
 
         if self.expected:
-            with suppress(Failure):  # all that runs in the Pod ends with the launcher
-                await self._domain.run(end)
+            with suppress(Failure, TimeoutError):  # all that runs in the Pod ends with the launcher
+                async with asyncio.timeout(_GIVE_UP):  # libvirt may wait for a hypervisor that does not answer
+                    await self._domain.run(end)
