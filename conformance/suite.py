@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from conformance import helperimage
+from conformance import helperimage, storage
 from conformance.report import Spec, focus, specs
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -62,7 +62,7 @@ def bring_images(of_virtfleet: bool) -> None:
 
 @contextmanager
 def installed() -> Iterator[None]:
-    """VirtFleet, unless the cluster has it already, and the Service that the suite looks for; taken away afterwards."""
+    """VirtFleet, the Service and the storage that the suite looks for, unless the cluster has them; then no more."""
     dns = kubectl("get", "service", *_DNS, check=False).returncode != 0
     if dns:
         kubectl("create", "service", "clusterip", *_DNS, "--tcp=53:53")
@@ -71,7 +71,8 @@ def installed() -> Iterator[None]:
     try:
         if ours:
             _do([str(VIRTFLEET), "install", "--kubevirt", str(KUBEVIRT), *where])
-        yield
+        with storage.served(KUBECTL, WORK / "volumes"):
+            yield
     finally:
         if ours:
             _do([str(VIRTFLEET), "uninstall", "--force", *where])

@@ -16,6 +16,15 @@ from virtfleet.kube.resource import VMIS, VMS, Obj
 
 _KINDS = {VM: VMS.kind, VMI: VMIS.kind, "expand-vm-spec": VMS.kind}
 _ACTIONS = {"GET": "get", "PUT": "put"}
+_INFO = {"title": "VirtFleet subresources", "version": virtfleet.__version__}
+# How the two versions of OpenAPI tell of a part of the path, and of what is sent.
+_ANY: Obj = {"schema": {"type": "object"}}
+_OPENAPI: Obj = {
+    "path": {"schema": {"type": "string"}},
+    "sent": [],
+    "body": {"requestBody": {"content": {"*/*": _ANY}}},
+}
+_SWAGGER: Obj = {"path": {"type": "string"}, "sent": [{"name": "body", "in": "body", **_ANY}], "body": {}}
 
 
 def group() -> Obj:
@@ -75,32 +84,43 @@ def openapi_index() -> Obj:
 @cache
 def openapi(version: str) -> bytes:
     """OpenAPI v3 of one version."""
-    info = {"title": "VirtFleet subresources", "version": virtfleet.__version__}
-    paths = {
-        f"/apis/{GROUP}/{version}{path}": {_ACTIONS[entry.method]: _operation(entry, version, path)}
+    return orjson.dumps({"openapi": "3.0.0", "info": _INFO, "paths": _paths(version, _OPENAPI)})
+
+
+def swagger() -> Obj:
+    """OpenAPI v2 of all versions, which the API server adds to its own."""
+    paths = {path: actions for version in VERSIONS for path, actions in _paths(version, _SWAGGER).items()}
+    return {"swagger": "2.0", "info": _INFO, "paths": paths}
+
+
+def _paths(version: str, dialect: Obj) -> Obj:
+    return {
+        f"/apis/{GROUP}/{version}{path}": {_ACTIONS[entry.method]: _operation(entry, version, path, dialect)}
         for entry in TABLE
         for path in entry.paths()
     }
-    return orjson.dumps({"openapi": "3.0.0", "info": info, "paths": paths})
 
 
 def _digest(version: str) -> str:
     return hashlib.sha256(openapi(version)).hexdigest().upper()
 
 
-def _operation(entry: Subresource, version: str, path: str) -> Obj:
+def _operation(entry: Subresource, version: str, path: str, dialect: Obj) -> Obj:
     parts = [part for part in path.split("/") if part]
     name = "".join(part.strip("{}").title() for part in parts)
-    body = {"requestBody": {"content": {"*/*": {"schema": {"type": "object"}}}}} if entry.method == "PUT" else {}
+    puts = entry.method == "PUT"
     return {
         "operationId": f"{_ACTIONS[entry.method]}{version.title()}{name.replace('-', '')}",
         "description": entry.does,
         "tags": [GROUP],
         "responses": {"200": {"description": "OK"}},
         "parameters": [
-            {"name": part[1:-1], "in": "path", "required": True, "schema": {"type": "string"}}
-            for part in parts
-            if part.startswith("{")
+            *(
+                {"name": part[1:-1], "in": "path", "required": True} | dialect["path"]
+                for part in parts
+                if part[0] == "{"
+            ),
+            *(dialect["sent"] if puts else ()),
         ],
-        **body,
+        **(dialect["body"] if puts else {}),
     }

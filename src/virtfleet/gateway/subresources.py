@@ -101,6 +101,7 @@ class Subresources:
         documents: dict[str, Any] = {
             "/apis": discovery.groups(),
             f"/apis/{GROUP}": discovery.group(),
+            "/openapi/v2": discovery.swagger(),
             "/openapi/v3": discovery.openapi_index(),
         }
         served = []

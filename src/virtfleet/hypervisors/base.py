@@ -180,7 +180,10 @@ class DaemonPlan(msgspec.Struct, frozen=True, kw_only=True):
     daemon: Process | None = None
     log_daemon: Process | None = None
     logs: tuple[str, ...] = ()
-    """Patterns of files that processes append to without an end. The launcher keeps them short."""
+    """Patterns of files that processes append to without an end, and which the launcher keeps short.
+
+    Those of the first tell why the hypervisor has died.
+    """
 
 
 class Tuning(msgspec.Struct, frozen=True, kw_only=True):

@@ -145,6 +145,10 @@ class Migration:
         """Why a migration cannot be aborted in this mode; "" where it can."""
         return self.refusal
 
+    def decides(self, ask: Ask) -> bool:
+        """Whether the VMM is about to find out if the guest has gone, and may not be told to end the migration."""
+        return False
+
     def stuck(self, ask: Ask) -> bool:
         """Whether the VMM waits, with the guest standing still, for what will not come."""
         return False

@@ -24,7 +24,7 @@ from virtfleet.launcher.storage import vmstate
 from virtfleet.launcher.vm import states
 from virtfleet.launcher.vm.guest import Guest
 from virtfleet.launcher.vm.outliving import Outliving
-from virtfleet.protocol.messages import CHANNELS_SOCKET, COMMAND_SOCKET, Shutdown
+from virtfleet.protocol.messages import CHANNELS_SOCKET, COMMAND_SOCKET, Shutdown, Status
 from virtfleet.work import tasks
 
 logger = logging.getLogger(__name__)
@@ -85,6 +85,8 @@ async def launch(wanted: argparse.Namespace) -> int:
     await server.start()
     try:
         await guest.ended.wait()
+        if updates.latest.state.reason == Status.CRASHED:
+            logger.error("the hypervisor has died; its last words: %s", daemons.last_words())
         _leave_word(msgspec.json.encode(updates.latest.state))
     finally:
         await server.close()

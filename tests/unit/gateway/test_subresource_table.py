@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from virtfleet.api.subresources import TABLE, VM, VMI, Role, Server, Subresource
+import orjson
+
+from virtfleet.api.subresources import GROUP, TABLE, VERSIONS, VM, VMI, Role, Server, Subresource
+from virtfleet.gateway import discovery
 from virtfleet.gateway.preconditions import CHECKS
 from virtfleet.gateway.refused import INSTEAD
 from virtfleet.operator import roles
@@ -55,3 +59,21 @@ def test_roles_grant_what_the_table_says() -> None:
     assert ("virtualmachines/migrate", "update") not in granted("admin"), "as KubeVirt has it"
     assert (f"{VM}/start", "update") in granted("edit")
     assert (f"{VMI}/console", "get") not in granted("view")
+
+
+def test_both_versions_of_openapi_tell_of_every_path() -> None:
+    served = {f"/apis/{GROUP}/{version}{path}" for version in VERSIONS for entry in TABLE for path in entry.paths()}
+    new: dict[str, Any] = {}
+    for version in VERSIONS:
+        new |= orjson.loads(discovery.openapi(version))["paths"]
+    old = discovery.swagger()["paths"]
+    assert set(old) == set(new) == served
+    for path in served:
+        for action, operation in old[path].items():
+            places = [part[1:-1] for part in path.split("/") if part.startswith("{")]
+            sent = ["body"] if action == "put" else []
+            assert [parameter["name"] for parameter in operation["parameters"]] == [*places, *sent]
+            assert [parameter["name"] for parameter in new[path][action]["parameters"]] == places
+            assert ("requestBody" in new[path][action]) == bool(sent)
+    names = [operation["operationId"] for actions in old.values() for operation in actions.values()]
+    assert len(names) == len(set(names)), "the API server refuses a document in which two have one name"

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from virtfleet.api import names
-from virtfleet.api.names import Phase
+from virtfleet.api.names import Phase, VMICondition
 from virtfleet.handler.network.networks import Wired
 from virtfleet.handler.pods.launchers import Presence
 from virtfleet.handler.vms import status
@@ -409,3 +409,20 @@ def test_what_a_node_is_to_a_vm(runs_on: str, migration: dict[str, Any] | None, 
     obj = instance(Phase.RUNNING).object()
     obj["status"] |= {"nodeName": runs_on, "migrationState": migration}
     assert role_of(decode_instance(orjson.dumps(obj)).vmi, "n1") is role
+
+
+def test_it_is_no_news_that_the_agent_of_a_guest_that_has_just_begun_does_not_answer() -> None:
+    def vmi(*present: tuple[str, str, str]) -> dict[str, Any]:
+        return {"status": {"conditions": [{"type": kind, "status": s, "message": why} for kind, s, why in present]}}
+
+    offline = (VMICondition.CREDENTIALS, "False", "Guest agent is offline")
+    refused = (VMICondition.CREDENTIALS, "False", "no such user")
+    there = (VMICondition.CREDENTIALS, "True", "")
+    agent = (VMICondition.AGENT_CONNECTED, "True", "")
+    assert status.credentials(vmi(), vmi(offline)) is None
+    assert status.credentials(vmi(offline), vmi(offline, agent)) is None
+    assert status.credentials(vmi(), vmi(refused, agent)) == "no such user"
+    assert status.credentials(vmi(offline), vmi(refused)) == "no such user"
+    assert status.credentials(vmi(offline), vmi(there, agent)) == ""
+    assert status.credentials(vmi(there, agent), vmi(offline)) == "Guest agent is offline", "it has gone away"
+    assert status.credentials(vmi(there), vmi(there)) is None and status.credentials(vmi(), {}) is None

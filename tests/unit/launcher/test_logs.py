@@ -69,3 +69,9 @@ def test_what_lies_in_the_way_keeps_no_log_long(tmp_path: Path, planted: str) ->
     way.symlink_to(elsewhere) if planted == "a link" else way.mkdir()
     logs.shorten(str(path))
     assert path.stat().st_size == 0 and not elsewhere.exists()
+
+
+def test_the_last_words_of_a_process_are_the_end_of_its_log(tmp_path: Path) -> None:
+    assert logs.last_words(str(tmp_path / "*.log")) == ""
+    (tmp_path / "qemu.log").write_bytes(b"long ago\n" * 1000 + b"assertion failed \xff\n")
+    assert logs.last_words(str(tmp_path / "*.log"), most=23) == "ago\nassertion failed \ufffd\n"

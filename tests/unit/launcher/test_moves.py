@@ -73,6 +73,12 @@ class Libvirt:
         self.calls.append("abort")
 
 
+def ask_vmm(domain: Libvirt, command: str, arguments: dict[str, str]) -> dict[str, Any]:
+    if not command.startswith("query"):
+        domain.calls.append((command, arguments))
+    return {"return": domain.answers.get(command, {})}
+
+
 class Launcher:
     """A launcher's departures, and what it would tell of them."""
 
@@ -106,6 +112,7 @@ class Launcher:
 async def launcher(monkeypatch: pytest.MonkeyPatch) -> Launcher:
     for name, seconds in (("_LOOK", 0.01), ("_JOIN", 0.2), ("_JOIN_AGAIN", 0.02), ("_LINGERS", 0.05), ("_SAY", 0)):
         monkeypatch.setattr(migration, name, seconds)
+    monkeypatch.setattr(migration, "ask_vmm", ask_vmm)
     return Launcher()
 
 
@@ -141,6 +148,25 @@ async def test_libvirt_hears_of_a_lost_connection_when_that_does_no_harm(launche
     await launcher.settled()
 
 
+async def test_a_migration_is_not_ended_while_the_guest_has_no_disks(launcher: Launcher) -> None:
+    """QEMU would let it run so, and die."""
+    launcher.depart("a")
+    await launcher.libvirt.begun.wait()
+    launcher.libvirt.now, launcher.libvirt.answers = LIMBO, {"query-migrate": {"status": "device"}}
+    await launcher.departures.abort(m.AbortDeparture(migration="a"))
+    await launcher.departures.stay(m.Stay(migration="a"))
+    parted = asyncio.ensure_future(launcher.departures.parted())
+    for _ in range(30):  # looks
+        launcher.said.clear()
+        await launcher.said.wait()
+    assert launcher.libvirt.calls == [] and not parted.done()
+    launcher.libvirt.answers = {"query-migrate": {"status": "completed"}}
+    await asyncio.wait_for(parted, 5)
+    await asyncio.to_thread(eventually, lambda: "abort" in launcher.libvirt.calls)
+    launcher.breaks(RUNNING)
+    assert (await launcher.settled()).aborted
+
+
 @pytest.mark.parametrize("reason", [libvirt.VIR_DOMAIN_PAUSED_POSTCOPY, libvirt.VIR_DOMAIN_PAUSED_POSTCOPY_FAILED])
 async def test_a_guest_of_which_a_part_is_elsewhere_is_not_let_run(launcher: Launcher, reason: int) -> None:
     launcher.depart("a")
@@ -168,13 +194,7 @@ WAITS = {
 
 
 @pytest.fixture
-def asleep(monkeypatch: pytest.MonkeyPatch, launcher: Launcher) -> Launcher:
-    def ask(domain: Libvirt, command: str, arguments: dict[str, str]) -> dict[str, Any]:
-        if command not in domain.answers:
-            domain.calls.append((command, arguments))
-        return {"return": domain.answers.get(command, {})}
-
-    monkeypatch.setattr(migration, "ask_vmm", ask)
+def asleep(launcher: Launcher) -> Launcher:
     launcher.libvirt = Asleep()
     launcher.departures = Departures(launcher.libvirt, "n", registry.get("qemu-kvm"), launcher.said.set)  # type: ignore[arg-type]
     return launcher

@@ -167,13 +167,15 @@ def complaint(obj: Obj, trouble: str, now: float) -> Obj:
 
 def credentials(obj: Obj, change: Obj) -> str | None:
     """What is new of the guest's keys and passwords: why they are not there, "" where they are, None for no news."""
-    before, now = (
-        conditions.find((each.get("status") or {}).get("conditions") or (), VMICondition.CREDENTIALS)
-        for each in (obj, change)
-    )
+    old, new = ((each.get("status") or {}).get("conditions") or () for each in (obj, change))
+    before, now = (conditions.find(present, VMICondition.CREDENTIALS) for present in (old, new))
     if now is None or now == before:
         return None
-    return "" if now["status"] == "True" else now.get("message") or ""
+    if now["status"] == "True":
+        return ""
+    if before is None and not conditions.holds(new, VMICondition.AGENT_CONNECTED):
+        return None  # that the agent of a guest that has just begun does not answer yet is no news
+    return now.get("message") or ""
 
 
 def guest_os(guest: GuestInfo) -> Obj:

@@ -133,11 +133,15 @@ class QemuMigration(Migration):
     def abort(self, mode: Mode) -> str:
         return "the guest already runs on the target: without it, it would be lost" if mode is Mode.POST_COPY else ""
 
+    def decides(self, ask: Ask) -> bool:
+        # It has given its disks away. Told to end the migration now, QEMU 7.2 lets the guest run without them, and dies
+        # of the first write.
+        return _status(ask) == "device"
+
     def stuck(self, ask: Ask) -> bool:
         # libvirt gives it leave to go on when it has noted that each disk is copied, which it may have slept through.
         copies = ask("query-jobs", {}).get("return", ())
-        status = ask("query-migrate", {}).get("return", {}).get("status")
-        return status == "pre-switchover" and all(copy["status"] == "concluded" for copy in copies)
+        return _status(ask) == "pre-switchover" and all(copy["status"] == "concluded" for copy in copies)
 
     def release(self, ask: Ask) -> None:
         # Told to end it in the instant in which the guest stops for the last of its memory, QEMU goes on to wait for
@@ -188,3 +192,8 @@ def _replace(document: Element, tag: str, there: Element) -> None:
     for element in document.findall(tag):
         document.remove(element)
     document.extend(copy.deepcopy(element) for element in there.findall(tag))
+
+
+def _status(ask: Ask) -> str:
+    """QEMU's own word for how far the migration is."""
+    return str(ask("query-migrate", {}).get("return", {}).get("status", ""))

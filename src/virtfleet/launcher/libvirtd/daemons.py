@@ -105,6 +105,10 @@ class Daemons:
         if self._plan.logs:
             self._watching.append(tasks.keep(partial(logs.keep_short, self._plan.logs), "logs"))
 
+    def last_words(self) -> str:
+        """What the hypervisor wrote last, where it writes a log."""
+        return logs.last_words(self._plan.logs[0]) if self._plan.logs else ""
+
     async def stop(self) -> None:
         for task in self._watching:
             task.cancel()

@@ -27,6 +27,16 @@ async def keep_short(patterns: Iterable[str]) -> None:
             shorten(path)
 
 
+def last_words(pattern: str, most: int = 2000) -> str:
+    """The end of what is in such files."""
+    words = []
+    for path in glob.iglob(pattern):
+        with suppress(OSError), open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - most))
+            words.append(file.read(most).decode(errors="replace"))
+    return "".join(words)[-most:]
+
+
 def shorten(path: str) -> None:
     """Begin a file anew that is full. Its last part goes to `<path>.0`, in place of what was there."""
     try:

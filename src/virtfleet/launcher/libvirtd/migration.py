@@ -26,7 +26,7 @@ from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain.errors import DomainError
 from virtfleet.domain.xml import add, child
 from virtfleet.hypervisors.base import Hypervisor
-from virtfleet.hypervisors.migration import Finish, Look, Mode, Route, Run, Turn, pace
+from virtfleet.hypervisors.migration import Ask, Finish, Look, Mode, Route, Run, Turn, pace
 from virtfleet.launcher.failure import Failure, explained
 from virtfleet.launcher.libvirtd.connection import Connection, ask_vmm
 from virtfleet.work import tasks
@@ -38,6 +38,7 @@ _SAY = 1.0  # seconds between reports of its progress
 _LONGEST = 7 * 24 * 3600.0  # seconds; `pace` ends it long before, where anybody set a limit
 _CLOSED = "client socket is closed"  # what libvirt says of its connection to the target's daemon
 _LINGERS = 2.0  # seconds that it may take for what nothing is in the way of
+_LOOKS, _BETWEEN_LOOKS = 500, 0.02  # seconds; whether the hypervisor has found out if the guest has gone
 _JOIN, _JOIN_AGAIN = 300.0, 1.0  # seconds to join the halves of a guest whose post-copy broke, and between attempts
 _NO_HALF = "is not processing incoming migration"  # what libvirt says of a target that has ended its part
 _PARTED = "the connection to the other node was lost before that had said whether it has all of the guest"
@@ -145,7 +146,11 @@ class Departure:
             if seen and seen.settled and moving.done() and await self._as_before(seen, moving.result()):
                 raise self._failure(moving.result())
             stood = stood if seen and seen.on_its_way else now
-            if not (self._end or (seen and seen.failed) or (now - stood > _LINGERS and await self._stuck())):
+            if not (
+                self._end
+                or (seen and seen.failed)
+                or (now - stood > _LINGERS and await self._ask_vmm(self._steps.stuck))
+            ):
                 due = now
             elif now - due > _LINGERS:
                 await self._release()
@@ -203,6 +208,10 @@ class Departure:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK):
                     await self._stays.wait()
+        for _ in range(_LOOKS):
+            if not await self._ask_vmm(self._steps.decides):
+                return
+            await asyncio.sleep(_BETWEEN_LOOKS)
 
     def _ask(self, trouble: str) -> None:
         if not self.asks:
@@ -210,16 +219,25 @@ class Departure:
             self.asks = f"the VM has not moved: {self._end or trouble}"
             self._say()
 
-    async def _abort_job(self) -> None:
+    async def _abort_job(self, release: Callable[[Ask], object] = lambda _: None) -> None:
         """What fails, because libvirt has not begun yet or is through, is tried again at the next look."""
+
+        def abort(connection: libvirt.virConnect) -> None:
+            domain = connection.lookupByName(self._name)
+            ask = partial(ask_vmm, domain)
+            if not self._steps.decides(ask):
+                release(ask)
+                domain.abortJob()
+
         try:
-            await self._connection.run(lambda c: c.lookupByName(self._name).abortJob())
+            await self._connection.run(abort)
         except (libvirt.libvirtError, Failure) as error:
             logger.info("the migration is not ended yet: %s", error)
 
-    async def _stuck(self) -> bool:
+    async def _ask_vmm(self, question: Callable[[Ask], bool]) -> bool:
+        """The answer of one of the steps; no where there is none."""
         with suppress(libvirt.libvirtError, Failure):
-            return await self._connection.run(lambda c: self._steps.stuck(partial(ask_vmm, c.lookupByName(self._name))))
+            return await self._connection.run(lambda c: question(partial(ask_vmm, c.lookupByName(self._name))))
         return False
 
     async def _release(self) -> None:
@@ -228,14 +246,7 @@ class Departure:
         libvirt sleeps through the end of one disk's copy while it notes that of another, and nothing else wakes it.
         """
         logger.warning("the migration neither goes on nor ends; it is pushed to its end")
-
-        def push(connection: libvirt.virConnect) -> None:
-            domain = connection.lookupByName(self._name)
-            self._steps.release(partial(ask_vmm, domain))
-            domain.abortJob()
-
-        with suppress(libvirt.libvirtError, Failure):
-            await self._connection.run(push)
+        await self._abort_job(self._steps.release)
 
     async def _wait(self) -> None:
         with suppress(TimeoutError):

@@ -1,0 +1,98 @@
+"""The storage class that the suite asks for, where the cluster has none: directories that all nodes have.
+
+The nodes of ../shared/kube see this machine's files, so each claim gets a directory below the suite's own, and a volume
+that is bound to it beforehand. They go with the class.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+CLASS = "local"  # the suite's configuration names it
+_LABEL = "virtfleet-conformance"
+_ASKED = (
+    "metadata.namespace",
+    "metadata.name",
+    "metadata.uid",
+    "spec.storageClassName",
+    "spec.volumeName",
+    "spec.resources.requests.storage",
+    "spec.accessModes[0]",
+)
+_COLUMNS = ",".join(f"c{number}:.{field}" for number, field in enumerate(_ASKED))
+_NONE = "<none>"
+_PAUSE = 2.0  # seconds
+
+
+@contextmanager
+def served(kubectl: Path, directory: Path) -> Iterator[None]:
+    """Claims of the class get volumes meanwhile; nothing happens where the cluster has such a class."""
+    if subprocess.run([kubectl, "get", "storageclass", CLASS], capture_output=True, check=False).returncode == 0:
+        yield
+        return
+    _apply(kubectl, _class())
+    over = threading.Event()
+    serving = threading.Thread(target=_serve, args=(kubectl, directory, over))
+    serving.start()
+    try:
+        yield
+    finally:
+        over.set()
+        serving.join()
+        subprocess.run([kubectl, "delete", "pv", "-l", _LABEL, "--wait=false"], capture_output=True, check=False)
+        subprocess.run([kubectl, "delete", "storageclass", CLASS], capture_output=True, check=False)
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _serve(kubectl: Path, directory: Path, over: threading.Event) -> None:
+    command = [kubectl, "get", "pvc", "-A", "--no-headers", "-o", f"custom-columns={_COLUMNS}"]
+    made = set()
+    while not over.wait(_PAUSE):
+        for line in subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines():
+            namespace, name, uid, wanted, volume, size, mode = line.split()
+            if wanted != CLASS or volume != _NONE or uid in made:
+                continue
+            made.add(uid)
+            place = directory / uid
+            place.mkdir(parents=True)
+            place.chmod(0o777)  # whoever the Pods run as
+            _apply(kubectl, _volume(place, {"namespace": namespace, "name": name, "uid": uid}, size, mode))
+
+
+def _class() -> dict[str, Any]:
+    return {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": {"name": CLASS, "labels": {_LABEL: ""}},
+        "provisioner": "kubernetes.io/no-provisioner",
+        "volumeBindingMode": "Immediate",
+    }
+
+
+def _volume(place: Path, claim: dict[str, str], size: str, mode: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": f"conformance-{claim['uid']}", "labels": {_LABEL: ""}},
+        "spec": {
+            "storageClassName": CLASS,
+            "capacity": {"storage": size},
+            "accessModes": [mode],
+            "claimRef": claim,
+            "persistentVolumeReclaimPolicy": "Retain",
+            "hostPath": {"path": str(place)},
+        },
+    }
+
+
+def _apply(kubectl: Path, document: dict[str, Any]) -> None:
+    subprocess.run(
+        [kubectl, "apply", "-f", "-"], input=json.dumps(document), text=True, check=False, capture_output=True
+    )
