@@ -1,5 +1,6 @@
 """`python -m conformance`: KubeVirt's functional suite on the cluster that KUBECONFIG names, and docs/conformance.md.
 
+That cluster is a real Kubernetes, or with `--local` the local home, whose results are kept beside.
 Without options all that applies is run, a few specs at a time; each time, what came of them is written down, so a run
 that was ended goes on with `--new`. A slice runs a few minutes and changes nothing: it passes or it does not.
 """
@@ -20,6 +21,7 @@ from conformance import page, report, suite
 
 HERE = Path(__file__).resolve().parent
 RESULTS, REASONS = HERE / "results.json", HERE / "reasons.yaml"
+RESULTS_LOCAL = HERE / "results-local.json"
 PAGE = HERE.parent / "docs" / "conformance.md"
 CHUNK = 16
 EACH = 400  # seconds that a spec may take on a slow machine
@@ -30,7 +32,8 @@ TIMES = 2  # a spec of the slice has passed as often, and not failed since
 
 def main() -> None:
     options = _options()
-    results: report.Results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    kept = RESULTS_LOCAL if options.local else RESULTS
+    results = _read(kept)
     reasons = report.Reasons.read(yaml.safe_load(REASONS.read_text()))
     try:
         suite.require()
@@ -38,9 +41,12 @@ def main() -> None:
         for file in options.merge:
             results = report.merged(results, json.loads(Path(file).read_text()))
         if options.page or options.merge:
-            _write(every, results, reasons)
+            _write(every, results, reasons, kept)
             return
-        suite.bring_images(not options.loaded)
+        if options.local:
+            suite.bring_guests_home(options.local)
+        else:
+            suite.bring_images(not options.loaded)
         with suite.installed():
             if options.slice:
                 sys.exit(_slice(every, results, options.processes))
@@ -49,7 +55,7 @@ def main() -> None:
                 wanted = [s for s in wanted if results.get(s.name, {}).get("state") != report.PASSED]
             for chunk in _chunks(wanted):
                 results = report.merged(results, suite.run("chunk", chunk, options.processes, EACH * len(chunk)))
-                _write(every, results, reasons)
+                _write(every, results, reasons, kept)
     except suite.Trouble as trouble:
         sys.exit(f"conformance: {trouble}")
 
@@ -62,6 +68,7 @@ def _options() -> argparse.Namespace:
         "--slice", action="store_true", help="a few quick specs of every label; the verdict is the answer"
     )
     parser.add_argument("--loaded", action="store_true", help="the nodes have VirtFleet's images of this tree already")
+    parser.add_argument("--local", metavar="DIRECTORY", help="KUBECONFIG is that of the local cluster with this data")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--page", action="store_true", help="run nothing: write the page from what is known")
     parser.add_argument("--merge", nargs="+", default=[], metavar="REPORT", help="add these reports of the runner")
@@ -95,12 +102,19 @@ def _slice(every: Sequence[report.Spec], results: report.Results, processes: int
     return 1 if wrong or not passed else 0
 
 
-def _write(every: Sequence[report.Spec], results: report.Results, reasons: report.Reasons) -> None:
+def _read(file: Path) -> report.Results:
+    results: report.Results = json.loads(file.read_text()) if file.exists() else {}
+    return results
+
+
+def _write(
+    every: Sequence[report.Spec], results: report.Results, reasons: report.Reasons, file: Path = RESULTS
+) -> None:
     names = {spec.name for spec in every}
-    kept = {name: row for name, row in results.items() if name in names}
-    lines = (f"{json.dumps(name)}: {json.dumps(row)}" for name, row in sorted(kept.items()))
-    RESULTS.write_text("{\n" + ",\n".join(lines) + "\n}\n")
-    PAGE.write_text(page.page({spec: report.verdict(spec, kept, reasons) for spec in every}))
+    lines = (f"{json.dumps(name)}: {json.dumps(row)}" for name, row in sorted(results.items()) if name in names)
+    file.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    real, local = ({s: report.verdict(s, _read(of), reasons) for s in every} for of in (RESULTS, RESULTS_LOCAL))
+    PAGE.write_text(page.page(real, local))
 
 
 if __name__ == "__main__":

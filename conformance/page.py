@@ -22,10 +22,12 @@ stand-ins of the same names and logins, so a pass proves the product and not a d
 What fails has its reason below, and what was not run says so. *Not applicable* is what this kind of machine or this
 installation cannot have, by the table of reasons in `conformance/reasons.yaml` or by the suite's own word, and *not
 built* what VirtFleet refuses or warns of ([compatibility.md](compatibility.md)); neither is run. A spec that passed
-counts as passed, whatever the table says. The last column is passed of passed, failed and not run.
+counts as passed, whatever the table says. What applies is what passed, failed and was not run. The last column is what
+passed of what was run on one machine with `virtfleet up`, which has of Kubernetes what VMs need.
 
     make conformance                    # all that applies, which takes hours; what is known grows as it goes
     make conformance LABEL=sig-network  # the specs of one label; NEW=1: those that have not passed yet
+    make conformance CONFORMANCE_ARGS="--local DIRECTORY"   # in the local home, with `virtfleet up --data DIRECTORY`
     make conformance SLICE=1            # minutes: the quickest specs that passed twice in a row; a verdict, no page
 
 It builds VirtFleet's images, brings them and the guests to the nodes (VIRTFLEET_LOAD, see [install.md](install.md)),
@@ -34,7 +36,8 @@ ARGUMENTS...` starts its runner, `guests/build --archives DIRECTORY` makes the g
 """
 
 
-def page(verdicts: Mapping[Spec, Verdict]) -> str:
+def page(verdicts: Mapping[Spec, Verdict], local: Mapping[Spec, Verdict]) -> str:
+    """`local` are those of the local home."""
     parts = (
         _INTRODUCTION,
         _table(
@@ -47,8 +50,9 @@ def page(verdicts: Mapping[Spec, Verdict]) -> str:
                 "not built",
                 "not applicable",
                 "passed of what applies",
+                "in the local home",
             ),
-            (_row(label, verdicts) for label in (*LABELS, _ALL)),
+            (_row(label, verdicts, local) for label in (*LABELS, _ALL)),
         ),
         "## What fails, and why\n\n" + _reasons(v for v in verdicts.items() if v[1].state == FAILED),
         "## What is not built\n\n" + _reasons(v for v in verdicts.items() if v[1].state == ABSENT),
@@ -58,11 +62,15 @@ def page(verdicts: Mapping[Spec, Verdict]) -> str:
     return "\n".join(part if part.endswith("\n") else f"{part}\n" for part in parts)
 
 
-def _row(label: str, verdicts: Mapping[Spec, Verdict]) -> Sequence[str]:
-    states = Counter(v.state for spec, v in verdicts.items() if label in (*spec.labels, _ALL))
+def _row(label: str, verdicts: Mapping[Spec, Verdict], local: Mapping[Spec, Verdict]) -> Sequence[str]:
+    states, home = (
+        Counter(v.state for spec, v in of.items() if label in (*spec.labels, _ALL)) for of in (verdicts, local)
+    )
     applies = states[PASSED] + states[FAILED] + states[NOT_RUN]
     share = f"{100 * states[PASSED] // applies} %" if applies else "–"
-    return (label, *(str(n) for n in (states.total(), *(states[s] for s in _SHOWN))), share)
+    ran = home[PASSED] + home[FAILED]
+    counts = (str(n) for n in (states.total(), *(states[s] for s in _SHOWN)))
+    return (label, *counts, share, f"{home[PASSED]} of {ran}" if ran else "–")
 
 
 def _reasons(found: Iterable[tuple[Spec, Verdict]]) -> str:

@@ -60,6 +60,11 @@ def bring_images(of_virtfleet: bool) -> None:
         _do([*shlex.split(LOAD), str(archive)])
 
 
+def bring_guests_home(data: str) -> None:
+    """Images of the guests and of the suite's helpers, on the nodes of the local cluster."""
+    _do([sys.executable, str(FUNCTEST / "guests" / "build"), "--data", data])
+
+
 @contextmanager
 def installed() -> Iterator[None]:
     """VirtFleet, the Service and the storage that the suite looks for, unless the cluster has them; then no more."""

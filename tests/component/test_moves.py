@@ -247,6 +247,8 @@ async def test_whatever_dies_on_the_way_there_is_one_guest_or_none(
         assert (outcome == "moved") or victim, shown
         logs = [place.log.read_text()[-6000:] for place in (house.place, target)]
         assert (outcome == "lost") <= ("QEMU" in what), "\n".join([*shown, *logs])
+        if victim and victim[0]:
+            assert "the hypervisor has died" not in logs[0], "\n".join([*shown, *logs])
         if outcome == "stayed":
             assert target.said == "", shown
         await move.close()
