@@ -38,7 +38,7 @@ _SAY = 1.0  # seconds between reports of its progress
 _LONGEST = 7 * 24 * 3600.0  # seconds; `pace` ends it long before, where anybody set a limit
 _CLOSED = "client socket is closed"  # what libvirt says of its connection to the target's daemon
 _LINGERS = 2.0  # seconds that it may take for what nothing is in the way of
-_LOOKS, _BETWEEN_LOOKS = 500, 0.02  # seconds; whether the hypervisor has found out if the guest has gone
+_LOOKS, _BETWEEN_LOOKS = 500, 0.02  # and seconds; for the hypervisor to find out whether the guest has gone
 _JOIN, _JOIN_AGAIN = 300.0, 1.0  # seconds to join the halves of a guest whose post-copy broke, and between attempts
 _NO_HALF = "is not processing incoming migration"  # what libvirt says of a target that has ended its part
 _PARTED = "the connection to the other node was lost before that had said whether it has all of the guest"
@@ -146,13 +146,9 @@ class Departure:
             if seen and seen.settled and moving.done() and await self._as_before(seen, moving.result()):
                 raise self._failure(moving.result())
             stood = stood if seen and seen.on_its_way else now
-            if not (
-                self._end
-                or (seen and seen.failed)
-                or (now - stood > _LINGERS and await self._ask_vmm(self._steps.stuck))
-            ):
-                due = now
-            elif now - due > _LINGERS:
+            stuck = now - stood > _LINGERS and await self._ask_vmm(self._steps.stuck)
+            due = due if self._end or (seen and seen.failed) or stuck else now
+            if now - due > _LINGERS:
                 await self._release()
             look = _measured(self.look, seen.job) if seen and not seen.settled else self.look
             if seen and not seen.settled and (least is None or look.left < least):
