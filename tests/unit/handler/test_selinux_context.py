@@ -13,10 +13,10 @@ from virtfleet.handler.pods.process import PodProcess
         (b"system_u:system_r:container_t:s0:c111,c222\0", "system_u:system_r:container_t:s0:c111,c222"),
         (b"system_u:system_r:spc_t:s0", "system_u:system_r:spc_t:s0"),
         (b"system_u:system_r:container_t:s0:c0.c1023\n", "system_u:system_r:container_t:s0:c0.c1023"),
-        (b"cri-containerd.apparmor.d (enforce)\n", ""),
-        (b"unconfined\n", ""),
-        (b"", ""),
-        (b"a:b:c:s0 and more", ""),
+        (b"cri-containerd.apparmor.d (enforce)\n", "none"),
+        (b"unconfined\n", "none"),
+        (b"", "none"),
+        (b"a:b:c:s0 and more", "none"),
     ],
 )
 def test_only_a_context_is_taken_for_one(said: bytes, context: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,4 +29,4 @@ def test_a_kernel_without_such_modules_has_none(monkeypatch: pytest.MonkeyPatch)
         raise OSError(22, "Invalid argument")
 
     monkeypatch.setattr(PodProcess, "read", read)
-    assert PodProcess.__new__(PodProcess).selinux_context() == ""
+    assert PodProcess.__new__(PodProcess).selinux_context() == "none"

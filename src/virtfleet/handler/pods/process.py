@@ -23,6 +23,7 @@ from virtfleet.kube import confined
 _CREDENTIALS = struct.Struct("3i")
 _SO_PEERPIDFD = 77
 _CONTEXT = re.compile(r"[^\s:]+:[^\s:]+:[^\s:]+:s\d+(:[c\d.,]+)?\Z")
+_NO_CONTEXT = "none"  # as KubeVirt says it
 _LONGEST = 4 << 20  # the kernel lets nobody have a larger environment
 
 
@@ -89,11 +90,11 @@ class PodProcess:
             loop.remove_reader(self._pidfd)
 
     def selinux_context(self) -> str:
-        """By which SELinux tells it from others; empty where another module of the kernel says what it may do."""
+        """By which SELinux tells it from others; `none` where another module of the kernel says what it may do."""
         with suppress(OSError):
             context = self.read("attr/current").rstrip(b"\0\n").decode(errors="replace")
-            return context if _CONTEXT.match(context) else ""
-        return ""
+            return context if _CONTEXT.match(context) else _NO_CONTEXT
+        return _NO_CONTEXT
 
     def read(self, name: str) -> bytes:
         """A file about it in /proc."""
