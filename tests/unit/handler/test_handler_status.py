@@ -426,3 +426,22 @@ def test_it_is_no_news_that_the_agent_of_a_guest_that_has_just_begun_does_not_an
     assert status.credentials(vmi(offline), vmi(there, agent)) == ""
     assert status.credentials(vmi(there, agent), vmi(offline)) == "Guest agent is offline", "it has gone away"
     assert status.credentials(vmi(there), vmi(there)) is None and status.credentials(vmi(), {}) is None
+
+
+def test_an_agent_that_may_not_set_what_the_vm_asks_for_is_named() -> None:
+    connected = DomainState(status=Status.RUNNING, agent=True)
+    secret = {"secret": {"secretName": "s"}}
+    keys = {"sshPublicKey": {"source": secret, "propagationMethod": {"qemuGuestAgent": {"users": ["fedora"]}}}}
+    drive = {"sshPublicKey": {"source": secret, "propagationMethod": {"noCloud": {}}}}
+    password = {"userPassword": {"source": secret, "propagationMethod": {"qemuGuestAgent": {}}}}
+    commands = sorted(status._AGENT_COMMANDS)
+
+    def said(credential: dict[str, Any], *more: str) -> str:
+        found = instance(Phase.RUNNING, accessCredentials=[credential])
+        change = status.change(situation(found, connected, guest=GuestInfo(commands=[*commands, *more])), NOW)
+        return str(conditions(change).get("AgentVersionNotSupported", {}).get("message", ""))
+
+    assert "missing: guest-ssh-add-authorized-keys; allow them" in said(keys)
+    assert "missing: guest-set-user-password; allow them" in said(password)
+    assert not said(keys, "guest-ssh-add-authorized-keys") and not said(password, "guest-set-user-password")
+    assert not said(drive), "the agent has nothing to do with it"

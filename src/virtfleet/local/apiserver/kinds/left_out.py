@@ -7,6 +7,7 @@ docs/local-cluster.md, which a test compares.
 from __future__ import annotations
 
 from virtfleet.kube.errors import ApiError
+from virtfleet.kube.resource import Obj
 
 # (group, plural, subresource) -> what to do instead
 SUBRESOURCES = {
@@ -54,6 +55,25 @@ KINDS = {
         "volumes are directories of this machine; the class `local` makes them",
     ),
 }
+
+
+# Kinds of which clients read all before they begin, or take all away when they end: there are none.
+_EMPTY = {
+    ("", "limitranges"): "LimitRangeList",
+    ("", "resourcequotas"): "ResourceQuotaList",
+    ("autoscaling", "horizontalpodautoscalers"): "HorizontalPodAutoscalerList",
+    ("networking.k8s.io", "networkpolicies"): "NetworkPolicyList",
+    ("resource.k8s.io", "resourceclaims"): "ResourceClaimList",
+    ("resource.k8s.io", "resourceclaimtemplates"): "ResourceClaimTemplateList",
+}
+
+
+def empty(group: str, version: str, plural: str, verb: str) -> Obj | None:
+    """The answer to a request for all of what is left out, or for all to be deleted, where clients need one."""
+    kind = _EMPTY.get((group, plural))
+    if kind is None or verb not in ("list", "deletecollection"):
+        return None
+    return {"kind": kind, "apiVersion": f"{group}/{version}".lstrip("/"), "metadata": {}, "items": []}
 
 
 def refusal(group: str, plural: str, subresource: str) -> ApiError | None:

@@ -136,6 +136,8 @@ class Server:
             return await self._route_path(request, info, user)
         kind = self.kinds.find(info.group, info.version, info.resource)
         missing = left_out.refusal(info.group, info.resource, info.subresource)
+        if kind is None and (none := left_out.empty(info.group, info.version, info.resource, info.verb)):
+            return _answer(orjson.dumps(none))
         if kind is None:
             return await self._aggregated(request, info.group, info.version, user, missing)
         if missing:
