@@ -22,8 +22,8 @@ stand-ins of the same names and logins, so a pass proves the product and not a d
 What fails has its reason below, and what was not run says so. *Not applicable* is what this kind of machine or this
 installation cannot have, by the table of reasons in `conformance/reasons.yaml` or by the suite's own word, and *not
 built* what VirtFleet refuses or warns of ([compatibility.md](compatibility.md)); neither is run. A spec that passed
-counts as passed, whatever the table says. What applies is what passed, failed and was not run. The last column is what
-passed of what was run on one machine with `virtfleet up`, which has of Kubernetes what VMs need.
+counts as passed, whatever the table says. What applies is what passed, failed and was not run. The last column is
+what passed of what was run on one machine with `virtfleet up`, which has of Kubernetes what VMs need.
 
     make conformance                    # all that applies, which takes hours; what is known grows as it goes
     make conformance LABEL=sig-network  # the specs of one label; NEW=1: those that have not passed yet
@@ -31,9 +31,9 @@ passed of what was run on one machine with `virtfleet up`, which has of Kubernet
     make conformance SLICE=1            # minutes: the quickest specs that passed twice in a row; a verdict, no page
 
 It builds VirtFleet's images, brings them and the guests to the nodes (VIRTFLEET_LOAD, see [install.md](install.md)),
-and installs VirtFleet, unless the cluster has it. The suite wants a storage class `local`; where there is none, claims get
-directories of this machine, which helps where the nodes share its files. FUNCTEST is the directory with the suite: `run NAME PROCESSES TIMEOUT
-ARGUMENTS...` starts its runner, `guests/build --archives DIRECTORY` makes the guests.
+and installs VirtFleet, unless the cluster has it. The suite wants a storage class `local`; where there is none, claims
+get directories of this machine, which helps where the nodes share its files. FUNCTEST is the directory with the suite:
+`run NAME PROCESSES TIMEOUT ARGUMENTS...` starts its runner, `guests/build --archives DIRECTORY` makes the guests.
 """
 
 

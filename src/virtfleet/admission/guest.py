@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_address
-
 from virtfleet.admission.case import Case
 from virtfleet.admission.findings import NOT_SUPPORTED
 from virtfleet.admission.names import dns_label_error, dns_subdomain_error
+from virtfleet.api.addresses import plain_ip
 from virtfleet.api.kubernetes import DNSConfig
 from virtfleet.api.probes import ACTIONS, OVER_THE_NETWORK, Probe
 from virtfleet.api.view import given, part, read
@@ -136,7 +135,7 @@ def _check_dns(case: Case) -> None:
         )
     for server in servers:
         try:
-            ip_address(server)
+            plain_ip(server)
         except ValueError:
             findings.invalid("nameservers", f"name server {server!r} is not an IP address")
     if len(searches) > _MOST_SEARCHES:

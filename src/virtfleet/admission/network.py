@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from ipaddress import AddressValueError, IPv4Address
+from ipaddress import IPv4Address
 from itertools import pairwise
 
 from virtfleet.admission.case import Case
 from virtfleet.admission.findings import NOT_SUPPORTED
 from virtfleet.admission.names import port_name_error
-from virtfleet.api.addresses import PCI_ADDRESS, NetworkError, guest_network
+from virtfleet.api.addresses import PCI_ADDRESS, NetworkError, guest_network, plain_ip
 from virtfleet.api.networks import DHCPOptions, Interface, Network, PodNetwork, Port
 from virtfleet.api.view import given
 
@@ -224,8 +224,8 @@ def _check_dhcp(case: Case, options: DHCPOptions, path: str) -> None:
         case.invalid("", "dhcpOptions.privateOptions are numbered from 224 to 254; change the number")
     for i, server in enumerate(options.ntp_servers):
         try:
-            IPv4Address(server)
-        except AddressValueError:
+            IPv4Address(plain_ip(server))
+        except ValueError:
             case.invalid(f"{path}.dhcpOptions.ntpServers[{i}]", f"{server!r} is not an IPv4 address")
 
 

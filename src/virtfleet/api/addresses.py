@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from ipaddress import IPv4Network, IPv6Network
+from ipaddress import IPv4Network, IPv6Network, ip_address
 from typing import Final
 
 _LEADING_ZEROS = re.compile(r"(?<![0-9])0+(?=[0-9])")
@@ -17,6 +17,11 @@ PCI_ADDRESS: Final = re.compile(r"([0-9a-fA-F]{4}):([0-9a-fA-F]{2}):([0-9a-fA-F]
 
 class NetworkError(ValueError):
     """Text that is no network for guests; the message says why, and how to write one."""
+
+
+def plain_ip(text: str) -> str:
+    """An address as it is written today: as in KubeVirt, zeros before a number mean nothing. ValueError for others."""
+    return str(ip_address(text if ":" in text else _LEADING_ZEROS.sub("", text)))
 
 
 def guest_network(text: str, version: int) -> IPv4Network | IPv6Network:

@@ -41,6 +41,11 @@ SOUND: dict[str, dict[str, Any]] = {
     "guests in a network of their own": {
         "networks[0].pod": {"vmNetworkCIDR": "10.10.010.0/24", "vmIPv6NetworkCIDR": "fd10:0:2::2/120"}
     },
+    "addresses with zeros before a number": {
+        "dnsPolicy": "None",
+        "dnsConfig": {"nameservers": ["8.8.8.8", "01.1.1.1", "fd00::010"]},
+        "domain.devices.interfaces[0].dhcpOptions": {"ntpServers": ["0127.0.0.3"]},
+    },
     "more memory than any node has": {"domain.memory.guest": "1Ei"},
     "CPU resources": {"domain.resources": {"requests": {"cpu": "500m"}, "limits": {"cpu": "2"}}},
     "dedicated CPUs": {"domain.cpu": {"cores": 2, "dedicatedCpuPlacement": True, "isolateEmulatorThread": True}},

@@ -170,14 +170,14 @@ def test_the_guest_hears_what_the_vmi_wants_it_to() -> None:
     options = {
         "bootFileName": "pxelinux.0",
         "tftpServerName": "10.0.0.9",
-        "ntpServers": ["10.0.0.3"],
+        "ntpServers": ["10.0.0.3", "0127.0.0.3"],
         "privateOptions": [{"option": 240, "value": "x"}],
     }
     (found,) = network.wired(vmi(dhcpOptions=options), {"eth0": ETH0})
     assert found.lease
     assert found.lease.boot_file == "pxelinux.0"
     assert found.lease.options == {240: "x"}
-    assert found.lease.ntp == ["10.0.0.3"]
+    assert found.lease.ntp == ["10.0.0.3", "127.0.0.3"]
 
 
 def test_a_pod_without_ipv4_gives_no_lease() -> None:
@@ -186,8 +186,9 @@ def test_a_pod_without_ipv4_gives_no_lease() -> None:
 
 
 def test_name_servers_come_from_the_pod() -> None:
-    text = "nameserver 10.96.0.10\nsearch a.local\nsearch ns.svc.cluster.local cluster.local\noptions ndots:5\n"
-    assert network.resolver(text) == Resolver(["10.96.0.10"], ["ns.svc.cluster.local", "cluster.local"])
+    servers = "nameserver 10.96.0.10\nnameserver 01.1.1.1\nnameserver\nnameserver gateway\n"
+    text = f"{servers}search a.local\nsearch ns.svc.cluster.local cluster.local\noptions ndots:5\n"
+    assert network.resolver(text) == Resolver(["10.96.0.10", "1.1.1.1"], ["ns.svc.cluster.local", "cluster.local"])
 
 
 def test_wishes_travel_as_json() -> None:

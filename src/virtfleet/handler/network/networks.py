@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from virtfleet.api import traits
+from virtfleet.api.addresses import plain_ip
 from virtfleet.api.networks import DHCPOptions
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.handler.network.plan import (
@@ -113,7 +114,7 @@ def _lease(
         routes=routes,
         dns=[s for s in resolver.servers if ":" not in s],
         search=resolver.search,
-        ntp=options.ntp_servers,
+        ntp=[plain_ip(server) for server in options.ntp_servers],
         mtu=link.mtu,
         hostname=name,
         tftp_server=options.tftp_server_name,
@@ -160,7 +161,10 @@ def _is_default(route: Route) -> bool:
 def resolver(text: str) -> Resolver:
     """From the content of a resolv.conf."""
     lines = [line.split() for line in text.splitlines()]
-    servers = [words[1] for words in lines if len(words) > 1 and words[0] == "nameserver"]
+    servers = []
+    for words in lines:
+        with suppress(ValueError):  # what is no address is of no use to a guest
+            servers += [plain_ip(words[1])] if words[:1] == ["nameserver"] and len(words) > 1 else []
     search = next((words[1:] for words in reversed(lines) if words[:1] == ["search"]), [])
     return Resolver(servers, search)
 
