@@ -113,8 +113,8 @@ def _write(
     names = {spec.name for spec in every}
     lines = (f"{json.dumps(name)}: {json.dumps(row)}" for name, row in sorted(results.items()) if name in names)
     file.write_text("{\n" + ",\n".join(lines) + "\n}\n")
-    real, local = ({s: report.verdict(s, _read(of), reasons) for s in every} for of in (RESULTS, RESULTS_LOCAL))
-    PAGE.write_text(page.page(real, local))
+    homes = [_read(of) for of in (RESULTS, RESULTS_LOCAL)]
+    PAGE.write_text(page.page(*({spec: report.verdict(spec, shown, reasons) for spec in every} for shown in homes)))
 
 
 if __name__ == "__main__":

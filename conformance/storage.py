@@ -10,7 +10,7 @@ import json
 import shutil
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,11 +30,13 @@ _COLUMNS = ",".join(f"c{number}:.{field}" for number, field in enumerate(_ASKED)
 _NONE = "<none>"
 _PAUSE = 2.0  # seconds
 
+Kubectl = Callable[..., subprocess.CompletedProcess[str]]
+
 
 @contextmanager
-def served(kubectl: Path, directory: Path) -> Iterator[None]:
+def served(kubectl: Kubectl, directory: Path) -> Iterator[None]:
     """Claims of the class get volumes meanwhile; nothing happens where the cluster has such a class."""
-    if subprocess.run([kubectl, "get", "storageclass", CLASS], capture_output=True, check=False).returncode == 0:
+    if kubectl("get", "storageclass", CLASS, check=False).returncode == 0:
         yield
         return
     _apply(kubectl, _class())
@@ -46,16 +48,16 @@ def served(kubectl: Path, directory: Path) -> Iterator[None]:
     finally:
         over.set()
         serving.join()
-        subprocess.run([kubectl, "delete", "pv", "-l", _LABEL, "--wait=false"], capture_output=True, check=False)
-        subprocess.run([kubectl, "delete", "storageclass", CLASS], capture_output=True, check=False)
+        kubectl("delete", "pv", "-l", _LABEL, "--wait=false", check=False)
+        kubectl("delete", "storageclass", CLASS, check=False)
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _serve(kubectl: Path, directory: Path, over: threading.Event) -> None:
-    command = [kubectl, "get", "pvc", "-A", "--no-headers", "-o", f"custom-columns={_COLUMNS}"]
+def _serve(kubectl: Kubectl, directory: Path, over: threading.Event) -> None:
     made = set()
     while not over.wait(_PAUSE):
-        for line in subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines():
+        claims = kubectl("get", "pvc", "-A", "--no-headers", "-o", f"custom-columns={_COLUMNS}", check=False)
+        for line in claims.stdout.splitlines():
             namespace, name, uid, wanted, volume, size, mode = line.split()
             if wanted != CLASS or volume != _NONE or uid in made:
                 continue
@@ -92,7 +94,5 @@ def _volume(place: Path, claim: dict[str, str], size: str, mode: str) -> dict[st
     }
 
 
-def _apply(kubectl: Path, document: dict[str, Any]) -> None:
-    subprocess.run(
-        [kubectl, "apply", "-f", "-"], input=json.dumps(document), text=True, check=False, capture_output=True
-    )
+def _apply(kubectl: Kubectl, document: dict[str, Any]) -> None:
+    kubectl("apply", "-f", "-", check=False, given=json.dumps(document))

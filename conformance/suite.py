@@ -35,8 +35,9 @@ class Trouble(Exception):
     """The suite cannot be run here, and why."""
 
 
-def kubectl(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([KUBECTL, *arguments], check=check, capture_output=True, text=True, timeout=120)
+def kubectl(*arguments: str, check: bool = True, given: str | None = None) -> subprocess.CompletedProcess[str]:
+    command = [KUBECTL, *arguments]
+    return subprocess.run(command, check=check, capture_output=True, text=True, timeout=120, input=given)
 
 
 def require() -> None:
@@ -76,7 +77,7 @@ def installed() -> Iterator[None]:
     try:
         if ours:
             _do([str(VIRTFLEET), "install", "--kubevirt", str(KUBEVIRT), *where])
-        with storage.served(KUBECTL, WORK / "volumes"):
+        with storage.served(kubectl, WORK / "volumes"):
             yield
     finally:
         if ours:

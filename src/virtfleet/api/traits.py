@@ -15,6 +15,7 @@ from virtfleet.api.networks import Interface
 from virtfleet.api.probes import INSIDE
 from virtfleet.api.quantity import Quantity, QuantityError
 from virtfleet.api.view import given
+from virtfleet.api.vmi import AccessCredential
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 
 GRACE = 30  # seconds that a guest has to shut down, where its owner does not say
@@ -208,3 +209,14 @@ def console_logged(vmi: VMI, by_default: bool) -> bool:
 def bus(disk: Disk) -> str:
     target = disk.lun or disk.disk or disk.cdrom
     return target.bus if target else ""
+
+
+SET_KEYS, SET_PASSWORD = "guest-ssh-add-authorized-keys", "guest-set-user-password"
+
+
+def agent_command(credential: AccessCredential) -> str:
+    """By which the guest's agent takes a key or a password; "" where it reaches the guest in another way."""
+    method = credential.ssh_public_key.propagation_method if credential.ssh_public_key else None
+    if method and method.qemu_guest_agent:
+        return SET_KEYS
+    return SET_PASSWORD if credential.user_password else ""

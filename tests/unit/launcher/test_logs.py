@@ -75,3 +75,6 @@ def test_the_last_words_of_a_process_are_the_end_of_its_log(tmp_path: Path) -> N
     assert logs.last_words(str(tmp_path / "*.log")) == ""
     (tmp_path / "qemu.log").write_bytes(b"long ago\n" * 1000 + b"assertion failed \xff\n")
     assert logs.last_words(str(tmp_path / "*.log"), most=23) == "ago\nassertion failed \ufffd\n"
+    (tmp_path / "link.log").symlink_to(__file__)
+    os.mkfifo(tmp_path / "pipe.log")
+    assert logs.last_words(str(tmp_path / "*.log"), most=23) == "ago\nassertion failed \ufffd\n", "and no other's"

@@ -82,8 +82,8 @@ def ask_vmm(domain: Libvirt, command: str, arguments: dict[str, str]) -> dict[st
 class Launcher:
     """A launcher's departures, and what it would tell of them."""
 
-    def __init__(self) -> None:
-        self.libvirt = Libvirt()
+    def __init__(self, libvirt: Libvirt) -> None:
+        self.libvirt = libvirt
         self.said = asyncio.Event()
         self.departures = Departures(self.libvirt, "n", registry.get("qemu-kvm"), self.said.set)  # type: ignore[arg-type]
 
@@ -113,7 +113,7 @@ async def launcher(monkeypatch: pytest.MonkeyPatch) -> Launcher:
     for name, seconds in (("_LOOK", 0.01), ("_JOIN", 0.2), ("_JOIN_AGAIN", 0.02), ("_LINGERS", 0.05), ("_SAY", 0)):
         monkeypatch.setattr(migration, name, seconds)
     monkeypatch.setattr(migration, "ask_vmm", ask_vmm)
-    return Launcher()
+    return Launcher(Libvirt())
 
 
 async def test_a_guest_that_a_dead_daemon_left_standing_still_runs_on_here(launcher: Launcher) -> None:
@@ -194,10 +194,8 @@ WAITS = {
 
 
 @pytest.fixture
-def asleep(launcher: Launcher) -> Launcher:
-    launcher.libvirt = Asleep()
-    launcher.departures = Departures(launcher.libvirt, "n", registry.get("qemu-kvm"), launcher.said.set)  # type: ignore[arg-type]
-    return launcher
+async def asleep(launcher: Launcher) -> Launcher:
+    return Launcher(Asleep())
 
 
 @pytest.mark.parametrize("job", [libvirt.VIR_DOMAIN_JOB_FAILED, libvirt.VIR_DOMAIN_JOB_CANCELLED])

@@ -162,9 +162,9 @@ def resolver(text: str) -> Resolver:
     """From the content of a resolv.conf."""
     lines = [line.split() for line in text.splitlines()]
     servers = []
-    for words in lines:
+    for named in (words[1] for words in lines if len(words) > 1 and words[0] == "nameserver"):
         with suppress(ValueError):  # what is no address is of no use to a guest
-            servers += [plain_ip(words[1])] if words[:1] == ["nameserver"] and len(words) > 1 else []
+            servers.append(plain_ip(named))
     search = next((words[1:] for words in reversed(lines) if words[:1] == ["search"]), [])
     return Resolver(servers, search)
 

@@ -7,13 +7,13 @@ there, to spare it a write: a guest that nobody wants to probe is ready when it 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_interface
 from typing import Any
 
-from virtfleet.api import conditions, hotplug, times
+from virtfleet.api import conditions, hotplug, times, traits
 from virtfleet.api.conditions import Condition
 from virtfleet.api.names import FINAL, NotMigratable, Phase, VMICondition
 from virtfleet.api.quantity import BINARY, Quantity
@@ -55,7 +55,6 @@ _AGENT_COMMANDS = frozenset(
         "guest-get-osinfo",
     }
 )
-_KEYS_COMMAND, _PASSWORD_COMMAND = "guest-ssh-add-authorized-keys", "guest-set-user-password"
 _POOR_AGENT = "This guest agent doesn't support required basic commands"
 # What the agent calls it -> what the status calls it.
 _GUEST_OS = {
@@ -248,7 +247,8 @@ def _conditions(at: Situation, present: list[Condition], phase: str, now: float)
     if phase == Phase.RUNNING != at.vmi.status.phase and at.vmi.spec.readiness_probe is None and not paused:
         present = conditions.put(present, kind.READY, "True", now)
     present = _if(present, kind.AGENT_CONNECTED, at.state.agent, now)
-    missing = sorted({*_AGENT_COMMANDS, *_credential_commands(at.vmi)} - set(at.guest.commands)) if at.guest else []
+    wanted = _AGENT_COMMANDS | set(filter(None, map(traits.agent_command, at.vmi.spec.access_credentials)))
+    missing = sorted(wanted - set(at.guest.commands)) if at.guest else []
     words = (
         _POOR_AGENT,
         f"missing: {', '.join(missing)}; allow them, or install a newer qemu-guest-agent in the guest",
@@ -263,16 +263,6 @@ def _conditions(at: Situation, present: list[Condition], phase: str, now: float)
     words = ("EmulationUsed", f"/dev/{at.hypervisor.descriptor.device} is not used: the guest's CPUs are emulated")
     present = _if(present, kind.SOFTWARE_EMULATION, at.emulated, now, *words)
     return _mobility(at, at.hypervisor, present, now)
-
-
-def _credential_commands(vmi: VMI) -> Iterator[str]:
-    """What the agent needs to understand for the keys and passwords that it is to set."""
-    for credential in vmi.spec.access_credentials:
-        keys, password = credential.ssh_public_key, credential.user_password
-        if keys and keys.propagation_method and keys.propagation_method.qemu_guest_agent:
-            yield _KEYS_COMMAND
-        if password:
-            yield _PASSWORD_COMMAND
 
 
 def _with_trouble(present: list[Condition], trouble: str, now: float) -> list[Condition]:

@@ -31,16 +31,18 @@ def last_words(pattern: str, most: int = 2000) -> str:
     """The end of what is in such files."""
     words = []
     for path in glob.iglob(pattern):
-        with suppress(OSError), open(path, "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - most))
-            words.append(file.read(most).decode(errors="replace"))
+        with suppress(OSError), open(_open(path, os.O_RDONLY), "rb") as file:
+            found = os.fstat(file.fileno())
+            if stat.S_ISREG(found.st_mode):
+                file.seek(max(0, found.st_size - most))
+                words.append(file.read(most).decode(errors="replace"))
     return "".join(words)[-most:]
 
 
 def shorten(path: str) -> None:
     """Begin a file anew that is full. Its last part goes to `<path>.0`, in place of what was there."""
     try:
-        log = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        log = _open(path, os.O_RDWR)
     except OSError:
         return  # it is gone, or no file
     try:
@@ -53,6 +55,11 @@ def shorten(path: str) -> None:
         os.ftruncate(log, 0)
     finally:
         os.close(log)
+
+
+def _open(path: str, how: int) -> int:
+    """Who writes such files is the guest's: a link is not followed, and nothing waits for the other end of a pipe."""
+    return os.open(path, how | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def _keep(log: int, found: os.stat_result, path: str) -> None:

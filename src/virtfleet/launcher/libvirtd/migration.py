@@ -148,13 +148,13 @@ class Departure:
             stood = stood if seen and seen.on_its_way else now
             stuck = now - stood > _LINGERS and await self._ask_vmm(self._steps.stuck)
             due = due if self._end or (seen and seen.failed) or stuck else now
-            if now - due > _LINGERS:
-                await self._release()
             look = _measured(self.look, seen.job) if seen and not seen.settled else self.look
             if seen and not seen.settled and (least is None or look.left < least):
                 least, progressed = look.left, now
             self._show(msgspec.structs.replace(look, elapsed=now - began, stuck=now - progressed))
-            if self._end:
+            if now - due > _LINGERS:
+                await self._release()
+            elif self._end:
                 await self._abort_job()
             elif turn := pace(self._vmi, options, self.look, copied=copied):
                 await self._take(turn)

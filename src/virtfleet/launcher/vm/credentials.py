@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from virtfleet.api.traits import SET_KEYS, SET_PASSWORD, agent_command
 from virtfleet.api.vmi import AccessCredential
 from virtfleet.domain import paths
 from virtfleet.launcher.failure import Failure
@@ -27,8 +28,7 @@ _LARGEST = 64 << 10  # bytes of a file
 
 def by_agent(credentials: Sequence[AccessCredential]) -> list[AccessCredential]:
     """Those that reach the guest through its agent."""
-    methods = [(c, c.ssh_public_key.propagation_method if c.ssh_public_key else None) for c in credentials]
-    return [c for c, method in methods if c.user_password or (method and method.qemu_guest_agent)]
+    return [credential for credential in credentials if agent_command(credential)]
 
 
 def commands(credentials: Sequence[AccessCredential]) -> list[tuple[str, str, dict[str, object]]]:
@@ -44,13 +44,13 @@ def commands(credentials: Sequence[AccessCredential]) -> list[tuple[str, str, di
             passwords |= _files(credential.user_password.source)
     return [
         *(
-            (user, "guest-ssh-add-authorized-keys", {"username": user, "keys": list(dict.fromkeys(own)), "reset": True})
+            (user, SET_KEYS, {"username": user, "keys": list(dict.fromkeys(own)), "reset": True})
             for user, own in keys.items()
         ),
         *(
             (
                 user,
-                "guest-set-user-password",
+                SET_PASSWORD,
                 {"username": user, "password": base64.b64encode(word).decode(), "crypted": False},
             )
             for user, word in passwords.items()
