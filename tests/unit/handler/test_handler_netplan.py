@@ -119,6 +119,9 @@ def test_secondary_networks_have_links_of_their_own_with_names_the_kernel_takes(
 def test_several_queues_need_a_tap_that_has_them() -> None:
     made = netplan.plan(requests(vmi(queues=True)), {"eth0": ETH0}, ["eth0"])
     assert "tuntap add dev tap0 mode tap user 107 vnet_hdr multi_queue" in made.commands
+    # A card that has one queue cannot open such a tap.
+    made = netplan.plan(requests(vmi(queues=True, model="e1000")), {"eth0": ETH0}, ["eth0"])
+    assert "tuntap add dev tap0 mode tap user 107 vnet_hdr" in made.commands
 
 
 def test_a_guest_keeps_its_hardware_address() -> None:
