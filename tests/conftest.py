@@ -82,6 +82,8 @@ def _left_out(item: pytest.Item) -> str:
     """Why a test does not run here."""
     if os.environ.get("KUBECONFIG") and (mark := item.get_closest_marker("local_home")):
         return f"local home only: {mark.args[0]}"
+    if os.environ.get("KUBECONFIG") and not os.environ.get("ALL") and (mark := item.get_closest_marker("thorough")):
+        return f"on a real Kubernetes with ALL=1: {mark.args[0]}"
     if mark := item.get_closest_marker("on_demand"):
         variable, why = mark.args
         return "" if os.environ.get(variable) else f"on demand ({variable}=1): {why}"

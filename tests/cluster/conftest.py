@@ -23,10 +23,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             continue
         # Who shares a cluster is tested by one process.
         used = getattr(item, "fixturenames", ())
-        of = "cluster" if "cluster" in used else item.path.name
-        if KUBECONFIG and "node" in used:
-            of = "fleet"  # it takes a node away for a while, which VMs of the fleet would notice
-        item.add_marker(pytest.mark.xdist_group(of))
+        shared = "cluster" in used and not KUBECONFIG
+        item.add_marker(pytest.mark.xdist_group("cluster" if shared else item.path.name))
+        if "node" in used:
+            item.add_marker(pytest.mark.alone)  # it takes a node away for a while, which VMs would notice
         if "local_cluster" in used:
             item.add_marker(pytest.mark.local_home("it breaks the cluster"))
 

@@ -32,9 +32,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _group(path: Path) -> str:
-    """Who shares a cluster is tested by one process. At home there are several clusters, which halves the time."""
+    """At home one process tests all that share a cluster, and there are several. Elsewhere all processes share one."""
     if KUBECONFIG:
-        return "fleet"
+        return path.stem
     if path.parent.name == "trouble":
         return "trouble"
     return "upkeep" if path.stem in UPKEEP else "fleet"
@@ -42,8 +42,12 @@ def _group(path: Path) -> str:
 
 @pytest.fixture(scope="session")
 def real() -> Iterator[Cluster]:
-    """VirtFleet on the cluster that KUBECONFIG names."""
-    with kubehome.installed(Cluster(Path(KUBECONFIG))) as cluster:
+    """VirtFleet on the cluster that KUBECONFIG names, and of all processes that test there."""
+    cluster = Cluster(Path(KUBECONFIG))
+    if os.environ.get(kubehome.SHARED):
+        yield cluster
+        return
+    with kubehome.installed(cluster):
         yield cluster
 
 

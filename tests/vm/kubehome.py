@@ -1,6 +1,7 @@
 """VirtFleet on a Kubernetes that others made: installed as docs/install.md says, with what examples need, and removed.
 
 Its nodes have the images already (`make test-kube` sees to that). Three of them play those of examples/nodes.yaml.
+As a program it installs VirtFleet for as long as the command runs that it is given: for several processes that test.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ import json
 import os
 import shlex
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from cluster.clusters import VIRTFLEET, Cluster, Kubectl
+from cluster.clusters import KUBECONFIG, VIRTFLEET, Cluster, Kubectl
 from cluster.manifests import workload
 from virtfleet import __version__
 from virtfleet.kube.deviceplugin import DIRECTORY
@@ -28,6 +30,7 @@ CANARY, SPECIAL = "fleet.example/ring", "superduper.io/megaslop"
 DEVICE = "superduper.io/MegaSlop_9000"
 HELPERS = "virtfleet-tests"  # the namespace of what is here for the tests alone
 PATIENCE = 300.0
+SHARED = "VIRTFLEET_INSTALLED"  # set where VirtFleet is there already, for other tests as well
 
 
 @contextmanager
@@ -115,3 +118,8 @@ def _devices(node: str) -> list[dict[str, Any]]:
             volumes=volumes,
         ),
     ]
+
+
+if __name__ == "__main__":
+    with installed(Cluster(Path(KUBECONFIG))):
+        sys.exit(subprocess.run(sys.argv[1:], env=os.environ | {SHARED: "1"}, check=False).returncode)

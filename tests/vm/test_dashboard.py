@@ -25,6 +25,7 @@ from waiting import eventually
 
 pytestmark = [
     pytest.mark.timeout(600),
+    pytest.mark.thorough("it asks the API that virtctl asks"),
     pytest.mark.skipif(not CHROMIUM, reason="needs Debian's chromium"),
 ]
 PICTURES = Path(__file__).parents[2] / "docs/images" if os.environ.get("DASHBOARD_PICTURES") else None

@@ -27,7 +27,11 @@ NAMESPACE, IMAGE = "drained", "virtfleet/disk:counts-slowly"
 VMS = 10
 LONGEST = 600.0
 
-pytestmark = pytest.mark.timeout(1500)
+pytestmark = [
+    pytest.mark.timeout(1500),
+    pytest.mark.alone,
+    pytest.mark.thorough("it moves ten guests, and others drain a node as well"),
+]
 
 
 class Drained:

@@ -23,7 +23,7 @@ from waiting import eventually
 
 NAMESPACE = "plugging"
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.alone]
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ OF_THE_LOCAL_HOME = ("virtfleet.io/agent", "virtfleet.io/nodes-file", "virtfleet
 # Images are here under their own names.
 REGISTRY = {"registry.example/virtfleet": "virtfleet"}
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.alone]
 
 
 class Load:

@@ -21,7 +21,7 @@ NAMESPACE = "growing"
 CHANGES = ("HotVCPUChange", "HotMemoryChange", "MigrationRequired")
 FINAL = ("Succeeded", "Failed")
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.alone]
 
 
 @pytest.fixture(scope="module")

@@ -166,6 +166,7 @@ def _claim(name: str, mode: str) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": spec}
 
 
+@pytest.mark.thorough("what is kept is the launcher's in both homes")
 def test_what_firmware_and_tpm_remember_goes_along_and_outlives_a_restart(web: Used) -> None:
     """So does what is on a claim that all nodes share, of which nobody has said how it is to be cached."""
     web.kubectl.apply(_claim("shared", "ReadWriteMany"))

@@ -85,11 +85,13 @@ def the_vm() -> dict[str, Any]:
     return vm
 
 
+@pytest.mark.thorough("it asks what the official client asks")
 def test_openshift_python_wrapper(namespace: str, as_user: dict[str, str]) -> None:
     spec = the_vm()["spec"] | {"runStrategy": "Manual"}
     _run("python", HERE / "life.py", namespace, json.dumps(spec), env=as_user)
 
 
+@pytest.mark.thorough("it asks what the official client asks")
 def test_ansible(namespace: str, as_user: dict[str, str], tmp_path: Path) -> None:
     inventory = {"plugin": "kubevirt.core.kubevirt", "namespaces": [namespace]}
     (tmp_path / "inventory.kubevirt.yaml").write_text(json.dumps(inventory))

@@ -40,7 +40,7 @@ GUESTS = ("slopped", "ordinary")
 NOWHERE = "localhost:1"  # a registry that refuses at once, where a name that nobody has may take a resolver 20 s
 NAMESPACE = "pools"
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.alone]
 
 
 def pool(name: str, labels: dict[str, str], **more: Any) -> dict[str, Any]:
@@ -252,6 +252,7 @@ def test_an_installation_at_rest_is_not_written_to(live: Fleet, guests: dict[str
     assert live.kubevirt()["metadata"]["resourceVersion"] == told
 
 
+@pytest.mark.thorough("each change that it makes is made by others as well")
 def test_pools_and_labels_change_at_random_while_guests_run_on(live: Fleet, guests: dict[str, tuple[str, str]]) -> None:
     dice = random.Random(11)
     others = [
@@ -350,6 +351,7 @@ def stopped(live: Fleet, reason: str, *parts: str) -> dict[str, Any]:
     return eventually(check, PATIENCE)
 
 
+@pytest.mark.thorough("it waits for time limits")
 def test_images_that_cannot_be_pulled_cost_no_vm_its_console(live: Fleet, guests: dict[str, tuple[str, str]]) -> None:
     """A registry without images for all; then a pool over a node with a VM, by its definition and by a label."""
     live.settled()

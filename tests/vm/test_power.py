@@ -18,6 +18,7 @@ from vm.accessed import Used
 
 pytestmark = [
     pytest.mark.timeout(600),
+    pytest.mark.alone,
     pytest.mark.on_demand("VIRTFLEET_POWER", "it takes power from a node of a real cluster"),
 ]
 SOON = 90.0  # seconds: half of what a handler waits for a launcher that it never saw

@@ -76,6 +76,7 @@ def explained(vmi: dict[str, Any]) -> bool:
     )
 
 
+@pytest.mark.thorough("specs are judged by the same code in both homes")
 def test_what_is_admitted_runs_or_says_why_not(fleet: Fleet) -> None:
     seen = 0
     while seen < NUMBER:
