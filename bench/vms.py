@@ -54,8 +54,8 @@ _PROCESS = re.compile(r"^(?P<name>\S.*?) Rss: +(?P<rss>\d+) kB Pss: +(?P<pss>\d+
 Calls = Counter[tuple[str, str]]  # by verb and resource
 
 
-def vmi(name: str, guest: str) -> Obj:
-    """The VMI of examples/vmi.yaml."""
+def vmi(name: str, guest: str, **spec: str) -> Obj:
+    """The VMI of examples/vmi.yaml, and what else its spec has."""
     devices = {
         "disks": [{"name": "root", "disk": {"bus": "virtio"}}],
         "interfaces": [{"name": "default", "masquerade": {}}],
@@ -69,6 +69,7 @@ def vmi(name: str, guest: str) -> Obj:
             "domain": {"memory": {"guest": "128Mi"}, "devices": devices},
             "networks": [{"name": "default", "pod": {}}],
             "volumes": [{"name": "root", "containerDisk": image}],
+            **spec,
         },
     }
 
@@ -91,13 +92,13 @@ class Bench:
         self._number = 0
         self._created: dict[str, float] = {}
 
-    async def create(self, count: int) -> list[str]:
+    async def create(self, count: int, **spec: str) -> list[str]:
         names = [f"bench-{self._number + i}" for i in range(count)]
         self._number += count
         self._names += names
         for name in names:
             self._created[name] = time.monotonic()
-            await self._api.create(VMIS, vmi(name, self._guest))
+            await self._api.create(VMIS, vmi(name, self._guest, **spec))
         return names
 
     async def until(self, mark: str, names: list[str]) -> list[float]:
@@ -185,6 +186,17 @@ class Bench:
             Figure("  p95", percentile(running, 95), "s", reference=reference[1]),
             Figure("  guest up p50", statistics.median(booted), "s"),
             Figure("  p95", percentile(booted, 95), "s"),
+        ]
+
+    async def together_and_waiting(self, count: int) -> list[Figure]:
+        """What is VirtFleet's and the cluster's part of it: guests that boot take the CPUs from those that come later."""
+        running = await self.until("running", await self.create(count, startStrategy="Paused"))
+        await self.delete_all()
+        return [
+            Figure(
+                f"{count} VMIs at once, none of which boots, created to Running p50", statistics.median(running), "s"
+            ),
+            Figure("  p95", percentile(running, 95), "s"),
         ]
 
     async def beside_guests(self) -> list[Figure]:
@@ -291,6 +303,7 @@ async def _measure(api: Client, guest: str) -> list[Figure]:
             figures += await bench.together(TOGETHER, ("19.5", "28.9"))
             figures += await bench.beside_guests()
             await bench.delete_all()
+            figures += await bench.together_and_waiting(TOGETHER)
             figures += await bench.together(MOST)
             figures += await bench.at_rest(f"{MOST} VMs", reference=False)
         finally:
