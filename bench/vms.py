@@ -189,7 +189,7 @@ class Bench:
         ]
 
     async def together_and_waiting(self, count: int) -> list[Figure]:
-        """What is VirtFleet's and the cluster's part of it: guests that boot take the CPUs from those that come later."""
+        """The part of all but the guests: those that boot take the CPUs from those that come later."""
         running = await self.until("running", await self.create(count, startStrategy="Paused"))
         await self.delete_all()
         return [
