@@ -44,6 +44,8 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "msg": record.getMessage(),
         }
+        if whose := getattr(record, "subcomponent", ""):
+            line["subcomponent"] = whose
         if record.exc_info:
             line["trace"] = self.formatException(record.exc_info)
         return msgspec.json.encode(line).decode()

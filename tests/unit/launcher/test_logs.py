@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from virtfleet.launcher.libvirtd import logs
+from virtfleet.launcher.libvirtd import host, logs
+from virtfleet.launcher.main import JsonFormatter
 
 
 def filled(path: Path, size: int) -> int:
@@ -78,3 +82,32 @@ def test_the_last_words_of_a_process_are_the_end_of_its_log(tmp_path: Path) -> N
     (tmp_path / "link.log").symlink_to(__file__)
     os.mkfifo(tmp_path / "pipe.log")
     assert logs.last_words(str(tmp_path / "*.log"), most=23) == "ago\nassertion failed \ufffd\n", "and no other's"
+
+
+async def test_what_libvirt_says_is_part_of_the_launchers_log(caplog: pytest.LogCaptureFixture) -> None:
+    async with logs.passed_on() as stderr:
+        said = b"2026-11-17 14:17:44.701+0000: 28: warning : virSecurityManagerNew:194 : no driver\nnot libvirt's\xff"
+        os.write(stderr, said)
+    first, second = caplog.records
+    assert (first.levelname, first.getMessage()) == ("WARNING", "virSecurityManagerNew:194 : no driver")
+    assert datetime.fromtimestamp(first.created, UTC).isoformat(timespec="milliseconds") == "2026-11-17T14:17:44.701+00:00"
+    assert (second.levelname, second.getMessage()) == ("INFO", "not libvirt's\N{REPLACEMENT CHARACTER}")
+    line = json.loads(JsonFormatter().format(first))
+    assert (line["component"], line["subcomponent"], line["level"]) == ("virt-launcher", "libvirt", "warning")
+
+
+async def test_a_line_without_an_end_takes_no_memory_without_an_end(caplog: pytest.LogCaptureFixture) -> None:
+    async with logs.passed_on() as stderr:
+        for _ in range(8):
+            await asyncio.to_thread(os.write, stderr, b"x" * (1 << 16))
+    assert max(len(record.getMessage()) for record in caplog.records) <= 3 << 16
+    assert sum(len(record.getMessage()) for record in caplog.records) == 8 << 16
+
+
+def test_the_hypervisors_process_is_found_by_its_name(tmp_path: Path) -> None:
+    for number, name in (("1", "catatonit"), ("17", "qemu-system-x86"), ("self", "qemu-system-x86")):
+        (tmp_path / number).mkdir()
+        (tmp_path / number / "comm").write_text(f"{name}\n")
+    assert host.process(("qemu-system",), tmp_path) == 17
+    assert host.process(("xl",), tmp_path) is None
+    assert host.process((), tmp_path) is None

@@ -1,4 +1,4 @@
-"""Files that a hypervisor's processes append to without an end, kept short.
+"""What libvirt says, as lines of the launcher's own log; and files that a hypervisor's processes append to, kept short.
 
 A guest decides how much is written to its console, and has a hand in what QEMU complains of. What is full is moved into
 a file beside it, one only, and begins anew: whoever appends goes on in the same file.
@@ -8,15 +8,66 @@ from __future__ import annotations
 
 import asyncio
 import glob
+import logging
 import os
+import re
 import stat
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager, suppress
+from datetime import datetime
+
+from virtfleet.work import tasks
 
 MOST = 2 << 20
 """Bytes after which a file is full."""
 _EVERY = 2.0  # seconds, in which a guest with a serial port writes about as much again
 _PIECE = 1 << 20
+_LONGEST_LINE = 1 << 16
+_LAST_LINES = 1.0  # seconds for what a process that has ended said last
+_LIBVIRT = logging.getLogger("libvirt")
+_LIBVIRT.setLevel(logging.DEBUG)  # libvirt's own filters decide
+_SAID = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}\+0000): \d+: (debug|info|warning|error) : (.*)")
+_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+@asynccontextmanager
+async def passed_on() -> AsyncIterator[int]:
+    """A file for libvirt to write to; what comes is logged here, until nobody writes any more or the block ends."""
+    reading, writing = os.pipe()
+    stream = asyncio.StreamReader(limit=_LONGEST_LINE)
+    loop = asyncio.get_running_loop()
+    pipe, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stream), open(reading, "rb"))
+    logging_it = tasks.start(_log(stream), "libvirt's log")
+    try:
+        yield writing
+    finally:
+        os.close(writing)
+        with suppress(TimeoutError):  # a process that it left behind may keep it open
+            async with asyncio.timeout(_LAST_LINES):
+                await logging_it
+        pipe.close()
+
+
+async def _log(stream: asyncio.StreamReader) -> None:
+    rest = b""
+    while piece := await stream.read(_LONGEST_LINE):
+        *lines, rest = (rest + piece).split(b"\n")
+        if len(rest) > _LONGEST_LINE:
+            lines, rest = [*lines, rest], b""
+        for line in lines:
+            _LIBVIRT.handle(record(line.decode(errors="replace")))
+    if rest:
+        _LIBVIRT.handle(record(rest.decode(errors="replace")))
+
+
+def record(line: str) -> logging.LogRecord:
+    """A line of libvirt's for the launcher's log, with its own time and level where it has some."""
+    said = _SAID.fullmatch(line)
+    when, level, words = said.groups() if said else ("", "info", line)
+    made = {"name": "libvirt", "levelno": _LEVELS[level], "levelname": level.upper(), "msg": words}
+    if when:
+        made["created"] = datetime.strptime(when, "%Y-%m-%d %H:%M:%S.%f%z").timestamp()
+    return logging.makeLogRecord({**made, "subcomponent": "libvirt"})
 
 
 async def keep_short(patterns: Iterable[str]) -> None:
