@@ -53,6 +53,8 @@ class PodWork:
     """What the launcher did last of what changes its VM, and for which spec."""
     asked_to_stop: tuple[int | None] | None = None
     """The time that the guest was given to shut down."""
+    logged: tuple[str, str] = ("", "")
+    """What the domain did, and why, when that was last logged."""
     guest: GuestInfo | None = None
     asking: asyncio.Task[None] | None = None
     """A question to the guest that is under way. Nothing waits for its answer."""

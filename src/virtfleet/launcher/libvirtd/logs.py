@@ -26,7 +26,9 @@ _LONGEST_LINE = 1 << 16
 _LAST_LINES = 1.0  # seconds for what a process that has ended said last
 _LIBVIRT = logging.getLogger("libvirt")
 _LIBVIRT.setLevel(logging.DEBUG)  # libvirt's own filters decide
-_SAID = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}\+0000): \d+: (debug|info|warning|error) : (.*)")
+_SAID = re.compile(
+    r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}\+0000): \d+: (debug|info|warning|error) : (?:(\w+:\d+) : )?(.*)"
+)
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
@@ -36,7 +38,7 @@ async def passed_on() -> AsyncIterator[int]:
     reading, writing = os.pipe()
     stream = asyncio.StreamReader(limit=_LONGEST_LINE)
     loop = asyncio.get_running_loop()
-    pipe, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stream), open(reading, "rb"))
+    pipe, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stream), os.fdopen(reading))
     logging_it = tasks.start(_log(stream), "libvirt's log")
     try:
         yield writing
@@ -61,10 +63,10 @@ async def _log(stream: asyncio.StreamReader) -> None:
 
 
 def record(line: str) -> logging.LogRecord:
-    """A line of libvirt's for the launcher's log, with its own time and level where it has some."""
+    """A line of libvirt's for the launcher's log, with its own time, level and place where it has some."""
     said = _SAID.fullmatch(line)
-    when, level, words = said.groups() if said else ("", "info", line)
-    made = {"name": "libvirt", "levelno": _LEVELS[level], "levelname": level.upper(), "msg": words}
+    when, level, place, words = said.groups("") if said else ("", "info", "", line)
+    made = {"levelno": _LEVELS[level], "levelname": level.upper(), "msg": words, "funcName": place}
     if when:
         made["created"] = datetime.strptime(when, "%Y-%m-%d %H:%M:%S.%f%z").timestamp()
     return logging.makeLogRecord({**made, "subcomponent": "libvirt"})

@@ -161,7 +161,7 @@ class Operations:
         return m.Stats(values=await self._domain.stats())
 
     async def _guest_ping(self, request: m.GuestPing) -> m.Done:
-        """For probes. The VM's owner is told of the first that fails; the kubelet tells of it in the Pod's events only."""
+        """For probes. The VM's owner is told of the first that fails: the kubelet tells in the Pod's events only."""
         if self._resting():
             return m.Done()
         try:
