@@ -35,6 +35,15 @@ def test_what_is_full_begins_anew_and_its_last_part_is_beside_it(tmp_path: Path)
     assert kept.stat().st_mode & 0o777 == 0o600
 
 
+def test_the_last_three_parts_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "console-log"
+    for number in range(5):
+        path.write_bytes(b"%d" % number * 2 * logs.MOST)
+        logs.shorten(str(path))
+    found = {file.name: file.read_bytes()[:1] for file in tmp_path.iterdir()}
+    assert found == {"console-log": b"", "console-log.0": b"4", "console-log.1": b"3", "console-log.2": b"2"}
+
+
 def test_what_is_not_full_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "log"
     os.close(filled(path, logs.MOST // 2))
@@ -71,6 +80,9 @@ def test_what_lies_in_the_way_keeps_no_log_long(tmp_path: Path, planted: str) ->
     path, elsewhere, way = tmp_path / "log", tmp_path / "elsewhere", tmp_path / "log.0"
     os.close(filled(path, 2 * logs.MOST))
     way.symlink_to(elsewhere) if planted == "a link" else way.mkdir()
+    logs.shorten(str(path))
+    assert path.stat().st_size == 0 and not elsewhere.exists()
+    os.close(filled(path, 2 * logs.MOST))
     logs.shorten(str(path))
     assert path.stat().st_size == 0 and not elsewhere.exists()
 

@@ -1,7 +1,7 @@
 """What libvirt says, as lines of the launcher's own log; and files that a hypervisor's processes append to, kept short.
 
 A guest decides how much is written to its console, and has a hand in what QEMU complains of. What is full is moved into
-a file beside it, one only, and begins anew: whoever appends goes on in the same file.
+a file beside it, as the last of three, and begins anew: whoever appends goes on in the same file.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def last_words(pattern: str, most: int = 2000) -> str:
 
 
 def shorten(path: str) -> None:
-    """Begin a file anew that is full. Its last part goes to `<path>.0`, in place of what was there."""
+    """Begin a file anew that is full. Its last part goes to `<path>.0`, what was there to `.1`, and that to `.2`."""
     try:
         log = _open(path, os.O_RDWR)
     except OSError:
@@ -104,7 +104,7 @@ def shorten(path: str) -> None:
         if not stat.S_ISREG(found.st_mode) or found.st_blocks * 512 <= MOST:
             return
         with suppress(OSError):
-            _keep(log, found, f"{path}.0")
+            _keep(log, found, path)
         os.ftruncate(log, 0)
     finally:
         os.close(log)
@@ -116,9 +116,10 @@ def _open(path: str, how: int) -> int:
 
 
 def _keep(log: int, found: os.stat_result, path: str) -> None:
-    with suppress(FileNotFoundError):
-        os.unlink(path)
-    kept = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, stat.S_IMODE(found.st_mode))
+    for older in (2, 1):
+        with suppress(FileNotFoundError):
+            os.rename(f"{path}.{older - 1}", f"{path}.{older}")
+    kept = os.open(f"{path}.0", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, stat.S_IMODE(found.st_mode))
     try:
         place = max(0, found.st_size - MOST)
         while place < found.st_size and (piece := os.pread(log, min(_PIECE, found.st_size - place), place)):
