@@ -18,6 +18,7 @@ from virtfleet.hypervisors import daemons, registry
 from virtfleet.hypervisors.base import Descriptor, Hypervisor
 from virtfleet.installation import Installation
 from virtfleet.pods import (
+    attachment,
     consolelog,
     heldimages,
     hooksidecars,
@@ -161,6 +162,8 @@ def _placement(
         affinity = settings.fleet.affinity(vmi, launcher.pool)
     except TooManyTermsError as error:
         raise Unrenderable(str(error)) from None
+    if terms := placement.forbidden(view):
+        affinity = attachment.near(affinity or {}, terms)
     spec = vmi["spec"]
     passed_on = ("tolerations", "topologySpreadConstraints", "schedulerName", "priorityClassName", "resourceClaims")
     return {

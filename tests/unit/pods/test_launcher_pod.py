@@ -489,6 +489,25 @@ def test_labels_say_how_much_a_launcher_and_its_libvirt_log(
     assert any(argument.startswith("--libvirt-log-filters=") for argument in given) is speaks
 
 
+def test_a_forbidden_cpu_feature_keeps_a_vm_off_nodes_that_have_it() -> None:
+    def required(edits: dict[str, Any]) -> list[Any]:
+        affinity = pod(edits)["spec"].get("affinity", {}).get("nodeAffinity", {})
+        terms = affinity.get("requiredDuringSchedulingIgnoredDuringExecution", {}).get("nodeSelectorTerms", [])
+        return [term["matchExpressions"] for term in terms]
+
+    features = {"domain.cpu.features": [{"name": "svm", "policy": "forbid"}, {"name": "aes", "policy": "optional"}]}
+    off = {"key": "cpu-feature.node.kubevirt.io/svm", "operator": "DoesNotExist"}
+    assert required(features) == [[off]]
+    zone = {"key": "zone", "operator": "In", "values": ["a"]}
+    own = {
+        "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [zone]}]}
+        }
+    }
+    assert required({**features, "affinity": own}) == [[zone, off]]
+    assert required({"affinity": own}) == [[zone]]
+
+
 def test_virsh_in_a_launcher_knows_where_to_go() -> None:
     where = "qemu+unix:///session?socket=/var/run/libvirt/virtqemud-sock"
     assert compute(pod({}))["env"] == [{"name": "LIBVIRT_DEFAULT_URI", "value": where}]
