@@ -81,8 +81,12 @@ async def test_what_stands_in_the_way_is_a_conflict_in_the_words_of_kubevirt(her
     assert await refusal("pause") == "VMI is already paused"
     assert await refusal("softreboot") == "VMI is paused"
     await becomes(Status.RUNNING, agent=False)
-    assert await refusal("unfreeze") == "VMI does not have guest agent connected"
     assert (await here.ask("GET", "guestosinfo"))[0] == 409
+    for command, body in (("freeze", b'{"unfreezeTimeout": "0s"}'), ("unfreeze", b"")):
+        code, status = await here.ask("PUT", command, body)
+        assert (code, status["reason"]) == (500, "InternalError")
+        words = f"Internal error occurred: command {command.title()} failed: QEMU guest agent is not connected"
+        assert status["message"].startswith(words)
     await becomes(Status.ABSENT)
     assert await refusal("reset") == "VMI is not running"
     assert here.launcher.asked == []
@@ -214,6 +218,8 @@ async def test_usb_devices_take_the_free_ports_and_nobodys_is_unplugged_for_anot
         with pytest.raises(aiohttp.WSServerHandshakeError, match="503"):
             async with here.attached("usbredir"):
                 pass
+        _, refusal = await here.ask("GET", "usbredir")
+        assert refusal["message"].startswith("websocket: bad handshake: all 4 USB redirections are in use")
         await devices[2].close()
         async with asyncio.timeout(20):
             while True:

@@ -88,6 +88,18 @@ async def test_plugins_register_again_when_the_kubelet_restarts(place: Path) -> 
             assert devices.ready()
 
 
+async def test_a_plugin_whose_socket_was_removed_says_so_and_registers_again(
+    place: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    add_tun(place)
+    async with kubelet(place) as node, plugins(place):
+        await eventually(lambda: node.offers().get(TUN) == (2, 2))
+        (place / "plugins/kubevirt-tun.sock").unlink()
+        said = "device socket file for device tun was removed, kubelet probably restarted."
+        await eventually(lambda: said in caplog.text)
+        await eventually((place / "plugins/kubevirt-tun.sock").exists)
+
+
 async def test_without_a_kubelet_the_node_is_not_ready(place: Path, caplog: pytest.LogCaptureFixture) -> None:
     add_tun(place)
     (place / "plugins").mkdir()

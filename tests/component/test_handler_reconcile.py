@@ -125,13 +125,19 @@ async def test_a_shorter_time_to_shut_down_is_passed_on(api: InProcessApi, place
         await eventually(lambda: real.asked.count("Shutdown") == 2)
 
 
-async def test_a_guest_that_crashes_fails_and_one_that_shuts_down_succeeds(api: InProcessApi, place: Path) -> None:
+async def test_a_guest_that_crashes_fails_and_one_that_shuts_down_succeeds(
+    api: InProcessApi, place: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     for name, reason, wanted in (("a", "Crashed", "Failed"), ("b", "Shutdown", "Succeeded")):
         await scheduled(api, place, name)
         async with handler(api, place), launcher(place / f"pods/pod-{name}") as real:
             await phase(api, "Running", name)
             real.becomes(Status.SHUTOFF, reason)
             await phase(api, wanted, name)
+            about = {"kind": "Domain", "name": name, "namespace": "default"}
+            told = [r.getMessage() for r in caplog.records if about.items() <= getattr(r, "about", {}).items()]
+            assert told == ["Domain is in state Running reason Unknown", f"Domain is in state Shutoff reason {reason}"]
 
 
 async def test_an_end_that_nobody_saw_is_found(api: InProcessApi, place: Path) -> None:

@@ -8,7 +8,7 @@ import logging
 import orjson
 import pytest
 
-from virtfleet.kube.process import JsonFormatter
+from virtfleet.kube.process import ABOUT, JsonFormatter
 
 
 @pytest.fixture
@@ -21,18 +21,26 @@ def log() -> tuple[logging.Logger, io.StringIO]:
     return logger, stream
 
 
-def test_a_line_has_time_level_component_logger_message_and_extras(log: tuple[logging.Logger, io.StringIO]) -> None:
+def test_a_line_has_time_level_component_place_message_and_extras(log: tuple[logging.Logger, io.StringIO]) -> None:
     logger, stream = log
     logger.warning("pod %s is gone", "a/b", extra={"vmi": "a/vm1"})
     line = orjson.loads(stream.getvalue())
     assert line.pop("timestamp").endswith("+00:00")
+    assert line.pop("pos").startswith("virtfleet.test:")
     assert line == {
         "level": "warning",
         "component": "virt-controller",
-        "logger": "virtfleet.test",
         "msg": "pod a/b is gone",
         "vmi": "a/vm1",
     }
+
+
+def test_what_a_line_is_about_has_the_keys_and_the_order_of_kubevirts_logs(
+    log: tuple[logging.Logger, io.StringIO],
+) -> None:
+    logger, stream = log
+    logger.info("it runs", extra={ABOUT: {"kind": "Domain", "name": "vm1", "namespace": "a"}})
+    assert '"kind":"Domain","level":"info","msg":"it runs","name":"vm1","namespace":"a","pos":' in stream.getvalue()
 
 
 def test_a_trace_stays_on_one_line(log: tuple[logging.Logger, io.StringIO]) -> None:

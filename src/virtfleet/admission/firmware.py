@@ -59,9 +59,11 @@ def _check_kernel_boot(case: Case, boot: KernelBoot) -> None:
             case.invalid(f"{path}.kernelArgs", "kernelArgs need a kernel; set kernelBoot.container with kernelPath")
         return
     if not container.image:
-        case.required(f"{path}.container.image", "the kernel comes from a container image; set container.image")
+        field = f"{path}.container.image"
+        case.required(field, f"{case.at(f'{path}.container')} must be defined with an image; set {case.at(field)}")
     if not container.kernel_path and not container.initrd_path:
-        case.required(f"{path}.container", "name what to boot in the image; set kernelPath, initrdPath or both")
+        what = "must be defined with at least one of the following: kernelPath, initrdPath"
+        case.required(f"{path}.container", f"{case.at(f'{path}.container')} {what}")
     for field, file in (("kernelPath", container.kernel_path), ("initrdPath", container.initrd_path)):
         if file:
             check_path(case, f"{path}.container.{field}", file)

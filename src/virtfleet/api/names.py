@@ -110,6 +110,10 @@ EVICTED_LATER: Final = "descheduler.alpha.kubernetes.io/request-evict-only"
 EVICTION_IN_PROGRESS: Final = "descheduler.alpha.kubernetes.io/eviction-in-progress"
 DRAINED: Final = "virtfleet.io/drained"  # of nodes: VMs began to leave it while it was cordoned
 LIBVIRT_LOG_FILTERS: Final = "kubevirt.io/libvirt-log-filters"
+PAUSE_PROBES: Final = "kubevirt.io/pause-guest-agent-probes"  # "true": pings of the guest's agent all succeed
+# Labels of VMIs: what their launchers log.
+DEBUG_LOGS: Final = "debugLogs"
+LOG_VERBOSITY: Final = "logVerbosity"
 FAIL_FAST: Final = "kubevirt.io/func-test-virt-launcher-fail-fast"
 FREE_PAGE_REPORTING_DISABLED: Final = "kubevirt.io/free-page-reporting-disabled"
 EMULATOR_THREAD_EVEN_PARITY: Final = "alpha.kubevirt.io/EmulatorThreadCompleteToEvenParity"

@@ -221,9 +221,11 @@ class Instances:
         if news := _news(vmi, status, VMICondition.SYNCHRONIZED):
             self._recorder.warning(vmi.reference, news["reason"], news["message"])
         elif news := _news(vmi, status, lifecycle.POD_SCHEDULED):
-            known = news["reason"] == lifecycle.UNSCHEDULABLE
-            said = advice.placement(news["message"]) if known else news["message"]
-            self._recorder.warning(vmi.reference, "FailedScheduling", said)
+            if news["reason"] == lifecycle.UNSCHEDULABLE:
+                # No warning, as in KubeVirt, whose users take one for the end: it waits, and a node may come.
+                self._recorder.normal(vmi.reference, "FailedScheduling", advice.placement(news["message"]))
+            else:
+                self._recorder.warning(vmi.reference, "FailedScheduling", news["message"])
 
     # -- what it depends on
 

@@ -1,7 +1,6 @@
 """What a VMI has to be like before the handler of its node is asked. Pure.
 
-Each check refuses with the code that KubeVirt's does; where it answers 500 for what the caller can mend (guest agent
-not connected), the code says so instead.
+Each check refuses with the code that KubeVirt's does.
 """
 
 from __future__ import annotations

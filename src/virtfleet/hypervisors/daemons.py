@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from virtfleet.hypervisors.base import DaemonPlan, DaemonSettings, Descriptor, Process
 
 _LOG = 'log_outputs = "1:stderr"\n'
+DEBUGGING = "3:remote 4:event 3:util.json 3:util.object 3:util.dbus 3:util.netlink 3:node_device 3:rpc 3:access 1:*"
+"""Filters for all that helps to find a mistake, by libvirt's own advice: less of what is said often."""
 
 
 def plan(

@@ -20,12 +20,17 @@ import orjson
 from virtfleet.work.tasks import held
 
 logger = logging.getLogger(__name__)
+ABOUT = "about"
+"""What a log record is about: kind, name, namespace, uid."""
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line; `extra=` fields of a record appear beside the message."""
+    """One JSON object per line, in KubeVirt's keys and their order; `extra=` fields appear beside the message.
 
-    _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+    Those of `extra={ABOUT: ...}` do so by their own names, also where Python has another use for one (`name`).
+    """
+
+    _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", ABOUT}
 
     def __init__(self, component: str) -> None:
         super().__init__()
@@ -36,13 +41,14 @@ class JsonFormatter(logging.Formatter):
             "timestamp": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "component": self._component,
-            "logger": record.name,
             "msg": record.getMessage(),
+            "pos": f"{record.name}:{record.lineno}",
         }
+        line |= getattr(record, ABOUT, {})
         line |= {key: value for key, value in vars(record).items() if key not in self._OWN}
         if record.exc_info:
             line["trace"] = self.formatException(record.exc_info)
-        return orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+        return orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SORT_KEYS).decode()
 
 
 def log_as_json(component: str, level: int | str = logging.INFO, stream: TextIO | None = None) -> None:

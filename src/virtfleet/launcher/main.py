@@ -34,16 +34,18 @@ _VERBOSE = 4
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line."""
+    """One JSON object per line, in KubeVirt's keys."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
-            "timestamp": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
             "component": "virt-launcher",
-            "logger": record.name,
+            "level": record.levelname.lower(),
             "msg": record.getMessage(),
+            "pos": f"{record.name}:{record.lineno}",
+            "timestamp": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
         }
+        if whose := getattr(record, "subcomponent", ""):
+            line |= {"subcomponent": whose, "pos": record.funcName}
         if record.exc_info:
             line["trace"] = self.formatException(record.exc_info)
         return msgspec.json.encode(line).decode()

@@ -18,6 +18,7 @@ from virtfleet.hypervisors import daemons, registry
 from virtfleet.hypervisors.base import Descriptor, Hypervisor
 from virtfleet.installation import Installation
 from virtfleet.pods import (
+    attachment,
     consolelog,
     heldimages,
     hooksidecars,
@@ -38,6 +39,7 @@ COMPUTE = "compute"
 GRACE_AFTER_GUEST = 30
 _LONGEST_NAME = 253
 _LONGEST_LABEL = 63
+_LIBVIRT_SPEAKS = 5  # verbosity above which libvirt tells all it does, too
 # Annotations of a VMI that mean nothing, or something else, on a Pod.
 _NOT_FOR_PODS = ("kubectl.kubernetes.io/last-applied-configuration", "kubevirt.io/latest-observed-api-version")
 
@@ -160,6 +162,8 @@ def _placement(
         affinity = settings.fleet.affinity(vmi, launcher.pool)
     except TooManyTermsError as error:
         raise Unrenderable(str(error)) from None
+    if terms := placement.forbidden(view):
+        affinity = attachment.near(affinity or {}, terms)
     spec = vmi["spec"]
     passed_on = ("tolerations", "topologySpreadConstraints", "schedulerName", "priorityClassName", "resourceClaims")
     return {
@@ -215,16 +219,20 @@ def _compute(
 
 def _arguments(view: VMI, hypervisor: Descriptor, settings: Installation, sidecars: int) -> list[str]:
     """What the launcher must know before the handler talks to it."""
+    labels, annotations = view.metadata.labels, view.metadata.annotations
+    wanted = labels.get(names.LOG_VERBOSITY, "")
+    verbosity = int(wanted) if wanted.isdecimal() else settings.verbosity("virt_launcher")
+    debugging = labels.get(names.DEBUG_LOGS, "").lower() == "true" or verbosity > _LIBVIRT_SPEAKS
     arguments = {
         "namespace": view.metadata.namespace,
         "name": view.metadata.name,
         "uid": view.metadata.uid,
         "hypervisor": hypervisor.name,
-        "verbosity": str(settings.verbosity("virt_launcher")),
+        "verbosity": str(verbosity),
         "hook-sidecars": str(sidecars or ""),
-        "libvirt-log-filters": view.metadata.annotations.get(names.LIBVIRT_LOG_FILTERS, ""),
+        "libvirt-log-filters": annotations.get(names.LIBVIRT_LOG_FILTERS) or daemons.DEBUGGING * debugging,
     }
-    crash = ["--simulate-crash"] if names.FAIL_FAST in view.metadata.annotations else []
+    crash = ["--simulate-crash"] if names.FAIL_FAST in annotations else []
     return [*(f"--{name}={value}" for name, value in arguments.items() if value), *crash]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from virtfleet.api import names, traits
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
@@ -41,3 +42,10 @@ def node_selector(vmi: VMI, hypervisor: Descriptor, settings: Installation) -> d
     }
     wanted |= {label: "true" for label, needed in needs.items() if needed}
     return {**wanted, **settings.node_selector, **vmi.spec.node_selector}
+
+
+def forbidden(vmi: VMI) -> list[dict[str, Any]]:
+    """What a node must not have: libvirt starts no guest on a CPU with a feature that the VMI forbids."""
+    features = vmi.spec.domain.cpu.features if vmi.spec.domain.cpu else []
+    labels = [names.CPU_FEATURE + feature.name for feature in features if feature.policy == "forbid"]
+    return [{"matchExpressions": [{"key": label, "operator": "DoesNotExist"} for label in labels]}] if labels else []

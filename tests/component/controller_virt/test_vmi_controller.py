@@ -23,6 +23,7 @@ from virtfleet.kube.client import Client
 from virtfleet.kube.config import Config
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import (
+    EVENTS,
     KUBEVIRTS,
     PERSISTENT_VOLUME_CLAIMS,
     POD_DISRUPTION_BUDGETS,
@@ -130,6 +131,8 @@ async def test_why_no_node_takes_it_is_shown_until_one_does(virt: Plane) -> None
     told = await virt.condition("PodScheduled", "False")
     assert (told["reason"], told["message"]) == ("Unschedulable", "Insufficient memory")
     await virt.until(lambda: _has_reason(virt, "FailedScheduling"))
+    events = await virt.api.list(EVENTS, NAMESPACE)
+    assert {e["type"] for e in events if e["reason"] == "FailedScheduling"} == {"Normal"}, "it may yet be taken"
     virt.kubelets.place = somewhere
     virt.kubelets.look_again()
     vmi = await virt.phase("Running")

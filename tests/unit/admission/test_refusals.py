@@ -703,5 +703,15 @@ def test_all_causes_are_told_at_once() -> None:
     assert set(found) == {"spec.hostname", "spec.domain.machine.type", f"{DISK}.cache"}
 
 
+def test_a_kernel_without_an_image_is_refused_in_the_words_that_tools_look_for() -> None:
+    container = "spec.domain.firmware.kernelBoot.container"
+    for given, words in (
+        ({"image": "", "kernelPath": "/k"}, f"{container} must be defined with an image; set {container}.image"),
+        ({"image": "x"}, f"{container} must be defined with at least one of the following: kernelPath, initrdPath"),
+    ):
+        [cause] = verdict(vmi({"domain.firmware.kernelBoot.container": given})).causes
+        assert cause.message == words
+
+
 def test_null_means_not_there() -> None:
     assert causes({"hostname": None, "domain.cpu": None, "affinity": None}) == {}

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from virtfleet.launcher.libvirtd import logs
+from virtfleet.launcher.libvirtd import host, logs
+from virtfleet.launcher.main import JsonFormatter
 
 
 def filled(path: Path, size: int) -> int:
@@ -29,6 +33,15 @@ def test_what_is_full_begins_anew_and_its_last_part_is_beside_it(tmp_path: Path)
     assert kept.stat().st_size == logs.MOST
     assert kept.read_bytes().endswith(b"%015d\n" % (3 * logs.MOST // 16 - 1))
     assert kept.stat().st_mode & 0o777 == 0o600
+
+
+def test_the_last_three_parts_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "console-log"
+    for number in range(5):
+        path.write_bytes(b"%d" % number * 2 * logs.MOST)
+        logs.shorten(str(path))
+    found = {file.name: file.read_bytes()[:1] for file in tmp_path.iterdir()}
+    assert found == {"console-log": b"", "console-log.0": b"4", "console-log.1": b"3", "console-log.2": b"2"}
 
 
 def test_what_is_not_full_is_left_alone(tmp_path: Path) -> None:
@@ -69,6 +82,9 @@ def test_what_lies_in_the_way_keeps_no_log_long(tmp_path: Path, planted: str) ->
     way.symlink_to(elsewhere) if planted == "a link" else way.mkdir()
     logs.shorten(str(path))
     assert path.stat().st_size == 0 and not elsewhere.exists()
+    os.close(filled(path, 2 * logs.MOST))
+    logs.shorten(str(path))
+    assert path.stat().st_size == 0 and not elsewhere.exists()
 
 
 def test_the_last_words_of_a_process_are_the_end_of_its_log(tmp_path: Path) -> None:
@@ -78,3 +94,33 @@ def test_the_last_words_of_a_process_are_the_end_of_its_log(tmp_path: Path) -> N
     (tmp_path / "link.log").symlink_to(__file__)
     os.mkfifo(tmp_path / "pipe.log")
     assert logs.last_words(str(tmp_path / "*.log"), most=23) == "ago\nassertion failed \ufffd\n", "and no other's"
+
+
+async def test_what_libvirt_says_is_part_of_the_launchers_log(caplog: pytest.LogCaptureFixture) -> None:
+    async with logs.passed_on() as stderr:
+        said = b"2026-11-17 14:17:44.701+0000: 28: warning : virSecurityManagerNew:194 : no driver\nnot libvirt's\xff"
+        os.write(stderr, said)
+    first, second = caplog.records
+    assert (first.levelname, first.getMessage()) == ("WARNING", "no driver")
+    assert first.created == datetime(2026, 11, 17, 14, 17, 44, 701000, UTC).timestamp()
+    assert (second.levelname, second.getMessage()) == ("INFO", "not libvirt's\N{REPLACEMENT CHARACTER}")
+    line = json.loads(JsonFormatter().format(first))
+    assert (line["component"], line["subcomponent"], line["level"]) == ("virt-launcher", "libvirt", "warning")
+    assert line["pos"] == "virSecurityManagerNew:194"
+
+
+async def test_a_line_without_an_end_takes_no_memory_without_an_end(caplog: pytest.LogCaptureFixture) -> None:
+    async with logs.passed_on() as stderr:
+        for _ in range(8):
+            await asyncio.to_thread(os.write, stderr, b"x" * (1 << 16))
+    assert max(len(record.getMessage()) for record in caplog.records) <= 3 << 16
+    assert sum(len(record.getMessage()) for record in caplog.records) == 8 << 16
+
+
+def test_the_hypervisors_process_is_found_by_its_name(tmp_path: Path) -> None:
+    for number, name in (("1", "catatonit"), ("17", "qemu-system-x86"), ("self", "qemu-system-x86")):
+        (tmp_path / number).mkdir()
+        (tmp_path / number / "comm").write_text(f"{name}\n")
+    assert host.process(("qemu-system",), tmp_path) == 17
+    assert host.process(("xl",), tmp_path) is None
+    assert host.process((), tmp_path) is None

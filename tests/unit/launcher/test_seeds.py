@@ -12,6 +12,7 @@ import pytest
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance
 from virtfleet.domain import paths
+from virtfleet.hypervisors import asking
 from virtfleet.launcher.failure import Failure
 from virtfleet.launcher.storage import seeds
 
@@ -82,3 +83,17 @@ def test_a_seed_without_data_and_data_that_is_not_base64_are_refused_by_name() -
         no_cloud({})
     with pytest.raises(Failure, match="userDataBase64 is not base64"):
         no_cloud({"userDataBase64": "@@@"})
+
+
+def test_a_config_drive_tells_the_tags_of_devices_whose_place_is_known() -> None:
+    tagged = {"name": "default", "tag": "blue", "macAddress": "9a:50:e8:6f:f3:fe"}
+    disk = {"name": "seed", "tag": "red", "disk": {"bus": "virtio", "pciAddress": "0000:02:00.0"}}
+    devices = {"interfaces": [{**tagged, "pciAddress": "0000:01:00.0"}, {**tagged, "tag": "lost"}], "disks": [disk]}
+    machine = vmi({"userData": "x"}, "cloudInitConfigDrive", domain={"devices": devices})
+    data = json.loads(seeds.config_drive(machine, machine.spec.volumes[0])["openstack/latest/meta_data.json"])
+    nic = {"type": "nic", "bus": "pci", "address": "0000:01:00.0", "mac": "9a:50:e8:6f:f3:fe", "tags": ["blue"]}
+    assert data["devices"] == [nic, {"type": "disk", "bus": "pci", "address": "0000:02:00.0", "tags": ["red"]}]
+    assert list(data) == ["instance_id", "hostname", "uuid", "devices"]
+    assert asking.tags(machine), "of one, the guest is not told"
+    machine.spec.domain.devices.interfaces.pop()
+    assert not asking.tags(machine)

@@ -470,6 +470,44 @@ def test_the_launcher_learns_from_its_arguments_whose_it_is() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("labels", "verbosity", "speaks"),
+    [
+        ({"debugLogs": "true"}, 2, True),
+        ({"debugLogs": "false"}, 2, False),
+        ({"logVerbosity": "10"}, 10, True),
+        ({"logVerbosity": "3"}, 3, False),
+        ({"logVerbosity": "-1"}, 2, False),
+        ({"logVerbosity": "much"}, 2, False),
+    ],
+)
+def test_labels_say_how_much_a_launcher_and_its_libvirt_log(
+    labels: dict[str, str], verbosity: int, speaks: bool
+) -> None:
+    given = compute(pod({"metadata.labels": labels}))["args"]
+    assert f"--verbosity={verbosity}" in given
+    assert any(argument.startswith("--libvirt-log-filters=") for argument in given) is speaks
+
+
+def test_a_forbidden_cpu_feature_keeps_a_vm_off_nodes_that_have_it() -> None:
+    def required(edits: dict[str, Any]) -> list[Any]:
+        affinity = pod(edits)["spec"].get("affinity", {}).get("nodeAffinity", {})
+        terms = affinity.get("requiredDuringSchedulingIgnoredDuringExecution", {}).get("nodeSelectorTerms", [])
+        return [term["matchExpressions"] for term in terms]
+
+    features = {"domain.cpu.features": [{"name": "svm", "policy": "forbid"}, {"name": "aes", "policy": "optional"}]}
+    off = {"key": "cpu-feature.node.kubevirt.io/svm", "operator": "DoesNotExist"}
+    assert required(features) == [[off]]
+    zone = {"key": "zone", "operator": "In", "values": ["a"]}
+    own = {
+        "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [zone]}]}
+        }
+    }
+    assert required({**features, "affinity": own}) == [[zone, off]]
+    assert required({"affinity": own}) == [[zone]]
+
+
 def test_virsh_in_a_launcher_knows_where_to_go() -> None:
     where = "qemu+unix:///session?socket=/var/run/libvirt/virtqemud-sock"
     assert compute(pod({}))["env"] == [{"name": "LIBVIRT_DEFAULT_URI", "value": where}]

@@ -67,12 +67,20 @@ class Command:
     event: tuple[str, str] | None = None
 
 
+def check_agent(vmi: str, state: DomainState | None, command: str) -> None:
+    """Raise what KubeVirt answers where a guest is to be frozen or thawed and has no agent: an internal error."""
+    check(vmi, state)
+    if Obstacle.NO_AGENT.stands(state or DomainState()):
+        why = "QEMU guest agent is not connected; install and start qemu-guest-agent in the guest"
+        raise ApiError("InternalError", f"Internal error occurred: command {command} failed: {why}")
+
+
 COMMANDS = {
     "pause": Command(Pause(), (Obstacle.PAUSED_ALREADY,), ("Paused", "VirtualMachineInstance paused")),
     "unpause": Command(Unpause(), (Obstacle.NOT_PAUSED,), ("Unpaused", "VirtualMachineInstance unpaused")),
     "softreboot": Command(SoftReboot(), (Obstacle.PAUSED,), ("SoftRebooted", "VirtualMachineInstance soft rebooted")),
     "reset": Command(Reset(), (), ("Reset", "VirtualMachineInstance reset")),
-    "unfreeze": Command(Unfreeze(), (Obstacle.NO_AGENT,)),
+    "unfreeze": Command(Unfreeze()),
 }
 
 

@@ -19,7 +19,7 @@ from aiohttp import web
 from virtfleet.api import duration
 from virtfleet.domain import paths
 from virtfleet.handler.access import stream as access_stream
-from virtfleet.handler.access.answers import COMMANDS, GUEST_ANSWERS, Command, Obstacle, check
+from virtfleet.handler.access.answers import COMMANDS, GUEST_ANSWERS, Command, Obstacle, check, check_agent
 from virtfleet.handler.access.seats import End, Seats
 from virtfleet.handler.pods import files as podfiles
 from virtfleet.handler.pods.launchers import Launcher, Unresponsive
@@ -30,7 +30,7 @@ from virtfleet.kube.errors import ApiError
 from virtfleet.kube.events import Recorder
 from virtfleet.kube.resource import VMIS, Obj
 from virtfleet.protocol.client import Refused
-from virtfleet.protocol.messages import Freeze, GetGuestInfo, GuestInfo, Screenshot
+from virtfleet.protocol.messages import Freeze, GetGuestInfo, GuestInfo, Screenshot, Unfreeze
 
 logger = logging.getLogger(__name__)
 
@@ -148,6 +148,8 @@ class Access:
     def _doing(self, command: Command) -> Action:
         async def do(_: web.Request, vm: RunningVm) -> web.Response:
             check(vm.name, vm.launcher.state, command.obstacles)
+            if isinstance(command.request, Unfreeze):
+                check_agent(vm.name, vm.launcher.state, "Unfreeze")
             await vm.launcher.call(command.request)
             if command.event:
                 self._recorder.normal(vm.instance.reference, *command.event)
@@ -157,7 +159,7 @@ class Access:
 
     async def _freeze(self, request: web.Request, vm: RunningVm) -> web.Response:
         timeout = _unfreeze_timeout(await request.read())
-        check(vm.name, vm.launcher.state, (Obstacle.NO_AGENT,))
+        check_agent(vm.name, vm.launcher.state, "Freeze")
         try:
             await vm.launcher.call(Freeze(timeout_seconds=timeout))
         except Refused as error:
@@ -192,7 +194,9 @@ class Access:
         for socket in USB:
             if not self._seats.taken((vm.instance.uid, socket)):
                 return await self._stream(request, vm, socket)
-        raise ApiError("ServiceUnavailable", f"All {len(USB)} USB redirections are in use; end one first")
+        # The first words are those of KubeVirt's clients, which know no other reason.
+        why = f"websocket: bad handshake: all {len(USB)} USB redirections are in use; end one first"
+        raise ApiError("ServiceUnavailable", why)
 
     async def _stream(self, request: web.Request, vm: RunningVm, socket: Socket) -> web.StreamResponse:
         check(vm.name, vm.launcher.state)

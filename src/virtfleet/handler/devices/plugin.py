@@ -51,6 +51,7 @@ class Plugin:
         self.registered = False
         self._directory = directory
         name = source.resource.removeprefix(names.DEVICE_PREFIX).replace("/", "-")
+        self._name = name
         self._socket = directory / f"kubevirt-{name}.sock"
         self._changed = changed
         self._look = look
@@ -86,7 +87,10 @@ class Plugin:
             while self._socket.exists() and _identity(self._directory / KUBELET_SOCKET) == kubelet:
                 await asyncio.sleep(self._look)
                 self._refresh()
-            logger.info("device plugin %s: the kubelet has restarted", self.source.resource)
+            if self._socket.exists():
+                logger.info("device plugin %s: the kubelet has restarted", self.source.resource)
+            else:  # in KubeVirt's words
+                logger.warning("device socket file for device %s was removed, kubelet probably restarted.", self._name)
         finally:
             self._set_registered(False)
             await server.stop(None)

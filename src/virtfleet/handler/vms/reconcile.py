@@ -34,6 +34,7 @@ from virtfleet.kube.cache import Cache
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ApiError, is_not_found
 from virtfleet.kube.events import Recorder
+from virtfleet.kube.process import ABOUT
 from virtfleet.kube.resource import VMIS, Obj
 from virtfleet.protocol.client import Refused
 from virtfleet.protocol.messages import Event, Kill
@@ -205,6 +206,8 @@ class NodeVms:
         instance = self.instance(record.vmi)
         if event and event.kind and instance and instance.uid == record.uid:
             self._recorder.warning(instance.reference, event.kind, f"The guest: {event.kind} {event.detail}".strip())
+        if vm := self._followed.get(record.pod):
+            _log_state(vm)
         self.controller.queue.add(record.key)
 
     async def _let_go(self, pod: str) -> float | None:
@@ -247,3 +250,12 @@ class NodeVms:
                 raise
             return True
         return vmi.metadata.uid != record.uid or role_of(vmi, self._node) is None
+
+
+def _log_state(vm: PodWork) -> None:
+    """One line for each state of a domain, in KubeVirt's words."""
+    state, record = vm.launcher.state, vm.record
+    if state and state.status and (state.status, state.reason) != vm.logged:
+        vm.logged = state.status, state.reason
+        about = {"kind": "Domain", "name": record.name, "namespace": record.namespace, "uid": record.uid}
+        logger.info("Domain is in state %s reason %s", state.status, state.reason or "Unknown", extra={ABOUT: about})

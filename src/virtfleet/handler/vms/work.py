@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from virtfleet.api import names
 from virtfleet.domain.errors import DomainError
 from virtfleet.handler.migration.outgoing import Outgoing
 from virtfleet.handler.migration.proxy import Incoming
@@ -52,6 +53,8 @@ class PodWork:
     """What the launcher did last of what changes its VM, and for which spec."""
     asked_to_stop: tuple[int | None] | None = None
     """The time that the guest was given to shut down."""
+    logged: tuple[str, str] = ("", "")
+    """What the domain did, and why, when that was last logged."""
     guest: GuestInfo | None = None
     asking: asyncio.Task[None] | None = None
     """A question to the guest that is under way. Nothing waits for its answer."""
@@ -100,7 +103,8 @@ class Attempts:
         if step is Step.NOTHING:
             return None
         vmi, there = instance.vmi, arrived(vm.launcher.process, instance.vmi)
-        spec = [vmi.spec, plugging.fingerprint(vmi), vmi.status.pod_room, there]
+        probed = vmi.metadata.annotations.get(names.PAUSE_PROBES)
+        spec = [vmi.spec, plugging.fingerprint(vmi), vmi.status.pod_room, there, probed]
         wanted = hashlib.sha256(msgspec.json.encode(spec)).digest()
         left = vm.retry_at - time.monotonic()
         if vm.trouble and vm.tried == (step, wanted) and left > 0:

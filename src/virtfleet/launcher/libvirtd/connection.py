@@ -139,17 +139,25 @@ class Connection:
         connection.registerCloseCallback(on_close, None)
         _where_supported(lambda: connection.setKeepAlive(*_KEEPALIVE))  # there must be somebody at the other end
         for number, kind in _EVENTS:
-            _where_supported(partial(connection.domainEventRegisterAny, None, number, self._callback(kind), None))
+            _where_supported(
+                partial(connection.domainEventRegisterAny, None, number, self._callback(number, kind), None)
+            )
         return connection
 
-    def _callback(self, kind: str) -> Callable[..., None]:
+    def _callback(self, number: int, kind: str) -> Callable[..., None]:
         def happened(_connection: object, _domain: object, *arguments: Any) -> None:
-            words = [str(argument) for argument in arguments[:-1]]  # the last one is ours, and None
-            event = Event(kind=kind, detail=" ".join(words)) if kind else None
+            event = event_of(number, kind, arguments[:-1])  # the last one is ours, and None
             with suppress(RuntimeError):  # the loop has ended, and with it whoever wanted to know
                 self._loop.call_soon_threadsafe(self._changed, event)
 
         return happened
+
+
+def event_of(number: int, kind: str, arguments: tuple[object, ...]) -> Event | None:
+    """What one of libvirt's events means by itself: of a domain's life, only that its guest has panicked."""
+    if number == libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE and arguments[0] == libvirt.VIR_DOMAIN_EVENT_CRASHED:
+        return Event(kind="GuestPanicked")
+    return Event(kind=kind, detail=" ".join(map(str, arguments))) if kind else None
 
 
 def ask_vmm(domain: libvirt.virDomain, command: str, arguments: dict[str, Any]) -> dict[str, Any]:

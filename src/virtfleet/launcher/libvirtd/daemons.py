@@ -121,14 +121,18 @@ async def _keep_running(process: Process) -> None:
     clock = asyncio.get_running_loop().time
     while True:
         began = clock()
-        running = await asyncio.create_subprocess_exec(
-            *process.command, env=os.environ | _FRUGAL | process.environment, stdin=asyncio.subprocess.DEVNULL
-        )
-        try:
-            code = await running.wait()
-        except asyncio.CancelledError:
-            await _end(running)
-            raise
+        async with logs.passed_on() as stderr:
+            running = await asyncio.create_subprocess_exec(
+                *process.command,
+                env=os.environ | _FRUGAL | process.environment,
+                stdin=asyncio.subprocess.DEVNULL,
+                stderr=stderr,
+            )
+            try:
+                code = await running.wait()
+            except asyncio.CancelledError:
+                await _end(running)
+                raise
         pause = _FIRST_PAUSE if clock() - began > _STEADY else min(2 * pause, _LONGEST_PAUSE)
         logger.warning("%s ended with status %d; it is started again", name, code)
         await asyncio.sleep(pause)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 
 import libvirt
@@ -11,6 +12,7 @@ import libvirt
 from virtfleet.domain.context import Host
 
 _FIRMWARE_ROOT = Path("/usr/share")
+_PROCESSES = Path("/proc")
 _MACHINE = re.compile(r"<machine\b[^>]*>([^<]+)</machine>")
 
 
@@ -24,3 +26,12 @@ def inspect(connection: libvirt.virConnect) -> Host:
         machines=frozenset(_MACHINE.findall(connection.getCapabilities())),
         vhost_net=os.access("/dev/vhost-net", os.R_OK | os.W_OK),
     )
+
+
+def process(names: tuple[str, ...], root: Path = _PROCESSES) -> int | None:
+    """The hypervisor's process, whose name begins with one of these. The launcher sees those of its own Pod only."""
+    for comm in root.glob("[0-9]*/comm") if names else ():
+        with suppress(OSError):  # it has ended
+            if comm.read_text(errors="replace").startswith(names):
+                return int(comm.parent.name)
+    return None

@@ -64,12 +64,24 @@ def config_drive(vmi: VMI, volume: Volume) -> Files:
     metadata = {
         "instance_type": _instance_type(vmi),
         "instance_id": f"{vmi.metadata.name}.{vmi.metadata.namespace}",
-        "local_hostname": traits.hostname(vmi),
         "hostname": traits.hostname(vmi),
         "uuid": _identity(vmi),
+        "devices": _tagged(vmi),
         "public_keys": _ssh_keys(vmi, "config_drive"),
     }
     return _files(CONFIG_DRIVE, user, network, metadata)
+
+
+def _tagged(vmi: VMI) -> list[dict[str, Any]]:
+    """Devices that have a name for the guest, as far as it is known where they are: libvirt places the others later."""
+    devices = vmi.spec.domain.devices
+    found = [("nic", i.pci_address, {"mac": i.mac_address}, i.tag) for i in devices.interfaces]
+    found += [("disk", d.disk.pci_address, {"serial": d.serial}, d.tag) for d in devices.disks if d.disk]
+    return [
+        {"type": kind, "bus": "pci", "address": address, **{k: v for k, v in more.items() if v}, "tags": [tag]}
+        for kind, address, more, tag in found
+        if tag and address
+    ]
 
 
 def _files(layout: Layout, user: bytes, network: bytes, metadata: dict[str, Any]) -> Files:

@@ -19,7 +19,7 @@ from xml.etree import ElementTree as ET
 import libvirt
 import msgspec
 
-from virtfleet.api import traits
+from virtfleet.api import names, traits
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain import paths
 from virtfleet.domain.context import Context, Host
@@ -72,7 +72,7 @@ class Guest:
         self.ended = asyncio.Event()
         self._connection = Connection(uri, self._changed)
         self._domain = Domain(name, self._connection)
-        self._operations = Operations(self._domain, self._look)
+        self._operations = Operations(self._domain, self._look, self._changed, self._resting)
         self._uid = uid
         self._hypervisor = hypervisor
         self._updates = updates
@@ -92,6 +92,7 @@ class Guest:
         self._formats: dict[str, str] = {}
         self._node_name = ""
         self._grace = traits.GRACE
+        self._unprobed = False
         self._deadline: float | None = None  # of a shutdown
         self._killed = False
         self._tasks = tasks.Owned()
@@ -196,6 +197,7 @@ class Guest:
     async def _ready(self, vmi: VMI, request: m.Sync) -> ET.Element:
         """What the domain's document names, made unless it runs; the answer is the document."""
         self._grace = traits.grace(vmi)
+        self._unprobed = vmi.metadata.annotations.get(names.PAUSE_PROBES) == "true"
         self._credentials.wanted = credentials.by_agent(vmi.spec.access_credentials)
         self._node_name = vmi.status.node_name
         await self._network.serve(request.node)
@@ -247,6 +249,8 @@ class Guest:
             raise Failure(f"the VM cannot be started; it is tried again until this is repaired: {error}") from None
         self._started = True
         logger.info("the domain %s has started", self._domain.name)
+        if process := host.process(self._hypervisor.descriptor.processes):
+            logger.info("Found PID for %s: %d", self._domain.name, process)  # KubeVirt's words, which people look for
 
     async def _accompany(self) -> None:
         """Serve what the running domain needs beside it. Where that fails, the domain runs on and it is tried again."""
@@ -275,6 +279,11 @@ class Guest:
     def _may_talk(self) -> bool:
         state = self._updates.latest.state
         return state.agent and not state.frozen and state.status is m.Status.RUNNING
+
+    def _resting(self) -> bool:
+        """Whether probes find the guest well without asking: its owner wants so, or has stopped its CPUs."""
+        state = self._updates.latest.state
+        return self._unprobed or (state.status, state.reason) == (m.Status.PAUSED, "User")
 
     async def _metrics(self) -> list[Metric]:
         """What the guest may know of the node and of itself."""

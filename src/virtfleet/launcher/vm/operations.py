@@ -24,14 +24,28 @@ T = TypeVar("T")
 _THAW_AGAIN = 5.0  # seconds between attempts
 _POLL = 0.1  # between questions whether a command in the guest has ended
 _SLACK = 2.0  # for libvirt itself
+PING_FAILED = "GuestAgentPingFailed"
+_LONGEST = 1000  # characters of why
 
 
 class Operations:
-    """`look` is called when the domain's state is another one now."""
+    """`look` is called when the domain's state is another one now, `tell` with what has happened.
 
-    def __init__(self, domain: Domain, look: Callable[[], Awaitable[None]]) -> None:
+    While `resting` says so, the guest need not answer probes.
+    """
+
+    def __init__(
+        self,
+        domain: Domain,
+        look: Callable[[], Awaitable[None]],
+        tell: Callable[[m.Event], object],
+        resting: Callable[[], bool],
+    ) -> None:
         self._domain = domain
         self._look = look
+        self._tell = tell
+        self._resting = resting
+        self._unwell = False
         self._thawing: asyncio.Task[None] | None = None
         self._frozen = False
 
@@ -147,7 +161,17 @@ class Operations:
         return m.Stats(values=await self._domain.stats())
 
     async def _guest_ping(self, request: m.GuestPing) -> m.Done:
-        await self._ask("guest-ping", dict, seconds=request.timeout_seconds)
+        """For probes. The VM's owner is told of the first that fails: the kubelet tells in the Pod's events only."""
+        if self._resting():
+            return m.Done()
+        try:
+            await self._ask("guest-ping", dict, seconds=request.timeout_seconds)
+        except Failure as error:
+            if not self._unwell:
+                self._unwell = True
+                self._tell(m.Event(kind=PING_FAILED, detail=str(error)[:_LONGEST]))
+            raise
+        self._unwell = False
         return m.Done()
 
     async def _guest_exec(self, request: m.GuestExec) -> m.Executed:
