@@ -87,6 +87,7 @@ HANDLER_HEARTBEAT: Final = "kubevirt.io/heartbeat"
 IGNITION: Final = "kubevirt.io/ignitiondata"
 HOOK_SIDECARS: Final = "hooks.kubevirt.io/hookSidecars"
 PLACE_PCI_DEVICES_ON_ROOT_COMPLEX: Final = "kubevirt.io/placePCIDevicesOnRootComplex"
+MEMORY_LIMITS_RATIO: Final = "alpha.kubevirt.io/auto-memory-limits-ratio"  # label of namespaces
 PCI_TOPOLOGY_VERSION: Final = "kubevirt.io/pci-topology-version"
 PCI_INTERFACE_SLOTS: Final = "kubevirt.io/pci-interface-slot-count"
 DISABLE_PCI_HOLE64: Final = "kubevirt.io/disablePCIHole64"
