@@ -55,9 +55,9 @@ def uses_tap(interface: Interface, context: Context) -> bool:
     return interface.binding is not None and context.attachments.get(interface.binding.name) in ("tap", "managedTap")
 
 
-def queues(vmi: VMI) -> int:
-    """Queues of one interface, or 0 where they are not asked for."""
-    if not vmi.spec.domain.devices.network_interface_multiqueue:
+def queues(vmi: VMI, interface: Interface) -> int:
+    """Queues of an interface, or 0 where they are not asked for; only virtio has several."""
+    if not vmi.spec.domain.devices.network_interface_multiqueue or interface.model not in ("", "virtio"):
         return 0
     return min(traits.topology(vmi).vcpus, MOST_QUEUES)
 

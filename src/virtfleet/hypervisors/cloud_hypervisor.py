@@ -160,7 +160,6 @@ def _disks(devices: Element, vmi: VMI, context: Context) -> None:
 
 
 def _interfaces(devices: Element, vmi: VMI, context: Context) -> None:
-    queues = interfaces.queues(vmi)
     for interface, tap in interfaces.attached(vmi, context):
         if not tap:
             raise DomainError(f"interface {interface.name!r}: cloud-hypervisor can be attached to taps only")
@@ -168,6 +167,6 @@ def _interfaces(devices: Element, vmi: VMI, context: Context) -> None:
         if interface.mac_address:
             add(element, "mac", address=interface.mac_address)
         add(element, "model", type="virtio")
-        if queues:
+        if queues := interfaces.queues(vmi, interface):
             add(element, "driver", queues=queues)
         add(element, "alias", name=f"ua-{interface.name}")

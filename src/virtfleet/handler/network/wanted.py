@@ -16,16 +16,15 @@ def requests(vmi: VMI, *, absent: bool = False) -> list[InterfaceRequest]:
     With `absent`, those that are to go.
     """
     networks = {network.name: network for network in vmi.spec.networks}
-    queues = interfaces.queues(vmi)
     going = [i for i in vmi.spec.domain.devices.interfaces if i.state == "absent" and i.name in networks]
     return [
-        _request(vmi, interface, networks[interface.name], queues)
+        _request(vmi, interface, networks[interface.name])
         for interface in (going if absent else interfaces.present(vmi))
         if interface.masquerade or interface.bridge
     ]
 
 
-def _request(vmi: VMI, interface: Interface, network: Network, queues: int) -> InterfaceRequest:
+def _request(vmi: VMI, interface: Interface, network: Network) -> InterfaceRequest:
     secondary = network.multus is not None and not network.multus.default
     pod = network.pod
     masquerade = interface.masquerade is not None
@@ -42,7 +41,7 @@ def _request(vmi: VMI, interface: Interface, network: Network, queues: int) -> I
             *(((p.protocol or "tcp").lower(), p.port, p.port) for p in interface.ports if p.port is not None),
             *((p.protocol.lower(), p.start, p.end) for p in interface.port_ranges if p.start and p.end),
         ],
-        queues=queues,
+        queues=interfaces.queues(vmi, interface),
     )
 
 
