@@ -31,7 +31,8 @@ from virtfleet.pods import (
     volumes,
 )
 from virtfleet.pools.launcher import Launcher
-from virtfleet.pools.terms import TooManyTermsError
+from virtfleet.pools.placement import restrict_affinity
+from virtfleet.pools.terms import ABSENT, TooManyTermsError
 
 COMPUTE = "compute"
 # After the guest's own time to shut down: for the launcher to kill it, tidy up and report.
@@ -160,6 +161,9 @@ def _placement(
         affinity = settings.fleet.affinity(vmi, launcher.pool)
     except TooManyTermsError as error:
         raise Unrenderable(str(error)) from None
+    cpu = view.spec.domain.cpu
+    if settings.configuration.obsolete_cpu_models and cpu and cpu.model == "host-model":
+        affinity = restrict_affinity(affinity, [{names.OBSOLETE_HOST_MODEL: ABSENT}])
     spec = vmi["spec"]
     passed_on = ("tolerations", "topologySpreadConstraints", "schedulerName", "priorityClassName", "resourceClaims")
     return {
