@@ -13,11 +13,13 @@ from kube_fixtures import ScriptedServer, eventually, status_answer
 
 import virtfleet
 from virtfleet.api import names
+from virtfleet.handler.node import labeller as labeller_module
 from virtfleet.handler.node.heartbeat import Heartbeat
 from virtfleet.handler.node.labeller import SKIP, Labeller
 from virtfleet.kube.client import Client
 from virtfleet.kube.config import Config
 from virtfleet.kube.errors import ApiError
+from virtfleet.kube.events import Recorder
 from virtfleet.kube.resource import NODES, Obj
 from virtfleet.local.apiserver.objects.inprocess import InProcessApi
 
@@ -112,7 +114,9 @@ async def real(tmp_path: Path) -> AsyncIterator[InProcessApi]:
 
 
 async def test_labels_are_written_once_and_not_again(real: InProcessApi) -> None:
-    labeller = Labeller(real, "n1", lambda: {f"{names.HYPERVISOR_WORKS}lxc": "true"})
+    labeller = Labeller(
+        real, Recorder(real, "virt-handler", "n1"), "n1", lambda: {f"{names.HYPERVISOR_WORKS}lxc": "true"}
+    )
     await labeller.label()
     first = (await real.get(NODES, "n1"))["metadata"]
     assert first["labels"] == {"zone": "a", f"{names.HYPERVISOR_WORKS}lxc": "true"}
@@ -122,5 +126,40 @@ async def test_labels_are_written_once_and_not_again(real: InProcessApi) -> None
 
 async def test_a_node_that_is_to_be_left_alone_is_left_alone(real: InProcessApi) -> None:
     await real.patch(NODES, "n1", {"metadata": {"annotations": {SKIP: "true"}}})
-    await Labeller(real, "n1", lambda: {f"{names.HYPERVISOR_WORKS}lxc": "true"}).label()
+    await Labeller(
+        real, Recorder(real, "virt-handler", "n1"), "n1", lambda: {f"{names.HYPERVISOR_WORKS}lxc": "true"}
+    ).label()
+    assert (await real.get(NODES, "n1"))["metadata"]["labels"] == {"zone": "a"}
+
+
+async def test_a_change_of_settings_is_followed_soon(real: InProcessApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(labeller_module, "_APART", 0.0)
+    asked = asyncio.Event()
+
+    def wanted() -> dict[str, str]:
+        asked.set()
+        return {}
+
+    labeller = Labeller(real, Recorder(real, "virt-handler", "n1"), "n1", wanted)
+    running = asyncio.create_task(labeller.run())
+    try:
+        async with asyncio.timeout(10):
+            await asked.wait()
+            asked.clear()
+            labeller.stir()
+            await asked.wait()
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+
+
+async def test_an_obsolete_host_model_is_told_once(real: InProcessApi) -> None:
+    recorder = Recorder(real, "virt-handler", "n1")
+    told: list[tuple[str, str]] = []
+    recorder.warning = lambda about, reason, message: told.append((about.name, reason))  # type: ignore[method-assign]
+    labeller = Labeller(real, recorder, "n1", lambda: {names.OBSOLETE_HOST_MODEL: "true"})
+    await labeller.label()
+    await labeller.label()
+    assert told == [("n1", "HostModelIsObsolete")]
+    await Labeller(real, recorder, "n1", dict).label()
     assert (await real.get(NODES, "n1"))["metadata"]["labels"] == {"zone": "a"}

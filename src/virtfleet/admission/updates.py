@@ -105,7 +105,8 @@ def _check_node(vmi: Section, old: Section, user: Requester, findings: Findings)
     ended = any(migration.get(end) for end in ("completed", "failed", "endTimestamp"))
     target = None if ended else migration.get("targetNode") or None
     if node not in (here, target):
-        findings.invalid("", f"the handler of node {node} may not change a VMI on node {here}")
+        allowed = "Node restriction, virt-handler is only allowed to modify VMIs it owns"
+        findings.invalid("", f"{allowed}: it runs on node {node}, and the VMI on node {here}")
         return
     now = read(vmi, "status", "migrationState")
     for part in _OF_THE_CONTROLLER:

@@ -52,6 +52,7 @@ CPU_FEATURE: Final = "cpu-feature.node.kubevirt.io/"
 CPU_TIMER: Final = "cpu-timer.node.kubevirt.io/"
 CPU_VENDOR: Final = "cpu-vendor.node.kubevirt.io/"
 HOST_MODEL_CPU: Final = "host-model-cpu.node.kubevirt.io/"
+OBSOLETE_HOST_MODEL: Final = "node-labeller.kubevirt.io/obsolete-host-model"  # whole
 HOST_MODEL_REQUIRED_FEATURES: Final = "host-model-required-features.node.kubevirt.io/"
 HYPERV: Final = "hyperv.node.kubevirt.io/"
 MACHINE_TYPE: Final = "machine-type.node.kubevirt.io/"
@@ -70,7 +71,7 @@ NODE_FACT_PREFIXES: Final = (
     MACHINE_TYPE,
     HYPERVISOR_WORKS,
 )
-NODE_FACTS: Final = (REALTIME, SEV, SEV_ES, SEV_SNP, TDX, SECURE_EXECUTION)
+NODE_FACTS: Final = (REALTIME, SEV, SEV_ES, SEV_SNP, TDX, SECURE_EXECUTION, OBSOLETE_HOST_MODEL)
 
 # Resources that the handler's device plugin offers.
 DEVICE_PREFIX: Final = "devices.kubevirt.io/"
@@ -87,7 +88,9 @@ HANDLER_HEARTBEAT: Final = "kubevirt.io/heartbeat"
 IGNITION: Final = "kubevirt.io/ignitiondata"
 HOOK_SIDECARS: Final = "hooks.kubevirt.io/hookSidecars"
 PLACE_PCI_DEVICES_ON_ROOT_COMPLEX: Final = "kubevirt.io/placePCIDevicesOnRootComplex"
+MEMORY_LIMITS_RATIO: Final = "alpha.kubevirt.io/auto-memory-limits-ratio"  # label of namespaces
 PCI_TOPOLOGY_VERSION: Final = "kubevirt.io/pci-topology-version"
+PCI_INTERFACE_SLOTS: Final = "kubevirt.io/pci-interface-slot-count"
 DISABLE_PCI_HOLE64: Final = "kubevirt.io/disablePCIHole64"
 MEMFD: Final = "kubevirt.io/memfd"
 NON_ROOT: Final = "kubevirt.io/nonroot"

@@ -33,7 +33,7 @@ from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ApiError, ignoring, is_already_exists, is_conflict, is_not_found
 from virtfleet.kube.events import Recorder
 from virtfleet.kube.resource import VMI_MIGRATIONS, VMIS, Obj
-from virtfleet.pods.resources import requirements
+from virtfleet.pods.resources import add_limits, requirements
 
 WORKERS = 4
 PATIENCE = 30.0  # seconds in which a node says what it makes of a resize
@@ -156,6 +156,7 @@ class Fitting:
         """Have the VM's Pod as large as it needs to be; None where it is."""
         settings = in_force(self._installations.list())
         wanted = requirements(vmi, registry.of(vmi), settings)
+        add_limits(wanted, sizes.limited(pod.asks_for, wanted, traits.topology(vmi).vcpus))
         change = sizes.changed(pod.asks_for, wanted)
         pending = conditions.find(pod.status.conditions, "PodResizePending") or {}
         if fixed := sizes.fixed(change):

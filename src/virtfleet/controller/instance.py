@@ -13,7 +13,7 @@ from virtfleet.api.conditions import Condition
 from virtfleet.api.names import Phase, VMICondition
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
-from virtfleet.controller import advice, connecting, connections, disruption, lifecycle, pods
+from virtfleet.controller import advice, connecting, connections, disruption, lifecycle, limits, pods
 from virtfleet.controller.attachments import Attachments
 from virtfleet.controller.datavolumes import records as datavolumes
 from virtfleet.controller.datavolumes.records import DataVolume
@@ -178,7 +178,7 @@ class Instances:
             )
             wanted = await self._attachments.near(vmi, wanted)
             await self._protect(vmi, ())  # before there is anything that a drain could end
-            pod, is_new = await self._pods.create(vmi, wanted)
+            pod, is_new = await limits.create(self._api, self._pods, vmi, vmi.object(), wanted, self.settings)
         except (ValueError, msgspec.ValidationError) as error:  # Unrenderable, or what only rendering can find
             return [], Trouble("FailedCreateValidation", str(error))
         except (ApiError, ForeignPod) as error:

@@ -137,6 +137,16 @@ def changed(has: Resources, wanted: Resources) -> Obj:
     return {kind: amounts for kind, amounts in kinds.items() if amounts}
 
 
+def limited(has: Resources, wanted: Resources, vcpus: int) -> dict[str, float]:
+    """Limits of a container that its namespace asked for, in the same proportion for what is wanted now."""
+    asked = {name: Quantity.parse(amount).value() for name, amount in (has.get("requests") or {}).items()}
+    limits = {name: Quantity.parse(amount).value() for name, amount in (has.get("limits") or {}).items()}
+    proportions = {"cpu": vcpus, "memory": limits.get("memory", 0) / (asked.get("memory") or 1)}
+    return {
+        name: proportions[name] for name in _RESIZABLE if name in limits.keys() - (wanted.get("limits") or {}).keys()
+    }
+
+
 def fixed(change: Resources) -> list[str]:
     """Resources of a change that a Pod which runs cannot have otherwise."""
     return sorted({name for amounts in change.values() for name in amounts} - set(_RESIZABLE))

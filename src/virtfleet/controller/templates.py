@@ -122,9 +122,15 @@ def template_changes(started_with: Obj, now: Obj, instance: Mapping[str, Any] = 
 
 
 def same_metadata(started_with: Obj, now: Obj) -> bool:
-    """Whether the templates of two specs of a VM give an instance the same labels and annotations."""
+    """Whether the templates of two specs of a VM give an instance the same labels and annotations.
+
+    The layout of PCI ports does not count, which comes from the instance.
+    """
     old, new = ((spec.get("template") or {}).get("metadata") or {} for spec in (started_with, now))
-    return all((old.get(key) or {}) == (new.get(key) or {}) for key in ("labels", "annotations"))
+    ports = dict.fromkeys((names.PCI_TOPOLOGY_VERSION, names.PCI_INTERFACE_SLOTS))
+    return all(
+        {**(old.get(key) or {}), **ports} == {**(new.get(key) or {}), **ports} for key in ("labels", "annotations")
+    )
 
 
 def _differences(old: Any, new: Any, path: str = "") -> Iterator[str]:

@@ -114,6 +114,7 @@ class VirtualMachines:
             decision = strategy.decide(vm, vmi, time.time())
             if decision.act is not Act.START or (types is not None and not self._unfilled(vm)):
                 vm, vmi = await self._act(decision.act, vm, vmi, types)
+            vm = await self._keep_topology(vm, vmi)
             vm, vmi = await self._plug(vm, vmi)
             vm, vmi = await self._connect(vm, vmi)
         except (ApiError, ForeignInstance, Conflict) as error:
@@ -278,6 +279,14 @@ class VirtualMachines:
             with ignoring(is_not_found):
                 await self._api.delete(CONTROLLER_REVISIONS, vmi.status.virtual_machine_revision_name, vmi.namespace)
         await self._patch_instance(vmi, {"metadata": {"finalizers": left}})
+
+    async def _keep_topology(self, vm: Vm, vmi: Instance | None) -> Vm:
+        """The layout of PCI ports that the guest knows outlives the instance."""
+        found = vmi and not vmi.deleting and vmi.metadata.annotations
+        if not found or not found.pci_topology or vm.spec.template.pci_topology:
+            return vm
+        kept = {names.PCI_TOPOLOGY_VERSION: found.pci_topology, names.PCI_INTERFACE_SLOTS: found.pci_slots}
+        return await self._patch(vm, {"spec": {"template": {"metadata": {"annotations": kept}}}})
 
     # -- volumes that are plugged in and out
 

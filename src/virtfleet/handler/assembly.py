@@ -84,7 +84,8 @@ class VirtHandler:
             self._installations.on_change(lambda _key, _old, new: self._look_at_operator(new))
         self._devices = Devices(place.kubelet / "device-plugins", self._sources, lambda: self._heartbeat.changed())
         self._heartbeat = Heartbeat(api, node, self._devices.ready, place.kubelet / "cpu_manager_state")
-        self._labeller = Labeller(api, node, self._labels)
+        self._labeller = Labeller(api, self._recorder, node, self._labels)
+        self._installations.on_change(self._settings_changed)
         self._vms = NodeVms(
             api,
             self._recorder,
@@ -171,6 +172,10 @@ class VirtHandler:
 
     def _cluster(self) -> Installation:
         return in_force(self._installations.list())
+
+    def _settings_changed(self, _key: str, old: Installation | None, new: Installation | None) -> None:
+        if old and new and old.configuration != new.configuration:
+            self._labeller.stir()
 
     def _labels(self) -> dict[str, str]:
         obsolete = self._cluster().configuration.obsolete_cpu_models

@@ -72,9 +72,6 @@ KUBEVIRT: Final = (
         "restrict those roles instead",
         asked=lambda spec: _at(spec, "configuration", "roleAggregationStrategy") == "Manual",
     ),
-    _configured(
-        "autoCPULimitNamespaceLabelSelector", "no VM gets a CPU limit by it", "set domain.resources.limits.cpu"
-    ),
     _configured("ksmConfiguration", "pages are not merged on any node", "switch KSM on at the nodes yourself"),
     _configured("supportContainerResources", "helper containers have resources of VirtFleet's choice"),
     _configured("persistentReservationConfiguration.enabled", "no node gets a helper for SCSI reservations"),

@@ -18,7 +18,6 @@ from virtfleet.hypervisors import daemons, registry
 from virtfleet.hypervisors.base import Descriptor, Hypervisor
 from virtfleet.installation import Installation
 from virtfleet.pods import (
-    attachment,
     consolelog,
     heldimages,
     hooksidecars,
@@ -32,7 +31,8 @@ from virtfleet.pods import (
     volumes,
 )
 from virtfleet.pools.launcher import Launcher
-from virtfleet.pools.terms import TooManyTermsError
+from virtfleet.pools.placement import restrict_affinity
+from virtfleet.pools.terms import ABSENT, TooManyTermsError
 
 COMPUTE = "compute"
 # After the guest's own time to shut down: for the launcher to kill it, tidy up and report.
@@ -162,8 +162,8 @@ def _placement(
         affinity = settings.fleet.affinity(vmi, launcher.pool)
     except TooManyTermsError as error:
         raise Unrenderable(str(error)) from None
-    if terms := placement.forbidden(view):
-        affinity = attachment.near(affinity or {}, terms)
+    if avoided := placement.forbidden(view, settings):
+        affinity = restrict_affinity(affinity, [dict.fromkeys(avoided, ABSENT)])
     spec = vmi["spec"]
     passed_on = ("tolerations", "topologySpreadConstraints", "schedulerName", "priorityClassName", "resourceClaims")
     return {

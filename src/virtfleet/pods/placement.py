@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from virtfleet.api import names, traits
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
@@ -44,8 +43,12 @@ def node_selector(vmi: VMI, hypervisor: Descriptor, settings: Installation) -> d
     return {**wanted, **settings.node_selector, **vmi.spec.node_selector}
 
 
-def forbidden(vmi: VMI) -> list[dict[str, Any]]:
-    """What a node must not have: libvirt starts no guest on a CPU with a feature that the VMI forbids."""
-    features = vmi.spec.domain.cpu.features if vmi.spec.domain.cpu else []
-    labels = [names.CPU_FEATURE + feature.name for feature in features if feature.policy == "forbid"]
-    return [{"matchExpressions": [{"key": label, "operator": "DoesNotExist"} for label in labels]}] if labels else []
+def forbidden(vmi: VMI, settings: Installation) -> list[str]:
+    """Labels that a node must not have: libvirt starts no guest on a CPU with a feature that the VMI forbids."""
+    cpu = vmi.spec.domain.cpu
+    if not cpu:
+        return []
+    labels = [names.CPU_FEATURE + feature.name for feature in cpu.features if feature.policy == "forbid"]
+    if settings.configuration.obsolete_cpu_models and cpu.model == "host-model":
+        labels.append(names.OBSOLETE_HOST_MODEL)
+    return labels

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 from virtfleet.api import names, traits
@@ -34,6 +35,18 @@ def requirements(vmi: VMI, hypervisor: Hypervisor, settings: Installation) -> di
     if claims := _claims(vmi):
         result["claims"] = claims
     return result
+
+
+def add_limits(wanted: dict[str, Any], given: Mapping[str, float]) -> bool:
+    """Give a container limits that it does not have: so many CPUs, and so many times the memory that it asks for."""
+    limits = wanted.setdefault("limits", {})
+    missing = given.keys() - limits.keys()
+    for name in missing:
+        request = Quantity.parse(wanted["requests"][name])
+        memory = name == "memory"
+        limit = Quantity.of(int(request.value() * given[name]), BINARY) if memory else Quantity.of(int(given[name]))
+        limits[name] = str(max(limit, request))
+    return bool(missing)
 
 
 def overhead(vmi: VMI, hypervisor: Hypervisor, settings: Installation) -> Quantity:

@@ -17,6 +17,7 @@ from virtfleet.installation import Installation
 from virtfleet.kube.client import Client
 from virtfleet.kube.config import Config
 from virtfleet.kube.credentials import Material, StoredCredentials
+from virtfleet.kube.events import Recorder
 from virtfleet.kube.resource import NAMESPACES, NODES, PODS, Obj, Resource
 from virtfleet.operator import policies, roles
 from virtfleet.operator.world import RESOURCES
@@ -119,7 +120,8 @@ async def test_the_real_sign_of_life_and_labels_are_taken(server: Plane, tmp_pat
     async with Client(config) as api:
         beat = asyncio.create_task(Heartbeat(api, "node-b", lambda: True, tmp_path / "none").run())
         try:
-            await Labeller(api, "node-b", lambda: {f"{names.HYPERVISOR_WORKS}kvm": "true"}).label()
+            recorder = Recorder(api, "virt-handler", "node-b")
+            await Labeller(api, recorder, "node-b", lambda: {f"{names.HYPERVISOR_WORKS}kvm": "true"}).label()
             await until(lambda: b'"kubevirt.io/schedulable":"true"' in server.store.get("/nodes", "", "node-b").data)
         finally:
             beat.cancel()

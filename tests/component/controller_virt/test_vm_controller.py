@@ -389,3 +389,23 @@ async def test_fields_of_others_in_the_status_stay(virt: Plane) -> None:
     await virt.api.patch(VMS, "vm", {"spec": {"runStrategy": "Always"}}, NAMESPACE)
     vm = await virt.printable("Running")
     assert vm["status"]["snapshotInProgress"] == "s"
+
+
+async def test_the_layout_of_pci_ports_that_an_instance_got_is_kept_with_the_vm(virt: Plane) -> None:
+    layout = {names.PCI_TOPOLOGY_VERSION: "v3"}
+    await virt.create(VMS, a_vm("Manual"))
+    older: Obj = {"metadata": {"annotations": dict.fromkeys(layout)}}  # of a time when nobody wrote that down
+    vm = await virt.api.patch(VMS, "vm", {"spec": {"template": older}}, NAMESPACE)
+    assert not vm["spec"]["template"]["metadata"].get("annotations")
+    await ask(virt, START)
+    await running(virt)
+
+    async def settled() -> bool:
+        vm, vmi = await virt.vm(), await virt.vmi()
+        kept = vm["spec"]["template"]["metadata"].get("annotations") == layout
+        return bool(kept and vmi["metadata"]["annotations"][names.VM_GENERATION] == str(vm["metadata"]["generation"]))
+
+    await virt.until(settled)
+    vm = await virt.vm()
+    assert vm["spec"]["template"]["metadata"]["labels"] == {"app": "vm"}
+    assert not any(condition["type"] == "RestartRequired" for condition in vm["status"]["conditions"])

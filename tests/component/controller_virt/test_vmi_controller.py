@@ -14,6 +14,7 @@ from virt_plane import Plane, a_vm, a_vmi, plane
 from bench.controller import served
 from bench.simulator import NAMESPACE, running_status, simulation
 from virtfleet.api import conditions, names
+from virtfleet.api.quantity import Quantity
 from virtfleet.controller import lifecycle
 from virtfleet.controller.assembly import VirtController
 from virtfleet.controller.pods import LauncherPods, launcher_cache
@@ -25,6 +26,7 @@ from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import (
     EVENTS,
     KUBEVIRTS,
+    NAMESPACES,
     PERSISTENT_VOLUME_CLAIMS,
     POD_DISRUPTION_BUDGETS,
     PODS,
@@ -220,6 +222,49 @@ async def test_a_pod_that_is_refused_is_shown_and_tried_again(virt: Plane) -> No
     refusals.why = ""
     vmi = await virt.phase("Running")
     assert [c["type"] for c in vmi["status"]["conditions"]] == ["Ready", "LiveMigratable"]
+
+
+@pytest.mark.parametrize(
+    ("label", "times"), [("", 2.0), ("1.5", 1.5), ("1e999999999", 2.0), ("0.1", 2.0), ("nan", 2.0)]
+)
+async def test_a_quota_on_limits_gets_them(virt: Plane, label: str, times: float) -> None:
+    create = virt.controller_api.create
+
+    async def counted(res: Resource, obj: Obj, namespace: str | None = None, **how: Any) -> Obj:
+        lacking = res is PODS and [
+            f"limits.{name} for: {container['name']}"
+            for name in ("cpu", "memory")
+            for container in (*obj["spec"].get("initContainers", ()), *obj["spec"]["containers"])
+            if name not in container["resources"].get("limits", {})
+        ]
+        if lacking:
+            raise ApiError("Forbidden", f"forbidden: failed quota: q: must specify {'; '.join(lacking)}")
+        return await create(res, obj, namespace, **how)
+
+    virt.controller_api.create = counted  # type: ignore[method-assign]
+    labels = {names.MEMORY_LIMITS_RATIO: label} if label else {}
+    await virt.api.patch(NAMESPACES, NAMESPACE, {"metadata": {"labels": labels}})
+    vmi = a_vmi()
+    vmi["spec"]["domain"]["cpu"] = {"sockets": 3}
+    await virt.create(VMIS, vmi)
+    await virt.phase("Running")
+    [pod] = await virt.pods()
+    asked = pod["spec"]["containers"][0]["resources"]
+    requested = Quantity.parse(asked["requests"]["memory"]).value()
+    assert asked["limits"]["cpu"] == "3"
+    assert Quantity.parse(asked["limits"]["memory"]).value() == int(requested * times)
+
+
+@pytest.mark.parametrize("chosen", [True, False])
+async def test_a_namespace_that_the_installation_selects_gets_a_limit_of_cpus(virt: Plane, chosen: bool) -> None:
+    selector = {"autoCPULimitNamespaceLabelSelector": {"matchLabels": {"limited": "yes"}}}
+    await virt.api.patch(KUBEVIRTS, "kubevirt", {"spec": {"configuration": selector}}, NAMESPACE)
+    await virt.api.patch(NAMESPACES, NAMESPACE, {"metadata": {"labels": {"limited": "yes" if chosen else "no"}}})
+    await virt.create(VMIS, a_vmi())
+    await virt.phase("Running")
+    [pod] = await virt.pods()
+    limits = pod["spec"]["containers"][0]["resources"]["limits"]
+    assert limits.get("cpu") == ("1" if chosen else None) and "memory" not in limits
 
 
 async def test_a_foreign_pod_of_that_name_is_shown_and_left_alone(virt: Plane) -> None:

@@ -106,7 +106,6 @@ VALUES: dict[str, Any] = {
     "configuration.migrations.utilityVolumesTimeout": 5,
     "configuration.mediatedDevicesConfiguration": {"mediatedDeviceTypes": ["nvidia-222"]},
     "configuration.network.binding": {"plugin": {"sidecarImage": "plugin:v1"}},
-    "configuration.autoCPULimitNamespaceLabelSelector": {"matchLabels": {"limit": "yes"}},
     "configuration.ksmConfiguration": {"nodeLabelSelector": {}},
     "configuration.supportContainerResources": [{"type": "virtiofs", "resources": {}}],
     "configuration.confidentialCompute": {"tdx": {"attestation": {"enforced": True}}},

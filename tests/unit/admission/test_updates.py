@@ -120,6 +120,8 @@ def test_a_handler_writes_only_where_its_node_is_involved() -> None:
     status = {"status.guestOSInfo": {"name": "x"}}
     assert fields(status, handler("n1")) == set()
     assert fields(status, handler("n2")) == {""}
+    (refusal,) = review_update(edited(RUNNING, status), RUNNING, cluster(), handler("n2")).causes
+    assert "virt-handler is only allowed to modify VMIs it owns" in refusal.message
     assert fields(status, handler("")) == {""}
     migrating = edited(RUNNING, {"status.migrationState": {"targetNode": "n2"}})
     assert fields(status, handler("n2"), migrating) == set()

@@ -39,6 +39,11 @@ def test_the_host_model_is_labelled_with_what_it_needs(facts: Facts) -> None:
     assert found["cpu-vendor.node.kubevirt.io/AMD"] == "true"
 
 
+def test_a_host_model_that_is_obsolete_is_marked(facts: Facts) -> None:
+    assert names.OBSOLETE_HOST_MODEL not in labeller.labels(facts)
+    assert labeller.labels(facts, obsolete=["EPYC"])[names.OBSOLETE_HOST_MODEL] == "true"
+
+
 def test_features_of_host_and_guest_are_labelled(facts: Facts) -> None:
     found = labeller.labels(facts)
     assert found["cpu-feature.node.kubevirt.io/avx2"] == "true"

@@ -119,9 +119,13 @@ def test_secondary_networks_have_links_of_their_own_with_names_the_kernel_takes(
 def test_several_queues_need_a_tap_that_has_them() -> None:
     made = netplan.plan(requests(vmi(queues=True)), {"eth0": ETH0}, ["eth0"])
     assert "tuntap add dev tap0 mode tap user 107 vnet_hdr multi_queue" in made.commands
-    # A card that has one queue cannot open such a tap.
-    made = netplan.plan(requests(vmi(queues=True, model="e1000")), {"eth0": ETH0}, ["eth0"])
-    assert "tuntap add dev tap0 mode tap user 107 vnet_hdr" in made.commands
+
+
+def test_a_card_that_has_one_queue_gets_a_tap_with_one() -> None:
+    """libvirt opens it without more, which the kernel refuses for a tap of several queues."""
+    (wanted,) = requests(vmi(queues=True, model="e1000"))
+    assert wanted.queues == 0
+    assert "tuntap add dev tap0 mode tap user 107 vnet_hdr" in netplan.plan([wanted], {"eth0": ETH0}, ["eth0"]).commands
 
 
 def test_a_guest_keeps_its_hardware_address() -> None:

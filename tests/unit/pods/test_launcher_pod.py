@@ -592,3 +592,16 @@ def test_what_firmware_and_tpm_keep_lies_in_a_claim() -> None:
         assert {"name": "VIRTFLEET_KEPT", "value": kept} in compute(made)["env"]
     for edits in ({"domain.devices.tpm": {"persistent": True, "enabled": False}}, {"domain.devices.tpm": {}}):
         assert "vm-state" not in mounts(pod(edits))
+
+
+@pytest.mark.parametrize(("model", "kept_away"), [("host-model", True), ("", True), ("Haswell", False)])
+def test_guests_with_the_nodes_cpu_do_not_go_where_that_is_obsolete(model: str, kept_away: bool) -> None:
+    where = kubevirt(configuration={"obsoleteCPUModels": {"EPYC": True}})
+    edits = {"domain.cpu": {"model": model} if model else {}}
+    affinity = pod(edits, where)["spec"].get("affinity") or {}
+    required = (affinity.get("nodeAffinity") or {}).get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+    obsolete = {"key": "node-labeller.kubevirt.io/obsolete-host-model", "operator": "DoesNotExist"}
+    assert [obsolete in term["matchExpressions"] for term in required.get("nodeSelectorTerms") or ()] == [
+        True
+    ] * kept_away
+    assert "affinity" not in pod(edits)["spec"], "nobody asked for it"

@@ -18,7 +18,7 @@ from virtfleet.api import conditions, kinds, names, times
 from virtfleet.api.migration import VirtualMachineInstanceMigrationState as State
 from virtfleet.api.migration import migration_failure
 from virtfleet.api.names import MigrationCondition, MigrationPhase, Phase
-from virtfleet.controller import disruption, lifecycle
+from virtfleet.controller import disruption, lifecycle, limits
 from virtfleet.controller.attachments import AttachmentPod, Attachments, vmi_keys
 from virtfleet.controller.launcherpod import LauncherPod
 from virtfleet.controller.migration import phases, policy, queue
@@ -194,7 +194,7 @@ class Migrations:
             state_claim = await self._states.for_target(vmi, migration.name, migration.uid)
             rendered = self._rendered(migration, vmi, whole, at.source, state_claim)
             wanted = await self._attachments.near(vmi, rendered)
-            pod, is_new = await self._pods.create(vmi, wanted)
+            pod, is_new = await limits.create(self._api, self._pods, vmi, whole, wanted, self._settings)
         except (ValueError, msgspec.ValidationError, ForeignPod, NoState) as error:
             return await self._fail(at, str(error))
         except ApiError as error:

@@ -52,6 +52,8 @@ class Annotations(Record):
     filling_phase: str = msgspec.field(default="", name=names.FILLING_PHASE)
     filling_ready: str = msgspec.field(default="", name=names.FILLING_READY)
     filled_claim: str = msgspec.field(default="", name=names.FILLED_CLAIM)
+    pci_topology: str = msgspec.field(default="", name=names.PCI_TOPOLOGY_VERSION)
+    pci_slots: str | None = msgspec.field(default=None, name=names.PCI_INTERFACE_SLOTS)
 
 
 class Meta(Record):

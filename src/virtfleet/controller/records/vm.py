@@ -6,14 +6,30 @@ from typing import Any
 
 import msgspec
 
+from virtfleet.api import names
 from virtfleet.controller.records.instance import Migrated
 from virtfleet.controller.records.kept import Record, Whole, whole
 from virtfleet.controller.records.machine import Machine
 from virtfleet.kube.resource import VMI_REPLICA_SETS, VMS
 
 
+class TemplateAnnotations(Record):
+    pci_topology: Any = msgspec.field(default=None, name=names.PCI_TOPOLOGY_VERSION)
+
+
+class TemplateMeta(Record):
+    annotations: TemplateAnnotations | None = None
+
+
 class Template(Record):
     spec: Machine = msgspec.field(default_factory=Machine)
+    metadata: TemplateMeta | None = None
+
+    @property
+    def pci_topology(self) -> bool:
+        """Whether it says which layout of PCI ports its guest knows."""
+        annotations = self.metadata and self.metadata.annotations
+        return bool(annotations and annotations.pci_topology)
 
 
 class VmSpec(Record):

@@ -11,6 +11,7 @@ import logging
 import random
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -20,12 +21,15 @@ from virtfleet.api import names
 from virtfleet.domain.paths import CAPABILITIES, DOMAIN_CAPABILITIES, HYPERVISORS
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.errors import ApiError
+from virtfleet.kube.events import Recorder, Reference
 from virtfleet.kube.resource import NODES, Obj
 
 logger = logging.getLogger(__name__)
 
 SKIP = "node-labeller.kubevirt.io/skip-node"
 PERIOD = (180.0, 216.0)
+_APART = 5.0
+_OBSOLETE = "HostModelIsObsolete"
 
 REALTIME_SETTING = Path("/proc/sys/kernel/sched_rt_runtime_us")
 
@@ -83,7 +87,8 @@ def labels(facts: Facts, obsolete: Collection[str] = OBSOLETE_MODELS) -> dict[st
     ):
         wanted |= {prefix + value: "true" for value in values if _LABEL_NAME.fullmatch(value)}
     wanted |= _timers(host)
-    present = {names.REALTIME: facts.realtime, **_confidential(guests)}
+    outdated = any(model in obsolete for model in _host_model(guests))
+    present = {names.REALTIME: facts.realtime, names.OBSOLETE_HOST_MODEL: outdated, **_confidential(guests)}
     return wanted | {label: "true" for label, holds in present.items() if holds}
 
 
@@ -146,10 +151,16 @@ def patch(present: Mapping[str, str], wanted: Mapping[str, str]) -> Obj:
 class Labeller:
     """`wanted` gives the labels as they should be now."""
 
-    def __init__(self, api: KubeApi, node: str, wanted: Callable[[], dict[str, str]]) -> None:
+    def __init__(self, api: KubeApi, recorder: Recorder, node: str, wanted: Callable[[], dict[str, str]]) -> None:
         self._api = api
+        self._recorder = recorder
         self._node = node
         self._wanted = wanted
+        self._stirred = asyncio.Event()
+
+    def stir(self) -> None:
+        """Other labels may be wanted now. All nodes hear of it at once, and do not act at once."""
+        asyncio.get_running_loop().call_later(random.uniform(0, _APART), self._stirred.set)
 
     async def run(self) -> None:
         while True:
@@ -159,7 +170,9 @@ class Labeller:
             except ApiError as error:
                 logger.info("the node was not labelled: %s", error.message)
                 pause = random.uniform(1.0, 10.0)
-            await asyncio.sleep(pause)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stirred.wait(), pause)
+            self._stirred.clear()
 
     async def label(self) -> None:
         """Bring the Node's labels up to date."""
@@ -169,3 +182,8 @@ class Labeller:
         change = patch(metadata.get("labels") or {}, self._wanted())
         if change:
             await self._api.patch(NODES, self._node, change)
+        if change and change["metadata"]["labels"].get(names.OBSOLETE_HOST_MODEL):
+            what = "The CPU model of this node is in obsoleteCPUModels: VMs with the model host-model do not come here"
+            self._recorder.warning(
+                Reference(NODES.api_version, NODES.kind, "", self._node, metadata["uid"]), _OBSOLETE, what
+            )

@@ -16,7 +16,7 @@ _VIDEO_MEMORY = 16384  # KiB
 def network(draft: Draft) -> None:
     for interface, tap in interfaces.attached(draft.vmi, draft.context):
         element = add(draft.devices, "interface")
-        model = interface.model or "virtio"
+        model, queues = interface.model or "virtio", interfaces.queues(draft.vmi, interface)
         add(element, "model", type=draft.virtio if model == "virtio" else model)
         queues = interfaces.queues(draft.vmi, interface)
         if model == "virtio" and (queues or draft.iommu):
