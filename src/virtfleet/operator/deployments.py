@@ -40,7 +40,7 @@ RESTRICTED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"
 def render(installation: Installation) -> list[Obj]:
     objects = [_component(installation, component) for component in _COMPONENTS]
     if installation.replicas > 1:
-        objects += [budget(installation, component) for component in _COMPONENTS]
+        objects += [budget(installation, component, installation.replicas) for component in _COMPONENTS]
     return objects
 
 
@@ -157,10 +157,11 @@ def _for_a_moment(key: str) -> dict[str, Any]:
     return {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": _PATIENCE}
 
 
-def budget(installation: Installation, component: str) -> Obj:
+def budget(installation: Installation, component: str, replicas: int) -> Obj:
+    """One of them may be away at a time."""
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
         "metadata": installation.metadata(f"{component}-pdb"),
-        "spec": {"minAvailable": 1, "selector": {"matchLabels": {names.APP_LABEL: component}}},
+        "spec": {"minAvailable": replicas - 1, "selector": {"matchLabels": {names.APP_LABEL: component}}},
     }

@@ -35,7 +35,7 @@ def objects(wanted: Installation | None = None) -> list[Obj]:
         *roles.granted(installation, roles.OPERATOR, roles.operator_cluster_rules()),
         *roles.granted(installation, roles.OPERATOR, roles.operator_own_rules(), namespaced=True),
         deployments.deployment(installation, VIRT_OPERATOR, roles.OPERATOR, replicas=_REPLICAS, labels={}),
-        deployments.budget(installation, VIRT_OPERATOR),
+        deployments.budget(installation, VIRT_OPERATOR, _REPLICAS),
     ]
     return [_ours(obj) for obj in parts]
 

@@ -219,6 +219,7 @@ def test_the_control_plane_goes_where_infra_says() -> None:
 def test_a_single_replica_has_no_budget_that_would_block_drains() -> None:
     assert ("PodDisruptionBudget", "virt-api-pdb") in objects()
     assert ("PodDisruptionBudget", "virt-api-pdb") not in objects(infra={"replicas": 1})
+    assert objects(infra={"replicas": 3})["PodDisruptionBudget", "virt-api-pdb"]["spec"]["minAvailable"] == 2
 
 
 def test_images_policy_and_flags_are_those_of_the_kubevirt_object() -> None:
