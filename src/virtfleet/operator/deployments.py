@@ -22,6 +22,7 @@ _COMPONENTS = {
     VIRT_API: (roles.API, "api", "virt_api"),
     VIRT_CONTROLLER: (roles.CONTROLLER, "controller", "virt_controller"),
 }
+_SHORT = {VIRT_CONTROLLER: "controller", "virt-operator": "operator"}  # in names of Secrets
 CERTIFICATES_MOUNT = {"name": "certificates", "mountPath": str(CERTIFICATES), "readOnly": True}
 IDENTITY = [
     {"name": "POD_NAME", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.name"}}},
@@ -105,13 +106,14 @@ def watched() -> dict[str, Any]:
     }
 
 
-def certificates(component: str) -> dict[str, Any]:
+def certificates(component: str, **more: bool) -> dict[str, Any]:
     """The volume with a component's certificate; it may come after the Pod."""
-    return {"name": "certificates", "secret": {"secretName": secret_name(component)}}
+    return {"name": "certificates", "secret": {"secretName": secret_name(component), **more}}
 
 
 def secret_name(component: str) -> str:
-    return f"kubevirt-{component}-certs"
+    """As KubeVirt names it."""
+    return f"kubevirt-{_SHORT.get(component, component)}-certs"
 
 
 def probe(path: str, *, period: int, failures: int = 3) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from virtfleet.kube.cache import key_of
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ApiError, ignoring, is_already_exists, is_conflict, is_not_found
 from virtfleet.kube.events import Recorder, Reference
-from virtfleet.kube.resource import DAEMON_SETS, KUBEVIRTS, NODES, PODS, SERVICE_MONITORS, Obj
+from virtfleet.kube.resource import DAEMON_SETS, KUBEVIRTS, NODES, PODS, SECRETS, SERVICE_MONITORS, Obj
 from virtfleet.operator import certificates, conditions, imagevolumes, keeping, proof, rollout, undoing
 from virtfleet.operator.apply import difference
 from virtfleet.operator.conditions import DEGRADED, Findings
@@ -123,7 +123,7 @@ class Operator:
             self._world.kubevirts.observe(stored)
 
     async def _install(self, installation: Installation, findings: Findings) -> float | None:
-        issued = certificates.issue(installation, self._world.named("Secret"), self._now())
+        issued = certificates.issue(installation, await self._secrets(installation), self._now())
         monitors = self._world.monitors
         objects = render(
             installation,
@@ -160,6 +160,15 @@ class Operator:
         return min(pauses).total_seconds()
 
     # -- steps
+
+    async def _secrets(self, installation: Installation) -> dict[str, Obj]:
+        """Certificates that there are: those, too, that lost the label by which ours are found."""
+        known = self._world.named("Secret")
+        for name in certificates.expected(installation):
+            if name not in known:
+                with ignoring(is_not_found):
+                    known[name] = await self._api.get(SECRETS, name, installation.namespace)
+        return known
 
     async def _apply(self, objects: Iterable[Obj]) -> None:
         """Make or change what is not as it should be."""
