@@ -378,6 +378,7 @@ class Operator:
         status = conditions.status(installation, findings, self._timestamp())
         own = names.ARCHITECTURES.get(platform.machine(), platform.machine())
         status["defaultArchitecture"] = installation.known_architecture or own
+        status["generations"] = self._world.generations()
         self._tell_of_trouble(installation.kubevirt, status)
         await self._write_status(installation.kubevirt, status)
 

@@ -10,6 +10,7 @@ import yaml
 from pools.nodes import pod_admits
 
 from virtfleet import __version__
+from virtfleet.api.names import DEPLOYMENT_ID
 from virtfleet.operator import roles
 from virtfleet.operator.customize import PatchError
 from virtfleet.operator.handlers import CONTENT
@@ -325,3 +326,17 @@ def test_the_dashboard_has_an_account_without_rights_and_without_a_token() -> No
     for (kind, name), obj in made.items():
         if kind.endswith("Binding"):
             assert "kubevirt-dashboard" not in str(obj.get("subjects")), name
+
+
+def test_pods_say_of_which_deployment_they_are_and_are_not_replaced_for_that_alone() -> None:
+    def notes(kind: str, name: str, **spec: Any) -> dict[str, str]:
+        made: dict[str, str] = objects(**spec)[kind, name]["spec"]["template"]["metadata"]["annotations"]
+        return made
+
+    pinned = [pool("a", handler="h:1")]
+    one, other = (notes("DaemonSet", "virt-handler-a", virtHandlerPools=pinned, imageTag=tag) for tag in ("1", "2"))
+    assert one[DEPLOYMENT_ID] != other[DEPLOYMENT_ID] and one[CONTENT] == other[CONTENT]
+    for component in ("virt-api", "virt-controller"):
+        same = notes("Deployment", component, imageTag="1", virtHandlerPools=pinned, infra={"replicas": 3})
+        assert same[DEPLOYMENT_ID] == one[DEPLOYMENT_ID]
+    assert objects()["Deployment", "virt-api"]["metadata"]["annotations"]["kubevirt.io/generation"] == "1"
