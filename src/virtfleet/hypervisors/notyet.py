@@ -66,12 +66,6 @@ KUBEVIRT: Final = (
         "plugins are not run, and VMs that use one do not start or lack the interface",
         "use masquerade or bridge",
     ),
-    _absent(
-        "configuration.roleAggregationStrategy",
-        "the roles for people are aggregated to view, edit and admin anyhow",
-        "restrict those roles instead",
-        asked=lambda spec: _at(spec, "configuration", "roleAggregationStrategy") == "Manual",
-    ),
     _configured(
         "autoCPULimitNamespaceLabelSelector", "no VM gets a CPU limit by it", "set domain.resources.limits.cpu"
     ),
@@ -102,7 +96,7 @@ EMPTY_GATES: Final = frozenset(
         "HostDevicesWithDRA", "NetworkDevicesWithDRA", "PasstBinding", "UtilityVolumes",
         "IncrementalBackup", "Snapshot", "OCIExport", "Template", "Plugins", "VMStatsCollector", "VGPULiveMigration",
         "GraceIOVirtualization", "IOMMUFD", "CrossArchitectureVirtualization", "DecentralizedLiveMigration",
-        "OptOutRoleAggregation", "KubevirtSeccompProfile",
+        "KubevirtSeccompProfile",
         "PodSecondaryInterfaceNamingUpgrade", "ExternalNetResourceInjection",
     )
 )  # fmt: skip

@@ -360,8 +360,10 @@ class Operator:
                 continue
             logger.info("deleting %s %s", obj["kind"], meta["name"])
             resource, namespace = RESOURCES[obj["kind"]], meta.get("namespace")
+            # What has Pods goes after them; the rest at once, so that it is gone when the status says so.
+            how = "Foreground" if obj["kind"] in ("DaemonSet", "Deployment") else None
             with ignoring(is_not_found):
-                await self._api.delete(resource, meta["name"], namespace, uid=meta["uid"], propagation="Foreground")
+                await self._api.delete(resource, meta["name"], namespace, uid=meta["uid"], propagation=how)
 
     # -- telling
 

@@ -340,3 +340,13 @@ def test_pods_say_of_which_deployment_they_are_and_are_not_replaced_for_that_alo
         same = notes("Deployment", component, imageTag="1", virtHandlerPools=pinned, infra={"replicas": 3})
         assert same[DEPLOYMENT_ID] == one[DEPLOYMENT_ID]
     assert objects()["Deployment", "virt-api"]["metadata"]["annotations"]["kubevirt.io/generation"] == "1"
+
+
+@pytest.mark.parametrize(("strategy", "label"), [(None, "true"), ("AggregateToDefault", "true"), ("Manual", "false")])
+def test_roles_for_people_are_added_to_those_of_kubernetes_unless_that_is_left_to_the_administrator(
+    strategy: str | None, label: str
+) -> None:
+    made = objects(configuration={"roleAggregationStrategy": strategy} if strategy else {})
+    for name in ("view", "edit", "admin"):
+        labels = made["ClusterRole", f"kubevirt.io:{name}"]["metadata"]["labels"]
+        assert labels[f"rbac.authorization.k8s.io/aggregate-to-{name}"] == label
