@@ -96,7 +96,6 @@ EMPTY_GATES: Final = frozenset(
         "HostDevicesWithDRA", "NetworkDevicesWithDRA", "PasstBinding", "UtilityVolumes",
         "IncrementalBackup", "Snapshot", "OCIExport", "Template", "Plugins", "VMStatsCollector", "VGPULiveMigration",
         "GraceIOVirtualization", "IOMMUFD", "CrossArchitectureVirtualization", "DecentralizedLiveMigration",
-        "KubevirtSeccompProfile",
         "PodSecondaryInterfaceNamingUpgrade", "ExternalNetResourceInjection",
     )
 )  # fmt: skip
