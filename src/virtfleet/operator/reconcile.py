@@ -208,17 +208,18 @@ class Operator:
 
     async def _bring_handlers(self, installation: Installation, objects: Iterable[Obj], findings: Findings) -> None:
         """Handlers to the nodes that are theirs now, and new handlers in the place of old ones."""
-        wanted = {obj["metadata"]["name"]: obj for obj in objects if obj["kind"] == "DaemonSet"}
         installed, pods = self._world.named("DaemonSet"), self._world.handlers()
+        sets = [rollout.paced(obj, pods) for obj in objects if obj["kind"] == "DaemonSet"]
+        wanted = {obj["metadata"]["name"]: obj for obj in sets}
         control_plane = self._world.control_plane().values()
         findings.held = bool(installed) and not all(map(rollout.settled, control_plane))
         nodes = keeping.look(installation.fleet.pools, installed, self._world.nodes.list(), pods)
         proving = Proving(installation, {pod.metadata.name: pod for pod in self._world.pods_of(PROOF)})
         unfinished = keeping.unfinished(installed, wanted, nodes.between, proving)
         placed = not findings.held and await self._place(wanted, nodes, unfinished)
-        sets = {name: ds for name, ds in self._world.named("DaemonSet").items() if name in wanted}
-        findings.handed_over = placed and len(sets) == len(self._world.named("DaemonSet"))
-        fleet = Fleet(sets, pods, self._world.down(), nodes.moves, nodes.transit, unfinished)
+        there = {name: ds for name, ds in self._world.named("DaemonSet").items() if name in wanted}
+        findings.handed_over = placed and len(there) == len(self._world.named("DaemonSet"))
+        fleet = Fleet(there, pods, self._world.down(), nodes.moves, nodes.transit, unfinished)
         findings.plan = rollout.plan(fleet, proving, self._now())
         findings.moving = len(nodes.moves) + nodes.transit
         if placed:
