@@ -21,7 +21,7 @@ SHARED = ROOT / ".." / "shared"
 FUNCTEST = Path(os.environ.get("FUNCTEST", SHARED / "functest"))
 LOAD = os.environ.get("VIRTFLEET_LOAD", str(SHARED / "kube" / "load"))
 WORK = ROOT / "dist" / "conformance"
-KUBEVIRT = ROOT / "conformance" / "kubevirt.yaml"
+KUBEVIRT, DISKS = (str(ROOT / "conformance" / f"{name}.yaml") for name in ("kubevirt", "disks"))
 BIN = ROOT / ".venv" / "bin"
 VIRTFLEET, KUBECTL = BIN / "virtfleet", BIN / "kubectl"
 PREFIX, TAG = "ft", "devel"
@@ -76,10 +76,12 @@ def installed() -> Iterator[None]:
     where = ("--kubeconfig", os.environ["KUBECONFIG"], f"--timeout={PATIENCE}")
     try:
         if ours:
-            _do([str(VIRTFLEET), "install", "--kubevirt", str(KUBEVIRT), *where])
+            _do([str(VIRTFLEET), "install", "--kubevirt", KUBEVIRT, *where])
+        kubectl("apply", "-f", DISKS)
         with storage.served(kubectl, WORK / "volumes"):
             yield
     finally:
+        kubectl("delete", "-f", DISKS, "--ignore-not-found", check=False)
         if ours:
             _do([str(VIRTFLEET), "uninstall", "--force", *where])
         if dns:

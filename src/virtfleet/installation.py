@@ -106,10 +106,10 @@ class Installation:
     def settled(self) -> bool:
         """Whether all that the object says is in force, by the word of an operator that reads it as we do."""
         status = self.kubevirt.get("status") or {}
-        seen = [status.get(f"observed{what}") for what in ("DeploymentID", "KubeVirtVersion", "KubeVirtRegistry")]
+        seen = [status.get(f"observed{what}") for what in ("DeploymentConfig", "KubeVirtVersion", "KubeVirtRegistry")]
         generation = (self.kubevirt.get("metadata") or {}).get("generation")
         return (
-            seen == [status.get("targetDeploymentID"), self.tag, self.registry]
+            seen == [status.get("targetDeploymentConfig"), self.tag, self.registry]
             and status.get("observedGeneration") == generation
             and status.get("phase") == "Deployed"
         )

@@ -212,3 +212,32 @@ async def test_versions_and_ciphers_of_tls_are_those_that_are_configured_now(ser
     served.tls = rules(None)
     await until(("TLSv1.2", chosen), maximum_version=old, ciphers=chosen)
     assert (await spoken(maximum_version=old, ciphers="ECDHE-ECDSA-AES128-GCM-SHA256"))[0] == "TLSv1.2"
+
+
+async def test_before_a_certificate_is_mounted_another_is_shown_on_every_port(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(component, "LISTENER_PERIOD", 0.02)
+    monkeypatch.setattr(component, "CERTIFICATE_PERIOD", 0.0)
+    first, second = Authority.create("first", LIFE), Authority.create("second", LIFE)
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
+        ports = [one.getsockname()[1], two.getsockname()[1]]
+    options = argparse.Namespace(certificates=tmp_path, host="127.0.0.1", port=ports[0])
+    mounted = component.MountedCredential(tmp_path, first.issue(SERVER))
+    serving = asyncio.create_task(component.serve(options, mounted=mounted, more_ports=ports[1:]))
+
+    async def shown(by: Authority) -> None:
+        for port in ports:
+            async with asyncio.timeout(30):
+                while True:
+                    try:
+                        assert await Served(f"https://127.0.0.1:{port}", by.bundle, b"").ask("/livez") == "ok"
+                        break
+                    except aiohttp.ClientConnectorError:
+                        await asyncio.sleep(0.02)
+
+    await shown(first)
+    certificates.write(tmp_path, second.issue(SERVER).files())
+    await shown(second)
+    serving.cancel()
+    await asyncio.gather(serving, return_exceptions=True)

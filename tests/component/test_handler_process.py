@@ -136,8 +136,10 @@ def label(server: ScriptedServer) -> str:
 async def test_a_handler_serves_its_node_and_leaves_it_in_order(
     place: Path, server: ScriptedServer, kubelet: Kubelet
 ) -> None:
+    server.put(KUBEVIRTS, {"metadata": {"name": "kubevirt", "namespace": "kubevirt"}})
     async with Handler(place, server, "handler-a") as handler:
         await handler.ready()
+        await eventually((place / "kubelet/seccomp/kubevirt/kubevirt.json").exists)
         assert (await handler.ask("/healthz"))[0] == 200
         assert "kubevirt_workqueue_depth" in (await handler.ask("/metrics"))[1]
         assert await handler.pause("default:virt-api") == 404

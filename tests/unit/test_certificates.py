@@ -133,7 +133,25 @@ def test_an_authority_that_slept_past_its_end_begins_anew() -> None:
 @pytest.mark.parametrize("broken", [{}, {"tls.crt": b"x", "tls.key": b"y"}])
 def test_what_cannot_be_read_is_missing(broken: dict[str, bytes]) -> None:
     assert Credential.of(broken) is None
-    assert Authority.load("ca", CA, broken) is None
+    assert Authority.load("ca", CA, broken).bundle == b""
+
+
+@pytest.mark.parametrize("lost", [{"tls.crt", "tls.key"}, {"tls.crt", "tls.key", "ca.crt"}])
+def test_an_authority_that_was_lost_is_replaced_while_everybody_trusts_what_it_signed(lost: set[str]) -> None:
+    old = Authority.create("ca", CA, NOW)
+    credential = old.issue(SERVER, NOW)
+    left = {name: b"" if name in lost else content for name, content in old.files().items()}
+
+    new = Authority.load("ca", CA, left, trusted=credential.bundle).rotated(NOW + HOUR)
+    assert new.bundle.endswith(old.bundle) and new.bundle != old.bundle
+    assert len(x509.load_pem_x509_certificates(new.files()["tls.crt"])) == 1
+    kept = new.ensure(credential, SERVER, NOW + HOUR)
+    assert kept.certificate == credential.certificate, "peers do not trust the new authority yet"
+
+    later = NOW + HOUR + SETTLE
+    again = reloaded(new).rotated(later)
+    assert again.ensure(kept, SERVER, later).certificate != kept.certificate
+    assert old.bundle not in reloaded(again).rotated(NOW + 25 * HOUR).bundle
 
 
 def test_a_key_of_another_certificate_is_no_credential() -> None:

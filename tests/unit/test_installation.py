@@ -132,8 +132,8 @@ def test_it_is_settled_when_the_operator_says_so_of_this_version_and_of_what_it_
     status = {
         "phase": "Deployed",
         "observedGeneration": 3,
-        "targetDeploymentID": "x",
-        "observedDeploymentID": "x",
+        "targetDeploymentConfig": "x",
+        "observedDeploymentConfig": "x",
         "observedKubeVirtVersion": "1.0",
         "observedKubeVirtRegistry": "virtfleet",
     }
@@ -142,7 +142,7 @@ def test_it_is_settled_when_the_operator_says_so_of_this_version_and_of_what_it_
     changes = (
         "phase",
         "observedGeneration",
-        "targetDeploymentID",
+        "targetDeploymentConfig",
         "observedKubeVirtVersion",
         "observedKubeVirtRegistry",
     )

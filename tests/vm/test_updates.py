@@ -47,7 +47,9 @@ def settled(admin: Kubectl) -> bool:
     status, told = found["status"], {c["type"]: c["status"] for c in found["status"]["conditions"]}
     seen = status["observedGeneration"] == found["metadata"]["generation"]
     return bool(
-        seen and status["observedDeploymentID"] == status["targetDeploymentID"] and told["Progressing"] == "False"
+        seen
+        and status["observedDeploymentConfig"] == status["targetDeploymentConfig"]
+        and told["Progressing"] == "False"
     )
 
 

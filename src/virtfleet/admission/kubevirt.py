@@ -42,7 +42,7 @@ def check(kubevirt: Section, findings: Findings, old: Section | None = None) -> 
         if why := hypervisor_error(entry.name):
             settings.unsupported(f"hypervisors[{i}].name", why)
     if spec.infra and spec.infra.replicas == 0:
-        findings.invalid("spec.infra.replicas", "the control plane needs at least 1 replica; raise it or leave it out")
+        findings.invalid("spec.infra.replicas", "infra replica count can't be 0; raise it or leave it out")
     kubevirt_pools.check(kubevirt, findings, old)
     _check_updates(spec, findings.below("spec"))
     if old is not None:

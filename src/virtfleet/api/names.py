@@ -42,6 +42,8 @@ CPU_MANAGER: Final = "kubevirt.io/cpumanager"
 DEPRECATED_CPU_MANAGER: Final = "cpumanager"
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGED_BY_OPERATOR: Final = "virt-operator"
+MADE_BY: Final = "kubevirt.io/generation"  # of components: the generation of the KubeVirt object that they follow
+DEPLOYMENT_ID: Final = "kubevirt.io/install-strategy-identifier"  # of their Pods: `targetDeploymentID` as it was then
 PRIORITY_CLASS: Final = "kubevirt-cluster-critical"  # of all components
 
 # Labels of nodes, each a prefix that ends in the name of what the node can do.

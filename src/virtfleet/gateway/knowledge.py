@@ -36,6 +36,10 @@ class Knowledge:
             return installation
         raise NotYet("virt-api knows no KubeVirt object yet; create one, or try again in a moment")
 
+    def installed(self) -> list[str]:
+        """The KubeVirt objects that there are."""
+        return self._installations.keys()
+
     def configuration(self) -> str:
         """The version of the KubeVirt object that decisions go by."""
         return version_of(self._installations.list())

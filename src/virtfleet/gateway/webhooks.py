@@ -31,6 +31,7 @@ from virtfleet.gateway.instancetypes import TypedVms, concerns
 from virtfleet.gateway.knowledge import Knowledge, NotYet
 from virtfleet.gateway.reviews import Malformed, TooLarge
 from virtfleet.installation import Installation
+from virtfleet.kube.cache import key_of
 from virtfleet.kube.component import admission_path
 from virtfleet.kube.credentials import Material
 from virtfleet.kube.resource import KUBEVIRTS, VMI_MIGRATIONS, Obj
@@ -100,6 +101,9 @@ class Webhooks:
             findings = review(obj, cluster, user)
             if findings.allowed and obj["kind"] == VMI_MIGRATIONS.kind:
                 self._check_target(obj, request["namespace"], findings)
+            # A second installation would contend for the nodes with the first; the same name is the API server's case.
+            if kubevirt and (others := [key for key in self._knowledge.installed() if key != key_of(obj)]):
+                findings.forbidden("", f"Kubevirt is already created: {', '.join(others)}; change that one")
             return findings
         findings = review_update(obj, request["oldObject"], cluster, user)
         if kubevirt:
@@ -117,7 +121,8 @@ class Webhooks:
         if not Installation(kubevirt).uninstalled_with_vms and (left := _names(self._knowledge.vmis())):
             findings.forbidden(
                 "spec.uninstallStrategy",
-                f"there are still VMIs: {left}; delete them first, or set uninstallStrategy to RemoveWorkloads",
+                f"there are still Virtual Machine Instances present: {left}; delete them first, or set"
+                " uninstallStrategy to RemoveWorkloads",
             )
         return findings
 

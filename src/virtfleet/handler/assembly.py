@@ -80,6 +80,7 @@ class VirtHandler:
         self._relieved = asyncio.Event()
         self._recorder = Recorder(api, COMPONENT, node)
         self._installations: Cache[Installation] = Cache(api, KUBEVIRTS, decode=Installation.decode)
+        self._installations.on_change(lambda _key, _old, _new: self._offer_profile())
         if stand_in:
             self._installations.on_change(lambda _key, _old, new: self._look_at_operator(new))
         self._devices = Devices(place.kubelet / "device-plugins", self._sources, lambda: self._heartbeat.changed())
@@ -154,6 +155,7 @@ class VirtHandler:
                     await cache.synced.wait()
                 await self._lock.acquire()
                 profiles.install(self._place.kubelet)
+                self._offer_profile()
                 self._vms.begin()
                 for work in (
                     self._vms.controller.run(),
@@ -169,6 +171,11 @@ class VirtHandler:
             if self._lock.held and self._cluster().uninstalling:
                 _clear(self._place)
             self._lock.release()
+
+    def _offer_profile(self) -> None:
+        wanted = [each for each in self._installations.list() if not each.uninstalling]
+        if self._lock.held and any(each.enabled("KubevirtSeccompProfile") for each in wanted):
+            profiles.offer(self._place.kubelet)
 
     def _cluster(self) -> Installation:
         return in_force(self._installations.list())

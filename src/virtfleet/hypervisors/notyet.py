@@ -66,12 +66,6 @@ KUBEVIRT: Final = (
         "plugins are not run, and VMs that use one do not start or lack the interface",
         "use masquerade or bridge",
     ),
-    _absent(
-        "configuration.roleAggregationStrategy",
-        "the roles for people are aggregated to view, edit and admin anyhow",
-        "restrict those roles instead",
-        asked=lambda spec: _at(spec, "configuration", "roleAggregationStrategy") == "Manual",
-    ),
     _configured("ksmConfiguration", "pages are not merged on any node", "switch KSM on at the nodes yourself"),
     _configured("supportContainerResources", "helper containers have resources of VirtFleet's choice"),
     _configured("persistentReservationConfiguration.enabled", "no node gets a helper for SCSI reservations"),
@@ -99,7 +93,6 @@ EMPTY_GATES: Final = frozenset(
         "HostDevicesWithDRA", "NetworkDevicesWithDRA", "PasstBinding", "UtilityVolumes",
         "IncrementalBackup", "Snapshot", "OCIExport", "Template", "Plugins", "VMStatsCollector", "VGPULiveMigration",
         "GraceIOVirtualization", "IOMMUFD", "CrossArchitectureVirtualization", "DecentralizedLiveMigration",
-        "OptOutRoleAggregation", "KubevirtSeccompProfile",
         "PodSecondaryInterfaceNamingUpgrade", "ExternalNetResourceInjection",
     )
 )  # fmt: skip

@@ -6,7 +6,7 @@ back what should exist now, the same object where nothing is due, so a caller ru
 
 An authority is replaced in three steps that time alone decides, so that no connection is refused on the way: the
 successor joins the bundle that peers trust; once peers had time to see it (`settle`) it signs, and certificates of its
-predecessor are due; the predecessor leaves the bundle when it expires.
+predecessor are due; the predecessor leaves the bundle when it expires. One whose key was lost is replaced likewise.
 
 Only who issues imports this: the library behind it takes 9 MiB of memory. Who uses certificates has `certificates`.
 """
@@ -67,46 +67,51 @@ class _Generation:
     def expires(self) -> datetime:
         return self.certificate.not_valid_after_utc
 
-    def signed(self, certificate: x509.Certificate) -> bool:
-        try:
-            certificate.verify_directly_issued_by(self.certificate)
-        except Exception:  # a wrong name, algorithm and signature are three unrelated exceptions
-            return False
-        return True
-
 
 class Authority:
-    """A certificate authority: its generations, newest first. Usually one is alive, during a rotation two."""
+    """A certificate authority: its generations, newest first. Usually one is alive, during a rotation two.
 
-    def __init__(self, name: str, lifespan: Lifespan, generations: tuple[_Generation, ...]) -> None:
+    `former` are those whose keys were lost: they sign no more, and are trusted for what they have signed.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        lifespan: Lifespan,
+        generations: tuple[_Generation, ...],
+        former: tuple[x509.Certificate, ...] = (),
+    ) -> None:
         self.name = name
         self.lifespan = lifespan
         self._generations = generations
+        self._former = former
 
     @classmethod
     def create(cls, name: str, lifespan: Lifespan, now: datetime | None = None) -> Authority:
         return cls(name, lifespan, ()).succeeded(now)
 
     @classmethod
-    def load(cls, name: str, lifespan: Lifespan, files: Mapping[str, bytes]) -> Authority | None:
-        """From `files()` of an earlier one; None where no certificate with its key is in there."""
+    def load(cls, name: str, lifespan: Lifespan, files: Mapping[str, bytes], trusted: bytes = b"") -> Authority:
+        """From `files()` of an earlier one, as far as they are left, and what peers trust. To be `rotated` at once."""
+        parts = (files.get(CERTIFICATE, b""), files.get(BUNDLE, b""), trusted)
+        certificates = list(dict.fromkeys(certificate for part in parts for certificate in _certificates(part)))
         try:
-            certificates = x509.load_pem_x509_certificates(files.get(CERTIFICATE, b""))
             keys = load_keys(files.get(KEY, b""))
         except ValueError:
-            return None
+            keys = []
         pairs = tuple(
             _Generation(certificate, key)
             for certificate in certificates
             for key in keys
             if key.public_key() == certificate.public_key()
         )
-        return cls(name, lifespan, pairs) if pairs else None
+        kept = {pair.certificate for pair in pairs}
+        return cls(name, lifespan, pairs, tuple(each for each in certificates if each not in kept))
 
     def files(self) -> dict[str, bytes]:
-        """All generations in the shape of a Secret: certificates, keys, and what peers should trust."""
+        """All generations in the shape of a Secret: the newest certificate, keys, and what peers should trust."""
         return {
-            CERTIFICATE: self.bundle,
+            CERTIFICATE: _pem(self._generations[0].certificate),
             KEY: dump_keys(g.key for g in self._generations),
             BUNDLE: self.bundle,
         }
@@ -114,15 +119,17 @@ class Authority:
     @property
     def bundle(self) -> bytes:
         """What peers should trust, in PEM."""
-        return b"".join(_pem(g.certificate) for g in self._generations)
+        return b"".join(_pem(each) for each in (*(g.certificate for g in self._generations), *self._former))
 
     def rotated(self, now: datetime | None = None) -> Authority:
         """The authority as it should be now: a successor announced when its time has come, expired ones dropped."""
         now = now or datetime.now(UTC)
         alive = tuple(g for g in self._generations if g.expires > now)
+        former = tuple(each for each in self._former if each.not_valid_after_utc > now)
+        left = Authority(self.name, self.lifespan, alive, former)
         if not alive or alive[0].expires - now <= self.lifespan.renew_before:
-            return Authority(self.name, self.lifespan, alive).succeeded(now)
-        return self if alive == self._generations else Authority(self.name, self.lifespan, alive)
+            return left.succeeded(now)
+        return self if (alive, former) == (self._generations, self._former) else left
 
     def succeeded(self, now: datetime | None = None) -> Authority:
         """The authority with a new generation, whether it was due or not."""
@@ -149,7 +156,7 @@ class Authority:
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
             .sign(key, hashes.SHA256())
         )
-        return Authority(self.name, self.lifespan, (_Generation(certificate, key), *self._generations))
+        return Authority(self.name, self.lifespan, (_Generation(certificate, key), *self._generations), self._former)
 
     def signer(self, now: datetime) -> _Generation:
         """The newest generation that peers had time to learn of; the oldest where none had."""
@@ -191,7 +198,24 @@ class Authority:
         # Measured by its real length, which the end of its signer may have cut: else it would be due from the start.
         length = leaf.not_valid_after_utc - leaf.not_valid_before_utc - SKEW
         renewal = leaf.not_valid_after_utc - min(profile.lifespan.renew_before, length / 2)
-        return now >= renewal or _says(leaf) != _wanted(profile) or not self.signer(now).signed(leaf)
+        signer = self.signer(now)
+        good = [signer.certificate, *(self._former if now - signer.born < self.lifespan.settle else ())]
+        return now >= renewal or _says(leaf) != _wanted(profile) or not any(_signed(each, leaf) for each in good)
+
+
+def _signed(issuer: x509.Certificate, leaf: x509.Certificate) -> bool:
+    try:
+        leaf.verify_directly_issued_by(issuer)
+    except Exception:  # a wrong name, algorithm and signature are three unrelated exceptions
+        return False
+    return True
+
+
+def _certificates(pem: bytes) -> list[x509.Certificate]:
+    try:
+        return x509.load_pem_x509_certificates(pem)
+    except ValueError:  # none, or broken ones
+        return []
 
 
 def _wanted(profile: Profile) -> tuple[object, ...]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import math
 import os
 import socket
 import ssl
@@ -77,10 +78,14 @@ async def serve_and_lead(
     lead: Callable[[], Coroutine[Any, Any, None]],
     configuration: Callable[[], str] = lambda: "",
     tls: Callable[[], TlsRules] = TlsRules,
+    mounted: MountedCredential | None = None,
+    more_ports: Sequence[int] = (),
 ) -> None:
     """Answer probes and tell metrics, and `lead` as soon as it is this process's turn; until that ends."""
     async with asyncio.TaskGroup() as group:
-        serving = group.create_task(serve(options, configuration=configuration, tls=tls))
+        serving = group.create_task(
+            serve(options, configuration=configuration, tls=tls, mounted=mounted, more_ports=more_ports)
+        )
         await election.run(lead)
         serving.cancel()
 
@@ -95,12 +100,13 @@ def start_logging(name: str, options: argparse.Namespace) -> None:
 
 
 class MountedCredential:
-    """The certificate that the operator mounts, as it is now."""
+    """The certificate that the operator mounts, as it is now; before there is one, `otherwise`."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, otherwise: Credential | None = None) -> None:
         self._directory = directory
-        self._present = _read(directory)
-        self._looked = time.monotonic()
+        self._otherwise = otherwise
+        self._present = otherwise or _read(directory)
+        self._looked = -math.inf if otherwise else time.monotonic()
 
     def current(self) -> Credential:
         """A broken one is passed over: the one before may still be good."""
@@ -111,7 +117,8 @@ class MountedCredential:
                 # The same object while nothing changed, so that what is made of it can be kept.
                 self._present = self._present if mounted == self._present else mounted
             except (NoCertificate, OSError) as error:
-                log.error("%s", error)
+                if self._present is not self._otherwise:
+                    log.error("%s", error)
         return self._present
 
 
@@ -139,6 +146,8 @@ async def serve(
     farewell: float = 0.0,
     configuration: Callable[[], str] = lambda: "",
     tls: Callable[[], TlsRules] = TlsRules,
+    mounted: MountedCredential | None = None,
+    more_ports: Sequence[int] = (),
 ) -> None:
     """Serve /livez, /healthz, /readyz, /metrics and `routes` until cancelled.
 
@@ -174,13 +183,14 @@ async def serve(
     app.on_response_prepare.append(last_answer)
     answers = {"/livez": livez, "/healthz": healthz, "//healthz": healthz, "/readyz": readyz, "/metrics": metrics}
     app.add_routes([*(web.get(path, answer) for path, answer in answers.items()), *routes])
-    listener = _Listener(MountedCredential(options.certificates), clients, tls)
+    listener = _Listener(mounted or MountedCredential(options.certificates), clients, tls)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=5.0)
     await runner.setup()
     try:
         context = listener.context.listening
-        await web.TCPSite(runner, options.host, options.port, ssl_context=context, backlog=1024).start()
-        log.info("listening on port %d", options.port)
+        for port in (options.port, *more_ports):
+            await web.TCPSite(runner, options.host, port, ssl_context=context, backlog=1024).start()
+            log.info("listening on port %d", port)
         while True:
             await asyncio.sleep(LISTENER_PERIOD)
             listener.renew()

@@ -46,11 +46,13 @@ _ARCHITECTURES = {
 }
 
 
-def profile(capabilities: Collection[str], machine: str) -> dict[str, Any]:
-    """The profile for a container that holds these capabilities, in the OCI runtime's form; `machine` as uname says."""
-    forbidden = sorted(
-        name for capability, names in _FORBIDDEN.items() if capability not in capabilities for name in names.split()
-    )
+def profile(capabilities: Collection[str], machine: str, allowed: Collection[str] = ()) -> dict[str, Any]:
+    """The profile for a container that holds these capabilities, in the OCI runtime's form; `machine` as uname says.
+
+    `allowed` are calls for which it needs none.
+    """
+    banned = (names for capability, names in _FORBIDDEN.items() if capability not in capabilities)
+    forbidden = sorted(name for names in banned for name in names.split() if name not in allowed)
     rules: list[dict[str, Any]] = [{"names": forbidden, "action": "SCMP_ACT_ERRNO", "errnoRet": _EPERM}]
     if "CAP_SYS_ADMIN" not in capabilities:
         rules += [

@@ -9,9 +9,7 @@ import argparse
 import asyncio
 import os
 import sys
-import tempfile
 from datetime import timedelta
-from pathlib import Path
 
 from prometheus_client import Gauge
 
@@ -45,14 +43,12 @@ async def run(options: argparse.Namespace) -> None:
     async with component.client(NAME, options) as api:
         election = Election(api, namespace=namespace, name=NAME, identity=component.identity(), **LEASE_TIMES)
         LEADING.set_function(lambda: election.leading)
-        await component.serve_and_lead(options, election, lambda: lead(api, namespace))
-
-
-def certify(directory: Path) -> None:
-    """A certificate of the process's own, for probes: before it has installed something there is no authority."""
-    issuer = Authority.create(NAME, _CERTIFICATE)
-    for name, content in issuer.issue(Profile(NAME, _CERTIFICATE, hosts=(NAME,))).files().items():
-        (directory / name).write_bytes(content)
+        # Before something is installed there is no authority, and for probes any certificate will do.
+        own = Authority.create(NAME, _CERTIFICATE).issue(Profile(NAME, _CERTIFICATE, hosts=(NAME,)))
+        mounted = component.MountedCredential(options.certificates, own)
+        await component.serve_and_lead(
+            options, election, lambda: lead(api, namespace), mounted=mounted, more_ports=[manifest.WEBHOOKS]
+        )
 
 
 def main() -> int:
@@ -63,11 +59,7 @@ def main() -> int:
         sys.stdout.write(manifest.text())
         return 0
     component.start_logging(NAME, options)
-    with tempfile.TemporaryDirectory() as directory:
-        if not options.certificates.is_dir():
-            options.certificates = Path(directory)
-            certify(options.certificates)
-        return process.run(run(options))
+    return process.run(run(options))
 
 
 if __name__ == "__main__":

@@ -3,19 +3,23 @@
 The server adds defaults to what it is given, and others may add labels or annotations, so an installed object is never
 equal to the rendered one. It is right when it holds everything that is wanted, and was written for just that (the
 `applied` annotation). Then nothing is written. That annotation also names the fields that were written, so that those
-go that are no longer wanted, and what others added stays.
+go that are no longer wanted, and what others added stays. Of kinds of our own nothing that others add stays, for they
+have no defaults; and nothing belongs to another object, with which it would go.
 """
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import orjson
 
+from virtfleet.api import kinds
 from virtfleet.api.quantity import Quantity, QuantityError
 from virtfleet.kube.resource import Obj
 from virtfleet.operator.render import APPLIED, IDENTITY, NOTES, fields
 
+WHOLE = (kinds.TYPES[1].kind, kinds.PREFERENCES[1].kind)
 _AMOUNTS = ("requests", "limits")  # the server spells quantities in its own way
 
 
@@ -50,6 +54,8 @@ def difference(installed: Obj, wanted: Obj) -> list[dict[str, Any]]:
     """Operations that bring the installed object to the wanted one; none where it is right."""
     notes = installed["metadata"].get("annotations") or {}
     as_before = notes.get(APPLIED) == wanted["metadata"]["annotations"][APPLIED]
+    whole = wanted["kind"] in WHOLE
+    right = operator.eq if whole else covers
     there, operations = _sections(installed), []
     for path, want in _sections(wanted).items():
         have = there.get(path)
@@ -57,11 +63,15 @@ def difference(installed: Obj, wanted: Obj) -> list[dict[str, Any]]:
             operations += [
                 {"op": "add", "path": f"{path}/{_escaped(key)}", "value": inner}
                 for key, inner in want.items()
-                if not covers(have.get(key), inner) or (not as_before and have.get(key) != inner)
+                if not right(have.get(key), inner) or (not as_before and have.get(key) != inner)
             ]
-        elif not as_before or not covers(have, want):
+        elif not as_before or not right(have, want):
             operations.append({"op": "add", "path": path, "value": want})
-    return operations if as_before else [*operations, *_leftovers(installed, wanted, _record(notes))]
+    if installed["metadata"].get("ownerReferences"):
+        operations.append({"op": "remove", "path": "/metadata/ownerReferences"})
+    if as_before and not whole:
+        return operations
+    return [*operations, *_leftovers(installed, wanted, fields(installed) if whole else _record(notes))]
 
 
 def _sections(obj: Obj) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from secrets import token_hex
 
 from virtfleet.installation import Installation
+from virtfleet.kube import certificates
 from virtfleet.kube.authority import Authority, Lifespan, Profile
 from virtfleet.kube.certificates import Credential
 from virtfleet.kube.component import ADMISSION_KEY
@@ -21,11 +22,12 @@ from virtfleet.operator.dashboard import VIRT_DASHBOARD
 from virtfleet.operator.deployments import VIRT_CONTROLLER, secret_name
 from virtfleet.operator.endpoints import VIRT_API
 from virtfleet.operator.handlers import VIRT_HANDLER
+from virtfleet.operator.manifest import VIRT_OPERATOR
 from virtfleet.operator.render import stamped
 
 AUTHORITY = "kubevirt-ca"
 BUNDLE = "ca-bundle"
-COMPONENTS = (VIRT_API, VIRT_CONTROLLER, VIRT_HANDLER)
+COMPONENTS = (VIRT_API, VIRT_CONTROLLER, VIRT_HANDLER, VIRT_OPERATOR)
 _LOOKS = 4  # at certificates, in the time between the moment of renewal and the end
 
 
@@ -42,12 +44,14 @@ class Issued:
 def issue(installation: Installation, secrets: Mapping[str, Obj], now: datetime) -> Issued:
     """Certificates for all components. `secrets` are those that exist, by name."""
     of_authority, of_server = (Lifespan(*installation.lifespan(kind)) for kind in ("ca", "server"))
-    authority = Authority.load(AUTHORITY, of_authority, _files(secrets.get(AUTHORITY)))
-    authority = authority.rotated(now) if authority else Authority.create(AUTHORITY, of_authority, now)
+    known = _files(secrets.get(secret_name(VIRT_API)))  # with what peers trust, also where the authority was lost
+    authority = Authority.load(
+        AUTHORITY, of_authority, _files(secrets.get(AUTHORITY)), known.get(certificates.BUNDLE, b"")
+    ).rotated(now)
     objects = [_secret(installation, AUTHORITY, authority.files()), _bundle(installation, authority.bundle)]
-    key = _files(secrets.get(secret_name(VIRT_API))).get(ADMISSION_KEY) or token_hex(16).encode()
+    key = known.get(ADMISSION_KEY) or token_hex(16).encode()
     more = {VIRT_API: {ADMISSION_KEY: key}}
-    for component in (*COMPONENTS, *([VIRT_DASHBOARD] if installation.dashboard else ())):
+    for component in _certified(installation):
         service = f"{component}.{installation.namespace}"
         hosts = (component, service, f"{service}.svc", f"{service}.svc.cluster.local")
         profile = Profile(f"{installation.namespace}:{component}", of_server, hosts=hosts, client=True)
@@ -56,6 +60,15 @@ def issue(installation: Installation, secrets: Mapping[str, Obj], now: datetime)
         objects.append(_secret(installation, name, files | more.get(component, {})))
     soonest = min(of_authority.renew_before, of_server.renew_before, of_server.settle * _LOOKS)
     return Issued(objects, authority.bundle, key.decode(), soonest / _LOOKS)
+
+
+def expected(installation: Installation) -> list[str]:
+    """Names of the Secrets that an installation has."""
+    return [AUTHORITY, *map(secret_name, _certified(installation))]
+
+
+def _certified(installation: Installation) -> list[str]:
+    return [*COMPONENTS, *([VIRT_DASHBOARD] if installation.dashboard else ())]
 
 
 def _files(secret: Obj | None) -> dict[str, bytes]:

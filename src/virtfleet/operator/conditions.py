@@ -11,6 +11,7 @@ from virtfleet.installation import Installation
 from virtfleet.kube.resource import Obj
 from virtfleet.operator.digest import digest
 from virtfleet.operator.handlers import VIRT_HANDLER
+from virtfleet.operator.render import deployment_id
 from virtfleet.operator.rollout import Plan, Rollout, desired, observed
 from virtfleet.operator.world import NodeView
 from virtfleet.pools.model import POOL_FIELDS, listed, owner
@@ -78,7 +79,8 @@ def status(installation: Installation, findings: Findings, now: str) -> Obj:
         *_resting(installation),
     ]
     version = installation.tag
-    identity = digest([installation.spec, version, installation.registry, virtfleet.__version__])
+    identity = deployment_id(installation)
+    everything = digest([installation.spec, version, installation.registry, virtfleet.__version__])
     pools, outdated = _pools(installation, findings)
     new: Obj = {
         "phase": DEPLOYED if deployed or ready else DEPLOYING,
@@ -89,6 +91,7 @@ def status(installation: Installation, findings: Findings, now: str) -> Obj:
         "targetKubeVirtVersion": version,
         "targetKubeVirtRegistry": installation.registry,
         "targetDeploymentID": identity,
+        "targetDeploymentConfig": everything,
         "virtHandlerPools": pools,
     }
     if outdated is not None:
@@ -98,6 +101,7 @@ def status(installation: Installation, findings: Findings, now: str) -> Obj:
             "observedKubeVirtVersion": version,
             "observedKubeVirtRegistry": installation.registry,
             "observedDeploymentID": identity,
+            "observedDeploymentConfig": everything,
         }
     return new
 

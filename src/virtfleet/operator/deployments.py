@@ -22,6 +22,7 @@ _COMPONENTS = {
     VIRT_API: (roles.API, "api", "virt_api"),
     VIRT_CONTROLLER: (roles.CONTROLLER, "controller", "virt_controller"),
 }
+_SHORT = {VIRT_CONTROLLER: "controller", "virt-operator": "operator"}  # in names of Secrets
 CERTIFICATES_MOUNT = {"name": "certificates", "mountPath": str(CERTIFICATES), "readOnly": True}
 IDENTITY = [
     {"name": "POD_NAME", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.name"}}},
@@ -40,7 +41,7 @@ RESTRICTED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"
 def render(installation: Installation) -> list[Obj]:
     objects = [_component(installation, component) for component in _COMPONENTS]
     if installation.replicas > 1:
-        objects += [budget(installation, component) for component in _COMPONENTS]
+        objects += [budget(installation, component, installation.replicas) for component in _COMPONENTS]
     return objects
 
 
@@ -105,13 +106,14 @@ def watched() -> dict[str, Any]:
     }
 
 
-def certificates(component: str) -> dict[str, Any]:
+def certificates(component: str, **more: bool) -> dict[str, Any]:
     """The volume with a component's certificate; it may come after the Pod."""
-    return {"name": "certificates", "secret": {"secretName": secret_name(component)}}
+    return {"name": "certificates", "secret": {"secretName": secret_name(component), **more}}
 
 
 def secret_name(component: str) -> str:
-    return f"kubevirt-{component}-certs"
+    """As KubeVirt names it."""
+    return f"kubevirt-{_SHORT.get(component, component)}-certs"
 
 
 def probe(path: str, *, period: int, failures: int = 3) -> dict[str, Any]:
@@ -157,10 +159,11 @@ def _for_a_moment(key: str) -> dict[str, Any]:
     return {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": _PATIENCE}
 
 
-def budget(installation: Installation, component: str) -> Obj:
+def budget(installation: Installation, component: str, replicas: int) -> Obj:
+    """One of them may be away at a time."""
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
         "metadata": installation.metadata(f"{component}-pdb"),
-        "spec": {"minAvailable": 1, "selector": {"matchLabels": {names.APP_LABEL: component}}},
+        "spec": {"minAvailable": replicas - 1, "selector": {"matchLabels": {names.APP_LABEL: component}}},
     }

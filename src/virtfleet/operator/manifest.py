@@ -17,6 +17,9 @@ from virtfleet.operator.render import OWN_DEFINITION
 
 VIRT_OPERATOR = "virt-operator"
 NAMESPACE = "kubevirt"
+WEBHOOKS = 8444
+"""Where KubeVirt's operator has its webhooks: tools look for its certificate there, by port-forward."""
+
 _REPLICAS = 2
 _IMAGES = ("imageRegistry", "imageTag", "imagePullPolicy", "imagePullSecrets")
 _NOTE = "# The operator of VirtFleet. Made by `python -m virtfleet.operator manifest`; do not edit.\n"
@@ -34,10 +37,24 @@ def objects(wanted: Installation | None = None) -> list[Obj]:
         roles.service_account(installation, roles.OPERATOR),
         *roles.granted(installation, roles.OPERATOR, roles.operator_cluster_rules()),
         *roles.granted(installation, roles.OPERATOR, roles.operator_own_rules(), namespaced=True),
-        deployments.deployment(installation, VIRT_OPERATOR, roles.OPERATOR, replicas=_REPLICAS, labels={}),
-        deployments.budget(installation, VIRT_OPERATOR),
+        _deployment(installation),
+        deployments.budget(installation, VIRT_OPERATOR, _REPLICAS),
     ]
     return [_ours(obj) for obj in parts]
+
+
+def _deployment(installation: Installation) -> Obj:
+    """With the certificate that it gives itself once it has installed something."""
+    made = deployments.deployment(
+        installation,
+        VIRT_OPERATOR,
+        roles.OPERATOR,
+        replicas=_REPLICAS,
+        labels={},
+        volumeMounts=[deployments.CERTIFICATES_MOUNT],
+    )
+    made["spec"]["template"]["spec"]["volumes"] = [deployments.certificates(VIRT_OPERATOR, optional=True)]
+    return made
 
 
 def text() -> str:

@@ -29,22 +29,24 @@ def render(installation: Installation) -> list[Obj]:
         f"has(request.userInfo.extra) && '{_NODE}' in request.userInfo.extra": (
             "the token of this handler does not name its node; it needs one that is bound to its Pod"
         ),
-        f"request.userInfo.extra['{_NODE}'] == [request.name]": "a handler may change the Node that it runs on only",
-        "request.operation == 'UPDATE' && object.spec == oldObject.spec": "a handler may not change the spec of a Node",
+        f"request.userInfo.extra['{_NODE}'] == [request.name]": (
+            "this user cannot modify this node: a handler may change the one that it runs on only"
+        ),
+        "request.operation == 'UPDATE' && object.spec == oldObject.spec": "this user cannot modify spec of node",
         f"object.metadata.all(k, k in {_APART} || (k in oldObject.metadata && object.metadata[k] == "
         f"oldObject.metadata[k])) && oldObject.metadata.all(k, k in {_APART} || k in object.metadata)": (
-            "of a Node's metadata a handler may change labels and annotations only"
+            "this user can only change allowed metadata fields: labels and annotations"
         ),
-        _others_stay("labels", f"k.contains('{names.NODE_DOMAIN}') || k in {_LABELS}"): (
-            "a handler may change only those labels of a Node that say what VMs can run there"
-        ),
-        _others_stay("annotations", f"k in {_ANNOTATIONS}"): "a handler may change only its own annotations of a Node",
+        **_others_stay("labels", f"k.contains('{names.NODE_DOMAIN}') || k in {_LABELS}"),
+        **_others_stay("annotations", f"k in {_ANNOTATIONS}"),
     }
     policy = {
         "failurePolicy": "Fail",
         "matchConstraints": {"resourceRules": [rule]},
         "matchConditions": [{"name": "handlers", "expression": f"request.userInfo.username == '{handler}'"}],
-        "validations": [{"expression": text, "message": why} for text, why in validations.items()],
+        "validations": [
+            {"expression": text, "message": why, "reason": "Forbidden"} for text, why in validations.items()
+        ],
     }
     binding = {"policyName": POLICY, "validationActions": ["Deny"]}
     return [
@@ -58,7 +60,17 @@ def _object(installation: Installation, kind: str, name: str, spec: Obj) -> Obj:
     return {"apiVersion": _API_VERSION, "kind": kind, "metadata": metadata, "spec": spec}
 
 
-def _others_stay(field: str, own: str) -> str:
-    """The expression that says that of a map only what is a handler's `own` is new, changed or gone."""
+def _others_stay(field: str, own: str) -> dict[str, str]:
+    """Expressions that say that of a map only what is a handler's `own` is new, gone or changed; with KubeVirt's words.
+
+    Theirs are all keys with their name in it. Here, they are those that handlers write.
+    """
     new, old = (f"(has({each}.metadata.{field}) ? {each}.metadata.{field} : {{}})" for each in ("object", "oldObject"))
-    return f"{new}.all(k, {own} || (k in {old} && {new}[k] == {old}[k])) && {old}.all(k, {own} || k in {new})"
+    return {
+        f"{new}.all(k, {own} || k in {old}) && {old}.all(k, {own} || k in {new})": (
+            f"this user cannot add/delete non kubevirt-owned {field}, which are those that handlers do not write"
+        ),
+        f"{new}.all(k, {own} || !(k in {old}) || {new}[k] == {old}[k])": (
+            f"this user cannot update non kubevirt-owned {field}, which are those that handlers do not write"
+        ),
+    }

@@ -19,7 +19,7 @@ from virtfleet.kube.cache import key_of
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ApiError, ignoring, is_already_exists, is_conflict, is_not_found
 from virtfleet.kube.events import Recorder, Reference
-from virtfleet.kube.resource import DAEMON_SETS, KUBEVIRTS, NODES, PODS, SERVICE_MONITORS, Obj
+from virtfleet.kube.resource import DAEMON_SETS, KUBEVIRTS, NODES, PODS, SECRETS, SERVICE_MONITORS, Obj
 from virtfleet.operator import certificates, conditions, imagevolumes, keeping, proof, rollout, undoing
 from virtfleet.operator.apply import difference
 from virtfleet.operator.conditions import DEGRADED, Findings
@@ -123,7 +123,7 @@ class Operator:
             self._world.kubevirts.observe(stored)
 
     async def _install(self, installation: Installation, findings: Findings) -> float | None:
-        issued = certificates.issue(installation, self._world.named("Secret"), self._now())
+        issued = certificates.issue(installation, await self._secrets(installation), self._now())
         monitors = self._world.monitors
         objects = render(
             installation,
@@ -160,6 +160,15 @@ class Operator:
         return min(pauses).total_seconds()
 
     # -- steps
+
+    async def _secrets(self, installation: Installation) -> dict[str, Obj]:
+        """Certificates that there are: those, too, that lost the label by which ours are found."""
+        known = self._world.named("Secret")
+        for name in certificates.expected(installation):
+            if name not in known:
+                with ignoring(is_not_found):
+                    known[name] = await self._api.get(SECRETS, name, installation.namespace)
+        return known
 
     async def _apply(self, objects: Iterable[Obj]) -> None:
         """Make or change what is not as it should be."""
@@ -199,17 +208,18 @@ class Operator:
 
     async def _bring_handlers(self, installation: Installation, objects: Iterable[Obj], findings: Findings) -> None:
         """Handlers to the nodes that are theirs now, and new handlers in the place of old ones."""
-        wanted = {obj["metadata"]["name"]: obj for obj in objects if obj["kind"] == "DaemonSet"}
         installed, pods = self._world.named("DaemonSet"), self._world.handlers()
+        sets = [rollout.paced(obj, pods) for obj in objects if obj["kind"] == "DaemonSet"]
+        wanted = {obj["metadata"]["name"]: obj for obj in sets}
         control_plane = self._world.control_plane().values()
         findings.held = bool(installed) and not all(map(rollout.settled, control_plane))
         nodes = keeping.look(installation.fleet.pools, installed, self._world.nodes.list(), pods)
         proving = Proving(installation, {pod.metadata.name: pod for pod in self._world.pods_of(PROOF)})
         unfinished = keeping.unfinished(installed, wanted, nodes.between, proving)
         placed = not findings.held and await self._place(wanted, nodes, unfinished)
-        sets = {name: ds for name, ds in self._world.named("DaemonSet").items() if name in wanted}
-        findings.handed_over = placed and len(sets) == len(self._world.named("DaemonSet"))
-        fleet = Fleet(sets, pods, self._world.down(), nodes.moves, nodes.transit, unfinished)
+        there = {name: ds for name, ds in self._world.named("DaemonSet").items() if name in wanted}
+        findings.handed_over = placed and len(there) == len(self._world.named("DaemonSet"))
+        fleet = Fleet(there, pods, self._world.down(), nodes.moves, nodes.transit, unfinished)
         findings.plan = rollout.plan(fleet, proving, self._now())
         findings.moving = len(nodes.moves) + nodes.transit
         if placed:
@@ -351,8 +361,10 @@ class Operator:
                 continue
             logger.info("deleting %s %s", obj["kind"], meta["name"])
             resource, namespace = RESOURCES[obj["kind"]], meta.get("namespace")
+            # What has Pods goes after them; the rest at once, so that it is gone when the status says so.
+            how = "Foreground" if obj["kind"] in ("DaemonSet", "Deployment") else None
             with ignoring(is_not_found):
-                await self._api.delete(resource, meta["name"], namespace, uid=meta["uid"], propagation="Foreground")
+                await self._api.delete(resource, meta["name"], namespace, uid=meta["uid"], propagation=how)
 
     # -- telling
 
@@ -369,6 +381,7 @@ class Operator:
         status = conditions.status(installation, findings, self._timestamp())
         own = names.ARCHITECTURES.get(platform.machine(), platform.machine())
         status["defaultArchitecture"] = installation.known_architecture or own
+        status["generations"] = self._world.generations()
         self._tell_of_trouble(installation.kubevirt, status)
         await self._write_status(installation.kubevirt, status)
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import orjson
 
-from virtfleet.api import crds
+import virtfleet
+from virtfleet.api import crds, names
 from virtfleet.api.kinds import KINDS
 from virtfleet.installation import Installation
 from virtfleet.kube.resource import KUBEVIRTS, Obj, of_kind
@@ -61,7 +62,7 @@ def render(
         *commontypes.render(installation),
         *monitoring.render(installation, served=monitors),
     )
-    return [_finished(customize.customized(obj, patches)) for obj in objects]
+    return [_finished(customize.customized(obj, patches), installation) for obj in objects]
 
 
 def _definitions(installation: Installation, cdi: bool) -> list[Obj]:
@@ -73,10 +74,25 @@ def _definitions(installation: Installation, cdi: bool) -> list[Obj]:
     ]
 
 
-def _finished(obj: Obj) -> Obj:
+def deployment_id(installation: Installation) -> str:
+    """What a version is known by: the same for all Pods that are of it."""
+    return digest([virtfleet.__version__, installation.tag, installation.registry, installation.labels])
+
+
+def _finished(obj: Obj, installation: Installation) -> Obj:
     if obj["kind"] == "DaemonSet":
-        obj = handlers.marked(obj)
+        obj = handlers.marked(obj)  # before its Pods get a note that alone is no reason to replace them
+    if obj["kind"] in ("DaemonSet", "Deployment"):
+        template = _noted(obj["spec"]["template"], names.DEPLOYMENT_ID, deployment_id(installation))
+        obj = {**obj, "spec": {**obj["spec"], "template": template}}
+    if obj["kind"] == "Deployment":
+        obj = _noted(obj, names.MADE_BY, str(installation.kubevirt["metadata"].get("generation", 0)))
     return stamped(obj)
+
+
+def _noted(obj: Obj, name: str, value: str) -> Obj:
+    metadata = obj["metadata"]
+    return {**obj, "metadata": {**metadata, "annotations": {**(metadata.get("annotations") or {}), name: value}}}
 
 
 def stamped(obj: Obj) -> Obj:

@@ -182,8 +182,9 @@ def render(installation: Installation) -> list[Obj]:
         objects += [service_account(installation, account), *granted(installation, account, rules)]
     for account, rules in OWN_RULES.items():
         objects += granted(installation, account, rules, namespaced=True)
+    aggregated = "false" if installation.configuration.role_aggregation_strategy == "Manual" else "true"
     for name, rules in PEOPLE.items():
-        label = {f"{RBAC}/aggregate-to-{name}": "true"} if name in _AGGREGATED else {}
+        label = {f"{RBAC}/aggregate-to-{name}": aggregated} if name in _AGGREGATED else {}
         objects.append(
             _role("ClusterRole", installation.metadata(f"{names.GROUP}:{name}", label, namespaced=False), rules)
         )

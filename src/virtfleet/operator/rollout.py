@@ -103,6 +103,22 @@ def plan(fleet: Fleet, proving: Proving, now: datetime) -> Plan:
     return Plan(rollouts, replace, len(changes), failure)
 
 
+def paced(daemon_set: Obj, pods: Iterable[HandlerPod]) -> Obj:
+    """A DaemonSet that says how many of its handlers may be away now, where KubeVirt's users and tools read it.
+
+    It is for the reader: a DaemonSet that replaces no Pods by itself does not act on it.
+    """
+    strategy = daemon_set["spec"].get("updateStrategy") or {}
+    if strategy.get("type") != "OnDelete":  # the administrator's own choice
+        return daemon_set
+    notes = daemon_set["spec"]["template"]["metadata"].get("annotations") or {}
+    own = [pod for pod in pods if pod.daemon_set == daemon_set["metadata"]["name"]]
+    new = [pod for pod in own if pod.made_from(notes)]
+    most = f"{100 // SHARE}%" if len(new) < len(own) and any(pod.ready for pod in new) else 1
+    strategy = {**strategy, "rollingUpdate": {"maxUnavailable": most}}
+    return {**daemon_set, "spec": {**daemon_set["spec"], "updateStrategy": strategy}}
+
+
 def settled(deployment: Obj) -> bool:
     """Whether all Pods of a Deployment are of its present template, and one of them at least works."""
     counts, wanted = deployment.get("status") or {}, deployment["spec"].get("replicas", 1)

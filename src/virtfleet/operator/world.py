@@ -46,6 +46,13 @@ INSTALLED = (
     resource.POLICIES,
     resource.CRDS,
 )
+# Kinds whose generations are told, with the groups that KubeVirt gives them there.
+_GENERATIONS = {
+    "CustomResourceDefinition": "apiextensions.k8s.io/v1",
+    "PodDisruptionBudget": "apps",
+    "Deployment": "apps",
+    "DaemonSet": "apps",
+}
 RESOURCES = {each.kind: each for each in INSTALLED}
 
 
@@ -169,6 +176,19 @@ class World:
 
     def named(self, kind: str) -> dict[str, Obj]:
         return {obj["metadata"]["name"]: obj for obj in self.installed[kind].list()}
+
+    def generations(self) -> list[Obj]:
+        """Which generations of its objects the operator has made or taken back, told as KubeVirt does."""
+        return [
+            {
+                "group": group,
+                "resource": RESOURCES[kind].plural,
+                **{key: obj["metadata"][key] for key in ("namespace", "name") if key in obj["metadata"]},
+                "lastGeneration": obj["metadata"].get("generation", 0),
+            }
+            for kind, group in _GENERATIONS.items()
+            for _, obj in sorted(self.named(kind).items())
+        ]
 
     def control_plane(self) -> dict[str, Obj]:
         """The Deployments that VMs need; they do without the dashboard."""

@@ -34,10 +34,10 @@ async def says(virt: Plane, *, settled: bool = True, **spec: Any) -> None:
     virt.cluster.operations.posts["", "pods", "eviction"] = Eviction(virt.api)
     stored = await virt.api.patch(KUBEVIRTS, "kubevirt", {"spec": spec}, NAMESPACE)
     read, generation = Installation(stored), stored["metadata"]["generation"]
-    status = {"phase": "Deployed", "observedGeneration": generation, "targetDeploymentID": f"id{generation}"}
+    status = {"phase": "Deployed", "observedGeneration": generation, "targetDeploymentConfig": f"id{generation}"}
     if settled:
         status |= {
-            "observedDeploymentID": f"id{generation}",
+            "observedDeploymentConfig": f"id{generation}",
             "observedKubeVirtVersion": read.tag,
             "observedKubeVirtRegistry": read.registry,
         }

@@ -11,6 +11,7 @@ import pytest
 from cryptography import x509
 from hollow import NAMESPACE, Hollow, hollow
 
+from virtfleet.kube.api import Patch
 from virtfleet.kube.resource import CONFIG_MAPS, SECRETS, VALIDATING_WEBHOOKS
 
 
@@ -68,7 +69,7 @@ async def test_certificates_are_renewed_in_time_and_trusted_at_every_moment(flee
     fleet.start_operator()
 
     async def two_authorities() -> bool:
-        return len(await trusted(fleet)) == 2 and len(await certificate(fleet, "kubevirt-ca")) == 2
+        return len(await trusted(fleet)) == 2 and len(await certificate(fleet, "kubevirt-ca", "ca.crt")) == 2
 
     await fleet.until(two_authorities)
     [signed] = await certificate(fleet, "kubevirt-virt-handler-certs")
@@ -95,3 +96,39 @@ async def test_a_lost_secret_is_made_again(fleet: Hollow) -> None:
         return leaf.issuer == authority.subject
 
     await fleet.until(there)
+
+
+async def test_a_secret_without_its_labels_is_taken_back_as_it_is(fleet: Hollow) -> None:
+    before = await fleet.api.get(SECRETS, "kubevirt-virt-api-certs", NAMESPACE)
+    bare = [{"op": "replace", "path": "/metadata/labels", "value": {}}]
+    await fleet.api.patch(SECRETS, "kubevirt-virt-api-certs", bare, NAMESPACE, how=Patch.JSON)
+
+    async def labelled() -> bool:
+        after = await fleet.api.get(SECRETS, "kubevirt-virt-api-certs", NAMESPACE)
+        assert after["data"] == before["data"]
+        return bool(after["metadata"].get("labels") == before["metadata"]["labels"])
+
+    await fleet.until(labelled)
+
+
+async def test_a_lost_authority_has_a_successor_that_is_trusted_beside_it(fleet: Hollow) -> None:
+    [old] = await trusted(fleet)
+    served = await certificate(fleet, "kubevirt-virt-api-certs")
+    empty = {"data": {"tls.crt": "", "tls.key": ""}}
+    await fleet.api.patch(SECRETS, "kubevirt-ca", empty, NAMESPACE)
+
+    async def both() -> bool:
+        return old in (known := await trusted(fleet)) and len(known) == 2
+
+    await fleet.until(both)
+    assert await certificate(fleet, "kubevirt-ca") == [each for each in await trusted(fleet) if each != old]
+    assert await certificate(fleet, "kubevirt-virt-api-certs") == served
+
+
+@pytest.mark.parametrize("component", ["operator", "virt-api", "controller", "virt-handler"])
+async def test_every_component_has_a_certificate_under_the_name_that_kubevirt_gives_it(
+    fleet: Hollow, component: str
+) -> None:
+    [leaf] = await certificate(fleet, f"kubevirt-{component}-certs")
+    [authority] = await trusted(fleet)
+    leaf.verify_directly_issued_by(authority)

@@ -121,6 +121,13 @@ async def test_what_somebody_changed_by_hand_is_put_right(fleet: Hollow) -> None
 
     await fleet.until(right)
 
+    async def told() -> bool:
+        generations = (await fleet.kubevirt())["status"]["generations"]
+        [told] = [each for each in generations if (each["resource"], each["name"]) == ("deployments", "virt-api")]
+        return bool(told["lastGeneration"] == (await fleet.deployment("virt-api"))["metadata"]["generation"] > 2)
+
+    await fleet.until(told)
+
 
 async def test_what_others_add_to_metadata_is_left_alone(fleet: Hollow) -> None:
     await fleet.install()

@@ -100,7 +100,6 @@ VMS: dict[str, dict[str, Any]] = {
 }
 # Fields of the KubeVirt object for which `{"a": "b"}`, any content at all, does not do.
 VALUES: dict[str, Any] = {
-    "configuration.roleAggregationStrategy": "Manual",
     "configuration.migrations.network": "fast",
     "configuration.migrations.matchSELinuxLevelOnMigration": True,
     "configuration.migrations.utilityVolumesTimeout": 5,

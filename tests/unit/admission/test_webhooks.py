@@ -40,6 +40,9 @@ class Known:
             raise NotYet("not yet")
         return self._cluster
 
+    def installed(self) -> list[str]:
+        return ["kubevirt/k"]
+
     def vmis(self) -> Sequence[Obj]:
         return self._vmis
 
@@ -102,10 +105,17 @@ def test_uninstalling_waits_for_vmis_where_that_is_the_strategy() -> None:
     vmis = [{"metadata": {"namespace": "default", "name": f"vm{n:02}"}} for n in range(12)]
     refused = webhooks(Known(vmis=vmis)).validate(request(None, "DELETE", kubevirt))
     assert not refused["allowed"]
-    assert "default/vm00" in refused["status"]["message"]
+    assert "there are still Virtual Machine Instances present: default/vm00" in refused["status"]["message"]
     assert "and 2 more" in refused["status"]["message"]
     assert webhooks(Known()).validate(request(None, "DELETE", kubevirt))["allowed"]
     assert webhooks(Known(vmis=vmis)).validate(request(None, "DELETE", {**kubevirt, "spec": {}}))["allowed"]
+
+
+def test_there_is_one_kubevirt_object_only() -> None:
+    second = {"apiVersion": "kubevirt.io/v1", "kind": "KubeVirt", "metadata": {"name": "2nd", "namespace": "kubevirt"}}
+    refused = webhooks(Known()).validate(request({**second, "spec": {}}))
+    assert "Kubevirt is already created: kubevirt/k" in refused["status"]["message"]
+    assert webhooks(Known()).validate(request({**second, "spec": {}}, "UPDATE", {**second, "spec": {}}))["allowed"]
 
 
 def test_warnings_go_to_the_requester() -> None:
@@ -113,7 +123,7 @@ def test_warnings_go_to_the_requester() -> None:
     kubevirt = {
         "apiVersion": "kubevirt.io/v1",
         "kind": "KubeVirt",
-        "metadata": {"name": "k"},
+        "metadata": {"name": "k", "namespace": "kubevirt"},
         "spec": {"configuration": gates},
     }
     answer = webhooks(Known()).validate(request(kubevirt))

@@ -109,3 +109,20 @@ def test_an_object_covers_itself_and_what_it_was_before_the_server_added_to_it(
     assert difference(orjson.loads(orjson.dumps(wanted)), wanted) == []
     more = {**wanted, "spec": {**wanted["spec"], "addedByTheServer": added}}
     assert difference(more, wanted) == []
+
+
+def test_what_others_add_to_an_instance_type_of_ours_goes() -> None:
+    wanted = objects()["VirtualMachineClusterInstancetype", "u1.small"]
+    assert difference(wanted, wanted) == []
+    changed = orjson.loads(orjson.dumps(wanted))
+    changed["metadata"]["labels"]["test"] = changed["metadata"]["annotations"]["test"] = "modified"
+    changed["spec"] |= {"ioThreadsPolicy": "auto", "cpu": {"guest": 1024}}
+    changed["spec"]["memory"]["maxGuest"] = "8Gi"
+    assert jsonpatch.apply_patch(changed, difference(changed, wanted)) == wanted
+
+
+def test_nothing_that_is_installed_goes_with_another_object() -> None:
+    wanted = service(ports=[])
+    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "x", "uid": "1"}
+    owned = {**wanted, "metadata": {**wanted["metadata"], "ownerReferences": [owner]}}
+    assert jsonpatch.apply_patch(owned, difference(owned, wanted)) == wanted

@@ -10,6 +10,7 @@ import yaml
 from pools.nodes import pod_admits
 
 from virtfleet import __version__
+from virtfleet.api.names import DEPLOYMENT_ID
 from virtfleet.operator import roles
 from virtfleet.operator.customize import PatchError
 from virtfleet.operator.handlers import CONTENT
@@ -219,6 +220,7 @@ def test_the_control_plane_goes_where_infra_says() -> None:
 def test_a_single_replica_has_no_budget_that_would_block_drains() -> None:
     assert ("PodDisruptionBudget", "virt-api-pdb") in objects()
     assert ("PodDisruptionBudget", "virt-api-pdb") not in objects(infra={"replicas": 1})
+    assert objects(infra={"replicas": 3})["PodDisruptionBudget", "virt-api-pdb"]["spec"]["minAvailable"] == 2
 
 
 def test_images_policy_and_flags_are_those_of_the_kubevirt_object() -> None:
@@ -324,3 +326,27 @@ def test_the_dashboard_has_an_account_without_rights_and_without_a_token() -> No
     for (kind, name), obj in made.items():
         if kind.endswith("Binding"):
             assert "kubevirt-dashboard" not in str(obj.get("subjects")), name
+
+
+def test_pods_say_of_which_deployment_they_are_and_are_not_replaced_for_that_alone() -> None:
+    def notes(kind: str, name: str, **spec: Any) -> dict[str, str]:
+        made: dict[str, str] = objects(**spec)[kind, name]["spec"]["template"]["metadata"]["annotations"]
+        return made
+
+    pinned = [pool("a", handler="h:1")]
+    one, other = (notes("DaemonSet", "virt-handler-a", virtHandlerPools=pinned, imageTag=tag) for tag in ("1", "2"))
+    assert one[DEPLOYMENT_ID] != other[DEPLOYMENT_ID] and one[CONTENT] == other[CONTENT]
+    for component in ("virt-api", "virt-controller"):
+        same = notes("Deployment", component, imageTag="1", virtHandlerPools=pinned, infra={"replicas": 3})
+        assert same[DEPLOYMENT_ID] == one[DEPLOYMENT_ID]
+    assert objects()["Deployment", "virt-api"]["metadata"]["annotations"]["kubevirt.io/generation"] == "1"
+
+
+@pytest.mark.parametrize(("strategy", "label"), [(None, "true"), ("AggregateToDefault", "true"), ("Manual", "false")])
+def test_roles_for_people_are_added_to_those_of_kubernetes_unless_that_is_left_to_the_administrator(
+    strategy: str | None, label: str
+) -> None:
+    made = objects(configuration={"roleAggregationStrategy": strategy} if strategy else {})
+    for name in ("view", "edit", "admin"):
+        labels = made["ClusterRole", f"kubevirt.io:{name}"]["metadata"]["labels"]
+        assert labels[f"rbac.authorization.k8s.io/aggregate-to-{name}"] == label

@@ -14,7 +14,7 @@ from virtfleet.kube.resource import Obj
 from virtfleet.operator import proof
 from virtfleet.operator.handlerpods import HandlerPod, decode_pod, unserved
 from virtfleet.operator.proof import Proving
-from virtfleet.operator.rollout import Fleet, Plan, plan, settled
+from virtfleet.operator.rollout import Fleet, Plan, paced, plan, settled
 
 from .fleets import daemon_set, kubevirt, pod_spec, pool
 
@@ -335,3 +335,19 @@ def test_nodes_without_a_ready_handler_are_named_with_the_reason() -> None:
 def test_a_node_with_a_ready_handler_beside_one_that_waits_is_served() -> None:
     pods = [pod(0, NEW), pod(0, NEW, of="virt-handler-p", ready=False, age=600)]
     assert unserved(pods, frozenset(), NOW) == {}
+
+
+def test_a_daemon_set_says_how_many_of_its_handlers_may_be_away() -> None:
+    made = handlers(3)
+    made["spec"]["updateStrategy"] = {"type": "OnDelete"}
+
+    def said(*pods: HandlerPod) -> object:
+        return paced(made, pods)["spec"]["updateStrategy"]["rollingUpdate"]["maxUnavailable"]
+
+    old = [pod(number, OLD) for number in (1, 2)]
+    assert said() == said(pod(0, NEW)) == said(pod(0, OLD), *old) == 1
+    assert said(pod(0, NEW, ready=False), *old) == 1, "the canary has not come up"
+    assert said(pod(0, NEW), *old) == said(pod(0, NEW), pod(1, NEW, ready=False), pod(2, OLD)) == "10%"
+    assert said(pod(0, NEW), pod(1, OLD, of="virt-handler-pool")) == 1, "of its own only"
+    made["spec"]["updateStrategy"] = {"type": "RollingUpdate"}
+    assert paced(made, old) is made

@@ -75,8 +75,7 @@ class Pki:
 
     def _authority(self, place: str, name: str, now: datetime | None) -> Authority:
         stored = certificates.read(self._root / place)
-        authority = Authority.load(name, _AUTHORITY, stored)
-        authority = authority.rotated(now) if authority else Authority.create(name, _AUTHORITY, now)
+        authority = Authority.load(name, _AUTHORITY, stored).rotated(now)
         self._save(place, stored, authority.files())
         return authority
 
