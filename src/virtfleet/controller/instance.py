@@ -162,8 +162,8 @@ class Instances:
         claims = self._claims_of(vmi)
         missing = sorted({claim for volume, claim in vmi.spec.claims.items() if volume not in claims})
         if missing:
-            which = ", ".join(missing)
-            return [], Trouble(CLAIM_NOT_FOUND, f"claim {which} does not exist in namespace {vmi.namespace}; create it")
+            waits = "PVC {}/{} does not exist, waiting for it to appear"
+            return [], Trouble(CLAIM_NOT_FOUND, "; ".join(waits.format(vmi.namespace, claim) for claim in missing))
         block = {volume for volume, claim in claims.items() if claim.block}
         try:
             state, trouble = await self._states.ready(vmi)
