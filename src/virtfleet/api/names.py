@@ -102,6 +102,7 @@ MIGRATION_TARGET_READY: Final = "kubevirt.io/migration-target-ready-timestamp"
 MIGRATION_UNSCHEDULABLE_TIMEOUT: Final = "kubevirt.io/migrationUnschedulablePodTimeoutSeconds"
 MIGRATION_PENDING_TIMEOUT: Final = "kubevirt.io/migrationPendingPodTimeoutSeconds"
 WORKLOAD_UPDATE: Final = "kubevirt.io/workloadUpdateMigration"  # of migrations: to the launcher image of today
+VOLUME_UPDATE: Final = "kubevirt.io/volume-update-migration"  # of migrations that copy disks to other claims
 EVACUATION: Final = "kubevirt.io/evacuationMigration"  # of migrations: the node that the VM leaves
 EVICTION_SOURCE: Final = "kubevirt.io/eviction-source"  # of VMIs that leave their node: who asked, if not a drain
 DESCHEDULER: Final = "descheduler"

@@ -155,7 +155,15 @@ class VirtController:
                 cdi=cdi,
                 clients=clients,
             ).controller,
-            VolumeUpdates(api, recorder, vms=vms, instances=instances, claims=claims, migrations=migrations).controller,
+            VolumeUpdates(
+                api,
+                recorder,
+                vms=vms,
+                instances=instances,
+                claims=claims,
+                volumes=volumes,
+                migrations=migrations,
+            ).controller,
             Fitting(
                 api,
                 recorder,
