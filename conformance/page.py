@@ -31,9 +31,10 @@ what passed of what was run on one machine with `virtfleet up`, which has of Kub
     make conformance SLICE=1            # minutes: the quickest specs that passed twice in a row; a verdict, no page
 
 It builds VirtFleet's images, brings them and the guests to the nodes (VIRTFLEET_LOAD, see [install.md](install.md)),
-and installs VirtFleet, unless the cluster has it. The suite wants a storage class `local`; where there is none, claims
-get directories of this machine, which helps where the nodes share its files. FUNCTEST is the directory with the suite:
-`run NAME PROCESSES TIMEOUT ARGUMENTS...` starts its runner, `guests/build --archives DIRECTORY` makes the guests.
+and installs VirtFleet, unless the cluster has it. The suite is told of a storage class `local`, for volumes with file
+systems and wherever it wants them made as claims ask (its "CSI" class); where there is none, claims get directories of
+this machine, which helps where the nodes share its files. FUNCTEST is the directory with the suite (`functest.xz`) and
+its runner (`ginkgo.xz`); `guests/build --archives DIRECTORY` there makes the guests.
 """
 
 
