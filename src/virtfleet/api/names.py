@@ -112,6 +112,7 @@ EVICTION_IN_PROGRESS: Final = "descheduler.alpha.kubernetes.io/eviction-in-progr
 DRAINED: Final = "virtfleet.io/drained"  # of nodes: VMs began to leave it while it was cordoned
 LIBVIRT_LOG_FILTERS: Final = "kubevirt.io/libvirt-log-filters"
 FAIL_FAST: Final = "kubevirt.io/func-test-virt-launcher-fail-fast"
+FAIL_MIGRATIONS: Final = "kubevirt.io/func-test-force-launcher-migration-failure"
 FREE_PAGE_REPORTING_DISABLED: Final = "kubevirt.io/free-page-reporting-disabled"
 EMULATOR_THREAD_EVEN_PARITY: Final = "alpha.kubevirt.io/EmulatorThreadCompleteToEvenParity"
 QGS_SOCKET_PATH: Final = "kubevirt.io/qgs-socket-path"
