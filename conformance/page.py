@@ -32,9 +32,11 @@ what passed of what was run on one machine with `virtfleet up`, which has of Kub
 
 It builds VirtFleet's images, brings them and the guests to the nodes (VIRTFLEET_LOAD, see [install.md](install.md)),
 and installs VirtFleet, unless the cluster has it. The suite is told of a storage class `local`, for volumes with file
-systems and wherever it wants them made as claims ask (its "CSI" class); where there is none, claims get directories of
-this machine, which helps where the nodes share its files. FUNCTEST is the directory with the suite (`functest.xz`) and
-its runner (`ginkgo.xz`); `guests/build --archives DIRECTORY` there makes the guests.
+systems and wherever it wants them made as claims ask (its "CSI" class). Where there is none, it is made, as the
+default, and claims get directories of this machine, which helps where the nodes share its files. Nodes get the disk
+images of their own that specs look for, and one is labelled as the control plane's, where none is. FUNCTEST is the
+directory with the suite (`functest.xz`) and its runner (`ginkgo.xz`); `guests/build --archives DIRECTORY` there makes
+the guests.
 """
 
 

@@ -32,6 +32,7 @@ _ASKED = (
 _CLASS = "c0:.metadata.name,c1:.provisioner,c2:.volumeBindingMode"
 _COLUMNS = ",".join(f"c{number}:.{field}" for number, field in enumerate(_ASKED))
 _NONE = "<none>"
+_DEFAULT = {"storageclass.kubernetes.io/is-default-class": "true"}  # specs leave it out
 _PAUSE = 2.0  # seconds
 
 Kubectl = Callable[..., subprocess.CompletedProcess[str]]
@@ -87,7 +88,7 @@ def _class() -> dict[str, Any]:
     return {
         "apiVersion": "storage.k8s.io/v1",
         "kind": "StorageClass",
-        "metadata": {"name": CLASS, "labels": {_LABEL: ""}},
+        "metadata": {"name": CLASS, "labels": {_LABEL: ""}, "annotations": _DEFAULT},
         "provisioner": PROVISIONER,
         "volumeBindingMode": "Immediate",
     }

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from conformance import helperimage, storage
+from conformance import helperimage, nodes, storage
 from conformance.report import Spec, focus, specs
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -27,7 +27,7 @@ KUBEVIRT = ROOT / "conformance" / "kubevirt.yaml"
 BIN = ROOT / ".venv" / "bin"
 VIRTFLEET, KUBECTL = BIN / "virtfleet", BIN / "kubectl"
 PREFIX, TAG = "ft", "devel"
-PROGRAMS = Path("/var/tmp/functest-guests/root/bin")  # of the guests' builder
+GUESTS = Path("/var/tmp/functest-guests")  # of the guests' builder
 PATIENCE = 300
 GRACE = 90  # seconds that the runner has to clean up after its own limit, before it is killed
 _DNS = ("kube-dns", "-n", "kube-system")
@@ -58,7 +58,7 @@ def bring_images(of_virtfleet: bool) -> None:
         _do([sys.executable, "scripts/images"])
         archives.append(ROOT / "dist" / "virtfleet-images.tar")
     _do([sys.executable, str(FUNCTEST / "guests" / "build"), "--archives", str(guests)])
-    helperimage.write(WORK / "helpers.tar", PREFIX, TAG, PROGRAMS)
+    helperimage.write(WORK / "helpers.tar", PREFIX, TAG, GUESTS / "root" / "bin")
     for archive in (*archives, *sorted(guests.glob("*.tar")), WORK / "helpers.tar"):
         _do([*shlex.split(LOAD), str(archive)])
 
@@ -70,7 +70,7 @@ def bring_guests_home(data: str) -> None:
 
 @contextmanager
 def installed() -> Iterator[None]:
-    """VirtFleet, the Service and the storage that the suite looks for, unless the cluster has them; then no more."""
+    """VirtFleet and what else the suite looks for in a cluster, unless it is there; then no more."""
     dns = kubectl("get", "service", *_DNS, check=False).returncode != 0
     if dns:
         kubectl("create", "service", "clusterip", *_DNS, "--tcp=53:53")
@@ -79,7 +79,8 @@ def installed() -> Iterator[None]:
     try:
         if ours:
             _do([str(VIRTFLEET), "install", "--kubevirt", str(KUBEVIRT), *where])
-        with storage.served(kubectl, WORK / "volumes"):
+        disk = GUESTS / "alpine" / "disk.raw"
+        with storage.served(kubectl, WORK / "volumes"), nodes.prepared(kubectl, f"{PREFIX}/vm-killer:{TAG}", disk):
             yield
     finally:
         if ours:
