@@ -31,9 +31,12 @@ what passed of what was run on one machine with `virtfleet up`, which has of Kub
     make conformance SLICE=1            # minutes: the quickest specs that passed twice in a row; a verdict, no page
 
 It builds VirtFleet's images, brings them and the guests to the nodes (VIRTFLEET_LOAD, see [install.md](install.md)),
-and installs VirtFleet, unless the cluster has it. The suite wants a storage class `local`; where there is none, claims
-get directories of this machine, which helps where the nodes share its files. FUNCTEST is the directory with the suite:
-`run NAME PROCESSES TIMEOUT ARGUMENTS...` starts its runner, `guests/build --archives DIRECTORY` makes the guests.
+and installs VirtFleet, unless the cluster has it. The suite is told of a storage class `local`, for volumes with file
+systems and wherever it wants them made as claims ask (its "CSI" class). Where there is none, it is made, as the
+default, and claims get directories of this machine, which helps where the nodes share its files. Nodes get the disk
+images of their own that specs look for, and one is labelled as the control plane's, where none is. FUNCTEST is the
+directory with the suite (`functest.xz`) and its runner (`ginkgo.xz`); `guests/build --archives DIRECTORY` there makes
+the guests.
 """
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import lzma
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from conformance import helperimage, storage
+from conformance import helperimage, nodes, storage
 from conformance.report import Spec, focus, specs
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -21,11 +23,11 @@ SHARED = ROOT / ".." / "shared"
 FUNCTEST = Path(os.environ.get("FUNCTEST", SHARED / "functest"))
 LOAD = os.environ.get("VIRTFLEET_LOAD", str(SHARED / "kube" / "load"))
 WORK = ROOT / "dist" / "conformance"
-KUBEVIRT, DISKS = (str(ROOT / "conformance" / f"{name}.yaml") for name in ("kubevirt", "disks"))
+KUBEVIRT = ROOT / "conformance" / "kubevirt.yaml"
 BIN = ROOT / ".venv" / "bin"
 VIRTFLEET, KUBECTL = BIN / "virtfleet", BIN / "kubectl"
 PREFIX, TAG = "ft", "devel"
-PROGRAMS = Path("/var/tmp/functest-guests/root/bin")  # of the guests' builder
+GUESTS = Path("/var/tmp/functest-guests")  # of the guests' builder
 PATIENCE = 300
 GRACE = 90  # seconds that the runner has to clean up after its own limit, before it is killed
 _DNS = ("kube-dns", "-n", "kube-system")
@@ -43,8 +45,8 @@ def kubectl(*arguments: str, check: bool = True, given: str | None = None) -> su
 def require() -> None:
     if "KUBECONFIG" not in os.environ:
         raise Trouble("KUBECONFIG names the cluster to test on; it is not set")
-    if not (FUNCTEST / "run").exists():
-        raise Trouble(f"there is no {FUNCTEST}/run; FUNCTEST names the directory that has KubeVirt's suite")
+    if not (FUNCTEST / "functest.xz").exists():
+        raise Trouble(f"there is no {FUNCTEST}/functest.xz; FUNCTEST names the directory that has KubeVirt's suite")
 
 
 def bring_images(of_virtfleet: bool) -> None:
@@ -56,7 +58,7 @@ def bring_images(of_virtfleet: bool) -> None:
         _do([sys.executable, "scripts/images"])
         archives.append(ROOT / "dist" / "virtfleet-images.tar")
     _do([sys.executable, str(FUNCTEST / "guests" / "build"), "--archives", str(guests)])
-    helperimage.write(WORK / "helpers.tar", PREFIX, TAG, PROGRAMS)
+    helperimage.write(WORK / "helpers.tar", PREFIX, TAG, GUESTS / "root" / "bin")
     for archive in (*archives, *sorted(guests.glob("*.tar")), WORK / "helpers.tar"):
         _do([*shlex.split(LOAD), str(archive)])
 
@@ -68,7 +70,7 @@ def bring_guests_home(data: str) -> None:
 
 @contextmanager
 def installed() -> Iterator[None]:
-    """VirtFleet, the Service and the storage that the suite looks for, unless the cluster has them; then no more."""
+    """VirtFleet and what else the suite looks for in a cluster, unless it is there; then no more."""
     dns = kubectl("get", "service", *_DNS, check=False).returncode != 0
     if dns:
         kubectl("create", "service", "clusterip", *_DNS, "--tcp=53:53")
@@ -76,12 +78,11 @@ def installed() -> Iterator[None]:
     where = ("--kubeconfig", os.environ["KUBECONFIG"], f"--timeout={PATIENCE}")
     try:
         if ours:
-            _do([str(VIRTFLEET), "install", "--kubevirt", KUBEVIRT, *where])
-        kubectl("apply", "-f", DISKS)
-        with storage.served(kubectl, WORK / "volumes"):
+            _do([str(VIRTFLEET), "install", "--kubevirt", str(KUBEVIRT), *where])
+        disk = GUESTS / "alpine" / "disk.raw"
+        with storage.served(kubectl, WORK / "volumes"), nodes.prepared(kubectl, f"{PREFIX}/vm-killer:{TAG}", disk):
             yield
     finally:
-        kubectl("delete", "-f", DISKS, "--ignore-not-found", check=False)
         if ours:
             _do([str(VIRTFLEET), "uninstall", "--force", *where])
         if dns:
@@ -105,12 +106,38 @@ def _run(name: str, processes: int, seconds: int, *arguments: str) -> list[dict[
     reports = WORK / "reports"
     report = reports / f"{name}.json"
     report.unlink(missing_ok=True)
+    artifacts = reports / "artifacts" / name
+    artifacts.mkdir(parents=True, exist_ok=True)
     # Without the limit of failures it collects logs for minutes.
-    told = {"OUT": reports, "PREFIX": PREFIX, "TAG": TAG, "REPORTER_MAX_FAILS": -1, "KUBECTL": KUBECTL}
-    environment = os.environ | {name: str(value) for name, value in told.items()}
-    command = [str(FUNCTEST / "run"), name, str(processes), f"{seconds}s", *arguments]
+    environment = os.environ | {"ARTIFACTS": str(artifacts), "REPORTER_MAX_FAILS": "-1"}
+    runner_of = {
+        "procs": processes,
+        "timeout": f"{seconds}s",
+        "output-dir": reports,
+        "json-report": report.name,
+        "output-interceptor-mode": "none",
+    }
+    suite_of = {
+        "kubeconfig": os.environ["KUBECONFIG"],
+        "installed-namespace": "kubevirt",
+        "config": _configuration(),
+        "kubectl-path": KUBECTL,
+        "virtctl-path": _program(SHARED / "kube" / "virtctl.xz", "virtctl"),
+        **dict.fromkeys(("container-prefix", "utility-container-prefix"), PREFIX),
+        **dict.fromkeys(("container-tag", "utility-container-tag"), TAG),
+        "artifacts": artifacts,
+    }
+    ginkgo, program = (_program(FUNCTEST / f"{each}.xz", f"{each}.test") for each in ("ginkgo", "functest"))
+    told = [f"--{option}={value}" for option, value in runner_of.items()]
+    asked = [f"-{option}={value}" for option, value in suite_of.items()]
+    command = [ginkgo, "run", "--no-color", "-v", *told, *arguments, program, "--", *asked]
     # The runner has a limit of its own, and cleans up after that. Where it does not end by then, all of it is killed.
-    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, start_new_session=True) as runner:
+    with (
+        (reports / f"{name}.log").open("wb") as log,
+        subprocess.Popen(
+            command, env=environment, cwd=WORK, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        ) as runner,
+    ):
         try:
             runner.wait(seconds + GRACE)
         finally:
@@ -120,6 +147,25 @@ def _run(name: str, processes: int, seconds: int, *arguments: str) -> list[dict[
         raise Trouble(f"the suite reported nothing; its log is {reports / name}.log")
     answer: list[dict[str, Any]] = json.loads(report.read_text())
     return answer
+
+
+def _configuration() -> Path:
+    """What the suite is told of the cluster's storage. Its CSI class is one whose volumes are made as claims ask."""
+    file = WORK / "config.json"
+    named = {"storageClassRhel": "rhel", "storageClassWindows": "windows"}
+    file.write_text(json.dumps(named | dict.fromkeys(("storageRWOFileSystem", "storageClassCSI"), storage.CLASS)))
+    return file
+
+
+def _program(packed: Path, name: str) -> Path:
+    """A program of the suite, unpacked once for each version."""
+    program = WORK / "bin" / name
+    if not program.exists() or program.stat().st_mtime < packed.stat().st_mtime:
+        program.parent.mkdir(parents=True, exist_ok=True)
+        with lzma.open(packed) as source, program.open("wb") as target:
+            shutil.copyfileobj(source, target)
+        program.chmod(0o755)
+    return program
 
 
 def _do(command: Sequence[str]) -> None:

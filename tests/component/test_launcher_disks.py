@@ -191,6 +191,13 @@ def test_what_was_made_stays_when_the_vm_is_synced_again() -> None:
     assert path.stat().st_ino == before
 
 
+def test_an_empty_disk_has_whole_mebibytes() -> None:
+    prepare(vmi({"name": "scratch", "emptyDisk": {"capacity": "1G"}}))
+    assert info(paths.empty_disk("scratch"))["virtual-size"] == 953 << 20
+    prepare(vmi({"name": "tiny", "emptyDisk": {"capacity": "1024"}}))
+    assert info(paths.empty_disk("tiny"))["virtual-size"] == 1024
+
+
 def test_an_empty_claim_gets_an_image_that_leaves_room_for_its_file_system() -> None:
     Path(paths.claim_dir("data")).mkdir(parents=True)
     claim = {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}

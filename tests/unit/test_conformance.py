@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from conformance import page, report
+from conformance import nodes, page, report, storage
 from conformance.report import Reasons, Spec
 
 TABLE: dict[str, list[dict[str, Any]]] = {
@@ -122,3 +124,58 @@ def test_the_table_of_reasons_can_be_read() -> None:
     assert all(
         r.reason and (r.labels or r.names or r.files) for r in (*reasons.impossible, *reasons.absent, *reasons.failing)
     )
+
+
+class Cluster:
+    """A kubectl whose cluster has these claims, storage classes and nodes, and keeps what is applied."""
+
+    def __init__(self, **rows: str) -> None:
+        self.rows = rows
+        self.applied: list[dict[str, Any]] = []
+        self.asked: list[tuple[str, ...]] = []
+
+    def __call__(self, *words: str, check: bool = True, given: str = "") -> subprocess.CompletedProcess[str]:
+        self.asked.append(words)
+        if given:
+            self.applied.append(json.loads(given))
+        of_role = any(word.startswith("node-role") for word in words[:4])
+        shown = "" if of_role or words[0] != "get" else self.rows.get(words[1], "")
+        return subprocess.CompletedProcess(words, 0, shown, "")
+
+
+def test_claims_of_every_class_of_ours_get_a_volume_when_their_class_says_so(tmp_path: Path) -> None:
+    ours = storage.PROVISIONER
+    classes = f"local {ours} Immediate\nlocal-wffc7 {ours} WaitForFirstConsumer\nmanual other Immediate\n"
+    waits = "ns waits u2 local-wffc7 <none> 2Gi ReadWriteOnce"
+    claims = f"ns now u1 local <none> 1Gi ReadWriteOnce <none>\nns no u3 manual <none> 1Gi ReadWriteOnce n1\n{waits}"
+    cluster, made = Cluster(pvc=f"{claims} <none>\n", storageclass=classes), set[str]()
+    storage._serve_once(cluster, tmp_path, made)
+    assert [v["spec"]["claimRef"]["name"] for v in cluster.applied] == ["now"]
+    cluster.rows["pvc"] = f"{waits} kn2\nns bound u4 local some-volume 1Gi ReadWriteOnce <none>\n"
+    storage._serve_once(cluster, tmp_path, made)
+    volume = cluster.applied[-1]["spec"]
+    assert (volume["claimRef"]["uid"], volume["storageClassName"], volume["capacity"]) == (
+        *("u2", "local-wffc7"),
+        {"storage": "2Gi"},
+    )
+    assert made == {"u1", "u2"}
+    before = len(cluster.asked)
+    storage._serve_once(cluster, tmp_path, made)
+    assert len(cluster.asked) == before + 1, "classes are looked at for new claims only"
+
+
+def test_nodes_get_images_and_a_control_plane_that_goes_again(tmp_path: Path) -> None:
+    disk = tmp_path / "disk.raw"
+    disk.write_bytes(b"guest")
+    cluster = Cluster(nodes="node/kn1\nnode/kn2\n")
+    with nodes.prepared(cluster, "ft/vm-killer:devel", disk):
+        assert ("label", "node", "kn1", "node-role.kubernetes.io/control-plane=") in cluster.asked
+    assert cluster.asked[-1] == ("label", "node", "kn1", "node-role.kubernetes.io/control-plane-")
+    places = tmp_path / "images", tmp_path / "local"
+    for _ in range(2):  # a second run leaves what guests have written
+        subprocess.run(["sh", "-c", nodes.script(str(disk), *map(str, places))], check=True)
+        image = places[0] / "alpine2" / "disk.img"
+        assert image.open("rb").read(5) == b"guest" and image.stat().st_size == 1 << 30
+        disk.write_bytes(b"other")
+    assert (places[0] / "alpine-nopriv1" / "disk.img").stat().st_mode & 0o777 == 0o640
+    assert (places[1] / "hotplug-test" / "disk.img").stat().st_size == 1 << 30

@@ -72,7 +72,11 @@ def _check_names(case: Case, body: View, source: str, path: str) -> None:
         case.invalid(f"{path}.{_NAMED[source]}", f"name the {source} that the volume shows")
     for field in _NAMES.get(source, ()):
         name = part(body, field)
-        if name and (why := dns_subdomain_error(name)):
+        if not name or not (why := dns_subdomain_error(name)):
+            continue
+        if source == "persistentVolumeClaim" and not dns_subdomain_error(name.lower()):  # KubeVirt waits for it, too
+            case.warn(f"{case.at(path)}.{field}: no claim can be called {name!r}, and the VM waits for it: {why}")
+        else:
             case.invalid(f"{path}.{field}", f"{name!r} cannot be the name of an object: {why}")
 
 

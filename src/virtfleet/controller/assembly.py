@@ -20,7 +20,7 @@ from virtfleet.controller.migration.controller import Migrations
 from virtfleet.controller.migration.records import INDEXES, decode_migration, decode_policy
 from virtfleet.controller.node import SILENCE, Nodes
 from virtfleet.controller.plugging import Plugging
-from virtfleet.controller.pods import LauncherPods, launcher_cache
+from virtfleet.controller.pods import LauncherPods, launcher_cache, owners
 from virtfleet.controller.records.cluster import decode_claim, decode_node
 from virtfleet.controller.records.instance import Instance, decode_instance
 from virtfleet.controller.records.kept import owner_uids
@@ -77,7 +77,7 @@ class VirtController:
         claims = Cache(api, resource.PERSISTENT_VOLUME_CLAIMS, decode=decode_claim, indexes={"state": state_keys})
         migrations = Cache(api, resource.VMI_MIGRATIONS, decode=decode_migration, indexes=INDEXES)
         policies = Cache(api, resource.MIGRATION_POLICIES, decode=decode_policy)
-        budgets = Cache(api, resource.POD_DISRUPTION_BUDGETS, decode=decode_budget)
+        budgets = Cache(api, resource.POD_DISRUPTION_BUDGETS, decode=decode_budget, indexes={"vmi": owners})
         installations = followed or Cache(api, resource.KUBEVIRTS, decode=Installation.decode)
         volumes = Cache(api, resource.DATA_VOLUMES, decode=filling.decode)
         importers = filling.importer_cache(api)
@@ -155,7 +155,15 @@ class VirtController:
                 cdi=cdi,
                 clients=clients,
             ).controller,
-            VolumeUpdates(api, recorder, vms=vms, instances=instances, claims=claims, migrations=migrations).controller,
+            VolumeUpdates(
+                api,
+                recorder,
+                vms=vms,
+                instances=instances,
+                claims=claims,
+                volumes=volumes,
+                migrations=migrations,
+            ).controller,
             Fitting(
                 api,
                 recorder,

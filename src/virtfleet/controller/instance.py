@@ -162,8 +162,8 @@ class Instances:
         claims = self._claims_of(vmi)
         missing = sorted({claim for volume, claim in vmi.spec.claims.items() if volume not in claims})
         if missing:
-            which = ", ".join(missing)
-            return [], Trouble(CLAIM_NOT_FOUND, f"claim {which} does not exist in namespace {vmi.namespace}; create it")
+            waits = "PVC {}/{} does not exist, waiting for it to appear"
+            return [], Trouble(CLAIM_NOT_FOUND, "; ".join(waits.format(vmi.namespace, claim) for claim in missing))
         block = {volume for volume, claim in claims.items() if claim.block}
         try:
             state, trouble = await self._states.ready(vmi)
@@ -198,6 +198,10 @@ class Instances:
         name = disruption.name(vmi.uid)
         there = self._budgets.get(f"{vmi.namespace}/{name}")
         wanted = disruption.budget(vmi, self.settings, max(len(existing), 1))
+        for other in self._budgets.by_index("vmi", vmi.key):  # KubeVirt's names are its own
+            if other.name != name and other.controlled_by(vmi.uid):
+                with ignoring(is_not_found):
+                    await self._api.delete(POD_DISRUPTION_BUDGETS, other.name, other.namespace, uid=other.uid)
         with ignoring(is_already_exists, is_not_found):
             if wanted and not there:
                 self._budgets.observe(await self._api.create(POD_DISRUPTION_BUDGETS, wanted))

@@ -33,7 +33,7 @@ NO_SCHEDULER = "NoScheduler"
 OVERLOOKED_AFTER = 60.0  # seconds in which a scheduler that is there looks at a Pod
 FAILED_CREATE = "FailedCreate"
 CLAIM_NOT_FOUND = "FailedPvcNotFound"
-VOLUMES_NOT_READY = "NotAllDVsReady"
+VOLUMES_NOT_READY, VOLUMES_READY = "NotAllDVsReady", "AllDVsReady"
 POD_LOST = "PodLost"
 POD_FAILED = "PodFailed"
 NO_IMAGE_VOLUMES = "ImageVolumesNotSupported"
@@ -268,7 +268,10 @@ def _conditions(at: Situation, phase: str, now: float) -> list[Condition]:
         kind, said = VMICondition.VOLUMES_READY, trouble.message
         wanted = conditions.put(wanted, kind, "False", now, reason=trouble.reason, message=said)
         return conditions.drop(wanted, VMICondition.SYNCHRONIZED)
-    wanted = conditions.drop(wanted, VMICondition.VOLUMES_READY)
+    filled = at.trouble is None and any(volume.data_volume for volume in vmi.spec.volumes)
+    if filled and (phase == Phase.SCHEDULED or conditions.find(wanted, VMICondition.VOLUMES_READY)):
+        said = "All of the VMI's DVs are bound and ready"
+        wanted = conditions.put(wanted, VMICondition.VOLUMES_READY, "True", now, reason=VOLUMES_READY, message=said)
     if trouble:
         kind = VMICondition.SYNCHRONIZED
         return conditions.put(wanted, kind, "False", now, reason=trouble.reason, message=trouble.message)

@@ -129,7 +129,9 @@ class VirtualMachines:
             elif changes and not vmi.ran:  # nothing is lost, and most often the change is what it takes to run
                 vm, vmi = await self._act(Act.RESTART, vm, vmi)
                 changes = []
-        await self._write_status(View(vm, vmi, self._claims_of(vm), trouble, tuple(changes), self._unfilled(vm)))
+        obstacle = self._volume_obstacle(vm, vmi) if vmi and changes else ""
+        view = View(vm, vmi, self._claims_of(vm), trouble, tuple(changes), self._unfilled(vm), obstacle)
+        await self._write_status(view)
         if vmi and vmi.final:
             await self._release(vmi)
         if types is None:
@@ -374,6 +376,14 @@ class VirtualMachines:
             told = [f"{path} ({refused[path]})" if path in refused else path for path in changes]
             return known, told, not changes and templates.same_metadata(before, now)
         return vmi, [], True  # nobody can tell any more
+
+    def _volume_obstacle(self, vm: Vm, vmi: Instance) -> str:
+        changed = volumeupdate.asked(vm, vmi) if vm.spec.update_volumes_strategy == volumeupdate.STRATEGY else {}
+        if not changed or vmi.status.migrated_volumes:
+            return ""
+        held = {*changed.values(), *vmi.spec.claims.values()}
+        claims = {name: claim for name in held if (claim := self._claims.get(f"{vm.namespace}/{name}"))}
+        return volumeupdate.obstacle(vm.object(), vmi, changed, claims)
 
     async def _brought_up_to_date(self, vm: Vm, vmi: Instance) -> Instance:
         """An instance that is as the template wants it is of the VM's newest generation."""

@@ -45,6 +45,8 @@ class View:
     """Fields of the template that were changed and wait for a restart."""
     unfilled: tuple[DataVolume, ...] = ()
     """DataVolumes of its volumes that are not filled yet."""
+    obstacle: str = ""
+    """Why the data of its volumes does not follow the template to other claims."""
 
 
 def change(view: View, now: float) -> Obj:
@@ -104,7 +106,7 @@ def _conditions(view: View, old: list[Condition], now: float) -> list[Condition]
     if view.changes:
         kind = VMCondition.RESTART_REQUIRED
         named = ", ".join(view.changes[:_NAMED]) + (" and others" if len(view.changes) > _NAMED else "")
-        message = f"a non-live-updatable field was changed in the template spec: {named}"
+        message = view.obstacle or f"a non-live-updatable field was changed in the template spec: {named}"
         return conditions.put(wanted, kind, "True", now, reason=kind, message=message)
     return conditions.drop(wanted, VMCondition.RESTART_REQUIRED)
 

@@ -12,8 +12,10 @@ import time
 from collections.abc import Collection, Mapping
 from hashlib import blake2s
 
-from virtfleet.api import conditions, hotplug, kinds
+from virtfleet.api import conditions, hotplug, kinds, names
 from virtfleet.api.names import Phase, VMICondition
+from virtfleet.controller.datavolumes import records as datavolumes
+from virtfleet.controller.datavolumes.records import DataVolume
 from virtfleet.controller.lifecycle import claim_info
 from virtfleet.controller.migration.records import Migration, migration_of
 from virtfleet.controller.records.cluster import Claim
@@ -85,6 +87,7 @@ class VolumeUpdates:
         vms: Cache[Vm],
         instances: Cache[Instance],
         claims: Cache[Claim],
+        volumes: Cache[DataVolume],
         migrations: Cache[Migration],
     ) -> None:
         self._api = api
@@ -92,9 +95,10 @@ class VolumeUpdates:
         self._vms = vms
         self._instances = instances
         self._claims = claims
+        self._volumes = volumes
         self._migrations = migrations
         self.controller = Controller(f"{kinds.VM.singular}-volumes", self.reconcile, [migrations])
-        follow(self.controller, vms, instances, claims)
+        follow(self.controller, vms, instances, claims, volumes)
         migrations.on_change(self._moved)
 
     def _moved(self, _key: str, old: Migration | None, new: Migration | None) -> None:
@@ -127,6 +131,10 @@ class VolumeUpdates:
         if missing := [claim for claim in changed.values() if claim not in claims]:
             why = f"One of the destination volumes doesn't exist: PVC {', '.join(sorted(missing))} not found"
             return await self._condition(vmi, "False", message=why)
+        keys = [f"{vm.namespace}/{claim}" for claim in sorted(changed.values())]
+        if unfilled := datavolumes.unfilled(self._volumes, self._claims, keys):  # whoever fills it would undo the copy
+            why = f"waiting for DataVolumes to be filled: {', '.join(volume.name for volume in unfilled)}"
+            return await self._condition(vmi, "False", message=why)
         if why := obstacle(vm.object(), vmi, changed, claims):
             self._recorder.warning(vm.reference, "VolumesUpdateError", f"{why}; restart the VM to use the new claims")
             return None
@@ -155,7 +163,8 @@ class VolumeUpdates:
         elif asked(vm, vmi):
             self._recorder.warning(vm.reference, "VolumesUpdateError", _REVERT)
         elif move is None and not conditions.holds(vmi.status.conditions, VMICondition.LIVE_MIGRATABLE, "False"):
-            wanted = migration_of(vmi, name_of(vmi), ownerReferences=[owner_reference(vm.object(), VMS)])
+            of_vm, told = [owner_reference(vm.object(), VMS)], {names.VOLUME_UPDATE: vmi.name}
+            wanted = migration_of(vmi, name_of(vmi), labels=told, ownerReferences=of_vm)
             with ignoring(is_already_exists):
                 self._migrations.observe(await self._api.create(VMI_MIGRATIONS, wanted))
 

@@ -50,6 +50,10 @@ class _Machine(Generic[V]):
         message = f'Operation cannot be fulfilled on {kind}.{names.GROUP} "{self.name}": {why}'
         return ApiError("Conflict", message, details=_details(kind, self.name))
 
+    def has(self, condition: str) -> bool:
+        """Whether a condition holds."""
+        return any(c.type == condition and c.status == "True" for c in self.view.status.conditions)
+
 
 class Vm(_Machine[VirtualMachine]):
     """A VM."""
@@ -78,10 +82,6 @@ class Vmi(_Machine[VirtualMachineInstance]):
     def final(self) -> bool:
         """Whether it is over."""
         return self.phase in FINAL
-
-    def has(self, condition: str) -> bool:
-        """Whether a condition holds."""
-        return any(c.type == condition and c.status == "True" for c in self.view.status.conditions)
 
 
 class Options(msgspec.Struct, rename="camel", kw_only=True):

@@ -12,13 +12,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from virtfleet.api.names import Phase
+from virtfleet.api.names import Phase, VMCondition, VMICondition
 from virtfleet.gateway.machines import VM_NOT_RUNNING, Machines, Options, Vm, Vmi, bad_request
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.errors import ApiError, ignoring, is_conflict, is_not_found
 from virtfleet.kube.resource import VMIS, VMS, Obj
 
 _ATTEMPTS = 5
+_RECOVERY = (
+    "VM recovery required: its volumes go, or were going, to other claims, and these may hold half of the data; put the"
+    " old claims back into the template, or set updateVolumesStrategy to Replacement to use the new ones"
+)
 _AT_ONCE = 1  # seconds: the shortest time in which a guest is ended safely
 
 
@@ -58,6 +62,8 @@ def start(vm: Vm, vmi: Vmi | None, paused: bool) -> Change:
         raise vm.conflict("VM is being deleted; create it again when it is gone")
     if vmi and not vmi.final and vmi.phase not in ("", Phase.UNKNOWN):
         raise vm.conflict("VM is already running")
+    if vm.has(VMCondition.MANUAL_RECOVERY):
+        raise vm.conflict(_RECOVERY)
     data = {"data": {"paused": "true"}} if paused else {}
     match vm.strategy:
         case "Halted" if paused and vm.view.spec.template.spec.start_strategy != "Paused":
@@ -97,6 +103,8 @@ def stop(vm: Vm, vmi: Vmi | None, grace: int | None) -> Change:
 
 def restart(vm: Vm, vmi: Vmi | None, at_once: bool) -> Change:
     """What stops the VM's instance and starts another one."""
+    if vm.has(VMICondition.VOLUMES_CHANGE):
+        raise vm.conflict(_RECOVERY)
     if vm.strategy not in ("Always", "RerunOnFailure", "Manual"):
         raise vm.conflict(f"RunStrategy {vm.strategy} does not support manual restart requests; use virtctl start")
     if vmi is None:

@@ -19,7 +19,7 @@ from virtfleet.pods import security
 from virtfleet.pods.volumes import HeldImage, Mounted
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
-_TOOLS, _TOOLS_PATH = "container-disk-tools", "/virtfleet-tools"
+_TOOLS, _TOOLS_PATH = "container-disk-binary", "/virtfleet-tools"
 _PROGRAM = "/usr/bin/catatonit"
 _WAITING = "-P"  # until it is told to end
 # The same amounts for both, so that a Pod whose CPUs are its own can keep them.

@@ -83,7 +83,7 @@ def render(
         raise Unrenderable(str(error)) from None
     descriptor, view = hypervisor.descriptor, read(VMI, vmi)
     placed = _placement(vmi, view, descriptor, launcher, settings)
-    held = heldimages.needed(placed, nodes or {})
+    held = not settings.enabled("ImageVolume") or heldimages.needed(placed, nodes or {})
     mounted = volumes.mounted(view, block_volumes, hold_images=held, state_claim=state_claim)
     volumes.add_node_paths(mounted, descriptor)
     image = launcher.image

@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 import pytest
-from virt_plane import Plane, a_vm
+from virt_plane import Plane, a_vm, a_vmi
 
 from bench.simulator import NAMESPACE
 from virtfleet.api import names
@@ -118,6 +118,17 @@ async def test_a_vm_brings_its_data_volume_along_and_starts_when_it_is_filled(vi
     await virt.until(virt.vmi)
     made = await virt.api.get(DATA_VOLUMES, "disk", NAMESPACE)
     assert made["metadata"]["ownerReferences"][0]["kind"] == VMS.kind
+
+
+async def test_a_vmi_says_whether_its_data_volumes_are_filled(virt: Plane) -> None:
+    await virt.create(DATA_VOLUMES, volume())
+    await virt.create(VMIS, a_vmi(volumes=[{"name": "root", "dataVolume": {"name": "disk"}}]))
+    pod = await importer(virt)
+    assert (await virt.condition("DataVolumesReady", "False"))["reason"] == "NotAllDVsReady"
+    await ends(virt, pod, "Succeeded")
+    assert (await virt.condition("DataVolumesReady", "True"))["reason"] == "AllDVsReady"
+    await virt.phase("Running")
+    assert await virt.condition("DataVolumesReady", "True")
 
 
 async def test_a_vm_says_that_its_data_volume_fails(virt: Plane) -> None:

@@ -394,6 +394,19 @@ async def test_a_budget_that_somebody_deletes_comes_back(virt: Plane) -> None:
     await virt.until(another)
 
 
+async def test_a_vm_has_one_budget_whoever_made_others_for_it(virt: Plane) -> None:
+    await running(virt)
+    vmi = await virt.vmi("vm0")
+    ours = await virt.api.get(POD_DISRUPTION_BUDGETS, disruption.name(vmi["metadata"]["uid"]), NAMESPACE)
+    owned = ours["metadata"]["ownerReferences"]
+    for name, of in (("of-an-old-controller", owned), ("of-somebody", [])):
+        about = {"name": name, "ownerReferences": of}
+        await virt.create(POD_DISRUPTION_BUDGETS, {**ours, "metadata": about})
+    await virt.gone(POD_DISRUPTION_BUDGETS, "of-an-old-controller")
+    for name in (ours["metadata"]["name"], "of-somebody"):
+        assert await virt.api.get(POD_DISRUPTION_BUDGETS, name, NAMESPACE)
+
+
 # --- any process may die
 
 

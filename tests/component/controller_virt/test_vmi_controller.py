@@ -185,7 +185,8 @@ async def test_a_vmi_waits_for_its_claim_and_says_so(virt: Plane) -> None:
     await virt.create(VMIS, a_vmi(volumes=[volume]))
     told = await virt.condition("Synchronized", "False")
     assert told["reason"] == "FailedPvcNotFound"
-    assert "disk" in told["message"]
+    assert told["message"] == f"PVC {NAMESPACE}/disk does not exist, waiting for it to appear"
+    assert (await virt.condition("PodScheduled", "False"))["message"] == told["message"]
     assert await virt.pods() == []
     spec = {"accessModes": ["ReadWriteOnce"], "volumeMode": "Block", "resources": {"requests": {"storage": "1Gi"}}}
     await virt.create(PERSISTENT_VOLUME_CLAIMS, {"metadata": {"name": "disk"}, "spec": spec})

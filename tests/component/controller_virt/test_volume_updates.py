@@ -10,8 +10,9 @@ import pytest
 from virt_plane import Plane, a_vm
 
 from bench.simulator import NAMESPACE
+from virtfleet.api import names
 from virtfleet.controller.records.instance import decode_instance
-from virtfleet.kube.resource import PERSISTENT_VOLUME_CLAIMS, VMI_MIGRATIONS, VMIS, VMS, Obj
+from virtfleet.kube.resource import DATA_VOLUMES, PERSISTENT_VOLUME_CLAIMS, PODS, VMI_MIGRATIONS, VMIS, VMS, Obj
 
 
 def volume(claim: str) -> list[Obj]:
@@ -86,7 +87,47 @@ async def test_data_goes_to_another_claim_with_the_vm(virt: Plane) -> None:
     assert "migratedVolumes" not in vmi["status"]
     for obj in (vm, vmi):
         assert not {c["type"] for c in obj["status"]["conditions"]} & {"VolumesChange", "RestartRequired"}
-    assert len(await virt.api.list(VMI_MIGRATIONS, NAMESPACE)) == 1
+    (move,) = await virt.api.list(VMI_MIGRATIONS, NAMESPACE)
+    assert move["metadata"]["labels"]["kubevirt.io/volume-update-migration"] == "vm"
+
+
+async def test_data_does_not_go_where_somebody_else_still_writes(virt: Plane) -> None:
+    await started(virt)
+    storage = {"resources": {"requests": {"storage": "1Gi"}}}
+    about = {"apiVersion": DATA_VOLUMES.api_version, "kind": DATA_VOLUMES.kind, "metadata": {"name": "new"}}
+    await virt.create(DATA_VOLUMES, {**about, "spec": {"source": {"blank": {}}, "storage": storage}})
+    importer = await virt.until(lambda: _importer(virt))
+    await change(virt, "new")
+    why = await virt.condition("VolumesChange", "False")
+    assert "to be filled: new" in why["message"] or "doesn't exist" in why["message"]
+    assert claims(await virt.vmi()) == ["old"]
+    ended = {"name": "importer", "ready": False, "image": "", "imageID": "", "restartCount": 0}
+    ended["state"] = {"terminated": {"exitCode": 0, "reason": "Completed"}}
+    status = {"status": {"phase": "Succeeded", "containerStatuses": [ended]}}
+    await virt.api.patch(PODS, importer["metadata"]["name"], status, NAMESPACE, subresource="status")
+    await virt.until(lambda: _copied(virt))
+
+
+async def _importer(virt: Plane) -> Obj | None:
+    return next(iter(await virt.api.list(PODS, NAMESPACE, labels=f"{names.APP_LABEL}={names.IMPORTER_APP}")), None)
+
+
+async def _copied(virt: Plane) -> bool:
+    return claims(await virt.vmi()) == ["new"]
+
+
+async def test_a_vm_with_a_disk_that_cannot_follow_says_what_waits_for_a_restart(virt: Plane) -> None:
+    for name in ("old", "fixed", "new"):
+        await claim(virt, name)
+    fixed = {"name": "more", "persistentVolumeClaim": {"claimName": "fixed"}}
+    vm = a_vm("Always", volumes=[*volume("old"), fixed])
+    vm["spec"]["updateVolumesStrategy"] = "Migration"
+    await virt.create(VMS, vm)
+    await virt.phase("Running")
+    volumes = {"spec": {"template": {"spec": {"volumes": [*volume("new"), fixed]}}}}
+    await virt.api.patch(VMS, "vm", volumes, NAMESPACE)
+    said = (await virt.condition("RestartRequired", of=VMS))["message"]
+    assert said == "cannot migrate the VM. The volume more is RWO and not included in the migration volumes"
 
 
 async def test_a_change_that_is_taken_back_ends_the_copying_first(virt: Plane) -> None:

@@ -72,6 +72,7 @@ SOUND: dict[str, dict[str, Any]] = {
     "hidden KVM": {"domain.features.kvm": {"hidden": True}},
     "data volume": disk({"dataVolume": {"name": "d"}}),
     "claim": disk(CLAIM),
+    "a claim that KubeVirt waits for in vain": disk({"persistentVolumeClaim": {"claimName": "noSuchClaim"}}),
     "LUN": disk(CLAIM, lun={"bus": "scsi", "reservation": True}),
     "empty disk": disk({"emptyDisk": {"capacity": "2Gi"}}),
     "ephemeral disk": disk({"ephemeral": CLAIM}),

@@ -236,3 +236,16 @@ async def test_nothing_stops_before_it_is_asked_to() -> None:
     with pytest.raises(ApiError) as refusal:
         await power(Api(vm(**MANUAL), vmi("Running"))).stop("default", "vm", StopOptions(-1))
     assert refusal.value.code == 400
+
+
+@pytest.mark.parametrize(
+    ("condition", "ask"),
+    [
+        ("ManualRecoveryRequired", lambda machine: start(machine, None, False)),
+        ("VolumesChange", lambda machine: restart(machine, vmi("Running"), False)),
+    ],
+)
+def test_a_vm_whose_data_is_half_way_to_other_claims_is_not_started_anew(condition: str, ask: Any) -> None:
+    ask(vm({"conditions": [{"type": condition, "status": "False"}]}, **MANUAL))
+    with pytest.raises(ApiError, match="VM recovery required"):
+        ask(vm({"conditions": [{"type": condition, "status": "True"}]}, **MANUAL))

@@ -87,8 +87,8 @@ class Launcher:
         self.said = asyncio.Event()
         self.departures = Departures(self.libvirt, "n", registry.get("qemu-kvm"), self.said.set)  # type: ignore[arg-type]
 
-    def depart(self, uid: str) -> None:
-        self.departures.begin(m.Depart(migration=uid, vmi=b"{}", document=DOCUMENT, options=b"{}"))
+    def depart(self, uid: str, vmi: bytes = b"{}") -> None:
+        self.departures.begin(m.Depart(migration=uid, vmi=vmi, document=DOCUMENT, options=b"{}"))
 
     def breaks(self, state: list[int]) -> None:
         """The daemon dies and comes back, and this is how it finds the domain."""
@@ -130,6 +130,17 @@ async def test_a_guest_that_a_dead_daemon_left_standing_still_runs_on_here(launc
     assert launcher.libvirt.calls == ["resume"]
     assert not report.asks
     assert (report.failure, report.left) == ("the VM has not moved: the connection broke", False)
+
+
+async def test_a_vm_that_is_to_fail_at_moving_fails_and_can_move_when_it_is_no_longer(launcher: Launcher) -> None:
+    mark = b'{"metadata":{"annotations":{"kubevirt.io/func-test-force-launcher-migration-failure":""}}}'
+    launcher.depart("a", mark)
+    report = await launcher.settled()
+    assert report.failure == "Failed migration to satisfy functional test condition"
+    assert not launcher.libvirt.begun.is_set()
+    launcher.depart("b")
+    await launcher.libvirt.begun.wait()
+    launcher.departures.close()
 
 
 async def test_libvirt_hears_of_a_lost_connection_when_that_does_no_harm(launcher: Launcher) -> None:

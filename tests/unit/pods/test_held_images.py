@@ -38,6 +38,12 @@ def test_containers_hold_the_images_where_a_node_does_not_mount_them_or_was_not_
         assert not violations(made)
 
 
+def test_an_administrator_can_do_without_image_volumes() -> None:
+    off = kubevirt(configuration={"developerConfiguration": {"disabledFeatureGates": ["ImageVolume"]}})
+    assert holding(pod(where=off, nodes={"a": CAN}))
+    assert not holding(pod(nodes={"a": CAN}))
+
+
 def test_nodes_that_the_pod_cannot_go_to_do_not_count() -> None:
     elsewhere = {**CANNOT, "kubernetes.io/arch": "arm64"}
     assert "image" in volumes(pod(nodes={"a": CAN, "b": elsewhere}))["root"]
@@ -53,7 +59,7 @@ def test_a_kernel_in_an_image_is_held_too_and_a_pod_without_images_holds_nothing
     kernel = {"image": "registry.example.com/kernel:1", "kernelPath": "/vmlinuz"}
     made = pod({"domain.firmware": {"kernelBoot": {"container": kernel}}}, nodes={"b": CANNOT})
     assert [c["name"] for c in holding(made)] == [
-        "container-disk-tools",
+        "container-disk-binary",
         "container-disk-kernel-boot",
         "container-disk-disk-0",
     ]

@@ -185,6 +185,7 @@ async def _empty(volume: Volume, raw: bool) -> None:
     assert volume.empty_disk is not None
     target = paths.raw_disk(volume.name) if raw else paths.empty_disk(volume.name)
     size = _size(volume.empty_disk.capacity)
+    size = size >> 20 << 20 or size  # whole MiB, as KubeVirt has it
     if size <= 0:  # and never an option of the command
         raise Failure(f"volume {volume.name!r}: no disk of {size} bytes can be made; set emptyDisk.capacity")
     await _made(target, "qemu-img", "create", "-q", "-f", "raw" if raw else "qcow2", "{}", str(size))

@@ -171,6 +171,7 @@ class Guest:
             if not self._started:
                 await self._arrival.land(request)
                 self._started = True
+                self._operations.set_clock()
                 logger.info("the domain %s has arrived", self._domain.name)
         await self._look()
         try:

@@ -12,6 +12,7 @@ from xml.etree.ElementTree import Element, ParseError, fromstring
 import libvirt
 import msgspec
 
+from virtfleet.api import names
 from virtfleet.api.migration import MigrationOptions
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain.xml import text
@@ -63,11 +64,14 @@ class Departures:
             raise Failure(f"the migration cannot be read: {error}") from None
         self._uid, self._failure = request.migration, ""
         self._departure = Departure(self._connection, self._name, self._hypervisor, vmi, self._say)
-        self._task = tasks.start(self._run(self._departure, there, options), f"departure: {self._uid}")
+        to_fail = names.FAIL_MIGRATIONS in vmi.metadata.annotations
+        self._task = tasks.start(self._run(self._departure, there, options, to_fail), f"departure: {self._uid}")
         return m.Done()
 
-    async def _run(self, departure: Departure, there: Element, options: MigrationOptions) -> None:
+    async def _run(self, departure: Departure, there: Element, options: MigrationOptions, to_fail: bool) -> None:
         try:
+            if to_fail:
+                raise Failure("Failed migration to satisfy functional test condition")
             await departure.run(there, ROUTE, options)
         except Failure as error:
             logger.warning("migration %s: %s", self._uid, error)

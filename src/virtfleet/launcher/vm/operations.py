@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
@@ -26,6 +27,7 @@ _POLL = 0.1  # between questions whether a command in the guest has ended
 _SLACK = 2.0  # for libvirt itself
 PING_FAILED = "GuestAgentPingFailed"
 _LONGEST = 1000  # characters of why
+_CLOCK_TRIES, _CLOCK_AGAIN = 12, 5.0  # seconds between them: an agent takes a while to be back
 
 
 class Operations:
@@ -47,6 +49,7 @@ class Operations:
         self._resting = resting
         self._unwell = False
         self._thawing: asyncio.Task[None] | None = None
+        self._clock: asyncio.Task[None] | None = None
         self._frozen = False
 
     def frozen(self, agent: bool) -> bool:
@@ -72,6 +75,21 @@ class Operations:
 
     def close(self) -> None:
         self._forget_to_thaw()
+        if self._clock:
+            self._clock.cancel()
+
+    def set_clock(self) -> None:
+        """The guest has stood still, paused or on its way here: it is told the time, if it has an agent to hear it."""
+        if self._clock:
+            self._clock.cancel()
+        self._clock = tasks.start(self._tell_time(), "guest's clock")
+
+    async def _tell_time(self) -> None:
+        for _ in range(_CLOCK_TRIES):
+            with suppress(Failure):
+                await self._ask("guest-set-time", dict, {"time": time.time_ns()})
+                return
+            await asyncio.sleep(_CLOCK_AGAIN)
 
     async def ask(self, execute: str, kind: type[T], arguments: dict[str, Any]) -> T:
         """One question to the guest's agent, for somebody else."""
@@ -81,7 +99,9 @@ class Operations:
         return await self._done(lambda domain: domain.suspend())
 
     async def _unpause(self, _: m.Unpause) -> m.Done:
-        return await self._done(lambda domain: domain.resume())
+        done = await self._done(lambda domain: domain.resume())
+        self.set_clock()
+        return done
 
     async def _soft_reboot(self, _: m.SoftReboot) -> m.Done:
         """By the agent where it answers; libvirt would wait a minute for one that does not."""
