@@ -1,7 +1,7 @@
 """What the suite expects of nodes: disk images in their own directories, and a control plane among them.
 
-KubeVirt's test clusters get the images from a DaemonSet of its own, which the suite looks for. Ours takes the disk of the stand-in guest from the
-guests' builder, whose files the nodes of ../shared/kube see.
+KubeVirt's test clusters get the images from a DaemonSet of its own, which the suite looks for. Ours takes the disk of
+the stand-in guest from the guests' builder, whose files the nodes of ../shared/kube see.
 """
 
 from __future__ import annotations
