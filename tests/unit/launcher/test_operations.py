@@ -45,7 +45,7 @@ async def test_a_guest_that_stood_still_is_told_the_time(away: int, monkeypatch:
         pass
 
     domain = Domain(away)
-    running = Operations(domain, look)  # type: ignore[arg-type]
+    running = Operations(domain, look, lambda _: None, lambda: False)  # type: ignore[arg-type]
     before = time.time_ns()
     await running.handlers()[m.Unpause](m.Unpause())
     assert domain.resumed
