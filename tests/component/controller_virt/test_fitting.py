@@ -13,6 +13,7 @@ from virtfleet.api import conditions
 from virtfleet.api.quantity import Quantity
 from virtfleet.controller import fitting
 from virtfleet.kube.api import Patch
+from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import EVENTS, NODES, PODS, VMI_MIGRATIONS, VMIS, VMS, Obj
 
 GI = 1024**3
@@ -143,6 +144,27 @@ async def test_a_vm_grows_in_place_where_its_node_has_room(virt: Plane) -> None:
         return bool(vm["status"]["observedGeneration"] == vm["metadata"]["generation"])
 
     await virt.until(newest)
+
+
+async def test_limits_that_a_namespace_asked_for_grow_along(virt: Plane) -> None:
+    create = virt.controller_api.create
+
+    async def counted(res: Any, obj: Obj, namespace: str | None = None, **how: Any) -> Obj:
+        if res is PODS and "memory" not in asked(obj).get("limits", {}):
+            raise ApiError(
+                "Forbidden", "failed quota: q: must specify limits.cpu for: compute; limits.memory for: compute"
+            )
+        return await create(res, obj, namespace, **how)
+
+    virt.controller_api.create = counted  # type: ignore[method-assign]
+    await started(virt)
+    before = await pod(virt)
+    await grow(virt)
+    after = await asks_for(virt, 2 * GI)
+    assert after["metadata"]["uid"] == before["metadata"]["uid"]
+    assert asked(before)["limits"]["cpu"] == "1" and asked(after)["limits"]["cpu"] == "2"
+    amounts = {kind: Quantity.parse(asked(after)[kind]["memory"]).value() for kind in ("requests", "limits")}
+    assert amounts["limits"] == 2 * amounts["requests"]
 
 
 @pytest.mark.parametrize("why", ["Deferred", "Infeasible", "silent", "old"])
