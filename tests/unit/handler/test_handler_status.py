@@ -10,6 +10,7 @@ import pytest
 
 from virtfleet.api import names
 from virtfleet.api.names import Phase, VMICondition
+from virtfleet.api.quantity import Quantity
 from virtfleet.handler.network.networks import Wired
 from virtfleet.handler.pods.launchers import Presence
 from virtfleet.handler.vms import status
@@ -158,6 +159,21 @@ def test_a_vm_that_runs_is_reported_in_one_patch() -> None:
     assert told["migrationMethod"] == "BlockMigration", "the disk is only here"
     assert conditions(change)["LiveMigratable"]["status"] == "True"
     assert conditions(change)["Ready"]["status"] == "True"
+
+
+def test_what_a_vm_takes_beside_its_guest_is_told_when_it_comes_to_its_size() -> None:
+    def told(sockets: int, overhead: str, asked: int = 1, known: dict[str, Any] | None = None) -> Any:
+        obj = instance(domain={"cpu": {"sockets": asked}}).object()
+        found = decode_instance(orjson.dumps({**obj, "status": {**obj["status"], **(known or {})}}))
+        state = msgspec.structs.replace(RUNNING, topology=(sockets, 1, 1))
+        change = status.change(situation(found, state, overhead=Quantity.parse(overhead)), NOW)
+        return change["status"]["memory"]["memoryOverhead"]
+
+    before = {"memory": {"guestRequested": "128Mi", "memoryOverhead": "200Mi"}, "currentCPUTopology": {"sockets": 1}}
+    assert told(1, "200Mi") == "200Mi"
+    assert told(1, "300Mi", known=before) == "200Mi", "other settings are for Pods that come"
+    assert told(1, "208Mi", asked=2, known=before) == "200Mi", "it does not have them yet"
+    assert told(2, "208Mi", asked=2, known=before) == "208Mi"
 
 
 def test_what_an_earlier_launcher_does_not_say_is_left_as_it_was() -> None:

@@ -24,10 +24,11 @@ from virtfleet.handler.pods.launchers import Launcher, Unresponsive
 from virtfleet.handler.pods.process import PodProcess
 from virtfleet.handler.vms import plugging, tuning
 from virtfleet.handler.vms.instances import Instance
-from virtfleet.hypervisors.base import Descriptor
+from virtfleet.hypervisors.base import Descriptor, Hypervisor
 from virtfleet.installation import Installation
 from virtfleet.kube.resource import Obj
 from virtfleet.launcher.node import emulators
+from virtfleet.pods.resources import overhead
 from virtfleet.protocol.messages import NodeFacts, Prepare, Sync
 
 
@@ -53,6 +54,10 @@ class Preparation:
         self.networks = networks
         self._facts = facts
         self._cluster = cluster
+
+    def overhead(self, vmi: VMI, hypervisor: Hypervisor) -> Quantity:
+        """Memory that a VM takes beside its guest's, as its Pod asks for it."""
+        return overhead(vmi, hypervisor, self._cluster())
 
     async def make(
         self, instance: Instance, launcher: Launcher, kind: type[S], *, started: bool

@@ -214,6 +214,7 @@ class Source:
             process.selinux_context() if process else "",
             launcher.lacks(Depart),
             plugging.mounted(process, instance.vmi) if process else None,
+            self._preparation.overhead(instance.vmi, hypervisor) if hypervisor else None,
         )
 
 

@@ -91,6 +91,8 @@ class Situation:
     """Why its launcher cannot move it, whatever the VMI says."""
     mounted: frozenset[str] | None = None
     """Volumes that were plugged in as far as the launcher's Pod; None where that is not known."""
+    overhead: Quantity | None = None
+    """Memory that the VM, as its spec has it, takes beside its guest's."""
 
     @property
     def runs(self) -> bool:
@@ -201,11 +203,22 @@ def _machine(at: Situation, state: DomainState) -> Obj:
             "guestCurrent": str(Quantity.of(state.memory, BINARY)),
             "guestRequested": str(Quantity.of(state.requested_memory or state.boot_memory, BINARY)),
         }
+        if overhead := _overhead(at, state, made["memory"]["guestRequested"]):
+            made["memory"]["memoryOverhead"] = str(overhead)
     if all(state.topology):
         made["currentCPUTopology"] = dict(zip(("sockets", "cores", "threads"), state.topology, strict=True))
     if state.abi:
         made["guestABI"] = _guest_abi(at, state.abi)
     return made
+
+
+def _overhead(at: Situation, state: DomainState, requested: str) -> Any:
+    """What the VM takes beside its guest's memory, found out when it comes to its size: its Pod has that much since."""
+    said, cpus = at.vmi.status.memory, at.vmi.status.current_cpu_topology
+    known = said and said.memory_overhead
+    has_been = said and said.guest_requested, cpus and cpus.sockets
+    grown = has_been != (requested, state.topology[0]) and traits.topology(at.vmi).sockets == state.topology[0]
+    return at.overhead if at.overhead and (grown or not known) else known
 
 
 def _guest_abi(at: Situation, said: messages.GuestABI) -> Obj:
