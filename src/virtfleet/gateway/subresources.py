@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=msgspec.Struct)
 _ATTEMPTS = 5
-# What KubeVirt's clients read without looking for a Status: of a refusal they show the words of a plain 500 only.
+# What KubeVirt's clients read without looking for a Status: of a conflict they show no words but those of a plain 500.
 _RAW = ("guestosinfo",)
 
 
@@ -141,7 +141,7 @@ class Subresources:
                 log.info("%s %s of %s/%s for %s", entry.verb, entry.rbac, namespace, name, user.name)
                 return await serve(Asked(request, entry, namespace, name))
             except ApiError as error:
-                if entry.name in _RAW:
+                if entry.name in _RAW and is_conflict(error):
                     return web.Response(text=error.message, status=500)
                 return _failure(error)
             except NotYet as why:
