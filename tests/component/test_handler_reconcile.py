@@ -114,6 +114,15 @@ async def test_deleting_a_vmi_shuts_its_guest_down(api: InProcessApi, place: Pat
         assert vms.vms() == []
 
 
+async def test_a_guest_that_has_no_time_to_shut_down_is_deleted(api: InProcessApi, place: Path) -> None:
+    await scheduled(api, place)
+    async with handler(api, place), launcher(place / "pods/pod-vm"):
+        await api.patch(VMIS, "vm", {"spec": {"terminationGracePeriodSeconds": 0}}, "default")
+        await phase(api, "Running")
+        await api.delete(VMIS, "vm", "default")
+        await reasons(api, "Deleted")
+
+
 async def test_a_shorter_time_to_shut_down_is_passed_on(api: InProcessApi, place: Path) -> None:
     await scheduled(api, place)
     async with handler(api, place), launcher(place / "pods/pod-vm") as real:

@@ -30,6 +30,8 @@ _CANNOT_GROW = (
     "the VM has room for more CPUs or memory, and its launcher, of an earlier version, adds none; restart the VM"
 )
 Write = Callable[[Instance, Obj], Awaitable[bool]]
+_AT_ONCE = (0,)
+_DELETED = ("Deleted", "Signaled Deletion")
 
 
 class Source:
@@ -136,7 +138,8 @@ class Source:
             return
         await vm.launcher.call(Shutdown(grace_seconds=grace[0]))
         if vm.asked_to_stop is None:
-            self._recorder.normal(instance.reference, "ShuttingDown", "Signaled Graceful Shutdown")
+            said = ("ShuttingDown", "Signaled Graceful Shutdown") if grace != _AT_ONCE else _DELETED
+            self._recorder.normal(instance.reference, *said)
         vm.asked_to_stop = grace
 
     def _ask_guest(self, vm: PodWork) -> float | None:
@@ -185,7 +188,8 @@ class Source:
             case Phase.SUCCEEDED:
                 self._recorder.normal(instance.reference, "Stopped", "The VirtualMachineInstance was shut down.")
             case Phase.FAILED if vm.launcher.state and vm.launcher.state.killed:
-                self._recorder.normal(instance.reference, "Deleted", "Signaled Deletion")
+                if vm.asked_to_stop != _AT_ONCE:
+                    self._recorder.normal(instance.reference, *_DELETED)
                 what = "The guest did not shut down within its grace period, and was killed."
                 self._recorder.warning(instance.reference, "Stopped", what)
             case Phase.FAILED if vm.launcher.state and vm.launcher.state.status.ended:
