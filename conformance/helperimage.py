@@ -11,7 +11,7 @@ from virtfleet.local.ociarchive import Entry, Image, layer, write_images
 NAMES = ("vm-killer", "test-helpers", "winrmcli")
 _DIRECTORY, _PROGRAM, _LINK = stat.S_IFDIR | 0o755, stat.S_IFREG | 0o755, stat.S_IFLNK | 0o777
 # As far as the suite's Jobs use them: they read what a host says.
-_CLIENTS = {"ncat": 'exec nc -w 3 "$1" "$2"', "curl": 'exec wget -qO- "$2"'}
+_CLIENTS = {"ncat": 'exec timeout 6 nc -w 3 "$1" "$2"', "curl": 'exec wget -qO- "$2"'}
 _DIRECTORIES = ("bin", "sbin", "usr", "usr/bin", "etc", "tmp", "root", "proc", "sys", "dev", "run")
 
 
