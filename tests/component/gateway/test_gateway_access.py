@@ -223,7 +223,7 @@ async def test_who_pretends_to_be_a_handler_is_not_spoken_to(kit: Kit, caplog: p
     hosts = Profile(f"{NAMESPACE}:virt-handler", LIFESPAN, hosts=("virt-handler",), client=True)
     pretenders = {
         "other": (stranger.issue(hosts), "127.0.0.3"),
-        "controller": (kit.credentials["virt-controller"], "127.0.0.4"),
+        "controller": (kit.credentials["controller"], "127.0.0.4"),
         "gateway": (kit.credentials["virt-api"], "127.0.0.5"),
     }
     for node, (credential, address) in pretenders.items():
