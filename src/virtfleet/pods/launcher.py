@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from virtfleet.api import kinds, names, traits
+from virtfleet.api.addresses import plain_ip
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain import paths
@@ -177,11 +178,15 @@ def _placement(
 def _identity(vmi: Mapping[str, Any], view: VMI, mounted: volumes.Mounted) -> dict[str, Any]:
     """Who the Pod is: its names, and the service account whose token the guest may get."""
     spec = vmi["spec"]
-    passed_on = ("subdomain", "dnsPolicy", "dnsConfig")
+    passed_on = ("subdomain", "dnsPolicy")
+    dns = spec.get("dnsConfig") or {}
+    if servers := dns.get("nameservers"):  # KubeVirt takes zeros before a number, and Kubernetes none
+        dns = {**dns, "nameservers": [plain_ip(server) for server in servers]}
     account = mounted.service_account or view.spec.service_account_name
     return {
         "hostname": traits.hostname(view),
         **{key: spec[key] for key in passed_on if spec.get(key)},
+        **({"dnsConfig": dns} if dns else {}),
         **({"serviceAccountName": account} if account else {}),
         "automountServiceAccountToken": bool(mounted.service_account),
     }

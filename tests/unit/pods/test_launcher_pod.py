@@ -399,6 +399,8 @@ def test_what_the_vmi_says_of_scheduling_and_names_is_passed_on() -> None:
         "dnsConfig": {"nameservers": ["10.0.0.10"]},
     }
     made = pod({**said, "nodeSelector": {"zone": "a"}, "terminationGracePeriodSeconds": 60})
+    old = pod({"dnsConfig": {"nameservers": ["10.0.0.010"], "searches": ["here"]}})
+    assert old["spec"]["dnsConfig"] == {"nameservers": ["10.0.0.10"], "searches": ["here"]}
     assert said.items() <= made["spec"].items()
     assert made["spec"]["nodeSelector"] == {
         "kubevirt.io/schedulable": "true",
