@@ -176,7 +176,9 @@ def _check_volumes(vmi: Section, old: Section, cluster: Installation, findings: 
     old_disks = {d.get("name"): d for d in old_devices.get("disks") or ()}
     _check_everything_is_shown(devices, volumes, cluster, findings)
     permanent = _permanent(old)
-    migrated = {m.get("volumeName") for m in read(vmi, "status").get("migratedVolumes") or ()}
+    # Also those that go back, which are told no more in the same write.
+    copied = (m for each in (vmi, old) for m in read(each, "status").get("migratedVolumes") or ())
+    migrated = {m.get("volumeName") for m in copied}
     for name in sorted(permanent & old_volumes.keys() - volumes.keys(), key=str):
         findings.invalid(
             "spec.volumes", f"volume {name!r} belongs to the VM and cannot be unplugged; stop the VM first"

@@ -149,3 +149,14 @@ def test_the_handler_of_a_target_writes_until_the_migration_has_ended(end: str) 
     )
     assert fields({"status.guestOSInfo": {"name": "x"}}, handler("n2"), ended) == {""}
     assert fields({"status.guestOSInfo": {"name": "x"}}, handler("n1"), ended) == set()
+
+
+def test_claims_change_while_their_data_is_copied_and_back_when_that_is_cancelled() -> None:
+    here = edited(RUNNING, {**DATA, "status.volumeStatus": [{"name": "root"}, {"name": "data"}]})
+    change = {"spec.volumes[1].persistentVolumeClaim.claimName": "new"}
+    copied = {"status.migratedVolumes": [{"volumeName": "data"}]}
+    assert fields(change, CONTROLLER, here) == {"spec.volumes"}
+    assert fields({**change, **copied}, CONTROLLER, here) == set()
+    there = edited(here, {**change, **copied})
+    back = {"spec.volumes[1].persistentVolumeClaim.claimName": "data", "status.migratedVolumes": None}
+    assert fields(back, CONTROLLER, there) == set()
