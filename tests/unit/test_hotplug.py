@@ -72,6 +72,14 @@ def test_an_edited_template_plugs_what_can_be_plugged() -> None:
     assert not hotplug.differs(then, hotplug.as_declared(then, wanted, busy=["root", "new", "cd"]))
 
 
+def test_a_drive_is_emptied_at_once_and_goes_with_a_restart() -> None:
+    running = spec(ROOT, volume("cd"), drives=("cd",))
+    emptied = hotplug.as_declared(running, spec(ROOT), busy=["root", "cd"])
+    assert names(emptied) == (["root"], ["root", "cd"])
+    old, new = ({"template": {"spec": each}} for each in (running, spec(ROOT)))
+    assert templates.template_changes(old, new, {"volumes": []}) == ["domain.devices.disks"]
+
+
 @pytest.mark.parametrize(
     ("now", "live", "changed"),
     [

@@ -90,7 +90,7 @@ def as_declared(spec: Section, template: Section, busy: Iterable[str]) -> Obj:
     known = {v["name"] for v in kept} | set(busy)
     kept += [v for name, v in declared.items() if claim_of(v) and name not in known]
     there = {v["name"] for v in kept}
-    shown = [d for d in disks if d["name"] in there or _stays(d, declared_disks.get(d["name"]))]
+    shown = [d for d in disks if d["name"] in there or _is_drive(d)]  # which goes with a restart, if it is to go
     new = there - {d["name"] for d in shown}
     shown += [d for name, d in declared_disks.items() if name in new]
     return _written(kept, shown)
@@ -115,8 +115,8 @@ def unsettled(old: Section, new: Section, live: Mapping[str, str]) -> tuple[Obj,
     }
     if not settled:
         return dict(old), dict(new)
-    disks = [_by_name(_lists(spec)[1]) for spec in (old, new)]
-    gone = {name for name in settled if not all(name in side for side in disks)}
+    here, there = (_by_name(_lists(spec)[1]) for spec in (old, new))
+    gone = {name for name in settled & (here.keys() ^ there.keys()) if not _is_drive(here.get(name) or there[name])}
     return _without(old, settled, gone), _without(new, settled, gone)
 
 
@@ -131,9 +131,9 @@ def _without(spec: Section, volumes: Iterable[str], disks: Iterable[str]) -> Obj
     }
 
 
-def _stays(disk: Section, declared: Section | None) -> bool:
-    """Whether a disk without a volume remains: a drive that the template has, too."""
-    return disk.get("cdrom") is not None and declared is not None and declared.get("cdrom") is not None
+def _is_drive(disk: Section) -> bool:
+    """Whether it is there without a volume, too, and neither comes nor goes while the guest runs."""
+    return disk.get("cdrom") is not None
 
 
 def _lists(spec: Section) -> tuple[list[Obj], list[Obj]]:

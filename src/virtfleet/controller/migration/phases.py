@@ -29,7 +29,7 @@ from virtfleet.kube.resource import Obj
 UNSCHEDULABLE, NOT_RUNNING = 300.0, 900.0
 PREPARATION, BEGIN = 120.0, 60.0
 UNHEARD = 120.0  # for a source to answer that it has ended what it may have begun
-SOURCE_LOST = 180.0  # more than handlers take to agree on who has the guest
+SOURCE_LOST = 120.0  # more than handlers take to agree on who has the guest
 _LONGEST = 86400.0
 _SOURCE = 5.0  # between looks at the source of a guest that waits on the target
 _SOON = 0.5  # a deadline may pass between two looks at the clock
