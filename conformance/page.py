@@ -17,7 +17,8 @@ _INTRODUCTION = """# KubeVirt's own tests
 
 KubeVirt's functional suite is the test of VirtFleet that we did not write. `make conformance` runs it unmodified on the
 Kubernetes cluster that KUBECONFIG names and writes this page: nothing on it is written by hand. The guests are
-stand-ins of the same names and logins, so a pass proves the product and not a distribution.
+stand-ins of the same names and logins, with the programs that specs call in them: Debian's, or small scripts that do
+the same as far as specs look. So a pass proves the product and not a distribution.
 
 What fails has its reason below, and what was not run says so. *Not applicable* is what this kind of machine or this
 installation cannot have, by the table of reasons in `conformance/reasons.yaml` or by the suite's own word, and *not
@@ -35,8 +36,8 @@ and installs VirtFleet, unless the cluster has it. The suite is told of a storag
 systems and wherever it wants them made as claims ask (its "CSI" class). Where there is none, it is made, as the
 default, and claims get directories of this machine, which helps where the nodes share its files. Nodes get the disk
 images of their own that specs look for, and one is labelled as the control plane's, where none is. FUNCTEST is the
-directory with the suite (`functest.xz`) and its runner (`ginkgo.xz`); `guests/build --archives DIRECTORY` there makes
-the guests.
+directory with the suite (`functest.xz`) and its runner (`ginkgo.xz`); `guests/build` there makes the guests, to which
+`conformance/guests.py` adds those programs.
 """
 
 

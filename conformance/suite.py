@@ -57,7 +57,7 @@ def bring_images(of_virtfleet: bool) -> None:
     if of_virtfleet:
         _do([sys.executable, "scripts/images"])
         archives.append(ROOT / "dist" / "virtfleet-images.tar")
-    _do([sys.executable, str(FUNCTEST / "guests" / "build"), "--archives", str(guests)])
+    _do([sys.executable, "-m", "conformance.guests", "--archives", str(guests)])
     helperimage.write(WORK / "helpers.tar", PREFIX, TAG, GUESTS / "root" / "bin")
     for archive in (*archives, *sorted(guests.glob("*.tar")), WORK / "helpers.tar"):
         _do([*shlex.split(LOAD), str(archive)])
@@ -65,7 +65,7 @@ def bring_images(of_virtfleet: bool) -> None:
 
 def bring_guests_home(data: str) -> None:
     """Images of the guests and of the suite's helpers, on the nodes of the local cluster."""
-    _do([sys.executable, str(FUNCTEST / "guests" / "build"), "--data", data])
+    _do([sys.executable, "-m", "conformance.guests", "--data", data])
 
 
 @contextmanager
