@@ -74,7 +74,8 @@ def furnished(nodes: Nodes, tools: Path) -> Nodes:
         nodes[f"etc/{path.name}" if path.name in _IN_ETC else f"usr/local/bin/{path.name}"] = _file(path)
     for name in _TPM:
         nodes[f"usr/local/bin/{name}"] = _link("tpm2")
-    nodes.setdefault("usr/bin/env", _link("/bin/busybox"))
+    for path in ("usr/bin/env", "sbin/hwclock"):  # without the latter the agent sets no clock
+        nodes.setdefault(path, _link("/bin/busybox"))
     for program in PROGRAMS.get(flavor, ()):
         _install(nodes, program, tools)
     for name, text in _MORE.items():
