@@ -10,8 +10,13 @@ from virtfleet.local.ociarchive import Entry, Image, layer, write_images
 
 NAMES = ("vm-killer", "test-helpers", "winrmcli")
 _DIRECTORY, _PROGRAM, _LINK = stat.S_IFDIR | 0o755, stat.S_IFREG | 0o755, stat.S_IFLNK | 0o777
-# As far as the suite's Jobs use them: they read what a host says.
-_CLIENTS = {"ncat": 'exec timeout 6 nc -w 3 "$1" "$2"', "curl": 'exec wget -qO- "$2"'}
+# -9 [-f] TEXT
+_PKILL = """of=comm; [ "$2" = -f ] && { of=cmdline; shift; }
+for process in /proc/[0-9]*; do
+  [ "$process" = /proc/$$ ] || ! tr '\\0' ' ' < $process/$of | grep -qF -- "$2" || kill -9 ${process#/proc/}
+done 2>/dev/null"""
+# As far as the suite's Pods use them: they read what a host says, or kill what runs on a node.
+_CLIENTS = {"ncat": 'exec timeout 6 nc -w 3 "$1" "$2"', "curl": 'exec wget -qO- "$2"', "pkill": _PKILL}
 _DIRECTORIES = ("bin", "sbin", "usr", "usr/bin", "etc", "tmp", "root", "proc", "sys", "dev", "run")
 
 

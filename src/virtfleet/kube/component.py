@@ -96,6 +96,7 @@ def identity() -> str:
 
 
 def start_logging(name: str, options: argparse.Namespace) -> None:
+    Path("/proc/self/comm").write_text(name)  # by which people look for it, rather than by Python's
     process.log_as_json(name, "DEBUG" if options.verbosity >= DEBUG_VERBOSITY else "INFO")
 
 
