@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import logging
+import subprocess
+import sys
 
 import orjson
 import pytest
@@ -51,3 +53,16 @@ def test_a_trace_stays_on_one_line(log: tuple[logging.Logger, io.StringIO]) -> N
         logger.exception("failed")
     (line,) = stream.getvalue().splitlines()
     assert "ValueError: first\nsecond" in orjson.loads(line)["trace"]
+
+
+NAMED = """
+import argparse
+from virtfleet.kube import component
+component.start_logging("virt-controller", argparse.Namespace(verbosity=2))
+print(open("/proc/self/comm").read())
+"""
+
+
+def test_a_component_has_its_own_name_in_the_list_of_processes() -> None:
+    said = subprocess.run([sys.executable, "-c", NAMED], capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == "virt-controller"
