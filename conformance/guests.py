@@ -56,10 +56,12 @@ PROGRAMS = {"alpine-tooling": (MKE2FS,), "fedora": (MKE2FS, PING, DMIDECODE)}
 _PACKAGES = tuple(sorted({package for of in PROGRAMS.values() for program in of for package in program.packages}))
 _IN_ETC = ("disk-links", "login-record")  # the others are programs
 _TPM = ("tpm2_pcrread", "tpm2_pcrextend")
+# What cloud-init would have read stays, and its disk is free for specs that mount it.
+_UNMOUNT = "cp -R $seed /run/seed && umount $seed && cp -R /run/seed/. $seed\n"
 # What is added to the builder's own scripts.
 _MORE = {
     "etc/hotplug": '[ "$SUBSYSTEM:$DEVTYPE" = block:disk ] && exec /etc/disk-links\n',
-    "etc/rc": "/etc/disk-links\nmkdir -p -m 700 /home/alpine && cp -pR /home/fedora/.ssh /home/alpine/\n",
+    "etc/rc": _UNMOUNT + "/etc/disk-links\nmkdir -p -m 700 /home/alpine && cp -pR /home/fedora/.ssh /home/alpine/\n",
     "etc/profile": "/etc/login-record\n",
     "etc/passwd": "alpine:x:0:0:alpine:/home/alpine:/bin/sh\n",
 }

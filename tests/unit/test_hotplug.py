@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
-from xml.etree.ElementTree import Element, fromstring
+from xml.etree.ElementTree import Element, SubElement, fromstring
 
 import orjson
 import pytest
@@ -195,9 +195,16 @@ def test_a_machine_has_free_ports_and_no_more_of_them_from_start_to_start() -> N
         "<controller type='pci' model='pcie-to-pci-bridge' index='2'/></devices></domain>"
     )
     make_room(domain, vmi)
-    assert ports(domain) == ["1", "3", "4", "5", "6", "7", "8"], "one for each of three devices, and four"
+    assert ports(domain) == ["1", "3", "4", "5", "6", "7"], "one for each of three devices, and three"
     make_room(domain, vmi)
-    assert len(ports(domain)) == 7
+    assert len(ports(domain)) == 6
+    large = {"metadata": {}, "spec": {"domain": {"memory": {"guest": "2.1Gi"}}}}
+    make_room(domain, read(VMI, large))
+    assert len(ports(domain)) == 16
+    for _ in range(9):
+        SubElement(domain[1], "interface")
+    make_room(domain, read(VMI, large))
+    assert len(ports(domain)) == 12 + 6
     for machine, notes, devices in (
         ("pc-i440fx-9.0", {}, {}),
         ("pc-q35-9.0", {"kubevirt.io/placePCIDevicesOnRootComplex": "true"}, {}),

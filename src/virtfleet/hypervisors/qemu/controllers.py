@@ -16,7 +16,9 @@ from virtfleet.hypervisors.qemu.iothreads import threads
 # Slots of the root complex that are taken: the host bridge, the VGA device, ICH9's sound and SATA.
 _TAKEN_SLOTS = (0x00, 0x01, 0x1B, 0x1F)
 _SLOTS = 0x20
-_PORT, _SPARE = "pcie-root-port", 4
+_PORT = "pcie-root-port"
+# Free ports, as many as KubeVirt leaves: a small guest, to which each is a cost, has three, others six or, of few devices, more.
+_SMALL, _SPARE_OF_SMALL, _SPARE, _PORTS = 2 << 30, 3, 6, 16
 _EXPRESS = re.compile(r"q35|^virt(-|$)")  # machines whose devices are on PCI Express
 
 
@@ -92,7 +94,9 @@ def make_room(domain: Element, vmi: VMI) -> None:
     seated = sum(1 for device in _pci_devices(devices) if device.get("type") != "pci")
     taken = {int(c.get("index", "0")) for c in there}
     free = (index for index in range(1, 256) if index not in taken)
-    for _ in range(seated + _SPARE - len(ports)):
+    small = traits.whole_bytes(traits.memory(vmi)) <= _SMALL
+    wanted = seated + _SPARE_OF_SMALL if small else max(seated + _SPARE, _PORTS)
+    for _ in range(wanted - len(ports)):
         add(devices, "controller", type="pci", model=_PORT, index=next(free))
 
 
