@@ -17,7 +17,7 @@ from virtfleet.hypervisors.qemu.iothreads import threads
 _TAKEN_SLOTS = (0x00, 0x01, 0x1B, 0x1F)
 _SLOTS = 0x20
 _PORT = "pcie-root-port"
-# Free ports, as many as KubeVirt leaves: a small guest, to which each is a cost, has three, others six or, of few devices, more.
+# Free ports, as many as KubeVirt leaves: guests that are small, to which each is a cost, have fewer.
 _SMALL, _SPARE_OF_SMALL, _SPARE, _PORTS = 2 << 30, 3, 6, 16
 _EXPRESS = re.compile(r"q35|^virt(-|$)")  # machines whose devices are on PCI Express
 
