@@ -34,6 +34,6 @@ def write(archive: Path, prefix: str, tag: str, programs: Path) -> None:
         Entry("etc/passwd", stat.S_IFREG | 0o644, b"root:x:0:0:root:/root:/bin/sh\n"),
     ]
     shared = layer(entries)
-    config = {"Env": ["PATH=/usr/bin:/bin:/sbin"]}
+    config = {"Env": ["PATH=/usr/bin:/bin:/sbin"], "User": "1001"}  # Pods that are to be root's say so
     with archive.open("wb") as file:
         write_images(file, [Image(f"docker.io/{prefix}/{name}:{tag}", (shared,), config) for name in NAMES])
