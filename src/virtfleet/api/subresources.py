@@ -90,8 +90,8 @@ def _stream(name: str, role: Role, server: Server, does: str, errors: str) -> Su
     return Subresource(VMI, name, "GET", role, server, does, errors, websocket=True)
 
 
-def _look(name: str, does: str) -> Subresource:
-    return Subresource(VMI, name, "GET", Role.VIEW, Server.HANDLER, does, _AGENT)
+def _look(name: str, does: str, errors: str = _AGENT) -> Subresource:
+    return Subresource(VMI, name, "GET", Role.VIEW, Server.HANDLER, does, errors)
 
 
 def _steer(name: str, does: str, errors: str) -> Subresource:
@@ -175,7 +175,11 @@ TABLE: Final = (
     ),
     _steer("freeze", "freezes the guest's file systems", _NOT_RUNNING),
     _steer("unfreeze", "thaws the guest's file systems", _NOT_RUNNING),
-    _look("guestosinfo", "what the guest agent tells of the operating system"),
+    _look(
+        "guestosinfo",
+        "what the guest agent tells of the operating system",
+        f"{_NO_VMI}; 500, in plain words, not running, or no guest agent",
+    ),
     _look("userlist", "who is logged in, as the guest agent tells"),
     _look("filesystemlist", "mounted file systems, as the guest agent tells"),
     # What the VM does

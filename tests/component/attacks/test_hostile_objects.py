@@ -79,6 +79,9 @@ class Known:
     def cluster(self) -> Installation:
         return Installation(KUBEVIRT)
 
+    def installed(self) -> list[str]:
+        return []
+
     def vmis(self) -> list[Obj]:
         return []
 

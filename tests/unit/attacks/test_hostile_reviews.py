@@ -32,6 +32,9 @@ class Known:
     def cluster(self) -> Installation:
         return Installation({"metadata": {"namespace": "kubevirt"}})
 
+    def installed(self) -> Sequence[str]:
+        return ()
+
     def vmis(self) -> Sequence[Obj]:
         return ()
 
