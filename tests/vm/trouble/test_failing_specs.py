@@ -94,8 +94,8 @@ def test_an_image_that_nobody_has(fleet: Fleet, owner: Owner, tmp_path: Path) ->
 def test_a_claim_that_does_not_exist(fleet: Fleet, owner: Owner) -> None:
     owner.creates(volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": "nothing"}}])
     owner.sees("ErrorPvcNotFound")
-    owner.reads_condition("Synchronized", "claim nothing does not exist", "create it")
-    owner.reads_event("FailedPvcNotFound", "waiting for it to appear")
+    owner.reads_condition("Synchronized", "/nothing does not exist, waiting for it to appear")
+    owner.reads_event("FailedPvcNotFound", "/nothing does not exist")
     owner.has_one_instance_throughout()
     claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "16Mi"}}}
     kind = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "nothing"}}
