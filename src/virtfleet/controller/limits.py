@@ -33,10 +33,9 @@ async def create(
 ) -> tuple[LauncherPod, bool]:
     """`LauncherPods.create`, with the limits that the Pod's namespace asks for."""
     selector = settings.configuration.auto_cpu_limit_namespace_label_selector
-    vcpus = traits.topology(read(VMI, whole)).vcpus
     (compute,) = (c for c in pod["spec"]["containers"] if c["name"] == COMPUTE)
     if selector and from_label_selector(msgspec.to_builtins(selector)).matches(await _labels(api, vmi)):
-        add_limits(compute["resources"], {"cpu": vcpus})
+        add_limits(compute["resources"], {"cpu": _vcpus(whole)})
     try:
         return await pods.create(vmi, pod)
     except ApiError as error:
@@ -44,10 +43,14 @@ async def create(
         if error.code != 403 or not quota:
             raise
         ratio = memory_ratio((await _labels(api, vmi)).get(names.MEMORY_LIMITS_RATIO, ""))
-        amounts = {"cpu": vcpus, "memory": ratio}
+        amounts = {"cpu": _vcpus(whole), "memory": ratio}
         if not add_limits(compute["resources"], {name: amounts[name] for name in _LACKING.findall(said)}):
             raise
     return await pods.create(vmi, pod)
+
+
+def _vcpus(vmi: Obj) -> int:
+    return traits.topology(read(VMI, vmi)).vcpus
 
 
 async def _labels(api: KubeApi, vmi: Instance) -> dict[str, str]:

@@ -381,8 +381,7 @@ class VirtualMachines:
         changed = volumeupdate.asked(vm, vmi) if vm.spec.update_volumes_strategy == volumeupdate.STRATEGY else {}
         if not changed or vmi.status.migrated_volumes:
             return ""
-        held = {*changed.values(), *vmi.spec.claims.values()}
-        claims = {name: claim for name in held if (claim := self._claims.get(f"{vm.namespace}/{name}"))}
+        claims = volumeupdate.involved(vm, vmi, changed, self._claims)
         return volumeupdate.obstacle(vm.object(), vmi, changed, claims)
 
     async def _brought_up_to_date(self, vm: Vm, vmi: Instance) -> Instance:

@@ -41,6 +41,12 @@ def asked(vm: Vm, vmi: Instance) -> dict[str, str]:
     return {name: claim for name, claim in vm.spec.template.spec.claims.items() if here.get(name, claim) != claim}
 
 
+def involved(vm: Vm, vmi: Instance, changed: Mapping[str, str], claims: Cache[Claim]) -> dict[str, Claim]:
+    """The claims by which a change is judged, by name: those that the VM has and those that it is to have."""
+    of_either = {*changed.values(), *vmi.spec.claims.values()}
+    return {name: claim for name in of_either if (claim := claims.get(f"{vm.namespace}/{name}"))}
+
+
 def obstacle(vm: Obj, vmi: Instance, changed: Collection[str], claims: Mapping[str, Claim]) -> str:
     """Why data cannot go to other claims, in KubeVirt's words; a restart uses them as they are."""
     spec = vm["spec"]["template"]["spec"]
@@ -126,8 +132,7 @@ class VolumeUpdates:
             await self._tell(vm, [])
 
     async def _begin(self, vm: Vm, vmi: Instance, changed: Mapping[str, str]) -> None:
-        names_of = {*changed.values(), *vmi.spec.claims.values()}
-        claims = {name: claim for name in names_of if (claim := self._claims.get(f"{vm.namespace}/{name}"))}
+        claims = involved(vm, vmi, changed, self._claims)
         if missing := [claim for claim in changed.values() if claim not in claims]:
             why = f"One of the destination volumes doesn't exist: PVC {', '.join(sorted(missing))} not found"
             return await self._condition(vmi, "False", message=why)

@@ -80,7 +80,6 @@ class VirtHandler:
         self._relieved = asyncio.Event()
         self._recorder = Recorder(api, COMPONENT, node)
         self._installations: Cache[Installation] = Cache(api, KUBEVIRTS, decode=Installation.decode)
-        self._installations.on_change(lambda _key, _old, _new: self._offer_profile())
         if stand_in:
             self._installations.on_change(lambda _key, _old, new: self._look_at_operator(new))
         self._devices = Devices(place.kubelet / "device-plugins", self._sources, lambda: self._heartbeat.changed())
@@ -181,6 +180,7 @@ class VirtHandler:
         return in_force(self._installations.list())
 
     def _settings_changed(self, _key: str, old: Installation | None, new: Installation | None) -> None:
+        self._offer_profile()
         if old and new and old.configuration != new.configuration:
             self._labeller.stir()
 

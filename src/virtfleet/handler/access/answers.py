@@ -65,11 +65,12 @@ class Command:
     request: Request[Done]
     obstacles: tuple[Obstacle, ...] = ()
     event: tuple[str, str] | None = None
+    by_agent: str = ""
+    """What it is called where the guest's agent carries it out."""
 
 
-def check_agent(vmi: str, state: DomainState | None, command: str) -> None:
+def check_agent(state: DomainState | None, command: str) -> None:
     """Raise what KubeVirt answers where a guest is to be frozen or thawed and has no agent: an internal error."""
-    check(vmi, state)
     if Obstacle.NO_AGENT.stands(state or DomainState()):
         why = "QEMU guest agent is not connected; install and start qemu-guest-agent in the guest"
         raise ApiError("InternalError", f"Internal error occurred: command {command} failed: {why}")
@@ -80,7 +81,7 @@ COMMANDS = {
     "unpause": Command(Unpause(), (Obstacle.NOT_PAUSED,), ("Unpaused", "VirtualMachineInstance unpaused")),
     "softreboot": Command(SoftReboot(), (Obstacle.PAUSED,), ("SoftRebooted", "VirtualMachineInstance soft rebooted")),
     "reset": Command(Reset(), (), ("Reset", "VirtualMachineInstance reset")),
-    "unfreeze": Command(Unfreeze()),
+    "unfreeze": Command(Unfreeze(), by_agent="Unfreeze"),
 }
 
 

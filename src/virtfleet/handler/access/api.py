@@ -30,7 +30,7 @@ from virtfleet.kube.errors import ApiError
 from virtfleet.kube.events import Recorder
 from virtfleet.kube.resource import VMIS, Obj
 from virtfleet.protocol.client import Refused
-from virtfleet.protocol.messages import Freeze, GetGuestInfo, GuestInfo, Screenshot, Unfreeze
+from virtfleet.protocol.messages import Freeze, GetGuestInfo, GuestInfo, Screenshot
 
 logger = logging.getLogger(__name__)
 
@@ -148,8 +148,8 @@ class Access:
     def _doing(self, command: Command) -> Action:
         async def do(_: web.Request, vm: RunningVm) -> web.Response:
             check(vm.name, vm.launcher.state, command.obstacles)
-            if isinstance(command.request, Unfreeze):
-                check_agent(vm.name, vm.launcher.state, "Unfreeze")
+            if command.by_agent:
+                check_agent(vm.launcher.state, command.by_agent)
             await vm.launcher.call(command.request)
             if command.event:
                 self._recorder.normal(vm.instance.reference, *command.event)
@@ -159,7 +159,8 @@ class Access:
 
     async def _freeze(self, request: web.Request, vm: RunningVm) -> web.Response:
         timeout = _unfreeze_timeout(await request.read())
-        check_agent(vm.name, vm.launcher.state, "Freeze")
+        check(vm.name, vm.launcher.state)
+        check_agent(vm.launcher.state, "Freeze")
         try:
             await vm.launcher.call(Freeze(timeout_seconds=timeout))
         except Refused as error:
