@@ -10,13 +10,9 @@ from virtfleet.local.ociarchive import Entry, Image, layer, write_images
 
 NAMES = ("vm-killer", "test-helpers", "winrmcli")
 _DIRECTORY, _PROGRAM, _LINK = stat.S_IFDIR | 0o755, stat.S_IFREG | 0o755, stat.S_IFLNK | 0o777
-# -9 [-f] TEXT
-_PKILL = """of=comm; [ "$2" = -f ] && { of=cmdline; shift; }
-for process in /proc/[0-9]*; do
-  [ "$process" = /proc/$$ ] || ! tr '\\0' ' ' < $process/$of | grep -qF -- "$2" || kill -9 ${process#/proc/}
-done 2>/dev/null"""
-# As far as the suite's Pods use them: they read what a host says, or kill what runs on a node.
-_CLIENTS = {"ncat": 'exec timeout 6 nc -w 3 "$1" "$2"', "curl": 'exec wget -qO- "$2"', "pkill": _PKILL}
+_PKILL = Path(__file__).parent / "guest" / "pkill"
+# As far as the suite's Jobs use them: they read what a host says.
+_CLIENTS = {"ncat": 'exec timeout 6 nc -w 3 "$1" "$2"', "curl": 'exec wget -qO- "$2"'}
 _DIRECTORIES = ("bin", "sbin", "usr", "usr/bin", "etc", "tmp", "root", "proc", "sys", "dev", "run")
 
 
@@ -30,6 +26,7 @@ def write(archive: Path, prefix: str, tag: str, programs: Path) -> None:
         Entry("bin/bash", _PROGRAM, (programs / "bash-static").read_bytes()),
         *(Entry(f"bin/{applet}", _LINK, b"busybox") for applet in applets if applet not in ("busybox", "bash")),
         *(Entry(f"bin/{name}", _PROGRAM, f"#!/bin/sh\n{call}\n".encode()) for name, call in _CLIENTS.items()),
+        Entry("bin/pkill", _PROGRAM, _PKILL.read_bytes()),
         *(Entry(f"usr/bin/{name}", _LINK, f"/bin/{name}".encode()) for name in ("bash", "sh", "env")),
         Entry("etc/passwd", stat.S_IFREG | 0o644, b"root:x:0:0:root:/root:/bin/sh\n"),
     ]
