@@ -592,7 +592,8 @@ def _apply() -> list[Step]:
         apply(a, config_map(data={"n": "1"})),
         patch(f"{a}?fieldManager=ed", {"data": {"z": None}}),
         put(f"{a}?fieldManager=ed", config_map(data={"only": "1"})),
-        apply(a, config_map(data={"n": "1"}, ownerReferences=[owner])),
+        # Not in earnest: this owner does not exist, and Kubernetes would remove what is owned, now or a moment later.
+        apply(a, config_map(data={"n": "1"}, ownerReferences=[owner]), query="&dryRun=All"),
         apply(a, config_map(data={"n": None})),
         patch(f"{a}?fieldManager=ed", [{"op": "replace", "path": "/metadata/managedFields", "value": [{}]}], JSON),
         get(a),

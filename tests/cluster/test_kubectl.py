@@ -274,6 +274,7 @@ def test_watch_shows_changes_as_they_come(kubectl: Kubectl) -> None:
             watching.terminate()
 
 
+@pytest.mark.timeout(240)  # a cluster that removes many at the same time takes them one after the other
 def test_namespaces_take_their_content_with_them(kubectl: Kubectl) -> None:
     name = f"{kubectl.namespace}-x"
     kubectl("create", "namespace", name)
@@ -281,7 +282,7 @@ def test_namespaces_take_their_content_with_them(kubectl: Kubectl) -> None:
     inside("create", "configmap", "a")
     inside("create", "secret", "generic", "s", "--from-literal=a=b")
     assert inside.json("get", "secret", "s")["data"] == {"a": "Yg=="}
-    kubectl("delete", "namespace", name, "--timeout=60s")
+    kubectl("delete", "namespace", name, "--timeout=180s")
     assert "NotFound" in kubectl.fails("get", "namespace", name)
     assert f'namespaces "{name}" not found' in inside.fails("create", "configmap", "b")
 

@@ -71,8 +71,16 @@ def install(kubectl: Kubectl) -> None:
 
 
 def wait_until_available(kubectl: Kubectl) -> None:
-    ready = ("wait", "kubevirt/kubevirt", "--for=condition=Available", "--timeout=60s")
-    eventually(lambda: kubectl.run(*ready).returncode == 0, PATIENCE)
+    """All of it is as the KubeVirt object says, also what has changed in it a moment ago."""
+
+    def settled() -> bool:
+        kubevirt = kubectl.json("get", "kubevirt", "kubevirt")
+        status = kubevirt.get("status", {})
+        conditions = {each["type"]: each["status"] for each in status.get("conditions", ())}
+        seen = status.get("observedGeneration") == kubevirt["metadata"]["generation"]
+        return seen and conditions.get("Available") == "True" and conditions.get("Progressing") == "False"
+
+    eventually(settled, PATIENCE)
 
 
 def uninstall(kubectl: Kubectl) -> None:
