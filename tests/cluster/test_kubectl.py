@@ -18,6 +18,8 @@ from manifests import crd, pod, workload
 
 from waiting import eventually
 
+pytestmark = pytest.mark.thorough("it is Kubernetes that is asked; the answers of its API are compared by others")
+
 
 def test_api_resources_lists_the_built_in_kinds_with_short_names(kubectl: Kubectl) -> None:
     lines = kubectl("api-resources", "--no-headers").splitlines()

@@ -15,9 +15,12 @@ from manifests import FOREVER, IMAGE, pod, workload
 
 from waiting import eventually
 
-pytestmark = pytest.mark.skipif(
-    os.geteuid() != 0 and not KUBECONFIG, reason="local nodes run real containers, which needs root"
-)
+pytestmark = [
+    pytest.mark.skipif(
+        os.geteuid() != 0 and not KUBECONFIG, reason="local nodes run real containers, which needs root"
+    ),
+    pytest.mark.thorough("they are Kubernetes' Pods there"),
+]
 its_own_nodes = pytest.mark.local_home("its nodes have pretend devices, and are killed")
 
 

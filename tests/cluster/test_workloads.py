@@ -11,6 +11,8 @@ from manifests import IMAGE, pod, pod_spec, workload
 
 from waiting import eventually
 
+pytestmark = pytest.mark.thorough("they are Kubernetes' workloads there")
+
 
 @pytest.fixture
 def node(kubectl: Kubectl) -> Any:

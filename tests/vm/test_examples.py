@@ -199,6 +199,7 @@ def test_the_demo_can_be_repeated_and_leaves_what_runs(fleet: Cluster, shown: Ro
     assert kubectl("get", "vmi", "-o", "jsonpath={.items[*].metadata.uid}") == before
 
 
+@pytest.mark.thorough("a guest ends as it does in the local home")
 @exercises("vmi.yaml")
 def test_a_vmi_tells_of_its_guest_and_ends_in_grace(kubectl: Kubectl) -> None:
     vmi = booted(kubectl, "demo")
@@ -209,6 +210,7 @@ def test_a_vmi_tells_of_its_guest_and_ends_in_grace(kubectl: Kubectl) -> None:
     assert kubectl.json("get", "pods", "-l", "kubevirt.io/domain=demo")["items"] == []
 
 
+@pytest.mark.thorough("virtctl stops and starts one")
 @exercises("vm.yaml")
 def test_a_vm_stops_and_starts_again(kubectl: Kubectl) -> None:
     first = booted(kubectl, "steady")["metadata"]["uid"]

@@ -26,6 +26,7 @@ NAMESPACE = "access"
 
 pytestmark = [
     pytest.mark.timeout(600),
+    pytest.mark.thorough("it asks the API that virtctl asks"),
     pytest.mark.skipif(not shutil.which("ssh"), reason="needs an ssh client"),
 ]
 

@@ -129,6 +129,7 @@ spec: {cpu: {preferredCPUTopology: cores}, devices: {preferredDiskBus: virtio}}
 """
 
 
+@pytest.mark.thorough("sizes are worked out by the same code in both homes")
 def test_a_guest_is_as_large_as_the_instance_type_that_it_was_created_with(web: Used) -> None:
     web.kubectl.apply(*yaml.safe_load_all(TYPES))
     names = ("--instancetype", "virtualmachineinstancetype/tiny", "--preference", "virtualmachinepreference/cores")
@@ -184,6 +185,7 @@ def test_permitted_devices(web: Used, fleet: Cluster) -> None:
     assert "Permitted Devices" in told
 
 
+@pytest.mark.thorough("others migrate and cancel as well")
 def test_migrate_and_migrate_cancel(web: Used) -> None:
     nothing = web.run(*command("migrate-cancel", "web"))
     assert (nothing.returncode, "Found no migration to cancel for web" in nothing.stderr) == (1, True)
@@ -220,6 +222,7 @@ def test_what_cannot_be_done_is_refused_with_a_reason(web: Used) -> None:
     assert "memory cannot be dumped to a claim yet" in refused.stderr
 
 
+@pytest.mark.thorough("a guest boots again as it does in the local home")
 def test_soft_reboot_and_reset(web: Used) -> None:
     web.wait_for_agent()
     with web.console(*command("console", "web")) as console:

@@ -44,19 +44,24 @@ class Owner:
         eventually(lambda: _says(self._condition(kind)["message"], words), PATIENCE)
 
     def reads_event(self, reason: str, *words: str) -> None:
-        about = f"involvedObject.kind=VirtualMachineInstance,involvedObject.name={self.name},reason={reason}"
+        about = f"involvedObject.uid={self._uid('vmi')},reason={reason}"
         events = ("get", "events", "--field-selector", about)
         eventually(lambda: any(_says(e["message"], words) for e in self._kubectl.json(*events)["items"]), PATIENCE)
 
     def has_one_instance_throughout(self) -> None:
         """No instance and no Pod was made a second time."""
-        about = f"involvedObject.kind=VirtualMachine,involvedObject.name={self.name},reason=SuccessfulCreate"
+        about = f"involvedObject.uid={self._uid('vm')},reason=SuccessfulCreate"
         assert len(self._kubectl.json("get", "events", "--field-selector", about)["items"]) == 1
         pods = self._kubectl.json("get", "pods", "-l", f"vm.kubevirt.io/name={self.name}")["items"]
         assert len(pods) <= 1
 
     def deletes(self) -> None:
         self._kubectl("delete", "vm", self.name, "--ignore-not-found", "--timeout=80s")
+
+    def _uid(self, kind: str) -> str:
+        """By which its events are told from those of one that had its name before."""
+        uid: str = self._get(kind)["metadata"]["uid"]
+        return uid
 
     def _get(self, kind: str) -> Any:
         return self._kubectl.json("get", kind, self.name)
