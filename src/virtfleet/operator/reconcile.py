@@ -242,7 +242,7 @@ class Operator:
             if name in wanted:
                 continue
             if name not in busy:
-                await self._delete([daemon_set])
+                await self._delete("DaemonSet", [daemon_set])
             elif change := keeping.narrowing(daemon_set):
                 stored = await self._api.patch(DAEMON_SETS, name, change, self._world.namespace)
                 self._world.installed["DaemonSet"].observe(stored)
@@ -352,17 +352,18 @@ class Operator:
         wanted = {(obj["kind"], key_of(obj)) for obj in objects}
         for kind, cache in self._world.installed.items():
             if kind not in ("DaemonSet", "CustomResourceDefinition"):
-                await self._delete(obj for obj in cache.list() if (kind, key_of(obj)) not in wanted)
+                await self._delete(kind, (obj for obj in cache.list() if (kind, key_of(obj)) not in wanted))
 
-    async def _delete(self, objects: Iterable[Obj]) -> None:
+    async def _delete(self, kind: str, objects: Iterable[Obj]) -> None:
+        """The kind is not read from the objects: what came in a list does not have it."""
         for obj in objects:
             meta = obj["metadata"]
             if meta.get("deletionTimestamp"):
                 continue
-            logger.info("deleting %s %s", obj["kind"], meta["name"])
-            resource, namespace = RESOURCES[obj["kind"]], meta.get("namespace")
+            logger.info("deleting %s %s", kind, meta["name"])
+            resource, namespace = RESOURCES[kind], meta.get("namespace")
             # What has Pods goes after them; the rest at once, so that it is gone when the status says so.
-            how = "Foreground" if obj["kind"] in ("DaemonSet", "Deployment") else None
+            how = "Foreground" if kind in ("DaemonSet", "Deployment") else None
             with ignoring(is_not_found):
                 await self._api.delete(resource, meta["name"], namespace, uid=meta["uid"], propagation=how)
 

@@ -11,6 +11,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import Any
 import orjson
 
 from component.controllers.local_cluster import Cluster, Kubelets
-from virtfleet.kube.api import Patch
+from virtfleet.kube.api import Page, Patch
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.events import Recorder
 from virtfleet.kube.resource import (
@@ -78,6 +79,11 @@ ACCOUNT = User(
 )
 
 
+def _unnamed(item: bytes) -> bytes:
+    """Over HTTP, items of a list do not say of which kind they are, unless they are of a custom one."""
+    return orjson.dumps({key: value for key, value in orjson.loads(item).items() if key not in ("apiVersion", "kind")})
+
+
 class OperatorsApi(InProcessApi):
     """The API as the operator's service account has it; writes are written down."""
 
@@ -108,9 +114,11 @@ class OperatorsApi(InProcessApi):
         self._check("get", res, namespace, name)
         return await super().get(res, name, namespace, **more)
 
-    def pages(self, res: Resource, namespace: str | None = None, **more: Any) -> Any:
+    async def pages(self, res: Resource, namespace: str | None = None, **more: Any) -> AsyncIterator[Page]:
         self._check("list", res, namespace)
-        return super().pages(res, namespace, **more)
+        async for page in super().pages(res, namespace, **more):
+            custom = res.group.endswith("kubevirt.io")
+            yield page if custom else replace(page, items=[_unnamed(item) for item in page.items])
 
     def watch(self, res: Resource, namespace: str | None = None, **more: Any) -> Any:
         self._check("watch", res, namespace)

@@ -132,3 +132,20 @@ async def test_every_component_has_a_certificate_under_the_name_that_kubevirt_gi
     [leaf] = await certificate(fleet, f"kubevirt-{component}-certs")
     [authority] = await trusted(fleet)
     leaf.verify_directly_issued_by(authority)
+
+
+async def test_a_secret_of_the_version_before_goes_also_where_a_new_operator_finds_it_in_a_list(fleet: Hollow) -> None:
+    """Items of lists do not say of which kind they are."""
+    await fleet.kill_operator()
+    known = await fleet.api.get(SECRETS, "kubevirt-controller-certs", NAMESPACE)
+    labels = {**known["metadata"]["labels"], "app.kubernetes.io/version": "0.1.0"}
+    meta = {"name": "kubevirt-virt-controller-certs", "namespace": NAMESPACE, "labels": labels}
+    await fleet.api.create(SECRETS, {"metadata": meta, "data": known["data"]})
+    fleet.start_operator()
+
+    async def gone() -> bool:
+        names = [secret["metadata"]["name"] for secret in await fleet.api.list(SECRETS, NAMESPACE)]
+        return meta["name"] not in names and known["metadata"]["name"] in names
+
+    await fleet.until(gone)
+    await fleet.settled()
