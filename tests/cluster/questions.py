@@ -490,6 +490,7 @@ def _others() -> list[Step]:
         delete("/api/v1/namespaces/default?dryRun=All"),
         get("/api/v1/namespaces/{ns}"),
         patch("/api/v1/namespaces/{ns}", {"spec": {"finalizers": []}}),
+        post("/api/v1/namespaces?dryRun=All", {"metadata": {"name": "{cluster}-in", "namespace": "default"}}),
     ]
 
 
