@@ -71,6 +71,7 @@ def _provider(image: str, disk: Path) -> dict[str, Any]:
         "name": "filling",
         **common,
         "command": ["sh", "-c", script(f"{_SOURCE}/{disk.name}")],
+        "securityContext": {"runAsUser": 0},  # the image's own user may not write to directories of nodes
         "volumeMounts": [{"name": name, "mountPath": path} for name, path in mounted.items()],
     }
     labels = {"app": _NAME}
