@@ -51,6 +51,7 @@ from virtfleet.local.apiserver.objects.store import Change, Store
 from virtfleet.local.apiserver.rights.access import Attributes, User
 from virtfleet.local.apiserver.rights.escalation import EscalationGuard
 from virtfleet.local.apiserver.rights.rbac import Authorizer
+from virtfleet.local.apiserver.tables.forms import Plain
 from virtfleet.local.controllers.binding import bind
 from virtfleet.local.controllers.eviction import Eviction
 from virtfleet.local.controllers.pods import Pod
@@ -77,11 +78,6 @@ ACCOUNT = User(
     f"system:serviceaccount:{NAMESPACE}:kubevirt-operator",
     ("system:serviceaccounts", f"system:serviceaccounts:{NAMESPACE}", "system:authenticated"),
 )
-
-
-def _unnamed(item: bytes) -> bytes:
-    """Over HTTP, items of a list do not say of which kind they are, unless they are of a custom one."""
-    return orjson.dumps({key: value for key, value in orjson.loads(item).items() if key not in ("apiVersion", "kind")})
 
 
 class OperatorsApi(InProcessApi):
@@ -115,10 +111,11 @@ class OperatorsApi(InProcessApi):
         return await super().get(res, name, namespace, **more)
 
     async def pages(self, res: Resource, namespace: str | None = None, **more: Any) -> AsyncIterator[Page]:
+        """Items are as they are over HTTP, where those of built-in kinds do not say of which kind they are."""
         self._check("list", res, namespace)
+        form = Plain(self._kind(res))
         async for page in super().pages(res, namespace, **more):
-            custom = res.group.endswith("kubevirt.io")
-            yield page if custom else replace(page, items=[_unnamed(item) for item in page.items])
+            yield replace(page, items=[form.item(item) for item in page.items])
 
     def watch(self, res: Resource, namespace: str | None = None, **more: Any) -> Any:
         self._check("watch", res, namespace)

@@ -426,10 +426,10 @@ def _check_type(kind: Kind, obj: Obj) -> None:
 def _place(kind: Kind, namespace: str, name: str | None, obj: Obj) -> None:
     """Make the object say where it is; refuse if it says something else than the request's path."""
     meta = obj["metadata"]
-    if not meta.get("namespace") or not kind.resource.namespaced:
+    if not kind.resource.namespaced:
         meta.pop("namespace", None)
-        if kind.resource.namespaced:
-            meta["namespace"] = namespace
+    elif not meta.get("namespace"):
+        meta["namespace"] = namespace
     if meta.get("namespace", "") != namespace:
         raise refusals.bad_request(
             "the namespace of the provided object does not match the namespace sent on the request"

@@ -46,12 +46,12 @@ class Plain:
         }
         piece = orjson.dumps(head)[:-1] + b',"items":['
         for i in range(0, len(listing.records), _PIECE):
-            some = [self._item(record.data) for record in listing.records[i : i + _PIECE]]
+            some = [self.item(record.data) for record in listing.records[i : i + _PIECE]]
             yield piece + b",".join(some)
             piece = b","
         yield (piece if not listing.records else b"") + b"]}"
 
-    def _item(self, data: bytes) -> bytes:
+    def item(self, data: bytes) -> bytes:
         """In a list of a built-in kind, only the list says of which."""
         data = served(self._kind, data)
         return data if self._kind.custom else b"{" + data[self._head :]
