@@ -7,6 +7,7 @@ certificate included, is not spoken to.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import ssl
 from datetime import UTC, datetime
@@ -32,6 +33,7 @@ log = logging.getLogger(__name__)
 VIRT_HANDLER = "virt-handler"
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 _PATIENCE = 30.0  # seconds in which a handler answers what is no stream; it waits less for its launchers
+_HANDOVER = 10.0  # seconds that a node may be without a handler before its VMs' users hear of it; one takes a second or two
 # A handler has no use for anything else that a client sends, least of all for words about users.
 _PASSED_ON = ("accept", "content-type", "sec-websocket-")
 
@@ -55,6 +57,8 @@ class Handlers:
             decode=msgspec.json.Decoder(PodView).decode,
             indexes={"node": lambda pod: (pod.node,)},
         )
+        self._news = asyncio.Event()
+        self.pods.on_change(lambda *_: self._news.set())
         self._credential = credential
         self._session = session
         self._port = port
@@ -72,7 +76,7 @@ class Handlers:
             return await proxy.forward(
                 request,
                 self._session,
-                f"https://{self._address(node)}:{self._port}{path}{query}",
+                f"https://{await self._address(node)}:{self._port}{path}{query}",
                 ssl=self._tls(),
                 server_name=VIRT_HANDLER,
                 headers=headers,
@@ -87,17 +91,25 @@ class Handlers:
         """Why not every handler can be found, or nothing."""
         return "" if self.pods.synced.is_set() else "the virt-handlers have not been read yet"
 
-    def _address(self, node: str) -> str:
-        acting = [pod for pod in self.pods.by_index("node", node) if pod.ready and pod.status.pod_ip]
-        if not acting:
+    async def _address(self, node: str) -> str:
+        """That of the node's handler. One that is being replaced is waited for, so that nobody notices it."""
+        try:
+            async with asyncio.timeout(_HANDOVER):
+                while not (acting := self._acting(node)):
+                    self._news.clear()
+                    await self._news.wait()
+        except TimeoutError:
             raise ApiError(
                 "ServiceUnavailable",
                 f"no virt-handler is ready on node {node}; "
                 f"see kubectl get pods -A -o wide -l {names.APP_LABEL}={VIRT_HANDLER}",
-            )
+            ) from None
         # Where the API server shows two for a moment, the younger one is taking over.
         address = max(acting, key=lambda pod: pod.metadata.creation_timestamp or _LONG_AGO).status.pod_ip
         return f"[{address}]" if ":" in address else address
+
+    def _acting(self, node: str) -> list[PodView]:
+        return [pod for pod in self.pods.by_index("node", node) if pod.ready and pod.status.pod_ip]
 
     def _tls(self) -> ssl.SSLContext:
         credential = self._credential.current()

@@ -14,8 +14,10 @@ import pytest
 from aiohttp import WSMsgType
 
 from component.access_plane import until
-from component.gateway.gateway_kit import Kit
+from component.gateway.gateway_kit import NAMESPACE, Kit
 from virtfleet.api.subresources import PROTOCOL
+from virtfleet.gateway import handlers
+from virtfleet.kube.resource import PODS
 
 CONSOLE = "virtualmachineinstances/vm/console"
 
@@ -145,13 +147,25 @@ async def test_a_stream_is_no_page(kit: Kit) -> None:
     assert "websocket" in answer.body["message"]
 
 
-async def test_a_handler_that_is_not_ready_is_not_asked(kit: Kit) -> None:
+async def test_a_handler_that_is_not_ready_is_not_asked(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handlers, "_HANDOVER", 0.2)
     await kit.add_handler("node02", "127.0.0.3", ready=False)
     await kit.vmi(status={"nodeName": "node02"})
     answer = await kit.of_vmi("pause", {})
     assert answer.status == 503
     assert "no virt-handler is ready on node node02" in answer.body["message"]
     assert kit.handlers["node02"].seen == []
+
+
+async def test_a_handler_that_is_being_replaced_is_waited_for(kit: Kit) -> None:
+    await kit.add_handler("node02", "127.0.0.3", ready=False)
+    await kit.vmi(status={"nodeName": "node02"})
+    asked = asyncio.create_task(kit.of_vmi("pause", {}))
+    await until(lambda: len(kit.made[0]._news._waiters) == 1)
+    ready = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+    await kit.server.api.patch(PODS, "virt-handler-node02", ready, NAMESPACE, subresource="status")
+    assert (await asked).status == 202
+    assert kit.handlers["node02"].seen != []
 
 
 # --- ports
