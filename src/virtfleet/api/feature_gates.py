@@ -25,6 +25,7 @@ _BY_STATE = {
         ImageVolume Snapshot WorkloadEncryptionSEV KubevirtSeccompProfile NodeRestriction GPUsWithDRA HostDevicesWithDRA
         DecentralizedLiveMigration DeclarativeHotplugVolumes PasstBinding PodSecondaryInterfaceNamingUpgrade
         ExternalNetResourceInjection RebootPolicy Template OptOutRoleAggregation
+        InPlaceResize
     """,
     GA: """
         LiveMigration SRIOVLiveMigration NonRoot PSA CPUNodeDiscovery NUMA CommonInstancetypesDeploymentGate GPU

@@ -161,6 +161,8 @@ class Fitting:
         pending = conditions.find(pod.status.conditions, "PodResizePending") or {}
         if fixed := sizes.fixed(change):
             return Step(MIGRATION, f"{', '.join(fixed)} of a Pod that runs cannot change")
+        if change and not settings.enabled("InPlaceResize"):
+            return Step(MIGRATION, "Pods are not resized here: disabledFeatureGates has InPlaceResize")
         if change and pod.has is None:
             return Step(MIGRATION, f"node {pod.node} resizes no Pods, which Kubernetes 1.33 and newer do")
         if change:

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 VIRT_HANDLER = "virt-handler"
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 _PATIENCE = 30.0  # seconds in which a handler answers what is no stream; it waits less for its launchers
-_HANDOVER = 10.0  # seconds that a node may be without a handler before its VMs' users hear of it; one takes a second or two
+_HANDOVER = 10.0  # seconds that a node may be without a handler, which take a second or two as a rule
 # A handler has no use for anything else that a client sends, least of all for words about users.
 _PASSED_ON = ("accept", "content-type", "sec-websocket-")
 

@@ -14,7 +14,7 @@ from virtfleet.api.quantity import Quantity
 from virtfleet.controller import fitting
 from virtfleet.kube.api import Patch
 from virtfleet.kube.errors import ApiError
-from virtfleet.kube.resource import EVENTS, NODES, PODS, VMI_MIGRATIONS, VMIS, VMS, Obj
+from virtfleet.kube.resource import EVENTS, KUBEVIRTS, NODES, PODS, VMI_MIGRATIONS, VMIS, VMS, Obj
 
 GI = 1024**3
 
@@ -167,14 +167,17 @@ async def test_limits_that_a_namespace_asked_for_grow_along(virt: Plane) -> None
     assert amounts["limits"] == 2 * amounts["requests"]
 
 
-@pytest.mark.parametrize("why", ["Deferred", "Infeasible", "silent", "old"])
+@pytest.mark.parametrize("why", ["Deferred", "Infeasible", "silent", "old", "disabledFeatureGates"])
 async def test_a_vm_migrates_where_its_node_has_no_room(virt: Plane, monkeypatch: pytest.MonkeyPatch, why: str) -> None:
     monkeypatch.setattr(fitting, "PATIENCE", 0.5 if why == "silent" else 30.0)
+    if why == "disabledFeatureGates":
+        off = {"developerConfiguration": {"disabledFeatureGates": ["InPlaceResize"]}}
+        await virt.api.patch(KUBEVIRTS, "kubevirt", {"spec": {"configuration": off}}, NAMESPACE)
     vmi = await started(virt, resizes=why != "old")
     before = await pod(virt)
     has = asked(before)
     await grow(virt)
-    if why not in ("old", "silent"):
+    if why in ("Deferred", "Infeasible"):
         await asks_for(virt, 2 * GI)
         await node_says(virt, has=has)
         await node_says(virt, pending=why)
