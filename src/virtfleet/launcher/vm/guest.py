@@ -25,7 +25,7 @@ from virtfleet.domain import paths
 from virtfleet.domain.context import Context, Host
 from virtfleet.domain.errors import DomainError
 from virtfleet.domain.xml import text
-from virtfleet.hypervisors.base import Events, Hypervisor, own_alias
+from virtfleet.hypervisors.base import Events, Hypervisor
 from virtfleet.launcher.failure import Failure
 from virtfleet.launcher.guestnet.network import Network
 from virtfleet.launcher.libvirtd import host
@@ -33,7 +33,7 @@ from virtfleet.launcher.libvirtd.connection import Connection, ask_vmm
 from virtfleet.launcher.node import emulators
 from virtfleet.launcher.server import Handlers, Updates
 from virtfleet.launcher.storage import disks
-from virtfleet.launcher.vm import abi, credentials, growth, live, metrics, states
+from virtfleet.launcher.vm import abi, credentials, growth, live, metrics, plugging, states
 from virtfleet.launcher.vm.console import Console
 from virtfleet.launcher.vm.credentials import Credentials
 from virtfleet.launcher.vm.domain import Domain, in_a_known_way
@@ -55,9 +55,6 @@ _WAYS_DOWN = (
     libvirt.VIR_DOMAIN_SHUTDOWN_SIGNAL,
     0,
 )
-_LIVE = libvirt.VIR_DOMAIN_AFFECT_LIVE
-# What libvirt says of a device that the guest has not let go of yet, or just has.
-_BEING_REMOVED = (libvirt.VIR_ERR_OPERATION_FAILED, libvirt.VIR_ERR_DEVICE_MISSING)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0  # seconds between looks without an event
 _START = 300.0  # seconds: memory in large pages, or of an encrypted guest, is prepared first
 _POLL = 2.0  # the same where the driver has no events
@@ -313,16 +310,7 @@ class Guest:
                 return
             if change.attach or change.update:
                 self._sweep(domain, running)  # or what was plugged out a moment ago could not be plugged in again
-            failures: list[Exception] = []  # of one device, which are none of the others
-            for device in change.detach:
-                _each(failures, partial(_detach, domain, device))
-            for device in change.attach:
-                _each(failures, partial(_attach, domain, device))
-            for device in change.update:
-                _each(failures, partial(domain.updateDeviceFlags, text(device), _LIVE))
-            _each(failures, partial(more.apply, domain, running))
-            if failures:
-                raise failures[0]
+            plugging.carry_out(domain, change, partial(more.apply, domain, running))
 
         await self._domain(adjust)
 
@@ -451,38 +439,6 @@ class Guest:
 
     def _background(self, name: str, work: Callable[[], tasks.Work[None]]) -> None:
         self._tasks.add(tasks.keep(work, name))
-
-
-def _each(failures: list[Exception], call: Callable[[], object]) -> None:
-    try:
-        call()
-    except (libvirt.libvirtError, Failure) as error:
-        failures.append(error)
-
-
-def _attach(domain: libvirt.virDomain, device: ET.Element) -> None:
-    try:
-        domain.attachDeviceFlags(text(device), _LIVE)
-    except libvirt.libvirtError as error:
-        if device.get("device") != "lun":
-            raise
-        what = f"volume {own_alias(device)} cannot be a lun, which takes a block claim of a SCSI device on the node"
-        raise Failure(f"{what}: remove it and add it as a disk ({error})") from None
-
-
-def _detach(domain: libvirt.virDomain, device: ET.Element) -> None:
-    """Ask the guest to let go of a device, and do not wait for it: an event tells when it has."""
-    alias = device.find("alias")
-    try:
-        try:
-            domain.detachDeviceAlias(alias.get("name", "") if alias is not None else "", _LIVE)
-        except libvirt.libvirtError as error:
-            if error.get_error_code() != libvirt.VIR_ERR_NO_SUPPORT:
-                raise
-            domain.detachDeviceFlags(text(device), _LIVE)
-    except libvirt.libvirtError as error:
-        if error.get_error_code() not in _BEING_REMOVED:
-            raise
 
 
 def _read(request: m.Sync) -> VMI:
