@@ -319,7 +319,7 @@ async def test_one_migration_at_a_time_and_each_only_once(launcher: Launcher) ->
     assert "abort" in launcher.libvirt.calls
     launcher.breaks(RUNNING)
     report = await launcher.settled()
-    assert report.aborted and report.failure == "the VM has not moved: it was aborted"
+    assert report.aborted and report.failure == "the VM has not moved: its migration has been aborted"
     await launcher.departures.abort(m.AbortDeparture(migration="a"))
     launcher.depart("a")
     assert not launcher.departures.going_on, "it is over"

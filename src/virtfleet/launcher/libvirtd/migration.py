@@ -47,6 +47,7 @@ _ON_ITS_WAY = (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_MIGRATION)
 _FAILED = (libvirt.VIR_DOMAIN_JOB_FAILED, libvirt.VIR_DOMAIN_JOB_CANCELLED)
 _BROKEN_POST_COPY = (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_POSTCOPY_FAILED)
 _LOST = (libvirt.VIR_DOMAIN_PAUSED_POSTCOPY, libvirt.VIR_DOMAIN_PAUSED_POSTCOPY_FAILED)
+_ABORTED = "its migration has been aborted"  # KubeVirt's last words, which its clients look for
 _LOST_ON_THE_WAY = (
     "the guest is lost: it ran on the target when post-copy broke, with a part of its memory still here, and the two"
     " did not come together again: %s"
@@ -168,11 +169,11 @@ class Departure:
         self.aborted = bool(self._end)
         return Failure(f"the VM has not moved: {self._end or trouble}")
 
-    async def abort(self, why: str = "it was aborted") -> None:
+    async def abort(self, why: str = "") -> None:
         """End it, and leave the domain here; Failure where that would lose the guest."""
         if refusal := self._steps.abort(self.look.mode):
             raise Failure(f"the migration cannot be aborted: {refusal}")
-        self._end = why
+        self._end = ": ".join(filter(None, (_ABORTED, why)))
         await self._abort_job()
 
     def stay(self) -> None:
