@@ -37,6 +37,7 @@ class Libvirt:
         self.calls: list[object] = []
         self.answers: dict[str, Any] = {}  # of the hypervisor
         self.begun, self.over = asyncio.Event(), asyncio.Event()
+        self.words = "the connection broke"  # by which a migration ends
 
     async def run(self, call: Callable[[Any], T], **_: object) -> T:
         return call(self)
@@ -45,7 +46,7 @@ class Libvirt:
         self.job = BUSY
         self.begun.set()
         await self.over.wait()
-        raise Failure("the connection broke")
+        raise Failure(self.words)
 
     def lookupByName(self, _: str) -> Libvirt:
         return self
@@ -130,6 +131,15 @@ async def test_a_guest_that_a_dead_daemon_left_standing_still_runs_on_here(launc
     assert launcher.libvirt.calls == ["resume"]
     assert not report.asks
     assert (report.failure, report.left) == ("the VM has not moved: the connection broke", False)
+
+
+async def test_nodes_that_cannot_do_post_copy_are_told_of_with_what_to_do(launcher: Launcher) -> None:
+    launcher.libvirt.words = "unable to execute QEMU command 'migrate-set-capabilities': Postcopy is not supported"
+    launcher.depart("a")
+    await launcher.libvirt.begun.wait()
+    launcher.breaks(RUNNING)
+    report = await launcher.settled()
+    assert "set vm.unprivileged_userfaultfd=1 on both nodes, or do not allow post-copy" in report.failure
 
 
 async def test_a_vm_that_is_to_fail_at_moving_fails_and_can_move_when_it_is_no_longer(launcher: Launcher) -> None:
