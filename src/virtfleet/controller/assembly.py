@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from virtfleet.api import names
-from virtfleet.controller import instance, metrics
+from virtfleet.controller import cids, instance, metrics
 from virtfleet.controller.attachments import Attachments, attachment_cache
 from virtfleet.controller.connecting import Connecting
 from virtfleet.controller.datavolumes import records as filling
@@ -47,6 +47,7 @@ _INDEXES = {
     OUTDATED: outdated,
     "uncontrolled": lambda vmi: [] if vmi.controller else [vmi.namespace],
     "leaves": lambda vmi: ["all"] if vmi.leaves else [],
+    cids.INDEX: cids.index,
 }
 
 

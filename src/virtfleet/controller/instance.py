@@ -15,6 +15,7 @@ from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.controller import advice, connecting, connections, disruption, lifecycle, limits, pods
 from virtfleet.controller.attachments import Attachments
+from virtfleet.controller.cids import Cids
 from virtfleet.controller.datavolumes import records as datavolumes
 from virtfleet.controller.datavolumes.records import DataVolume
 from virtfleet.controller.disruption import Budget
@@ -78,6 +79,7 @@ class Instances:
         self._api = api
         self._recorder = recorder
         self._instances = instances
+        self._cids = Cids(instances)
         self._pods = launchers
         self._attachments = attachments
         self._vms = vms
@@ -101,6 +103,7 @@ class Instances:
         vmi = self._instances.get(key)
         if vmi is None:
             self._untold.pop(key, None)
+            self._cids.forget(key)
             return None
         await self._states.follow(vmi)
         existing = await self._existing_pods(vmi)
@@ -112,7 +115,8 @@ class Instances:
             existing, trouble = await self._create_pod(vmi)
         await self._protect(vmi, existing)
         state = self._states.of(vmi) if vmi.spec.keeps_state else None
-        at = Situation(vmi, tuple(existing), self._claims_of(vmi), trouble, self._vm_is_gone(vmi), state)
+        cid = self._cids.of(vmi) if vmi.spec.domain.devices.autoattach_vsock and not vmi.handed_over else None
+        at = Situation(vmi, tuple(existing), self._claims_of(vmi), trouble, self._vm_is_gone(vmi), state, cid)
         if at.pod and (mark := lifecycle.eviction_mark(at)):
             await self._pods.annotate(at.pod, mark)
         if at.pod and (condition := lifecycle.gate(at, time.time())):

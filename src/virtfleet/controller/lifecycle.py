@@ -64,6 +64,8 @@ class Situation:
     """The VM that it belongs to does not exist, or it belongs to none."""
     state: Claim | None = None
     """The claim in which firmware and TPM keep things."""
+    cid: int | None = None
+    """Its address on vsock, where it is to have one."""
 
     @property
     def pod(self) -> LauncherPod | None:
@@ -157,7 +159,7 @@ def change(at: Situation, now: float) -> Obj:
         metadata["labels"] = {names.HANDLER_POOL: pool or None}  # an update may take a VM to another pool
     if phase == Phase.SCHEDULED and not vmi.handed_over and at.pod:
         metadata["labels"] = {**metadata.get("labels", {}), names.NODE_NAME: at.pod.node}
-        status |= _hand_over(vmi, at.pod, at.claims or {}, at.state)
+        status |= _hand_over(at, at.pod)
     finalizers = _finalizers(at, phase)
     if finalizers != vmi.metadata.finalizers:
         metadata["finalizers"] = finalizers
@@ -202,13 +204,16 @@ def _marks(pod: LauncherPod) -> Obj:
     return {**marks, "labels": {names.HANDLER_POOL: pool}} if pool else marks
 
 
-def _hand_over(vmi: Instance, pod: LauncherPod, claims: Mapping[str, Claim], state: Claim | None) -> Obj:
+def _hand_over(at: Situation, pod: LauncherPod) -> Obj:
+    claims, state = at.claims or {}, at.state
     status: Obj = {"nodeName": pod.node, "launcherContainerImageVersion": pod.image}
     if pod.status.qos_class:
         status["qosClass"] = pod.status.qos_class
+    if at.cid is not None:
+        status["VSOCKCID"] = at.cid
     if claims or state:
         # So that no handler needs to read claims. All volumes are named: what a status leaves out is not there yet.
-        entries = [volume_status(volume, claims.get(volume.name)) for volume in vmi.spec.volumes]
+        entries = [volume_status(volume, claims.get(volume.name)) for volume in at.vmi.spec.volumes]
         status["volumeStatus"] = [*entries, *([state_status(state)] if state else [])]
     return status
 

@@ -7,6 +7,7 @@ import random
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import orjson
@@ -16,6 +17,7 @@ from virt_plane import Plane, a_vm, a_vmi
 from bench.simulator import NAMESPACE, CountingApi
 from virtfleet.api import names
 from virtfleet.controller.assembly import VirtController
+from virtfleet.controller.cids import LOWEST, Cids
 from virtfleet.kube.api import WatchEvent
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import CONTROLLER_REVISIONS, PODS, VMI_REPLICA_SETS, VMIS, VMS, Obj, Resource
@@ -211,3 +213,64 @@ async def test_vms_and_sets_come_out_right_through_kills(virt: Plane, seed: int)
     # What belonged to the deleted VM is the garbage collector's, which is not part of this cluster.
     owners = [r["metadata"]["ownerReferences"][0]["name"] for r in revisions]
     assert [name for name in owners if name != "vm2"] == ["vm3"]
+
+
+@pytest.mark.parametrize("seed", range(2))
+async def test_no_two_vmis_get_the_same_vsock_address_through_kills(
+    virt: Plane, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of addresses there are hardly more than VMIs, so that whoever forgets one that is in use gives it again."""
+    chance = random.Random(seed)
+    vmis = [f"vm{i}" for i in range(16)]
+    monkeypatch.setattr("virtfleet.controller.instance.Cids", partial(Cids, highest=LOWEST + len(vmis)))
+    await virt.stop()
+    virt.start()
+    seen = Addresses()
+    watching = asyncio.create_task(seen.follow(virt))
+    try:
+        for name in vmis:
+            await virt.create(VMIS, a_vmi(name, domain=WITH_VSOCK))
+            for _ in range(chance.randrange(60)):
+                await asyncio.sleep(0)
+            if chance.random() < 0.5:
+                await virt.stop()
+                virt.start()
+        left = await disturb(virt, chance, vmis)
+        again = [f"again{i}" for i in range(len(vmis) - len(left))]  # what was given back may be had again
+        for name in again:
+            await virt.create(VMIS, a_vmi(name, domain=WITH_VSOCK))
+        await at_rest(virt, [*left, *again])
+        for vmi in await virt.api.list(VMIS, NAMESPACE):
+            cid = vmi["status"].get("VSOCKCID")
+            assert vmi["status"]["phase"] == "Failed" or LOWEST <= cid <= LOWEST + len(vmis)
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+    assert not seen.wrong and len(seen.given) >= len(left)
+
+
+WITH_VSOCK = {"resources": {"requests": {"memory": "64Mi"}}, "devices": {"autoattachVSOCK": True}}
+
+
+class Addresses:
+    """Sees which VMI has which address, at every change."""
+
+    def __init__(self) -> None:
+        self.given: dict[str, int] = {}
+        self.wrong: list[str] = []
+
+    async def follow(self, virt: Plane) -> None:
+        held: dict[int, str] = {}
+        async with virt.api.watch(VMIS, NAMESPACE) as events:
+            async for event in events:
+                if event.type == "BOOKMARK":
+                    continue
+                vmi = orjson.loads(event.object)
+                uid, cid = vmi["metadata"]["uid"], vmi["status"].get("VSOCKCID")
+                if event.type == "DELETED":
+                    held.pop(cid, None)
+                elif cid is not None:
+                    if held.setdefault(cid, uid) != uid:
+                        self.wrong.append(f"{uid} has the {cid} of {held[cid]}")
+                    if self.given.setdefault(uid, cid) != cid:
+                        self.wrong.append(f"{uid} has another one than before")

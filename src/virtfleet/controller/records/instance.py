@@ -68,6 +68,7 @@ class InstanceStatus(Record):
     launcher_container_image_version: str = ""
     migrated_volumes: list[Migrated] = []
     guest_abi: GuestABI | None = msgspec.field(default=None, name="guestABI")
+    vsock_cid: int | None = msgspec.field(default=None, name="VSOCKCID")
     volume_status: list[PluggedVolume] = []
     interfaces: list[Interface] = []
 

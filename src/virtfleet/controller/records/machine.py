@@ -96,6 +96,7 @@ class Devices(Record):
     gpus: list[dict[str, Any]] = []
     host_devices: list[dict[str, Any]] = []
     interfaces: list[Interface] = []
+    autoattach_vsock: bool | None = msgspec.field(default=None, name="autoattachVSOCK")
 
 
 class Domain(Record):
