@@ -118,3 +118,15 @@ def test_a_shell_learns_to_complete(shell: str) -> None:
     assert "_VIRTFLEET_COMPLETE" in virtfleet("completion", shell).stdout
     asked = virtfleet(_VIRTFLEET_COMPLETE="bash_complete", COMP_WORDS="virtfleet mig", COMP_CWORD="1")
     assert "migrate" in asked.stdout
+
+
+def test_a_vm_without_a_cluster_has_no_vsock_and_what_it_would_have_there_is_shown(tmp_path: Path) -> None:
+    manifest = tmp_path / "vmi.yaml"
+    manifest.write_text(
+        "{apiVersion: kubevirt.io/v1, kind: VirtualMachineInstance, metadata: {name: a}, spec: {domain: "
+        "{memory: {guest: 64Mi}, devices: {autoattachVSOCK: true}}}}"
+    )
+    is_told(
+        virtfleet("launch", "-f", str(manifest)), "has no vsock", "Set spec.domain.devices.autoattachVSOCK to false"
+    )
+    assert '<cid auto="no" address="3"/>' in virtfleet("render", "domain", "-f", str(manifest)).stdout

@@ -125,3 +125,14 @@ async def test_an_unhealthy_device_is_not_handed_out(place: Path) -> None:
         await eventually(lambda: node.offers().get("nvidia.com/T4") == (1, 0))
         with pytest.raises(AdmissionRefused):
             await node.admit(pod("nvidia.com/T4"))
+
+
+async def test_a_pretended_vsock_reaches_the_pod_that_asks_for_it(place: Path) -> None:
+    resource = "devices.kubevirt.io/vhost-vsock"
+    (place / "dev").mkdir()
+    (place / "dev/vhost-vsock").touch()
+    async with kubelet(place) as node, plugins(place):
+        await eventually(lambda: node.offers().get(resource) == (2, 2))
+        await node.admit(pod(resource))
+        (got,) = node.of(f"uid-{resource}-1", "compute")
+        assert got.devices == [("/dev/vhost-vsock", "/dev/vhost-vsock", "mrw")]

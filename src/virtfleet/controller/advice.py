@@ -15,6 +15,7 @@ _SCARCE = re.compile(r"Insufficient ([\w./-]+\w)")
 _AMOUNTS = ("cpu", "memory", "ephemeral-storage")
 _LABELS = "node affinity/selector"
 _TAINT = "untolerated taint"
+_VSOCK = f"{names.DEVICE_PREFIX}vhost-vsock"
 _NO_SOURCE = 'failed to mkdir ""'
 
 
@@ -32,6 +33,11 @@ def placement(message: str) -> str:
         )
     if any(device in _dispensable() for device in devices):
         hints.append("where it does not work, developerConfiguration.useEmulation of the KubeVirt object lets VMs run")
+    if _VSOCK in devices:
+        hints.append(
+            f"a node offers {_VSOCK} while its kernel has vhost_vsock (modprobe vhost_vsock there) and the feature gate"
+            " VSOCK is on; without one, set autoattachVSOCK: false"
+        )
     if _LABELS in message and not scarce:
         hints.append(
             "no node has the labels that the VM's nodeSelector, affinity, CPU model, machine type or hypervisor needs:"

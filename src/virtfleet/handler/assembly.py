@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,6 +76,7 @@ class VirtHandler:
         self._place = place
         self._most_vms = most_vms
         self._facts = labeller.read(place.facts)
+        self._modules = hostdevices.Modules(place.root)
         self._lock = NodeLock(place.private / LOCK, name)
         self._relieved = asyncio.Event()
         self._recorder = Recorder(api, COMPONENT, node)
@@ -190,10 +191,12 @@ class VirtHandler:
         return labeller.labels(self._facts, unwanted)
 
     def _sources(self) -> Iterator[Source]:
-        configuration = self._cluster().configuration
-        count = configuration.virtual_machine_instances_per_node or self._most_vms
-        yield from hostdevices.shared(self._place.root, count, lambda device: works(self._facts, device))
-        yield from hostdevices.permitted(self._place.root, configuration.permitted_host_devices)
+        return sources(
+            self._place.root,
+            self._cluster(),
+            self._most_vms,
+            lambda name: works(self._facts, name) and self._modules.loaded(name),
+        )
 
 
 def _clear(place: Place) -> None:
@@ -205,6 +208,15 @@ def _clear(place: Place) -> None:
     for directory in place.private.iterdir():
         with suppress(OSError):  # one that is not empty stays
             directory.rmdir()
+
+
+def sources(root: Path, cluster: Installation, most_vms: int, usable: Callable[[str], bool]) -> Iterator[Source]:
+    """What a node offers by the settings of the cluster."""
+    configuration = cluster.configuration
+    count = configuration.virtual_machine_instances_per_node or most_vms
+    shut = () if cluster.enabled("VSOCK") else ("vhost-vsock",)
+    yield from hostdevices.shared(root, count, usable, shut)
+    yield from hostdevices.permitted(root, configuration.permitted_host_devices)
 
 
 def works(facts: Facts, device: str) -> bool:

@@ -89,7 +89,7 @@ KUBEVIRT: Final = (
 
 EMPTY_GATES: Final = frozenset(
     (
-        "Root", "VSOCK", "WorkloadEncryptionTDX", "HypervStrictCheck", "PCINUMAAwareTopology", "GPUsWithDRA",
+        "Root", "WorkloadEncryptionTDX", "HypervStrictCheck", "PCINUMAAwareTopology", "GPUsWithDRA",
         "HostDevicesWithDRA", "NetworkDevicesWithDRA", "PasstBinding", "UtilityVolumes",
         "IncrementalBackup", "Snapshot", "OCIExport", "Template", "Plugins", "VMStatsCollector", "VGPULiveMigration",
         "GraceIOVirtualization", "IOMMUFD", "CrossArchitectureVirtualization", "DecentralizedLiveMigration",

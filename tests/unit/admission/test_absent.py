@@ -30,7 +30,7 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 LONGEST = 256  # of a warning, before API servers cut it
 DEVICES = "domain.devices"
 GATES = (
-    "DownwardMetrics", "VSOCK", "WorkloadEncryptionTDX", "HostDisk", "HostDevices", "NetworkDevicesWithDRA", "Sidecar",
+    "DownwardMetrics", "WorkloadEncryptionTDX", "HostDisk", "HostDevices", "NetworkDevicesWithDRA", "Sidecar",
     "PersistentReservation",
 )  # fmt: skip
 WHERE = cluster(*GATES)
@@ -78,7 +78,6 @@ SPECS: dict[str, dict[str, Any]] = {
     "device-tags": {f"{DEVICES}.interfaces[0].tag": "blue"},
     "memory-dump": {"volumes[1]": {"name": "dump", "memoryDump": {"claimName": "dump"}}},
     "data-volume": shown("data", {"dataVolume": {"name": "data"}}),
-    "vsock": {f"{DEVICES}.autoattachVSOCK": True},
     "tdx": {"domain.launchSecurity": {"tdx": {}}, "domain.firmware.bootloader": EFI},
     "sev-attestation": {
         "domain.launchSecurity": {"sev": {"attestation": {}}},
@@ -196,7 +195,6 @@ def test_what_is_refused_is_not_said_to_be_accepted(feature: Feature) -> None:
 @pytest.mark.parametrize(
     ("key", "advice"),
     {
-        "vsock": "reach it over the network",
         "tdx": "remove it",
         "net-claim": "use a multus network with bridge",
     }.items(),

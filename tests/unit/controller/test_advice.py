@@ -14,6 +14,7 @@ from virtfleet.controller.advice import placement
         ("0/3 nodes are available: 2 Insufficient cpu, 1 Insufficient memory.", "ask for less cpu and memory"),
         ("0/1 nodes are available: 1 Insufficient example.com/GPU_9.", "enough of example.com/GPU_9 left"),
         ("0/1 nodes are available: 1 Insufficient devices.kubevirt.io/kvm.", "useEmulation"),
+        ("0/3 nodes are available: 3 Insufficient devices.kubevirt.io/vhost-vsock.", "modprobe vhost_vsock"),
         ("0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector.", "--show-labels"),
         ("0/1 nodes are available: 1 node(s) had untolerated taint {a: b}.", "add a toleration"),
     ],

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
 
 from virtfleet.api.configuration import PermittedHostDevices
 from virtfleet.api.view import read
-from virtfleet.handler.assembly import works
+from virtfleet.handler.assembly import sources, works
 from virtfleet.handler.devices import host as hostdevices
-from virtfleet.handler.devices.host import Source
+from virtfleet.handler.devices.host import Modules, Source
 from virtfleet.handler.node.labeller import Facts
+from virtfleet.installation import Installation
 
 
 @pytest.fixture
@@ -110,3 +113,34 @@ def test_a_hypervisors_device_is_of_use_only_if_one_that_runs_on_it_works() -> N
     assert works(Facts(hypervisors={"qemu-kvm": "", "cloud-hypervisor": "it is not installed"}), "kvm")
     assert works(Facts(), "kvm"), "nothing is known"
     assert works(broken, "tun"), "no hypervisor's"
+
+
+@pytest.mark.parametrize("gates", [[], ["VSOCK"]])
+def test_vsock_is_offered_where_its_gate_is_on(tmp_path: Path, gates: list[str]) -> None:
+    _touch(tmp_path, "dev/net/tun", "dev/vhost-vsock")
+    spec = {"configuration": {"developerConfiguration": {"featureGates": gates}}}
+    cluster = Installation({"metadata": {"name": "kubevirt", "namespace": "kubevirt"}, "spec": spec})
+    found = {source.resource for source in sources(tmp_path, cluster, 3, lambda _: True)}
+    assert found == {"devices.kubevirt.io/tun", *(["devices.kubevirt.io/vhost-vsock"] if gates else [])}
+
+
+@pytest.mark.parametrize("has_module", [True, False])
+def test_the_kernel_is_asked_once_to_load_what_is_behind_a_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_module: bool
+) -> None:
+    driver, asked = tmp_path / "sys/class/misc/vhost-vsock", []
+
+    def opened(path: Path, flags: int) -> int:
+        asked.append(path.relative_to(tmp_path))
+        if not has_module:
+            raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
+        driver.mkdir(parents=True)
+        return os.dup(1)
+
+    monkeypatch.setattr(hostdevices.os, "open", opened)
+    modules = Modules(tmp_path)
+    assert modules.loaded("tun"), "it needs no module of its own"
+    assert [modules.loaded("vhost-vsock") for _ in range(3)] == [has_module] * 3
+    assert asked == [Path("dev/vhost-vsock")]
+    driver.mkdir(parents=True, exist_ok=True)  # somebody has loaded it
+    assert modules.loaded("vhost-vsock") and len(asked) == 1

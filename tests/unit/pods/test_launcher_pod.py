@@ -292,6 +292,14 @@ def test_devices_are_asked_for_by_their_resources() -> None:
     assert amounts(made, "limits") == expected
 
 
+@pytest.mark.parametrize("wanted", [True, False])
+def test_a_vm_with_vsock_asks_for_a_node_that_has_it(wanted: bool) -> None:
+    made = pod({"domain.devices.autoattachVSOCK": wanted}, kubevirt("VSOCK"))
+    expected = {"devices.kubevirt.io/vhost-vsock": "1"} if wanted else {}
+    for kind in ("requests", "limits"):
+        assert {k: v for k, v in amounts(made, kind).items() if "vsock" in k} == expected
+
+
 def test_devices_of_resource_claims_are_claimed() -> None:
     claimed = {
         "resourceClaims": [{"name": "gpus", "resourceClaimTemplateName": "one-gpu"}],

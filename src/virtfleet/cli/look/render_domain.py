@@ -26,6 +26,7 @@ from virtfleet.installation import Installation
 
 _CPUS = 64
 _SLOTS, _FUNCTIONS = 32, 8  # of a PCI bus, and of a slot
+_CID = 3  # the first address on vsock that a guest can have; in a cluster, the controller gives it one
 
 
 @click.command()
@@ -51,6 +52,8 @@ def domain(
         raise CommandError(str(error)) from None
     default = installation.fleet.default_hypervisor
     chosen = registry.get(hypervisor or registry.resolve(vmi.spec.hypervisor, "", default))
+    if vmi.spec.domain.devices.autoattach_vsock and vmi.status.vsock_cid is None:
+        vmi.status.vsock_cid = _CID
     context = msgspec.structs.replace(
         pretend_node(vmi, installation),
         block_volumes=frozenset(block_volumes),

@@ -87,6 +87,11 @@ def _vmi(file: str, made: list[dict[str, Any]], cluster: Installation) -> dict[s
             completed, findings = complete(wanted, cluster)
             if not findings.allowed:
                 raise refused(findings.causes)
+            if completed["spec"]["domain"]["devices"].get("autoattachVSOCK"):
+                raise CommandError(
+                    "a VM without a cluster has no vsock: nobody gives it an address",
+                    "Set spec.domain.devices.autoattachVSOCK to false.",
+                )
             completed["metadata"]["uid"] = str(uuid.uuid4())
             return completed
     raise CommandError(f"{file} has no VirtualMachineInstance and no VirtualMachine")

@@ -7,8 +7,10 @@ Discovery is by the directory that is handed in as the node's root, so that a tr
 from __future__ import annotations
 
 import itertools
+import os
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,6 +30,7 @@ _SHARED = {
     "sev": "/dev/sev",
     "fuse": "/dev/fuse",
 }
+_LOADED = ("vhost-vsock",)  # of these, whose nodes may be there before their modules
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +57,30 @@ class Source:
     variable: str = ""
 
 
-def shared(root: Path, count: int, works: Callable[[str], bool]) -> Iterator[Source]:
+class Modules:
+    """Has the kernel load the modules of devices that need one, which it does by itself when their nodes are opened."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._asked: set[str] = set()
+
+    def loaded(self, name: str) -> bool:
+        """Whether there is a driver behind a device's node. A kernel that cannot load it is not asked again."""
+        if name not in _LOADED:
+            return True
+        driver = self._root / "sys/class/misc" / name
+        if not driver.exists() and name not in self._asked:
+            self._asked.add(name)
+            with suppress(OSError):
+                os.close(os.open(self._root / _SHARED[name].lstrip("/"), os.O_RDWR | os.O_CLOEXEC))
+        return driver.exists()
+
+
+def shared(root: Path, count: int, works: Callable[[str], bool], without: Collection[str] = ()) -> Iterator[Source]:
     """The devices that every VM needs, as far as this node has them. `works` is asked about each by its name."""
     hypervisors = {d.device for name in registry.names() if (d := registry.get(name).descriptor).device}
     for name, path in {**_SHARED, **{device: f"/dev/{device}" for device in hypervisors}}.items():
-        if (root / path.lstrip("/")).exists():
+        if name not in without and (root / path.lstrip("/")).exists():
             yield Source(names.DEVICE_PREFIX + name, partial(_shares, root, name, path, count, works))
 
 
