@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import errno
+import os
 import shutil
 import socket
 import tempfile
@@ -25,9 +27,10 @@ from kube_fixtures import eventually
 
 from virtfleet.api.subresources import PROTOCOL
 from virtfleet.handler.access.api import CONSOLE, VNC, Access
+from virtfleet.handler.access.vsock import Vsock
 from virtfleet.handler.pods.files import VOLUMES
 from virtfleet.handler.pods.launchers import Launcher, Presence
-from virtfleet.handler.vms.instances import decode_instance
+from virtfleet.handler.vms.instances import Instance, decode_instance
 from virtfleet.handler.vms.records import VmRecord
 from virtfleet.kube import certificates, component
 from virtfleet.kube.authority import Authority, Lifespan, Profile
@@ -38,6 +41,7 @@ from virtfleet.protocol import messages as m
 LIFE = Lifespan(timedelta(hours=2), timedelta(hours=1))
 GATEWAY = "kubevirt:virt-api"
 UID = "vmi-uid"  # short: names of sockets must be
+CID = 42
 
 
 class TalkativeLauncher(FakeLauncher):
@@ -120,9 +124,14 @@ class Node:
     authority: Authority
     launcher: TalkativeLauncher
     private: Path
+    instance: Instance
     vms: list[Any] = field(default_factory=list)
     unready: str = ""
     events: list[str] = field(default_factory=list)
+    to_guests: Credential | None = None
+
+    def port_of_guest(self, port: int) -> Path:
+        return self.private.parent / f"vsock-{port}"
 
     @property
     def console(self) -> Path:
@@ -178,6 +187,20 @@ async def node() -> AsyncIterator[Node]:
     launcher.becomes(m.Status.RUNNING, agent=True)
     following = Launcher(pod, lambda _: None, vmi=UID)
     instance = decode_instance(orjson.dumps({"metadata": {"name": "vm", "namespace": "default", "uid": UID}}))
+    instance.vmi.status.vsock_cid = CID
+
+    async def dial(cid: int, port: int) -> socket.socket:
+        """Stands in for the kernel's vsock: a guest's port is a unix socket."""
+        assert cid == CID
+        connection = socket.socket(socket.AF_UNIX)
+        connection.setblocking(False)
+        try:
+            await asyncio.get_running_loop().sock_connect(connection, str(made.port_of_guest(port)))
+        except FileNotFoundError:
+            connection.close()
+            raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET)) from None
+        return connection
+
     record = VmRecord(namespace="default", name="vm", uid=UID, pod="pod-vm")
     vms = [SimpleNamespace(record=record, launcher=following)]
     here = SimpleNamespace(running=lambda key: (instance, vms[0]) if vms and key == "default/vm" else None)
@@ -185,10 +208,11 @@ async def node() -> AsyncIterator[Node]:
     recorder = SimpleNamespace(
         normal=lambda _, reason, text: events.append(reason), warning=lambda _, reason, text: events.append(reason)
     )
-    access = Access(here, recorder, place / "pods", caller=GATEWAY, unready=lambda: made.unready)  # type: ignore[arg-type]
+    guests = Vsock(lambda: made.to_guests, dial)
+    access = Access(here, recorder, place / "pods", guests, caller=GATEWAY, unready=lambda: made.unready)  # type: ignore[arg-type]
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    made = Node(port, access, authority, launcher, pod / VOLUMES / "private", vms, events=events)
+    made = Node(port, access, authority, launcher, pod / VOLUMES / "private", instance, vms, events=events)
     options = argparse.Namespace(certificates=place / "certificates", host="127.0.0.1", port=port)
     await launcher.start()
     serving = asyncio.create_task(component.serve(options, access.routes(), clients=component.own_authority))

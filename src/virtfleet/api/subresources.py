@@ -163,7 +163,14 @@ TABLE: Final = (
         "a USB device of the caller's, redirected; up to four at once",
         f"{_NO_VMI}; 400 not running, or without `clientPassthrough`; 503 all four are in use",
     ),
-    Subresource(VMI, "vsock", "GET", Role.CLUSTER_ADMIN, Server.NOBODY, "a vsock port of the guest", _LATER, True),
+    _stream(
+        "vsock",
+        Role.CLUSTER_ADMIN,
+        Server.HANDLER,
+        "a connection to the vsock port `port` of the guest, with TLS unless `tls=false`; up to 64 at once",
+        f"{_NO_VMI}; 400 no such port, not running, or without `autoattachVSOCK`; 409 started without a vsock; "
+        "503 64 are open. That nothing answers there is told when the stream ends (1011)",
+    ),
     # What the guest does
     _steer("pause", "freezes the guest's CPUs", f"{_NOT_RUNNING}, or paused already; 403 it has a liveness probe"),
     _steer("unpause", "lets a paused guest go on", f"{_NOT_RUNNING}, or not paused"),

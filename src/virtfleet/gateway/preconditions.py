@@ -83,6 +83,14 @@ def _usb(vmi: Vmi) -> None:
     _reachable(vmi)
 
 
+def _vsock(vmi: Vmi) -> None:
+    if not vmi.view.spec.domain.devices.autoattach_vsock:
+        raise bad_request("VSOCK is not attached. Set spec.domain.devices.autoattachVSOCK: true and restart the VM")
+    _reachable(vmi)
+    if vmi.view.status.vsock_cid is None:
+        raise vmi.conflict("VMI was started without a vsock; restart the VM")
+
+
 def _reachable(vmi: Vmi) -> None:
     if not vmi.running:
         raise bad_request(f"{VMI_NOT_RUNNING}, its phase is {vmi.phase or Phase.PENDING}; {_START}")
@@ -103,6 +111,7 @@ CHECKS: dict[str, Callable[[Vmi], None]] = {
     "vnc": _display,
     "vnc/screenshot": _display,
     "usbredir": _usb,
+    "vsock": _vsock,
     "pause": _pause,
     "unpause": _unpause,
     "reset": on_a_node,

@@ -5,7 +5,6 @@ from __future__ import annotations
 _NO_SEV = "SEV attestation is not there yet; start the VM without launchSecurity.sev.attestation"
 
 INSTEAD = {
-    "vsock": "vsock ports cannot be forwarded yet; use virtctl port-forward and the guest's network",
     "memorydump": "memory cannot be dumped to a claim yet; use a crash dump of the guest's own",
     "removememorydump": "memory cannot be dumped to a claim yet, so there is no dump to forget",
     "backup": "backups are not there yet; copy the disks inside the guest, or their claims while the VM is stopped",

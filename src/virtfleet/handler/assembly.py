@@ -14,6 +14,7 @@ from typing import Any
 import virtfleet
 from virtfleet.api.tlsrules import TlsRules, rules
 from virtfleet.handler.access.api import Access
+from virtfleet.handler.access.vsock import Vsock
 from virtfleet.handler.devices import host as hostdevices
 from virtfleet.handler.devices.host import Source
 from virtfleet.handler.devices.plugins import Devices
@@ -30,6 +31,7 @@ from virtfleet.hypervisors import registry
 from virtfleet.installation import VMS_PER_NODE, Installation, in_force, version_of
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
+from virtfleet.kube.certificates import Credential
 from virtfleet.kube.events import Recorder
 from virtfleet.kube.resource import KUBEVIRTS
 from virtfleet.work import tasks
@@ -58,7 +60,8 @@ class Place:
 class VirtHandler:
     """`run()` serves the node until cancelled, as soon as no other handler does.
 
-    `access` is what `gateway`, a client with a certificate of that name, can ask of the VMs meanwhile.
+    `access` is what `gateway`, a client with a certificate of that name, can ask of the VMs meanwhile. Guests are shown
+    the certificate `to_guests` where they are asked by TLS.
     """
 
     def __init__(
@@ -70,6 +73,7 @@ class VirtHandler:
         proxy: Proxy,
         *,
         gateway: str,
+        to_guests: Callable[[], Credential | None] = lambda: None,
         most_vms: int = VMS_PER_NODE,
         stand_in: bool = False,
     ) -> None:
@@ -99,7 +103,8 @@ class VirtHandler:
             cluster=self._cluster,
             proxy=proxy,
         )
-        self.access = Access(self._vms, self._recorder, place.pods, caller=gateway, unready=self.unready)
+        guests = Vsock(to_guests)
+        self.access = Access(self._vms, self._recorder, place.pods, guests, caller=gateway, unready=self.unready)
         self.usage = Usage(node, self._vms.vms)
 
     def unready(self) -> str:

@@ -25,6 +25,10 @@ from virtfleet.protocol.messages import (
     Unpause,
 )
 
+# What parameters of requests may say, as in KubeVirt.
+TRUE = ("1", "t", "T", "true", "TRUE", "True")
+FALSE = ("0", "f", "F", "false", "FALSE", "False")
+
 
 class Obstacle(enum.Enum):
     """What can stand in the way, in the words that KubeVirt has for it."""

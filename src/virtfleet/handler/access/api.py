@@ -19,8 +19,10 @@ from aiohttp import web
 from virtfleet.api import duration
 from virtfleet.domain import paths
 from virtfleet.handler.access import stream as access_stream
-from virtfleet.handler.access.answers import COMMANDS, GUEST_ANSWERS, Command, Obstacle, check, check_agent
+from virtfleet.handler.access import vsock
+from virtfleet.handler.access.answers import COMMANDS, GUEST_ANSWERS, TRUE, Command, Obstacle, check, check_agent
 from virtfleet.handler.access.seats import End, Seats
+from virtfleet.handler.access.vsock import Unreached, Vsock
 from virtfleet.handler.pods import files as podfiles
 from virtfleet.handler.pods.launchers import Launcher, Unresponsive
 from virtfleet.handler.vms.instances import Instance
@@ -35,7 +37,6 @@ from virtfleet.protocol.messages import Freeze, GetGuestInfo, GuestInfo, Screens
 logger = logging.getLogger(__name__)
 
 ROOT = f"/v1/namespaces/{{namespace}}/{VMIS.plural}/{{name}}"
-_TRUE = ("1", "t", "T", "true", "TRUE", "True")
 _PICTURES = 2  # at once: each may be as long as nothing else that a launcher says
 _TAKEN_OVER = b"\r\n\r\nAnother user has connected to this console; this connection ends.\r\n"
 
@@ -82,9 +83,17 @@ class Access:
     """Serves `routes` to the one client whose certificate has the name `caller`."""
 
     def __init__(
-        self, vms: NodeVms, recorder: Recorder, pods: Path, *, caller: str, unready: Callable[[], str]
+        self,
+        vms: NodeVms,
+        recorder: Recorder,
+        pods: Path,
+        guests: Vsock,
+        *,
+        caller: str,
+        unready: Callable[[], str],
     ) -> None:
         self._vms = vms
+        self._guests = guests
         self._recorder = recorder
         self._pods = pods
         self._caller = caller
@@ -97,6 +106,7 @@ class Access:
             web.get(f"{ROOT}/console", self._answering(lambda request, vm: self._stream(request, vm, CONSOLE))),
             web.get(f"{ROOT}/vnc", self._answering(self._vnc)),
             web.get(f"{ROOT}/usbredir", self._answering(self._usb)),
+            web.get(f"{ROOT}/vsock", self._answering(self._vsock)),
             web.get(f"{ROOT}/vnc/screenshot", self._answering(self._screenshot)),
             web.put(f"{ROOT}/freeze", self._answering(self._freeze)),
             *(web.put(f"{ROOT}/{name}", self._answering(self._doing(command))) for name, command in COMMANDS.items()),
@@ -185,7 +195,7 @@ class Access:
     # Consoles and screens.
 
     async def _vnc(self, request: web.Request, vm: RunningVm) -> web.StreamResponse:
-        preserve = request.query.get("preserveSession", "") in _TRUE
+        preserve = request.query.get("preserveSession", "") in TRUE
         if preserve and self._seats.taken((vm.instance.uid, VNC)):
             raise ApiError("ServiceUnavailable", "Active VNC connection. Request denied.")
         return await self._stream(request, vm, VNC)
@@ -199,11 +209,38 @@ class Access:
         why = f"websocket: bad handshake: all {len(USB)} USB redirections are in use; end one first"
         raise ApiError("ServiceUnavailable", why)
 
+    async def _vsock(self, request: web.Request, vm: RunningVm) -> web.StreamResponse:
+        """Many at once, as a guest's server may have them. A client that is let in hears by the end why it is over."""
+        wanted = vsock.asked(request.query)
+        check(vm.name, vm.launcher.state)
+        cid = vm.instance.vmi.status.vsock_cid
+        if cid is None:
+            raise ApiError("BadRequest", "VM doesn't have VSOCK enabled")
+        context, client = self._guests.context(wanted), _websocket(request)
+        keys = ((vm.instance.uid, "vsock", number) for number in range(vsock.MOST))
+        key = next((key for key in keys if not self._seats.taken(key)), None)
+        if key is None:
+            raise ApiError("ServiceUnavailable", f"{vsock.MOST} connections to vsock ports are open; end one first")
+        async with self._seats.take(key) as seat:
+            await client.prepare(request)
+            logger.info("%s: somebody connects to vsock port %d", vm, wanted.port)
+            try:
+                reader, writer = await self._guests.connect(cid, wanted.port, context)
+            except Unreached as why:
+                end = why.end
+            else:
+                try:
+                    end = await access_stream.relay(client, reader, writer, seat)
+                finally:
+                    writer.transport.abort()
+        logger.info("%s: a connection to vsock port %d ends: %s", vm, wanted.port, end.value)
+        with suppress(ConnectionError):
+            await access_stream.farewell(request, client, end)
+        return client
+
     async def _stream(self, request: web.Request, vm: RunningVm, socket: Socket) -> web.StreamResponse:
         check(vm.name, vm.launcher.state)
-        client = access_stream.websocket()
-        if not client.can_prepare(request):
-            raise ApiError("BadRequest", f"{request.path} is a websocket")
+        client = _websocket(request)
         async with self._seats.take((vm.instance.uid, socket)) as seat:
             reader, writer = await _connect(vm, socket)
             try:
@@ -218,6 +255,13 @@ class Access:
         with suppress(ConnectionError):
             await access_stream.farewell(request, client, end, words)
         return client
+
+
+def _websocket(request: web.Request) -> web.WebSocketResponse:
+    client = access_stream.websocket()
+    if not client.can_prepare(request):
+        raise ApiError("BadRequest", f"{request.path} is a websocket")
+    return client
 
 
 async def _connect(vm: RunningVm, socket: Socket) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -19,6 +19,8 @@ class End(enum.Enum):
     GUEST = "the guest's side is gone"
     TAKEN = "EOF: somebody else took over"  # KubeVirt's clients look for the first word
     STOPPING = "this handler stops"
+    UNREACHED = "nothing in the guest answers on this vsock port; is a server listening there?"
+    NO_TLS = "TLS with the guest failed; does its server speak TLS 1.3? Else use tls=false"
 
 
 class Seat:

@@ -17,6 +17,8 @@ _CODES = {
     End.GUEST: WSCloseCode.OK,
     End.TAKEN: WSCloseCode.POLICY_VIOLATION,
     End.STOPPING: WSCloseCode.GOING_AWAY,
+    End.UNREACHED: WSCloseCode.INTERNAL_ERROR,
+    End.NO_TLS: WSCloseCode.INTERNAL_ERROR,
 }
 
 
