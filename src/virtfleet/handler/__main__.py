@@ -18,7 +18,7 @@ from virtfleet.handler.migration import dedicated
 from virtfleet.handler.migration.links import Identity
 from virtfleet.handler.migration.proxy import Proxy
 from virtfleet.installation import VMS_PER_NODE
-from virtfleet.kube import component, process
+from virtfleet.kube import certificates, component, process
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +38,7 @@ async def handle(options: argparse.Namespace) -> None:
             place,
             proxy,
             gateway=gateway,
+            to_guests=lambda: certificates.for_guests(certificates.read(options.certificates)),
             most_vms=options.max_devices,
             stand_in=names.STAND_IN_VARIABLE in os.environ,
         )

@@ -14,6 +14,7 @@ from typing import Any
 import virtfleet
 from virtfleet.api.tlsrules import TlsRules, rules
 from virtfleet.handler.access.api import Access
+from virtfleet.handler.access.authorityport import AuthorityPort
 from virtfleet.handler.access.vsock import Vsock
 from virtfleet.handler.devices import host as hostdevices
 from virtfleet.handler.devices.host import Source
@@ -104,6 +105,10 @@ class VirtHandler:
             proxy=proxy,
         )
         guests = Vsock(to_guests)
+        self._authority_port = AuthorityPort(
+            lambda: self._cluster().enabled("VSOCK") and self._modules.loaded("vhost-vsock"),
+            lambda: known.bundle if (known := to_guests()) else b"",
+        )
         self.access = Access(self._vms, self._recorder, place.pods, guests, caller=gateway, unready=self.unready)
         self.usage = Usage(node, self._vms.vms)
 
@@ -168,6 +173,7 @@ class VirtHandler:
                     self._heartbeat.run(),
                     self._labeller.run(),
                     self.usage.run(),
+                    self._authority_port.run(),
                 ):
                     group.create_task(work)
         finally:

@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 
 # The names of Secrets of type kubernetes.io/tls, used on disk as well.
 CERTIFICATE, KEY, BUNDLE = "tls.crt", "tls.key", "ca.crt"
+# Beside virt-handler's own: what it shows to guests that ask who calls.
+GUEST_CERTIFICATE, GUEST_KEY = "vsock.crt", "vsock.key"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,12 @@ class Credential:
         except ssl.SSLError:
             return None
         return credential
+
+
+def for_guests(files: Mapping[str, bytes]) -> Credential | None:
+    """What a handler shows to guests, from the files that it has."""
+    named = {CERTIFICATE: GUEST_CERTIFICATE, KEY: GUEST_KEY, BUNDLE: BUNDLE}
+    return Credential.of({name: files.get(file, b"") for name, file in named.items()})
 
 
 # --- files -----------------------------------------------------------------------------------------------------------

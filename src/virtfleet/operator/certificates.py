@@ -27,6 +27,8 @@ from virtfleet.operator.render import stamped
 
 AUTHORITY = "kubevirt-ca"
 BUNDLE = "ca-bundle"
+TO_GUESTS = "kubevirt.io:system:client:vsock"
+"""Who handlers are to servers in guests, which look for this name."""
 COMPONENTS = (VIRT_API, VIRT_CONTROLLER, VIRT_HANDLER, VIRT_OPERATOR)
 _LOOKS = 4  # at certificates, in the time between the moment of renewal and the end
 
@@ -50,7 +52,15 @@ def issue(installation: Installation, secrets: Mapping[str, Obj], now: datetime)
     ).rotated(now)
     objects = [_secret(installation, AUTHORITY, authority.files()), _bundle(installation, authority.bundle)]
     key = known.get(ADMISSION_KEY) or token_hex(16).encode()
-    more = {VIRT_API: {ADMISSION_KEY: key}}
+    guests = certificates.for_guests(_files(secrets.get(secret_name(VIRT_HANDLER))))
+    to_guests = authority.ensure(guests, Profile(TO_GUESTS, of_server, client=True), now)
+    more = {
+        VIRT_API: {ADMISSION_KEY: key},
+        VIRT_HANDLER: {
+            certificates.GUEST_CERTIFICATE: to_guests.certificate,
+            certificates.GUEST_KEY: to_guests.key,
+        },
+    }
     for component in _certified(installation):
         service = f"{component}.{installation.namespace}"
         hosts = (component, service, f"{service}.svc", f"{service}.svc.cluster.local")

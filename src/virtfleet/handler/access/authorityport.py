@@ -1,0 +1,155 @@
+"""Tells guests by which authorities to know callers: KubeVirt's System service, on port 1 of the node's vsock.
+
+A server in a guest that wants TLS asks here whose certificates to take. What it is told is no secret; anybody in any
+guest of the node may ask. So they are let in slowly, few at a time, and not for long, and gRPC is never near to a
+connection that was not counted: it listens on a socket of the handler's own, and bytes are carried there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import grpc
+from google.protobuf import empty_pb2, wrappers_pb2
+
+from virtfleet.work import tasks
+
+logger = logging.getLogger(__name__)
+
+SERVICE, METHOD = "kubevirt.vsock.system.v1.System", "CABundle"
+PORT = 1
+LOOK = 5.0  # seconds between looks at whether it is wanted
+_PAUSE = 0.01  # after each guest that is let in
+_AT_ONCE, _OF_ONE = 64, 4
+_SECONDS = 30.0
+_CHUNK = 1 << 14
+_BOUNDS = [
+    ("grpc.max_concurrent_streams", 4),
+    ("grpc.max_receive_message_length", 1024),
+    ("grpc.max_metadata_size", 4096),
+]
+
+
+def listen() -> socket.socket:
+    """On the node's vsock, which has an address once vhost_vsock is loaded."""
+    listener = socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM)
+    try:
+        listener.bind((socket.VMADDR_CID_HOST, PORT))
+        listener.listen(16)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+class AuthorityPort:
+    """`run()` serves while it is `wanted`; `bundle` is what guests are told, in PEM."""
+
+    def __init__(
+        self,
+        wanted: Callable[[], bool],
+        bundle: Callable[[], bytes],
+        listen: Callable[[], socket.socket] = listen,
+        *,
+        look: float = LOOK,
+    ) -> None:
+        self._wanted = wanted
+        self._bundle = bundle
+        self._listen = listen
+        self._look = look
+        self._guests: Counter[Any] = Counter()
+
+    @property
+    def guests(self) -> int:
+        """How many are let in."""
+        return self._guests.total()
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        said = ""
+        while True:
+            if self._wanted():
+                try:
+                    async with self._serving():
+                        said = ""
+                        while self._wanted():  # noqa: ASYNC110 (no event says so)
+                            await asyncio.sleep(self._look)
+                except OSError as error:  # another handler of this machine may have the port
+                    if str(error) != said:
+                        logger.warning("guests cannot ask for authorities on vsock port %d: %s", PORT, error)
+                    said = str(error)
+            await asyncio.sleep(self._look)
+
+    @asynccontextmanager
+    async def _serving(self) -> AsyncIterator[None]:
+        with TemporaryDirectory(prefix="vsock-") as directory:
+            path = Path(directory, "grpc")
+            with self._listen() as listener:
+                listener.setblocking(False)
+                server = grpc.aio.server(options=_BOUNDS, maximum_concurrent_rpcs=_AT_ONCE)
+                server.add_generic_rpc_handlers((self._service(),))
+                server.add_insecure_port(f"unix://{path}")
+                await server.start()
+                letting_in = tasks.keep(partial(self._let_in, listener, path), "vsock authority port")
+                logger.info("guests can ask for authorities on vsock port %d", PORT)
+                try:
+                    yield
+                finally:
+                    letting_in.cancel()
+                    await asyncio.gather(letting_in, return_exceptions=True)
+                    await server.stop(None)
+
+    def _service(self) -> grpc.GenericRpcHandler:
+        async def tell(_request: Any, _context: Any) -> Any:
+            return wrappers_pb2.BytesValue(value=self._bundle())  # as it is written, KubeVirt's Bundle is the same
+
+        method = grpc.unary_unary_rpc_method_handler(
+            tell,
+            request_deserializer=empty_pb2.Empty.FromString,
+            response_serializer=lambda answer: answer.SerializeToString(),
+        )
+        return grpc.method_handlers_generic_handler(SERVICE, {METHOD: method})
+
+    async def _let_in(self, listener: socket.socket, path: Path) -> None:
+        loop = asyncio.get_running_loop()
+        async with asyncio.TaskGroup() as group:
+            while True:
+                connection, peer = await loop.sock_accept(listener)
+                guest = peer[:1]  # its address; what follows is another port each time
+                if self.guests < _AT_ONCE and self._guests[guest] < _OF_ONE:
+                    self._guests[guest] += 1
+                    group.create_task(self._carry(connection, path)).add_done_callback(partial(self._left, guest))
+                else:
+                    connection.close()
+                await asyncio.sleep(_PAUSE)
+
+    def _left(self, guest: Any, _: object) -> None:
+        self._guests -= Counter({guest: 1})  # those at none are forgotten
+
+    async def _carry(self, connection: socket.socket, path: Path) -> None:
+        with suppress(OSError):  # TimeoutError among them
+            ours, to_guest = await asyncio.open_connection(sock=connection)
+            try:
+                theirs, to_server = await asyncio.open_unix_connection(path)
+                try:
+                    async with asyncio.timeout(_SECONDS):
+                        await tasks.first_of(_pump(ours, to_server), _pump(theirs, to_guest))
+                finally:
+                    to_server.transport.abort()
+            finally:
+                to_guest.transport.abort()
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(_CHUNK):
+        writer.write(data)
+        await writer.drain()
