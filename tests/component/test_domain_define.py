@@ -98,3 +98,16 @@ def test_libvirt_defines_every_part_of_the_api(connection: libvirt.virConnect, h
     except DomainError as error:
         assert NOT_EMULATED in str(error)
         assert sample.fields["domain.cpu"]["model"] == "host-passthrough"
+
+
+def test_qemu_is_told_the_address_of_its_guest_on_vsock(connection: libvirt.virConnect, host: Host) -> None:
+    """As far as a machine without vhost_vsock can show it: the descriptor comes when the guest starts."""
+    sample = next(each for each in SAMPLES if each.name == "a vsock")
+    context = msgspec.structs.replace(sample.context, emulated=True, host=host)
+    domain = QEMU.adapt(QEMU.build(vmi(sample), context), context)
+    devices = domain.find("devices")
+    assert devices is not None
+    for interface in devices.findall("interface"):
+        devices.remove(interface)  # for which libvirt would open the node's
+    arguments = connection.domainXMLToNative("qemu-argv", ET.tostring(domain, encoding="unicode"))
+    assert '"driver":"vhost-vsock-pci-non-transitional"' in arguments and '"guest-cid":42' in arguments

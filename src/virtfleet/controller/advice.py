@@ -23,7 +23,7 @@ def placement(message: str) -> str:
     """The scheduler's words, and what to do about them."""
     scarce = sorted(set(_SCARCE.findall(message)))
     amounts = [what for what in scarce if what in _AMOUNTS]
-    devices = [what for what in scarce if what not in _AMOUNTS]
+    devices = [what for what in scarce if what not in (*_AMOUNTS, _VSOCK)]
     hints = []
     if amounts:
         hints.append(f"ask for less {' and '.join(amounts)}, stop other VMs, or add a node")
@@ -33,10 +33,10 @@ def placement(message: str) -> str:
         )
     if any(device in _dispensable() for device in devices):
         hints.append("where it does not work, developerConfiguration.useEmulation of the KubeVirt object lets VMs run")
-    if _VSOCK in devices:
+    if _VSOCK in scarce:
         hints.append(
-            f"a node offers {_VSOCK} while its kernel has vhost_vsock (modprobe vhost_vsock there) and the feature gate"
-            " VSOCK is on; without one, set autoattachVSOCK: false"
+            "have the kernel module vhost_vsock on a node where the VM may be (modprobe vhost_vsock) and the feature"
+            " gate VSOCK on, or set autoattachVSOCK: false"
         )
     if _LABELS in message and not scarce:
         hints.append(

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.controller.objects import NOW, pod, vmi
+from virtfleet.api import names
 from virtfleet.controller import cids, lifecycle
 from virtfleet.controller.cids import HIGHEST, LOWEST, Cids, NoneLeft, free
 from virtfleet.controller.records.instance import Instance
@@ -111,6 +112,12 @@ def test_a_vmi_that_runs_without_one_is_given_none() -> None:
     running = vmi("Running", spec=VSOCK, pods={"pod-1": "node-a"})
     at = lifecycle.Situation(running, (pod("Running", node="node-a"),), cid=77)
     assert "VSOCKCID" not in lifecycle.change(at, NOW).get("status", {})
+
+
+def test_a_vm_that_has_moved_keeps_it() -> None:
+    moved = vmi("Running", spec=VSOCK, pods={"pod-2": "node-b"}, status={"VSOCKCID": 77})
+    there = pod("Running", uid="pod-2", node="node-b", labels={names.MIGRATION_UID: "migration"})
+    assert "VSOCKCID" not in lifecycle.change(lifecycle.Situation(moved, (there,)), NOW).get("status", {})
 
 
 def test_the_index_has_those_that_have_one() -> None:

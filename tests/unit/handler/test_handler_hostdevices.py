@@ -144,3 +144,12 @@ def test_the_kernel_is_asked_once_to_load_what_is_behind_a_node(
     assert asked == [Path("dev/vhost-vsock")]
     driver.mkdir(parents=True, exist_ok=True)  # somebody has loaded it
     assert modules.loaded("vhost-vsock") and len(asked) == 1
+
+
+@pytest.mark.parametrize(("mode", "offered"), [("global", True), ("local", False)])
+def test_a_vsock_that_no_handler_reaches_is_not_offered(tmp_path: Path, mode: str, offered: bool) -> None:
+    (tmp_path / "sys/class/misc/vhost-vsock").mkdir(parents=True)
+    said = tmp_path / "proc/sys/net/vsock/ns_mode"
+    said.parent.mkdir(parents=True)
+    said.write_text(f"{mode}\n")
+    assert Modules(tmp_path).loaded("vhost-vsock") is offered
