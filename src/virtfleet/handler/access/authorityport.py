@@ -14,8 +14,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from secrets import token_hex
 from typing import Any
 
 import grpc
@@ -91,22 +90,23 @@ class AuthorityPort:
 
     @asynccontextmanager
     async def _serving(self) -> AsyncIterator[None]:
-        with TemporaryDirectory(prefix="vsock-") as directory:
-            path = Path(directory, "grpc")
-            with self._listen() as listener:
-                listener.setblocking(False)
-                server = grpc.aio.server(options=_BOUNDS, maximum_concurrent_rpcs=_AT_ONCE)
-                server.add_generic_rpc_handlers((self._service(),))
-                server.add_insecure_port(f"unix://{path}")
-                await server.start()
-                letting_in = tasks.keep(partial(self._let_in, listener, path), "vsock authority port")
-                logger.info("guests can ask for authorities on vsock port %d", PORT)
-                try:
-                    yield
-                finally:
-                    letting_in.cancel()
-                    await asyncio.gather(letting_in, return_exceptions=True)
-                    await server.stop(None)
+        own = (
+            f"virtfleet-vsock-{token_hex(8)}"  # not in any file system: a handler's image need not have a place for it
+        )
+        with self._listen() as listener:
+            listener.setblocking(False)
+            server = grpc.aio.server(options=_BOUNDS, maximum_concurrent_rpcs=_AT_ONCE)
+            server.add_generic_rpc_handlers((self._service(),))
+            server.add_insecure_port(f"unix-abstract:{own}")
+            await server.start()
+            letting_in = tasks.keep(partial(self._let_in, listener, f"\0{own}"), "vsock authority port")
+            logger.info("guests can ask for authorities on vsock port %d", PORT)
+            try:
+                yield
+            finally:
+                letting_in.cancel()
+                await asyncio.gather(letting_in, return_exceptions=True)
+                await server.stop(None)
 
     def _service(self) -> grpc.GenericRpcHandler:
         async def tell(_request: Any, _context: Any) -> Any:
@@ -119,7 +119,7 @@ class AuthorityPort:
         )
         return grpc.method_handlers_generic_handler(SERVICE, {METHOD: method})
 
-    async def _let_in(self, listener: socket.socket, path: Path) -> None:
+    async def _let_in(self, listener: socket.socket, server: str) -> None:
         loop = asyncio.get_running_loop()
         async with asyncio.TaskGroup() as group:
             while True:
@@ -127,7 +127,7 @@ class AuthorityPort:
                 guest = peer[:1]  # its address; what follows is another port each time
                 if self.guests < _AT_ONCE and self._guests[guest] < _OF_ONE:
                     self._guests[guest] += 1
-                    group.create_task(self._carry(connection, path)).add_done_callback(partial(self._left, guest))
+                    group.create_task(self._carry(connection, server)).add_done_callback(partial(self._left, guest))
                 else:
                     connection.close()
                 await asyncio.sleep(_PAUSE)
@@ -135,11 +135,11 @@ class AuthorityPort:
     def _left(self, guest: Any, _: object) -> None:
         self._guests -= Counter({guest: 1})  # those at none are forgotten
 
-    async def _carry(self, connection: socket.socket, path: Path) -> None:
+    async def _carry(self, connection: socket.socket, server: str) -> None:
         with suppress(OSError):  # TimeoutError among them
             ours, to_guest = await asyncio.open_connection(sock=connection)
             try:
-                theirs, to_server = await asyncio.open_unix_connection(path)
+                theirs, to_server = await asyncio.open_unix_connection(server)
                 try:
                     async with asyncio.timeout(_SECONDS):
                         await tasks.first_of(_pump(ours, to_server), _pump(theirs, to_guest))
