@@ -82,7 +82,7 @@ class AuthorityPort:
                         said = ""
                         while self._wanted():  # noqa: ASYNC110 (no event says so)
                             await asyncio.sleep(self._look)
-                except OSError as error:  # another handler of this machine may have the port
+                except (OSError, RuntimeError) as error:  # another handler of this machine may have the port
                     if str(error) != said:
                         logger.warning("guests cannot ask for authorities on vsock port %d: %s", PORT, error)
                     said = str(error)
@@ -90,9 +90,7 @@ class AuthorityPort:
 
     @asynccontextmanager
     async def _serving(self) -> AsyncIterator[None]:
-        own = (
-            f"virtfleet-vsock-{token_hex(8)}"  # not in any file system: a handler's image need not have a place for it
-        )
+        own = f"virtfleet-vsock-{token_hex(8)}"  # in no file system: a handler's image need not have a place for it
         with self._listen() as listener:
             listener.setblocking(False)
             server = grpc.aio.server(options=_BOUNDS, maximum_concurrent_rpcs=_AT_ONCE)
