@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-import virtfleet
+from source import modules
 from virtfleet.admission.review import RULES, complete, review
 from virtfleet.api import crds
 from virtfleet.api.kinds import BUILT, KINDS, OwnKind
 from virtfleet.installation import Installation
 from virtfleet.operator import endpoints, roles
 
-SOURCE = Path(virtfleet.__file__).parent
 INSTALLATION = Installation({"metadata": {"name": "kubevirt", "namespace": "kubevirt"}})
 UNBUILT = [kind for kind in KINDS if kind.refusal]
 # What else has a kind's name: the maker that guests are told, as KubeVirt has it.
@@ -115,13 +112,9 @@ def test_no_other_module_spells_a_kind() -> None:
     lower = {name for kind in KINDS for name in (kind.plural, kind.singular)} - {"kubevirt"}  # a word of its own
     resource = re.compile(rf"(?<![\w-])({'|'.join(sorted(lower, key=len, reverse=True))})(?![\w-])")
     found = set()
-    for path in SOURCE.rglob("*.py"):
-        module = str(path.relative_to(SOURCE))
-        tree = ast.parse(path.read_text())
-        texts = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in texts:
-                spelled = node.value if node.value in kinds else "".join(resource.findall(node.value)[:1])
-                if spelled and module != "api/kinds.py":
-                    found.add((module, spelled))
+    for place, module in modules().items():
+        for _, text in module.texts:
+            spelled = text if text in kinds else "".join(resource.findall(text)[:1])
+            if spelled and place != "api/kinds.py":
+                found.add((place, spelled))
     assert found == ALSO_NAMED

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-import virtfleet
+from source import Module, modules
 from virtfleet.hypervisors import registry
 
-SOURCE = Path(virtfleet.__file__).parent
 OURS = {name.replace("-", "_") for name in registry.names()} | {"qemu"}
 # What names one: its name and other names, the domain types, drivers and daemons of libvirt, and what it runs.
 WORDS = {*registry.names(), *registry.ALIASES, "qemu", "libxl", "virtqemud", "virtlxcd", "virtchd", "virtxend"}
@@ -43,59 +40,32 @@ LEGITIMATE = {
 }
 
 
-def own(path: Path) -> bool:
+def own(place: str) -> bool:
     """Whether a module is a hypervisor's own."""
-    parts = path.relative_to(SOURCE).parts
+    parts = Path(place).parts
     return parts[0] == "hypervisors" and parts[1].removesuffix(".py") in OURS
 
 
-def modules() -> Iterator[Path]:
-    return (path for path in sorted(SOURCE.rglob("*.py")) if not own(path))
+def others() -> dict[str, Module]:
+    return {place: module for place, module in modules().items() if not own(place)}
 
 
-def texts(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Every text of a module that is not there for its readers."""
-    explained = {
-        id(child.value)
-        for node in ast.walk(tree)
-        for child in ast.iter_child_nodes(node)
-        if isinstance(child, ast.Expr)
-    }
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in explained:
-            yield node.lineno, node.value
-
-
-def names(path: Path) -> list[str]:
-    return [
-        f"line {line}: {text!r}"
-        for line, text in texts(ast.parse(path.read_text()))
-        if NAMED.search(OTHERS.sub("", text))
-    ]
-
-
-def imported(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+def names(module: Module) -> list[str]:
+    return [f"line {line}: {text!r}" for line, text in module.texts if NAMED.search(OTHERS.sub("", text))]
 
 
 def test_no_module_knows_a_hypervisor_by_name() -> None:
     strangers = re.compile(rf"virtfleet\.hypervisors\.({'|'.join(OURS)})\b")
-    for path in modules():
-        place = str(path.relative_to(SOURCE))
-        assert place in LEGITIMATE or names(path) == [], place
-        assert [name for name in imported(ast.parse(path.read_text())) if strangers.match(name)] == [], place
+    for place, module in others().items():
+        assert place in LEGITIMATE or names(module) == [], place
+        assert [name for name in module.imported if strangers.match(name)] == [], place
 
 
 @pytest.mark.parametrize("place", LEGITIMATE)
 def test_places_that_may_have_such_words_still_do(place: str) -> None:
-    assert names(SOURCE / place), "take it off the list"
+    assert names(modules()[place]), "take it off the list"
 
 
 def test_the_default_has_its_name_in_one_place() -> None:
-    assert [path.name for path in modules() if "qemu-kvm" in dict(texts(ast.parse(path.read_text()))).values()] == [
-        "registry.py"
-    ]
+    named = [place for place, module in others().items() if "qemu-kvm" in (text for _, text in module.texts)]
+    assert named == ["hypervisors/registry.py"]

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pools.nodes import pod_admits
 
+from examples import examples
 from virtfleet.kube.resource import Obj
 from virtfleet.operator.keeping import Keeping, look, moves_nodes, narrowing, unfinished, value
 from virtfleet.operator.proof import Proving
@@ -118,7 +119,7 @@ def admitting(sets: dict[str, Obj], labels: dict[str, str]) -> list[str]:
     return [name for name, ds in sets.items() if pod_admits(pod_spec(ds), {"kubernetes.io/os": "linux", **labels})]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(FLEETS, FLEETS, LABELS, st.data())
 def test_whatever_changes_a_node_is_its_keepers_alone(
     before: dict[str, dict[str, str]], after: dict[str, dict[str, str]], labels: dict[str, str], data: st.DataObject
@@ -134,7 +135,7 @@ def test_whatever_changes_a_node_is_its_keepers_alone(
     assert admitting(mixed, {**labels, **by(keeper)}) == [keeper]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(FLEETS, LABELS)
 def test_a_node_that_nobody_keeps_is_its_owners_alone(pools: dict[str, dict[str, str]], labels: dict[str, str]) -> None:
     owners = [n for n, selector in pools.items() if selector.items() <= labels.items()]

@@ -9,6 +9,7 @@ import orjson
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from examples import examples
 from virtfleet.installation import Installation
 from virtfleet.kube.resource import Obj
 from virtfleet.operator import proof
@@ -267,7 +268,7 @@ def test_a_proof_has_the_images_and_the_commands_of_the_handler_and_nothing_of_t
     assert proof.images(of) == {init["image"], main["image"]}
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @example([1, 3, 25, 1], False)
 @given(st.lists(st.integers(1, 25), min_size=1, max_size=4), st.booleans())
 def test_a_rollout_ends_and_never_takes_more_away_than_it_may(sizes: list[int], new_images: bool) -> None:

@@ -65,7 +65,7 @@ affinities = st.one_of(
 )
 
 
-@settings(max_examples=examples(1000), deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(fleets())
 def test_exactly_one_handler_admits_each_node_and_it_is_the_owner(pools: tuple[Pool, ...]) -> None:
     handlers = {pool.name if pool else "": handler_placement(pools, pool) for pool in (None, *pools)}
@@ -75,7 +75,7 @@ def test_exactly_one_handler_admits_each_node_and_it_is_the_owner(pools: tuple[P
         assert admitted_by == [owned_by.name if owned_by else ""], node
 
 
-@settings(max_examples=examples(600), deadline=None)
+@settings(max_examples=examples(250), deadline=None)
 @given(fleets(), affinities, st.one_of(st.just({}), selectors))
 def test_placement_of_workloads_restricts_every_handler_alike(
     pools: tuple[Pool, ...], affinity: dict[str, Any] | None, node_selector: Labels
@@ -89,7 +89,7 @@ def test_placement_of_workloads_restricts_every_handler_alike(
         assert [name for name, placement in handlers.items() if pod_admits(placement, LINUX | node)] == wanted, node
 
 
-@settings(max_examples=examples(1000), deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(fleets(), affinities, st.one_of(st.just({}), selectors), st.integers(min_value=-1, max_value=4))
 def test_a_launcher_pod_admits_what_its_vmi_and_its_pool_admit(
     pools: tuple[Pool, ...], affinity: dict[str, Any] | None, node_selector: Labels, chosen: int

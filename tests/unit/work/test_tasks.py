@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
+from source import Call, modules
 from virtfleet.work import tasks
 from waiting import eventually
-
-SOURCE = Path(__file__).parents[3] / "src" / "virtfleet"
 
 
 @pytest.fixture
@@ -107,20 +104,17 @@ async def test_a_broken_connection_is_forgiven_and_a_mistake_is_not() -> None:
 # In the source.
 
 
-def calls() -> Iterator[tuple[str, ast.Call, str]]:
-    """Every call with the file that it is in and the dotted name of what is called."""
-    for path in SOURCE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute | ast.Name):
-                yield str(path.relative_to(SOURCE)), node, ast.unparse(node.func)
+def calls() -> Iterator[tuple[str, Call]]:
+    """Every call with the file that it is in."""
+    return ((file, call) for file, module in modules().items() for call in module.calls)
 
 
 def test_no_task_is_made_that_nobody_owns() -> None:
     made = [
-        f"{file}:{call.lineno}"
-        for file, call, name in calls()
-        if name.rpartition(".")[2] in ("create_task", "ensure_future")
-        and not name.startswith("group.")  # a TaskGroup owns its tasks
+        f"{file}:{call.line}"
+        for file, call in calls()
+        if call.name.rpartition(".")[2] in ("create_task", "ensure_future")
+        and not call.name.startswith("group.")  # a TaskGroup owns its tasks
         and file != "work/tasks.py"
     ]
     assert not made, "use virtfleet.work.tasks, or a TaskGroup named `group`"
@@ -141,9 +135,9 @@ LIVES_ON = {
 def test_no_command_runs_without_a_limit() -> None:
     starters = ("create_subprocess_exec", "create_subprocess_shell", "Popen", "check_output", "check_call", "system")
     unlimited = [
-        f"{file}:{call.lineno}"
-        for file, call, name in calls()
-        if (name.rpartition(".")[2] in starters and file not in LIVES_ON)
-        or (name == "subprocess.run" and not any(keyword.arg == "timeout" for keyword in call.keywords))
+        f"{file}:{call.line}"
+        for file, call in calls()
+        if (call.name.rpartition(".")[2] in starters and file not in LIVES_ON)
+        or (call.name == "subprocess.run" and "timeout" not in call.keywords)
     ]
     assert not unlimited, "use virtfleet.work.commands, or give it a timeout"
