@@ -302,7 +302,10 @@ def node(name: str) -> Obj:
 
 @asynccontextmanager
 async def simulation(directory: Path, *, nodes: int = 3, kubevirt: Obj | None = None) -> AsyncIterator[Simulation]:
-    """A cluster with VirtFleet's kinds, nodes, kubelets and handlers, but without a controller."""
+    """A cluster with VirtFleet's kinds, nodes, kubelets and handlers, but without a controller.
+
+    A store that has the kinds already is taken as it is.
+    """
     store, kinds = Store(directory), Kinds()
     builtin.register(kinds, store)
     kubevirt = kubevirt or {"metadata": {"name": "kubevirt", "namespace": NAMESPACE}, "spec": {}}
@@ -311,9 +314,10 @@ async def simulation(directory: Path, *, nodes: int = 3, kubevirt: Obj | None = 
     custom.load()
     made = Simulation(operations, [f"node{i}" for i in range(nodes)])
     operations.posts["", "pods", "binding"] = partial(bind, made.api)
-    await made.api.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
-    for definition in crds.definitions():
-        await made.api.create(CRDS, definition)
+    if store.get("/namespaces", "", NAMESPACE) is None:
+        await made.api.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
+        for definition in crds.definitions():
+            await made.api.create(CRDS, definition)
     await made.api.create(KUBEVIRTS, kubevirt)
     for name in made.nodes:
         await made.api.create(NODES, node(name))

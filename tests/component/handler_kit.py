@@ -10,7 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from virtfleet.api import crds, names
+from component.defined import define
+from virtfleet.api import names
 from virtfleet.handler.migration.links import SERVER_NAME, Identity
 from virtfleet.handler.migration.proxy import Proxy
 from virtfleet.handler.network.networks import Networks
@@ -20,7 +21,7 @@ from virtfleet.installation import Installation
 from virtfleet.kube.authority import Authority, Lifespan, Profile
 from virtfleet.kube.certificates import Credential
 from virtfleet.kube.events import Recorder
-from virtfleet.kube.resource import CRDS, NAMESPACES, VMIS, Obj
+from virtfleet.kube.resource import VMIS, Obj
 from virtfleet.local.apiserver.kinds import builtin
 from virtfleet.local.apiserver.kinds.crds import CustomKinds
 from virtfleet.local.apiserver.kinds.registry import Kinds
@@ -45,6 +46,7 @@ def credential(name: str = HANDLERS) -> Credential:
 
 @asynccontextmanager
 async def api_server(directory: Path) -> AsyncIterator[InProcessApi]:
+    define(directory / "store")
     store, kinds = Store(directory / "store"), Kinds()
     builtin.register(kinds, store)
     operations = Operations(store, kinds)
@@ -53,9 +55,6 @@ async def api_server(directory: Path) -> AsyncIterator[InProcessApi]:
     following = asyncio.create_task(custom.run())
     api = InProcessApi(operations)
     try:
-        await api.create(NAMESPACES, {"metadata": {"name": "default"}})
-        for definition in crds.definitions():
-            await api.create(CRDS, definition)
         yield api
     finally:
         following.cancel()

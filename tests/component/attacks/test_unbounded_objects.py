@@ -11,9 +11,10 @@ import orjson
 import pytest
 
 from component.access_plane import Plane, plane
+from component.defined import define
 from virtfleet.api import crds
 from virtfleet.api.kinds import KINDS
-from virtfleet.kube.resource import CRDS, MUTATING_WEBHOOKS, Obj
+from virtfleet.kube.resource import MUTATING_WEBHOOKS, Obj
 
 VMIS = "/apis/kubevirt.io/v1/namespaces/default/virtualmachineinstances"
 VMS = "/apis/kubevirt.io/v1/namespaces/default/virtualmachines"
@@ -23,17 +24,9 @@ AT_ONCE = 0.5
 
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncIterator[Plane]:
+    define(tmp_path / "store")
     async with plane(tmp_path) as made:
-        for definition in crds.definitions():
-            await made.api.create(CRDS, definition)
-        for path in (VMIS, VMS):
-            await until_served(made, path)
         yield made
-
-
-async def until_served(server: Plane, path: str) -> None:
-    while (await server.call("GET", path)).status != 200:  # each answer waits for the server's own turn
-        pass
 
 
 async def ask_an_absent_webhook(server: Plane) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.simulator import NAMESPACE, CountingApi, Simulation, simulation
+from component.defined import define
 from virtfleet.controller.assembly import VirtController
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import EVENTS, NAMESPACES, PODS, VMIS, VMS, Obj, Resource
@@ -122,6 +123,7 @@ class Plane:
 
 @asynccontextmanager
 async def plane(directory: Path, **settings: Any) -> AsyncIterator[Plane]:
+    define(directory / "store")
     async with simulation(directory / "store", **settings) as cluster:
         made = Plane(cluster)
         made.start()

@@ -23,20 +23,19 @@ import yaml
 from aiohttp import web
 
 from component.access_plane import Answer, Plane, plane, until
-from virtfleet.api import crds
+from component.defined import define
 from virtfleet.api.subresources import GROUP, PROTOCOL
 from virtfleet.gateway import __main__ as virt_api
 from virtfleet.gateway.handlers import Handlers
 from virtfleet.gateway.knowledge import Knowledge
 from virtfleet.installation import Installation
-from virtfleet.kube import certificates, peers
+from virtfleet.kube import certificates, component, peers
 from virtfleet.kube.certificates import Credential
 from virtfleet.kube.component import ADMISSION_KEY
 from virtfleet.kube.resource import (
     API_SERVICES,
     CLUSTER_ROLE_BINDINGS,
     CLUSTER_ROLES,
-    CRDS,
     ENDPOINT_SLICES,
     KUBEVIRTS,
     MUTATING_WEBHOOKS,
@@ -284,8 +283,9 @@ def free_port(address: str = "127.0.0.1") -> int:
 @asynccontextmanager
 async def gateway(directory: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Kit]:
     """A cluster with virt-api and the handler of one node. What virt-api knows of handlers is kept, to wait for it."""
+    define(directory / "store")
     async with plane(directory) as server:
-        await _install_kinds(server)
+        await _install_kubevirt(server)
         installation = Installation({"metadata": {"name": "kubevirt", "namespace": NAMESPACE}})
         issued = issuing.issue(installation, {}, datetime.now(UTC))
         credentials = _credentials(issued.objects)
@@ -301,6 +301,7 @@ async def gateway(directory: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
             namespace=NAMESPACE,
             handler_port=handler_port,
         )
+        monkeypatch.setattr(component, "FAREWELL", 0.0)  # nobody here has to learn that it ends
         made: list[Handlers] = []
         monkeypatch.setattr(virt_api, "Handlers", lambda *args: made.append(Handlers(*args)) or made[0])
         knowledge: list[Knowledge] = []
@@ -321,9 +322,7 @@ async def gateway(directory: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
             await asyncio.gather(task, return_exceptions=True)
 
 
-async def _install_kinds(server: Plane) -> None:
-    for definition in crds.definitions():
-        await server.api.create(CRDS, definition)
+async def _install_kubevirt(server: Plane) -> None:
     await server.api.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
     kubevirt = {"metadata": {"name": "kubevirt", "namespace": NAMESPACE}, "spec": {}}
     await server.api.create(KUBEVIRTS, kubevirt, NAMESPACE)

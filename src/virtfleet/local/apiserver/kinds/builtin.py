@@ -89,8 +89,9 @@ def facts() -> Facts:
     return Facts()
 
 
+@cache
 def schema_of(resource: Resource, type_name: str) -> StructuralSchema:
-    """The schema of a built-in kind."""
+    """The schema of a built-in kind, the same for every server of a process."""
     return StructuralSchema(
         resource,
         root=partial(facts().node, type_name),

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import cache, lru_cache
 from typing import Any
 
 import orjson
@@ -157,12 +158,7 @@ def _rules(selectable: Iterable[Obj]) -> Rules:
 
 def custom_schema(resource: Resource, schema: dict[str, Any]) -> StructuralSchema:
     """The schema of a definition's version, with the fields that every object has."""
-
-    def root() -> SchemaNode:
-        node = compile_node(schema, typed=False)
-        text = SchemaNode(type="string", typed=True, go_type="string")
-        node.fields |= {"apiVersion": text, "kind": text, "metadata": facts().node(OBJECT_META)}
-        return node
+    root, validator = _compiled(orjson.dumps(schema))
 
     def openapi() -> dict[str, Any]:
         group = ".".join(reversed(resource.group.split(".")))
@@ -175,6 +171,19 @@ def custom_schema(resource: Resource, schema: dict[str, Any]) -> StructuralSchem
         own = {**schema, "properties": properties, "x-kubernetes-group-version-kind": [gvk]}
         return {f"{group}.{resource.version}.{resource.kind}": own, **facts().openapi(OBJECT_META)}
 
-    return StructuralSchema(
-        resource, root=root, validator=Validator(lambda: json_schema(schema), typed=False), openapi=openapi
-    )
+    return StructuralSchema(resource, root=root, validator=validator, openapi=openapi)
+
+
+@lru_cache(maxsize=64)
+def _compiled(text: bytes) -> tuple[Callable[[], SchemaNode], Validator]:
+    """What objects are shaped and validated with: versions of a kind often share a schema, which takes a while."""
+    schema = orjson.loads(text)
+
+    @cache
+    def root() -> SchemaNode:
+        node = compile_node(schema, typed=False)
+        string = SchemaNode(type="string", typed=True, go_type="string")
+        node.fields |= {"apiVersion": string, "kind": string, "metadata": facts().node(OBJECT_META)}
+        return node
+
+    return root, Validator(lambda: json_schema(schema), typed=False)
