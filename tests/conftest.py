@@ -7,6 +7,7 @@ A test is left out by a mark, never by itself: `local_home` where KUBECONFIG nam
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import shutil
 import signal
@@ -66,6 +67,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=list(left_out))
     items[:] = [item for item in items if item not in left_out]
     _group(items)
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays until the end: the collector of rubbish need not look through it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def _group(items: list[pytest.Item]) -> None:

@@ -51,7 +51,7 @@ from virtfleet.pods.launcher import Unrenderable, render
 from virtfleet.protocol.messages import DomainState, GuestInfo, Status
 from virtfleet.reasons.instances import instance
 
-NUMBER = int(os.environ.get("HOSTILE_OBJECTS", "5000"))
+NUMBER = int(os.environ.get("HOSTILE_OBJECTS", "2000"))
 SEED = int(os.environ.get("HOSTILE_SEED", "20260516"))
 AT_ONCE = 16
 GATES = (
