@@ -250,9 +250,8 @@ async def test_a_really_full_file_system_is_survived(tmp_path: Path) -> None:
 
 
 WRITER = """
-import asyncio, sys
+import asyncio, os, sys
 from pathlib import Path
-import orjson
 from virtfleet.local.apiserver.objects.store import Store
 
 async def client(store, number, start):
@@ -268,12 +267,17 @@ async def client(store, number, start):
         record = await store.write("/things", "ns", name, obj, base=base, remove=gone)
         print(number, turn, name, record.revision, int(gone), flush=True)
 
-async def main():
+async def main(start):
     store = Store(Path(sys.argv[1]))
-    print("open", store.revision, flush=True)
-    await asyncio.gather(*(client(store, n, int(sys.argv[2])) for n in range(8)))
+    print("open", store.revision, os.getpid(), flush=True)
+    await asyncio.gather(*(client(store, n, start) for n in range(8)))
 
-asyncio.run(main())
+# Each in a process of its own, which need not import anything any more.
+for start in sys.stdin:
+    if (child := os.fork()) == 0:
+        asyncio.run(main(int(start)))
+    os.waitpid(child, 0)
+    print("\\nkilled", flush=True)
 """
 
 
@@ -284,24 +288,25 @@ def test_nothing_acknowledged_is_lost_and_nothing_is_half_written_when_the_proce
     dice = random.Random(7)
     known: dict[str, tuple[int, int]] = {}  # name -> (turn, revision) of the last acknowledged write; turn 0: removed
     newest = turn = 0
-    for _ in range(KILLS):
-        command = [sys.executable, "-c", WRITER, str(tmp_path), str(turn)]
-        under_way = [turn + 1] * 8  # the turn of each client that may be stored and not acknowledged
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
-            opened = process.stdout.readline().split()
-            assert int(opened[1]) >= newest, "an acknowledged revision is gone"
-            lines = [process.stdout.readline() for _ in range(dice.randrange(1, 60))]
-            os.kill(process.pid, signal.SIGKILL)
-            lines += process.stdout.readlines()
-        for line in lines:
-            if not line.endswith("\n"):
-                continue  # cut off by the kill; the write may have been stored, and that is all right
-            number, turn_text, name, revision, gone = line.split()
-            known[name] = (0 if gone == "1" else int(turn_text), int(revision))
-            under_way[int(number)] = int(turn_text) + 1
-            newest, turn = max(newest, int(revision)), max(turn, int(turn_text))
-        _compare(tmp_path, known, {f"c{number}-{its % 5}": its for number, its in enumerate(under_way)})
+    command = [sys.executable, "-c", WRITER, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writers:
+        assert writers.stdin and writers.stdout
+        for _ in range(KILLS):
+            under_way = [turn + 1] * 8  # the turn of each client that may be stored and not acknowledged
+            print(turn, file=writers.stdin, flush=True)
+            _, opened, process = writers.stdout.readline().split()
+            assert int(opened) >= newest, "an acknowledged revision is gone"
+            lines = [writers.stdout.readline() for _ in range(dice.randrange(1, 60))]
+            os.kill(int(process), signal.SIGKILL)
+            lines += iter(writers.stdout.readline, "killed\n")
+            for line in lines:
+                if len(told := line.split()) != 5:
+                    continue  # cut off by the kill; the write may have been stored, and that is all right
+                number, turn_text, name, revision, gone = told
+                known[name] = (0 if gone == "1" else int(turn_text), int(revision))
+                under_way[int(number)] = int(turn_text) + 1
+                newest, turn = max(newest, int(revision)), max(turn, int(turn_text))
+            _compare(tmp_path, known, {f"c{number}-{its % 5}": its for number, its in enumerate(under_way)})
 
 
 def _compare(directory: Path, known: dict[str, tuple[int, int]], under_way: dict[str, int]) -> None:

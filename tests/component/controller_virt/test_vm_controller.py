@@ -162,6 +162,7 @@ async def test_once_runs_once(virt: Plane) -> None:
     assert (await virt.vmi())["metadata"]["uid"] == first["metadata"]["uid"]
 
 
+@pytest.mark.usefixtures("told_at_once")
 async def test_a_vm_that_fails_to_start_waits_longer_each_time(virt: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(strategy, "FIRST_PAUSE", 1)
     virt.kubelets.place = lambda pod: ""
@@ -246,6 +247,7 @@ async def test_a_changed_template_asks_for_a_restart_and_gets_it(virt: Plane) ->
 
 
 @pytest.mark.parametrize("strategy", ["Always", "RerunOnFailure", "Once", "Manual"])
+@pytest.mark.usefixtures("told_at_once")
 async def test_a_change_to_a_vm_that_never_ran_is_tried_at_once(virt: Plane, strategy: str) -> None:
     """Too much was asked for, no node takes it, and its owner asks for less: that is all that should be needed."""
     place = virt.kubelets.place

@@ -122,6 +122,7 @@ async def test_nothing_is_written_about_a_vmi_at_rest(virt: Plane) -> None:
     assert (await virt.vmi())["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
 
 
+@pytest.mark.usefixtures("told_at_once")
 async def test_why_no_node_takes_it_is_shown_until_one_does(virt: Plane) -> None:
     somewhere = virt.kubelets.place
     virt.kubelets.place = lambda pod: ""
@@ -141,6 +142,7 @@ async def test_why_no_node_takes_it_is_shown_until_one_does(virt: Plane) -> None
     assert [c["type"] for c in vmi["status"]["conditions"]] == ["Ready", "LiveMigratable"]
 
 
+@pytest.mark.usefixtures("told_at_once")
 async def test_a_pod_that_no_scheduler_looks_at_is_shown_until_one_does(
     virt: Plane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,6 +161,7 @@ async def test_a_pod_that_no_scheduler_looks_at_is_shown_until_one_does(
     assert [c["type"] for c in (await virt.vmi())["status"]["conditions"]] == ["Ready", "LiveMigratable"]
 
 
+@pytest.mark.usefixtures("told_at_once")
 async def test_an_image_that_cannot_be_pulled_is_shown_until_it_can(virt: Plane) -> None:
     virt.kubelets.lets_run = lambda pod: False
     await virt.create(VMIS, a_vmi())
@@ -318,6 +321,7 @@ async def test_a_contradiction_is_shown_until_the_settings_change(tmp_path: Path
 # --- deletion and loss
 
 
+@pytest.mark.usefixtures("told_at_once")
 async def test_a_vmi_deleted_before_its_hand_over_takes_its_pod_with_it(virt: Plane) -> None:
     virt.kubelets.lets_run = lambda pod: False
     await virt.create(VMIS, a_vmi())
@@ -327,6 +331,7 @@ async def test_a_vmi_deleted_before_its_hand_over_takes_its_pod_with_it(virt: Pl
     assert await virt.pods() == []
 
 
+@pytest.mark.usefixtures("told_at_once")
 async def test_a_vmi_deleted_before_a_node_was_found_takes_its_pod_with_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -403,6 +408,7 @@ async def test_nothing_is_lost_while_the_api_server_does_not_answer(virt: Plane)
     await virt.phase("Failed")
 
 
+@pytest.mark.usefixtures("told_at_once")
 async def test_a_pod_that_a_node_refuses_fails_the_vmi_and_is_kept(virt: Plane) -> None:
     virt.kubelets.lets_run = lambda pod: False
     await virt.create(VMIS, a_vmi())
@@ -475,6 +481,7 @@ async def _gate(virt: Plane, status: str) -> bool:
     return conditions.holds(pod["status"]["conditions"], gate["conditionType"], status)
 
 
+@pytest.mark.usefixtures("told_at_once")
 async def test_labels_of_users_are_not_lost_on_the_way(virt: Plane) -> None:
     virt.kubelets.lets_run = lambda pod: False
     await virt.create(VMIS, a_vmi(labels={"mine": "1"}))
@@ -486,6 +493,7 @@ async def test_labels_of_users_are_not_lost_on_the_way(virt: Plane) -> None:
     assert vmi["metadata"]["labels"] == {"mine": "1", "late": "2", names.NODE_NAME: vmi["status"]["nodeName"]}
 
 
+@pytest.mark.usefixtures("told_at_once")
 async def test_a_cache_that_has_not_seen_the_pod_yet_does_not_fail_the_vmi(virt: Plane) -> None:
     """A new leader may list Pods before the old one made them, and VMIs after it said so."""
     await virt.stop()
