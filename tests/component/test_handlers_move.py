@@ -26,6 +26,8 @@ from virtfleet.kube.resource import VMIS, Obj
 from virtfleet.local.apiserver.objects.inprocess import InProcessApi
 from virtfleet.work.tasks import held
 
+pytestmark = pytest.mark.slow  # real guests
+
 EMULATED = {"spec": {"configuration": {"developerConfiguration": {"useEmulation": True}}}}
 
 

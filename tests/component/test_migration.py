@@ -33,6 +33,8 @@ from virtfleet.launcher.failure import Failure
 from virtfleet.launcher.libvirtd.connection import Connection
 from virtfleet.launcher.libvirtd.migration import Departure, arrived, land
 
+pytestmark = pytest.mark.slow  # real guests
+
 QEMU = registry.get("qemu-kvm")
 NAME = "test_mover"
 MIB = 1 << 20

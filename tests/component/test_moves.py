@@ -21,6 +21,8 @@ from virtfleet.protocol import messages as m
 from virtfleet.protocol.client import Refused
 from virtfleet.work.tasks import held
 
+pytestmark = pytest.mark.slow  # real guests
+
 ROUNDS = int(os.environ.get("MOVES_ROUNDS", "") or 5)  # each kind of death once
 
 
