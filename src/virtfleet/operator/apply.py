@@ -74,6 +74,24 @@ def difference(installed: Obj, wanted: Obj) -> list[dict[str, Any]]:
     return [*operations, *_leftovers(installed, wanted, fields(installed) if whole else _record(notes))]
 
 
+class Comparer:
+    """Remembers what was right: at each look nearly everything is as it was at the one before."""
+
+    def __init__(self) -> None:
+        self._right: dict[tuple[str, str], tuple[str, str, str]] = {}  # kind and name -> what was compared
+
+    def difference(self, installed: Obj, wanted: Obj) -> list[dict[str, Any]]:
+        meta = installed["metadata"]
+        key = (wanted["kind"], f"{meta.get('namespace', '')}/{meta['name']}")
+        compared = (meta["uid"], meta["resourceVersion"], wanted["metadata"]["annotations"][APPLIED])
+        if self._right.get(key) == compared:
+            return []
+        operations = difference(installed, wanted)
+        if not operations:
+            self._right[key] = compared
+        return operations
+
+
 def _sections(obj: Obj) -> dict[str, Any]:
     """What the operator writes of an object, by the path of each part."""
     sections = {f"/{_escaped(key)}": value for key, value in obj.items() if key not in IDENTITY}

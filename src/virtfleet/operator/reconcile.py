@@ -21,7 +21,7 @@ from virtfleet.kube.errors import ApiError, ignoring, is_already_exists, is_conf
 from virtfleet.kube.events import Recorder, Reference
 from virtfleet.kube.resource import DAEMON_SETS, KUBEVIRTS, NODES, PODS, SECRETS, SERVICE_MONITORS, Obj
 from virtfleet.operator import certificates, conditions, imagevolumes, keeping, proof, rollout, undoing
-from virtfleet.operator.apply import difference
+from virtfleet.operator.apply import Comparer
 from virtfleet.operator.conditions import DEGRADED, Findings
 from virtfleet.operator.customize import PatchError
 from virtfleet.operator.endpoints import VIRT_API
@@ -60,6 +60,7 @@ class Operator:
         self._world = world
         self._recorder = recorder
         self._now = now
+        self._comparer = Comparer()
         self._uninstall = Uninstall(api, world)
         self._controller = Controller("kubevirt", self.reconcile, world.needed)
         world.changes(self._look_at_once, self._look_soon)
@@ -176,7 +177,7 @@ class Operator:
             installed = self._world.find(wanted)
             if installed is None:
                 await self._create(wanted)
-            elif operations := difference(installed, wanted):
+            elif operations := self._comparer.difference(installed, wanted):
                 await self._change(wanted, operations)
 
     async def _create(self, wanted: Obj) -> None:
@@ -187,7 +188,7 @@ class Operator:
             return
         # Somebody else's, or older than the label by which ours are found: it becomes ours.
         installed = await self._api.get(resource, meta["name"], meta.get("namespace"))
-        await self._change(wanted, difference(installed, wanted))
+        await self._change(wanted, self._comparer.difference(installed, wanted))
 
     async def _change(self, wanted: Obj, operations: list[Obj]) -> None:
         resource, meta = RESOURCES[wanted["kind"]], wanted["metadata"]

@@ -9,7 +9,7 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from virtfleet.operator.apply import covers, difference
+from virtfleet.operator.apply import Comparer, covers, difference
 from virtfleet.operator.render import APPLIED, stamped
 
 from .fleets import objects, pool
@@ -36,6 +36,21 @@ def test_a_change_by_hand_is_a_difference() -> None:
     installed = {**wanted, "spec": {"ports": [{"port": 80}], "clusterIP": "10.0.0.1"}}
     [operation] = difference(installed, wanted)
     assert operation == {"op": "add", "path": "/spec/ports", "value": [{"port": 443}]}
+
+
+def test_what_was_right_is_looked_at_again_when_either_side_has_changed() -> None:
+    def at(revision: str, obj: dict[str, Any], uid: str = "1") -> dict[str, Any]:
+        return {**obj, "metadata": {**obj["metadata"], "uid": uid, "resourceVersion": revision}}
+
+    comparer, wanted, wrong = Comparer(), service(ports=[{"port": 443}]), {"spec": {"ports": [{"port": 80}]}}
+    for _ in range(2):
+        assert comparer.difference(at("7", wanted), wanted) == []
+    assert comparer.difference(at("7", wanted) | wrong, wanted) == [], "one revision has one content"
+    for _ in range(2):
+        assert comparer.difference(at("8", wanted) | wrong, wanted) == difference(wanted | wrong, wanted) != []
+    assert comparer.difference(at("7", wanted, uid="2") | wrong, wanted) != [], "it is another object"
+    other = service(ports=[{"port": 80}])
+    assert comparer.difference(at("7", wanted), other) == difference(wanted, other) != []
 
 
 def test_what_is_no_longer_wanted_goes_with_the_part_that_it_was_in() -> None:
