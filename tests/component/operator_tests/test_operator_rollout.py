@@ -189,6 +189,7 @@ async def test_a_node_that_is_down_is_named_and_holds_nobody_up(fleet: Hollow) -
     await fleet.until(others)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [23, 42])
 async def test_pools_images_and_labels_change_at_random_and_no_handler_goes_before_its_successor_is_proven(
     tmp_path: Path, seed: int
