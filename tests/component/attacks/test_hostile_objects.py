@@ -1,4 +1,4 @@
-"""5,000 random and mutated objects: each is admitted or refused with a reason, and what is admitted can be made.
+"""2,000 random and mutated objects: each is admitted or refused with a reason, and what is admitted can be made.
 
 The API server is on loopback and virt-api's decisions are taken in the same process, as its webhooks would take them.
 What would run of an admitted object is then made by the functions that make it: Pods, domains, networks, status,
