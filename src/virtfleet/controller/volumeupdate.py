@@ -9,7 +9,7 @@ does, the VM is not started on claims that may hold half of its data.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from hashlib import blake2s
 
 from virtfleet.api import conditions, hotplug, kinds, names
@@ -17,6 +17,7 @@ from virtfleet.api.names import Phase, VMICondition
 from virtfleet.controller.datavolumes import records as datavolumes
 from virtfleet.controller.datavolumes.records import DataVolume
 from virtfleet.controller.lifecycle import claim_info
+from virtfleet.controller.migration import retries
 from virtfleet.controller.migration.records import Migration, migration_of
 from virtfleet.controller.records.cluster import Claim
 from virtfleet.controller.records.instance import Instance, Migrated
@@ -76,10 +77,20 @@ def reverted(vm: Vm, copied: Collection[Migrated]) -> bool:
     return all(wanted.get(volume.volume_name) == volume.source for volume in copied)
 
 
-def name_of(vmi: Instance) -> str:
-    """Of the migration that copies these volumes: two controllers cannot both make one."""
+def prefix(vmi: Instance) -> str:
+    """Which names of migrations that copy these volumes begin with."""
     claims = "/".join(sorted(f"{v.volume_name}={v.destination}" for v in vmi.status.migrated_volumes))
-    return f"volumes-{blake2s(f'{vmi.uid}/{claims}'.encode(), digest_size=8).hexdigest()}"
+    return f"volumes-{_digest(f'{vmi.uid}/{claims}')}"
+
+
+def next_name(vmi: Instance, attempts: Sequence[Migration]) -> str:
+    """Of the next migration that copies these volumes: whoever knows less of those before cannot make a second one."""
+    last = next((move.uid for move in retries.newest_first(attempts)), "")
+    return f"{prefix(vmi)}-{_digest(last)}"
+
+
+def _digest(text: str) -> str:
+    return blake2s(text.encode(), digest_size=8).hexdigest()
 
 
 class VolumeUpdates:
@@ -111,25 +122,26 @@ class VolumeUpdates:
         if (move := new or old) and self._vms.get(move.vmi_key):
             self.controller.queue.add(move.vmi_key)
 
-    async def reconcile(self, key: str) -> None:
+    async def reconcile(self, key: str) -> float | None:
         """Begin, carry on or take back a change of claims; say in the VM's status what is being copied."""
         vm, vmi = self._vms.get(key), self._instances.get(key)
         if vm is None or vm.deleting:
-            return
+            return None
         runs = vmi is not None and vmi.controlled_by(vm.uid) and not vmi.final and not vmi.deleting
         if vmi is None or not runs or vmi.phase != Phase.RUNNING:
             # What was under way when the instance ended is for the owner to sort out, by the template.
             if vm.copying and (reverted(vm, vm.copying) or vm.spec.update_volumes_strategy != STRATEGY):
                 await self._tell(vm, [])
-            return
+            return None
         if vmi.status.migrated_volumes:
-            await self._carry_on(vm, vmi)
-        elif changed := asked(vm, vmi) if vm.spec.update_volumes_strategy == STRATEGY else {}:
+            return await self._carry_on(vm, vmi)
+        if changed := asked(vm, vmi) if vm.spec.update_volumes_strategy == STRATEGY else {}:
             # A target Pod that is there already has the old claims; the end of its migration brings us here again.
             if not vmi.open_migration and all(m.final for m in self._migrations.by_index("vmi", vmi.key)):
                 await self._begin(vm, vmi, changed)
         elif vm.copying:
             await self._tell(vm, [])
+        return None
 
     async def _begin(self, vm: Vm, vmi: Instance, changed: Mapping[str, str]) -> None:
         claims = involved(vm, vmi, changed, self._claims)
@@ -160,22 +172,28 @@ class VolumeUpdates:
         said = f"The data of {', '.join(sorted(changed))} is copied to other claims"
         self._recorder.normal(vm.reference, "VolumesUpdate", said)
 
-    async def _carry_on(self, vm: Vm, vmi: Instance) -> None:
+    async def _carry_on(self, vm: Vm, vmi: Instance) -> float | None:
+        """Have a migration copy them, and another one where that failed; the answer is after how many seconds."""
         copied = vmi.status.migrated_volumes
-        move = self._migrations.get(f"{vmi.namespace}/{name_of(vmi)}")
+        attempts = [m for m in self._migrations.by_index("vmi", vmi.key) if m.name.startswith(prefix(vmi))]
+        under_way = next((move for move in attempts if not move.final), None)
         if reverted(vm, copied):
-            await self._take_back(vm, vmi, move)
+            await self._take_back(vm, vmi, under_way)
         elif asked(vm, vmi):
             self._recorder.warning(vm.reference, "VolumesUpdateError", _REVERT)
-        elif move is None and not conditions.holds(vmi.status.conditions, VMICondition.LIVE_MIGRATABLE, "False"):
+        elif not under_way and not conditions.holds(vmi.status.conditions, VMICondition.LIVE_MIGRATABLE, "False"):
+            failed = retries.failures(attempts, lambda _: True)
+            if (left := retries.pause_ends(failed) - time.time()) > 0:
+                return left
             of_vm, told = [owner_reference(vm.object(), VMS)], {names.VOLUME_UPDATE: vmi.name}
-            wanted = migration_of(vmi, name_of(vmi), labels=told, ownerReferences=of_vm)
+            wanted = migration_of(vmi, next_name(vmi, attempts), labels=told, ownerReferences=of_vm)
             with ignoring(is_already_exists):
                 self._migrations.observe(await self._api.create(VMI_MIGRATIONS, wanted))
+        return None
 
     async def _take_back(self, vm: Vm, vmi: Instance, move: Migration | None) -> None:
         """End the copying first: where it was faster, the new claims are the VM's, and their data goes back."""
-        if move and not move.final:
+        if move:
             if not move.deleting:
                 with ignoring(is_not_found):
                     await self._api.delete(VMI_MIGRATIONS, move.name, move.namespace, uid=move.uid)

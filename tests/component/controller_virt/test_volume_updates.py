@@ -11,6 +11,7 @@ from virt_plane import Plane, a_vm
 
 from bench.simulator import NAMESPACE
 from virtfleet.api import names
+from virtfleet.controller.migration import retries
 from virtfleet.controller.records.instance import decode_instance
 from virtfleet.kube.resource import DATA_VOLUMES, PERSISTENT_VOLUME_CLAIMS, PODS, VMI_MIGRATIONS, VMIS, VMS, Obj
 
@@ -151,6 +152,33 @@ async def test_a_change_that_is_taken_back_ends_the_copying_first(virt: Plane) -
     await virt.until(is_told(virt, False))
     vmi = await virt.vmi()
     assert claims(vmi) == ["old"] and "migratedVolumes" not in vmi["status"]
+
+
+async def test_a_copy_that_failed_is_tried_again_after_a_pause(virt: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retries, "FIRST_PAUSE", 1.0)
+    await started(virt)
+    await claim(virt, "new")
+    hold(virt, "arrive")
+    await change(virt, "new")
+
+    async def moves() -> list[tuple[str, str]]:
+        found = await virt.api.list(VMI_MIGRATIONS, NAMESPACE)
+        return [(m["metadata"]["creationTimestamp"], m["status"].get("phase", "")) for m in found if "status" in m]
+
+    async def running() -> bool:
+        return (await virt.vmi())["status"].get("migrationState", {}).get("startTimestamp") is not None
+
+    await virt.until(running)
+    state = {"failed": True, "failureReason": "the claim is too small", "endTimestamp": "2026-01-01T00:00:00Z"}
+    await virt.api.patch(VMIS, "vm", {"status": {"migrationState": state}}, NAMESPACE)
+
+    async def again() -> bool:
+        return sorted(phase for _, phase in await moves()) == ["Failed", "Running"]
+
+    await virt.until(again)
+    hold(virt)
+    await virt.until(is_told(virt, False))
+    assert claims(await virt.vmi()) == ["new"] and len(await moves()) == 2, "the one that failed stays to be read"
 
 
 async def _said(virt: Plane, reason: str) -> bool:
