@@ -22,6 +22,9 @@ from virtfleet.local.guestimage import _Node
 _SCRIPTS = Path(__file__).parent / "guest"
 _LIB, _USR_LIB = "lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu"
 _MODULES = ("qemu_fw_cfg",)
+# No spec starts a guest with more. A machine has room for four times its CPUs, and the kernel's own memory of each that
+# may come is more than 128 MiB have.
+_MOST_CPUS = "nr_cpus=8"
 _PARTITIONS, _ENTRY = 446, 16  # where a disk's table of partitions begins, and the bytes of each entry
 Nodes = dict[str, _Node]
 
@@ -145,6 +148,9 @@ def _hooked(tools: Path) -> None:
     guestimage._cpio = lambda nodes: cpio(furnished(nodes, tools))
     guestimage._disk = partitioned
     guestimage._MODULES = (*guestimage._MODULES, *_MODULES)  # type: ignore[assignment]
+    line = guestimage._COMMAND_LINE
+    guestimage._SYSLINUX = guestimage._SYSLINUX.replace(line, f"{line} {_MOST_CPUS}")
+    guestimage._LOADER_ENTRY = guestimage._LOADER_ENTRY.replace(line, f"{line} {_MOST_CPUS}")
 
 
 def main() -> None:

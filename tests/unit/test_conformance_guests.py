@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from conformance import guests
+from virtfleet.local import guestimage
 from virtfleet.local.guestimage import _Node
 
 OURS = {"etc/hotplug": b"case\n", "etc/rc": b"rc\n", "etc/profile": b"", "etc/passwd": b"root\n", "etc/shrc": b""}
@@ -61,3 +62,10 @@ def test_the_partition_moves_to_the_second_place(tmp_path: Path) -> None:
     disk.write_bytes(b"m" * 446 + entry + bytes(48) + b"\x55\xaa" + b"content")
     guests.as_second_partition(disk)
     assert disk.read_bytes() == b"m" * 446 + bytes(16) + entry + bytes(32) + b"\x55\xaa" + b"content"
+
+
+def test_a_guest_knows_no_more_cpus_than_it_has_memory_for(tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_cpio", "_disk", "_MODULES", "_SYSLINUX", "_LOADER_ENTRY"):
+        monkeypatch.setattr(guestimage, name, getattr(guestimage, name))
+    guests._hooked(tools)
+    assert guestimage._SYSLINUX.endswith(" nr_cpus=8\n") and guestimage._LOADER_ENTRY.endswith(" nr_cpus=8\n")
