@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import orjson
 
-from virtfleet.admission import kubevirt_pools
+from virtfleet.admission import kubevirt_pools, scheduling
 from virtfleet.admission.findings import Findings
 from virtfleet.admission.hypervisor import hypervisor_error, warn_of_absent
 from virtfleet.admission.sections import Section, read, says
@@ -43,6 +43,11 @@ def check(kubevirt: Section, findings: Findings, old: Section | None = None) -> 
             settings.unsupported(f"hypervisors[{i}].name", why)
     if spec.infra and spec.infra.replicas == 0:
         findings.invalid("spec.infra.replicas", "infra replica count can't be 0; raise it or leave it out")
+    for field, component in (("infra", spec.infra), ("workloads", spec.workloads)):
+        placed = component.node_placement if component else None
+        for i, toleration in enumerate(placed.tolerations if placed else ()):
+            below = findings.below(f"spec.{field}.nodePlacement")
+            scheduling.check_toleration(below, toleration, f"tolerations[{i}]")
     kubevirt_pools.check(kubevirt, findings, old)
     _check_updates(spec, findings.below("spec"))
     if old is not None:

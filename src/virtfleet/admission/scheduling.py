@@ -23,7 +23,7 @@ def check(case: Case) -> None:
         if why := label_key_error(key) or label_value_error(value):
             case.invalid("nodeSelector", f"{key!r}: {value!r} is not a label: {why}")
     for i, toleration in enumerate(case.spec.tolerations):
-        _check_toleration(case, toleration, f"tolerations[{i}]")
+        check_toleration(case, toleration, f"tolerations[{i}]")
     # KubeVirt leaves `affinity` out of these paths.
     affinity = read(Affinity, case.spec.affinity or {})
     _check_node_affinity(case, affinity.node_affinity or NodeAffinity())
@@ -32,21 +32,26 @@ def check(case: Case) -> None:
     _check_spread(case, read(list[SpreadConstraint], case.spec.topology_spread_constraints))
 
 
-def _check_toleration(case: Case, toleration: Toleration, path: str) -> None:
+def check_toleration(findings: Findings, toleration: Toleration, path: str) -> None:
+    """What the API server would say of a Pod with it."""
     key, operator, effect, value = toleration.key, toleration.operator, toleration.effect, toleration.value
     if operator not in ("", "Exists", "Equal"):
-        case.invalid(f"{path}.operator", f"operator {operator!r} does not exist; use Exists or Equal")
+        words = f"{findings.at(path.partition('[')[0])}.operator in body should be one of [Equal Exists]"  # KubeVirt's
+        findings.invalid(f"{path}.operator", f"{words}; {operator!r} does not exist")
     if not key and operator != "Exists":
-        case.invalid(f"{path}.operator", "a toleration without key tolerates everything; say so with operator: Exists")
+        findings.invalid(
+            f"{path}.operator", "a toleration without key tolerates everything; say so with operator: Exists"
+        )
     if operator == "Exists" and value:
-        case.invalid(f"{path}.value", "operator Exists takes no value; remove it, or use Equal")
+        findings.invalid(f"{path}.value", "operator Exists takes no value; remove it, or use Equal")
     if key and (why := label_key_error(key)):
-        case.invalid(f"{path}.key", f"{key!r} is not the key of a taint: {why}")
+        findings.invalid(f"{path}.key", f"{key!r} is not the key of a taint: {why}")
     elif why := label_value_error(value):
-        case.invalid(f"{path}.value", f"{value!r} is not the value of a taint: {why}")
-    case.check_choice(f"{path}.effect", "effect", effect, _EFFECTS)
+        findings.invalid(f"{path}.value", f"{value!r} is not the value of a taint: {why}")
+    findings.check_choice(f"{path}.effect", "effect", effect, _EFFECTS)
     if toleration.toleration_seconds is not None and effect != "NoExecute":
-        case.invalid(f"{path}.effect", "tolerationSeconds is for the effect NoExecute; remove it or change the effect")
+        why = "tolerationSeconds is for the effect NoExecute; remove it or change the effect"
+        findings.invalid(f"{path}.effect", why)
 
 
 def _check_node_affinity(case: Case, affinity: NodeAffinity) -> None:

@@ -102,7 +102,7 @@ class Toleration(View):
 
     effect: Annotated[str, OneOf("NoExecute", "NoSchedule", "PreferNoSchedule")] = ""
     key: str = ""
-    operator: Annotated[str, OneOf("Equal", "Exists")] = ""
+    operator: str = ""
     toleration_seconds: int | None = None
     value: str = ""
 

@@ -10,6 +10,8 @@ from virtfleet.admission.findings import Findings
 from virtfleet.admission.kubevirt import check
 from virtfleet.admission.kubevirt_pools import check_removal
 from virtfleet.admission.review import review, review_update
+from virtfleet.api import crds
+from virtfleet.api.kubevirt import KubeVirt
 
 from .machines import GONE, cluster, edited
 
@@ -224,10 +226,26 @@ def test_an_annotation_says_that_removal_is_meant() -> None:
         ({"spec.configuration.hypervisors": [{"name": "parallels"}]}, "spec.configuration.hypervisors[0].name"),
         ({"spec.infra": {"replicas": 0}}, "spec.infra.replicas"),
         ({"spec.configuration.cpuRequest": "lots"}, "spec.configuration.cpuRequest"),
+        (
+            {"spec.infra": {"nodePlacement": {"tolerations": [{"key": "a", "operator": "Exists", "value": "b"}]}}},
+            "spec.infra.nodePlacement.tolerations[0].value",
+        ),
     ],
 )
 def test_wrong_settings_are_refused(edits: dict[str, Any], field: str) -> None:
     assert field in {cause.field for cause in found(edits).causes}
+
+
+@pytest.mark.parametrize("component", ["infra", "workloads"])
+def test_an_operator_of_a_toleration_that_does_not_exist_is_refused_in_kubevirts_words(component: str) -> None:
+    wrong = {"nodePlacement": {"tolerations": [{"key": "a", "operator": "foo", "value": "b"}]}}
+    (cause,) = found({f"spec.{component}": wrong}).causes
+    assert cause.field == f"spec.{component}.nodePlacement.tolerations[0].operator"
+    words = f"spec.{component}.nodePlacement.tolerations.operator in body should be one of [Equal Exists]"
+    assert cause.message == f"{words}; 'foo' does not exist"
+    schema = crds.schema(KubeVirt)["properties"]["spec"]["properties"][component]["properties"]["nodePlacement"]
+    operator = schema["properties"]["tolerations"]["items"]["properties"]["operator"]
+    assert "enum" not in operator, "or the API server refuses it first, in its own words"
 
 
 def test_a_gate_can_be_switched_off_but_pools_cannot_change_without_it() -> None:
