@@ -20,6 +20,7 @@ from kube_fixtures import ScriptedServer, eventually
 
 import virtfleet
 from virtfleet.api import names
+from virtfleet.handler.assembly import OUT_OF_TOUCH
 from virtfleet.handler.vms.records import VmRecord, VmRecords
 from virtfleet.kube import certificates
 from virtfleet.kube.authority import Authority, Lifespan, Profile
@@ -150,6 +151,19 @@ async def test_a_handler_serves_its_node_and_leaves_it_in_order(
         assert await asyncio.wait_for(handler.process.wait(), 20) == 0
         assert label(server) == "false"
         assert not list((place / "kubelet/device-plugins").glob("kubevirt-*"))
+
+
+async def test_a_handler_without_the_api_server_says_that_it_is_not_ready_and_serves_its_vms(
+    place: Path, server: ScriptedServer, kubelet: Kubelet
+) -> None:
+    async with Handler(place, server, "handler-a") as handler:
+        await handler.ready()
+        await server.stop()
+        assert await handler.ready(503) == f"the API server has not answered for {OUT_OF_TOUCH:.0f} s"
+        assert (await handler.ask("/livez"))[0] == 200, "nobody is to end it"
+        assert await handler.pause("default:virt-api") == 404, "it would, were the VM there"
+        await server.start()
+        await handler.ready()
 
 
 async def test_a_handler_of_an_installation_that_goes_leaves_nothing_but_records_of_vms(

@@ -38,6 +38,14 @@ _HANDOVER = 10.0  # seconds that a node may be without a handler, which take a s
 _PASSED_ON = ("accept", "content-type", "sec-websocket-")
 
 
+def _age(pod: PodView) -> datetime:
+    return pod.metadata.creation_timestamp or _LONG_AGO
+
+
+def _started(pod: PodView) -> bool:
+    return not pod.ending and any(c.name == VIRT_HANDLER and c.started for c in pod.status.container_statuses)
+
+
 class Handlers:
     """Run `pods`. `namespace` is that of the installation, `credential` virt-api's own."""
 
@@ -99,13 +107,18 @@ class Handlers:
                     self._news.clear()
                     await self._news.wait()
         except TimeoutError:
+            # One that does not reach the API server is not ready, and serves its VMs all the same; whoever only waits
+            # for the node came after it, and says so.
+            here = [pod for pod in self.pods.by_index("node", node) if pod.status.pod_ip and _started(pod)]
+            acting = sorted(here, key=_age)[:1]
+        if not acting:
             raise ApiError(
                 "ServiceUnavailable",
                 f"no virt-handler is ready on node {node}; "
                 f"see kubectl get pods -A -o wide -l {names.APP_LABEL}={VIRT_HANDLER}",
-            ) from None
+            )
         # Where the API server shows two for a moment, the younger one is taking over.
-        address = max(acting, key=lambda pod: pod.metadata.creation_timestamp or _LONG_AGO).status.pod_ip
+        address = max(acting, key=_age).status.pod_ip
         return f"[{address}]" if ":" in address else address
 
     def _acting(self, node: str) -> list[PodView]:

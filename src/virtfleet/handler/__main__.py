@@ -48,7 +48,7 @@ async def handle(options: argparse.Namespace) -> None:
             server = component.serve(
                 options,
                 routes,
-                handler.unready,
+                lambda: handler.unready() or handler.out_of_touch(),
                 clients=component.own_authority,
                 configuration=handler.configuration,
                 tls=handler.tls,

@@ -42,6 +42,7 @@ logger = logging.getLogger(__name__)
 COMPONENT = "virt-handler"
 LOCK = "handler.lock"
 DRAIN = 315.0  # seconds that migrations have to end, of the 330 that a handler's Pod has
+OUT_OF_TOUCH = 15.0  # seconds without the API server after which a handler says so; a restart of it is shorter
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +121,18 @@ class VirtHandler:
             return "the VMIs of this node have not been read yet"
         return ""
 
+    def out_of_touch(self) -> str:
+        """Why nobody should count on what this handler says of its node, which it serves all the same.
+
+        One watch that goes on is enough: each is known to be cut within half a minute, and costs nothing at rest.
+        """
+        away = min(cache.away for cache in self._caches)
+        return f"the API server has not answered for {away:.0f} s" if away > OUT_OF_TOUCH else ""
+
+    @property
+    def _caches(self) -> list[Cache[Any]]:
+        return [self._installations, *self._vms.caches]
+
     def configuration(self) -> str:
         """The version of the KubeVirt object that this handler goes by."""
         return version_of(self._installations.list())
@@ -158,10 +171,9 @@ class VirtHandler:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._recorder.run())
-                caches: list[Cache[Any]] = [self._installations, *self._vms.caches]
-                for cache in caches:
+                for cache in self._caches:
                     group.create_task(cache.run())
-                for cache in caches:
+                for cache in self._caches:
                     await cache.synced.wait()
                 await self._lock.acquire()
                 profiles.install(self._place.kubelet)

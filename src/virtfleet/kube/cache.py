@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -127,6 +128,7 @@ class Cache(Generic[T]):
         self._handlers: list[Handler[T]] = []
         self._position = ""  # the resourceVersion to watch from; "" when a list is due
         self._revision = 0  # every change up to here has been seen
+        self._lost: float | None = None  # since when the server does not answer
 
     # -- reading
 
@@ -145,6 +147,11 @@ class Cache(Generic[T]):
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    @property
+    def away(self) -> float:
+        """For how many seconds the server has not answered; none while it is followed."""
+        return 0.0 if self._lost is None else time.monotonic() - self._lost
 
     def on_change(self, handler: Handler[T]) -> None:
         """Call `handler(key, old, new)` on every change: old is None for an addition, new for a deletion.
@@ -185,6 +192,7 @@ class Cache(Generic[T]):
                 await self._watch(backoff)
                 pause = backoff.next()
             except ApiError as error:
+                self._lost = time.monotonic() if self._lost is None else self._lost
                 if error.code not in RESUMABLE:
                     self._position = ""
                 pause = backoff.next()
@@ -223,6 +231,7 @@ class Cache(Generic[T]):
             resource_version=self._position,
             timeout=random.uniform(*WATCH_TIME),
         ) as events:
+            self._lost = None
             async for event in events:
                 self._follow(event)
                 backoff.reset()

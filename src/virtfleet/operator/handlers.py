@@ -157,7 +157,7 @@ def _handler(installation: Installation, pool: Pool | None, image: str) -> dict[
         "ports": [{"name": "https", "containerPort": PORT, "protocol": "TCP"}],
         "startupProbe": deployments.probe("/livez", period=1, failures=120),
         "livenessProbe": deployments.probe("/livez", period=45),
-        # Ready is who holds the node's lock: of two handlers on one node only one ever is.
+        # Ready is who holds the node's lock, of two handlers on one node only one, and reaches the API server.
         "readinessProbe": deployments.probe("/readyz", period=1),
         "resources": memory.resources(VIRT_HANDLER, "10m", vms=installation.vms_per_node),
         "securityContext": {"privileged": True},

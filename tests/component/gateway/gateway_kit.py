@@ -244,7 +244,7 @@ class Kit:
     # --- handlers
 
     async def add_handler(
-        self, node: str, address: str, credential: Credential | None = None, *, ready: bool = True
+        self, node: str, address: str, credential: Credential | None = None, *, ready: bool = True, started: bool = True
     ) -> PretendHandler:
         """A handler for a node, and its Pod. It has a handler's certificate unless another one is given."""
         made = self.handlers[node] = PretendHandler(address)
@@ -252,15 +252,17 @@ class Kit:
         context = certificates.server_context(own, clients=self.credentials["virt-handler"].bundle)
         runner = await listen(made.serve, address, self.handler_port, context)
         self.server.stack.push_async_callback(runner.cleanup)
-        await self.add_handler_pod(node, address, ready=ready)
+        await self.add_handler_pod(node, address, ready=ready, started=started)
         return made
 
-    async def add_handler_pod(self, node: str, address: str, *, ready: bool = True) -> None:
+    async def add_handler_pod(self, node: str, address: str, *, ready: bool = True, started: bool = True) -> None:
         metadata = {"name": f"virt-handler-{node}", "labels": {"kubevirt.io": "virt-handler"}}
         spec = {"nodeName": node, "containers": [{"name": "virt-handler", "image": "virt-handler"}]}
         pod = await self.make(PODS, {"metadata": metadata, "spec": spec}, NAMESPACE)
         conditions = [{"type": "Ready", "status": "True" if ready else "False"}]
         status = {"podIP": address, "podIPs": [{"ip": address}], "phase": "Running", "conditions": conditions}
+        container = {"name": "virt-handler", "image": "", "imageID": "", "restartCount": 0, "ready": ready}
+        status["containerStatuses"] = [{**container, "started": started}]
         name = pod["metadata"]["name"]
         await self.server.api.patch(PODS, name, {"status": status}, NAMESPACE, subresource="status")
         await until(lambda: self.made and (pod := self.made[0].pods.get(f"{NAMESPACE}/{name}")) and pod.status.pod_ip)

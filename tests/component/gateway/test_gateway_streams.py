@@ -147,9 +147,19 @@ async def test_a_stream_is_no_page(kit: Kit) -> None:
     assert "websocket" in answer.body["message"]
 
 
-async def test_a_handler_that_is_not_ready_is_not_asked(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_handler_that_has_started_is_asked_also_when_it_does_not_reach_the_api_server(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(handlers, "_HANDOVER", 0.2)
     await kit.add_handler("node02", "127.0.0.3", ready=False)
+    await kit.vmi(status={"nodeName": "node02"})
+    assert (await kit.of_vmi("pause", {})).status == 202
+    assert len(kit.handlers["node02"].seen) == 1
+
+
+async def test_a_handler_that_has_not_started_is_not_asked(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handlers, "_HANDOVER", 0.2)
+    await kit.add_handler("node02", "127.0.0.3", ready=False, started=False)
     await kit.vmi(status={"nodeName": "node02"})
     answer = await kit.of_vmi("pause", {})
     assert answer.status == 503
