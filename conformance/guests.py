@@ -21,7 +21,7 @@ from virtfleet.local.guestimage import _Node
 
 _SCRIPTS = Path(__file__).parent / "guest"
 _LIB, _USR_LIB = "lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu"
-_MODULES = ("qemu_fw_cfg",)
+_MODULES = ("qemu_fw_cfg", "pvpanic-mmio")
 # No spec starts a guest with more. A machine has room for four times its CPUs, and the kernel's own memory of each that
 # may come is more than 128 MiB have.
 _MOST_CPUS = "nr_cpus=8"

@@ -68,4 +68,7 @@ def test_a_guest_knows_no_more_cpus_than_it_has_memory_for(tools: Path, monkeypa
     for name in ("_cpio", "_disk", "_MODULES", "_SYSLINUX", "_LOADER_ENTRY"):
         monkeypatch.setattr(guestimage, name, getattr(guestimage, name))
     guests._hooked(tools)
+    assert {"qemu_fw_cfg", "pvpanic-mmio"} <= {*guestimage._MODULES}, (
+        "specs read the one, and crash the guest with the other"
+    )
     assert guestimage._SYSLINUX.endswith(" nr_cpus=8\n") and guestimage._LOADER_ENTRY.endswith(" nr_cpus=8\n")
