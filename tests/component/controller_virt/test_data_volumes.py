@@ -105,6 +105,17 @@ async def test_an_importer_that_is_lost_is_made_anew_and_a_hopeless_one_is_the_e
     await virt.gone(PODS, second["metadata"]["name"])
 
 
+async def test_an_image_that_cannot_be_pulled_is_an_import_that_fails_and_is_tried_again(virt: Plane) -> None:
+    await virt.create(DATA_VOLUMES, volume({"registry": {"url": "docker://127.0.0.1/none:latest"}}))
+    pod = await importer(virt)
+    await reached(virt, "ImportScheduled")
+    waiting = {"waiting": {"reason": "ErrImagePull", "message": "connection refused"}}
+    status = {"name": "importer", "restartCount": 0, "ready": False, "image": "", "imageID": "", "state": waiting}
+    patch = {"status": {"phase": "Pending", "containerStatuses": [status]}}
+    await virt.api.patch(PODS, pod["metadata"]["name"], patch, NAMESPACE, subresource="status")
+    assert running(await reached(virt, "ImportInProgress")) == "ErrImagePull: connection refused"
+
+
 async def test_a_vm_brings_its_data_volume_along_and_starts_when_it_is_filled(virt: Plane) -> None:
     vm = a_vm(runStrategy="Always")
     vm["spec"]["template"]["spec"]["volumes"] = [{"name": "root", "dataVolume": {"name": "disk"}}]

@@ -20,7 +20,10 @@ def phase(source: str, claim: Claim | None, importer: Importer | None) -> str:
     verb = _VERBS.get(source, "Import")
     if source == imports.UPLOAD:
         return f"{verb}Ready" if importer.ready else f"{verb}Scheduled"
-    return f"{verb}InProgress" if importer.running or importer.restarts else f"{verb}Scheduled"
+    begun = importer.running or importer.restarts
+    # An image is imported by the node that pulls it.
+    begun = begun or (source == imports.REGISTRY and importer.pulled_in_vain)
+    return f"{verb}InProgress" if begun else f"{verb}Scheduled"
 
 
 def status(

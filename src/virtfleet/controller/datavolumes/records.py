@@ -66,6 +66,9 @@ def unfilled(volumes: Cache[DataVolume], claims: Cache[Claim], keys: Iterable[st
     return found
 
 
+_NOT_PULLED = ("ErrImagePull", "ImagePullBackOff")
+
+
 class Importer(Kept):
     """A Pod that fills a claim."""
 
@@ -96,6 +99,13 @@ class Importer(Kept):
     @property
     def ready(self) -> bool:
         return self.running and self._container.ready
+
+    @property
+    def pulled_in_vain(self) -> bool:
+        """The node has tried to fetch an image, and tries again."""
+        every = (*self.status.init_container_statuses, *self.status.container_statuses)
+        waiting = (status.state.waiting for status in every)
+        return any(each is not None and each.reason in _NOT_PULLED for each in waiting)
 
     @property
     def restarts(self) -> int:
