@@ -205,6 +205,13 @@ def test_an_empty_claim_gets_an_image_that_leaves_room_for_its_file_system() -> 
         prepare(vmi(claim))
     details = {"capacity": {"storage": "2Gi"}, "requests": {"storage": "1Gi"}, "filesystemOverhead": "0.055"}
     status = {"volumeStatus": [{"name": "data", "persistentVolumeClaimInfo": details}]}
+    in_the_way = Path(f"{paths.claim_image('data')}.new")
+    in_the_way.mkdir()
+    with pytest.raises(
+        Failure, match=r"'data': .* cannot make one there \(Is a directory\); make the volume's directory"
+    ):
+        prepare(vmi(claim, status=status))
+    in_the_way.rmdir()
     prepare(vmi(claim, status=status))
     size = Path(paths.claim_image("data")).stat().st_size
     assert 0.94 * 2**30 < size < 0.945 * 2**30

@@ -252,7 +252,13 @@ def _fill_claim(vmi: VMI, volume: Volume, context: Context, path: str) -> None:
     amounts = [q for q in (info.capacity.get("storage"), info.requests.get("storage")) if q is not None]
     usable = 1 - float(info.filesystem_overhead or 0)
     size = int(min(Quantity.parse(amount).value() for amount in amounts) * usable) if amounts else 0
-    _allocate(str(image), size >> 20 << 20)
+    try:
+        _allocate(str(image), size >> 20 << 20)
+    except OSError as error:
+        raise Failure(
+            f"volume {volume.name!r}: the claim holds no disk.img, and user {os.getuid()} cannot make one there "
+            f"({error.strerror}); make the volume's directory writable for that user, or put a disk.img there"
+        ) from None
 
 
 def _allocate(path: str, size: int) -> None:
