@@ -48,7 +48,10 @@ def _label(kubectl: Kubectl) -> str:
 
 
 def script(disk: str, images: str = IMAGES, local: str = LOCAL) -> str:
-    """Images that a process of the runner has for itself; one kind cannot be read by launchers."""
+    """Images that a process of the runner has for itself; one kind cannot be read by launchers.
+
+    And an empty directory for a claim, which lies on a device of its own in KubeVirt's clusters and does not here.
+    """
     return f"""set -e
 put() {{ [ -e "$2" ] || {{ mkdir -p "${{2%/*}}"; cp "$1" "$2.new"; truncate -s 1G "$2.new"; mv "$2.new" "$2"; }}; }}
 for n in 1 2 3 4 5 6 7 8; do
@@ -60,6 +63,8 @@ for n in 1 2 3 4 5 6 7 8; do
 done
 put /dev/null {local}/hotplug-test/disk.img
 chmod 777 {local}/hotplug-test {local}/hotplug-test/disk.img
+mkdir -p {images}/mount_hp/test
+chmod 777 {images}/mount_hp {images}/mount_hp/test
 """
 
 

@@ -179,3 +179,4 @@ def test_nodes_get_images_and_a_control_plane_that_goes_again(tmp_path: Path) ->
         disk.write_bytes(b"other")
     assert (places[0] / "alpine-nopriv1" / "disk.img").stat().st_mode & 0o777 == 0o640
     assert (places[1] / "hotplug-test" / "disk.img").stat().st_size == 1 << 30
+    assert (places[0] / "mount_hp" / "test").stat().st_mode & 0o777 == 0o777
