@@ -44,7 +44,7 @@ def check_migration_target(
     for other in others:
         if read(other, "status").get("phase") not in names.FINAL:
             already = f"{read(other, 'metadata').get('name')} moves VMI {name}; wait, or delete that one"
-            findings.invalid("spec.vmiName", f"in-flight migration detected: {already}")
+            findings.invalid("spec.vmiName", f"in-flight migration detected. spec.vmiName: {already}")
 
 
 def _stays(vmi: Section, cluster: Installation) -> str:

@@ -63,6 +63,8 @@ class OwnKind:
     """The webhook that gives them."""
     checked: Operations = _CHANGES
     """Operations that admission has a say in."""
+    validators: tuple[tuple[str, Operations], ...] = ()
+    """Webhooks of its own for them: people and tools read their names in refusals, and know these."""
     vital: bool = False
     """Whether it stays editable while virt-api is down: an edit may be what brings virt-api back."""
     refusal: str = ""
@@ -131,6 +133,7 @@ VM: Final = OwnKind(
     instance="spec.template.spec",
     completed=_CHANGES,
     mutator="virtualmachines-mutator.kubevirt.io",
+    validators=(("virtualmachine-validator.kubevirt.io", _CHANGES),),
 )
 VMI: Final = OwnKind(
     "VirtualMachineInstance",
@@ -184,6 +187,10 @@ MIGRATION: Final = OwnKind(
     module="migration",
     completed=("CREATE",),
     mutator="migrations-mutator.kubevirt.io",
+    validators=(
+        ("migration-create-validator.kubevirt.io", ("CREATE",)),
+        ("migration-update-validator.kubevirt.io", ("UPDATE",)),
+    ),
 )
 POLICY: Final = OwnKind(
     "MigrationPolicy",

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from virtfleet.api import kinds, names, subresources
-from virtfleet.api.kinds import KINDS, VM, Operations, OwnKind
+from virtfleet.api.kinds import KINDS, Operations, OwnKind
 from virtfleet.installation import Installation
 from virtfleet.kube.component import EVICTION, PORT, admission_path
 from virtfleet.kube.resource import Obj
@@ -59,11 +59,14 @@ def admission(installation: Installation, trust: bytes, key: str, *, cdi: bool =
         for kind in KINDS
         if kind.completed
     ]
-    checked = [kind for kind in KINDS if kind is not VM and not (cdi and kind.yields)]
+    checked = [kind for kind in KINDS if not kind.validators and not (cdi and kind.yields)]
     vital, others = ([kind for kind in checked if kind.vital is wanted] for wanted in (True, False))
     validating = [
-        # People and tools read the name in refusals, and know this one.
-        _webhook(installation, bundle, "virtualmachine-validator.kubevirt.io", validate, _checks([VM])),
+        *(
+            _webhook(installation, bundle, name, validate, [_rule([kind], operations)])
+            for kind in KINDS
+            for name, operations in kind.validators
+        ),
         _webhook(installation, bundle, "machines-validator.kubevirt.io", validate, _checks(others)),
         _webhook(
             installation, bundle, "kubevirt-validator.kubevirt.io", validate, _checks(vital), failure_policy="Ignore"

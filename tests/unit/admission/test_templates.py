@@ -173,7 +173,7 @@ IMMOBILE = {"type": "LiveMigratable", "status": "False"}
         (
             {},
             [{"metadata": {"name": "first"}, "status": {"phase": "Running"}}],
-            "in-flight migration detected: first moves VMI vm",
+            "in-flight migration detected. spec.vmiName: first moves VMI vm",
         ),
     ],
 )
