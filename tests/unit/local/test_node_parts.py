@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from virtfleet.local.node.images import ImageError, ImageStore, canonical
 from virtfleet.local.node.layout import Layout
 from virtfleet.local.node.network import ClusterNetwork
 from virtfleet.local.node.projections import File
+from virtfleet.local.node.runtime import pidfd, start_time
 from virtfleet.local.node.sandbox import Sandbox, render_hosts, render_resolv_conf
 from virtfleet.local.node.security import ConfigError
 
@@ -269,3 +271,19 @@ def _asking(uid: str, memory: str, *, allocated: str = "", phase: str = "Running
 def test_a_pod_grows_as_far_as_its_node_has_room(asked: str, others: list[Obj], reason: str) -> None:
     short = resizing.shortage(_asking("a", asked), others, {"memory": "8Gi", "cpu": "2"})
     assert (short.reason if short else "") == reason
+
+
+def test_a_number_that_a_thread_has_now_is_not_the_process_that_had_it() -> None:
+    """An agent that starts looks for the processes that it remembers, whoever has their numbers by then."""
+    over = threading.Event()
+    thread = threading.Thread(target=over.wait)
+    thread.start()
+    try:
+        assert thread.native_id
+        with pidfd(thread.native_id, 1) as found:
+            assert found is None
+    finally:
+        over.set()
+        thread.join()
+    with pidfd(os.getpid(), start_time(os.getpid())) as found:
+        assert found is not None

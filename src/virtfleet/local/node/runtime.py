@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import shutil
@@ -318,12 +319,18 @@ async def remove_group(path: str) -> None:
     log.warning("control group %s cannot be removed yet", path)
 
 
+# Nobody has the number, or a thread has, which kernels say in two ways.
+_GONE = (errno.ESRCH, errno.EINVAL, errno.ENOENT)
+
+
 @contextlib.contextmanager
 def pidfd(pid: int, started: int) -> Iterator[int | None]:
     """A pidfd for a process that began at `started`; None when it is gone and the number perhaps somebody else's."""
     try:
         fd = os.pidfd_open(pid) if pid else None
-    except ProcessLookupError:
+    except OSError as error:
+        if error.errno not in _GONE:
+            raise
         fd = None
     try:
         yield fd if fd is not None and start_time(pid) == started else None
