@@ -124,7 +124,7 @@ class VirtHandler:
     def out_of_touch(self) -> str:
         """Why nobody should count on what this handler says of its node, which it serves all the same.
 
-        One watch that goes on is enough: each is known to be cut within half a minute, and costs nothing at rest.
+        One watch that goes on is enough: each is known to be cut within 20 seconds, and nothing is asked at rest.
         """
         away = min(cache.away for cache in self._caches)
         return f"the API server has not answered for {away:.0f} s" if away > OUT_OF_TOUCH else ""
