@@ -1,4 +1,4 @@
-"""What the suite expects of nodes: disk images in their own directories, and a control plane among them.
+"""What the suite expects of nodes: disk images in their own directories, post-copy, and a control plane among them.
 
 KubeVirt's test clusters get the images from a DaemonSet of its own, which the suite looks for. Ours takes the disk of
 the stand-in guest from the guests' builder, whose files the nodes of ../shared/kube see.
@@ -20,6 +20,10 @@ _NAME, _NAMESPACE = "disks-images-provider", "kubevirt"
 _WHERE = ("-n", _NAMESPACE)
 _ROLE = "node-role.kubernetes.io/control-plane"
 _SOURCE = "/source"
+# Post-copy needs user faults for ordinary users, which nodes have until the suite is through.
+_USER_FAULTS = """setting=/proc/sys/vm/unprivileged_userfaultfd
+if [ "$(cat $setting)" = 0 ]; then trap "echo 0 > $setting; exit 0" TERM; echo 1 > $setting; fi
+sleep infinity & wait"""
 
 
 @contextmanager
@@ -79,6 +83,12 @@ def _provider(image: str, disk: Path) -> dict[str, Any]:
         "securityContext": {"runAsUser": 0},  # the image's own user may not write to directories of nodes
         "volumeMounts": [{"name": name, "mountPath": path} for name, path in mounted.items()],
     }
+    serving = {
+        "name": "serving",
+        **common,
+        "command": ["sh", "-c", _USER_FAULTS],
+        "securityContext": {"runAsUser": 0, "privileged": True},
+    }
     labels = {"app": _NAME}
     made = {"type": "DirectoryOrCreate"}
     return {
@@ -91,8 +101,8 @@ def _provider(image: str, disk: Path) -> dict[str, Any]:
                 "metadata": {"labels": labels},
                 "spec": {
                     "initContainers": [filling],
-                    "containers": [{"name": "done", **common, "command": ["sleep", "infinity"]}],
-                    "terminationGracePeriodSeconds": 0,
+                    "containers": [serving],
+                    "terminationGracePeriodSeconds": 5,
                     "tolerations": [{"operator": "Exists"}],
                     "volumes": [{"name": name, "hostPath": {"path": p, **made}} for name, p in places.items()],
                 },
