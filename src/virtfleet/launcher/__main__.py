@@ -16,6 +16,8 @@ if not _IMPORT:  # which asks web servers
 def main() -> None:
     if sys.argv[1:2] == ["probe"]:  # as often as every second, so without libvirt
         from virtfleet.launcher.probe import main
+    elif sys.argv[1:2] == ["share"]:
+        from virtfleet.launcher.sharing.main import main
     elif _IMPORT:
         from virtfleet.launcher.importing.main import main
     else:
