@@ -388,6 +388,15 @@ class Installation:
         custom = profile.custom_profile.localhost_profile if profile and profile.custom_profile else ""
         return {"type": "Localhost", "localhostProfile": custom} if custom else {"type": "RuntimeDefault"}
 
+    def support_resources(self, kind: str) -> dict[str, dict[str, str]]:
+        """What an administrator chose for containers beside launchers of a kind: their requests and limits."""
+        chosen = [each.resources for each in self.configuration.support_container_resources if each.type == kind]
+        found = next((resources for resources in chosen if resources), None)
+        if found is None:
+            return {}
+        amounts = {"requests": found.requests, "limits": found.limits}
+        return {what: {name: str(Quantity.parse(a)) for name, a in each.items()} for what, each in amounts.items()}
+
     # -- Migrations
 
     @cached_property

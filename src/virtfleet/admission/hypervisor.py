@@ -7,11 +7,14 @@ from collections.abc import Iterable
 from virtfleet.admission.case import Case
 from virtfleet.admission.findings import Findings
 from virtfleet.admission.sections import Section
+from virtfleet.api.view import given
 from virtfleet.hypervisors import registry
 from virtfleet.hypervisors.base import Hypervisor
 from virtfleet.hypervisors.features import refusals, warnings
 from virtfleet.hypervisors.notyet import AbsentField
 from virtfleet.installation import Installation
+
+_DIRECTORIES = ("persistentVolumeClaim", "dataVolume", "configMap", "secret", "serviceAccount", "downwardAPI")
 
 
 def warn_of_absent(fields: Iterable[AbsentField], spec: Section, findings: Findings) -> None:
@@ -48,5 +51,19 @@ def check(case: Case) -> None:
     hypervisor = hypervisor_of(case.instance, case.cluster)
     for refusal in refusals(hypervisor, case.vmi, case.cluster.gates.switched_on, case.path):
         case.whole.unsupported(refusal.field, refusal.message)
+    if not hypervisor.descriptor.container and hypervisor.has("filesystem"):
+        _check_shared(case)
     for warning in warnings(hypervisor, case.vmi, case.path):
         case.without_effect(warning)
+
+
+def _check_shared(case: Case) -> None:
+    """A machine's file systems are directories that its Pod has."""
+    volumes = {volume.name: volume for volume in case.spec.volumes}
+    for i, filesystem in enumerate(case.devices.filesystems):
+        volume = volumes.get(filesystem.name)
+        if filesystem.virtiofs and volume and not given(volume, _DIRECTORIES):
+            case.invalid(
+                f"domain.devices.filesystems[{i}].name",
+                f"volume {volume.name!r} is no directory; use one of {', '.join(_DIRECTORIES)}, or show it as a disk",
+            )

@@ -38,6 +38,7 @@ _NAMES = {
 }
 _SMALLEST_DISK, _LARGEST_DISK = Quantity.parse("512"), Quantity.parse("1Pi")
 
+_LONGEST_TAG = 36  # of virtiofs
 # The object is copied to every node's cache, so inline data stays small.
 CLOUD_INIT_LIMIT = 2048
 
@@ -163,6 +164,11 @@ def _check_filesystems(case: Case) -> None:
         if volume is None:
             place = case.at("volumes")
             case.invalid(field, f"file system {name!r} has no volume; add a volume of that name to {place}")
-        elif volume.persistent_volume_claim is not None or volume.data_volume is not None:
+            continue
+        if len(name) > _LONGEST_TAG:
+            case.invalid(
+                field, f"the guest knows a file system by its name, of up to {_LONGEST_TAG} letters; shorten it"
+            )
+        if volume.persistent_volume_claim is not None or volume.data_volume is not None:
             what = f"file system {name!r} on a persistentVolumeClaim"
             case.needs_gate("domain.devices.filesystems", "EnableVirtioFsStorageVolumes", what)

@@ -173,10 +173,26 @@ def taps(vmi: VMI) -> list[Interface]:
     return [i for i in interfaces if i.state != "absent" and not i.sriov and not i.passt_binding]
 
 
+def shares_directories(vmi: VMI) -> bool:
+    return any(f.virtiofs for f in vmi.spec.domain.devices.filesystems)
+
+
 def shares_memory(vmi: VMI) -> bool:
-    """Whether another process maps the guest's memory: virtiofsd or passt."""
-    devices = vmi.spec.domain.devices
-    return any(f.virtiofs for f in devices.filesystems) or any(i.passt_binding for i in devices.interfaces)
+    """Whether another process maps the guest's memory: who shares directories, or passt."""
+    return shares_directories(vmi) or any(i.passt_binding for i in vmi.spec.domain.devices.interfaces)
+
+
+def guaranteed(vmi: VMI) -> bool:
+    """Whether the VM's Pod is to have all that it may ever use from its beginning."""
+    resources = vmi.spec.domain.resources
+    asked, may = resources.requests, resources.limits
+    same = all(name in may and asked.get(name, may[name]) == may[name] for name in ("cpu", "memory"))
+    return dedicated_cpus(vmi) or same
+
+
+def memory_is_there(vmi: VMI) -> bool:
+    """Whether all of the guest's memory is touched before it starts, and stays."""
+    return hugepages(vmi) or (guaranteed(vmi) and shares_directories(vmi))
 
 
 def hostname(vmi: VMI) -> str:

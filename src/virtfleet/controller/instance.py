@@ -226,6 +226,8 @@ class Instances:
         if status.get("phase") == Phase.FAILED and status.get("reason"):
             said = at.pod.status.message if at.pod else "its virt-launcher pod is gone"
             self._recorder.warning(vmi.reference, status["reason"], f"The VMI failed: {said or 'see its pod'}")
+        if (news := _news(vmi, status, VMICondition.READY)) and news["reason"] == lifecycle.SHARING_ENDED:
+            self._recorder.warning(vmi.reference, news["reason"], news["message"])
         if news := _news(vmi, status, VMICondition.SYNCHRONIZED):
             self._recorder.warning(vmi.reference, news["reason"], news["message"])
         elif news := _news(vmi, status, lifecycle.POD_SCHEDULED):

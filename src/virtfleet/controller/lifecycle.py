@@ -36,6 +36,7 @@ CLAIM_NOT_FOUND = "FailedPvcNotFound"
 VOLUMES_NOT_READY, VOLUMES_READY = "NotAllDVsReady", "AllDVsReady"
 POD_LOST = "PodLost"
 POD_FAILED = "PodFailed"
+SHARING_ENDED = "FilesystemContainerEnded"
 NO_IMAGE_VOLUMES = "ImageVolumesNotSupported"
 _EVICTED_BY = "kubevirt"
 GATE_CLOSED = "ReadinessGatesNotReady"  # of a Pod all of whose containers are ready
@@ -296,6 +297,8 @@ def _with_ready(vmi: Instance, pod: LauncherPod | None, phase: str, now: float) 
         reason, message = "GuestNotRunning", "Guest VM is not reported as running"
     elif conditions.holds(vmi.status.conditions, VMICondition.PAUSED):
         reason, message = "Paused", "the virtual machine is paused"
+    elif trouble := _deserted(pod):
+        reason, message = trouble.reason, trouble.message
     elif ready := conditions.find(pod.status.conditions, "Ready"):
         status, reason, message = ready["status"], ready.get("reason") or "", ready.get("message") or ""
         if reason == GATE_CLOSED:  # ours, which opens for a guest that runs
@@ -376,9 +379,24 @@ def container_trouble(pod: LauncherPod | None) -> Trouble | None:
             return Trouble(NO_IMAGE_VOLUMES, advice.image_volumes(pod.node))
         if waiting and waiting.reason in STUCK:
             return Trouble(waiting.reason, waiting.message)
-    for status in pod.status.container_statuses if pod else ():
+    return _ended_beside(pod) if pod else None
+
+
+def _ended_beside(pod: LauncherPod) -> Trouble | None:
+    """The first container that has ended while the launcher has not: one that shared a directory with the guest."""
+    for status in pod.status.container_statuses:
         ended = status.state.terminated
         if ended and status.name != COMPUTE:
             said = ended.get("message") or f"exit code {ended.get('exitCode')}"
             return Trouble(ended.get("reason") or "Error", f"container {status.name} has ended: {said}")
     return None
+
+
+def _deserted(pod: LauncherPod) -> Trouble | None:
+    """Which file system of a running guest nobody serves any more. They also end with their hypervisor, in peace."""
+    failed = any((s.state.terminated or {}).get("exitCode") for s in pod.status.container_statuses)
+    trouble = _ended_beside(pod) if failed else None
+    if trouble is None:
+        return None
+    so = "the guest waits for ever when it uses that file system. Restart the VM to have it again"
+    return Trouble(SHARING_ENDED, f"{trouble.message} ({trouble.reason}); {so}")

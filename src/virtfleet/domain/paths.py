@@ -37,6 +37,9 @@ OUTLIVING = "/var/lib/virtfleet/outliving"
 """Directory of the node, in its Pods at the same place: whose domains do not end with their launcher."""
 HOOKS = "/var/run/kubevirt-hooks"
 """Where hook sidecars listen; each of them sees its own directory under this name."""
+SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+"""Where Kubernetes mounts a Pod's token."""
+VIRTIOFS = f"{SHARE}/virtiofs-containers"
 PASST_LOG = f"{SHARE}/passt.log"
 
 
@@ -159,7 +162,8 @@ def config_disk(kind: str, volume: str) -> str:
 
 
 def virtiofs_socket(volume: str) -> str:
-    return f"{SHARE}/virtiofs-containers/{volume}.sock"
+    """Where a container shares a volume with the guest."""
+    return f"{VIRTIOFS}/{volume}.sock"
 
 
 def hook_sidecar(number: int) -> str:

@@ -55,6 +55,7 @@ VM: Final = (
     ),
 )
 
+_SUPPORT = ("configuration", "supportContainerResources")
 _PACED = "requests are paced by VirtFleet itself"
 
 
@@ -67,7 +68,11 @@ KUBEVIRT: Final = (
         "use masquerade or bridge",
     ),
     _configured("ksmConfiguration", "pages are not merged on any node", "switch KSM on at the nodes yourself"),
-    _configured("supportContainerResources", "helper containers have resources of VirtFleet's choice"),
+    _absent(
+        "configuration.supportContainerResources",
+        "helper containers have resources of VirtFleet's choice, but for those of type virtiofs",
+        asked=lambda spec: any(each.get("type") != "virtiofs" for each in _at(spec, *_SUPPORT) or ()),
+    ),
     _configured("persistentReservationConfiguration.enabled", "no node gets a helper for SCSI reservations"),
     _configured("confidentialCompute", "no node offers devices.kubevirt.io/tdx"),
     _configured("changedBlockTrackingLabelSelectors", "changed blocks are not recorded"),
@@ -97,15 +102,13 @@ EMPTY_GATES: Final = frozenset(
     )
 )  # fmt: skip
 """Gates of features that are not there, or not yet more than their rules."""
-CONTAINER_GATES: Final = frozenset(("EnableVirtioFsStorageVolumes", "ContainerPathVolumes"))
+CONTAINER_GATES: Final = frozenset(("ContainerPathVolumes",))
 """Gates of features that only hypervisors have whose guests are containers: they mount directories themselves."""
 DOWNTIME_GATES: Final = frozenset(("MigrationStallDetection", "MigrationDowntimeTuning"))
 """Gates of which only the longest pause of a guest is there: the pace of a migration has rules of its own."""
 
 
-_ADVICE: Final = {f.not_yet.gate: f.not_yet.advice for f in FEATURES if f.not_yet and f.not_yet.gate} | {
-    "EnableVirtioFsStorageVolumes": "show the volume as a disk"
-}
+_ADVICE: Final = {f.not_yet.gate: f.not_yet.advice for f in FEATURES if f.not_yet and f.not_yet.gate}
 
 
 def behind(gate: str) -> str:

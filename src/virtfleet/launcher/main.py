@@ -20,6 +20,7 @@ from virtfleet.launcher.channels import Channels
 from virtfleet.launcher.libvirtd.daemons import Daemons, plan_for
 from virtfleet.launcher.node import facts as nodefacts
 from virtfleet.launcher.server import Server, Updates
+from virtfleet.launcher.sharing import neighbours
 from virtfleet.launcher.storage import vmstate
 from virtfleet.launcher.vm import states
 from virtfleet.launcher.vm.guest import Guest
@@ -95,6 +96,7 @@ async def launch(wanted: argparse.Namespace) -> int:
         await channels.close()
         await guest.close()
         await daemons.stop()
+        neighbours.say_goodbye()
         await outliving.end()
     return states.exit_code(updates.latest.state)
 

@@ -90,6 +90,10 @@ def render(
     image = launcher.image
     holders = heldimages.containers(mounted, settings, image)
     try:
+        sharers = sharing.containers(view, descriptor, settings, image, mounted)
+    except sharing.Unshareable as error:
+        raise Unrenderable(str(error)) from None
+    try:
         holders += hooksidecars.containers(view, hypervisor, settings, mounted)
     except ValueError as error:
         raise Unrenderable(f"annotation {names.HOOK_SIDECARS}: {error}") from None
@@ -112,7 +116,7 @@ def render(
             "terminationGracePeriodSeconds": traits.grace(view) + GRACE_AFTER_GUEST,
             "securityContext": security.of_pod(descriptor, settings),
             **({"initContainers": beside} if beside else {}),
-            "containers": [compute, *sharing.containers(view, descriptor, settings, image, mounted)],
+            "containers": [compute, *sharers],
             "volumes": mounted.volumes,
             **_pulling(mounted, settings),
         },

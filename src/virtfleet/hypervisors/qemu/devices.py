@@ -123,6 +123,7 @@ def _reports_free_pages(draft: Draft) -> bool:
     return (
         draft.context.free_page_reporting
         and not traits.high_performance(draft.vmi)
+        and not traits.memory_is_there(draft.vmi)
         and draft.vmi.metadata.annotations.get(names.FREE_PAGE_REPORTING_DISABLED) != "true"
     )
 

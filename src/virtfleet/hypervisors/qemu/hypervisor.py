@@ -15,7 +15,7 @@ from virtfleet.hypervisors.migration import Ask, Migration
 from virtfleet.hypervisors.proof import Learned, Program, Step
 from virtfleet.hypervisors.qemu import adapt, controllers, document, growth, images, needs
 from virtfleet.hypervisors.qemu.migration import QemuMigration
-from virtfleet.hypervisors.support import Level, Support, impossible, works
+from virtfleet.hypervisors.support import Support, impossible, works
 
 OVERHEADS = Overheads(daemon="32Mi", vmm="60Mi", emulation=f"{adapt.TRANSLATED_CODE_MIB}Mi")
 
@@ -39,18 +39,12 @@ QEMU: Final[dict[str, Support]] = {
     **works(
         "disk-image disk-virtio disk-sata disk-scsi disk-usb cdrom lun shareable-disk boot-order block-size io-threads",
         "block-multiqueue changed-block-tracking container-disk claim volume-hotplug host-disk ephemeral-disk",
-        "cloud-init config-disk downward-metrics net-bridge net-masquerade net-sriov net-passt net-plugin",
+        "cloud-init config-disk filesystem downward-metrics net-bridge net-masquerade net-sriov net-passt net-plugin",
         "net-multiqueue interface-hotplug",
         "cpu-model cpu-features cpu-pinning cpu-hotplug numa realtime memory-hotplug hugepages balloon",
         "efi secure-boot kernel-boot acpi-tables ignition start-paused graphics serial-console input tpm watchdog rng",
         "console-log sound panic usb-redirection vsock gpu host-device guest-agent hyperv-enlightenments clock",
         "live-migration hook-sidecars",
-    ),
-    "filesystem": Support(
-        Level.ABSENT,
-        "VirtFleet's launcher image has no virtiofsd and the VM does not start",
-        advice="show the volume as a disk",
-        admitted=True,
     ),
     **impossible(
         ("cpu-hotplug/arm64", "QEMU adds no CPUs to running arm64 machines"),

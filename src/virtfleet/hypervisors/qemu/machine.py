@@ -110,6 +110,8 @@ def memory_backing(draft: Draft) -> None:
         add(backing, "source", type="memfd")
     if shared:
         add(backing, "access", mode="shared")
+    if not hugepages and traits.memory_is_there(draft.vmi):
+        add(backing, "allocation", mode="immediate")
 
 
 def _memfd(draft: Draft) -> bool:

@@ -22,7 +22,6 @@ from virtfleet.launcher.alone.sandbox import Sandbox
 from virtfleet.launcher.failure import Failure
 from virtfleet.launcher.node import emulators
 from virtfleet.launcher.node.facts import COMMAND
-from virtfleet.launcher.storage.disks import SERVICE_ACCOUNT
 from virtfleet.launcher.vm.outliving import sweep
 from virtfleet.protocol.client import Client
 from virtfleet.protocol.messages import COMMAND_SOCKET, DomainState, Lease, NodeFacts, Sync
@@ -121,7 +120,10 @@ class Standalone:
         """Show what stands in for volumes where a Pod would have it mounted; `kernel-boot` is the boot image."""
         if KERNEL_BOOT in sources:
             self._link(paths.kernel_boot_image(), sources[KERNEL_BOOT])
-        for index, volume in enumerate(read(VMI, self.vmi).spec.volumes):
+        vmi = read(VMI, self.vmi)
+        if traits.shares_directories(vmi) and not self.hypervisor.descriptor.container:
+            raise Failure("domain.devices.filesystems: containers of a Pod share them; run the VM on a cluster")
+        for index, volume in enumerate(vmi.spec.volumes):
             source = sources.get(volume.name)
             if source is None:
                 if volume.container_disk or volume.persistent_volume_claim or volume.data_volume or volume.ephemeral:
@@ -130,7 +132,7 @@ class Standalone:
                 inside = paths.image_volume(index) if source.is_dir() else paths.container_disk(index)
                 self._link(inside, source)
             elif volume.service_account:
-                self._link(SERVICE_ACCOUNT, source)
+                self._link(paths.SERVICE_ACCOUNT, source)
             elif kind := config_kind(volume):
                 self._link(paths.config_dir(kind, volume.name), source)
             else:

@@ -28,7 +28,6 @@ from virtfleet.launcher.vm import metrics
 from virtfleet.work import commands
 from virtfleet.work.tasks import all_of
 
-SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 Seeded = Callable[[Volume, seeds.Files], Awaitable[seeds.Files]]
 
 _FORMATS = ("raw", "qcow2")
@@ -280,7 +279,7 @@ def _configuration(vmi: VMI, volume: Volume) -> Iterator[Image]:
     elif volume.cloud_init_config_drive:
         yield Image(paths.cloud_init(namespace, name, True), "config-2", seeds.config_drive(vmi, volume))
     elif volume.service_account:
-        yield Image(paths.SERVICE_ACCOUNT_DISK, "cfgdata", sources=_files_below(Path(SERVICE_ACCOUNT)))
+        yield Image(paths.SERVICE_ACCOUNT_DISK, "cfgdata", sources=_files_below(Path(paths.SERVICE_ACCOUNT)))
     elif kind := volumes.config_kind(volume):
         source = volume.config_map or volume.secret or volume.downward_api
         label = (source.volume_label if source else "unattend") or "cfgdata"

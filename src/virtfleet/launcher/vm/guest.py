@@ -32,6 +32,7 @@ from virtfleet.launcher.libvirtd import host
 from virtfleet.launcher.libvirtd.connection import Connection, ask_vmm
 from virtfleet.launcher.node import emulators
 from virtfleet.launcher.server import Handlers, Updates
+from virtfleet.launcher.sharing import neighbours
 from virtfleet.launcher.storage import disks
 from virtfleet.launcher.vm import abi, credentials, growth, live, metrics, plugging, states
 from virtfleet.launcher.vm.console import Console
@@ -210,6 +211,7 @@ class Guest:
             disks.fill_plugged(vmi, context, wanted)
         else:
             await disks.prepare(vmi, context, wanted, partial(self._hooks.seed, request.vmi))
+            await neighbours.awaited(wanted)
             for socket in (paths.vmi_socket(self._uid, ""), paths.DOWNWARD_METRICS_SOCKET):
                 os.makedirs(os.path.dirname(socket), exist_ok=True)
         if self._hypervisor.has("live-migration"):
