@@ -47,7 +47,7 @@ CANNOT = {
     "machine-440": "no machine type 'pc-i440fx-rhel7.6.0'",  # of another distribution's QEMU
     "net-sriov": "host doesn't support passthrough of host PCI devices",
     "tdx": "launchSecurity",  # libvirt 11.5
-    "virtiofs-pvc": "virtiofs-containers/vol1.sock",  # virtiofsd in a container beside the launcher
+    "virtiofs-pvc": "containers of a Pod share them",
     "vol-pvc-lun": "Cannot access storage file '/dev/vol1'",  # a claim that is a block device
 }
 DARK = {"cdrom-scsi"}  # run, but nothing boots: our guest is a disk, and no CD-ROM

@@ -84,10 +84,6 @@ SPECS: dict[str, dict[str, Any]] = {
         "domain.firmware.bootloader": EFI,
         "startStrategy": "Paused",
     },
-    "filesystem": {
-        "volumes[1]": {"name": "files", "configMap": {"name": "files"}},
-        f"{DEVICES}.filesystems": [{"name": "files", "virtiofs": {}}],
-    },
     "istio": {"metadata.annotations": {"sidecar.istio.io/inject": "true"}},
 }
 VMS: dict[str, dict[str, Any]] = {
@@ -105,7 +101,7 @@ VALUES: dict[str, Any] = {
     "configuration.mediatedDevicesConfiguration": {"mediatedDeviceTypes": ["nvidia-222"]},
     "configuration.network.binding": {"plugin": {"sidecarImage": "plugin:v1"}},
     "configuration.ksmConfiguration": {"nodeLabelSelector": {}},
-    "configuration.supportContainerResources": [{"type": "virtiofs", "resources": {}}],
+    "configuration.supportContainerResources": [{"type": "sidecar", "resources": {}}],
     "configuration.confidentialCompute": {"tdx": {"attestation": {"enforced": True}}},
     "configuration.changedBlockTrackingLabelSelectors": {"namespaceLabelSelector": {}},
     "configuration.supportedGuestAgentVersions": ["4.*"],
@@ -207,13 +203,18 @@ def test_nobody_is_told_to_switch_on_a_gate_behind_which_nothing_is(key: str, ad
     assert "VirtFleet does not have that feature yet" in cause.message and advice in cause.message
 
 
-def test_a_gate_of_containers_is_said_to_be_one() -> None:
+def test_what_only_containers_mount_is_refused_to_machines() -> None:
     shared = {
-        "volumes[1]": {"name": "files", "persistentVolumeClaim": {"claimName": "files"}},
+        "volumes[1]": {"name": "files", "containerPath": {"path": "/opt", "readOnly": True}},
         f"{DEVICES}.filesystems": [{"name": "files", "virtiofs": {}}],
     }
-    (cause,) = verdict(vmi(shared), cluster()).causes
-    assert "only guests that are containers have that feature yet" in cause.message
+    (cause,) = verdict(vmi(shared), cluster("ContainerPathVolumes")).causes
+    assert cause.message.startswith("volume 'files' is no directory; use one of persistentVolumeClaim, ")
+
+
+def test_resources_of_what_shares_directories_are_taken() -> None:
+    asking = edited(KUBEVIRT, {"spec.configuration.supportContainerResources": [{"type": "virtiofs", "resources": {}}]})
+    assert not any("supportContainerResources" in warning for warning in review(asking, cluster()).warnings)
 
 
 def warnings_of_gaps(obj: dict[str, Any], where: Installation = WHERE) -> list[str]:

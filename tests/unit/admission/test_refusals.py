@@ -343,6 +343,17 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {f"{DEVICES}.filesystems": [{"name": "none", "virtiofs": {}}]},
         "spec.domain.devices.filesystems[0].name",
     ),
+    "file system of a disk": (
+        {f"{DEVICES}.filesystems": [{"name": "root", "virtiofs": {}}], f"{DEVICES}.disks": []},
+        "spec.domain.devices.filesystems[0].name",
+    ),
+    "file system whose name the guest could not be told": (
+        {
+            f"{DEVICES}.filesystems": [{"name": "x" * 37, "virtiofs": {}}],
+            "volumes[1]": {"name": "x" * 37, "secret": {"secretName": "s"}},
+        },
+        "spec.domain.devices.filesystems[0].name",
+    ),
     "container path shown as a disk": (
         {"volumes[0]": {"name": "root", "containerPath": {"path": "/var/run/secrets"}}},
         "spec.domain.volumes[0]",

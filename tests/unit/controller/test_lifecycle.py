@@ -216,6 +216,23 @@ def test_a_container_that_ended_beside_the_launcher_is_shown() -> None:
     )
 
 
+def test_a_file_system_of_a_running_guest_that_nobody_serves_is_shown() -> None:
+    running = vmi("Running", pods={"pod-1": "node1"}, conditions=[READY])
+    unready = [condition("Ready", "False", "ContainersNotReady", "containers with unready status: [virtiofs-data]")]
+    killed = {"terminated": {"reason": "OOMKilled", "exitCode": 137}}
+    broken = pod(
+        "Running", node="node1", containers={"compute": {"running": {}}, "virtiofs-data": killed}, conditions=unready
+    )
+    said = find(_told(running, broken), "Ready")
+    assert said and (said["status"], said["reason"]) == ("False", "FilesystemContainerEnded")
+    assert said["message"].startswith("container virtiofs-data has ended: exit code 137 (OOMKilled); the guest waits")
+    peace = {"terminated": {"reason": "Completed", "exitCode": 0}}  # with its hypervisor, before the launcher
+    ending = pod(
+        "Running", node="node1", containers={"compute": {"running": {}}, "virtiofs-data": peace}, conditions=unready
+    )
+    assert find(_told(running, ending), "Ready")["reason"] == "ContainersNotReady"  # type: ignore[index]
+
+
 def test_a_missing_claim_is_shown_like_a_pod_that_no_node_takes() -> None:
     told = _told(vmi(), trouble=Trouble(lifecycle.CLAIM_NOT_FOUND, "claim disk does not exist"))
     assert find(told, "Synchronized")["reason"] == "FailedPvcNotFound"  # type: ignore[index]
