@@ -26,7 +26,9 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 PATIENCE = 500.0  # emulated guests boot beside each other on two cores that have other things to do
 NAMESPACE = "examples"
 IMPORTED = "examples-imported"
-BOOTED_AT_ONCE = ("vmi.yaml", "vm.yaml", "lxc.yaml", "web.yaml", "cloud-init.yaml", "probes.yaml", "disk.yaml")
+BOOTED_AT_ONCE = (
+    *("vmi.yaml", "vm.yaml", "lxc.yaml", "web.yaml", "cloud-init.yaml", "probes.yaml", "virtiofs.yaml", "disk.yaml"),
+)
 
 pytestmark = pytest.mark.timeout(1200)
 
@@ -253,6 +255,14 @@ def test_probes_go_into_the_guest(kubectl: Kubectl) -> None:
     assert compute["readinessProbe"]["exec"]["command"][-4:] == ["--", "test", "-e", "/www/index.html"]
     assert inside(kubectl, "probed", "rm", "/www/index.html").returncode == 0
     wait(kubectl, "vmi/probed", "condition=Ready=False")
+
+
+@exercises("virtiofs.yaml")
+def test_a_config_map_is_a_directory_of_the_guest_and_follows_its_changes(kubectl: Kubectl) -> None:
+    where = address(booted(kubectl, "canteen"))
+    assert page(kubectl, where, "menu/today") == "dumplings"
+    kubectl("patch", "configmap", "menu", "-p", json.dumps({"data": {"today": "noodles"}}))
+    eventually(lambda: page(kubectl, where, "menu/today") == "noodles", PATIENCE)
 
 
 @exercises("disk.yaml")
