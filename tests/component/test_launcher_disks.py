@@ -218,6 +218,16 @@ def test_an_empty_claim_gets_an_image_that_leaves_room_for_its_file_system() -> 
     assert size % (1 << 20) == 0
 
 
+def test_a_claim_that_is_shared_as_a_directory_gets_no_image() -> None:
+    guest = vmi({"name": "data", "persistentVolumeClaim": {"claimName": "data"}})
+    guest.spec.domain.devices.disks.clear()
+    guest.spec.domain.devices.filesystems.append(msgspec.convert({"name": "data", "virtiofs": {}}, Filesystem))
+    claim = Path(paths.claim_dir("data"))
+    claim.mkdir(parents=True)
+    prepare(guest)
+    assert not [*claim.iterdir()]
+
+
 def test_a_host_disk_is_made_only_where_that_is_asked_for() -> None:
     disk = {"name": "host", "hostDisk": {"path": "/data/x.img", "type": "DiskOrCreate", "capacity": "16Mi"}}
     prepare(vmi(disk))

@@ -91,6 +91,8 @@ async def _prepare(vmi: VMI, index: int, volume: Volume, context: Context, named
         await _empty(volume, paths.raw_disk(volume.name) in named)
     elif volume.host_disk and volume.host_disk.type == "DiskOrCreate":
         _allocate(paths.host_disk(volume.name, volume.host_disk.path), _size(volume.host_disk.capacity))
+    elif paths.virtiofs_socket(volume.name) in named:
+        return  # a directory, shared as it is
     elif volume.persistent_volume_claim or volume.data_volume:
         plugged = paths.hotplug_image(volume.name) in named
         image = _plugged_image(volume.name) if plugged else paths.claim_image(volume.name)
