@@ -12,6 +12,7 @@ import pytest
 from cluster.clusters import Cluster, Kubectl
 from vm.gated import gates
 from vm.guests import PATIENCE, machine
+from vm.test_datavolumes import volume
 from waiting import eventually
 
 pytestmark = pytest.mark.timeout(600)
@@ -22,6 +23,7 @@ SHARED = {
     "keys": {"secret": {"secretName": "keys"}},
     "token": {"serviceAccount": {"serviceAccountName": "default"}},
     "about": {"downwardAPI": {"fields": [{"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}}]}},
+    "made": {"dataVolume": {"name": "made"}},
     "data": {"persistentVolumeClaim": {"claimName": "data"}},
 }
 CLAIM = {
@@ -50,7 +52,7 @@ class Sharing:
         self.kubectl("create", "namespace", NAMESPACE)
         self.kubectl("create", "configmap", "settings", "--from-literal=colour=blue")
         self.kubectl("create", "secret", "generic", "keys", "--from-literal=user=admin")
-        self.kubectl.apply(CLAIM)
+        self.kubectl.apply(CLAIM, volume("made", {"blank": {}}, size="8Mi", accessModes=["ReadWriteMany"]))
         eventually(lambda: self.kubectl.apply(self.wanted()), PATIENCE)  # when the gate has been heard of
         eventually(self.answers, 3 * PATIENCE)
         for name in SHARED:
@@ -58,7 +60,7 @@ class Sharing:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.kubectl("delete", "vmi,pod,pvc", "--all", "--timeout=80s")
+        self.kubectl("delete", "vmi,pod,dv,pvc", "--all", "--timeout=80s")
         self.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
 
     @property
@@ -100,6 +102,7 @@ def test_the_guest_reads_what_the_pod_has(sharing: Sharing) -> None:
     token = "/var/run/secrets/kubernetes.io/serviceaccount/token"
     assert sharing.guest("cat /mnt/token/token").strip() == sharing.beside("token", f"cat {token}").strip()
     assert 'flavour="plum"' in sharing.guest("cat /mnt/about/labels")
+    assert sharing.guest("ls -A /mnt/made") == "disk.img\n"
     assert "Read-only" in sharing.guest_cannot("echo red > /mnt/conf/colour")
     where = sharing.pod["spec"]["containers"][1]["volumeMounts"]
     assert {"name": "conf", "mountPath": "/var/run/kubevirt-private/config-map/conf", "readOnly": True} in where
