@@ -84,7 +84,7 @@ def test_whoever_is_killed_in_between_leaves_what_the_next_one_finds(
         raise Killed
 
     with monkeypatch.context() as before_the_device, pytest.raises(Killed):
-        before_the_device.setattr(loops, "_make", killed)
+        before_the_device.setattr(loops, "_losetup", killed)
         loops.attach(nodes[0], "a", "v", disk)
     loops.release(nodes[0], "a")
     loops.attach(nodes[0], "a", "v", disk)
