@@ -27,7 +27,7 @@ def pod(*containers: str, init: tuple[str, ...] = (), policy: str = "Always", **
 
 
 def running(**fields: Any) -> Seen:
-    run = Container(id="r", pod="u", name="c", version="i", image="i", created=1, started=NOW - 5)
+    run = Container(id="r", pod="u", name="c", version="i", image="i", started=NOW - 5)
     return Seen(run=run, started=True, ready=True, **fields)
 
 
@@ -235,10 +235,10 @@ def test_a_status_that_is_there_already_is_not_written_again() -> None:
 
 
 def test_probes_count_results_in_a_row() -> None:
-    readiness = Tally(False, success_threshold=2, failure_threshold=3)
-    assert [readiness.count(r) for r in (True, True)] == [False, True] and readiness.verdict
+    readiness = Tally(success_threshold=2, failure_threshold=3)
+    assert [readiness.count(r) for r in (True, True)] == [False, True]
     assert [readiness.count(r) for r in (False, False, True, False, False)] == [False] * 5, "a success starts over"
-    assert readiness.count(False) and not readiness.verdict
+    assert readiness.count(False)
 
 
 def resources(**amounts: Any) -> dict[str, Any]:

@@ -34,7 +34,6 @@ class Container(msgspec.Struct, kw_only=True, omit_defaults=True):
     monitor: int = 0
     monitor_start: int = 0
     backoff: float = 0  # seconds to wait after its end before it is run again
-    created: float = 0
     started: float = 0
     finished: float = 0
     exit_code: int = 0

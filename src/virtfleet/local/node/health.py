@@ -57,7 +57,7 @@ class Health:
 
     async def _probe(self, kind: str, *, until_success: bool = False) -> None:
         probe = self._container[f"{kind}Probe"]
-        count = Tally(kind == "liveness", probe.get("successThreshold") or 1, probe.get("failureThreshold") or 3)
+        count = Tally(probe.get("successThreshold") or 1, probe.get("failureThreshold") or 3)
         done = asyncio.Event()
 
         def answered(success: bool, message: str) -> None:

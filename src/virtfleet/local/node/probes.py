@@ -24,22 +24,18 @@ class ProbeFailure(Exception):
 
 @dataclass(slots=True)
 class Tally:
-    """Counts results in a row and tells when a verdict is due. Liveness starts out good, the others bad."""
+    """Counts results in a row and tells when they count."""
 
-    verdict: bool
     success_threshold: int = 1
     failure_threshold: int = 3
     _last: bool | None = None
     _row: int = 0
 
     def count(self, success: bool) -> bool:
-        """Take in one result; True when a threshold is reached (again), after which `verdict` is current."""
+        """Take in one result; True when its threshold is reached (again)."""
         self._row = self._row + 1 if success == self._last else 1
         self._last = success
-        if self._row < (self.success_threshold if success else self.failure_threshold):
-            return False
-        self.verdict = success
-        return True
+        return self._row >= (self.success_threshold if success else self.failure_threshold)
 
 
 async def probing(

@@ -73,7 +73,6 @@ class Runtime:
         container.pid_start = start_time(container.pid)
         container.monitor = int((home / "monitor.pid").read_text())
         container.monitor_start = start_time(container.monitor)
-        container.created = time.time()
         self.files.save(container)
         self._watch(container)
 
