@@ -156,7 +156,7 @@ async def plane(directory: Path) -> AsyncIterator[Plane]:
         session = await stack.enter_async_context(services.session(store))
         kinds = Kinds()
         builtin.register(kinds, store)
-        authorizer, tokens = Authorizer(store), ServiceAccountTokens(store, pki.signing_keys)
+        authorizer, tokens = Authorizer(store), ServiceAccountTokens(store, pki.signing_key)
         operations = Operations(
             store, kinds, Chain(EscalationGuard(authorizer), Policies(store, kinds), Webhooks(store, kinds, session))
         )

@@ -33,7 +33,7 @@ from virtfleet.local.apiserver.objects.namespace_defaults import NamespaceDefaul
 from virtfleet.local.apiserver.objects.operations import Operations
 from virtfleet.local.apiserver.objects.store import Store
 from virtfleet.local.apiserver.rights.access import MASTER, User
-from virtfleet.local.apiserver.rights.tokens import ServiceAccountTokens, SigningKeys
+from virtfleet.local.apiserver.rights.tokens import ServiceAccountTokens, SigningKey
 from virtfleet.local.apiserver.serving.discovery import Discovery
 from virtfleet.local.apiserver.serving.http import Server
 from virtfleet.local.directory import Settings
@@ -307,7 +307,7 @@ async def node_cluster() -> AsyncIterator[NodeCluster]:
         store, kinds = Store(place / "store"), Kinds()
         builtin.register(kinds, store)
         operations = Operations(store, kinds)
-        tokens = ServiceAccountTokens(store, SigningKeys.load(b"").rotated())
+        tokens = ServiceAccountTokens(store, SigningKey())
         operations.posts["", "serviceaccounts", "token"] = tokens.request
         api = InProcessApi(operations)
         for namespace in ("default", "kube-node-lease"):

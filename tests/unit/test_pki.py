@@ -21,7 +21,7 @@ def test_a_second_start_finds_everything_as_it_was(tmp_path: Path) -> None:
     assert second.authority.files() == first.authority.files()
     assert second.front_proxy_authority.files() == first.front_proxy_authority.files()
     assert (second.serving, second.admin, second.front_proxy) == (first.serving, first.admin, first.front_proxy)
-    assert second.signing_keys.dump() == first.signing_keys.dump()
+    assert second.signing_key.dump() == first.signing_key.dump()
     assert second.node("n1") == first.node("n1")
 
 

@@ -69,7 +69,7 @@ async def serve(data: Path, settings: Settings) -> None:
         kinds = Kinds()
         builtin.register(kinds, store, services=settings.services)
         authorizer = Authorizer(store)
-        tokens = ServiceAccountTokens(store, pki.signing_keys)
+        tokens = ServiceAccountTokens(store, pki.signing_key)
         operations = Operations(
             store, kinds, Chain(EscalationGuard(authorizer), Policies(store, kinds), Webhooks(store, kinds, session))
         )

@@ -3,7 +3,7 @@
     DIR/pki/ca                 signs the API server and everyone who identifies themselves to it
     DIR/pki/front-proxy-ca     signs only the API server as the caller of aggregated servers
     DIR/pki/apiserver, front-proxy-client, admin
-    DIR/pki/service-accounts   keys that sign service-account tokens
+    DIR/pki/service-accounts   the key that signs service-account tokens
     DIR/kubeconfig             the administrator's way in
 
 Each directory has the shape of a TLS Secret and is replaced at once, so a kill leaves either the old or the new.
@@ -21,7 +21,7 @@ import yaml
 from virtfleet.kube import certificates
 from virtfleet.kube.authority import Authority, Lifespan, Profile
 from virtfleet.kube.certificates import Credential
-from virtfleet.local.apiserver.rights.tokens import SigningKeys
+from virtfleet.local.apiserver.rights.tokens import SigningKey
 
 DAY = timedelta(days=1)
 _AUTHORITY = Lifespan(3650 * DAY, 365 * DAY)
@@ -36,7 +36,7 @@ _NAMES = (
     "127.0.0.1",
     "::1",
 )
-_KEYS = "sa.key"
+_KEY = "sa.key"
 
 
 class Pki:
@@ -48,8 +48,9 @@ class Pki:
         self._root = directory / "pki"
         self._serving = Profile("kube-apiserver", _LEAF, hosts=tuple(dict.fromkeys((*_NAMES, *hosts))))
         self.renew()
-        keys = certificates.read(self._root / "service-accounts").get(_KEYS, b"")
-        self.signing_keys = SigningKeys.load(keys) if keys else self.rotate_signing_keys()
+        stored = certificates.read(self._root / "service-accounts")
+        self.signing_key = SigningKey(stored.get(_KEY, b""))
+        self._save("service-accounts", stored, {_KEY: self.signing_key.dump()})
 
     def renew(self, now: datetime | None = None) -> None:
         """Replace whatever is missing, due or says something else than it should."""
@@ -60,13 +61,6 @@ class Pki:
         self.admin = self._credential("admin", self.authority, admin, now)
         caller = Profile(FRONT_PROXY, _LEAF, client=True)
         self.front_proxy = self._credential(FRONT_PROXY, self.front_proxy_authority, caller, now)
-
-    def rotate_signing_keys(self) -> SigningKeys:
-        """Sign with a new key from now on. Tokens of the key before stay good."""
-        stored = certificates.read(self._root / "service-accounts").get(_KEYS, b"")
-        keys = SigningKeys.load(stored).rotated()
-        certificates.write(self._root / "service-accounts", {_KEYS: keys.dump()})
-        return keys
 
     def node(self, name: str) -> Credential:
         """The identity of a node's agent."""

@@ -1,8 +1,7 @@
 """Service-account tokens: signed, for an audience and a time, and good only while what they are bound to exists.
 
 TokenRequest issues them (kubectl create token, the node agent for projected volumes); the authenticator and TokenReview
-check them. Keys are ECDSA P-256 in one PEM file, newest first: the first signs, all verify, so that a rotation refuses
-no token that is on its way.
+check them. The cluster's key is an ECDSA P-256 one in a PEM file.
 """
 
 from __future__ import annotations
@@ -43,38 +42,25 @@ class Unauthenticated(Exception):
     """A credential that is not accepted. The reason goes into the log and into TokenReviews, never to the caller."""
 
 
-class SigningKeys:
-    """The keys that sign and verify, newest first."""
+class SigningKey:
+    """The key that signs and verifies; a new one where `pem` is empty."""
 
-    def __init__(self, keys: tuple[ec.EllipticCurvePrivateKey, ...]) -> None:
-        self._keys = {_key_id(k): k for k in keys}
-
-    @classmethod
-    def load(cls, pem: bytes) -> SigningKeys:
-        """From what `dump` gave."""
-        return cls(tuple(load_keys(pem)))
+    def __init__(self, pem: bytes = b"") -> None:
+        self._key = next(iter(load_keys(pem)), None) or ec.generate_private_key(ec.SECP256R1())
 
     def dump(self) -> bytes:
-        """All keys, in PEM."""
-        return dump_keys(self._keys.values())
-
-    def rotated(self) -> SigningKeys:
-        """With a new key in front; of the older ones the latest stays, for tokens that are still out."""
-        return SigningKeys((ec.generate_private_key(ec.SECP256R1()), *list(self._keys.values())[:1]))
+        """In PEM."""
+        return dump_keys([self._key])
 
     def sign(self, claims: dict[str, Any]) -> str:
         """A token."""
-        key_id, key = next(iter(self._keys.items()))
-        return jwt.encode(claims, key, algorithm="ES256", headers={"kid": key_id})
+        return jwt.encode(claims, self._key, algorithm="ES256", headers={"kid": _key_id(self._key)})
 
     def verify(self, token: str) -> dict[str, Any]:
         """The claims, whose signature is right; nothing else is checked."""
         try:
-            key = self._keys.get(jwt.get_unverified_header(token).get("kid", ""))
-            if key is None:
-                raise Unauthenticated("the token is signed with a key that is not this cluster's")
             options: Options = {"verify_aud": False, "verify_exp": False, "verify_nbf": False, "verify_iat": False}
-            claims: dict[str, Any] = jwt.decode(token, key.public_key(), algorithms=["ES256"], options=options)
+            claims: dict[str, Any] = jwt.decode(token, self._key.public_key(), algorithms=["ES256"], options=options)
         except jwt.InvalidTokenError as error:
             raise Unauthenticated(f"the token cannot be read: {error}") from error
         return claims
@@ -110,11 +96,11 @@ class Verified:
 class ServiceAccountTokens:
     """Issues and checks tokens. `store` says what exists."""
 
-    def __init__(self, store: Store, keys: SigningKeys) -> None:
+    def __init__(self, store: Store, key: SigningKey) -> None:
         self._store = store
-        self.keys = keys
+        self.key = key
         # A signature costs a hundred times what all other checks cost together; only good ones are remembered.
-        self._claims = lru_cache(maxsize=4096)(keys.verify)
+        self._claims = lru_cache(maxsize=4096)(key.verify)
 
     # --- checking ----------------------------------------------------------------------------------------------------
 
@@ -189,7 +175,7 @@ class ServiceAccountTokens:
             _CLAIM: private,
         }
         expires = timestamp(now + seconds)
-        status = {"token": self.keys.sign(claims), "expirationTimestamp": expires}
+        status = {"token": self.key.sign(claims), "expirationTimestamp": expires}
         spec = {**spec, "audiences": claims["aud"], "expirationSeconds": seconds}
         return {"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", **obj, "spec": spec, "status": status}
 
