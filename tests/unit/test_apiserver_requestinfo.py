@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from virtfleet.kube.errors import ApiError
-from virtfleet.local.apiserver.serving.requestinfo import RequestInfo, read
+from virtfleet.local.apiserver.rights.access import Attributes
+from virtfleet.local.apiserver.serving.requestinfo import read
 
 
 def about(path: str, method: str = "GET", watch: str = "", fields: str = "") -> dict[str, str]:
     info = read(method, path, watch, fields)
-    return {k: getattr(info, k) for k in RequestInfo.__slots__ if k != "path" and getattr(info, k)}
+    return {k: getattr(info, k) for k in Attributes.__slots__ if k not in ("path", "user") and getattr(info, k)}
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from virtfleet.kube.api import KubeApi
 from virtfleet.kube.resource import NODES, PODS, Obj, Resource
 from virtfleet.local.apiserver.kinds.registry import Kind
 from virtfleet.local.apiserver.objects import refusals
-from virtfleet.local.apiserver.rights.access import User
 from virtfleet.local.apiserver.serving.http import Connector
 from virtfleet.local.apiserver.serving.streams import HEADERS
 from virtfleet.work.tasks import all_of
@@ -37,9 +36,7 @@ class Metrics:
         """What answers requests for the two kinds."""
         return {("metrics.k8s.io", "pods", ""): self._pods, ("metrics.k8s.io", "nodes", ""): self._nodes}
 
-    async def _pods(
-        self, request: web.Request, *, namespace: str, name: str, subpath: str, user: User
-    ) -> web.StreamResponse:
+    async def _pods(self, request: web.Request, *, namespace: str, name: str) -> web.StreamResponse:
         pods = await self._asked(request, PODS, namespace, name)
         nodes = sorted({pod["spec"]["nodeName"] for pod in pods if pod["spec"].get("nodeName")})
         measured = dict(zip(nodes, await all_of(*map(self._usage, nodes)), strict=True))
@@ -52,9 +49,7 @@ class Metrics:
                 items.append({**_described(POD_METRICS, pod, used), "containers": listed})
         return _answer(POD_METRICS, name, items)
 
-    async def _nodes(
-        self, request: web.Request, *, namespace: str, name: str, subpath: str, user: User
-    ) -> web.StreamResponse:
+    async def _nodes(self, request: web.Request, *, namespace: str, name: str) -> web.StreamResponse:
         nodes = await self._asked(request, NODES, "", name)
         items = []
         for node, used in zip(nodes, await all_of(*(self._usage(n["metadata"]["name"]) for n in nodes)), strict=True):

@@ -14,7 +14,6 @@ from virtfleet.kube.api import KubeApi
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.proxy import forward
 from virtfleet.kube.resource import PODS, Obj
-from virtfleet.local.apiserver.rights.access import User
 from virtfleet.local.apiserver.serving.http import Connector
 from virtfleet.local.node.layout import Layout
 
@@ -44,9 +43,7 @@ class NodeProxy:
         except (aiohttp.ClientError, TimeoutError, ValueError):
             return None
 
-    async def _pass_on(
-        self, what: str, request: web.Request, *, namespace: str, name: str, subpath: str, user: User
-    ) -> web.StreamResponse:
+    async def _pass_on(self, what: str, request: web.Request, *, namespace: str, name: str) -> web.StreamResponse:
         pod = await self._api.get(PODS, name, namespace)
         of = [what, namespace, name]
         if what != "portforward":

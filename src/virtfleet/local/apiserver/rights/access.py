@@ -23,7 +23,7 @@ MASTER = User("system:apiserver", ("system:masters", "system:authenticated"))
 
 @dataclass(frozen=True, slots=True)
 class Attributes:
-    """One request in the terms of RBAC: a verb on a resource, or on a path where `resource` is empty."""
+    """One request in the API's terms: a verb on a resource, or on a path where `resource` is empty."""
 
     user: User
     verb: str  # get list watch create update patch delete deletecollection, or the lower-case HTTP method for a path
@@ -34,3 +34,4 @@ class Attributes:
     namespace: str = ""
     name: str = ""
     path: str = ""
+    subpath: str = ""  # what follows the subresource, still quoted: pods/x/proxy/<subpath>

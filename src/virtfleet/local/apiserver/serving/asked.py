@@ -14,9 +14,8 @@ from virtfleet.local.apiserver.objects import causes, deletion, refusals
 from virtfleet.local.apiserver.objects.deletion import DeleteOptions
 from virtfleet.local.apiserver.objects.operations import Call
 from virtfleet.local.apiserver.objects.selection import Selection, select
-from virtfleet.local.apiserver.rights.access import User
+from virtfleet.local.apiserver.rights.access import Attributes
 from virtfleet.local.apiserver.serving import negotiation
-from virtfleet.local.apiserver.serving.requestinfo import RequestInfo
 from virtfleet.local.apiserver.tables.forms import Form, form
 
 _LONGEST_MANAGER = 128
@@ -31,10 +30,9 @@ class Asked:
     """A request about objects of one kind, and the parts of it that several verbs read."""
 
     request: web.Request
-    info: RequestInfo
+    info: Attributes
     kind: Kind
     namespace: str
-    user: User
 
     def form(self) -> Form:
         """The form of the answer."""
@@ -76,9 +74,8 @@ class Asked:
         if manager:
             sent["fieldManager"] = manager
         agent = self.request.headers.get("User-Agent", "").partition("/")[0][:_LONGEST_MANAGER]
-        return Call(
-            self.user, dry_run == "All", validation, options=sent, manager=manager or agent or "unknown", force=force
-        )
+        manager = manager or agent or "unknown"
+        return Call(self.info.user, dry_run == "All", validation, options=sent, manager=manager, force=force)
 
     async def body(self, options: str) -> tuple[Obj, Call]:
         """The object that was sent."""
@@ -113,7 +110,7 @@ class Asked:
             raise refusals.bad_request("DeleteOptions must be a JSON object")
         options = deletion.parse_options(given, dict(self.request.query))
         sent = {**given, "kind": "DeleteOptions", "apiVersion": "meta.k8s.io/v1"}
-        return options, Call(self.user, options.dry_run, options=sent)
+        return options, Call(self.info.user, options.dry_run, options=sent)
 
     def number(self, name: str) -> int | None:
         """A number in the query, negative ones taken for 0; None where there is none."""

@@ -30,7 +30,6 @@ from virtfleet.local.apiserver.objects.operations import Call, Operations
 from virtfleet.local.apiserver.rights.access import ANONYMOUS, Attributes, User
 from virtfleet.local.apiserver.serving import diagnostics, negotiation, requestinfo
 from virtfleet.local.apiserver.serving.asked import Asked
-from virtfleet.local.apiserver.serving.requestinfo import RequestInfo
 from virtfleet.local.apiserver.serving.streams import HEADERS, send_pieces, send_watch, send_watch_error
 
 log = logging.getLogger(__name__)
@@ -51,9 +50,7 @@ Aggregator = Callable[[web.Request, str, str, User], Awaitable[web.StreamRespons
 class Connector(Protocol):
     """Answers requests to a subresource by itself, usually with a stream."""
 
-    async def __call__(
-        self, request: web.Request, *, namespace: str, name: str, subpath: str, user: User
-    ) -> web.StreamResponse: ...
+    async def __call__(self, request: web.Request, *, namespace: str, name: str) -> web.StreamResponse: ...
 
 
 class Server:
@@ -100,9 +97,9 @@ class Server:
                 request.query.get("watch", ""),
                 request.query.get("fieldSelector", ""),
             )
-            user = await self.authenticate(request)
-            self._admit(info, user)
-            answer = await self._route(request, info, user)
+            info = replace(info, user=await self.authenticate(request))
+            self._admit(info)
+            answer = await self._route(request, info)
         except ApiError as error:
             answer = _failure(error)
         except web.HTTPRequestEntityTooLarge:
@@ -121,25 +118,23 @@ class Server:
             answer = _failure(ApiError("InternalError", f"Internal error occurred: {error}"))
         return answer
 
-    def _admit(self, info: RequestInfo, user: User) -> None:
-        if user is ANONYMOUS and info.path.rstrip("/") not in _OPEN_PATHS:
+    def _admit(self, info: Attributes) -> None:
+        if info.user is ANONYMOUS and info.path.rstrip("/") not in _OPEN_PATHS:
             raise ApiError("Unauthorized", "Unauthorized")
-        what = (info.group, info.version, info.resource, info.subresource, info.namespace, info.name, info.path)
         acting = info.verb == "get" and (info.group, info.resource) == ("", "pods") and info.subresource in _ACTING
-        for verb in (info.verb, "create") if acting else (info.verb,):
-            asked = Attributes(user, verb, *what)
+        for asked in (info, replace(info, verb="create")) if acting else (info,):
             if not self.authorize(asked):
                 raise refusals.forbidden(asked)
 
-    async def _route(self, request: web.Request, info: RequestInfo, user: User) -> web.StreamResponse:
+    async def _route(self, request: web.Request, info: Attributes) -> web.StreamResponse:
         if not info.resource:
-            return await self._route_path(request, info, user)
+            return await self._route_path(request, info)
         kind = self.kinds.find(info.group, info.version, info.resource)
         missing = left_out.refusal(info.group, info.resource, info.subresource)
         if kind is None and (none := left_out.empty(info.group, info.version, info.resource, info.verb)):
             return _answer(orjson.dumps(none))
         if kind is None:
-            return await self._aggregated(request, info.group, info.version, user, missing)
+            return await self._aggregated(request, info.group, info.version, info.user, missing)
         if missing:
             raise missing
         namespace = info.namespace if kind.resource.namespaced else ""
@@ -150,12 +145,13 @@ class Server:
             # Authorized for a namespace, which says nothing about an object outside of all of them.
             raise refusals.no_such_path()
         key = (info.group, info.resource, info.subresource)
-        if connector := self.connectors.get(key):
-            return await connector(request, namespace=namespace, name=info.name, subpath=info.subpath, user=user)
         if info.subpath:
             raise refusals.no_such_path()
+        if connector := self.connectors.get(key):
+            return await connector(request, namespace=namespace, name=info.name)
+        asked = Asked(request, info, kind, namespace)
         if info.verb == "create" and key in self.operations.posts:
-            return await self._post(Asked(request, info, kind, namespace, user))
+            return await self._post(asked)
         allowed = kind.subresources.get(info.subresource) if info.subresource else kind.verbs
         if allowed is None:
             raise refusals.no_such_path()
@@ -165,7 +161,7 @@ class Server:
         misplaced = info.verb in ("create", "update", "patch") and bool(info.name) == of_collection
         if handler is None or info.verb not in allowed or (needs_namespace and not namespace) or misplaced:
             raise refusals.method_not_allowed()
-        return await handler(self, Asked(request, info, kind, namespace, user))
+        return await handler(self, asked)
 
     # Objects
 
@@ -226,7 +222,7 @@ class Server:
         patching.check_format(kind, how)
         body = await asked.content()
         call = asked.call("PatchOptions", applies=how is Patch.APPLY)
-        call.may_create = lambda: self._admit(replace(info, verb="create"), asked.user)
+        call.may_create = lambda: self._admit(replace(info, verb="create"))
         try:
             orjson.loads(body)
         except orjson.JSONDecodeError as error:
@@ -264,7 +260,7 @@ class Server:
 
     # Paths that are not about objects
 
-    async def _route_path(self, request: web.Request, info: RequestInfo, user: User) -> web.StreamResponse:
+    async def _route_path(self, request: web.Request, info: Attributes) -> web.StreamResponse:
         path = request.path.rstrip("/") or "/"
         if document := self.documents(path):
             return await document(request)
@@ -275,7 +271,7 @@ class Server:
             return _answer(orjson.dumps(diagnostics.version()))
         parts = path.split("/")
         if len(parts) == 4 and parts[1] == "apis":
-            return await self._aggregated(request, parts[2], parts[3], user)
+            return await self._aggregated(request, parts[2], parts[3], info.user)
         if parts[1] == "version":
             raise refusals.no_such_path()
         return _nothing_there()

@@ -7,41 +7,29 @@ segment that then is empty, `.`, `..`, or contains a slash, is refused.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import unquote
 
 from virtfleet.local.apiserver.objects import refusals
 from virtfleet.local.apiserver.objects.selection import name_in_fields
+from virtfleet.local.apiserver.rights.access import ANONYMOUS, Attributes
 
 _VERBS = {"POST": "create", "GET": "get", "HEAD": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 _REFUSED = frozenset("/%\ufffd")  # the last stands for bytes that are not UTF-8
 _NAMESPACE_SUBRESOURCES = ("status", "finalize")
 
 
-@dataclass(frozen=True, slots=True)
-class RequestInfo:
-    """A request in the API's terms. `resource` is empty for paths that are not about objects."""
-
-    path: str
-    verb: str
-    group: str = ""
-    version: str = ""
-    resource: str = ""
-    subresource: str = ""
-    namespace: str = ""
-    name: str = ""
-    subpath: str = ""  # what follows the subresource, still quoted: pods/x/proxy/<subpath>
-
-
 @lru_cache(1024)
-def read(method: str, raw_path: str, watch: str = "", fields: str = "") -> RequestInfo:
-    """`raw_path` is the path as it came, without the query; of the query, `watch` and `fieldSelector` matter."""
+def read(method: str, raw_path: str, watch: str = "", fields: str = "") -> Attributes:
+    """What anybody asks who sends this: nobody has been identified yet.
+
+    `raw_path` is the path as it came, without the query; of the query, `watch` and `fieldSelector` matter.
+    """
     raw = raw_path.strip("/").split("/")
     legacy = raw[0] == "api"
     start = 2 if legacy else 3
     if raw[0] not in ("api", "apis") or len(raw) <= start:
-        return RequestInfo(raw_path, method.lower())
+        return Attributes(ANONYMOUS, method.lower(), path=raw_path)
     group, version = ("", _segment(raw[1])) if legacy else (_segment(raw[1]), _segment(raw[2]))
     parts = raw[start:]
     namespace = ""
@@ -59,9 +47,8 @@ def read(method: str, raw_path: str, watch: str = "", fields: str = "") -> Reque
             name = name_in_fields(fields)
         elif verb == "delete":
             verb = "deletecollection"
-    return RequestInfo(
-        raw_path, verb, group, version, resource, subresource, namespace, name, subpath="/".join(parts[3:])
-    )
+    subpath = "/".join(parts[3:])
+    return Attributes(ANONYMOUS, verb, group, version, resource, subresource, namespace, name, raw_path, subpath)
 
 
 def _segment(raw: str) -> str:
