@@ -178,7 +178,7 @@ async def plane(directory: Path) -> AsyncIterator[Plane]:
             AggregatedRoles(store, api).controller,
             NamespaceDefaults(store, api, pki.authority.bundle.decode()).controller,
         )
-        running = [asyncio.create_task(part.run()) for part in (custom_kinds, *controllers)]
+        running = [asyncio.create_task(part.run()) for part in (custom_kinds.controller, *controllers)]
         try:
             made = Plane(f"https://127.0.0.1:{port}", pki, store, api, aggregation, tokens, stack)
             await until(lambda: store.get("/serviceaccounts", "default", "default"))

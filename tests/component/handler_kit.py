@@ -52,7 +52,7 @@ async def api_server(directory: Path) -> AsyncIterator[InProcessApi]:
     operations = Operations(store, kinds)
     custom = CustomKinds(kinds, operations)
     custom.load()
-    following = asyncio.create_task(custom.run())
+    following = asyncio.create_task(custom.controller.run())
     api = InProcessApi(operations)
     try:
         yield api

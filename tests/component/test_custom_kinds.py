@@ -63,7 +63,7 @@ class Cluster:
 async def running(directory: Path, *, working: bool = True) -> AsyncIterator[Cluster]:
     cluster = Cluster(directory)
     cluster.custom.load()
-    worker = asyncio.create_task(cluster.custom.run()) if working else None
+    worker = asyncio.create_task(cluster.custom.controller.run()) if working else None
     try:
         yield cluster
     finally:

@@ -27,7 +27,9 @@ class Shelf:
     def scan(self, storage: str, namespace: str | None = None) -> Iterable[Record]:
         return [r for r in self.records.values() if r.storage == storage and namespace in (None, r.namespace)]
 
-    def listen(self, storage: str, listener: Callable[[Change], None]) -> None:
+    def follow(self, storage: str, listener: Callable[[Change], None]) -> None:
+        for record in self.scan(storage):
+            listener(Change("ADDED", record, None))
         self.listeners.setdefault(storage, []).append(listener)
 
     def put(self, kind: Resource, name: str, namespace: str = "", **obj: Any) -> None:

@@ -107,7 +107,7 @@ async def serve(data: Path, settings: Settings) -> None:
             await bootstrap(api, pki, front, [LOCAL_CLASS])
             bootstrapped.set()
             log.info("the API server is ready on port %d", settings.port)
-            group.create_task(custom_kinds.run())
+            group.create_task(custom_kinds.controller.run())
             group.create_task(aggregation.controller.run())
             group.create_task(AggregatedRoles(store, api).controller.run())
             group.create_task(NamespaceDefaults(store, api, pki.authority.bundle.decode()).controller.run())

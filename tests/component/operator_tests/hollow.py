@@ -432,7 +432,7 @@ async def hollow(directory: Path, *, nodes: int = 3) -> AsyncIterator[Hollow]:
     for i in range(nodes):
         await cluster.node(f"node{i}", labels={"kubernetes.io/os": "linux"})
     world = Hollow(cluster, kubelets, tower, OperatorsApi(operations, authorizer))
-    agents = [asyncio.create_task(kubelets.run()), asyncio.create_task(custom.run())]
+    agents = [asyncio.create_task(kubelets.run()), asyncio.create_task(custom.controller.run())]
     cluster.start()
     world.start_operator()
     try:

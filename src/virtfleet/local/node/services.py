@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import logging
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,13 +17,13 @@ import orjson
 
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
+from virtfleet.kube.controller import Controller
 from virtfleet.kube.resource import ENDPOINT_SLICES, SERVICES, Obj
 from virtfleet.local.node.network import ClusterNetwork
-from virtfleet.work.commands import CommandError, run
+from virtfleet.work.commands import run
 
 _GATHERING = 0.05  # seconds in which further changes join the same transaction
-_RETRY = 2.0
-log = logging.getLogger(__name__)
+_TABLE = "table"  # the one key of the controller
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,31 +160,22 @@ class ServiceNetwork:
         self._network = network
         self._services: Cache[Obj] = Cache(api, SERVICES, decode=orjson.loads)
         self._slices: Cache[Obj] = Cache(api, ENDPOINT_SLICES, decode=orjson.loads)
-        self._changed = asyncio.Event()
+        self._applied = ""
+        self._controller = Controller("service-network", self._apply)
+        self._controller.queue.add(_TABLE)
         for cache in (self._services, self._slices):
-            cache.on_change(lambda *_: self._changed.set())
+            self._controller.follow(cache, lambda _: [_TABLE])
 
     async def run(self) -> None:
         """Follow until cancelled. The table stays: connections outlive this process."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._services.run())
             group.create_task(self._slices.run())
-            group.create_task(self._follow())
+            group.create_task(self._controller.run())
 
-    async def _follow(self) -> None:
-        await self._services.synced.wait()
-        await self._slices.synced.wait()
-        applied = ""
-        while True:
-            self._changed.clear()
-            wanted = render(self._network, frontends(self._services.list(), self._slices.list()))
-            if wanted != applied:
-                try:
-                    await run("nft", "-f", "-", feed=wanted)
-                    applied = wanted
-                except CommandError as error:
-                    log.error("Services are not up to date: %s", error)
-                    await asyncio.sleep(_RETRY)
-                    continue
-            await self._changed.wait()
-            await asyncio.sleep(_GATHERING)
+    async def _apply(self, _: str) -> None:
+        await asyncio.sleep(_GATHERING)
+        wanted = render(self._network, frontends(self._services.list(), self._slices.list()))
+        if wanted != self._applied:
+            await run("nft", "-f", "-", feed=wanted)
+            self._applied = wanted

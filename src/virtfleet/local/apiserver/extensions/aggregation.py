@@ -83,23 +83,17 @@ class Aggregation:
         self._discovered: dict[str, list[Obj]] = {}  # APIService name -> entries of its APIResourceList
         self._contexts: dict[tuple[str, bool, bytes], ssl.SSLContext] = {}
         self.controller = Controller("apiservices", self.reconcile, workers=4)
-        store.listen(API_SERVICES.storage, self._changed)
+        store.follow(API_SERVICES.storage, self._changed)
         store.listen("/services", self._surroundings_changed)
         store.listen(ENDPOINT_SLICES.storage, self._surroundings_changed)
-        for record in store.scan(API_SERVICES.storage):
-            self._read(record.name, orjson.loads(record.data))
-            self.controller.queue.add(record.name)
 
     def _changed(self, change: Change) -> None:
-        obj = None if change.type == "DELETED" else orjson.loads(change.record.data)
-        self._read(change.record.name, obj)
-        self.controller.queue.add(change.record.name)
-
-    def _read(self, name: str, obj: Obj | None) -> None:
-        if obj and obj["spec"].get("service"):  # older clusters have some of this server's own groups without
+        name, obj = change.record.name, orjson.loads(change.record.data)
+        self._services.pop(name, None)
+        # Older clusters have some of this server's own groups without a Service.
+        if change.type != "DELETED" and obj["spec"].get("service"):
             self._services[name] = ApiService(obj)
-        else:
-            self._services.pop(name, None)
+        self.controller.queue.add(name)
 
     def _surroundings_changed(self, change: Change) -> None:
         for service in self._services.values():

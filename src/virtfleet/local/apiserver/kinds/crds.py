@@ -6,8 +6,6 @@ a definition can use the kind at once. When a definition is deleted its objects 
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections.abc import Callable, Iterable
 from functools import cache, lru_cache
 from typing import Any
@@ -15,7 +13,7 @@ from typing import Any
 import orjson
 
 from virtfleet.kube.api import Patch
-from virtfleet.kube.errors import ApiError, is_conflict, is_not_found
+from virtfleet.kube.controller import Controller
 from virtfleet.kube.resource import Obj, Resource
 from virtfleet.local.apiserver.kinds.builtin import OBJECT_META, facts
 from virtfleet.local.apiserver.kinds.registry import ALL_VERBS, Column, Kind, Kinds, Rules
@@ -28,10 +26,7 @@ from virtfleet.local.apiserver.objects.selection import Selection
 from virtfleet.local.apiserver.objects.store import Change
 from virtfleet.local.apiserver.rights.access import MASTER
 
-log = logging.getLogger(__name__)
-
 _CHANGING = frozenset({"get", "update", "patch"})
-_RETRY_SECONDS = 5.0
 _METADATA = {
     "description": "Identity, labels and ownership of the object.",
     "allOf": [{"$ref": f"#/components/schemas/{OBJECT_META}"}],
@@ -39,7 +34,7 @@ _METADATA = {
 
 
 class CustomKinds:
-    """Keeps `kinds` in step with the stored definitions."""
+    """Keeps `kinds` in step with the stored definitions. Run `controller`, which finishes deletions."""
 
     def __init__(self, kinds: Kinds, operations: Operations) -> None:
         self._kinds = kinds
@@ -47,14 +42,11 @@ class CustomKinds:
         self._store = operations.store
         self._served: dict[str, tuple[str, str, bytes]] = {}  # name -> group, plural, what the kinds were made from
         self._followed: set[str] = set()  # storages whose deletions matter to a definition that waits for them
-        self._work = asyncio.Event()
+        self.controller = Controller("definitions", self.reconcile)
 
     def load(self) -> None:
         """Serve what is stored, and follow changes from now on. To be called before anybody is served."""
-        for record in self._store.scan(STORAGE):
-            self._serve(orjson.loads(record.data))
-        self._store.listen(STORAGE, self._changed)
-        self._work.set()  # deletions that a previous process did not finish
+        self._store.follow(STORAGE, self._changed)
 
     def _changed(self, change: Change) -> None:
         crd = orjson.loads(change.record.data)
@@ -63,8 +55,7 @@ class CustomKinds:
                 self._kinds.remove(served[0], served[1])
         else:
             self._serve(crd)
-            if crd["metadata"].get("deletionTimestamp"):
-                self._work.set()
+            self.controller.queue.add(crd["metadata"]["name"])
 
     def _serve(self, crd: Obj) -> None:
         name = crd["metadata"]["name"]
@@ -79,37 +70,25 @@ class CustomKinds:
                 self._kinds.add(custom_kind(crd["spec"], version, ending=ending))
         self._served[name] = (group, plural, made_from)
 
-    async def run(self) -> None:
-        """Finish deletions."""
-        while True:
-            await self._work.wait()
-            self._work.clear()
-            for record in list(self._store.scan(STORAGE)):
-                crd = orjson.loads(record.data)
-                try:
-                    if crd["metadata"].get("deletionTimestamp"):
-                        await self._finish(crd)
-                except ApiError as error:
-                    if not (is_conflict(error) or is_not_found(error)):
-                        log.warning("definition %s: %s", crd["metadata"]["name"], error.message)
-                        asyncio.get_running_loop().call_later(_RETRY_SECONDS, self._work.set)
-
-    async def _finish(self, crd: Obj) -> None:
+    async def reconcile(self, name: str) -> None:
         """Delete the objects of a definition that is going; when the last is gone, let the definition go."""
-        if CLEANUP_FINALIZER not in crd["metadata"].get("finalizers", ()):
+        record = self._store.get(STORAGE, "", name)
+        crd: Obj = orjson.loads(record.data) if record else {"metadata": {}}
+        held = CLEANUP_FINALIZER in crd["metadata"].get("finalizers", ())
+        if not held or not crd["metadata"].get("deletionTimestamp"):
             return
         storage = f"{crd['spec']['group']}/{crd['spec']['names']['plural']}"
-        self._follow(storage)
+        self._follow(storage, name)
         kind = custom_kind(crd["spec"], next(v for v in crd["spec"]["versions"] if v["storage"]))
         await self._operations.delete_collection(Selection(kind), DeleteOptions(), Call(MASTER))
         if next(iter(self._store.scan(storage)), None) is None:
             kept = [f for f in crd["metadata"]["finalizers"] if f != CLEANUP_FINALIZER]
             await self._let_go(crd["metadata"], kept)
 
-    def _follow(self, storage: str) -> None:
+    def _follow(self, storage: str, name: str) -> None:
         if storage not in self._followed:
             self._followed.add(storage)
-            self._store.listen(storage, lambda change: self._work.set() if change.type == "DELETED" else None)
+            self._store.listen(storage, lambda _: self.controller.queue.add(name))
 
     async def _let_go(self, meta: Obj, finalizers: list[str]) -> None:
         kind = self._kinds.find("apiextensions.k8s.io", "v1", "customresourcedefinitions")

@@ -21,10 +21,9 @@ class NamespaceDefaults:
         self._api = api
         self._data = {"ca.crt": bundle}
         self.controller = Controller("namespace-defaults", self.reconcile)
-        for storage in ("/namespaces", "/serviceaccounts", "/configmaps"):
+        store.follow("/namespaces", self._changed)
+        for storage in ("/serviceaccounts", "/configmaps"):
             store.listen(storage, self._changed)
-        for record in store.scan("/namespaces"):
-            self.controller.queue.add(record.name)
 
     def _changed(self, change: Change) -> None:
         record = change.record

@@ -173,6 +173,12 @@ class Store:
         """Call `listener` on the event loop for every change, after its commit and before the writer's answer."""
         self._listeners.setdefault(storage, []).append(listener)
 
+    def follow(self, storage: str, listener: Callable[[Change], None]) -> None:
+        """The same, beginning with every object that there is already."""
+        for record in self.scan(storage):
+            listener(_change(record, None, removed=False))
+        self.listen(storage, listener)
+
     # Writing
 
     async def trouble(self) -> str:

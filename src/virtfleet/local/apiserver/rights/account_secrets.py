@@ -28,18 +28,13 @@ class AccountSecrets:
     def __init__(self, store: Store, api: KubeApi, tokens: ServiceAccountTokens, bundle: bytes) -> None:
         self._store, self._api, self._tokens, self._bundle = store, api, tokens, bundle
         self.controller = Controller("account-secrets", self.reconcile)
-        for storage in (_SECRETS, _ACCOUNTS):
-            store.listen(storage, self._changed)
-        for record in store.scan(_SECRETS):
-            self._seen(record)
+        store.follow(_SECRETS, lambda change: self._seen(change.record))
+        store.listen(_ACCOUNTS, self._account_changed)
 
-    def _changed(self, change: Change) -> None:
-        if change.record.storage == _SECRETS:
-            self._seen(change.record)
-        else:  # an account that goes takes its Secrets along
-            for record in self._store.scan(_SECRETS):
-                if record.namespace == change.record.namespace:
-                    self._seen(record)
+    def _account_changed(self, change: Change) -> None:
+        """An account that goes takes its Secrets along."""
+        for record in self._store.scan(_SECRETS, change.record.namespace):
+            self._seen(record)
 
     def _seen(self, record: Record) -> None:
         if TYPE.encode() in record.data:

@@ -102,34 +102,26 @@ class Authorizer:
         self._bindings: dict[tuple[str, str], dict[_RoleKey, _Binding]] = {}  # by subject, then by place and name
         self._remembered: dict[tuple[object, ...], tuple[frozenset[str], ...]] = {}
         for kind in (CLUSTER_ROLES, ROLES):
-            self._follow(store, kind.storage, self._role_changed)
+            store.follow(kind.storage, self._role_changed)
         for kind in (CLUSTER_ROLE_BINDINGS, ROLE_BINDINGS):
-            self._follow(store, kind.storage, self._binding_changed)
+            store.follow(kind.storage, self._binding_changed)
 
-    def _follow(self, store: Store, storage: str, changed: Any) -> None:
-        for record in store.scan(storage):
-            changed(None, record)
-
-        def listener(change: Change) -> None:
-            changed(change.previous, None if change.type == "DELETED" else change.record)
-            self._remembered.clear()
-
-        store.listen(storage, listener)
-
-    def _role_changed(self, previous: Record | None, record: Record | None) -> None:
-        if record:
+    def _role_changed(self, change: Change) -> None:
+        record = change.record
+        self._roles.pop((record.namespace, record.name), None)
+        if change.type != "DELETED":
             self._roles[record.namespace, record.name] = _Role(orjson.loads(record.data).get("rules") or ())
-        elif previous:
-            self._roles.pop((previous.namespace, previous.name), None)
+        self._remembered.clear()
 
-    def _binding_changed(self, previous: Record | None, record: Record | None) -> None:
-        if previous:
-            for subject in _Binding.of(previous).subjects:
-                self._bindings.get(subject, {}).pop((previous.namespace, previous.name), None)
-        if record:
-            binding = _Binding.of(record)
+    def _binding_changed(self, change: Change) -> None:
+        key = (change.record.namespace, change.record.name)
+        for subject in _Binding.of(change.previous).subjects if change.previous else ():
+            self._bindings.get(subject, {}).pop(key, None)
+        if change.type != "DELETED":
+            binding = _Binding.of(change.record)
             for subject in binding.subjects:
-                self._bindings.setdefault(subject, {})[record.namespace, record.name] = binding
+                self._bindings.setdefault(subject, {})[key] = binding
+        self._remembered.clear()
 
     # --- decisions ---------------------------------------------------------------------------------------------------
 
