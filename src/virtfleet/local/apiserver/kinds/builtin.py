@@ -106,7 +106,8 @@ def register(kinds: Kinds, stored: Store, *, services: str = SERVICE_NETWORK) ->
     subresources: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for entry in facts().resources:
         plural, _, subresource = entry["name"].partition("/")
-        if subresource and (entry["groupVersion"].rpartition("/")[0], plural, subresource) not in left_out.SUBRESOURCES:
+        group = entry["groupVersion"].rpartition("/")[0]
+        if subresource and left_out.refusal(group, plural, subresource) is None:
             subresources.setdefault((entry["groupVersion"], plural), []).append({**entry, "name": subresource})
     for entry in facts().resources:
         if "/" not in entry["name"]:
