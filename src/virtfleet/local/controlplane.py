@@ -42,7 +42,6 @@ from virtfleet.local.apiserver.serving.openapi import OpenApi
 from virtfleet.local.controllers import all as controllers
 from virtfleet.local.controllers.binding import bind
 from virtfleet.local.controllers.eviction import Eviction
-from virtfleet.local.controllers.volumes import LOCAL_CLASS
 from virtfleet.local.directory import Settings
 from virtfleet.local.identities import LOOPBACK, address_for_pods, cluster_ip, open_pki, server_url
 from virtfleet.local.node import network
@@ -104,7 +103,7 @@ async def serve(data: Path, settings: Settings) -> None:
         stack.push_async_callback(server.stop)
         pki.write_kubeconfig(server_url(settings))
         async with asyncio.TaskGroup() as group:
-            await bootstrap(api, pki, front, [LOCAL_CLASS])
+            await bootstrap(api, pki, front)
             bootstrapped.set()
             log.info("the API server is ready on port %d", settings.port)
             group.create_task(custom_kinds.controller.run())

@@ -17,7 +17,8 @@ from virtfleet.api.times import timestamp
 from virtfleet.kube.api import Patch
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.errors import ApiError
-from virtfleet.kube.resource import NAMESPACES, NODES, PODS, Obj, Resource
+from virtfleet.kube.resource import NAMESPACES, NODES, PODS, STORAGE_CLASSES, Obj, Resource
+from virtfleet.local.apiserver.bootstrap import default_objects
 from virtfleet.local.apiserver.kinds import builtin
 from virtfleet.local.apiserver.kinds.registry import Kinds
 from virtfleet.local.apiserver.objects.inprocess import InProcessApi
@@ -31,6 +32,7 @@ from virtfleet.local.controllers.pods import Pod
 
 DEADLINE = 20.0
 PAUSE = 0.02  # seconds between two looks
+LOCAL_CLASS = next(obj for res, obj in default_objects() if res is STORAGE_CLASSES)
 
 
 class Cluster:

@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from local_cluster import Cluster, Kubelets
+from local_cluster import LOCAL_CLASS, Cluster, Kubelets
 from test_daemonsets import a_daemon
 from test_deployments import a_deployment, image
 
@@ -26,7 +26,6 @@ from virtfleet.kube.resource import (
     STORAGE_CLASSES,
     Obj,
 )
-from virtfleet.local.controllers.volumes import LOCAL_CLASS
 
 
 async def restart_at_random(cluster: Cluster, chance: random.Random, times: int) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from local_cluster import Cluster
+from local_cluster import LOCAL_CLASS, Cluster
 
 from virtfleet.kube.resource import (
     PERSISTENT_VOLUME_CLAIMS,
@@ -15,7 +15,6 @@ from virtfleet.kube.resource import (
     STORAGE_CLASSES,
     Obj,
 )
-from virtfleet.local.controllers.volumes import LOCAL_CLASS
 
 
 @pytest.fixture(autouse=True)

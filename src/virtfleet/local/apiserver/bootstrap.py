@@ -7,7 +7,7 @@ annotation rbac.authorization.kubernetes.io/autoupdate is "false".
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import resources
 
@@ -46,12 +46,11 @@ class Front:
     port: int
 
 
-async def bootstrap(api: KubeApi, pki: Pki, front: Front, storage_classes: Sequence[Obj] = ()) -> None:
+async def bootstrap(api: KubeApi, pki: Pki, front: Front) -> None:
     """Create or complete every default object. Safe to repeat, and to be killed at any point."""
     await asyncio.gather(*(_ensure(api, NAMESPACES, {"metadata": {"name": n}}) for n in SYSTEM_NAMESPACES))
     await asyncio.gather(
         *(_ensure(api, kind, obj, _lacking(obj)) for kind, obj in default_objects()),
-        *(_ensure(api, STORAGE_CLASSES, c) for c in storage_classes),
         _ensure(api, CONFIG_MAPS, (published := _authentication(pki)), _differing(published, "data")),
         _ensure(api, SERVICES, _service(front)),
         _ensure(api, ENDPOINT_SLICES, (behind := _endpoints(front)), _differing(behind, "endpoints", "ports")),
@@ -59,12 +58,13 @@ async def bootstrap(api: KubeApi, pki: Pki, front: Front, storage_classes: Seque
 
 
 def default_objects() -> list[tuple[Resource, Obj]]:
-    """What is in bootstrap.yaml: roles and bindings, marked as the cluster's own, priorities, kinds of others."""
-    kinds = {res.kind: res for res in (CLUSTER_ROLES, CLUSTER_ROLE_BINDINGS, ROLES, PRIORITY_CLASSES, CRDS)}
+    """What is in bootstrap.yaml: roles and bindings, marked as the cluster's own, and what else it begins with."""
+    plain, rights = (PRIORITY_CLASSES, STORAGE_CLASSES, CRDS), (CLUSTER_ROLES, CLUSTER_ROLE_BINDINGS, ROLES)
+    kinds = {res.kind: res for res in (*plain, *rights)}
     text = resources.files(__package__).joinpath("bootstrap.yaml").read_text()
     objects = [(kinds[obj["kind"]], obj) for obj in yaml.load_all(text, Loader=yaml.CSafeLoader)]
     for res, obj in objects:
-        if res not in (PRIORITY_CLASSES, CRDS):
+        if res in rights:
             obj["metadata"].setdefault("labels", {})["kubernetes.io/bootstrapping"] = "rbac-defaults"
             obj["metadata"]["annotations"] = {AUTO_UPDATE: "true"}
     return objects

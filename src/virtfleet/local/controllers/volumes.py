@@ -23,23 +23,13 @@ from virtfleet.local.controllers.claims import best_match, is_bound, is_for, mod
 from virtfleet.local.controllers.collection import Collection, about
 from virtfleet.local.controllers.nodes import NodeView
 
-PROVISIONER = "local.virtfleet.io/path"
+PROVISIONER = "local.virtfleet.io/path"  # of the class `local` in bootstrap.yaml
 PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
 CLAIM_PROTECTION = "kubernetes.io/pvc-protection"
 VOLUME_PROTECTION = "kubernetes.io/pv-protection"
 HOSTNAME = "kubernetes.io/hostname"
 RAW_FILE = "disk.img"
 ONE_NODE = {"ReadWriteOnce", "ReadWriteOncePod"}
-
-# What `virtfleet up` creates, so that claims without a class get a volume.
-LOCAL_CLASS: Obj = {
-    "apiVersion": "storage.k8s.io/v1",
-    "kind": "StorageClass",
-    "metadata": {"name": "local", "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}},
-    "provisioner": PROVISIONER,
-    "reclaimPolicy": "Delete",
-    "volumeBindingMode": "WaitForFirstConsumer",
-}
 
 
 def new_volume(claim: Obj, storage_class: Obj, directory: Path, node: NodeView | None) -> Obj:
