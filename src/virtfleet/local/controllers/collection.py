@@ -48,6 +48,10 @@ class Collection(Cache[T]):
         self.observe(answer)
         return answer
 
+    async def release(self, key: str, uid: str, finalizer: str) -> None:
+        """Take a finalizer off this very object, and leave those of others."""
+        await self.patch(key, {"metadata": {"$deleteFromPrimitiveList/finalizers": [finalizer]}}, uid=uid)
+
     async def write_status(self, obj: Obj, status: Obj) -> Obj:
         """The object with these fields in its status; nothing is written where they are so already."""
         if status.items() <= (obj.get("status") or {}).items():

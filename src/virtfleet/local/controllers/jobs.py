@@ -155,8 +155,7 @@ class Jobs:
         return None
 
     async def _let_go(self, pods: Iterable[Pod]) -> None:
-        patch = {"metadata": {"$deleteFromPrimitiveList/finalizers": [JOB_TRACKING]}}
-        await all_of(*(self._pods.patch(pod.key, patch, uid=pod.uid) for pod in pods if pod.tracked))
+        await all_of(*(self._pods.release(pod.key, pod.uid, JOB_TRACKING) for pod in pods if pod.tracked))
 
 
 def _next(spec: Obj, status: Obj, wait: float, now: float) -> float | None:

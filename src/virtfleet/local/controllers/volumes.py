@@ -260,7 +260,5 @@ class Volumes:
 
 
 async def _release(collection: Collection[Obj], obj: Obj, finalizer: str) -> None:
-    """Take our finalizer off, and leave those of others."""
     if finalizer in (obj["metadata"].get("finalizers") or ()):
-        patch = {"metadata": {"$deleteFromPrimitiveList/finalizers": [finalizer]}}
-        await collection.patch(key_of(obj), patch, uid=obj["metadata"]["uid"])
+        await collection.release(key_of(obj), obj["metadata"]["uid"], finalizer)
