@@ -19,6 +19,7 @@ from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.resource import ENDPOINT_SLICES, SERVICES, Obj
+from virtfleet.local.apiserver.extensions.services import ready
 from virtfleet.local.node.network import ClusterNetwork
 from virtfleet.work.commands import run
 
@@ -46,6 +47,8 @@ def frontends(services: Iterable[Obj], slices: Iterable[Obj]) -> list[Frontend]:
     """What can be reached by a cluster address, sorted, so that equal input gives equal text."""
     endpoints: dict[tuple[str, str], list[Obj]] = defaultdict(list)
     for piece in slices:
+        if piece.get("addressType", "IPv4") != "IPv4":
+            continue
         owner = (piece["metadata"].get("labels") or {}).get("kubernetes.io/service-name", "")
         endpoints[piece["metadata"]["namespace"], owner].append(piece)
     reachable = []
@@ -57,7 +60,7 @@ def frontends(services: Iterable[Obj], slices: Iterable[Obj]) -> list[Frontend]:
             backends = {
                 backend
                 for piece in endpoints[meta["namespace"], meta["name"]]
-                for backend in _backends(piece, port.get("name") or "")
+                for backend in ready(piece, port.get("name") or "")
             }
             reachable.append(
                 Frontend(
@@ -70,17 +73,6 @@ def frontends(services: Iterable[Obj], slices: Iterable[Obj]) -> list[Frontend]:
                 )
             )
     return sorted(reachable, key=lambda f: f.name)
-
-
-def _backends(piece: Obj, port_name: str) -> Iterable[tuple[str, int]]:
-    if piece.get("addressType", "IPv4") != "IPv4":
-        return
-    number = next((p.get("port") for p in piece.get("ports") or () if (p.get("name") or "") == port_name), None)
-    if not number:
-        return
-    for endpoint in piece.get("endpoints") or ():
-        if (endpoint.get("conditions") or {}).get("ready") is not False:
-            yield endpoint["addresses"][0], number
 
 
 def render(network: ClusterNetwork, frontends: list[Frontend]) -> str:

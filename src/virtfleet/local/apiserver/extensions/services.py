@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import socket
+from collections.abc import Iterator
 
 import aiohttp
 import orjson
@@ -41,19 +42,21 @@ def endpoints(store: Store, namespace: str, name: str, port: int) -> list[tuple[
     slices = [s for s in everything if s["metadata"].get("labels", {}).get("kubernetes.io/service-name") == name]
     if not slices:
         raise Unreachable("EndpointsNotFound", f'cannot find endpointslices for service/{name} in "{namespace}"')
-    ready = [
-        (address, there["port"])
-        for s in slices
-        for there in s.get("ports") or ()
-        if there.get("name", "") == served and there.get("port")
-        for endpoint in s.get("endpoints") or ()
-        if endpoint.get("conditions", {}).get("ready") is not False
-        for address in endpoint.get("addresses", ())[:1]
-    ]
-    if not ready:
+    found = [each for piece in slices for each in ready(piece, served)]
+    if not found:
         missing = f'endpointslices for service/{name} in "{namespace}" have no addresses with port name "{served}"'
         raise Unreachable("MissingEndpoints", missing)
-    return ready
+    return found
+
+
+def ready(piece: Obj, port_name: str) -> Iterator[tuple[str, int]]:
+    """Address and port of the ready endpoints of an EndpointSlice behind one of its ports."""
+    number = next((p.get("port") for p in piece.get("ports") or () if (p.get("name") or "") == port_name), None)
+    if number is None:
+        return
+    for endpoint in piece.get("endpoints") or ():
+        if (endpoint.get("conditions") or {}).get("ready") is not False and endpoint.get("addresses"):
+            yield endpoint["addresses"][0], number
 
 
 def host(namespace: str, name: str) -> str:
@@ -75,8 +78,8 @@ class ClusterResolver(AbstractResolver):
         if not host.endswith(SUFFIX):
             return await self._others.resolve(host, port, family)
         name, _, namespace = host.removesuffix(SUFFIX).partition(".")
-        ready = endpoints(self._store, namespace, name, port)
-        random.shuffle(ready)  # the load is spread, and a pod that is gone is not tried first every time
+        found = endpoints(self._store, namespace, name, port)
+        random.shuffle(found)  # the load is spread, and a pod that is gone is not tried first every time
         return [
             ResolveResult(
                 hostname=host,
@@ -86,7 +89,7 @@ class ClusterResolver(AbstractResolver):
                 proto=socket.IPPROTO_TCP,
                 flags=socket.AI_NUMERICHOST,
             )
-            for address, there in ready
+            for address, there in found
         ]
 
     async def close(self) -> None:
