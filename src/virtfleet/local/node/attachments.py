@@ -7,7 +7,7 @@ is refused by name instead of being overlooked.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_interface, ip_network
 from typing import Any
 
@@ -128,7 +128,7 @@ def _request(element: _Element, interface: str, own: str) -> Request:
 
 
 class _Range(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    subnet: str
+    subnet: str = ""
     range_start: str = ""
     range_end: str = ""
     gateway: str = ""
@@ -138,12 +138,10 @@ class _Address(msgspec.Struct, forbid_unknown_fields=True):
     address: str
 
 
-class _Ipam(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+class _Ipam(_Range):
+    """With its own range, or a list of them."""
+
     type: str = ""
-    subnet: str = ""
-    range_start: str = ""
-    range_end: str = ""
-    gateway: str = ""
     ranges: list[list[_Range]] = []
     addresses: list[_Address] = []
 
@@ -199,8 +197,7 @@ def _addresses(ipam: _Ipam) -> tuple[tuple[Pool, ...], tuple[str, ...]]:
     if ipam.type == "static" and 0 < len(ipam.addresses) <= 2:
         return (), tuple(str(ip_interface(each.address)) for each in ipam.addresses)
     if ipam.type == "host-local":
-        alone = [[_Range(ipam.subnet, ipam.range_start, ipam.range_end, ipam.gateway)]] if ipam.subnet else []
-        sets = ipam.ranges or alone
+        sets: Sequence[Sequence[_Range]] = ipam.ranges or ([[ipam]] if ipam.subnet else [])
         if not 0 < len(sets) <= 2 or any(len(each) != 1 for each in sets):
             raise ValueError("host-local needs a subnet, or one range for each family; write subnet")
         return tuple(_pool(each[0]) for each in sets), ()

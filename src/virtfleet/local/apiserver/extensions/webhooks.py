@@ -219,16 +219,14 @@ def _checked(answer: Any, uid: str, *, mutating: bool) -> Obj:
         expected = "admission.k8s.io/v1, Kind=AdmissionReview"
         raise bad(f"expected webhook response of {expected}, got {said[0] or ''}, Kind={said[1] or ''}")
     patch, patch_type = response.get("patch"), response.get("patchType")
-    if not mutating:
-        if patch:
-            raise bad("validating webhook may not return response.patch")
-        if patch_type is not None:
-            raise bad("validating webhook may not return response.patchType")
-        return response
-    if patch and patch_type is None:
-        raise bad("webhook returned response.patch but not response.patchType")
-    if not patch and patch_type is not None:
-        raise bad("webhook returned response.patchType but not response.patch")
+    for is_wrong, why in (
+        (not mutating and patch, "validating webhook may not return response.patch"),
+        (not mutating and patch_type is not None, "validating webhook may not return response.patchType"),
+        (patch and patch_type is None, "webhook returned response.patch but not response.patchType"),
+        (not patch and patch_type is not None, "webhook returned response.patchType but not response.patch"),
+    ):
+        if is_wrong:
+            raise bad(why)
     if patch:
         if patch_type != "JSONPatch":
             raise CallFailed(f'unsupported patch type "{patch_type}"')

@@ -7,6 +7,18 @@ import time
 from virtfleet.api import times
 
 UNKNOWN = "<unknown>"
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "y": 365 * 86400}  # seconds
+# Below so many seconds, an age is shown in this unit, and with what is left in that one.
+_DETAIL = (
+    (120, "s", ""),
+    (600, "m", "s"),
+    (3 * 3600, "m", ""),
+    (8 * 3600, "h", "m"),
+    (48 * 3600, "h", ""),
+    (8 * 86400, "d", "h"),
+    (2 * 365 * 86400, "d", ""),
+    (8 * 365 * 86400, "y", "d"),
+)
 
 
 def since(timestamp: str | None) -> str:
@@ -24,25 +36,6 @@ def human(seconds: float) -> str:
     if seconds < -1:
         return "<invalid>"
     total = max(int(seconds), 0)
-    minutes, hours, days = total // 60, total // 3600, total // 86400
-    if total < 120:
-        return f"{total}s"
-    if minutes < 10:
-        return _two(minutes, "m", total % 60, "s")
-    if minutes < 180:
-        return f"{minutes}m"
-    if hours < 8:
-        return _two(hours, "h", minutes % 60, "m")
-    if hours < 48:
-        return f"{hours}h"
-    if days < 8:
-        return _two(days, "d", hours % 24, "h")
-    if days < 2 * 365:
-        return f"{days}d"
-    if days < 8 * 365:
-        return _two(days // 365, "y", days % 365, "d")
-    return f"{days // 365}y"
-
-
-def _two(large: int, large_unit: str, small: int, small_unit: str) -> str:
-    return f"{large}{large_unit}{small}{small_unit}" if small else f"{large}{large_unit}"
+    large, small = next((units for below, *units in _DETAIL if total < below), ("y", ""))
+    rest = total % _UNITS[large] // _UNITS[small] if small else 0
+    return f"{total // _UNITS[large]}{large}" + (f"{rest}{small}" if rest else "")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from virtfleet.api.conditions import find
 from virtfleet.api.selectors import from_label_selector
 from virtfleet.api.times import seconds
 from virtfleet.kube.resource import Obj
@@ -45,9 +46,9 @@ def count(fields: list[str], obj: Obj) -> int:
 
 def node_status(node: Obj) -> str:
     """Whether a node is ready, and whether it takes pods."""
-    ready = [c for c in node.get("status", {}).get("conditions", ()) if c["type"] == "Ready"]
-    words = ["Ready" if c["status"] == "True" else "NotReady" for c in ready] or ["Unknown"]
-    return ",".join([*words, *(["SchedulingDisabled"] if node.get("spec", {}).get("unschedulable") else [])])
+    ready = find(node.get("status", {}).get("conditions", ()), "Ready")
+    word = "Unknown" if ready is None else "Ready" if ready["status"] == "True" else "NotReady"
+    return word + (",SchedulingDisabled" if node.get("spec", {}).get("unschedulable") else "")
 
 
 def node_roles(node: Obj) -> str:
@@ -193,8 +194,7 @@ def api_service(api_service: Obj) -> str:
 
 def availability(api_service: Obj) -> str:
     """Whether it answers."""
-    for condition in api_service.get("status", {}).get("conditions", ()):
-        if condition["type"] == "Available":
-            status, reason = condition["status"], condition.get("reason", "")
-            return str(status) if status == "True" else f"{status} ({reason})"
-    return "Unknown"
+    available = find(api_service.get("status", {}).get("conditions", ()), "Available")
+    if available is None:
+        return "Unknown"
+    return "True" if available["status"] == "True" else f"{available['status']} ({available.get('reason', '')})"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from virtfleet.api.conditions import holds
 from virtfleet.api.names import FINAL
 from virtfleet.kube.resource import Obj
 from virtfleet.local.apiserver.kinds.pod_spec import is_sidecar
@@ -27,12 +28,12 @@ def summarize(pod: Obj) -> Summary:
     """The status word sums up phase, containers and deletion; nothing else is read as often."""
     spec, status = pod.get("spec", {}), pod.get("status", {})
     word = status.get("reason") or status.get("phase", "")
-    if any(c["type"] == "PodScheduled" and c.get("reason") == "SchedulingGated" for c in status.get("conditions", ())):
+    if holds(status.get("conditions", ()), "PodScheduled", "False", "SchedulingGated"):
         word = "SchedulingGated"
     sidecars = {c["name"] for c in spec.get("initContainers", ()) if is_sidecar(c)}
     starting = _initialization(spec, status, sidecars)
     counted = [s for s in status.get("initContainerStatuses", ()) if starting or s["name"] in sidecars]
-    if not starting or _condition(status, "Initialized"):
+    if not starting or holds(status.get("conditions", ()), "Initialized"):
         counted = [s for s in counted if s["name"] in sidecars] + list(status.get("containerStatuses", ()))
         word = _running(word, status)
     else:
@@ -84,7 +85,7 @@ def _running(word: str, status: Obj) -> str:
             running = True
     if word != "Completed":
         return word
-    if running and _condition(status, "Ready"):
+    if running and holds(status.get("conditions", ()), "Ready"):
         return "Running"
     return failure or ("NotReady" if running else word)
 
@@ -95,10 +96,6 @@ def _ending(terminated: Obj) -> str:
     if terminated.get("signal"):
         return f"Signal:{terminated['signal']}"
     return f"ExitCode:{terminated.get('exitCode', 0)}"
-
-
-def _condition(status: Obj, type_: str) -> bool:
-    return any(c["type"] == type_ and c["status"] == "True" for c in status.get("conditions", ()))
 
 
 def pod_ready(pod: Obj) -> str:
@@ -122,5 +119,6 @@ def pod_restarts(pod: Obj) -> str:
 def pod_gates(pod: Obj) -> str:
     """How many of a pod's readiness gates are passed."""
     gates = pod.get("spec", {}).get("readinessGates", ())
-    passed = sum(_condition(pod.get("status", {}), gate["conditionType"]) for gate in gates)
+    conditions = pod.get("status", {}).get("conditions", ())
+    passed = sum(holds(conditions, gate["conditionType"]) for gate in gates)
     return f"{passed}/{len(gates)}" if gates else NONE
