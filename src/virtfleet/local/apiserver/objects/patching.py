@@ -33,15 +33,17 @@ def accepted_patches(kind: Kind) -> tuple[Patch, ...]:
     return (Patch.JSON, Patch.MERGE, *strategic, Patch.APPLY)
 
 
-def check_format(kind: Kind, how: Patch) -> None:
-    """Refuse a format that does not apply to the kind."""
-    if how not in accepted_patches(kind):
+def format_of(kind: Kind, media_type: str) -> Patch:
+    """The format that a patch is in; refused if it is none, or does not apply to the kind."""
+    how = next((patch for patch in accepted_patches(kind) if patch == media_type), None)
+    if how is None:
         raise refusals.unknown_format(accepted_patches(kind))
+    return how
 
 
 def apply(kind: Kind, how: Patch, obj: Obj, patch: Any) -> Obj:
     """`obj` after `patch`."""
-    check_format(kind, how)
+    format_of(kind, how)
     if how is Patch.JSON:
         return _json_patch(obj, patch)
     if not isinstance(patch, dict):

@@ -16,7 +16,7 @@ from virtfleet.local.apiserver.objects.operations import Call
 from virtfleet.local.apiserver.objects.selection import Selection, select
 from virtfleet.local.apiserver.rights.access import Attributes
 from virtfleet.local.apiserver.serving import negotiation
-from virtfleet.local.apiserver.tables.forms import Form, form
+from virtfleet.local.apiserver.tables.forms import Form, Plain, Table
 
 _LONGEST_MANAGER = 128
 _MOST_PARTS = 100_000  # a body of 3 MiB could have ten times as many
@@ -36,8 +36,9 @@ class Asked:
 
     def form(self) -> Form:
         """The form of the answer."""
-        accepted = negotiation.accept(self.request.headers.get("Accept", ""))
-        return form(self.kind, accepted, self.request.query.get("includeObject", ""))
+        if negotiation.wants_table(self.request.headers.get("Accept", "")):
+            return Table(self.kind, self.request.query.get("includeObject", ""))
+        return Plain(self.kind)
 
     def shown(self, form: Form, data: bytes) -> bytes:
         """An answer in the form asked for; a Scale has only one."""

@@ -218,8 +218,7 @@ class Server:
 
     async def _patch(self, asked: Asked) -> web.StreamResponse:
         request, info, kind, form = asked.request, asked.info, asked.kind, asked.form()
-        how = negotiation.patch_type(request.headers.get("Content-Type", ""), patching.accepted_patches(kind))
-        patching.check_format(kind, how)
+        how = patching.format_of(kind, negotiation.media_type(request.headers.get("Content-Type", "")))
         body = await asked.content()
         call = asked.call("PatchOptions", applies=how is Patch.APPLY)
         call.may_create = lambda: self._admit(replace(info, verb="create"))

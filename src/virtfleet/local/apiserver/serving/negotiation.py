@@ -10,12 +10,11 @@ from typing import Any
 
 import orjson
 
-from virtfleet.kube.api import Patch
 from virtfleet.local.apiserver.objects import refusals
 from virtfleet.local.apiserver.serving import protobuf
 
 JSON = "application/json"
-TABLE, _GROUP, _VERSION = "Table", "meta.k8s.io", "v1"
+_TABLE, _GROUP, _VERSION = "Table", "meta.k8s.io", "v1"
 
 
 def media_type(content_type: str) -> str:
@@ -39,27 +38,19 @@ def decode(content_type: str, body: bytes, *, find_duplicates: bool) -> tuple[An
     raise refusals.unknown_format((JSON, protobuf.MEDIA_TYPE))
 
 
-def patch_type(content_type: str, accepted: tuple[Patch, ...]) -> Patch:
-    """The format that a patch is in; refused if it is none."""
-    try:
-        return Patch(media_type(content_type))
-    except ValueError:
-        raise refusals.unknown_format(accepted) from None
-
-
 @lru_cache(256)
-def accept(header: str) -> str:
-    """The first form in the client's order that we can give: Table, or "" for the objects themselves."""
+def wants_table(header: str) -> bool:
+    """Whether the first form in the client's order that we can give is a Table, and not the objects themselves."""
     if not header:
-        return ""
+        return False
     for media, params, quality in sorted(map(_clause, header.split(",")), key=lambda clause: -clause[2]):
         if quality == 0 or media not in (JSON, "application/*", "*/*"):
             continue
         form = params.get("as", "")
         if not form:
-            return ""
-        if form == TABLE and params.get("g") == _GROUP and params.get("v") == _VERSION:
-            return TABLE
+            return False
+        if form == _TABLE and params.get("g") == _GROUP and params.get("v") == _VERSION:
+            return True
     raise refusals.not_acceptable((JSON,))
 
 

@@ -14,7 +14,6 @@ from virtfleet.kube.resource import Obj
 from virtfleet.local.apiserver.kinds.registry import Kind
 from virtfleet.local.apiserver.objects.listing import Listing
 from virtfleet.local.apiserver.objects.operations import served
-from virtfleet.local.apiserver.serving.negotiation import TABLE
 from virtfleet.local.apiserver.tables import table as tables
 
 _PIECE = 100  # objects of a list that are sent together
@@ -62,7 +61,7 @@ class Plain:
 
 
 class Table:
-    """Rows and columns, as `kubectl get` prints them."""
+    """Rows and columns, as `kubectl get` prints them; `include` is the query's includeObject."""
 
     def __init__(self, kind: Kind, include: str) -> None:
         self._kind = kind
@@ -91,11 +90,6 @@ class Table:
 
 
 Form = Plain | Table  # one form for the objects of one kind; equal keys mean equal bytes
-
-
-def form(kind: Kind, accepted: str, include: str) -> Form:
-    """The form that negotiation arrived at; `include` is the query's includeObject."""
-    return Table(kind, include) if accepted == TABLE else Plain(kind)
 
 
 def _list_metadata(listing: Listing) -> Obj:
