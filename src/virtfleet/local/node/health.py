@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import logging
+import random
 from collections.abc import Callable
 from functools import partial
 
 from virtfleet.kube.resource import Obj
 from virtfleet.local.node.containers import Container
-from virtfleet.local.node.probes import Tally, probing
+from virtfleet.local.node.probes import ProbeFailure, Tally, attempt
 from virtfleet.local.node.runtime import Runtime
 from virtfleet.work import tasks
-
-log = logging.getLogger(__name__)
 
 
 class Health:
@@ -44,7 +42,7 @@ class Health:
 
     async def _live(self) -> None:
         if self._container.get("startupProbe") and not self.started:
-            await self._probe("startup", until_success=True)
+            await self._probe("startup")
             if self.unhealthy:
                 return
         self.started = True
@@ -55,27 +53,30 @@ class Health:
                 if self._container.get(f"{kind}Probe"):
                     group.create_task(self._probe(kind))
 
-    async def _probe(self, kind: str, *, until_success: bool = False) -> None:
+    async def _probe(self, kind: str) -> None:
+        """Ask as long as the answer can change anything."""
         probe = self._container[f"{kind}Probe"]
-        count = Tally(probe.get("successThreshold") or 1, probe.get("failureThreshold") or 3)
-        done = asyncio.Event()
-
-        def answered(success: bool, message: str) -> None:
-            if not success:
-                self._warn("Unhealthy", f"{kind.capitalize()} probe failed: {message}")
-            if not count.count(success):
-                return
-            if kind == "readiness":
-                if self.ready != success:
-                    self.ready = success
-                    self._wake()
-            elif not success:
+        tally = Tally(probe.get("successThreshold") or 1, probe.get("failureThreshold") or 3)
+        await asyncio.sleep(probe.get("initialDelaySeconds") or 0)
+        while True:
+            good = await self._succeeds(kind, probe)
+            counts = tally.count(good)
+            if counts and kind == "readiness" and self.ready != good:
+                self.ready = good
+                self._wake()
+            elif counts and kind != "readiness" and not good:
                 self.unhealthy = f"Container {self._run.name} failed {kind} probe, will be restarted"
                 self._wake()
-                done.set()
-            elif until_success:
-                done.set()
+                return
+            elif counts and kind == "startup":
+                return
+            # Many containers of one node begin at one moment; their probes need not stay in step.
+            await asyncio.sleep((probe.get("periodSeconds") or 10) * random.uniform(0.95, 1.05))
 
-        execute = partial(self._runtime.run_in, self._run)
-        asking = probing(probe, self._container, self._address, execute, answered)
-        await tasks.first_of(asking, done.wait(), forgiven=())
+    async def _succeeds(self, kind: str, probe: Obj) -> bool:
+        try:
+            await attempt(probe, self._container, self._address, partial(self._runtime.run_in, self._run))
+        except ProbeFailure as failure:
+            self._warn("Unhealthy", f"{kind.capitalize()} probe failed: {failure}")
+            return False
+        return True

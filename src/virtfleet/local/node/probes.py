@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -36,24 +35,6 @@ class Tally:
         self._row = self._row + 1 if success == self._last else 1
         self._last = success
         return self._row >= (self.success_threshold if success else self.failure_threshold)
-
-
-async def probing(
-    probe: Obj, container: Obj, address: str, execute: Execute, answered: Callable[[bool, str], None]
-) -> None:
-    """Carry out one probe for as long as the container runs, and tell each result."""
-    period = probe.get("periodSeconds") or 10
-    if probe.get("initialDelaySeconds"):
-        await asyncio.sleep(probe["initialDelaySeconds"])
-    while True:
-        try:
-            await attempt(probe, container, address, execute)
-        except ProbeFailure as failure:
-            answered(False, str(failure))
-        else:
-            answered(True, "")
-        # Many containers of one node begin at one moment; their probes need not stay in step.
-        await asyncio.sleep(period * random.uniform(0.95, 1.05))
 
 
 async def attempt(probe: Obj, container: Obj, address: str, execute: Execute) -> None:
