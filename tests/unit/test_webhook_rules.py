@@ -5,7 +5,6 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-import orjson
 import pytest
 
 from virtfleet.kube.resource import Obj, Resource
@@ -56,8 +55,8 @@ def shown(
     hook: Webhook, request: AdmissionRequest, kinds: Kinds | None = None, labels: dict[str, str] | None = None
 ) -> Kind | None:
     """The kind that the webhook sees of a write in a namespace with these labels."""
-    namespace = SimpleNamespace(data=orjson.dumps({"metadata": {"labels": labels or {}}}))
-    stored: Any = SimpleNamespace(get=lambda storage, _, name: namespace if name else None)
+    namespace = {"metadata": {"labels": labels or {}}}
+    stored: Any = SimpleNamespace(read=lambda storage, _, name: namespace if name else None)
     return hook.matcher.kind_of(request, kinds or registry(request.kind), stored)
 
 

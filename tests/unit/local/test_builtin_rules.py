@@ -14,26 +14,22 @@ from virtfleet.local.apiserver.kinds import builtin, pod_spec
 from virtfleet.local.apiserver.kinds.registry import Kind, Kinds
 
 
-@dataclass(frozen=True)
-class Stored:
-    data: bytes
-
-
 @dataclass
 class Shelf:
     """Stored objects, by storage."""
 
-    objects: dict[str, list[Obj]] = field(default_factory=dict)
+    there: dict[str, list[Obj]] = field(default_factory=dict)
 
-    def get(self, storage: str, namespace: str, name: str) -> Stored | None:
-        for obj in self.objects.get(storage, ()):
+    def read(self, storage: str, namespace: str, name: str) -> Obj | None:
+        for obj in self.objects(storage):
             meta = obj["metadata"]
             if (meta.get("namespace", ""), meta["name"]) == (namespace, name):
-                return Stored(orjson.dumps(obj))
+                return obj
         return None
 
-    def scan(self, storage: str, namespace: str | None = None) -> list[Stored]:
-        return [Stored(orjson.dumps(obj)) for obj in self.objects.get(storage, ())]
+    def objects(self, storage: str, namespace: str | None = None) -> list[Obj]:
+        copied: list[Obj] = orjson.loads(orjson.dumps(self.there.get(storage, [])))
+        return copied
 
 
 class Server:
@@ -59,7 +55,7 @@ class Server:
         kind.rules.prepare_create(obj)
         faults = [*kind.schema.validate(obj), *kind.rules.faults(obj)]
         if not faults:
-            self.shelf.objects.setdefault(kind.storage, []).append(obj)
+            self.shelf.there.setdefault(kind.storage, []).append(obj)
         return obj, list(dict.fromkeys(f"{f.field}: {f.message}" for f in faults))
 
     def update(self, group: str, plural: str, old: Obj, change: Obj, subresource: str = "") -> tuple[Obj, list[str]]:
@@ -353,7 +349,7 @@ def test_a_chosen_node_port_must_be_free_and_in_range(server: Server) -> None:
 def test_addresses_of_stored_services_are_taken_after_a_restart(server: Server) -> None:
     first = server.create("", "services", service(), name="a")[0]["spec"]["clusterIP"]
     restarted = Server()
-    restarted.shelf.objects = server.shelf.objects
+    restarted.shelf.there = server.shelf.there
     second = restarted.create("", "services", service(), name="b")[0]["spec"]["clusterIP"]
     assert first != second
 

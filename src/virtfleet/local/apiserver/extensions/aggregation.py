@@ -152,11 +152,10 @@ class Aggregation:
 
     async def reconcile(self, name: str) -> float | None:
         """Look whether a server answers, and say so in the status of its APIService."""
-        record, service = self._store.get(API_SERVICES.storage, "", name), self._services.get(name)
-        if record is None or service is None:
+        obj, service = self._store.read(API_SERVICES.storage, "", name), self._services.get(name)
+        if obj is None or service is None:
             self._discovered.pop(name, None)
             return None
-        obj = orjson.loads(record.data)
         try:
             services.endpoints(self._store, service.namespace, service.service, service.port)
             self._discovered[name] = await self._resources_of(service)

@@ -12,7 +12,6 @@ import socket
 from collections.abc import Iterator
 
 import aiohttp
-import orjson
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from virtfleet.kube.resource import Obj
@@ -31,14 +30,14 @@ class Unreachable(OSError):
 
 def endpoints(store: Store, namespace: str, name: str, port: int) -> list[tuple[str, int]]:
     """Address and port of every ready endpoint behind a port of a Service."""
-    record = store.get("/services", namespace, name)
-    if record is None:
+    service = store.read("/services", namespace, name)
+    if service is None:
         raise Unreachable("ServiceNotFound", f'service/{name} in "{namespace}" is not present')
-    ports = orjson.loads(record.data)["spec"].get("ports", ())
+    ports = service["spec"].get("ports", ())
     served = next((p.get("name", "") for p in ports if p["port"] == port), None)
     if served is None:
         raise Unreachable("ServicePortError", f'service/{name} in "{namespace}" is not listening on port {port}')
-    everything: list[Obj] = [orjson.loads(r.data) for r in store.scan("discovery.k8s.io/endpointslices", namespace)]
+    everything = store.objects("discovery.k8s.io/endpointslices", namespace)
     slices = [s for s in everything if s["metadata"].get("labels", {}).get("kubernetes.io/service-name") == name]
     if not slices:
         raise Unreachable("EndpointsNotFound", f'cannot find endpointslices for service/{name} in "{namespace}"')

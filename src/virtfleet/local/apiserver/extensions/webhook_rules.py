@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
-
 from virtfleet.api.selectors import Selector, from_label_selector
 from virtfleet.kube.resource import Obj, Resource
 from virtfleet.local.apiserver.extensions import services
@@ -96,11 +94,9 @@ class Matcher:
     def _selects(self, request: AdmissionRequest, stored: Store) -> bool:
         """Whether the selectors take the object. That one of the old and the new object matches is enough."""
         objects = [obj for obj in (request.obj, request.old) if obj]
-        space: Obj | None = None  # where there is none, no selector exempts from anything
-        if request.kind.storage == "/namespaces":
-            space = objects[0]
-        elif record := stored.get("/namespaces", "", request.namespace):
-            space = orjson.loads(record.data)
+        itself = request.kind.storage == "/namespaces"
+        space = objects[0] if itself else stored.read("/namespaces", "", request.namespace)
+        # Where there is none, no selector exempts from anything.
         if space and not self.namespaces.matches(space["metadata"].get("labels")):
             return False
         return any(self.objects.matches(obj["metadata"].get("labels")) for obj in objects)
@@ -148,7 +144,7 @@ def follow(store: Store, res: Resource, read: Callable[[list[Obj]], None]) -> No
     """Let all objects of a kind be read, ordered by name, now and after every change of one."""
 
     def changed(_: object = None) -> None:
-        read([orjson.loads(record.data) for record in store.scan(res.storage)])
+        read(store.objects(res.storage))
 
     store.listen(res.storage, changed)
     changed()

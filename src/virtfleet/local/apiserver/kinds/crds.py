@@ -72,8 +72,7 @@ class CustomKinds:
 
     async def reconcile(self, name: str) -> None:
         """Delete the objects of a definition that is going; when the last is gone, let the definition go."""
-        record = self._store.get(STORAGE, "", name)
-        crd: Obj = orjson.loads(record.data) if record else {"metadata": {}}
+        crd = self._store.read(STORAGE, "", name) or {"metadata": {}}
         held = CLEANUP_FINALIZER in crd["metadata"].get("finalizers", ())
         if not held or not crd["metadata"].get("deletionTimestamp"):
             return

@@ -7,8 +7,6 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import orjson
-
 from virtfleet.kube.resource import Obj
 from virtfleet.local.apiserver.kinds.metadata import label_faults
 from virtfleet.local.apiserver.kinds.registry import Rules
@@ -158,7 +156,7 @@ class ClaimRules(Rules):
 
     def _default_class(self) -> str | None:
         """The default class; the newest where there are several."""
-        classes = (orjson.loads(r.data)["metadata"] for r in self._stored.scan("storage.k8s.io/storageclasses"))
+        classes = (each["metadata"] for each in self._stored.objects("storage.k8s.io/storageclasses"))
         defaults = [meta for meta in classes if meta.get("annotations", {}).get(DEFAULT_CLASS) == "true"]
         newest = max(defaults, key=lambda meta: (meta["creationTimestamp"], meta["name"]), default=None)
         return newest["name"] if newest else None

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import orjson
-
 from virtfleet.api.names import FINAL
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import Obj
@@ -22,6 +20,7 @@ TOKEN_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
 TOKEN_SECONDS = 3607
 EVICTION_SECONDS = 300
 EPHEMERAL = "ephemeralContainers"
+_CLASSES = "scheduling.k8s.io/priorityclasses"
 _NOT_EPHEMERAL = (
     *("ports", "livenessProbe", "readinessProbe", "startupProbe", "lifecycle", "resources", "resizePolicy"),
     *("restartPolicy", "restartPolicyRules"),
@@ -102,12 +101,11 @@ class PodRules(Rules):
         spec, namespace = obj["spec"], obj["metadata"].get("namespace", "")
         name = spec.setdefault("serviceAccountName", "default")
         spec["serviceAccount"] = name
-        record = self._stored.get("/serviceaccounts", namespace, name)
+        account = self._stored.read("/serviceaccounts", namespace, name) or {}
         # A namespace's `default` account is made by a controller moments after the namespace; a pod may be quicker.
-        if record is None and name != "default":
+        if not account and name != "default":
             why = f'error looking up service account {namespace}/{name}: serviceaccount "{name}" not found'
             raise _forbidden(obj, why)
-        account: Obj = orjson.loads(record.data) if record else {}
         if "imagePullSecrets" not in spec and account.get("imagePullSecrets"):
             spec["imagePullSecrets"] = account["imagePullSecrets"]
         if spec.get("automountServiceAccountToken", account.get("automountServiceAccountToken", True)):
@@ -117,13 +115,12 @@ class PodRules(Rules):
         spec = obj["spec"]
         name = spec.get("priorityClassName")
         if name:
-            record = self._stored.get("scheduling.k8s.io/priorityclasses", "", name)
-            if record is None:
+            chosen = self._stored.read(_CLASSES, "", name)
+            if chosen is None:
                 raise _forbidden(obj, f"no PriorityClass with name {name} was found")
-            chosen: Obj = orjson.loads(record.data)
         else:
-            classes = (orjson.loads(r.data) for r in self._stored.scan("scheduling.k8s.io/priorityclasses"))
-            chosen = min((c for c in classes if c.get("globalDefault")), key=lambda c: c["value"], default={})
+            defaults = [each for each in self._stored.objects(_CLASSES) if each.get("globalDefault")]
+            chosen = min(defaults, key=lambda each: each["value"], default={})
             if chosen:
                 spec["priorityClassName"] = chosen["metadata"]["name"]
         spec["priority"] = chosen.get("value", 0)

@@ -9,8 +9,6 @@ import ipaddress
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import orjson
-
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import Obj
 from virtfleet.local.apiserver.kinds.metadata import dns_label, label_faults
@@ -85,7 +83,7 @@ class ServiceRules(Rules):
                     taken.add(port["nodePort"])
 
     def _others(self, obj: Obj) -> list[Obj]:
-        services = (orjson.loads(record.data) for record in self._stored.scan("/services"))
+        services = self._stored.objects("/services")
         return [service for service in services if _identity(service) != _identity(obj)]
 
     def _free_address(self, others: list[Obj]) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import orjson
-
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ignoring, is_already_exists
@@ -34,15 +32,15 @@ class NamespaceDefaults:
 
     async def reconcile(self, namespace: str) -> None:
         """Give a namespace what it lacks."""
-        record = self._store.get("/namespaces", "", namespace)
-        if record is None or orjson.loads(record.data)["metadata"].get("deletionTimestamp"):
+        space = self._store.read("/namespaces", "", namespace)
+        if space is None or space["metadata"].get("deletionTimestamp"):
             return
         if self._store.get("/serviceaccounts", namespace, "default") is None:
             await self._create(SERVICE_ACCOUNTS, {"metadata": {"name": "default"}}, namespace)
-        published = self._store.get("/configmaps", namespace, ROOT_CA)
+        published = self._store.read("/configmaps", namespace, ROOT_CA)
         if published is None:
             await self._create(CONFIG_MAPS, {"metadata": {"name": ROOT_CA}, "data": self._data}, namespace)
-        elif orjson.loads(published.data).get("data") != self._data:
+        elif published.get("data") != self._data:
             await self._api.patch(CONFIG_MAPS, ROOT_CA, {"data": self._data}, namespace)
 
     async def _create(self, res: Resource, obj: Obj, namespace: str) -> None:

@@ -380,10 +380,10 @@ class Operations:
     def _require_namespace(self, kind: Kind, namespace: str, name: str) -> None:
         if not kind.resource.namespaced:
             return
-        record = self.store.get("/namespaces", "", namespace)
-        if record is None:
+        space = self.store.read("/namespaces", "", namespace)
+        if space is None:
             raise refusals.namespace_not_found(namespace)
-        if orjson.loads(record.data)["metadata"].get("deletionTimestamp"):
+        if space["metadata"].get("deletionTimestamp"):
             raise refusals.terminating_namespace(kind, name, namespace)
 
 

@@ -52,11 +52,7 @@ def apply(kind: Kind, how: Patch, obj: Obj, patch: Any) -> Obj:
         merged = merge(obj, patch)
         assert isinstance(merged, dict)
         return merged
-    return strategic_merge(obj, patch, kind.schema.merge_key if kind.schema else _no_keys)
-
-
-def _no_keys(path: tuple[str, ...]) -> tuple[None, None]:
-    return None, None
+    return strategic_merge(obj, patch, kind.schema.merge_key if kind.schema else lambda _: (None, None))
 
 
 def _json_patch(obj: Obj, patch: Any) -> Obj:

@@ -162,6 +162,15 @@ class Store:
             keys = list(takewhile(lambda key: key[0] == namespace, keys[bisect_left(keys, (namespace, "")) :]))
         return iter([shelf.records[key] for key in keys])
 
+    def read(self, storage: str, namespace: str, name: str) -> Obj | None:
+        """The object as it is, decoded."""
+        record = self.get(storage, namespace, name)
+        return orjson.loads(record.data) if record else None
+
+    def objects(self, storage: str, namespace: str | None = None) -> list[Obj]:
+        """Every object of a storage (and namespace), decoded."""
+        return [orjson.loads(record.data) for record in self.scan(storage, namespace)]
+
     def since(self, storage: str, revision: int) -> list[Change]:
         """Every change after `revision`; Expired if they are not remembered."""
         if revision < self.compacted:

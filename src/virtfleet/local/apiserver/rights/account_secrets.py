@@ -5,8 +5,6 @@ from __future__ import annotations
 import base64
 from typing import Final
 
-import orjson
-
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ignoring, is_conflict, is_not_found
@@ -42,12 +40,12 @@ class AccountSecrets:
 
     async def reconcile(self, key: str) -> None:
         namespace, _, name = key.partition("/")
-        secret = self._read(_SECRETS, namespace, name)
+        secret = self._store.read(_SECRETS, namespace, name)
         if secret is None or secret.get("type") != TYPE or secret["metadata"].get("deletionTimestamp"):
             return
         meta = secret["metadata"]
         notes, data = meta.get("annotations") or {}, secret.get("data") or {}
-        account = self._read(_ACCOUNTS, namespace, notes.get(ACCOUNT, ""))
+        account = self._store.read(_ACCOUNTS, namespace, notes.get(ACCOUNT, ""))
         uid = account["metadata"]["uid"] if account else ""
         if account is None or notes.get(ACCOUNT_UID, uid) != uid:
             with ignoring(is_not_found, is_conflict):
@@ -68,10 +66,6 @@ class AccountSecrets:
         asked = {"spec": {"expirationSeconds": LONGEST, "boundObjectRef": bound}}
         given = await self._tokens.request(asked, namespace=meta["namespace"], name=account, user=_SELF, dry_run=False)
         return str(given["status"]["token"])
-
-    def _read(self, storage: str, namespace: str, name: str) -> Obj | None:
-        record = self._store.get(storage, namespace, name)
-        return orjson.loads(record.data) if record else None
 
 
 def _encoded(data: bytes) -> str:

@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import orjson
-
 from virtfleet.api.selectors import from_label_selector
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.controller import Controller
@@ -27,7 +25,7 @@ class AggregatedRoles:
 
     async def reconcile(self, _: str) -> None:
         """Give every sum the rules of its parts."""
-        roles: list[Obj] = [orjson.loads(record.data) for record in self._store.scan(CLUSTER_ROLES.storage)]
+        roles = self._store.objects(CLUSTER_ROLES.storage)
         for role in roles:
             if role.get("aggregationRule"):
                 rules = summed(role, roles)

@@ -12,17 +12,15 @@ import time
 import uuid
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
 import jwt
-import orjson
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from jwt.types import Options
 
-from virtfleet.api.times import timestamp
+from virtfleet.api import times
 from virtfleet.kube.authority import dump_keys, load_keys
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import NODES, PODS, SECRETS, SERVICE_ACCOUNTS, Obj, Resource
@@ -136,16 +134,12 @@ class ServiceAccountTokens:
         return User(claims["sub"], groups, account["uid"], extra)
 
     def _check(self, res: Resource, namespace: str, ref: Obj) -> None:
-        bound = self._find(res, namespace, ref["name"])
+        bound = self._store.read(res.storage, namespace, ref["name"])
         if bound is None or bound["metadata"]["uid"] != ref["uid"]:
             raise Unauthenticated(f"the token is bound to {res} {ref['name']} ({ref['uid']}), which does not exist")
         going = bound["metadata"].get("deletionTimestamp")
-        if going and time.time() > datetime.fromisoformat(going).timestamp() + _GRACE:
+        if going and time.time() > times.seconds(going) + _GRACE:
             raise Unauthenticated(f"the token is bound to {res} {ref['name']}, which has been deleted")
-
-    def _find(self, res: Resource, namespace: str, name: str) -> Obj | None:
-        record = self._store.get(res.storage, namespace, name)
-        return orjson.loads(record.data) if record else None
 
     # --- issuing -----------------------------------------------------------------------------------------------------
 
@@ -157,7 +151,7 @@ class ServiceAccountTokens:
             limit = "less than 10 minutes" if seconds < SHORTEST else "larger than 2^32 seconds"
             message = f"spec.expirationSeconds: Invalid value: {seconds}: may not specify a duration {limit}"
             raise ApiError("Invalid", f'TokenRequest.authentication.k8s.io "{name}" is invalid: {message}')
-        account = self._find(SERVICE_ACCOUNTS, namespace, name)
+        account = self._store.read(SERVICE_ACCOUNTS.storage, namespace, name)
         if account is None:
             raise _missing(SERVICE_ACCOUNTS, name)
         private: Obj = {"namespace": namespace, "serviceaccount": {"name": name, "uid": account["metadata"]["uid"]}}
@@ -174,7 +168,7 @@ class ServiceAccountTokens:
             "jti": str(uuid.uuid4()),
             _CLAIM: private,
         }
-        expires = timestamp(now + seconds)
+        expires = times.timestamp(now + seconds)
         status = {"token": self.key.sign(claims), "expirationTimestamp": expires}
         spec = {**spec, "audiences": claims["aud"], "expirationSeconds": seconds}
         return {"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", **obj, "spec": spec, "status": status}
@@ -185,7 +179,7 @@ class ServiceAccountTokens:
         res = _BINDABLE.get(kind)
         if res is None or ref.get("apiVersion") not in (None, "", "v1"):
             raise ApiError("BadRequest", f"cannot bind token to object of type {ref.get('apiVersion')}, Kind={kind}")
-        bound = self._find(res, namespace if res.namespaced else "", ref["name"])
+        bound = self._store.read(res.storage, namespace if res.namespaced else "", ref["name"])
         if bound is None:
             raise _missing(res, ref["name"])
         if ref.get("uid") and ref["uid"] != bound["metadata"]["uid"]:
@@ -203,7 +197,7 @@ class ServiceAccountTokens:
                     f'cannot bind token for serviceaccount "{account}" '
                     "to pod running with different serviceaccount name.",
                 )
-            if node := self._find(NODES, "", bound["spec"].get("nodeName", "")):
+            if node := self._store.read(NODES.storage, "", bound["spec"].get("nodeName", "")):
                 claims["node"] = {"name": node["metadata"]["name"], "uid": node["metadata"]["uid"]}
         return claims
 
