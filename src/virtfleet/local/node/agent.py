@@ -7,12 +7,9 @@ server has for this node, goes on with those that belong together and removes th
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import fcntl
 import logging
 import os
 import shutil
-from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from ipaddress import IPv4Network
 
@@ -38,6 +35,7 @@ from virtfleet.local.node.secondary import SecondaryNetworks
 from virtfleet.local.node.server import AgentServer
 from virtfleet.local.node.volumes import Volumes
 from virtfleet.local.nodesfile import NodeSpec
+from virtfleet.work.locks import locked
 
 _API_PORT = 443
 log = logging.getLogger(__name__)
@@ -84,7 +82,10 @@ class Agent:
     async def run(self) -> None:
         """Be the node's agent until cancelled. Containers go on without it."""
         async with AsyncExitStack() as stack:
-            stack.enter_context(_only_one(self._layout))
+            try:  # two agents of one node would undo each other's work
+                stack.enter_context(locked(self._layout.home / "agent.lock", wait=False))
+            except BlockingIOError:
+                raise AlreadyRunning(f"another agent runs for node {self._spec.name} in {self._layout.data}") from None
             mounts.share(self._layout.root)
             await network.set_up(self._network, self._range)
             devices = await self.node.devices.start()
@@ -149,17 +150,3 @@ class Agent:
         for worker in list(self.workers.values()):
             worker.stop()
         await asyncio.gather(*(w.task for w in list(self.workers.values())), return_exceptions=True)
-
-
-@contextlib.contextmanager
-def _only_one(layout: Layout) -> Iterator[None]:
-    """Two agents of one node would undo each other's work."""
-    lock = os.open(layout.home / "agent.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise AlreadyRunning(f"another agent runs for node {layout.node} in {layout.data}") from None
-        yield
-    finally:
-        os.close(lock)

@@ -7,7 +7,6 @@ have, below their layers, this machine's /usr and VirtFleet's own environment, b
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import shutil
@@ -18,6 +17,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 import msgspec
+
+from virtfleet.work.locks import locked
 
 HOST = "host"
 _HUB = ("docker.io/library/", "docker.io/", "index.docker.io/library/", "index.docker.io/")
@@ -164,7 +165,7 @@ class ImageStore:
         image = self.find(name)
         if image is None:
             raise ImageError(f"there is no image {canonical(name)}; `virtfleet image ls` lists them")
-        with self._locked():
+        with locked(self.directory / "lock"):
             kept = {layer for other in self.all() if other.name != image.name for layer in other.layers}
             orphans = [layer for layer in image.layers if layer not in kept]
             mounted = Path("/proc/self/mountinfo").read_text()
@@ -210,12 +211,6 @@ class ImageStore:
 
     def _record(self, name: str) -> Path:
         return self._records / quote(name, safe="")
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        with open(self.directory / "lock", "w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
 
 
 def tree_digest(tree: Path) -> str:

@@ -7,18 +7,16 @@ it: two would each have a cache of their own. Agents take turns, at the file tha
 
 from __future__ import annotations
 
-import fcntl
 import os
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import orjson
 
 from virtfleet.local.node.layout import Layout
+from virtfleet.work.locks import locked
 
-_CONTROL = "/dev/loop-control"
+_CONTROL = Path("/dev/loop-control")
 _LINKS = "volumeDevices/kubernetes.io~local-volume"
 _LIMIT = 60.0  # seconds that losetup has
 
@@ -26,7 +24,7 @@ _LIMIT = 60.0  # seconds that losetup has
 def attach(layout: Layout, pod: str, volume: str, file: Path) -> Path:
     """The device of a file, for a volume of a pod. May be repeated."""
     link, file = layout.kubelet / "pods" / pod / _LINKS / volume, file.resolve()
-    with _alone():
+    with locked(_CONTROL, create=False):
         link.parent.mkdir(parents=True, exist_ok=True)
         if not link.is_symlink():
             link.symlink_to(file)
@@ -36,7 +34,7 @@ def attach(layout: Layout, pod: str, volume: str, file: Path) -> Path:
 
 def release(layout: Layout, pod: str = "*") -> None:
     """Let go of the devices of a pod, or of all pods of a node. One that is open goes when it is closed."""
-    with _alone():
+    with locked(_CONTROL, create=False):
         mine = list(layout.kubelet.glob(f"pods/{pod}/{_LINKS}/*"))
         others = set(layout.data.glob(f"nodes/*/root/var/lib/kubelet/pods/*/{_LINKS}/*")).difference(mine)
         used = {os.readlink(link) for link in others}
@@ -67,13 +65,3 @@ def _losetup(*arguments: str) -> str:
     if done.returncode:
         raise OSError(done.stderr.strip())
     return done.stdout
-
-
-@contextmanager
-def _alone() -> Iterator[None]:
-    control = os.open(_CONTROL, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        fcntl.flock(control, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(control)

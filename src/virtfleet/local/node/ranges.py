@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 from ipaddress import IPv4Network
 
 from virtfleet.local.directory import Settings
 from virtfleet.local.node.containers import write_atomically
 from virtfleet.local.node.layout import Layout
 from virtfleet.local.node.network import ClusterNetwork
+from virtfleet.work.locks import locked
 
 _FILE = "range"
 
@@ -19,8 +19,7 @@ def network_of(settings: Settings) -> ClusterNetwork:
 
 def node_range(layout: Layout, net: ClusterNetwork) -> IPv4Network:
     layout.home.mkdir(parents=True, exist_ok=True)
-    with open(layout.data / "nodes" / ".ranges.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(layout.data / "nodes" / ".ranges.lock"):
         taken = {path.parent.name: IPv4Network(path.read_text()) for path in layout.data.glob(f"nodes/*/{_FILE}")}
         if layout.node not in taken:
             number = next(n for n in range(1, 256) if net.node_range(n) not in taken.values())

@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import fcntl
 import hashlib
-import os
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -31,6 +28,7 @@ from virtfleet.local.node.network import ClusterNetwork
 from virtfleet.local.node.succession import vmi_of
 from virtfleet.pods.networks import NETWORK_STATUS
 from virtfleet.work.commands import CommandError, run
+from virtfleet.work.locks import locked
 
 _RECORD = "networks.json"
 
@@ -86,7 +84,8 @@ class SecondaryNetworks:
     ) -> None:
         name, uid = request.interface, home.name
         asked = await self._config(request)
-        with self._choosing():
+        # One agent at a time: all nodes give out addresses of the same networks.
+        with locked(self._layout.data / "networks.lock"):
             made = present.get(name) or self._chosen(uid, request, asked, vmi)
             present[name] = made
             _save(home, present)
@@ -125,16 +124,6 @@ class SecondaryNetworks:
         addresses = mine.addresses if mine else [*asked.fixed, *(pool.choose(taken) for pool in asked.pools)]
         mac = request.mac or mac_address(uid, request.interface)
         return Attachment(network=request.network, mac=mac, addresses=addresses, vmi=vmi)
-
-    @contextlib.contextmanager
-    def _choosing(self) -> Iterator[None]:
-        """One agent at a time: all nodes give out addresses of the same networks."""
-        lock = os.open(self._layout.data / "networks.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(lock)
 
 
 async def detach_all(net: ClusterNetwork, sandbox: Path) -> None:
