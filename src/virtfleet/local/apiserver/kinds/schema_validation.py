@@ -30,11 +30,22 @@ _FORMATS = {"date-time": "date-time", "datetime": "date-time"} | {
     name: name for name in ("date", "email", "hostname", "ipv4", "ipv6", "uri", "uuid")
 }
 _BASE64 = r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
-_COMPARISONS = {
-    "minimum": "greater than or equal to",
-    "exclusiveMinimum": "greater than",
-    "maximum": "less than or equal to",
-    "exclusiveMaximum": "less than",
+# What is said of a value, by the keyword that it does not keep to.
+_DETAILS = {
+    "minimum": "{should} be greater than or equal to {limit}",
+    "exclusiveMinimum": "{should} be greater than {limit}",
+    "maximum": "{should} be less than or equal to {limit}",
+    "exclusiveMaximum": "{should} be less than {limit}",
+    "minLength": "{should} be at least {limit} chars long",
+    "minItems": "{should} have at least {limit} items",
+    "minProperties": "{should} have at least {limit} properties",
+    "pattern": "{should} match '{pattern}'",
+    "multipleOf": "{should} be a multiple of {multiple_of}",
+    "format": "{body} must be of type {format}: {value}",
+    "uniqueItems": "{body} shouldn't contain duplicates",
+    "anyOf": '"{field}" must validate at least one schema (anyOf)',
+    "oneOf": '"{field}" must validate one and only one schema (oneOf). Found {valid} valid',
+    "not": '"{field}" must not validate the schema (not)',
 }
 _INTEGERS = {"int32": (-(2**31), 2**31 - 1), "int64": (-(2**63), 2**63 - 1)}
 
@@ -116,7 +127,6 @@ def _cause(error: jsonschema_rs.ValidationError, field: str, must: str) -> Cause
     value: Any = error.instance
     kind: dict[str, Any] = error.kind.as_dict()
     body = f"{field} in body"
-    should = f"{field}{must}" if "body" in must else must.strip()
     match error.kind.name:
         case "required":
             return causes.required(causes.field_path([p for p in (field, kind["property"]) if p]))
@@ -131,28 +141,13 @@ def _cause(error: jsonschema_rs.ValidationError, field: str, must: str) -> Cause
             return causes.too_long(field, kind["limit"])
         case "maxItems" | "maxProperties":
             return causes.too_many(field, len(value), kind["limit"])
-        case "minLength" | "minItems" | "minProperties":
-            what = {"minLength": "chars long", "minItems": "items", "minProperties": "properties"}[error.kind.name]
-            detail = f"{should} {'be' if what == 'chars long' else 'have'} at least {kind['limit']} {what}"
         case "pattern" if kind["pattern"] == _BASE64:
             detail = f"{body} must be of type byte: {causes.quoted(value)}"
-        case "pattern":
-            detail = f"{should} match '{kind['pattern']}'"
-        case "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum":
-            detail = f"{should} be {_COMPARISONS[error.kind.name]} {kind['limit']}"
-        case "multipleOf":
-            detail = f"{should} be a multiple of {kind['multiple_of']}"
-        case "format":
-            detail = f"{body} must be of type {kind['format']}: {causes.quoted(value)}"
-        case "uniqueItems":
-            detail = f"{body} shouldn't contain duplicates"
-        case "anyOf":
-            detail = f'"{field}" must validate at least one schema (anyOf)'
-        case "oneOf":
+        case name if name in _DETAILS:
+            should = f"{field}{must}" if "body" in must else must.strip()
             valid = "none" if isinstance(error.kind, jsonschema_rs.ValidationErrorKind.OneOfNotValid) else "several"
-            detail = f'"{field}" must validate one and only one schema (oneOf). Found {valid} valid'
-        case "not":
-            detail = f'"{field}" must not validate the schema (not)'
+            known = {"should": should, "body": body, "field": field, "valid": valid, "value": causes.quoted(value)}
+            detail = _DETAILS[name].format_map(kind | known)
         case _:
             detail = error.message
     return causes.invalid(field, value, detail)
