@@ -82,7 +82,7 @@ def _quantities(amounts: Obj) -> Obj:
 
 def _answer(kind: Kind, name: str, items: list[Obj]) -> web.Response:
     if name and not items:
-        raise refusals.not_found(kind, name)
+        raise refusals.not_found(kind.resource, name)
     version = kind.resource.api_version
     listed: Any = {"kind": kind.list_kind, "apiVersion": version, "metadata": {}, "items": items}
     return web.Response(body=orjson.dumps(items[0] if name else listed), headers=HEADERS)

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from virtfleet.api.names import FINAL
-from virtfleet.kube.errors import ApiError
-from virtfleet.kube.resource import Obj
+from virtfleet.kube.resource import PODS, Obj
 from virtfleet.local.apiserver.kinds import pod_spec
 from virtfleet.local.apiserver.kinds.metadata import generated
 from virtfleet.local.apiserver.kinds.registry import Rules
-from virtfleet.local.apiserver.objects import causes
+from virtfleet.local.apiserver.objects import causes, refusals
 from virtfleet.local.apiserver.objects.causes import Cause
 from virtfleet.local.apiserver.objects.store import Store
 
@@ -105,7 +104,7 @@ class PodRules(Rules):
         # A namespace's `default` account is made by a controller moments after the namespace; a pod may be quicker.
         if not account and name != "default":
             why = f'error looking up service account {namespace}/{name}: serviceaccount "{name}" not found'
-            raise _forbidden(obj, why)
+            raise refusals.not_allowed(PODS, obj["metadata"].get("name", ""), why)
         if "imagePullSecrets" not in spec and account.get("imagePullSecrets"):
             spec["imagePullSecrets"] = account["imagePullSecrets"]
         if spec.get("automountServiceAccountToken", account.get("automountServiceAccountToken", True)):
@@ -117,7 +116,9 @@ class PodRules(Rules):
         if name:
             chosen = self._stored.read(_CLASSES, "", name)
             if chosen is None:
-                raise _forbidden(obj, f"no PriorityClass with name {name} was found")
+                raise refusals.not_allowed(
+                    PODS, obj["metadata"].get("name", ""), f"no PriorityClass with name {name} was found"
+                )
         else:
             defaults = [each for each in self._stored.objects(_CLASSES) if each.get("globalDefault")]
             chosen = min(defaults, key=lambda each: each["value"], default={})
@@ -259,8 +260,3 @@ def _fixed(spec: Obj) -> dict[str, Any]:
     if fixed.get("terminationGracePeriodSeconds", 0) < 0:
         fixed["terminationGracePeriodSeconds"] = 1
     return fixed
-
-
-def _forbidden(obj: Obj, why: str) -> ApiError:
-    name = obj["metadata"].get("name", "")
-    return ApiError("Forbidden", f'pods "{name}" is forbidden: {why}', details={"name": name, "kind": "pods"})

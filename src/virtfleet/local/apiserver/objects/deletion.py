@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from virtfleet.api.times import seconds, timestamp
-from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import Obj
 from virtfleet.local.apiserver.kinds.registry import Kind
 from virtfleet.local.apiserver.objects import causes, refusals
@@ -87,13 +86,13 @@ def check_allowed(kind: Kind, obj: Obj, options: DeleteOptions) -> None:
     """Refuse a deletion whose preconditions do not hold, and that of a namespace that the cluster needs."""
     meta = obj["metadata"]
     if kind.storage == _NAMESPACES and meta["name"] in _IMMORTAL:
-        raise ApiError("Forbidden", f'namespaces "{meta["name"]}" is forbidden: this namespace may not be deleted')
+        raise refusals.not_allowed(kind.resource, meta["name"], "this namespace may not be deleted")
     for field, wanted, present in (
         ("UID", options.uid, meta["uid"]),
         ("ResourceVersion", options.resource_version, meta["resourceVersion"]),
     ):
         if wanted and wanted != present:
-            raise refusals.precondition_failed(kind, meta["name"], field, wanted, present)
+            raise refusals.precondition_failed(kind.resource, meta["name"], field, wanted, present)
 
 
 def begin(kind: Kind, obj: Obj, options: DeleteOptions) -> Outcome:

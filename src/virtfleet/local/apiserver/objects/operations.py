@@ -21,7 +21,7 @@ import orjson
 from virtfleet.api.times import timestamp
 from virtfleet.kube.api import Patch
 from virtfleet.kube.errors import ApiError, ignoring, is_already_exists, is_not_found
-from virtfleet.kube.resource import Obj
+from virtfleet.kube.resource import NAMESPACES, Obj
 from virtfleet.local.apiserver.extensions.admission import Admission, AdmissionRequest
 from virtfleet.local.apiserver.kinds import metadata
 from virtfleet.local.apiserver.kinds.registry import Kind, Kinds
@@ -90,7 +90,7 @@ class Operations:
         """One object, or its scale."""
         record = self.store.get(kind.storage, namespace, name)
         if record is None:
-            raise refusals.not_found(kind, name)
+            raise refusals.not_found(kind.resource, name)
         if subresource == "scale":
             return orjson.dumps(scaling.read(kind, orjson.loads(record.data)))
         return served(kind, record.data)
@@ -147,7 +147,8 @@ class Operations:
                 return (await self.store.write(kind.storage, namespace, name, obj, base=None)).data
             except Stale:
                 continue
-        raise refusals.generate_name_exhausted(kind, name) if prefix else refusals.already_exists(kind, name)
+        taken = refusals.generate_name_exhausted if prefix else refusals.already_exists
+        raise taken(kind.resource, name)
 
     async def post(self, kind: Kind, namespace: str, name: str, subresource: str, obj: Obj, call: Call) -> Obj:
         """POST to something that is not stored: a review, or a subresource such as binding."""
@@ -194,7 +195,7 @@ class Operations:
                 ownership.check(root, config)
                 return ownership.apply(root, old, config, who, timestamp(), force=call.force)
             except ownership.ApplyError as error:
-                raise refusals.inapplicable(kind, namespace, name, str(error)) from None
+                raise refusals.inapplicable(kind.resource, namespace, name, str(error)) from None
             except ownership.ConflictError as error:
                 conflicts = [(str(manager), ownership.shown(path)) for manager, path in error.conflicts]
                 raise refusals.apply_conflict(str(error), conflicts) from None
@@ -211,7 +212,7 @@ class Operations:
                 data = await self.create(kind, namespace, new, call)
                 call.created = True
                 return data
-        raise refusals.conflict(kind, name)
+        raise refusals.conflict(kind.resource, name)
 
     def _check_applied(self, kind: Kind, namespace: str, name: str, config: Any, call: Call) -> None:
         """A configuration is an object of the kind, without fields that the kind does not have."""
@@ -225,9 +226,9 @@ class Operations:
         try:
             unknown = _fit(kind, copied)
         except ApiError as error:
-            raise refusals.inapplicable(kind, namespace, name, error.message) from None
+            raise refusals.inapplicable(kind.resource, namespace, name, error.message) from None
         if unknown:
-            raise refusals.inapplicable(kind, namespace, name, f".{unknown[0]}: field not declared in schema")
+            raise refusals.inapplicable(kind.resource, namespace, name, f".{unknown[0]}: field not declared in schema")
 
     async def _write(
         self, kind: Kind, namespace: str, name: str, derive: Callable[[Kind, Obj], Obj], call: Call, subresource: str
@@ -267,12 +268,12 @@ class Operations:
             await self.store.settled(kind.storage, namespace, name)
             record = self.store.get(kind.storage, namespace, name)
             if record is None:
-                raise refusals.not_found(kind, name)
+                raise refusals.not_found(kind.resource, name)
             try:
                 return await attempt(record)
             except Stale:
                 continue
-        raise refusals.conflict(kind, name)
+        raise refusals.conflict(kind.resource, name)
 
     async def _replace(self, kind: Kind, record: Record, old: Obj, obj: Obj, call: Call, subresource: str) -> bytes:
         name, managers = record.name, obj["metadata"].get("managedFields")
@@ -382,9 +383,9 @@ class Operations:
             return
         space = self.store.read("/namespaces", "", namespace)
         if space is None:
-            raise refusals.namespace_not_found(namespace)
+            raise refusals.not_found(NAMESPACES, namespace)
         if space["metadata"].get("deletionTimestamp"):
-            raise refusals.terminating_namespace(kind, name, namespace)
+            raise refusals.terminating_namespace(kind.resource, name, namespace)
 
 
 def _root(kind: Kind) -> SchemaNode | None:
@@ -403,7 +404,7 @@ def _fit(kind: Kind, obj: Obj, old: Obj | None = None) -> list[str]:
     try:
         return kind.schema.shape(obj, old) if kind.schema else []
     except TooManyError as error:  # said before anybody has to look at all of it
-        raise refusals.invalid(kind, obj["metadata"].get("name", ""), [error.cause]) from None
+        raise refusals.invalid(kind.resource, obj["metadata"].get("name", ""), [error.cause]) from None
 
 
 def _check_type(kind: Kind, obj: Obj) -> None:
@@ -443,7 +444,7 @@ def _place(kind: Kind, namespace: str, name: str | None, obj: Obj) -> None:
 def _check_uid(kind: Kind, old: Obj, obj: Obj) -> None:
     wanted, present = obj["metadata"].get("uid"), old["metadata"]["uid"]
     if wanted and wanted != present:
-        raise refusals.precondition_failed(kind, old["metadata"]["name"], "UID", wanted, present)
+        raise refusals.precondition_failed(kind.resource, old["metadata"]["name"], "UID", wanted, present)
 
 
 def _check_version(kind: Kind, old: Obj, obj: Obj) -> None:
@@ -453,9 +454,9 @@ def _check_version(kind: Kind, old: Obj, obj: Obj) -> None:
     if version == "0":
         if kind.custom:
             fault = causes.invalid("metadata.resourceVersion", 0, "must be specified for an update")
-            raise refusals.invalid(kind, was["name"], [fault])
+            raise refusals.invalid(kind.resource, was["name"], [fault])
     elif version != was["resourceVersion"]:
-        raise refusals.conflict(kind, was["name"])
+        raise refusals.conflict(kind.resource, was["name"])
 
 
 def _separated(kind: Kind, obj: Obj, old: Obj, subresource: str) -> Obj:
@@ -491,4 +492,4 @@ def _refuse_faulty(kind: Kind, obj: Obj, faults: list[Cause]) -> None:
     by_schema = kind.schema.validate(obj) if kind.schema else []
     faults += [fault for fault in by_schema if (fault.field, fault.reason) not in by_rules]
     if faults:
-        raise refusals.invalid(kind, obj["metadata"].get("name", ""), faults)
+        raise refusals.invalid(kind.resource, obj["metadata"].get("name", ""), faults)

@@ -7,21 +7,15 @@ from typing import Any
 
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import Resource
-from virtfleet.local.apiserver.kinds.registry import Kind
 from virtfleet.local.apiserver.objects.causes import Cause, quoted
 from virtfleet.local.apiserver.rights.access import Attributes
 
 MODIFIED = "the object has been modified; please apply your changes to the latest version and try again"
 
 
-def _details(kind: Kind, name: str, **more: Any) -> dict[str, Any]:
-    details = {"name": name, "group": kind.resource.group, "kind": kind.resource.plural, **more}
+def _details(resource: Resource, name: str, **more: Any) -> dict[str, Any]:
+    details = {"name": name, "group": resource.group, "kind": resource.plural, **more}
     return {key: value for key, value in details.items() if value}
-
-
-def qualified_kind(kind: Kind) -> str:
-    """`Deployment.apps`."""
-    return f"{kind.resource.kind}.{kind.resource.group}" if kind.resource.group else kind.resource.kind
 
 
 def bad_request(message: str) -> ApiError:
@@ -35,14 +29,9 @@ def undecodable(resource: Resource, why: str) -> ApiError:
     return bad_request(f'{kind} in version "{resource.version}" cannot be handled as a {kind}: {why}')
 
 
-def not_found(kind: Kind, name: str) -> ApiError:
+def not_found(resource: Resource, name: str) -> ApiError:
     """No such object."""
-    return ApiError("NotFound", f'{kind.resource} "{name}" not found', details=_details(kind, name))
-
-
-def namespace_not_found(name: str) -> ApiError:
-    """No such namespace."""
-    return ApiError("NotFound", f'namespaces "{name}" not found', details={"name": name, "kind": "namespaces"})
+    return ApiError("NotFound", f'{resource} "{name}" not found', details=_details(resource, name))
 
 
 def no_such_path() -> ApiError:
@@ -50,23 +39,21 @@ def no_such_path() -> ApiError:
     return ApiError("NotFound", "the server could not find the requested resource", details={})
 
 
-def already_exists(kind: Kind, name: str) -> ApiError:
+def already_exists(resource: Resource, name: str) -> ApiError:
     """The name is taken."""
-    return ApiError("AlreadyExists", f'{kind.resource} "{name}" already exists', details=_details(kind, name))
+    return ApiError("AlreadyExists", f'{resource} "{name}" already exists', details=_details(resource, name))
 
 
-def generate_name_exhausted(kind: Kind, name: str) -> ApiError:
+def generate_name_exhausted(resource: Resource, name: str) -> ApiError:
     """All names that were tried are taken."""
-    message = (
-        f'{kind.resource} "{name}" already exists, the server was not able to generate a unique name for the object'
-    )
-    return ApiError("AlreadyExists", message, details=_details(kind, name, retryAfterSeconds=1))
+    message = f'{resource} "{name}" already exists, the server was not able to generate a unique name for the object'
+    return ApiError("AlreadyExists", message, details=_details(resource, name, retryAfterSeconds=1))
 
 
-def conflict(kind: Kind, name: str, why: str = MODIFIED) -> ApiError:
+def conflict(resource: Resource, name: str, why: str = MODIFIED) -> ApiError:
     """Somebody else was quicker."""
-    message = f'Operation cannot be fulfilled on {kind.resource} "{name}": {why}'
-    return ApiError("Conflict", message, details=_details(kind, name))
+    message = f'Operation cannot be fulfilled on {resource} "{name}": {why}'
+    return ApiError("Conflict", message, details=_details(resource, name))
 
 
 def apply_conflict(message: str, conflicts: Sequence[tuple[str, str]]) -> ApiError:
@@ -78,22 +65,22 @@ def apply_conflict(message: str, conflicts: Sequence[tuple[str, str]]) -> ApiErr
     return ApiError("Conflict", message, details={"causes": causes})
 
 
-def inapplicable(kind: Kind, namespace: str, name: str, why: str) -> ApiError:
+def inapplicable(resource: Resource, namespace: str, name: str, why: str) -> ApiError:
     """A configuration that does not go together with the kind's schema."""
-    where = f"{namespace}/{name}; {kind.resource.api_version}, Kind={kind.resource.kind}"
+    where = f"{namespace}/{name}; {resource.api_version}, Kind={resource.kind}"
     return ApiError("", f"failed to create typed patch object ({where}): {why}", code=500)
 
 
-def precondition_failed(kind: Kind, name: str, field: str, wanted: str, present: str) -> ApiError:
+def precondition_failed(resource: Resource, name: str, field: str, wanted: str, present: str) -> ApiError:
     """The object is not the one that was meant."""
     return conflict(
-        kind, name, f"Precondition failed: {field} in precondition: {wanted}, {field} in object meta: {present}"
+        resource, name, f"Precondition failed: {field} in precondition: {wanted}, {field} in object meta: {present}"
     )
 
 
-def invalid(kind: Kind, name: str, causes: Sequence[Cause]) -> ApiError:
+def invalid(resource: Resource, name: str, causes: Sequence[Cause]) -> ApiError:
     """An object with faults."""
-    return _invalid(qualified_kind(kind), kind.resource.group, kind.resource.kind, name, causes)
+    return _invalid(resource.group, resource.kind, name, causes)
 
 
 def invalid_options(options: str, causes: Sequence[Cause]) -> ApiError:
@@ -103,10 +90,10 @@ def invalid_options(options: str, causes: Sequence[Cause]) -> ApiError:
 
 def invalid_review(group: str, kind: str, causes: Sequence[Cause]) -> ApiError:
     """For what is asked by posting an object, and never stored."""
-    return _invalid(f"{kind}.{group}", group, kind, "", causes)
+    return _invalid(group, kind, "", causes)
 
 
-def _invalid(qualified: str, group: str, kind: str, name: str, causes: Sequence[Cause]) -> ApiError:
+def _invalid(group: str, kind: str, name: str, causes: Sequence[Cause]) -> ApiError:
     faults = list(dict.fromkeys(f"{cause.field}: {cause.message}" for cause in causes))
     text = faults[0] if len(faults) == 1 else f"[{', '.join(faults)}]"
     details = {
@@ -115,23 +102,25 @@ def _invalid(qualified: str, group: str, kind: str, name: str, causes: Sequence[
         "kind": kind,
         "causes": [{"reason": c.reason, "message": c.message, "field": c.field} for c in causes],
     }
-    message = f'{qualified} "{name}" is invalid: {text}'
+    message = f'{kind}{group and f".{group}"} "{name}" is invalid: {text}'
     return ApiError("Invalid", message, details={key: value for key, value in details.items() if value})
 
 
-def terminating_namespace(kind: Kind, name: str, namespace: str) -> ApiError:
+def terminating_namespace(resource: Resource, name: str, namespace: str) -> ApiError:
     """A namespace that is going takes nothing new."""
     cause = {
         "reason": "NamespaceTerminating",
         "message": f"namespace {namespace} is being terminated",
         "field": "metadata.namespace",
     }
-    return ApiError(
-        "Forbidden",
-        f'{kind.resource} "{name}" is forbidden: '
-        f"unable to create new content in namespace {namespace} because it is being terminated",
-        details=_details(kind, name, causes=[cause]),
-    )
+    why = f"unable to create new content in namespace {namespace} because it is being terminated"
+    return not_allowed(resource, name, why, causes=[cause])
+
+
+def not_allowed(resource: Resource, name: str, why: str, **details: Any) -> ApiError:
+    """An object that nobody may make so, or take away."""
+    message = f'{resource} "{name}" is forbidden: {why}'
+    return ApiError("Forbidden", message, details=_details(resource, name, **details))
 
 
 def forbidden(asked: Attributes) -> ApiError:
@@ -163,7 +152,7 @@ def unprocessable(message: str) -> ApiError:
 
 def invalid_patch(why: str) -> ApiError:
     """A patch after which the object is none of its kind."""
-    return _invalid("", "", "", "", [Cause("patch", "FieldValueInvalid", f"Invalid value: {why}")])
+    return _invalid("", "", "", [Cause("patch", "FieldValueInvalid", f"Invalid value: {why}")])
 
 
 def bad_version(why: str) -> ApiError:

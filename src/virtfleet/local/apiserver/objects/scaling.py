@@ -38,7 +38,7 @@ def write(kind: Kind, obj: Obj, scale: Obj) -> Obj:
         raise refusals.bad_request(f"Scale: spec.replicas must be an integer, not {causes.quoted(replicas)}")
     if replicas < 0:
         fault = causes.invalid("spec.replicas", replicas, "should be a non-negative integer")
-        raise refusals.invalid(FORM, name, [fault])
+        raise refusals.invalid(FORM.resource, name, [fault])
     if version := (scale.get("metadata") or {}).get("resourceVersion"):
         obj["metadata"]["resourceVersion"] = version
     *parents, last = kind.scale["specReplicas"].split(".")

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from virtfleet.kube.errors import ApiError
-from virtfleet.kube.resource import Obj
+from virtfleet.kube.resource import CLUSTER_ROLES, ROLES, Obj
 from virtfleet.local.apiserver.extensions.admission import Admission, AdmissionRequest
+from virtfleet.local.apiserver.objects import refusals
 from virtfleet.local.apiserver.objects.causes import quoted
 from virtfleet.local.apiserver.rights.access import Attributes
 from virtfleet.local.apiserver.rights.rbac import EVERYTHING, GROUP, Authorizer, Rule
@@ -42,13 +42,12 @@ class EscalationGuard(Admission):
 
     def _guard_binding(self, request: AdmissionRequest, binding: Obj) -> None:
         ref = binding["roleRef"]
-        plural, place = ("clusterroles", "") if ref["kind"] == "ClusterRole" else ("roles", request.namespace)
-        if self._may(request, "bind", plural, ref["name"]):
+        kind, place = (CLUSTER_ROLES, "") if ref["kind"] == "ClusterRole" else (ROLES, request.namespace)
+        if self._may(request, "bind", kind.plural, ref["name"]):
             return
         rules = self._authorizer.role_rules(place, ref["name"])
         if rules is None:
-            details = {"name": ref["name"], "group": GROUP, "kind": plural}
-            raise ApiError("NotFound", f'{plural}.{GROUP} "{ref["name"]}" not found', details=details)
+            raise refusals.not_found(kind, ref["name"])
         self._confirm(request, rules)
 
     def _may(self, request: AdmissionRequest, verb: str, plural: str, name: str) -> bool:
@@ -62,13 +61,9 @@ class EscalationGuard(Admission):
         if missing:
             user = request.user
             groups = " ".join(quoted(g) for g in user.groups)
-            resource = request.kind.resource
-            raise ApiError(
-                "Forbidden",
-                f'{resource} "{request.name}" is forbidden: user {quoted(user.name)} (groups=[{groups}]) '
-                "is attempting to grant RBAC permissions not currently held:\n" + "\n".join(sorted(_compact(missing))),
-                details={"name": request.name, "group": resource.group, "kind": resource.plural},
-            )
+            who, listed = f"user {quoted(user.name)} (groups=[{groups}])", "\n".join(sorted(_compact(missing)))
+            why = f"{who} is attempting to grant RBAC permissions not currently held:\n{listed}"
+            raise refusals.not_allowed(request.kind.resource, request.name, why)
 
 
 def _changed(request: AdmissionRequest, *fields: str) -> bool:

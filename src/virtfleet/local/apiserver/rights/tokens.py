@@ -24,6 +24,7 @@ from virtfleet.api import times
 from virtfleet.kube.authority import dump_keys, load_keys
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import NODES, PODS, SECRETS, SERVICE_ACCOUNTS, Obj, Resource
+from virtfleet.local.apiserver.objects import refusals
 from virtfleet.local.apiserver.objects.store import Store
 from virtfleet.local.apiserver.rights.access import User
 
@@ -153,7 +154,7 @@ class ServiceAccountTokens:
             raise ApiError("Invalid", f'TokenRequest.authentication.k8s.io "{name}" is invalid: {message}')
         account = self._store.read(SERVICE_ACCOUNTS.storage, namespace, name)
         if account is None:
-            raise _missing(SERVICE_ACCOUNTS, name)
+            raise refusals.not_found(SERVICE_ACCOUNTS, name)
         private: Obj = {"namespace": namespace, "serviceaccount": {"name": name, "uid": account["metadata"]["uid"]}}
         if ref := spec.get("boundObjectRef"):
             private |= self._binding(ref, namespace, name)
@@ -181,14 +182,11 @@ class ServiceAccountTokens:
             raise ApiError("BadRequest", f"cannot bind token to object of type {ref.get('apiVersion')}, Kind={kind}")
         bound = self._store.read(res.storage, namespace if res.namespaced else "", ref["name"])
         if bound is None:
-            raise _missing(res, ref["name"])
+            raise refusals.not_found(res, ref["name"])
         if ref.get("uid") and ref["uid"] != bound["metadata"]["uid"]:
-            raise ApiError(
-                "Conflict",
-                f'Operation cannot be fulfilled on {res} "{ref["name"]}": '
-                f"the UID in the bound object reference ({ref['uid']}) does not match the UID in record. "
-                "The object might have been deleted and then recreated",
-            )
+            why = f"the UID in the bound object reference ({ref['uid']}) does not match the UID in record. "
+            why += "The object might have been deleted and then recreated"
+            raise refusals.conflict(res, ref["name"], why)
         claims = {kind.lower(): {"name": ref["name"], "uid": bound["metadata"]["uid"]}}
         if res is PODS:
             if bound["spec"].get("serviceAccountName") != account:
@@ -200,7 +198,3 @@ class ServiceAccountTokens:
             if node := self._store.read(NODES.storage, "", bound["spec"].get("nodeName", "")):
                 claims["node"] = {"name": node["metadata"]["name"], "uid": node["metadata"]["uid"]}
         return claims
-
-
-def _missing(res: Resource, name: str) -> ApiError:
-    return ApiError("NotFound", f'{res} "{name}" not found', details={"name": name, "kind": res.plural})
