@@ -87,7 +87,8 @@ class CustomKinds:
     def _follow(self, storage: str, name: str) -> None:
         if storage not in self._followed:
             self._followed.add(storage)
-            self._store.listen(storage, lambda _: self.controller.queue.add(name))
+            again = self.controller.queue.add
+            self._store.listen(storage, lambda change: again(name) if change.type == "DELETED" else None)
 
     async def _let_go(self, meta: Obj, finalizers: list[str]) -> None:
         kind = self._kinds.find("apiextensions.k8s.io", "v1", "customresourcedefinitions")
