@@ -90,6 +90,18 @@ async def test_bodies_that_make_no_sense_are_refused(
         assert text in answer["message"]
 
 
+async def test_a_mistake_of_the_server_is_not_taken_for_one_of_the_caller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def mistaken(*_: object, **__: object) -> None:
+        raise TypeError("unsupported operand")
+
+    async with opened(tmp_path) as operations, serving(operations) as client:
+        monkeypatch.setattr(operations, "create", mistaken)
+        answer = await client.ask("POST", PODS, pod("a"), status=500)
+        assert answer["message"] == "Internal error occurred: unsupported operand"
+
+
 async def test_a_body_beyond_the_limit_is_too_large(tmp_path: Path) -> None:
     async with opened(tmp_path) as operations, serving(operations) as client:
         big = orjson.dumps({"metadata": {"name": "a"}, "spec": {"image": "x" * BODY_LIMIT}})

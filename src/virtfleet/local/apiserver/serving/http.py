@@ -39,6 +39,7 @@ _WARNINGS_LIMIT = 4096  # characters in all; clients limit the headers that they
 # Kinds whose objects, and not only a word about them, are the answer to their deletion.
 _SHOWN_LAST = ("/pods", "/services", "/serviceaccounts", "/persistentvolumes", "/persistentvolumeclaims")
 _ACTING = ("attach", "exec", "portforward")  # of pods; a websocket is asked for by GET, and yet does more than read
+_TOO_DEEP = "Recursion limit reached"  # what orjson says of an object that it has read and cannot write
 _OPEN_PATHS = (*diagnostics.HEALTH, "/version")
 
 Authenticate = Callable[[web.Request], Awaitable[User]]
@@ -106,14 +107,14 @@ class Server:
             answer = _failure(refusals.too_large(f"limit is {BODY_LIMIT}"))
         except web.HTTPException as error:
             answer = _failure(ApiError("Unknown", error.reason, code=error.status))
-        except (RecursionError, orjson.JSONEncodeError):  # what was read as JSON can be written, but for its depth
-            answer = _failure(refusals.bad_request("the object is nested too deeply"))
         except ConnectionError:
             # The client is gone, or a stream that is passed on broke off, which must not look like its end.
             if request.transport is not None:
                 request.transport.abort()
             answer = web.Response(status=499)
         except Exception as error:
+            if isinstance(error, RecursionError) or str(error) == _TOO_DEEP:
+                return _failure(refusals.bad_request("the object is nested too deeply"))
             log.exception("%s %s failed", request.method, request.path)
             answer = _failure(ApiError("InternalError", f"Internal error occurred: {error}"))
         return answer
