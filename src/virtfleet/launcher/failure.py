@@ -16,7 +16,8 @@ _REMEDIES = {
     'to get shared "write" lock': "another VM writes to this disk: stop that VM, or set shareable on the disk of both",
     "No space left on device": "the volume or the node's disk is full: make room, or give the VM a larger volume",
     "Cannot allocate memory": "the node has too little free memory: stop other VMs, or give this one less",
-    "Postcopy is not supported": "set vm.unprivileged_userfaultfd=1 on both nodes, or do not allow post-copy",
+    "Postcopy is not supported": "set vm.unprivileged_userfaultfd=1 on both nodes and choose the seccomp profile"
+    " kubevirt/kubevirt.json for launchers, or do not allow post-copy",
     "hugetlbfs": "the node has no huge pages of this size: set some aside there, or leave memory.hugepages out",
 }
 

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from tests.waiting import eventually
+from virtfleet.handler.node import profiles
 from virtfleet.hypervisors import registry
 from virtfleet.launcher.failure import Failure
 from virtfleet.launcher.libvirtd import migration
@@ -139,7 +140,8 @@ async def test_nodes_that_cannot_do_post_copy_are_told_of_with_what_to_do(launch
     await launcher.libvirt.begun.wait()
     launcher.breaks(RUNNING)
     report = await launcher.settled()
-    assert "set vm.unprivileged_userfaultfd=1 on both nodes, or do not allow post-copy" in report.failure
+    assert "set vm.unprivileged_userfaultfd=1 on both nodes" in report.failure
+    assert f"choose the seccomp profile {profiles.CHOICE} for launchers" in report.failure
 
 
 async def test_a_vm_that_is_to_fail_at_moving_fails_and_can_move_when_it_is_no_longer(launcher: Launcher) -> None:
