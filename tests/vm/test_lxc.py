@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -69,4 +71,24 @@ async def test_a_container_outlives_libvirts_daemon_and_leaves_nothing_when_it_i
         os.kill(before["libvirt_lxc"], signal.SIGKILL)
         last, _ = await vm.ending()
         assert last.status is Status.SHUTOFF  # libvirt's driver cannot tell such an end from a shutdown
+    assert not alive(before)
+
+
+def _forget(noted: Path) -> None:
+    noted.write_text(re.sub(r"<init pid=[^>]*/>", "", noted.read_text()))
+
+
+async def test_a_container_shuts_down_also_where_libvirt_has_missed_which_process_is_its_first() -> None:
+    async with running(container(), "lxc") as vm:
+        await vm.says(r"virtfleet-guest ready")
+        before = vm.processes()
+        daemon = "libvirtd" if "libvirtd" in before else "virtlxcd"
+        noted = Path(f"/proc/{before['launcher']}/root/run/libvirt/lxc/default_guest.xml")
+        await eventually(lambda: "<init pid=" in noted.read_text())
+        _forget(noted)
+        os.kill(before[daemon], signal.SIGKILL)
+        await eventually(lambda: vm.processes().get(daemon, before[daemon]) != before[daemon])
+        await vm.client.call(Shutdown())
+        last, _ = await vm.ending()
+        assert last.status is Status.SHUTOFF and not last.killed
     assert not alive(before)

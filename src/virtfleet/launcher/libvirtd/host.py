@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 from contextlib import suppress
 from pathlib import Path
 
@@ -35,3 +36,15 @@ def process(names: tuple[str, ...], root: Path = _PROCESSES) -> int | None:
             if comm.read_text(errors="replace").startswith(names):
                 return int(comm.parent.name)
     return None
+
+
+def end_container(names: tuple[str, ...], root: Path = _PROCESSES) -> bool:
+    """Ask a container's first process to end, as libvirt does; whether there is one. Its parent has these names."""
+    controller = process(names, root)
+    if controller is None:
+        return False
+    with suppress(OSError):  # it has ended
+        for first in (root / f"{controller}/task/{controller}/children").read_text().split():
+            os.kill(int(first), signal.SIGTERM)
+            return True
+    return False

@@ -25,7 +25,7 @@ from virtfleet.domain import paths
 from virtfleet.domain.context import Context, Host
 from virtfleet.domain.errors import DomainError
 from virtfleet.domain.xml import text
-from virtfleet.hypervisors.base import Events, Hypervisor
+from virtfleet.hypervisors.base import Descriptor, Events, Hypervisor
 from virtfleet.launcher.failure import Failure
 from virtfleet.launcher.guestnet.network import Network
 from virtfleet.launcher.libvirtd import host
@@ -414,7 +414,7 @@ class Guest:
                 await self._end()
                 return
             try:
-                await self._domain(_ask_to_shut_down)
+                await self._domain(partial(_ask_to_shut_down, self._hypervisor.descriptor))
             except Failure as error:
                 logger.warning("the guest cannot be asked to shut down: %s", error)
             with suppress(TimeoutError):
@@ -461,8 +461,13 @@ def _identify(document: ET.Element, uuid: str) -> None:
     identity.text = uuid
 
 
-def _ask_to_shut_down(domain: libvirt.virDomain) -> None:
+def _ask_to_shut_down(of: Descriptor, domain: libvirt.virDomain) -> None:
     state, reason = domain.state()
     if state == libvirt.VIR_DOMAIN_PAUSED and reason == libvirt.VIR_DOMAIN_PAUSED_USER:
         domain.resume()  # a guest whose CPUs stand still cannot shut down
-    in_a_known_way(domain.shutdownFlags, _WAYS_DOWN)
+    try:
+        in_a_known_way(domain.shutdownFlags, _WAYS_DOWN)
+    except libvirt.libvirtError:
+        # libvirt hears only once which process is a container's first, and may miss it: then it never knows.
+        if not of.container or not host.end_container(of.processes):
+            raise
