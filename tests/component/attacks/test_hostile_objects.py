@@ -161,8 +161,8 @@ async def answers(client: Client) -> AsyncIterator[tuple[hostile.Sent, int, Any]
 
 def names_a_field(answer: Obj) -> bool:
     """Whether a refusal says what to change."""
-    if answer["code"] == 400:
-        return bool(answer["message"])  # no object at all: broken JSON, too deep, numbers that nobody can read
+    if answer["code"] in (400, 413):  # no object at all: broken JSON, too deep or too large, numbers nobody can read
+        return bool(answer["message"])
     causes = (answer.get("details") or {}).get("causes") or []
     return bool(causes) and all(c.get("message") and (c.get("field") or "spec." in c["message"]) for c in causes)
 
