@@ -97,8 +97,8 @@ def _mappings(process: Path, guest_kib: int) -> tuple[int, int]:
             size = int(line.split()[1])
         elif line.startswith("Rss:"):
             resident = int(line.split()[1])
-            if size == guest_kib:
-                guest += resident
+            if size >= guest_kib and not access.startswith("rwx"):  # the kernel may have put a neighbour to it
+                guest += min(resident, guest_kib)
             elif access.startswith("rwx"):
                 code += resident
     return guest, code

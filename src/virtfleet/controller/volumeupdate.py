@@ -80,17 +80,12 @@ def reverted(vm: Vm, copied: Collection[Migrated]) -> bool:
 def prefix(vmi: Instance) -> str:
     """Which names of migrations that copy these volumes begin with."""
     claims = "/".join(sorted(f"{v.volume_name}={v.destination}" for v in vmi.status.migrated_volumes))
-    return f"volumes-{_digest(f'{vmi.uid}/{claims}')}"
+    return f"volumes-{blake2s(f'{vmi.uid}/{claims}'.encode(), digest_size=8).hexdigest()}"
 
 
 def next_name(vmi: Instance, attempts: Sequence[Migration]) -> str:
-    """Of the next migration that copies these volumes: whoever knows less of those before cannot make a second one."""
-    last = next((move.uid for move in retries.newest_first(attempts)), "")
-    return f"{prefix(vmi)}-{_digest(last)}"
-
-
-def _digest(text: str) -> str:
-    return blake2s(text.encode(), digest_size=8).hexdigest()
+    """Of the next migration that copies these volumes."""
+    return f"{prefix(vmi)}-{retries.attempt(attempts)}"
 
 
 class VolumeUpdates:

@@ -1,7 +1,8 @@
 """Entry point of the launcher: `python -m virtfleet.launcher`.
 
-Before anything else is imported, the encryption that asyncio would bring along is hidden from it: the launcher speaks
-over local sockets only, and there is one of it for every VM.
+Before anything else is imported, what others would bring along for nothing is hidden from them, because there is a
+launcher for every VM: asyncio's encryption, as it speaks over local sockets only, and msgspec's names for what this
+Python's own `typing` has.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import sys
 
 _IMPORT = sys.argv[1:2] == ["import"]
 if not _IMPORT:  # which asks web servers
-    sys.modules["ssl"] = None  # type: ignore[assignment]
+    sys.modules |= {"ssl": None, "typing_extensions": None}  # type: ignore[dict-item]
 
 
 def main() -> None:

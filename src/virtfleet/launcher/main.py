@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import logging
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,9 +16,9 @@ import msgspec
 
 from virtfleet.domain.paths import KEPT
 from virtfleet.hypervisors import registry
+from virtfleet.launcher import node
 from virtfleet.launcher.channels import Channels
 from virtfleet.launcher.libvirtd.daemons import Daemons, plan_for
-from virtfleet.launcher.node import facts as nodefacts
 from virtfleet.launcher.server import Server, Updates
 from virtfleet.launcher.sharing import neighbours
 from virtfleet.launcher.storage import vmstate
@@ -52,20 +52,33 @@ class JsonFormatter(logging.Formatter):
         return msgspec.json.encode(line).decode()
 
 
-def options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="virt-launcher", description="Runs one VM.")
-    parser.add_argument("--namespace", required=True, help="namespace of the VMI")
-    parser.add_argument("--name", required=True, help="name of the VMI")
-    parser.add_argument("--uid", required=True, help="UID of the VMI")
-    parser.add_argument("--hypervisor", default=registry.DEFAULT, help="hypervisor that runs the VM")
-    parser.add_argument("--verbosity", type=int, default=0, help="more of everything in the log")
-    parser.add_argument("--libvirt-log-filters", default="", help="in libvirt's own syntax")
-    parser.add_argument("--hook-sidecars", type=int, default=0, help="how many of them are asked about the domain")
-    parser.add_argument("--simulate-crash", action="store_true", help="end at once, to see what becomes of the VM")
-    return parser.parse_args()
+class Options(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, frozen=True):
+    """What the controller says on the command line, as `--name=value`."""
+
+    namespace: str
+    name: str
+    uid: str
+    hypervisor: str = registry.DEFAULT
+    verbosity: int = 0
+    """Above four: all there is to say."""
+    libvirt_log_filters: str = ""
+    """In libvirt's own syntax."""
+    hook_sidecars: int = 0
+    """How many of them are asked about the domain."""
+    simulate_crash: bool = False
+    """End at once, to see what becomes of the VM."""
 
 
-async def launch(wanted: argparse.Namespace) -> int:
+def options(words: Sequence[str]) -> Options:
+    """Without argparse, which would be half a megabyte for every VM."""
+    given = {name.removeprefix("--"): value or "true" for name, _, value in (word.partition("=") for word in words)}
+    try:
+        return msgspec.convert(given, Options, strict=False)
+    except msgspec.ValidationError as error:
+        raise SystemExit(f"virt-launcher {' '.join(words)}: {error}") from None
+
+
+async def launch(wanted: Options) -> int:
     """Run until the domain has ended; the answer is the exit code."""
     hypervisor = registry.get(wanted.hypervisor)
     plan = plan_for(hypervisor, log_filters=wanted.libvirt_log_filters)
@@ -115,10 +128,12 @@ def main() -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
-    if sys.argv[1:2] == [nodefacts.COMMAND]:
-        code = nodefacts.run(sys.argv[2:])
+    if sys.argv[1:2] == [node.COMMAND]:
+        from virtfleet.launcher.node import facts
+
+        code = facts.run(sys.argv[2:])
     else:
-        wanted = options()
+        wanted = options(sys.argv[1:])
         if wanted.verbosity > _VERBOSE:
             logging.getLogger().setLevel(logging.DEBUG)
         code = 1 if wanted.simulate_crash else asyncio.run(launch(wanted))

@@ -23,10 +23,10 @@ CONTROL_PLANE = "control-plane"
 
 @cache
 def fingerprint() -> str:
-    """A name for the VirtFleet on this machine: another one for other code."""
+    """A name for the VirtFleet on this machine: another one for other code or tables."""
     root = Path(virtfleet.__file__).parent
     digest = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
+    for path in sorted(path for path in root.rglob("*.*") if path.suffix in (".py", ".yaml", ".json")):
         digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
     return digest.hexdigest()[:16]
 

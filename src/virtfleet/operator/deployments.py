@@ -9,7 +9,7 @@ from virtfleet.api.selectors import tolerates
 from virtfleet.installation import Installation
 from virtfleet.kube.component import CERTIFICATES, PORT
 from virtfleet.kube.resource import Obj
-from virtfleet.operator import memory, roles
+from virtfleet.operator import amounts, roles
 from virtfleet.operator.endpoints import METRICS_LABEL, VIRT_API
 
 VIRT_CONTROLLER = "virt-controller"
@@ -71,7 +71,7 @@ def deployment(
         "imagePullPolicy": installation.pull_policy,
         "env": IDENTITY,
         **watched(),
-        "resources": memory.resources(component, "5m"),
+        "resources": amounts.of(component),
         "securityContext": RESTRICTED,
     }
     pod = {

@@ -16,7 +16,7 @@ from virtfleet.api import names
 from virtfleet.installation import Installation
 from virtfleet.kube.component import PORT
 from virtfleet.kube.resource import Obj
-from virtfleet.operator import deployments, memory, roles
+from virtfleet.operator import amounts, deployments, roles
 from virtfleet.operator.digest import digest
 from virtfleet.operator.endpoints import METRICS_LABEL
 from virtfleet.pods.networks import NETWORKS
@@ -159,7 +159,7 @@ def _handler(installation: Installation, pool: Pool | None, image: str) -> dict[
         "livenessProbe": deployments.probe("/livez", period=45),
         # Ready is who holds the node's lock, of two handlers on one node only one, and reaches the API server.
         "readinessProbe": deployments.probe("/readyz", period=1),
-        "resources": memory.resources(VIRT_HANDLER, "10m", vms=installation.vms_per_node),
+        "resources": amounts.of(VIRT_HANDLER, vms=installation.vms_per_node),
         "securityContext": {"privileged": True},
         "volumeMounts": [
             deployments.CERTIFICATES_MOUNT,

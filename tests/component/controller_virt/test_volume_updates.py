@@ -245,6 +245,7 @@ async def test_a_target_pod_with_the_claims_from_before_gets_nothing(virt: Plane
     virt.kubelets.lets_run = lambda pod: False
     reached = await move(virt)
     await virt.until(lambda: reached("Scheduling"))
+    await change(virt, "new")  # else the instance is moved back to what its VM has, once the migration has ended
     await virt.api.patch(VMIS, "vm", {"spec": {"volumes": volume("new")}}, NAMESPACE)
     virt.kubelets.lets_run = lambda pod: True
     virt.kubelets.look_again()

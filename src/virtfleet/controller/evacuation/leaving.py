@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -83,11 +82,7 @@ def _priority(vmi: Instance) -> str:
 
 
 def migration(vmi: Instance, migrations: Sequence[Migration]) -> Obj:
-    """The migration that takes a VM off its node.
-
-    Its name follows from what has become of the VM so far: who knows less than that cannot make a second one.
-    """
-    last = next((m.uid for m in retries.newest_first(migrations)), "")
-    attempt = hashlib.sha256(f"{vmi.uid} {vmi.status.node_name} {last}".encode()).hexdigest()[:12]
+    """The migration that takes a VM off its node."""
+    attempt = retries.attempt(migrations, vmi.uid, vmi.status.node_name)
     annotations = {names.EVACUATION: vmi.status.node_name}
     return migration_of(vmi, f"kubevirt-evacuation-{attempt}", priority=_priority(vmi), annotations=annotations)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from hashlib import blake2s
 
 from virtfleet.api import times
 from virtfleet.api.names import MigrationPhase
@@ -14,6 +15,15 @@ FIRST_PAUSE, LONGEST_PAUSE = 20.0, 300.0
 
 def newest_first(migrations: Sequence[Migration]) -> list[Migration]:
     return sorted(migrations, key=lambda m: (m.metadata.creation_timestamp, m.name), reverse=True)
+
+
+def attempt(migrations: Sequence[Migration], *of: str) -> str:
+    """For the name of the next one: as many letters as tell it from those before, and the same for whoever knows these.
+
+    Whoever knows less of those before cannot make a second one.
+    """
+    last = next((m.uid for m in newest_first(migrations)), "")
+    return blake2s(" ".join((*of, last)).encode(), digest_size=6).hexdigest()
 
 
 def failures(migrations: Sequence[Migration], ours: Callable[[Migration], bool]) -> list[Migration]:

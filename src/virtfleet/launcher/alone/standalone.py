@@ -20,8 +20,7 @@ from virtfleet.domain.volumes import config_kind
 from virtfleet.hypervisors.base import Hypervisor
 from virtfleet.launcher.alone.sandbox import Sandbox
 from virtfleet.launcher.failure import Failure
-from virtfleet.launcher.node import emulators
-from virtfleet.launcher.node.facts import COMMAND
+from virtfleet.launcher.node import COMMAND, emulators
 from virtfleet.launcher.vm.outliving import sweep
 from virtfleet.protocol.client import Client
 from virtfleet.protocol.messages import COMMAND_SOCKET, DomainState, Lease, NodeFacts, Sync

@@ -23,11 +23,9 @@ from virtfleet.hypervisors.base import Hypervisor
 from virtfleet.launcher.failure import Failure
 from virtfleet.launcher.libvirtd.connection import Connection
 from virtfleet.launcher.libvirtd.daemons import Daemons, lacking, plan_for
-from virtfleet.launcher.node import emulators, trial
+from virtfleet.launcher.node import COMMAND, emulators, trial
 
 logger = logging.getLogger(__name__)
-
-COMMAND = "node-labeller"
 
 
 def options(arguments: list[str]) -> argparse.Namespace:
