@@ -102,7 +102,8 @@ async def test_a_target_goes_with_its_vm(api: InProcessApi, place: Path) -> None
         await eventually(lambda: real.asked == ["Prepare"])
         await api.delete(VMIS, "vm", "default")
         await api.patch(VMIS, "vm", {"status": {"phase": "Failed"}}, "default")
-        await eventually(lambda: real.asked[1:] == ["Kill"])
+        await eventually(lambda: "Kill" in real.asked)  # perhaps twice: once for each change that it hears of
+        assert set(real.asked) == {"Prepare", "Kill"}
 
 
 async def test_a_vm_that_was_handed_over_is_this_nodes(api: InProcessApi, place: Path) -> None:

@@ -44,6 +44,14 @@ def test_rendering_is_deterministic_and_every_object_is_managed() -> None:
         assert obj["metadata"]["annotations"]["virtfleet.io/applied"]
 
 
+def test_a_busy_node_hears_its_handler_as_well_as_any_guest() -> None:
+    """The kernel shares CPUs out by requests, and guests of one CPU have 100m: who has 10m starts VMs last of all."""
+    made = objects(virtHandlerPools=[pool("a")])
+    for name in ("virt-handler", "virt-handler-a"):
+        assert pod_spec(made["DaemonSet", name])["containers"][0]["resources"]["requests"]["cpu"] == "100m"
+    assert pod_spec(made["Deployment", "virt-controller"])["containers"][0]["resources"]["requests"]["cpu"] == "50m"
+
+
 # -- rights
 
 
