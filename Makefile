@@ -52,9 +52,9 @@ whole:
 test-kube: bootstrap  ## the tests of clusters and VMs on the Kubernetes that KUBECONFIG names, with images of this tree
 	@scripts/test-kube
 
-# LABEL=sig-network: only those; NEW=1: only what has not passed yet; SLICE=1: a few minutes, and a verdict.
+# LABEL=sig-network, NAMES=REGEX: only those; NEW=1: only what has not passed yet; SLICE=1: a few minutes, and a verdict.
 conformance: bootstrap  ## KubeVirt's own tests on the Kubernetes that KUBECONFIG names; writes docs/conformance.md
-	@$(BIN)/python -m conformance $(if $(LABEL),--label $(LABEL)) $(if $(NEW),--new) $(if $(SLICE),--slice) $(CONFORMANCE_ARGS)
+	@$(BIN)/python -m conformance $(if $(LABEL),--label $(LABEL)) $(if $(NAMES),--names '$(NAMES)') $(if $(NEW),--new) $(if $(SLICE),--slice) $(CONFORMANCE_ARGS)
 
 test-golden: bootstrap  ## boot every reference VMI that can boot here (about ten minutes)
 	@BOOT_GOLDEN=1 $(PYTEST) tests/vm/test_golden_boot.py -q

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -63,6 +64,7 @@ def main() -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m conformance", description=__doc__.splitlines()[0])
     parser.add_argument("--label", help="only specs with this label")
+    parser.add_argument("--names", metavar="REGEX", default="", help="only specs whose names it is found in")
     parser.add_argument("--new", action="store_true", help="only specs that have not passed yet")
     parser.add_argument(
         "--slice", action="store_true", help="a few quick specs of every label; the verdict is the answer"
@@ -76,7 +78,7 @@ def _options() -> argparse.Namespace:
 
 
 def _selected(spec: report.Spec, options: argparse.Namespace) -> bool:
-    return not options.label or options.label in spec.labels
+    return (not options.label or options.label in spec.labels) and bool(re.search(options.names, spec.name))
 
 
 def _chunks(wanted: Sequence[report.Spec]) -> Iterator[list[report.Spec]]:
