@@ -13,12 +13,12 @@ def eventually(condition: Callable[[], T | None], deadline: float = 30.0) -> T:
     """The first truthy value of `condition`; the last exception or value is shown if it never comes."""
     end = time.monotonic() + deadline
     last: object = None
-    while time.monotonic() < end:
+    while (began := time.monotonic()) < end:
         try:
             last = value = condition()
             if value:
                 return value
         except Exception as error:
             last = error
-        time.sleep(0.02)
+        time.sleep(max(0.02, time.monotonic() - began))  # whoever looks all the time slows down what it waits for
     raise AssertionError(f"did not come true within {deadline} s; last: {last!r}")
