@@ -218,10 +218,13 @@ async def test_a_claim_goes_to_another_and_larger_one_and_the_guest_sees_as_much
     os.truncate(pair.target.disk, 8 * MIB)
 
 
-async def test_a_guest_that_its_owner_has_paused_stays_so(pair: Pair) -> None:
+@pytest.mark.parametrize("post_copy", [False, True], ids=["pre-copy", "post-copy allowed"])
+async def test_a_guest_that_its_owner_has_paused_stays_so(pair: Pair, post_copy: bool) -> None:
+    """There is nothing to fetch of one that writes nothing: also where it might, which libvirt would refuse."""
     departure = pair.begin()
     pair.source.libvirt.lookupByName(NAME).suspend()
-    await departure.run(pair.target.document(pair.wanted), pair.route, MigrationOptions())
+    options = MigrationOptions(allow_post_copy=post_copy, allow_workload_disruption=True)
+    await departure.run(pair.target.document(pair.wanted), pair.route, options)
     domain = pair.target.libvirt.lookupByName(NAME)
     land(domain)
     assert domain.state() == [libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_USER]

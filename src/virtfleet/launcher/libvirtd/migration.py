@@ -125,7 +125,7 @@ class Departure:
 
     async def run(self, there: Element, route: Route, options: MigrationOptions) -> None:
         """Move the domain to a target that has prepared the document `there`; Failure where it stays."""
-        run, copied = await self._plan(there, route, options)
+        run, copied, options = await self._plan(there, route, options)
         moving = self._start(run)
         began = progressed = tried = stood = due = time.monotonic()
         broken: float | None = None
@@ -258,10 +258,14 @@ class Departure:
             self._said = time.monotonic()
             self._say()
 
-    async def _plan(self, there: Element, route: Route, options: MigrationOptions) -> tuple[Run, int]:
-        """How it goes, and how many bytes of disks go along."""
+    async def _plan(
+        self, there: Element, route: Route, options: MigrationOptions
+    ) -> tuple[Run, int, MigrationOptions]:
+        """How it goes, how many bytes of disks go along, and what is asked for that can be done."""
         try:
             running = await self._connection.run(self._document)
+            if self.stands or self._still:  # it writes nothing, so all of it fits; libvirt refuses both at once
+                options = msgspec.structs.replace(options, allow_post_copy=False)
             if refused := [o.message for o in self._steps.obstacles(self._vmi, running, options)]:
                 raise Failure(f"the VM cannot move: {'; '.join(refused)}")
             sizes = await self._connection.run(partial(self._sizes, running))
@@ -270,7 +274,7 @@ class Departure:
             raise Failure(explained(str(error))) from None
         if self._end:
             raise self._failure("")
-        return run, sum(sizes.get(disk, 0) for disk in run.copied)
+        return run, sum(sizes.get(disk, 0) for disk in run.copied), options
 
     async def _gone(self) -> None:
         """Nothing of the domain runs here any more; Failure where it has ended instead of having moved."""
