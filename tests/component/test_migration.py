@@ -22,6 +22,7 @@ import pytest
 from tests.component.libvirt_daemon import GROUP, USER, running
 from tests.waiting import eventually
 from virtfleet.api.migration import ExperimentalMigrationOptions, MigrationOptions
+from virtfleet.api.probes import Probe, TCPSocketAction
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance
 from virtfleet.domain.context import Context, Host
@@ -230,11 +231,18 @@ async def test_a_guest_that_its_owner_has_paused_stays_so(pair: Pair, post_copy:
     assert domain.state() == [libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_USER]
 
 
-@pytest.mark.parametrize("disruptive", [False, True], ids=["undisturbed", "paused first"])
-async def test_a_migration_that_takes_too_long_is_ended_and_the_guest_runs_on(pair: Pair, disruptive: bool) -> None:
+@pytest.mark.parametrize("how", ["undisturbed", "paused first", "probed"])
+async def test_a_migration_that_takes_too_long_is_ended_and_the_guest_runs_on(pair: Pair, how: str) -> None:
+    """One that the kubelet would end for its silence is not made to stand still, nor half on another node."""
+    disruptive = how == "paused first"
+    if how == "probed":
+        pair.wanted.spec.liveness_probe = Probe(tcp_socket=TCPSocketAction(port=80))
     departure = pair.begin()
     options = MigrationOptions(
-        bandwidth_per_migration="1Mi", completion_timeout_per_gi_b=1, allow_workload_disruption=disruptive
+        bandwidth_per_migration="1Mi",
+        completion_timeout_per_gi_b=1,
+        allow_workload_disruption=how != "undisturbed",
+        allow_post_copy=how == "probed",
     )
     with pytest.raises(Failure, match=r"it has not ended after \d+ s"):
         await departure.run(pair.target.document(pair.wanted), pair.route, options)

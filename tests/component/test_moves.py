@@ -134,6 +134,9 @@ async def test_a_guest_is_the_sources_where_the_targets_last_answer_is_lost(hous
     await move.begin(MigrationOptions())
     await asyncio.to_thread(eventually, lambda: target.report(move.uid).complete)
     assert move.source_lives
+    for place in (house.place, target):  # a probe that failed now would have the kubelet end one of them
+        await place.client.call(m.GuestPing())
+        assert (await place.client.call(m.GuestExec(command=["true"]))).exit_code == 0
     if how == "its daemon dies":
         house.place.kill(*DAEMONS)
     else:
@@ -142,6 +145,8 @@ async def test_a_guest_is_the_sources_where_the_targets_last_answer_is_lost(hous
     await move.close()
     assert target.said == "", "it never ran there"
     await house.counts()
+    with pytest.raises(Refused):  # this guest has no agent
+        await house.place.client.call(m.GuestPing())
     target = await house.target()
     move = Move(house.place, target)
     await move.begin(MigrationOptions())

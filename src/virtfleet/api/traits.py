@@ -71,6 +71,12 @@ def probes_inside(vmi: VMI) -> int:
     return sum(bool(given(p, INSIDE)) for p in (vmi.spec.liveness_probe, vmi.spec.readiness_probe) if p)
 
 
+def ended_when_silent(vmi: VMI) -> bool:
+    """Whether a guest that does not answer the network for a while is ended, also where it stands still on its way."""
+    probe = vmi.spec.liveness_probe
+    return probe is not None and not given(probe, INSIDE)
+
+
 def grace(vmi: VMI) -> int:
     seconds = vmi.spec.termination_grace_period_seconds
     return GRACE if seconds is None else seconds

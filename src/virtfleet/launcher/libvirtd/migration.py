@@ -21,6 +21,7 @@ from xml.etree.ElementTree import Element, fromstring
 import libvirt
 import msgspec
 
+from virtfleet.api import traits
 from virtfleet.api.migration import MigrationOptions
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain.errors import DomainError
@@ -258,14 +259,14 @@ class Departure:
             self._said = time.monotonic()
             self._say()
 
-    async def _plan(
-        self, there: Element, route: Route, options: MigrationOptions
-    ) -> tuple[Run, int, MigrationOptions]:
+    async def _plan(self, there: Element, route: Route, options: MigrationOptions) -> tuple[Run, int, MigrationOptions]:
         """How it goes, how many bytes of disks go along, and what is asked for that can be done."""
         try:
             running = await self._connection.run(self._document)
             if self.stands or self._still:  # it writes nothing, so all of it fits; libvirt refuses both at once
                 options = msgspec.structs.replace(options, allow_post_copy=False)
+            if traits.ended_when_silent(self._vmi):
+                options = msgspec.structs.replace(options, allow_post_copy=False, allow_workload_disruption=False)
             if refused := [o.message for o in self._steps.obstacles(self._vmi, running, options)]:
                 raise Failure(f"the VM cannot move: {'; '.join(refused)}")
             sizes = await self._connection.run(partial(self._sizes, running))

@@ -187,7 +187,8 @@ class Guest:
 
     async def _operate(self, operation: Callable[[Any], Awaitable[m.Message]], request: m.Message) -> m.Message:
         """Only on a guest that runs here. Whether it stands still is settled before it goes elsewhere."""
-        if not self._started:
+        probe = isinstance(request, m.GuestPing | m.GuestExec)
+        if not self._started and not (probe and self._resting()):
             raise Failure("the VM does not run here")
         if isinstance(request, m.Pause | m.Unpause) and self._departures.going_on:
             raise Failure("the VM is on its way to another node; try again when it is there, or end its migration")
@@ -281,9 +282,13 @@ class Guest:
         return state.agent and not state.frozen and state.status is m.Status.RUNNING
 
     def _resting(self) -> bool:
-        """Whether probes find the guest well without asking: its owner wants so, or has stopped its CPUs."""
+        """Whether probes find the guest well without asking: its owner wants so or has stopped its CPUs, or it moves.
+
+        Where nobody answers because the guest is on the way, ending a Pod of it would lose the guest.
+        """
         state = self._updates.latest.state
-        return self._unprobed or (state.status, state.reason) == (m.Status.PAUSED, "User")
+        moves = self._departures.going_on or (self._arrival.expected and not self._started)
+        return self._unprobed or bool(moves) or (state.status, state.reason) == (m.Status.PAUSED, "User")
 
     async def _metrics(self) -> list[Metric]:
         """What the guest may know of the node and of itself."""
