@@ -195,7 +195,7 @@ class Source:
             case Phase.FAILED if vm.launcher.state and vm.launcher.state.status.ended:
                 self._recorder.warning(instance.reference, "Stopped", "The VirtualMachineInstance crashed.")
             case Phase.FAILED:
-                what = "The virt-launcher of the VM ended without a word."
+                what = "The VirtualMachineInstance crashed: its virt-launcher ended without a word."
                 self._recorder.warning(instance.reference, "Stopped", what)
 
     def _situation(self, instance: Instance, vm: PodWork) -> Situation:
