@@ -68,7 +68,10 @@ class Reader:
         query = f"?{urlencode(asked.selectors)}" if asked.selectors else ""
         answer = self._ask("GET", f"{root}{place}/{plural}{name}{query}")
         assert answer.code == 200, f"Error from server ({answer.reason}): {answer.message}"
-        return answer.json
+        found = answer.json
+        for item in found.get("items", ()) if not asked.name else ():  # which kubectl writes as objects of their own
+            item |= {"apiVersion": found["apiVersion"], "kind": found["kind"].removesuffix("List")}
+        return found
 
     def _discover(self) -> dict[str, tuple[str, str, bool]]:
         """Where each kind is served; the first of several groups with the same name has it, as with kubectl."""
