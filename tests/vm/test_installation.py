@@ -124,8 +124,10 @@ def test_uninstalling_leaves_nothing_on_nodes(fleet: Cluster, tmp_path: Path) ->
         assert {node: left_in_directories(fleet, node) for node in fleet.nodes} == dict.fromkeys(fleet.nodes, "")
         assert admin("get", "namespace,crd", "-l", "app.kubernetes.io/part-of", "-o", "name") == ""
     finally:
-        with following(shown(__file__, "virtfleet install"), tmp_path, reader, REGISTRY, PATIENCE) as step:
-            step()
-        spec = {key: kubevirt[key] for key in ("apiVersion", "kind", "spec")}
-        admin.apply({**spec, "metadata": {"name": "kubevirt"}})
-        kubehome.wait_until_available(admin)
+        try:
+            with following(shown(__file__, "virtfleet install"), tmp_path, reader, REGISTRY, PATIENCE) as step:
+                step()
+        finally:  # also for the tests that follow
+            spec = {key: kubevirt[key] for key in ("apiVersion", "kind", "spec")}
+            admin.apply({**spec, "metadata": {"name": "kubevirt"}})
+            kubehome.wait_until_available(admin)
