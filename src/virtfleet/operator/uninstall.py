@@ -7,10 +7,10 @@ from virtfleet.api.kinds import KINDS, VMI
 from virtfleet.installation import WAIT_FOR_VMS, Installation
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.errors import ignoring, is_not_found
-from virtfleet.kube.resource import KUBEVIRTS, NODES, Obj, Resource, of_kind
+from virtfleet.kube.resource import CRDS, KUBEVIRTS, NODES, Obj, Resource, of_kind
 from virtfleet.operator.conditions import DEGRADED, DELETED, DELETING, Verdict, conditions
 from virtfleet.operator.render import OWN_DEFINITION, YIELDING
-from virtfleet.operator.world import INSTALLED, World
+from virtfleet.operator.world import INSTALLED, TYPES, World
 
 _NAMED = 10
 # What makes VMs before these.
@@ -69,9 +69,12 @@ class Uninstall:
     async def _remove_components(self) -> bool:
         """Delete what is installed, kind by kind; True while something is left."""
         kept = {OWN_DEFINITION, *await self._with_disks()}
+        defined = self._world.named(CRDS.kind)
+        if any(str(each) in defined for each in TYPES):  # as an operator that was started meanwhile has yet to hear
+            self._world.own_kinds_are_served()
         for resource in INSTALLED:
             known = self._world.installed.get(resource.kind)
-            if known is None:
+            if known is None or (resource in TYPES and str(resource) not in defined):
                 continue
             if not known.synced.is_set():
                 return True

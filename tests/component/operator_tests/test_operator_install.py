@@ -194,9 +194,15 @@ async def test_pools_that_cannot_be_told_apart_leave_what_is_installed(fleet: Ho
     assert await fleet.daemon_sets() == ["virt-handler"]
 
 
-async def test_deleting_the_kubevirt_object_takes_everything_away(fleet: Hollow) -> None:
+@pytest.mark.parametrize("operator", ["the same", "another"])
+async def test_deleting_the_kubevirt_object_takes_everything_away(fleet: Hollow, operator: str) -> None:
+    """Also by an operator that has never seen the object as it was before."""
     await fleet.install()
+    if operator == "another":
+        await fleet.kill_operator()
     await fleet.api.delete(KUBEVIRTS, "kubevirt", NAMESPACE)
+    if operator == "another":
+        fleet.start_operator()
 
     async def gone() -> bool:
         return await missing(fleet.api, KUBEVIRTS, "kubevirt")
