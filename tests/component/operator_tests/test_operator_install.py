@@ -10,6 +10,7 @@ import pytest
 from hollow import NAMESPACE, Hollow, hollow, missing
 
 from virtfleet import __version__
+from virtfleet.api import names
 from virtfleet.installation import Installation
 from virtfleet.kube.api import Patch
 from virtfleet.kube.errors import ApiError
@@ -285,7 +286,12 @@ async def test_nodes_keep_nothing_of_an_installation_that_is_gone(fleet: Hollow)
     }
     notes = {"kubevirt.io/heartbeat": "2026-01-01T00:00:00Z", "virtfleet.io/handler-version": __version__}
     before = (await fleet.api.get(NODES, "node1"))["metadata"]
-    before["labels"].pop("virtfleet.io/served-by", None)  # the operator may have written it by now
+    for kind, key in (
+        ("labels", names.SERVED_BY),
+        ("labels", names.IMAGE_VOLUMES),
+        ("annotations", names.IMAGE_VOLUMES_OF),
+    ):
+        (before.get(kind) or {}).pop(key, None)  # the operator may have written it by now
     theirs = {"labels": {**ours, "example.com/rack": "7"}, "annotations": {**notes, "example.com/note": "x"}}
     await fleet.api.patch(NODES, "node1", {"metadata": theirs})
     await fleet.api.delete(KUBEVIRTS, "kubevirt", NAMESPACE)
