@@ -97,8 +97,8 @@ def _mappings(process: Path, guest_kib: int) -> tuple[int, int]:
             size = int(line.split()[1])
         elif line.startswith("Rss:"):
             resident = int(line.split()[1])
-            if size >= guest_kib and not access.startswith("rwx"):  # the kernel may have put a neighbour to it
-                guest += min(resident, guest_kib)
-            elif access.startswith("rwx"):
+            if access.startswith("rwx"):
                 code += resident
+            elif size > guest_kib - _MIB:  # emulated CPUs have a little less; the kernel may have put a neighbour to it
+                guest += min(resident, guest_kib)
     return guest, code

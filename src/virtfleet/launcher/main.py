@@ -71,7 +71,8 @@ class Options(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, frozen
 
 def options(words: Sequence[str]) -> Options:
     """Without argparse, which would be half a megabyte for every VM."""
-    given = {name.removeprefix("--"): value or "true" for name, _, value in (word.partition("=") for word in words)}
+    parted = (word.removeprefix("--").partition("=") for word in words)
+    given = {name: value if has_value else "true" for name, has_value, value in parted}
     try:
         return msgspec.convert(given, Options, strict=False)
     except msgspec.ValidationError as error:

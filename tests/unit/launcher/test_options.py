@@ -14,6 +14,7 @@ def test_what_the_controller_says_is_read() -> None:
     filters = "--libvirt-log-filters=3:remote 4:event=x"
     told = options((*WHOSE, "--hypervisor=lxc", "--verbosity=5", filters, "--hook-sidecars=2", "--simulate-crash"))
     assert told == Options("default", "vm", "1-2", "lxc", 5, "3:remote 4:event=x", 2, True)
+    assert options((*WHOSE, "--libvirt-log-filters=")).libvirt_log_filters == ""
     assert options(WHOSE) == Options("default", "vm", "1-2", registry.DEFAULT)
 
 

@@ -265,7 +265,7 @@ class Departure:
             running = await self._connection.run(self._document)
             if self.stands or self._still:  # it writes nothing, so all of it fits; libvirt refuses both at once
                 options = msgspec.structs.replace(options, allow_post_copy=False)
-            if traits.ended_when_silent(self._vmi):
+            if traits.ended_when_silent(self._vmi):  # here it would be, while it stands still or runs there already
                 options = msgspec.structs.replace(options, allow_post_copy=False, allow_workload_disruption=False)
             if refused := [o.message for o in self._steps.obstacles(self._vmi, running, options)]:
                 raise Failure(f"the VM cannot move: {'; '.join(refused)}")
