@@ -107,6 +107,7 @@ def kubevirt() -> dict[str, object]:
     return {"metadata": {"name": "kubevirt", "namespace": "kubevirt"}, "status": {"observedKubeVirtVersion": "9.9.9"}}
 
 
+@pytest.mark.slow  # it asks a cluster that is away, three times
 async def test_a_cluster_is_named_by_options_by_the_environment_or_found(server: ScriptedServer, run: Run) -> None:
     server.put(KUBEVIRTS, kubevirt())
     file = written(run.home / "elsewhere", server)

@@ -13,6 +13,7 @@ from kube_fixtures import eventually
 from virtfleet.handler.devices import host as hostdevices
 from virtfleet.handler.devices.host import Source, Unit
 from virtfleet.handler.devices.plugins import Devices
+from virtfleet.local.node import devices
 from virtfleet.local.node.devices import AdmissionRefused
 from virtfleet.local.node.devices import Devices as Kubelet
 
@@ -119,7 +120,8 @@ async def test_containers_are_told_the_addresses_of_their_devices(place: Path) -
         assert [host for host, _, _ in got.devices] == ["/dev/vfio/vfio", "/dev/vfio/7"]
 
 
-async def test_an_unhealthy_device_is_not_handed_out(place: Path) -> None:
+async def test_an_unhealthy_device_is_not_handed_out(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "_RETURN", 0.2)
     broken = Source("nvidia.com/T4", lambda: {"7": Unit(False, ("/dev/vfio/7",))})
     async with kubelet(place) as node, plugins(place, broken):
         await eventually(lambda: node.offers().get("nvidia.com/T4") == (1, 0))

@@ -153,6 +153,7 @@ async def test_a_handler_serves_its_node_and_leaves_it_in_order(
         assert not list((place / "kubelet/device-plugins").glob("kubevirt-*"))
 
 
+@pytest.mark.slow  # as long as a handler waits before it says so
 async def test_a_handler_without_the_api_server_says_that_it_is_not_ready_and_serves_its_vms(
     place: Path, server: ScriptedServer, kubelet: Kubelet
 ) -> None:

@@ -12,6 +12,7 @@ import ssl
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 log = logging.getLogger(__name__)
@@ -37,11 +38,17 @@ class Credential:
     def of(cls, files: Mapping[str, bytes]) -> Credential | None:
         """From the content of a Secret or directory; None where it is incomplete or key and certificate differ."""
         credential = cls(files.get(CERTIFICATE, b""), files.get(KEY, b""), files.get(BUNDLE, b""))
-        try:
-            _load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), credential)
-        except ssl.SSLError:
-            return None
-        return credential
+        return credential if _fit(credential) else None
+
+
+@lru_cache(maxsize=32)
+def _fit(credential: Credential) -> bool:
+    """Whether key and certificate belong together. Who keeps certificates asks again and again of the same ones."""
+    try:
+        _load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), credential)
+    except ssl.SSLError:
+        return False
+    return True
 
 
 def for_guests(files: Mapping[str, bytes]) -> Credential | None:

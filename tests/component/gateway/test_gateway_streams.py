@@ -104,7 +104,8 @@ async def refused(kit: Kit, path: str) -> int:
     return refusal.value.status
 
 
-async def test_streams_need_something_to_connect_to(kit: Kit) -> None:
+async def test_streams_need_something_to_connect_to(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handlers, "_HANDOVER", 0.2)
     await kit.vmi("waits", phase="Scheduled")
     await kit.vmi("failed", phase="Failed")
     await kit.vmi("bare", devices={"autoattachSerialConsole": False, "autoattachGraphicsDevice": False})
