@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
-import kubernetes
 import pytest
 from node_cluster import NodeCluster, needs_root, node_cluster
 
@@ -118,6 +117,8 @@ def connections_are(cluster: NodeCluster, count: int) -> Callable[[], Awaitable[
 
 async def test_the_python_client_has_plain_channels(cluster: NodeCluster) -> None:
     def ask() -> tuple[bytes, str]:
+        import kubernetes  # half a second, which everybody who collects tests would pay
+
         api = kubernetes.config.new_client_from_config(str(cluster.directory / "kubeconfig"))
         core = kubernetes.client.CoreV1Api(api)
         stream = kubernetes.stream.portforward(

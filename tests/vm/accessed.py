@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
-from cluster.clusters import Cluster, Kubectl
+from cluster.clusters import VIRTFLEET, Cluster, Kubectl
 from terminal import Terminal
 from virtfleet.local import guestimage
 from vm.guests import PATIENCE
@@ -65,6 +65,26 @@ class Used:
         done = self.run(*command)
         assert done.returncode == 0, f"{' '.join(command)}: {done.stderr or done.stdout}"
         return done.stdout
+
+    def in_guest(self, command: str, vm: str = "web") -> str:
+        """What a command says in the guest that ends well, over its network.
+
+        One connection serves many commands: each costs an emulated guest a second of arithmetic. Whoever carries it
+        must not hold on to what the first command writes to.
+        """
+        carried = f"ProxyCommand={VIRTFLEET} ssh --proxy --namespace {self.namespace} %h 2>/dev/null"
+        alive = ("-o", "ServerAliveInterval=3", "-o", "ServerAliveCountMax=2")
+        shared = ("-o", "ControlMaster=auto", "-o", "ControlPersist=yes", "-o", f"ControlPath={self.key.parent / vm}")
+        ssh = ("ssh", "-i", str(self.key), *NO_QUESTIONS, *alive, *shared, "-o", carried, f"root@{vm}")
+
+        def ended_well() -> subprocess.CompletedProcess[str] | None:
+            done = self.run(*ssh, command)
+            return None if done.returncode else done
+
+        return eventually(ended_well, PATIENCE).stdout
+
+    def boot_id(self, vm: str = "web") -> str:
+        return self.in_guest("cat /proc/sys/kernel/random/boot_id", vm)
 
     def vmi(self) -> dict[str, Any] | None:
         found = self.kubectl.run("get", "vmi", "web", "-o", "json", "--ignore-not-found").stdout

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from cluster.clusters import VIRTFLEET
-from vm.accessed import NO_QUESTIONS, Used
+from vm.accessed import Used
 from vm.guests import PATIENCE
 from vm.test_virtctl import virtctl
 from waiting import eventually
@@ -33,6 +32,7 @@ class Plugged:
     def __init__(self, used: Used) -> None:
         self.used = used
         self.kubectl = used.kubectl
+        self.guest = used.in_guest
 
     def virtctl(self, *words: str) -> str:
         return self.used.does(virtctl(), "-n", self.used.namespace, *words)
@@ -41,16 +41,6 @@ class Plugged:
         done = self.used.run(virtctl(), "-n", self.used.namespace, *words)
         assert done.returncode != 0, done.stdout
         return done.stderr + done.stdout
-
-    def guest(self, command: str, *, within: float = PATIENCE) -> str:
-        """What a command says in the guest that ends well, over its network."""
-        ssh = (VIRTFLEET, "ssh", "-n", self.used.namespace, "root@web", "-i", str(self.used.key), *NO_QUESTIONS)
-
-        def answered() -> str:
-            done = self.used.run(*ssh, f"{command} && echo it ended well")
-            return done.stdout if done.stdout.rstrip().endswith("it ended well") else ""
-
-        return eventually(answered, within).removesuffix("it ended well\n")
 
     def edit(
         self,

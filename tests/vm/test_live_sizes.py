@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from cluster.clusters import VIRTFLEET, Cluster
+from cluster.clusters import Cluster
 from docblocks import run, shown
 from virtfleet.api.quantity import Quantity
-from vm.accessed import NO_QUESTIONS, Used
+from vm.accessed import Used
 from vm.guests import PATIENCE
 from vm.reader import environment
 from waiting import eventually
@@ -31,27 +31,12 @@ def web(fleet: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Us
         yield used
 
 
-def in_guest(web: Used, command: str) -> str:
-    """What a command says in the guest, over its network."""
-    ssh = (VIRTFLEET, "ssh", "-n", NAMESPACE, "root@web", "-i", str(web.key), *NO_QUESTIONS, command)
-
-    def answered() -> str:
-        done = web.run(*ssh)
-        return done.stdout if done.returncode == 0 else ""
-
-    return eventually(answered, PATIENCE).strip()
-
-
-def boot(web: Used) -> str:
-    return in_guest(web, "cat /proc/sys/kernel/random/boot_id")
-
-
 def cpus(web: Used) -> int:
-    return int(in_guest(web, "grep -c ^processor /proc/cpuinfo"))
+    return int(web.in_guest("grep -c ^processor /proc/cpuinfo"))
 
 
 def mebibytes(web: Used) -> int:
-    return int(in_guest(web, "awk '/MemTotal/ {print int($2 / 1024)}' /proc/meminfo"))
+    return int(web.in_guest("awk '/MemTotal/ {print int($2 / 1024)}' /proc/meminfo"))
 
 
 def edit(web: Used, **spec: Any) -> None:
@@ -104,7 +89,7 @@ def moves(web: Used) -> int:
 
 
 def test_a_guest_gets_more_cpus_and_memory_in_place(web: Used, tmp_path: Path) -> None:
-    [pod], started, before = launchers(web), boot(web), mebibytes(web)
+    [pod], started, before = launchers(web), web.boot_id(), mebibytes(web)
     assert cpus(web) == 1
     run(shown(__file__, "kubectl patch"), tmp_path, environment(web.kubectl.cluster, tmp_path, NAMESPACE))
     now = settled(web, sockets=2, guest="2Gi")
@@ -112,7 +97,7 @@ def test_a_guest_gets_more_cpus_and_memory_in_place(web: Used, tmp_path: Path) -
     assert now["memory"] == {**of_guest, "memoryOverhead": now["memory"]["memoryOverhead"]}
     eventually(lambda: cpus(web) == 2, PATIENCE)
     eventually(lambda: mebibytes(web) > before + 1000, PATIENCE)
-    assert boot(web) == started
+    assert web.boot_id() == started
     [after] = launchers(web)
     assert after["metadata"]["uid"] == pod["metadata"]["uid"]
     assert memory_of(after) >= memory_of(pod) + (1 << 30)
@@ -122,7 +107,7 @@ def test_a_guest_gets_more_cpus_and_memory_in_place(web: Used, tmp_path: Path) -
 
 
 def test_it_grows_also_where_the_handler_ends_meanwhile(web: Used) -> None:
-    started = boot(web)
+    started = web.boot_id()
     node = status(web)["nodeName"]
     handlers = web.kubectl.json("get", "pods", "-A", "-l", "kubevirt.io=virt-handler")["items"]
     [handler] = [p["metadata"] for p in handlers if p["spec"]["nodeName"] == node]
@@ -130,11 +115,11 @@ def test_it_grows_also_where_the_handler_ends_meanwhile(web: Used) -> None:
     web.kubectl("-n", handler["namespace"], "delete", "pod", handler["name"], "--grace-period=1")
     settled(web, sockets=3, guest="2Gi")
     eventually(lambda: cpus(web) == 3, PATIENCE)
-    assert boot(web) == started
+    assert web.boot_id() == started
 
 
 def test_it_migrates_where_its_node_has_no_room(web: Used) -> None:
-    started, before = boot(web), status(web)["nodeName"]
+    started, before = web.boot_id(), status(web)["nodeName"]
     [pod] = launchers(web)
     free = _free_memory(web, before)
     filler = {"requests": {"memory": str(free - (256 << 20))}}
@@ -158,7 +143,7 @@ def test_it_migrates_where_its_node_has_no_room(web: Used) -> None:
     now = settled(web, sockets=3, guest="3Gi")
     assert now["nodeName"] != before
     eventually(lambda: mebibytes(web) > 2900, PATIENCE)
-    assert boot(web) == started
+    assert web.boot_id() == started
     assert moves(web) == 1
     eventually(lambda: resized(web)[-1:] == ["The VM has 3 sockets and 3Gi of memory now, by a migration"], PATIENCE)
     web.kubectl("delete", "pod", "filler", "--wait=false")
@@ -177,11 +162,11 @@ def _free_memory(web: Used, node: str) -> int:
 
 
 def test_it_leaves_a_node_that_its_placement_excludes(web: Used) -> None:
-    started, before = boot(web), status(web)["nodeName"]
+    started, before = web.boot_id(), status(web)["nodeName"]
     edit(web, affinity=_away_from(before))
     eventually(lambda: status(web)["nodeName"] != before, 3 * PATIENCE)
     settled(web, sockets=3, guest="3Gi")
-    assert boot(web) == started
+    assert web.boot_id() == started
     there = status(web)["nodeName"]
     edit(web, affinity=_away_from("nowhere"))  # fits where it is
     eventually(lambda: (web.vmi() or {})["spec"]["affinity"] == _away_from("nowhere"), PATIENCE)
@@ -218,5 +203,5 @@ def test_what_waits_for_a_restart_is_named_and_comes_with_it(web: Used) -> None:
     web.wait_for_agent()
     settled(web, sockets=4, guest=guest)
     eventually(lambda: cpus(web) == 4, PATIENCE)
-    assert in_guest(web, "hostname") == "other"
+    assert web.in_guest("hostname").strip() == "other"
     eventually(lambda: not told(), PATIENCE)

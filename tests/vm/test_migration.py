@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cluster.clusters import VIRTFLEET, Cluster
-from vm.accessed import NO_QUESTIONS, Used, a_vm
+from vm.accessed import Used, a_vm
 from vm.guests import PATIENCE
 from waiting import eventually
 
@@ -25,17 +25,6 @@ pytestmark = pytest.mark.timeout(600)
 def web(fleet: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Used]:
     with Used(fleet, NAMESPACE, tmp_path_factory.mktemp("home")) as used:
         yield used
-
-
-def in_guest(web: Used, command: str, vm: str = "web") -> str:
-    """What a command says in the guest, over its network."""
-    ssh = (VIRTFLEET, "ssh", "-n", NAMESPACE, f"root@{vm}", "-i", str(web.key), *NO_QUESTIONS, command)
-
-    def answered() -> str:
-        done = web.run(*ssh)
-        return done.stdout if done.returncode == 0 else ""
-
-    return eventually(answered, PATIENCE)
 
 
 def node(web: Used) -> str:
@@ -55,9 +44,9 @@ def migrations(web: Used) -> dict[str, dict[str, Any]]:
 
 
 def test_a_guest_moves_there_and_back_and_notices_nothing(web: Used) -> None:
-    boot = in_guest(web, "cat /proc/sys/kernel/random/boot_id")
-    in_guest(web, "echo kept > /root/kept; echo kept > /tmp/kept; sync; echo done")
-    before = float(in_guest(web, "cat /proc/uptime").split()[0])
+    boot = web.boot_id()
+    web.in_guest("echo kept > /root/kept; echo kept > /tmp/kept; sync; echo done")
+    before = float(web.in_guest("cat /proc/uptime").split()[0])
     visited = [node(web)]
     for _ in range(2):
         told = json.loads(web.does(VIRTFLEET, "migrate", "-n", NAMESPACE, "web", "--watch", "-o", "json"))
@@ -65,13 +54,13 @@ def test_a_guest_moves_there_and_back_and_notices_nothing(web: Used) -> None:
         assert (told["source"], told["target"]) == tuple(visited[-2:])
         assert told["metrics"]["totalBytes"] > 32 << 20, "the memory of the guest"
         assert 0 < told["metrics"]["downtimeMilliseconds"] <= told["metrics"]["elapsedMilliseconds"], told
-        assert in_guest(web, "cat /proc/sys/kernel/random/boot_id") == boot
-        after = float(in_guest(web, "cat /proc/uptime").split()[0])
+        assert web.boot_id() == boot
+        after = float(web.in_guest("cat /proc/uptime").split()[0])
         assert after > before, "a guest's time never goes back"
         before = after
         eventually(lambda: len(pods(web)) == 1, PATIENCE)
     assert visited[0] != visited[1] != visited[2]
-    assert in_guest(web, "cat /root/kept /tmp/kept").split() == ["kept", "kept"]
+    assert web.in_guest("cat /root/kept /tmp/kept").split() == ["kept", "kept"]
     done = [m for m in migrations(web).values() if m["phase"] == "Succeeded"]
     assert len(done) == 2
     phases = [t["phase"] for t in done[0]["phaseTransitionTimestamps"]]
@@ -83,7 +72,7 @@ def test_a_guest_moves_there_and_back_and_notices_nothing(web: Used) -> None:
 
 
 def test_a_migration_that_is_deleted_leaves_the_guest_where_it_is(web: Used) -> None:
-    boot, here = in_guest(web, "cat /proc/sys/kernel/random/boot_id"), node(web)
+    boot, here = web.boot_id(), node(web)
     web.kubectl.apply(
         {
             "apiVersion": "migrations.kubevirt.io/v1alpha1",
@@ -113,7 +102,7 @@ def test_a_migration_that_is_deleted_leaves_the_guest_where_it_is(web: Used) -> 
         web.kubectl("delete", "migrationpolicy", "crawl")
     eventually(lambda: len(pods(web)) == 1, PATIENCE)
     assert node(web) == here
-    assert in_guest(web, "cat /proc/sys/kernel/random/boot_id") == boot
+    assert web.boot_id() == boot
     vmi = web.vmi()
     assert vmi
     state = vmi["status"]["migrationState"]
@@ -142,16 +131,16 @@ def test_the_data_of_a_claim_that_only_its_node_has_goes_to_another_claim_with_t
         return next((c for c in vmi()["status"]["conditions"] if c["type"] == kind), {})
 
     eventually(lambda: condition("AgentConnected").get("status") == "True", 2 * PATIENCE)
-    written = in_guest(web, f"{FIND}; dd if=/dev/urandom of=$disk bs=1M count=5 conv=fsync; md5sum <$disk", "carrier")
-    boot, here = in_guest(web, "cat /proc/sys/kernel/random/boot_id", "carrier"), vmi()["status"]["nodeName"]
+    written = web.in_guest(f"{FIND}; dd if=/dev/urandom of=$disk bs=1M count=5 conv=fsync; md5sum <$disk", "carrier")
+    boot, here = web.boot_id("carrier"), vmi()["status"]["nodeName"]
     assert condition("LiveMigratable")["reason"] == "DisksNotLiveMigratable"
     web.kubectl(
         "patch", "vm", "carrier", "--type=merge", "-p", json.dumps({"spec": {"template": {"spec": {"volumes": on[1]}}}})
     )
     eventually(lambda: vmi()["status"]["nodeName"] != here, PATIENCE)
     eventually(lambda: "volumeUpdateState" not in web.kubectl.json("get", "vm", "carrier")["status"], PATIENCE)
-    assert in_guest(web, f"{FIND}; {FORGET}; md5sum <$disk", "carrier") == written
-    assert in_guest(web, "cat /proc/sys/kernel/random/boot_id", "carrier") == boot
+    assert web.in_guest(f"{FIND}; {FORGET}; md5sum <$disk", "carrier") == written
+    assert web.boot_id("carrier") == boot
     status = vmi()["status"]
     assert "migratedVolumes" not in status and not condition("VolumesChange")
     assert [v["persistentVolumeClaimInfo"]["claimName"] for v in status["volumeStatus"] if v["name"] == "data"] == [
@@ -191,15 +180,15 @@ def test_what_firmware_and_tpm_remember_goes_along_and_outlives_a_restart(web: U
     variable = "/sys/firmware/efi/efivars/Kept-c0ffee00-0000-4000-8000-000000000000"
     look = f"insmod /lib/modules/efivarfs.ko; mount -t efivarfs none /sys/firmware/efi/efivars; cat {variable}"
     write = f"printf '\\007\\000\\000\\000from-before' >{variable}; cat {variable}"
-    assert "from-before" in in_guest(web, f"{look}; {write}", "keeper")
+    assert "from-before" in web.in_guest(f"{look}; {write}", "keeper")
     synchronized = "jsonpath={.status.conditions[?(@.type=='AccessCredentialsSynchronized')].status}"
     eventually(lambda: web.kubectl("get", "vmi", "keeper", "-o", synchronized) == "True", PATIENCE)
     web.kubectl.apply({**about, "stringData": {"own": own, "new": own.replace(own.split()[-1], "somebody-else")}})
-    eventually(lambda: "somebody-else" in in_guest(web, "cat /root/.ssh/authorized_keys", "keeper"), PATIENCE)
+    eventually(lambda: "somebody-else" in web.in_guest("cat /root/.ssh/authorized_keys", "keeper"), PATIENCE)
     seed = _seed(web)
-    written = in_guest(web, f"{FIND}; dd if=/dev/urandom of=$disk bs=1M count=5 conv=fsync; md5sum <$disk", "keeper")
+    written = web.in_guest(f"{FIND}; dd if=/dev/urandom of=$disk bs=1M count=5 conv=fsync; md5sum <$disk", "keeper")
     web.does(VIRTFLEET, "migrate", "-n", NAMESPACE, "keeper", "--watch")
-    assert in_guest(web, f"{FIND}; {FORGET}; md5sum <$disk", "keeper") == written
+    assert web.in_guest(f"{FIND}; {FORGET}; md5sum <$disk", "keeper") == written
 
     def claims() -> list[str]:
         found = web.kubectl.json("get", "pvc", "-l", "persistent-state-for=keeper")["items"]
@@ -215,7 +204,7 @@ def test_what_firmware_and_tpm_remember_goes_along_and_outlives_a_restart(web: U
         return len(found) == 2 and found[0] != uid and found[1] == "Running"
 
     eventually(again, PATIENCE)
-    assert "from-before" in in_guest(web, look, "keeper")
+    assert "from-before" in web.in_guest(look, "keeper")
     assert _seed(web) == seed, "it is the same TPM"
     assert claims() == [claim]
 

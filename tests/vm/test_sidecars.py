@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cluster.clusters import VIRTFLEET, Cluster, Kubectl
-from vm.accessed import NO_QUESTIONS, Used
+from vm.accessed import Used
 from vm.gated import gates
 from vm.guests import PATIENCE
 from waiting import eventually
@@ -40,15 +40,6 @@ class Hooked(Used):
         seed = vm["spec"]["template"]["spec"]["volumes"][1]["cloudInitNoCloud"]
         seed["userData"] += "runcmd:\n- echo greetings from WHO > /root/greetings\n"
 
-    def says(self, command: str) -> str:
-        ssh = (VIRTFLEET, "ssh", "-n", NAMESPACE, "root@web", "-i", str(self.key), *NO_QUESTIONS, command)
-
-        def answered() -> str:
-            done = self.run(*ssh)
-            return done.stdout if done.returncode == 0 else ""
-
-        return eventually(answered, PATIENCE).strip()
-
     def pods(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self.kubectl.json("get", "pods", "-l", "kubevirt.io=virt-launcher")["items"]
         return found
@@ -62,10 +53,10 @@ def web(fleet: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ho
 
 def test_the_guest_has_what_the_sidecar_made_of_it_and_keeps_it_on_its_way(web: Hooked) -> None:
     seen = "cat /sys/class/dmi/id/board_vendor /root/greetings /proc/sys/kernel/random/boot_id"
-    maker, greetings, boot = web.says(seen).splitlines()
+    maker, greetings, boot = web.in_guest(seen).splitlines()
     assert (maker, greetings) == ("Radical Edward", "greetings from the sidecar of seed")
     web.does(VIRTFLEET, "migrate", "-n", NAMESPACE, "web", "--watch")
-    assert web.says(seen).splitlines() == [maker, greetings, boot]
+    assert web.in_guest(seen).splitlines() == [maker, greetings, boot]
 
 
 def test_sidecars_end_with_the_vm(web: Hooked) -> None:

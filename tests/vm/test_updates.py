@@ -12,7 +12,7 @@ import yaml
 
 from cluster.clusters import VIRTFLEET, Cluster, Kubectl
 from docblocks import run, shown
-from vm.accessed import NO_QUESTIONS, Used
+from vm.accessed import Used
 from vm.guests import PATIENCE
 from vm.reader import environment
 from waiting import eventually
@@ -69,20 +69,10 @@ def node(web: Used) -> str:
     return str(vmi["status"]["nodeName"])
 
 
-def boot_id(web: Used) -> str:
-    ssh = (VIRTFLEET, "ssh", "-n", NAMESPACE, "root@web", "-i", str(web.key), *NO_QUESTIONS)
-
-    def answered() -> str:
-        done = web.run(*ssh, "cat /proc/sys/kernel/random/boot_id")
-        return done.stdout if done.returncode == 0 else ""
-
-    return eventually(answered, PATIENCE)
-
-
 def test_a_running_guest_moves_into_the_new_launcher_image_when_asked_to(
     web: Used, admin: Kubectl, tmp_path: Path
 ) -> None:
-    boot, old = boot_id(web), image(web)
+    boot, old = web.boot_id(), image(web)
     hypervisors = [{"name": "qemu-kvm", "virtLauncherImage": NEW}, {"name": "lxc"}]
     updates = {"workloadUpdateMethods": ["LiveMigrate"]}
 
@@ -112,13 +102,13 @@ def test_a_running_guest_moves_into_the_new_launcher_image_when_asked_to(
     here, there = node(web), next(name for name in web.kubectl.cluster.nodes if name != node(web))
     names = {"default": NAMESPACE, "node-a": here, "node-b": there}
     run(shown(__file__, "virtfleet migrate"), tmp_path, reader, names)
-    assert (image(web), boot_id(web)) == (old, boot)
+    assert (image(web), web.boot_id()) == (old, boot)
 
     # With one, it moves, once.
     patched(admin, workloadUpdateStrategy=updates)
     eventually(lambda: image(web) == NEW, SLOW)
     eventually(lambda: OUTDATED not in (web.vmi() or {})["metadata"]["labels"], PATIENCE)
-    assert boot_id(web) == boot, "the guest never stopped"
+    assert web.boot_id() == boot, "the guest never stopped"
     made = [
         m for m in web.kubectl.json("get", "vmim")["items"] if m["metadata"]["name"].startswith("kubevirt-workload")
     ]

@@ -23,7 +23,7 @@ from versions import before
 from virtfleet.local import stock
 from virtfleet.local.node.hostimage import COMPONENTS, open_store
 from vm import kubehome
-from vm.accessed import NO_QUESTIONS, Used
+from vm.accessed import Used
 from vm.guests import PATIENCE
 from vm.reader import environment
 from waiting import eventually
@@ -142,17 +142,8 @@ class Guest:
 
     def __init__(self, used: Used) -> None:
         self.used = used
-        self.boot = self.boot_id()
+        self.boot = self.used.boot_id()
         self.process = self._process()
-
-    def boot_id(self) -> str:
-        ssh = (VIRTFLEET, "ssh", "-n", self.used.namespace, "root@web", "-i", str(self.used.key), *NO_QUESTIONS)
-
-        def answered() -> str:
-            done = self.used.run(*ssh, "cat /proc/sys/kernel/random/boot_id")
-            return done.stdout if done.returncode == 0 else ""
-
-        return eventually(answered, PATIENCE)
 
     def vmi(self) -> dict[str, Any]:
         found = self.used.vmi()
@@ -162,7 +153,7 @@ class Guest:
     def goes_on(self) -> None:
         """The same process in the same Pod, which its handler serves and can command."""
         assert self._process() == self.process
-        assert self.boot_id() == self.boot
+        assert self.used.boot_id() == self.boot
         assert self.vmi()["status"]["phase"] == "Running"
         self.used.answers_what_is_typed(VIRTFLEET, "console", "web", "-n", self.used.namespace)
         for verb, paused in (("pause", True), ("unpause", False)):

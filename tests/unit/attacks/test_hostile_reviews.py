@@ -69,7 +69,7 @@ def vmi(devices: bytes = b"", spec: bytes = b"", metadata: bytes = b"") -> bytes
 
 
 def many(item: bytes, count: int) -> bytes:
-    return b"[" + b",".join([item] * count) + b"]"
+    return b"[" + (item + b",") * (count - 1) + item + b"]"
 
 
 @pytest.mark.parametrize(
