@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from local_cluster import Cluster, Kubelets
 
 from virtfleet.kube.api import Patch
 from virtfleet.kube.resource import DAEMON_SETS, NODES, PODS, Obj
+from virtfleet.local.controllers import daemonset
 
 
 def a_daemon(**spec: Any) -> Obj:
@@ -110,7 +112,8 @@ async def test_on_delete_replaces_pods_only_when_somebody_deletes_them(cluster: 
     await on_nodes(cluster, "node0", "node1", "node2", image="two")
 
 
-async def test_a_failed_pod_is_replaced(cluster: Cluster) -> None:
+async def test_a_failed_pod_is_replaced(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(daemonset, "RETRY", 1.0)
     await cluster.api.create(DAEMON_SETS, a_daemon(), "default")
     pods = await on_nodes(cluster, "node0", "node1", "node2")
     name = pods[0]["metadata"]["name"]

@@ -12,13 +12,12 @@ from virtfleet.api.times import timestamp
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import Obj, Resource
 from virtfleet.local.controllers import claims, pods
-from virtfleet.local.controllers.deployment_sets import annotations_for, same_template, set_for, status_of
+from virtfleet.local.controllers.deployment import annotations_for, same_template, set_for, status_of
 from virtfleet.local.controllers.disruption import expectation, still_disrupted
 from virtfleet.local.controllers.endpoints import slices
 from virtfleet.local.controllers.eviction import check
 from virtfleet.local.controllers.namespace import one_version_each
 from virtfleet.local.controllers.replicaset import deletion_order
-from virtfleet.local.controllers.revisions import template_hash
 
 
 def a_pod(name: str, **more: Any) -> pods.Pod:
@@ -57,11 +56,11 @@ def test_the_pod_that_is_missed_least_goes_first(goes: dict[str, Any], stays: di
     assert deletion_order([two, one])[0] is one
 
 
-def test_a_template_hash_depends_on_content_and_collisions_and_not_on_order() -> None:
+def test_a_template_hash_depends_on_content_and_not_on_order() -> None:
     one, two = {"a": 1, "b": {"c": 2}}, {"b": {"c": 2}, "a": 1}
-    assert template_hash(one, None) == template_hash(two, 0)
-    assert template_hash(one, 1) != template_hash(one, 0)
-    assert len(template_hash(one, 0)) == 10
+    assert pods.template_hash(one) == pods.template_hash(two)
+    assert pods.template_hash(one, "other") != pods.template_hash(one)
+    assert len(pods.template_hash(one)) == 10
 
 
 def a_deployment(**spec: Any) -> Obj:

@@ -80,11 +80,6 @@ def controller_of(obj: Obj) -> dict[str, Any] | None:
     return next((r for r in obj["metadata"].get("ownerReferences") or () if r.get("controller")), None)
 
 
-def is_controlled_by(obj: Obj, uid: str) -> bool:
-    ref = controller_of(obj)
-    return ref is not None and ref["uid"] == uid
-
-
 def about(obj: Obj, resource: Resource) -> Reference:
     """The object as events name it; the cached form of an object need not say its kind."""
     meta = obj["metadata"]

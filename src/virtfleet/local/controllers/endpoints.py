@@ -12,8 +12,7 @@ from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import is_already_exists
 from virtfleet.kube.resource import ENDPOINT_SLICES, SERVICES, Obj, owner_reference
 from virtfleet.local.controllers.caches import SERVICE_NAME, Caches, service_of
-from virtfleet.local.controllers.pods import Pod
-from virtfleet.local.controllers.revisions import template_hash
+from virtfleet.local.controllers.pods import Pod, template_hash
 
 MANAGED_BY = "endpointslice.kubernetes.io/managed-by"
 MANAGER = "endpointslice-controller.k8s.io"
@@ -52,7 +51,7 @@ def slices(service: Obj, pods: Iterable[Pod]) -> dict[str, Obj]:
     meta = service["metadata"]
     result = {}
     for its_ports, members in (groups or {(): []}).items():
-        name = f"{meta['name']}-{template_hash([meta['uid'], its_ports, 0], 0)[:5]}"
+        name = f"{meta['name']}-{template_hash([meta['uid'], its_ports, 0])[:5]}"
         result[name] = {
             "apiVersion": ENDPOINT_SLICES.api_version,
             "kind": ENDPOINT_SLICES.kind,

@@ -6,6 +6,7 @@ All controllers share one cache of these. What pods of one template have in comm
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
@@ -187,6 +188,12 @@ def pod_from_template(template: Obj, owner: Obj, resource: Resource) -> Obj:
         },
         "spec": template["spec"],
     }
+
+
+def template_hash(template: Any, among: str | int = 0) -> str:
+    """A short name for a version of a template, for labels and names of objects; another one `among` other things."""
+    data = orjson.dumps([template, among], option=orjson.OPT_SORT_KEYS)
+    return hashlib.blake2b(data, digest_size=5).hexdigest()
 
 
 def owners_of(kind: str) -> Callable[[Pod], Iterable[str]]:
