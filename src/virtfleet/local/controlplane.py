@@ -41,7 +41,7 @@ from virtfleet.local.apiserver.serving.http import Server
 from virtfleet.local.apiserver.serving.openapi import OpenApi
 from virtfleet.local.controllers import all as controllers
 from virtfleet.local.controllers.binding import bind
-from virtfleet.local.controllers.eviction import Eviction
+from virtfleet.local.controllers.eviction import evict
 from virtfleet.local.directory import Settings
 from virtfleet.local.identities import LOOPBACK, address_for_pods, cluster_ip, open_pki, server_url
 from virtfleet.local.node import network
@@ -77,7 +77,7 @@ async def serve(data: Path, settings: Settings) -> None:
         custom_kinds.load()
         operations.posts |= Reviews(tokens, authorizer).posts()
         operations.posts["", "pods", "binding"] = partial(bind, api)
-        operations.posts["", "pods", "eviction"] = Eviction(api)
+        operations.posts["", "pods", "eviction"] = partial(evict, api)
 
         server = Server(operations, kinds, Identity(tokens, authorizer), authorizer)
         server.aggregator = aggregation = Aggregation(store, api, session, lambda: pki.front_proxy)

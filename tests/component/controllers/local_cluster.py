@@ -27,7 +27,7 @@ from virtfleet.local.apiserver.objects.store import Store
 from virtfleet.local.controllers import all as controllers
 from virtfleet.local.controllers import pods as projections
 from virtfleet.local.controllers.binding import bind
-from virtfleet.local.controllers.eviction import Eviction
+from virtfleet.local.controllers.eviction import evict
 from virtfleet.local.controllers.pods import Pod
 
 DEADLINE = 20.0
@@ -166,7 +166,7 @@ async def local_cluster(directory: Path, *, nodes: int = 3) -> AsyncIterator[tup
     operations = Operations(store, kinds)
     api = InProcessApi(operations)
     operations.posts["", "pods", "binding"] = partial(bind, api)
-    operations.posts["", "pods", "eviction"] = Eviction(api)
+    operations.posts["", "pods", "eviction"] = partial(evict, api)
     cluster, kubelets = Cluster(api, kinds, directory), Kubelets(api)
     await api.create(NAMESPACES, {"metadata": {"name": "default"}})
     for i in range(nodes):

@@ -11,6 +11,7 @@ from virtfleet.kube.resource import PODS, Obj
 from virtfleet.local.apiserver.rights.access import User
 
 ATTEMPTS = 10
+_KIND = "pods/binding"
 SUCCESS: Obj = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
 
 
@@ -33,19 +34,23 @@ async def bind(api: KubeApi, obj: Obj, *, namespace: str, name: str, user: User,
 
 
 def _check(pod: Obj, meta: Obj) -> None:
-    has = pod["metadata"]
-    name = has["name"]
-    for field in ("uid", "resourceVersion"):
-        if meta.get(field) and meta[field] != has[field]:
-            raise _conflict(
-                name, f"Precondition failed: {field} in precondition: {meta[field]}, in object: {has[field]}"
-            )
-    if has.get("deletionTimestamp"):
+    check_preconditions(pod, meta, _KIND)
+    name = pod["metadata"]["name"]
+    if pod["metadata"].get("deletionTimestamp"):
         raise _conflict(name, f"pod {name} is being deleted, cannot be assigned to a host")
     if node := pod["spec"].get("nodeName"):
         raise _conflict(name, f'pod {name} is already assigned to node "{node}"')
     if pod["spec"].get("schedulingGates"):
         raise _conflict(name, f"pod {name} has non-empty .spec.schedulingGates")
+
+
+def check_preconditions(pod: Obj, asked: Obj, kind: str) -> None:
+    """Refuse to touch another pod than the one that was meant."""
+    has = pod["metadata"]
+    for field in ("uid", "resourceVersion"):
+        if asked.get(field) and asked[field] != has[field]:
+            why = f"Precondition failed: {field} in precondition: {asked[field]}, in object: {has[field]}"
+            raise _conflict(has["name"], why, kind)
 
 
 def _bound(pod: Obj, meta: Obj, node: str) -> Obj:
@@ -60,6 +65,6 @@ def _bound(pod: Obj, meta: Obj, node: str) -> Obj:
     }
 
 
-def _conflict(name: str, why: str) -> ApiError:
-    message = f'Operation cannot be fulfilled on pods/binding "{name}": {why}'
-    return ApiError("Conflict", message, details={"name": name, "kind": "pods/binding"})
+def _conflict(name: str, why: str, kind: str = _KIND) -> ApiError:
+    message = f'Operation cannot be fulfilled on {kind} "{name}": {why}'
+    return ApiError("Conflict", message, details={"name": name, "kind": kind})

@@ -48,6 +48,10 @@ class Collection(Cache[T]):
         self.observe(answer)
         return answer
 
+    async def replace(self, obj: Obj, *, subresource: str | None = None) -> None:
+        """Write the object as a whole, unless somebody else has written it meanwhile."""
+        self.observe(await self._api.replace(self.resource, obj, subresource=subresource))
+
     async def release(self, key: str, uid: str, finalizer: str) -> None:
         """Take a finalizer off this very object, and leave those of others."""
         await self.patch(key, {"metadata": {"$deleteFromPrimitiveList/finalizers": [finalizer]}}, uid=uid)

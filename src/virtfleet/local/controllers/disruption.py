@@ -10,7 +10,7 @@ from virtfleet.api.selectors import SelectorError, from_label_selector
 from virtfleet.api.times import seconds
 from virtfleet.kube.cache import key_of
 from virtfleet.kube.controller import Controller
-from virtfleet.kube.resource import POD_DISRUPTION_BUDGETS, Obj
+from virtfleet.kube.resource import Obj
 from virtfleet.local.controllers.caches import Caches
 from virtfleet.local.controllers.collection import controller_of
 from virtfleet.local.controllers.pods import Pod
@@ -44,15 +44,11 @@ def still_disrupted(noted: Mapping[str, str], pods: Iterable[Pod], now: float) -
     return {name: at for name, at in noted.items() if name in there and seconds(at) + DELETION_TIMEOUT > now}
 
 
-class Unscalable(Exception):
-    """Pods whose workload does not say how many of them there should be."""
-
-
 class Disruptions:
     """The controller."""
 
     def __init__(self, caches: Caches) -> None:
-        self._api, self._budgets, self._pods = caches.api, caches.budgets, caches.pods
+        self._budgets, self._pods = caches.budgets, caches.pods
         self._replica_sets, self._deployments = caches.replica_sets, caches.deployments
         self.controller = Controller("disruption", self.reconcile, [self._replica_sets, self._deployments])
         self.controller.follow(self._budgets)
@@ -71,10 +67,10 @@ class Disruptions:
         there = self._pods.by_index("namespace", budget["metadata"]["namespace"])
         pods = [p for p in there if not p.terminal and covers(budget, p.labels)]
         disrupted = still_disrupted(status.get("disruptedPods") or {}, pods, now)
-        try:
-            scale = self._scale(pods) if needs_scale(budget["spec"]) else 0
-        except Unscalable as error:
-            await self._write(budget, {**status, "disruptionsAllowed": 0}, "SyncFailed", str(error), now)
+        scale, lone = self._scale(pods) if needs_scale(budget["spec"]) else (0, None)
+        if lone:
+            why = f'found no controllers for pod "{lone.name}"'
+            await self._write(budget, {**status, "disruptionsAllowed": 0}, "SyncFailed", why, now)
             return None
         expected, desired = expectation(budget["spec"], len(pods), scale)
         current = sum(p.ready and p.deleting is None and p.name not in disrupted for p in pods)
@@ -91,20 +87,23 @@ class Disruptions:
         await self._write(budget, {**status, **numbers}, reason, "", now)
         return min((seconds(at) + DELETION_TIMEOUT - now for at in disrupted.values()), default=None)
 
-    def _scale(self, pods: list[Pod]) -> int:
-        """What the workloads of the pods were asked for, together; pods without a workload do not count."""
+    def _scale(self, pods: list[Pod]) -> tuple[int, Pod | None]:
+        """What the workloads of the pods were asked for, together, and a pod whose workload does not say that.
+
+        Pods without a workload do not count.
+        """
         total: dict[str, int] = {}
         for pod in pods:
             if not pod.owner_uid:
                 continue
             replica_set = self._replica_sets.get(f"{pod.namespace}/{pod.owner_name}")
             if pod.owner_kind != "ReplicaSet" or replica_set is None:
-                raise Unscalable(f'found no controllers for pod "{pod.name}"')
+                return 0, pod
             owner = controller_of(replica_set)
             deployment = self._deployments.get(f"{pod.namespace}/{owner['name']}") if owner else None
             workload = deployment or replica_set
             total[workload["metadata"]["uid"]] = workload["spec"].get("replicas", 1)
-        return sum(total.values())
+        return sum(total.values()), None
 
     async def _write(self, budget: Obj, status: Obj, reason: str, message: str, now: float) -> None:
         """Write the status, unless an eviction came between: then count again."""
@@ -113,8 +112,7 @@ class Disruptions:
         listed = conditions.put(listed, "DisruptionAllowed", allowed, now, reason=reason, message=message)
         status = {**status, "conditions": [{"message": "", **c} for c in listed]}  # which its schema demands
         if status != budget.get("status"):
-            answer = await self._api.replace(POD_DISRUPTION_BUDGETS, {**budget, "status": status}, subresource="status")
-            self._budgets.observe(answer)
+            await self._budgets.replace({**budget, "status": status}, subresource="status")
 
 
 def covers(budget: Obj, labels: Mapping[str, str] | None) -> bool:

@@ -9,98 +9,75 @@ from virtfleet.api import conditions
 from virtfleet.api.names import FINAL
 from virtfleet.api.times import timestamp
 from virtfleet.kube.api import KubeApi, Patch
-from virtfleet.kube.errors import ApiError, is_conflict
+from virtfleet.kube.errors import ApiError, ignoring, is_conflict
 from virtfleet.kube.resource import POD_DISRUPTION_BUDGETS, PODS, Obj
 from virtfleet.local.apiserver.rights.access import User
-from virtfleet.local.controllers.binding import SUCCESS
+from virtfleet.local.controllers.binding import ATTEMPTS, SUCCESS, check_preconditions
 from virtfleet.local.controllers.disruption import covers
 
-ATTEMPTS = 10
 REFUSED = "Cannot evict pod as it would violate the pod's disruption budget."
 
 
-class Eviction:
-    """The handler for `Operations.posts`."""
-
-    def __init__(self, api: KubeApi) -> None:
-        self._api = api
-
-    async def __call__(self, obj: Obj, *, namespace: str, name: str, user: User, dry_run: bool) -> Obj:
-        if (obj.get("metadata") or {}).get("name", name) != name:
-            raise ApiError("BadRequest", "name in URL does not match name in Eviction object")
-        options = obj.get("deleteOptions") or {}
-        dry_run = dry_run or bool(options.get("dryRun"))
-        for _ in range(ATTEMPTS):
-            pod = await self._api.get(PODS, name, namespace)
-            unguarded = _may_go_anyway(pod)
-            guard = None if unguarded else await self._budget(pod)
-            # An unready pod of a budget that is satisfied does not count; it may go, but only as long as it is unready.
-            same_pod = unguarded or (guard is not None and spares(guard, pod))
-            try:
-                if guard is not None and not same_pod:
-                    await self._spend(guard, name, dry_run)
-                if not dry_run:
-                    await self._delete(pod, options, exactly=same_pod)
-            except ApiError as error:
-                if is_conflict(error) and not (options.get("preconditions") or {}).get("resourceVersion"):
-                    continue
-                raise
+async def evict(api: KubeApi, obj: Obj, *, namespace: str, name: str, user: User, dry_run: bool) -> Obj:
+    """For `Operations.posts`. A pod that no budget counts goes only as it was looked at: it may count meanwhile."""
+    if (obj.get("metadata") or {}).get("name", name) != name:
+        raise ApiError("BadRequest", "name in URL does not match name in Eviction object")
+    options = obj.get("deleteOptions") or {}
+    dry_run = dry_run or bool(options.get("dryRun"))
+    for _ in range(ATTEMPTS):
+        pod = await api.get(PODS, name, namespace)
+        check_preconditions(pod, options.get("preconditions") or {}, "pods/eviction")
+        budget = await _budget(api, pod)
+        with ignoring(is_conflict):
+            if budget:
+                await _spend(api, budget, name, dry_run)
+            if not dry_run:
+                await _delete(api, pod, options, exactly=budget is None)
             return SUCCESS
-        raise _too_many("The pod or its disruption budget keeps changing; try again.", retry_after=10)
-
-    async def _budget(self, pod: Obj) -> Obj | None:
-        """The budget that covers the pod."""
-        meta = pod["metadata"]
-        budgets = await self._api.list(POD_DISRUPTION_BUDGETS, meta["namespace"])
-        covering = [budget for budget in budgets if covers(budget, meta.get("labels"))]
-        if len(covering) > 1:
-            why = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
-            raise ApiError("InternalError", why)
-        return covering[0] if covering else None
-
-    async def _spend(self, budget: Obj, pod: str, dry_run: bool) -> None:
-        """Take one disruption from the budget, or refuse."""
-        check(budget)
-        if dry_run:
-            return
-        status = budget["status"]
-        left = status["disruptionsAllowed"] - 1
-        disrupted = {**(status.get("disruptedPods") or {}), pod: timestamp()}
-        spent = {**status, "disruptionsAllowed": left, "disruptedPods": disrupted}
-        await self._api.replace(POD_DISRUPTION_BUDGETS, {**budget, "status": spent}, subresource="status")
-
-    async def _delete(self, pod: Obj, options: Obj, *, exactly: bool) -> None:
-        meta, asked = pod["metadata"], options.get("preconditions") or {}
-        listed = conditions.put(
-            (pod.get("status") or {}).get("conditions") or [],
-            "DisruptionTarget",
-            "True",
-            time.time(),
-            reason="EvictionByEvictionAPI",
-            message="Eviction API: evicting",
-        )
-        version = asked.get("resourceVersion") or (meta["resourceVersion"] if exactly else None)
-        patch: Obj = {"metadata": {"uid": asked.get("uid") or meta["uid"]}, "status": {"conditions": listed}}
-        if version:
-            patch["metadata"]["resourceVersion"] = version
-        marked = await self._api.patch(
-            PODS, meta["name"], patch, meta["namespace"], how=Patch.STRATEGIC, subresource="status"
-        )
-        await self._api.delete(
-            PODS,
-            meta["name"],
-            meta["namespace"],
-            grace=options.get("gracePeriodSeconds"),
-            propagation=options.get("propagationPolicy"),
-            uid=meta["uid"],
-            resource_version=marked["metadata"]["resourceVersion"] if version else None,
-        )
+    raise _too_many("The pod or its disruption budget keeps changing; try again.", retry_after=10)
 
 
-def _may_go_anyway(pod: Obj) -> bool:
-    """Pods that do not run count for no budget."""
-    phase = (pod.get("status") or {}).get("phase")
-    return phase in (*FINAL, "Pending") or bool(pod["metadata"].get("deletionTimestamp"))
+async def _budget(api: KubeApi, pod: Obj) -> Obj | None:
+    """The budget that counts the pod, if there is one. Pods that do not run count for none."""
+    meta, phase = pod["metadata"], (pod.get("status") or {}).get("phase")
+    if phase in (*FINAL, "Pending") or meta.get("deletionTimestamp"):
+        return None
+    budgets = await api.list(POD_DISRUPTION_BUDGETS, meta["namespace"])
+    covering = [budget for budget in budgets if covers(budget, meta.get("labels"))]
+    if len(covering) > 1:
+        why = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
+        raise ApiError("InternalError", why)
+    return next((budget for budget in covering if not spares(budget, pod)), None)
+
+
+async def _spend(api: KubeApi, budget: Obj, pod: str, dry_run: bool) -> None:
+    """Take one disruption from the budget, or refuse."""
+    check(budget)
+    if dry_run:
+        return
+    status = budget["status"]
+    disrupted = {**(status.get("disruptedPods") or {}), pod: timestamp()}
+    spent = {**status, "disruptionsAllowed": status["disruptionsAllowed"] - 1, "disruptedPods": disrupted}
+    await api.replace(POD_DISRUPTION_BUDGETS, {**budget, "status": spent}, subresource="status")
+
+
+async def _delete(api: KubeApi, pod: Obj, options: Obj, *, exactly: bool) -> None:
+    name, namespace, uid = (pod["metadata"][field] for field in ("name", "namespace", "uid"))
+    listed = (pod.get("status") or {}).get("conditions") or []
+    why = {"reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting"}
+    listed = conditions.put(listed, "DisruptionTarget", "True", time.time(), **why)
+    same = {"uid": uid} | ({"resourceVersion": pod["metadata"]["resourceVersion"]} if exactly else {})
+    patch = {"metadata": same, "status": {"conditions": listed}}
+    marked = await api.patch(PODS, name, patch, namespace, how=Patch.STRATEGIC, subresource="status")
+    await api.delete(
+        PODS,
+        name,
+        namespace,
+        grace=options.get("gracePeriodSeconds"),
+        propagation=options.get("propagationPolicy"),
+        uid=uid,
+        resource_version=marked["metadata"]["resourceVersion"] if exactly else None,
+    )
 
 
 def spares(budget: Obj, pod: Obj) -> bool:

@@ -7,7 +7,7 @@ the zone) those live. So one pass over the placed pods gives a table of domains,
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,7 @@ REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 Domain = tuple[str, str]  # topology key, value
-Namespaces = Mapping[str, Mapping[str, str]]
+Namespaces = Callable[[str], Mapping[str, str] | None]  # the labels of a namespace
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Term:
         )
 
     def selects(self, pod: Pod, namespaces: Namespaces) -> bool:
-        in_scope = pod.namespace in self.names or self.namespaces.matches(namespaces.get(pod.namespace))
+        in_scope = pod.namespace in self.names or self.namespaces.matches(namespaces(pod.namespace))
         return in_scope and self.selector.matches(pod.labels)
 
 
@@ -141,20 +141,16 @@ class Neighbourhood:
 def _spread(constraint: Mapping[str, Any], pod: Pod, seats: list[Seat]) -> Spread:
     topology = constraint["topologyKey"]
     selector = _with_keys(from_label_selector(constraint.get("labelSelector")), constraint.get("matchLabelKeys"), pod)
+    honest = constraint.get("nodeTaintsPolicy") == "Honor"
     counts: Counter[str] = Counter()
     for seat in seats:
         value = seat.node.labels.get(topology)
-        if value is None or not seat.node.admits(pod.template):
-            continue
-        if constraint.get("nodeTaintsPolicy") == "Honor" and seat.node.untolerated(
-            pod.template.tolerations, "NoSchedule", "NoExecute"
-        ):
-            continue
-        counts[value] += sum(
-            1
-            for other in seat.pods.values()
-            if other.namespace == pod.namespace and other.deleting is None and selector.matches(other.labels)
-        )
+        barred = honest and seat.node.untolerated(pod.template.tolerations, "NoSchedule", "NoExecute")
+        if value is not None and seat.node.admits(pod.template) and not barred:
+            counts[value] += sum(
+                other.namespace == pod.namespace and other.deleting is None and selector.matches(other.labels)
+                for other in seat.pods.values()
+            )
     enough = len(counts) >= (constraint.get("minDomains") or 1)
     return Spread(
         topology=topology,

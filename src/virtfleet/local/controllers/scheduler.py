@@ -35,7 +35,7 @@ class Scheduler:
     def __init__(self, caches: Caches) -> None:
         self._api, self._pods, self._claims = caches.api, caches.pods, caches.claims
         self._recorder = caches.recorder(NAME)
-        self._labels: dict[str, dict[str, str]] = {}  # of namespaces
+        self._namespaces = caches.namespaces
         self._book = Book(self._labels)
         self._storage = Storage(caches.claims.get, caches.volumes.get, caches.volumes.list, caches.classes.get)
         self._waiting: set[str] = set()  # keys of pods that fit nowhere, or whose claims are on their way
@@ -46,7 +46,6 @@ class Scheduler:
         self.controller = Controller("scheduler", self.reconcile, needed, workers=WORKERS)
         caches.nodes.on_change(self._node_changed)
         caches.pods.on_change(self._pod_changed)
-        caches.namespaces.on_change(self._namespace_changed)
         for cache in storage:
             cache.on_change(lambda _key, _old, _new: self._wake())
 
@@ -75,11 +74,9 @@ class Scheduler:
         else:
             self.controller.queue.add(key)
 
-    def _namespace_changed(self, name: str, _old: Obj | None, new: Obj | None) -> None:
-        if new is None:
-            self._labels.pop(name, None)
-        else:
-            self._labels[name] = new["metadata"].get("labels") or {}
+    def _labels(self, namespace: str) -> dict[str, str] | None:
+        known = self._namespaces.get(namespace)
+        return known and known["metadata"].get("labels")
 
     def _wake(self) -> None:
         """Try all waiting pods again soon."""
