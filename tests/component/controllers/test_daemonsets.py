@@ -120,14 +120,3 @@ async def test_a_failed_pod_is_replaced(cluster: Cluster, monkeypatch: pytest.Mo
     await cluster.api.patch(PODS, name, {"status": {"phase": "Failed"}}, "default", subresource="status")
     await cluster.gone(PODS, name)
     await on_nodes(cluster, "node0", "node1", "node2")
-
-
-async def test_a_pod_counts_as_available_only_after_it_was_ready_for_long_enough(cluster: Cluster) -> None:
-    await cluster.api.create(DAEMON_SETS, a_daemon(minReadySeconds=2), "default")
-
-    async def status(available: int) -> bool:
-        live = (await cluster.api.get(DAEMON_SETS, "agent", "default")).get("status", {})
-        return bool(live.get("numberReady") == 3 and live.get("numberAvailable") == available)
-
-    await cluster.until(lambda: status(0))
-    await cluster.until(lambda: status(3))

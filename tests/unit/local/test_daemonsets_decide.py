@@ -42,7 +42,7 @@ def a_pod(
 
 
 def a_daemon(verdicts: dict[str, str], there: list[pods.Pod], *, at_once: int = 1, now: float = 1e9) -> Daemon:
-    return Daemon("new", at_once, 0, verdicts, by_node(there), now)
+    return Daemon("new", at_once, verdicts, by_node(there), now)
 
 
 def settled(daemon: Daemon) -> tuple[list[str], list[str]]:

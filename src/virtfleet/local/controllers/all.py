@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from virtfleet.kube.api import KubeApi
+from virtfleet.kube.controller import Controller
 from virtfleet.kube.resource import Resource
-from virtfleet.local.controllers.caches import Caches, Runnable
+from virtfleet.local.controllers.caches import Caches
 from virtfleet.local.controllers.daemonset import DaemonSets
 from virtfleet.local.controllers.deployment import Deployments
 from virtfleet.local.controllers.disruption import Disruptions
@@ -31,7 +32,7 @@ async def run(
     which volumes of the class `local` are made. `node_grace` is how long a node may be silent.
     """
     caches = Caches(api)
-    controllers: list[Runnable] = [
+    controllers: list[Controller | Garbage] = [
         Scheduler(caches).controller,
         ReplicaSets(caches).controller,
         Deployments(caches).controller,
@@ -45,5 +46,7 @@ async def run(
         Garbage(caches, kinds),
     ]
     async with asyncio.TaskGroup() as group:
-        for part in (*caches.parts, *controllers):
+        for part in caches.parts:
             group.create_task(part.run())
+        for controller in controllers:
+            group.create_task(controller.run())

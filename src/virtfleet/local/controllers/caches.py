@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
@@ -18,12 +18,6 @@ from virtfleet.local.controllers.pods import Pod
 
 LEASE_NAMESPACE = "kube-node-lease"
 SERVICE_NAME = "kubernetes.io/service-name"
-
-
-class Runnable(Protocol):
-    """Anything that works until it is cancelled."""
-
-    async def run(self) -> None: ...
 
 
 def _namespace(obj: Obj) -> Iterable[str]:
@@ -43,11 +37,11 @@ def service_of(piece: Obj) -> Iterable[str]:
 
 
 class Caches:
-    """`parts` is what has to run."""
+    """`parts` is what has to run, until it is cancelled."""
 
     def __init__(self, api: KubeApi) -> None:
         self.api = api
-        self.parts: list[Runnable] = []
+        self.parts: list[Collection[Any] | Recorder] = []
         self.pods: Collection[Pod] = self._collection(kinds.PODS, pods.decode, indexes=pods.INDEXES)
         self.nodes: Collection[NodeView] = self._collection(kinds.NODES, nodes.decode)
         self.namespaces = self._collection(kinds.NAMESPACES)

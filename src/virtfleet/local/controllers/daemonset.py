@@ -25,7 +25,6 @@ from virtfleet.local.controllers.pods import (
     pod_from_template,
     template_hash,
     template_of,
-    until_available,
 )
 from virtfleet.local.controllers.rollout import scaled
 
@@ -94,7 +93,6 @@ class Daemon:
 
     revision: str
     replaceable: int
-    min_ready_seconds: int
     verdicts: Mapping[str, str]  # by node
     pods: Mapping[str, list[Pod]]  # by node
     now: float
@@ -102,30 +100,26 @@ class Daemon:
     def updated(self, pod: Pod) -> bool:
         return pod.labels.get(REVISION) == self.revision
 
-    def available(self, pod: Pod) -> bool:
-        return pod.available(self.min_ready_seconds, self.now)
-
     def status(self) -> Obj:
         """The numbers of the daemon set's status."""
         wanted = {node for node, verdict in self.verdicts.items() if verdict == RUN}
         first = [pods[0] for node, pods in self.pods.items() if node in wanted]
-        available = sum(map(self.available, first))
+        ready = sum(pod.ready for pod in first)
         return {
             "desiredNumberScheduled": len(wanted),
             "currentNumberScheduled": len(first),
             "numberMisscheduled": sum(node in self.verdicts and node not in wanted for node in self.pods),
-            "numberReady": sum(pod.ready for pod in first),
-            "numberAvailable": available,
-            "numberUnavailable": len(wanted) - available,
+            "numberReady": ready,
+            "numberAvailable": ready,
+            "numberUnavailable": len(wanted) - ready,
             "updatedNumberScheduled": sum(map(self.updated, first)),
         }
 
     def wait(self) -> float | None:
-        """When to look again though nothing happens: for a pod that becomes available, or that may be replaced."""
+        """When to look again though nothing happens: for a failed pod that may be replaced."""
         there = [pod for node, pods in self.pods.items() if node in self.verdicts for pod in pods]
-        waits = [pod.created + RETRY - self.now for pod in there if pod.phase == "Failed" and pod.deleting is None]
-        young = until_available(there, self.min_ready_seconds, self.now)
-        return min([*(max(wait, 0.1) for wait in waits), *([] if young is None else [young])], default=None)
+        failed = [pod.created for pod in there if pod.phase == "Failed" and pod.deleting is None]
+        return max(min(failed) + RETRY - self.now, 0.1) if failed else None
 
 
 def settle(daemon: Daemon) -> tuple[list[str], list[Pod]]:
@@ -147,8 +141,7 @@ def settle(daemon: Daemon) -> tuple[list[str], list[Pod]]:
 
 
 def outdated(daemon: Daemon) -> list[Pod]:
-    """The next step of a rolling update: old pods that may go, while no more nodes than may be are without an available
-    one."""
+    """The next step of a rolling update: old pods that may go, so that not too many nodes are without a ready one."""
     if not daemon.replaceable:
         return []
     unavailable = 0
@@ -158,7 +151,7 @@ def outdated(daemon: Daemon) -> list[Pod]:
         there = [pod for pod in daemon.pods.get(node, ()) if pod.deleting is None]
         if daemon.verdicts[node] != RUN and not there:
             continue
-        good = len(there) == 1 and daemon.available(there[0])
+        good = len(there) == 1 and there[0].ready
         unavailable += not good
         if len(there) == 1 and not daemon.updated(there[0]):
             (healthy if good else broken).append(there[0])
@@ -211,7 +204,6 @@ class DaemonSets:
         return Daemon(
             revision=template_hash(spec["template"]),
             replaceable=replaceable(spec, sum(verdict == RUN for verdict in verdicts.values())),
-            min_ready_seconds=spec.get("minReadySeconds") or 0,
             verdicts=verdicts,
             pods=by_node(self._pods.by_index("owner", daemon_set["metadata"]["uid"])),
             now=time.time(),

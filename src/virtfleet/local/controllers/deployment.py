@@ -85,10 +85,8 @@ class Deployments:
     async def _keep_revision(self, deployment: Obj, new: Obj, old: list[Obj]) -> Obj:
         """The new set is the newest in the history, and the deployment says which one that is."""
         wanted = annotations_for(deployment, new, old)
-        min_ready = deployment["spec"].get("minReadySeconds", 0)
-        if wanted != (new["metadata"].get("annotations") or {}) or new["spec"].get("minReadySeconds", 0) != min_ready:
-            patch = {"metadata": {"annotations": wanted}, "spec": {"minReadySeconds": min_ready}}
-            new = await self._sets.patch(key_of(new), patch) or new
+        if wanted != (new["metadata"].get("annotations") or {}):
+            new = await self._sets.patch(key_of(new), {"metadata": {"annotations": wanted}}) or new
         if revision(deployment) != revision(new):
             patch = {"metadata": {"annotations": {REVISION: str(revision(new))}}}
             await self._deployments.patch(key_of(deployment), patch)
@@ -211,7 +209,6 @@ def set_for(deployment: Obj, old: list[Obj], size: int) -> Obj:
         },
         "spec": {
             "replicas": size,
-            "minReadySeconds": spec.get("minReadySeconds", 0),
             "selector": {**selector, "matchLabels": {**(selector.get("matchLabels") or {}), HASH: name}},
             "template": {**spec["template"], "metadata": {**template_meta, "labels": labels}},
         },

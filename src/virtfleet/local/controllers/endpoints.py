@@ -15,7 +15,6 @@ from virtfleet.local.controllers.pods import Pod, template_hash
 
 MANAGED_BY = "endpointslice.kubernetes.io/managed-by"
 MANAGER = "endpointslice-controller.k8s.io"
-HEADLESS = "service.kubernetes.io/headless"
 
 
 def selects(service: Obj, pod: Pod) -> bool:
@@ -42,10 +41,7 @@ def slices(service: Obj, pods: Iterable[Pod]) -> dict[str, Obj]:
     Pods may have addresses of both families; Services of the local cluster have IPv4 only.
     """
     meta = service["metadata"]
-    labels = dict(meta.get("labels") or {})
-    if service["spec"].get("clusterIP") in ("None", "", None):
-        labels[HEADLESS] = ""
-    labels |= {SERVICE_NAME: meta["name"], MANAGED_BY: MANAGER}
+    labels = {**(meta.get("labels") or {}), SERVICE_NAME: meta["name"], MANAGED_BY: MANAGER}
     result: dict[str, Obj] = {}
 
     def slice_of(its_ports: list[Obj]) -> Obj:
@@ -76,7 +72,7 @@ def slices(service: Obj, pods: Iterable[Pod]) -> dict[str, Obj]:
 
 def _endpoint(service: Obj, pod: Pod, address: str) -> Obj:
     terminating = pod.deleting is not None
-    endpoint: Obj = {
+    return {
         "addresses": [address],
         "conditions": {
             "ready": bool(service["spec"].get("publishNotReadyAddresses")) or (pod.ready and not terminating),
@@ -84,12 +80,8 @@ def _endpoint(service: Obj, pod: Pod, address: str) -> Obj:
             "terminating": terminating,
         },
         "targetRef": {"kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid},
+        **({"nodeName": pod.node} if pod.node else {}),
     }
-    if pod.node:
-        endpoint["nodeName"] = pod.node
-    if pod.template.subdomain == service["metadata"]["name"] and pod.template.hostname:
-        endpoint["hostname"] = pod.template.hostname
-    return endpoint
 
 
 class Endpoints:

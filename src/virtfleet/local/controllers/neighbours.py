@@ -63,24 +63,6 @@ def preferences(pod: Pod) -> list[tuple[int, Term]]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """One hard topology spread constraint with the number of matching pods in each of its domains."""
-
-    topology: str
-    max_skew: int
-    own: int  # 1 where the pod itself matches
-    counts: Counter[str]
-    fewest: int
-
-    def refuses(self, node: NodeView) -> str:
-        reason = "node(s) didn't match pod topology spread constraints"
-        value = node.labels.get(self.topology)
-        if value is None:
-            return f"{reason} (missing required label)"
-        return reason if self.counts[value] + self.own - self.fewest > self.max_skew else ""
-
-
 @dataclass(slots=True)
 class Neighbourhood:
     """Everything about other pods that decides where one pod may go."""
@@ -89,7 +71,7 @@ class Neighbourhood:
     avoided: set[Domain] = field(default_factory=set)  # the pod's own anti-affinity
     guarded: set[Domain] = field(default_factory=set)  # anti-affinity of pods that are there
     liked: Counter[Domain] = field(default_factory=Counter)
-    spreads: list[Spread] = field(default_factory=list)
+    spreads: list[tuple[str, set[str]]] = field(default_factory=list)  # topology key, domains that have enough
 
     @classmethod
     def of(cls, pod: Pod, seats: list[Seat], namespaces: Namespaces) -> Neighbourhood:
@@ -132,13 +114,20 @@ class Neighbourhood:
         return ""
 
     def refuse_spread(self, node: NodeView) -> str:
-        return next((reason for spread in self.spreads if (reason := spread.refuses(node))), "")
+        reason = "node(s) didn't match pod topology spread constraints"
+        for topology, full in self.spreads:
+            if topology not in node.labels:
+                return f"{reason} (missing required label)"
+            if node.labels[topology] in full:
+                return reason
+        return ""
 
     def preference(self, node: NodeView) -> float:
         return sum(weight for (topology, value), weight in self.liked.items() if node.labels.get(topology) == value)
 
 
-def _spread(constraint: Mapping[str, Any], pod: Pod, seats: list[Seat]) -> Spread:
+def _spread(constraint: Mapping[str, Any], pod: Pod, seats: list[Seat]) -> tuple[str, set[str]]:
+    """The key of a hard topology spread constraint, and the domains that can take none more."""
     topology = constraint["topologyKey"]
     selector = _with_keys(from_label_selector(constraint.get("labelSelector")), constraint.get("matchLabelKeys"), pod)
     honest = constraint.get("nodeTaintsPolicy") == "Honor"
@@ -151,14 +140,9 @@ def _spread(constraint: Mapping[str, Any], pod: Pod, seats: list[Seat]) -> Sprea
                 other.namespace == pod.namespace and other.deleting is None and selector.matches(other.labels)
                 for other in seat.pods.values()
             )
-    enough = len(counts) >= (constraint.get("minDomains") or 1)
-    return Spread(
-        topology=topology,
-        max_skew=constraint.get("maxSkew", 1),
-        own=int(selector.matches(pod.labels)),
-        counts=counts,
-        fewest=min(counts.values(), default=0) if enough else 0,
-    )
+    fewest = min(counts.values(), default=0) if len(counts) >= (constraint.get("minDomains") or 1) else 0
+    most = fewest + constraint.get("maxSkew", 1) - selector.matches(pod.labels)
+    return topology, {value for value, number in counts.items() if number > most}
 
 
 def _with_keys(selector: Selector, keys: Iterable[str] | None, pod: Pod) -> Selector:

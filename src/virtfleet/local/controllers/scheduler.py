@@ -142,8 +142,7 @@ class Scheduler:
         self._waiting.add(pod.key)
         if pod.unschedulable == message:
             return
-        condition: Obj = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
-        condition |= {"message": message, "observedGeneration": pod.generation}
+        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
         if not pod.unschedulable:
             condition["lastTransitionTime"] = timestamp()
         patch = {"status": {"conditions": [condition]}}

@@ -16,7 +16,7 @@ from pathlib import Path
 from virtfleet.api.times import timestamp
 from virtfleet.kube.cache import key_of
 from virtfleet.kube.controller import Controller
-from virtfleet.kube.errors import ApiError, is_already_exists
+from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import PERSISTENT_VOLUME_CLAIMS, Obj
 from virtfleet.local.controllers.caches import Caches
 from virtfleet.local.controllers.claims import best_match, is_bound, is_for, mode_of, selected_node, size_of, waits
@@ -50,10 +50,8 @@ def new_volume(claim: Obj, storage_class: Obj, directory: Path, node: NodeView |
         "hostPath": {"path": str(path / RAW_FILE if block else path), "type": "File" if block else "Directory"},
     }
     if node and set(wanted["accessModes"]) <= ONE_NODE:
-        key, value = (HOSTNAME, node.labels[HOSTNAME]) if HOSTNAME in node.labels else ("metadata.name", node.name)
-        term = {"key": key, "operator": "In", "values": [value]}
-        where = "matchExpressions" if key == HOSTNAME else "matchFields"
-        spec["nodeAffinity"] = {"required": {"nodeSelectorTerms": [{where: [term]}]}}
+        term = {"key": HOSTNAME, "operator": "In", "values": [node.labels.get(HOSTNAME, node.name)]}
+        spec["nodeAffinity"] = {"required": {"nodeSelectorTerms": [{"matchExpressions": [term]}]}}
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolume",
@@ -148,19 +146,13 @@ class Volumes:
 
     async def _provision(self, claim: Obj, storage_class: Obj, node: NodeView | None) -> None:
         """Write the volume's object, and bind the claim to it."""
-        volume = new_volume(claim, storage_class, self._directory, node)
-        name = volume["metadata"]["name"]
-        made: Obj | None = volume
         try:
-            made = await self._volumes.create(volume)
+            volume = await self._volumes.create(new_volume(claim, storage_class, self._directory, node))
         except ApiError as error:
-            if not is_already_exists(error):
-                self._warn(claim, "ProvisioningFailed", error.message)
-                raise
-            made = await self._volumes.find(name)
-        self._say(claim, "ProvisioningSucceeded", f"Successfully provisioned volume {name}")
-        if made is not None:
-            await self._bind(claim, made)
+            self._warn(claim, "ProvisioningFailed", error.message)
+            raise
+        self._say(claim, "ProvisioningSucceeded", f"Successfully provisioned volume {volume['metadata']['name']}")
+        await self._bind(claim, volume)
 
     async def _bind(self, claim: Obj, volume: Obj) -> None:
         """Volume first, claim second: a claim that names its volume has it for sure."""
@@ -199,9 +191,8 @@ class Volumes:
             if live is None or live["metadata"].get("deletionTimestamp"):
                 return
             try:
-                await asyncio.to_thread(
-                    make_storage, directory, size_of(volume) if mode_of(volume) == "Block" else None
-                )
+                size = size_of(volume) if mode_of(volume) == "Block" else None
+                await asyncio.to_thread(make_storage, directory, size)
             except OSError as error:
                 self._warn(claim, "ProvisioningFailed", f"cannot make {directory}: {error.strerror}")
                 raise
