@@ -42,7 +42,7 @@ from virtfleet.local.apiserver.rights.tokens import ServiceAccountTokens
 from virtfleet.local.apiserver.serving.discovery import Discovery
 from virtfleet.local.apiserver.serving.http import Server
 from virtfleet.local.apiserver.serving.openapi import OpenApi
-from virtfleet.local.controllers.eviction import evict
+from virtfleet.local.controllers.podposts import evict
 
 DEADLINE = 20.0
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -40,8 +40,7 @@ from virtfleet.local.apiserver.serving.discovery import Discovery
 from virtfleet.local.apiserver.serving.http import Server
 from virtfleet.local.apiserver.serving.openapi import OpenApi
 from virtfleet.local.controllers import all as controllers
-from virtfleet.local.controllers.binding import bind
-from virtfleet.local.controllers.eviction import evict
+from virtfleet.local.controllers.podposts import bind, evict
 from virtfleet.local.directory import Settings
 from virtfleet.local.identities import LOOPBACK, address_for_pods, cluster_ip, open_pki, server_url
 from virtfleet.local.node import network

@@ -17,7 +17,7 @@ from virtfleet.controller.migration import retries
 from virtfleet.controller.workloads import controller
 from virtfleet.installation import Installation
 from virtfleet.kube.resource import EVENTS, KUBEVIRTS, VMI_MIGRATIONS, VMIS, VMS, Obj
-from virtfleet.local.controllers.eviction import evict
+from virtfleet.local.controllers.podposts import evict
 
 OLD, NEW = (f"virtfleet/virt-launcher:{tag}" for tag in (__version__, "new"))
 MOVABLE = [{"type": "LiveMigratable", "status": "True"}]

@@ -26,8 +26,7 @@ from virtfleet.local.apiserver.objects.operations import Operations
 from virtfleet.local.apiserver.objects.store import Store
 from virtfleet.local.controllers import all as controllers
 from virtfleet.local.controllers import pods as projections
-from virtfleet.local.controllers.binding import bind
-from virtfleet.local.controllers.eviction import evict
+from virtfleet.local.controllers.podposts import bind, evict
 from virtfleet.local.controllers.pods import Pod
 
 DEADLINE = 20.0

@@ -52,8 +52,7 @@ from virtfleet.local.apiserver.rights.access import Attributes, User
 from virtfleet.local.apiserver.rights.escalation import EscalationGuard
 from virtfleet.local.apiserver.rights.rbac import Authorizer
 from virtfleet.local.apiserver.tables.forms import Plain
-from virtfleet.local.controllers.binding import bind
-from virtfleet.local.controllers.eviction import evict
+from virtfleet.local.controllers.podposts import bind, evict
 from virtfleet.local.controllers.pods import Pod
 from virtfleet.operator import manifest, standin
 from virtfleet.operator.reconcile import Operator

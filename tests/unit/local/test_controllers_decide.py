@@ -15,8 +15,8 @@ from virtfleet.local.controllers import claims, pods
 from virtfleet.local.controllers.deployment import annotations_for, same_template, set_for, status_of
 from virtfleet.local.controllers.disruption import expectation, still_disrupted
 from virtfleet.local.controllers.endpoints import slices
-from virtfleet.local.controllers.eviction import check
 from virtfleet.local.controllers.namespace import one_version_each
+from virtfleet.local.controllers.podposts import check
 from virtfleet.local.controllers.replicaset import deletion_order
 
 

@@ -14,10 +14,8 @@ from typing import Any
 
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.resource import DAEMON_SETS, Obj
-from virtfleet.local.controllers.caches import Caches
-from virtfleet.local.controllers.collection import about
+from virtfleet.local.controllers.caches import Caches, PodControl, about
 from virtfleet.local.controllers.nodes import NOT_READY, UNREACHABLE, UNSCHEDULABLE, NodeView
-from virtfleet.local.controllers.podcontrol import PodControl
 from virtfleet.local.controllers.pods import (
     Pod,
     Template,

@@ -16,8 +16,7 @@ from virtfleet.kube.cache import key_of
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import DEPLOYMENTS, REPLICA_SETS, Obj, owner_reference
-from virtfleet.local.controllers.caches import Caches
-from virtfleet.local.controllers.collection import about, controller_of
+from virtfleet.local.controllers.caches import Caches, about, controller_of
 from virtfleet.local.controllers.pods import Pod, template_hash
 from virtfleet.local.controllers.rollout import Bounds, Set, Sizes, grow, rolling
 

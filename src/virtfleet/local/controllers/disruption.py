@@ -11,8 +11,7 @@ from virtfleet.api.times import seconds
 from virtfleet.kube.cache import key_of
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.resource import Obj
-from virtfleet.local.controllers.caches import Caches
-from virtfleet.local.controllers.collection import controller_of
+from virtfleet.local.controllers.caches import Caches, controller_of
 from virtfleet.local.controllers.pods import Pod
 from virtfleet.local.controllers.rollout import scaled
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -16,8 +17,7 @@ from virtfleet.kube.cache import Cache, split_key
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ignoring, is_conflict, is_not_found
 from virtfleet.kube.resource import Obj, Resource
-from virtfleet.local.controllers.caches import Caches
-from virtfleet.local.controllers.collection import find
+from virtfleet.local.controllers.caches import Caches, find
 from virtfleet.local.controllers.namespace import one_version_each
 
 ORPHAN = "orphan"
@@ -93,11 +93,8 @@ class Garbage:
                 self._drop(gone)
             for new in wanted.keys() - self._caches.keys():
                 self._add(new, wanted[new], group)
-            try:
-                async with asyncio.timeout(NEW_KINDS):
-                    await self._kinds_changed.wait()
-            except TimeoutError:
-                continue
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._kinds_changed.wait(), NEW_KINDS)
 
     def _add(self, kind: str, resource: Resource, group: asyncio.TaskGroup) -> None:
         owners = {"owner": lambda item: {owner.uid for owner in item.owners}}

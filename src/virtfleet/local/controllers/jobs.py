@@ -15,9 +15,7 @@ from virtfleet.api import conditions
 from virtfleet.api.times import seconds, timestamp
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.resource import JOBS, Obj
-from virtfleet.local.controllers.caches import Caches
-from virtfleet.local.controllers.collection import about
-from virtfleet.local.controllers.podcontrol import BURST, PodControl
+from virtfleet.local.controllers.caches import BURST, Caches, PodControl, about
 from virtfleet.local.controllers.pods import JOB_TRACKING, Pod, owners_of, pod_from_template
 from virtfleet.local.controllers.replicaset import deletion_order
 from virtfleet.work.tasks import all_of

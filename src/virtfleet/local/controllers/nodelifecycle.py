@@ -70,8 +70,8 @@ class NodeLifecycle:
         self._nodes, self._leases, self._pods = caches.nodes, caches.leases, caches.pods
         self._recorder = caches.recorder("node-controller")
         self._grace = grace
-        self._signs: dict[str, tuple[tuple[str, str], float]] = {}  # node -> its last sign of life, and when it came
-        self._missing: dict[str, float] = {}  # node that only pods speak of -> since when
+        # By node: its last sign of life, and when it came.
+        self._signs: dict[str, tuple[tuple[str | None, ...], float]] = {}
         self.controller = Controller("nodelifecycle", self.reconcile, [self._leases], workers=4)
         self.controller.follow(self._nodes)
         self.controller.follow(self._pods, lambda pod: [pod.node] if pod.node else [])
@@ -81,8 +81,8 @@ class NodeLifecycle:
         node = self._nodes.get(name)
         if node is None:
             return await self._collect_pods(name)
-        self._missing.pop(name, None)
-        silent_in = self._silent_in(node)
+        lease = self._leases.get(f"{LEASE_NAMESPACE}/{name}") or {}
+        silent_in = self._silent_in(name, (lease.get("spec") or {}).get("renewTime"), node.heartbeat)
         if silent_in <= 0 and node.ready != "Unknown":
             await self._declare_unknown(node)
         node = self._nodes.get(name) or node
@@ -95,14 +95,12 @@ class NodeLifecycle:
 
     # -- signs of life
 
-    def _silent_in(self, node: NodeView) -> float:
-        """Seconds until the node counts as dead; negative if it does already."""
-        lease = self._leases.get(f"{LEASE_NAMESPACE}/{node.name}") or {}
-        sign = ((lease.get("spec") or {}).get("renewTime") or "", node.heartbeat)
+    def _silent_in(self, name: str, *sign: str | None) -> float:
+        """Seconds until the node counts as dead, or as gone where there is no sign; negative if it does already."""
         now = time.monotonic()
-        if node.name not in self._signs or self._signs[node.name][0] != sign:
-            self._signs[node.name] = (sign, now)
-        return self._signs[node.name][1] + self._grace - now
+        if name not in self._signs or self._signs[name][0] != sign:
+            self._signs[name] = (sign, now)
+        return self._signs[name][1] + self._grace - now
 
     async def _declare_unknown(self, node: NodeView) -> None:
         reason, message = "NodeStatusUnknown", "Kubelet stopped posting node status."
@@ -172,12 +170,11 @@ class NodeLifecycle:
                 await self._pods.remove(pod.key, pod.uid, grace=0)
 
     async def _collect_pods(self, name: str) -> float | None:
-        self._signs.pop(name, None)
         orphans = self._pods.by_index("node", name)
         if not orphans:
-            self._missing.pop(name, None)
+            self._signs.pop(name, None)
             return None
-        left = self._missing.setdefault(name, time.monotonic()) + self._grace - time.monotonic()
+        left = self._silent_in(name)
         if left > 0:
             return left
         if await self._nodes.find(name) is not None:

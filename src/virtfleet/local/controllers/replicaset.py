@@ -10,8 +10,7 @@ from virtfleet.api import conditions
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import REPLICA_SETS, Obj
-from virtfleet.local.controllers.caches import Caches
-from virtfleet.local.controllers.podcontrol import BURST, PodControl
+from virtfleet.local.controllers.caches import BURST, Caches, PodControl
 from virtfleet.local.controllers.pods import Pod, owners_of, pod_from_template
 
 

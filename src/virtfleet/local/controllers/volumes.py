@@ -18,9 +18,8 @@ from virtfleet.kube.cache import key_of
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import PERSISTENT_VOLUME_CLAIMS, Obj
-from virtfleet.local.controllers.caches import Caches
+from virtfleet.local.controllers.caches import Caches, Collection, about
 from virtfleet.local.controllers.claims import best_match, is_bound, is_for, mode_of, selected_node, size_of, waits
-from virtfleet.local.controllers.collection import Collection, about
 from virtfleet.local.controllers.nodes import NodeView
 
 PROVISIONER = "local.virtfleet.io/path"  # of the class `local` in bootstrap.yaml

@@ -1,4 +1,7 @@
-"""POST pods/eviction: a deletion that asks the pod's disruption budget first. `kubectl drain` uses it."""
+"""What is POSTed to pods: bindings, the one way in which a pod gets its node, and evictions.
+
+An eviction is a deletion that asks the pod's disruption budget first. `kubectl drain` uses it.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,66 @@ from virtfleet.kube.api import KubeApi, Patch
 from virtfleet.kube.errors import ApiError, ignoring, is_conflict
 from virtfleet.kube.resource import POD_DISRUPTION_BUDGETS, PODS, Obj
 from virtfleet.local.apiserver.rights.access import User
-from virtfleet.local.controllers.binding import ATTEMPTS, SUCCESS, check_preconditions
 from virtfleet.local.controllers.disruption import covers
 
+ATTEMPTS = 10
+SUCCESS: Obj = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
 REFUSED = "Cannot evict pod as it would violate the pod's disruption budget."
+
+
+async def bind(api: KubeApi, obj: Obj, *, namespace: str, name: str, user: User, dry_run: bool) -> Obj:
+    """For `Operations.posts`. A pod is bound once; node and condition are written together."""
+    meta, target = obj.get("metadata") or {}, obj.get("target") or {}
+    if meta.get("name", name) != name:
+        raise ApiError("BadRequest", "name in URL does not match name in Binding object")
+    if target.get("kind", "Node") != "Node" or not target.get("name"):
+        raise ApiError("BadRequest", "target: a binding needs the name of a Node")
+    for _ in range(ATTEMPTS):
+        pod = await api.get(PODS, name, namespace)
+        _check(pod, meta)
+        if dry_run:
+            return SUCCESS
+        with ignoring(is_conflict):  # somebody wrote the pod meanwhile
+            await api.replace(PODS, _bound(pod, meta, target["name"]), subresource="binding")
+            return SUCCESS
+    raise _conflict(name, "the pod keeps changing; try again")
+
+
+def _check(pod: Obj, meta: Obj) -> None:
+    _check_preconditions(pod, meta, "pods/binding")
+    name = pod["metadata"]["name"]
+    if pod["metadata"].get("deletionTimestamp"):
+        raise _conflict(name, f"pod {name} is being deleted, cannot be assigned to a host")
+    if node := pod["spec"].get("nodeName"):
+        raise _conflict(name, f'pod {name} is already assigned to node "{node}"')
+    if pod["spec"].get("schedulingGates"):
+        raise _conflict(name, f"pod {name} has non-empty .spec.schedulingGates")
+
+
+def _check_preconditions(pod: Obj, asked: Obj, kind: str) -> None:
+    """Refuse to touch another pod than the one that was meant."""
+    has = pod["metadata"]
+    for field in ("uid", "resourceVersion"):
+        if asked.get(field) and asked[field] != has[field]:
+            why = f"Precondition failed: {field} in precondition: {asked[field]}, in object: {has[field]}"
+            raise _conflict(has["name"], why, kind)
+
+
+def _bound(pod: Obj, meta: Obj, node: str) -> Obj:
+    status = pod.get("status") or {}
+    listed = conditions.put(status.get("conditions") or [], "PodScheduled", "True", time.time())
+    notes = {**(pod["metadata"].get("annotations") or {}), **(meta.get("annotations") or {})}
+    return {
+        **pod,
+        "metadata": {**pod["metadata"], **({"annotations": notes} if notes else {})},
+        "spec": {**pod["spec"], "nodeName": node},
+        "status": {**status, "conditions": listed},
+    }
+
+
+def _conflict(name: str, why: str, kind: str = "pods/binding") -> ApiError:
+    message = f'Operation cannot be fulfilled on {kind} "{name}": {why}'
+    return ApiError("Conflict", message, details={"name": name, "kind": kind})
 
 
 async def evict(api: KubeApi, obj: Obj, *, namespace: str, name: str, user: User, dry_run: bool) -> Obj:
@@ -26,7 +85,7 @@ async def evict(api: KubeApi, obj: Obj, *, namespace: str, name: str, user: User
     dry_run = dry_run or bool(options.get("dryRun"))
     for _ in range(ATTEMPTS):
         pod = await api.get(PODS, name, namespace)
-        check_preconditions(pod, options.get("preconditions") or {}, "pods/eviction")
+        _check_preconditions(pod, options.get("preconditions") or {}, "pods/eviction")
         budget = await _budget(api, pod)
         with ignoring(is_conflict):
             if budget:
