@@ -52,8 +52,6 @@ def place(pod: Pod, book: Book, volumes: Volumes = NO_VOLUMES) -> Placement:
         counts = Counter(reason for reasons in refusals.values() for reason in reasons)
         why = ", ".join(sorted(f"{n} {reason}" for reason, n in counts.items()))
         return Placement(message=f"0/{total} nodes are available: {why}.")
-    if len(fitting) == 1:
-        return Placement(node=fitting[0].node.name)
     points = score(pod, fitting, neighbours)
     best = min(fitting, key=lambda s: (-points[s.node.name], len(s.pods), s.node.name))
     return Placement(node=best.node.name)
@@ -78,12 +76,11 @@ def refuse(pod: Pod, seat: Seat, volumes: Volumes, neighbours: Neighbourhood) ->
 
 def ports_taken(template: Template, seat: Seat) -> bool:
     """Whether a host port is in use. The wildcard address overlaps with every other."""
-    for protocol, address, port in template.host_ports:
-        for (protocol2, address2, port2), n in seat.ports.items():
-            overlap = address == address2 or "0.0.0.0" in (address, address2)
-            if n > 0 and protocol == protocol2 and port == port2 and overlap:
-                return True
-    return False
+    return any(
+        n > 0 and (protocol, port) == (other, number) and (address == place or "0.0.0.0" in (address, place))
+        for protocol, address, port in template.host_ports
+        for (other, place, number), n in seat.ports.items()
+    )
 
 
 def lacks_resources(template: Template, seat: Seat) -> list[str]:
