@@ -102,15 +102,6 @@ def about(obj: Obj, resource: Resource) -> Reference:
     return Reference(resource.api_version, resource.kind, meta.get("namespace", ""), meta["name"], meta["uid"])
 
 
-def _namespace(obj: Obj) -> Iterable[str]:
-    return (obj["metadata"]["namespace"],)
-
-
-def _owner(obj: Obj) -> Iterable[str]:
-    ref = controller_of(obj)
-    return (ref["uid"],) if ref else ()
-
-
 def service_of(piece: Obj) -> Iterable[str]:
     """The key of an EndpointSlice's Service."""
     meta = piece["metadata"]
@@ -128,13 +119,15 @@ class Caches:
         self.nodes: Collection[NodeView] = self._collection(kinds.NODES, nodes.decode)
         self.namespaces = self._collection(kinds.NAMESPACES)
         self.crds = self._collection(kinds.CRDS)
-        self.replica_sets = self._collection(kinds.REPLICA_SETS, indexes={"owner": _owner})
+        owner = {"owner": lambda obj: [ref["uid"]] if (ref := controller_of(obj)) else []}
+        self.replica_sets = self._collection(kinds.REPLICA_SETS, indexes=owner)
         self.deployments = self._collection(kinds.DEPLOYMENTS)
         self.daemon_sets = self._collection(kinds.DAEMON_SETS)
         self.jobs = self._collection(kinds.JOBS)
-        self.services = self._collection(kinds.SERVICES, indexes={"namespace": _namespace})
+        namespace = {"namespace": lambda obj: [obj["metadata"]["namespace"]]}
+        self.services = self._collection(kinds.SERVICES, indexes=namespace)
         self.slices = self._collection(kinds.ENDPOINT_SLICES, indexes={"service": service_of})
-        self.budgets = self._collection(kinds.POD_DISRUPTION_BUDGETS, indexes={"namespace": _namespace})
+        self.budgets = self._collection(kinds.POD_DISRUPTION_BUDGETS, indexes=namespace)
         self.claims = self._collection(kinds.PERSISTENT_VOLUME_CLAIMS)
         self.volumes = self._collection(kinds.PERSISTENT_VOLUMES)
         self.classes = self._collection(kinds.STORAGE_CLASSES)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from virtfleet.api.selectors import from_label_selector, node_selector_matches
 from virtfleet.kube.resource import Obj
 from virtfleet.local.controllers.nodes import NodeView
-from virtfleet.local.controllers.placement import NO_VOLUMES, Volumes
+from virtfleet.local.controllers.placement import Volumes
 from virtfleet.local.controllers.pods import Pod, amounts
 
 SELECTED_NODE = "volume.kubernetes.io/selected-node"
@@ -84,8 +84,6 @@ class Storage:
 
     def constraints(self, pod: Pod) -> tuple[Volumes, list[Obj]]:
         """Where the pod's claims let it go, and the claims that wait to hear which node it will be."""
-        if not pod.template.claims:
-            return NO_VOLUMES, []
         bound: list[Obj] = []
         waiting: list[Obj] = []
         for name in pod.template.claims:

@@ -16,14 +16,12 @@ import msgspec
 from virtfleet.kube.cache import Cache, split_key
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ignoring, is_conflict, is_not_found
-from virtfleet.kube.resource import Obj, Resource
+from virtfleet.kube.resource import EVENTS, Obj, Resource
 from virtfleet.local.controllers.caches import Caches, find
 from virtfleet.local.controllers.namespace import one_version_each
 
 ORPHAN = "orphan"
 FOREGROUND = "foregroundDeletion"
-# Events are many, short-lived and own nothing.
-IGNORED = {("", "events"), ("events.k8s.io", "events")}
 REMEMBERED = 4096
 NEW_KINDS = 2.0  # seconds between looks for kinds that came or went without a CustomResourceDefinition's doing
 
@@ -88,7 +86,8 @@ class Garbage:
         """Watch every kind that there is."""
         while True:
             self._kinds_changed.clear()
-            wanted = {r.storage: r for r in one_version_each(self._kinds()) if (r.group, r.plural) not in IGNORED}
+            # Events are many, short-lived and own nothing.
+            wanted = {r.storage: r for r in one_version_each(self._kinds()) if r.storage != EVENTS.storage}
             for gone in self._caches.keys() - wanted.keys():
                 self._drop(gone)
             for new in wanted.keys() - self._caches.keys():

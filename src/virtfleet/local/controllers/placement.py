@@ -77,9 +77,9 @@ def refuse(pod: Pod, seat: Seat, volumes: Volumes, neighbours: Neighbourhood) ->
 def ports_taken(template: Template, seat: Seat) -> bool:
     """Whether a host port is in use. The wildcard address overlaps with every other."""
     return any(
-        n > 0 and (protocol, port) == (other, number) and (address == place or "0.0.0.0" in (address, place))
+        (protocol, port) == (other, number) and (address == place or "0.0.0.0" in (address, place))
         for protocol, address, port in template.host_ports
-        for (other, place, number), n in seat.ports.items()
+        for other, place, number in seat.ports
     )
 
 

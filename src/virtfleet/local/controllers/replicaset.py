@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import Any
 
 from virtfleet.api import conditions
 from virtfleet.kube.controller import Controller
@@ -16,11 +15,7 @@ from virtfleet.local.controllers.pods import Pod, owners_of, pod_from_template
 
 def deletion_order(pods: Iterable[Pod]) -> list[Pod]:
     """The pods with those first whose loss hurts least: without a node, not running, not ready, the youngest."""
-
-    def rank(pod: Pod) -> tuple[Any, ...]:
-        return bool(pod.node), pod.phase == "Running", pod.ready, -pod.created, pod.uid
-
-    return sorted(pods, key=rank)
+    return sorted(pods, key=lambda p: (bool(p.node), p.phase == "Running", p.ready, -p.created, p.uid))
 
 
 def status_of(replica_set: Obj, active: list[Pod], failure: str, now: float) -> Obj:

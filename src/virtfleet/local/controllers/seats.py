@@ -37,11 +37,10 @@ class Seat:
     def remove(self, uid: str) -> None:
         pod = self.pods.pop(uid)
         self.guards.pop(uid, None)
-        self.owners[pod.owner_uid] -= 1
-        if not self.owners[pod.owner_uid]:
-            del self.owners[pod.owner_uid]
         self.used.subtract(pod.template.requests)
-        self.ports.subtract(pod.template.host_ports)
+        # What nobody has any more is not kept.
+        self.owners -= Counter([pod.owner_uid])
+        self.ports -= Counter(pod.template.host_ports)
 
 
 class Book:

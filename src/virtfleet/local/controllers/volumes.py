@@ -13,12 +13,11 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from virtfleet.api.times import timestamp
 from virtfleet.kube.cache import key_of
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import PERSISTENT_VOLUME_CLAIMS, Obj
-from virtfleet.local.controllers.caches import Caches, Collection, about
+from virtfleet.local.controllers.caches import Caches, about
 from virtfleet.local.controllers.claims import best_match, is_bound, is_for, mode_of, selected_node, size_of, waits
 from virtfleet.local.controllers.nodes import NodeView
 
@@ -124,7 +123,7 @@ class Volumes:
         if claim["metadata"].get("deletionTimestamp"):
             # A pod without a node is in nobody's way: the scheduler lets none start with a claim that is being deleted.
             if not any(p.node and not p.terminal for p in self._pods.by_index("claim", key)):
-                await _release(self._claims, claim, CLAIM_PROTECTION)
+                await self._claims.release(key, claim["metadata"]["uid"], CLAIM_PROTECTION)
             return
         if claim["spec"].get("volumeName"):
             await self._settle(claim)
@@ -214,13 +213,11 @@ class Volumes:
         if volume is None:
             return
         phase = await self._phase(volume)
-        if phase != (volume.get("status") or {}).get("phase"):
-            status = {"phase": phase, "lastPhaseTransitionTime": timestamp()}
-            await self._volumes.write_status(volume, status)
+        await self._volumes.write_status(volume, {"phase": phase})
         if phase == "Released" and volume["spec"].get("persistentVolumeReclaimPolicy") == "Delete":
             await self._reclaim(volume)
         if volume["metadata"].get("deletionTimestamp") and phase != "Bound":
-            await _release(self._volumes, volume, VOLUME_PROTECTION)
+            await self._volumes.release(name, volume["metadata"]["uid"], VOLUME_PROTECTION)
 
     async def _phase(self, volume: Obj) -> str:
         ref = volume["spec"].get("claimRef") or {}
@@ -251,8 +248,3 @@ class Volumes:
 
     def _warn(self, claim: Obj, reason: str, message: str) -> None:
         self._recorder.warning(about(claim, PERSISTENT_VOLUME_CLAIMS), reason, message)
-
-
-async def _release(collection: Collection[Obj], obj: Obj, finalizer: str) -> None:
-    if finalizer in (obj["metadata"].get("finalizers") or ()):
-        await collection.release(key_of(obj), obj["metadata"]["uid"], finalizer)
