@@ -57,10 +57,8 @@ def load(path: Path) -> list[NodeSpec]:
     """Read and check a nodes file."""
     try:
         return parse(yaml.safe_load(path.read_text()))
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, yaml.YAMLError, NodesFileError) as error:
         raise NodesFileError(f"{path}: {error}") from error
-    except NodesFileError as error:
-        raise NodesFileError(f"{path}: {error}") from None
 
 
 def parse(data: Any) -> list[NodeSpec]:

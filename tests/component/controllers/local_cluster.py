@@ -45,11 +45,8 @@ class Cluster:
         self._task: asyncio.Task[None] | None = None
         self._stops = 0
 
-    def resources(self) -> list[Resource]:
-        return [kind.resource for kind in self.kinds if {"list", "watch", "delete"} <= kind.verbs]
-
     def start(self) -> None:
-        run = controllers.run(self.api, self.resources, self.volumes, node_grace=self.node_grace)
+        run = controllers.run(self.api, self.kinds, self.volumes, node_grace=self.node_grace)
         self._task = asyncio.create_task(run)
 
     async def stop(self) -> None:

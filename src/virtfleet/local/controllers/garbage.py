@@ -16,7 +16,7 @@ import msgspec
 from virtfleet.kube.cache import Cache, split_key
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ignoring, is_conflict, is_not_found
-from virtfleet.kube.resource import EVENTS, Obj, Resource
+from virtfleet.kube.resource import EVENTS, Resource
 from virtfleet.local.controllers.caches import Caches, find
 from virtfleet.local.controllers.namespace import one_version_each
 
@@ -60,7 +60,7 @@ class _Object(msgspec.Struct):
     metadata: Item
 
 
-_decoder = msgspec.json.Decoder(_Object)
+_read = msgspec.json.Decoder(_Object).decode
 
 
 class Garbage:
@@ -97,9 +97,7 @@ class Garbage:
 
     def _add(self, kind: str, resource: Resource, group: asyncio.TaskGroup) -> None:
         owners = {"owner": lambda item: {owner.uid for owner in item.owners}}
-        cache: Cache[Item] = Cache(
-            self._api, resource, decode=lambda data: _decoder.decode(data).metadata, indexes=owners
-        )
+        cache: Cache[Item] = Cache(self._api, resource, decode=lambda data: _read(data).metadata, indexes=owners)
         cache.on_change(lambda key, old, new: self._changed(f"{kind}|{key}", old, new))
         self._caches[kind] = cache
         self._tasks[kind] = group.create_task(cache.run())
@@ -185,8 +183,18 @@ class Garbage:
         if leaving and len(leaving) < len(states):
             await self._drop_references(item_id, leaving)
         elif leaving:
-            waiting = "waiting" in states.values()
-            await self._delete(resource, live, foreground=waiting and bool(self._dependents(live["metadata"]["uid"])))
+            meta = live["metadata"]
+            held = meta.get("finalizers") or ()
+            foreground = FOREGROUND in held or ("waiting" in states.values() and self._dependents(meta["uid"]))
+            with ignoring(is_not_found):
+                await self._api.delete(
+                    resource,
+                    meta["name"],
+                    meta.get("namespace"),
+                    propagation="Orphan" if ORPHAN in held else "Foreground" if foreground else "Background",
+                    uid=meta["uid"],
+                    resource_version=meta["resourceVersion"],  # an object that got a new owner meanwhile stays
+                )
 
     async def _state(self, owner: Owner, namespace: str | None) -> str:
         """solid, absent, or waiting for its dependents to go. What cannot be told counts as solid."""
@@ -205,22 +213,6 @@ class Garbage:
                 return "absent"
             known = msgspec.convert(live["metadata"], Item)
         return "waiting" if known.deletion_timestamp and FOREGROUND in (known.finalizers or ()) else "solid"
-
-    # -- writes
-
-    async def _delete(self, resource: Resource, live: Obj, *, foreground: bool) -> None:
-        meta = live["metadata"]
-        held = meta.get("finalizers") or ()
-        foreground = foreground or FOREGROUND in held
-        with ignoring(is_not_found):
-            await self._api.delete(
-                resource,
-                meta["name"],
-                meta.get("namespace"),
-                propagation="Orphan" if ORPHAN in held else "Foreground" if foreground else "Background",
-                uid=meta["uid"],
-                resource_version=meta["resourceVersion"],  # an object that got a new owner meanwhile stays
-            )
 
     async def _drop_references(self, item_id: str, owners: set[str]) -> None:
         kind, _, key = item_id.partition("|")

@@ -42,7 +42,7 @@ def verdict(spec: Obj, status: Obj, active: list[Pod], now: float) -> tuple[str,
     restarts = sum(pod.restarts for pod in active) if spec["template"]["spec"]["restartPolicy"] == "OnFailure" else 0
     if status.get("failed", 0) > limit or (restarts and restarts >= limit):
         return "Failed", "BackoffLimitExceeded", "Job has reached the specified backoff limit"
-    if deadline is not None and status.get("startTime") and seconds(status["startTime"]) + deadline <= now:
+    if deadline is not None and seconds(status["startTime"]) + deadline <= now:
         return "Failed", "DeadlineExceeded", "Job was active longer than specified deadline"
     wanted = spec.get("completions")
     if succeeded >= wanted if wanted is not None else succeeded and not active:
@@ -89,8 +89,8 @@ class Jobs:
         if status["failed"] > before:
             self._due[job["metadata"]["uid"]] = now + min(FIRST_RETRY * 2 ** (status["failed"] - 1), LAST_RETRY)
         active = [pod for pod in mine if pod.active]
-        end = verdict(spec, status, active, now)
         status.setdefault("startTime", timestamp(now))
+        end = verdict(spec, status, active, now)
         if end:
             listed = self._end(job, listed, end, now)
             status |= {"completionTime": timestamp(now)} if end[0] == "Complete" else {}
@@ -122,8 +122,7 @@ class Jobs:
             self._control.recorder.normal(event, "Completed", "Job completed")
         else:
             self._control.recorder.warning(event, reason, message)
-        first = "SuccessCriteriaMet" if kind == "Complete" else "FailureTarget"
-        for each in (first, kind):
+        for each in ("SuccessCriteriaMet" if kind == "Complete" else "FailureTarget", kind):
             listed = conditions.put(listed, each, "True", now, reason=reason, message=message)
         return listed
 
@@ -141,6 +140,6 @@ class Jobs:
 def _next(spec: Obj, status: Obj, wait: float, now: float) -> float | None:
     """When to look again though nothing happens: for a pod that may follow a failure, and for the deadline."""
     moments: list[Any] = [wait] if wait > 0 else []
-    if "activeDeadlineSeconds" in spec and status.get("startTime"):
+    if "activeDeadlineSeconds" in spec:
         moments.append(seconds(status["startTime"]) + spec["activeDeadlineSeconds"] - now)
     return max(min(moments), 0.1) if moments else None

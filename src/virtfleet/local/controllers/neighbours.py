@@ -104,22 +104,20 @@ class Neighbourhood:
         ]
         return it
 
-    def refuse_affinity(self, node: NodeView) -> str:
+    def refuse(self, node: NodeView) -> str:
+        """Why the pod cannot go there, if it cannot."""
+        spread = "node(s) didn't match pod topology spread constraints"
+        for topology, full in self.spreads:
+            if topology not in node.labels:
+                return f"{spread} (missing required label)"
+            if node.labels[topology] in full:
+                return spread
         if any(node.labels.get(topology) not in values for topology, values in self.wanted):
             return "node(s) didn't match pod affinity rules"
         if any(node.labels.get(topology) == value for topology, value in self.avoided):
             return "node(s) didn't match pod anti-affinity rules"
         if any(node.labels.get(topology) == value for topology, value in self.guarded):
             return "node(s) didn't satisfy existing pods anti-affinity rules"
-        return ""
-
-    def refuse_spread(self, node: NodeView) -> str:
-        reason = "node(s) didn't match pod topology spread constraints"
-        for topology, full in self.spreads:
-            if topology not in node.labels:
-                return f"{reason} (missing required label)"
-            if node.labels[topology] in full:
-                return reason
         return ""
 
     def preference(self, node: NodeView) -> float:

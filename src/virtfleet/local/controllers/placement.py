@@ -70,7 +70,7 @@ def refuse(pod: Pod, seat: Seat, volumes: Volumes, neighbours: Neighbourhood) ->
         return ["node(s) didn't have free ports for the requested pod ports"]
     if reasons := lacks_resources(template, seat):
         return reasons
-    reason = volumes.admits(node) or neighbours.refuse_spread(node) or neighbours.refuse_affinity(node)
+    reason = volumes.admits(node) or neighbours.refuse(node)
     return [reason] if reason else []
 
 

@@ -6,7 +6,6 @@ An eviction is a deletion that asks the pod's disruption budget first. `kubectl 
 from __future__ import annotations
 
 import time
-from typing import Any
 
 from virtfleet.api import conditions
 from virtfleet.api.names import FINAL
@@ -35,7 +34,7 @@ async def bind(api: KubeApi, obj: Obj, *, namespace: str, name: str, user: User,
         if dry_run:
             return SUCCESS
         with ignoring(is_conflict):  # somebody wrote the pod meanwhile
-            await api.replace(PODS, _bound(pod, meta, target["name"]), subresource="binding")
+            await api.replace(PODS, _bound(pod, target["name"]), subresource="binding")
             return SUCCESS
     raise _conflict(name, "the pod keeps changing; try again")
 
@@ -60,16 +59,10 @@ def _check_preconditions(pod: Obj, asked: Obj, kind: str) -> None:
             raise _conflict(has["name"], why, kind)
 
 
-def _bound(pod: Obj, meta: Obj, node: str) -> Obj:
+def _bound(pod: Obj, node: str) -> Obj:
     status = pod.get("status") or {}
     listed = conditions.put(status.get("conditions") or [], "PodScheduled", "True", time.time())
-    notes = {**(pod["metadata"].get("annotations") or {}), **(meta.get("annotations") or {})}
-    return {
-        **pod,
-        "metadata": {**pod["metadata"], **({"annotations": notes} if notes else {})},
-        "spec": {**pod["spec"], "nodeName": node},
-        "status": {**status, "conditions": listed},
-    }
+    return {**pod, "spec": {**pod["spec"], "nodeName": node}, "status": {**status, "conditions": listed}}
 
 
 def _conflict(name: str, why: str, kind: str = "pods/binding") -> ApiError:
@@ -161,7 +154,6 @@ def check(budget: Obj) -> None:
 
 
 def _too_many(cause: str, retry_after: int = 0) -> ApiError:
-    details: dict[str, Any] = {"causes": [{"reason": "DisruptionBudget", "message": cause}]}
-    if retry_after:
-        details["retryAfterSeconds"] = retry_after
-    return ApiError("TooManyRequests", REFUSED, details=details)
+    later = {"retryAfterSeconds": retry_after} if retry_after else {}
+    causes = [{"reason": "DisruptionBudget", "message": cause}]
+    return ApiError("TooManyRequests", REFUSED, details={"causes": causes, **later})
